@@ -1,0 +1,72 @@
+# Every command of the project. `make` alone lists them.
+PYTHON ?= python3
+VENV ?= .venv
+TASK ?=
+MODEL ?=
+MODELS ?= transformer,linear,fnet,performer
+PRESET ?= paper
+SEED ?= 0
+SEEDS ?= 1
+GIN ?=
+GRID ?=
+NAME ?=
+RUNS ?= runs
+DATA ?= data
+SOURCE ?=
+FORCE ?=
+ACCELERATOR ?=
+comma := ,
+export GIN GRID
+
+FNET = $(VENV)/bin/lra-fnet
+install = @launch/install.sh '$(VENV)' '$(PYTHON)' '$(1)'
+source = $(if $(SOURCE),--source '$(SOURCE)')
+
+.PHONY: help lra data test check sweep report benchmark clean
+
+help:
+	@echo 'make lra TASK=listops MODEL=fnet   prepare, train, evaluate, print the table'
+	@echo '         [PRESET=paper|lra-code|cpu] [SEED=0] [GIN="Run.num_steps=100 Encoder.num_layers=2"]'
+	@echo '         [NAME=] [RUNS=runs] [DATA=data] [SOURCE=folder] [FORCE=1] [ACCELERATOR=cuda]'
+	@echo 'make data TASK=listops|all         prepare and verify data [DATA=data] [SOURCE=folder]'
+	@echo 'make test                          format, lint, types, tests'
+	@echo 'make check                         the same without the slow tests'
+	@echo 'make sweep TASK=listops MODELS=fnet,linear SEEDS=3 [GRID="Run.batch_size=[16,32]"]'
+	@echo 'make report                        the accuracy table of runs/ and results/'
+	@echo 'make benchmark TASK= MODEL=        the training loop against its bare program'
+	@echo 'make clean                         removes caches and the environment; runs and data stay'
+
+lra:
+	$(call install,$(ACCELERATOR))
+	@LRA_FNET_MAKE=1 $(FNET) train --task '$(TASK)' --model '$(MODEL)' --preset '$(PRESET)' \
+		--seed '$(SEED)' --gin "$$GIN" --name '$(NAME)' --runs '$(RUNS)' --data '$(DATA)' \
+		$(source) $(if $(FORCE),--force)
+
+data:
+	$(call install,)
+	@$(FNET) data --task '$(TASK)' --data '$(DATA)' $(source)
+
+sweep:
+	$(call install,$(ACCELERATOR))
+	@$(FNET) sweep --task '$(TASK)' --models '$(MODELS)' --preset '$(PRESET)' --seeds '$(SEEDS)' \
+		--gin "$$GIN" --grids "$$GRID" --runs '$(RUNS)' --data '$(DATA)' $(source)
+
+report:
+	$(call install,)
+	@$(FNET) report --runs '$(RUNS)'
+
+benchmark:
+	$(call install,$(ACCELERATOR))
+	@$(FNET) benchmark --task '$(TASK)' --model '$(MODEL)' --preset '$(PRESET)' --gin "$$GIN" \
+		--data '$(DATA)' $(source)
+
+check test:
+	$(call install,tf$(comma)dev)
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
+	@$(VENV)/bin/pytest -q -n 2 $(if $(filter check,$@),-m 'not slow')
+
+clean:
+	rm -rf '$(VENV)' .pytest_cache .ruff_cache reports build dist *.egg-info
+	find lra_fnet tests examples -name __pycache__ -prune -exec rm -rf {} +

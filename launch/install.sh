@@ -1,0 +1,45 @@
+#!/bin/sh
+# Makes the virtual environment, once: launch/install.sh VENV PYTHON EXTRAS (EXTRAS: "tf,dev" or "").
+# uv is used where it is installed, pip elsewhere; constraints.txt holds the tested versions.
+# What is installed is noted in VENV/.installed, so a second call returns at once.
+set -eu
+venv=$1 python=$2 extras=$3
+
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || {
+    found=$("$python" --version 2>&1 || true)
+    echo "lra-fnet needs Python 3.11 or later, \"$python\" is: ${found:-not found}. Name one: make PYTHON=python3.12 ..." >&2
+    exit 2
+}
+version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+key="$version $(cat pyproject.toml constraints.txt | cksum)"
+note="$venv/.installed"
+
+if [ ! -f "$note" ] || [ "$(head -n 1 "$note")" != "$key" ]; then
+    if [ -f "$note" ] && [ "$(head -n 1 "$note" | cut -d' ' -f1)" = "$version" ]; then
+        extras="$extras,$(tail -n +2 "$note" | tr '\n' ',')" # keep what was there, at the new versions
+    else
+        rm -rf "$venv"
+    fi
+    rm -f "$note"
+fi
+missing=
+for extra in base $(echo "$extras" | tr ',' ' '); do
+    grep -qx "$extra" "$note" 2>/dev/null || missing="$missing $extra"
+done
+[ -n "$missing" ] || exit 0
+
+wanted=$(echo "$missing" | tr ' ' '\n' | grep -v '^base$' | sort -u | grep . | paste -sd, - || true)
+echo "installing lra-fnet${wanted:+ with $wanted} into $venv (Python $version, about a minute)" >&2
+if command -v uv >/dev/null 2>&1; then
+    [ -x "$venv/bin/python" ] || uv venv -q --python "$python" "$venv"
+    uv pip install -q --python "$venv/bin/python" -c constraints.txt -e ".${wanted:+[$wanted]}"
+else
+    [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
+    "$venv/bin/python" -m pip install -q --disable-pip-version-check -c constraints.txt -e ".${wanted:+[$wanted]}"
+fi
+installed=$(tail -n +2 "$note" 2>/dev/null || true)
+{
+    echo "$key"
+    echo "$installed $missing" | tr ' ' '\n' | grep . | sort -u
+} >"$note.new"
+mv "$note.new" "$note"

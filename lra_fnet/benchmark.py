@@ -1,0 +1,77 @@
+"""What the training loop costs beside the bare compiled program that it drives."""
+
+import dataclasses
+import math
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+from rich.table import Table
+
+from lra_fnet import logs, pipeline
+from lra_fnet.errors import UserError
+from lra_fnet.job import Job
+from lra_fnet.train import DISPATCH_SECONDS, Loop
+
+
+def loop_overhead(job: Job, rounds: int, seconds: float) -> float:
+    """Prints and returns the median ratio of steps/s: whole loop over bare program.
+
+    The whole loop shuffles, copies batches to the device, logs, draws its bar and saves checkpoints
+    as the preset says; evaluations are taken out. The bare program is the same compiled multi-step
+    update on one constant batch that lies on the device already. Both run in turn in every
+    round, so that a machine whose speed drifts moves both.
+    """
+    if rounds < 1 or seconds <= 0:
+        raise UserError(f"expected at least 1 round and more than 0 s, got {rounds} and {seconds}")
+    built = job.load()
+    data = built.task.prepare(job.data, source=job.source)
+    train, validation = data.arrays("train"), data.arrays("validation")
+    table = Table("round", "bare steps/s", "loop steps/s", "ratio", title=f"{job.task} {job.model}")
+    ratios = []
+    for number in range(1, rounds + 1):
+        with tempfile.TemporaryDirectory() as folder:
+            loop = Loop(built, train, validation, Path(folder), job.seed)
+            bare = _bare(loop, seconds)
+            run = dataclasses.replace(built.run, num_steps=math.ceil(bare * seconds))
+            loop.close()
+            loop = Loop(
+                dataclasses.replace(built, run=run), train, validation, Path(folder), job.seed
+            )
+            loop()
+            whole = loop.progress.timed_steps / loop.progress.timed_seconds
+            loop.close()
+        ratios.append(whole / bare)
+        table.add_row(str(number), f"{bare:.2f}", f"{whole:.2f}", f"{ratios[-1]:.3f}")
+    median = statistics.median(ratios)
+    table.add_row("median", "", "", f"{median:.3f}")
+    logs.console.print(table)
+    return median
+
+
+def _bare(loop: Loop, seconds: float) -> float:
+    """Steps a second of the update on a constant batch, at most one dispatch ahead."""
+    capacity = loop.run.steps_per_dispatch
+    batches = pipeline.train_batches(
+        loop.arrays, loop.seed, 0, capacity, loop.run.batch_size, capacity
+    )
+    batches = jax.device_put(batches, loop.sharding)
+    state, table = loop.update(loop.state, batches, np.int32(1), loop.key)  # compiles
+    jax.block_until_ready(table)
+    begun = time.perf_counter()
+    state, table = loop.update(state, batches, np.int32(1), loop.key)
+    jax.block_until_ready(table)
+    count = int(DISPATCH_SECONDS / (time.perf_counter() - begun))
+    count = min(capacity, max(1, count))
+    steps, begun, before = 0, time.perf_counter(), None
+    while time.perf_counter() - begun < seconds:
+        state, table = loop.update(state, batches, np.int32(count), loop.key)
+        if before is not None:
+            jax.block_until_ready(before)
+        before, steps = table, steps + count
+    jax.block_until_ready(before)
+    loop.state = state
+    return steps / (time.perf_counter() - begun)

@@ -1,0 +1,135 @@
+"""Orbax checkpoints of a run: the newest state and the best on validation, async and atomic.
+
+A half-written checkpoint is ignored at restore and cleared at the next start. A due save of the
+newest state is skipped, not waited for, while one is in flight; a best one is never dropped.
+"""
+
+import hashlib
+import json
+import logging
+import shutil
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+
+from lra_fnet.errors import UserError
+from lra_fnet.run_folder import writable
+
+logging.getLogger("absl").setLevel(logging.ERROR)  # orbax tells every save in several lines
+
+
+class Checkpoints:
+    """`last` and `best` below a run folder."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.blocked_seconds = 0.0  # time that saves kept the loop waiting
+        with writable(folder):
+            self._managers = {
+                kind: ocp.CheckpointManager(
+                    (folder / "checkpoints" / kind).absolute(),
+                    options=ocp.CheckpointManagerOptions(
+                        max_to_keep=1, create=True, cleanup_tmp_directories=True
+                    ),
+                )
+                for kind in ("last", "best")
+            }
+
+    def save(self, kind: str, step: int, state, meta: dict, *, wait: bool = False) -> bool:
+        """Starts a save; False if it was skipped because one of the newest state is in flight.
+
+        Args:
+          kind: "last" or "best".
+          step: the number of updates that the state has seen.
+          state: a pytree of arrays; copied, so that the caller may donate its own.
+          meta: a JSON object stored with it.
+          wait: for the end of the run and for signals: finish before returning.
+
+        Raises:
+          UserError: the disk is full or read-only.
+        """
+        begun = time.perf_counter()
+        manager = self._managers[kind]
+        if kind == "last" and not wait and manager.is_saving_in_progress():
+            return False
+        if step == manager.latest_step():  # after a resume: the same state, bit for bit
+            if wait:
+                self.wait()
+            return True
+        needed = 1.1 * sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + 1e6
+        with writable(self.folder):
+            free = shutil.disk_usage(self.folder).free
+            if free < needed:
+                raise UserError(
+                    f"no space left for {self.folder}: a checkpoint needs {needed / 1e6:.0f} MB, "
+                    f"{free / 1e6:.0f} MB are free; free some, then run the same command to resume"
+                )
+            manager.wait_until_finished()
+            copy = jax.tree.map(jnp.copy, state)
+            manager.save(
+                step,
+                args=ocp.args.Composite(
+                    state=ocp.args.StandardSave(copy), meta=ocp.args.JsonSave(meta)
+                ),
+            )
+            if wait:
+                self.wait()
+        self.blocked_seconds += time.perf_counter() - begun
+        return True
+
+    def wait(self) -> None:
+        """Returns when no save is in flight."""
+        with writable(self.folder):
+            for manager in self._managers.values():
+                manager.wait_until_finished()
+
+    def step(self, kind: str) -> int | None:
+        """Step of the newest complete checkpoint of that kind."""
+        return self._managers[kind].latest_step()
+
+    def meta(self, kind: str) -> dict:
+        """The JSON object stored with the newest complete checkpoint of that kind."""
+        manager = self._managers[kind]
+        restored = manager.restore(
+            manager.latest_step(), args=ocp.args.Composite(meta=ocp.args.JsonRestore())
+        )
+        return json.loads(json.dumps(restored["meta"]))
+
+    def restore(self, kind: str, like):
+        """The newest complete state of that kind, shaped, typed and placed as `like`.
+
+        Raises:
+          UserError: it does not fit: the run folder is of another model.
+        """
+        manager = self._managers[kind]
+        step = manager.latest_step()
+        try:
+            restored = manager.restore(
+                step, args=ocp.args.Composite(state=ocp.args.StandardRestore(like))
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(
+                f"{self.folder}/checkpoints/{kind}/{step} cannot be restored ({reason}): "
+                "FORCE=1 moves the run aside and starts anew"
+            ) from None
+        # A fresh copy: the restored buffers may be shared with the reader, ours will be donated.
+        return jax.tree.map(jnp.copy, restored["state"])
+
+    def close(self) -> None:
+        """Waits for what is in flight and frees the threads."""
+        for manager in self._managers.values():
+            manager.close()
+
+
+def sha256(tree) -> str:
+    """Hash of every array's bytes in the tree's order: equal only for bitwise equal states."""
+    digest = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        digest.update(jax.tree_util.keystr(path).encode())
+        digest.update(np.ascontiguousarray(jax.device_get(leaf)).tobytes())
+    return digest.hexdigest()

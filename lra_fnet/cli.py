@@ -1,0 +1,188 @@
+"""`lra-fnet data | train | evaluate | sweep | benchmark | report`: thin."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from lra_fnet import config
+from lra_fnet.errors import Interrupted, RunFailed, UserError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one command.
+
+    Returns:
+      0; 1 where a run failed; 2 for a user's mistake; 128 + signal where a signal stopped it.
+    """
+    parser = _parser()
+    try:
+        args = parser.parse_args(arguments)
+        return args.call(args) or 0
+    except UserError as error:
+        return _tell(error, 2)
+    except RunFailed as error:
+        return _tell(error, 1)
+    except Interrupted as error:
+        return 128 + error.signal
+    except KeyboardInterrupt:
+        return _tell("stopped; the same command goes on", 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _tell(error, code: int) -> int:
+    print(f"lra-fnet: {' '.join(str(error).split())}", file=sys.stderr)
+    return code
+
+
+class _Parser(argparse.ArgumentParser):
+    """One line for a wrong argument, as for every other mistake."""
+
+    def error(self, message):
+        raise UserError(f"{message} (see {self.prog} --help)")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="lra-fnet", description="The Long-Range Arena with FNet's encoders.")
+    commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
+
+    data = commands.add_parser("data", help="prepare and verify a task's data")
+    data.add_argument("--task", required=True, help=f"{', '.join(config.known('tasks'))}, or all")
+    data.add_argument("--dataset", help="builder config; default: every one that a preset uses")
+    _where(data)
+    data.set_defaults(call=_data)
+
+    train = commands.add_parser("train", help="prepare, train, evaluate: one run")
+    _which(train)
+    train.add_argument("--seed", type=int, default=0)
+    train.add_argument("--name", default=None, help="name of the overrides in the run folder")
+    train.add_argument("--force", action="store_true", help="move a complete run aside, train anew")
+    train.add_argument("--no-test", action="store_true", help="leave the test split closed")
+    train.set_defaults(call=_train)
+
+    evaluate = commands.add_parser("evaluate", help="score a trained run on test")
+    evaluate.add_argument("--run", type=Path, required=True, help="a run folder")
+    evaluate.set_defaults(call=_evaluate)
+
+    sweep = commands.add_parser(
+        "sweep", help="several models, seeds and bindings, one after another"
+    )
+    _which(sweep, many=True)
+    sweep.add_argument("--seeds", type=int, default=1, help="seeds 0 .. n - 1 of each")
+    sweep.add_argument(
+        "--grid", action="append", default=[], metavar="NAME=[...]", help="every value of a list"
+    )
+    sweep.add_argument("--grids", default="", help="several axes in one string (make's GRID)")
+    sweep.add_argument("--dry-run", action="store_true", help="print the commands")
+    sweep.set_defaults(call=_sweep)
+
+    benchmark = commands.add_parser("benchmark", help="the training loop against its bare program")
+    _which(benchmark)
+    benchmark.add_argument("--rounds", type=int, default=5)
+    benchmark.add_argument("--seconds", type=float, default=30.0, help="of each side of a round")
+    benchmark.set_defaults(call=_benchmark)
+
+    report = commands.add_parser("report", help="the accuracy table of all results")
+    report.add_argument("--runs", type=Path, default=Path("runs"))
+    report.add_argument("--results", type=Path, default=Path("results"))
+    report.add_argument("--out", type=Path, default=Path("reports"))
+    report.set_defaults(call=_report)
+    return parser
+
+
+def _which(parser, many: bool = False) -> None:
+    parser.add_argument("--task", required=True)
+    if many:
+        parser.add_argument("--models", required=True, help="names joined with commas")
+    else:
+        parser.add_argument("--model", required=True)
+    parser.add_argument("--preset", default="paper")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="a gin binding"
+    )
+    parser.add_argument("--gin", default="", help="several bindings in one string (make's GIN)")
+    parser.add_argument("--import", dest="imports", action="append", default=[], metavar="MODULE")
+    parser.add_argument("--gin-dir", type=Path, action="append", default=[], help="more gin files")
+    parser.add_argument("--runs", type=Path, default=Path("runs"))
+    _where(parser)
+
+
+def _where(parser) -> None:
+    parser.add_argument("--data", type=Path, default=Path("data"))
+    parser.add_argument("--source", type=Path, default=None, help="folder with the raw files")
+
+
+def _jobs(args, models: list[str], **fields):
+    from lra_fnet.job import Job
+
+    overrides = tuple(args.set + config.split_bindings(args.gin))
+    for model in models:
+        yield Job(
+            task=args.task,
+            model=model,
+            preset=args.preset,
+            overrides=overrides,
+            runs=args.runs,
+            data=args.data,
+            source=args.source,
+            imports=tuple(args.imports),
+            gin_dirs=tuple(args.gin_dir),
+            **fields,
+        )
+
+
+def _data(args) -> None:
+    from lra_fnet import prepare
+
+    prepare.command(args.task, args.dataset, args.data, args.source)
+
+
+def _train(args) -> None:
+    from lra_fnet import job, report
+
+    one = next(
+        _jobs(
+            args,
+            [args.model],
+            seed=args.seed,
+            name=args.name or None,
+            force=args.force,
+            test=not args.no_test,
+        )
+    )
+    result = job.run(one)
+    if result["test"] is not None:
+        report.print_run(result)
+    print(f"run folder: {one.folder}")
+
+
+def _evaluate(args) -> None:
+    from lra_fnet import job, report
+
+    report.print_run(job.evaluate_run(args.run))
+
+
+def _sweep(args) -> int:
+    from lra_fnet import sweep
+
+    models = [name for name in args.models.split(",") if name]
+    axes = args.grid + config.split_bindings(args.grids)
+    return sweep.run(list(_jobs(args, models)), args.seeds, axes, dry_run=args.dry_run)
+
+
+def _benchmark(args) -> None:
+    from lra_fnet import benchmark
+
+    benchmark.loop_overhead(next(_jobs(args, [args.model])), args.rounds, args.seconds)
+
+
+def _report(args) -> None:
+    from lra_fnet import report
+
+    report.main([args.runs, args.results], args.out)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

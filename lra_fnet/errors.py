@@ -1,0 +1,39 @@
+"""Exceptions that end a command with one line and no traceback."""
+
+
+class UserError(Exception):
+    """A mistake in what the user gave: arguments, configuration, files, disk.
+
+    Its text is one line that says what was expected, what came, and what to do. The command line
+    prints that line without a traceback and exits with code 2.
+    """
+
+
+class RunFailed(Exception):
+    """A run that cannot go on: it diverged, or the device's memory does not hold it.
+
+    Its text is one line. The command line prints it and exits with code 1.
+
+    Attributes:
+      state: "diverged" or "OOM", as result.json and the report name it.
+      step: the optimizer step at which it happened, None if unknown.
+    """
+
+    def __init__(self, text: str, state: str, step: int | None = None):
+        super().__init__(text)
+        self.state = state
+        self.step = step
+
+
+class Interrupted(Exception):
+    """A run that a signal stopped after its checkpoint was saved.
+
+    Attributes:
+      signal: the signal's number; the process exits with 128 + signal.
+      step: the optimizer step of the checkpoint.
+    """
+
+    def __init__(self, signal: int, step: int):
+        super().__init__(f"stopped by signal {signal} at step {step}")
+        self.signal = signal
+        self.step = step

@@ -1,0 +1,136 @@
+"""gin -> task, model, optimizer, run settings. No code below this module sees gin."""
+
+import dataclasses
+import functools
+
+import gin
+import jax
+import jax.numpy as jnp
+
+from lra_fnet import config
+from lra_fnet.errors import UserError
+from lra_fnet.models.encoder import Encoder
+from lra_fnet.models.heads import Classifier, Head
+from lra_fnet.models.mixers.mixer import Mixer
+from lra_fnet.optim import Optimizer
+from lra_fnet.tasks import Task
+
+
+@gin.configurable
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """Length, batch and rhythm of a run. Steps are optimizer steps, batches count examples."""
+
+    num_steps: int
+    batch_size: int
+    eval_every: int  # steps between evaluations on validation; the last step is always evaluated
+    save_every: int  # steps between checkpoints of the newest state
+    log_every: int  # steps that one line of metrics.jsonl sums over
+    eval_batch_size: int
+    steps_per_dispatch: int = 32  # most steps in one dispatch; the result does not depend on it
+    microbatch: int = 0  # examples whose gradient is held at a time; 0 takes the batch at once
+
+    def __post_init__(self):
+        """Checks the numbers.
+
+        Raises:
+          UserError: a setting that is no whole number of at least 1, or a microbatch that does not
+            divide the batch.
+        """
+        for field in dataclasses.fields(self):
+            value, least = getattr(self, field.name), 0 if field.name == "microbatch" else 1
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise UserError(
+                    f"Run.{field.name} expects a whole number of at least {least}, got {value!r}"
+                )
+        if self.microbatch and self.batch_size % self.microbatch:
+            raise UserError(
+                f"Run.microbatch ({self.microbatch}) must divide Run.batch_size ({self.batch_size})"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """Everything that a run is, as values."""
+
+    task: Task
+    model: Classifier
+    optimizer: Optimizer
+    run: Run
+    config: str = ""  # the operative gin text
+
+    def init(self, seed: int):
+        """Parameters and constants of the model: {"params": ..., and other collections}."""
+        return self.model.init(jax.random.key(seed), *self.abstract_inputs(1), train=False)
+
+    def abstract_inputs(self, batch_size: int):
+        """Ids and mask of one batch of padding, shaped as the task's."""
+        shape = (batch_size, self.task.max_len)
+        if self.task.num_inputs > 1:
+            shape = (batch_size, self.task.num_inputs, self.task.max_len)
+        return jnp.zeros(shape, jnp.int32), jnp.ones(shape, bool)
+
+    def uses_mask(self) -> bool:
+        """Whether every layer's mixer honours the padding mask."""
+        return self.model.encoder.uses_mask
+
+
+@gin.configurable
+def build(task: Task) -> Experiment:
+    """Reads every binding once. Parameters that gin gives to a mixer are bound to it here."""
+    encoder = Encoder(vocab_size=task.vocab_size, max_len=task.max_len, parent=None)
+    layers = tuple(_without_gin(encoder, layer) for layer in range(encoder.num_layers))
+    encoder = encoder.clone(mixers=_Layers(layers), parent=None)
+    head = Head(num_classes=task.num_classes, parent=None)
+    return Experiment(task, Classifier(encoder, head), Optimizer(), Run())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Layers:
+    """A layout: the mixer of each layer."""
+
+    mixers: tuple
+
+    def __call__(self, layer: int, num_layers: int):
+        return self.mixers[layer]
+
+
+def _without_gin(encoder: Encoder, layer: int):
+    """The layer's mixer class with the parameters that gin holds for it, as a partial."""
+    mixer = encoder.make_mixer(layer)(parent=None)
+    received = {field.name for field in dataclasses.fields(Mixer)}
+    own = {
+        field.name: getattr(mixer, field.name)
+        for field in dataclasses.fields(mixer)
+        if field.name not in received
+    }
+    return functools.partial(type(mixer), **own)
+
+
+def load(
+    task: str,
+    model: str,
+    preset: str,
+    overrides=(),
+    imports=(),
+    dirs=(),
+) -> Experiment:
+    """Parses the files of a run and its overrides, builds, and refuses what nobody read.
+
+    Raises:
+      UserError: see config.load; a binding that nothing read; a parameter that nothing gave.
+    """
+    config.load(config.files(task, model, preset, dirs), overrides, imports)
+    try:
+        built = build()  # pyright: ignore[reportCallIssue] (gin gives the task)
+    except (RuntimeError, TypeError) as error:
+        if "Required bindings" not in str(error) and "required" not in str(error):
+            raise
+        raise UserError(" ".join(str(error).split())) from None
+    unread = config.unread_bindings(overrides)
+    if unread:
+        raise UserError(
+            f"nothing reads {', '.join(unread)} with task {task}, model {model}, preset {preset}: "
+            "remove the binding, or choose the model that has it"
+        )
+    return dataclasses.replace(built, config=config.operative())

@@ -1,0 +1,1 @@
+"""The shared encoder, its heads, and one file for each mixing mechanism."""

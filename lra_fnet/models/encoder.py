@@ -1,0 +1,306 @@
+"""The encoder that every model shares: embedding, N blocks around a mixer, pooling.
+
+Letters used in all of models/: B batch, L sequence length (tokens), D model width, C classes,
+H heads. The defaults of nothing that changes a number stand here: presets bind them.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import gin
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lra_fnet.errors import UserError
+from lra_fnet.models.mixers.mixer import Mixer
+
+CHOICES = {
+    "positions": ("sinusoidal", "learned"),
+    "norm": ("pre", "post"),
+    "pooling": ("cls", "mean", "mean_all"),
+    "dtype": ("float32", "bfloat16"),
+}
+ONE_HOT_MAX_VOCAB = 64  # measured on a CPU: up to here a matrix product beats adding row by row
+
+
+def sinusoidal_positions(length, dim):
+    """Fixed positions of Vaswani et al. (arXiv:1706.03762, Sec. 3.5), as LRA uses them.
+
+    Column 2i is sin(p / 10000^(2i / D)), column 2i + 1 its cosine.
+
+    Returns:
+      float32 NumPy array [L, D].
+    """
+    angle = np.arange(length)[:, None] / 10000.0 ** (np.arange(0, dim, 2) / dim)[None, :]
+    table = np.empty((length, dim), np.float32)
+    table[:, 0::2] = np.sin(angle)
+    table[:, 1::2] = np.cos(angle[:, : dim // 2])
+    return table
+
+
+def lookup(table, ids, *, one_hot) -> jax.Array:
+    """Rows of `table` [V, D] at ids int32 [B, L] -> [B, L, D]; too large an id takes the last row.
+
+    With `one_hot` the gradient is a matrix product of one-hot rows and the cotangent instead of a
+    scatter: for a small vocabulary faster on CPU, and on GPU the same bits every time, where a
+    scatter adds in no fixed order. Reverse-mode derivatives only, then.
+    """
+    if one_hot:
+        return jnp.asarray(_lookup_one_hot(table, ids))
+    return jnp.take(table, ids, axis=0, mode="clip")
+
+
+@jax.custom_vjp
+def _lookup_one_hot(table, ids):
+    return jnp.take(table, ids, axis=0, mode="clip")
+
+
+def _lookup_backward(residual, cotangent):
+    ids, num_rows = residual
+    ids = jnp.clip(ids.reshape(1, -1), 0, num_rows - 1)
+    hot = (jnp.arange(num_rows)[:, None] == ids).astype(cotangent.dtype)
+    rows = cotangent.reshape(-1, cotangent.shape[-1])
+    return jnp.matmul(hot, rows, precision="highest"), None
+
+
+_lookup_one_hot.defvjp(
+    lambda table, ids: (_lookup_one_hot(table, ids), (ids, table.shape[0])), _lookup_backward
+)
+
+
+def pool(x, mask, pooling):
+    """One vector a text, in float32: [B, L, D] and bool [B, L] -> [B, D].
+
+    "cls" is position 0, "mean" the mean over real tokens (zeros if there are none), "mean_all"
+    LRA's mean over every position, padding included.
+    """
+    x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    if pooling == "cls":
+        return x[:, 0]
+    if pooling == "mean_all":
+        return x.mean(axis=1)
+    total = jnp.where(mask[..., None], x, 0).sum(axis=1)
+    return total / jnp.maximum(mask.sum(axis=1, keepdims=True), 1)
+
+
+class MLP(nn.Module):
+    """LRA's feed-forward sublayer: Dense, GELU, dropout, Dense, dropout."""
+
+    dim: int
+    mlp_dim: int
+    dropout: float
+
+    @nn.compact
+    def __call__(self, x, *, train):
+        """Maps [B, L, D] -> [B, L, D]."""
+
+        def dense(features, name):
+            return nn.Dense(
+                features,
+                dtype=x.dtype,
+                kernel_init=nn.initializers.xavier_uniform(),
+                bias_init=nn.initializers.normal(1e-6),
+                name=name,
+            )
+
+        y = nn.gelu(dense(self.mlp_dim, "wide")(x))
+        y = nn.Dropout(self.dropout)(y, deterministic=not train)
+        y = dense(self.dim, "narrow")(y)
+        return nn.Dropout(self.dropout)(y, deterministic=not train)
+
+
+class Block(nn.Module):
+    """A mixing and a feed-forward sublayer, each with dropout and a residual connection.
+
+    norm "pre", LRA's block: x + mix(LN(x)), then x + MLP(LN(x)). norm "post", FNet's
+    (arXiv:2105.03824, Fig. 1): LN(x + mix(x)), then LN(x + MLP(x)); FNet itself has no dropout on
+    the mixing sublayer. LayerNorm's statistics are float32 at any dtype.
+    """
+
+    make_mixer: Callable[..., Mixer]
+    dim: int
+    mlp_dim: int
+    dropout: float
+    norm: str
+    norm_epsilon: float
+
+    @nn.compact
+    def __call__(self, x, mask, *, train):
+        """Maps x [B, L, D] and mask bool [B, L] -> [B, L, D]."""
+
+        def norm(name, inputs):
+            return nn.LayerNorm(self.norm_epsilon, x.dtype, name=name)(inputs)
+
+        mixer = self.make_mixer(name="mixer")
+        mlp = MLP(self.dim, self.mlp_dim, self.dropout, name="mlp")
+
+        def mix(inputs):
+            y = mixer(inputs, mask, train=train)
+            return nn.Dropout(self.dropout)(y, deterministic=not train)
+
+        if self.norm == "pre":
+            x = x + mix(norm("norm_mixer", x))
+            return x + mlp(norm("norm_mlp", x), train=train)
+        x = norm("norm_mixer", x + mix(x))
+        return norm("norm_mlp", x + mlp(x, train=train))
+
+
+@gin.configurable
+class Encoder(nn.Module):
+    """Token ids -> one vector a text.
+
+    Raises:
+      UserError: when built with a value that is unknown or does not fit the others; when called
+        with more than max_len tokens.
+    """
+
+    vocab_size: int  # from the task, padding included
+    max_len: int  # tokens; from the task, CLS not counted
+    mixers: Any  # a mixer class for every layer, or a function (layer, num_layers) -> mixer class
+    dim: int
+    num_heads: int
+    qkv_dim: int
+    mlp_dim: int
+    num_layers: int
+    dropout: float
+    attention_dropout: float
+    positions: str  # "sinusoidal" or "learned"
+    norm: str  # "pre" (LRA) or "post" (FNet)
+    norm_epsilon: float
+    pooling: str  # "cls", "mean" (over real tokens) or "mean_all" (LRA: over padding too)
+    dtype: str  # of the computation, "float32" or "bfloat16"; parameters are float32
+    remat: bool  # recompute each block in the backward pass: less memory, more time
+
+    def __post_init__(self):
+        self._check()
+        super().__post_init__()
+
+    def _check(self):
+        for field, known in CHOICES.items():
+            if (value := getattr(self, field)) not in known:
+                raise UserError(
+                    f"Encoder.{field} must be one of {', '.join(known)}, got {value!r}: "
+                    "set it to one of these"
+                )
+        sizes = ("vocab_size", "max_len", "dim", "num_heads", "qkv_dim", "mlp_dim", "num_layers")
+        for field in sizes:
+            if (value := getattr(self, field)) < 1:
+                raise UserError(f"Encoder.{field} must be at least 1, got {value}: set it higher")
+        for field in ("dropout", "attention_dropout"):
+            if not 0 <= (value := getattr(self, field)) < 1:
+                raise UserError(
+                    f"Encoder.{field} must be in [0, 1), got {value}: set it to 0.1, say"
+                )
+        if self.qkv_dim % self.num_heads:
+            raise UserError(
+                f"Encoder.num_heads must divide qkv_dim = {self.qkv_dim}, got {self.num_heads}: "
+                "change one of them"
+            )
+        for layer in range(self.num_layers):
+            self.mixer_class(layer)
+
+    @property
+    def mixer_length(self) -> int:
+        """The length that the mixers see: max_len, and one more with CLS."""
+        return self.max_len + (self.pooling == "cls")
+
+    @property
+    def uses_mask(self) -> bool:
+        """Whether every mixer respects the padding mask."""
+        return all(self.mixer_class(layer).uses_mask for layer in range(self.num_layers))
+
+    def mixer_class(self, layer) -> type[Mixer]:
+        """The class that mixes in this layer.
+
+        Raises:
+          UserError: if `mixers` gives something that is no Mixer.
+        """
+        return _class_of(self._mixer(layer))
+
+    def _mixer(self, layer) -> Callable[..., Mixer]:
+        mixer: Any = self.mixers
+        if callable(mixer) and not isinstance(mixer, type | functools.partial):
+            mixer = mixer(layer, self.num_layers)
+        found = _class_of(mixer)
+        if not (
+            isinstance(found, type) and issubclass(found, Mixer) and hasattr(found, "uses_mask")
+        ):
+            raise UserError(
+                "Encoder.mixers must give a subclass of Mixer that declares uses_mask, got "
+                f"{mixer!r} for layer {layer}: bind MIXERS to one, as the files in gin/models do"
+            )
+        return mixer
+
+    @nn.compact
+    def __call__(self, ids, mask, *, train):
+        """Encodes ids int32 [B, L] under mask bool [B, L] -> float32 [B, D]."""
+        batch, length = ids.shape
+        if length > self.max_len:
+            raise UserError(
+                f"Encoder takes at most max_len = {self.max_len} tokens, got {length}: "
+                "cut the inputs or raise the task's max_len"
+            )
+        table = self.param("embedding", nn.initializers.normal(1.0), (self.vocab_size, self.dim))
+        one_hot = self.vocab_size <= ONE_HOT_MAX_VOCAB or jax.default_backend() != "cpu"
+        x = lookup(table, ids, one_hot=one_hot)
+        if self.pooling == "cls":
+            cls = self.param("cls", nn.initializers.zeros, (self.dim,))
+            x = jnp.concatenate([jnp.broadcast_to(cls, (batch, 1, self.dim)), x], axis=1)
+            mask = jnp.concatenate([jnp.ones((batch, 1), bool), mask], axis=1)
+        x = x + self._positions(x.shape[1])[None]
+        x = nn.Dropout(self.dropout)(x, deterministic=not train)
+        x = x.astype(self.dtype)
+
+        def run(block, x, mask):
+            return block(x, mask, train=train)
+
+        if self.remat:
+            run = nn.remat(run)
+        for layer in range(self.num_layers):
+            block = Block(
+                make_mixer=self.make_mixer(layer),
+                dim=self.dim,
+                mlp_dim=self.mlp_dim,
+                dropout=self.dropout,
+                norm=self.norm,
+                norm_epsilon=self.norm_epsilon,
+                name=f"block_{layer}",
+            )
+            x = run(block, x, mask)
+        if self.norm == "pre":
+            x = nn.LayerNorm(self.norm_epsilon, x.dtype, name="norm")(x)
+        return pool(x, mask, self.pooling)
+
+    def _positions(self, length):
+        if self.positions == "learned":
+            init = nn.initializers.normal(0.02)
+            return self.param("positions_learned", init, (self.mixer_length, self.dim))[:length]
+        return jnp.asarray(sinusoidal_positions(length, self.dim))
+
+    def make_mixer(self, layer):
+        """The layer's mixer class with the encoder's fields bound; call it to get the module."""
+        return functools.partial(
+            self._mixer(layer),
+            dim=self.dim,
+            num_heads=self.num_heads,
+            qkv_dim=self.qkv_dim,
+            max_len=self.mixer_length,
+            layer=layer,
+            num_layers=self.num_layers,
+            dropout=self.attention_dropout,
+        )
+
+
+def _class_of(mixer) -> Any:
+    """The class behind a class or a functools.partial of one."""
+    while isinstance(mixer, functools.partial):
+        mixer = mixer.func
+    return mixer
+
+
+def parameter_count(variables) -> int:
+    """Number of trained scalars in what `model.init` (or eval_shape of it) returns."""
+    return sum(leaf.size for leaf in jax.tree.leaves(variables["params"]))

@@ -1,0 +1,51 @@
+"""The FNet paper's "Linear" mixing: two learned dense matrices (arXiv:2105.03824, Sec. 4.1)."""
+
+from typing import ClassVar
+
+import flax.linen as nn
+import gin
+import jax.numpy as jnp
+
+from lra_fnet.errors import UserError
+from lra_fnet.models.mixers.mixer import Mixer
+
+
+def linear_mix(x, sequence, hidden):
+    """S x W: y[n, k] = sum over m, d of S[n, m] x[m, d] W[d, k].
+
+    Args:
+      x: [B, L, D].
+      sequence: S, [L, L].
+      hidden: W, [D, D].
+
+    Returns:
+      [B, L, D].
+    """
+    return jnp.einsum("nm,bmk->bnk", sequence, x @ hidden)
+
+
+@gin.configurable
+class LinearMixing(Mixer):
+    """No bias, no nonlinearity, no mask: every output sees every input, padding too.
+
+    The sequence matrix has max_len x max_len entries, so the length is fixed: 16384 tokens would
+    take 268 million parameters a layer.
+
+    Raises:
+      UserError: if the input's length is not max_len.
+    """
+
+    uses_mask: ClassVar[bool] = False
+
+    @nn.compact
+    def __call__(self, x, mask, *, train):
+        """Mixes x [B, L, D]; mask and train change nothing."""
+        if x.shape[1] != self.max_len:
+            raise UserError(
+                f"LinearMixing has a matrix for exactly {self.max_len} positions, got "
+                f"{x.shape[1]}: pad or cut every batch to {self.max_len}"
+            )
+        init = nn.initializers.normal(0.02)
+        sequence = self.param("sequence", init, (self.max_len, self.max_len))
+        hidden = self.param("hidden", init, (self.dim, self.dim))
+        return linear_mix(x, sequence.astype(x.dtype), hidden.astype(x.dtype))

@@ -1,0 +1,180 @@
+"""Performer: FAVOR+ attention in linear time and memory (Choromanski et al., arXiv:2009.14794).
+
+K is the width of one head, H the number of heads, M the number of features. No array has L x L
+entries: phi(Q) (phi(K)^T V) is contracted from the right (the paper's Eq. 4).
+"""
+
+import functools
+from typing import ClassVar
+
+import gin
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from lra_fnet.errors import UserError
+from lra_fnet.models.mixers.mixer import HeadMixer
+
+KERNELS = ("softmax", "relu")
+RELU_EPSILON = 1e-3  # added to every ReLU feature; LRA's and the Performer authors' kernel_epsilon
+
+
+def draw_features(rng, num_features, width, *, orthogonal=True):
+    """Random directions w_1 .. w_M, each distributed as N(0, I) in `width` dimensions.
+
+    With `orthogonal`, rows are exactly orthogonal within each block of `width` rows (the paper's
+    Sec. 2.4: a Haar-random rotation by QR, with chi-distributed norms), which lowers the variance
+    and keeps each row's distribution.
+
+    Returns:
+      float32 [M, K].
+    """
+    rng_norms, rng_blocks = jax.random.split(rng)
+    gaussian = jax.random.normal(rng_norms, (num_features, width), jnp.float32)
+    if not orthogonal:
+        return gaussian
+    num_blocks = -(-num_features // width)
+    blocks = jax.random.normal(rng_blocks, (num_blocks, width, width), jnp.float32)
+    q, r = jnp.linalg.qr(blocks)
+    # QR alone is not Haar-distributed: LAPACK's sign convention would bias the kernel's estimate.
+    q = q * jnp.sign(jnp.diagonal(r, axis1=-2, axis2=-1))[:, None, :]
+    directions = q.reshape(num_blocks * width, width)[:num_features]
+    return directions * jnp.linalg.norm(gaussian, axis=1, keepdims=True)
+
+
+@functools.cache
+def _fixed_features(seed, layer, num_features, width, orthogonal):
+    """The draw that belongs to (seed, layer), made while tracing, so a step only reads it."""
+    with jax.ensure_compile_time_eval():
+        rng = jax.random.fold_in(jax.random.key(seed), layer)
+        return np.asarray(draw_features(rng, num_features, width, orthogonal=orthogonal))
+
+
+def softmax_attention(query, key, value, mask, features):
+    """FAVOR+ estimate of softmax attention with positive features (the paper's Lemma 1).
+
+    phi(x)_m = exp(w_m . x - |x|^2 / 2) with x scaled by K^(-1/4). Both stabilisers cancel exactly
+    between numerator and denominator: the largest exponent of each feature over the keys moves to
+    the queries, then each query's largest is subtracted. So the denominator is at least 1 and needs
+    no epsilon (the authors' code shifts all keys by one number and adds 1e-6 to every feature).
+
+    Args:
+      query: [B, L, H, K].
+      key: [B, L, H, K].
+      value: [B, L, H, K].
+      mask: bool [B, L], True at keys that may be attended to.
+      features: w, [M, K].
+
+    Returns:
+      [B, L, H, K] in value's dtype; zeros where a row has no key.
+    """
+    dtype = jnp.promote_types(query.dtype, jnp.float32)
+    scale = query.shape[-1] ** -0.25
+    query, key = query.astype(dtype) * scale, key.astype(dtype) * scale
+    exponents_q = _project(query, features)
+    exponents_k = _project(key, features) - 0.5 * jnp.square(key).sum(axis=-1, keepdims=True)
+    exponents_k = jnp.where(mask[:, :, None, None], exponents_k, jnp.finfo(dtype).min)
+    peak = lax.stop_gradient(exponents_k.max(axis=1, keepdims=True))  # [B, 1, H, M]
+    exponents_q = exponents_q + peak
+    top = lax.stop_gradient(exponents_q.max(axis=-1, keepdims=True))
+    return linear_attention(jnp.exp(exponents_q - top), jnp.exp(exponents_k - peak), value, mask)
+
+
+def relu_attention(query, key, value, mask, features=None):
+    """Attention with the generalised kernel phi(x) = ReLU(w x) + 1e-3 (the paper's Sec. 2.2).
+
+    Args:
+      query: [B, L, H, K], not scaled.
+      key: [B, L, H, K], not scaled.
+      value: [B, L, H, K].
+      mask: bool [B, L], True at keys that may be attended to.
+      features: w, [M, K]; None for phi(x) = ReLU(x) + 1e-3, what LRA's code runs.
+
+    Returns:
+      [B, L, H, K] in value's dtype; zeros where a row has no key.
+    """
+
+    def phi(x):
+        x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        return jax.nn.relu(x if features is None else _project(x, features)) + RELU_EPSILON
+
+    return linear_attention(phi(query), phi(key), value, mask)
+
+
+def linear_attention(phi_query, phi_key, value, mask):
+    """phi(Q) (phi(K)^T V), each row divided by phi(Q) (phi(K)^T 1): linear in L.
+
+    Args:
+      phi_query: [B, L, H, M], not negative.
+      phi_key: [B, L, H, M], not negative.
+      value: [B, L, H, K].
+      mask: bool [B, L]; a masked key's features are set to 0.
+
+    Returns:
+      [B, L, H, K] in value's dtype.
+    """
+    wide = phi_key.dtype
+    phi_key = jnp.where(mask[:, :, None, None], phi_key, 0).astype(value.dtype)
+    phi_query = phi_query.astype(value.dtype)
+    einsum = functools.partial(jnp.einsum, preferred_element_type=wide)
+    summary = einsum("blhm,blhd->bhmd", phi_key, value).astype(value.dtype)
+    mass = phi_key.astype(wide).sum(axis=1)
+    numerator = einsum("blhm,bhmd->blhd", phi_query, summary)
+    denominator = jnp.einsum("blhm,bhm->blh", phi_query.astype(wide), mass)[..., None]
+    return (numerator / jnp.where(denominator > 0, denominator, 1)).astype(value.dtype)
+
+
+def _project(x, features):
+    """[B, L, H, K] and features [M, K] -> [B, L, H, M]; in full float32: exponents follow."""
+    return jnp.einsum("blhd,md->blhm", x, features.astype(x.dtype), precision="highest")
+
+
+@gin.configurable
+class Performer(HeadMixer):
+    """FAVOR+ or ReLU-kernel attention with LRA's projections; bidirectional; padding is masked.
+
+    There are no attention weights, so `dropout` has nothing to drop (as in LRA). The features are a
+    pure function of (seed, layer), shared by heads and examples, so no checkpoint holds them. The
+    paper and the authors' code draw new ones during training: `redraw` does so at every training
+    step, from the "dropout" stream; evaluation always uses the draw of (seed, layer).
+
+    Raises:
+      UserError: if `kernel` is unknown, or `num_features` is 0 with the softmax kernel.
+    """
+
+    kernel: str  # "softmax" (FAVOR+) or "relu"
+    num_features: int  # M; 0, for "relu" only: no projection
+    orthogonal: bool
+    redraw: bool
+    seed: int
+
+    uses_mask: ClassVar[bool] = True
+
+    def attend(self, query, key, value, mask, *, train):
+        """See `softmax_attention` and `relu_attention`."""
+        if self.kernel not in KERNELS:
+            raise UserError(
+                f"Performer.kernel must be one of {', '.join(KERNELS)}, got {self.kernel!r}: "
+                "set it to one of these"
+            )
+        if self.num_features < (1 if self.kernel == "softmax" else 0):
+            raise UserError(
+                f"Performer.num_features must be at least 1 (0 with kernel 'relu' only), got "
+                f"{self.num_features} with kernel {self.kernel!r}: set it to 256, say"
+            )
+        features = self.features(query.shape[-1], train=train)
+        if self.kernel == "softmax":
+            return softmax_attention(query, key, value, mask, features)
+        return relu_attention(query, key, value, mask, features)
+
+    def features(self, width, *, train) -> jax.Array | None:
+        """The rows w [M, K] of this layer for heads of this width; None if there are none."""
+        if self.num_features == 0:
+            return None
+        if self.redraw and train:
+            rng = self.make_rng("dropout")
+            return draw_features(rng, self.num_features, width, orthogonal=self.orthogonal)
+        return jnp.asarray(
+            _fixed_features(self.seed, self.layer, self.num_features, width, self.orthogonal)
+        )

@@ -1,0 +1,129 @@
+"""LRA's optimizer and its `factors` learning-rate schedules, on Optax."""
+
+import dataclasses
+from collections.abc import Callable
+
+import gin
+import jax
+import jax.numpy as jnp
+import optax
+
+from lra_fnet.errors import UserError
+
+FACTORS = (
+    "constant",
+    "linear_warmup",
+    "rsqrt_decay",
+    "rsqrt_normalized_decay",
+    "decay_every",
+    "cosine_decay",
+)
+
+
+@gin.configurable
+@dataclasses.dataclass(frozen=True)
+class Optimizer:
+    """Adam with decoupled weight decay, as LRA's flax.optim.Adam (long-range-arena at cd31e5c).
+
+    The decay is scaled by the learning rate and, in LRA, falls on every parameter.
+    """
+
+    learning_rate: float  # the `constant` factor
+    factors: str  # names of FACTORS joined with *
+    warmup: int  # optimizer steps
+    weight_decay: float
+    decay_mask: str  # "all" parameters (LRA), or "matrices": those with two axes or more
+    clip_norm: float | None  # global norm of the gradient; None leaves it alone
+    steps_per_cycle: int = 0  # cosine_decay
+    decay_factor: float = 0.5  # decay_every
+    steps_per_decay: int = 0  # decay_every
+    beta1: float = 0.9
+    beta2: float = 0.98
+    epsilon: float = 1e-9
+
+    def __post_init__(self):
+        """Checks every field that a user may have misspelt.
+
+        Raises:
+          UserError: an unknown factor or mask, a negative number, a missing period.
+        """
+        names = self.factor_names()
+        for name in names:
+            if name not in FACTORS:
+                raise UserError(
+                    f"Optimizer.factors expects names of {', '.join(FACTORS)} joined with *, "
+                    f"got {name!r}"
+                )
+        for field in ("learning_rate", "weight_decay", "warmup"):
+            value = getattr(self, field)
+            if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+                raise UserError(f"Optimizer.{field} expects a number of at least 0, got {value!r}")
+        if self.decay_mask not in ("all", "matrices"):
+            raise UserError(
+                f"Optimizer.decay_mask expects 'all' or 'matrices', got {self.decay_mask!r}"
+            )
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise UserError(f"Optimizer.clip_norm expects None or > 0, got {self.clip_norm!r}")
+        for name, field in (
+            ("cosine_decay", "steps_per_cycle"),
+            ("decay_every", "steps_per_decay"),
+            ("linear_warmup", "warmup"),
+            ("rsqrt_decay", "warmup"),
+            ("rsqrt_normalized_decay", "warmup"),
+        ):
+            if name in names and not getattr(self, field) > 0:
+                raise UserError(f"Optimizer.factors has {name}: Optimizer.{field} must be > 0")
+
+    def factor_names(self) -> list[str]:
+        """The factors, in order."""
+        return [name.strip() for name in self.factors.split("*")]
+
+    def schedule(self) -> Callable:
+        """Learning rate of an optimizer step, counted from 0; the product of the factors.
+
+        With s the step and w the warm-up: linear_warmup is min(1, s / w); rsqrt_decay is
+        1 / sqrt(max(s, w)); rsqrt_normalized_decay is sqrt(w) / sqrt(max(s, w)); decay_every is
+        decay_factor ** (s // steps_per_decay); cosine_decay is max(0, (1 + cos(pi (p mod 1))) / 2)
+        with p = max(0, (s - w) / steps_per_cycle), which starts again after a full cycle. As in
+        LRA, step 0 of a warm-up has the learning rate 0.
+        """
+
+        def learning_rate(step):
+            step = jnp.asarray(step, jnp.float32)
+            rate = jnp.float32(1.0)
+            for name in self.factor_names():
+                if name == "constant":
+                    rate *= self.learning_rate
+                elif name == "linear_warmup":
+                    rate *= jnp.minimum(1.0, step / self.warmup)
+                elif name == "rsqrt_decay":
+                    rate /= jnp.sqrt(jnp.maximum(step, self.warmup))
+                elif name == "rsqrt_normalized_decay":
+                    rate *= jnp.sqrt(self.warmup) / jnp.sqrt(jnp.maximum(step, self.warmup))
+                elif name == "decay_every":
+                    rate *= self.decay_factor ** (step // self.steps_per_decay)
+                elif name == "cosine_decay":
+                    progress = jnp.maximum(0.0, (step - self.warmup) / self.steps_per_cycle)
+                    rate *= jnp.maximum(0.0, 0.5 * (1.0 + jnp.cos(jnp.pi * (progress % 1.0))))
+            return rate
+
+        return learning_rate
+
+    def transform(self) -> optax.GradientTransformation:
+        """Clipping if asked for, then AdamW on the schedule."""
+
+        def decayed(params):
+            if self.decay_mask == "all":
+                return jax.tree.map(lambda leaf: True, params)
+            return jax.tree.map(lambda leaf: leaf.ndim >= 2, params)
+
+        steps = [] if self.clip_norm is None else [optax.clip_by_global_norm(self.clip_norm)]
+        adam = optax.adamw(
+            self.schedule(),
+            b1=self.beta1,
+            b2=self.beta2,
+            eps=self.epsilon,
+            weight_decay=self.weight_decay,
+            mask=decayed,
+        )
+        return optax.chain(*steps, adam)

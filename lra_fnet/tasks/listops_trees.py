@@ -1,0 +1,177 @@
+"""Random ListOps trees, and the value of an expression, compiled.
+
+The grammar is that of the Long-Range Arena (arXiv 2011.04006, Sec. 2.2; its generator at commit
+cd31e5c, after Nangia & Bowman, arXiv 1804.06028). Tokens are values 0-14: digits 0-9, then
+[MIN [MAX [MED [SM and ] (`lra_fnet.tasks.listops.TOKENS`).
+
+Random numbers are the written-out xoshiro256** (Blackman & Vigna, arXiv 1805.01407), so that the
+rows depend on no library's generator.
+"""
+
+import numba
+import numpy as np
+
+MAX_DEPTH = 10  # the root has depth 1; a node at MAX_DEPTH is a leaf
+MAX_ARGS = 10  # an operator has 2 .. MAX_ARGS arguments
+MIN, MAX, MED, SM, CLOSE = 10, 11, 12, 13, 14
+
+# Negative results of `evaluate`, and what each says.
+NO_OPERATOR, NO_ARGUMENT, TRAILING, NOT_CLOSED, BAD_TOKEN = -1, -2, -3, -4, -5
+REASONS = {
+    NO_OPERATOR: "a ] without an operator",
+    NO_ARGUMENT: "an operator without arguments",
+    TRAILING: "tokens after the end of the expression",
+    NOT_CLOSED: "an operator that is not closed",
+    BAD_TOKEN: "an unknown token",
+}
+
+
+@numba.njit(nogil=True)
+def _rotate(x, k):
+    return (x << np.uint64(k)) | (x >> np.uint64(64 - k))
+
+
+@numba.njit(nogil=True)
+def _next(state):
+    """64 random bits; `state` uint64 [4] moves on."""
+    result = _rotate(state[1] * np.uint64(5), 7) * np.uint64(9)
+    t = state[1] << np.uint64(17)
+    state[2] ^= state[0]
+    state[3] ^= state[1]
+    state[1] ^= state[2]
+    state[0] ^= state[3]
+    state[2] ^= t
+    state[3] = _rotate(state[3], 45)
+    return result
+
+
+@numba.njit(nogil=True)
+def _below(bits, n):
+    """An integer uniform on 0 .. n - 1 (to 2^-28) from the low 32 of 64 random bits."""
+    low = bits & np.uint64(0xFFFFFFFF)
+    return np.int64((low * np.uint64(n)) >> np.uint64(32))
+
+
+@numba.njit(nogil=True)
+def _apply(op, counts):
+    """Value of an operator on arguments given as a histogram: counts int64 [10] of the digits."""
+    n, total, smallest, largest = 0, 0, 9, 0
+    for digit in range(10):
+        if counts[digit]:
+            n += counts[digit]
+            total += digit * counts[digit]
+            smallest = min(smallest, digit)
+            largest = digit
+    if op == MIN:
+        return smallest
+    if op == MAX:
+        return largest
+    if op == SM:
+        return total % 10
+    seen, lower, upper = 0, -1, -1  # MED: the two middle ones, the same one if n is odd
+    for digit in range(10):
+        seen += counts[digit]
+        if lower < 0 and seen > (n - 1) // 2:
+            lower = digit
+        if upper < 0 and seen > n // 2:
+            upper = digit
+    return (lower + upper) // 2  # the integer part of the median
+
+
+@numba.njit(nogil=True)
+def _draw_tree(state, out, longest):
+    """Draws one tree into `out`. Returns (tokens, value), or (0, 0) if it exceeds `longest`.
+
+    Each node uses one 64-bit number: the top two bits choose a leaf (3 of 4) or an operator, the
+    next two the operator, the low 32 the digit or the number of arguments.
+    """
+    op = np.empty(MAX_DEPTH + 1, np.int64)
+    left = np.empty(MAX_DEPTH + 1, np.int64)  # arguments still to come
+    counts = np.empty((MAX_DEPTH + 1, 10), np.int64)  # digits among the arguments so far
+    depth, size = 1, 0
+    needed = 1  # tokens that the tree will have at least; exact when it is complete
+    while True:
+        bits = _next(state)
+        if depth < MAX_DEPTH and bits >> np.uint64(62) == 0:
+            num_args = 2 + _below(bits, MAX_ARGS - 1)
+            needed += num_args + 1
+            if needed > longest:
+                return 0, 0
+            op[depth] = MIN + np.int64((bits >> np.uint64(60)) & np.uint64(3))
+            left[depth] = num_args
+            counts[depth] = 0
+            out[size] = op[depth]
+            size += 1
+            depth += 1
+            continue
+        value = _below(bits, 10)
+        out[size] = value
+        size += 1
+        while depth > 1:  # hand the value to the operator above; close what is complete
+            counts[depth - 1, value] += 1
+            left[depth - 1] -= 1
+            if left[depth - 1]:
+                break
+            depth -= 1
+            value = _apply(op[depth], counts[depth])
+            out[size] = CLOSE
+            size += 1
+        if depth == 1:
+            return size, value
+
+
+@numba.njit(nogil=True)
+def draw_trees(state, num_trees, shortest, longest):
+    """Draws trees until `num_trees` have `shortest` to `longest` tokens; the others are dropped.
+
+    A tree is given up as soon as it is certain to be too long.
+
+    Returns:
+        values uint8 [sum of lengths], ends int64 [num_trees] (where each tree ends in values),
+        labels int64 [num_trees], and the number of roots drawn.
+    """
+    values = np.empty(num_trees * longest, np.uint8)
+    ends = np.empty(num_trees, np.int64)
+    labels = np.empty(num_trees, np.int64)
+    done, end, roots = 0, 0, 0
+    while done < num_trees:
+        roots += 1
+        size, label = _draw_tree(state, values[end:], longest)
+        if size >= shortest:
+            end += size
+            ends[done] = end
+            labels[done] = label
+            done += 1
+    return values[:end].copy(), ends, labels, roots
+
+
+@numba.njit(nogil=True)
+def evaluate(values):
+    """Value 0-9 of one expression, values uint8 [length], at any depth; a key of REASONS if bad."""
+    depth_limit = 1
+    for token in values:
+        depth_limit += token >= MIN and token < CLOSE
+    op = np.empty(depth_limit, np.int64)
+    counts = np.zeros((depth_limit, 10), np.int64)
+    depth = 0
+    for i in range(len(values)):
+        value = np.int64(values[i])
+        if value > CLOSE:
+            return BAD_TOKEN
+        if MIN <= value < CLOSE:
+            op[depth] = value
+            counts[depth] = 0
+            depth += 1
+            continue
+        if value == CLOSE:
+            if depth == 0:
+                return NO_OPERATOR
+            depth -= 1
+            if counts[depth].sum() == 0:
+                return NO_ARGUMENT
+            value = np.int64(_apply(op[depth], counts[depth]))
+        if depth > 0:
+            counts[depth - 1, value] += 1
+        else:
+            return value if i + 1 == len(values) else TRAILING
+    return NOT_CLOSED

@@ -1,0 +1,327 @@
+"""Rows on disk: a TFDS set of ArrayRecord files, and the fingerprint.json that describes it.
+
+    <data_dir>/lra_<task>/<config>/<version>/
+        dataset_info.json, features.json              by TFDS, which can read the folder itself
+        lra_<task>-<split>.array_record-00000-of-...  the rows, in the task's own order
+        fingerprint.json                              last: without it the set is not finished
+
+Only parts of TFDS that work without TensorFlow are used.
+"""
+
+import contextlib
+import errno
+import fcntl
+import functools
+import hashlib
+import importlib.resources
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lra_fnet.errors import UserError
+from lra_fnet.tasks.progress import Progress
+
+if TYPE_CHECKING:
+    from lra_fnet.tasks.task import Task
+
+SPLITS = ("train", "validation", "test")
+Texts = tuple[np.ndarray, ...]  # uint8 [length], one for each text of a row
+Row = tuple[np.ndarray | Texts, int]  # values (one text), or a tuple of them (more), and the label
+
+_BATCH = 1024  # rows a read
+_FINGERPRINT = "fingerprint.json"
+
+
+class Tally:
+    """Counts of one split and the sha256 of its content, in one pass over its rows.
+
+    The content's canonical form is the rows in order on disk, each as: the label (int32), then of
+    each of its texts the length in tokens (uint32) and the values (uint8); integers little-endian.
+    The files themselves are no such form: the order of keys inside a record is not fixed.
+    """
+
+    def __init__(self, num_classes: int):
+        self._hash = hashlib.sha256()
+        self._labels = np.zeros(num_classes, np.int64)
+        self._lengths: list[int] = []
+
+    def add(self, texts: Texts, label: int) -> None:
+        """Counts one row, the next in order."""
+        self._hash.update(int(label).to_bytes(4, "little", signed=True))
+        self._labels[label] += 1
+        for text in texts:
+            self._hash.update(len(text).to_bytes(4, "little"))
+            self._hash.update(text.tobytes())
+            self._lengths.append(len(text))
+
+    def summary(self) -> dict[str, Any]:
+        """Rows, label counts, quantiles of the lengths (tokens) and sha256; JSON values only."""
+        lengths = np.array(self._lengths)
+        p10, p50, p90 = np.quantile(lengths, [0.1, 0.5, 0.9], method="inverted_cdf").tolist()
+        return {
+            "rows": int(self._labels.sum()),
+            "label_counts": self._labels.tolist(),
+            "lengths": {
+                "min": int(lengths.min()),
+                "p10": p10,
+                "p50": p50,
+                "p90": p90,
+                "max": int(lengths.max()),
+                "mean": round(float(lengths.mean()), 2),
+            },
+            "sha256": self._hash.hexdigest(),
+        }
+
+
+def combine(splits: Mapping[str, Mapping[str, Any]]) -> str:
+    """One sha256 over the lines "<split> <sha256 of its content>" in order of SPLITS."""
+    lines = [f"{split} {splits[split]['sha256']}\n" for split in SPLITS]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def _features(num_inputs: int) -> list[str]:
+    return ["inputs"] if num_inputs == 1 else [f"inputs_{i + 1}" for i in range(num_inputs)]
+
+
+def write(
+    folder: Path, task: "Task", splits: Mapping[str, Iterable[Row]], progress: Progress
+) -> dict[str, dict[str, Any]]:
+    """Writes all splits to `folder`, which appears only when everything is written.
+
+    Returns:
+        The `Tally.summary` of each split.
+
+    Raises:
+        ValueError: if a task gives a row that is not what its class variables promise.
+    """
+    import tensorflow_datasets as tfds
+
+    keys = _features(task.num_inputs)
+    tallies = {split: Tally(task.num_classes) for split in SPLITS}
+
+    def examples(split):
+        for key, (values, label) in enumerate(splits[split]):
+            texts = values if isinstance(values, tuple) else (values,)
+            _check_row(task, split, key, texts, label)
+            tallies[split].add(texts, label)
+            progress.step()
+            yield key, {**dict(zip(keys, texts, strict=True)), "label": np.int32(label)}
+
+    class Info(tfds.core.DatasetInfo):
+        def initialize_from_bucket(self):  # would ask the network for a set that is not there
+            pass
+
+    class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+        name = f"lra_{task.name}"
+        code_path = None  # no checksums or metadata of TFDS lie beside this file
+        VERSION = tfds.core.Version(task.version)
+        BUILDER_CONFIGS = [  # noqa: RUF012 (TFDS wants a list)
+            tfds.core.BuilderConfig(name=config, version=task.version) for config in task.configs
+        ]
+
+        def _info(self):
+            text = tfds.features.Tensor(
+                shape=(None,), dtype=np.uint8, encoding=tfds.features.Encoding.BYTES
+            )
+            features = {**dict.fromkeys(keys, text), "label": tfds.features.Scalar(np.int32)}
+            return Info(
+                builder=self,
+                features=tfds.features.FeaturesDict(features),
+                disable_shuffling=True,  # keeps the task's own order
+            )
+
+        def _split_generators(self, dl_manager):
+            return {split: examples(split) for split in SPLITS}
+
+        def _generate_examples(self):  # abstract in TFDS, unused with split generators
+            raise AssertionError("rows come from _split_generators")
+
+        def _log_download_bytes(self):  # TFDS prints to stdout here and below
+            pass
+
+        def _log_download_done(self):
+            pass
+
+    with _no_tfds_bars():
+        builder = Builder(
+            data_dir=folder.parent.parent.parent, config=task.config, file_format="array_record"
+        )
+        builder.download_and_prepare()
+    return {split: tally.summary() for split, tally in tallies.items()}
+
+
+def _check_row(task: "Task", split: str, key: int, texts: Texts, label: int) -> None:
+    if len(texts) != task.num_inputs or not 0 <= label < task.num_classes:
+        raise ValueError(
+            f"{task.name}, {split} row {key}: {len(texts)} texts and label {label}, expected "
+            f"{task.num_inputs} texts and a label below {task.num_classes}"
+        )
+    for text in texts:
+        if text.dtype != np.uint8 or text.ndim != 1 or not len(text):
+            raise ValueError(
+                f"{task.name}, {split} row {key}: values are {text.dtype} {text.shape}, expected "
+                f"uint8 [length] with at least one token"
+            )
+        if text.max() >= task.vocab_size - 1:
+            raise ValueError(
+                f"{task.name}, {split} row {key}: value {text.max()} needs token id "
+                f"{text.max() + 1}, vocab_size is {task.vocab_size}"
+            )
+
+
+@contextlib.contextmanager
+def _no_tfds_bars():
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.core.utils import tqdm_utils
+
+    active = getattr(tqdm_utils, "_active", True)
+    tfds.disable_progress_bar()
+    try:
+        yield
+    finally:
+        tfds.display_progress_bar(active)
+
+
+def read(folder: Path, split: str, num_inputs: int, rows: int) -> Iterator[tuple[Texts, int]]:
+    """Yields (texts, label) of every record of a split, in order.
+
+    Raises:
+        UserError: naming file and split, if a record cannot be read or rows are missing.
+    """
+    import tensorflow_datasets as tfds
+    from array_record.python.array_record_data_source import ArrayRecordDataSource
+
+    path, seen = folder, 0
+    keys = _features(num_inputs)
+    try:
+        info: Any = tfds.builder_from_directory(folder).info
+        for path in map(Path, info.splits[split].filepaths):
+            with ArrayRecordDataSource([str(path)]) as source:
+                for start in range(0, len(source), _BATCH):
+                    wanted = range(start, min(start + _BATCH, len(source)))
+                    for record in source.__getitems__(wanted):
+                        example = info.features.deserialize_example_np(record)
+                        seen += 1
+                        yield tuple(example[key] for key in keys), int(example["label"])
+    except Exception as error:  # Riegeli, protobuf and TFDS each raise their own kinds
+        raise UserError(
+            f"{path}: split {split} cannot be read after {seen} of {rows} rows "
+            f"({_first_line(error)}): delete {folder} and run the same command again"
+        ) from error
+    if seen != rows:
+        raise UserError(
+            f"{path}: split {split} has {seen} rows, expected {rows}: delete {folder} and run the "
+            f"same command again"
+        )
+
+
+def _first_line(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def read_fingerprint(folder: Path) -> dict[str, Any] | None:
+    """The content of fingerprint.json; None if the set is not there or not finished.
+
+    Raises:
+        UserError: if the file cannot be read, or is not a fingerprint whose parts agree.
+    """
+    path = folder / _FINGERPRINT
+    try:
+        record = json.loads(path.read_text("utf-8"))
+        if record["fingerprint"] != combine(record["splits"]):
+            raise ValueError("the fingerprint is not that of its splits")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path} is damaged ({_first_line(error)}): delete {folder} and prepare the set again"
+        ) from error
+    return record
+
+
+def write_fingerprint(folder: Path, record: Mapping[str, Any]) -> None:
+    """Marks the set in `folder` as finished, in one atomic step."""
+    partial = folder / f"incomplete.{_FINGERPRINT}"
+    partial.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+    partial.replace(folder / _FINGERPRINT)
+
+
+def check_files(folder: Path, record: Mapping[str, Any]) -> None:
+    """Compares each file's size with the one that was written.
+
+    Raises:
+        UserError: naming the first file that is missing or has another size.
+    """
+    for name, size in record["files"].items():
+        path = folder / name
+        found = f"{path.stat().st_size} bytes" if path.exists() else "no such file"
+        if found != f"{size} bytes":
+            raise UserError(
+                f"{path}: expected {size} bytes, found {found}: delete {folder} and run "
+                f"`make data TASK={record['task']}` again"
+            )
+
+
+@functools.cache
+def expected() -> dict[str, Any]:
+    """data/expected.json: task -> config -> what a prepared set must hold; {} where it is absent.
+
+    It stands beside the package in a checkout and inside it in an installed wheel.
+    """
+    package = importlib.resources.files("lra_fnet")
+    for path in (
+        package / "data" / "expected.json",
+        Path(str(package)).parent / "data/expected.json",
+    ):
+        if path.is_file():
+            return json.loads(path.read_text("utf-8"))
+    return {}
+
+
+@contextlib.contextmanager
+def lock(folder: Path):
+    """Holds `folder`/.lock; waits while another process holds it. A killed holder frees it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            Progress.say(f"waiting for another process that prepares {folder}")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+_REFUSALS = ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "EIO")
+
+
+@contextlib.contextmanager
+def write_errors(folder: Path):
+    """Turns what a disk can refuse into one line; Riegeli and TFDS raise it as RuntimeError."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        reason = _refusal(error)
+        if reason is None:
+            raise
+        raise UserError(
+            f"{folder} cannot be prepared: {reason}; nothing half-written is left: free some space "
+            f"or choose another folder with DATA=..., then run the same command again"
+        ) from error
+
+
+def _refusal(error: BaseException | None) -> str | None:
+    """What the operating system said, from anywhere in a chain of exceptions; None if nothing."""
+    reasons = [os.strerror(getattr(errno, name)) for name in _REFUSALS]
+    while error is not None:
+        if isinstance(error, OSError) and error.strerror:
+            return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        for reason in reasons:
+            if reason in str(error):
+                return reason
+        error = error.__cause__ or error.__context__
+    return None

@@ -1,0 +1,310 @@
+"""One trainer for every task and encoder: the loop that drives the jitted programs of `step`."""
+
+import concurrent.futures
+import dataclasses
+import math
+import os
+import resource
+import signal
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from lra_fnet import logs, pipeline
+from lra_fnet.checkpoint import Checkpoints
+from lra_fnet.errors import Interrupted, RunFailed
+from lra_fnet.experiment import Experiment
+from lra_fnet.models.encoder import parameter_count
+from lra_fnet.step import (
+    StepLogs,
+    batch_sharding,
+    initial_state,
+    keys,
+    make_gradient,
+    make_mesh,
+    make_scorer,
+    make_update,
+    wait_for,
+)
+from lra_fnet.tasks import Arrays
+
+DISPATCH_SECONDS = 0.5  # a dispatch is cut so that it lasts about so long: Ctrl-C waits for one
+SLOW_SECONDS = 1800.0  # a run on CPU that would take longer is announced
+
+
+class Stop:
+    """Notes SIGINT and SIGTERM for the loop to act on; a second one ends the process at once."""
+
+    def __init__(self):
+        self.signal: int | None = None
+        self._before: dict = {}
+
+    def __enter__(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_):
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number, frame):
+        if self.signal is not None:
+            os._exit(128 + number)
+        self.signal = number
+        os.write(
+            2, b"\nstopping: saving a checkpoint after the step in progress (again: stop now)\n"
+        )
+
+
+@dataclasses.dataclass
+class Progress:
+    """What a run remembers beside its state; it travels in the checkpoint's JSON."""
+
+    best: dict | None = None  # validation sums of the best step, and its "step"
+    last: dict | None = None  # of the newest evaluation
+    window: dict = dataclasses.field(default_factory=lambda: {"loss": 0.0, "correct": 0.0})
+    wall_seconds: float = 0.0  # compilation, evaluation and saves included
+    timed_steps: int = 0  # steps after the first dispatch of a process
+    timed_seconds: float = 0.0  # their time, evaluation taken out, saves left in
+
+
+class Loop:
+    """Trains one experiment in its run folder, from its newest checkpoint if there is one."""
+
+    def __init__(
+        self, experiment: Experiment, train: Arrays, validation: Arrays, folder: Path, seed: int
+    ):
+        self.experiment = experiment
+        self.run = experiment.run
+        self.arrays, self.validation = train, validation
+        self.folder, self.seed = folder, seed
+        mesh = make_mesh(self.run.batch_size)
+        self.sharding = batch_sharding(mesh)
+        self.update = make_update(experiment, mesh)
+        self.score = make_scorer(experiment.model, self.run.eval_batch_size)
+        self.checkpoints = Checkpoints(folder)
+        self.state = jax.device_put(
+            initial_state(experiment, seed), NamedSharding(mesh, PartitionSpec())
+        )
+        self.parameters = parameter_count({"params": self.state.params})
+        self.progress = Progress()
+        self.step = 0
+        if self.checkpoints.step("last") is not None:
+            self.state = self.checkpoints.restore("last", self.state)
+            self.progress = Progress(**self.checkpoints.meta("last"))
+            self.step = int(self.state.step)
+        self.key = keys(seed)[1]
+        self._begun = time.monotonic() - self.progress.wall_seconds
+        self._tick: float | None = None  # when the newest dispatch was known to be done
+        self._seconds_a_step: float | None = None
+        self._told_blocked = 0.0
+
+    def __call__(self) -> None:
+        """Runs to Run.num_steps.
+
+        Raises:
+          Interrupted: a signal came; the state is saved.
+          RunFailed: the loss or the gradient is not finite; the last good checkpoint stays.
+          UserError: the disk is full.
+        """
+        self.metrics = logs.Metrics(self.folder, self.step)
+        self.bar = logs.Bar("training", self.run.num_steps, self.step)
+        try:
+            with Stop() as stop, concurrent.futures.ThreadPoolExecutor(1) as feeder:
+                self._run(stop, feeder)
+            self.checkpoints.wait()
+        finally:
+            self.bar.close()
+            self.metrics.close()
+
+    def close(self) -> None:
+        """Waits for saves in flight."""
+        self.checkpoints.close()
+
+    def _run(self, stop: Stop, feeder: concurrent.futures.Executor) -> None:
+        end = self.run.num_steps
+        queued = self.step  # steps dispatched so far; at most one dispatch ahead of self.step
+        flying: list[tuple[int, StepLogs]] = []
+        ahead = feeder.submit(self._batches, queued) if queued < end else None
+        while self.step < end:
+            boundary = self._boundary(self.step)
+            while queued < boundary and len(flying) < 2 and not stop.signal:
+                assert ahead is not None
+                count, batches = ahead.result()
+                self.state, table = self.update(self.state, batches, np.int32(count), self.key)
+                flying.append((count, table))
+                queued += count
+                ahead = feeder.submit(self._batches, queued) if queued < end else None
+            if flying:
+                self._finish(*flying.pop(0))
+            if self.step == boundary and not flying:
+                self._at_boundary()
+            if stop.signal and not flying:
+                self._save("last", wait=True)
+                raise Interrupted(stop.signal, self.step)
+
+    def _boundary(self, step: int) -> int:
+        """The next step after which the loop evaluates or saves."""
+        nexts = (
+            every * (step // every + 1) for every in (self.run.eval_every, self.run.save_every)
+        )
+        return min(self.run.num_steps, *nexts)
+
+    def _batches(self, step: int):
+        """In the feeder's thread: the batches of the next dispatch, on the devices."""
+        limit = 1
+        if self._seconds_a_step:
+            limit = max(1, int(DISPATCH_SECONDS / self._seconds_a_step))
+        count = min(self.run.steps_per_dispatch, limit, self._boundary(step) - step)
+        # Room for two at least: XLA drops the indexing of a single batch and then fuses the step
+        # in another way, which changes the last bits.
+        capacity = max(2, self.run.steps_per_dispatch)
+        batches = pipeline.train_batches(
+            self.arrays, self.seed, step, count, self.run.batch_size, capacity
+        )
+        return count, jax.device_put(batches, self.sharding)
+
+    def _finish(self, count: int, table: StepLogs) -> None:
+        """Waits for a dispatch, checks its numbers and logs the windows that it completes."""
+        wait_for(table)
+        now = time.monotonic()
+        if self._tick is not None:
+            seconds = now - self._tick
+            self.progress.timed_seconds += seconds
+            self.progress.timed_steps += count
+            self._seconds_a_step = seconds / count
+        self._tick = now
+        loss, correct, grad_norm, rate = (np.asarray(column)[:count] for column in table)
+        bad = np.flatnonzero(~(np.isfinite(loss) & np.isfinite(grad_norm)))
+        if len(bad):
+            self._diverged(self.step + int(bad[0]), loss[bad[0]], grad_norm[bad[0]])
+        for index in range(count):
+            self.step += 1
+            window = self.progress.window  # _log begins a new one
+            window["loss"] += float(loss[index])
+            window["correct"] += float(correct[index])
+            if self.step % self.run.log_every == 0:
+                self._log(float(grad_norm[index]), float(rate[index]))
+        self.bar.update(self.step, self._note())
+
+    def _log(self, grad_norm: float, learning_rate: float) -> None:
+        window, every, run = self.progress.window, self.run.log_every, self.run
+        rate = self.progress.timed_steps / max(self.progress.timed_seconds, 1e-9)
+        blocked = self.checkpoints.blocked_seconds
+        tokens_a_step = run.batch_size * self.arrays.values[0].size
+        self._newest = {
+            "loss": window["loss"] / every,
+            "accuracy": window["correct"] / (every * run.batch_size),
+            "learning_rate": learning_rate,
+            "grad_norm": grad_norm,
+            "steps_per_second": rate,
+            "tokens_per_second": rate * tokens_a_step,
+            "device_bytes": device_bytes()[0],
+            "save_blocked_seconds": blocked - self._told_blocked,
+        }
+        self._told_blocked = blocked
+        self.progress.window = {"loss": 0.0, "correct": 0.0}
+        self.metrics.write("train", self.step, self._newest)
+
+    def _note(self) -> str:
+        words = []
+        if newest := getattr(self, "_newest", None):
+            words.append(f"loss {newest['loss']:.3f} accuracy {newest['accuracy']:.3f}")
+        if last := self.progress.last:
+            words.append(f"validation {last['correct'] / last['count']:.3f}")
+        if self.progress.timed_steps:
+            rate = self.progress.timed_steps / max(self.progress.timed_seconds, 1e-9)
+            words.append(f"{rate:.3g} steps/s")
+        return ", ".join(words)
+
+    def _at_boundary(self) -> None:
+        final = self.step == self.run.num_steps
+        if self.step % self.run.eval_every == 0 or final:
+            before = time.monotonic()
+            sums = self.score(self.variables(), self.validation)
+            if self._tick is not None:
+                self._tick += time.monotonic() - before  # steps/s leaves evaluations out
+            self._judge({"step": self.step, **sums})
+        if self.step % self.run.save_every == 0 or final:
+            self._save("last", wait=final)
+
+    def _judge(self, sums: dict) -> None:
+        """Logs an evaluation; saves the state if it is the best: accuracy, then loss."""
+        self.progress.last = sums
+        numbers = {
+            "loss": sums["loss"] / sums["count"],
+            "accuracy": sums["correct"] / sums["count"],
+        }
+        self.metrics.write("validation", self.step, numbers)
+        if not math.isfinite(sums["loss"]):
+            self._diverged(self.step, sums["loss"], float("nan"))
+        best = self.progress.best
+        if best is None or (-sums["correct"], sums["loss"]) < (-best["correct"], best["loss"]):
+            self.progress.best = sums
+            self._save("best")
+
+    def _save(self, kind: str, *, wait: bool = False) -> None:
+        self.progress.wall_seconds = time.monotonic() - self._begun
+        meta = dataclasses.asdict(self.progress)
+        self.checkpoints.save(kind, self.step, self.state, meta, wait=wait)
+
+    def _diverged(self, step: int, loss: float, grad_norm: float) -> None:
+        self.checkpoints.wait()
+        kept = self.checkpoints.step("last")
+        kept_text = (
+            "no checkpoint yet" if kept is None else f"the checkpoint of step {kept} is kept"
+        )
+        raise RunFailed(
+            f"step {step}: loss {loss}, gradient norm {grad_norm}: not finite; {kept_text}; lower "
+            "Optimizer.learning_rate or set Optimizer.clip_norm (GIN=...)",
+            "diverged",
+            step,
+        )
+
+    def variables(self) -> dict:
+        """Parameters and constants of the newest state, as model.apply takes them."""
+        return {"params": self.state.params, **self.state.constants}
+
+
+def device_bytes() -> tuple[int, int]:
+    """Bytes in use and at the peak, on the first device; on CPU those of the process."""
+    stats = jax.local_devices()[0].memory_stats()
+    if stats:
+        return stats["bytes_in_use"], stats["peak_bytes_in_use"]
+    pages = Path("/proc/self/statm").read_text().split()[1]
+    now = int(pages) * resource.getpagesize()
+    return now, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def warn_if_slow(experiment: Experiment, train: Arrays, steps_left: int) -> None:
+    """On CPU, says how long a long run will take, measured on a step with one example.
+
+    Taking examples one by one wastes little on a CPU, so a step costs about batch_size of them.
+    Nothing is measured when arithmetic alone already says that the run is short.
+    """
+    if jax.default_backend() != "cpu" or not steps_left:
+        return
+    variables = jax.eval_shape(lambda: experiment.init(0))
+    tokens_a_step = experiment.run.batch_size * train.values[0].size
+    operations = 6 * parameter_count(variables) * tokens_a_step * steps_left
+    if operations < SLOW_SECONDS * 1e10:  # 10 GFLOP/s: slower than any CPU of this decade
+        return
+    state = initial_state(experiment, 0)
+    batch = jax.tree.map(lambda x: x[0], pipeline.train_batches(train, 0, 0, 1, 1, 1))
+    gradient = jax.jit(make_gradient(experiment.model))
+    times = []
+    for _ in range(2):  # the first one compiles
+        begun = time.perf_counter()
+        wait_for(gradient(state.params, state.constants, batch, jax.random.key(0)))
+        times.append(time.perf_counter() - begun)
+    seconds = times[-1] * experiment.run.batch_size
+    total = seconds * steps_left
+    if total > SLOW_SECONDS:
+        logs.say(
+            f"no accelerator: a step takes about {logs.duration(seconds)}, the {steps_left} steps "
+            f"about {logs.duration(total)}. PRESET=cpu takes minutes. Going on (Ctrl-C stops)."
+        )

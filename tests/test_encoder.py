@@ -1,0 +1,372 @@
+"""The encoder around every mixer, found from the files: a new mixer is tested without being named."""
+
+import dataclasses
+import functools
+import importlib
+import inspect
+import pathlib
+
+import gin
+import jax
+import jax.numpy as jnp
+import jax.test_util
+import naive as oracle
+import numpy as np
+import pytest
+
+from lra_fnet.errors import UserError
+from lra_fnet.models import encoder as encoder_module
+from lra_fnet.models.encoder import Encoder, lookup, parameter_count, pool, sinusoidal_positions
+from lra_fnet.models.heads import Classifier, Head
+from lra_fnet.models.mixers.attention import Attention
+from lra_fnet.models.mixers.fourier import Fourier
+from lra_fnet.models.mixers.mixer import Mixer
+
+ROOT = pathlib.Path(__file__).parent.parent
+MODELS = sorted(path.stem for path in (ROOT / "gin/models").glob("*.gin"))
+LENGTHS = jnp.asarray([8, 5, 3])
+MASK = jnp.arange(8)[None] < LENGTHS[:, None]
+IDS = jnp.where(MASK, jnp.arange(1, 25).reshape(3, 8) % 10 + 1, 0)
+TINY = {
+    "vocab_size": 12,
+    "max_len": 8,
+    "dim": 6,
+    "num_heads": 2,
+    "qkv_dim": 4,
+    "mlp_dim": 10,
+    "num_layers": 2,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "positions": "sinusoidal",
+    "norm": "pre",
+    "norm_epsilon": 1e-6,
+    "pooling": "mean",
+    "dtype": "float32",
+    "remat": False,
+}
+attention = functools.partial(Attention, implementation="naive", block_size=4)
+
+
+@functools.cache
+def mixer_of(model):
+    """The mixer of gin/models/<model>.gin as a partial that holds the file's own numbers."""
+    gin.parse_config_file(str(ROOT / f"gin/models/{model}.gin"))
+    gin.parse_config("Encoder.mixers = %MIXERS")
+    module = Encoder(**TINY).make_mixer(0)(parent=None)
+    shared = {field.name for field in dataclasses.fields(Mixer)}
+    own = [field.name for field in dataclasses.fields(module) if field.name not in shared]
+    return functools.partial(type(module), **{name: getattr(module, name) for name in own})
+
+
+def build(mixers, **changes):
+    return Encoder(mixers=mixers, **(TINY | changes))
+
+
+@functools.cache
+def built(model):
+    """A tiny encoder with the model's mixer, its variables, and its compiled evaluation."""
+    encoder = build(mixer_of(model))
+    variables = jax.jit(functools.partial(encoder.init, train=False))(jax.random.key(0), IDS, MASK)
+    return encoder, variables, jax.jit(functools.partial(encoder.apply, train=False))
+
+
+@pytest.fixture(params=MODELS)
+def model(request):
+    return request.param
+
+
+def assert_close(got, want, tolerance=2e-5):
+    assert got.shape == want.shape
+    np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=tolerance, atol=tolerance)
+
+
+def test_every_mixer_file_has_a_gin_file():
+    folder = pathlib.Path(encoder_module.__file__).parent / "mixers"
+    defined = set()
+    for path in folder.glob("*.py"):
+        name = f"lra_fnet.models.mixers.{path.stem}"
+        members = inspect.getmembers(importlib.import_module(name), inspect.isclass)
+        if path.stem not in ("__init__", "mixer"):
+            found = {c for _, c in members if issubclass(c, Mixer) and c.__module__ == name}
+            assert found, f"{path.name} defines no mixer"
+            defined |= found
+    assert defined == {mixer_of(model).func for model in MODELS}
+
+
+def test_padding_is_invisible_iff_the_mixer_says_so(model):
+    encoder, variables, encode = built(model)
+    base = encode(variables, IDS, MASK)
+    junk = encode(variables, jnp.where(MASK, IDS, 11), MASK)
+    assert bool(jnp.allclose(base, junk, atol=1e-5)) == encoder.uses_mask
+    longer = build(mixer_of(model), max_len=11)
+    padded = [jnp.pad(a, ((0, 0), (0, 3))) for a in (IDS, MASK)]
+    shapes = jax.eval_shape(functools.partial(longer.init, train=False), jax.random.key(0), *padded)
+    if jax.tree.map(jnp.shape, shapes) == jax.tree.map(jnp.shape, variables):
+        more = jax.jit(functools.partial(longer.apply, train=False))(variables, *padded)
+        assert bool(jnp.allclose(base, more, atol=1e-5)) == encoder.uses_mask
+    else:  # a mixer whose parameters depend on the amount of padding is not blind to it
+        assert not encoder.uses_mask
+
+
+def test_gradients_are_finite_when_every_token_is_padding(model):
+    encoder, variables, _ = built(model)
+
+    def loss(variables):
+        pooled = encoder.apply(variables, IDS, jnp.zeros_like(MASK), train=False)
+        return jnp.square(pooled - 1).sum()
+
+    for gradient in jax.tree.leaves(jax.jit(jax.grad(loss))(variables)):
+        assert jnp.isfinite(gradient).all()
+
+
+def test_gradient_equals_finite_differences_in_float64(model):
+    with jax.enable_x64(True):
+        mixer = build(mixer_of(model)).make_mixer(0)(parent=None)
+        rng = np.random.default_rng(0)
+        x, cotangent = (jnp.asarray(rng.normal(size=(3, 8, 6))) for _ in range(2))
+        variables = mixer.init(jax.random.key(0), x, MASK, train=False)
+        variables = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), variables)
+
+        @jax.jit
+        def loss(variables, x):
+            y = mixer.apply(variables, x, MASK, train=False)
+            assert y.dtype == jnp.float64
+            return (y * cotangent).sum()
+
+        jax.test_util.check_grads(loss, (variables, x), 1, ["rev"], atol=1e-6, rtol=1e-6)
+
+
+def test_bfloat16_is_close_to_float32_and_pools_in_float32(model):
+    _, variables, encode = built(model)
+    half = build(mixer_of(model), dtype="bfloat16")
+    want = encode(variables, IDS, MASK)
+    got = jax.jit(functools.partial(half.apply, train=False))(variables, IDS, MASK)
+    assert got.dtype == jnp.float32
+    error = jnp.linalg.norm(got - want) / jnp.linalg.norm(want)
+    assert 0 < error < 0.03  # eight bits of mantissa: 0.004 for each rounding
+
+
+def test_dropout_acts_in_training_only_and_follows_its_key(model):
+    _, variables, encode = built(model)
+    encoder = build(mixer_of(model), dropout=0.3, attention_dropout=0.3)
+    assert (encoder.apply(variables, IDS, MASK, train=False) == encode(variables, IDS, MASK)).all()
+
+    @jax.jit
+    def train(seed):
+        rngs = {"dropout": jax.random.key(seed)}
+        return encoder.apply(variables, IDS, MASK, train=True, rngs=rngs)
+
+    assert (train(0) == train(0)).all()
+    assert (train(0) != train(1)).any()
+    assert (train(0) != encode(variables, IDS, MASK)).any()
+
+
+def test_parameter_count_is_the_closed_formula(model):
+    # The LRA paper's ListOps: 512 / 8 / 6 / 512 / 2048, length 2000 and CLS.
+    vocab, length, dim, qkv, mlp, layers, classes = 16, 2001, 512, 512, 2048, 6, 10
+    mixing = {
+        "transformer": 4 * dim * qkv,
+        "linear": length**2 + dim**2,
+        "fnet": 0,
+        "performer": 4 * dim * qkv,
+    }
+    block = mixing[model] + (dim * mlp + mlp) + (mlp * dim + dim) + 2 * (2 * dim)
+    want = vocab * dim + dim + layers * block + 2 * dim
+    want += (dim * mlp + mlp) + (mlp * classes + classes)
+    sizes = {"dim": dim, "num_heads": 8, "qkv_dim": qkv, "mlp_dim": mlp, "num_layers": layers}
+    encoder = build(mixer_of(model), vocab_size=vocab, max_len=2000, pooling="cls", **sizes)
+    classifier = Classifier(encoder, Head(num_classes=classes, mlp_dim=mlp))
+    inputs = jnp.zeros((1, 2000), jnp.int32), jnp.ones((1, 2000), bool)
+    variables = jax.eval_shape(
+        functools.partial(classifier.init, train=False), jax.random.key(0), *inputs
+    )
+    assert parameter_count(variables) == want
+
+
+def perturbed(variables, seed=0):
+    """Parameters moved off their initial zeros and ones, as float32 and as float64 arrays."""
+    leaves, tree = jax.tree.flatten(variables["params"])
+    rng = np.random.default_rng(seed)
+    moved = [np.asarray(x + 0.2 * rng.normal(size=x.shape), np.float32) for x in leaves]
+    params = jax.tree.unflatten(tree, moved)
+    return {"params": params}, jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "norm"), [("cls", "pre"), ("mean", "pre"), ("mean_all", "pre"), ("mean", "post")]
+)
+def test_whole_encoder_equals_the_oracle(pooling, norm):
+    encoder = build(attention, pooling=pooling, norm=norm)
+    mask = np.asarray(MASK) & (np.arange(3) < 2)[:, None]  # the last text is empty
+    variables = jax.jit(functools.partial(encoder.init, train=False))(jax.random.key(0), IDS, mask)
+    variables, params = perturbed(variables)
+    got = jax.jit(functools.partial(encoder.apply, train=False))(variables, IDS, mask)
+
+    x = params["embedding"][np.asarray(IDS)]
+    if pooling == "cls":
+        cls = np.broadcast_to(params["cls"], (3, 1, 6))
+        x = np.concatenate([cls, x], axis=1)
+        mask = np.concatenate([np.ones((3, 1), bool), mask], axis=1)
+    x = x + oracle.sinusoidal_positions(x.shape[1], 6)[None]
+    run_block = oracle.pre_norm_block if norm == "pre" else oracle.post_norm_block
+    for layer in range(2):
+        block = params[f"block_{layer}"]
+        mix = functools.partial(
+            oracle.attention_sublayer, mask=mask, params=block["mixer"], num_heads=2
+        )
+        x = run_block(x, mix, block, 1e-6)
+    if norm == "pre":
+        x = oracle.layer_norm(x, params["norm"]["scale"], params["norm"]["bias"], 1e-6)
+    else:
+        assert "norm" not in params
+    want = {"cls": x[:, 0], "mean": oracle.masked_mean(x, mask), "mean_all": x.mean(axis=1)}
+    assert_close(got, want[pooling], 1e-4)
+
+
+def test_initial_parameters_are_lras():
+    encoder = build(attention, pooling="cls", positions="learned", dim=64, qkv_dim=32, mlp_dim=128)
+    variables = jax.jit(functools.partial(encoder.init, train=False))(jax.random.key(0), IDS, MASK)
+    assert set(variables) == {"params"}
+    params = jax.tree.map(np.asarray, variables["params"])
+    assert not params["cls"].any()
+    assert params["positions_learned"].shape == (9, 64)  # CLS has a position of its own
+    assert abs(params["positions_learned"].std() - 0.02) < 0.003
+    assert abs(params["embedding"].std() - 1) < 0.1
+    block = params["block_0"]
+    assert 0 < abs(block["mlp"]["wide"]["bias"]).max() < 1e-5
+    for kernel in (block["mlp"]["wide"]["kernel"], block["mixer"]["query"]["kernel"]):
+        bound = np.sqrt(6 / sum(kernel.shape))  # xavier_uniform
+        assert 0.98 * bound < abs(kernel).max() <= bound
+    assert set(block["mixer"]["query"]) == {"kernel"}
+
+
+@pytest.mark.parametrize(("length", "dim"), [(7, 6), (5, 3), (1, 1)])
+def test_sinusoidal_positions_equal_the_oracle(length, dim):
+    assert_close(sinusoidal_positions(length, dim), oracle.sinusoidal_positions(length, dim))
+
+
+def test_pool_ignores_padding_only_as_it_says():
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 8, 6)), jnp.float32)
+    mask = MASK.at[2].set(False)
+    assert_close(pool(x, mask, "mean"), oracle.masked_mean(np.asarray(x), np.asarray(mask)))
+    assert_close(pool(x, mask, "mean_all"), x.mean(axis=1))
+    assert_close(pool(x, mask, "cls"), x[:, 0])
+
+
+@pytest.mark.parametrize("one_hot", [True, False])
+def test_lookup_and_its_gradient_are_a_gather_and_a_scatter(one_hot):
+    rng = np.random.default_rng(0)
+    table, cotangent = rng.normal(size=(5, 4)), rng.normal(size=(2, 9, 4))
+    ids = rng.integers(0, 4, (2, 9))  # the last row is never read
+    want = np.zeros_like(table)
+    np.add.at(want, ids, cotangent)
+
+    @jax.jit
+    def run(table, ids, cotangent):
+        rows, pull = jax.vjp(lambda table: lookup(table, ids, one_hot=one_hot), table)
+        return rows, pull(cotangent)[0]
+
+    rows, gradient = run(jnp.float32(table), ids, jnp.float32(cotangent))
+    assert (rows == jnp.float32(table)[ids]).all()
+    assert_close(gradient, want, 1e-5)
+    assert not gradient[4].any()
+
+
+def test_remat_changes_neither_outputs_nor_gradients():
+    def run(remat):
+        changes = {"dropout": 0.2, "attention_dropout": 0.2, "remat": remat}
+        encoder = build(attention, **changes)
+        variables = jax.jit(functools.partial(encoder.init, train=False))(
+            jax.random.key(0), IDS, MASK
+        )
+
+        def loss(variables):
+            rngs = {"dropout": jax.random.key(1)}
+            return jnp.square(encoder.apply(variables, IDS, MASK, train=True, rngs=rngs)).sum()
+
+        assert ("remat" in str(jax.make_jaxpr(loss)(variables))) == remat
+        return jax.jit(jax.value_and_grad(loss))(variables)
+
+    for got, want in zip(jax.tree.leaves(run(True)), jax.tree.leaves(run(False)), strict=True):
+        assert_close(got, want)
+
+
+def test_a_layout_gives_each_layer_its_mixer():
+    def layout(layer, num_layers):
+        return functools.partial(Fourier, method="rfft") if layer < num_layers - 1 else attention
+
+    encoder = build(layout)
+    assert [encoder.mixer_class(layer) for layer in range(2)] == [Fourier, Attention]
+    assert not encoder.uses_mask
+    shapes = jax.eval_shape(
+        functools.partial(encoder.init, train=False), jax.random.key(0), IDS, MASK
+    )
+    assert "mixer" not in shapes["params"]["block_0"]
+    assert "mixer" in shapes["params"]["block_1"]
+
+
+def test_mixers_receive_the_length_with_cls():
+    assert build(attention).mixer_length == 8
+    cls = build(attention, pooling="cls")
+    assert cls.mixer_length == cls.make_mixer(0)(parent=None).max_len == 9
+
+
+def test_head_is_dense_relu_dense_in_float32():
+    head = Head(num_classes=3, mlp_dim=4)
+    pooled = jnp.asarray(np.random.default_rng(0).normal(size=(2, 6)), jnp.bfloat16)
+    variables, params = perturbed(head.init(jax.random.key(0), pooled))
+    hidden, logits = params["hidden"], params["logits"]
+    x = np.maximum(np.asarray(pooled, np.float64) @ hidden["kernel"] + hidden["bias"], 0)
+    got = head.apply(variables, pooled)
+    assert got.dtype == jnp.float32
+    assert_close(got, x @ logits["kernel"] + logits["bias"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"norm": "rms"},
+            "Encoder.norm must be one of pre, post, got 'rms': set it to one of these",
+        ),
+        (
+            {"pooling": "max"},
+            "Encoder.pooling must be one of cls, mean, mean_all, got 'max': set it to one of these",
+        ),
+        (
+            {"positions": "rotary"},
+            "Encoder.positions must be one of sinusoidal, learned, got 'rotary': "
+            "set it to one of these",
+        ),
+        (
+            {"dtype": "float16"},
+            "Encoder.dtype must be one of float32, bfloat16, got 'float16': set it to one of these",
+        ),
+        (
+            {"num_heads": 3},
+            "Encoder.num_heads must divide qkv_dim = 4, got 3: change one of them",
+        ),
+        (
+            {"num_layers": 0},
+            "Encoder.num_layers must be at least 1, got 0: set it higher",
+        ),
+        (
+            {"dropout": 1.0},
+            "Encoder.dropout must be in [0, 1), got 1.0: set it to 0.1, say",
+        ),
+        (
+            {"mixers": "fourier"},
+            "Encoder.mixers must give a subclass of Mixer that declares uses_mask, got 'fourier' "
+            "for layer 0: bind MIXERS to one, as the files in gin/models do",
+        ),
+    ],
+)
+def test_encoder_names_a_wrong_setting(changes, message):
+    with pytest.raises(UserError) as caught:
+        Encoder(**({"mixers": attention} | TINY | changes))
+    assert str(caught.value) == message
+
+
+def test_encoder_refuses_inputs_longer_than_the_task():
+    with pytest.raises(UserError, match="takes at most max_len = 7 tokens, got 8"):
+        build(attention, max_len=7).init(jax.random.key(0), IDS, MASK, train=False)

@@ -1,0 +1,233 @@
+"""The command: one run from names to result.json, and what every mistake gets."""
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lra_fnet import cli, config, run_folder
+from lra_fnet.errors import UserError
+
+OUTSIDE = Path(__file__).parent / "outside"
+
+
+@pytest.fixture
+def go(tmp_path, monkeypatch, capfd):
+    """Calls `lra-fnet train` on the tiny task; returns the exit code, standard error and output."""
+    monkeypatch.syspath_prepend(str(OUTSIDE))
+    monkeypatch.chdir(tmp_path)
+
+    def call(*more, command="train", model="fnet"):
+        which = ["--task", "parity", "--model", model, "--preset", "cpu", "--gin-dir", str(OUTSIDE)]
+        code = cli.main([command, *(which if command == "train" else []), *more])
+        captured = capfd.readouterr()
+        return code, captured.err, captured.out
+
+    return call
+
+
+def test_a_run_leaves_everything_in_its_folder(go, tmp_path):
+    code, _, out = go()
+    assert code == 0
+    assert "run folder: runs/cpu/parity/fnet/seed0" in out
+    folder = tmp_path / "runs/cpu/parity/fnet/seed0"
+    result = json.loads((folder / "result.json").read_text())
+    assert result["state"] == "complete"
+    assert result["test"]["best"]["count"] == 30
+    assert result["validation"]["last"] | {"loss": 0} == {
+        "step": 6,
+        "correct": result["validation"]["last"]["correct"],
+        "count": 20,
+        "loss": 0,
+    }
+    assert result["train"]["count"] == 20
+    assert result["mixer_length"] == 12
+    assert result["uses_mask"] is False
+    assert result["overrides"] == []
+    assert "Encoder.dim = 8" in result["config"]
+    for name in ("parameters", "steps_per_second", "peak_bytes", "wall_seconds"):
+        assert result[name] > 0
+    readings = (tmp_path / "runs/test_log.jsonl").read_text().splitlines()
+    assert [json.loads(line)["kind"] for line in readings] == ["last", "best"]
+    assert (folder / "config.gin").read_text() == result["config"]
+
+
+def test_a_complete_run_is_not_trained_again_unless_forced(go, tmp_path):
+    go()
+    result = tmp_path / "runs/cpu/parity/fnet/seed0/result.json"
+    before = result.stat().st_mtime_ns
+    code, err, _ = go()
+    assert code == 0
+    assert "complete already" in err
+    assert result.stat().st_mtime_ns == before
+    code, err, _ = go("--force")
+    assert code == 0
+    assert "the old run is now" in err
+    assert result.stat().st_mtime_ns != before
+    assert len(list((tmp_path / "runs/cpu/parity/fnet").glob(".seed0.moved-*"))) == 1
+
+
+def test_overrides_make_a_folder_of_their_own(go, tmp_path):
+    code, _, out = go("--gin", "Run.num_steps=3 Encoder.mlp_dim=4")
+    assert code == 0
+    folder = out.strip().splitlines()[-1].removeprefix("run folder: ")
+    assert "/fnet+4_3-" in folder or "/fnet+mlp" in folder, folder
+    result = json.loads((tmp_path / folder / "result.json").read_text())
+    assert result["overrides"] == ["Encoder.mlp_dim=4", "Run.num_steps=3"]
+    _, _, named = go("--gin", "Run.num_steps=3", "--name", "short")
+    assert "run folder: runs/cpu/parity/fnet+short/seed0" in named
+
+
+def test_one_name_for_two_configurations_is_refused(go):
+    go("--set", "Run.num_steps=3", "--name", "a")
+    code, err, _ = go("--set", "Run.num_steps=4", "--name", "a")
+    assert code == 2
+    assert "Run.num_steps: 3 -> 4" in err
+    assert "FORCE=1" in err
+
+
+def test_a_trial_leaves_the_test_split_closed_and_evaluate_opens_it_once(go, tmp_path):
+    code, _, _ = go("--no-test")
+    assert code == 0
+    folder = tmp_path / "runs/cpu/parity/fnet/seed0"
+    assert json.loads((folder / "result.json").read_text())["test"] is None
+    assert not (tmp_path / "runs/test_log.jsonl").exists()
+    for _ in range(2):
+        code, _, out = go("--run", str(folder), command="evaluate")
+        assert code == 0
+        assert "parity" in out
+    assert len((tmp_path / "runs/test_log.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_folder_in_use_by_another_process_is_refused(go, tmp_path):
+    folder = tmp_path / "runs/cpu/parity/fnet/seed0"
+    folder.mkdir(parents=True)
+    with open(folder / ".lock", "w") as held:
+        held.write("4321\n")
+        held.flush()
+        fcntl.flock(held, fcntl.LOCK_EX)
+        code, err, _ = go()
+    assert code == 2
+    assert "is in use by process 4321" in err
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--model", "fnett"], "unknown model 'fnett'; known models: fnet, linear"),
+        (["--task", "parrity"], "unknown task 'parrity'"),
+        (["--preset", "gpu"], "unknown preset 'gpu'"),
+        (["--seed", "-1"], "SEED expects a whole number of at least 0, got -1"),
+        (["--seed", "x"], "invalid int value: 'x'"),
+        (["--name", "a/b"], "NAME expects letters"),
+        (["--set", "Run.num_steps=-3"], "Run.num_steps expects a whole number of at least 1"),
+        (["--set", "Attention.implementation='naive'"], "nothing reads Attention.implementation"),
+        (["--import", "no_such_module"], "No module named 'no_such_module'"),
+        (["--runs", "/proc/runs"], "/proc/runs"),
+    ],
+)
+def test_a_mistake_gets_one_line_and_code_2(go, more, words):
+    code, err, out = go(*more)
+    lines = [line for line in err.splitlines() if "preparing" not in line]
+    assert code == 2, err
+    assert len(lines) == 1, err
+    assert lines[0].startswith("lra-fnet: ")
+    assert words in lines[0]
+    assert not out
+
+
+def test_divergence_is_a_result_and_code_1(go, tmp_path, monkeypatch):
+    monkeypatch.setattr("jax.config.jax_debug_nans", False, raising=False)
+    import jax
+
+    with jax.debug_nans(False):
+        code, err, _ = go(
+            "--set",
+            "Optimizer.learning_rate=1e30",
+            "--set",
+            "Optimizer.clip_norm=None",
+            "--name",
+            "hot",
+        )
+    assert code == 1
+    assert "not finite" in err
+    result = json.loads((tmp_path / "runs/cpu/parity/fnet+hot/seed0/result.json").read_text())
+    assert result["state"] == "diverged"
+    assert result["test"] is None
+
+
+def test_a_run_never_imports_tensorflow(tmp_path):
+    code = (
+        "import sys; from lra_fnet import cli\n"
+        f"code = cli.main(['train', '--task', 'parity', '--model', 'fnet', '--preset', 'cpu', '--gin-dir', {str(OUTSIDE)!r}])\n"
+        "assert code == 0\n"
+        "found = sorted(m for m in sys.modules if m.split('.')[0] in ('tensorflow', 'keras'))\n"
+        "assert not found, found\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(OUTSIDE)}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_a_run_works_where_tensorflow_cannot_be_imported(tmp_path):
+    code = (
+        "import sys; sys.modules['tensorflow'] = None; sys.modules['keras'] = None\n"
+        "from lra_fnet import cli\n"
+        f"sys.exit(cli.main(['train', '--task', 'parity', '--model', 'performer', '--preset', 'cpu', '--gin-dir', {str(OUTSIDE)!r}]))\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(OUTSIDE)}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_the_slug_of_overrides_is_readable_and_its_digits_depend_on_all_of_them():
+    one = run_folder.variant(["Run.num_steps=100", "Encoder.num_layers=2"])
+    assert one == run_folder.variant(["Encoder.num_layers=2", "Run.num_steps=100"])
+    assert one.startswith("num-layers-2-num-steps-100-")
+    assert one != run_folder.variant(["Run.num_steps=100", "Encoder.num_layers=3"])
+    assert run_folder.variant([]) is None
+
+
+def test_a_json_file_is_whole_or_absent(tmp_path, monkeypatch):
+    target = tmp_path / "result.json"
+    run_folder.write_json(target, {"a": 1})
+    with pytest.raises(TypeError):
+        run_folder.write_json(target, {"a": object()})
+    assert json.loads(target.read_text()) == {"a": 1}
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space")))
+    with pytest.raises(UserError, match="no space left"):
+        run_folder.write_json(target, {"a": 2})
+    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_make_passes_gin_and_prints_the_same_command(tmp_path):
+    """make alone lists the targets; GIN with a list, a string and a tuple survives the shell."""
+    root = Path(__file__).parent.parent
+    listed = subprocess.run(["make", "-s"], cwd=root, capture_output=True, text=True).stdout
+    for target in ("lra", "data", "test", "check", "sweep", "report", "benchmark", "clean"):
+        assert f"make {target}" in listed
+    echo = tmp_path / "bin"
+    echo.mkdir()
+    (echo / "lra-fnet").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (echo / "lra-fnet").chmod(0o755)
+    gin = """A.x=[1, 2] B.y="two words" C.z=(0.9, 0.98)"""
+    shown = subprocess.run(
+        ["make", "-s", "lra", "TASK=listops", f"GIN={gin}", f"VENV={tmp_path}", "install="],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    assert config.split_bindings(shown[shown.index("--gin") + 1]) == [
+        "A.x=[1, 2]",
+        'B.y="two words"',
+        "C.z=(0.9, 0.98)",
+    ]

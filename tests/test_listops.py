@@ -1,0 +1,366 @@
+"""ListOps: the generator's grammar and statistics, the evaluator, and the official files."""
+
+import collections
+import functools
+import itertools
+import types
+
+import gin
+import numpy as np
+import pytest
+
+from lra_fnet import tasks
+from lra_fnet.errors import UserError
+from lra_fnet.tasks import listops, listops_trees, records
+
+OPERATORS = {
+    "[MIN": min,
+    "[MAX": max,
+    "[MED": lambda args: int(np.median(args)),
+    "[SM": lambda args: sum(args) % 10,
+}
+
+
+def naive_value(tokens):
+    """Rewrites the first innermost bracket until one digit is left (the code keeps histograms)."""
+    tokens = list(tokens)
+    while len(tokens) > 1:
+        close = tokens.index("]")
+        start = max(i for i in range(close) if tokens[i] in OPERATORS)
+        value = OPERATORS[tokens[start]]([int(t) for t in tokens[start + 1 : close]])
+        tokens[start : close + 1] = [str(value)]
+    return int(tokens[0])
+
+
+def parse(tokens):
+    """Nested lists [operator, argument, ...]; a digit is an int."""
+    stack = [[]]
+    for token in tokens:
+        if token in OPERATORS:
+            stack.append([token])
+        elif token == "]":
+            node = stack.pop()
+            stack[-1].append(node)
+        else:
+            stack[-1].append(int(token))
+    (tree,) = stack[0]
+    return tree
+
+
+def walk(tree, depth=1):
+    """Yields (node, depth) of every node."""
+    yield tree, depth
+    for child in tree[1:] if isinstance(tree, list) else ():
+        yield from walk(child, depth + 1)
+
+
+def rows(config, count, seed=0, jobs=1):
+    return list(itertools.islice(listops.generate(config, seed, jobs), count))
+
+
+def digest(some):
+    return [(values.tobytes(), label) for values, label in some]
+
+
+@functools.cache
+def all_trees():
+    """20,000 trees of any length, and the number of roots drawn."""
+    state = np.random.SeedSequence([7, 0]).generate_state(4, np.uint64)
+    values, ends, _, drawn = listops_trees.draw_trees(state, 20_000, 1, 20_000)
+    texts = np.split(values, ends[:-1])
+    return [parse([listops.TOKENS[v] for v in text]) for text in texts], drawn
+
+
+def within(count, total, probability, sigmas=4.5):
+    """Binomial count within so many standard errors of its expectation."""
+    error = np.sqrt(total * probability * (1 - probability))
+    return abs(count - total * probability) <= sigmas * error
+
+
+# The evaluator
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("7", 7),
+        ("[MED 1 2 4 9 ]", 3),
+        ("[MED 1 2 5 9 ]", 3),  # the median 3.5 is cut, not rounded
+        ("[MED 9 0 5 ]", 5),
+        ("[MED 0 9 ]", 4),
+        ("[SM 9 9 9 ]", 7),
+        ("[MIN 3 [MAX 8 2 ] [SM 1 1 ] ]", 2),
+        ("( ( ( [MAX 4 ) 3 ) ] )", 4),  # as the official files write it
+    ],
+)
+def test_hand_worked_expressions(text, value):
+    assert listops.evaluate(listops.tokenize(text)) == value
+
+
+@pytest.mark.parametrize("config", ["full", "short"])
+def test_labels_equal_the_naive_evaluator(config):
+    for values, label in rows(config, 80):
+        assert naive_value([listops.TOKENS[v] for v in values]) == label
+        assert listops.evaluate(values) == label
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("]", "a ] without an operator"),
+        ("[MAX ]", "an operator without arguments"),
+        ("1 2", "tokens after the end of the expression"),
+        ("[MAX 1 2 ] ]", "tokens after the end of the expression"),
+        ("[MAX 1 2", "an operator that is not closed"),
+    ],
+)
+def test_what_is_no_expression_is_refused(text, reason):
+    with pytest.raises(ValueError, match=f"^not an expression: {reason}$"):
+        listops.evaluate(listops.tokenize(text))
+
+
+def test_tokenize_and_detokenize_are_inverse():
+    assert " ".join(listops.TOKENS) == "0 1 2 3 4 5 6 7 8 9 [MIN [MAX [MED [SM ]"
+    for values, _ in rows("short", 20):
+        np.testing.assert_array_equal(listops.tokenize(listops.detokenize(values)), values)
+    assert listops.ListOps.vocab_size == 16
+
+
+# The generator
+
+
+def test_random_numbers_are_xoshiro256starstar():
+    """Against Python's unbounded integers, written from the paper's listing."""
+    mask = 2**64 - 1
+
+    def rotate(x, k):
+        return ((x << k) | (x >> (64 - k))) & mask
+
+    state = np.random.SeedSequence([3, 1]).generate_state(4, np.uint64)
+    s = [int(x) for x in state]
+    for _ in range(100):
+        want = rotate(s[1] * 5 & mask, 7) * 9 & mask
+        t = s[1] << 17 & mask
+        s[2] ^= s[0]
+        s[3] ^= s[1]
+        s[1] ^= s[2]
+        s[0] ^= s[3]
+        s[2] ^= t
+        s[3] = rotate(s[3], 45)
+        assert int(listops_trees._next(state)) == want
+
+
+def test_a_node_is_a_leaf_with_probability_three_quarters():
+    trees, drawn = all_trees()
+    assert drawn == len(trees)  # none was dropped
+    assert within(sum(isinstance(t, int) for t in trees), len(trees), 0.75)
+
+
+def test_operators_arities_and_digits_are_uniform():
+    trees, _ = all_trees()
+    nodes = [(node, depth) for tree in trees[:4000] for node, depth in walk(tree)]
+    inner = [node for node, _ in nodes if isinstance(node, list)]
+    digits = [node for node, _ in nodes if isinstance(node, int)]
+    names = collections.Counter(node[0] for node in inner)
+    arities = collections.Counter(len(node) - 1 for node in inner)
+    assert set(arities) == set(range(2, 11))
+    assert all(within(names[op], len(inner), 1 / 4) for op in OPERATORS)
+    assert all(within(arities[k], len(inner), 1 / 9) for k in range(2, 11))
+    assert all(within(digits.count(d), len(digits), 1 / 10) for d in range(10))
+    above = [node for node, depth in nodes if depth < 10]
+    assert within(sum(isinstance(node, int) for node in above), len(above), 0.75)
+    assert max(depth for _, depth in nodes) == 10
+    assert all(isinstance(node, int) for node, depth in nodes if depth == 10)
+
+
+@pytest.mark.parametrize(("config", "low", "high"), [("full", 500, 2000), ("short", 64, 256)])
+def test_lengths_lie_strictly_between_the_bounds_and_reach_them(config, low, high):
+    lengths = [len(values) for values, _ in rows(config, 4000)]
+    assert low < min(lengths) <= low + 3
+    assert high - 3 <= max(lengths) < high
+
+
+def test_giving_up_early_keeps_the_distribution_of_lengths():
+    """Dropping whole trees of the unbounded generator gives the same lengths."""
+    trees, _ = all_trees()
+    sizes = [sum(1 + isinstance(node, list) for node, _ in walk(tree)) for tree in trees[:12_000]]
+    kept = np.array([size for size in sizes if 64 < size < 256])
+    got = np.array([len(values) for values, _ in rows("short", 10_000)])
+    error = np.sqrt(kept.var() / len(kept) + got.var() / len(got))
+    assert abs(kept.mean() - got.mean()) <= 4.5 * error
+
+
+def test_statistics_of_full_equal_the_published_simulation():
+    """Mean 1041, about 12 roots a kept tree, labels 0 and 9 about .17 (24,000 trees)."""
+    state = np.random.SeedSequence([0, 0]).generate_state(4, np.uint64)
+    _, ends, labels, drawn = listops_trees.draw_trees(state, 8000, 501, 1999)
+    lengths = np.diff(ends, prepend=0)
+    assert abs(lengths.mean() - 1041) < 4.5 * lengths.std() * np.sqrt(1 / 8000 + 1 / 24_000)
+    assert 11.5 < drawn / 8000 < 12.9
+    assert within((labels == 0).sum(), 8000, 0.169)
+    assert within((labels == 9).sum(), 8000, 0.168)
+    assert all(0.065 < (labels == d).mean() < 0.1 for d in range(1, 9))
+
+
+def test_rows_are_the_same_at_any_number_of_jobs_and_any_global_seed():
+    np.random.seed(1)  # noqa: NPY002 (the global generator is the point)
+    one = digest(rows("short", 3500, jobs=1))
+    np.random.seed(2)  # noqa: NPY002
+    assert digest(rows("short", 3500, jobs=3)) == one
+    assert digest(rows("short", 3500, seed=1)) != one
+    assert len({values for values, _ in one}) == 3500  # each chunk has its own stream
+
+
+def test_duplicates_are_dropped_across_all_splits(monkeypatch, tmp_path):
+    real = listops.generate
+    monkeypatch.setattr(
+        listops,
+        "generate",
+        lambda *args: (row for row in real(*args) for _ in range(2)),
+    )
+    tiny_sets(monkeypatch, full=(30, 10, 10))
+    task = tasks.make("listops", "full")
+    prepared = task.prepare(tmp_path)
+    seen = [
+        values[:length].tobytes()
+        for split in tasks.SPLITS
+        for values, length, _ in zip(*prepared.arrays(split), strict=True)
+    ]
+    assert len(seen) == len(set(seen)) == 50
+    want = [values.tobytes() for values, _ in itertools.islice(real("full", listops.SEED, 1), 50)]
+    assert seen == want  # train, then validation, then test, in the generator's order
+
+
+# The sets
+
+
+def tiny_sets(monkeypatch, **sizes):
+    """Replaces the numbers of rows, and switches data/expected.json off."""
+    sets = {name: listops.SETS[name]._replace(rows=count) for name, count in sizes.items()}
+    monkeypatch.setattr(listops, "SETS", types.MappingProxyType({**listops.SETS, **sets}))
+    monkeypatch.setattr(records, "expected", lambda: {})
+
+
+@pytest.mark.parametrize("config", ["short", pytest.param("full", marks=pytest.mark.slow)])
+def test_the_set_is_that_of_expected_json(config, tmp_path):
+    expected = records.expected()["listops"][config]["splits"]
+    task = tasks.make("listops", config)
+    task.prepare(tmp_path)
+    prepared = task.verify(tmp_path)
+    assert prepared.rows == dict(zip(tasks.SPLITS, listops.SETS[config].rows, strict=True))
+    assert prepared.sha256 == {split: expected[split]["sha256"] for split in tasks.SPLITS}
+    assert prepared.floor == (max(expected["test"]["label_counts"]), 2000)
+    assert 0.14 < prepared.floor[0] / prepared.floor[1] < 0.19
+
+
+def test_other_rows_than_expected_json_are_refused_and_removed(monkeypatch, tmp_path):
+    tiny_sets(monkeypatch, short=(30, 10, 10))
+    task = tasks.make("listops", "short")
+    splits = {"train": {"rows": 31}}
+    monkeypatch.setattr(records, "expected", lambda: {"listops": {"short": {"splits": splits}}})
+    with pytest.raises(UserError, match=r"split train: rows is 30, data/expected.json says 31; "):
+        task.prepare(tmp_path)
+    assert not task.folder(tmp_path).exists()
+
+
+def test_gin_file_builds_the_task():
+    gin.parse_config(["DATASET = 'short'", "MAX_LEN = 200"])
+    gin.parse_config_file("gin/tasks/listops.gin")
+    task = gin.query_parameter("TASK/gin.macro.value").scoped_configurable_fn()
+    assert task == listops.ListOps(config="short", max_len=200)
+
+
+# The official files
+
+GOOD = "( ( ( [MAX 4 ) 3 ) ] )\t4"
+
+
+def official(folder, bad=None, header="Source\tTarget", count=3):
+    """The three files in a subfolder; `bad` replaces the second row of basic_val.tsv."""
+    (folder / "lra" / "listops-1000").mkdir(parents=True)
+    for name in ("train", "val", "test"):
+        lines = [header, *[GOOD] * count]
+        if bad is not None and name == "val":
+            lines[2] = bad
+        (folder / "lra" / "listops-1000" / f"basic_{name}.tsv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture
+def tiny_official(monkeypatch):
+    tiny_sets(monkeypatch, full=(3, 3, 3))
+
+
+@pytest.mark.usefixtures("tiny_official")
+def test_official_files_are_read(tmp_path):
+    source = official(tmp_path / "raw", bad="( ( ( [SM 9 ) ( ( [MED 1 ) 4 ) ] ) ) ] )\t1")
+    prepared = tasks.make("listops", "full", 8).prepare(tmp_path / "data", source=source)
+    assert prepared.source == "official"
+    values, lengths, labels = prepared.arrays("validation")
+    assert lengths.tolist() == [4, 7, 4]
+    assert labels.tolist() == [4, 1, 4]
+    assert listops.detokenize(values[1, :7]) == "[SM 9 [MED 1 4 ] ]"
+    prepared.task.verify(tmp_path / "data")
+    # the set that is there is taken when no source is named
+    assert prepared.task.prepare(tmp_path / "data") == prepared
+
+
+@pytest.mark.usefixtures("tiny_official")
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        ("", "empty row"),
+        ("[MAX 4 3 ]", "expected 2 columns, got 1"),
+        ("[MAX 4 3 ]\t4\t4", "expected 2 columns, got 3"),
+        ("[MAX 4 3 ]\t10", "expected a label 0-9, got '10'"),
+        ("[MAX 4 3 ]\t]", "expected a label 0-9, got ']'"),
+        ("\t4", "empty expression"),
+        ("[FIRST 4 3 ]\t4", "unknown token '[FIRST'"),
+        ("[MAX 4 3 X\t4", "unknown token 'X'"),
+        ("[MAX 4 3 ]\t3", "the label is 3, the expression is 4"),
+        ("[MAX 4 3\t4", "not an expression: an operator that is not closed"),
+    ],
+)
+def test_a_bad_row_names_file_line_and_reason(bad, reason, tmp_path):
+    source = official(tmp_path / "raw", bad=bad)
+    task = tasks.make("listops", "full")
+    with pytest.raises(UserError) as info:
+        task.prepare(tmp_path / "data", source=source)
+    path = source / "lra" / "listops-1000" / "basic_val.tsv"
+    assert str(info.value) == f"{path}, line 3: {reason}; get the official file again"
+    left = [p for p in (tmp_path / "data").rglob("*") if p.is_file()]
+    assert not [p for p in left if "1.0.0" in str(p) or "incomplete" in str(p)]
+
+
+@pytest.mark.usefixtures("tiny_official")
+def test_official_files_that_are_not_whole_are_refused(tmp_path):
+    task = tasks.make("listops", "full")
+    with pytest.raises(UserError, match=r"expected the header 'Source\\tTarget', got 'Label'"):
+        task.prepare(tmp_path, source=official(tmp_path / "a", header="Label"))
+    with pytest.raises(UserError, match=r"split train: 2 rows, the official file has 3; get the"):
+        task.prepare(tmp_path, source=official(tmp_path / "b", count=2))
+    missing = official(tmp_path / "c")
+    (missing / "lra" / "listops-1000" / "basic_test.tsv").unlink()
+    with pytest.raises(UserError, match=r"^expected one basic_test.tsv below .*c, found none$"):
+        task.prepare(tmp_path, source=missing)
+    official(missing / "twice")
+    with pytest.raises(UserError, match=r"^expected one basic_train.tsv below .*, found .*, .*"):
+        task.prepare(tmp_path, source=missing)
+    with pytest.raises(UserError, match=r"^SOURCE must be a folder with basic_train.tsv, got "):
+        task.prepare(tmp_path, source=tmp_path / "nowhere")
+    with pytest.raises(UserError, match="the official files are the set listops/full, not"):
+        tasks.make("listops", "short").prepare(tmp_path, source=official(tmp_path / "d"))
+
+
+@pytest.mark.usefixtures("tiny_official")
+def test_another_source_than_that_of_the_set_says_what_to_do(tmp_path):
+    source = official(tmp_path / "raw")
+    task = tasks.make("listops", "full")
+    task.prepare(tmp_path)
+    folder = task.folder(tmp_path)
+    with pytest.raises(UserError) as info:
+        task.prepare(tmp_path, source=source)
+    assert str(info.value) == (
+        f"{folder} already holds generated rows, not those of {source}: "
+        f"delete {folder} and run the same command again to read {source}"
+    )

@@ -1,0 +1,108 @@
+"""LRA's schedules and optimizer against their formulas."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lra_fnet.errors import UserError
+from lra_fnet.optim import Optimizer
+
+
+def optimizer(**changes):
+    settings = {
+        "learning_rate": 0.05,
+        "factors": "constant * linear_warmup * rsqrt_decay",
+        "warmup": 1000,
+        "weight_decay": 0.1,
+        "decay_mask": "all",
+        "clip_norm": None,
+    }
+    return Optimizer(**(settings | changes))
+
+
+@pytest.mark.parametrize("step", [0, 1, 500, 1000, 1001, 5000])
+def test_listops_schedule_is_the_formula(step):
+    want = 0.05 * min(1, step / 1000) / math.sqrt(max(step, 1000))
+    assert float(optimizer().schedule()(step)) == pytest.approx(want, rel=1e-6)
+
+
+def test_the_peak_of_listops_is_lras():
+    assert float(optimizer().schedule()(1000)) == pytest.approx(1.58e-3, rel=2e-3)  # lra_facts 1.2
+    assert float(optimizer().schedule()(5000)) == pytest.approx(7.07e-4, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("factors", "step", "want"),
+    [
+        ("constant * rsqrt_normalized_decay", 400, math.sqrt(100 / 400)),
+        ("constant*decay_every", 25, 0.5**2),
+        ("constant * linear_warmup * cosine_decay", 100, 1.0),
+        ("constant * linear_warmup * cosine_decay", 150, 0.5),
+        ("constant * linear_warmup * cosine_decay", 175, 0.5 * (1 + math.cos(0.75 * math.pi))),
+        ("constant * linear_warmup * cosine_decay", 200, 1.0),  # LRA's cosine starts again
+        ("constant * linear_warmup * cosine_decay", 50, 0.5),
+    ],
+)
+def test_the_other_factors(factors, step, want):
+    made = optimizer(
+        learning_rate=1.0, factors=factors, warmup=100, steps_per_cycle=100, steps_per_decay=10
+    )
+    assert float(made.schedule()(step)) == pytest.approx(want, abs=1e-6)
+
+
+def test_adamw_is_the_papers_recursion_in_float64():
+    """Three steps by hand: Kingma and Ba, Alg. 1, with decay decoupled and scaled by the rate."""
+    made = optimizer(factors="constant", learning_rate=0.1, warmup=0)
+    transform = made.transform()
+    w, m, v = np.array([1.0, -2.0, 3.0]), np.zeros(3), np.zeros(3)
+    params = jnp.asarray(w, jnp.float32)
+    state = transform.init(params)
+    for t in range(1, 4):
+        g = np.sin(t + np.arange(3.0))
+        m, v = 0.9 * m + 0.1 * g, 0.98 * v + 0.02 * g * g
+        step = (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.98**t)) + 1e-9)
+        w = w - 0.1 * (step + 0.1 * w)
+        updates, state = transform.update(jnp.asarray(g, jnp.float32), state, params)
+        params = params + updates
+    np.testing.assert_allclose(params, w, rtol=2e-5)
+
+
+@pytest.mark.parametrize(("mask", "shrunk"), [("all", {"k", "b"}), ("matrices", {"k"})])
+def test_with_a_zero_gradient_decayed_weights_shrink_and_others_stay(mask, shrunk):
+    made = optimizer(factors="constant", warmup=0, decay_mask=mask)
+    params = {"k": jnp.ones((2, 2)), "b": jnp.ones(2)}
+    transform = made.transform()
+    zero = {"k": jnp.zeros((2, 2)), "b": jnp.zeros(2)}
+    updates, _ = transform.update(zero, transform.init(params), params)
+    for name in params:
+        want = -0.05 * 0.1 if name in shrunk else 0.0
+        np.testing.assert_allclose(updates[name], want, rtol=1e-6)
+
+
+def test_clipping_scales_the_whole_gradient_to_the_norm():
+    made = optimizer(factors="constant", warmup=0, clip_norm=1.0)
+    transform = made.transform()
+    params = {"a": jnp.zeros(1), "b": jnp.zeros(1)}
+    state = transform.init(params)
+    _, state = transform.update({"a": jnp.array([30.0]), "b": jnp.array([40.0])}, state, params)
+    first = next(leaf.mu for leaf in state[1] if hasattr(leaf, "mu"))
+    np.testing.assert_allclose([first["a"][0], first["b"][0]], [0.06, 0.08], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"factors": "constant * warmup"},
+        {"learning_rate": -1},
+        {"weight_decay": "big"},
+        {"clip_norm": 0},
+        {"decay_mask": "some"},
+        {"warmup": 0},
+        {"factors": "cosine_decay"},
+    ],
+)
+def test_a_wrong_setting_is_refused(changes):
+    with pytest.raises(UserError, match=r"Optimizer\."):
+        optimizer(**changes)

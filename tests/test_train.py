@@ -1,0 +1,277 @@
+"""The trainer: exact resume, signals, divergence, microbatches, and that it learns."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from lra_fnet import experiment, logs, pipeline, step, train
+from lra_fnet.checkpoint import Checkpoints, sha256
+from lra_fnet.errors import Interrupted, RunFailed, UserError
+from lra_fnet.tasks import Arrays
+
+TINY = (
+    "Encoder.dim=8",
+    "Encoder.num_heads=2",
+    "Encoder.qkv_dim=8",
+    "Encoder.mlp_dim=16",
+    "Encoder.num_layers=1",
+    "Head.mlp_dim=8",
+    "MAX_LEN=12",
+    "Run.batch_size=4",
+    "Run.num_steps=12",
+    "Run.eval_every=5",
+    "Run.save_every=4",
+    "Run.log_every=3",
+    "Run.eval_batch_size=4",
+    "Optimizer.warmup=2",
+)
+
+
+def tiny(model="fnet", **run):
+    built = experiment.load("listops", model, "cpu", TINY)
+    return dataclasses.replace(built, run=dataclasses.replace(built.run, **run))
+
+
+def rows(n, seed=0):
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(3, 13, n).astype(np.int32)
+    values = rng.integers(0, 15, (n, 12)).astype(np.uint8)
+    values[np.arange(12) >= lengths[:, None]] = 0
+    return Arrays(values, lengths, values[:, 0].astype(np.int32) % 10)
+
+
+def run(built, folder, seed=0):
+    """Runs (or resumes) a loop on 30 rows and returns it closed."""
+    folder.mkdir(exist_ok=True)
+    loop = train.Loop(built, rows(30), rows(10, 1), folder, seed)
+    try:
+        loop()
+    finally:
+        loop.close()
+    return loop
+
+
+def timeless(folder):
+    """metrics.jsonl without what depends on the clock."""
+    clocked = {"steps_per_second", "tokens_per_second", "device_bytes", "save_blocked_seconds"}
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k not in clocked} for line in lines]
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    """The uninterrupted run that others must equal, bit for bit."""
+    folder = tmp_path_factory.mktemp("straight")
+    loop = run(tiny(), folder)
+    return sha256(loop.state), loop.progress, timeless(folder)
+
+
+@pytest.mark.parametrize("steps_per_dispatch", [1, 3, 20])
+def test_steps_a_dispatch_do_not_change_a_bit(straight, tmp_path, steps_per_dispatch, monkeypatch):
+    monkeypatch.setattr(train, "DISPATCH_SECONDS", 1e9)  # never cut a dispatch short
+    loop = run(tiny(steps_per_dispatch=steps_per_dispatch), tmp_path)
+    assert sha256(loop.state) == straight[0]
+    assert loop.progress.best == straight[1].best
+    assert timeless(tmp_path) == straight[2]
+
+
+@pytest.mark.parametrize("at", [1, 6, 8, 11])
+def test_a_run_stopped_by_a_signal_resumes_to_the_same_bits(straight, tmp_path, at, monkeypatch):
+    finish = train.Loop._finish
+
+    def interrupt(self, count, table):
+        before = self.step
+        finish(self, count, table)
+        if before < at <= self.step:  # once: a second signal ends the process at once
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patched, pytest.raises(Interrupted) as caught:
+        patched.setattr(train.Loop, "_finish", interrupt)
+        run(tiny(steps_per_dispatch=1), tmp_path)
+    assert caught.value.signal == signal.SIGTERM
+    assert at <= caught.value.step <= at + 1  # one dispatch may be in flight
+    loop = run(tiny(steps_per_dispatch=1), tmp_path)
+    assert sha256(loop.state) == straight[0]
+    assert loop.progress.last == straight[1].last
+    assert timeless(tmp_path) == straight[2]
+
+
+def test_a_killed_run_resumes_to_the_same_bits(straight, tmp_path):
+    """Killed without warning after step 9: what was logged after the checkpoint is redone."""
+    code = (
+        "import os, sys; sys.path.insert(0, 'tests')\n"
+        "from pathlib import Path\n"
+        "import test_train as t\n"
+        "finish = t.train.Loop._finish\n"
+        "def kill(self, count, table):\n"
+        "    finish(self, count, table)\n"
+        "    if self.step >= 9: os.kill(os.getpid(), 9)\n"
+        "t.train.Loop._finish = kill\n"
+        f"t.run(t.tiny(steps_per_dispatch=1), Path({str(tmp_path)!r}))\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.returncode == -9, ended.stderr
+    loop = run(tiny(), tmp_path)
+    assert sha256(loop.state) == straight[0]
+    assert loop.progress.best == straight[1].best
+    assert timeless(tmp_path) == straight[2]
+
+
+def test_a_half_written_checkpoint_is_ignored_and_cleared(straight, tmp_path):
+    run(tiny(num_steps=4), tmp_path)
+    half = tmp_path / "checkpoints" / "last" / "8.orbax-checkpoint-tmp"
+    half.mkdir()
+    (half / "rubbish").write_text("half")
+    loop = run(tiny(), tmp_path)
+    assert sha256(loop.state) == straight[0]
+    assert not half.exists()
+
+
+def test_seeds_give_different_runs(straight, tmp_path):
+    assert sha256(run(tiny(), tmp_path, seed=1).state) != straight[0]
+
+
+def test_a_loss_that_is_not_finite_names_its_step_and_keeps_the_checkpoint(tmp_path):
+    built = tiny(num_steps=20)
+    rate = dataclasses.replace(built.optimizer, learning_rate=1e30, clip_norm=None, warmup=9)
+    with jax.debug_nans(False), pytest.raises(RunFailed, match=r"^step \d+: loss .*not finite"):
+        try:
+            run(dataclasses.replace(built, optimizer=rate), tmp_path)
+        except RunFailed as error:
+            assert error.state == "diverged"
+            checkpoints = Checkpoints(tmp_path)
+            kept = checkpoints.step("last")
+            if kept is not None:
+                assert kept <= error.step
+                state = checkpoints.restore("last", step.initial_state(built, 0))
+                assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
+            checkpoints.close()
+            raise
+
+
+def test_training_learns_four_rows_by_heart(tmp_path):
+    built = tiny(num_steps=150, eval_every=150, save_every=150)
+    encoder = built.model.encoder.clone(dropout=0.0, attention_dropout=0.0, parent=None)
+    model = built.model.clone(encoder=encoder, parent=None)
+    rate = dataclasses.replace(
+        built.optimizer, learning_rate=1e-2, factors="constant", weight_decay=0.0
+    )
+    built = dataclasses.replace(built, model=model, optimizer=rate)
+    four = rows(4)
+    loop = train.Loop(built, four, four, tmp_path, 0)
+    loop()
+    loop.close()
+    assert loop.progress.last["correct"] == 4
+    assert loop.progress.last["loss"] / 4 < 0.05
+
+
+def test_one_step_is_one_optax_update_of_the_mean_loss():
+    built = tiny()
+    state = step.initial_state(built, 0)
+    mesh = step.make_mesh(4)
+    batches = pipeline.train_batches(rows(30), 0, 0, 1, 4, 3)
+    key = step.keys(0)[1]
+
+    def mean_loss(params):
+        ids, mask = pipeline.tokens(jnp.asarray(batches.values[0]), jnp.asarray(batches.lengths[0]))
+        logits = built.model.apply(
+            {"params": params, **state.constants},
+            ids,
+            mask,
+            train=True,
+            rngs={"dropout": jax.random.fold_in(key, 0)},
+        )
+        labels = batches.labels[0]
+        return -jax.nn.log_softmax(logits)[jnp.arange(4), labels].mean()
+
+    loss, grads = jax.jit(jax.value_and_grad(mean_loss))(state.params)
+    transform = built.optimizer.transform()
+    updates, _ = transform.update(grads, transform.init(state.params), state.params)
+    want = optax.apply_updates(state.params, updates)
+    got, table = step.make_update(built, mesh)(state, batches, np.int32(1), key)
+    assert int(got.step) == 1
+    assert float(table.loss[0]) == pytest.approx(float(loss), rel=1e-5)
+    assert float(table.grad_norm[0]) == pytest.approx(float(optax.tree.norm(grads)), rel=1e-4)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), got.params, want
+    )
+
+
+def test_microbatches_give_the_full_batchs_gradient():
+    built = tiny()
+    encoder = built.model.encoder.clone(dropout=0.0, attention_dropout=0.0, parent=None)
+    model = built.model.clone(encoder=encoder, parent=None)
+    state = step.initial_state(built, 0)
+    batch = jax.tree.map(lambda x: x[0], pipeline.train_batches(rows(30), 0, 0, 1, 4, 1))
+    inputs = (state.params, state.constants, batch, step.keys(0)[1])
+    whole, sums = jax.jit(step.make_gradient(model))(*inputs)
+    for size in (1, 2):
+        parts, again = jax.jit(step.make_gradient(model, size))(*inputs)
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), whole, parts
+        )
+        assert int(again.correct) == int(sums.correct)
+        assert int(again.count) == 4
+
+
+def test_two_devices_give_the_losses_of_one(straight, tmp_path):
+    code = (
+        "import sys; sys.path.insert(0, 'tests')\n"
+        "from pathlib import Path\n"
+        "import jax, test_train as t\n"
+        "assert jax.device_count() == 2\n"
+        f"t.run(t.tiny(), Path({str(tmp_path)!r}))\n"
+    )
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | flags
+    )
+    assert ended.returncode == 0, ended.stderr
+    one, two = ([line["loss"] for line in lines] for lines in (straight[2], timeless(tmp_path)))
+    np.testing.assert_allclose(one, two, rtol=1e-4)
+
+
+def test_a_batch_that_does_not_divide_by_the_devices_is_refused(monkeypatch):
+    monkeypatch.setattr(jax, "device_count", lambda: 3)
+    with pytest.raises(UserError, match=r"Run.batch_size \(4\) must be divisible.*\(3\)"):
+        step.make_mesh(4)
+
+
+def test_a_full_disk_is_one_line_and_leaves_the_old_checkpoint(tmp_path, monkeypatch):
+    run(tiny(num_steps=4), tmp_path)
+    full = os.statvfs_result((1, 1, 0, 0, 0, 0, 0, 0, 0, 0))
+    usage = type("usage", (), {"free": full.f_bavail})
+    monkeypatch.setattr("lra_fnet.checkpoint.shutil.disk_usage", lambda path: usage)
+    with pytest.raises(UserError, match=r"no space left for .*to resume"):
+        run(tiny(), tmp_path)
+    checkpoints = Checkpoints(tmp_path)
+    assert checkpoints.step("last") == 4
+    checkpoints.close()
+
+
+def test_a_long_run_on_cpu_is_announced_with_its_hours(monkeypatch):
+    told = []
+    monkeypatch.setattr(logs, "say", told.append)
+    train.warn_if_slow(tiny(), rows(30), 12)
+    assert not told
+    monkeypatch.setattr(train, "SLOW_SECONDS", 0.0)
+    train.warn_if_slow(tiny(), rows(30), 12)
+    assert "PRESET=cpu" in told[0]
+    assert "12 steps" in told[0]
+
+
+def test_tensorboard_files_hold_the_curve(tmp_path):
+    run(tiny(num_steps=3), tmp_path)
+    assert any((tmp_path / "tensorboard").iterdir())
+    first = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])
+    assert {"loss", "accuracy", "learning_rate", "grad_norm", "steps_per_second"} <= first.keys()
+    assert {"tokens_per_second", "device_bytes", "save_blocked_seconds"} <= first.keys()
