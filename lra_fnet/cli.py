@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from lra_fnet import config
+from lra_fnet import allocator, config
 from lra_fnet.errors import Interrupted, RunFailed, UserError
 
 
@@ -15,6 +15,7 @@ def main(arguments: list[str] | None = None) -> int:
     Returns:
       0; 1 where a run failed; 2 for a user's mistake; 128 + signal where a signal stopped it.
     """
+    allocator.keep_freed_memory()
     parser = _parser()
     try:
         args = parser.parse_args(arguments)

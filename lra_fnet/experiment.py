@@ -1,5 +1,8 @@
 """gin -> task, model, optimizer, run settings. No code below this module sees gin."""
 
+# pyright: reportCallIssue=false
+# gin gives the arguments that the calls below leave out.
+
 import dataclasses
 import functools
 
@@ -122,11 +125,12 @@ def load(
     """
     config.load(config.files(task, model, preset, dirs), overrides, imports)
     try:
-        built = build()  # pyright: ignore[reportCallIssue] (gin gives the task)
-    except (RuntimeError, TypeError) as error:
-        if "Required bindings" not in str(error) and "required" not in str(error):
+        built = build()
+    except (UserError, RuntimeError) as error:
+        reason = str(error).split("\n  In call to")[0]  # gin adds where it was called from
+        if not isinstance(error, UserError) and "Required bindings" not in reason:
             raise
-        raise UserError(" ".join(str(error).split())) from None
+        raise UserError(" ".join(reason.split())) from None
     unread = config.unread_bindings(overrides)
     if unread:
         raise UserError(

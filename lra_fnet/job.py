@@ -94,9 +94,9 @@ def run(job: Job) -> dict:
     if job.seed < 0:
         raise UserError(f"SEED expects a whole number of at least 0, got {job.seed}")
     built = job.load()
-    data = built.task.prepare(job.data, source=job.source)
     folder = job.folder
     with run_folder.lock(folder):
+        data = built.task.prepare(job.data, source=job.source)
         done = _complete(job, folder, built, data)
         if done is not None:
             return done

@@ -83,10 +83,8 @@ def writable(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = _disk_reason(error)
-        if reason is None:
-            raise
-        raise UserError(reason.format(folder=folder)) from None
+        text = _DISK.get(error.errno or 0, _OTHER).format(folder=folder, reason=error.strerror)
+        raise UserError(text) from None
     except Exception as error:  # a checkpoint library may wrap the system's error in its own
         text = str(error)
         for code in (errno.ENOSPC, errno.EROFS, errno.EDQUOT):
@@ -101,13 +99,8 @@ _DISK = {
     errno.EROFS: "{folder} is on a read-only file system: choose another folder with RUNS=",
     errno.EACCES: "{folder} is not writable by this user: choose another folder with RUNS=",
     errno.EPERM: "{folder} is not writable by this user: choose another folder with RUNS=",
-    errno.ENOTDIR: "{folder} cannot be a folder, a file stands in its way: choose another RUNS=",
-    errno.EEXIST: "{folder} cannot be a folder, a file stands in its way: choose another RUNS=",
 }
-
-
-def _disk_reason(error: OSError) -> str | None:
-    return _DISK.get(error.errno or 0)
+_OTHER = "{folder} cannot be written ({reason}): choose another folder with RUNS="
 
 
 def write_json(target: Path, value) -> None:

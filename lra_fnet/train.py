@@ -181,7 +181,8 @@ class Loop:
         loss, correct, grad_norm, rate = (np.asarray(column)[:count] for column in table)
         bad = np.flatnonzero(~(np.isfinite(loss) & np.isfinite(grad_norm)))
         if len(bad):
-            self._diverged(self.step + int(bad[0]), loss[bad[0]], grad_norm[bad[0]])
+            first = int(bad[0])
+            self._diverged(self.step + first, float(loss[first]), float(grad_norm[first]))
         for index in range(count):
             self.step += 1
             window = self.progress.window  # _log begins a new one

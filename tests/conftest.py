@@ -1,5 +1,16 @@
 """Settings that every test runs under: silence is made impossible."""
 
+import os
+import tempfile
+
+# One cache of compiled programs for all workers and the processes they start: the same tiny models
+# are compiled by dozens of tests. Set before jax is imported; gone with the session.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    _cache = tempfile.TemporaryDirectory(prefix="lra-fnet-jax-")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = _cache.name
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
+
 import gin
 import jax
 import pytest

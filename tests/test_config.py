@@ -15,7 +15,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("preset", "task", "model"), CASES, ids="-".join)
+@pytest.mark.parametrize(("preset", "task", "model"), CASES)
 def test_every_preset_task_and_model_builds_and_reads_all_its_bindings(preset, task, model):
     built = experiment.load(task, model, preset)  # raises on an unread binding
     shapes = jax.eval_shape(lambda: built.init(0))

@@ -3,10 +3,13 @@
 import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
+import jax
 import pytest
 
 from lra_fnet import cli, config, run_folder
@@ -141,9 +144,6 @@ def test_a_mistake_gets_one_line_and_code_2(go, more, words):
 
 
 def test_divergence_is_a_result_and_code_1(go, tmp_path, monkeypatch):
-    monkeypatch.setattr("jax.config.jax_debug_nans", False, raising=False)
-    import jax
-
     with jax.debug_nans(False):
         code, err, _ = go(
             "--set",
@@ -163,7 +163,8 @@ def test_divergence_is_a_result_and_code_1(go, tmp_path, monkeypatch):
 def test_a_run_never_imports_tensorflow(tmp_path):
     code = (
         "import sys; from lra_fnet import cli\n"
-        f"code = cli.main(['train', '--task', 'parity', '--model', 'fnet', '--preset', 'cpu', '--gin-dir', {str(OUTSIDE)!r}])\n"
+        "code = cli.main(['train', '--task', 'parity', '--model', 'fnet', '--preset', 'cpu',"
+        f" '--gin-dir', {str(OUTSIDE)!r}])\n"
         "assert code == 0\n"
         "found = sorted(m for m in sys.modules if m.split('.')[0] in ('tensorflow', 'keras'))\n"
         "assert not found, found\n"
@@ -175,15 +176,26 @@ def test_a_run_never_imports_tensorflow(tmp_path):
     assert ended.returncode == 0, ended.stderr
 
 
-def test_a_run_works_where_tensorflow_cannot_be_imported(tmp_path):
+def test_preparation_and_training_work_in_an_environment_without_tensorflow(tmp_path):
+    """Every installed package but TensorFlow and Keras is linked into a folder of its own."""
+    packages = tmp_path / "site"
+    packages.mkdir()
+    for entry in Path(sysconfig.get_path("purelib")).iterdir():
+        if re.fullmatch(r"(tensorflow|keras)(-.*)?", entry.name) is None:
+            (packages / entry.name).symlink_to(entry)
+    path = os.pathsep.join(map(str, (packages, OUTSIDE.parent.parent, OUTSIDE)))
     code = (
-        "import sys; sys.modules['tensorflow'] = None; sys.modules['keras'] = None\n"
+        "import importlib.util as u, sys; assert u.find_spec('tensorflow') is None\n"
         "from lra_fnet import cli\n"
-        f"sys.exit(cli.main(['train', '--task', 'parity', '--model', 'performer', '--preset', 'cpu', '--gin-dir', {str(OUTSIDE)!r}]))\n"
+        "sys.exit(cli.main(['train', '--task', 'parity', '--model', 'performer', '--preset', 'cpu',"
+        f" '--gin-dir', {str(OUTSIDE)!r}]))\n"
     )
-    environment = os.environ | {"PYTHONPATH": str(OUTSIDE)}
     ended = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
+        [sys.executable, "-S", "-c", code],  # -S: no site-packages but those on the path
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
     )
     assert ended.returncode == 0, ended.stderr
 
@@ -209,7 +221,7 @@ def test_a_json_file_is_whole_or_absent(tmp_path, monkeypatch):
 
 
 def test_make_passes_gin_and_prints_the_same_command(tmp_path):
-    """make alone lists the targets; GIN with a list, a string and a tuple survives the shell."""
+    """Make alone lists the targets; GIN with a list, a string and a tuple survives the shell."""
     root = Path(__file__).parent.parent
     listed = subprocess.run(["make", "-s"], cwd=root, capture_output=True, text=True).stdout
     for target in ("lra", "data", "test", "check", "sweep", "report", "benchmark", "clean"):

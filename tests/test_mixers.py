@@ -1,4 +1,4 @@
-"""The mixing functions against float64 oracles, closed forms and each other."""
+"""Attention, Linear and Performer against float64 oracles, closed forms and each other."""
 
 import functools
 
@@ -8,16 +8,15 @@ import jax.numpy as jnp
 import naive as oracle
 import numpy as np
 import pytest
-from jax import lax
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.mixers import attention, fourier, linear, performer
+from lra_fnet.models.mixers import attention, linear, performer
 from lra_fnet.models.mixers.mixer import HeadMixer, Mixer
 
 FIELDS = {"dim": 6, "num_heads": 2, "qkv_dim": 4, "max_len": 7, "layer": 0, "num_layers": 2}
-SIZES = (1, 2, 3, 5, 8, 13, 64, 96)  # of both axes of the transform: odd, even, prime, smooth
 SHAPES = {"2x6x5": (2, 6, 5), "3x7x4": (3, 7, 4)}  # odd and unequal: a swapped axis cannot pass
 LONG = 16384
+new_key = functools.partial(jax.random.key, impl="rbg")  # compiles faster than the default
 
 
 def normal(*shape, seed=0):
@@ -29,6 +28,13 @@ def heads_and_mask(batch=3, length=7, heads=2, width=5):
     query, key, value = (normal(batch, length, heads, width, seed=seed) for seed in range(3))
     lengths = jnp.asarray([length, length - 3, 0])[:batch]
     return query, key, value, jnp.arange(length)[None] < lengths[:, None]
+
+
+def shapes_of(mixer, x=None):
+    """What `init` returns, as shapes: nothing is compiled."""
+    x = jnp.ones((1, FIELDS["max_len"], FIELDS["dim"])) if x is None else x
+    mask = jnp.ones(x.shape[:2], bool)
+    return jax.eval_shape(functools.partial(mixer.init, train=False), new_key(0), x, mask)
 
 
 def assert_close(got, want, tolerance=2e-5):
@@ -60,10 +66,10 @@ def largest_array(function, *shapes):
     "attend",
     [
         attention.naive,
-        *(functools.partial(attention.blockwise, block_size=size) for size in (1, 3, 4, 7, 100)),
+        *(functools.partial(attention.blockwise, block_size=size) for size in (1, 3, 100)),
         functools.partial(attention.fused, backend="xla"),
     ],
-    ids=["naive", "block1", "block3", "block4", "block7", "block100", "fused"],
+    ids=["naive", "block1", "block3", "block100", "fused"],
 )
 def test_attention_equals_the_oracle_with_padding_and_an_empty_row(attend):
     inputs = heads_and_mask()
@@ -100,7 +106,7 @@ def test_attention_dropout_drops_single_weights_and_keeps_the_mean(attend):
     mask = jnp.ones((2, length), bool)
     weights = jax.jit(attend)(query, key, value, mask)  # values are unit vectors: [B, L, H, L]
     attend = jax.jit(functools.partial(attend, rate=rate))
-    dropped = np.asarray(attend(query, key, value, mask, rng=jax.random.key(0)))
+    dropped = np.asarray(attend(query, key, value, mask, rng=new_key(0)))
     kept = dropped != 0
     assert_close(dropped[kept], np.asarray(weights)[kept] / (1 - rate))
     assert abs(kept.mean() - (1 - rate)) < 0.06  # 1024 draws: four standard deviations
@@ -112,7 +118,7 @@ def test_attention_dropout_drops_single_weights_and_keeps_the_mean(attend):
     "attend",
     [
         functools.partial(attention.blockwise, block_size=128),
-        functools.partial(attention.blockwise, block_size=128, rate=0.1, rng=jax.random.key(0)),
+        functools.partial(attention.blockwise, block_size=128, rate=0.1, rng=new_key(0)),
         performer.relu_attention,
         lambda *inputs: performer.softmax_attention(*inputs, jnp.ones((8, 4))),
     ],
@@ -150,10 +156,26 @@ def attention_module(**changes):
 )
 def test_attention_names_a_wrong_setting(changes, message):
     with pytest.raises(UserError) as caught:
-        attention_module(**changes).init(
-            jax.random.key(0), jnp.ones((1, 7, 6)), jnp.ones((1, 7), bool), train=False
-        )
+        shapes_of(attention_module(**changes))
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("implementation", ["naive", "blockwise"])
+def test_the_attention_module_drops_weights_in_training_only(implementation):
+    module = attention_module(implementation=implementation, dropout=0.5)
+    x, mask = normal(1, 7, 6), jnp.ones((1, 7), bool)
+    rng = np.random.default_rng(0)
+    variables = jax.tree.map(
+        lambda leaf: jnp.float32(rng.normal(size=leaf.shape)), shapes_of(module)
+    )
+
+    @functools.partial(jax.jit, static_argnames="train")
+    def mix(seed, *, train):
+        return module.apply(variables, x, mask, train=train, rngs={"dropout": new_key(seed)})
+
+    assert (mix(0, train=False) == mix(1, train=False)).all()
+    assert (mix(0, train=True) != mix(0, train=False)).any()
+    assert (mix(0, train=True) != mix(1, train=True)).any()
 
 
 @pytest.mark.parametrize(
@@ -167,9 +189,8 @@ def test_attention_names_a_wrong_setting(changes, message):
 def test_fused_attention_says_why_it_cannot_run(monkeypatch, backend, dtype, dropout, reason):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
     module = attention_module(implementation="fused", dropout=dropout)
-    x, mask = jnp.ones((1, 7, 6), dtype), jnp.ones((1, 7), bool)
     with pytest.raises(UserError, match=reason) as caught:
-        module.init(jax.random.key(0), x, mask, train=False)
+        shapes_of(module, jnp.ones((1, 7, 6), dtype))
     assert "set Attention.implementation = 'blockwise'" in str(caught.value)
 
 
@@ -186,101 +207,9 @@ def test_linear_mix_equals_the_oracle(shape):
 def test_linear_mixing_refuses_another_length():
     mixer = linear.LinearMixing(**FIELDS, dropout=0.0)
     with pytest.raises(UserError) as caught:
-        mixer.init(jax.random.key(0), jnp.ones((1, 5, 6)), jnp.ones((1, 5), bool), train=False)
+        shapes_of(mixer, jnp.ones((1, 5, 6)))
     assert str(caught.value) == (
         "LinearMixing has a matrix for exactly 7 positions, got 5: pad or cut every batch to 7"
-    )
-
-
-# Fourier
-
-
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-@pytest.mark.parametrize("method", fourier.METHODS)
-def test_fourier_mix_equals_the_oracle(method, shape):
-    x = normal(*shape)
-    assert_close(fourier.fourier_mix(x, method), oracle.fourier_mix(*float64(x)))
-
-
-@pytest.mark.parametrize("length", SIZES)
-def test_rfft_and_matmul_transform_every_size_to_a_millionth(length):
-    inputs = [normal(2, length, dim) for dim in SIZES]
-    for transform in (fourier.rfft, fourier.matmul):
-        outputs = jax.jit(lambda xs, f=transform: [f(x) for x in xs])(inputs)
-        for x, got in zip(inputs, outputs, strict=True):
-            want = np.fft.fft2(*float64(x)).real  # NumPy transforms in float64
-            assert got.shape == want.shape
-            assert got.dtype == jnp.float32
-            assert abs(np.asarray(got) - want).max() <= 1e-6 * abs(want).max()
-
-
-@pytest.mark.parametrize("transform", [fourier.rfft, fourier.matmul], ids=["rfft", "matmul"])
-def test_fourier_gradient_equals_the_definitions_autodiff(transform):
-    shapes = [(2, 6, 5), (3, 7, 4), (1, 1, 8), (2, 8, 1), (2, 8, 8)]
-
-    def gradients(f):
-        def loss(xs, ys):
-            return sum((f(x) * y).sum() for x, y in zip(xs, ys, strict=True))
-
-        return jax.jit(jax.grad(loss))(
-            [normal(*s) for s in shapes], [normal(*s, seed=1) for s in shapes]
-        )
-
-    for got, want in zip(gradients(transform), gradients(fourier.definition), strict=True):
-        assert_close(got, want)
-
-
-def test_fourier_under_vmap_scan_and_remat_with_gradient():
-    x = normal(3, 2, 6, 5)
-
-    def through(f):
-        def loss(x):
-            by_vmap = jax.vmap(jax.vmap(f))(x)
-            _, by_scan = lax.scan(lambda carry, row: (carry, jax.checkpoint(f)(row)), 0, x)
-            return (by_vmap**2).sum() + (by_scan**3).sum(), (by_vmap, by_scan)
-
-        return jax.jit(jax.grad(loss, has_aux=True))(x)
-
-    (want_gradient, (want, _)) = through(fourier.definition)
-    (gradient, outputs) = through(fourier.rfft)
-    for got in outputs:
-        assert_close(got, want)
-    assert_close(gradient / abs(want_gradient).max(), want_gradient / abs(want_gradient).max())
-
-
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_fourier_output_is_symmetric_and_twice_gives_the_even_part(shape):
-    _, length, dim = shape
-    x = normal(*shape)
-
-    def reverse(a):  # a[-n, -k]
-        return np.asarray(a)[:, -np.arange(length)][:, :, -np.arange(dim)]
-
-    y = fourier.rfft(x)
-    assert_close(y, reverse(y))
-    assert_close(fourier.rfft(y), length * dim * (np.asarray(x) + reverse(x)) / 2, 1e-4)
-
-
-def test_fourier_takes_bfloat16_and_returns_it():
-    x = normal(2, 6, 5).astype(jnp.bfloat16)
-    got = fourier.fourier_mix(x, "rfft")
-    want = fourier.definition(x.astype(jnp.float32)).astype(jnp.bfloat16)
-    assert got.dtype == jnp.bfloat16
-    assert_close(got.astype(jnp.float32), want.astype(jnp.float32), 1e-2)
-
-
-def test_auto_is_the_papers_choice_of_method(monkeypatch):
-    assert fourier.choose_method(512) == "rfft"
-    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
-    assert [fourier.choose_method(n) for n in (4096, 4097)] == ["matmul", "rfft"]
-
-
-def test_fourier_names_an_unknown_method():
-    with pytest.raises(UserError) as caught:
-        fourier.fourier_mix(normal(2, 6, 5), "fft")
-    assert str(caught.value) == (
-        "Fourier.method must be one of auto, definition, rfft, matmul, got 'fft': "
-        "set it to one of these"
     )
 
 
@@ -313,7 +242,7 @@ def many_draws(*, orthogonal):
     draw = functools.partial(
         performer.draw_features, num_features=1024, width=4, orthogonal=orthogonal
     )
-    draws = jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(1), 20))
+    draws = jax.jit(jax.vmap(draw))(jax.random.split(new_key(1), 20))
     return np.asarray(draws, np.float64)
 
 
@@ -359,14 +288,15 @@ def test_orthogonal_features_are_orthogonal_in_blocks_with_chi_norms():
     # Chi-squared with 4 degrees of freedom: mean 4, variance 8, over 20480 rows.
     assert abs((norms**2).mean() - 4) < 0.1
     assert abs((norms**2).var() - 8) < 1
-    assert performer.draw_features(jax.random.key(0), 10, 4).shape == (10, 4)  # a block cut short
+    assert performer.draw_features(new_key(0), 10, 4).shape == (10, 4)  # a block cut short
 
 
 def test_orthogonal_features_estimate_better_than_independent_ones():
-    x = np.asarray([1.0, -0.6, 0.8, 0.2])
+    x = np.asarray([0.5, -0.3, 0.4, 0.1])
 
-    def variance(orthogonal):
-        return np.exp(many_draws(orthogonal=orthogonal).reshape(-1, 4, 4) @ x).mean(axis=1).var()
+    def variance(orthogonal):  # of the estimate from w and -w: the part that orthogonality helps
+        blocks = many_draws(orthogonal=orthogonal).reshape(-1, 4, 4)
+        return np.cosh(blocks @ x).mean(axis=1).var()
 
     assert variance(True) < 0.8 * variance(False)
 
@@ -387,7 +317,7 @@ def performer_module(**changes):
 
 def test_features_are_fixed_by_seed_and_layer_and_redrawn_only_in_training():
     def features(*, train=False, rng=0, **changes):
-        module, rngs = performer_module(**changes), {"dropout": jax.random.key(rng)}
+        module, rngs = performer_module(**changes), {"dropout": new_key(rng)}
         return np.asarray(module.apply({}, 4, train=train, rngs=rngs, method="features"))
 
     base = features()
@@ -418,9 +348,7 @@ def test_features_are_fixed_by_seed_and_layer_and_redrawn_only_in_training():
 )
 def test_performer_names_a_wrong_setting(changes, message):
     with pytest.raises(UserError) as caught:
-        performer_module(**changes).init(
-            jax.random.key(0), jnp.ones((1, 7, 6)), jnp.ones((1, 7), bool), train=False
-        )
+        shapes_of(performer_module(**changes))
     assert str(caught.value) == message
 
 
@@ -433,7 +361,11 @@ def test_performer_names_a_wrong_setting(changes, message):
 def test_mixers_with_heads_commute_with_permutations_of_the_positions(module):
     x, mask = normal(2, 7, 6), jnp.arange(7)[None] < jnp.asarray([[7], [4]])
     order = jnp.asarray([3, 0, 6, 2, 5, 1, 4])
-    variables = module().init(jax.random.key(0), x, mask, train=False)
+    rng = np.random.default_rng(0)
+    variables = jax.tree.map(
+        lambda leaf: jnp.float32(rng.normal(size=leaf.shape)), shapes_of(module())
+    )
+    assert set(variables) == {"params"}  # no other state: nothing for a checkpoint to miss
     mix = jax.jit(functools.partial(module().apply, variables, train=False))
     assert_close(mix(x[:, order], mask[:, order]), mix(x, mask)[:, order])
 
@@ -443,7 +375,5 @@ def test_a_mixer_with_heads_must_define_attend():
         uses_mask = True
 
     with pytest.raises(NotImplementedError, match="Unfinished must define attend"):
-        Unfinished(**FIELDS, dropout=0.0).init(
-            jax.random.key(0), jnp.ones((1, 7, 6)), jnp.ones((1, 7), bool), train=False
-        )
+        shapes_of(Unfinished(**FIELDS, dropout=0.0))
     assert issubclass(Unfinished, Mixer)

@@ -270,16 +270,18 @@ def test_two_processes_prepare_once(tmp_path):
     assert first == second == TOY.open(tmp_path / "data").fingerprint + "\n"
 
 
-def test_a_second_preparation_waits_and_says_so(tmp_path, capfd):
+def test_a_second_preparation_waits_and_says_so(tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(Progress, "say", staticmethod(said.append))
     folder = TOY.folder(tmp_path)
-    waiting = threading.Thread(target=TOY.prepare, args=(tmp_path,))
+    second = threading.Thread(target=TOY.prepare, args=(tmp_path,))
     with records.lock(folder.parent):
-        waiting.start()
-        time.sleep(0.3)
+        second.start()
+        until(lambda: said)
+        assert said == [f"waiting for another process that prepares {folder.parent}"]
         assert not folder.exists()
-    waiting.join(timeout=60)
+    second.join(timeout=60)
     TOY.open(tmp_path)
-    assert f"waiting for another process that prepares {folder.parent}\n" in capfd.readouterr().err
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
@@ -468,3 +470,4 @@ def test_nothing_but_the_set_is_left_on_disk(tmp_path):
     want = ["lra_toy/.config/metadata.json", "lra_toy/small/.lock"]
     want += [f"lra_toy/small/1.0.0/{name}" for name in names]
     assert files(tmp_path) == sorted(want)
+    assert not [p for p in tmp_path.rglob("*") if p.is_dir() and not any(p.iterdir())]

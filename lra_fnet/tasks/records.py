@@ -16,6 +16,7 @@ import hashlib
 import importlib.resources
 import json
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -146,11 +147,15 @@ def write(
         def _log_download_done(self):
             pass
 
-    with _no_tfds_bars():
-        builder = Builder(
-            data_dir=folder.parent.parent.parent, config=task.config, file_format="array_record"
-        )
-        builder.download_and_prepare()
+    spare = folder.parent / "incomplete.downloads"  # TFDS makes it, though nothing is downloaded
+    try:
+        with _no_tfds_bars():
+            builder = Builder(
+                data_dir=folder.parent.parent.parent, config=task.config, file_format="array_record"
+            )
+            builder.download_and_prepare(download_dir=spare)
+    finally:
+        shutil.rmtree(spare, ignore_errors=True)
     return {split: tally.summary() for split, tally in tallies.items()}
 
 

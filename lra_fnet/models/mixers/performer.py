@@ -47,7 +47,8 @@ def draw_features(rng, num_features, width, *, orthogonal=True):
 def _fixed_features(seed, layer, num_features, width, orthogonal):
     """The draw that belongs to (seed, layer), made while tracing, so a step only reads it."""
     with jax.ensure_compile_time_eval():
-        rng = jax.random.fold_in(jax.random.key(seed), layer)
+        # A named generator: the features do not depend on JAX's default one.
+        rng = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), layer)
         return np.asarray(draw_features(rng, num_features, width, orthogonal=orthogonal))
 
 
@@ -117,10 +118,9 @@ def linear_attention(phi_query, phi_key, value, mask):
     wide = phi_key.dtype
     phi_key = jnp.where(mask[:, :, None, None], phi_key, 0).astype(value.dtype)
     phi_query = phi_query.astype(value.dtype)
-    einsum = functools.partial(jnp.einsum, preferred_element_type=wide)
-    summary = einsum("blhm,blhd->bhmd", phi_key, value).astype(value.dtype)
+    summary = jnp.einsum("blhm,blhd->bhmd", phi_key, value)
     mass = phi_key.astype(wide).sum(axis=1)
-    numerator = einsum("blhm,bhmd->blhd", phi_query, summary)
+    numerator = jnp.einsum("blhm,bhmd->blhd", phi_query, summary)
     denominator = jnp.einsum("blhm,bhm->blh", phi_query.astype(wide), mass)[..., None]
     return (numerator / jnp.where(denominator > 0, denominator, 1)).astype(value.dtype)
 

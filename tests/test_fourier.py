@@ -1,0 +1,113 @@
+"""Fourier mixing: every method against the DFT by its definition, and the map's own identities."""
+
+import jax
+import jax.numpy as jnp
+import naive as oracle
+import numpy as np
+import pytest
+from jax import lax
+
+from lra_fnet.errors import UserError
+from lra_fnet.models.mixers import fourier
+
+SHAPES = {"2x6x5": (2, 6, 5), "3x7x4": (3, 7, 4)}  # odd and unequal: a swapped axis cannot pass
+SIZES = (1, 2, 3, 5, 8, 13, 64, 96)  # of both axes of the transform: odd, even, prime, smooth
+
+
+def normal(*shape, seed=0):
+    return jnp.asarray(np.random.default_rng([seed, *shape]).normal(size=shape), jnp.float32)
+
+
+def assert_close(got, want, tolerance=2e-5):
+    assert got.shape == want.shape
+    np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("method", fourier.METHODS)
+def test_fourier_mix_equals_the_oracle(method, shape):
+    x = normal(*shape)
+    assert_close(fourier.fourier_mix(x, method), oracle.fourier_mix(np.asarray(x, np.float64)))
+
+
+@pytest.mark.parametrize("length", SIZES)
+def test_rfft_and_matmul_transform_every_size_to_a_millionth(length):
+    inputs = [normal(2, length, dim) for dim in SIZES]
+    for transform, dims in ((fourier.rfft, SIZES), (fourier.matmul, SIZES[::3])):
+        chosen = [x for x in inputs if x.shape[2] in dims]
+        outputs = jax.jit(lambda xs, f=transform: [f(x) for x in xs])(chosen)
+        for x, got in zip(chosen, outputs, strict=True):
+            want = np.fft.fft2(np.asarray(x, np.float64)).real  # NumPy transforms in float64
+            assert got.shape == want.shape
+            assert got.dtype == jnp.float32
+            assert abs(np.asarray(got) - want).max() <= 1e-6 * abs(want).max()
+
+
+@pytest.mark.parametrize("transform", [fourier.rfft, fourier.matmul], ids=["rfft", "matmul"])
+def test_fourier_gradient_equals_the_definitions_autodiff(transform):
+    shapes = [(2, 6, 5), (3, 7, 4), (1, 1, 8), (2, 8, 1), (2, 8, 8)]
+
+    def gradients(f):
+        def loss(xs, ys):
+            return sum((f(x) * y).sum() for x, y in zip(xs, ys, strict=True))
+
+        return jax.jit(jax.grad(loss))(
+            [normal(*s) for s in shapes], [normal(*s, seed=1) for s in shapes]
+        )
+
+    for got, want in zip(gradients(transform), gradients(fourier.definition), strict=True):
+        assert_close(got, want)
+
+
+def test_fourier_under_vmap_scan_and_remat_with_gradient():
+    x = normal(3, 2, 6, 5)
+
+    def through(f):
+        def loss(x):
+            by_vmap = jax.vmap(jax.vmap(f))(x)
+            _, by_scan = lax.scan(lambda carry, row: (carry, jax.checkpoint(f)(row)), 0, x)
+            return (by_vmap**2).sum() + (by_scan**3).sum(), (by_vmap, by_scan)
+
+        return jax.jit(jax.grad(loss, has_aux=True))(x)
+
+    (want_gradient, (want, _)) = through(fourier.definition)
+    (gradient, outputs) = through(fourier.rfft)
+    for got in outputs:
+        assert_close(got, want)
+    assert_close(gradient / abs(want_gradient).max(), want_gradient / abs(want_gradient).max())
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_fourier_output_is_symmetric_and_twice_gives_the_even_part(shape):
+    _, length, dim = shape
+    x = normal(*shape)
+
+    def reverse(a):  # a[-n, -k]
+        return np.asarray(a)[:, -np.arange(length)][:, :, -np.arange(dim)]
+
+    y = fourier.rfft(x)
+    assert_close(y, reverse(y))
+    assert_close(fourier.rfft(y), length * dim * (np.asarray(x) + reverse(x)) / 2, 1e-4)
+
+
+def test_fourier_takes_bfloat16_and_returns_it():
+    x = normal(2, 6, 5).astype(jnp.bfloat16)
+    got = fourier.fourier_mix(x, "rfft")
+    want = fourier.definition(x.astype(jnp.float32)).astype(jnp.bfloat16)
+    assert got.dtype == jnp.bfloat16
+    assert_close(got.astype(jnp.float32), want.astype(jnp.float32), 1e-2)
+
+
+def test_auto_is_the_papers_choice_of_method(monkeypatch):
+    assert fourier.choose_method(512) == "rfft"
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    assert [fourier.choose_method(n) for n in (4096, 4097)] == ["matmul", "rfft"]
+
+
+def test_fourier_names_an_unknown_method():
+    with pytest.raises(UserError) as caught:
+        fourier.fourier_mix(normal(2, 6, 5), "fft")
+    assert str(caught.value) == (
+        "Fourier.method must be one of auto, definition, rfft, matmul, got 'fft': "
+        "set it to one of these"
+    )
