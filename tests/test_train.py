@@ -33,6 +33,8 @@ TINY = (
     "Run.log_every=3",
     "Run.eval_batch_size=4",
     "Optimizer.warmup=2",
+    "Encoder.dropout=0.1",
+    "Encoder.attention_dropout=0.1",
 )
 
 
