@@ -32,7 +32,7 @@ help:
 	@echo 'make test                          format, lint, types, tests'
 	@echo 'make check                         the same without the slow tests'
 	@echo 'make sweep TASK=listops MODELS=fnet,linear SEEDS=3 [GRID="Run.batch_size=[16,32]"]'
-	@echo 'make report                        the accuracy table of runs/ and results/'
+	@echo 'make report                        the accuracy table of runs/ and results/; the README has that of results/'
 	@echo 'make benchmark TASK= MODEL=        the training loop against its bare program'
 	@echo 'make clean                         removes caches and the environment; runs and data stay'
 
@@ -53,7 +53,7 @@ sweep:
 
 report:
 	$(call install,)
-	@$(FNET) report --runs '$(RUNS)'
+	@$(FNET) report --runs '$(RUNS)' --readme README.md
 
 benchmark:
 	$(call install,$(ACCELERATOR))

@@ -89,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--runs", type=Path, default=Path("runs"))
     report.add_argument("--results", type=Path, default=Path("results"))
     report.add_argument("--out", type=Path, default=Path("reports"))
+    report.add_argument("--readme", type=Path, help="put the tables of --results into this file")
     report.set_defaults(call=_report)
     return parser
 
@@ -183,6 +184,8 @@ def _report(args) -> None:
     from lra_fnet import report
 
     report.main([args.runs, args.results], args.out)
+    if args.readme and report.update_readme(args.readme, report.collect([args.results])):
+        print(f"updated {args.readme}")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ def command(task: str, dataset: str | None, data_dir: Path, source: Path | None)
 
     Args:
       task: a name with a file in gin/tasks, or "all".
-      dataset: one of the task's configs; None takes every one.
+      dataset: one of the task's configs; None takes every one, or with a source the full one.
       data_dir: where prepared sets live.
       source: folder with the raw files, for tasks that read some.
 
@@ -28,7 +28,10 @@ def command(task: str, dataset: str | None, data_dir: Path, source: Path | None)
     missing = []
     sets = []
     for name in names:
-        for chosen in [dataset] if dataset else list(tasks.make(name).configs):
+        configs = list(tasks.make(name).configs)
+        if source is not None:
+            configs = configs[:1]  # raw files hold the full set
+        for chosen in [dataset] if dataset else configs:
             value = tasks.make(name, chosen)
             try:
                 value.prepare(data_dir, source=source)

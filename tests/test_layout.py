@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from lra_fnet import report
+
 ROOT = Path(__file__).parent.parent
 SRC = ROOT / "lra_fnet"
 ORDER = """
@@ -60,6 +62,11 @@ def test_examples_in_docstrings_run(module):
     tried = doctest.testmod(importlib.import_module(f"lra_fnet.{module}"))
     assert tried.attempted > 0
     assert tried.failed == 0
+
+
+def test_the_readmes_tables_are_those_of_the_committed_results():
+    text = (ROOT / "README.md").read_text()
+    assert report.readme_section(report.collect([ROOT / "results"])) in text, "run `make report`"
 
 
 def test_every_path_and_make_target_in_the_docs_exists():
