@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from rich.table import Table
 
-from lra_fnet import logs, pipeline
+from lra_fnet import pipeline, progress
 from lra_fnet.errors import UserError
 from lra_fnet.job import Job
 from lra_fnet.train import DISPATCH_SECONDS, Loop
@@ -42,13 +42,13 @@ def loop_overhead(job: Job, rounds: int, seconds: float) -> float:
                 dataclasses.replace(built, run=run), train, validation, Path(folder), job.seed
             )
             loop()
-            whole = loop.progress.timed_steps / loop.progress.timed_seconds
+            whole = loop.history.timed_steps / loop.history.timed_seconds
             loop.close()
         ratios.append(whole / bare)
         table.add_row(str(number), f"{bare:.2f}", f"{whole:.2f}", f"{ratios[-1]:.3f}")
     median = statistics.median(ratios)
     table.add_row("median", "", "", f"{median:.3f}")
-    logs.console.print(table)
+    progress.console.print(table)
     return median
 
 

@@ -28,9 +28,9 @@ def finish(loop: Loop, data: Prepared, identity: dict, *, test: bool = True) -> 
     Returns:
       The object of result.json; sums and counts over examples, never percentages.
     """
-    progress = loop.progress
-    assert progress.last is not None
-    assert progress.best is not None
+    history = loop.history
+    assert history.last is not None
+    assert history.best is not None
     share = len(loop.validation.labels)  # as many training rows as validation has
     head = Arrays(*(column[:share] for column in loop.arrays))
     train = loop.score(loop.variables(), head)
@@ -39,13 +39,13 @@ def finish(loop: Loop, data: Prepared, identity: dict, *, test: bool = True) -> 
         "state": "complete",
         **identity,
         **facts(loop.experiment, data),
-        "validation": {"last": progress.last, "best": progress.best},
+        "validation": {"last": history.last, "best": history.best},
         "test": None,
         "train": {"correct": train["correct"], "count": train["count"]},
         "parameters": loop.parameters,
         "parameters_sha256": sha256(loop.state.params),
-        "steps_per_second": progress.timed_steps / max(progress.timed_seconds, 1e-9),
-        "wall_seconds": progress.wall_seconds,
+        "steps_per_second": history.timed_steps / max(history.timed_seconds, 1e-9),
+        "wall_seconds": history.wall_seconds,
         **run_folder.provenance(),
     }
     if test:
@@ -69,7 +69,7 @@ def facts(experiment, data: Prepared) -> dict:
 
 def score_test(loop: Loop, data: Prepared) -> dict:
     """Test sums at the last step and at the best step on validation; logs each reading."""
-    best, last = loop.progress.best, loop.progress.last
+    best, last = loop.history.best, loop.history.last
     assert best is not None
     assert last is not None
     arrays = data.arrays("test")

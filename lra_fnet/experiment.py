@@ -5,6 +5,8 @@
 
 import dataclasses
 import functools
+import importlib
+import pkgutil
 
 import gin
 import jax
@@ -12,11 +14,16 @@ import jax.numpy as jnp
 
 from lra_fnet import config
 from lra_fnet.errors import UserError
+from lra_fnet.models import mixers
 from lra_fnet.models.encoder import Encoder
 from lra_fnet.models.heads import Classifier, Head
 from lra_fnet.models.mixers.mixer import Mixer
 from lra_fnet.optim import Optimizer
 from lra_fnet.tasks import Task
+
+# gin knows every mixer, so that a binding of one that the model has not is told as unread.
+for _module in pkgutil.iter_modules(mixers.__path__):
+    importlib.import_module(f"{mixers.__name__}.{_module.name}")
 
 
 @gin.configurable

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jax
 
-from lra_fnet import evaluate, experiment, logs, run_folder
+from lra_fnet import evaluate, experiment, progress, run_folder
 from lra_fnet.errors import Interrupted, RunFailed, UserError
 from lra_fnet.tasks import Prepared
 from lra_fnet.train import Loop, warn_if_slow
@@ -136,7 +136,7 @@ def _complete(job: Job, folder: Path, built, data: Prepared) -> dict | None:
         with run_folder.writable(folder):
             folder.mkdir()
             (aside / ".lock").rename(folder / ".lock")  # the lock that this process holds
-        logs.say(f"FORCE: the old run is now {aside}")
+        progress.say(f"FORCE: the old run is now {aside}")
         return None
     begun = run_folder.read_json(folder / "run.json")
     if begun is None:
@@ -158,7 +158,7 @@ def _complete(job: Job, folder: Path, built, data: Prepared) -> dict | None:
         if result["commit"] not in (None, commit)
         else ""
     )
-    logs.say(f"complete already{other}; FORCE=1 trains it anew")
+    progress.say(f"complete already{other}; FORCE=1 trains it anew")
     return result
 
 
@@ -187,17 +187,19 @@ def _train(job: Job, folder: Path, built, data: Prepared) -> dict:
         train, validation = data.arrays("train"), data.arrays("validation")
         loop = Loop(built, train, validation, folder, job.seed)
         at = f"resumes at step {loop.step}" if loop.step else "starts"
-        logs.say(
+        progress.say(
             f"{job.task} {job.model} {job.preset} seed {job.seed} {at}: {loop.parameters:,} "
             f"parameters, {built.run.num_steps:,} steps of {built.run.batch_size}, "
             f"{jax.device_count()} {jax.default_backend()} device(s)"
         )
         warn_if_slow(built, train, built.run.num_steps - loop.step)
         loop()
-        logs.say(f"trained; evaluating on test after {logs.duration(time.monotonic() - begun)}")
+        progress.say(
+            f"trained; evaluating on test after {progress.duration(time.monotonic() - begun)}"
+        )
         result = evaluate.finish(loop, data, job.identity(), test=job.test)
     except Interrupted:
-        logs.say(f"saved; to resume: {job.command()}")
+        progress.say(f"saved; to resume: {job.command()}")
         raise
     except RunFailed as error:
         _record_failure(job, folder, built, data, error)

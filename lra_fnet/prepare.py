@@ -5,7 +5,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from lra_fnet import config, logs, tasks
+from lra_fnet import config, progress, tasks
 from lra_fnet.errors import UserError
 from lra_fnet.tasks import Prepared
 
@@ -44,7 +44,7 @@ def command(task: str, dataset: str | None, data_dir: Path, source: Path | None)
     for prepared in sets:
         console.print(_table(prepared))
     for line in missing:
-        logs.say(f"missing: {line}")
+        progress.say(f"missing: {line}")
     if missing:
         raise UserError(f"{len(missing)} of {len(missing) + len(sets)} sets are missing, see above")
 

@@ -13,7 +13,7 @@ import sys
 
 from rich.table import Table
 
-from lra_fnet import config, logs, run_folder
+from lra_fnet import config, progress, run_folder
 from lra_fnet.errors import UserError
 from lra_fnet.job import Job
 
@@ -78,15 +78,15 @@ def run(jobs: list[Job], num_seeds: int, axes: list[str], *, dry_run: bool = Fal
         return 0
     failed = []
     for number, job in enumerate(every, 1):
-        logs.say(f"[{number}/{len(every)}] {job.folder}")
+        progress.say(f"[{number}/{len(every)}] {job.folder}")
         ended = subprocess.run([sys.executable, "-m", "lra_fnet.cli", *command(job)])
         if ended.returncode in (130, 143):
             return ended.returncode
         if ended.returncode:
             failed.append(job)
-    logs.console.print(_table(every))
+    progress.console.print(_table(every))
     for job in failed:
-        logs.say(f"failed: {shlex.join(['lra-fnet', *command(job)])}")
+        progress.say(f"failed: {shlex.join(['lra-fnet', *command(job)])}")
     return 1 if failed else 0
 
 

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from lra_fnet import logs, pipeline
+from lra_fnet import logs, pipeline, progress
 from lra_fnet.checkpoint import Checkpoints
 from lra_fnet.errors import Interrupted, RunFailed
 from lra_fnet.experiment import Experiment
@@ -61,7 +61,7 @@ class Stop:
 
 
 @dataclasses.dataclass
-class Progress:
+class History:
     """What a run remembers beside its state; it travels in the checkpoint's JSON."""
 
     best: dict | None = None  # validation sums of the best step, and its "step"
@@ -91,14 +91,14 @@ class Loop:
             initial_state(experiment, seed), NamedSharding(mesh, PartitionSpec())
         )
         self.parameters = parameter_count({"params": self.state.params})
-        self.progress = Progress()
+        self.history = History()
         self.step = 0
         if self.checkpoints.step("last") is not None:
             self.state = self.checkpoints.restore("last", self.state)
-            self.progress = Progress(**self.checkpoints.meta("last"))
+            self.history = History(**self.checkpoints.meta("last"))
             self.step = int(self.state.step)
         self.key = keys(seed)[1]
-        self._begun = time.monotonic() - self.progress.wall_seconds
+        self._begun = time.monotonic() - self.history.wall_seconds
         self._tick: float | None = None  # when the newest dispatch was known to be done
         self._seconds_a_step: float | None = None
         self._told_blocked = 0.0
@@ -112,13 +112,13 @@ class Loop:
           UserError: the disk is full.
         """
         self.metrics = logs.Metrics(self.folder, self.step)
-        self.bar = logs.Bar("training", self.run.num_steps, self.step)
+        self.bar = progress.Bar("training", self.run.num_steps, self.step, "steps")
+        feeder = concurrent.futures.ThreadPoolExecutor(1)
         try:
-            with Stop() as stop, concurrent.futures.ThreadPoolExecutor(1) as feeder:
+            with Stop() as stop, feeder, self.bar:
                 self._run(stop, feeder)
             self.checkpoints.wait()
         finally:
-            self.bar.close()
             self.metrics.close()
 
     def close(self) -> None:
@@ -174,8 +174,8 @@ class Loop:
         now = time.monotonic()
         if self._tick is not None:
             seconds = now - self._tick
-            self.progress.timed_seconds += seconds
-            self.progress.timed_steps += count
+            self.history.timed_seconds += seconds
+            self.history.timed_steps += count
             self._seconds_a_step = seconds / count
         self._tick = now
         loss, correct, grad_norm, rate = (np.asarray(column)[:count] for column in table)
@@ -185,7 +185,7 @@ class Loop:
             self._diverged(self.step + first, float(loss[first]), float(grad_norm[first]))
         for index in range(count):
             self.step += 1
-            window = self.progress.window  # _log begins a new one
+            window = self.history.window  # _log begins a new one
             window["loss"] += float(loss[index])
             window["correct"] += float(correct[index])
             if self.step % self.run.log_every == 0:
@@ -193,8 +193,8 @@ class Loop:
         self.bar.update(self.step, self._note())
 
     def _log(self, grad_norm: float, learning_rate: float) -> None:
-        window, every, run = self.progress.window, self.run.log_every, self.run
-        rate = self.progress.timed_steps / max(self.progress.timed_seconds, 1e-9)
+        window, every, run = self.history.window, self.run.log_every, self.run
+        rate = self.history.timed_steps / max(self.history.timed_seconds, 1e-9)
         blocked = self.checkpoints.blocked_seconds
         tokens_a_step = run.batch_size * self.arrays.values[0].size
         self._newest = {
@@ -208,17 +208,17 @@ class Loop:
             "save_blocked_seconds": blocked - self._told_blocked,
         }
         self._told_blocked = blocked
-        self.progress.window = {"loss": 0.0, "correct": 0.0}
+        self.history.window = {"loss": 0.0, "correct": 0.0}
         self.metrics.write("train", self.step, self._newest)
 
     def _note(self) -> str:
         words = []
         if newest := getattr(self, "_newest", None):
             words.append(f"loss {newest['loss']:.3f} accuracy {newest['accuracy']:.3f}")
-        if last := self.progress.last:
+        if last := self.history.last:
             words.append(f"validation {last['correct'] / last['count']:.3f}")
-        if self.progress.timed_steps:
-            rate = self.progress.timed_steps / max(self.progress.timed_seconds, 1e-9)
+        if self.history.timed_steps:
+            rate = self.history.timed_steps / max(self.history.timed_seconds, 1e-9)
             words.append(f"{rate:.3g} steps/s")
         return ", ".join(words)
 
@@ -235,7 +235,7 @@ class Loop:
 
     def _judge(self, sums: dict) -> None:
         """Logs an evaluation; saves the state if it is the best: accuracy, then loss."""
-        self.progress.last = sums
+        self.history.last = sums
         numbers = {
             "loss": sums["loss"] / sums["count"],
             "accuracy": sums["correct"] / sums["count"],
@@ -243,14 +243,14 @@ class Loop:
         self.metrics.write("validation", self.step, numbers)
         if not math.isfinite(sums["loss"]):
             self._diverged(self.step, sums["loss"], float("nan"))
-        best = self.progress.best
+        best = self.history.best
         if best is None or (-sums["correct"], sums["loss"]) < (-best["correct"], best["loss"]):
-            self.progress.best = sums
+            self.history.best = sums
             self._save("best")
 
     def _save(self, kind: str, *, wait: bool = False) -> None:
-        self.progress.wall_seconds = time.monotonic() - self._begun
-        meta = dataclasses.asdict(self.progress)
+        self.history.wall_seconds = time.monotonic() - self._begun
+        meta = dataclasses.asdict(self.history)
         self.checkpoints.save(kind, self.step, self.state, meta, wait=wait)
 
     def _diverged(self, step: int, loss: float, grad_norm: float) -> None:
@@ -305,7 +305,8 @@ def warn_if_slow(experiment: Experiment, train: Arrays, steps_left: int) -> None
     seconds = times[-1] * experiment.run.batch_size
     total = seconds * steps_left
     if total > SLOW_SECONDS:
-        logs.say(
-            f"no accelerator: a step takes about {logs.duration(seconds)}, the {steps_left} steps "
-            f"about {logs.duration(total)}. PRESET=cpu takes minutes. Going on (Ctrl-C stops)."
+        a_step, whole = progress.duration(seconds), progress.duration(total)
+        progress.say(
+            f"no accelerator: a step takes about {a_step}, the {steps_left} steps about {whole}. "
+            "PRESET=cpu takes minutes. Going on (Ctrl-C stops)."
         )

@@ -18,10 +18,9 @@ import numpy as np
 import pytest
 
 import lra_fnet
-from lra_fnet import tasks
+from lra_fnet import progress, tasks
 from lra_fnet.errors import UserError
 from lra_fnet.tasks import records
-from lra_fnet.tasks.progress import Progress
 
 ROWS = {"train": 300, "validation": 40, "test": 50}
 
@@ -272,7 +271,7 @@ def test_two_processes_prepare_once(tmp_path):
 
 def test_a_second_preparation_waits_and_says_so(tmp_path, monkeypatch):
     said = []
-    monkeypatch.setattr(Progress, "say", staticmethod(said.append))
+    monkeypatch.setattr(records, "say", said.append)
     folder = TOY.folder(tmp_path)
     second = threading.Thread(target=TOY.prepare, args=(tmp_path,))
     with records.lock(folder.parent):
@@ -454,7 +453,7 @@ def test_preparing_and_reading_import_neither_tensorflow_nor_jax(tmp_path):
 
 
 def test_progress_without_a_terminal_is_plain_lines_on_stderr(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(Progress, "seconds_a_line", 0.0)
+    monkeypatch.setattr(progress.Bar, "seconds_a_line", 0.0)
     TOY.prepare(tmp_path)
     out, err = capsys.readouterr()
     assert out == ""  # TFDS is silent as well

@@ -13,7 +13,7 @@ import numpy as np
 import optax
 import pytest
 
-from lra_fnet import experiment, logs, pipeline, step, train
+from lra_fnet import experiment, pipeline, progress, step, train
 from lra_fnet.checkpoint import Checkpoints, sha256
 from lra_fnet.errors import Interrupted, RunFailed, UserError
 from lra_fnet.tasks import Arrays
@@ -74,7 +74,7 @@ def straight(tmp_path_factory):
     """The uninterrupted run that others must equal, bit for bit."""
     folder = tmp_path_factory.mktemp("straight")
     loop = run(tiny(), folder)
-    return sha256(loop.state), loop.progress, timeless(folder)
+    return sha256(loop.state), loop.history, timeless(folder)
 
 
 @pytest.mark.parametrize("steps_per_dispatch", [1, 3, 20])
@@ -82,7 +82,7 @@ def test_steps_a_dispatch_do_not_change_a_bit(straight, tmp_path, steps_per_disp
     monkeypatch.setattr(train, "DISPATCH_SECONDS", 1e9)  # never cut a dispatch short
     loop = run(tiny(steps_per_dispatch=steps_per_dispatch), tmp_path)
     assert sha256(loop.state) == straight[0]
-    assert loop.progress.best == straight[1].best
+    assert loop.history.best == straight[1].best
     assert timeless(tmp_path) == straight[2]
 
 
@@ -104,7 +104,7 @@ def test_a_run_stopped_by_a_signal_resumes_to_the_same_bits(straight, tmp_path, 
     assert at <= caught.value.step <= at + 1  # one dispatch may be in flight
     loop = run(tiny(steps_per_dispatch=1), tmp_path)
     assert sha256(loop.state) == straight[0]
-    assert loop.progress.last == straight[1].last
+    assert loop.history.last == straight[1].last
     assert timeless(tmp_path) == straight[2]
 
 
@@ -125,7 +125,7 @@ def test_a_killed_run_resumes_to_the_same_bits(straight, tmp_path):
     assert ended.returncode == -9, ended.stderr
     loop = run(tiny(), tmp_path)
     assert sha256(loop.state) == straight[0]
-    assert loop.progress.best == straight[1].best
+    assert loop.history.best == straight[1].best
     assert timeless(tmp_path) == straight[2]
 
 
@@ -146,8 +146,9 @@ def test_seeds_give_different_runs(straight, tmp_path):
 def test_a_loss_that_is_not_finite_names_its_step_and_keeps_the_checkpoint(tmp_path):
     built = tiny(num_steps=20, save_every=1)
     rate = dataclasses.replace(built.optimizer, learning_rate=1e30, clip_norm=None, warmup=9)
+    built = dataclasses.replace(built, optimizer=rate)
     with jax.debug_nans(False), pytest.raises(RunFailed, match=r"loss .*not finite") as caught:
-        run(dataclasses.replace(built, optimizer=rate), tmp_path)
+        run(built, tmp_path)
     assert caught.value.state == "diverged"
     assert str(caught.value).startswith(f"step {caught.value.step}: ")
     checkpoints = Checkpoints(tmp_path)
@@ -171,8 +172,8 @@ def test_training_learns_four_rows_by_heart(tmp_path):
     loop = train.Loop(built, four, four, tmp_path, 0)
     loop()
     loop.close()
-    assert loop.progress.last["correct"] == 4
-    assert loop.progress.last["loss"] / 4 < 0.05
+    assert loop.history.last["correct"] == 4
+    assert loop.history.last["loss"] / 4 < 0.05
 
 
 def test_one_step_is_one_optax_update_of_the_mean_loss():
@@ -261,7 +262,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_old_checkpoint(tmp_path, monkeyp
 
 def test_a_long_run_on_cpu_is_announced_with_its_hours(monkeypatch):
     told = []
-    monkeypatch.setattr(logs, "say", told.append)
+    monkeypatch.setattr(progress, "say", told.append)
     train.warn_if_slow(tiny(), rows(30), 12)
     assert not told
     monkeypatch.setattr(train, "SLOW_SECONDS", 0.0)
@@ -276,3 +277,21 @@ def test_tensorboard_files_hold_the_curve(tmp_path):
     first = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])
     assert {"loss", "accuracy", "learning_rate", "grad_norm", "steps_per_second"} <= first.keys()
     assert {"tokens_per_second", "device_bytes", "save_blocked_seconds"} <= first.keys()
+
+
+def test_a_newest_save_is_skipped_while_one_is_in_flight_and_a_best_one_never(
+    tmp_path, monkeypatch
+):
+    checkpoints = Checkpoints(tmp_path)
+    state = {"w": jnp.arange(3.0)}
+    busy = checkpoints._managers["last"]
+    monkeypatch.setattr(busy, "is_saving_in_progress", lambda: True)
+    assert not checkpoints.save("last", 1, state, {})
+    assert checkpoints.save("best", 1, state, {"a": 1})
+    assert checkpoints.save("last", 2, state, {"a": 2}, wait=True)  # the end of a run, a signal
+    checkpoints.wait()
+    assert (checkpoints.step("last"), checkpoints.step("best")) == (2, 1)
+    assert checkpoints.meta("last") == {"a": 2}
+    assert checkpoints.blocked_seconds > 0
+    np.testing.assert_array_equal(checkpoints.restore("best", state)["w"], [0.0, 1.0, 2.0])
+    checkpoints.close()

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lra_fnet.errors import UserError
-from lra_fnet.tasks.progress import Progress
+from lra_fnet.progress import Bar, say
 
 if TYPE_CHECKING:
     from lra_fnet.tasks.task import Task
@@ -89,7 +89,7 @@ def _features(num_inputs: int) -> list[str]:
 
 
 def write(
-    folder: Path, task: "Task", splits: Mapping[str, Iterable[Row]], progress: Progress
+    folder: Path, task: "Task", splits: Mapping[str, Iterable[Row]], progress: Bar
 ) -> dict[str, dict[str, Any]]:
     """Writes all splits to `folder`, which appears only when everything is written.
 
@@ -296,7 +296,7 @@ def lock(folder: Path):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            Progress.say(f"waiting for another process that prepares {folder}")
+            say(f"waiting for another process that prepares {folder}")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

@@ -28,8 +28,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from lra_fnet.errors import UserError
+from lra_fnet.progress import Bar
 from lra_fnet.tasks import records
-from lra_fnet.tasks.progress import Progress
 
 SPLITS = records.SPLITS  # "train", "validation", "test": the order in which rows are made
 REGISTRY: dict[str, type["Task"]] = {}  # every task whose module has been imported, by name
@@ -225,7 +225,7 @@ class Task(abc.ABC):
         record = records.read_fingerprint(prepared.folder)
         assert record is not None
         title = f"verifying {self.name}/{self.config}"
-        with Progress(title, sum(prepared.rows.values())) as progress:
+        with Bar(title, sum(prepared.rows.values())) as progress:
             for split, rows in prepared.rows.items():
                 tally = records.Tally(self.num_classes)
                 for texts, label in records.read(prepared.folder, split, self.num_inputs, rows):
@@ -248,7 +248,7 @@ class Task(abc.ABC):
             if leftover.exists():
                 shutil.rmtree(leftover)
         title = f"preparing {self.name}/{self.config}"
-        with Progress(title, raw.total) as progress:
+        with Bar(title, raw.total) as progress:
             splits = records.write(folder, self, raw.splits, progress)
         record = {
             "schema": 1,

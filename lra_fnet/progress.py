@@ -1,0 +1,94 @@
+"""How far something is: a bar on a terminal, elsewhere a plain line now and then."""
+
+import sys
+import time
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+console = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def say(text: str) -> None:
+    """One line to the person who waits, on standard error."""
+    console.print(text, markup=False)
+
+
+def duration(seconds: float) -> str:
+    """A time for people: "45 s", "3 min 10 s", "5.2 h", "3.1 days"."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+    if seconds < 48 * 3600:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86400:.1f} days"
+
+
+class Bar:
+    """A context manager around a long pass; call `update`, or `step` once a unit."""
+
+    seconds_a_line = 10.0  # without a terminal
+
+    def __init__(self, title: str, total: int | None, done: int = 0, unit: str = "rows"):
+        self._title, self._total, self._unit = title, total, unit
+        self._done = self._from = done
+        self._note = ""
+        self._begun = self._told = time.monotonic()
+        self._bar: Progress | None = None
+
+    def __enter__(self):
+        if sys.stderr.isatty():
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=None),
+                TextColumn("{task.completed:,} of {task.total:,}" if self._total else ""),
+                TextColumn("{task.fields[note]}"),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+                console=console,
+                refresh_per_second=4,
+                expand=True,
+            )
+            self._row = self._bar.add_task(
+                self._title, total=self._total, completed=self._done, note=""
+            )
+            self._bar.start()
+        return self
+
+    def __exit__(self, error, *_):
+        if self._bar is not None:
+            self._bar.update(self._row, completed=self._done)
+            self._bar.stop()
+        elif error is None:
+            took = duration(time.monotonic() - self._begun)
+            note = f" ({self._note})" if self._note else ""
+            say(f"{self._title}: {self._done:,} {self._unit} in {took}{note}")
+
+    def step(self) -> None:
+        """One unit more."""
+        if (self._done + 1) % 256:  # looking at the clock costs more than the rest
+            self._done += 1
+        else:
+            self.update(self._done + 1)
+
+    def update(self, done: int, note: str = "") -> None:
+        """`done` of the total; `note` stands beside it."""
+        self._done, self._note = done, note
+        if self._bar is not None:
+            self._bar.update(self._row, completed=done, note=note)
+            return
+        now = time.monotonic()
+        if now - self._told >= self.seconds_a_line:
+            self._told = now
+            say(f"{self._title}: {', '.join(filter(None, (self._count(), note, self._left(now))))}")
+
+    def _count(self) -> str:
+        of = f" of {self._total:,}" if self._total else ""
+        return f"{self._done:,}{of} {self._unit}"
+
+    def _left(self, now: float) -> str:
+        if not self._total or self._done <= self._from:
+            return ""
+        a_unit = (now - self._begun) / (self._done - self._from)
+        return f"{duration(max(0.0, a_unit * (self._total - self._done)))} left"
