@@ -1,7 +1,8 @@
 """Orbax checkpoints of a run: the newest state and the best on validation, async and atomic.
 
 A half-written checkpoint is ignored at restore and cleared at the next start. A due save of the
-newest state is skipped, not waited for, while one is in flight; a best one is never dropped.
+newest state is skipped, not waited for, while one is in flight or soon after the one before; a best
+one is never dropped.
 """
 
 import hashlib
@@ -25,8 +26,10 @@ logging.getLogger("absl").setLevel(logging.ERROR)  # orbax tells every save in s
 class Checkpoints:
     """`last` and `best` below a run folder."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, seconds_between: float = 0.0):
         self.folder = folder
+        self._seconds_between = seconds_between  # of saves of the newest state
+        self._saved = -float("inf")
         self.blocked_seconds = 0.0  # time that saves kept the loop waiting
         with writable(folder):
             self._managers = {
@@ -40,7 +43,7 @@ class Checkpoints:
             }
 
     def save(self, kind: str, step: int, state, meta: dict, *, wait: bool = False) -> bool:
-        """Starts a save; False if it was skipped because one of the newest state is in flight.
+        """Starts a save; False if it was skipped: one of the newest state is in flight or recent.
 
         Args:
           kind: "last" or "best".
@@ -54,8 +57,10 @@ class Checkpoints:
         """
         begun = time.perf_counter()
         manager = self._managers[kind]
-        if kind == "last" and not wait and manager.is_saving_in_progress():
-            return False
+        if kind == "last" and not wait:
+            if manager.is_saving_in_progress() or begun - self._saved < self._seconds_between:
+                return False
+            self._saved = begun
         if step == manager.latest_step():  # after a resume: the same state, bit for bit
             if wait:
                 self.wait()

@@ -37,6 +37,7 @@ class Run:
     save_every: int  # steps between checkpoints of the newest state
     log_every: int  # steps that one line of metrics.jsonl sums over
     eval_batch_size: int
+    save_seconds: float = 10.0  # least time between two of them; the last step is always saved
     steps_per_dispatch: int = 32  # most steps in one dispatch; the result does not depend on it
     microbatch: int = 0  # examples whose gradient is held at a time; 0 takes the batch at once
 
@@ -44,14 +45,19 @@ class Run:
         """Checks the numbers.
 
         Raises:
-          UserError: a setting that is no whole number of at least 1, or a microbatch that does not
+          UserError: a setting that is no number or too small, or a microbatch that does not
             divide the batch.
         """
         for field in dataclasses.fields(self):
-            value, least = getattr(self, field.name), 0 if field.name == "microbatch" else 1
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            value, least = (
+                getattr(self, field.name),
+                int(field.name not in ("microbatch", "save_seconds")),
+            )
+            kind = int | float if field.type is float else int
+            if isinstance(value, bool) or not isinstance(value, kind) or value < least:
+                what = "number" if field.type is float else "whole number"
                 raise UserError(
-                    f"Run.{field.name} expects a whole number of at least {least}, got {value!r}"
+                    f"Run.{field.name} expects a {what} of at least {least}, got {value!r}"
                 )
         if self.microbatch and self.batch_size % self.microbatch:
             raise UserError(

@@ -86,7 +86,7 @@ class Loop:
         self.sharding = batch_sharding(mesh)
         self.update = make_update(experiment, mesh)
         self.score = make_scorer(experiment.model, self.run.eval_batch_size)
-        self.checkpoints = Checkpoints(folder)
+        self.checkpoints = Checkpoints(folder, self.run.save_seconds)
         self.state = jax.device_put(
             initial_state(experiment, seed), NamedSharding(mesh, PartitionSpec())
         )

@@ -167,7 +167,13 @@ def test_five_kills_at_random_moments_change_no_number(tmp_path):
     """The command itself, killed without warning wherever it is, and started again."""
     command = [sys.executable, "-m", "lra_fnet.cli", "train", "--task", "parity", "--model", "fnet"]
     command += ["--preset", "cpu", "--gin-dir", str(OUTSIDE), "--name", "long"]
-    for setting in ("num_steps=3000", "steps_per_dispatch=4", "eval_every=50", "save_every=20"):
+    for setting in (
+        "num_steps=3000",
+        "steps_per_dispatch=4",
+        "eval_every=50",
+        "save_every=20",
+        "save_seconds=0",
+    ):
         command += ["--set", f"Run.{setting}"]
     environment = os.environ | {"PYTHONPATH": f"{OUTSIDE.parent.parent}{os.pathsep}{OUTSIDE}"}
 

@@ -30,6 +30,7 @@ TINY = (
     "Run.num_steps=12",
     "Run.eval_every=5",
     "Run.save_every=4",
+    "Run.save_seconds=0",
     "Run.log_every=3",
     "Run.eval_batch_size=4",
     "Optimizer.warmup=2",
@@ -295,3 +296,7 @@ def test_a_newest_save_is_skipped_while_one_is_in_flight_and_a_best_one_never(
     assert checkpoints.blocked_seconds > 0
     np.testing.assert_array_equal(checkpoints.restore("best", state)["w"], [0.0, 1.0, 2.0])
     checkpoints.close()
+    often = Checkpoints(tmp_path / "often", seconds_between=1e9)
+    assert [often.save("last", step, state, {}) for step in (1, 2)] == [True, False]
+    assert often.save("last", 3, state, {}, wait=True)
+    often.close()
