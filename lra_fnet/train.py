@@ -102,6 +102,7 @@ class Loop:
         self._tick: float | None = None  # when the newest dispatch was known to be done
         self._seconds_a_step: float | None = None
         self._told_blocked = 0.0
+        self._newest: dict = {}  # line of metrics.jsonl
 
     def __call__(self) -> None:
         """Runs to Run.num_steps.
@@ -213,7 +214,7 @@ class Loop:
 
     def _note(self) -> str:
         words = []
-        if newest := getattr(self, "_newest", None):
+        if newest := self._newest:
             words.append(f"loss {newest['loss']:.3f} accuracy {newest['accuracy']:.3f}")
         if last := self.history.last:
             words.append(f"validation {last['correct'] / last['count']:.3f}")
