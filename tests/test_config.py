@@ -39,6 +39,15 @@ def test_the_presets_agree_with_each_other_on_what_a_model_is_given():
     assert not differing
 
 
+def test_a_list_or_tuple_of_mixers_gives_each_layer_its_own():
+    more = ["Attention.implementation=naive", "Attention.block_size=64"]
+    for text in ("MIXERS=(@Fourier, @Attention)", "MIXERS=[@Fourier, @Attention]"):
+        encoder = load(text, *more).model.encoder
+        assert [encoder.mixer_class(layer).__name__ for layer in (0, 1)] == ["Fourier", "Attention"]
+    with pytest.raises(UserError, match="lists 2 mixers for 3 layers"):
+        load("MIXERS=(@Fourier, @Attention)", "Encoder.num_layers=3", *more)
+
+
 def load(*overrides):
     return experiment.load("listops", "fnet", "cpu", overrides)
 

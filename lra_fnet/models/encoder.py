@@ -159,7 +159,7 @@ class Encoder(nn.Module):
 
     vocab_size: int  # from the task, padding included
     max_len: int  # tokens; from the task, CLS not counted
-    mixers: Any  # a mixer class for every layer, or a function (layer, num_layers) -> mixer class
+    mixers: Any  # a mixer class, one for each layer, or a function (layer, num_layers) -> class
     dim: int
     num_heads: int
     qkv_dim: int
@@ -222,7 +222,14 @@ class Encoder(nn.Module):
 
     def _mixer(self, layer) -> Callable[..., Mixer]:
         mixer: Any = self.mixers
-        if callable(mixer) and not isinstance(mixer, type | functools.partial):
+        if isinstance(mixer, tuple | list):
+            if len(mixer) != self.num_layers:
+                raise UserError(
+                    f"Encoder.mixers lists {len(mixer)} mixers for {self.num_layers} layers: "
+                    "list one for each, or bind MIXERS to one for all"
+                )
+            mixer = mixer[layer]
+        elif callable(mixer) and not isinstance(mixer, type | functools.partial):
             mixer = mixer(layer, self.num_layers)
         found = _class_of(mixer)
         if not (
