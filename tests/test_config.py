@@ -82,6 +82,13 @@ def test_a_mistaken_override_is_one_line_that_says_what(override, words):
     assert all(word in text for word in words), text
 
 
+def test_a_file_may_not_add_a_macro(tmp_path):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "odd.gin").write_text("MIXERS = @Fourier\nWIDTH = 3\n")
+    with pytest.raises(UserError, match=r"odd.gin: no macro WIDTH; base.gin declares"):
+        experiment.load("listops", "odd", "cpu", (), (), [tmp_path])
+
+
 @pytest.mark.parametrize(
     ("names", "words"),
     [

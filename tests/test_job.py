@@ -1,6 +1,5 @@
 """The command: one run from names to result.json, and what every mistake gets."""
 
-import fcntl
 import json
 import os
 import random
@@ -109,15 +108,10 @@ def test_a_trial_leaves_the_test_split_closed_and_evaluate_opens_it_once(go, tmp
 
 
 def test_a_folder_in_use_by_another_process_is_refused(go, tmp_path):
-    folder = tmp_path / "runs/cpu/parity/fnet/seed0"
-    folder.mkdir(parents=True)
-    with open(folder / ".lock", "w") as held:
-        held.write("4321\n")
-        held.flush()
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with run_folder.lock(tmp_path / "runs/cpu/parity/fnet/seed0"):
         code, err, _ = go()
     assert code == 2
-    assert "is in use by process 4321" in err
+    assert f"is in use by process {os.getpid()}: wait" in err
 
 
 @pytest.mark.parametrize(

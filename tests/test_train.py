@@ -145,12 +145,13 @@ def test_seeds_give_different_runs(straight, tmp_path):
 
 
 def test_a_loss_that_is_not_finite_names_its_step_and_keeps_the_checkpoint(tmp_path):
-    built = tiny(num_steps=20, save_every=1)
+    built = tiny(num_steps=20, save_every=1, eval_every=20)
     rate = dataclasses.replace(built.optimizer, learning_rate=1e30, clip_norm=None, warmup=9)
     built = dataclasses.replace(built, optimizer=rate)
     with jax.debug_nans(False), pytest.raises(RunFailed, match=r"loss .*not finite") as caught:
         run(built, tmp_path)
     assert caught.value.state == "diverged"
+    assert 1 <= caught.value.step <= 3  # found by its own numbers, long before an evaluation
     assert str(caught.value).startswith(f"step {caught.value.step}: ")
     checkpoints = Checkpoints(tmp_path)
     kept = checkpoints.step("last")
