@@ -58,7 +58,7 @@ class Checkpoints:
         begun = time.perf_counter()
         manager = self._managers[kind]
         if kind == "last" and not wait:
-            if manager.is_saving_in_progress() or begun - self._saved < self._seconds_between:
+            if not self.would_save():
                 return False
             self._saved = begun
         if step == manager.latest_step():  # after a resume: the same state, bit for bit
@@ -85,6 +85,11 @@ class Checkpoints:
                 self.wait()
         self.blocked_seconds += time.perf_counter() - begun
         return True
+
+    def would_save(self) -> bool:
+        """Whether a due save of the newest state would start now: none in flight or recent."""
+        recent = time.perf_counter() - self._saved < self._seconds_between
+        return not recent and not self._managers["last"].is_saving_in_progress()
 
     def wait(self) -> None:
         """Returns when no save is in flight."""

@@ -34,10 +34,10 @@ class Run:
     num_steps: int
     batch_size: int
     eval_every: int  # steps between evaluations on validation; the last step is always evaluated
-    save_every: int  # steps between checkpoints of the newest state
+    save_every: int  # least steps between checkpoints of the newest state
     log_every: int  # steps that one line of metrics.jsonl sums over
     eval_batch_size: int
-    save_seconds: float = 10.0  # least time between two of them; the last step is always saved
+    save_seconds: float = 10.0  # least time between two of them; the last one is always saved
     steps_per_dispatch: int = 32  # most steps in one dispatch; the result does not depend on it
     microbatch: int = 0  # examples whose gradient is held at a time; 0 takes the batch at once
 

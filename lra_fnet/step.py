@@ -190,4 +190,4 @@ def wait_for(tree) -> None:
     """Blocks until computed, in slices short enough for Python to notice a signal."""
     for leaf in jax.tree.leaves(tree):
         while not leaf.is_ready():
-            time.sleep(0.005)
+            time.sleep(0.001)

@@ -97,6 +97,7 @@ class Loop:
             self.state = self.checkpoints.restore("last", self.state)
             self.history = History(**self.checkpoints.meta("last"))
             self.step = int(self.state.step)
+        self._saved_at = self.step
         self.key = keys(seed)[1]
         self._begun = time.monotonic() - self.history.wall_seconds
         self._tick: float | None = None  # when the newest dispatch was known to be done
@@ -131,9 +132,12 @@ class Loop:
         queued = self.step  # steps dispatched so far; at most one dispatch ahead of self.step
         flying: list[tuple[int, StepLogs]] = []
         ahead = feeder.submit(self._batches, queued) if queued < end else None
+        save_due = False
         while self.step < end:
             boundary = self._boundary(self.step)
             while queued < boundary and len(flying) < 2 and not stop.signal:
+                if save_due := self._save_due(queued):
+                    break
                 assert ahead is not None
                 count, batches = ahead.result()
                 self.state, table = self.update(self.state, batches, np.int32(count), self.key)
@@ -143,17 +147,25 @@ class Loop:
             if flying:
                 self._finish(*flying.pop(0))
             if self.step == boundary and not flying:
-                self._at_boundary()
+                self._evaluate()  # before a save, so that a run that resumes here has it behind it
+            if save_due and not flying:
+                self._save("last")
+                self._saved_at = self.step
+                save_due = False
             if stop.signal and not flying:
                 self._save("last", wait=True)
                 raise Interrupted(stop.signal, self.step)
+        self._save("last", wait=True)
 
     def _boundary(self, step: int) -> int:
-        """The next step after which the loop evaluates or saves."""
-        nexts = (
-            every * (step // every + 1) for every in (self.run.eval_every, self.run.save_every)
-        )
-        return min(self.run.num_steps, *nexts)
+        """The next step after which the loop evaluates."""
+        every = self.run.eval_every
+        return min(self.run.num_steps, every * (step // every + 1))
+
+    def _save_due(self, queued: int) -> bool:
+        """Whether to let what flies land, and save; every step is as good, all resume exactly."""
+        enough = queued - self._saved_at >= self.run.save_every
+        return enough and self.checkpoints.would_save()
 
     def _batches(self, step: int):
         """In the feeder's thread: the batches of the next dispatch, on the devices."""
@@ -223,16 +235,12 @@ class Loop:
             words.append(f"{rate:.3g} steps/s")
         return ", ".join(words)
 
-    def _at_boundary(self) -> None:
-        final = self.step == self.run.num_steps
-        if self.step % self.run.eval_every == 0 or final:
-            before = time.monotonic()
-            sums = self.score(self.variables(), self.validation)
-            if self._tick is not None:
-                self._tick += time.monotonic() - before  # steps/s leaves evaluations out
-            self._judge({"step": self.step, **sums})
-        if self.step % self.run.save_every == 0 or final:
-            self._save("last", wait=final)
+    def _evaluate(self) -> None:
+        before = time.monotonic()
+        sums = self.score(self.variables(), self.validation)
+        if self._tick is not None:
+            self._tick += time.monotonic() - before  # steps/s leaves evaluations out
+        self._judge({"step": self.step, **sums})
 
     def _judge(self, sums: dict) -> None:
         """Logs an evaluation; saves the state if it is the best: accuracy, then loss."""

@@ -109,7 +109,8 @@ def test_a_run_stopped_by_a_signal_resumes_to_the_same_bits(straight, tmp_path, 
     assert timeless(tmp_path) == straight[2]
 
 
-def test_a_killed_run_resumes_to_the_same_bits(straight, tmp_path):
+@pytest.mark.parametrize("save_every", [4, 5])  # evaluations are at 5, 10 and the end
+def test_a_killed_run_resumes_to_the_same_bits(straight, tmp_path, save_every):
     """Killed without warning after step 9: what was logged after the checkpoint is redone."""
     code = (
         "import os, sys; sys.path.insert(0, 'tests')\n"
@@ -118,12 +119,17 @@ def test_a_killed_run_resumes_to_the_same_bits(straight, tmp_path):
         "finish = t.train.Loop._finish\n"
         "def kill(self, count, table):\n"
         "    finish(self, count, table)\n"
-        "    if self.step >= 9: os.kill(os.getpid(), 9)\n"
+        "    if self.step >= 9: self.checkpoints.wait(); os.kill(os.getpid(), 9)\n"
         "t.train.Loop._finish = kill\n"
-        f"t.run(t.tiny(steps_per_dispatch=1), Path({str(tmp_path)!r}))\n"
+        f"built = t.tiny(steps_per_dispatch=1, save_every={save_every})\n"
+        f"t.run(built, Path({str(tmp_path)!r}))\n"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert ended.returncode == -9, ended.stderr
+    checkpoints = Checkpoints(tmp_path)
+    evaluated = 5 * (checkpoints.step("last") // 5)
+    assert (checkpoints.meta("last")["last"] or {"step": 0})["step"] == evaluated
+    checkpoints.close()
     loop = run(tiny(), tmp_path)
     assert sha256(loop.state) == straight[0]
     assert loop.history.best == straight[1].best
