@@ -126,7 +126,7 @@ UNSPECIFIED = {
     "pathx": "dim num_heads num_layers qkv_dim mlp_dim pooling batch_size num_steps learning_rate "
     "weight_decay steps_per_cycle",
 }
-NOWHERE = "positions norm_epsilon dropout attention_dropout dtype factors warmup clip_norm"
+NOWHERE = "positions dropout attention_dropout dtype factors warmup clip_norm"
 RSQRT = "constant * linear_warmup * rsqrt_decay"
 COSINE = "constant * linear_warmup * cosine_decay"
 

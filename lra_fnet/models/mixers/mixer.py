@@ -29,24 +29,28 @@ class Mixer(nn.Module):
 class HeadMixer(Mixer):
     """Projects to heads, lets `attend` mix them, and projects back.
 
-    LRA's projections: four matrices without bias, xavier_uniform.
+    LRA's projections: four matrices without bias, xavier_uniform. A subclass defines `attend`, or
+    a compact `__call__` of its own with `heads` and `merge`.
     """
 
     @nn.compact
     def __call__(self, x, mask, *, train):
         """Mixes x [B, L, D] under mask bool [B, L] -> [B, L, D]."""
+        query, key, value = (self.heads(x, name) for name in ("query", "key", "value"))
+        return self.merge(self.attend(query, key, value, mask, train=train))
 
-        def project(name, inputs, features):
-            init = nn.initializers.xavier_uniform()
-            dense = nn.Dense(features, False, x.dtype, kernel_init=init, name=name)
-            return dense(inputs)
+    def heads(self, x, name) -> jax.Array:
+        """Projects x [B, L, D] by the matrix of this name -> [B, L, H, K]."""
+        y = self._project(x, self.qkv_dim, name)
+        return y.reshape(*x.shape[:2], self.num_heads, self.qkv_dim // self.num_heads)
 
-        def heads(name):
-            y = project(name, x, self.qkv_dim)
-            return y.reshape(*x.shape[:2], self.num_heads, self.qkv_dim // self.num_heads)
+    def merge(self, y) -> jax.Array:
+        """Joins the heads and projects back, [B, L, H, K] -> [B, L, D]."""
+        return self._project(y.reshape(*y.shape[:2], self.qkv_dim), self.dim, "out")
 
-        y = self.attend(heads("query"), heads("key"), heads("value"), mask, train=train)
-        return project("out", y.reshape(*x.shape[:2], self.qkv_dim), self.dim)
+    def _project(self, x, features, name):
+        init = nn.initializers.xavier_uniform()
+        return nn.Dense(features, False, x.dtype, kernel_init=init, name=name)(x)
 
     def attend(self, query, key, value, mask, *, train) -> jax.Array:
         """Mixes values over positions: three [B, L, H, K] and bool [B, L] -> [B, L, H, K]."""
