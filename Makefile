@@ -14,6 +14,7 @@ RUNS ?= runs
 DATA ?= data
 SOURCE ?=
 DATASET ?=
+LENGTHS ?=
 FORCE ?=
 ACCELERATOR ?=
 comma := ,
@@ -36,6 +37,7 @@ help:
 	@echo 'make sweep TASK=listops MODELS=fnet,linear SEEDS=3 [GRID="Run.batch_size=[16,32]"]'
 	@echo 'make report                        the accuracy table of runs/ and results/; the README has that of results/'
 	@echo 'make benchmark TASK= MODEL=        the training loop against its bare program'
+	@echo '         [LENGTHS=1024,2048]         steps/s and peak memory at these lengths (MODELS=all)'
 	@echo 'make clean                         removes caches and the environment; runs and data stay'
 
 lra:
@@ -63,8 +65,8 @@ report:
 
 benchmark:
 	$(call install,$(ACCELERATOR))
-	@$(FNET) benchmark --task '$(TASK)' --model '$(MODEL)' --preset '$(PRESET)' --gin "$$GIN" \
-		--data '$(DATA)' $(source)
+	@$(FNET) benchmark --task '$(TASK)' --models '$(or $(MODEL),$(MODELS))' --preset '$(PRESET)' \
+		--gin "$$GIN" --data '$(DATA)' $(source) $(if $(LENGTHS),--lengths '$(LENGTHS)')
 
 check test:
 	$(call install,tf$(comma)dev)

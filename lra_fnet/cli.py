@@ -81,10 +81,18 @@ def _parser() -> argparse.ArgumentParser:
     sweep.add_argument("--dry-run", action="store_true", help="print the commands")
     sweep.set_defaults(call=_sweep)
 
-    benchmark = commands.add_parser("benchmark", help="the training loop against its bare program")
-    _which(benchmark)
-    benchmark.add_argument("--rounds", type=int, default=5)
-    benchmark.add_argument("--seconds", type=float, default=30.0, help="of each side of a round")
+    benchmark = commands.add_parser(
+        "benchmark",
+        help="with --lengths: steps/s and peak memory against length; without: the training loop "
+        "against its bare program",
+    )
+    _which(benchmark, many=True)
+    benchmark.add_argument("--lengths", help="tokens, joined with commas: 1024,2048")
+    benchmark.add_argument("--out", type=Path, default=Path("reports"), help="with --lengths")
+    benchmark.add_argument("--rounds", type=int, default=5, help="without --lengths")
+    benchmark.add_argument(
+        "--seconds", type=float, help="of each side of a round; 30, with --lengths 2"
+    )
     benchmark.set_defaults(call=_benchmark)
 
     report = commands.add_parser("report", help="the accuracy table of all results")
@@ -99,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
 def _which(parser, many: bool = False) -> None:
     parser.add_argument("--task", required=True)
     if many:
-        parser.add_argument("--models", required=True, help="names joined with commas")
+        parser.add_argument("--models", required=True, help="names joined with commas, or all")
     else:
         parser.add_argument("--model", required=True)
     parser.add_argument("--preset", default="paper")
@@ -182,15 +190,45 @@ def _evaluate(args) -> None:
 def _sweep(args) -> int:
     from lra_fnet import sweep
 
-    models = [name for name in args.models.split(",") if name]
     axes = args.grid + config.split_bindings(args.grids)
-    return sweep.run(list(_jobs(args, models)), args.seeds, axes, dry_run=args.dry_run)
+    return sweep.run(list(_jobs(args, _models(args))), args.seeds, axes, dry_run=args.dry_run)
+
+
+def _models(args) -> list[str]:
+    if args.models == "all":
+        return config.known("models", args.gin_dir)
+    return [name for name in args.models.split(",") if name]
 
 
 def _benchmark(args) -> None:
-    from lra_fnet import benchmark
+    if not args.lengths:
+        from lra_fnet import benchmark
 
-    benchmark.loop_overhead(next(_jobs(args, [args.model])), args.rounds, args.seconds)
+        for job in _jobs(args, _models(args)):
+            benchmark.loop_overhead(job, args.rounds, args.seconds or 30.0)
+        return
+    from lra_fnet import growth
+
+    lengths = [int(n) for n in args.lengths.split(",") if n.isdecimal() and int(n)]
+    if len(lengths) != len(args.lengths.split(",")):
+        raise UserError(f"--lengths expects whole numbers like 1024,2048, got {args.lengths!r}")
+    cells = [
+        growth.Cell(
+            args.task,
+            job.model,
+            args.preset,
+            length,
+            job.overrides,
+            job.imports,
+            tuple(map(str, job.gin_dirs)),
+            args.seconds or 2.0,
+        )
+        for job in _jobs(args, _models(args))
+        for length in lengths
+    ]
+    for cell in cells:
+        config.files(cell.task, cell.model, cell.preset, args.gin_dir)  # unknown names, told now
+    print(growth.table(growth.run(cells, args.out)), end="")
 
 
 def _report(args) -> None:
