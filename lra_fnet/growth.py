@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-import os
 import re
 import statistics
 import subprocess
@@ -13,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lra_fnet import disk, progress
-from lra_fnet.errors import UserError
+from lra_fnet.errors import RunFailed, UserError
 
 ROUNDS = 3  # timings of each cell; the table shows their median
 
@@ -104,25 +103,18 @@ def measure(cell: Cell) -> dict:
     )
     mesh = step.make_mesh(built.run.batch_size)
     key = step.keys(0)[1]
-    abstract = jax.eval_shape(lambda: step.initial_state(built, 0))
     try:
-        update = step.make_update(built, mesh).lower(abstract, batches, np.int32(1), key).compile()
-        plan = update.memory_analysis()
-        planned = (
-            plan.argument_size_in_bytes
-            + plan.output_size_in_bytes
-            - plan.alias_size_in_bytes
-            + plan.temp_size_in_bytes
-        )
-        if jax.default_backend() == "cpu" and planned > _available():
-            return {**facts, "state": "OOM", "planned_bytes": planned}
+        update = step.compile_update(built, mesh, batches)
         before = _forget_peak()
-        state = step.initial_state(built, 0)
-        batches = jax.device_put(batches)
+        whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+        state = jax.device_put(step.initial_state(built, 0), whole)
+        batches = jax.device_put(batches, step.batch_sharding(mesh))
         state, _ = jax.block_until_ready(update(state, batches, np.int32(2), key))
         peak = _peak() - before
         allocator.keep_freed_memory()  # as a run does; not earlier, since it hides what is needed
         rates = _rates(update, state, batches, key, cell.seconds)
+    except RunFailed:
+        return {**facts, "state": "OOM"}
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
@@ -135,7 +127,7 @@ def measure(cell: Cell) -> dict:
         "state": "ok",
         "steps_per_second": rates,
         "peak_bytes": peak,
-        "planned_bytes": planned,
+        "planned_bytes": step.planned_bytes(update),
     }
 
 
@@ -175,12 +167,6 @@ def _forget_peak() -> int:
     except OSError:
         return _peak()  # then only what lies above the peak so far is seen
     return _status("VmRSS")
-
-
-def _available() -> int:
-    """Bytes that this machine can still give."""
-    found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
-    return int(found[1]) * 1024 if found else os.sysconf("SC_PHYS_PAGES") * 4096
 
 
 def exponent(lengths: Sequence[float], values: Sequence[float]) -> float | None:

@@ -7,14 +7,16 @@ from typing import NamedTuple
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lra_fnet import metrics, pipeline
-from lra_fnet.errors import UserError
+from lra_fnet.errors import RunFailed, UserError
 from lra_fnet.experiment import Experiment
 from lra_fnet.models.heads import Classifier
 from lra_fnet.tasks import Arrays
+from lra_fnet.tasks.task import free_memory
 
 
 @flax.struct.dataclass
@@ -141,6 +143,43 @@ def make_update(experiment: Experiment, mesh: Mesh) -> Callable:
         in_shardings=(whole, split, whole, whole),
         out_shardings=(whole, whole),
     )
+
+
+def compile_update(experiment: Experiment, mesh: Mesh, batches) -> jax.stages.Compiled:
+    """The update compiled for these batches, before the state takes any memory.
+
+    Args:
+      experiment: what `make_update` takes.
+      mesh: the same.
+      batches: arrays or shapes, [capacity, B, ...].
+
+    Raises:
+      RunFailed: on a CPU, when a step needs more memory than is free. There the kernel would grant
+        it and then kill the process; an accelerator's allocator refuses by itself.
+    """
+    state = jax.eval_shape(lambda: initial_state(experiment, 0))
+    update = make_update(experiment, mesh)
+    compiled = update.lower(state, batches, np.int32(1), keys(0)[1]).compile()
+    needed, free = planned_bytes(compiled), free_memory()
+    if jax.default_backend() == "cpu" and needed > free:
+        raise RunFailed(
+            f"out of memory: a step needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free: set "
+            "Run.microbatch, Encoder.remat=True or a smaller model",
+            "OOM",
+        )
+    return compiled
+
+
+def planned_bytes(compiled: jax.stages.Compiled) -> int:
+    """Memory of a compiled program by XLA's own account: arguments, outputs, temporaries.
+
+    0 where the backend keeps none.
+    """
+    plan = compiled.memory_analysis()
+    if plan is None:
+        return 0
+    outputs = plan.output_size_in_bytes - plan.alias_size_in_bytes
+    return plan.argument_size_in_bytes + outputs + plan.temp_size_in_bytes
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:

@@ -21,12 +21,12 @@ from lra_fnet.models.encoder import parameter_count
 from lra_fnet.step import (
     StepLogs,
     batch_sharding,
+    compile_update,
     initial_state,
     keys,
     make_gradient,
     make_mesh,
     make_scorer,
-    make_update,
     wait_for,
 )
 from lra_fnet.tasks import Arrays
@@ -84,9 +84,10 @@ class Loop:
         self.folder, self.seed = folder, seed
         mesh = make_mesh(self.run.batch_size)
         self.sharding = batch_sharding(mesh)
-        self.update = make_update(experiment, mesh)
         self.score = make_scorer(experiment.model, self.run.eval_batch_size)
         self.checkpoints = Checkpoints(folder, self.run.save_seconds)
+        if (self.checkpoints.step("last") or 0) < self.run.num_steps:
+            self.update = compile_update(experiment, mesh, self._make_batches(0, 1))
         self.state = jax.device_put(
             initial_state(experiment, seed), NamedSharding(mesh, PartitionSpec())
         )
@@ -173,13 +174,15 @@ class Loop:
         if self._seconds_a_step:
             limit = max(1, int(DISPATCH_SECONDS / self._seconds_a_step))
         count = min(self.run.steps_per_dispatch, limit, self._boundary(step) - step)
+        return count, jax.device_put(self._make_batches(step, count), self.sharding)
+
+    def _make_batches(self, step: int, count: int) -> pipeline.Batch:
         # Room for two at least: XLA drops the indexing of a single batch and then fuses the step
         # in another way, which changes the last bits.
         capacity = max(2, self.run.steps_per_dispatch)
-        batches = pipeline.train_batches(
+        return pipeline.train_batches(
             self.arrays, self.seed, step, count, self.run.batch_size, capacity
         )
-        return count, jax.device_put(batches, self.sharding)
 
     def _finish(self, count: int, table: StepLogs) -> None:
         """Waits for a dispatch, checks its numbers and logs the windows that it completes."""

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from lra_fnet import cli, growth
+from lra_fnet import cli, growth, step
 
 
 def a_cell(model, length, seconds, megabytes, state="ok"):
@@ -57,7 +57,7 @@ def test_a_cell_is_measured_in_a_process_of_its_own(tmp_path, capfd):
 
 def test_what_does_not_fit_the_machine_is_oom(monkeypatch):
     cell = growth.Cell("text", "fnet", "cpu", 16, ("Encoder.num_layers=1", "Run.batch_size=2"))
-    monkeypatch.setattr(growth, "_available", lambda: 1000)
+    monkeypatch.setattr(step, "free_memory", lambda: 1000)
     found = growth.measure(dataclasses.replace(cell, seconds=0.01))
     assert found["state"] == "OOM"
     assert "steps_per_second" not in found

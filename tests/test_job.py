@@ -13,7 +13,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from lra_fnet import cli, config, run_folder, tasks
+from lra_fnet import cli, config, run_folder, step, tasks
 from lra_fnet.errors import UserError
 
 OUTSIDE = Path(__file__).parent / "outside"
@@ -58,6 +58,17 @@ def test_a_run_leaves_everything_in_its_folder(go, tmp_path):
     readings = (tmp_path / "runs/test_log.jsonl").read_text().splitlines()
     assert [json.loads(line)["kind"] for line in readings] == ["last", "best"]
     assert (folder / "config.gin").read_text() == result["config"]
+
+
+def test_a_step_that_the_memory_cannot_hold_is_a_state_not_a_crash(go, tmp_path, monkeypatch):
+    """Linear at Path-X, say: before the state is made, so the kernel kills nobody."""
+    monkeypatch.setattr(step, "free_memory", lambda: 10_000)
+    code, err, _ = go(model="linear")
+    assert code == 1
+    line = err.strip().splitlines()[-1]
+    assert line.startswith("lra-fnet: out of memory: a step needs 0.0 GB, 0.0 GB are free: set Run.")
+    result = json.loads((tmp_path / "runs/cpu/parity/linear/seed0/result.json").read_text())
+    assert (result["state"], result["test"]) == ("OOM", None)
 
 
 def test_a_complete_run_is_not_trained_again_unless_forced(go, tmp_path):
@@ -117,7 +128,7 @@ def test_a_folder_in_use_by_another_process_is_refused(go, tmp_path):
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--model", "fnett"], "unknown model 'fnett'; known models: fnet, linear"),
+        (["--model", "fnett"], "unknown model 'fnett'; known models: bigbird, "),
         (["--task", "parrity"], "unknown task 'parrity'"),
         (["--preset", "gpu"], "unknown preset 'gpu'"),
         (["--seed", "-1"], "SEED expects a whole number of at least 0, got -1"),
