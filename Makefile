@@ -24,7 +24,7 @@ FNET = $(VENV)/bin/lra-fnet
 install = @launch/install.sh '$(VENV)' '$(PYTHON)' '$(1)'
 source = $(if $(SOURCE),--source '$(SOURCE)')
 
-.PHONY: help lra data describe test check sweep report benchmark clean
+.PHONY: help lra data describe test check peers sweep report benchmark clean
 
 help:
 	@echo 'make lra TASK=listops MODEL=fnet   prepare, train, evaluate, print the table'
@@ -34,6 +34,7 @@ help:
 	@echo 'make describe                      what is prepared: rows, lengths, floors, sizes, licences'
 	@echo 'make test                          format, lint, types, tests'
 	@echo 'make check                         the same without the slow tests'
+	@echo 'make peers                         our encoders against PyTorch ones (installs PyTorch beside)'
 	@echo 'make sweep TASK=listops MODELS=fnet,linear SEEDS=3 [GRID="Run.batch_size=[16,32]"]'
 	@echo 'make report                        the accuracy table of runs/ and results/; the README has that of results/'
 	@echo 'make benchmark TASK= MODEL=        the training loop against its bare program'
@@ -75,6 +76,10 @@ check test:
 	@$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
 	@$(VENV)/bin/pytest -q -n 2 $(if $(filter check,$@),-m 'not slow')
 
+peers:
+	@launch/install.sh '$(VENV)-peers' '$(PYTHON)' dev,peers
+	@'$(VENV)-peers/bin/pytest' -q tests/peers
+
 clean:
-	rm -rf '$(VENV)' .pytest_cache .ruff_cache reports build dist *.egg-info
+	rm -rf '$(VENV)' '$(VENV)-peers' .pytest_cache .ruff_cache reports build dist *.egg-info
 	find lra_fnet tests examples -name __pycache__ -prune -exec rm -rf {} +
