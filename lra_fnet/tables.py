@@ -180,12 +180,12 @@ def published_cells(model: str, source: str, columns: Sequence[str] = ()) -> dic
 
 
 def _papers(model: str, name: str, columns: Sequence[str]) -> list[Row]:
-    """A model's rows in the papers' tables; n/a where a paper has no row of its own for it."""
-    absent = {column: Cell("n/a") for column in [*columns, *AVERAGES]}
+    """A model's rows in the papers' tables, of those that have one of their own for it."""
     rows = {source: published_cells(model, source, columns) for source in SOURCES}
     return [
-        Row(name, published()["accuracy"][source]["name"], cells or absent)
+        Row(name, published()["accuracy"][source]["name"], cells)
         for source, cells in rows.items()
+        if cells
     ]
 
 
