@@ -15,6 +15,8 @@ DATA ?= data
 SOURCE ?=
 DATASET ?=
 LENGTHS ?=
+IMPORT ?=
+GIN_DIR ?=
 FORCE ?=
 ACCELERATOR ?=
 comma := ,
@@ -23,6 +25,7 @@ export GIN GRID
 FNET = $(VENV)/bin/lra-fnet
 install = @launch/install.sh '$(VENV)' '$(PYTHON)' '$(1)'
 source = $(if $(SOURCE),--source '$(SOURCE)')
+outside = $(foreach module,$(IMPORT),--import '$(module)') $(foreach folder,$(GIN_DIR),--gin-dir '$(folder)')
 
 .PHONY: help lra data describe test check peers sweep report benchmark clean
 
@@ -30,6 +33,7 @@ help:
 	@echo 'make lra TASK=listops MODEL=fnet   prepare, train, evaluate, print the table'
 	@echo '         [PRESET=paper|lra-code|cpu] [SEED=0] [GIN="Run.num_steps=100 Encoder.num_layers=2"]'
 	@echo '         [NAME=] [RUNS=runs] [DATA=data] [SOURCE=folder|file|URL] [FORCE=1] [ACCELERATOR=cuda]'
+	@echo '         [IMPORT=examples/my_mixer.py GIN_DIR=examples/gin]  your own encoder or task'
 	@echo 'make data TASK=text|all            prepare and verify data [DATASET=] [DATA=data] [SOURCE=folder|file|URL]'
 	@echo 'make describe                      what is prepared: rows, lengths, floors, sizes, licences'
 	@echo 'make test                          format, lint, types, tests'
@@ -45,20 +49,20 @@ lra:
 	$(call install,$(ACCELERATOR))
 	@LRA_FNET_MAKE=1 $(FNET) train --task '$(TASK)' --model '$(MODEL)' --preset '$(PRESET)' \
 		--seed '$(SEED)' --gin "$$GIN" --name '$(NAME)' --runs '$(RUNS)' --data '$(DATA)' \
-		$(source) $(if $(FORCE),--force)
+		$(source) $(outside) $(if $(FORCE),--force)
 
 data:
 	$(call install,)
-	@$(FNET) data --task '$(TASK)' --dataset '$(DATASET)' --data '$(DATA)' $(source)
+	@$(FNET) data --task '$(TASK)' --dataset '$(DATASET)' --data '$(DATA)' $(source) $(outside)
 
 describe:
 	$(call install,)
-	@$(FNET) data --describe --task '$(or $(TASK),all)' --data '$(DATA)'
+	@$(FNET) data --describe --task '$(or $(TASK),all)' --data '$(DATA)' $(outside)
 
 sweep:
 	$(call install,$(ACCELERATOR))
 	@$(FNET) sweep --task '$(TASK)' --models '$(MODELS)' --preset '$(PRESET)' --seeds '$(SEEDS)' \
-		--gin "$$GIN" --grids "$$GRID" --runs '$(RUNS)' --data '$(DATA)' $(source)
+		--gin "$$GIN" --grids "$$GRID" --runs '$(RUNS)' --data '$(DATA)' $(source) $(outside)
 
 report:
 	$(call install,)
@@ -67,7 +71,7 @@ report:
 benchmark:
 	$(call install,$(ACCELERATOR))
 	@$(FNET) benchmark --task '$(TASK)' --models '$(or $(MODEL),$(MODELS))' --preset '$(PRESET)' \
-		--gin "$$GIN" --data '$(DATA)' $(source) $(if $(LENGTHS),--lengths '$(LENGTHS)')
+		--gin "$$GIN" --data '$(DATA)' $(source) $(outside) $(if $(LENGTHS),--lengths '$(LENGTHS)')
 
 check test:
 	$(call install,tf$(comma)dev)

@@ -76,6 +76,8 @@ class Job:
             "RUNS": "" if self.runs == Path("runs") else self.runs,
             "DATA": "" if self.data == Path("data") else self.data,
             "SOURCE": self.source or "",
+            "IMPORT": " ".join(self.imports),
+            "GIN_DIR": " ".join(map(str, self.gin_dirs)),
         }
         words = [f"{name}={value}" for name, value in variables.items() if str(value)]
         return shlex.join(["make", "lra", *words])

@@ -189,7 +189,7 @@ def test_a_split_without_rows_is_refused(tmp_path):
         def raw(self, source, jobs):
             return tasks.Raw({"train": made("train", 3), "test": made("test", 3)})
 
-    with pytest.raises(ValueError, match="split validation has no rows"):
+    with pytest.raises(UserError, match="split validation has no rows: add some"):
         Half(config="small", max_len=12).prepare(tmp_path)
     assert files(tmp_path) == ["lra_toy/small/.lock"]
 

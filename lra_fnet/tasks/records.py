@@ -154,7 +154,9 @@ def write(
             flush(split)
     for split in task.splits:
         if not tallies[split].rows:
-            raise ValueError(f"{task.name}/{task.config}: split {split} has no rows")
+            raise UserError(
+                f"{task.name}/{task.config}: split {split} has no rows: add some to the raw files"
+            )
         flush(split)
     writer.close_all()
     return {split: tally.summary() for split, tally in tallies.items()}

@@ -1,0 +1,29 @@
+"""An encoder of your own: every channel is filtered along the text (a depthwise convolution)."""
+
+from typing import ClassVar
+
+import flax.linen as nn
+import gin
+import jax.numpy as jnp
+
+from lra_fnet.models.mixers.mixer import Mixer
+
+
+@gin.configurable
+class MyMixer(Mixer):
+    """y[n, d] = sum over i of taps[i, d] x[n + i - width // 2, d], zeros outside the text."""
+
+    width: int  # tokens that an output sees; bound in the gin file
+
+    uses_mask: ClassVar[bool] = True  # what stands at padding changes nothing: the tests hold it
+
+    @nn.compact
+    def __call__(self, x, mask, *, train):
+        """Mixes x [B, L, D] under mask bool [B, L] -> [B, L, D]."""
+        init = nn.initializers.normal(self.width**-0.5)
+        taps = self.param("taps", init, (self.width, self.dim)).astype(x.dtype)
+        before = self.width // 2
+        x = jnp.where(mask[:, :, None], x, 0)
+        padded = jnp.pad(x, ((0, 0), (before, self.width - 1 - before), (0, 0)))
+        length = x.shape[1]
+        return sum(padded[:, i : i + length] * taps[i, None, None] for i in range(self.width))

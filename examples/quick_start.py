@@ -1,0 +1,50 @@
+"""Data, model and training steps in Python: paste it into a notebook, or run it.
+
+python examples/quick_start.py prepares the ListOps set of the preset "cpu" in data/ if need be.
+"""
+
+import jax
+import numpy as np
+import optax
+
+from lra_fnet import experiment, pipeline
+from lra_fnet.step import make_scorer
+
+# Any task, model, preset and bindings of the command line; `imports` and `dirs` for your own.
+built = experiment.load("listops", "fnet", "cpu", ["Encoder.num_layers=1"])
+prepared = built.task.prepare("data")
+train = prepared.arrays("train")  # values uint8 [n, L], lengths int32 [n], labels int32 [n]
+
+variables = built.init(seed=0)
+optimizer = built.optimizer.transform()  # the preset's, an Optax transformation
+opt_state = optimizer.init(variables["params"])
+
+
+@jax.jit
+def step(variables, opt_state, values, lengths, labels, key):
+    """One update on a batch; returns the new variables, optimizer state and the loss."""
+    constants = {name: tree for name, tree in variables.items() if name != "params"}
+
+    def loss_of(params):
+        ids, mask = pipeline.tokens(values, lengths, built.task.zero_is_padding)
+        every = {"params": params, **constants}
+        logits = built.model.apply(every, ids, mask, train=True, rngs={"dropout": key})
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+    params = variables["params"]
+    loss, gradient = jax.value_and_grad(loss_of)(params)
+    updates, opt_state = optimizer.update(gradient, opt_state, params)
+    return {"params": optax.apply_updates(params, updates), **constants}, opt_state, loss
+
+
+rng = np.random.default_rng(0)
+for number in range(100):
+    rows = rng.integers(len(train.labels), size=32)
+    batch = (column[rows] for column in train)
+    variables, opt_state, loss = step(variables, opt_state, *batch, jax.random.key(number))
+    if number % 10 == 9:
+        print(f"step {number + 1}: loss {loss:.3f}")
+
+score = make_scorer(built.model, batch_size=100)
+counts = score(variables, prepared.arrays("validation"))
+print(f"validation: {counts['correct']} of {counts['count']} right")

@@ -1,0 +1,89 @@
+"""Linformer: attention to a fixed number of projected keys (Wang et al., arXiv:2006.04768).
+
+K is the width of one head, H the number of heads, k the number of projected positions. Time and
+memory grow as L k; no array has L x L entries.
+"""
+
+from typing import ClassVar
+
+import flax.linen as nn
+import gin
+import jax.numpy as jnp
+
+from lra_fnet.errors import UserError
+from lra_fnet.models.mixers import attention
+from lra_fnet.models.mixers.mixer import HeadMixer
+
+SHARING = ("none", "headwise", "kv")
+
+
+def projected_attention(query, key, value, mask, project_key, project_value, *, rate=0.0, rng=None):
+    """softmax(Q (E K)^T / sqrt(K)) (F V), the paper's Eq. 7.
+
+    Masked keys and values are zeros before the projection, so that padding adds nothing to it; the
+    softmax is over all k projected keys.
+
+    Args:
+      query: [B, L, H, K].
+      key: [B, L, H, K].
+      value: [B, L, H, K].
+      mask: bool [B, L], True at keys that may be attended to.
+      project_key: E, [k, L] for all heads or [H, k, L].
+      project_value: F, as E.
+      rate: dropout probability of each of the L x k weights.
+      rng: key of the dropout; needed if rate > 0.
+
+    Returns:
+      [B, L, H, K] in value's dtype; zeros where a row has no key.
+    """
+
+    def project(matrix, x):
+        x = jnp.where(mask[:, :, None, None], x, 0)
+        heads = "kl" if matrix.ndim == 2 else "hkl"
+        return jnp.einsum(f"{heads},blhd->bkhd", matrix.astype(x.dtype), x)
+
+    key, value = project(project_key, key), project(project_value, value)
+    every = jnp.ones(key.shape[:2], bool)  # without a token all projected values are zeros anyway
+    return attention.naive(query, key, value, every, rate=rate, rng=rng)
+
+
+@gin.configurable
+class Linformer(HeadMixer):
+    """Linformer's attention with LRA's projections; inputs below max_len take E's first columns.
+
+    `sharing` is the paper's Sec. 4: "none" has an E and an F for every head, "headwise" one of each
+    for all heads, "kv" (key-value) one matrix for keys, values and heads. The paper's "layerwise",
+    one matrix for all layers, is not there: a mixer has the parameters of its own layer. The first
+    values are normal with variance 1 / max_len, about what the authors' code draws (xavier_uniform
+    with gain 1 / sqrt(2): 1 / (max_len + k)), so that a projected key is as large as a key.
+
+    Raises:
+      UserError: if `sharing` is unknown or `k` is below 1.
+    """
+
+    k: int  # projected positions
+    sharing: str  # "none", "headwise" or "kv"
+
+    uses_mask: ClassVar[bool] = True
+
+    def attend(self, query, key, value, mask, *, train):
+        """See `projected_attention`; dropout on the weights in training."""
+        if self.sharing not in SHARING:
+            raise UserError(
+                f"Linformer.sharing must be one of {', '.join(SHARING)}, got {self.sharing!r}: "
+                "set it to one of these"
+            )
+        if self.k < 1:
+            raise UserError(f"Linformer.k must be at least 1, got {self.k}: set it to 256, say")
+        names = ("projection",) if self.sharing == "kv" else ("project_key", "project_value")
+        matrices = [self._matrix(name)[..., : key.shape[1]] for name in names]
+        rate = self.dropout if train else 0.0
+        rng = self.make_rng("dropout") if rate > 0 else None
+        return projected_attention(
+            query, key, value, mask, matrices[0], matrices[-1], rate=rate, rng=rng
+        )
+
+    def _matrix(self, name):
+        heads = (self.num_heads,) if self.sharing == "none" else ()
+        init = nn.initializers.normal(self.max_len**-0.5)
+        return self.param(name, init, (*heads, self.k, self.max_len))

@@ -1,0 +1,204 @@
+"""Synthesizer: attention weights made without comparing tokens (Tay et al., arXiv:2005.00743).
+
+K is the width of one head, H the number of heads, Q the rows of one block. Time grows as L^2, as in
+the paper; with blocks of rows, memory grows as L, but for the parameters of "random" (H L^2).
+"""
+
+from typing import ClassVar
+
+import flax.linen as nn
+import gin
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from lra_fnet.errors import UserError
+from lra_fnet.models.mixers.mixer import HeadMixer
+
+KINDS = ("dense", "random", "factorized_dense", "factorized_random", "attention")
+
+
+def tiled(first, second):
+    """H_A(A) * H_B(B) of the paper's factorised dense Synthesizer (Sec. 3.3).
+
+    Entry j of a row is A[j // b] B[j mod b]: one factor repeats its entries, the other is repeated
+    whole, so that every pair meets once. The paper only says that both are tiled.
+
+    Args:
+      first: A, [..., a].
+      second: B, [..., b].
+
+    Returns:
+      [..., a b].
+    """
+    product = first[..., :, None] * second[..., None, :]
+    return product.reshape(*product.shape[:-2], -1)
+
+
+def synthesize(rows, logits, value, mask, *, block_size, rate=0.0, rng=None):
+    """softmax(S) V (the paper's Sec. 3) with at most `block_size` rows of S at a time.
+
+    The backward pass computes each block's weights again, so it holds no more than the forward
+    pass. The length need not be a multiple of the block.
+
+    Args:
+      rows: tree of arrays [B or 1, H, L, any width], row i of which makes row i of S.
+      logits: function of a block of `rows` [.., Q, ..] -> S [B or 1, H, Q, L], float32 or wider.
+      value: [B, L, H, K].
+      mask: bool [B, L], True at positions that may be attended to.
+      block_size: most rows at a time.
+      rate: dropout probability of each weight (after the softmax, one draw for each weight).
+      rng: key of the dropout; needed if rate > 0.
+
+    Returns:
+      [B, L, H, K] in value's dtype; zeros where a text has no position to attend to.
+    """
+    length = value.shape[1]
+    num_blocks = -(-length // block_size)
+    size = -(-length // num_blocks)  # blocks of nearly equal length, so little is wasted
+    value = jnp.swapaxes(value, 1, 2)
+    valid = mask[:, None, None, :]
+
+    def split(x):
+        x = jnp.pad(x, ((0, 0), (0, 0), (0, num_blocks * size - length), (0, 0)))
+        return jnp.moveaxis(x.reshape(*x.shape[:2], num_blocks, size, x.shape[3]), 2, 0)
+
+    def attend(numbered_block):
+        number, block = numbered_block
+        block_rng = None if rng is None else jax.random.fold_in(rng, number)
+        return _weighted(logits(block), valid, value, rate, block_rng)
+
+    # Inside a scan nothing can be merged with the recomputation, so prevent_cse is not needed.
+    attend = jax.checkpoint(attend, prevent_cse=False)
+    out = lax.map(attend, (jnp.arange(num_blocks), jax.tree.map(split, rows)))
+    out = jnp.moveaxis(out, 0, 2).reshape(*value.shape[:2], num_blocks * size, value.shape[3])
+    return jnp.swapaxes(out[:, :, :length], 1, 2)
+
+
+def _weighted(logits, valid, value, rate, rng):
+    """Softmax over the valid positions times value [B, H, L, K] -> [B, H, Q, K]."""
+    logits = jnp.where(valid, logits, jnp.finfo(logits.dtype).min)
+    logits = logits - lax.stop_gradient(logits.max(axis=-1, keepdims=True))
+    weights = jnp.where(valid, jnp.exp(logits), 0)
+    total = weights.sum(axis=-1, keepdims=True)
+    if rate > 0:
+        keep = jax.random.bernoulli(rng, 1 - rate, weights.shape)
+        weights = jnp.where(keep, weights / (1 - rate), 0)
+    out = jnp.einsum("bhqk,bhkd->bhqd", weights.astype(value.dtype), value)
+    return (out / jnp.where(total > 0, total, 1)).astype(value.dtype)
+
+
+@gin.configurable
+class Synthesizer(HeadMixer):
+    """Each of `kinds` makes logits [L, L] for every head; several are mixed before the softmax.
+
+    "dense": W_2 relu(W_1 x_i) (Sec. 3.1); "random": a learned matrix R (Sec. 3.2);
+    "factorized_dense": `tiled` products of b = `factor` and a = max_len / b outputs on such a
+    hidden layer, the last ones cut off where b does not divide; "factorized_random": R_1 R_2^T of
+    rank `factor` (Sec. 3.3); "attention": Q K^T / sqrt(K), as the Transformer. A mixture of several
+    is their sum with weights alpha, learned for every head, that sum to 1 (the paper's Mixture of
+    Synthesizers): a softmax of zeros at first, as in the authors' code. LRA's code sums without
+    weights. There are no biases, as in LRA and in the paper's count of parameters.
+
+    Inputs shorter than max_len take the first rows and columns. "random" has num_heads x max_len^2
+    parameters: 268 million a head for 16384 tokens.
+
+    Raises:
+      UserError: if `kinds` is no list of known ones, or `factor` or `block_size` is below 1.
+    """
+
+    kinds: tuple[str, ...]  # one or more of KINDS
+    factor: int  # k of the paper, for the factorized ones
+    block_size: int  # rows at a time; changes memory and speed only
+
+    uses_mask: ClassVar[bool] = True
+
+    @nn.compact
+    def __call__(self, x, mask, *, train):
+        """Mixes x [B, L, D] under mask bool [B, L] -> [B, L, D]."""
+        self._check()
+        value = self.heads(x, "value")
+        rows, makers = zip(*(getattr(self, f"_{kind}")(x) for kind in self.kinds), strict=True)
+        if len(self.kinds) > 1:
+            alpha = self.param("alpha", nn.initializers.zeros, (len(self.kinds), self.num_heads))
+            alpha = jax.nn.softmax(alpha.astype(_wide(x)), axis=0)[:, None, :, None, None]
+        else:
+            alpha = jnp.ones((1, 1, 1, 1, 1), _wide(x))
+
+        def logits(blocks):
+            parts = zip(alpha, makers, blocks, strict=True)
+            return sum(weight * make(block) for weight, make, block in parts)
+
+        rate = self.dropout if train else 0.0
+        rng = self.make_rng("dropout") if rate > 0 else None
+        size = self.block_size
+        return self.merge(
+            synthesize(rows, logits, value, mask, block_size=size, rate=rate, rng=rng)
+        )
+
+    # Each kind gives what the rows of its logits are made from, and the function that makes them.
+
+    def _dense(self, x):
+        hidden, columns = self._hidden(x, "dense"), self._columns(x, "dense", self.max_len)
+        return hidden, lambda block: _products(block, columns[:, : x.shape[1]])
+
+    def _random(self, x):
+        length = x.shape[1]
+        matrix = self._matrix("random", self.max_len, self.max_len)[:, :length, :length]
+        return matrix.astype(_wide(x))[None], lambda block: block
+
+    def _factorized_dense(self, x):
+        hidden = self._hidden(x, "factorized_dense")
+        first = self._columns(x, "factorized_dense_first", -(-self.max_len // self.factor))
+        second = self._columns(x, "factorized_dense_second", self.factor)
+
+        def make(block):
+            return tiled(_products(block, first), _products(block, second))[..., : x.shape[1]]
+
+        return hidden, make
+
+    def _factorized_random(self, x):
+        left, right = (
+            self._matrix(f"factorized_random_{side}", self.max_len, self.factor)[:, : x.shape[1]]
+            for side in ("left", "right")
+        )
+        columns = right.astype(_wide(x))
+        return left.astype(_wide(x))[None], lambda block: _products(block, columns)
+
+    def _attention(self, x):
+        query, key = (jnp.swapaxes(self.heads(x, name), 1, 2) for name in ("query", "key"))
+        return query * query.shape[-1] ** -0.5, lambda block: _products(block, key)
+
+    def _hidden(self, x, name):
+        return jnp.swapaxes(nn.relu(self.heads(x, f"{name}_hidden")), 1, 2)
+
+    def _columns(self, x, name, size):
+        return self._matrix(f"{name}_weights", size, self.qkv_dim // self.num_heads).astype(x.dtype)
+
+    def _matrix(self, name, rows, columns):
+        init = nn.initializers.xavier_uniform(batch_axis=0)
+        return self.param(name, init, (self.num_heads, rows, columns))
+
+    def _check(self):
+        kinds = self.kinds if isinstance(self.kinds, tuple | list) else ()
+        if not kinds or len({*kinds} & {*KINDS}) < len(kinds):
+            raise UserError(
+                f"Synthesizer.kinds must list one or more of {', '.join(KINDS)}, each once, got "
+                f"{self.kinds!r}: set it to ('random', 'attention'), say"
+            )
+        for field, remedy in (("factor", 8), ("block_size", 256)):
+            if (value := getattr(self, field)) < 1:
+                raise UserError(
+                    f"Synthesizer.{field} must be at least 1, got {value}: set it to {remedy}, say"
+                )
+
+
+def _wide(x):
+    return jnp.promote_types(x.dtype, jnp.float32)
+
+
+def _products(rows, columns):
+    """Rows [B, H, Q, W] times columns [H, L, W] or [B, H, L, W] -> [B, H, Q, L]."""
+    batch = "b" if columns.ndim == 4 else ""
+    subscripts = f"bhqw,{batch}hkw->bhqk"
+    return jnp.einsum(subscripts, rows, columns, preferred_element_type=_wide(rows))

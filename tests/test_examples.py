@@ -1,0 +1,221 @@
+"""The users' examples, each as a user runs it, on files made here."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+from lra_fnet import cli, config, tasks
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
+OUTSIDE = ROOT / "tests/outside"
+TINY = [
+    *("Encoder.dim=8", "Encoder.qkv_dim=8", "Encoder.mlp_dim=8", "Head.mlp_dim=8"),
+    *("Encoder.num_layers=1", "Run.num_steps=4", "Run.eval_every=4", "Run.batch_size=4"),
+]
+
+
+@pytest.fixture
+def go(tmp_path, monkeypatch, capfd):
+    """Calls `lra-fnet` with the examples imported; returns exit code, standard error and output."""
+    monkeypatch.syspath_prepend(str(OUTSIDE))
+    monkeypatch.chdir(tmp_path)
+
+    def call(command, *more, imports=("my_mixer", "my_task")):
+        found = [f"--import={EXAMPLES / name}.py" for name in imports]
+        code = cli.main([command, *found, f"--gin-dir={EXAMPLES / 'gin'}", *map(str, more)])
+        captured = capfd.readouterr()
+        return code, captured.err, captured.out
+
+    return call
+
+
+def example(name):
+    """The module of an example, as `--import` makes it."""
+    config.import_module(str(EXAMPLES / f"{name}.py"))
+    return sys.modules[name]
+
+
+def result_of(folder):
+    return json.loads((folder / "result.json").read_text())
+
+
+def texts(count=120):
+    """Lines of a made set: spam shouts."""
+    rng = np.random.default_rng(0)
+    for i in range(count):
+        text = f"{i} " + "".join(rng.choice([*"abc "], rng.integers(3, 30)))
+        yield f"spam\t{text.upper()}!" if i % 3 == 0 else f"ham\t{text}"
+
+
+# A mixer
+
+
+def test_my_mixer_is_short():
+    assert len((EXAMPLES / "my_mixer.py").read_text().splitlines()) < 40
+
+
+def test_my_mixer_trains_by_the_command_of_the_readme(go, tmp_path):
+    which = ["--task", "parity", "--model", "my_mixer", "--preset", "cpu"]
+    code, err, out = go("train", *which, f"--gin-dir={OUTSIDE}", imports=["my_mixer"])
+    assert code == 0, err
+    assert "run folder: runs/cpu/parity/my_mixer/seed0" in out
+    result = result_of(tmp_path / "runs/cpu/parity/my_mixer/seed0")
+    assert result["state"] == "complete"
+    assert result["uses_mask"]
+    assert "MyMixer.width = 7" in result["config"]
+
+
+@pytest.mark.parametrize("width", [1, 2, 5])
+def test_my_mixer_is_the_convolution_it_says_and_cannot_see_padding(width):
+    module = example("my_mixer").MyMixer(
+        dim=3,
+        num_heads=1,
+        qkv_dim=3,
+        max_len=6,
+        layer=0,
+        num_layers=1,
+        dropout=0.0,
+        width=width,
+    )
+    rng = np.random.default_rng(0)
+    taps, x = (rng.normal(size=shape).astype(np.float32) for shape in ((width, 3), (2, 6, 3)))
+    mask = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 0, 1, 0, 0]], bool)
+    want = np.zeros(x.shape)
+    for b, n, d in np.ndindex(x.shape):
+        for i in range(width):
+            seen = n + i - width // 2
+            if 0 <= seen < 6 and mask[b, seen]:
+                want[b, n, d] += taps[i, d] * x[b, seen, d]
+    mix = jax.jit(lambda x: module.apply({"params": {"taps": taps}}, x, mask, train=False))
+    np.testing.assert_allclose(mix(x), want, atol=1e-6)
+    assert (mix(np.where(mask[..., None], x, 9)) == mix(x)).all()
+    x = jnp.asarray(x, jnp.bfloat16)
+    assert mix(x).dtype == jnp.bfloat16
+
+
+# Tasks
+
+
+def test_my_texts_are_prepared_and_trained_from_any_tsv(go, tmp_path):
+    source = tmp_path / "mail"
+    source.mkdir()
+    (source / "all.tsv").write_text("".join(f"{line}\n" for line in texts()))
+    code, err, out = go("data", "--task", "my_texts", "--source", source)
+    assert code == 0, err
+    assert "my_texts/full from mail, every record verified" in out
+    which = ["--task", "my_texts", "--model", "my_mixer", "--preset", "cpu", "--name", "tiny"]
+    code, err, _ = go("train", *which, "--set=MAX_LEN=32", *(f"--set={one}" for one in TINY))
+    assert code == 0, err
+    result = result_of(tmp_path / "runs/cpu/my_texts/my_mixer+tiny/seed0")
+    assert result["state"] == "complete"
+    assert result["uses_mask"]
+    prepared = tasks.make("my_texts").open("data")
+    assert sum(prepared.rows.values()) == 120
+    assert result["test"]["best"]["count"] == prepared.rows["test"]
+    kept = set()
+    for split in prepared.rows:
+        rows = prepared.arrays(split)
+        for values, length, label in zip(rows.values, rows.lengths, rows.labels, strict=True):
+            kept.add(f"{('ham', 'spam')[label]}\t{bytes(values[:length]).decode()}")
+    assert kept == set(texts())
+
+
+def test_splits_that_the_files_name_are_kept_and_equal_texts_stay_on_one_side(tmp_path):
+    task = example("my_task").MyTexts(config="full", max_len=8)
+    lines = list(texts(60))
+    named, dealt = tmp_path / "named", tmp_path / "dealt"
+    for split, part in zip(tasks.SPLITS, (lines[:20], lines[20:40], lines[40:]), strict=True):
+        (named / split).mkdir(parents=True)
+        (named / split / "part.tsv").write_text("\n".join(part))
+        (named / f"{split}.tsv").write_bytes("\r\n".join(part).encode())
+    found = list(task.raw(named, 1).rows())
+    assert [split for split, _ in found] == [s for s in sorted(tasks.SPLITS) for _ in range(40)]
+    assert len({values.tobytes() for _, (values, _) in found}) == 60  # no end of line is left
+    dealt.mkdir()
+    (dealt / "a.tsv").write_text("\n".join(lines))
+    (dealt / "b.tsv").write_text("\n".join(lines[::-1]))
+    found = list(task.raw(dealt, 1).rows())
+    sides = {(split, values.tobytes()) for split, (values, _) in found}
+    assert len(found) == 2 * len(sides) == 120
+    counts = {split: sum(side == split for side, _ in sides) for split in tasks.SPLITS}
+    assert counts["train"] > 40
+    assert min(counts.values()) > 0
+
+
+def test_my_images_are_prepared_and_trained_from_folders_of_classes(go, tmp_path):
+    source = tmp_path / "shapes"
+    rng = np.random.default_rng(0)
+    for label in ("circle", "square"):
+        (source / label).mkdir(parents=True)
+        for i in range(30):
+            image = Image.new(("RGB", "L")[i % 2], (40, 36))
+            x, y = rng.integers(0, 20, 2).tolist()
+            draw = ImageDraw.Draw(image)
+            shape = draw.ellipse if label == "circle" else draw.rectangle
+            shape((x, y, x + 14, y + 14), fill="white")
+            image.save(source / label / f"{i}.{('png', 'JPG')[i % 2]}")
+    which = ["--task", "my_images", "--model", "my_mixer", "--preset", "cpu", "--name", "tiny"]
+    code, err, _ = go("train", *which, "--source", source, *(f"--set={one}" for one in TINY))
+    assert code == 0, err
+    assert result_of(tmp_path / "runs/cpu/my_images/my_mixer+tiny/seed0")["state"] == "complete"
+    prepared = tasks.make("my_images").open("data")
+    assert sum(prepared.rows.values()) == 60
+    assert np.sum([*prepared.label_counts.values()], axis=0).tolist() == [30, 30]
+    arrays = prepared.arrays("train")
+    assert (arrays.lengths == 32 * 32).all()
+    white = (arrays.values > 200).mean(axis=1)
+    assert white[arrays.labels == 1].mean() > white[arrays.labels == 0].mean() > 0.05
+    code, err, _ = go("data", "--task", "my_images")
+    assert "examples: data/lra_my_images/full/contact_sheet.png" in err
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "content", "message"),
+    [
+        ("my_texts", "a.tsv", b"ham\thello\nspan\thi\n", "a.tsv, line 2: expected ham or spam, a"),
+        ("my_texts", "a.tsv", b"ham\n", "a.tsv, line 1: expected ham or spam, a tab and a text"),
+        ("my_texts", "train.tsv", b"ham\thi\n", "for some splits but none for test, validation"),
+        ("my_texts", "a.csv", b"ham,hi\n", "has no .tsv file: set SOURCE to their folder"),
+        ("my_images", "star/1.png", b"", "1.png: expected a folder named circle or square, got"),
+        ("my_images", "circle/1.png", b"no", "1.png is no image"),
+    ],
+)
+def test_what_is_wrong_in_the_source_is_one_line(go, tmp_path, task, name, content, message):
+    path = tmp_path / "source" / name
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    code, err, _ = go("data", "--task", task, "--source", tmp_path / "source")
+    assert code == 2
+    assert message in err.splitlines()[-1]
+
+
+def test_a_task_without_a_source_says_what_it_needs(go):
+    code, err, _ = go("data", "--task", "my_texts")
+    assert code == 2
+    assert "SOURCE must be a folder with .tsv files, got None" in err
+
+
+# In Python, and in the README
+
+
+@pytest.mark.slow
+def test_quick_start_learns_something(tmp_path):
+    command = [sys.executable, EXAMPLES / "quick_start.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    losses = [float(line.split()[-1]) for line in done.stdout.splitlines() if "loss" in line]
+    assert len(losses) == 10
+    assert losses[-1] < losses[0] - 0.1
+    assert "validation: " in done.stdout
+
+
+@pytest.mark.parametrize("name", ["my_mixer.py", "gin/models/my_mixer.gin"])
+def test_the_readme_shows_the_example_as_it_is(name):
+    assert (EXAMPLES / name).read_text() in (ROOT / "README.md").read_text()

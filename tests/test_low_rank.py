@@ -1,0 +1,485 @@
+"""Linformer, Synthesizer and the linear Transformer against loops, limits and closed forms."""
+
+import functools
+import itertools
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+import jax.test_util
+import naive as softmax_oracle
+import naive_low_rank as oracle
+import numpy as np
+import pytest
+
+from lra_fnet.errors import UserError
+from lra_fnet.models.mixers import attention, linear_attention, linformer, synthesizer
+
+FIELDS = {
+    "dim": 6,
+    "num_heads": 2,
+    "qkv_dim": 10,
+    "max_len": 9,
+    "layer": 0,
+    "num_layers": 2,
+    "dropout": 0.0,
+}
+HOLES = jnp.asarray([[1, 1, 1, 1, 1, 1, 1], [0, 1, 1, 0, 1, 0, 0], [0] * 7], bool)  # [3, 7]
+LONG = 16384
+new_key = functools.partial(jax.random.key, impl="rbg")  # compiles faster than the default
+
+
+def normal(*shape, seed=0):
+    return jnp.asarray(np.random.default_rng([seed, *shape]).normal(size=shape), jnp.float32)
+
+
+def heads(batch=3, length=7, num_heads=2, width=5):
+    return [normal(batch, length, num_heads, width, seed=seed) for seed in range(3)]
+
+
+def float64(*arrays):
+    return [np.asarray(a, np.float64) for a in arrays]
+
+
+def assert_close(got, want, tolerance=2e-5):
+    assert got.shape == want.shape
+    np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=tolerance, atol=tolerance)
+
+
+def linformer_module(**changes):
+    return linformer.Linformer(**(FIELDS | {"k": 4, "sharing": "kv"} | changes))
+
+
+def synthesizer_module(**changes):
+    fields = {"kinds": ("random", "attention"), "factor": 4, "block_size": 3}
+    return synthesizer.Synthesizer(**(FIELDS | fields | changes))
+
+
+def linear_module(**changes):
+    return linear_attention.LinearAttention(**(FIELDS | changes))
+
+
+def shapes_of(module, length=7):
+    """What `init` returns, as shapes: nothing is compiled."""
+    x, mask = jnp.ones((1, length, module.dim)), jnp.ones((1, length), bool)
+    return jax.eval_shape(functools.partial(module.init, train=False), new_key(0), x, mask)
+
+
+def random_variables(module):
+    rng = np.random.default_rng(0)
+    draw = lambda leaf: jnp.float32(0.5 * rng.normal(size=leaf.shape))  # noqa: E731
+    return jax.tree.map(draw, shapes_of(module))
+
+
+def initial(module, length=7):
+    """The first values of the parameters."""
+    x, mask = jnp.ones((1, length, module.dim)), jnp.ones((1, length), bool)
+    return jax.jit(functools.partial(module.init, train=False))(new_key(0), x, mask)["params"]
+
+
+@functools.cache
+def compiled(module):
+    return jax.jit(functools.partial(module.apply, train=False))
+
+
+def applied(module, variables, x, mask):
+    return compiled(module)(variables, x, mask)
+
+
+def sizes(variables):
+    return sum(leaf.size for leaf in jax.tree.leaves(variables))
+
+
+def projected(params, x, name, num_heads=2):
+    """What `HeadMixer.heads` gives, in float64: [B, L, H, K]."""
+    y = x @ np.float64(params[name]["kernel"])
+    return y.reshape(*x.shape[:2], num_heads, -1)
+
+
+EVERY = pytest.mark.parametrize(
+    "module",
+    [
+        linear_module(),
+        linformer_module(sharing="kv"),
+        linformer_module(sharing="none"),
+        synthesizer_module(kinds=synthesizer.KINDS),
+    ],
+    ids=["linear", "kv", "none", "mixture of all kinds"],
+)
+
+
+# All three
+
+
+@EVERY
+def test_masked_positions_and_their_number_change_nothing(module):
+    variables = random_variables(module)
+    assert set(variables) == {"params"}  # no other state: nothing for a checkpoint to miss
+    x = normal(3, 7, 6)
+    want = applied(module, variables, x, HOLES)
+    junk = jnp.where(HOLES[..., None], x, 100.0)
+    assert_close(applied(module, variables, junk, HOLES)[HOLES], want[HOLES])
+    longer = jnp.pad(x, ((0, 0), (0, 2), (0, 0)), constant_values=-50.0)
+    got = applied(module, variables, longer, jnp.pad(HOLES, ((0, 0), (0, 2))))
+    assert_close(got[:, :7][HOLES], want[HOLES])
+    assert not np.asarray(want[2]).any()  # the text without a token
+    assert np.asarray(want[:2]).all()
+
+
+@EVERY
+def test_gradient_equals_finite_differences_in_float64_with_an_empty_text(module):
+    with jax.enable_x64(True):
+        variables = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), random_variables(module))
+        x, cotangent = (jnp.asarray(normal(3, 7, 6, seed=s), jnp.float64) for s in range(2))
+
+        @jax.jit
+        def loss(variables, x):
+            y = module.apply(variables, x, HOLES, train=False)
+            assert y.dtype == jnp.float64
+            return (y * cotangent).sum()
+
+        jax.test_util.check_grads(loss, (variables, x), 1, ["rev"], atol=1e-5, rtol=1e-5)
+
+
+@EVERY
+def test_bfloat16_in_and_out_is_close_to_float32(module):
+    variables, x = random_variables(module), normal(3, 7, 6)
+    want = applied(module, variables, x, HOLES)
+    got = applied(module, variables, x.astype(jnp.bfloat16), HOLES)
+    assert got.dtype == jnp.bfloat16
+    assert 0 < jnp.linalg.norm(got - want) / jnp.linalg.norm(want) < 0.03
+
+
+def test_only_linear_attention_commutes_with_permutations_of_the_positions():
+    order = jnp.asarray([3, 0, 6, 2, 5, 1, 4])
+    x = normal(3, 7, 6)
+    for module in (linear_module(), linformer_module(), synthesizer_module()):
+        variables = random_variables(module)
+        got = applied(module, variables, x[:, order], HOLES[:, order])
+        same = np.allclose(got, applied(module, variables, x, HOLES)[:, order], atol=1e-5)
+        assert same == isinstance(module, linear_attention.LinearAttention)
+
+
+@pytest.mark.parametrize(
+    ("module", "own"),
+    [
+        (linear_module(), 0),
+        (linformer_module(sharing="kv"), 4 * 9),
+        (linformer_module(sharing="headwise"), 2 * 4 * 9),
+        (linformer_module(sharing="none"), 2 * 2 * 4 * 9),
+        (synthesizer_module(), 2 * 9 * 9 + 2 * 2),
+        (synthesizer_module(kinds=("random",)), 2 * 9 * 9 - 2 * 60),
+        (synthesizer_module(kinds=("dense",)), 6 * 10 + 2 * 5 * 9 - 2 * 60),
+        (synthesizer_module(kinds=("factorized_dense",)), 6 * 10 + 2 * 5 * (3 + 4) - 2 * 60),
+        (synthesizer_module(kinds=("factorized_random",)), 2 * 2 * 9 * 4 - 2 * 60),
+    ],
+)
+def test_parameters_beside_the_four_projections(module, own):
+    assert sizes(shapes_of(module)) == 4 * 6 * 10 + own
+
+
+def largest_array(function, *shapes):
+    """Entries of the largest array in the program of `function` at these shapes."""
+
+    def entries(jaxpr):
+        for equation in jaxpr.eqns:
+            for variable in (*equation.invars, *equation.outvars):
+                yield int(np.prod(getattr(variable.aval, "shape", ())))
+            for inner in jax.extend.core.jaxprs_in_params(equation.params):
+                yield from entries(inner)
+
+    return max(entries(jax.make_jaxpr(function)(*shapes).jaxpr))
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        linear_module(max_len=LONG),
+        linformer_module(max_len=LONG, k=128),
+        synthesizer_module(
+            max_len=LONG,
+            kinds=("dense", "factorized_dense", "factorized_random", "attention"),
+            block_size=64,
+        ),
+    ],
+    ids=["linear", "linformer", "synthesizer"],
+)
+def test_no_array_of_length_squared_forward_or_backward(module):
+    x = jax.ShapeDtypeStruct((1, LONG, 6), jnp.float32)
+    mask = jax.ShapeDtypeStruct((1, LONG), bool)
+
+    def gradient(variables, x, mask):
+        return jax.grad(lambda v: module.apply(v, x, mask, train=False).sum())(variables)
+
+    assert largest_array(gradient, shapes_of(module), x, mask) <= 2 * LONG * 128
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (
+            linformer_module(sharing="layerwise"),
+            "Linformer.sharing must be one of none, headwise, kv, got 'layerwise': "
+            "set it to one of these",
+        ),
+        (
+            linformer_module(k=0),
+            "Linformer.k must be at least 1, got 0: set it to 256, say",
+        ),
+        *(
+            (
+                synthesizer_module(kinds=kinds),
+                "Synthesizer.kinds must list one or more of dense, random, factorized_dense, "
+                f"factorized_random, attention, each once, got {kinds!r}: "
+                "set it to ('random', 'attention'), say",
+            )
+            for kinds in ((), "dense", ("dense", "dense"), ("dense", "local"), None)
+        ),
+        (
+            synthesizer_module(factor=0),
+            "Synthesizer.factor must be at least 1, got 0: set it to 8, say",
+        ),
+        (
+            synthesizer_module(block_size=0),
+            "Synthesizer.block_size must be at least 1, got 0: set it to 256, say",
+        ),
+    ],
+)
+def test_a_wrong_setting_is_named(module, message):
+    with pytest.raises(UserError) as caught:
+        shapes_of(module)
+    assert str(caught.value) == message
+
+
+# Linformer
+
+
+def test_linformer_equals_the_oracle_with_holes_and_an_empty_text():
+    inputs, matrices = heads(), [normal(2, 4, 7, seed=seed) for seed in (5, 6)]
+    got = jax.jit(linformer.projected_attention)(*inputs, HOLES, *matrices)
+    want = oracle.linformer_attention(*float64(*inputs), np.asarray(HOLES), *float64(*matrices))
+    assert_close(got, want)
+
+
+@pytest.mark.parametrize("sharing", linformer.SHARING)
+def test_sharing_says_which_matrix_projects_what(sharing):
+    module = linformer_module(sharing=sharing)
+    variables, x = random_variables(module), normal(3, 7, 6)
+    params = variables["params"]
+    names = ("projection",) * 2 if sharing == "kv" else ("project_key", "project_value")
+    matrices = [np.float64(params[name])[..., :7] for name in names]
+    if sharing != "none":
+        matrices = [np.broadcast_to(matrix, (2, 4, 7)) for matrix in matrices]
+    qkv = [projected(params, np.float64(x), name) for name in ("query", "key", "value")]
+    want = oracle.linformer_attention(*qkv, np.asarray(HOLES), *matrices)
+    want = want.reshape(3, 7, 10) @ np.float64(params["out"]["kernel"])
+    assert_close(applied(module, variables, x, HOLES), want, 1e-4)
+
+
+def test_linformer_with_identities_is_softmax_attention():
+    inputs, full, eye = heads(), jnp.ones((3, 7), bool), jnp.eye(7)
+    got = jax.jit(linformer.projected_attention)(*inputs, full, eye, eye)
+    assert (got == attention.naive(*inputs, full)).all()
+    assert_close(got, softmax_oracle.softmax_attention(*float64(*inputs), np.asarray(full)))
+
+
+def test_linformer_with_one_projected_position_gives_every_query_the_same():
+    inputs, matrix = heads(), normal(1, 7)
+    got = jax.jit(linformer.projected_attention)(*inputs, HOLES, matrix, matrix)
+    value = jnp.where(HOLES[:, :, None, None], inputs[2], 0)
+    want = jnp.einsum("l,blhd->bhd", matrix[0], value)
+    assert_close(got, jnp.broadcast_to(want[:, None], got.shape))
+
+
+def test_projected_keys_are_as_large_as_keys_at_first():
+    module = linformer_module(max_len=512, k=64, sharing="headwise")
+    params, key = initial(module, 512), normal(512, 400)
+    for name in ("project_key", "project_value"):
+        assert abs((params[name] @ key).std() - 1) < 0.05
+
+
+# Synthesizer
+
+
+def synthetic(params, kind, x, head):
+    """Logits [L, L] of one text x [L, D], float64, from the module's parameters."""
+    of = lambda name: np.float64(params[name])[head]  # noqa: E731
+    columns = slice(5 * head, 5 * head + 5)
+    length = len(x)
+    if kind == "attention":
+        query, key = (x @ np.float64(params[n]["kernel"])[:, columns] for n in ("query", "key"))
+        return query @ key.T / np.sqrt(5)
+    if kind == "random":
+        return of("random")[:length, :length]
+    if kind == "factorized_random":
+        left, right = of("factorized_random_left"), of("factorized_random_right")
+        return (left @ right.T)[:length, :length]
+    first = np.float64(params[f"{kind}_hidden"]["kernel"])[:, columns]
+    if kind == "dense":
+        return oracle.dense_logits(x, first, of("dense_weights").T)[:, :length]
+    pair = (of(f"factorized_dense_{which}_weights").T for which in ("first", "second"))
+    return oracle.factorized_dense_logits(x, first, *pair, length)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "block_size"),
+    [
+        *(((kind,), 3) for kind in synthesizer.KINDS),
+        (("random", "attention"), 1),
+        (synthesizer.KINDS, 3),
+        (synthesizer.KINDS, 100),
+    ],
+    ids=lambda value: str(value) if isinstance(value, int) else "+".join(value),
+)
+def test_synthesizer_equals_the_oracle_with_holes_and_an_empty_text(kinds, block_size):
+    module = synthesizer_module(kinds=kinds, block_size=block_size)
+    variables, x = random_variables(module), normal(3, 7, 6)
+    params = variables["params"]
+    wide, mask = np.float64(x), np.asarray(HOLES)
+    value = projected(params, wide, "value")
+    mixed = np.zeros(value.shape)
+    for text, head in itertools.product(range(3), range(2)):
+        alpha = np.ones(1)
+        if len(kinds) > 1:
+            alpha = np.exp(np.float64(params["alpha"])[:, head])
+        parts = [synthetic(params, kind, wide[text], head) for kind in kinds]
+        logits = sum(a * part for a, part in zip(alpha / alpha.sum(), parts, strict=True))
+        mixed[text, :, head] = oracle.weighted_values(logits, value[text, :, head], mask[text])
+    want = mixed.reshape(3, 7, 10) @ np.float64(params["out"]["kernel"])
+    assert_close(applied(module, variables, x, HOLES), want, 1e-4)
+    if "attention" not in kinds:
+        assert not {"query", "key"} & set(params)
+
+
+def test_attention_alone_is_the_transformers_attention():
+    module = synthesizer_module(kinds=("attention",))
+    transformer = attention.Attention(**FIELDS, implementation="naive", block_size=1)
+    variables, x = random_variables(module), normal(3, 7, 6)
+    want = applied(transformer, variables, x, HOLES)
+    assert_close(applied(module, variables, x, HOLES), want)
+
+
+def test_a_random_synthesizer_of_zeros_is_the_mean_of_the_values():
+    module = synthesizer_module(kinds=("random",))
+    variables, x = random_variables(module), normal(3, 7, 6)
+    params = variables["params"] | {"random": jnp.zeros((2, 9, 9))}
+    value = np.float64(x) @ np.float64(params["value"]["kernel"])
+    mean = softmax_oracle.masked_mean(value, np.asarray(HOLES)) @ np.float64(
+        params["out"]["kernel"]
+    )
+    got = applied(module, {"params": params}, x, HOLES)
+    assert_close(got, np.broadcast_to(mean[:, None], got.shape))
+
+
+def test_every_column_has_a_pair_of_its_own():
+    first, second = jnp.asarray([1.0, 2.0, 3.0]), jnp.asarray([5.0, 7.0])
+    assert synthesizer.tiled(first, second).tolist() == [5, 7, 10, 14, 15, 21]
+
+
+def test_mixture_weights_start_equal_and_sum_to_one():
+    """With alpha far from equal the mixture is one of its kinds."""
+    module, x = synthesizer_module(), normal(3, 7, 6)
+    variables = random_variables(module)
+    first = initial(module)["alpha"]
+    assert first.shape == (2, 2)
+    assert not first.any()
+    for index, kind in enumerate(("random", "attention")):
+        alpha = jnp.full((2, 2), -200.0).at[index].set(200.0)
+        got = applied(module, {"params": variables["params"] | {"alpha": alpha}}, x, HOLES)
+        alone = synthesizer_module(kinds=(kind,))
+        params = {name: variables["params"][name] for name in shapes_of(alone)["params"]}
+        assert_close(got, applied(alone, {"params": params}, x, HOLES))
+
+
+def test_random_logits_start_small_in_every_head():
+    """xavier_uniform of each head's own matrix: the limit is sqrt(6 / (rows + columns))."""
+    module = synthesizer_module(kinds=("random", "factorized_random"), max_len=50)
+    params = initial(module)
+    for name, columns in (("random", 50), ("factorized_random_left", 4)):
+        assert params[name].shape == (2, 50, columns)
+        limit = np.sqrt(6 / (50 + columns))
+        assert 0.95 * limit < abs(params[name]).max() <= limit
+
+
+# Linear Transformer
+
+
+def test_elu_attention_equals_the_oracle_with_holes_and_an_empty_text():
+    inputs = heads()
+    got = jax.jit(linear_attention.elu_attention)(*inputs, HOLES)
+    assert_close(got, oracle.elu_attention(*float64(*inputs), np.asarray(HOLES)))
+
+
+def test_elu_attention_of_equal_keys_is_the_mean_of_the_values():
+    query, key, value = heads()
+    key = jnp.broadcast_to(key[:, :1], key.shape)
+    got = jax.jit(linear_attention.elu_attention)(query, key, value, HOLES)
+    want = softmax_oracle.masked_mean(*(np.asarray(a).reshape(3, 7, -1) for a in (value, HOLES)))
+    assert_close(got, np.broadcast_to(want.reshape(3, 1, 2, 5), got.shape))
+
+
+def test_elu_features_stay_above_zero_far_below_it():
+    """At -30, elu(x) + 1 in float32 is 0, and every row would be 0 / 0."""
+    query, key, value = heads()
+    got = jax.jit(linear_attention.elu_attention)(query - 30, key - 10, value, HOLES)
+    want = oracle.elu_attention(*float64(query - 30, key - 10, value), np.asarray(HOLES))
+    assert_close(got, want, 1e-4)
+    assert np.asarray(got[:2]).all()
+
+
+def test_elu_gradient_at_zero_is_one():
+    """Queries and keys of zeros are what a zero embedding gives; both branches meet there."""
+    zeros, value, full = (
+        jnp.zeros((1, 2, 1, 1)),
+        jnp.asarray([[[[0.0]], [[1.0]]]]),
+        jnp.ones((1, 2)),
+    )
+
+    def first(key):
+        return linear_attention.elu_attention(zeros, key, value, full > 0)[0, 0, 0, 0]
+
+    # phi(k_2) / (phi(k_1) + phi(k_2)) at 1 / 2: the slopes are -1/4 and 1/4.
+    np.testing.assert_allclose(jax.jit(jax.grad(first))(zeros).ravel(), [-0.25, 0.25])
+
+
+# Dropout
+
+
+@pytest.mark.parametrize(
+    "attend",
+    [
+        lambda value, mask, **drop: linformer.projected_attention(
+            *heads(2, 16)[:2], value, mask, normal(16, 16, seed=3), jnp.eye(16), **drop
+        ),
+        lambda value, mask, **drop: synthesizer.synthesize(
+            normal(1, 2, 16, 16), lambda block: block, value, mask, block_size=5, **drop
+        ),
+    ],
+    ids=["linformer", "synthesizer"],
+)
+def test_dropout_drops_single_weights_and_keeps_the_mean(attend):
+    value = jnp.broadcast_to(jnp.eye(16)[None, :, None], (2, 16, 2, 16))  # weights become outputs
+    mask, rate = jnp.ones((2, 16), bool), 0.25
+    weights = np.asarray(jax.jit(attend)(value, mask))
+    dropped = np.asarray(jax.jit(functools.partial(attend, rate=rate))(value, mask, rng=new_key(0)))
+    kept = dropped != 0
+    assert_close(dropped[kept], weights[kept] / (1 - rate))
+    assert abs(kept.mean() - (1 - rate)) < 0.06  # 1024 draws: four standard deviations
+    rows = kept.transpose(0, 2, 1, 3).reshape(-1, 16)
+    assert len(np.unique(rows, axis=0)) > 0.9 * len(rows)  # no draw is shared by rows or heads
+
+
+@pytest.mark.parametrize("make", [linformer_module, synthesizer_module, linear_module])
+def test_the_modules_drop_weights_in_training_only_where_there_are_weights(make):
+    module, x = make(dropout=0.5), normal(3, 7, 6)
+    variables = random_variables(module)
+
+    @functools.partial(jax.jit, static_argnames="train")
+    def mix(seed, *, train):
+        rngs = {"dropout": new_key(seed)}
+        return module.apply(variables, x, HOLES, train=train, rngs=rngs)
+
+    assert (mix(0, train=False) == mix(1, train=False)).all()
+    drops = make is not linear_module
+    assert bool((mix(0, train=True) != mix(0, train=False)).any()) == drops
+    assert bool((mix(0, train=True) != mix(1, train=True)).any()) == drops
