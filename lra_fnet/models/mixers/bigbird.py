@@ -1,0 +1,170 @@
+"""BigBird: window, global and random blocks (Zaheer et al., arXiv:2007.14062, Sec. 2 and App. D).
+
+The internal construction (ITC): global blocks are blocks of the text. K is the width of one head,
+H the number of heads, N the number of blocks, S the positions in one. Linear in L: no array has
+L x L entries.
+"""
+
+import functools
+from typing import ClassVar
+
+import gin
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lra_fnet.errors import UserError
+from lra_fnet.models.mixers import blocks
+from lra_fnet.models.mixers.mixer import HeadMixer
+
+
+def draw_blocks(uniform):
+    """Random blocks for each of M query blocks, outside its window of three, none twice.
+
+    Args:
+      uniform: numbers in [0, 1), one a draw, [H, M, r]; then every choice is equally likely.
+
+    Returns:
+      int32 [H, M, r] of 0 .. M - 1; -1 where no block is left.
+    """
+    heads, num_blocks, num_random = uniform.shape
+    window = np.arange(num_blocks)[:, None] + np.arange(-1, 2)[None]
+    window = np.where((window >= 0) & (window < num_blocks), window, num_blocks)  # M: none
+    taken = np.broadcast_to(np.sort(window, axis=1), (heads, num_blocks, 3))
+    picks = np.empty((heads, num_blocks, num_random), np.int32)
+    for slot in range(num_random):
+        left = num_blocks - (taken < num_blocks).sum(axis=2)
+        pick = np.floor(uniform[..., slot] * left).astype(np.int32)  # its rank among those left
+        for column in range(taken.shape[2]):
+            pick += pick >= taken[..., column]
+        picks[..., slot] = np.where(left > 0, pick, -1)
+        pick = np.where(left > 0, pick, num_blocks)[..., None]
+        taken = np.sort(np.concatenate([taken, pick], axis=2), axis=2)
+    return picks
+
+
+@functools.cache
+def _fixed_blocks(seed, layer, heads, num_blocks, num_random):
+    """The draw that belongs to (seed, layer), made while tracing: int32 [H, M, r]."""
+    with jax.ensure_compile_time_eval():
+        # A named generator: the blocks do not depend on JAX's default one.
+        rng = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), layer)
+        shape = (heads, num_blocks, num_random)
+        uniform = np.asarray(jax.random.uniform(rng, shape, jnp.float32), np.float64)
+    return draw_blocks(uniform)
+
+
+def bigbird_attention(
+    query, key, value, mask, *, block_size, num_blocks, first, stop, picks, rate=0.0, rng=None
+):
+    """Softmax attention by blocks: block i sees i - 1, i, i + 1, the global and its random blocks.
+
+    Global are the blocks before `first` and from `stop` on; they see every block. A block in two
+    of these sets counts once.
+
+    Args:
+      query: [B, L, H, K].
+      key: [B, L, H, K].
+      value: [B, L, H, K].
+      mask: bool [B, L], True at keys that may be attended to.
+      block_size: S.
+      num_blocks: N; N S is at least L, and what lies beyond L is padding.
+      first: the first block that is not global.
+      stop: the first block after these; N if no global block follows.
+      picks: int [H, stop - first, r], random blocks of each block that is not global, counted from
+        `first`, none in its window; -1 for none.
+      rate: dropout probability of each weight.
+      rng: key of the dropout; needed if rate > 0.
+
+    Returns:
+      [B, L, H, K] in value's dtype; zeros where a query has no key.
+    """
+    length, dtype = query.shape[1], value.dtype
+    rngs = blocks.split(rng, 4)
+    arrays = blocks.heads_first(query, key, value, mask)
+    arrays = [blocks.cut(a, block_size, num_blocks) for a in arrays]
+    query, *keys = (blocks.flat(a) for a in arrays)
+    ends = first * block_size, stop * block_size
+    few = [jnp.concatenate([a[:, :, : ends[0]], a[:, :, ends[1] :]], axis=2) for a in keys]
+    pieces = []
+    if few[0].shape[2]:
+        rows = jnp.concatenate([query[:, :, : ends[0]], query[:, :, ends[1] :]], axis=2)
+        rows = blocks.combine([blocks.attend(rows, *keys, rate=rate, rng=rngs[0])], dtype)
+        pieces = [rows[:, :, : ends[0]], rows[:, :, ends[0] :]]
+    if first < stop:
+        inner, *keys = (a[:, :, first:stop] for a in arrays)
+        near = [blocks.around(a, 1, 1) for a in keys]
+        parts = [blocks.flat(blocks.attend(inner, *near, rate=rate, rng=rngs[1]))]
+        if picks.shape[2]:
+            far = [_gather(a, picks) for a in keys]
+            far[2] &= jnp.repeat(picks >= 0, block_size, axis=2)[None, ..., None]
+            parts.append(blocks.flat(blocks.attend(inner, *far, rate=rate, rng=rngs[2])))
+        if few[0].shape[2]:
+            middle = query[:, :, ends[0] : ends[1]]
+            parts.append(blocks.attend(middle, *few, rate=rate, rng=rngs[3]))
+        pieces.insert(1, blocks.combine(parts, dtype))
+    out = jnp.concatenate(pieces, axis=2)
+    return jnp.swapaxes(out[:, :, :length], 1, 2)
+
+
+def _gather(x, picks):
+    """Each head's blocks at `picks`: [B, H or 1, M, S, K] -> [B, H, M, r S, K]."""
+    batch, _, num_blocks, size, width = x.shape
+    heads, _, num_random = picks.shape
+    x = jnp.broadcast_to(x, (batch, heads, num_blocks, size, width))
+    x = x.reshape(batch, heads * num_blocks, size, width)
+    rows = np.maximum(picks, 0) + num_blocks * np.arange(heads)[:, None, None]
+    x = jnp.take(x, rows.reshape(-1), axis=1, mode="clip")
+    return x.reshape(batch, heads, num_blocks, num_random * size, width)
+
+
+@gin.configurable
+class BigBird(HeadMixer):
+    """Attention to a window of three blocks, global and random blocks; LRA's projections.
+
+    The blocks are laid out over max_len positions, so padding moves nothing. The random blocks are
+    a pure function of (seed, layer), one draw for each head as in the authors' code, so no
+    checkpoint holds them. They are drawn from the whole text: for the lengths of the paper's
+    experiments the authors' code draws them from the first 1024 positions only. Where few blocks
+    are left for the random ones, a query sees them all: attention is full.
+
+    Raises:
+      UserError: if `block_size`, `num_random` or `num_global` is too small.
+    """
+
+    block_size: int  # S, positions
+    num_random: int  # r, blocks
+    num_global: int  # blocks at the start
+    last_is_global: bool  # the last of the max_len positions' blocks too
+    seed: int
+
+    uses_mask: ClassVar[bool] = True
+
+    def attend(self, query, key, value, mask, *, train):
+        """See `bigbird_attention`; dropout on the weights in training."""
+        self._check("block_size", least=1, example=64)
+        self._check("num_random", least=0, example=3)
+        self._check("num_global", least=0, example=1)
+        size = min(self.block_size, self.max_len)
+        num_blocks = -(-self.max_len // size)
+        first = min(self.num_global, num_blocks)
+        stop = max(first, num_blocks - self.last_is_global)
+        num_random = min(self.num_random, max(stop - first - 2, 0))  # a window has two at least
+        return bigbird_attention(
+            query,
+            key,
+            value,
+            mask,
+            block_size=size,
+            num_blocks=num_blocks,
+            first=first,
+            stop=stop,
+            picks=_fixed_blocks(self.seed, self.layer, query.shape[2], stop - first, num_random),
+            **blocks.dropout_of(self, train),
+        )
+
+    def _check(self, field, *, least, example):
+        if (value := getattr(self, field)) < least:
+            raise UserError(
+                f"BigBird.{field} must be at least {least}, got {value}: set it to {example}, say"
+            )

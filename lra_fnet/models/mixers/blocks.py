@@ -1,0 +1,138 @@
+"""Softmax attention in blocks of neighbouring positions: what the sparse patterns share.
+
+K is the width of one head, H the number of heads, N the number of blocks, S the positions in one.
+Heads come before positions here: [B, H, L, K], and in blocks [B, H, N, S, K]. A mask of keys has
+the same axes with H = K = 1, so it is cut and shifted as the keys are.
+
+A query's keys may lie in several parts (its window, global keys, random blocks), each with a layout
+of its own. `attend` does one part and `combine` joins them into one softmax over all: the parts
+must be disjoint, since a key that stands in two is counted twice.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+
+class Part(NamedTuple):
+    """Attention of queries [..., Q, K] to some of their keys, before the division.
+
+    With s the scores of these keys: exp(s - peak) V, its sum over the keys, and peak = max s.
+    """
+
+    numerator: jax.Array  # [..., Q, K], float32 or wider
+    total: jax.Array  # [..., Q, 1]; 0 where no key is valid
+    peak: jax.Array  # [..., Q, 1]
+
+
+def attend(query, key, value, mask, *, allowed=None, rate, rng) -> Part:
+    """One part of softmax(Q K^T / sqrt(K)) V.
+
+    Args:
+      query: [..., Q, K].
+      key: [..., M, K]; the axes in front as the query's.
+      value: [..., M, K].
+      mask: bool [..., M, 1], True at keys that may be attended to.
+      allowed: bool [..., Q, M], the pattern; None for every pair.
+      rate: dropout probability of each weight (after the softmax, one draw for each weight).
+      rng: key of the dropout; needed if rate > 0.
+
+    Returns:
+      A part; the exponentials and their sum are float32 (or wider).
+    """
+    dtype = jnp.promote_types(value.dtype, jnp.float32)
+    valid = jnp.swapaxes(mask, -1, -2)
+    if allowed is not None:
+        valid = valid & allowed
+    scaled = query * query.shape[-1] ** -0.5
+    scores = jnp.einsum("...qd,...md->...qm", scaled, key, preferred_element_type=dtype)
+    scores = jnp.where(valid, scores, jnp.finfo(dtype).min)
+    peak = lax.stop_gradient(scores.max(axis=-1, keepdims=True))
+    weights = jnp.where(valid, jnp.exp(scores - peak), 0)
+    total = weights.sum(axis=-1, keepdims=True)
+    if rate > 0:
+        keep = jax.random.bernoulli(rng, 1 - rate, weights.shape)
+        weights = jnp.where(keep, weights / (1 - rate), 0)
+    weights = weights.astype(value.dtype)
+    numerator = jnp.einsum("...qm,...md->...qd", weights, value, preferred_element_type=dtype)
+    return Part(numerator, total, peak)
+
+
+def combine(parts, dtype) -> jax.Array:
+    """The softmax over the keys of all parts, [..., Q, K] in dtype; zeros where there is no key."""
+    peak = parts[0].peak
+    for part in parts[1:]:
+        peak = jnp.maximum(peak, part.peak)
+    scales = [jnp.exp(part.peak - peak) for part in parts]
+    numerator = sum(scale * part.numerator for scale, part in zip(scales, parts, strict=True))
+    total = sum(scale * part.total for scale, part in zip(scales, parts, strict=True))
+    return (numerator / jnp.where(total > 0, total, 1)).astype(dtype)
+
+
+def band(query, key, value, mask, *, reach, causal=False, rate, rng) -> Part:
+    """The part of the keys at most `reach` positions away: |i - j| <= reach, exactly.
+
+    Blocks of `reach` queries see their own and the adjacent blocks of keys: linear in L.
+
+    Args:
+      query: [B, H, L, K].
+      key: [B, H, L, K].
+      value: [B, H, L, K].
+      mask: bool [B, 1, L, 1].
+      reach: positions on each side, at least 1.
+      causal: only on the left, i - reach <= j <= i.
+      rate: see `attend`.
+      rng: see `attend`.
+    """
+    length = query.shape[2]
+    size = min(reach, length)
+    query, key, value, mask = (cut(a, size) for a in (query, key, value, mask))
+    before = min(1, query.shape[2] - 1)  # one block needs no neighbours
+    after = 0 if causal else before
+    key, value, mask = (around(a, before, after) for a in (key, value, mask))
+    ahead = jnp.arange(key.shape[3])[None] - before * size - jnp.arange(size)[:, None]  # j - i
+    allowed = (-reach <= ahead) & (ahead <= (0 if causal else reach))
+    part = attend(query, key, value, mask, allowed=allowed[None, None, None], rate=rate, rng=rng)
+    return flat(part, length)
+
+
+def heads_first(query, key, value, mask) -> list[jax.Array]:
+    """Three [B, L, H, K] and bool [B, L] -> three [B, H, L, K] and bool [B, 1, L, 1]."""
+    return [*(jnp.swapaxes(a, 1, 2) for a in (query, key, value)), mask[:, None, :, None]]
+
+
+def cut(x, size, num_blocks=None) -> jax.Array:
+    """Into blocks of `size`: [B, H, L, K] -> [B, H, N, S, K], filled up with zeros (False)."""
+    num_blocks = num_blocks or -(-x.shape[2] // size)
+    filler = num_blocks * size - x.shape[2]
+    x = jnp.pad(x, ((0, 0), (0, 0), (0, filler), (0, 0)))
+    return x.reshape(*x.shape[:2], num_blocks, size, x.shape[3])
+
+
+def flat(part, length=None):
+    """Undoes `cut` for arrays of any width, cut to `length`: [B, H, N, S, K] -> [B, H, L, K]."""
+    return jax.tree.map(lambda a: a.reshape(*a.shape[:2], -1, a.shape[-1])[:, :, :length], part)
+
+
+def around(blocks, before, after) -> jax.Array:
+    """Each block with its neighbours: [B, H, N, S, K] -> [B, H, N, (before + 1 + after) S, K].
+
+    Beyond the ends stand zeros (False).
+    """
+    num_blocks = blocks.shape[2]
+    padded = jnp.pad(blocks, ((0, 0), (0, 0), (before, after), (0, 0), (0, 0)))
+    slices = [padded[:, :, i : i + num_blocks] for i in range(before + 1 + after)]
+    return jnp.concatenate(slices, axis=3)
+
+
+def split(rng, number):
+    """Keys of the dropout for so many parts; Nones if there is none."""
+    return [None] * number if rng is None else list(jax.random.split(rng, number))
+
+
+def dropout_of(mixer, train):
+    """The mixer's dropout of weights as keyword arguments `rate` and `rng`."""
+    rate = mixer.dropout if train else 0.0
+    return {"rate": rate, "rng": mixer.make_rng("dropout") if rate > 0 else None}

@@ -1,0 +1,105 @@
+"""Longformer: a sliding window and global positions (Beltagy et al., arXiv:2004.05150, Sec. 3.1).
+
+K is the width of one head, H the number of heads, G the number of global positions. Linear in L:
+no array has L x L entries.
+"""
+
+from typing import ClassVar
+
+import flax.linen as nn
+import gin
+import jax.numpy as jnp
+
+from lra_fnet.errors import UserError
+from lra_fnet.models.mixers import blocks
+from lra_fnet.models.mixers.mixer import HeadMixer
+
+
+def longformer_attention(
+    query, key, value, mask, *, window, global_projections=None, rate=0.0, rng=None
+):
+    """Softmax attention of position i to |i - j| <= window / 2 and to the first G positions.
+
+    The first G positions themselves attend to all, by projections of their own. The others see the
+    global positions' ordinary keys and values (so the authors' code; the paper's text leaves it
+    open). A global key inside the window counts once.
+
+    Args:
+      query: [B, L, H, K].
+      key: [B, L, H, K].
+      value: [B, L, H, K].
+      mask: bool [B, L], True at keys that may be attended to.
+      window: w, even; a query sees w / 2 positions on each side, and itself.
+      global_projections: query [B, G, H, K], key and value [B, L, H, K]; None for G = 0.
+      rate: dropout probability of each weight.
+      rng: key of the dropout; needed if rate > 0.
+
+    Returns:
+      [B, L, H, K] in value's dtype; zeros where a query has no key.
+    """
+    length, dtype = query.shape[1], value.dtype
+    num_global = 0 if global_projections is None else global_projections[0].shape[1]
+    rngs = blocks.split(rng, 3)
+    flags = mask
+    query, key, value, mask = blocks.heads_first(query, key, value, mask)
+    rest = mask & (jnp.arange(length) >= num_global)[None, None, :, None]
+    parts = [blocks.band(query, key, value, rest, reach=window // 2, rate=rate, rng=rngs[0])]
+    if global_projections is None:
+        return jnp.swapaxes(blocks.combine(parts, dtype), 1, 2)
+    few = [a[:, :, :num_global] for a in (key, value, mask)]
+    parts.append(blocks.attend(query, *few, rate=rate, rng=rngs[1]))
+    arrays = blocks.heads_first(*global_projections, mask=flags)
+    rows = blocks.combine([blocks.attend(*arrays, rate=rate, rng=rngs[2])], dtype)
+    out = blocks.combine(parts, dtype)
+    return jnp.swapaxes(jnp.concatenate([rows, out[:, :, num_global:]], axis=2), 1, 2)
+
+
+@gin.configurable
+class Longformer(HeadMixer):
+    """Sliding-window attention with global first positions; LRA's projections.
+
+    Global attention has matrices of its own (query_global, key_global, value_global), drawn
+    independently: the paper starts them from the pretrained ones, and here nothing is pretrained.
+    The window is not dilated and is the same in every layer: the paper varies both in its language
+    models only.
+
+    Raises:
+      UserError: if `window` is odd or too small, or `num_global` negative.
+    """
+
+    window: int  # w: positions on both sides together
+    num_global: int  # G, from position 0 on: CLS or the first token; 0 is LRA's code
+
+    uses_mask: ClassVar[bool] = True
+
+    @nn.compact
+    def __call__(self, x, mask, *, train):
+        """Mixes x [B, L, D] under mask bool [B, L]; see `longformer_attention`."""
+        if self.window < 2 or self.window % 2:
+            raise UserError(
+                "Longformer.window must be even and at least 2 positions, got "
+                f"{self.window}: set it to 512, say"
+            )
+        if self.num_global < 0:
+            raise UserError(
+                f"Longformer.num_global must be at least 0 positions, got {self.num_global}: "
+                "set it to 1, say"
+            )
+        query, key, value = (self.heads(x, name) for name in ("query", "key", "value"))
+        across = None
+        if self.num_global:
+            across = (
+                self.heads(x[:, : self.num_global], "query_global"),
+                self.heads(x, "key_global"),
+                self.heads(x, "value_global"),
+            )
+        y = longformer_attention(
+            query,
+            key,
+            value,
+            mask,
+            window=self.window,
+            global_projections=across,
+            **blocks.dropout_of(self, train),
+        )
+        return self.merge(y)

@@ -1,0 +1,154 @@
+"""Sparse Transformer: factorised attention patterns (Child et al., arXiv:1904.10509, Sec. 4).
+
+K is the width of one head, H the number of heads, l the stride. With l near sqrt(L), time and
+memory grow as L sqrt(L): no array has L x L entries.
+"""
+
+import math
+from typing import ClassVar
+
+import gin
+import jax.numpy as jnp
+
+from lra_fnet.errors import UserError
+from lra_fnet.models.mixers import blocks
+from lra_fnet.models.mixers.mixer import HeadMixer
+
+PATTERNS = ("fixed", "strided")
+
+
+def sparse_attention(
+    query,
+    key,
+    value,
+    mask,
+    *,
+    pattern,
+    block_size,
+    summary=1,
+    causal=False,
+    global_first=False,
+    rate=0.0,
+    rng=None,
+):
+    """Softmax attention of position i to A1(i) and A2(i) together (the paper's Sec. 5.1, merged).
+
+    "strided" (Sec. 4.3): A1 = {j: |i - j| <= l}, A2 = {j: (i - j) mod l = 0}.
+    "fixed": A1 = {j: j // l = i // l}, A2 = {j: j mod l >= l - c}.
+    The paper's sets have j <= i too, as they do here with `causal`; without it each pattern is the
+    paper's and its mirror image. A key in both sets counts once.
+
+    Args:
+      query: [B, L, H, K].
+      key: [B, L, H, K].
+      value: [B, L, H, K].
+      mask: bool [B, L], True at keys that may be attended to.
+      pattern: "fixed" or "strided".
+      block_size: l.
+      summary: c, for "fixed": the last c positions of each block may be seen by all.
+      causal: no key after the query.
+      global_first: position 0 sees every position and every position sees it, causal or not.
+      rate: dropout probability of each weight.
+      rng: key of the dropout; needed if rate > 0.
+
+    Returns:
+      [B, L, H, K] in value's dtype; zeros where a query has no key.
+    """
+    length, dtype = query.shape[1], value.dtype
+    row_rng, column_rng, *rngs = blocks.split(rng, 4)
+    query, key, value, mask = blocks.heads_first(query, key, value, mask)
+    size = min(block_size, length)
+    rest = mask & (jnp.arange(length) >= int(global_first))[None, None, :, None]
+    if pattern == "strided":
+        parts = _strided(query, key, value, rest, size, causal, rate, rngs)
+    else:
+        parts = _fixed(query, key, value, rest, size, summary, causal, rate, rngs)
+    if global_first:
+        first = [a[:, :, :1] for a in (key, value, mask)]
+        parts.append(blocks.attend(query, *first, rate=rate, rng=column_rng))
+    out = blocks.combine(parts, dtype)
+    if global_first:
+        row = blocks.attend(query[:, :, :1], key, value, mask, rate=rate, rng=row_rng)
+        out = jnp.concatenate([blocks.combine([row], dtype), out[:, :, 1:]], axis=2)
+    return jnp.swapaxes(out, 1, 2)
+
+
+def _strided(query, key, value, mask, size, causal, rate, rngs) -> list[blocks.Part]:
+    """A1, and what A2 adds to it: the same column of the blocks beyond the adjacent ones."""
+    length = query.shape[2]
+    near = blocks.band(query, key, value, mask, reach=size, causal=causal, rate=rate, rng=rngs[0])
+    columns = [jnp.swapaxes(blocks.cut(a, size), 2, 3) for a in (query, key, value, mask)]
+    back = _back(columns[0].shape[3])
+    allowed = back > 1 if causal else abs(back) > 1
+    far = blocks.attend(*columns, allowed=allowed[None, None, None], rate=rate, rng=rngs[1])
+    far = blocks.Part(*(jnp.swapaxes(a, 2, 3) for a in far))
+    return [near, blocks.flat(far, length)]
+
+
+def _fixed(query, key, value, mask, size, summary, causal, rate, rngs) -> list[blocks.Part]:
+    """A1, and what A2 adds to it: the last `summary` columns of the other blocks."""
+    length = query.shape[2]
+    cut = [blocks.cut(a, size) for a in (query, key, value, mask)]
+    allowed = (_back(size) >= 0)[None, None, None] if causal else None
+    own = blocks.attend(*cut, allowed=allowed, rate=rate, rng=rngs[0])
+    width = min(summary, size)
+    columns = [blocks.flat(a[:, :, :, size - width :]) for a in cut[1:]]
+    back = jnp.arange(length)[:, None] // size - jnp.arange(columns[0].shape[2])[None] // width
+    allowed = back > 0 if causal else back != 0
+    others = blocks.attend(query, *columns, allowed=allowed[None, None], rate=rate, rng=rngs[1])
+    return [blocks.flat(own, length), others]
+
+
+def _back(number):
+    """The lags i - j of i and j below `number`: int [number, number]."""
+    return jnp.arange(number)[:, None] - jnp.arange(number)[None]
+
+
+@gin.configurable
+class SparseAttention(HeadMixer):
+    """Attention in the Sparse Transformer's patterns, every head in both sets; LRA's projections.
+
+    Two things of the paper are left out, as in LRA: its residual blocks and initialisation, and
+    summary columns that differ between heads (Sec. 4.3). Each head has the last columns of a block.
+
+    Raises:
+      UserError: if `pattern` is unknown, or `block_size` or `summary` is too small.
+    """
+
+    pattern: str  # "fixed" or "strided"
+    block_size: int  # l; 0 for the smallest integer >= sqrt(max_len)
+    summary: int  # c, for "fixed"; with c >= l every position is seen by all
+    causal: bool
+    global_first: bool
+
+    uses_mask: ClassVar[bool] = True
+
+    def attend(self, query, key, value, mask, *, train):
+        """See `sparse_attention`; dropout on the weights in training."""
+        if self.pattern not in PATTERNS:
+            raise UserError(
+                f"SparseAttention.pattern must be one of {', '.join(PATTERNS)}, got "
+                f"{self.pattern!r}: set it to one of these"
+            )
+        if self.block_size < 0:
+            raise UserError(
+                "SparseAttention.block_size must be at least 1 position, or 0 for sqrt(max_len), "
+                f"got {self.block_size}: set it to 0, say"
+            )
+        if self.summary < 1 and self.pattern == "fixed":
+            raise UserError(
+                "SparseAttention.summary must be at least 1 position a block, got "
+                f"{self.summary}: set it to 8, say"
+            )
+        return sparse_attention(
+            query,
+            key,
+            value,
+            mask,
+            pattern=self.pattern,
+            block_size=self.block_size or math.isqrt(self.max_len - 1) + 1,
+            summary=self.summary,
+            causal=self.causal,
+            global_first=self.global_first,
+            **blocks.dropout_of(self, train),
+        )

@@ -1,0 +1,517 @@
+"""Local, Sparse, Longformer and BigBird against float64 oracles, full attention and each other."""
+
+import functools
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+import naive_block_attention as oracle
+import numpy as np
+import pytest
+
+from lra_fnet.errors import UserError
+from lra_fnet.models.mixers import attention, bigbird, blocks, local, longformer, sparse
+
+LENGTH = 23  # divides by no block below
+FIELDS = {"dim": 6, "num_heads": 2, "qkv_dim": 6, "layer": 0, "num_layers": 2, "dropout": 0.0}
+# Tiny arrays: compiling takes longer than running.
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+naive = jit(attention.naive)
+new_key = functools.partial(jax.random.key, impl="rbg")  # compiles faster than the default
+
+
+def normal(*shape, seed=0):
+    return jnp.asarray(np.random.default_rng([seed, *shape]).normal(size=shape), jnp.float32)
+
+
+def qkv(batch=3, length=LENGTH, heads=2, width=5, scale=1.0):
+    query, key, value = (normal(batch, length, heads, width, seed=seed) for seed in range(3))
+    return scale * query, scale * key, value
+
+
+def holes(batch=3, length=LENGTH):
+    """A mask with holes anywhere, a padded row with a masked first position, and an empty row."""
+    mask = np.random.default_rng(0).random((batch, length)) < 0.7
+    mask[1] = (np.arange(length) > 0) & (np.arange(length) < length - 8)
+    mask[2] = False
+    return jnp.asarray(mask)
+
+
+def assert_close(got, want, tolerance=2e-5):
+    assert got.shape == want.shape
+    np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=tolerance, atol=tolerance)
+
+
+def float64(*arrays):
+    return [np.asarray(a, np.float64) for a in arrays]
+
+
+def parameters(module, length=None, *, train=False):
+    """Normal numbers in the shapes of `init`; nothing is compiled."""
+    x = jnp.ones((1, length or module.max_len, module.dim))
+    init = functools.partial(module.init, train=train)
+    shapes = jax.eval_shape(
+        init, {"params": new_key(0), "dropout": new_key(1)}, x, jnp.ones(x.shape[:2], bool)
+    )
+    rng = np.random.default_rng(0)
+    return jax.tree.map(lambda leaf: jnp.float32(rng.normal(size=leaf.shape)), shapes)
+
+
+def local_module(max_len=LENGTH, **changes):
+    fields = {"block_size": 4, "neighbours": 0}
+    return local.LocalAttention(max_len=max_len, **(FIELDS | fields | changes))
+
+
+def sparse_module(max_len=LENGTH, **changes):
+    fields = {"pattern": "fixed", "block_size": 0, "summary": 2, "causal": False}
+    fields["global_first"] = False
+    return sparse.SparseAttention(max_len=max_len, **(FIELDS | fields | changes))
+
+
+def longformer_module(max_len=LENGTH, **changes):
+    fields = {"window": 6, "num_global": 1}
+    return longformer.Longformer(max_len=max_len, **(FIELDS | fields | changes))
+
+
+def bigbird_module(max_len=LENGTH, **changes):
+    fields = {"block_size": 2, "num_random": 2, "num_global": 1, "last_is_global": True}
+    return bigbird.BigBird(max_len=max_len, **(FIELDS | fields | {"seed": 0} | changes))
+
+
+def bigbird_layout(length, block_size, num_global, last, num_random, seed=0):
+    """Arguments of `bigbird_attention`, and for each head the random blocks of each block."""
+    num_blocks = -(-length // block_size)
+    first, stop = num_global, num_blocks - last
+    uniform = np.random.default_rng(seed).random((2, stop - first, num_random))
+    picks = bigbird.draw_blocks(uniform)
+    layout = {"num_blocks": num_blocks, "first": first, "stop": stop, "picks": picks}
+    drawn = [[set() for _ in range(num_blocks)] for _ in range(2)]
+    for h, row, slot in np.ndindex(picks.shape):
+        if picks[h, row, slot] >= 0:
+            drawn[h][first + row].add(int(first + picks[h, row, slot]))
+    return layout | {"block_size": block_size}, drawn
+
+
+# Each case: our function of (query, key, value, mask), and the oracle's set keys_of(h, i).
+
+
+def local_case(block_size, neighbours):
+    attend = functools.partial(local.local_attention, block_size=block_size, neighbours=neighbours)
+    return attend, lambda _, i: oracle.local_keys(i, LENGTH, block_size, neighbours)
+
+
+def sparse_case(*settings):
+    names = ("pattern", "block_size", "summary", "causal", "global_first")
+    attend = functools.partial(sparse.sparse_attention, **dict(zip(names, settings, strict=True)))
+    return attend, lambda _, i: oracle.sparse_keys(i, LENGTH, *settings)
+
+
+def window_case(window):
+    attend = functools.partial(longformer.longformer_attention, window=window)
+    return attend, lambda _, i: {j for j in range(LENGTH) if abs(i - j) <= window / 2}
+
+
+def bigbird_case(block_size, num_global, last, num_random):
+    layout, drawn = bigbird_layout(LENGTH, block_size, num_global, last, num_random)
+    ends = {*range(num_global), *range(layout["stop"], layout["num_blocks"])}
+
+    def keys_of(h, i):
+        return oracle.bigbird_keys(i, LENGTH, block_size, layout["num_blocks"], ends, drawn[h])
+
+    return functools.partial(bigbird.bigbird_attention, **layout), keys_of
+
+
+CASES = {
+    "local": local_case(4, 0),
+    "local, one neighbour": local_case(5, 1),
+    "local, more neighbours than blocks": local_case(5, 9),
+    "fixed": sparse_case("fixed", 5, 2, False, False),
+    "fixed, causal": sparse_case("fixed", 5, 2, True, False),
+    "fixed, all columns": sparse_case("fixed", 4, 4, False, False),
+    "fixed, causal, first unmasked": sparse_case("fixed", 5, 2, True, True),
+    "fixed, first is a summary": sparse_case("fixed", 4, 4, False, True),
+    "strided": sparse_case("strided", 5, 0, False, False),
+    "strided, causal": sparse_case("strided", 4, 0, True, False),
+    "strided, first unmasked": sparse_case("strided", 4, 0, False, True),
+    "window 2": window_case(2),
+    "window 10": window_case(10),
+    "bigbird": bigbird_case(2, 1, True, 2),
+    "bigbird, two and no last": bigbird_case(3, 2, False, 1),
+    "bigbird, nothing global": bigbird_case(2, 0, False, 2),
+    "bigbird, only the last": bigbird_case(3, 0, True, 1),
+    "bigbird, nothing random": bigbird_case(3, 1, True, 0),
+}
+
+
+@jit
+def gradients_of_full(query, key, value, mask, pattern, cotangent):
+    """Of softmax attention with all weights; pattern, bool [H, L, L], says who sees whom."""
+    valid = pattern[None] & mask[:, None, None, :]
+
+    def attend(query, key, value):
+        scores = jnp.einsum("bihk,bjhk->bhij", query, key) / np.sqrt(query.shape[3])
+        weights = jnp.where(valid, jnp.exp(scores - scores.max(axis=3, keepdims=True)), 0)
+        total = weights.sum(axis=3, keepdims=True)
+        return jnp.einsum("bhij,bjhk->bihk", weights / jnp.where(total > 0, total, 1), value)
+
+    return jax.vjp(attend, query, key, value)[1](cotangent)
+
+
+@pytest.mark.parametrize(("attend", "keys_of"), CASES.values(), ids=CASES)
+def test_output_and_gradients_are_right_with_holes_in_the_mask_and_an_empty_row(attend, keys_of):
+    inputs, mask = qkv(), holes()
+    cotangent = normal(*inputs[2].shape, seed=9)
+
+    @jit
+    def run(*qkv):
+        out, pull = jax.vjp(lambda *qkv: attend(*qkv, mask), *qkv)
+        return out, pull(cotangent)
+
+    out, gradients = run(*inputs)
+    assert_close(out, oracle.set_attention(*float64(*inputs), np.asarray(mask), keys_of))
+    assert not np.asarray(out[2]).any()
+    pattern = np.zeros((2, LENGTH, LENGTH), bool)
+    for h, i in np.ndindex(2, LENGTH):
+        pattern[h, i, list(keys_of(h, i))] = True
+    for got, want in zip(
+        gradients, gradients_of_full(*inputs, mask, pattern, cotangent), strict=True
+    ):
+        assert_close(got, want)
+
+
+@pytest.mark.parametrize(("window", "num_global"), [(2, 1), (8, 3), (60, 3), (8, LENGTH)])
+def test_longformer_equals_the_oracle_with_global_positions(window, num_global):
+    inputs, mask = qkv(), holes()
+    query, key, value = (normal(*inputs[0].shape, seed=seed) for seed in (7, 8, 9))
+    across = query[:, :num_global], key, value
+    attend = functools.partial(longformer.longformer_attention, window=window)
+    got = jit(attend)(*inputs, mask, global_projections=across)
+    arrays = float64(*inputs)
+    want = oracle.longformer(*arrays, np.asarray(mask), window, float64(*across))
+    assert_close(got, want)
+    assert not np.asarray(got[2]).any()
+
+
+FULL = {
+    "local": functools.partial(local.local_attention, block_size=LENGTH),
+    "local, a longer block": functools.partial(local.local_attention, block_size=99),
+    "fixed": functools.partial(sparse.sparse_attention, pattern="fixed", block_size=99),
+    "fixed, all is summary": sparse_case("fixed", 4, 9, False, False)[0],
+    "strided": functools.partial(
+        sparse.sparse_attention, pattern="strided", block_size=99, global_first=True
+    ),
+    "strided by one": functools.partial(sparse.sparse_attention, pattern="strided", block_size=1),
+    "longformer, w > 2 L": functools.partial(longformer.longformer_attention, window=60),
+    "longformer, w = 2 (L - 1)": functools.partial(longformer.longformer_attention, window=44),
+    "bigbird, all blocks drawn": bigbird_case(3, 1, True, 5)[0],
+    "bigbird, all global": bigbird_case(3, 8, False, 0)[0],
+    "bigbird, one block": bigbird_case(LENGTH, 0, False, 0)[0],
+}
+
+
+@pytest.mark.parametrize("attend", FULL.values(), ids=FULL)
+def test_what_covers_all_pairs_is_full_attention_and_counts_each_key_once(attend):
+    inputs, mask = qkv(), holes()
+    assert_close(jit(attend)(*inputs, mask), naive(*inputs, mask))
+
+
+@pytest.mark.parametrize(("attend", "keys_of"), [CASES["fixed"], CASES["bigbird"]])
+def test_parts_with_scores_far_apart_are_joined_without_overflow(attend, keys_of):
+    inputs, mask = qkv(scale=30.0), holes()
+    got = jit(attend)(*inputs, mask)
+    want = oracle.set_attention(*float64(*inputs), np.asarray(mask), keys_of)
+    assert_close(got, want, 2e-3)  # exponents near 1000 leave three digits
+
+
+@pytest.mark.parametrize("block_size", [4, 6])
+def test_local_attention_joins_neighbours_in_position_not_positions_far_apart(block_size):
+    module = local_module(max_len=24, block_size=block_size)
+    x, mask = normal(1, 24, 6), jnp.ones((1, 24), bool)
+    mix = jit(functools.partial(module.apply, parameters(module), train=False))
+    for position in (0, 13, 23):
+        moved = np.asarray(mix(x.at[0, position].add(1), mask) != mix(x, mask)).any(axis=(0, 2))
+        assert (moved == (np.arange(24) // block_size == position // block_size)).all()
+
+
+def settings_of(module, monkeypatch, function, *, train=False):
+    """The keyword arguments that the module calls its function with; nothing is compiled."""
+    seen = {}
+
+    def record(query, *_, **settings):
+        seen.update(settings)
+        return query
+
+    monkeypatch.setattr(*function, record)
+    parameters(module, train=train)
+    return seen
+
+
+@pytest.mark.parametrize(("max_len", "size"), [(1, 1), (2, 2), (16, 4), (17, 5), (25, 5), (26, 6)])
+def test_sparse_block_size_0_is_the_smallest_integer_not_below_the_root(monkeypatch, max_len, size):
+    function = sparse, "sparse_attention"
+    found = settings_of(sparse_module(max_len, block_size=0), monkeypatch, function)
+    assert found["block_size"] == size
+    given = settings_of(sparse_module(max_len, block_size=7), monkeypatch, function)
+    assert given["block_size"] == 7
+
+
+@pytest.mark.parametrize("num_global", [0, 2])
+def test_longformer_has_global_projections_only_with_global_positions(num_global):
+    names = set(parameters(longformer_module(num_global=num_global))["params"])
+    own = {"query_global", "key_global", "value_global"} if num_global else set()
+    assert names == {"query", "key", "value", "out"} | own
+
+
+def test_the_longformer_module_applies_each_projection_where_it_belongs():
+    module = longformer_module(num_global=2, window=4)
+    x, mask = normal(3, LENGTH, 6), holes()
+    params = parameters(module)
+    got = jit(functools.partial(module.apply, train=False))(params, x, mask)
+    weights = {name: np.asarray(w["kernel"], np.float64) for name, w in params["params"].items()}
+
+    def heads(name):
+        return (np.asarray(x, np.float64) @ weights[name]).reshape(3, LENGTH, 2, 3)
+
+    across = heads("query_global")[:, :2], heads("key_global"), heads("value_global")
+    arrays = [heads(name) for name in ("query", "key", "value")]
+    want = oracle.longformer(*arrays, np.asarray(mask), 4, across)
+    assert_close(got, want.reshape(3, LENGTH, 6) @ weights["out"], 2e-4)
+
+
+# BigBird's random blocks
+
+
+@pytest.mark.parametrize("num_random", [1, 3, 7])
+def test_random_blocks_lie_outside_the_window_and_none_comes_twice(num_random):
+    num_blocks = 9
+    uniform = np.random.default_rng(1).random((50, num_blocks, num_random))
+    uniform[0], uniform[1] = 0, 1 - 2**-24  # the ends of the interval
+    picks = bigbird.draw_blocks(uniform)
+    assert picks.shape == (50, num_blocks, num_random)
+    for head, i in np.ndindex(picks.shape[:2]):
+        outside = {j for j in range(num_blocks) if abs(i - j) > 1}
+        drawn = [int(j) for j in picks[head, i] if j >= 0]
+        assert set(drawn) <= outside
+        assert len(set(drawn)) == len(drawn) == min(num_random, len(outside))
+
+
+def test_every_choice_of_random_blocks_is_equally_likely():
+    draws = 4000
+    uniform = np.random.default_rng(2).random((draws, 7, 2))
+    picks = np.sort(bigbird.draw_blocks(uniform)[:, 3], axis=1)  # of 0, 1, 5, 6: 6 pairs
+    pairs, counts = np.unique(picks, axis=0, return_counts=True)
+    assert len(pairs) == 6
+    assert (abs(counts / draws - 1 / 6) < 4 * np.sqrt(5 / 36 / draws)).all()
+
+
+def test_random_blocks_are_fixed_by_seed_and_layer_and_differ_between_heads(monkeypatch):
+    def picks(**changes):
+        module = bigbird_module(max_len=48, block_size=2, **changes)
+        return settings_of(module, monkeypatch, (bigbird, "bigbird_attention"))["picks"]
+
+    base = picks()
+    assert base.shape == (2, 22, 2)
+    assert (picks() == base).all()
+    assert (picks(seed=1) != base).any()
+    assert (picks(layer=1) != base).any()
+    assert (base[0] != base[1]).any()
+
+
+def test_bigbird_sees_window_first_last_and_random_blocks_of_each_head():
+    module = bigbird_module(max_len=47, block_size=2)
+    zero = jnp.zeros((1, 47, 2, 47))
+    value = jnp.broadcast_to(jnp.eye(47)[None, :, None], zero.shape)
+    attend = functools.partial(module.apply, {}, train=False, method="attend")
+    out = jit(attend)(zero, zero, value, jnp.ones((1, 47), bool))
+    seen = np.asarray(out)[0] > 0  # [L, H, L]
+    assert seen[[0, 1, 46]].all()
+    assert seen[:, :, [0, 1, 46]].all()
+    row = seen[20, :, :46].reshape(2, 23, 2).all(axis=2)
+    assert row[:, [0, 9, 10, 11]].all()
+    assert (row.sum(axis=1) == 4 + 2).all()  # the last block, one position here, is not in the row
+    assert (seen[20, 0] != seen[20, 1]).any()
+
+
+@pytest.mark.parametrize(
+    ("max_len", "changes"),
+    [
+        (1, {}),
+        (7, {}),
+        (11, {}),
+        (7, {"num_global": 0, "last_is_global": False}),
+    ],
+)
+def test_bigbird_with_too_few_blocks_for_the_random_ones_is_full_attention(max_len, changes):
+    module = bigbird_module(max_len, num_random=9, **changes)
+    inputs, mask = qkv(2, max_len, 2, 3), np.ones((2, max_len), bool)
+    mask[1, -1] = False
+    attend = functools.partial(module.apply, {}, train=False, method="attend")
+    assert_close(jit(attend)(*inputs, mask), naive(*inputs, mask))
+
+
+# All modules
+
+
+@pytest.mark.parametrize("make", [sparse_module, bigbird_module], ids=["sparse", "bigbird"])
+def test_the_layout_follows_max_len_so_the_amount_of_padding_changes_nothing(make):
+    module = make()
+    inputs, mask = qkv(2), jnp.arange(LENGTH)[None] < jnp.asarray([[14], [9]])
+    attend = jit(functools.partial(module.apply, {}, train=False, method="attend"))
+    long = attend(*inputs, mask)
+    short = attend(*(a[:, :14] for a in inputs), mask[:, :14])
+    assert short.shape[1] == 14
+    assert_close(np.asarray(short)[mask[:, :14]], np.asarray(long)[mask])
+
+
+DROPPING = ("local", "fixed, first is a summary", "strided, first unmasked", "window 10", "bigbird")
+
+
+@pytest.mark.parametrize(("attend", "keys_of"), [CASES[name] for name in DROPPING], ids=DROPPING)
+def test_dropout_drops_single_weights_and_keeps_the_mean(attend, keys_of):
+    rate, shape = 0.25, (32, LENGTH, 2, LENGTH)
+    zero, value = jnp.zeros(shape), jnp.broadcast_to(jnp.eye(LENGTH)[None, :, None], shape)
+    mask = jnp.ones((32, LENGTH), bool)
+    attend = jit(functools.partial(attend, rate=rate, rng=new_key(0)))
+    got = np.asarray(attend(zero, zero, value, mask))  # equal scores, unit vectors: the weights
+    draws = []
+    for h, i in np.ndindex(2, LENGTH):
+        keys = sorted(keys_of(h, i))
+        kept = got[:, i, h, keys] > 0
+        assert_close(got[:, i, h, keys], kept / len(keys) / (1 - rate))
+        draws.append(kept)
+    kept = np.concatenate(draws, axis=1)
+    assert abs(kept.mean() - (1 - rate)) < 4 * np.sqrt(rate * (1 - rate) / kept.size)
+    assert len(np.unique(kept, axis=0)) == 32  # no two examples share their draws,
+    assert len(np.unique(kept.T, axis=0)) == kept.shape[1]  # nor rows, heads or parts
+
+
+@pytest.mark.parametrize(
+    ("make", "function"),
+    [
+        (local_module, (local, "local_attention")),
+        (sparse_module, (sparse, "sparse_attention")),
+        (longformer_module, (longformer, "longformer_attention")),
+        (bigbird_module, (bigbird, "bigbird_attention")),
+    ],
+    ids=["local", "sparse", "longformer", "bigbird"],
+)
+def test_modules_hand_their_dropout_on_in_training_only(monkeypatch, make, function):
+    evaluation = settings_of(make(dropout=0.5), monkeypatch, function)
+    assert (evaluation["rate"], evaluation["rng"]) == (0, None)
+    training = settings_of(make(dropout=0.5), monkeypatch, function, train=True)
+    assert training["rate"] == 0.5
+    assert training["rng"] is not None
+
+
+# Growth
+
+
+def growth_of(make, length):
+    """Entries of the largest array and floating-point operations, forward and backward."""
+    fields = {"dim": 4, "num_heads": 1, "qkv_dim": 4, "dropout": 0.1}
+    module = make(length, **fields)
+    params = parameters(module, 8)
+    mask = jax.ShapeDtypeStruct((1, length), bool)
+
+    def loss(x, mask):
+        return module.apply(params, x, mask, train=True, rngs={"dropout": new_key(0)}).sum()
+
+    def sizes(jaxpr):
+        for equation in jaxpr.eqns:
+            for variable in (*equation.invars, *equation.outvars):
+                yield int(np.prod(getattr(variable.aval, "shape", ())))
+            for inner in jax.extend.core.jaxprs_in_params(equation.params):
+                yield from sizes(inner)
+
+    traced = jit(jax.grad(loss)).trace(jax.ShapeDtypeStruct((1, length, 4), jnp.float32), mask)
+    operations = traced.lower().cost_analysis()["flops"]
+    return np.asarray([max(sizes(traced.jaxpr.jaxpr)), operations])
+
+
+@pytest.mark.parametrize(
+    ("make", "exponent"),
+    [
+        (functools.partial(local_module, block_size=50, neighbours=1), 1),
+        (functools.partial(longformer_module, window=512, num_global=2), 1),
+        (functools.partial(bigbird_module, block_size=64, num_random=3), 1),
+        (functools.partial(sparse_module, summary=8, global_first=True), 1.5),
+        (functools.partial(sparse_module, pattern="strided"), 1.5),
+    ],
+    ids=["local", "longformer", "bigbird", "fixed", "strided"],
+)
+def test_memory_and_operations_grow_as_the_paper_says(make, exponent):
+    short, long = growth_of(make, 4096), growth_of(make, 16384)
+    ratio = long / short
+    assert (ratio < 1.1 * 4**exponent).all()
+    assert long[0] < 16384**2 / 10
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (
+            local_module(block_size=0),
+            "LocalAttention.block_size must be at least 1 position, got 0: set it to 50, say",
+        ),
+        (
+            local_module(neighbours=-1),
+            "LocalAttention.neighbours must be at least 0 blocks, got -1: set it to 0, say",
+        ),
+        (
+            sparse_module(pattern="random"),
+            "SparseAttention.pattern must be one of fixed, strided, got 'random': "
+            "set it to one of these",
+        ),
+        (
+            sparse_module(block_size=-1),
+            "SparseAttention.block_size must be at least 1 position, or 0 for sqrt(max_len), "
+            "got -1: set it to 0, say",
+        ),
+        (
+            sparse_module(summary=0),
+            "SparseAttention.summary must be at least 1 position a block, got 0: set it to 8, say",
+        ),
+        (
+            longformer_module(window=7),
+            "Longformer.window must be even and at least 2 positions, got 7: set it to 512, say",
+        ),
+        (
+            longformer_module(window=0),
+            "Longformer.window must be even and at least 2 positions, got 0: set it to 512, say",
+        ),
+        (
+            longformer_module(num_global=-1),
+            "Longformer.num_global must be at least 0 positions, got -1: set it to 1, say",
+        ),
+        (
+            bigbird_module(block_size=0),
+            "BigBird.block_size must be at least 1, got 0: set it to 64, say",
+        ),
+        (
+            bigbird_module(num_random=-1),
+            "BigBird.num_random must be at least 0, got -1: set it to 3, say",
+        ),
+        (
+            bigbird_module(num_global=-1),
+            "BigBird.num_global must be at least 0, got -1: set it to 1, say",
+        ),
+    ],
+    ids=lambda value: value.split()[0] if isinstance(value, str) else "",
+)
+def test_a_wrong_setting_is_named(module, message):
+    with pytest.raises(UserError) as caught:
+        parameters(module)
+    assert str(caught.value) == message
+
+
+def test_strided_attention_has_no_use_for_summary():
+    parameters(sparse_module(pattern="strided", summary=0))
+
+
+def test_a_block_of_the_past_alone_stands_before_its_successor():
+    x = jnp.arange(6.0).reshape(1, 1, 6, 1)
+    pairs = blocks.around(blocks.cut(x, 2), 1, 0)[0, 0, :, :, 0]
+    assert pairs.tolist() == [[0, 0, 0, 1], [0, 1, 2, 3], [2, 3, 4, 5]]
