@@ -69,6 +69,7 @@ def files(task: str, model: str, preset: str, dirs: Sequence[Path] = ()) -> list
         _find(f"tasks/{task}.gin", dirs),
         _find(f"models/{model}.gin", dirs),
         task_preset,
+        _find(f"presets/{preset}/models/{model}.gin", dirs),
         _find(f"presets/{preset}/{task}.{model}.gin", dirs),
     ]
     return [path for path in found if path is not None]

@@ -52,14 +52,54 @@ def assert_settings(preset, task, want, model="fnet"):
     assert {name: got[name] for name in want} == want
 
 
-# What LRA's code gives a model of its own (lra_facts 1.5), written by hand; nothing else differs.
-_IMAGE = {"dim": 128, "num_heads": 8, "qkv_dim": 64, "mlp_dim": 128, "head_mlp_dim": 128}
+# What LRA's code gives a model of its own (lra_facts 1.5), by hand: width, qkv, feed-forward,
+# heads, layers, dropout; where it is None, and wherever it is the base config's, nothing differs.
+BASE = {"image": (32, 32, 64, 1, 1, 0.3), "pathfinder": (32, 16, 32, 2, 1, 0.1)}
+_WIDE = (128, 64, 128, 8, 1, 0.3)
 OWN = {
-    ("lra-code", "image", "transformer"): _IMAGE,
-    ("lra-code", "image", "performer"): _IMAGE,
-    ("lra-code", "pathfinder", "transformer"): {"num_heads": 4, "num_layers": 4, "dropout": 0.2},
-    ("lra-code", "pathfinder", "performer"): {"num_heads": 8, "num_layers": 4, "dropout": 0.2},
+    ("image", "transformer"): _WIDE,
+    ("image", "performer"): _WIDE,
+    ("image", "linformer"): _WIDE,
+    ("image", "linear_transformer"): _WIDE,
+    ("image", "sparse"): _WIDE,
+    ("image", "synthesizer"): _WIDE,
+    ("image", "local"): (128, 64, 128, 2, 1, 0.3),
+    ("image", "longformer"): (128, 64, 128, 4, 4, 0.3),
+    ("image", "reformer"): (64, 32, 64, 8, 4, 0.3),
+    ("image", "bigbird"): (128, 64, 128, 4, 1, 0.3),
+    ("image", "sinkhorn"): (32, 32, 64, 1, 1, 0.1),
+    ("pathfinder", "transformer"): (32, 16, 32, 4, 4, 0.2),
+    ("pathfinder", "performer"): (32, 16, 32, 8, 4, 0.2),
+    ("pathfinder", "linear_transformer"): (128, 64, 128, 2, 1, 0.2),
+    ("pathfinder", "linformer"): (32, 16, 32, 2, 1, 0.2),
+    ("pathfinder", "local"): (64, 32, 64, 4, 2, 0.1),
+    ("pathfinder", "longformer"): (32, 16, 32, 2, 2, 0.1),
+    ("pathfinder", "sparse"): (32, 16, 32, 8, 1, 0.2),
+    ("pathfinder", "reformer"): (64, 32, 64, 8, 2, 0.2),
+    ("pathfinder", "sinkhorn"): (32, 16, 64, 4, 2, 0.2),
+    ("pathfinder", "synthesizer"): (64, 32, 64, 4, 2, 0.2),
+    ("pathfinder", "bigbird"): (64, 32, 64, 2, 4, 0.2),
 }
+SIZES = ("dim", "qkv_dim", "mlp_dim", "num_heads", "num_layers", "dropout")
+MORE = {  # and beside the sizes
+    ("image", "local"): {"pooling": "mean_all"},
+    ("image", "longformer"): {"pooling": "mean_all"},
+    ("image", "sinkhorn"): {"weight_decay": 0.7},
+}
+ORIGINAL = {"norm": "post", "norm_epsilon": 1e-12, "embedding": "bert", "num_types": 4}
+
+
+def own_settings(preset, task, model):
+    """What a model has of its own beside its mixer."""
+    if model == "fnet_original":
+        return ORIGINAL
+    if preset != "lra-code" or (task, model) not in OWN:
+        return {}
+    pairs = zip(SIZES, OWN[task, model], BASE[task], strict=True)
+    found = {name: own for name, own, base in pairs if own != base}
+    if "mlp_dim" in found:
+        found["head_mlp_dim"] = found["mlp_dim"]
+    return found | MORE.get((task, model), {})
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -67,16 +107,20 @@ OWN = {
 def test_nothing_but_the_mixers_and_lras_own_overrides_differs_between_models(preset, task):
     base = settings(preset, task, "fnet")
     for model in MODELS:
-        own = OWN.get((preset, task, model), {})
+        own = own_settings(preset, task, model)
         assert all(base[name] != value for name, value in own.items())
         assert settings(preset, task, model) == base | own
 
 
-def test_only_lras_code_has_files_for_a_model():
-    own = {f"lra-code/{task}.performer.gin" for task in TASKS}
-    own |= {"lra-code/image.transformer.gin", "lra-code/pathfinder.transformer.gin"}
+def test_only_lras_code_and_cpu_have_files_for_a_model():
+    own = {f"lra-code/{task}.{model}.gin" for task, model in OWN}
+    own |= {"lra-code/listops.performer.gin"}
     base = {f"{preset}/{task}.gin" for preset in PRESETS for task in TASKS}
-    assert {path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.gin")} == own | base
+    found = {path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.gin")}
+    everywhere = {path for path in found if path.split("/")[1] == "models"}
+    assert found - everywhere == own | base
+    assert {path.split("/")[0] for path in everywhere} == {"lra-code", "cpu"}
+    assert {path.split("/")[2].removesuffix(".gin") for path in everywhere} <= set(MODELS)
 
 
 def test_lras_performer_has_two_softmax_features_on_listops_and_no_projection_elsewhere():
@@ -87,20 +131,29 @@ def test_lras_performer_has_two_softmax_features_on_listops_and_no_projection_el
         assert (module.kernel, module.num_features) == want
 
 
+def test_a_file_for_a_task_wins_over_the_models_of_its_preset():
+    for task, size in (("listops", 50), ("image", 64), ("pathfinder", 64)):
+        mixer = experiment.load(task, "local", "lra-code").model.encoder.make_mixer(0)
+        assert mixer(parent=None).block_size == size
+
+
 @pytest.mark.parametrize(
-    "path", sorted(FOLDER.rglob("*.gin")), ids=lambda p: p.parent.name + p.stem
+    "path", sorted(FOLDER.rglob("*.gin")), ids=lambda p: f"{p.parent.name}-{p.stem}"
 )
 def test_presets_bind_the_shared_parts_and_lras_code_what_black_means(path):
     """A mixer's own numbers stand in gin/models or in a file of its own."""
     names = set(re.findall(r"^([\w.]+) =", path.read_text(), re.MULTILINE))
     parts = {name.partition(".")[0] for name in names if "." in name}
     task, _, model = path.stem.partition(".")
+    of_a_model = path.parent.name == "models"
     black = {n for n in names if n.endswith(".black_is_padding")}
     pixels = task in ("image", "pathfinder", "pathx") and not model
     assert len(black) == (path.parent.name == "lra-code" and pixels)
     parts -= {name.partition(".")[0] for name in black}
-    if model:
-        assert parts <= {"Encoder", "Head", model.capitalize()}
+    if of_a_model or model:
+        file = config.GIN_DIR / f"models/{model or task}.gin"
+        mixer = set(re.findall(r"^(\w+)\.\w+ =", file.read_text(), re.MULTILINE)) - {"Encoder"}
+        assert parts <= mixer | (set() if of_a_model else {"Encoder", "Head", "Optimizer"})
     else:
         assert parts == {"Encoder", "Head", "Run", "Optimizer"}
         assert names >= {"DATASET", "MAX_LEN", "Encoder.inputs", "Encoder.dropout"}

@@ -43,6 +43,35 @@ def test_rfft_and_matmul_transform_every_size_to_a_millionth(length):
             assert abs(np.asarray(got) - want).max() <= 1e-6 * abs(want).max()
 
 
+def test_matmul_by_matrices_that_the_program_makes_is_good_to_a_millionth(monkeypatch):
+    monkeypatch.setattr(fourier, "CONSTANT_MAX_SIZE", 0)
+    shapes = [(1, 1, 1), (2, 13, 8), (2, 8, 13), (1, 2049, 3)]
+    outputs = jax.jit(lambda xs: [fourier.matmul(x) for x in xs])([normal(*s) for s in shapes])
+    for shape, got in zip(shapes, outputs, strict=True):
+        want = np.fft.fft2(np.asarray(normal(*shape), np.float64)).real
+        assert abs(np.asarray(got) - want).max() <= 1e-6 * abs(want).max()
+
+
+def test_matmul_at_16384_tokens_holds_no_matrix_as_a_constant():
+    x = jax.ShapeDtypeStruct((1, 16384, 64), jnp.float32)
+    assert len(jax.jit(fourier.matmul).lower(x).as_text()) < 100_000
+
+
+@pytest.mark.parametrize("size", [16384, 65535, 65536])
+def test_angles_are_reduced_in_whole_numbers(size):
+    n, k = np.meshgrid(*[[1, size // 2, size // 2 + 1, size - 2, size - 1]] * 2)
+    got = fourier._angle(*(jnp.asarray(a, jnp.uint32) for a in (n, k)), size, jnp.float32)
+    for a, b, angle in zip(n.flat, k.flat, np.float64(got).flat, strict=True):
+        turns = int(a) * int(b) % size / size
+        assert abs(angle) <= np.pi + 1e-6
+        assert abs(np.exp(1j * angle) - np.exp(2j * np.pi * turns)) < 4e-7
+
+
+def test_matmul_refuses_a_length_that_overflows():
+    with pytest.raises(UserError, match="takes at most 65536 positions, got 65537: set it to rfft"):
+        jax.eval_shape(fourier.matmul, jax.ShapeDtypeStruct((1, 65537, 4), jnp.float32))
+
+
 @pytest.mark.parametrize("transform", [fourier.rfft, fourier.matmul], ids=["rfft", "matmul"])
 def test_fourier_gradient_equals_the_definitions_autodiff(transform):
     shapes = [(2, 6, 5), (3, 7, 4), (1, 1, 8), (2, 8, 1), (2, 8, 8)]

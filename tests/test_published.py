@@ -1,5 +1,6 @@
 """published.json: every number against the text that it was read from."""
 
+import itertools
 import re
 import statistics
 from pathlib import Path
@@ -22,7 +23,8 @@ def test_published_averages_are_the_means_of_their_rows():
 
 def test_every_published_group_names_its_source():
     data = tables.published()
-    for group in [*data["accuracy"].values(), *data["efficiency"].values(), data["mixing"]]:
+    groups = [data[kind].values() for kind in ("accuracy", "efficiency", "parameters")]
+    for group in [*itertools.chain(*groups), data["mixing"]]:
         assert group["arxiv"] in ("2105.03824", "2011.04006")
         assert group["table"]
         assert "label" in group or group["arxiv"] == "2011.04006"
@@ -170,6 +172,23 @@ def test_published_mixing_times_are_those_of_the_fnet_paper():
         size, model = size.rstrip(")").lower(), NAMES[name]
         speedups = mixing["speedup"][size].get(model)
         assert agree(cells, mixing["rows"][size][model], speedups), (name, size)
+
+
+def test_published_parameters_are_those_of_the_fnet_paper():
+    groups = tables.published()["parameters"]
+    sizes, params = groups["fnet_model_sizes"], groups["fnet_model_params"]
+    lines = [line for line in printed_table(sizes["label"]) if line[0].isdigit()]
+    assert len(lines) == len(sizes["rows"]) == 8
+    for (dim, layers, *cells), (size, row) in zip(lines, sizes["rows"].items(), strict=True):
+        assert size == f"{dim}x{layers}"
+        assert ["-" if number is None else str(number) for number in row] == cells
+    names = NAMES | {"BERT": "transformer", "Random": "random", "FF-only": "ff_only"}
+    lines = [line for line in printed_table(params["label"]) if line[0] in names]
+    assert len(lines) == len(params["rows"]) == 6
+    for name, operations, *cells in lines:
+        assert [f"${number}$M" for number in params["rows"][names[name]]] == cells
+        formula = params["operations"][names[name]].replace(" ", "").replace("d", "d_h")
+        assert re.sub(r"[ $+\\]", "", operations) in formula.replace("+", "")
 
 
 def test_published_lra_numbers_are_those_of_the_notes():

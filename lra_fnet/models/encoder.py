@@ -20,8 +20,9 @@ from lra_fnet.models.mixers.mixer import Mixer
 CHOICES = {
     "inputs": ("tokens", "pixels"),
     "positions": ("sinusoidal", "learned"),
+    "embedding": ("lra", "bert"),
     "norm": ("pre", "post"),
-    "pooling": ("cls", "first", "mean", "mean_all"),
+    "pooling": ("cls", "first", "tanh", "mean", "mean_all"),
     "dtype": ("float32", "bfloat16"),
 }
 ONE_HOT_MAX_VOCAB = 64  # measured on a CPU: up to here a matrix product beats adding row by row
@@ -75,11 +76,11 @@ _lookup_one_hot.defvjp(
 def pool(x, mask, pooling):
     """One vector a text, in float32: [B, L, D] and bool [B, L] -> [B, D].
 
-    "cls" and "first" are position 0, "mean" the mean over real tokens (zeros if there are none),
-    "mean_all" LRA's mean over every position, padding included.
+    "cls", "first" and "tanh" are position 0, "mean" the mean over real tokens (zeros if there are
+    none), "mean_all" LRA's mean over every position, padding included.
     """
     x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    if pooling in ("cls", "first"):
+    if pooling in ("cls", "first", "tanh"):
         return x[:, 0]
     if pooling == "mean_all":
         return x.mean(axis=1)
@@ -88,37 +89,43 @@ def pool(x, mask, pooling):
 
 
 class MLP(nn.Module):
-    """LRA's feed-forward sublayer: Dense, GELU, dropout, Dense, dropout."""
+    """The feed-forward sublayer: Dense, GELU, dropout, Dense, dropout.
+
+    LRA's initialisation with norm "pre"; FNet's with "post", which also has the last dropout only.
+    """
 
     dim: int
     mlp_dim: int
     dropout: float
+    norm: str
 
     @nn.compact
     def __call__(self, x, *, train):
         """Maps [B, L, D] -> [B, L, D]."""
 
-        def dense(features, name):
+        def dense(features, name, kernel_init, bias_init):
             return nn.Dense(
-                features,
-                dtype=x.dtype,
-                kernel_init=nn.initializers.xavier_uniform(),
-                bias_init=nn.initializers.normal(1e-6),
-                name=name,
+                features, dtype=x.dtype, kernel_init=kernel_init, bias_init=bias_init, name=name
             )
 
-        y = nn.gelu(dense(self.mlp_dim, "wide")(x))
-        y = nn.Dropout(self.dropout)(y, deterministic=not train)
-        y = dense(self.dim, "narrow")(y)
-        return nn.Dropout(self.dropout)(y, deterministic=not train)
+        def dropout(y):
+            return nn.Dropout(self.dropout)(y, deterministic=not train)
+
+        if self.norm == "pre":
+            inits = nn.initializers.xavier_uniform(), nn.initializers.normal(1e-6)
+            y = dropout(nn.gelu(dense(self.mlp_dim, "wide", *inits)(x)))
+            return dropout(dense(self.dim, "narrow", *inits)(y))
+        init = nn.initializers.normal(0.02)
+        y = nn.gelu(dense(self.mlp_dim, "wide", init, init)(x))
+        return dropout(dense(self.dim, "narrow", init, nn.initializers.zeros)(y))
 
 
 class Block(nn.Module):
-    """A mixing and a feed-forward sublayer, each with dropout and a residual connection.
+    """A mixing and a feed-forward sublayer, each with a residual connection.
 
-    norm "pre", LRA's block: x + mix(LN(x)), then x + MLP(LN(x)). norm "post", FNet's
-    (arXiv:2105.03824, Fig. 1): LN(x + mix(x)), then LN(x + MLP(x)); FNet itself has no dropout on
-    the mixing sublayer. LayerNorm's statistics are float32 at any dtype.
+    norm "pre", LRA's block: x + mix(LN(x)), then x + MLP(LN(x)), with dropout on both. norm "post",
+    FNet's (arXiv:2105.03824, Fig. 1): LN(x + mix(x)), then LN(x + MLP(x)), with dropout on the MLP
+    only, as the authors' code. LayerNorm's statistics are float32 at any dtype.
     """
 
     make_mixer: Callable[..., Mixer]
@@ -136,16 +143,12 @@ class Block(nn.Module):
             return nn.LayerNorm(self.norm_epsilon, x.dtype, name=name)(inputs)
 
         mixer = self.make_mixer(name="mixer")
-        mlp = MLP(self.dim, self.mlp_dim, self.dropout, name="mlp")
-
-        def mix(inputs):
-            y = mixer(inputs, mask, train=train)
-            return nn.Dropout(self.dropout)(y, deterministic=not train)
-
+        mlp = MLP(self.dim, self.mlp_dim, self.dropout, self.norm, name="mlp")
         if self.norm == "pre":
-            x = x + mix(norm("norm_mixer", x))
+            y = mixer(norm("norm_mixer", x), mask, train=train)
+            x = x + nn.Dropout(self.dropout)(y, deterministic=not train)
             return x + mlp(norm("norm_mlp", x), train=train)
-        x = norm("norm_mixer", x + mix(x))
+        x = norm("norm_mixer", x + mixer(x, mask, train=train))
         return norm("norm_mlp", x + mlp(x, train=train))
 
 
@@ -169,13 +172,16 @@ class Encoder(nn.Module):
     num_layers: int
     dropout: float
     attention_dropout: float
-    positions: str  # "sinusoidal" or "learned"
+    positions: str  # "sinusoidal" or "learned", for embedding "lra"
     norm: str  # "pre" (LRA) or "post" (FNet)
     norm_epsilon: float
-    pooling: str  # "cls" (a vector put in front), "first" (token; LRA's two texts), "mean" (over
-    # real tokens) or "mean_all" (LRA: over padding too)
+    pooling: str  # "cls" (a vector put in front), "first" (token; LRA's two texts), "tanh" (first
+    # token, Dense, tanh: BERT's pooler), "mean" (over real tokens) or "mean_all" (LRA: over padding
+    # too)
     dtype: str  # of the computation, "float32" or "bfloat16"; parameters are float32
     remat: bool  # recompute each block in the backward pass: less memory, more time
+    embedding: str = "lra"  # or "bert", FNet's: see `_bert`
+    num_types: int = 1  # kinds of tokens, for "bert"
     pixel_mean: float | None = None  # from a task of images; for "pixels"
     pixel_sd: float | None = None
 
@@ -191,7 +197,7 @@ class Encoder(nn.Module):
                     "set it to one of these"
                 )
         sizes = ("vocab_size", "max_len", "dim", "num_heads", "qkv_dim", "mlp_dim", "num_layers")
-        for field in sizes:
+        for field in (*sizes, "num_types"):
             if (value := getattr(self, field)) < 1:
                 raise UserError(f"Encoder.{field} must be at least 1, got {value}: set it higher")
         for field in ("dropout", "attention_dropout"):
@@ -255,8 +261,19 @@ class Encoder(nn.Module):
         return mixer
 
     @nn.compact
-    def __call__(self, ids, mask, *, train):
-        """Encodes ids int32 [B, L] under mask bool [B, L] -> float32 [B, D]."""
+    def __call__(self, ids, mask, *, train, types=None, pooled=True):
+        """Encodes ids int32 [B, L] under mask bool [B, L].
+
+        Args:
+          ids: int32 [B, L].
+          mask: bool [B, L], True at real tokens.
+          train: whether dropout acts.
+          types: int32 [B, L], the kind of each token, for embedding "bert"; None: 0 everywhere.
+          pooled: False gives what would be pooled.
+
+        Returns:
+          float32 [B, D]; not pooled, [B, L, D] in the encoder's dtype (L + 1 with pooling "cls").
+        """
         batch, length = ids.shape
         if length > self.max_len:
             raise UserError(
@@ -268,7 +285,10 @@ class Encoder(nn.Module):
             cls = self.param("cls", nn.initializers.zeros, (self.dim,))
             x = jnp.concatenate([jnp.broadcast_to(cls, (batch, 1, self.dim)), x], axis=1)
             mask = jnp.concatenate([jnp.ones((batch, 1), bool), mask], axis=1)
-        x = x + self._positions(x.shape[1])[None]
+        if self.embedding == "bert":
+            x = self._bert(x, types)
+        else:
+            x = x + self._positions(x.shape[1])[None]
         x = nn.Dropout(self.dropout)(x, deterministic=not train)
         x = x.astype(self.dtype)
 
@@ -290,11 +310,18 @@ class Encoder(nn.Module):
             x = run(block, x, mask)
         if self.norm == "pre":
             x = nn.LayerNorm(self.norm_epsilon, x.dtype, name="norm")(x)
-        return pool(x, mask, self.pooling)
+        if not pooled:
+            return x
+        x = pool(x, mask, self.pooling)
+        if self.pooling == "tanh":
+            init = nn.initializers.normal(0.02)
+            x = jnp.tanh(nn.Dense(self.dim, kernel_init=init, name="pooler")(x))
+        return x
 
     def _tokens(self, ids):
-        """LRA's table, normal(1): [B, L] -> [B, L, D]."""
-        table = self.param("embedding", nn.initializers.normal(1.0), (self.vocab_size, self.dim))
+        """The table, LRA's normal(1) or BERT's normal(.02): [B, L] -> [B, L, D]."""
+        init = nn.initializers.normal(1.0 if self.embedding == "lra" else 0.02)
+        table = self.param("embedding", init, (self.vocab_size, self.dim))
         one_hot = self.vocab_size <= ONE_HOT_MAX_VOCAB or jax.default_backend() != "cpu"
         return lookup(table, ids, one_hot=one_hot)
 
@@ -310,8 +337,25 @@ class Encoder(nn.Module):
         init = nn.initializers.normal(1.0)
         return nn.Dense(self.dim, kernel_init=init, precision="highest", name="pixel")(x)
 
+    def _bert(self, x, types):
+        """BERT's embedding with FNet's Dense layer behind it: [B, L, D] -> [B, L, D].
+
+        Token, learned position and type, summed, then LayerNorm and Dense (arXiv:2105.03824,
+        Sec. 3.2; the authors' code has the Dense layer at any width). A CLS vector has type 0.
+        """
+        init = nn.initializers.normal(0.02)
+        table = self.param("types", init, (self.num_types, self.dim))
+        if types is None:
+            x = x + table[:1][None]
+        else:
+            types = jnp.pad(types, ((0, 0), (x.shape[1] - types.shape[1], 0)))
+            x = x + lookup(table, types, one_hot=True)
+        x = x + self._positions(x.shape[1])[None]
+        x = nn.LayerNorm(self.norm_epsilon, name="norm_embedding")(x)
+        return nn.Dense(self.dim, name="project")(x)
+
     def _positions(self, length):
-        if self.positions == "learned":
+        if self.positions == "learned" or self.embedding == "bert":
             init = nn.initializers.normal(0.02)
             return self.param("positions_learned", init, (self.mixer_length, self.dim))[:length]
         return jnp.asarray(sinusoidal_positions(length, self.dim))

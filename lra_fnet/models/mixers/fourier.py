@@ -6,7 +6,6 @@ and S are symmetric, so the map is its own transpose: its gradient is the same t
 cotangent.
 """
 
-import functools
 from typing import ClassVar
 
 import flax.linen as nn
@@ -21,6 +20,8 @@ from lra_fnet.models.mixers.mixer import Mixer
 
 METHODS = ("auto", "definition", "rfft", "matmul")
 TPU_MATMUL_MAX_LEN = 4096  # the paper (Sec. 3.3): up to here DFT matrices beat the FFT on a TPU
+CONSTANT_MAX_SIZE = 1024  # up to here a DFT matrix is a constant of the program (4 MB in float32)
+MATRIX_MAX_SIZE = 65536  # (size - 1)^2 must fit in 32 bits
 
 
 def definition(x):
@@ -28,65 +29,103 @@ def definition(x):
     return jnp.fft.fft2(x).real
 
 
-@jax.custom_vjp
+def self_transpose(transform):
+    """Gives a linear map that is its own transpose the derivative that follows, by custom_vjp."""
+    mapped = jax.custom_vjp(transform)
+    mapped.defvjp(lambda x: (mapped(x), None), lambda _, cotangent: (mapped(cotangent),))
+    return mapped
+
+
+@self_transpose
 def rfft(x):
     """As `definition` from half of the spectrum, [..., L, D] -> [..., L, D].
 
     Reverse-mode derivatives only (custom_vjp: the transform is its own transpose); `definition` and
     `matmul` also have forward mode.
     """
-    return _mirror(jnp.fft.rfft2(x).real, x.shape[-1])
-
-
-rfft.defvjp(lambda x: (rfft(x), None), lambda _, cotangent: (rfft(cotangent),))
+    half = jnp.fft.rfft2(x).real
+    return mirror(half, half, x.shape[-1])
 
 
 def matmul(x, *, precision=lax.Precision.HIGHEST):
     """As `definition` by DFT matrices, [..., L, D] -> [..., L, D]; for devices made for matmuls.
 
     The default of XLA is coarser on TPU and GPU (bfloat16 or TF32 passes); HIGHEST keeps float32.
+    Real products only: C = 2 (D // 2 + 1) columns take L C (L + D) multiplications; the authors'
+    complex matrices take L D (L + D) complex ones.
+
+    Raises:
+      UserError: if an axis has more than 65536 entries.
     """
     length, dim = x.shape[-2:]
     half = dim // 2 + 1
-    cos_seq, sin_seq = _dft_matrices(length)
-    cos_hidden, sin_hidden = _dft_matrices(dim)
-    hidden = np.concatenate([cos_hidden[:, :half], sin_hidden[:, :half]], axis=1).astype(x.dtype)
-    sequence = np.concatenate([cos_seq, -sin_seq], axis=1).astype(x.dtype)
-    both = jnp.matmul(x, hidden, precision=precision)
+    cos_seq, sin_seq = _dft_matrices(length, length, x.dtype)
+    cos_hidden, sin_hidden = _dft_matrices(dim, half, x.dtype)
+    both = jnp.matmul(x, jnp.concatenate([cos_hidden, sin_hidden], axis=1), precision=precision)
     stacked = jnp.concatenate([both[..., :half], both[..., half:]], axis=-2)
+    sequence = jnp.concatenate([cos_seq, -sin_seq], axis=1)
     y = jnp.einsum("mn,...nk->...mk", sequence, stacked, precision=precision)
-    return _mirror(y, dim)
+    return mirror(y, y, dim)
 
 
-def _mirror(half, dim):
-    """Completes columns 0 .. dim // 2 of y to all `dim` by y[n, k] = y[-n, -k].
+def mirror(left, right, dim):
+    """Completes columns 0 .. dim // 2 of y to all `dim` by y[-n, -k] = right[n, k].
 
     Sums of zero-padded pieces: XLA fuses them into one pass, where joining the pieces with
     concatenate costs as much as the transform itself.
+
+    Args:
+      left: the first dim // 2 + 1 columns, [..., L, dim // 2 + 1].
+      right: what the other columns mirror, of the same shape.
+      dim: columns of the result.
+
+    Returns:
+      [..., L, dim].
     """
-    columns = half.shape[-1]
-    flipped = jnp.flip(half[..., 1 : dim - columns + 1], (-2, -1))  # row i comes from row L - 1 - i
-    length = half.shape[-2]
+    length, columns = left.shape[-2:]
+    flipped = jnp.flip(right[..., 1 : dim - columns + 1], (-2, -1))  # row i is row L - 1 - i
 
     def place(piece, row, column):
         rows = (row, length - row - piece.shape[-2], 0)
         cols = (column, dim - column - piece.shape[-1], 0)
-        zero = jnp.zeros((), half.dtype)
-        return lax.pad(piece, zero, [(0, 0, 0)] * (half.ndim - 2) + [rows, cols])
+        zero = jnp.zeros((), left.dtype)
+        return lax.pad(piece, zero, [(0, 0, 0)] * (left.ndim - 2) + [rows, cols])
 
     return (
-        place(half, 0, 0)
+        place(left, 0, 0)
         + place(flipped[..., :-1, :], 1, columns)
         + place(flipped[..., -1:, :], 0, columns)
     )
 
 
-@functools.cache
-def _dft_matrices(size):
-    """Cosine and sine of 2 pi n k / size, two float64 [size, size] (n k taken modulo size)."""
-    n = np.arange(size)
-    angle = 2 * np.pi / size * (n[:, None] * n[None, :] % size)
-    return np.cos(angle), np.sin(angle)
+def _dft_matrices(size, columns, dtype):
+    """Cosine and sine of 2 pi n k / size, n < size and k < columns: two [size, columns].
+
+    Large ones are made by the program that uses them: as constants, those of 16384 positions would
+    take 2 GB of its text.
+    """
+    if size <= CONSTANT_MAX_SIZE:
+        angle = 2 * np.pi / size * (np.arange(size)[:, None] * np.arange(columns)[None] % size)
+        return jnp.asarray(np.cos(angle), dtype), jnp.asarray(np.sin(angle), dtype)
+    if size > MATRIX_MAX_SIZE:
+        raise UserError(
+            f"Fourier.method = 'matmul' takes at most {MATRIX_MAX_SIZE} positions, got {size}: "
+            "set it to rfft"
+        )
+    n, k = (lax.broadcasted_iota(jnp.uint32, (size, columns), axis) for axis in (0, 1))
+    angle = _angle(n, k, size, dtype)
+    return jnp.cos(angle), jnp.sin(angle)
+
+
+def _angle(n, k, size, dtype):
+    """2 pi n k / size less a multiple of 2 pi, in [-pi, pi]; n and k uint32 below `size`.
+
+    n k is reduced in whole numbers (32 bits without a sign hold it up to MATRIX_MAX_SIZE), so that
+    an angle in float32 is good to 4e-7.
+    """
+    turns = n * k % size
+    signed = turns.astype(jnp.int32) - jnp.where(turns > size // 2, size, 0)
+    return (2 * np.pi / size) * signed.astype(dtype)
 
 
 def choose_method(length):

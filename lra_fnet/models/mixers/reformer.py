@@ -1,0 +1,237 @@
+"""Reformer: attention among tokens that hash alike (Kitaev et al., arXiv:2001.04451, Sec. 2).
+
+K is the width of one head, H the number of heads, R of hash rounds, b of buckets, c the size of a
+chunk. Queries and keys are one projection. The largest arrays have L * R * 2c entries (logits) and
+L * R * b / 2 (hashing); sorting takes L log L comparisons.
+"""
+
+import functools
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import gin
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from lra_fnet.errors import UserError
+from lra_fnet.models.mixers.mixer import HeadMixer
+
+SELF_PENALTY = 1e5  # the paper's App. A: large but finite, on a token's logit to itself
+
+
+@functools.cache
+def _fixed_rotations(seed, layer, shape):
+    """The draw that belongs to (seed, layer), made while tracing, so a step only reads it."""
+    with jax.ensure_compile_time_eval():
+        # A named generator: the rotations do not depend on JAX's default one.
+        rng = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), layer)
+        return np.asarray(jax.random.normal(rng, shape, jnp.float32))
+
+
+def hash_buckets(query_key, rotations):
+    """Angular hashing: h(x) = argmax([x W; -x W]) (the paper's Sec. 2, after arXiv:1509.02897).
+
+    Args:
+      query_key: [B, L, H, K]; only directions matter.
+      rotations: W, [H, R, K, b / 2], entries N(0, 1).
+
+    Returns:
+      Buckets int32 [B, H, R, L], 0 .. b - 1; no gradient.
+    """
+    x = lax.stop_gradient(query_key)
+    x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    rotated = jnp.einsum("blhd,hrdm->hblrm", x, rotations.astype(x.dtype), precision="highest")
+    # The entry farthest from 0, and its sign; on a CPU three times as fast as argmax.
+    half = rotated.shape[-1]
+    high, low = (f(axis=-1, keepdims=True) for f in (rotated.max, rotated.min))
+    positive = high >= -low
+    entries = lax.broadcasted_iota(jnp.int32, rotated.shape, rotated.ndim - 1)
+    found = rotated == jnp.where(positive, high, low)
+    buckets = jnp.where(found, entries, half).min(axis=-1) + jnp.where(positive[..., 0], 0, half)
+    return jnp.transpose(buckets, (1, 0, 3, 2))
+
+
+def lsh_attention(
+    query_key, value, mask, buckets, *, num_buckets, chunk_size, rate=0.0, rng: Any = None
+):
+    """Softmax attention of each token i to the set P_i (the paper's Eqs. 2-6 and App. A).
+
+    In each round, tokens are sorted by (bucket, position) and cut into chunks; P_i of the round
+    holds the tokens of i's bucket in i's chunk and the chunk before (Eqs. 4 and 5); P_i is their
+    union (Eq. 6). Logits are q_i . k_j / sqrt(K) with k_j = q_j / |q_j|, less `SELF_PENALTY` for
+    j = i, so that a token attends to itself only if P_i holds no other.
+
+    The union is exact: each round's weights are divided by N_ij, the number of rounds whose P_i
+    holds j (App. A), which the buckets and chunks of i and j tell. The authors' code (Trax) leaves
+    N_ij out, lets a token attend to other buckets in the two chunks, though Eq. 3 has m(j, P_i) to
+    exclude them, and gives keys the length sqrt(K).
+
+    Masked tokens sort after all others, and the first chunk has none before it (in the authors'
+    code, the last one is). So masked tokens move nothing, wherever they stand and however many.
+
+    Args:
+      query_key: q, [B, L, H, K].
+      value: [B, L, H, K].
+      mask: bool [B, L], True at tokens that attend and may be attended to.
+      buckets: int32 [B, H, R, L], 0 .. num_buckets - 1.
+      num_buckets: b; (b + 1) (L + chunk_size) must be below 2^31.
+      chunk_size: tokens in a chunk.
+      rate: dropout probability of each weight (after the softmax, one draw a round).
+      rng: key of the dropout; needed if rate > 0.
+
+    Returns:
+      [B, L, H, K] in value's dtype, zeros at masked tokens; the softmax is float32 (or wider).
+    """
+    length, width = query_key.shape[1], query_key.shape[-1]
+    rounds = buckets.shape[2]
+    size = min(chunk_size, length)
+    num_chunks = -(-length // size)
+    wide = jnp.promote_types(query_key.dtype, jnp.float32)
+
+    # Masked tokens have a bucket of their own after all others: they sort last and meet no others.
+    padding = ((0, 0), (0, 0), (0, 0), (0, num_chunks * size - length))
+    buckets = jnp.where(mask[:, None, None, :], buckets, num_buckets)
+    buckets = jnp.pad(buckets, padding, constant_values=num_buckets)
+    position = lax.broadcasted_iota(jnp.int32, buckets.shape, 3)
+    order = jnp.sort(buckets * position.shape[-1] + position, axis=-1) % position.shape[-1]
+    rank = jnp.put_along_axis(order, order, position, axis=-1, inplace=False)  # order's inverse
+    # Chunks do not decrease with buckets, so places of two buckets are at least 2 apart: j is in
+    # i's P of a round exactly if its place there is i's, or one less.
+    places = rank // size + 2 * buckets
+
+    def sort(x):  # [B, L, H, K] -> [B, H, R, chunks, size, K]
+        x = jnp.pad(jnp.swapaxes(x, 1, 2), (*padding[:2], padding[3], (0, 0)))
+        x = jnp.broadcast_to(x[:, :, None], (*order.shape, x.shape[-1]))
+        return _cut(_permute(x, order, rank), size, axis=3)
+
+    query, value = sort(query_key), sort(value)
+    squares = jnp.square(query.astype(wide)).sum(axis=-1, keepdims=True)
+    key = (query * lax.rsqrt(jnp.maximum(squares, 1e-12))).astype(query.dtype)
+    key, value = _with_previous(key), _with_previous(value)
+
+    def member(places):  # [B, H, 1 or R, L'] -> bool [B, H, R, chunks, size, 2 size]
+        places = jnp.broadcast_to(places, order.shape)
+        i = _cut(jnp.take_along_axis(places, order, axis=-1), size, axis=3)[..., None]
+        difference = i - jnp.swapaxes(_with_previous(i, -2), -1, -2)
+        return (difference == 0) | (difference == 1)
+
+    seen = member(places)
+    count = sum(member(places[:, :, r : r + 1]).astype(wide) for r in range(rounds))
+    itself = jnp.eye(size, 2 * size, size, dtype=bool).reshape(1, 1, 1, 1, size, 2 * size)
+    logits = jnp.einsum(
+        "bhrcid,bhrcjd->bhrcij", query * width**-0.5, key, preferred_element_type=wide
+    )
+    logits = jnp.where(itself, logits - SELF_PENALTY, logits)
+    logits = jnp.where(seen, logits, jnp.finfo(wide).min)
+    top = lax.stop_gradient(logits.max(axis=-1, keepdims=True))
+    weights = jnp.where(seen, jnp.exp(logits - top), 0) / jnp.maximum(count, 1)
+    total = weights.sum(axis=-1, keepdims=True)  # not 0: every row has its own token
+    if rate > 0:
+        keep = jax.random.bernoulli(rng, 1 - rate, weights.shape)
+        weights = jnp.where(keep, weights / (1 - rate), 0)
+    out = jnp.einsum("bhrcij,bhrcjd->bhrcid", weights.astype(value.dtype), value) / total
+
+    def unsort(x):  # [B, H, R, chunks, size, K] -> [B, H, R, L', K]
+        return _permute(x.reshape(*order.shape, x.shape[-1]), rank, order)
+
+    # App. A: rounds are weighted by exp(z_r - z), their normalisers over that of the union.
+    share = jax.nn.softmax(unsort(top + jnp.log(total)), axis=2)
+    out = (share * unsort(out)).sum(axis=2)[:, :, :length]
+    return jnp.where(mask[:, :, None, None], jnp.swapaxes(out, 1, 2), 0).astype(value.dtype)
+
+
+@jax.custom_vjp
+def _permute(x, order, inverse):
+    """Rows x[..., order, :] of [B, H, R, L, K]; the gradient is a gather as well, not a scatter.
+
+    Reverse-mode derivatives only.
+    """
+    return jnp.take_along_axis(x, order[..., None], axis=-2)
+
+
+_permute.defvjp(
+    lambda x, order, inverse: (_permute(x, order, inverse), (order, inverse)),
+    lambda orders, cotangent: (_permute(cotangent, orders[1], orders[0]), None, None),
+)
+
+
+def _cut(x, size, axis):
+    """Axis of n * size entries -> n, size."""
+    return x.reshape(*x.shape[:axis], -1, size, *x.shape[axis + 1 :])
+
+
+def _with_previous(x, fill=0):
+    """[B, H, R, chunks, size, K] -> [.., 2 size, K]: the chunk before (first: fill), then own."""
+    before = jnp.pad(
+        x[:, :, :, :-1], ((0, 0),) * 3 + ((1, 0), (0, 0), (0, 0)), constant_values=fill
+    )
+    return jnp.concatenate([before, x], axis=-2)
+
+
+@gin.configurable
+class Reformer(HeadMixer):
+    """LSH attention with one projection for queries and keys; bidirectional; padding is masked.
+
+    The rotations are a pure function of (seed, layer), each head with its own, so no checkpoint
+    holds them. The authors' code draws new ones at every call: `redraw` does so at every training
+    step, from the "dropout" stream; evaluation always uses the draw of (seed, layer).
+
+    Raises:
+      UserError: if num_hashes or chunk_size is below 1, or num_buckets is odd, below 2 or too
+        many to sort.
+    """
+
+    num_hashes: int  # R
+    num_buckets: int  # b
+    chunk_size: int  # tokens
+    redraw: bool
+    seed: int
+
+    uses_mask: ClassVar[bool] = True
+
+    @nn.compact
+    def __call__(self, x, mask, *, train):
+        """Mixes x [B, L, D] under mask bool [B, L] -> [B, L, D]."""
+        self._check(x.shape[1])
+        query_key, value = self.heads(x, "query_key"), self.heads(x, "value")
+        buckets = hash_buckets(query_key, self.rotations(query_key.shape[-1], train=train))
+        rate = self.dropout if train else 0.0
+        rng = self.make_rng("dropout") if rate > 0 else None
+        y = lsh_attention(
+            query_key,
+            value,
+            mask,
+            buckets,
+            num_buckets=self.num_buckets,
+            chunk_size=self.chunk_size,
+            rate=rate,
+            rng=rng,
+        )
+        return self.merge(y)
+
+    def rotations(self, width, *, train) -> jax.Array:
+        """W [H, R, K, b / 2] of this layer for heads of this width."""
+        shape = (self.num_heads, self.num_hashes, width, self.num_buckets // 2)
+        if self.redraw and train:
+            return jax.random.normal(self.make_rng("dropout"), shape, jnp.float32)
+        return jnp.asarray(_fixed_rotations(self.seed, self.layer, shape))
+
+    def _check(self, length):
+        for field, suggestion in (("num_hashes", 4), ("chunk_size", 64)):
+            if (value := getattr(self, field)) < 1:
+                raise UserError(
+                    f"Reformer.{field} must be at least 1, got {value}: set it to {suggestion}, say"
+                )
+        if self.num_buckets < 2 or self.num_buckets % 2:
+            raise UserError(
+                "Reformer.num_buckets must be even and at least 2 (a direction and its opposite), "
+                f"got {self.num_buckets}: set it to 64, say"
+            )
+        limit = 2**31 // (length + self.chunk_size) - 1  # the sorted numbers must fit in int32
+        if self.num_buckets > limit:
+            raise UserError(
+                f"Reformer.num_buckets must be at most {limit} for {length} tokens, got "
+                f"{self.num_buckets}: set it to 64, say"
+            )

@@ -1,0 +1,187 @@
+"""Sparse Sinkhorn Attention: local attention, and to sorted blocks (Tay et al., arXiv:2002.11296).
+
+K is the width of one head, H the number of heads, b the tokens of a block, N = L / b the number of
+blocks. The largest arrays have 2 L b entries (logits) and N^2 entries (sorting); sorting takes
+about L^2 K / b multiplications. The terms in N^2 are the paper's own.
+"""
+
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import gin
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.scipy.special import logsumexp
+
+from lra_fnet.errors import UserError
+from lra_fnet.models.mixers.mixer import HeadMixer
+
+ABSENT = -1e30  # log of no weight: finite, so differences of two are no NaN
+RESOLUTION = 1e-6  # of float32: a sorted key with a smaller share of real tokens is left out
+
+
+def balance(logits, valid, iterations):
+    """Sinkhorn balancing of exp(logits): rows, then columns, to sum 1, `iterations` times.
+
+    In the log domain (the paper's Sec. 3.1.2, after Adams and Zemel, arXiv:1106.1925); blocks that
+    are not valid take no part, so the valid ones become doubly stochastic among themselves.
+
+    Args:
+      logits: [B, H, N, N], row i the block to fill, column j the block to take.
+      valid: bool [B, N], True at blocks with a real token.
+      iterations: at least 1.
+
+    Returns:
+      R, [B, H, N, N]: not negative, 0 where a block is not valid.
+    """
+    both = valid[:, None, :, None] & valid[:, None, None, :]
+
+    def normalise(logits, axis):
+        return jnp.where(both, logits - logsumexp(logits, axis=axis, keepdims=True), ABSENT)
+
+    def step(logits, _):
+        return normalise(normalise(logits, -1), -2), None
+
+    logits, _ = lax.scan(step, jnp.where(both, logits, ABSENT), length=iterations)
+    return jnp.where(both, jnp.exp(logits), 0)
+
+
+def sinkhorn_attention(query, key, value, mask, sorting, *, block_size, rate=0.0, rng: Any = None):
+    """Softmax attention to the tokens of the own block and of the sorted block, 2b keys.
+
+    The sorted block i is sum over j of R[i, j] times block j, token by token (psi_S of the paper's
+    Sec. 3.1), of keys and of values. The paper's Sec. 3.2 writes the scores within a block as
+    Q_i psi_S(K)_j + Q_i K_j; here each term is the score of a key of its own, with its own value,
+    in one softmax over both: a sum of scores would leave open whose value it weighs.
+
+    Masked tokens are left out of their own block, and of the sums: a sorted key is the mean over
+    the real tokens at its place in the blocks, times the row's sum of R, and so is its value; its
+    weight is multiplied by their share of R's row. Where all are real, that is the paper's formula.
+
+    Args:
+      query: [B, L, H, K].
+      key: [B, L, H, K].
+      value: [B, L, H, K].
+      mask: bool [B, L], True at keys that may be attended to.
+      sorting: R, [B, H, N, N], not negative; N = ceil(L / block_size).
+      block_size: b.
+      rate: dropout probability of each weight (after the softmax).
+      rng: key of the dropout; needed if rate > 0.
+
+    Returns:
+      [B, L, H, K] in value's dtype; zeros where there is no key. The softmax is float32 (or wider).
+    """
+    batch, length, heads, width = query.shape
+    num_blocks = sorting.shape[-1]
+    wide = jnp.promote_types(query.dtype, jnp.float32)
+    padding = num_blocks * block_size - length
+    real = jnp.pad(mask, ((0, 0), (0, padding))).reshape(batch, 1, num_blocks, block_size)
+
+    def blocks(x):  # [B, L, H, K] -> [B, H, N, b, K]
+        x = jnp.pad(jnp.swapaxes(x, 1, 2), ((0, 0), (0, 0), (0, padding), (0, 0)))
+        return x.reshape(batch, heads, num_blocks, block_size, width)
+
+    query, key, value = blocks(query) * width**-0.5, blocks(key), blocks(value)
+    row = sorting.sum(axis=-1, keepdims=True)
+    share = jnp.einsum("bhij,bjt->bhit", sorting, real[:, 0].astype(sorting.dtype))
+    share = share / jnp.where(row > 0, row, 1)
+    present = share > RESOLUTION
+    share = jnp.where(present, share, 1)
+
+    def sort(x):  # the sorted blocks, [B, H, N, b, K]
+        x = jnp.where(real[..., None], x, 0)
+        taken = jnp.einsum("bhij,bhjtd->bhitd", sorting.astype(x.dtype), x)
+        return (taken / share[..., None]).astype(x.dtype)
+
+    def score(keys):
+        return jnp.einsum("bhnid,bhnjd->bhnij", query, keys, preferred_element_type=wide)
+
+    logits = jnp.concatenate(
+        [score(key), score(sort(key)) + jnp.log(share)[..., None, :].astype(wide)], axis=-1
+    )
+    valid = jnp.concatenate([jnp.broadcast_to(real, present.shape), present], axis=-1)
+    valid = valid[..., None, :]
+    logits = jnp.where(valid, logits, jnp.finfo(wide).min)
+    logits = logits - lax.stop_gradient(logits.max(axis=-1, keepdims=True))
+    weights = jnp.where(valid, jnp.exp(logits), 0)
+    total = weights.sum(axis=-1, keepdims=True)
+    if rate > 0:
+        keep = jax.random.bernoulli(rng, 1 - rate, weights.shape)
+        weights = jnp.where(keep, weights / (1 - rate), 0)
+    values = jnp.concatenate([value, sort(value)], axis=-2)
+    out = jnp.einsum("bhnij,bhnjd->bhnid", weights.astype(values.dtype), values)
+    out = out / jnp.where(total > 0, total, 1)
+    out = out.reshape(batch, heads, num_blocks * block_size, width)[:, :, :length]
+    return jnp.swapaxes(out, 1, 2).astype(value.dtype)
+
+
+@gin.configurable
+class Sinkhorn(HeadMixer):
+    """Attention within blocks of tokens and to blocks sorted by a learned, soft permutation.
+
+    The sorting network (the paper's Sec. 3.1.1) reads the sum of a block's real tokens: a Dense
+    layer of width D, ReLU, and a Dense layer with max_len / block_size logits for each head, so
+    each head sorts by its own permutation; no ReLU after the second, as a logit may be negative.
+    Logits, in training with Gumbel noise, are divided by `temperature` and balanced (Sec. 3.1.3).
+    `dropout` drops attention weights in training.
+
+    Raises:
+      UserError: if block_size or iterations is below 1, or temperature is not positive.
+    """
+
+    block_size: int  # b, tokens
+    iterations: int  # of balancing
+    temperature: float  # the lower, the closer to a permutation
+    gumbel: bool  # noise on the logits in training, from the "dropout" stream
+
+    uses_mask: ClassVar[bool] = True
+
+    @nn.compact
+    def __call__(self, x, mask, *, train):
+        """Mixes x [B, L, D] under mask bool [B, L] -> [B, L, D]."""
+        self._check()
+        query, key, value = (self.heads(x, name) for name in ("query", "key", "value"))
+        sorting = self._sorting(x, mask, train=train)
+        rate = self.dropout if train else 0.0
+        rng = self.make_rng("dropout") if rate > 0 else None
+        y = sinkhorn_attention(
+            query, key, value, mask, sorting, block_size=self.block_size, rate=rate, rng=rng
+        )
+        return self.merge(y)
+
+    def _sorting(self, x, mask, *, train):
+        """R [B, H, N, N] of x [B, L, D] and mask bool [B, L], N = ceil(L / block_size)."""
+        batch, length, dim = x.shape
+        num_blocks = -(-length // self.block_size)
+        padding = ((0, 0), (0, num_blocks * self.block_size - length))
+        real = jnp.pad(mask, padding).reshape(batch, num_blocks, self.block_size)
+        x = jnp.pad(x, (*padding, (0, 0))).reshape(*real.shape, dim)
+        x = jnp.where(real[..., None], x, 0).sum(axis=2)
+
+        # A column for every block of max_len: what a block is called does not change with padding.
+        columns = -(-self.max_len // self.block_size)
+        init = nn.initializers.xavier_uniform()
+        hidden = nn.relu(nn.Dense(dim, dtype=x.dtype, kernel_init=init, name="sort_hidden")(x))
+        dense = nn.Dense(
+            self.num_heads * columns, dtype=x.dtype, kernel_init=init, name="sort_logits"
+        )
+        logits = dense(hidden).reshape(batch, num_blocks, self.num_heads, columns)
+        logits = jnp.swapaxes(logits[..., :num_blocks], 1, 2)
+        logits = logits.astype(jnp.promote_types(x.dtype, jnp.float32))
+        if self.gumbel and train:
+            logits = logits + jax.random.gumbel(
+                self.make_rng("dropout"), logits.shape, logits.dtype
+            )
+        return balance(logits / self.temperature, real.any(axis=-1), self.iterations)
+
+    def _check(self):
+        for field, suggestion in (("block_size", 64), ("iterations", 8)):
+            if (value := getattr(self, field)) < 1:
+                raise UserError(
+                    f"Sinkhorn.{field} must be at least 1, got {value}: set it to {suggestion}, say"
+                )
+        if not self.temperature > 0:
+            raise UserError(
+                f"Sinkhorn.temperature must be above 0, got {self.temperature}: set it to 0.75, say"
+            )

@@ -1,0 +1,148 @@
+"""The census: exact counts, the committed file, and the FNet paper's printed digits."""
+
+import functools
+from pathlib import Path
+
+import jax
+import pytest
+
+from lra_fnet import census, config, experiment, tables
+from lra_fnet.errors import UserError
+from lra_fnet.models.encoder import parameter_count
+
+CENSUS = Path(__file__).parent.parent / "results" / "census.md"
+N, D = 512, 768  # the FNet paper's length and its Base width
+
+
+def cells(text, title):
+    """The lines of the table under the first heading that begins so, as {first cell: others}."""
+    section = text[text.index(f"## {title}") :]
+    table = next(part for part in section.split("\n\n") if part.startswith("|"))
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    return {name: row for name, *row in [rows[0], *rows[2:]]}
+
+
+HOW = """run `python -c 'from lra_fnet import census; census.write("results/census.md")'`"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", census.PRESETS)
+def test_committed_counts_of_a_preset_are_what_the_code_gives(preset):
+    assert "\n".join(census.lra_section(preset)) in CENSUS.read_text(encoding="utf-8"), HOW
+
+
+def test_rest_of_the_committed_census_is_what_the_code_gives(monkeypatch):
+    committed = CENSUS.read_text(encoding="utf-8")
+    begin, end = (committed.index(f"## {title}") for title in ("Preset", "The FNet paper"))
+    monkeypatch.setattr(census, "lra_section", lambda preset: [])
+    assert committed[:begin] + committed[end:] == census.markdown(), HOW
+
+
+@pytest.mark.parametrize("model", ["transformer", "fnet_hybrid", "linear", "fnet_original"])
+def test_count_of_one_layer_of_each_kind_is_that_of_the_whole_model(model):
+    built = experiment.load("image", model, "cpu", ["Encoder.num_layers=3"])
+    shapes = jax.eval_shape(functools.partial(built.init, 0))
+    assert census.count(built) == parameter_count(shapes)
+
+
+def test_census_of_listops_is_the_closed_formula():
+    """The LRA paper's 512 / 8 / 6 / 2048 at 2000 tokens and CLS."""
+    vocab, length, dim, mlp, layers, classes = 16, 2001, 512, 2048, 6, 10
+    outside = vocab * dim + dim + 2 * dim + (dim * mlp + mlp) + (mlp * classes + classes)
+    block = (dim * mlp + mlp) + (mlp * dim + dim) + 4 * dim
+    mixing = {
+        "transformer": 4 * dim**2 * layers,
+        "linear": (length**2 + dim**2) * layers,
+        "fnet_hybrid": 4 * dim**2 * 2,
+    }
+    mixing |= dict.fromkeys(("fnet", "fnet_mat", "fnet_1d", "hartley", "dct", "hadamard"), 0)
+    mixing |= dict.fromkeys(("random", "ff_only"), 0)
+    for model, extra in mixing.items():
+        want = outside + layers * block + extra
+        assert census.count(experiment.load("listops", model, "paper")) == want, model
+
+
+def test_census_lists_every_model_and_task_and_why_a_cell_is_empty(monkeypatch):
+    def count(built):
+        if built.task.name == "pathx":
+            raise UserError("too long: set it lower")
+        return len(built.task.name)
+
+    monkeypatch.setattr(census, "count", count)
+    names = {"models": ["transformer", "fnet"], "tasks": list(tables.TASKS), "presets": ["paper"]}
+    monkeypatch.setattr(config, "known", lambda kind, dirs=(): names[kind])
+    text = "\n".join(census.lra_section("paper"))
+    table = cells(text, "Preset paper")
+    assert table["Model"] == list(tables.TASKS.values())
+    assert table["`fnet`"] == [str(len(task)) for task in list(tables.TASKS)[:5]] + ["n/a"]
+    assert set(table) == {"Model", "`transformer`", "`fnet`"}
+    assert "n/a: `fnet` on Path-X: too long: set it lower" in text
+
+
+def test_census_marks_what_lras_rule_excludes(monkeypatch):
+    counts = {"transformer": 100, "linear": 111, "fnet": 89, "performer": 110}
+    rows = {model: dict.fromkeys(tables.TASKS, number) for model, number in counts.items()}
+    monkeypatch.setattr(census, "lra", lambda preset: (rows, []))
+    text = "\n".join(census.lra_section("paper"))
+    for want in ("| `linear` | **+11.0 %** |", "| `fnet` | *-11.0 %* |", "| `performer` | +10.0 %"):
+        assert want in text
+
+
+def printed():
+    """Every cell of the FNet paper's two tables: model, width, layers, head, millions."""
+    groups = tables.published()["parameters"]
+    sizes, params = groups["fnet_model_sizes"], groups["fnet_model_params"]
+    for size, row in sizes["rows"].items():
+        dim, num_layers = map(int, size.split("x"))
+        for model, number in zip(sizes["columns"], row, strict=True):
+            if number is not None:
+                yield model, dim, num_layers, False, number
+    for model, row in params["rows"].items():
+        for (dim, num_layers), number in zip((census.BASE, census.LARGE), row, strict=True):
+            yield model, dim, num_layers, True, number
+
+
+def test_every_printed_size_of_the_fnet_paper_is_reproduced():
+    seen = 0
+    for model, dim, num_layers, head, number in printed():
+        size = census.fnet_count(model, dim, num_layers) + head * census.mlm_count(dim)
+        biases = 4 * dim * num_layers * (model == "transformer")  # the authors' attention has them
+        assert round(size / 1e6) == round((size + biases) / 1e6) == number, (model, dim, num_layers)
+        seen += 1
+    assert seen == 30 + 12
+
+
+def test_the_papers_two_tables_differ_by_the_head():
+    for model, (without, with_head) in {"transformer": (111, 112), "linear": (93, 94)}.items():
+        size = census.fnet_count(model, *census.BASE)
+        assert round(size / 1e6) == without
+        assert round((size + census.mlm_count(D)) / 1e6) == with_head
+
+
+@pytest.mark.parametrize(
+    ("model", "want"),
+    [
+        ("transformer", 2 * N**2 * D + 4 * N * D**2),
+        ("linear", N**2 * D + N * D**2),
+        ("random", N**2 * D + N * D**2),
+        ("fnet_mat", N**2 * D + N * D**2 + 2 * N * (N + D)),  # real products; see the census
+        ("fnet", 0),
+        ("ff_only", 0),
+    ],
+)
+def test_products_of_a_mixer_are_the_papers_formula(model, want):
+    assert census.multiplications(model, N, D) == want
+
+
+def test_products_are_found_inside_calls():
+    shape = jax.ShapeDtypeStruct((3, 5), float)
+    inner = jax.jit(lambda x: x @ x.T)
+    assert census._products(jax.make_jaxpr(lambda x: inner(x) + x @ x.T)(shape).jaxpr) == 2 * 45
+
+
+def test_committed_census_names_every_model():
+    text = CENSUS.read_text(encoding="utf-8")
+    for preset in census.PRESETS:
+        names = [name.strip("`") for name in cells(text, f"Preset {preset}") if "`" in name]
+        assert sorted(names) == config.known("models")
+    assert "≠" not in text

@@ -1,0 +1,271 @@
+"""FNet's original encoder: BERT's embedding, post-norm blocks, the pooler, and its conversion."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import naive as oracle
+import naive_transforms
+import numpy as np
+import pytest
+
+from lra_fnet import convert, experiment
+from lra_fnet.errors import UserError
+from lra_fnet.models.encoder import MLP, Block, Encoder
+from lra_fnet.models.mixers.attention import Attention
+from lra_fnet.models.mixers.fourier import Fourier
+
+SIZES = {"vocab_size": 12, "max_len": 9, "dim": 6, "mlp_dim": 10, "num_layers": 2}
+ORIGINAL = SIZES | {
+    "inputs": "tokens",
+    "num_heads": 2,
+    "qkv_dim": 4,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "positions": "sinusoidal",  # not looked at
+    "embedding": "bert",
+    "num_types": 3,
+    "norm": "post",
+    "norm_epsilon": 1e-12,
+    "pooling": "tanh",
+    "dtype": "float32",
+    "remat": False,
+}
+IDS = np.arange(1, 15).reshape(2, 7) % 12
+TYPES = np.arange(14).reshape(2, 7) % 3
+MASK = np.arange(7)[None] < np.asarray([7, 4])[:, None]
+MIXERS = {
+    "fourier": functools.partial(Fourier, method="rfft"),
+    "attention": functools.partial(Attention, implementation="naive", block_size=4),
+}
+new_key = functools.partial(jax.random.key, impl="rbg")  # compiles faster than the default
+
+
+def build(mixer="fourier", **changes):
+    return Encoder(mixers=MIXERS[mixer], **(ORIGINAL | changes))
+
+
+def shapes_of(module, *inputs):
+    """What `init` returns, as shapes: nothing is compiled."""
+    return jax.eval_shape(functools.partial(module.init, train=False), new_key(0), *inputs)
+
+
+def random_variables(module, *inputs):
+    """Variables of `module` with every parameter random, scales and biases too (NumPy, float32)."""
+    rng = np.random.default_rng(0)
+
+    def draw(path, leaf):
+        scale = any(getattr(key, "key", None) == "scale" for key in path)
+        return (scale + 0.4 * rng.normal(size=leaf.shape)).astype(np.float32)
+
+    return jax.tree_util.tree_map_with_path(draw, shapes_of(module, *inputs))
+
+
+def assert_close(got, want, tolerance=1e-4):
+    assert got.shape == want.shape
+    np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=tolerance, atol=tolerance)
+
+
+def by_oracle(params, mixer, types):
+    """All positions after the last block, in float64."""
+    params = jax.tree.map(np.float64, params)
+    norm = functools.partial(oracle.layer_norm, epsilon=1e-12, **params["norm_embedding"])
+    x = naive_transforms.bert_embedding(IDS, types, params, norm)
+    for layer in range(2):
+        block = params[f"block_{layer}"]
+        mix = oracle.fourier_mix
+        if mixer == "attention":
+            mix = functools.partial(
+                oracle.attention_sublayer, mask=MASK, params=block["mixer"], num_heads=2
+            )
+        x = oracle.post_norm_block(x, mix, block, 1e-12)
+    return x
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_original_encoder_equals_the_oracle_at_every_position(mixer):
+    encoder = build(mixer)
+    variables = random_variables(encoder, IDS, MASK)
+    run = functools.partial(
+        jax.jit(encoder.apply, static_argnames=("train", "pooled")), train=False
+    )
+    x = by_oracle(variables["params"], mixer, TYPES)
+    assert_close(run(variables, IDS, MASK, types=TYPES, pooled=False), x)
+    pooler = jax.tree.map(np.float64, variables["params"]["pooler"])
+    want = np.tanh(x[:, 0] @ pooler["kernel"] + pooler["bias"])
+    assert_close(run(variables, IDS, MASK, types=TYPES), want)
+
+
+def test_types_are_0_when_none_are_given():
+    encoder = build()
+    variables = random_variables(encoder, IDS, MASK)
+    run = jax.jit(functools.partial(encoder.apply, train=False, pooled=False))
+    want = run(variables, IDS, MASK, types=np.zeros_like(IDS))
+    assert_close(run(variables, IDS, MASK), want, 1e-6)
+    assert abs(run(variables, IDS, MASK, types=TYPES) - want).max() > 0.01
+
+
+def test_a_cls_vector_has_type_0_and_its_own_position():
+    encoder = build("attention", pooling="cls")
+    variables = random_variables(encoder, IDS, MASK)
+    params = variables["params"]
+    assert params["positions_learned"].shape == (10, 6)
+    # The same text with CLS as the token 12 of a larger table.
+    within = build("attention", pooling="first", vocab_size=13, max_len=10)
+    table = np.concatenate([params["embedding"], params["cls"][None]])
+    same = {"params": {k: v for k, v in params.items() if k != "cls"} | {"embedding": table}}
+    before = [np.pad(a, ((0, 0), (1, 0)), constant_values=c) for a, c in ((IDS, 12), (TYPES, 0))]
+    mask = np.pad(MASK, ((0, 0), (1, 0)), constant_values=True)
+    got = encoder.apply(variables, IDS, MASK, train=False, types=TYPES)
+    assert_close(got, within.apply(same, before[0], mask, train=False, types=before[1]), 1e-5)
+
+
+def test_original_block_drops_the_last_output_of_the_mlp_and_nothing_else():
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 7, 6)), jnp.float32)
+    rngs = {"dropout": new_key(0)}
+    mlp = MLP(dim=6, mlp_dim=10, dropout=0.5, norm="post")
+    variables = random_variables(mlp, x)
+    still = mlp.apply(variables, x, train=False)
+    dropped = mlp.apply(variables, x, train=True, rngs=rngs)
+    kept = dropped != 0
+    assert 0.2 < kept.mean() < 0.8
+    assert_close(dropped, jnp.where(kept, 2 * still, 0), 1e-6)
+
+    mixer = functools.partial(build("attention").make_mixer(0), dropout=0.0)
+    block = Block(mixer, dim=6, mlp_dim=10, dropout=0.5, norm="post", norm_epsilon=1e-12)
+    variables = random_variables(block, x, MASK)
+    narrow = variables["params"]["mlp"]["narrow"]
+    variables["params"]["mlp"]["narrow"] = jax.tree.map(np.zeros_like, narrow)
+    still = block.apply(variables, x, MASK, train=False)
+    assert (block.apply(variables, x, MASK, train=True, rngs=rngs) == still).all()
+
+
+def test_original_initialisation_is_the_authors():
+    encoder = build(dim=60, mlp_dim=80, vocab_size=500, max_len=50)
+    params = encoder.init(new_key(0), IDS, MASK, train=False)["params"]
+    mlp = params["block_1"]["mlp"]
+    drawn = [params["embedding"], params["positions_learned"], params["types"]]
+    drawn += [mlp["wide"]["kernel"], mlp["wide"]["bias"], mlp["narrow"]["kernel"]]
+    drawn += [params["pooler"]["kernel"]]
+    for leaf in drawn:
+        assert np.std(leaf) == pytest.approx(0.02, rel=0.25)
+    assert np.std(params["project"]["kernel"]) == pytest.approx(60**-0.5, rel=0.1)  # lecun_normal
+    for leaf in (mlp["narrow"]["bias"], params["project"]["bias"], params["pooler"]["bias"]):
+        assert not leaf.any()
+    assert "norm" not in params
+
+
+def test_fnet_original_is_the_model_file_of_it():
+    encoder = experiment.load("listops", "fnet_original", "cpu").model.encoder
+    assert (encoder.embedding, encoder.num_types, encoder.norm) == ("bert", 4, "post")
+    assert encoder.norm_epsilon == 1e-12
+    assert encoder.mixer_class(0) is Fourier
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"embedding": "gpt"},
+            "Encoder.embedding must be one of lra, bert, got 'gpt': set it to one of these",
+        ),
+        (
+            {"num_types": 0},
+            "Encoder.num_types must be at least 1, got 0: set it higher",
+        ),
+    ],
+)
+def test_original_encoder_names_a_wrong_setting(changes, message):
+    with pytest.raises(UserError) as caught:
+        build(**changes)
+    assert str(caught.value).splitlines()[0] == message  # gin adds "In call to configurable ..."
+
+
+# Conversion
+
+CONFIG = {
+    "vocab_size": 12,
+    "max_position_embeddings": 9,
+    "type_vocab_size": 3,
+    "hidden_size": 6,
+    "intermediate_size": 10,
+    "num_hidden_layers": 2,
+    "hidden_act": "gelu_new",
+    "hidden_dropout_prob": 0.1,
+    "layer_norm_eps": 1e-12,
+}
+
+
+def weights():
+    """Weights of the FNetModel that CONFIG describes, written from that library's module names."""
+    rng = np.random.default_rng(0)
+    shapes = {
+        "embeddings.word_embeddings.weight": (12, 6),
+        "embeddings.position_embeddings.weight": (9, 6),
+        "embeddings.token_type_embeddings.weight": (3, 6),
+    }
+    linear = {"embeddings.projection": (6, 6), "pooler.dense": (6, 6)}
+    norms = ["embeddings.LayerNorm"]
+    for layer in ("encoder.layer.0", "encoder.layer.1"):
+        linear |= {f"{layer}.intermediate.dense": (10, 6), f"{layer}.output.dense": (6, 10)}
+        norms += [f"{layer}.fourier.output.LayerNorm", f"{layer}.output.LayerNorm"]
+    for name, shape in linear.items():
+        shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+    for name in norms:
+        shapes |= {f"{name}.weight": (6,), f"{name}.bias": (6,)}
+    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def test_conversion_there_and_back_is_exact_and_complete():
+    state = weights()
+    encoder, variables = convert.fnet_from_transformers(state, CONFIG)
+    want = shapes_of(encoder, IDS, MASK)
+    assert jax.tree.map(np.shape, variables) == jax.tree.map(np.shape, want)
+    back = convert.fnet_to_transformers(encoder, variables)
+    assert set(back) == set(state)
+    assert all((back[name] == state[name]).all() for name in state)
+
+
+@pytest.mark.parametrize(
+    ("config", "change", "message"),
+    [
+        (
+            {"hidden_act": "gelu"},
+            {},
+            "the FNet must have hidden_act gelu_new or gelu_pytorch_tanh, got 'gelu': "
+            "only this form of GELU is implemented",
+        ),
+        (
+            {},
+            {"cls.bias": np.zeros(3)},
+            "the FNet's weights must be those of an FNetModel with a pooler, missing or unknown: "
+            "cls.bias: take model.state_dict() of one",
+        ),
+        (
+            {"num_hidden_layers": 3},
+            {},
+            "the FNet's weights must be those of an FNetModel with a pooler, missing or unknown: "
+            "encoder.layer.2.fourier.output.LayerNorm.bias, "
+            "encoder.layer.2.fourier.output.LayerNorm.weight, "
+            "encoder.layer.2.intermediate.dense.bias ...: take model.state_dict() of one",
+        ),
+        (
+            {"intermediate_size": 11},
+            {},
+            "the FNet's encoder.layer.0.intermediate.dense.weight must have shape (11, 6), got "
+            "(10, 6): take weights and configuration of one model",
+        ),
+    ],
+)
+def test_conversion_names_what_does_not_fit(config, change, message):
+    with pytest.raises(UserError) as caught:
+        convert.fnet_from_transformers(weights() | change, CONFIG | config)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    "changes", [{"embedding": "lra"}, {"norm": "pre"}, {"pooling": "first"}, {"mixer": "attention"}]
+)
+def test_only_the_original_encoder_converts_back(changes):
+    with pytest.raises(UserError, match="only an encoder of Fourier mixers with embedding bert"):
+        convert.fnet_to_transformers(build(**changes), {"params": {}})

@@ -1,0 +1,489 @@
+"""Reformer and Sinkhorn against float64 oracles, their exact limits and their own settings."""
+
+import functools
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+import naive
+import naive_sorted_attention as oracle
+import numpy as np
+import pytest
+
+from lra_fnet.errors import UserError
+from lra_fnet.models.mixers import reformer, sinkhorn
+from lra_fnet.models.mixers.reformer import Reformer
+from lra_fnet.models.mixers.sinkhorn import Sinkhorn
+
+FIELDS = {"dim": 6, "num_heads": 2, "qkv_dim": 4, "max_len": 13, "layer": 0, "num_layers": 2}
+REFORMER = {"num_hashes": 2, "num_buckets": 4, "chunk_size": 3, "redraw": False, "seed": 0}
+SINKHORN = {"block_size": 3, "iterations": 3, "temperature": 0.75, "gumbel": False}
+LENGTH = 13
+LONG = 16384
+new_key = functools.partial(jax.random.key, impl="rbg")  # compiles faster than the default
+
+
+def normal(*shape, seed=0):
+    return jnp.asarray(np.random.default_rng([seed, *shape]).normal(size=shape), jnp.float32)
+
+
+def masks(length=LENGTH):
+    """Four rows: all real, padding at the end, real tokens anywhere, none."""
+    scattered = np.random.default_rng(3).random(length) < 0.6
+    positions = np.arange(length)
+    rows = [positions >= 0, positions < length - 5, scattered, positions < 0]
+    return jnp.asarray(np.stack(rows))
+
+
+def heads(count, length=LENGTH, width=5, batch=4):
+    return [normal(batch, length, 2, width, seed=seed) for seed in range(count)]
+
+
+def random_buckets(rounds, num_buckets, length=LENGTH, batch=4):
+    shape = (batch, 2, rounds, length)
+    return jnp.asarray(np.random.default_rng(7).integers(0, num_buckets, shape), jnp.int32)
+
+
+def assert_close(got, want, tolerance=2e-5):
+    assert got.shape == want.shape
+    np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=tolerance, atol=tolerance)
+
+
+def float64(*arrays):
+    return [np.asarray(a, np.float64) for a in arrays]
+
+
+def shapes_of(module, length=LENGTH):
+    """What `init` returns, as shapes: nothing is compiled."""
+    x, mask = jnp.ones((1, length, FIELDS["dim"])), jnp.ones((1, length), bool)
+    return jax.eval_shape(functools.partial(module.init, train=False), new_key(0), x, mask)
+
+
+def random_variables(module, scale=0.5):
+    rng = np.random.default_rng(0)
+    return jax.tree.map(
+        lambda leaf: jnp.float32(scale * rng.normal(size=leaf.shape)), shapes_of(module)
+    )
+
+
+def largest_array(function, *shapes):
+    """Entries of the largest array in the program of `function` at these inputs."""
+
+    def sizes(jaxpr):
+        for equation in jaxpr.eqns:
+            for variable in (*equation.invars, *equation.outvars):
+                yield int(np.prod(getattr(variable.aval, "shape", ())))
+            for inner in jax.extend.core.jaxprs_in_params(equation.params):
+                yield from sizes(inner)
+
+    return max(sizes(jax.make_jaxpr(function)(*shapes).jaxpr))
+
+
+def reformer_module(**changes):
+    return Reformer(**(FIELDS | REFORMER | {"dropout": 0.0} | changes))
+
+
+def sinkhorn_module(**changes):
+    return Sinkhorn(**(FIELDS | SINKHORN | {"dropout": 0.0} | changes))
+
+
+# Both
+
+
+@pytest.mark.parametrize("module", [reformer_module, sinkhorn_module], ids=["reformer", "sinkhorn"])
+def test_values_and_gradients_are_finite_at_any_mask_and_at_zeros(module):
+    module, mask = module(), masks()
+    variables = random_variables(module)
+
+    @jax.jit
+    def gradients(variables, x):
+        def loss(variables, x):
+            return jnp.square(module.apply(variables, x, mask, train=False)).sum()
+
+        return jax.value_and_grad(loss, (0, 1))(variables, x)
+
+    for x in (normal(4, LENGTH, 6), jnp.zeros((4, LENGTH, 6))):
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients(variables, x)))
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (
+            reformer_module(num_hashes=0),
+            "Reformer.num_hashes must be at least 1, got 0: set it to 4, say",
+        ),
+        (
+            reformer_module(chunk_size=0),
+            "Reformer.chunk_size must be at least 1, got 0: set it to 64, say",
+        ),
+        (
+            reformer_module(num_buckets=5),
+            "Reformer.num_buckets must be even and at least 2 (a direction and its opposite), "
+            "got 5: set it to 64, say",
+        ),
+        (
+            reformer_module(num_buckets=2**28),
+            "Reformer.num_buckets must be at most 134217727 for 13 tokens, got 268435456: "
+            "set it to 64, say",
+        ),
+        (
+            sinkhorn_module(block_size=0),
+            "Sinkhorn.block_size must be at least 1, got 0: set it to 64, say",
+        ),
+        (
+            sinkhorn_module(iterations=0),
+            "Sinkhorn.iterations must be at least 1, got 0: set it to 8, say",
+        ),
+        (
+            sinkhorn_module(temperature=0.0),
+            "Sinkhorn.temperature must be above 0, got 0.0: set it to 0.75, say",
+        ),
+    ],
+)
+def test_a_wrong_setting_is_named(module, message):
+    with pytest.raises(UserError) as caught:
+        shapes_of(module)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("attend", "limit"),
+    [
+        (
+            lambda q, v, mask, buckets: reformer.lsh_attention(
+                q, v, mask, buckets, num_buckets=64, chunk_size=32
+            ),
+            LONG * 2 * 64,  # two rounds, two chunks
+        ),
+        (
+            lambda q, v, mask, buckets: sinkhorn.sinkhorn_attention(
+                q, q, v, mask, jnp.ones((1, 1, 512, 512)), block_size=32
+            ),
+            LONG * 2 * 32,
+        ),
+    ],
+    ids=["reformer", "sinkhorn"],
+)
+def test_no_array_of_length_squared_forward_or_backward(attend, limit):
+    array = jax.ShapeDtypeStruct((1, LONG, 1, 8), jnp.float32)
+    mask = jax.ShapeDtypeStruct((1, LONG), bool)
+    buckets = jax.ShapeDtypeStruct((1, 1, 2, LONG), jnp.int32)
+    gradient = jax.grad(lambda *inputs: attend(*inputs).sum(), (0, 1))
+    assert largest_array(gradient, array, array, mask, buckets) <= limit
+
+
+def lsh_of_one_bucket(query, value, mask, **drop):
+    buckets = jnp.zeros((2, 2, 1, 16), jnp.int32)
+    return reformer.lsh_attention(query, value, mask, buckets, num_buckets=2, chunk_size=16, **drop)
+
+
+def two_swapped_blocks(query, value, mask, **drop):
+    sorting = jnp.broadcast_to(jnp.eye(2)[::-1], (2, 2, 2, 2))
+    return sinkhorn.sinkhorn_attention(query, query, value, mask, sorting, block_size=8, **drop)
+
+
+@pytest.mark.parametrize("attend", [lsh_of_one_bucket, two_swapped_blocks])
+def test_dropout_drops_single_weights_and_keeps_the_mean(attend):
+    rate, query = 0.25, normal(2, 16, 2, 16)
+    value = jnp.broadcast_to(jnp.eye(16)[None, :, None], (2, 16, 2, 16))  # outputs are the weights
+    mask = jnp.ones((2, 16), bool)
+    weights = np.asarray(jax.jit(attend)(query, value, mask))
+    dropped = jax.jit(functools.partial(attend, rate=rate))(query, value, mask, rng=new_key(0))
+    used = weights > 0
+    kept = np.asarray(dropped)[used] != 0
+    assert_close(np.asarray(dropped)[used][kept], weights[used][kept] / (1 - rate))
+    assert used.mean() > 0.9
+    assert abs(kept.mean() - (1 - rate)) < 0.06  # 960 draws: four standard deviations
+    assert not np.asarray(dropped)[~used].any()
+
+
+# Reformer
+
+
+@functools.partial(jax.jit, static_argnames="chunk_size")
+def lsh(*inputs, chunk_size=3):
+    return reformer.lsh_attention(*inputs, num_buckets=LENGTH, chunk_size=chunk_size)
+
+
+def test_buckets_equal_the_oracle():
+    x, rotations = normal(2, 9, 3, 5), normal(3, 4, 5, 3)
+    got = jax.jit(reformer.hash_buckets)(x, rotations)
+    assert got.dtype == jnp.int32
+    np.testing.assert_array_equal(got, oracle.angular_buckets(*float64(x, rotations)))
+    assert set(np.unique(got)) == set(range(6))
+
+
+@pytest.mark.parametrize(("chunk_size", "rounds"), [(1, 3), (3, 2), (100, 1)])
+def test_lsh_attention_equals_the_oracle_at_any_mask(chunk_size, rounds):
+    query_key, value = heads(2)
+    buckets, mask = random_buckets(rounds, 4), masks()
+    got = lsh(query_key, value, mask, buckets, chunk_size=chunk_size)
+    arrays = float64(query_key, value)
+    assert_close(got, oracle.lsh_attention(*arrays, *map(np.asarray, (mask, buckets)), chunk_size))
+    assert not np.asarray(got)[~np.asarray(mask)].any()
+
+
+def shared_attention(query_key, value, allowed):
+    """Dense softmax over allowed [B, H, L, L], keys of length 1, itself at -1e5; [B, L, H, K]."""
+    key = query_key / jnp.linalg.norm(query_key, axis=-1, keepdims=True)
+    logits = jnp.einsum("bihd,bjhd->bhij", query_key, key) / jnp.sqrt(query_key.shape[-1])
+    logits = logits - 1e5 * jnp.eye(logits.shape[-1])[None, None]
+    weights = jax.nn.softmax(jnp.where(allowed, logits, -1e9), axis=-1)
+    return jnp.einsum("bhij,bjhd->bihd", weights, value)
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["one bucket", "two of three thirds a round"])
+def test_rounds_that_join_every_pair_in_one_chunk_give_full_attention(apart):
+    query_key, value = heads(2)
+    thirds = np.arange(LENGTH) % 3
+    buckets = np.stack([(thirds == r) & apart for r in range(3)]).astype(np.int32)
+    mask = jnp.ones((4, LENGTH), bool)
+    buckets = jnp.asarray(np.broadcast_to(buckets, (4, 2, 3, LENGTH)))
+    got = lsh(query_key, value, mask, buckets, chunk_size=LENGTH)
+    assert_close(got, shared_attention(query_key, value, np.ones((1, 1, LENGTH, LENGTH), bool)))
+
+
+def test_a_round_run_twice_changes_nothing():
+    query_key, value = heads(2)
+    buckets = random_buckets(2, 4)
+    twice = jnp.concatenate([buckets, buckets[:, :, :1]], axis=2)
+    inputs = query_key, value, masks()
+    assert_close(lsh(*inputs, twice), lsh(*inputs, buckets))
+
+
+def test_a_token_attends_to_itself_only_when_alone():
+    query_key, value = heads(2)
+    mask = jnp.ones((4, LENGTH), bool)
+    alone = jnp.asarray(np.broadcast_to(np.arange(LENGTH, dtype=np.int32), (4, 2, 3, LENGTH)))
+    assert_close(lsh(query_key, value, mask, alone, chunk_size=LENGTH), value)
+    pairs = alone // 2  # the last token is alone
+    got = lsh(query_key, value, mask, pairs, chunk_size=LENGTH)
+    partner = np.minimum(np.arange(LENGTH) ^ 1, LENGTH - 1)
+    assert_close(got, value[:, partner])
+
+
+def test_masked_tokens_anywhere_move_no_chunk():
+    query_key, value = heads(2)
+    buckets = random_buckets(2, 4)
+    mask = masks()[2]
+    kept = np.flatnonzero(mask)
+    whole = lsh(query_key, value, jnp.broadcast_to(mask, (4, LENGTH)), buckets)
+    packed = query_key[:, kept], value[:, kept], jnp.ones((4, len(kept)), bool)
+    assert_close(whole[:, kept], lsh(*packed, buckets[..., kept]))
+
+
+def test_lsh_attention_gradient_equals_that_of_the_dense_formula():
+    query_key, value = heads(2)
+    buckets, mask, cotangent = random_buckets(3, 4), masks(), normal(4, LENGTH, 2, 5, seed=9)
+    allowed = np.zeros((4, 2, LENGTH, LENGTH), bool)
+    for b, h in np.ndindex(4, 2):
+        sets = oracle.lsh_sets(np.asarray(buckets)[b, h], np.asarray(mask)[b], 3)
+        for i, keys in sets.items():
+            allowed[b, h, i, list(keys)] = True
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def gradient(attend):
+        def loss(query_key, value):
+            out = jnp.where(mask[..., None, None], attend(query_key, value), 0)
+            return (out * cotangent).sum()
+
+        return jax.grad(loss, (0, 1))(query_key, value)
+
+    def sparse(q, v):
+        return reformer.lsh_attention(q, v, mask, buckets, num_buckets=4, chunk_size=3)
+
+    dense = functools.partial(shared_attention, allowed=jnp.asarray(allowed))
+    for got, want in zip(gradient(sparse), gradient(dense), strict=True):
+        assert_close(got, want)
+
+
+def test_reformer_equals_the_oracle_and_takes_a_shared_projection():
+    module = reformer_module(layer=1)
+    variables, x, mask = random_variables(module), normal(4, LENGTH, 6), masks()
+    assert set(variables) == {"params"}  # no other state: nothing for a checkpoint to miss
+    assert set(variables["params"]) == {"query_key", "value", "out"}
+    rotations = module.apply({}, 2, train=False, method="rotations")
+    (x64,) = float64(x)
+    kernels = {name: float64(p["kernel"])[0] for name, p in variables["params"].items()}
+    query_key, value = (
+        (x64 @ kernels[name]).reshape(4, LENGTH, 2, 2) for name in ("query_key", "value")
+    )
+    buckets = oracle.angular_buckets(query_key, *float64(rotations))
+    want = oracle.lsh_attention(query_key, value, np.asarray(mask), buckets, 3)
+    got = jax.jit(functools.partial(module.apply, variables, train=False))(x, mask)
+    assert_close(got, want.reshape(4, LENGTH, 4) @ kernels["out"])
+
+
+def test_only_a_single_chunk_commutes_with_permutations_of_the_positions():
+    query_key, value = heads(2)
+    mask, buckets = masks(), random_buckets(3, 2)
+    order = np.random.default_rng(0).permutation(LENGTH)
+
+    def gap(chunk_size, rounds):
+        attend = functools.partial(lsh, chunk_size=chunk_size)
+        hashes = buckets[:, :, :rounds]
+        moved = attend(query_key[:, order], value[:, order], mask[:, order], hashes[..., order])
+        return abs(moved - attend(query_key, value, mask, hashes)[:, order]).max()
+
+    assert gap(LENGTH, 3) < 1e-5
+    assert gap(3, 2) > 0.1  # where a bucket is cut depends on the order
+
+
+def test_rotations_are_fixed_by_seed_and_layer_and_redrawn_only_in_training():
+    def rotations(*, train=False, rng=0, **changes):
+        rngs = {"dropout": new_key(rng)}
+        module = reformer_module(**changes)
+        return np.asarray(module.apply({}, 5, train=train, rngs=rngs, method="rotations"))
+
+    base = rotations()
+    assert base.shape == (2, 2, 5, 2)
+    assert len(np.unique(base)) == base.size  # every head and round has its own
+    assert (rotations(train=True, rng=1) == base).all()
+    assert (rotations(seed=1) != base).any()
+    assert (rotations(layer=1) != base).any()
+    assert (rotations(redraw=True) == base).all()
+    first, again, other = (rotations(redraw=True, train=True, rng=rng) for rng in (0, 0, 1))
+    assert (first == again).all()
+    assert (first != base).any()
+    assert (first != other).any()
+
+
+# Sinkhorn
+
+balance = jax.jit(sinkhorn.balance, static_argnums=2)
+
+
+@functools.partial(jax.jit, static_argnames="block_size")
+def attend(*inputs, block_size=3):
+    return sinkhorn.sinkhorn_attention(*inputs, block_size=block_size)
+
+
+def sort_matrix(*, num_blocks=5, iterations=3, seed=0):
+    """A balanced R [4, 2, N, N] of random logits, and which blocks have a token under `masks`."""
+    logits = normal(4, 2, num_blocks, num_blocks, seed=seed)
+    real = np.zeros((4, num_blocks * 3), bool)
+    real[:, :LENGTH] = masks()
+    valid = jnp.asarray(real.reshape(4, num_blocks, 3).any(axis=2))
+    return logits, valid, balance(logits, valid, iterations)
+
+
+@pytest.mark.parametrize("iterations", [1, 4])
+def test_balancing_equals_the_oracle(iterations):
+    logits, valid, got = sort_matrix(iterations=iterations)
+    assert not np.asarray(valid).all()
+    assert_close(got, oracle.sinkhorn_balance(*float64(logits), np.asarray(valid), iterations))
+
+
+def test_many_iterations_give_a_doubly_stochastic_matrix_of_the_valid_blocks():
+    _, valid, got = sort_matrix(iterations=60)
+    for axis in (-1, -2):
+        want = np.broadcast_to(np.asarray(valid)[:, None], got.shape[:3])
+        assert_close(got.sum(axis=axis), want.astype(np.float32))
+
+
+def test_low_temperature_gives_the_best_permutation():
+    order = np.asarray([2, 0, 4, 1, 3])
+    logits = normal(1, 1, 5, 5) + 6 * jnp.eye(5)[None, None, order]
+    got = balance(logits / 0.05, jnp.ones((1, 5), bool), 20)
+    assert_close(got, jnp.eye(5)[None, None, order])
+
+
+@pytest.mark.parametrize("block_size", [1, 3, 4, 100])
+def test_sinkhorn_attention_equals_the_oracle_at_any_mask(block_size):
+    inputs, mask = heads(3), masks()
+    num_blocks = -(-LENGTH // block_size)
+    sorting = jnp.exp(normal(4, 2, num_blocks, num_blocks))
+    got = attend(*inputs, mask, sorting, block_size=block_size)
+    arrays = [*float64(*inputs), np.asarray(mask), *float64(sorting)]
+    assert_close(got, oracle.sorted_block_attention(*arrays, block_size))
+    assert not np.asarray(got)[3].any()
+
+
+def test_one_block_is_full_attention():
+    inputs, mask = heads(3), masks()
+    sorting = balance(normal(4, 2, 1, 1), mask.any(axis=1, keepdims=True), 1)
+    got = attend(*inputs, mask, sorting, block_size=LENGTH)
+    assert_close(got, naive.softmax_attention(*float64(*inputs), np.asarray(mask)))
+
+
+def test_the_identity_is_local_attention():
+    inputs, mask = heads(3), masks()
+    sorting = jnp.broadcast_to(jnp.eye(5), (4, 2, 5, 5))
+    got = attend(*inputs, mask, sorting)
+    for start in range(0, LENGTH, 3):
+        part = slice(start, start + 3)
+        block = [a[:, part] for a in float64(*inputs)]
+        assert_close(got[:, part], naive.softmax_attention(*block, np.asarray(mask)[:, part]))
+
+
+def test_a_permutation_sends_each_block_to_its_own_and_one_other():
+    order = np.asarray([2, 0, 3, 1])  # block i is joined by block order[i]
+    query, key = heads(2, length=12, width=12, batch=1)
+    value = jnp.eye(12)[None, :, None].repeat(2, 2)  # outputs are the weights
+    sorting = jnp.broadcast_to(jnp.eye(4)[order], (1, 2, 4, 4))
+    got = np.asarray(attend(query, key, value, jnp.ones((1, 12), bool), sorting))
+    seen = (got[0] > 0).any(axis=1).reshape(4, 3, 4, 3).any(axis=(1, 3))  # by either head
+    want = np.eye(4, dtype=bool) | np.eye(4, dtype=bool)[order]
+    np.testing.assert_array_equal(seen, want)
+
+
+def test_sinkhorn_equals_the_oracle_for_texts_shorter_than_max_len():
+    module = sinkhorn_module(max_len=20, temperature=0.5)
+    variables, x, mask = random_variables(module), normal(4, LENGTH, 6), masks()
+    assert set(variables) == {"params"}
+    params = jax.tree.map(lambda leaf: float64(leaf)[0], variables["params"])
+    assert params["sort_logits"]["kernel"].shape == (6, 2 * 7)  # heads, blocks of max_len
+    (x64,), mask64 = float64(x), np.asarray(mask)
+    logits = oracle.sort_logits(x64, mask64, params, 2, 3) / 0.5
+    valid = np.pad(mask64, ((0, 0), (0, 2))).reshape(4, 5, 3).any(axis=2)
+    sorting = oracle.sinkhorn_balance(logits, valid, 3)
+    kernels = [params[name]["kernel"] for name in ("query", "key", "value")]
+    arrays = [(x64 @ kernel).reshape(4, LENGTH, 2, 2) for kernel in kernels]
+    want = oracle.sorted_block_attention(*arrays, mask64, sorting, 3)
+    got = jax.jit(functools.partial(module.apply, variables, train=False))(x, mask)
+    assert_close(got, want.reshape(4, LENGTH, 4) @ params["out"]["kernel"])
+
+
+def test_sorting_ignores_what_padding_holds_and_how_much_there_is():
+    module = sinkhorn_module()
+    x, variables = normal(2, LENGTH, 6), random_variables(module)
+    mask = jnp.arange(LENGTH)[None] < jnp.asarray([[7], [5]])
+    mix = jax.jit(functools.partial(module.apply, variables, train=False))
+    want = mix(x, mask)
+    for got in (mix(jnp.where(mask[..., None], x, 100.0), mask), mix(x[:, :7], mask[:, :7])):
+        kept = mask[:, : got.shape[1], None]
+        assert_close(jnp.where(kept, got, 0)[:, :7], jnp.where(mask[..., None], want, 0)[:, :7])
+
+
+def test_gradients_reach_the_sorting_network_and_depend_on_it():
+    module = sinkhorn_module()
+    variables, x = random_variables(module, 0.3), normal(2, LENGTH, 6)
+    cotangent, mask = normal(2, LENGTH, 6, seed=1), jnp.ones((2, LENGTH), bool)
+
+    @jax.jit
+    def gradient(variables):
+        def loss(variables):
+            return (module.apply(variables, x, mask, train=False) * cotangent).sum()
+
+        return jax.grad(loss)(variables)["params"]
+
+    found = gradient(variables)
+    for name in ("sort_hidden", "sort_logits"):
+        assert all(abs(leaf).max() > 1e-3 for leaf in jax.tree.leaves(found[name]))
+
+
+def test_gumbel_noise_is_drawn_in_training_only():
+    x, mask = normal(1, LENGTH, 6), jnp.ones((1, LENGTH), bool)
+
+    variables = random_variables(sinkhorn_module())
+
+    @functools.partial(jax.jit, static_argnames=("train", "gumbel"))
+    def mix(seed, *, train, gumbel):
+        rngs = {"dropout": new_key(seed)}
+        return sinkhorn_module(gumbel=gumbel).apply(variables, x, mask, train=train, rngs=rngs)
+
+    still = mix(0, train=False, gumbel=True)
+    assert (mix(0, train=True, gumbel=False) == still).all()
+    assert (mix(0, train=True, gumbel=True) != still).any()
+    assert (mix(0, train=True, gumbel=True) != mix(1, train=True, gumbel=True)).any()

@@ -1,0 +1,300 @@
+"""The FNet family's other mixers: transforms, fixed matrices, nothing, and a hybrid's layout."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import naive as oracle
+import naive_transforms
+import numpy as np
+import pytest
+import scipy.fft
+import scipy.linalg
+
+from lra_fnet import experiment
+from lra_fnet.errors import UserError
+from lra_fnet.models.encoder import Encoder, parameter_count
+from lra_fnet.models.mixers import random, transforms
+from lra_fnet.models.mixers.attention import Attention
+from lra_fnet.models.mixers.fourier import Fourier
+from lra_fnet.models.mixers.hybrid import hybrid, is_attention
+from lra_fnet.models.mixers.none import NoMixing
+from lra_fnet.models.mixers.random import RandomMixing
+
+FIELDS = {"num_heads": 1, "qkv_dim": 1, "layer": 0, "num_layers": 2, "dropout": 0.0}
+SIZES = (1, 2, 3, 5, 8, 13, 64, 96)  # of both axes of the transform: odd, even, prime, smooth
+ORACLES = {
+    "sequence_fourier": naive_transforms.sequence_fourier_mix,
+    "hartley": naive_transforms.hartley_mix,
+    "dct": naive_transforms.dct_mix,
+    "hadamard": naive_transforms.hadamard_mix,
+}
+new_key = functools.partial(jax.random.key, impl="rbg")  # compiles faster than the default
+
+
+def normal(*shape, seed=0):
+    return jnp.asarray(np.random.default_rng([seed, *shape]).normal(size=shape), jnp.float32)
+
+
+def assert_close(got, want, tolerance=2e-5):
+    assert got.shape == want.shape
+    np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=tolerance, atol=tolerance)
+
+
+def corner(size):
+    """The first rows and columns of SciPy's Hadamard matrix of the next power of two."""
+    return scipy.linalg.hadamard(1 << (size - 1).bit_length())[:size, :size]
+
+
+def by_library(name, x):
+    """The transform in float64 by NumPy or SciPy: a second way."""
+    x = np.asarray(x, np.float64)
+    if name == "sequence_fourier":
+        return np.fft.fft(x, axis=1).real
+    if name == "hartley":
+        spectrum = np.fft.fft2(x)
+        return spectrum.real - spectrum.imag
+    if name == "dct":
+        return scipy.fft.dctn(x, type=2, axes=(1, 2)) / 4
+    return corner(x.shape[1]) @ x @ corner(x.shape[2])
+
+
+@pytest.fixture(params=ORACLES)
+def name(request):
+    return request.param
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 5), (3, 7, 4), (2, 8, 4), (1, 1, 3)], ids=str)
+def test_transform_equals_the_oracle(name, shape):
+    x = normal(*shape)
+    got = jax.jit(getattr(transforms, name))(x)
+    assert_close(got, ORACLES[name](np.asarray(x, np.float64)))
+
+
+def test_transform_of_every_size_is_good_to_a_millionth(name):
+    inputs = [normal(2, length, dim) for length in SIZES for dim in (3, 64)]
+    transform = getattr(transforms, name)
+    outputs = jax.jit(lambda xs: [transform(x) for x in xs])(inputs)
+    for x, got in zip(inputs, outputs, strict=True):
+        want = by_library(name, x)
+        assert got.shape == want.shape
+        assert got.dtype == jnp.float32
+        assert abs(np.asarray(got) - want).max() <= 1e-6 * abs(want).max()
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 5), (2, 7, 4), (1, 1, 8), (1, 8, 1)], ids=str)
+def test_transform_gradient_is_the_transpose_of_its_matrix(name, shape):
+    with jax.enable_x64(True):
+        size = shape[1] * shape[2]
+        transform = getattr(transforms, name)
+        basis = jnp.eye(size).reshape(size, *shape[1:])
+        cotangent = np.random.default_rng(0).normal(size=shape)
+
+        @jax.jit
+        def run(basis, cotangent):
+            (got,) = jax.vjp(transform, jnp.zeros(shape))[1](cotangent)
+            return transform(basis), got
+
+        rows, got = run(basis, jnp.asarray(cotangent))
+        matrix = np.asarray(rows).reshape(size, size)  # row i: what input i gives
+        want = cotangent.reshape(shape[0], size) @ matrix.T
+        np.testing.assert_allclose(np.asarray(got), want.reshape(shape), atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["hartley", "hadamard"])
+def test_transform_twice_gives_the_input_times_its_size(name):
+    x = normal(2, 8, 16)
+    transform = getattr(transforms, name)
+    assert_close(jax.jit(lambda x: transform(transform(x)))(x), 128 * x, 1e-4)
+
+
+def test_hadamard_padded_to_a_power_of_two_is_not_its_own_inverse():
+    x = normal(2, 6, 5)
+    twice = jax.jit(lambda x: transforms.hadamard(transforms.hadamard(x)))(x)
+    want = corner(6) @ corner(6) @ np.asarray(x) @ corner(5) @ corner(5)
+    assert_close(twice, want, 1e-4)
+    assert abs(twice - 64 * x).max() > 1
+
+
+def test_every_transform_begins_with_the_plain_sum(name):
+    x = normal(2, 6, 5)
+    first = jax.jit(getattr(transforms, name))(x)[:, 0]
+    want = x.sum(axis=1) if name == "sequence_fourier" else x.sum(axis=(1, 2))
+    assert_close(first if name == "sequence_fourier" else first[:, 0], want, 1e-5)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [transforms.SequenceFourier, transforms.Hartley, transforms.DCT, transforms.Hadamard],
+    ids=list(ORACLES),
+)
+def test_transform_mixer_returns_the_dtype_it_took(kind, request):
+    name = request.node.callspec.id
+    mixer = kind(dim=5, max_len=6, **FIELDS)
+    x = normal(2, 6, 5).astype(jnp.bfloat16)
+    got = mixer.apply({}, x, jnp.zeros((2, 6), bool), train=True)
+    assert got.dtype == jnp.bfloat16
+    want = by_library(name, np.asarray(x, np.float32))
+    assert_close(got.astype(jnp.float32), want, 1e-2)
+
+
+# Random
+
+
+def random_mixer(**changes):
+    return RandomMixing(**(FIELDS | {"dim": 5, "max_len": 7, "seed": 0} | changes))
+
+
+def constants(**changes):
+    mixer = random_mixer(**changes)
+    x = jnp.zeros((1, mixer.max_len, mixer.dim))
+    return mixer.init(new_key(1), x, jnp.ones(x.shape[:2], bool), train=False)
+
+
+def test_random_mixing_is_linear_mixing_by_constants():
+    x = normal(3, 7, 5)
+    variables = constants()
+    assert list(variables) == ["constants"]
+    fixed = {name: np.float64(leaf) for name, leaf in variables["constants"].items()}
+    got = random_mixer().apply(variables, x, jnp.ones((3, 7), bool), train=False)
+    assert_close(got, oracle.linear_mix(np.float64(x), fixed["sequence"], fixed["hidden"]))
+    assert parameter_count({"params": {}} | variables) == 0
+
+
+def test_random_matrices_follow_seed_and_layer_alone():
+    same = [constants(), constants(num_layers=5)]
+    assert all((a == b).all() for a, b in zip(*map(jax.tree.leaves, same), strict=True))
+    drawn = [constants(dim=7), constants(dim=7, seed=1), constants(dim=7, layer=1)]
+    matrices = [leaf for tree in drawn for leaf in jax.tree.leaves(tree)]
+    assert len(matrices) == 6
+    assert all((a != b).all() for i, a in enumerate(matrices) for b in matrices[:i])
+
+
+def test_random_matrices_are_lecun_normal():
+    matrix = np.asarray(random.draw_matrix(jax.random.key(0), 300))
+    assert matrix.std() == pytest.approx(300**-0.5, rel=0.02)
+    assert abs(matrix.mean()) < 4 * 300**-1.5
+    assert abs(matrix).max() <= 2 * 300**-0.5 / 0.87962  # cut at two deviations of the normal
+    assert abs(np.corrcoef(matrix)[np.triu_indices(300, 1)]).max() < 6 * 300**-0.5
+
+
+def test_random_matrix_is_drawn_without_another_of_its_size():
+    draw = jax.jit(lambda: random.draw_matrix(jax.random.key(0), 2048)).lower().compile()
+    memory = draw.memory_analysis()
+    assert memory.output_size_in_bytes == 4 * 2048**2
+    assert memory.temp_size_in_bytes < memory.output_size_in_bytes / 50
+
+
+def test_random_mixing_refuses_another_length():
+    with pytest.raises(UserError, match="has a matrix for exactly 7 positions, got 6: pad or cut"):
+        random_mixer().apply(constants(), normal(1, 6, 5), jnp.ones((1, 6), bool), train=False)
+
+
+# Nothing
+
+
+@pytest.mark.parametrize(("identity", "share"), [(False, 0), (True, 1)])
+def test_no_mixing_adds_nothing_or_the_input(identity, share):
+    x = normal(2, 6, 5)
+    mixer = NoMixing(dim=5, max_len=6, identity=identity, **FIELDS)
+    got = mixer.apply({}, x, jnp.ones((2, 6), bool), train=False)
+    assert (got == share * x).all()
+    assert got.dtype == x.dtype
+
+
+# Hybrid
+
+
+@pytest.mark.parametrize(
+    ("layout", "count", "want"),
+    [
+        ("TOP", 2, [10, 11]),
+        ("BOTTOM", 2, [0, 1]),
+        ("MIDDLE", 2, [5, 6]),
+        ("MIXED", 2, [0, 6]),
+        ("MIXED", 4, [0, 3, 6, 9]),
+        ("MIDDLE", 3, [5, 6, 7]),
+        ("MIXED", 5, [0, 3, 5, 8, 10]),
+    ],
+)
+def test_hybrid_layout_of_twelve_layers(layout, count, want):
+    got = [layer for layer in range(12) if is_attention(layer, 12, count, layout)]
+    assert got == want
+
+
+@pytest.mark.parametrize("layout", ["TOP", "BOTTOM", "MIDDLE", "MIXED"])
+def test_hybrid_has_as_many_attention_layers_as_asked(layout):
+    for num_layers in range(1, 9):
+        for count in range(11):
+            chosen = [is_attention(i, num_layers, count, layout) for i in range(num_layers)]
+            assert sum(chosen) == min(count, num_layers)
+            if layout == "MIXED" and 0 < count <= num_layers and num_layers % count == 0:
+                every = num_layers // count  # the authors' rule
+                assert chosen == [layer % every == 0 for layer in range(num_layers)]
+
+
+@pytest.mark.parametrize("num_layers", [1, 2, 4])
+def test_hybrid_reads_every_binding_at_any_number_of_attention_layers(num_layers):
+    for count in range(6):
+        sets = [f"Encoder.num_layers={num_layers}", f"hybrid.attention_layers={count}"]
+        encoder = experiment.load("listops", "fnet_hybrid", "cpu", sets).model.encoder
+        kinds = [encoder.mixer_class(layer) for layer in range(num_layers)]
+        attention = min(count, num_layers)
+        assert kinds == [Fourier] * (num_layers - attention) + [Attention] * attention
+        assert encoder.uses_mask == (attention == num_layers)
+
+
+SETTINGS = {
+    "attention_layers": 1,
+    "layout": "TOP",
+    "fourier_method": "matmul",
+    "attention_implementation": "blockwise",
+    "attention_block_size": 3,
+}
+
+
+def test_hybrid_hands_its_settings_to_both_classes():
+    encoder = Encoder(
+        vocab_size=12,
+        max_len=8,
+        inputs="tokens",
+        mixers=functools.partial(hybrid, **SETTINGS).__call__,
+        dim=6,
+        num_heads=2,
+        qkv_dim=4,
+        mlp_dim=10,
+        num_layers=2,
+        dropout=0.0,
+        attention_dropout=0.0,
+        positions="sinusoidal",
+        norm="pre",
+        norm_epsilon=1e-6,
+        pooling="mean",
+        dtype="float32",
+        remat=False,
+    )
+    fourier, attention = (encoder.make_mixer(layer)(parent=None) for layer in range(2))
+    assert fourier.method == "matmul"
+    assert (attention.implementation, attention.block_size) == ("blockwise", 3)
+    assert {field.name for field in dataclasses.fields(attention)} > set(FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"attention_layers": -1},
+            "hybrid.attention_layers must be at least 0, got -1: set it to 2, say",
+        ),
+        (
+            {"layout": "top"},
+            "hybrid.layout must be one of TOP, BOTTOM, MIDDLE, MIXED, got 'top': "
+            "set it to one of these",
+        ),
+    ],
+)
+def test_hybrid_names_a_wrong_setting(changes, message):
+    with pytest.raises(UserError) as caught:
+        hybrid(0, 4, **(SETTINGS | changes))
+    assert str(caught.value).splitlines()[0] == message  # gin adds "In call to configurable ..."
