@@ -185,3 +185,268 @@ def masked_mean(x, mask):
         if kept:
             out[b] = sum(kept) / len(kept)
     return out
+
+
+def set_attention(query, key, value, mask, keys_of):
+    """Each row a softmax over the unmasked positions of the set keys_of(h, i). [B, L, H, K]."""
+    out = np.zeros(value.shape)
+    batch, length, heads, width = value.shape
+    for b in range(batch):
+        for h in range(heads):
+            for i in range(length):
+                keys = [j for j in sorted(keys_of(h, i)) if mask[b, j]]
+                scores = [query[b, i, h] @ key[b, j, h] / math.sqrt(width) for j in keys]
+                total = sum(math.exp(s - max(scores)) for s in scores)
+                for j, score in zip(keys, scores, strict=True):
+                    out[b, i, h] += math.exp(score - max(scores)) / total * value[b, j, h]
+    return out
+
+
+def local_keys(i, length, block_size, neighbours=0):
+    """Positions of i's block and of so many blocks on each side (arXiv:1802.05751, Sec. 3.3)."""
+    return {j for j in range(length) if abs(j // block_size - i // block_size) <= neighbours}
+
+
+def sparse_keys(i, length, pattern, stride, summary, causal, global_first):
+    """A1 and A2 together (arXiv:1904.10509, Sec. 4.3); mirrored unless causal."""
+    if pattern == "strided":
+        first = {j for j in range(length) if abs(i - j) <= stride}
+        second = {j for j in range(length) if (i - j) % stride == 0}
+    else:
+        first = {j for j in range(length) if j // stride == i // stride}
+        second = {j for j in range(length) if j % stride in range(stride - summary, stride + 1)}
+    keys = first | second
+    if causal:
+        keys = {j for j in keys if j <= i}
+    if global_first:
+        keys = set(range(length)) if i == 0 else keys | {0}
+    return keys
+
+
+def longformer(query, key, value, mask, window, global_projections):
+    """Window of w / 2 on each side and G global positions (arXiv:2004.05150, Sec. 3.1).
+
+    global_projections: query [B, G, H, K], key and value [B, L, H, K].
+    """
+    length = query.shape[1]
+    global_query, global_key, global_value = global_projections
+    num_global = global_query.shape[1]
+
+    def window_and_global(_, i):
+        return {j for j in range(length) if abs(i - j) <= window / 2 or j < num_global}
+
+    out = set_attention(query, key, value, mask, window_and_global)
+    padded = np.concatenate([global_query, np.zeros_like(query[:, num_global:])], axis=1)
+    rows = set_attention(padded, global_key, global_value, mask, lambda *_: set(range(length)))
+    out[:, :num_global] = rows[:, :num_global]
+    return out
+
+
+def bigbird_keys(i, length, block_size, num_blocks, global_blocks, random_blocks):
+    """Window of three blocks, global and random blocks (arXiv:2007.14062, Sec. 2, App. D).
+
+    random_blocks: for each block, the set of blocks drawn for it.
+    """
+    here = i // block_size
+    seen = {here - 1, here, here + 1} | set(global_blocks) | set(random_blocks[here])
+    if here in global_blocks:
+        seen = set(range(num_blocks))
+    return {j for j in range(length) if j // block_size in seen}
+
+
+def linformer_attention(query, key, value, mask, project_key, project_value):
+    """softmax(Q (E K)^T / sqrt(K)) (F V) (arXiv:2006.04768, Eq. 7), E and F [H, k, L].
+
+    Masked keys and values count as zeros; a text without any gives zeros. [B, L, H, K].
+    """
+    out = np.zeros(value.shape)
+    batch, length, heads, width = value.shape
+    for b in range(batch):
+        keys = [m for m in range(length) if mask[b, m]]
+        if not keys:
+            continue
+        for h in range(heads):
+            short_keys, short_values = [], []
+            for row in range(project_key.shape[1]):
+                short_keys.append(sum(project_key[h, row, m] * key[b, m, h] for m in keys))
+                short_values.append(sum(project_value[h, row, m] * value[b, m, h] for m in keys))
+            for n in range(length):
+                scores = [math.exp(query[b, n, h] @ k / math.sqrt(width)) for k in short_keys]
+                for score, short in zip(scores, short_values, strict=True):
+                    out[b, n, h] += score / sum(scores) * short
+    return out
+
+
+def elu_features(x):
+    """elu(x) + 1 for one vector: x + 1 above 0, e^x below (arXiv:2006.16236, Eq. 7)."""
+    return np.array([entry + 1 if entry > 0 else math.exp(entry) for entry in x])
+
+
+def elu_attention(query, key, value, mask):
+    """sum_j phi(q_i) . phi(k_j) v_j / sum_j phi(q_i) . phi(k_j) over unmasked j (Eq. 3-4)."""
+    out = np.zeros(value.shape)
+    batch, length, heads, _ = value.shape
+    for b in range(batch):
+        keys = [m for m in range(length) if mask[b, m]]
+        for h in range(heads):
+            for n in range(length):
+                phi = elu_features(query[b, n, h])
+                weights = [phi @ elu_features(key[b, m, h]) for m in keys]
+                for m, weight in zip(keys, weights, strict=True):
+                    out[b, n, h] += weight / sum(weights) * value[b, m, h]
+    return out
+
+
+def dense_logits(x, first, second):
+    """W_2 relu(W_1 x_i) of one head (arXiv:2005.00743, Sec. 3.1): [L, D] -> [L, columns]."""
+    out = np.zeros((len(x), second.shape[1]))
+    for n, row in enumerate(x):
+        hidden = [max(0.0, row @ first[:, unit]) for unit in range(first.shape[1])]
+        for j in range(second.shape[1]):
+            out[n, j] = sum(h * second[unit, j] for unit, h in enumerate(hidden))
+    return out
+
+
+def factorized_dense_logits(x, first, to_a, to_b, length):
+    """H_A(A) * H_B(B) of one head (Sec. 3.3): column j is A[j // b] B[j mod b], j < length."""
+    a, b = dense_logits(x, first, to_a), dense_logits(x, first, to_b)
+    out = np.zeros((len(x), length))
+    for n, j in np.ndindex(out.shape):
+        out[n, j] = a[n, j // b.shape[1]] * b[n, j % b.shape[1]]
+    return out
+
+
+def weighted_values(logits, value, mask):
+    """Softmax of logits [L, L] over unmasked columns times values [L, K]; zeros without any."""
+    out = np.zeros(value.shape)
+    columns = [j for j in range(len(mask)) if mask[j]]
+    for n in range(len(logits)):
+        total = sum(math.exp(logits[n, j]) for j in columns)
+        for j in columns:
+            out[n] += math.exp(logits[n, j]) / total * value[j]
+    return out
+
+
+def angular_buckets(x, rotations):
+    """h(x) = argmax([x R; -x R]) (arXiv:2001.04451, Sec. 2). [B, L, H, K] -> [B, H, R, L]."""
+    batch, length, heads, _ = x.shape
+    out = np.zeros((batch, heads, rotations.shape[1], length), np.int32)
+    for b, h, r, n in np.ndindex(out.shape):
+        rotated = x[b, n, h] @ rotations[h, r]
+        out[b, h, r, n] = int(np.argmax([*rotated, *-rotated]))
+    return out
+
+
+def lsh_sets(buckets, mask, chunk_size):
+    """P_i as sets, for one head: buckets [R, L] and mask [L] (arXiv:2001.04451, Eqs. 4 to 6).
+
+    Real tokens sorted by (bucket, position); of i's bucket, in i's chunk or the one before.
+    """
+    real = [n for n in range(len(mask)) if mask[n]]
+    sets = {i: set() for i in real}
+    for hashes in buckets:
+        order = sorted(real, key=lambda n: (hashes[n], n))
+        chunk = {n: place // chunk_size for place, n in enumerate(order)}
+        for i in real:
+            for j in real:
+                if hashes[i] == hashes[j] and chunk[i] - 1 <= chunk[j] <= chunk[i]:
+                    sets[i].add(j)
+    return sets
+
+
+def lsh_attention(query_key, value, mask, buckets, chunk_size):
+    """Softmax over the union of all rounds' P_i, itself at -1e5 (arXiv:2001.04451, Eqs. 2, 6, A).
+
+    Logits q_i . k_j / sqrt(K), k_j = q_j / |q_j|. [B, L, H, K], buckets [B, H, R, L].
+    """
+    out = np.zeros(value.shape)
+    batch, _, heads, width = query_key.shape
+    for b in range(batch):
+        for h in range(heads):
+            q = query_key[b, :, h]
+            for i, keys in lsh_sets(buckets[b, h], mask[b], chunk_size).items():
+                scores = {
+                    j: q[i] @ q[j] / np.linalg.norm(q[j]) / math.sqrt(width) - 1e5 * (i == j)
+                    for j in keys
+                }
+                top = max(scores.values())
+                total = sum(math.exp(s - top) for s in scores.values())
+                for j, score in scores.items():
+                    out[b, i, h] += math.exp(score - top) / total * value[b, j, h]
+    return out
+
+
+def sinkhorn_balance(logits, valid, iterations):
+    """exp, then rows and columns divided by their sums in turn (arXiv:2002.11296, Sec. 3.1.2).
+
+    logits [B, H, N, N], valid [B, N]: only blocks with a token take part.
+    """
+    out = np.zeros(logits.shape)
+    for b, h in np.ndindex(logits.shape[:2]):
+        blocks = [i for i in range(logits.shape[2]) if valid[b, i]]
+        matrix = {(i, j): math.exp(logits[b, h, i, j]) for i in blocks for j in blocks}
+        for _ in range(iterations):
+            for i in blocks:
+                total = sum(matrix[i, j] for j in blocks)
+                for j in blocks:
+                    matrix[i, j] /= total
+            for j in blocks:
+                total = sum(matrix[i, j] for i in blocks)
+                for i in blocks:
+                    matrix[i, j] /= total
+        for (i, j), entry in matrix.items():
+            out[b, h, i, j] = entry
+    return out
+
+
+def sorted_block_attention(query, key, value, mask, sorting, block_size):
+    """Own block and sorted block in one softmax (arXiv:2002.11296, Sec. 3.2). [B, L, H, K].
+
+    Sorted block i: sum of sorting[i, j] times block j. At place t, tokens that are masked or past
+    the end are left out: the rest is scaled to the row's sum, and its weight by what it was.
+    """
+    out = np.zeros(value.shape)
+    batch, length, heads, width = query.shape
+    num_blocks = sorting.shape[2]
+    for b, h in np.ndindex(batch, heads):
+        for n in range(length):
+            i = n // block_size
+            keys = []  # (key, value, factor of the weight)
+            for m in range(i * block_size, min((i + 1) * block_size, length)):
+                if mask[b, m]:
+                    keys.append((key[b, m, h], value[b, m, h], 1.0))
+            row = sorting[b, h, i]
+            for t in range(block_size):
+                places = [(j, j * block_size + t) for j in range(num_blocks)]
+                found = [(row[j], m) for j, m in places if m < length and mask[b, m]]
+                part = sum(r for r, _ in found)
+                if part > 0:
+                    scale = sum(row) / part
+                    sorted_key = scale * sum(r * key[b, m, h] for r, m in found)
+                    sorted_value = scale * sum(r * value[b, m, h] for r, m in found)
+                    keys.append((sorted_key, sorted_value, part / sum(row)))
+            scores = [query[b, n, h] @ k / math.sqrt(width) for k, _, _ in keys]
+            weights = [f * math.exp(s) for s, (_, _, f) in zip(scores, keys, strict=True)]
+            for weight, (_, v, _) in zip(weights, keys, strict=True):
+                out[b, n, h] += weight / sum(weights) * v
+    return out
+
+
+def sort_logits(x, mask, params, heads, block_size):
+    """W_B ReLU(W_P s + b_P) + b_B, s the sum of a block's real tokens (arXiv:2002.11296, 3.1.1).
+
+    x [B, L, D] -> [B, H, N, N], columns beyond the N blocks of x cut off.
+    """
+    batch, length, dim = x.shape
+    num_blocks = math.ceil(length / block_size)
+    out = np.zeros((batch, heads, num_blocks, num_blocks))
+    for b in range(batch):
+        for i in range(num_blocks):
+            total = np.zeros(dim)
+            for n in range(i * block_size, min((i + 1) * block_size, length)):
+                total += mask[b, n] * x[b, n]
+            hidden = total @ params["sort_hidden"]["kernel"] + params["sort_hidden"]["bias"]
+            logits = np.maximum(hidden, 0) @ params["sort_logits"]["kernel"]
+            logits = (logits + params["sort_logits"]["bias"]).reshape(heads, -1)
+            out[b, :, i] = logits[:, :num_blocks]
+    return out

@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.extend
 import jax.numpy as jnp
-import naive_block_attention as oracle
+import naive as oracle
 import numpy as np
 import pytest
 

@@ -2,10 +2,13 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
-from lra_fnet import cli, growth, step
+from lra_fnet import cli, config, growth, step
+
+ROOT = Path(__file__).parent.parent
 
 
 def a_cell(model, length, seconds, megabytes, state="ok"):
@@ -76,3 +79,10 @@ def test_a_mistake_is_one_line(arguments, message, capfd, tmp_path):
     error = capfd.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_the_committed_table_is_that_of_the_committed_measurements():
+    folder = ROOT / "results/growth"
+    cells = json.loads((folder / "growth.json").read_text())
+    assert (folder / "growth.md").read_text() == growth.table(cells)
+    assert {cell["model"] for cell in cells} == set(config.known("models"))

@@ -6,7 +6,7 @@ import jax
 import jax.extend
 import jax.numpy as jnp
 import naive
-import naive_sorted_attention as oracle
+import naive as oracle
 import numpy as np
 import pytest
 
