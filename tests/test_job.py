@@ -13,7 +13,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from lra_fnet import cli, config, run_folder, step, tasks
+from lra_fnet import cli, config, run_folder, tasks
 from lra_fnet.errors import UserError
 
 OUTSIDE = Path(__file__).parent / "outside"
@@ -62,11 +62,11 @@ def test_a_run_leaves_everything_in_its_folder(go, tmp_path):
 
 def test_a_step_that_the_memory_cannot_hold_is_a_state_not_a_crash(go, tmp_path, monkeypatch):
     """Linear at Path-X, say: before the state is made, so the kernel kills nobody."""
-    monkeypatch.setattr(step, "free_memory", lambda: 10_000)
+    monkeypatch.setattr("lra_fnet.step.free_memory", lambda: 10_000)
     code, err, _ = go(model="linear")
     assert code == 1
     line = err.strip().splitlines()[-1]
-    assert line.startswith("lra-fnet: out of memory: a step needs 0.0 GB, 0.0 GB are free: set Run.")
+    assert line.startswith("lra-fnet: out of memory: a step needs 0.0 GB, 0.0 GB are free: set")
     result = json.loads((tmp_path / "runs/cpu/parity/linear/seed0/result.json").read_text())
     assert (result["state"], result["test"]) == ("OOM", None)
 

@@ -7,8 +7,8 @@ import jax
 import jax.extend
 import jax.numpy as jnp
 import jax.test_util
-import naive as softmax_oracle
 import naive as oracle
+import naive as softmax_oracle
 import numpy as np
 import pytest
 
