@@ -355,21 +355,6 @@ def test_performer_names_a_wrong_setting(changes, message):
 # Modules
 
 
-@pytest.mark.parametrize(
-    "module", [attention_module, performer_module], ids=["attention", "performer"]
-)
-def test_mixers_with_heads_commute_with_permutations_of_the_positions(module):
-    x, mask = normal(2, 7, 6), jnp.arange(7)[None] < jnp.asarray([[7], [4]])
-    order = jnp.asarray([3, 0, 6, 2, 5, 1, 4])
-    rng = np.random.default_rng(0)
-    variables = jax.tree.map(
-        lambda leaf: jnp.float32(rng.normal(size=leaf.shape)), shapes_of(module())
-    )
-    assert set(variables) == {"params"}  # no other state: nothing for a checkpoint to miss
-    mix = jax.jit(functools.partial(module().apply, variables, train=False))
-    assert_close(mix(x[:, order], mask[:, order]), mix(x, mask)[:, order])
-
-
 def test_a_mixer_with_heads_must_define_attend():
     class Unfinished(HeadMixer):
         uses_mask = True

@@ -6,7 +6,6 @@ import functools
 import jax
 import jax.numpy as jnp
 import naive as oracle
-import naive_transforms
 import numpy as np
 import pytest
 import scipy.fft
@@ -25,10 +24,10 @@ from lra_fnet.models.mixers.random import RandomMixing
 FIELDS = {"num_heads": 1, "qkv_dim": 1, "layer": 0, "num_layers": 2, "dropout": 0.0}
 SIZES = (1, 2, 3, 5, 8, 13, 64, 96)  # of both axes of the transform: odd, even, prime, smooth
 ORACLES = {
-    "sequence_fourier": naive_transforms.sequence_fourier_mix,
-    "hartley": naive_transforms.hartley_mix,
-    "dct": naive_transforms.dct_mix,
-    "hadamard": naive_transforms.hadamard_mix,
+    "sequence_fourier": oracle.sequence_fourier_mix,
+    "hartley": oracle.hartley_mix,
+    "dct": oracle.dct_mix,
+    "hadamard": oracle.hadamard_mix,
 }
 new_key = functools.partial(jax.random.key, impl="rbg")  # compiles faster than the default
 
