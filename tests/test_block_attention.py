@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import naive as oracle
 import numpy as np
 import pytest
+from arrays import assert_close, float64, largest, new_key, normal
 
 from lra_fnet.errors import UserError
 from lra_fnet.models.mixers import attention, bigbird, blocks, local, longformer, sparse
@@ -17,11 +18,6 @@ FIELDS = {"dim": 6, "num_heads": 2, "qkv_dim": 6, "layer": 0, "num_layers": 2, "
 # Tiny arrays: compiling takes longer than running.
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 naive = jit(attention.naive)
-new_key = functools.partial(jax.random.key, impl="rbg")  # compiles faster than the default
-
-
-def normal(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng([seed, *shape]).normal(size=shape), jnp.float32)
 
 
 def qkv(batch=3, length=LENGTH, heads=2, width=5, scale=1.0):
@@ -35,15 +31,6 @@ def holes(batch=3, length=LENGTH):
     mask[1] = (np.arange(length) > 0) & (np.arange(length) < length - 8)
     mask[2] = False
     return jnp.asarray(mask)
-
-
-def assert_close(got, want, tolerance=2e-5):
-    assert got.shape == want.shape
-    np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=tolerance, atol=tolerance)
-
-
-def float64(*arrays):
-    return [np.asarray(a, np.float64) for a in arrays]
 
 
 def parameters(module, length=None, *, train=False):
@@ -416,16 +403,9 @@ def growth_of(make, length):
     def loss(x, mask):
         return module.apply(params, x, mask, train=True, rngs={"dropout": new_key(0)}).sum()
 
-    def sizes(jaxpr):
-        for equation in jaxpr.eqns:
-            for variable in (*equation.invars, *equation.outvars):
-                yield int(np.prod(getattr(variable.aval, "shape", ())))
-            for inner in jax.extend.core.jaxprs_in_params(equation.params):
-                yield from sizes(inner)
-
     traced = jit(jax.grad(loss)).trace(jax.ShapeDtypeStruct((1, length, 4), jnp.float32), mask)
     operations = traced.lower().cost_analysis()["flops"]
-    return np.asarray([max(sizes(traced.jaxpr.jaxpr)), operations])
+    return np.asarray([largest(traced.jaxpr.jaxpr), operations])
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import jax
 import jax.extend
 import jax.numpy as jnp
 import pytest
+from arrays import largest
 
 from lra_fnet.models.encoder import Encoder
 from lra_fnet.models.mixers.mixer import Mixer
@@ -72,16 +73,6 @@ def _operations(equation):
     if name == "sort":
         return size * math.log2(equation.outvars[0].aval.shape[equation.params["dimension"]])
     return size
-
-
-def largest(jaxpr):
-    """Entries of the largest array of a program."""
-    found = [0]
-    for equation in jaxpr.eqns:
-        variables = (*equation.invars, *equation.outvars)
-        found += [math.prod(getattr(v.aval, "shape", ())) for v in variables]
-        found += map(largest, jax.extend.core.jaxprs_in_params(equation.params))
-    return max(found)
 
 
 def program(model, length):

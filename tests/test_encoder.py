@@ -13,6 +13,7 @@ import jax.test_util
 import naive as oracle
 import numpy as np
 import pytest
+from arrays import assert_close, new_key
 
 from lra_fnet import experiment
 from lra_fnet.errors import UserError
@@ -45,7 +46,6 @@ TINY = {
     "dtype": "float32",
     "remat": False,
 }
-new_key = functools.partial(jax.random.key, impl="rbg")  # compiles faster than the default
 attention = functools.partial(Attention, implementation="naive", block_size=4)
 
 
@@ -112,11 +112,6 @@ def built(model):
 @pytest.fixture(params=MODELS)
 def model(request):
     return request.param
-
-
-def assert_close(got, want, tolerance=2e-5):
-    assert got.shape == want.shape
-    np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=tolerance, atol=tolerance)
 
 
 def test_every_mixer_has_a_gin_file():

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import naive as oracle
 import numpy as np
 import pytest
+from arrays import assert_close, normal
 from jax import lax
 
 from lra_fnet.errors import UserError
@@ -12,15 +13,6 @@ from lra_fnet.models.mixers import fourier
 
 SHAPES = {"2x6x5": (2, 6, 5), "3x7x4": (3, 7, 4)}  # odd and unequal: a swapped axis cannot pass
 SIZES = (1, 2, 3, 5, 8, 13, 64, 96)  # of both axes of the transform: odd, even, prime, smooth
-
-
-def normal(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng([seed, *shape]).normal(size=shape), jnp.float32)
-
-
-def assert_close(got, want, tolerance=2e-5):
-    assert got.shape == want.shape
-    np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import naive as oracle
 import numpy as np
 import pytest
+from arrays import assert_close
 
 from lra_fnet.errors import UserError
 from lra_fnet.models.encoder import Encoder, parameter_count
@@ -52,11 +53,6 @@ def random_variables(init, *inputs):
 
 def in_float64(variables):
     return jax.tree.map(np.float64, variables["params"])
-
-
-def assert_close(got, want, tolerance=2e-5):
-    assert got.shape == want.shape
-    np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=tolerance, atol=tolerance)
 
 
 def test_the_head_of_one_text_equals_the_oracle_in_float32():

@@ -11,6 +11,7 @@ import naive as oracle
 import naive as softmax_oracle
 import numpy as np
 import pytest
+from arrays import assert_close, float64, largest_array, new_key, normal
 
 from lra_fnet.errors import UserError
 from lra_fnet.models.mixers import attention, linear_attention, linformer, synthesizer
@@ -26,24 +27,10 @@ FIELDS = {
 }
 HOLES = jnp.asarray([[1, 1, 1, 1, 1, 1, 1], [0, 1, 1, 0, 1, 0, 0], [0] * 7], bool)  # [3, 7]
 LONG = 16384
-new_key = functools.partial(jax.random.key, impl="rbg")  # compiles faster than the default
-
-
-def normal(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng([seed, *shape]).normal(size=shape), jnp.float32)
 
 
 def heads(batch=3, length=7, num_heads=2, width=5):
     return [normal(batch, length, num_heads, width, seed=seed) for seed in range(3)]
-
-
-def float64(*arrays):
-    return [np.asarray(a, np.float64) for a in arrays]
-
-
-def assert_close(got, want, tolerance=2e-5):
-    assert got.shape == want.shape
-    np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=tolerance, atol=tolerance)
 
 
 def linformer_module(**changes):
@@ -176,19 +163,6 @@ def test_only_linear_attention_commutes_with_permutations_of_the_positions():
 )
 def test_parameters_beside_the_four_projections(module, own):
     assert sizes(shapes_of(module)) == 4 * 6 * 10 + own
-
-
-def largest_array(function, *shapes):
-    """Entries of the largest array in the program of `function` at these shapes."""
-
-    def entries(jaxpr):
-        for equation in jaxpr.eqns:
-            for variable in (*equation.invars, *equation.outvars):
-                yield int(np.prod(getattr(variable.aval, "shape", ())))
-            for inner in jax.extend.core.jaxprs_in_params(equation.params):
-                yield from entries(inner)
-
-    return max(entries(jax.make_jaxpr(function)(*shapes).jaxpr))
 
 
 @pytest.mark.parametrize(

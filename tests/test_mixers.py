@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import naive as oracle
 import numpy as np
 import pytest
+from arrays import assert_close, float64, largest_array, new_key, normal
 
 from lra_fnet.errors import UserError
 from lra_fnet.models.mixers import attention, linear, performer
@@ -16,11 +17,6 @@ from lra_fnet.models.mixers.mixer import HeadMixer, Mixer
 FIELDS = {"dim": 6, "num_heads": 2, "qkv_dim": 4, "max_len": 7, "layer": 0, "num_layers": 2}
 SHAPES = {"2x6x5": (2, 6, 5), "3x7x4": (3, 7, 4)}  # odd and unequal: a swapped axis cannot pass
 LONG = 16384
-new_key = functools.partial(jax.random.key, impl="rbg")  # compiles faster than the default
-
-
-def normal(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng([seed, *shape]).normal(size=shape), jnp.float32)
 
 
 def heads_and_mask(batch=3, length=7, heads=2, width=5):
@@ -35,28 +31,6 @@ def shapes_of(mixer, x=None):
     x = jnp.ones((1, FIELDS["max_len"], FIELDS["dim"])) if x is None else x
     mask = jnp.ones(x.shape[:2], bool)
     return jax.eval_shape(functools.partial(mixer.init, train=False), new_key(0), x, mask)
-
-
-def assert_close(got, want, tolerance=2e-5):
-    assert got.shape == want.shape
-    np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=tolerance, atol=tolerance)
-
-
-def float64(*arrays):
-    return [np.asarray(a, np.float64) for a in arrays]
-
-
-def largest_array(function, *shapes):
-    """Entries of the largest array in the program of `function` at these float32 or bool inputs."""
-
-    def sizes(jaxpr):
-        for equation in jaxpr.eqns:
-            for variable in (*equation.invars, *equation.outvars):
-                yield int(np.prod(getattr(variable.aval, "shape", ())))
-            for inner in jax.extend.core.jaxprs_in_params(equation.params):
-                yield from sizes(inner)
-
-    return max(sizes(jax.make_jaxpr(function)(*shapes).jaxpr))
 
 
 # Attention

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import naive as oracle
 import numpy as np
 import pytest
+from arrays import new_key
 
 from lra_fnet import convert, experiment
 from lra_fnet.errors import UserError
@@ -37,7 +38,6 @@ MIXERS = {
     "fourier": functools.partial(Fourier, method="rfft"),
     "attention": functools.partial(Attention, implementation="naive", block_size=4),
 }
-new_key = functools.partial(jax.random.key, impl="rbg")  # compiles faster than the default
 
 
 def build(mixer="fourier", **changes):

@@ -9,6 +9,7 @@ import naive
 import naive as oracle
 import numpy as np
 import pytest
+from arrays import assert_close, float64, largest_array, new_key, normal
 
 from lra_fnet.errors import UserError
 from lra_fnet.models.mixers import reformer, sinkhorn
@@ -20,11 +21,6 @@ REFORMER = {"num_hashes": 2, "num_buckets": 4, "chunk_size": 3, "redraw": False,
 SINKHORN = {"block_size": 3, "iterations": 3, "temperature": 0.75, "gumbel": False}
 LENGTH = 13
 LONG = 16384
-new_key = functools.partial(jax.random.key, impl="rbg")  # compiles faster than the default
-
-
-def normal(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng([seed, *shape]).normal(size=shape), jnp.float32)
 
 
 def masks(length=LENGTH):
@@ -44,15 +40,6 @@ def random_buckets(rounds, num_buckets, length=LENGTH, batch=4):
     return jnp.asarray(np.random.default_rng(7).integers(0, num_buckets, shape), jnp.int32)
 
 
-def assert_close(got, want, tolerance=2e-5):
-    assert got.shape == want.shape
-    np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=tolerance, atol=tolerance)
-
-
-def float64(*arrays):
-    return [np.asarray(a, np.float64) for a in arrays]
-
-
 def shapes_of(module, length=LENGTH):
     """What `init` returns, as shapes: nothing is compiled."""
     x, mask = jnp.ones((1, length, FIELDS["dim"])), jnp.ones((1, length), bool)
@@ -64,19 +51,6 @@ def random_variables(module, scale=0.5):
     return jax.tree.map(
         lambda leaf: jnp.float32(scale * rng.normal(size=leaf.shape)), shapes_of(module)
     )
-
-
-def largest_array(function, *shapes):
-    """Entries of the largest array in the program of `function` at these inputs."""
-
-    def sizes(jaxpr):
-        for equation in jaxpr.eqns:
-            for variable in (*equation.invars, *equation.outvars):
-                yield int(np.prod(getattr(variable.aval, "shape", ())))
-            for inner in jax.extend.core.jaxprs_in_params(equation.params):
-                yield from sizes(inner)
-
-    return max(sizes(jax.make_jaxpr(function)(*shapes).jaxpr))
 
 
 def reformer_module(**changes):

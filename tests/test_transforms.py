@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import scipy.fft
 import scipy.linalg
+from arrays import assert_close, new_key, normal
 
 from lra_fnet import experiment
 from lra_fnet.errors import UserError
@@ -29,16 +30,6 @@ ORACLES = {
     "dct": oracle.dct_mix,
     "hadamard": oracle.hadamard_mix,
 }
-new_key = functools.partial(jax.random.key, impl="rbg")  # compiles faster than the default
-
-
-def normal(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng([seed, *shape]).normal(size=shape), jnp.float32)
-
-
-def assert_close(got, want, tolerance=2e-5):
-    assert got.shape == want.shape
-    np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=tolerance, atol=tolerance)
 
 
 def corner(size):

@@ -88,6 +88,22 @@ def _rows(query, key, value, mask, rate, rng):
         key,
         preferred_element_type=jnp.promote_types(key.dtype, jnp.float32),
     )
+    return weigh(logits, valid, value, rate=rate, rng=rng)
+
+
+def weigh(logits, valid, value, *, rate, rng):
+    """softmax(S) V over the valid keys.
+
+    Args:
+      logits: S, [..., Q, M], float32 or wider.
+      valid: bool, broadcasts to S; False keys get no weight.
+      value: V, [..., M, K].
+      rate: dropout probability of each weight (after the softmax, one draw for each weight).
+      rng: key of the dropout; needed if rate > 0.
+
+    Returns:
+      [..., Q, K] in value's dtype; zeros where a row has no valid key.
+    """
     logits = jnp.where(valid, logits, jnp.finfo(logits.dtype).min)
     logits = logits - lax.stop_gradient(logits.max(axis=-1, keepdims=True))
     weights = jnp.where(valid, jnp.exp(logits), 0)
@@ -95,7 +111,7 @@ def _rows(query, key, value, mask, rate, rng):
     if rate > 0:
         keep = jax.random.bernoulli(rng, 1 - rate, weights.shape)
         weights = jnp.where(keep, weights / (1 - rate), 0)
-    out = jnp.einsum("bhqk,bhkd->bhqd", weights.astype(value.dtype), value)
+    out = jnp.einsum("...qm,...mk->...qk", weights.astype(value.dtype), value)
     return (out / jnp.where(total > 0, total, 1)).astype(value.dtype)
 
 

@@ -15,6 +15,7 @@ from jax import lax
 from jax.scipy.special import logsumexp
 
 from lra_fnet.errors import UserError
+from lra_fnet.models.mixers.attention import weigh
 from lra_fnet.models.mixers.mixer import HeadMixer
 
 ABSENT = -1e30  # log of no weight: finite, so differences of two are no NaN
@@ -102,18 +103,10 @@ def sinkhorn_attention(query, key, value, mask, sorting, *, block_size, rate=0.0
     )
     valid = jnp.concatenate([jnp.broadcast_to(real, present.shape), present], axis=-1)
     valid = valid[..., None, :]
-    logits = jnp.where(valid, logits, jnp.finfo(wide).min)
-    logits = logits - lax.stop_gradient(logits.max(axis=-1, keepdims=True))
-    weights = jnp.where(valid, jnp.exp(logits), 0)
-    total = weights.sum(axis=-1, keepdims=True)
-    if rate > 0:
-        keep = jax.random.bernoulli(rng, 1 - rate, weights.shape)
-        weights = jnp.where(keep, weights / (1 - rate), 0)
     values = jnp.concatenate([value, sort(value)], axis=-2)
-    out = jnp.einsum("bhnij,bhnjd->bhnid", weights.astype(values.dtype), values)
-    out = out / jnp.where(total > 0, total, 1)
+    out = weigh(logits, valid, values, rate=rate, rng=rng)
     out = out.reshape(batch, heads, num_blocks * block_size, width)[:, :, :length]
-    return jnp.swapaxes(out, 1, 2).astype(value.dtype)
+    return jnp.swapaxes(out, 1, 2)
 
 
 @gin.configurable

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from lra_fnet.errors import UserError
+from lra_fnet.models.mixers.attention import weigh
 from lra_fnet.models.mixers.mixer import HeadMixer
 
 KINDS = ("dense", "random", "factorized_dense", "factorized_random", "attention")
@@ -66,26 +67,13 @@ def synthesize(rows, logits, value, mask, *, block_size, rate=0.0, rng=None):
     def attend(numbered_block):
         number, block = numbered_block
         block_rng = None if rng is None else jax.random.fold_in(rng, number)
-        return _weighted(logits(block), valid, value, rate, block_rng)
+        return weigh(logits(block), valid, value, rate=rate, rng=block_rng)
 
     # Inside a scan nothing can be merged with the recomputation, so prevent_cse is not needed.
     attend = jax.checkpoint(attend, prevent_cse=False)
     out = lax.map(attend, (jnp.arange(num_blocks), jax.tree.map(split, rows)))
     out = jnp.moveaxis(out, 0, 2).reshape(*value.shape[:2], num_blocks * size, value.shape[3])
     return jnp.swapaxes(out[:, :, :length], 1, 2)
-
-
-def _weighted(logits, valid, value, rate, rng):
-    """Softmax over the valid positions times value [B, H, L, K] -> [B, H, Q, K]."""
-    logits = jnp.where(valid, logits, jnp.finfo(logits.dtype).min)
-    logits = logits - lax.stop_gradient(logits.max(axis=-1, keepdims=True))
-    weights = jnp.where(valid, jnp.exp(logits), 0)
-    total = weights.sum(axis=-1, keepdims=True)
-    if rate > 0:
-        keep = jax.random.bernoulli(rng, 1 - rate, weights.shape)
-        weights = jnp.where(keep, weights / (1 - rate), 0)
-    out = jnp.einsum("bhqk,bhkd->bhqd", weights.astype(value.dtype), value)
-    return (out / jnp.where(total > 0, total, 1)).astype(value.dtype)
 
 
 @gin.configurable

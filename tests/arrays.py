@@ -1,0 +1,39 @@
+"""What the tests of numbers share: random inputs, comparisons, the size of a program."""
+
+import functools
+import math
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+import numpy as np
+
+new_key = functools.partial(jax.random.key, impl="rbg")  # compiles faster than the default
+
+
+def normal(*shape, seed=0):
+    return jnp.asarray(np.random.default_rng([seed, *shape]).normal(size=shape), jnp.float32)
+
+
+def float64(*arrays):
+    return [np.asarray(a, np.float64) for a in arrays]
+
+
+def assert_close(got, want, tolerance=2e-5):
+    assert got.shape == want.shape
+    np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=tolerance, atol=tolerance)
+
+
+def largest_array(function, *shapes):
+    """Entries of the largest array in the program of `function` at these inputs or shapes."""
+    return largest(jax.make_jaxpr(function)(*shapes).jaxpr)
+
+
+def largest(jaxpr):
+    """Entries of the largest array of a program."""
+    found = [0]
+    for equation in jaxpr.eqns:
+        variables = (*equation.invars, *equation.outvars)
+        found += [math.prod(getattr(v.aval, "shape", ())) for v in variables]
+        found += map(largest, jax.extend.core.jaxprs_in_params(equation.params))
+    return max(found)
