@@ -10,6 +10,28 @@ import numpy as np
 
 new_key = functools.partial(jax.random.key, impl="rbg")  # compiles faster than the default
 
+# An encoder but for its mixers.
+TINY = {
+    "inputs": "tokens",
+    "embedding": "lra",
+    "num_types": 1,
+    "vocab_size": 12,
+    "max_len": 8,
+    "dim": 6,
+    "num_heads": 2,
+    "qkv_dim": 4,
+    "mlp_dim": 10,
+    "num_layers": 1,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "positions": "sinusoidal",
+    "norm": "pre",
+    "norm_epsilon": 1e-6,
+    "pooling": "mean",
+    "dtype": "float32",
+    "remat": False,
+}
+
 
 def normal(*shape, seed=0):
     return jnp.asarray(np.random.default_rng([seed, *shape]).normal(size=shape), jnp.float32)

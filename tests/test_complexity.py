@@ -84,6 +84,7 @@ def program(model, length):
     sizes = {"vocab_size": 12, "max_len": length, "dim": 16, "num_heads": 2, "qkv_dim": 16}
     sizes |= {"mlp_dim": 16, "num_layers": 2, "dropout": 0.0, "attention_dropout": 0.1}
     kinds = {"inputs": "tokens", "positions": "sinusoidal", "pooling": "mean", "dtype": "float32"}
+    kinds |= {"embedding": "lra", "num_types": 1}
     block = {"norm": "pre", "norm_epsilon": 1e-6, "remat": False}
     mixer = Encoder(**sizes, **kinds, **block).make_mixer(1)(parent=None)
     assert {field.name for field in dataclasses.fields(Mixer)} <= set(dir(mixer))

@@ -13,7 +13,7 @@ import jax.test_util
 import naive as oracle
 import numpy as np
 import pytest
-from arrays import assert_close, new_key
+from arrays import TINY, assert_close, new_key
 
 from lra_fnet import experiment
 from lra_fnet.errors import UserError
@@ -28,24 +28,6 @@ MODELS = sorted(path.stem for path in (ROOT / "gin/models").glob("*.gin"))
 LENGTHS = jnp.asarray([8, 5, 3])
 MASK = jnp.arange(8)[None] < LENGTHS[:, None]
 IDS = jnp.where(MASK, jnp.arange(1, 25).reshape(3, 8) % 10 + 1, 0)
-TINY = {
-    "inputs": "tokens",
-    "vocab_size": 12,
-    "max_len": 8,
-    "dim": 6,
-    "num_heads": 2,
-    "qkv_dim": 4,
-    "mlp_dim": 10,
-    "num_layers": 1,
-    "dropout": 0.0,
-    "attention_dropout": 0.0,
-    "positions": "sinusoidal",
-    "norm": "pre",
-    "norm_epsilon": 1e-6,
-    "pooling": "mean",
-    "dtype": "float32",
-    "remat": False,
-}
 attention = functools.partial(Attention, implementation="naive", block_size=4)
 
 

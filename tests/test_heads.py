@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import naive as oracle
 import numpy as np
 import pytest
-from arrays import assert_close
+from arrays import TINY, assert_close
 
 from lra_fnet.errors import UserError
 from lra_fnet.models.encoder import Encoder, parameter_count
@@ -16,23 +16,8 @@ from lra_fnet.models.mixers.attention import Attention
 
 WIDTH, CLASSES = 6, 3
 ENCODER = Encoder(
-    vocab_size=12,
-    max_len=8,
-    inputs="tokens",
+    **(TINY | {"pooling": "cls"}),
     mixers=functools.partial(Attention, implementation="naive", block_size=4),
-    dim=WIDTH,
-    num_heads=2,
-    qkv_dim=4,
-    mlp_dim=10,
-    num_layers=1,
-    dropout=0.0,
-    attention_dropout=0.0,
-    positions="sinusoidal",
-    norm="pre",
-    norm_epsilon=1e-6,
-    pooling="cls",
-    dtype="float32",
-    remat=False,
     parent=None,
 )
 LENGTHS = np.array([[8, 3], [2, 5], [4, 4], [1, 8]])

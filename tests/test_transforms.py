@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.fft
 import scipy.linalg
-from arrays import assert_close, new_key, normal
+from arrays import TINY, assert_close, new_key, normal
 
 from lra_fnet import experiment
 from lra_fnet.errors import UserError
@@ -245,25 +245,8 @@ SETTINGS = {
 
 
 def test_hybrid_hands_its_settings_to_both_classes():
-    encoder = Encoder(
-        vocab_size=12,
-        max_len=8,
-        inputs="tokens",
-        mixers=functools.partial(hybrid, **SETTINGS).__call__,
-        dim=6,
-        num_heads=2,
-        qkv_dim=4,
-        mlp_dim=10,
-        num_layers=2,
-        dropout=0.0,
-        attention_dropout=0.0,
-        positions="sinusoidal",
-        norm="pre",
-        norm_epsilon=1e-6,
-        pooling="mean",
-        dtype="float32",
-        remat=False,
-    )
+    mixers = functools.partial(hybrid, **SETTINGS).__call__
+    encoder = Encoder(**(TINY | {"num_layers": 2}), mixers=mixers)
     fourier, attention = (encoder.make_mixer(layer)(parent=None) for layer in range(2))
     assert fourier.method == "matmul"
     assert (attention.implementation, attention.block_size) == ("blockwise", 3)

@@ -180,8 +180,8 @@ class Encoder(nn.Module):
     # too)
     dtype: str  # of the computation, "float32" or "bfloat16"; parameters are float32
     remat: bool  # recompute each block in the backward pass: less memory, more time
-    embedding: str = "lra"  # or "bert", FNet's: see `_bert`
-    num_types: int = 1  # kinds of tokens, for "bert"
+    embedding: str  # "lra", or "bert", FNet's: see `_bert`
+    num_types: int  # kinds of tokens, for "bert"
     pixel_mean: float | None = None  # from a task of images; for "pixels"
     pixel_sd: float | None = None
 
