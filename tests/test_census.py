@@ -4,6 +4,7 @@ import functools
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from lra_fnet import census, config, experiment, tables
@@ -135,7 +136,7 @@ def test_products_of_a_mixer_are_the_papers_formula(model, want):
 
 
 def test_products_are_found_inside_calls():
-    shape = jax.ShapeDtypeStruct((3, 5), float)
+    shape = jax.ShapeDtypeStruct((3, 5), jnp.float32)
     inner = jax.jit(lambda x: x @ x.T)
     assert census._products(jax.make_jaxpr(lambda x: inner(x) + x @ x.T)(shape).jaxpr) == 2 * 45
 
