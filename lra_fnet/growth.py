@@ -59,12 +59,14 @@ def _in_a_process(cell: Cell) -> dict:
     done = subprocess.run(command, input=request, stdout=subprocess.PIPE, text=True)
     names = {"task": cell.task, "model": cell.model, "preset": cell.preset, "length": cell.length}
     names["overrides"] = list(cell.overrides)
-    killed = done.returncode == -9  # by the kernel, for memory
-    if killed:
+    if done.returncode == -9:  # killed by the kernel, for memory
         return {**names, "state": "OOM"}
     if done.returncode:
         raise UserError(f"{cell.model} at {cell.length} tokens cannot be measured: see above")
-    return {**names, **json.loads(done.stdout.splitlines()[-1])}
+    found = json.loads(done.stdout.splitlines()[-1])
+    if "mistake" in found:
+        raise UserError(found["mistake"])
+    return {**names, **found}
 
 
 def measure(cell: Cell) -> dict:
@@ -243,8 +245,7 @@ def main() -> int:
     try:
         found = measure(Cell(**request))
     except UserError as error:
-        print(f"lra-fnet: {error}", file=sys.stderr)
-        return 2
+        found = {"mistake": str(error)}
     print(json.dumps(found))
     return 0
 

@@ -138,16 +138,15 @@ class Attention(HeadMixer):
         if self.implementation == "fused":
             self._check_fused(query.dtype)
             return fused(query, key, value, mask)
-        rate = self.dropout if train else 0.0
-        rng = self.make_rng("dropout") if rate > 0 else None
+        dropout = self.weight_dropout(train)
         if self.implementation == "naive":
-            return naive(query, key, value, mask, rate=rate, rng=rng)
+            return naive(query, key, value, mask, **dropout)
         if self.block_size < 1:
             raise UserError(
                 f"Attention.block_size must be at least 1 query, got {self.block_size}: "
                 "set it to 256, say"
             )
-        return blockwise(query, key, value, mask, block_size=self.block_size, rate=rate, rng=rng)
+        return blockwise(query, key, value, mask, block_size=self.block_size, **dropout)
 
     def _check_fused(self, dtype):
         remedy = "set Attention.implementation = 'blockwise'"

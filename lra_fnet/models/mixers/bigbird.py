@@ -160,7 +160,7 @@ class BigBird(HeadMixer):
             first=first,
             stop=stop,
             picks=_fixed_blocks(self.seed, self.layer, query.shape[2], stop - first, num_random),
-            **blocks.dropout_of(self, train),
+            **self.weight_dropout(train),
         )
 
     def _check(self, field, *, least, example):

@@ -130,9 +130,3 @@ def around(blocks, before, after) -> jax.Array:
 def split(rng, number):
     """Keys of the dropout for so many parts; Nones if there is none."""
     return [None] * number if rng is None else list(jax.random.split(rng, number))
-
-
-def dropout_of(mixer, train):
-    """The mixer's dropout of weights as keyword arguments `rate` and `rng`."""
-    rate = mixer.dropout if train else 0.0
-    return {"rate": rate, "rng": mixer.make_rng("dropout") if rate > 0 else None}

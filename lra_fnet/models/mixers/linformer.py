@@ -77,11 +77,8 @@ class Linformer(HeadMixer):
             raise UserError(f"Linformer.k must be at least 1, got {self.k}: set it to 256, say")
         names = ("projection",) if self.sharing == "kv" else ("project_key", "project_value")
         matrices = [self._matrix(name)[..., : key.shape[1]] for name in names]
-        rate = self.dropout if train else 0.0
-        rng = self.make_rng("dropout") if rate > 0 else None
-        return projected_attention(
-            query, key, value, mask, matrices[0], matrices[-1], rate=rate, rng=rng
-        )
+        dropout = self.weight_dropout(train)
+        return projected_attention(query, key, value, mask, matrices[0], matrices[-1], **dropout)
 
     def _matrix(self, name):
         heads = (self.num_heads,) if self.sharing == "none" else ()

@@ -76,5 +76,5 @@ class LocalAttention(HeadMixer):
             mask,
             block_size=self.block_size,
             neighbours=self.neighbours,
-            **blocks.dropout_of(self, train),
+            **self.weight_dropout(train),
         )

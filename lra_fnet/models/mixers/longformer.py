@@ -100,6 +100,6 @@ class Longformer(HeadMixer):
             mask,
             window=self.window,
             global_projections=across,
-            **blocks.dropout_of(self, train),
+            **self.weight_dropout(train),
         )
         return self.merge(y)

@@ -1,6 +1,6 @@
 """What every mixing sublayer is: [B, L, D] -> [B, L, D], all that differs between models."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -47,6 +47,11 @@ class HeadMixer(Mixer):
     def merge(self, y) -> jax.Array:
         """Joins the heads and projects back, [B, L, H, K] -> [B, L, D]."""
         return self._project(y.reshape(*y.shape[:2], self.qkv_dim), self.dim, "out")
+
+    def weight_dropout(self, train) -> dict[str, Any]:
+        """`rate` and `rng` of the dropout on attention weights: none outside training."""
+        rate = self.dropout if train else 0.0
+        return {"rate": rate, "rng": self.make_rng("dropout") if rate > 0 else None}
 
     def _project(self, x, features, name):
         init = nn.initializers.xavier_uniform()

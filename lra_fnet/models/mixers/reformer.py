@@ -197,8 +197,7 @@ class Reformer(HeadMixer):
         self._check(x.shape[1])
         query_key, value = self.heads(x, "query_key"), self.heads(x, "value")
         buckets = hash_buckets(query_key, self.rotations(query_key.shape[-1], train=train))
-        rate = self.dropout if train else 0.0
-        rng = self.make_rng("dropout") if rate > 0 else None
+        dropout = self.weight_dropout(train)
         y = lsh_attention(
             query_key,
             value,
@@ -206,8 +205,7 @@ class Reformer(HeadMixer):
             buckets,
             num_buckets=self.num_buckets,
             chunk_size=self.chunk_size,
-            rate=rate,
-            rng=rng,
+            **dropout,
         )
         return self.merge(y)
 

@@ -136,10 +136,9 @@ class Sinkhorn(HeadMixer):
         self._check()
         query, key, value = (self.heads(x, name) for name in ("query", "key", "value"))
         sorting = self._sorting(x, mask, train=train)
-        rate = self.dropout if train else 0.0
-        rng = self.make_rng("dropout") if rate > 0 else None
+        dropout = self.weight_dropout(train)
         y = sinkhorn_attention(
-            query, key, value, mask, sorting, block_size=self.block_size, rate=rate, rng=rng
+            query, key, value, mask, sorting, block_size=self.block_size, **dropout
         )
         return self.merge(y)
 

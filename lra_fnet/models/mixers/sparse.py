@@ -150,5 +150,5 @@ class SparseAttention(HeadMixer):
             summary=self.summary,
             causal=self.causal,
             global_first=self.global_first,
-            **blocks.dropout_of(self, train),
+            **self.weight_dropout(train),
         )

@@ -117,12 +117,9 @@ class Synthesizer(HeadMixer):
             parts = zip(alpha, makers, blocks, strict=True)
             return sum(weight * make(block) for weight, make, block in parts)
 
-        rate = self.dropout if train else 0.0
-        rng = self.make_rng("dropout") if rate > 0 else None
+        dropout = self.weight_dropout(train)
         size = self.block_size
-        return self.merge(
-            synthesize(rows, logits, value, mask, block_size=size, rate=rate, rng=rng)
-        )
+        return self.merge(synthesize(rows, logits, value, mask, block_size=size, **dropout))
 
     # Each kind gives what the rows of its logits are made from, and the function that makes them.
 
