@@ -59,3 +59,19 @@ def largest(jaxpr):
         found += [math.prod(getattr(v.aval, "shape", ())) for v in variables]
         found += map(largest, jax.extend.core.jaxprs_in_params(equation.params))
     return max(found)
+
+
+def shapes_of(module, *inputs):
+    """What `init` returns, as shapes: nothing is compiled."""
+    return jax.eval_shape(functools.partial(module.init, train=False), new_key(0), *inputs)
+
+
+def random_variables(module, *inputs):
+    """Variables of `module` with every parameter random, scales and biases too (NumPy, float32)."""
+    rng = np.random.default_rng(0)
+
+    def draw(path, leaf):
+        scale = any(getattr(key, "key", None) == "scale" for key in path)
+        return (scale + 0.4 * rng.normal(size=leaf.shape)).astype(np.float32)
+
+    return jax.tree_util.tree_map_with_path(draw, shapes_of(module, *inputs))

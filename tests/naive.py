@@ -8,17 +8,7 @@ import numpy as np
 
 def softmax_attention(query, key, value, mask):
     """softmax(Q K^T / sqrt(K)) V over unmasked keys (arXiv:1706.03762, Eq. 1). [B, L, H, K]."""
-    out = np.zeros(value.shape)
-    batch, length, heads, width = value.shape
-    for b in range(batch):
-        keys = [m for m in range(length) if mask[b, m]]
-        for h in range(heads):
-            for n in range(length):
-                scores = [query[b, n, h] @ key[b, m, h] / math.sqrt(width) for m in keys]
-                total = sum(math.exp(s - max(scores)) for s in scores)
-                for m, score in zip(keys, scores, strict=True):
-                    out[b, n, h] += math.exp(score - max(scores)) / total * value[b, m, h]
-    return out
+    return set_attention(query, key, value, mask, lambda h, i: range(value.shape[1]))
 
 
 def linear_mix(x, sequence, hidden):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import naive as oracle
 import numpy as np
 import pytest
-from arrays import new_key
+from arrays import new_key, random_variables, shapes_of
 
 from lra_fnet import convert, experiment
 from lra_fnet.errors import UserError
@@ -42,22 +42,6 @@ MIXERS = {
 
 def build(mixer="fourier", **changes):
     return Encoder(mixers=MIXERS[mixer], **(ORIGINAL | changes))
-
-
-def shapes_of(module, *inputs):
-    """What `init` returns, as shapes: nothing is compiled."""
-    return jax.eval_shape(functools.partial(module.init, train=False), new_key(0), *inputs)
-
-
-def random_variables(module, *inputs):
-    """Variables of `module` with every parameter random, scales and biases too (NumPy, float32)."""
-    rng = np.random.default_rng(0)
-
-    def draw(path, leaf):
-        scale = any(getattr(key, "key", None) == "scale" for key in path)
-        return (scale + 0.4 * rng.normal(size=leaf.shape)).astype(np.float32)
-
-    return jax.tree_util.tree_map_with_path(draw, shapes_of(module, *inputs))
 
 
 def assert_close(got, want, tolerance=1e-4):
