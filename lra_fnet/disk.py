@@ -1,4 +1,4 @@
-"""Files that are replaced in one step."""
+"""Files that are replaced in one step, and where a user's caches lie."""
 
 import os
 from pathlib import Path
@@ -16,3 +16,8 @@ def replace(path: Path, text: str) -> None:
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def user_cache() -> Path:
+    """Where what can be made again is kept: $XDG_CACHE_HOME/lra-fnet, or ~/.cache/lra-fnet."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lra-fnet"

@@ -99,6 +99,15 @@ def gelu(x):
     return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
+def lowbias32(x, word):
+    """The hash of Wellons' Hash Prospector, a word added between its multiplications."""
+    x ^= x >> 16
+    x = (x * 0x7FEB352D + word) % 2**32
+    x ^= x >> 15
+    x = x * 0x846CA68B % 2**32
+    return x ^ x >> 16
+
+
 def pixel_vectors(values, mean, sd, kernel, bias):
     """(value - mean) / sd times one row of weights, plus a bias. [B, L] -> [B, L, D]."""
     out = np.zeros((*values.shape, len(bias)))

@@ -9,6 +9,7 @@ from arrays import assert_close, normal
 from jax import lax
 
 from lra_fnet.errors import UserError
+from lra_fnet.models import choice
 from lra_fnet.models.mixers import fourier
 
 SHAPES = {"2x6x5": (2, 6, 5), "3x7x4": (3, 7, 4)}  # odd and unequal: a swapped axis cannot pass
@@ -23,9 +24,11 @@ def test_fourier_mix_equals_the_oracle(method, shape):
 
 
 @pytest.mark.parametrize("length", SIZES)
-def test_rfft_and_matmul_transform_every_size_to_a_millionth(length):
+def test_every_method_transforms_every_size_to_a_millionth(length):
     inputs = [normal(2, length, dim) for dim in SIZES]
-    for transform, dims in ((fourier.rfft, SIZES), (fourier.matmul, SIZES[::3])):
+    few = SIZES[::3]
+    by_matrices = ((fourier.TRANSFORMS[m], few) for m in ("matmul", "matmul_fft", "four_step"))
+    for transform, dims in ((fourier.rfft, SIZES), *by_matrices):
         chosen = [x for x in inputs if x.shape[2] in dims]
         outputs = jax.jit(lambda xs, f=transform: [f(x) for x in xs])(chosen)
         for x, got in zip(chosen, outputs, strict=True):
@@ -64,8 +67,9 @@ def test_matmul_refuses_a_length_that_overflows():
         jax.eval_shape(fourier.matmul, jax.ShapeDtypeStruct((1, 65537, 4), jnp.float32))
 
 
-@pytest.mark.parametrize("transform", [fourier.rfft, fourier.matmul], ids=["rfft", "matmul"])
-def test_fourier_gradient_equals_the_definitions_autodiff(transform):
+@pytest.mark.parametrize("method", [m for m in fourier.TRANSFORMS if m != "definition"])
+def test_fourier_gradient_equals_the_definitions_autodiff(method):
+    transform = fourier.TRANSFORMS[method]
     shapes = [(2, 6, 5), (3, 7, 4), (1, 1, 8), (2, 8, 1), (2, 8, 8)]
 
     def gradients(f):
@@ -119,16 +123,50 @@ def test_fourier_takes_bfloat16_and_returns_it():
     assert_close(got.astype(jnp.float32), want.astype(jnp.float32), 1e-2)
 
 
-def test_auto_is_the_papers_choice_of_method(monkeypatch):
-    assert fourier.choose_method(512) == "rfft"
+@pytest.mark.parametrize("length", [12, 36, 101, 128])
+def test_four_step_takes_square_smooth_and_prime_lengths_of_wide_inputs(length):
+    x = normal(1, length, 33)
+    want = np.fft.fft2(np.asarray(x, np.float64)).real
+    assert abs(np.asarray(fourier.four_step(x)) - want).max() <= 1e-6 * abs(want).max()
+
+
+def test_four_step_multiplies_less_than_whole_matrices_do():
+    def products(transform, length):
+        program = jax.jit(transform).lower(jnp.zeros((1, length, 8), jnp.float32)).compile()
+        return program.cost_analysis()["flops"]
+
+    assert products(fourier.four_step, 1024) < products(fourier.matmul, 1024) / 8
+    growth = products(fourier.four_step, 4096) / products(fourier.four_step, 1024)
+    assert growth < 4 * 2 * 1.1  # L N1 with N1 = sqrt(L)
+
+
+def test_auto_takes_the_papers_choice_for_small_inputs(monkeypatch):
+    assert fourier.choose_method((1, 512, 8)) == "rfft"
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
-    assert [fourier.choose_method(n) for n in (4096, 4097)] == ["matmul", "rfft"]
+    assert [fourier.choose_method((1, n, 8)) for n in (4096, 4097)] == ["matmul", "rfft"]
+
+
+def test_auto_measures_large_inputs_and_takes_the_fastest(monkeypatch):
+    asked = []
+
+    def fastest(what, candidates, shape, usual):
+        asked.append((what, tuple(candidates), shape, usual))
+        return choice.Choice("four_step")
+
+    monkeypatch.setattr(choice, "fastest", fastest)
+    assert fourier.choose_method((4, 4096, 16)) == "four_step"
+    assert fourier.choose_method((4, 4097, 16)) == "four_step"
+    methods = ("rfft", "matmul_fft", "four_step")
+    assert asked == [
+        ("fourier", (*methods, "matmul"), (4, 4096, 16), "rfft"),
+        ("fourier", methods, (4, 4097, 16), "rfft"),
+    ]
 
 
 def test_fourier_names_an_unknown_method():
     with pytest.raises(UserError) as caught:
         fourier.fourier_mix(normal(2, 6, 5), "fft")
     assert str(caught.value) == (
-        "Fourier.method must be one of auto, definition, rfft, matmul, got 'fft': "
-        "set it to one of these"
+        "Fourier.method must be one of auto, definition, rfft, matmul, matmul_fft, four_step, got "
+        "'fft': set it to one of these"
     )

@@ -13,9 +13,11 @@ import gin
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 
 from lra_fnet.errors import UserError
 from lra_fnet.models.mixers.mixer import Mixer
+from lra_fnet.models.pointwise import PRODUCT, Dropout, LayerNorm, dropout, flat_product, recompute
 
 CHOICES = {
     "inputs": ("tokens", "pixels"),
@@ -24,6 +26,7 @@ CHOICES = {
     "norm": ("pre", "post"),
     "pooling": ("cls", "first", "tanh", "mean", "mean_all"),
     "dtype": ("float32", "bfloat16"),
+    "remat": (False, True, "dots"),
 }
 ONE_HOT_MAX_VOCAB = 64  # measured on a CPU: up to here a matrix product beats adding row by row
 
@@ -101,23 +104,41 @@ class MLP(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train):
-        """Maps [B, L, D] -> [B, L, D]."""
+        """Maps [..., D] -> [..., D]."""
+        shape = x.shape
+        # With one axis of tokens the loops that XLA makes count to one number: twice as fast.
+        x = x.reshape(-1, shape[-1])
 
-        def dense(features, name, kernel_init, bias_init):
-            return nn.Dense(
-                features, dtype=x.dtype, kernel_init=kernel_init, bias_init=bias_init, name=name
-            )
+        pre = self.norm == "pre"
+        if pre:
+            kernel_init = nn.initializers.xavier_uniform()
+            wide_bias = narrow_bias = nn.initializers.normal(1e-6)
+        else:
+            kernel_init = wide_bias = nn.initializers.normal(0.02)
+            narrow_bias = nn.initializers.zeros
+        dense = functools.partial(nn.Dense, dtype=x.dtype, kernel_init=kernel_init)
+        hidden = dense(self.mlp_dim, bias_init=wide_bias, dot_general=flat_product, name="wide")(x)
+        rate = self.dropout if train and pre else 0.0
+        product = Activated(rate, self.make_rng("dropout") if rate else None)
+        y = dense(self.dim, bias_init=narrow_bias, dot_general=product, name="narrow")(hidden)
+        return Dropout(self.dropout)(y, train=train).reshape(shape)
 
-        def dropout(y):
-            return nn.Dropout(self.dropout)(y, deterministic=not train)
 
-        if self.norm == "pre":
-            inits = nn.initializers.xavier_uniform(), nn.initializers.normal(1e-6)
-            y = dropout(nn.gelu(dense(self.mlp_dim, "wide", *inits)(x)))
-            return dropout(dense(self.dim, "narrow", *inits)(y))
-        init = nn.initializers.normal(0.02)
-        y = nn.gelu(dense(self.mlp_dim, "wide", init, init)(x))
-        return dropout(dense(self.dim, "narrow", init, nn.initializers.zeros)(y))
+class Activated:
+    """For `nn.Dense(dot_general=...)`: the product of dropout(gelu(x)), kept as x alone."""
+
+    def __init__(self, rate, key):
+        self._activate = functools.partial(_activated_product, rate)
+        self._key = key
+
+    def __call__(self, x, kernel, dimension_numbers, precision=None, **_):
+        """Maps x [N, M] and kernel [M, D] -> [N, D]."""
+        return checkpoint_name(recompute(self._activate, x, kernel, self._key), PRODUCT)
+
+
+def _activated_product(rate, x, kernel, key):
+    x = nn.gelu(x)
+    return flat_product(dropout(x, key, rate) if rate else x, kernel)
 
 
 class Block(nn.Module):
@@ -140,13 +161,13 @@ class Block(nn.Module):
         """Maps x [B, L, D] and mask bool [B, L] -> [B, L, D]."""
 
         def norm(name, inputs):
-            return nn.LayerNorm(self.norm_epsilon, x.dtype, name=name)(inputs)
+            return LayerNorm(self.norm_epsilon, name=name)(inputs)
 
         mixer = self.make_mixer(name="mixer")
         mlp = MLP(self.dim, self.mlp_dim, self.dropout, self.norm, name="mlp")
         if self.norm == "pre":
             y = mixer(norm("norm_mixer", x), mask, train=train)
-            x = x + nn.Dropout(self.dropout)(y, deterministic=not train)
+            x = x + Dropout(self.dropout)(y, train=train)
             return x + mlp(norm("norm_mlp", x), train=train)
         x = norm("norm_mixer", x + mixer(x, mask, train=train))
         return norm("norm_mlp", x + mlp(x, train=train))
@@ -179,7 +200,8 @@ class Encoder(nn.Module):
     # token, Dense, tanh: BERT's pooler), "mean" (over real tokens) or "mean_all" (LRA: over padding
     # too)
     dtype: str  # of the computation, "float32" or "bfloat16"; parameters are float32
-    remat: bool  # recompute each block in the backward pass: less memory, more time
+    remat: bool | str  # what the backward pass computes again, for memory: False nothing (but the
+    # pointwise parts), True each block, "dots" all of a block but its dense products
     embedding: str  # "lra", or "bert", FNet's: see `_bert`
     num_types: int  # kinds of tokens, for "bert"
     pixel_mean: float | None = None  # from a task of images; for "pixels"
@@ -193,7 +215,7 @@ class Encoder(nn.Module):
         for field, known in CHOICES.items():
             if (value := getattr(self, field)) not in known:
                 raise UserError(
-                    f"Encoder.{field} must be one of {', '.join(known)}, got {value!r}: "
+                    f"Encoder.{field} must be one of {', '.join(map(str, known))}, got {value!r}: "
                     "set it to one of these"
                 )
         sizes = ("vocab_size", "max_len", "dim", "num_heads", "qkv_dim", "mlp_dim", "num_layers")
@@ -261,7 +283,7 @@ class Encoder(nn.Module):
         return mixer
 
     @nn.compact
-    def __call__(self, ids, mask, *, train, types=None, pooled=True):
+    def __call__(self, ids, mask, *, train, types=None, pooled=True) -> jax.Array:
         """Encodes ids int32 [B, L] under mask bool [B, L].
 
         Args:
@@ -289,14 +311,15 @@ class Encoder(nn.Module):
             x = self._bert(x, types)
         else:
             x = x + self._positions(x.shape[1])[None]
-        x = nn.Dropout(self.dropout)(x, deterministic=not train)
+        x = Dropout(self.dropout)(x, train=train)
         x = x.astype(self.dtype)
 
         def run(block, x, mask):
             return block(x, mask, train=train)
 
         if self.remat:
-            run = nn.remat(run)
+            dots = jax.checkpoint_policies.save_only_these_names(PRODUCT)
+            run = nn.remat(run, policy=dots if self.remat == "dots" else None)
         for layer in range(self.num_layers):
             block = Block(
                 make_mixer=self.make_mixer(layer),
@@ -309,7 +332,7 @@ class Encoder(nn.Module):
             )
             x = run(block, x, mask)
         if self.norm == "pre":
-            x = nn.LayerNorm(self.norm_epsilon, x.dtype, name="norm")(x)
+            x = LayerNorm(self.norm_epsilon, name="norm")(x)
         if not pooled:
             return x
         x = pool(x, mask, self.pooling)
@@ -351,8 +374,8 @@ class Encoder(nn.Module):
             types = jnp.pad(types, ((0, 0), (x.shape[1] - types.shape[1], 0)))
             x = x + lookup(table, types, one_hot=True)
         x = x + self._positions(x.shape[1])[None]
-        x = nn.LayerNorm(self.norm_epsilon, name="norm_embedding")(x)
-        return nn.Dense(self.dim, name="project")(x)
+        x = LayerNorm(self.norm_epsilon, name="norm_embedding")(x)
+        return nn.Dense(self.dim, dot_general=flat_product, name="project")(x)
 
     def _positions(self, length):
         if self.positions == "learned" or self.embedding == "bert":

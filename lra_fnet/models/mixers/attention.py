@@ -14,6 +14,7 @@ from jax import lax
 
 from lra_fnet.errors import UserError
 from lra_fnet.models.mixers.mixer import HeadMixer
+from lra_fnet.models.pointwise import dropout
 
 IMPLEMENTATIONS = ("naive", "blockwise", "fused")
 
@@ -109,8 +110,7 @@ def weigh(logits, valid, value, *, rate, rng):
     weights = jnp.where(valid, jnp.exp(logits), 0)
     total = weights.sum(axis=-1, keepdims=True)
     if rate > 0:
-        keep = jax.random.bernoulli(rng, 1 - rate, weights.shape)
-        weights = jnp.where(keep, weights / (1 - rate), 0)
+        weights = dropout(weights, rng, rate)
     out = jnp.einsum("...qm,...mk->...qk", weights.astype(value.dtype), value)
     return (out / jnp.where(total > 0, total, 1)).astype(value.dtype)
 

@@ -15,6 +15,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from lra_fnet.models.pointwise import dropout
+
 
 class Part(NamedTuple):
     """Attention of queries [..., Q, K] to some of their keys, before the division.
@@ -53,8 +55,7 @@ def attend(query, key, value, mask, *, allowed=None, rate, rng) -> Part:
     weights = jnp.where(valid, jnp.exp(scores - peak), 0)
     total = weights.sum(axis=-1, keepdims=True)
     if rate > 0:
-        keep = jax.random.bernoulli(rng, 1 - rate, weights.shape)
-        weights = jnp.where(keep, weights / (1 - rate), 0)
+        weights = dropout(weights, rng, rate)
     weights = weights.astype(value.dtype)
     numerator = jnp.einsum("...qm,...md->...qd", weights, value, preferred_element_type=dtype)
     return Part(numerator, total, peak)

@@ -5,6 +5,8 @@ from typing import Any, ClassVar
 import flax.linen as nn
 import jax
 
+from lra_fnet.models.pointwise import flat_product
+
 
 class Mixer(nn.Module):
     """Base class. The encoder fills these fields; a subclass adds its own, bound in its gin file.
@@ -55,7 +57,10 @@ class HeadMixer(Mixer):
 
     def _project(self, x, features, name):
         init = nn.initializers.xavier_uniform()
-        return nn.Dense(features, False, x.dtype, kernel_init=init, name=name)(x)
+        dense = nn.Dense(
+            features, False, x.dtype, kernel_init=init, dot_general=flat_product, name=name
+        )
+        return dense(x)
 
     def attend(self, query, key, value, mask, *, train) -> jax.Array:
         """Mixes values over positions: three [B, L, H, K] and bool [B, L] -> [B, L, H, K]."""

@@ -17,6 +17,7 @@ from jax import lax
 
 from lra_fnet.errors import UserError
 from lra_fnet.models.mixers.mixer import HeadMixer
+from lra_fnet.models.pointwise import dropout, part_of
 
 SELF_PENALTY = 1e5  # the paper's App. A: large but finite, on a token's logit to itself
 
@@ -129,8 +130,7 @@ def lsh_attention(
     weights = jnp.where(seen, jnp.exp(logits - top), 0) / jnp.maximum(count, 1)
     total = weights.sum(axis=-1, keepdims=True)  # not 0: every row has its own token
     if rate > 0:
-        keep = jax.random.bernoulli(rng, 1 - rate, weights.shape)
-        weights = jnp.where(keep, weights / (1 - rate), 0)
+        weights = dropout(weights, rng, rate)
     out = jnp.einsum("bhrcij,bhrcjd->bhrcid", weights.astype(value.dtype), value) / total
 
     def unsort(x):  # [B, H, R, chunks, size, K] -> [B, H, R, L', K]
@@ -213,7 +213,8 @@ class Reformer(HeadMixer):
         """W [H, R, K, b / 2] of this layer for heads of this width."""
         shape = (self.num_heads, self.num_hashes, width, self.num_buckets // 2)
         if self.redraw and train:
-            return jax.random.normal(self.make_rng("dropout"), shape, jnp.float32)
+            rng, _ = part_of(self.make_rng("dropout"))  # the same for all examples
+            return jax.random.normal(rng, shape, jnp.float32)
         return jnp.asarray(_fixed_rotations(self.seed, self.layer, shape))
 
     def _check(self, length):

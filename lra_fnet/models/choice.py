@@ -1,0 +1,103 @@
+"""Which of several functions that compute the same is the fastest here: measured once, and kept."""
+
+import functools
+import json
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from lra_fnet import disk
+
+MARGIN = 1.2  # how much faster another than the usual one must be: noise changes no choice
+ROUNDS = 5
+HOPELESS = 3.0  # times the fastest in the first call: not timed again
+MAX_SIZE = {"cpu": 1 << 21}  # numbers of the input that is timed, by backend; fewer rows do
+OTHER_MAX_SIZE = 1 << 26
+
+
+class Choice(NamedTuple):
+    """A name, and why: the seconds of each candidate, none where nothing was measured."""
+
+    name: str
+    seconds: Mapping[str, float] = {}
+
+
+def fastest(
+    what: str, candidates: Mapping[str, Callable], shape: tuple[int, ...], usual: str
+) -> Choice:
+    """The candidate that takes the least time on the default device; `usual` unless it is beaten.
+
+    Measured in turn, medians of five rounds, on random float32 inputs of `shape` with fewer rows
+    on the first axis where it is large. The outcome is kept in the user's cache folder for this
+    device, number of cores, version of jax and shape, and holds for the process even if it cannot
+    be written there. With several processes it is `usual`: they must run the same program.
+
+    Args:
+      what: name of the group of candidates in the file.
+      candidates: functions of one array, by name; all give the same up to rounding.
+      shape: of the input.
+      usual: the candidate that another must beat by a factor of 1.2.
+    """
+    if jax.process_count() > 1:
+        return Choice(usual)
+    size = MAX_SIZE.get(jax.default_backend(), OTHER_MAX_SIZE)
+    rows = min(shape[0], max(1, size // math.prod(shape[1:])))
+    device = jax.local_devices()[0]
+    place = f"{device.device_kind}, {len(os.sched_getaffinity(0))} cores, jax {jax.__version__}"
+    key = f"{what} {'x'.join(map(str, (rows, *shape[1:])))} on {place}"
+    return _kept(key, tuple(candidates.items()), (rows, *shape[1:]), usual)
+
+
+@functools.cache
+def _kept(key, candidates, shape, usual):
+    path = disk.user_cache() / "choices.json"
+    table = _read(path)
+    seconds = table.get(key)
+    if not isinstance(seconds, dict) or set(seconds) != {name for name, _ in candidates}:
+        seconds = _measure(dict(candidates), shape)
+        table = _read(path) | {key: seconds}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            disk.replace(path, json.dumps(table, indent=1, sort_keys=True) + "\n")
+        except OSError:
+            pass  # measured again by the next process
+    best = min(seconds, key=lambda name: seconds[name])
+    beaten = seconds[usual] >= MARGIN * seconds[best]
+    return Choice(best if beaten else usual, seconds)
+
+
+def _read(path) -> dict:
+    try:
+        table = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return table if isinstance(table, dict) else {}
+
+
+def _measure(candidates, shape) -> dict[str, float]:
+    """Seconds a call of each; runs while another program is traced, so it traces nothing there."""
+    x = np.random.default_rng(0).standard_normal(shape, np.float32)
+    with jax.ensure_compile_time_eval():
+        x = jax.device_put(x)
+        calls = {name: jax.jit(call).lower(x).compile() for name, call in candidates.items()}
+        for call in calls.values():
+            jax.block_until_ready(call(x))
+        times = {name: [_seconds(call, x)] for name, call in calls.items()}
+        least = min(first for (first,) in times.values())
+        for _ in range(ROUNDS - 1):
+            for name, call in calls.items():
+                if times[name][0] <= HOPELESS * least:
+                    times[name].append(_seconds(call, x))
+    return {name: statistics.median(rounds) for name, rounds in times.items()}
+
+
+def _seconds(call, x) -> float:
+    begun = time.perf_counter()
+    jax.block_until_ready(call(x))
+    return time.perf_counter() - begun

@@ -1,0 +1,244 @@
+"""What a block does to each token, written so that XLA makes few passes and keeps few arrays.
+
+Each function computes what its flax or jax.nn namesake does; only passes and memory differ.
+"""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+
+PRODUCT = "product"  # name of dense products for policies of jax.checkpoint
+
+
+def flat_product(x, kernel, dimension_numbers=None, precision=None, preferred_element_type=None):
+    """The product x @ kernel with all leading axes of x as one, [..., D] x [D, M] -> [..., M].
+
+    For `nn.Dense(dot_general=...)`. The gradient of a kernel contracts every axis but the last;
+    where these are two, XLA copies both operands into another order first. Reverse-mode
+    derivatives only.
+    """
+    del dimension_numbers, preferred_element_type  # Dense's: last axis with first, and none
+    y = jnp.asarray(_product(precision, x.reshape(-1, x.shape[-1]), kernel))
+    return checkpoint_name(y.reshape(*x.shape[:-1], kernel.shape[-1]), PRODUCT)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _product(precision, x, kernel):
+    return lax.dot(x, kernel, precision=precision)
+
+
+def _product_backward(precision, kept, cotangent):
+    x, kernel = kept
+
+    def contract(one, other, axis):
+        return lax.dot_general(one, other, (((axis,), (axis,)), ((), ())), precision=precision)
+
+    if kernel.shape[0] <= kernel.shape[1]:
+        slope = contract(x, cotangent, 0)
+    else:  # XLA's CPU product takes half as long again for [1024, 256] as for [256, 1024]
+        slope = lax.optimization_barrier(contract(cotangent, x, 0)).T
+    return contract(cotangent, kernel, 1), slope
+
+
+_product.defvjp(lambda p, x, kernel: (_product(p, x, kernel), (x, kernel)), _product_backward)
+
+
+def recompute(function, x, *rest):
+    """function(x, *rest), of which the backward pass keeps the arguments and computes the rest.
+
+    As jax.checkpoint, whose recomputation XLA's CPU scheduler moves to the end of the forward pass:
+    then everything is held at once after all. Here it waits for the cotangent, by adding a zero
+    made of it. Reverse-mode derivatives only.
+
+    Args:
+      function: hashable; maps floating-point x and arrays of any kind to an array.
+      x: what the recomputation starts from.
+      *rest: the other arguments.
+    """
+    return jnp.asarray(_recompute(function, x, rest))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _recompute(function, x, rest):
+    return function(x, *rest)
+
+
+def _recompute_backward(function, kept, cotangent):
+    x, rest = kept
+    _, backward = jax.vjp(lambda x, rest: function(x, *rest), _after(cotangent, x), rest)
+    return backward(cotangent)
+
+
+_recompute.defvjp(lambda f, x, rest: (_recompute(f, x, rest), (x, rest)), _recompute_backward)
+
+
+def _after(other, x):
+    """The array x, once `other` is there: plus 0, or NaN where `other` begins with it."""
+    first = other[(0,) * other.ndim].astype(x.dtype)
+    return x + jnp.where(first == first, jnp.zeros((), x.dtype), first)
+
+
+def part_of(key):
+    """The key of the whole batch, and which part of it the rows at hand are.
+
+    A plain key is that of the whole batch: part 0. One from `step.part_key` holds both. Take the
+    first for what is drawn once for all examples.
+    """
+    data = jax.random.key_data(key)
+    if data.shape != (3,):
+        return key, 0
+    return jax.random.wrap_key_data(data[:2], impl="threefry2x32"), data[2]
+
+
+def keep(key, shape, rate):
+    """Which entries a dropout of this rate keeps, each by itself: bool `shape`.
+
+    Three words of the key and the entry's place go through integer hashes, so that the mask is
+    computed where it is used: it reads no memory, and the backward pass makes it again instead of
+    keeping it. jax.random.bernoulli writes and reads an array for every four rounds of Threefry.
+    The hash is lowbias32 of Wellons (Hash Prospector, 2018): its two multiplications flip each
+    output bit with probability 1/2, within 0.2 %, for each input bit flipped. Rows (all axes but
+    the last) are hashed twice; an entry mixes its column with its row's words before each
+    multiplication, so that no two rows share a shifted sequence.
+
+    Args:
+      key: a JAX random key.
+      shape: of the mask, at least one axis.
+      rate: probability of dropping an entry, to 2^-32.
+    """
+    key, part = part_of(key)
+    words = jax.random.bits(key, (3,), jnp.uint32)
+    row = jnp.zeros((*shape[:-1], 1), jnp.uint32)
+    for axis, size in enumerate(shape[:-1]):
+        row = row * np.uint32(size) + lax.broadcasted_iota(jnp.uint32, row.shape, axis)
+        if axis == 0:
+            row += part * np.uint32(size)
+    first = _hash(_hash(row ^ words[0], words[1]), words[2])
+    second = _hash(first, words[0])
+    first, second = lax.optimization_barrier((first, second))  # once a row, not once an entry
+    column = lax.broadcasted_iota(jnp.uint32, shape, len(shape) - 1)
+    return _hash(column * np.uint32(0x9E3779B9) + first, second) >= np.uint32(round(rate * 2**32))
+
+
+def _hash(x, word):
+    """lowbias32, with a word added between its multiplications: uint32 -> uint32."""
+    x = x ^ (x >> 16)
+    x = x * np.uint32(0x7FEB352D) + word
+    x = x ^ (x >> 15)
+    x = x * np.uint32(0x846CA68B)
+    return x ^ (x >> 16)
+
+
+def dropout(x, key, rate):
+    """Zeros entries with probability `rate` and divides the others by 1 - rate.
+
+    The backward pass makes the mask again.
+
+    Args:
+      x: [..., D].
+      key: a JAX random key; see `keep`.
+      rate: in [0, 1).
+    """
+    return jnp.asarray(_dropout(rate, x, key))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _dropout(rate, x, key):
+    scale = np.asarray(1 / (1 - rate), x.dtype)
+    return x * jnp.where(keep(key, x.shape, rate), scale, np.zeros((), x.dtype))
+
+
+def _dropout_backward(rate, key, cotangent):
+    words, cotangent = lax.optimization_barrier((jax.random.key_data(key), cotangent))
+    again = jax.random.wrap_key_data(words, impl=jax.random.key_impl(key))
+    return _dropout(rate, cotangent, again), None
+
+
+_dropout.defvjp(lambda rate, x, key: (_dropout(rate, x, key), key), _dropout_backward)
+
+
+class Dropout(nn.Module):
+    """`dropout` with keys of the collection "dropout"."""
+
+    rate: float
+
+    @nn.compact
+    def __call__(self, x, *, train):
+        """Maps [..., D] -> [..., D]; the identity outside training."""
+        if not train or self.rate == 0:
+            return x
+        return dropout(x, self.make_rng("dropout"), self.rate)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def layer_norm(x, scale, bias, epsilon):
+    """(x - mean) / sqrt(variance + epsilon) scale + bias (Ba et al., arXiv:1607.06450, Eq. 4).
+
+    Statistics are float32 (or wider), the variance E[x^2] - E[x]^2 as flax's. The barriers keep
+    XLA's reductions apart from what feeds them, where it would write scale to an array of x's
+    shape. Reverse-mode derivatives only.
+
+    Args:
+      x: [..., D].
+      scale: [D].
+      bias: [D].
+      epsilon: added to the variance.
+
+    Returns:
+      [..., D] in x's dtype.
+    """
+    return _layer_norm_forward(x, scale, bias, epsilon)[0]
+
+
+def _layer_norm_forward(x, scale, bias, epsilon):
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    mean, square = lax.optimization_barrier(_means(wide, wide * wide))
+    inverse = lax.rsqrt(jnp.maximum(square - mean * mean, 0) + epsilon)
+    inverse = lax.optimization_barrier(inverse)
+    y = (wide - mean) * inverse * _row(scale, wide) + _row(bias, wide)
+    return y.astype(x.dtype), (x, mean, inverse, scale)
+
+
+def _layer_norm_backward(epsilon, kept, cotangent):
+    x, mean, inverse, scale = kept
+    x = _after(cotangent, x)
+    cotangent = cotangent.astype(mean.dtype)
+    normal = (x.astype(mean.dtype) - mean) * inverse
+    slope = cotangent * _row(scale, mean)
+    along, across = lax.optimization_barrier(_means(slope, slope * normal))
+    tokens = tuple(range(x.ndim - 1))
+    return (
+        (inverse * (slope - along - normal * across)).astype(x.dtype),
+        (cotangent * normal).sum(tokens).astype(scale.dtype),
+        cotangent.sum(tokens).astype(scale.dtype),
+    )
+
+
+layer_norm.defvjp(_layer_norm_forward, _layer_norm_backward)
+
+
+def _means(*arrays):
+    return tuple(x.mean(axis=-1, keepdims=True) for x in arrays)
+
+
+def _row(vector, like):
+    """A vector [D] in the dtype and with the number of axes of `like`."""
+    return vector.astype(like.dtype).reshape((1,) * (like.ndim - 1) + (-1,))
+
+
+class LayerNorm(nn.Module):
+    """`layer_norm` with the parameters of flax's, "scale" and "bias", float32."""
+
+    epsilon: float
+
+    @nn.compact
+    def __call__(self, x) -> jax.Array:
+        """Maps [..., D] -> [..., D] in x's dtype."""
+        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
+        bias = self.param("bias", nn.initializers.zeros, (x.shape[-1],))
+        return jnp.asarray(layer_norm(x, scale, bias, self.epsilon))

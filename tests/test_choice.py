@@ -1,0 +1,106 @@
+"""The choice by measurement: which it takes, what it keeps, that it never gets in the way."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import pytest
+from arrays import normal
+
+from lra_fnet.models import choice
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    choice._kept.cache_clear()
+    return tmp_path / "lra-fnet" / "choices.json"
+
+
+def measured(monkeypatch, **seconds):
+    """Makes every measurement say this; returns the shapes that were asked for."""
+    asked = []
+
+    def measure(candidates, shape):
+        asked.append(shape)
+        return {name: seconds[name] for name in candidates}
+
+    monkeypatch.setattr(choice, "_measure", measure)
+    return asked
+
+
+def ask(shape=(4, 6, 5), usual="a"):
+    return choice.fastest("group", {"a": jnp.sin, "b": jnp.cos}, shape, usual)
+
+
+def test_the_fastest_is_found_by_running_the_candidates():
+    def slow(x):
+        return jax.lax.fori_loop(0, 2000, lambda _, y: jnp.sin(y) + x, x)
+
+    found = choice.fastest("group", {"slow": slow, "fast": jnp.sin}, (8, 64, 64), "slow")
+    assert found.name == "fast"
+    assert found.seconds["slow"] > 2 * found.seconds["fast"] > 0
+
+
+@pytest.mark.parametrize(("b", "name"), [(0.9, "a"), (1 / 1.19, "a"), (1 / 1.21, "b"), (2, "a")])
+def test_the_usual_one_stays_unless_another_is_a_fifth_faster(monkeypatch, b, name):
+    measured(monkeypatch, a=1.0, b=b)
+    assert ask() == (name, {"a": 1.0, "b": b})
+
+
+def test_what_was_measured_is_kept_on_disk_for_its_shape(monkeypatch, own_cache):
+    asked = measured(monkeypatch, a=2.0, b=1.0)
+    assert [ask().name for _ in range(2)] == ["b", "b"]
+    assert len(asked) == 1
+    choice._kept.cache_clear()  # as a new process
+    assert ask().name == "b"
+    assert len(asked) == 1
+    ask((4, 7, 5))
+    assert asked == [(4, 6, 5), (4, 7, 5)]
+    assert len(json.loads(own_cache.read_text())) == 2
+
+
+def test_a_changed_file_decides_and_a_damaged_one_is_measured_anew(monkeypatch, own_cache):
+    asked = measured(monkeypatch, a=1.0, b=2.0)
+    assert ask().name == "a"
+    (key,) = json.loads(own_cache.read_text())
+    own_cache.write_text(json.dumps({key: {"a": 9.0, "b": 1.0}}))
+    choice._kept.cache_clear()
+    assert ask().name == "b"
+    for damage in ("{", "[]", json.dumps({key: {"a": 1.0}}), json.dumps({key: 3})):
+        own_cache.write_text(damage)
+        choice._kept.cache_clear()
+        assert ask().name == "a"
+    assert len(asked) == 5
+
+
+def test_a_folder_that_cannot_be_written_costs_nothing_but_the_next_measurement(
+    monkeypatch, tmp_path
+):
+    asked = measured(monkeypatch, a=2.0, b=1.0)
+    (tmp_path / "lra-fnet").write_text("a file, where the folder should be")
+    assert [ask().name for _ in range(2)] == ["b", "b"]
+    assert len(asked) == 1
+
+
+def test_large_inputs_are_timed_with_fewer_rows(monkeypatch):
+    asked = measured(monkeypatch, a=1.0, b=1.0)
+    ask((64, 1 << 18, 2))
+    ask((64, 1 << 20, 4))
+    assert asked == [(4, 1 << 18, 2), (1, 1 << 20, 4)]
+
+
+def test_several_processes_take_the_usual_one_unmeasured(monkeypatch):
+    asked = measured(monkeypatch, a=2.0, b=1.0)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    assert ask() == ("a", {})
+    assert asked == []
+
+
+def test_measuring_while_a_program_is_traced_leaves_nothing_in_it():
+    def program(x):
+        name = choice.fastest("group", {"a": jnp.sin, "b": jnp.cos}, x.shape, "a").name
+        assert name in ("a", "b")
+        return x + 1
+
+    assert len(jax.make_jaxpr(program)(normal(2, 3)).eqns) == 1

@@ -1,0 +1,173 @@
+"""What a block does to each token: against float64, flax's own, and the laws of chance."""
+
+import itertools
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import naive as oracle
+import numpy as np
+import pytest
+from arrays import assert_close, float64, new_key, normal
+
+from lra_fnet.models import pointwise
+
+
+def kept_by_backward(function, *inputs):
+    """Numbers that the backward pass holds on to, inputs among them."""
+    _, backward = jax.vjp(function, *inputs)
+    return sum(leaf.size for leaf in jax.tree.leaves(backward) if hasattr(leaf, "size"))
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 7), (1, 1, 1), (4, 1, 2)])
+def test_layer_norm_equals_the_oracle(shape):
+    x, scale, bias = normal(*shape), normal(shape[-1], seed=1), normal(shape[-1], seed=2)
+    got = pointwise.layer_norm(x, scale, bias, 1e-3)
+    assert_close(got, oracle.layer_norm(*float64(x, scale, bias), 1e-3))
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (2, 3, 7)])
+def test_layer_norms_gradients_equal_autodiff_of_flaxs(shape):
+    x, weights = normal(*shape), normal(*shape, seed=3)
+    params = {"scale": normal(shape[-1], seed=1), "bias": normal(shape[-1], seed=2)}
+
+    def slope(module):
+        def loss(params, x):
+            return (module.apply({"params": params}, x) * weights).sum()
+
+        return jax.jit(jax.grad(loss, argnums=(0, 1)))(params, x)
+
+    got = slope(pointwise.LayerNorm(1e-6))
+    want = slope(nn.LayerNorm(1e-6))
+    for name in params:
+        assert_close(got[0][name], want[0][name])
+    assert_close(got[1], want[1])
+
+
+def test_layer_norm_keeps_the_dtype_and_counts_in_float32():
+    x = (normal(2, 3, 64) + 30).astype(jnp.bfloat16)
+    ones, zeros = jnp.ones(64), jnp.zeros(64)
+    got, backward = jax.vjp(lambda x: pointwise.layer_norm(x, ones, zeros, 1e-6), x)
+    assert got.dtype == backward(got)[0].dtype == jnp.bfloat16
+    want = oracle.layer_norm(*float64(x.astype(jnp.float32), ones, zeros), 1e-6)
+    assert_close(got.astype(jnp.float32), want.astype(np.float32), 1e-2)
+
+
+def test_recompute_changes_no_value_and_no_gradient_and_keeps_the_arguments_only():
+    x, kernel, key = normal(6, 50), normal(50, 3), new_key(0)
+
+    def product(x, kernel, key):
+        return jnp.tanh(pointwise.dropout(nn.gelu(x), key, 0.2)) @ kernel
+
+    def again(x, kernel):
+        return pointwise.recompute(product, x, kernel, key)
+
+    def slopes(function, *more):
+        return jax.grad(lambda x, k: (function(x, k, *more) ** 2).sum(), argnums=(0, 1))(x, kernel)
+
+    assert_close(again(x, kernel), product(x, kernel, key))
+    for got, want in zip(slopes(again), slopes(product, key), strict=True):
+        assert_close(got, want)
+    arguments = x.size + kernel.size
+    assert kept_by_backward(again, x, kernel) < arguments + 10  # and the key
+    assert kept_by_backward(lambda x, k: product(x, k, key), x, kernel) > arguments + 2 * x.size
+
+
+def test_a_recomputation_waits_for_the_cotangent_and_shows_when_it_is_not_a_number():
+    x = normal(3, 4)
+    got = pointwise._after(normal(2, 5), x)
+    np.testing.assert_array_equal(got, x)
+    with jax.debug_nans(False):
+        assert np.isnan(pointwise._after(jnp.full((2, 5), jnp.nan), x)).all()
+    program = jax.jit(lambda x, g: pointwise._after(g, x)).lower(x, normal(2, 5)).compile()
+    assert "parameter(1)" in program.as_text()  # XLA cannot tell that it adds 0
+    (entry,) = [line for line in program.as_text().splitlines() if "ROOT" in line][-1:]
+    assert not entry.strip().startswith("ROOT %x")
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (2, 3, 4), (2, 3, 5, 4)])
+def test_flat_product_and_its_gradients_equal_those_of_a_plain_product(shape):
+    x, kernel, weights = normal(*shape), normal(4, 6), normal(*shape[:-1], 6)
+
+    def slopes(product):
+        return jax.grad(lambda x, k: (product(x, k) * weights).sum(), argnums=(0, 1))(x, kernel)
+
+    assert_close(pointwise.flat_product(x, kernel), x @ kernel)
+    for got, want in zip(slopes(pointwise.flat_product), slopes(jnp.matmul), strict=True):
+        assert_close(got, want)
+
+
+def test_the_mask_is_the_hash_of_key_row_and_column():
+    """In plain integers: rows twice, then the column with the row's words."""
+    key, rate = new_key(3), 0.3
+    words = [int(word) for word in jax.random.bits(key, (3,), jnp.uint32)]
+    got = np.asarray(pointwise.keep(key, (2, 3, 5), rate))
+    for b, n, d in itertools.product(range(2), range(3), range(5)):
+        first = oracle.lowbias32(oracle.lowbias32((b * 3 + n) ^ words[0], words[1]), words[2])
+        second = oracle.lowbias32(first, words[0])
+        entry = oracle.lowbias32((d * 0x9E3779B9 + first) % 2**32, second)
+        assert got[b, n, d] == (entry >= rate * 2**32)
+
+
+def deviations(successes, trials, probability):
+    """How many standard deviations a count is from its expectation."""
+    expected = trials * probability
+    return abs(successes - expected) / math.sqrt(expected * (1 - probability))
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.1, 0.5, 0.9])
+def test_entries_are_kept_as_often_as_the_rate_says_in_all_and_in_every_column(rate):
+    mask = np.asarray(jax.jit(lambda: pointwise.keep(new_key(0), (64, 128, 96), rate))())
+    assert deviations(mask.sum(), mask.size, 1 - rate) < 4.5
+    assert deviations(mask.sum(axis=(0, 1)), 64 * 128, 1 - rate).max() < 5
+    assert deviations(mask.sum(axis=2), 96, 1 - rate).max() < 9  # 8192 rows of 96: long tails
+    assert deviations(mask.sum(axis=(1, 2)), 128 * 96, 1 - rate).max() < 4.5
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_entries_of_a_mask_and_of_masks_by_other_keys_are_independent(rate):
+    masks = np.stack([pointwise.keep(new_key(k), (256, 512), rate) for k in range(3)])
+    pairs = {
+        "columns": (masks[:, :, 1:], masks[:, :, :-1]),
+        "columns, two apart": (masks[:, :, 2:], masks[:, :, :-2]),
+        "rows": (masks[:, 1:], masks[:, :-1]),
+        "diagonals": (masks[:, 1:, 1:], masks[:, :-1, :-1]),
+        "halves of a row": (masks[:, :, 256:], masks[:, :, :256]),
+        "keys": (masks[1:], masks[:-1]),
+    }
+    for what, (one, other) in pairs.items():
+        assert deviations((one & other).sum(), one.size, (1 - rate) ** 2) < 4.5, what
+    fours = sum(masks[..., i::4].astype(int) << i for i in range(4))  # 16 patterns
+    counts = np.bincount(fours.ravel(), minlength=16)
+    chances = [(1 - rate) ** p.bit_count() * rate ** (4 - p.bit_count()) for p in range(16)]
+    expected = fours.size * np.array(chances)
+    assert ((counts - expected) ** 2 / expected).sum() < 45  # 15 degrees: once in 20,000 masks
+
+
+def test_the_mask_of_a_row_does_not_depend_on_how_many_follow():
+    small, large = (pointwise.keep(new_key(1), (size, 4, 6), 0.5) for size in (2, 5))
+    np.testing.assert_array_equal(small, large[:2])
+
+
+def test_dropout_scales_what_it_keeps_and_its_gradient_has_the_same_mask():
+    x, key = 1 + normal(8, 40) ** 2, new_key(2)
+
+    def call(x):
+        return pointwise.dropout(x, key, 0.25)
+
+    y, backward = jax.vjp(call, x)
+    mask = np.asarray(pointwise.keep(key, x.shape, 0.25))
+    assert_close(y, np.where(mask, x / 0.75, 0))
+    assert_close(backward(x)[0], np.where(mask, x / 0.75, 0))
+    assert kept_by_backward(call, x) < 10  # the key, not the mask
+
+
+def test_the_dropout_module_acts_in_training_only_and_needs_no_key_at_rate_0():
+    x = 1 + normal(8, 40) ** 2
+    module = pointwise.Dropout(0.5)
+    assert module.apply({}, x, train=False) is x
+    assert pointwise.Dropout(0.0).apply({}, x, train=True) is x
+    runs = [module.apply({}, x, train=True, rngs={"dropout": new_key(k)}) for k in (0, 0, 1)]
+    np.testing.assert_array_equal(runs[0], runs[1])
+    assert (runs[0] != runs[2]).any()
