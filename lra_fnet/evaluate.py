@@ -44,6 +44,7 @@ def finish(loop: Loop, data: Prepared, identity: dict, *, test: bool = True) -> 
         "train": {"correct": train["correct"], "count": train["count"]},
         "parameters": loop.parameters,
         "parameters_sha256": sha256(loop.state.params),
+        "microbatch": loop.run.microbatch or loop.run.batch_size,
         "steps_per_second": history.timed_steps / max(history.timed_seconds, 1e-9),
         "wall_seconds": history.wall_seconds,
         **run_folder.provenance(),

@@ -32,6 +32,7 @@ class Job:
     gin_dirs: tuple[Path, ...] = ()
     force: bool = False
     test: bool = True
+    fit: bool = False  # choose the microbatch at which the batch fits the device
 
     @property
     def variant(self) -> str | None:
@@ -78,6 +79,7 @@ class Job:
             "SOURCE": self.source or "",
             "IMPORT": " ".join(self.imports),
             "GIN_DIR": " ".join(map(str, self.gin_dirs)),
+            "FIT": int(self.fit) or "",
         }
         words = [f"{name}={value}" for name, value in variables.items() if str(value)]
         return shlex.join(["make", "lra", *words])
@@ -187,12 +189,12 @@ def _train(job: Job, folder: Path, built, data: Prepared) -> dict:
     loop = None
     try:
         train, validation = map(data.arrays, built.task.splits[:2])
-        loop = Loop(built, train, validation, folder, job.seed)
+        loop = Loop(built, train, validation, folder, job.seed, fits=job.fit)
         at = f"resumes at step {loop.step}" if loop.step else "starts"
         progress.say(
             f"{job.task} {job.model} {job.preset} seed {job.seed} {at}: {loop.parameters:,} "
             f"parameters, {built.run.num_steps:,} steps of {built.run.batch_size}, "
-            f"{jax.device_count()} {jax.default_backend()} device(s)"
+            f"{jax.device_count()} {jax.default_backend()} device(s), {loop.compiled}"
         )
         warn_if_slow(built, train, built.run.num_steps - loop.step)
         loop()
@@ -210,7 +212,7 @@ def _train(job: Job, folder: Path, built, data: Prepared) -> dict:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         failure = RunFailed(
-            f"out of device memory ({str(error).splitlines()[0][:120]}): set Run.microbatch, "
+            f"out of device memory ({str(error).splitlines()[0][:120]}): set FIT=1 (--fit), "
             "Encoder.remat=True or a blockwise mixer",
             "OOM",
         )

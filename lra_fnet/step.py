@@ -1,17 +1,27 @@
-"""The jitted programs: the state, the multi-step update, the scorer of a split."""
+"""The jitted programs: the state, the multi-step update, the scorer of a split.
 
+On several devices each computes on the rows that lie on it, by the program of one device
+(`jax.shard_map`), and one all-reduce a step adds the gradients up. XLA's own partitioning is not
+used: it gathers the whole batch on every device before each Fourier transform.
+"""
+
+import bisect
+import dataclasses
+import math
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.struct
 import jax
+import jax.extend.random
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from lra_fnet import metrics, pipeline
+from lra_fnet import metrics, pipeline, progress
 from lra_fnet.errors import RunFailed, UserError
 from lra_fnet.experiment import Experiment
 from lra_fnet.models.heads import Classifier
@@ -40,8 +50,67 @@ class StepLogs(NamedTuple):
 
 def keys(seed: int) -> tuple[jax.Array, jax.Array]:
     """The keys of the initial parameters and of all dropout."""
-    init_key, dropout_key = jax.random.split(jax.random.key(seed))
+    init_key, dropout_key = jax.random.split(jax.random.key(seed, impl="threefry2x32"))
     return init_key, dropout_key
+
+
+def part_key(key: jax.Array, part) -> jax.Array:
+    """The key of one part of a batch whose parts have equally many rows.
+
+    An array [rows, ...] drawn with it has the bits that the part's rows have in the array of the
+    whole batch, drawn with `key`: threefry makes each entry's bits from its index alone. So what is
+    drawn for an example depends neither on the number of devices nor on the microbatch. What is
+    drawn once for all examples has no rows: take `jax.random.key_data(key)[:2]` as its key.
+
+    Args:
+      key: a threefry2x32 key.
+      part: integer [], which part.
+    """
+    part = jnp.asarray(part, jnp.uint32)[None]
+    return jax.random.wrap_key_data(
+        jnp.concatenate([jax.random.key_data(key), part]), impl=_PART_OF_A_BATCH
+    )
+
+
+def _part_bits(key, bit_width, shape):
+    """As jax's threefry2x32 at [parts, *shape], of which this is number key[2]."""
+    if not shape:
+        return _THREEFRY.random_bits(key[:2], bit_width, shape)
+    rows = key[2] * np.uint32(shape[0]) + jnp.arange(shape[0], dtype=jnp.uint32)
+    size = math.prod(shape[1:])
+    high, low = _multiply(rows[:, None], size)  # the index of each row's first entry, 64 bits
+    column = jnp.arange(size, dtype=jnp.uint32)[None]
+    index = low + column
+    high = (high + (index < low)).reshape(shape)
+    first, second = jax.extend.random.threefry2x32_p.bind(
+        key[0], key[1], high, index.reshape(shape)
+    )
+    if bit_width == 64:
+        return first.astype(jnp.uint64) << np.uint64(32) | second.astype(jnp.uint64)
+    return (first ^ second).astype(f"uint{bit_width}")
+
+
+def _multiply(a, b: int):
+    """The upper and the lower 32 bits of a product of 32-bit numbers."""
+    a1, a0, b1, b0 = a >> 16, a & 0xFFFF, np.uint32(b >> 16), np.uint32(b & 0xFFFF)
+    low = a0 * b0
+    middle = a1 * b0 + (low >> 16)
+    other = a0 * b1 + (middle & 0xFFFF)
+    return a1 * b1 + (middle >> 16) + (other >> 16), (other << 16) | (low & 0xFFFF)
+
+
+_THREEFRY: Any = jax.extend.random.threefry_prng_impl
+_PART_OF_A_BATCH = jax.extend.random.define_prng_impl(
+    key_shape=(3,),  # those of threefry2x32, and the part
+    seed=lambda seed: jnp.pad(_THREEFRY.seed(seed), (0, 1)),
+    split=lambda key, shape: jnp.concatenate(
+        [_THREEFRY.split(key[:2], shape), jnp.broadcast_to(key[2:], (*shape, 1))], axis=-1
+    ),
+    random_bits=_part_bits,
+    fold_in=lambda key, data: jnp.concatenate([_THREEFRY.fold_in(key[:2], data), key[2:]]),
+    name="part_of_a_batch",
+    tag="part",
+)
 
 
 def initial_state(experiment: Experiment, seed: int) -> TrainState:
@@ -58,12 +127,21 @@ def initial_state(experiment: Experiment, seed: int) -> TrainState:
     return init(keys(seed)[0])
 
 
-def make_gradient(model: Classifier, microbatch: int = 0) -> Callable:
+def make_gradient(model: Classifier, microbatch: int = 0, mesh: Mesh | None = None) -> Callable:
     """(params, constants, batch, key) -> gradient of the mean loss, metrics.Sums of the batch.
 
     With a microbatch the batch is taken in slices of so many examples, whose gradients are summed:
-    the full batch's gradient but for rounding, with the memory of a slice.
+    the full batch's gradient, dropout included, but for rounding, with the memory of a slice. On
+    several devices a slice has rows of each device's share, so no row moves.
+
+    Raises:
+      UserError: a microbatch that does not divide by the number of devices.
     """
+    devices = mesh.size if mesh else 1
+    if microbatch % devices:
+        raise UserError(
+            f"Run.microbatch ({microbatch}) must be divisible by the number of devices ({devices})"
+        )
 
     def loss_fn(params, constants, batch, key):
         ids, mask = pipeline.tokens(batch.values, batch.lengths, model.zero_is_padding)
@@ -75,23 +153,46 @@ def make_gradient(model: Classifier, microbatch: int = 0) -> Callable:
 
     slope = jax.grad(loss_fn, has_aux=True)
 
+    def share(params, constants, batch, key):
+        """Gradient and sums over the rows of one device."""
+        rows = batch.labels.shape[0]
+        held = microbatch // devices or rows
+        parts = rows // held
+        if devices * parts == 1:
+            return slope(params, constants, batch, key)
+        first = parts * jax.lax.axis_index("data") if devices > 1 else 0
+        if parts == 1:
+            return slope(params, constants, batch, part_key(key, first))
+        slices = jax.tree.map(lambda x: x.reshape(parts, held, *x.shape[1:]), batch)
+
+        def add(carry, numbered):
+            number, part = numbered
+            more = slope(params, constants, part, part_key(key, first + number))
+            return jax.tree.map(jnp.add, carry, more), None
+
+        start = (jax.tree.map(jnp.zeros_like, params), metrics.Sums.zero())
+        return jax.lax.scan(add, start, (jnp.arange(parts), slices))[0]
+
+    def reduced(params, constants, batch, key):
+        """The sums over all devices: one vector, so one all-reduce; counts are exact to 2^24."""
+        vector, restore = ravel_pytree(share(params, constants, batch, key))
+        return restore(jax.lax.psum(vector, "data"))
+
+    whole, split = PartitionSpec(), PartitionSpec("data")
+    if devices > 1:
+        total = jax.shard_map(
+            reduced,
+            mesh=mesh,
+            in_specs=(whole, whole, split, whole),
+            out_specs=whole,
+            check_vma=False,  # nothing is differentiated through it
+        )
+    else:
+        total = share
+
     def gradient(params, constants, batch, key):
-        size = batch.labels.shape[0]
-        if not microbatch or microbatch == size:
-            grads, sums = slope(params, constants, batch, key)
-        else:
-            slices = jax.tree.map(
-                lambda x: x.reshape(size // microbatch, microbatch, *x.shape[1:]), batch
-            )
-
-            def add(carry, part):
-                index, total, sums = carry
-                grads, more = slope(params, constants, part, jax.random.fold_in(key, index))
-                return (index + 1, jax.tree.map(jnp.add, total, grads), sums + more), None
-
-            start = (jnp.int32(0), jax.tree.map(jnp.zeros_like, params), metrics.Sums.zero())
-            (_, grads, sums), _ = jax.lax.scan(add, start, slices)
-        return jax.tree.map(lambda g: g / size, grads), sums
+        grads, sums = total(params, constants, batch, key)
+        return jax.tree.map(lambda g: g / batch.labels.shape[0], grads), sums
 
     return gradient
 
@@ -106,7 +207,7 @@ def make_update(experiment: Experiment, mesh: Mesh) -> Callable:
     """
     optimizer = experiment.optimizer.transform()
     schedule = experiment.optimizer.schedule()
-    gradient = make_gradient(experiment.model, experiment.run.microbatch)
+    gradient = make_gradient(experiment.model, experiment.run.microbatch, mesh)
 
     def one_step(state, batch, key):
         key = jax.random.fold_in(key, state.step)
@@ -157,17 +258,84 @@ def compile_update(experiment: Experiment, mesh: Mesh, batches) -> jax.stages.Co
       RunFailed: on a CPU, when a step needs more memory than is free. There the kernel would grant
         it and then kill the process; an accelerator's allocator refuses by itself.
     """
-    state = jax.eval_shape(lambda: initial_state(experiment, 0))
-    update = make_update(experiment, mesh)
-    compiled = update.lower(state, batches, np.int32(1), keys(0)[1]).compile()
-    needed, free = planned_bytes(compiled), free_memory()
+    compiled = _compile(experiment, mesh, batches)
+    needed, free = _needed_bytes(compiled, mesh), free_memory()
     if jax.default_backend() == "cpu" and needed > free:
         raise RunFailed(
             f"out of memory: a step needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free: set "
-            "Run.microbatch, Encoder.remat=True or a smaller model",
+            "FIT=1 (--fit), Encoder.remat=True or a smaller model",
             "OOM",
         )
     return compiled
+
+
+def fit(experiment: Experiment, mesh: Mesh, batches) -> tuple[Experiment, jax.stages.Compiled]:
+    """The experiment with the largest microbatch whose step fits the device, and its update.
+
+    Nothing else of the experiment changes. The candidates divide the batch, are multiples of the
+    number of devices, and are at most Run.microbatch if that is set. The largest is compiled first,
+    then the rest is bisected. A step must fit beside the copy of the state that a checkpoint takes.
+
+    Args:
+      experiment: what `make_update` takes.
+      mesh: the same.
+      batches: arrays or shapes, [capacity, B, ...].
+
+    Raises:
+      RunFailed: not even the smallest candidate fits.
+    """
+    run = experiment.run
+    most = run.microbatch or run.batch_size
+    sizes = [n for n in range(most, 0, -1) if run.batch_size % n == 0 and n % mesh.size == 0]
+    free = _free_bytes(mesh)
+    state = jax.eval_shape(lambda: initial_state(experiment, 0))
+    copy = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    found: dict[int, tuple[Experiment, jax.stages.Compiled]] = {}
+    needed = 0
+
+    def fits(size: int) -> bool:
+        nonlocal needed
+        candidate = dataclasses.replace(experiment, run=dataclasses.replace(run, microbatch=size))
+        try:
+            found[size] = candidate, _compile(candidate, mesh, batches)
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            needed = free + 1
+        else:
+            needed = _needed_bytes(found[size][1], mesh) + copy
+        return needed <= free
+
+    best = 0 if fits(sizes[0]) else bisect.bisect_left(sizes, True, 1, key=fits)
+    if best == len(sizes):
+        raise RunFailed(
+            f"out of memory: a step in slices of {sizes[-1]} needs {needed / 1e9:.1f} GB, "
+            f"{free / 1e9:.1f} GB are free: set Encoder.remat=True or a smaller model",
+            "OOM",
+        )
+    size = sizes[best]
+    needed = _needed_bytes(found[size][1], mesh) + copy
+    slices = f"in {run.batch_size // size} slices of {size}" if size < run.batch_size else "whole"
+    progress.say(
+        f"the batch of {run.batch_size} fits {slices}: {needed / 1e9:.1f} GB of {free / 1e9:.1f} GB"
+    )
+    return found[size]
+
+
+def _compile(experiment: Experiment, mesh: Mesh, batches) -> jax.stages.Compiled:
+    state, key = jax.eval_shape(lambda: (initial_state(experiment, 0), keys(0)[1]))
+    return make_update(experiment, mesh).lower(state, batches, np.int32(1), key).compile()
+
+
+def _needed_bytes(compiled: jax.stages.Compiled, mesh: Mesh) -> int:
+    """Of one device's memory; simulated CPU devices share one."""
+    return planned_bytes(compiled) * (mesh.size if jax.default_backend() == "cpu" else 1)
+
+
+def _free_bytes(mesh: Mesh) -> int:
+    """Bytes that a device may still take."""
+    stats = mesh.local_devices[0].memory_stats()
+    return stats["bytes_limit"] - stats["bytes_in_use"] if stats else free_memory()
 
 
 def planned_bytes(compiled: jax.stages.Compiled) -> int:
@@ -198,22 +366,43 @@ def make_mesh(batch_size: int) -> Mesh:
             f"Run.batch_size ({batch_size}) must be divisible by the number of devices "
             f"({jax.device_count()})"
         )
-    axis = jax.sharding.AxisType.Auto  # XLA places the all-reduce of the gradient
+    axis = jax.sharding.AxisType.Auto
     return jax.make_mesh((jax.device_count(),), ("data",), (axis,))
 
 
-def make_scorer(model: Classifier, batch_size: int) -> Callable[[dict, Arrays], dict]:
-    """(variables, arrays) -> {"correct", "count", "loss" (summed, nats)}, each row once."""
+def make_scorer(
+    model: Classifier, batch_size: int, mesh: Mesh | None = None
+) -> Callable[[dict, Arrays], dict]:
+    """(variables, arrays) -> {"correct", "count", "loss" (summed, nats)}, each row once.
+
+    The rows of a batch are spread over the devices of the mesh; without one, on one device.
+    """
+
+    def sums_of(variables, batch):
+        ids, mask = pipeline.tokens(batch.values, batch.lengths, model.zero_is_padding)
+        logits = model.apply(variables, ids, mask, train=False)
+        return metrics.batch_sums(logits, batch.labels, batch.valid)
+
+    devices = mesh.size if mesh else 1
+    if devices > 1:
+        whole, split = PartitionSpec(), PartitionSpec("data")
+        total = jax.shard_map(
+            lambda variables, batch: jax.lax.psum(sums_of(variables, batch), "data"),
+            mesh=mesh,
+            in_specs=(whole, split),
+            out_specs=whole,
+            check_vma=False,
+        )
+    else:
+        total = sums_of
 
     @jax.jit
     def add(variables, batch, sums):
-        ids, mask = pipeline.tokens(batch.values, batch.lengths, model.zero_is_padding)
-        logits = model.apply(variables, ids, mask, train=False)
-        return sums + metrics.batch_sums(logits, batch.labels, batch.valid)
+        return sums + total(variables, batch)
 
     def score(variables, arrays):
         sums = metrics.Sums.zero()
-        for batch in pipeline.eval_batches(arrays, batch_size):
+        for batch in pipeline.eval_batches(arrays, -(-batch_size // devices) * devices):
             sums = add(variables, batch, sums)
         wait_for(sums)
         return {

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from lra_fnet import logs, pipeline, progress
+from lra_fnet import compile_cache, logs, pipeline, progress
 from lra_fnet.checkpoint import Checkpoints
 from lra_fnet.errors import Interrupted, RunFailed
 from lra_fnet.experiment import Experiment
@@ -22,6 +22,7 @@ from lra_fnet.step import (
     StepLogs,
     batch_sharding,
     compile_update,
+    fit,
     initial_state,
     keys,
     make_gradient,
@@ -73,10 +74,20 @@ class History:
 
 
 class Loop:
-    """Trains one experiment in its run folder, from its newest checkpoint if there is one."""
+    """Trains one experiment in its run folder, from its newest checkpoint if there is one.
+
+    With `fits` the microbatch is the largest at which a step fits the device (`step.fit`).
+    """
 
     def __init__(
-        self, experiment: Experiment, train: Arrays, validation: Arrays, folder: Path, seed: int
+        self,
+        experiment: Experiment,
+        train: Arrays,
+        validation: Arrays,
+        folder: Path,
+        seed: int,
+        *,
+        fits: bool = False,
     ):
         self.experiment = experiment
         self.run = experiment.run
@@ -84,10 +95,11 @@ class Loop:
         self.folder, self.seed = folder, seed
         mesh = make_mesh(self.run.batch_size)
         self.sharding = batch_sharding(mesh)
-        self.score = make_scorer(experiment.model, self.run.eval_batch_size)
+        self.compiled = "nothing to compile"  # how long the update took
+        self.score = make_scorer(experiment.model, self.run.eval_batch_size, mesh)
         self.checkpoints = Checkpoints(folder, self.run.save_seconds)
         if (self.checkpoints.step("last") or 0) < self.run.num_steps:
-            self.update = compile_update(experiment, mesh, self._make_batches(0, 1))
+            self._compile(mesh, fits)
         self.state = jax.device_put(
             initial_state(experiment, seed), NamedSharding(mesh, PartitionSpec())
         )
@@ -123,6 +135,16 @@ class Loop:
             self.checkpoints.wait()
         finally:
             self.metrics.close()
+
+    def _compile(self, mesh: Mesh, fits: bool) -> None:
+        batches = self._make_batches(0, 1)
+        with compile_cache.Timer() as timer:
+            if fits:
+                self.experiment, self.update = fit(self.experiment, mesh, batches)
+                self.run = self.experiment.run
+            else:
+                self.update = compile_update(self.experiment, mesh, batches)
+        self.compiled = str(timer)
 
     def close(self) -> None:
         """Waits for saves in flight."""
