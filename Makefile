@@ -15,9 +15,16 @@ DATA ?= data
 SOURCE ?=
 DATASET ?=
 LENGTHS ?=
+WHAT ?=
+CLS ?=
+TOKENS ?=
+EXPLAIN ?=
+PEER ?=
+ROUNDS ?= 5
 IMPORT ?=
 GIN_DIR ?=
 FORCE ?=
+FIT ?=
 ACCELERATOR ?=
 comma := ,
 export GIN GRID
@@ -32,7 +39,7 @@ outside = $(foreach module,$(IMPORT),--import '$(module)') $(foreach folder,$(GI
 help:
 	@echo 'make lra TASK=listops MODEL=fnet   prepare, train, evaluate, print the table'
 	@echo '         [PRESET=paper|lra-code|cpu] [SEED=0] [GIN="Run.num_steps=100 Encoder.num_layers=2"]'
-	@echo '         [NAME=] [RUNS=runs] [DATA=data] [SOURCE=folder|file|URL] [FORCE=1] [ACCELERATOR=cuda]'
+	@echo '         [NAME=] [RUNS=runs] [DATA=data] [SOURCE=folder|file|URL] [FORCE=1] [FIT=1] [ACCELERATOR=cuda]'
 	@echo '         [IMPORT=examples/my_mixer.py GIN_DIR=examples/gin]  your own encoder or task'
 	@echo 'make data TASK=text|all            prepare and verify data [DATASET=] [DATA=data] [SOURCE=folder|file|URL]'
 	@echo 'make describe                      what is prepared: rows, lengths, floors, sizes, licences'
@@ -41,15 +48,17 @@ help:
 	@echo 'make peers                         our encoders against PyTorch ones (installs PyTorch beside)'
 	@echo 'make sweep TASK=listops MODELS=fnet,linear SEEDS=3 [GRID="Run.batch_size=[16,32]"]'
 	@echo 'make report                        the accuracy table of runs/ and results/; the README has that of results/'
-	@echo 'make benchmark TASK= MODEL=        the training loop against its bare program'
-	@echo '         [LENGTHS=1024,2048]         steps/s and peak memory at these lengths (MODELS=all)'
+	@echo 'make benchmark TASK= MODELS=       speed and memory against LENGTHS=512,1024; without, the loop against its program'
+	@echo '         [WHAT=train,infer,memory,mixing,scaling,pipeline] [CLS=1: L + 1 too] [ROUNDS=5]'
+	@echo '         [TOKENS=16384: a batch of so many at every length] [EXPLAIN=1: how the DFT is computed]'
+	@echo '         [PEER=1: beside PyTorch, installed beside]'
 	@echo 'make clean                         removes caches and the environment; runs and data stay'
 
 lra:
 	$(call install,$(ACCELERATOR))
 	@LRA_FNET_MAKE=1 $(FNET) train --task '$(TASK)' --model '$(MODEL)' --preset '$(PRESET)' \
 		--seed '$(SEED)' --gin "$$GIN" --name '$(NAME)' --runs '$(RUNS)' --data '$(DATA)' \
-		$(source) $(outside) $(if $(FORCE),--force)
+		$(source) $(outside) $(if $(FORCE),--force) $(if $(FIT),--fit)
 
 data:
 	$(call install,)
@@ -70,8 +79,12 @@ report:
 
 benchmark:
 	$(call install,$(ACCELERATOR))
-	@$(FNET) benchmark --task '$(TASK)' --models '$(or $(MODEL),$(MODELS))' --preset '$(PRESET)' \
-		--gin "$$GIN" --data '$(DATA)' $(source) $(outside) $(if $(LENGTHS),--lengths '$(LENGTHS)')
+	$(if $(PEER),@launch/install.sh '$(VENV)-peers' '$(PYTHON)' dev$(comma)peers)
+	@$(if $(PEER),LRA_FNET_PEER_PYTHON='$(abspath $(VENV)-peers)/bin/python') $(FNET) benchmark \
+		--task '$(TASK)' --models '$(or $(MODEL),$(MODELS))' --preset '$(PRESET)' --gin "$$GIN" \
+		--lengths '$(LENGTHS)' --what '$(WHAT)' --rounds '$(ROUNDS)' --data '$(DATA)' $(source) \
+		$(outside) $(if $(CLS),--cls) $(if $(PEER),--peer) $(if $(TOKENS),--tokens '$(TOKENS)') \
+		$(if $(EXPLAIN),--explain)
 
 check test:
 	$(call install,tf$(comma)dev)

@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from lra_fnet import allocator, config
+from lra_fnet import allocator, compile_cache, config
 from lra_fnet.errors import Interrupted, RunFailed, UserError
 
 
@@ -16,6 +16,7 @@ def main(arguments: list[str] | None = None) -> int:
       0; 1 where a run failed; 2 for a user's mistake; 128 + signal where a signal stopped it.
     """
     allocator.keep_freed_memory()
+    compile_cache.use()
     parser = _parser()
     try:
         args = parser.parse_args(arguments)
@@ -63,6 +64,9 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--name", default=None, help="name of the overrides in the run folder")
     train.add_argument("--force", action="store_true", help="move a complete run aside, train anew")
     train.add_argument("--no-test", action="store_true", help="leave the test split closed")
+    train.add_argument(
+        "--fit", action="store_true", help="take the batch in the slices that fit the device"
+    )
     train.set_defaults(call=_train)
 
     evaluate = commands.add_parser("evaluate", help="score a trained run on test")
@@ -83,16 +87,32 @@ def _parser() -> argparse.ArgumentParser:
 
     benchmark = commands.add_parser(
         "benchmark",
-        help="with --lengths: steps/s and peak memory against length; without: the training loop "
-        "against its bare program",
+        help="speed and memory against length; without --lengths the training loop against its "
+        "bare program",
     )
-    _which(benchmark, many=True)
-    benchmark.add_argument("--lengths", help="tokens, joined with commas: 1024,2048")
-    benchmark.add_argument("--out", type=Path, default=Path("reports"), help="with --lengths")
-    benchmark.add_argument("--rounds", type=int, default=5, help="without --lengths")
+    _which(benchmark, many=True, default="transformer,linear,fnet,performer")
+    benchmark.add_argument("--lengths", default="", help="tokens, joined with commas: 1024,2048")
     benchmark.add_argument(
-        "--seconds", type=float, help="of each side of a round; 30, with --lengths 2"
+        "--what",
+        default="",
+        help="train, infer, memory (of train), mixing (the sublayer alone; without --lengths the "
+        "paper's 512), scaling, pipeline (the training loop; needs data), joined with commas; "
+        "default: train,infer with --lengths, else pipeline",
     )
+    benchmark.add_argument("--cls", action="store_true", help="each length with CLS too, L + 1")
+    benchmark.add_argument(
+        "--peer", action="store_true", help="beside PyTorch's models (LRA_FNET_PEER_PYTHON)"
+    )
+    benchmark.add_argument(
+        "--tokens", type=int, default=0, help="a batch of so many at every length"
+    )
+    benchmark.add_argument(
+        "--explain", action="store_true", help="only how the Fourier transform is computed, and why"
+    )
+    benchmark.add_argument("--devices", default="1,2,4,8", help="of scaling, joined with commas")
+    benchmark.add_argument("--out", type=Path, default=Path("reports"))
+    benchmark.add_argument("--rounds", type=int, default=5)
+    benchmark.add_argument("--seconds", type=float, help="of a round; 2, of pipeline 30")
     benchmark.set_defaults(call=_benchmark)
 
     report = commands.add_parser("report", help="the accuracy table of all results")
@@ -104,10 +124,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _which(parser, many: bool = False) -> None:
+def _which(parser, many: bool = False, default: str | None = None) -> None:
     parser.add_argument("--task", required=True)
     if many:
-        parser.add_argument("--models", required=True, help="names joined with commas, or all")
+        more = f"; default: {default}; NAME:BINDING is NAME with one more" if default else ""
+        parser.add_argument(
+            "--models",
+            required=default is None,
+            default=default,
+            help=f"names joined with commas, or all{more}",
+        )
     else:
         parser.add_argument("--model", required=True)
     parser.add_argument("--preset", default="paper")
@@ -173,6 +199,7 @@ def _train(args) -> None:
             name=args.name or None,
             force=args.force,
             test=not args.no_test,
+            fit=args.fit,
         )
     )
     result = job.run(one)
@@ -201,34 +228,60 @@ def _models(args) -> list[str]:
 
 
 def _benchmark(args) -> None:
-    if not args.lengths:
-        from lra_fnet import benchmark
-
-        for job in _jobs(args, _models(args)):
-            benchmark.loop_overhead(job, args.rounds, args.seconds or 30.0)
-        return
-    from lra_fnet import growth
-
-    lengths = [int(n) for n in args.lengths.split(",") if n.isdecimal() and int(n)]
-    if len(lengths) != len(args.lengths.split(",")):
-        raise UserError(f"--lengths expects whole numbers like 1024,2048, got {args.lengths!r}")
-    cells = [
-        growth.Cell(
-            args.task,
-            job.model,
-            args.preset,
-            length,
-            job.overrides,
-            job.imports,
-            tuple(map(str, job.gin_dirs)),
-            args.seconds or 2.0,
+    known = ("train", "infer", "memory", "mixing", "scaling", "pipeline")
+    whats = (args.what or ("train,infer" if args.lengths else "pipeline")).split(",")
+    if wrong := [what for what in whats if what not in known]:
+        raise UserError(f"--what expects some of {', '.join(known)}, got {wrong[0]!r}")
+    lengths, devices = _numbers(args, "lengths"), _numbers(args, "devices")
+    if args.tokens < 0:
+        raise UserError(f"--tokens expects a whole number of at least 0, got {args.tokens}")
+    if args.rounds < 1 or (args.seconds is not None and args.seconds <= 0):
+        raise UserError(
+            f"--rounds expects 1 or more and --seconds more than 0, got {args.rounds} and "
+            f"{args.seconds}"
         )
-        for job in _jobs(args, _models(args))
-        for length in lengths
-    ]
-    for cell in cells:
-        config.files(cell.task, cell.model, cell.preset, args.gin_dir)  # unknown names, told now
-    print(growth.table(growth.run(cells, args.out)), end="")
+    from lra_fnet.benchmark import cells, figures, overhead, tables
+
+    shared = cells.Cell(
+        *("train", "ours", args.task, "", args.preset, 0),
+        overrides=tuple(args.set + config.split_bindings(args.gin)),
+        imports=tuple(args.imports),
+        gin_dirs=tuple(map(str, args.gin_dir)),
+        seconds=args.seconds or 2.0,
+        tokens=args.tokens,
+    )
+    if args.explain:
+        from lra_fnet.benchmark import explain
+
+        explain.main(shared, lengths, cls=args.cls)
+        return
+    models = _models(args)
+    programs = dict.fromkeys("train" if what == "memory" else what for what in whats)
+    measured = [what for what in programs if what in cells.WHATS]
+    plan = cells.plan(shared, models, measured, lengths, cls=args.cls, peer=args.peer)
+    scaled = cells.plan(shared, models, ["train"], lengths) if "scaling" in whats else []
+    jobs = list(_jobs(args, models)) if "pipeline" in whats else []
+    for job in jobs:
+        job.load()  # a mistake shows before anything is measured
+    if plan:
+        found = cells.run(plan, args.out, args.rounds)
+        figures.draw(found, args.out)
+        print(tables.render(found), end="")
+    for cell in scaled:
+        from lra_fnet.benchmark import scaling
+
+        scaling.main(cell, devices, args.out)
+    for job in jobs:
+        overhead.loop_overhead(job, args.rounds, args.seconds or 30.0)
+
+
+def _numbers(args, name: str) -> list[int]:
+    """Whole numbers from 1 on, joined with commas; none of an empty text."""
+    text = getattr(args, name)
+    words = text.split(",") if text else []
+    if not all(word.isdecimal() and int(word) for word in words):
+        raise UserError(f"--{name} expects whole numbers like 1024,2048, got {text!r}")
+    return [int(word) for word in words]
 
 
 def _report(args) -> None:

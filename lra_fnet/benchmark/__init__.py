@@ -1,0 +1,1 @@
+"""Speed and memory: of the loop, of single programs against the length, and beside peers."""

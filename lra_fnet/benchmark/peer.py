@@ -1,0 +1,353 @@
+"""The child that measures PyTorch's side: the protocol of `worker`, the models of `transformers`.
+
+FNet and BERT in the sizes of the gin experiment: its width, layers, heads, dropout, vocabulary,
+length, batch and classes; AdamW with its numbers and its clipping; cross-entropy. What is theirs
+stays: BERT's embedding, LayerNorm after the sublayers, a pooler, attention as wide as the model.
+Each of two texts a row is a row of its own.
+"""
+
+# pyright: reportMissingImports=false
+# PyTorch is in an environment of its own, and imported inside functions only.
+
+import json
+import math
+import os
+import platform
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from lra_fnet.benchmark import memory
+from lra_fnet.errors import UserError
+
+LEARNING_RATE = 5e-4  # constant, of the size of the presets' peaks
+QUERIES = 256  # at a time, in the floor of attention: it need not hold all weights
+CALL_SECONDS = 0.01  # a product that is faster is timed REPEATS at a time
+REPEATS = 16
+
+
+class Side:
+    """A cell that is ready to be timed.
+
+    Attributes:
+      facts: "state", sizes, memory, versions; "reason" in the state "FAIL": it does not compile.
+    """
+
+    def __init__(self, cell):
+        import torch
+        import transformers.models.bert.modeling_bert
+        import transformers.models.fnet.modeling_fnet
+
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.what, self.built = cell.what, cell.load(self.device == "cuda")
+        threads = len(os.sched_getaffinity(0))
+        torch.set_num_threads(threads)
+        torch.manual_seed(0)
+        if self.device == "cuda":  # TF32 for products of float32, as XLA has it
+            torch.set_float32_matmul_precision("high")
+        compiled = cell.side == "compiled"
+        if compiled:
+            torch.compile(torch.nn.Linear(1, 1))(torch.ones(1, 1))  # imports the compiler
+        held = self._forget_peak()
+        make = _mixing if cell.what == "mixing" else _classifier
+        self.model, *self.calls = make(cell, self.built, self.device)
+        encoder = self.built.model.encoder
+        self.facts: dict[str, Any] = {
+            "state": "ok",
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "batch_size": self.built.run.batch_size,
+            "dim": encoder.dim,
+            "num_layers": encoder.num_layers,
+            "dtype": encoder.dtype,
+            "threads": threads,
+            "versions": {
+                "python": platform.python_version(),
+                "torch": torch.__version__,
+                "transformers": transformers.__version__,
+            },
+        }
+        begun = time.perf_counter()
+        try:
+            self.round(0.0)
+        except Exception as error:
+            if not compiled or _is_out_of_memory(error):
+                raise
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            self.facts |= {"state": "FAIL", "reason": reason[:300]}
+            return
+        self.facts["compile_seconds"] = time.perf_counter() - begun if compiled else 0.0
+        self._forget_peak()  # the compiler's
+        self.round(0.0)
+        self.facts["peak_bytes"] = self._peak() - held
+
+    def round(self, seconds: float) -> dict[str, float]:
+        """Calls until so many seconds have passed; of mixing, then of its forward pass."""
+        found = {}
+        for kind, call in zip(("", "forward_"), self.calls, strict=False):
+            calls, taken, begun = 0, 0.0, time.perf_counter()
+            while not calls or taken < seconds:
+                call()
+                self._wait()
+                calls += 1
+                taken = time.perf_counter() - begun
+            found |= {f"{kind}calls": calls, f"{kind}seconds": taken}
+        return found
+
+    def limits(self, seconds: float) -> dict[str, float]:
+        """Seconds that a call's dense products take by themselves; takes about `seconds`."""
+        found = products(self.model, self.built, self.what)
+        share = seconds / (2 * max(len(found), 1))
+        floor = sum(
+            count * min(self._fastest(m, k, n, batch, share), self._fastest(n, k, m, batch, share))
+            for (m, k, n, batch), count in found.items()
+        )
+        flops = sum(2 * math.prod(shape) * count for shape, count in found.items())
+        return {"floor_seconds": floor, "flops": flops}
+
+    def _fastest(self, m: int, k: int, n: int, batch: int, seconds: float) -> float:
+        """Seconds of one random product [m, k] x [k, n]; the fastest call counts."""
+        import torch
+
+        dtype = getattr(torch, self.facts["dtype"])
+        left, right, out = (
+            torch.randn((batch, *shape) if batch > 1 else shape, dtype=dtype, device=self.device)
+            for shape in ((m, k), (k, n), (m, n))
+        )
+        found, repeats, until = [], 1, time.perf_counter() + seconds
+        while len(found) < 3 or time.perf_counter() < until:
+            begun = time.perf_counter()
+            for _ in range(repeats):
+                torch.matmul(left, right, out=out)
+            self._wait()
+            found.append((time.perf_counter() - begun) / repeats)
+            repeats = 1 if found[-1] >= CALL_SECONDS else REPEATS
+        return min(found)
+
+    def _wait(self) -> None:
+        import torch
+
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+    def _forget_peak(self) -> int:
+        """Counts the peak from now on; returns the bytes held now."""
+        import torch
+
+        if self.device == "cpu":
+            return memory.forget_peak()
+        torch.cuda.reset_peak_memory_stats()
+        return torch.cuda.memory_allocated()
+
+    def _peak(self) -> int:
+        import torch
+
+        return memory.peak() if self.device == "cpu" else torch.cuda.max_memory_allocated()
+
+
+def products(model, built, what: str) -> Counter[tuple[int, int, int, int]]:
+    """The dense products of a call: how often [m, k] x [k, n], `batch` at a time.
+
+    Those of Dense layers and softmax attention; in the backward pass each has two more. A product
+    and its transpose are one: m >= n.
+
+    Args:
+      model: a model of `transformers`, or one of its sublayers.
+      built: the experiment whose sizes it has.
+      what: "train", "infer" or "mixing", as in a Cell.
+
+    Returns:
+      Counts of (m, k, n, batch).
+    """
+    import torch
+
+    encoder, texts = built.model.encoder, built.run.batch_size * built.task.num_inputs
+    length, attentions = encoder.mixer_length, 0
+    forward: Counter = Counter()
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            pooled = "pooler" in name or "classifier" in name
+            rows = texts if pooled else texts * length
+            forward[rows, module.in_features, module.out_features, 1] += 1
+        attentions += type(module).__name__ == "BertSelfAttention"
+    if attentions:
+        width, heads = encoder.dim // encoder.num_heads, texts * encoder.num_heads
+        for first in range(0, length, QUERIES):
+            queries = min(QUERIES, length - first)
+            forward[queries, width, length, heads] += attentions
+            forward[queries, length, width, heads] += attentions
+    found: Counter = Counter()
+    for (m, k, n, batch), count in forward.items():
+        found[max(m, n), k, min(m, n), batch] += count
+        if what != "infer":
+            found[max(m, k), n, min(m, k), batch] += count
+            found[max(k, n), m, min(k, n), batch] += count
+    return found
+
+
+def _config(cell, built):
+    """The configuration of `transformers` with the experiment's sizes.
+
+    Raises:
+      UserError: a model that PyTorch's side does not have.
+    """
+    import transformers
+
+    encoder = built.model.encoder
+    sizes = {
+        "vocab_size": built.task.num_ids,
+        "hidden_size": encoder.dim,
+        "num_hidden_layers": encoder.num_layers,
+        "intermediate_size": encoder.mlp_dim,
+        "hidden_act": "gelu_new",
+        "hidden_dropout_prob": encoder.dropout,
+        "max_position_embeddings": encoder.mixer_length,
+        "type_vocab_size": encoder.num_types,
+        "num_labels": built.task.num_classes,
+        "pad_token_id": 0,
+    }
+    if cell.model == "fnet":
+        return transformers.FNetConfig(**sizes)
+    if cell.model == "transformer":
+        return transformers.BertConfig(
+            **sizes,
+            num_attention_heads=encoder.num_heads,
+            attention_probs_dropout_prob=encoder.attention_dropout,
+            attn_implementation="sdpa",
+        )
+    raise UserError(f"the peers are models fnet and transformer, got {cell.model}: leave it out")
+
+
+def _classifier(cell, built, device: str) -> tuple[Any, Callable]:
+    """The model, and a training step or the logits of a batch as a call."""
+    import torch
+    import transformers
+
+    name = {"fnet": "FNet", "transformer": "Bert"}
+    config = _config(cell, built)
+    model = getattr(transformers, f"{name[cell.model]}ForSequenceClassification")(config)
+    model.to(device)
+    run = torch.compile(model) if cell.side == "compiled" else model
+    rng = np.random.default_rng(0)
+    rows = built.run.batch_size * built.task.num_inputs
+    ids = rng.integers(1, built.task.num_ids, (rows, built.model.encoder.mixer_length))
+    labels = rng.integers(0, built.task.num_classes, rows)
+    ids, labels = (torch.from_numpy(a).to(device) for a in (ids, labels))
+    settings, autocast = built.optimizer, _autocast(built, device)
+    if cell.what == "infer":
+        model.eval()
+
+        def infer():
+            with torch.inference_mode(), autocast:
+                run(ids)
+
+        return model, infer
+
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=LEARNING_RATE,
+        betas=(settings.beta1, settings.beta2),
+        eps=settings.epsilon,
+        weight_decay=settings.weight_decay,
+        fused=True,  # on two cores 3 ms where foreach takes 35 (4 million parameters)
+    )
+
+    def train():
+        with autocast:
+            loss = run(ids, labels=labels).loss
+        loss.backward()
+        if settings.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return model.train(), train
+
+
+def _mixing(cell, built, device: str) -> tuple[Any, Callable, Callable]:
+    """One mixing sublayer: its parameters, forward and backward, forward alone."""
+    import torch
+    from transformers.models.bert import modeling_bert
+
+    encoder, config = built.model.encoder, _config(cell, built)
+    sublayer: Any = torch.nn.Module()
+    if cell.model == "transformer":
+        sublayer.attention = modeling_bert.BertSelfAttention(config)
+        sublayer.dense = torch.nn.Linear(encoder.dim, encoder.dim)
+        sublayer.to(device)
+
+    def mix(x):
+        if cell.model == "fnet":
+            return torch.fft.fftn(x, dim=(1, 2)).real
+        return sublayer.dense(sublayer.attention(x)[0])
+
+    shape = (built.run.batch_size, encoder.mixer_length, encoder.dim)
+    x, cotangent = (torch.randn(shape, device=device) for _ in range(2))
+    x.requires_grad_()
+    autocast = _autocast(built, device)
+
+    def both():
+        sublayer.train()
+        with autocast:
+            y = mix(x)
+        y.backward(cotangent.to(y.dtype))
+        sublayer.zero_grad()
+        x.grad = None
+
+    def forward():
+        sublayer.eval()
+        with torch.inference_mode(), autocast:
+            mix(x)
+
+    return sublayer, both, forward
+
+
+def _autocast(built, device: str):
+    """bfloat16 where Encoder.dtype says so."""
+    import torch
+
+    return torch.autocast(device, torch.bfloat16, enabled=built.model.encoder.dtype == "bfloat16")
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    return "OutOfMemory" in type(error).__name__ or "allocate memory" in str(error)
+
+
+def serve(lines: Iterator[str], answer: Callable[[dict], None]) -> None:
+    """Answers the parent's lines until there is none left or one cannot be met."""
+    try:
+        from lra_fnet.benchmark.cells import Cell
+
+        side = Side(Cell.from_json(next(lines)))
+        answer(side.facts)
+        for line in lines:
+            request = json.loads(line)
+            if "roofline" in request:
+                answer(side.limits(request["roofline"]))
+            else:
+                answer(side.round(request["seconds"]))
+    except UserError as error:
+        answer({"mistake": str(error)})
+    except ModuleNotFoundError as error:
+        library = str(error.name).partition(".")[0]
+        mistake = f"{sys.executable} has no {library}: `make benchmark PEER=1` has an environment"
+        answer({"mistake": f"{mistake} with PyTorch, transformers and this package"})
+    except RuntimeError as error:
+        if not _is_out_of_memory(error):
+            raise
+        answer({"state": "OOM"})
+
+
+def main() -> int:
+    """Serves one cell; what libraries print goes to standard error."""
+    replies = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    serve(iter(sys.stdin), lambda reply: print(json.dumps(reply), file=replies, flush=True))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

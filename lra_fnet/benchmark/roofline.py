@@ -1,0 +1,257 @@
+"""What a cell must compute and move, and how fast this device does just that.
+
+The floor of a cell is the time of its dense products alone, each measured at its own shape. The
+roofline is the larger of the floor and of the bytes that must move over the rate of a copy.
+"""
+
+import functools
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from lra_fnet.experiment import Experiment
+from lra_fnet.models.encoder import Encoder, parameter_count
+from lra_fnet.models.mixers.fourier import Fourier
+from lra_fnet.models.mixers.mixer import Mixer
+from lra_fnet.models.mixers.none import NoMixing
+from lra_fnet.models.mixers.transforms import DCT, Hadamard, Hartley, SequenceFourier
+
+TRANSFORMS = (Fourier, SequenceFourier, Hartley, DCT, Hadamard)
+COPY_ENTRIES = 2**26  # float32: 256 MiB, many times a cache
+CALL_SECONDS = 0.01  # a product that is faster is timed REPEATS at a time: its dispatch costs, too
+REPEATS = 16
+
+
+class Product(NamedTuple):
+    """`count` times `batch` products [m, k] x [k, n] with m >= n, or their transposes."""
+
+    m: int
+    k: int
+    n: int
+    batch: int = 1
+    count: int = 1
+    dtype: str = "float32"
+
+
+def needs(experiment: Experiment, what: str) -> list[Product]:
+    """The dense products that a call must do, from the program that JAX traces.
+
+    In training each product C = A B also has dA = dC B^T and dB = A^T dC, for those of A and B that
+    depend on parameters. What is computed again in the backward pass is no need. Nor are products
+    inside a fixed transform, which an FFT does without, except with Fourier.method = "matmul".
+
+    Args:
+      experiment: the model, and Run.batch_size.
+      what: "train" (gradient of the loss), "infer" (forward pass), or "mixing" (one mixing
+        sublayer, forward and backward, in its parameters and its input).
+
+    Returns:
+      Products of different shapes, those of one shape counted together.
+    """
+    variables, forward, inputs = _forward(experiment, what)
+    params = variables.pop("params", {})
+    program = jax.make_jaxpr(forward)(params, variables, *inputs).jaxpr
+    trained = [what != "infer"] * len(jax.tree.leaves(params))
+    trained += [False] * len(jax.tree.leaves(variables)) + [what == "mixing", False]
+    found: Counter = Counter()
+    _collect(program, trained, 1, found)
+    return [product._replace(count=count) for product, count in found.items()]
+
+
+def flops(products: Sequence[Product]) -> int:
+    """Multiplications and additions of all of them."""
+    return sum(2 * p.m * p.k * p.n * p.batch * p.count for p in products)
+
+
+def bytes_moved(experiment: Experiment, what: str) -> int:
+    """Bytes that a call must read and write, however well it is fused.
+
+    With X the residual stream [B, L, D], H the MLP's hidden layer [B, L, mlp_dim] (both in the
+    computation's dtype) and P the parameters in float32:
+      forward: each of a layer's two sublayers reads and writes X; a fixed transform needs all of
+        its input before its output, so it reads and writes X once more.
+      "train" adds: H written, and read in the backward pass; there each sublayer reads its input,
+        reads and writes the gradient of X; a transform as before. P is read forward and backward,
+        its gradient written and read; P and AdamW's two moments are read and written.
+      "infer" adds P, read once.
+      "mixing": X and the parameters read, X written; backward the gradient of X read and written,
+        and, by a mixer with parameters, X and the parameters read, their gradient written.
+    Attention's weights, embedding, dropout, head and what caches may hold count for nothing.
+    """
+    encoder = experiment.model.encoder
+    tokens = experiment.run.batch_size * experiment.task.num_inputs * encoder.mixer_length
+    entry = jnp.dtype(encoder.dtype).itemsize
+    stream, hidden = (tokens * size * entry for size in (encoder.dim, encoder.mlp_dim))
+    variables, *_ = _forward(experiment, what)
+    params = 4 * parameter_count({"params": variables.get("params", {})})
+    if what == "mixing":
+        return 4 * stream + (stream + 3 * params if params else 0)
+    layers = encoder.num_layers
+    transforms = sum(isinstance(_mixer(encoder, layer), TRANSFORMS) for layer in range(layers))
+    forward = 2 * 2 * stream * layers + 2 * stream * transforms
+    if what == "infer":
+        return forward + params
+    backward = 2 * 3 * stream * layers + 2 * stream * transforms
+    return forward + backward + 2 * hidden * layers + 10 * params
+
+
+def measure(products: Sequence[Product], seconds: float) -> float:
+    """Seconds that the products take by themselves on this device; takes about `seconds`.
+
+    Each shape runs in a program of its own, on random entries, as [m, k] x [k, n] and as its
+    transpose; the fastest call counts, since anything slower is not a limit.
+    """
+    share = seconds / (2 * len(products)) if products else 0
+    return sum(p.count * min(_fastest(p, swap, share) for swap in (False, True)) for p in products)
+
+
+def copy_rate() -> float:
+    """Bytes a second, read and written together, of x + 1 in place on a large array."""
+    x = jax.block_until_ready(_add_one(jnp.zeros(COPY_ENTRIES, jnp.float32), 1))
+
+    def call():
+        nonlocal x
+        begun = time.perf_counter()
+        x = jax.block_until_ready(_add_one(x, REPEATS))
+        return (time.perf_counter() - begun) / REPEATS
+
+    return 2 * x.nbytes / _least(call, 0.0)
+
+
+def _fastest(product: Product, swap: bool, seconds: float) -> float:
+    m, n = (product.n, product.m) if swap else (product.m, product.n)
+    entries = np.random.default_rng(0).standard_normal(2**16, np.float32)
+    left, right = (
+        jnp.asarray(np.resize(entries, (product.batch, *shape)), product.dtype)
+        for shape in ((m, product.k), (product.k, n))
+    )
+
+    def call(times):
+        nonlocal left
+        begun = time.perf_counter()
+        left = jax.block_until_ready(_multiply(left, right, times))
+        return (time.perf_counter() - begun) / times
+
+    call(1)  # compiles
+    times = 1 if call(1) >= CALL_SECONDS else REPEATS
+    call(times)
+    return _least(lambda: call(times), seconds)
+
+
+def _least(call: Callable[[], float], seconds: float) -> float:
+    """The least of what the calls return; they take about `seconds`, and are 2 or more."""
+    until = time.perf_counter() + seconds
+    found = [call(), call()]
+    while time.perf_counter() < until:
+        found.append(call())
+    return min(found)
+
+
+@functools.partial(jax.jit, static_argnums=2, donate_argnums=0)
+def _multiply(left, right, times):
+    """`times` products in turn, each after the one before: its first entry goes into `left`."""
+    for _ in range(times):
+        product = lax.dot_general(left, right, (((2,), (1,)), ((0,), (0,))))
+        first = jnp.tanh(lax.optimization_barrier(product)[:1, :1, :1])
+        left = lax.dynamic_update_slice(left, first, (0, 0, 0))
+    return left
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _add_one(x, times):
+    return lax.fori_loop(0, times, lambda _, x: x + 1, x)
+
+
+def _forward(experiment: Experiment, what: str) -> tuple[dict[str, Any], Callable, tuple]:
+    """Shapes of the variables, (params, others, inputs, mask) -> outputs, and the last two."""
+    batch, encoder = experiment.run.batch_size, experiment.model.encoder
+    mixers = tuple(_without_fft(encoder, layer) for layer in range(encoder.num_layers))
+    encoder = encoder.clone(mixers=mixers)
+    if what == "mixing":
+        module = _mixer(encoder, 0)
+        shape = (batch, encoder.mixer_length)
+        inputs: tuple = (
+            jax.ShapeDtypeStruct((*shape, encoder.dim), encoder.dtype),
+            jax.ShapeDtypeStruct(shape, bool),
+        )
+    else:
+        module = experiment.model.clone(encoder=encoder)
+        inputs = experiment.abstract_inputs(batch)
+
+    def init(*inputs):
+        return module.init(jax.random.key(0), *inputs, train=False)
+
+    def forward(params, others, *inputs):
+        rngs = {"dropout": jax.random.key(0)}
+        variables = {"params": params, **others}
+        return module.apply(variables, *inputs, train=what != "infer", rngs=rngs)
+
+    return dict(jax.eval_shape(init, *inputs)), forward, inputs
+
+
+def _mixer(encoder: Encoder, layer: int) -> Mixer:
+    return encoder.make_mixer(layer)(parent=None)
+
+
+def _without_fft(encoder: Encoder, layer: int) -> Callable[..., Mixer]:
+    """The layer's mixer class, or that of no mixing where an FFT can do the layer's products."""
+    mixer = _mixer(encoder, layer)
+    if isinstance(mixer, TRANSFORMS) and getattr(mixer, "method", None) != "matmul":
+        return functools.partial(NoMixing, identity=True)
+    return encoder.mixers(layer, encoder.num_layers)
+
+
+def _collect(program, trained: Sequence[bool], times: int, found: Counter) -> list[bool]:
+    """Adds `times` the products of a program, and of its gradient in what is trained, to `found`.
+
+    Args:
+      program: a jaxpr.
+      trained: for each input whether its gradient is wanted.
+      times: how often the program runs.
+      found: number of each Product, whose own count stays 1.
+
+    Returns:
+      For each output whether it depends on what is trained.
+    """
+    live = {variable for variable, is_live in zip(program.invars, trained, strict=True) if is_live}
+
+    def lives(variable):
+        return not isinstance(variable, jax.extend.core.Literal) and variable in live
+
+    for equation in program.eqns:
+        name, into = equation.primitive.name, [lives(v) for v in equation.invars]
+        if name == "dot_general":
+            _count(equation, into, times, found)
+        loop = times * equation.params["length"] if name == "scan" else times
+        out = any(into) and name != "stop_gradient"
+        outs = [out] * len(equation.outvars)
+        for inner in jax.extend.core.jaxprs_in_params(equation.params):
+            same = name != "scan" and len(inner.invars) == len(into)
+            outs = _collect(inner, into if same else [out] * len(inner.invars), loop, found)
+        for variable, is_live in zip(equation.outvars, outs, strict=True):
+            if is_live and jnp.issubdtype(variable.aval.dtype, jnp.inexact):
+                live.add(variable)
+    return [lives(v) for v in program.outvars]
+
+
+def _count(equation, trained: Sequence[bool], times: int, found: Counter) -> None:
+    """Adds a dot_general, and the products of its gradient."""
+    left, right = (v.aval for v in equation.invars)
+    (contracted, _), (batched, _) = equation.params["dimension_numbers"]
+    batch = math.prod(left.shape[axis] for axis in batched)
+    k = math.prod(left.shape[axis] for axis in contracted)
+    m = left.size // (batch * k)
+    n = right.size // (batch * k)
+    sizes = [(m, k, n)]
+    sizes += [(m, n, k)] if trained[0] else []  # dC B^T
+    sizes += [(k, m, n)] if trained[1] else []  # A^T dC
+    for m, k, n in sizes:
+        found[Product(max(m, n), k, min(m, n), batch, 1, left.dtype.name)] += times

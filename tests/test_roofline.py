@@ -1,0 +1,266 @@
+"""What a cell must compute and move, counted by hand; that the timed programs do all of it."""
+
+import math
+import re
+from collections import Counter
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lra_fnet import experiment, step
+from lra_fnet.benchmark import roofline
+from lra_fnet.benchmark.roofline import Product
+from lra_fnet.config import known
+from lra_fnet.models.encoder import parameter_count
+from lra_fnet.models.mixers import fourier
+from lra_fnet.pipeline import Batch
+
+B, L, D, H, K, F, N, C, HEAD = 2, 8, 12, 3, 5, 20, 2, 2, 7  # N layers, C classes
+SIZES = {
+    "MAX_LEN": L,
+    "Run.batch_size": B,
+    "Encoder.dim": D,
+    "Encoder.num_heads": H,
+    "Encoder.qkv_dim": H * K,
+    "Encoder.mlp_dim": F,
+    "Encoder.num_layers": N,
+    "Encoder.dropout": 0.1,
+    "Encoder.pooling": "mean",
+    "Head.mlp_dim": HEAD,
+}
+
+
+def load(model, *more):
+    bindings = [f"{name}={value}" for name, value in SIZES.items()]
+    return experiment.load("text", model, "paper", (*bindings, *more))
+
+
+def counted(products):
+    """Products by hand, (m, k, n, batch, count) each, as `needs` counts them."""
+    found = Counter()
+    for m, k, n, batch, count in products:
+        found[max(m, n), k, min(m, n), batch] += count
+    return found
+
+
+def found(built, what):
+    return Counter({p[:4]: p.count for p in roofline.needs(built, what)})
+
+
+def with_gradient(m, k, n, batch, count, *, left=True, right=True):
+    """The product and those of its gradient in the left and the right factor."""
+    return (
+        [(m, k, n, batch, count)]
+        + [(m, n, k, batch, count)] * left
+        + [(k, m, n, batch, count)] * right
+    )
+
+
+def dense(inputs, outputs, rows=B * L, count=N):
+    return (rows, inputs, outputs, 1, count)
+
+
+PROJECTIONS = [dense(D, H * K, count=3 * N), dense(H * K, D)]
+AROUND = [dense(D, F), dense(F, D), dense(D, HEAD, B, 1), dense(HEAD, C, B, 1)]
+BLOCK, FEATURES = 4, 6
+MIXING = {  # products whose two factors both have a gradient; those with one in the left only
+    "fnet": ([], []),
+    "hartley": ([], []),
+    "linear": ([dense(D, D), (L, L, B * D, 1, N)], []),
+    "random": ([], [(B * L, D, D, 1, N), (B * D, L, L, 1, N)]),
+    "transformer": (
+        [
+            *PROJECTIONS,
+            (BLOCK, K, L, B * H, N * L // BLOCK),  # scores
+            (BLOCK, L, K, B * H, N * L // BLOCK),  # times the values
+        ],
+        [],
+    ),
+    "performer": (
+        [
+            *PROJECTIONS,
+            (FEATURES, L, K, B * H, N),  # phi(K)^T V
+            (L, FEATURES, K, B * H, N),
+            (L, FEATURES, 1, B * H, N),  # the denominator
+        ],
+        [(B * L * H, K, FEATURES, 1, 2 * N)],
+    ),
+    "fnet_mat": (
+        [],
+        [
+            (B * L, D, 2 * (D // 2 + 1), 1, N),
+            (B * (D // 2 + 1), 2 * L, L, 1, N),
+        ],
+    ),
+}
+MORE = {
+    "transformer": [f"Attention.block_size={BLOCK}"],
+    "performer": [f"Performer.num_features={FEATURES}"],
+}
+
+
+@pytest.mark.parametrize("model", MIXING)
+def test_products_are_those_worked_out_by_hand(model):
+    built = load(model, *MORE.get(model, []))
+    both, left_only = MIXING[model]
+    both = [*AROUND, *both]
+    assert found(built, "infer") == counted([*both, *left_only])
+    with_gradients = [p for product in both for p in with_gradient(*product)]
+    with_gradients += [p for product in left_only for p in with_gradient(*product, right=False)]
+    assert found(built, "train") == counted(with_gradients)
+
+
+@pytest.mark.parametrize("model", MIXING)
+def test_the_mixing_sublayer_alone_has_its_own_products_forward_and_backward(model):
+    built = load(model, *MORE.get(model, []))
+    both, left_only = MIXING[model]
+    products = [p for product in both for p in with_gradient(*product)]
+    products += [p for product in left_only for p in with_gradient(*product, right=False)]
+    one_layer = [(*shape, count // N) for *shape, count in products]
+    assert found(built, "mixing") == counted(one_layer)
+
+
+def multiplied(jaxpr):
+    """Operations of all products of a program."""
+    total = 0
+    for equation in jaxpr.eqns:
+        assert equation.primitive.name != "scan", "what is computed again would be counted"
+        total += sum(map(multiplied, jax.extend.core.jaxprs_in_params(equation.params)))
+        if equation.primitive.name == "dot_general":
+            (axes, _), _ = equation.params["dimension_numbers"]
+            contracted = math.prod(equation.invars[0].aval.shape[axis] for axis in axes)
+            total += 2 * contracted * math.prod(equation.outvars[0].aval.shape)
+    return total
+
+
+def gradient_program(built):
+    shapes = ((B, L), np.uint8), ((B,), np.int32), ((B,), np.int32), ((B,), bool)
+    batch = Batch(*(jax.ShapeDtypeStruct(*shape) for shape in shapes))
+    variables = dict(jax.eval_shape(lambda: built.init(0)))
+    params = variables.pop("params")
+    gradient = step.make_gradient(built.model)
+    return jax.make_jaxpr(gradient)(params, variables, batch, jax.random.key(0)).jaxpr
+
+
+NAIVE = {  # which compute nothing again
+    "transformer": ["Attention.implementation=naive"],
+    "fnet_hybrid": ["hybrid.attention_implementation=naive"],
+}
+AGAIN = {"sinkhorn", "synthesizer"}  # loops
+
+
+@pytest.mark.parametrize("model", sorted({*known("models")} - {*MIXING, *AGAIN} | {*NAIVE}))
+def test_operations_are_those_of_the_gradient_that_jax_traces(model):
+    built = load(model, *NAIVE.get(model, []))
+    assert roofline.flops(roofline.needs(built, "train")) == multiplied(gradient_program(built))
+
+
+def test_what_is_computed_again_is_no_need():
+    built = load("transformer", f"Attention.block_size={BLOCK}")
+    needed = roofline.flops(roofline.needs(built, "train"))
+    kept = load("transformer", "Attention.implementation=naive", "Encoder.remat=True")
+    assert roofline.flops(roofline.needs(kept, "train")) == needed
+    assert multiplied(gradient_program(kept)) > needed
+
+
+def test_a_transform_that_an_fft_can_do_is_no_product(monkeypatch):
+    monkeypatch.setattr(fourier, "fourier_mix", lambda x, method: x @ jnp.ones((D, D)))
+    without = found(load("ff_only"), "train")
+    assert found(load("fnet"), "train") == without
+    assert found(load("fnet", "Fourier.method=rfft"), "train") == without
+    assert found(load("fnet", "Fourier.method=matmul"), "train") != without
+
+
+def test_products_in_bfloat16_are_told_from_those_of_the_head():
+    built = load("ff_only", "Encoder.dtype=bfloat16")
+    dtypes = {product[:3]: product.dtype for product in roofline.needs(built, "infer")}
+    assert dtypes == {
+        (max(B * L, F), D, min(B * L, F)): "bfloat16",
+        (B * L, F, D): "bfloat16",
+        (HEAD, D, B): "float32",
+        (C, HEAD, B): "float32",
+    }
+
+
+X, HIDDEN = 4 * B * L * D, 4 * B * L * F
+
+
+def parameters(built):
+    return parameter_count(jax.eval_shape(lambda: built.init(0)))
+
+
+@pytest.mark.parametrize(
+    ("model", "transforms", "more"),
+    [
+        ("ff_only", 0, []),
+        ("fnet", N, []),
+        ("fnet_1d", N, []),
+        ("fnet_hybrid", 1, ["hybrid.attention_layers=1"]),
+    ],
+)
+def test_bytes_of_a_forward_pass_worked_out_by_hand(model, transforms, more):
+    built = load(model, *more)
+    sublayers = 2 * N * 2 * X  # in and out
+    want = sublayers + transforms * 2 * X + 4 * parameters(built)
+    assert roofline.bytes_moved(built, "infer") == want
+
+
+def test_bytes_of_a_training_step_worked_out_by_hand():
+    built = load("fnet")
+    a_layer = 2 * 2 * X + 2 * X + 2 * HIDDEN + 2 * 3 * X + 2 * X
+    assert roofline.bytes_moved(built, "train") == N * a_layer + 10 * 4 * parameters(built)
+    half = load("fnet", "Encoder.dtype=bfloat16")
+    assert roofline.bytes_moved(half, "train") == N * a_layer // 2 + 10 * 4 * parameters(built)
+
+
+def test_bytes_of_a_mixing_sublayer_worked_out_by_hand():
+    assert roofline.bytes_moved(load("fnet"), "mixing") == 4 * X
+    matrices = 4 * (L * L + D * D)
+    assert roofline.bytes_moved(load("linear"), "mixing") == 5 * X + 3 * matrices
+
+
+def test_the_timed_program_does_each_of_its_products():
+    rng = np.random.default_rng(0)
+    left, right = (rng.normal(size=s).astype(np.float32) for s in ((2, 40, 30), (2, 30, 50)))
+    compiled = roofline._multiply.lower(jnp.asarray(left), jnp.asarray(right), 5).compile()
+    assert len(re.findall(r"= f32\[2,40,50\]\S* dot\(", compiled.as_text())) == 5
+    got = roofline._multiply(jnp.asarray(left), jnp.asarray(right), 5)
+    for _ in range(5):
+        left[0, 0, 0] = np.tanh((left @ right)[0, 0, 0])
+    np.testing.assert_allclose(got, left, rtol=1e-5)
+
+
+def test_measured_seconds_grow_with_the_work_and_count_each_product(monkeypatch):
+    seen = []
+
+    def fastest(product, swap, seconds):
+        seen.append((product, swap, seconds))
+        return (2.0 if swap else 3.0) * product.k
+
+    monkeypatch.setattr(roofline, "_fastest", fastest)
+    products = [Product(4, 5, 3, count=7), Product(9, 2, 2, 6, 1)]
+    assert roofline.measure(products, 8.0) == 7 * 2.0 * 5 + 2.0 * 2
+    assert seen == [(p, swap, 2.0) for p in products for swap in (False, True)]
+    assert roofline.measure([], 1.0) == 0
+
+
+def test_a_larger_product_takes_longer():
+    small, large = (roofline.measure([Product(n, n, n)], 0.02) for n in (64, 512))
+    assert 0 < small < large / 10  # 512 times the operations
+
+
+def test_the_copy_counts_what_is_read_and_written(monkeypatch):
+    monkeypatch.setattr(roofline, "COPY_ENTRIES", 1000)
+    monkeypatch.setattr(roofline, "_least", lambda call, seconds: (call(), 0.5)[1])
+    assert roofline.copy_rate() == 2 * 4 * 1000 / 0.5
+
+
+def test_the_copy_adds_in_place():
+    x = jnp.zeros(2**16)
+    with jax.debug_nans(False):  # which keeps the inputs
+        program = roofline._add_one.lower(x, 3).compile()
+    assert program.memory_analysis().alias_size_in_bytes == x.nbytes
+    np.testing.assert_array_equal(program(x, 3), np.full(2**16, 3))
