@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from lra_fnet import cli, step
-from lra_fnet.benchmark import cells, figures, tables, worker
+from lra_fnet.benchmark import cells, explain, figures, tables, worker
 from lra_fnet.errors import UserError
+from lra_fnet.models import choice
 
 ROOT = Path(__file__).parent.parent
 CELL = cells.Cell("train", "ours", "text", "fnet", "cpu", 16, label="fnet", seconds=0.01)
@@ -415,3 +416,31 @@ def test_committed_tables_are_those_of_the_committed_measurements():
     for path in ROOT.glob("results/**/benchmark.json"):
         text = path.with_suffix(".md").read_text()
         assert text == tables.render(json.loads(path.read_text())), path
+
+
+@pytest.mark.parametrize(
+    ("tokens", "length", "cls", "batch"),
+    [(64, 16, False, 4), (64, 17, True, 4), (70, 16, False, 4), (8, 16, False, 1)],
+)
+def test_a_batch_can_hold_so_many_tokens_at_every_length(tokens, length, cls, batch):
+    cell = dataclasses.replace(CELL, tokens=tokens, length=length, cls=cls)
+    assert cell.load().run.batch_size == batch
+
+
+def test_explain_tells_the_shape_of_each_length_and_why(capfd):
+    words = "benchmark --task text --preset cpu --explain --lengths 16,32 --cls --tokens 64"
+    assert cli.main(words.split()) == 0
+    shown = capfd.readouterr().err
+    shapes = ("4 x 16 x 64", "4 x 17 x 64", "2 x 32 x 64", "2 x 33 x 64")
+    assert all(shape in shown for shape in shapes)
+    assert shown.count("small") == 4
+    assert cli.main(words.replace("--lengths 16,32", "").split()) == 2
+    assert "--explain needs --lengths" in capfd.readouterr().err
+
+
+def test_a_line_of_explain_has_every_time_and_the_rule_that_decided():
+    times = {"rfft": 2e-3, "four_step": 1.9e-3}
+    found = explain.row((4, 2048, 256), choice.Choice("rfft", times))
+    assert found == ["4 x 2048 x 256", "2.00", "-", "-", "1.90", "rfft", "none is 1.2 x as fast"]
+    found = explain.row((4, 2048, 256), choice.Choice("four_step", times))
+    assert found[-2:] == ["four_step", "fastest"]

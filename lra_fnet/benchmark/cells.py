@@ -21,6 +21,10 @@ PEERS = ("eager", "compiled", "torch")  # sides that PyTorch computes
 LIMITED = ("ours", "eager", "compiled")  # sides whose floor is measured
 SIZES = {"base": (768, 12), "large": (1024, 16)}  # width and heads: arXiv:2105.03824, Table 6
 WHATS = ("train", "infer", "mixing")
+ENVIRONMENT = {
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # several children share a GPU
+    "JAX_ENABLE_COMPILATION_CACHE": "false",  # compilation is timed, and its memory counted
+}
 PEER_MODELS = ("fnet", "transformer")  # the latter beside BERT
 MIXING_LENGTH = 512  # tokens, of Table 8
 ACCELERATOR_BATCH = 64  # examples, of the mixing sublayer alone: the paper's on GPUs (Table 8)
@@ -119,7 +123,7 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"},  # several share a GPU
+            env=os.environ | ENVIRONMENT,
         )
 
     def ready(self) -> None:

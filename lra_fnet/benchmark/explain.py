@@ -47,7 +47,7 @@ def row(shape: tuple[int, int, int], found: choice.Choice) -> list[str]:
     """A line of the table; the reason is the rule of `choice.fastest` in words."""
     times = [f"{1e3 * found.seconds[m]:.2f}" if m in found.seconds else "-" for m in METHODS]
     if not found.seconds:
-        why = "small: not measured"
+        why = "small"
     elif found.seconds[found.name] <= min(found.seconds.values()):
         why = "fastest"
     else:
