@@ -9,6 +9,7 @@ import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.interpreters import partial_eval
 
 from lra_fnet import experiment, step
 from lra_fnet.benchmark import roofline
@@ -142,7 +143,8 @@ def gradient_program(built):
     variables = dict(jax.eval_shape(lambda: built.init(0)))
     params = variables.pop("params")
     gradient = step.make_gradient(built.model)
-    return jax.make_jaxpr(gradient)(params, variables, batch, jax.random.key(0)).jaxpr
+    program = jax.make_jaxpr(gradient)(params, variables, batch, jax.random.key(0)).jaxpr
+    return partial_eval.dce_jaxpr(program, [True] * len(program.outvars))[0]
 
 
 NAIVE = {  # which compute nothing again
