@@ -12,6 +12,7 @@ import jax
 
 from lra_fnet import run_folder
 from lra_fnet.checkpoint import sha256
+from lra_fnet.step import microbatch_of
 from lra_fnet.tasks import Arrays, Prepared
 from lra_fnet.train import Loop, device_bytes
 
@@ -44,7 +45,7 @@ def finish(loop: Loop, data: Prepared, identity: dict, *, test: bool = True) -> 
         "train": {"correct": train["correct"], "count": train["count"]},
         "parameters": loop.parameters,
         "parameters_sha256": sha256(loop.state.params),
-        "microbatch": loop.run.microbatch or loop.run.batch_size,
+        "microbatch": microbatch_of(loop.experiment, jax.device_count()),
         "steps_per_second": history.timed_steps / max(history.timed_seconds, 1e-9),
         "wall_seconds": history.wall_seconds,
         **run_folder.provenance(),

@@ -39,7 +39,7 @@ class Run:
     eval_batch_size: int
     save_seconds: float = 10.0  # least time between two of them; the last one is always saved
     steps_per_dispatch: int = 32  # most steps in one dispatch; the result does not depend on it
-    microbatch: int = 0  # examples whose gradient is held at a time; 0 takes the batch at once
+    microbatch: int = 0  # examples whose gradient is held at a time; 0: see step.rows_at_once
 
     def __post_init__(self):
         """Checks the numbers.

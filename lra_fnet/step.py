@@ -28,6 +28,9 @@ from lra_fnet.models.heads import Classifier
 from lra_fnet.tasks import Arrays
 from lra_fnet.tasks.task import free_memory
 
+SLICE_SIZE = 1 << 20  # numbers [examples, L, D] of a slice on a CPU, 4 MB in float32
+WIDE = 256  # D; a gradient in slices of a narrower model takes longer
+
 
 @flax.struct.dataclass
 class TrainState:
@@ -127,12 +130,50 @@ def initial_state(experiment: Experiment, seed: int) -> TrainState:
     return init(keys(seed)[0])
 
 
+def rows_at_once(model: Classifier, rows: int, row: tuple[int, ...], train: bool) -> int:
+    """How many examples a program takes at a time where nothing is set: all but on a CPU.
+
+    There a slice of SLICE_SIZE numbers a sublayer stays in the caches: a quarter of the memory and
+    less, and not slower (README, "Speed and memory"); of narrow models only without gradients.
+
+    Args:
+      model: what takes them.
+      rows: examples of a device.
+      row: shape of the tokens of one, [L] or [2, L].
+      train: whether a gradient is taken.
+
+    Returns:
+      A divisor of `rows`.
+    """
+    dim = model.encoder.dim
+    if jax.default_backend() != "cpu" or (train and dim < WIDE):
+        return rows
+    least = SLICE_SIZE / (math.prod(row) * dim)
+    return next((n for n in range(1, rows) if rows % n == 0 and n >= least), rows)
+
+
+def logits(model: Classifier, variables, values, lengths) -> jax.Array:
+    """Logits [B, classes] of the rows of a `pipeline.Batch`, without dropout."""
+    rows = values.shape[0]
+    held = rows_at_once(model, rows, values.shape[1:], train=False)
+
+    def apply(part):
+        ids, mask = pipeline.tokens(*part, model.zero_is_padding)
+        return model.apply(variables, ids, mask, train=False)
+
+    if held == rows:
+        return apply((values, lengths))
+    slices = (x.reshape(-1, held, *x.shape[1:]) for x in (values, lengths))
+    return jax.lax.map(apply, tuple(slices)).reshape(rows, -1)
+
+
 def make_gradient(model: Classifier, microbatch: int = 0, mesh: Mesh | None = None) -> Callable:
     """(params, constants, batch, key) -> gradient of the mean loss, metrics.Sums of the batch.
 
     With a microbatch the batch is taken in slices of so many examples, whose gradients are summed:
-    the full batch's gradient, dropout included, but for rounding, with the memory of a slice. On
-    several devices a slice has rows of each device's share, so no row moves.
+    the full batch's gradient, dropout included, but for rounding, with the memory of a slice. 0 is
+    as `rows_at_once` says. On several devices a slice has rows of each device's share, so no row
+    moves.
 
     Raises:
       UserError: a microbatch that does not divide by the number of devices.
@@ -156,7 +197,7 @@ def make_gradient(model: Classifier, microbatch: int = 0, mesh: Mesh | None = No
     def share(params, constants, batch, key):
         """Gradient and sums over the rows of one device."""
         rows = batch.labels.shape[0]
-        held = microbatch // devices or rows
+        held = microbatch // devices or rows_at_once(model, rows, batch.values.shape[1:], True)
         parts = rows // held
         if devices * parts == 1:
             return slope(params, constants, batch, key)
@@ -195,6 +236,14 @@ def make_gradient(model: Classifier, microbatch: int = 0, mesh: Mesh | None = No
         return jax.tree.map(lambda g: g / batch.labels.shape[0], grads), sums
 
     return gradient
+
+
+def microbatch_of(experiment: Experiment, devices: int) -> int:
+    """Examples whose gradient a step holds at a time, on all devices together."""
+    run = experiment.run
+    row = experiment.abstract_inputs(1)[0].shape[1:]
+    share = run.batch_size // devices
+    return run.microbatch or devices * rows_at_once(experiment.model, share, row, train=True)
 
 
 def make_update(experiment: Experiment, mesh: Mesh) -> Callable:
@@ -285,7 +334,7 @@ def fit(experiment: Experiment, mesh: Mesh, batches) -> tuple[Experiment, jax.st
       RunFailed: not even the smallest candidate fits.
     """
     run = experiment.run
-    most = run.microbatch or run.batch_size
+    most = microbatch_of(experiment, mesh.size)
     sizes = [n for n in range(most, 0, -1) if run.batch_size % n == 0 and n % mesh.size == 0]
     free = _free_bytes(mesh)
     state = jax.eval_shape(lambda: initial_state(experiment, 0))
@@ -379,9 +428,8 @@ def make_scorer(
     """
 
     def sums_of(variables, batch):
-        ids, mask = pipeline.tokens(batch.values, batch.lengths, model.zero_is_padding)
-        logits = model.apply(variables, ids, mask, train=False)
-        return metrics.batch_sums(logits, batch.labels, batch.valid)
+        found = logits(model, variables, batch.values, batch.lengths)
+        return metrics.batch_sums(found, batch.labels, batch.valid)
 
     devices = mesh.size if mesh else 1
     if devices > 1:

@@ -74,10 +74,6 @@ def infer(built: Experiment) -> Program:
     batch = jax.tree.map(lambda x: x[0], random_batches(built))
     mesh = step.make_mesh(built.run.batch_size)
 
-    def forward(variables, values, lengths):
-        ids, mask = pipeline.tokens(values, lengths, built.model.zero_is_padding)
-        return built.model.apply(variables, ids, mask, train=False)
-
     variables = jax.jit(lambda: built.init(0))()
     whole = NamedSharding(mesh, PartitionSpec())
     split = NamedSharding(mesh, PartitionSpec("data"))
@@ -85,7 +81,7 @@ def infer(built: Experiment) -> Program:
         jax.device_put(variables, whole),
         *jax.device_put((batch.values, batch.lengths), split),
     )
-    return _program(forward, inputs)
+    return _program(functools.partial(step.logits, built.model), inputs)
 
 
 def mixing(built: Experiment) -> tuple[Program, Program]:
@@ -202,6 +198,7 @@ class Side:
 
     def __init__(self, cell: Cell):
         accelerator = jax.default_backend() != "cpu"
+        jax.jit(jnp.tanh)(jnp.ones(())).block_until_ready()  # loads the compiler
         held = memory.forget_peak()
         self.cell, self.built = cell, cell.load(accelerator)
         make = {"train": train, "infer": infer, "mixing": mixing}[cell.what]
