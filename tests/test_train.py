@@ -235,6 +235,61 @@ def test_microbatches_give_the_full_batchs_gradient():
         assert int(again.count) == 4
 
 
+@pytest.mark.parametrize(
+    ("dim", "rows_", "row", "train", "want"),
+    [
+        (256, 8, (2048,), True, 2),  # 2 * 2048 * 256 = 2^20 numbers
+        (256, 8, (2047,), True, 4),  # 3 would do, but 4 divides
+        (256, 32, (512,), False, 8),
+        (256, 8, (2, 1024), True, 2),  # two texts
+        (256, 8, (4096,), True, 2),  # not 1
+        (255, 8, (2048,), True, 8),  # narrow
+        (64, 32, (2048,), False, 8),
+        (256, 7, (2048,), True, 7),  # no other divisor is enough
+        (512, 4, (100,), True, 4),  # small
+    ],
+)
+def test_a_cpu_takes_the_fewest_rows_that_fill_a_slice(dim, rows_, row, train, want):
+    built = experiment.load("text", "fnet", "tuned", (f"Encoder.dim={dim}", "Encoder.qkv_dim=256"))
+    assert step.rows_at_once(built.model, rows_, row, train) == want
+
+
+def test_an_accelerator_takes_the_batch_at_once(monkeypatch):
+    built = experiment.load("text", "fnet", "tuned")
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert step.rows_at_once(built.model, 8, (2048,), True) == 8
+
+
+def test_slices_are_the_default_on_a_cpu_and_change_nothing(monkeypatch):
+    built = tiny(batch_size=6)
+    variables = dict(built.init(0))
+    batch = jax.tree.map(lambda x: x[0], pipeline.train_batches(rows(30), 0, 0, 1, 6, 1))
+    whole = step.logits(built.model, variables, batch.values, batch.lengths)
+    loss = dict(step.make_scorer(built.model, 6)(variables, rows(30)))
+    assert step.microbatch_of(built, 1) == 6
+    params = variables.pop("params")
+
+    def gradient():
+        program = jax.make_jaxpr(step.make_gradient(built.model))
+        inputs = (params, variables, batch, step.keys(0)[1])
+        return str(program(*inputs)).count("scan["), jax.jit(step.make_gradient(built.model))(
+            *inputs
+        )
+
+    scans, (grads, sums) = gradient()
+    monkeypatch.setattr(step, "SLICE_SIZE", 2 * built.task.max_len * built.model.encoder.dim)
+    monkeypatch.setattr(step, "WIDE", 1)
+    assert step.microbatch_of(built, 1) == 2
+    again = {"params": params, **variables}
+    parts = step.logits(built.model, again, batch.values, batch.lengths)
+    np.testing.assert_allclose(parts, whole, rtol=1e-5, atol=1e-6)
+    assert step.make_scorer(built.model, 6)(again, rows(30)) == pytest.approx(loss, rel=1e-6)
+    more, (sliced, sums_again) = gradient()
+    assert more == scans + 1
+    assert int(sums_again.correct) == int(sums.correct)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), sliced, grads)
+
+
 def test_two_devices_give_the_losses_of_one(straight, tmp_path):
     code = (
         "import sys; sys.path.insert(0, 'tests')\n"
