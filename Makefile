@@ -87,7 +87,7 @@ benchmark:
 		$(if $(EXPLAIN),--explain)
 
 check test:
-	$(call install,tf$(comma)dev)
+	$(call install,tf$(comma)dev$(comma)slurm)
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
