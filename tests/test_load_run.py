@@ -164,7 +164,7 @@ def test_settings_of_training_alone_may_differ_between_versions(copy):
         ("Encoder.dim = 8\n", "", "Required bindings|required positional argument.*dim"),
         ("Encoder.dim = 8\n", "Encoder.width = 8\n", "doesn't have a parameter.*width"),
         ("Encoder.remat = False\n", "Encoder.remat = 'all'\n", "Encoder.remat must be one of"),
-        ("Parameters for Head", "\nimport no_such_module", "No module named 'no_such_module'"),
+        ("# Macros:", "import no_such_module\n", "No module named 'no_such_module'"),
         ("build.task = %TASK\n", "build.task = %TASK\nAttention.dropped = 1\n", "dropped"),
         ("Fourier.name = None\n", "", "Fourier.name: absent -> None"),
     ],
