@@ -162,20 +162,18 @@ def read(folder: Path, kind: str, like) -> tuple[int, Any]:
             raise UserError(f"{root} has no complete checkpoint: copy the whole run folder")
         wanted = ocp.args.PyTreeRestore(
             item=like,
-            restore_args=jax.tree.map(
-                lambda leaf: ocp.ArrayRestoreArgs(
-                    sharding=place, global_shape=leaf.shape, dtype=leaf.dtype
-                ),
-                like,
-            ),
+            restore_args=jax.tree.map(lambda _: ocp.ArrayRestoreArgs(sharding=place), like),
             partial_restore=True,
         )
         try:
-            restored = manager.restore(step, args=ocp.args.Composite(state=wanted))
+            state = manager.restore(step, args=ocp.args.Composite(state=wanted))["state"]
         except (ValueError, KeyError, TypeError, OSError) as error:
             reason = str(error).splitlines()[0]
             raise UserError(f"{root}/{step} cannot be read ({reason}): copy it again") from None
-    return step, restored["state"]
+    held, expected = (jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (state, like))
+    if held != expected:
+        raise UserError(f"{root}/{step} holds arrays of other shapes than the run's model")
+    return step, state
 
 
 def sha256(tree) -> str:

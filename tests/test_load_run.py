@@ -208,8 +208,8 @@ def no_checkpoints(folder):
 
 
 def half_a_checkpoint(folder):
-    for state in (folder / "checkpoints/best").glob("*/state"):
-        shutil.rmtree(state / "d")
+    for part in (folder / "checkpoints/best").glob("*/state/manifest.ocdbt"):
+        part.unlink()
 
 
 def empty_checkpoint(folder):
@@ -233,7 +233,7 @@ def other_sizes(folder):
         (no_checkpoints, "has no checkpoint 'best': copy the whole run folder"),
         (empty_checkpoint, "checkpoints/best has no complete checkpoint: copy"),
         (half_a_checkpoint, "cannot be read ("),
-        (other_sizes, "cannot be read ("),
+        (other_sizes, "checkpoints/best/12 holds arrays of other shapes than the run's model"),
     ],
 )
 def test_a_folder_without_a_model_is_one_line(copy, damage, words):
