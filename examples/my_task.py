@@ -7,6 +7,7 @@ stay on one side and the split is the same on every machine.
 
 import dataclasses
 import hashlib
+import io
 from types import MappingProxyType
 
 import gin
@@ -61,6 +62,15 @@ class MyImages(PixelTask):
     configs = MappingProxyType({"full": 32 * 32})  # pixels: a square
     pixel_mean, pixel_sd = 127.5, 64.0  # of your images, roughly; for Encoder.inputs = "pixels"
 
+    def encode(self, content):
+        """Gray pixels of an image file; `lra-fnet predict` asks for them too."""
+        side = int(self.configs[self.config] ** 0.5)
+        try:
+            with Image.open(io.BytesIO(content)) as image:
+                return np.asarray(image.convert("L").resize((side, side))).reshape(-1)
+        except OSError as error:
+            raise ValueError(f"no image ({error})") from None
+
     def raw(self, source, jobs):
         """The images, one by one."""
         paths = files(source, ".png", ".jpg", ".jpeg")
@@ -69,7 +79,6 @@ class MyImages(PixelTask):
 
     def rows(self, source, paths):
         """Yields (split, (values, label))."""
-        side = int(self.configs[self.config] ** 0.5)
         for path in paths:
             if path.parent.name not in self.label_names:
                 known = " or ".join(self.label_names)
@@ -78,10 +87,9 @@ class MyImages(PixelTask):
                     "rename the folder, or change MyImages.label_names"
                 )
             try:
-                with Image.open(path) as image:
-                    values = np.asarray(image.convert("L").resize((side, side))).reshape(-1)
-            except OSError as error:
-                raise UserError(f"{path} is no image ({error}): remove it") from None
+                values = self.encode(path.read_bytes())
+            except ValueError as error:
+                raise UserError(f"{path} is {error}: remove it") from None
             label = self.label_names.index(path.parent.name)
             yield split_of(path, source, values), (values, label)
 

@@ -1,10 +1,12 @@
 """The Long-Range Arena with the encoders of the FNet paper: data, training, tables.
 
-`load` is the way to the data alone, without the trainer:
+`load` is the way to the data alone, without the trainer; `load_run` to what was trained:
 
     import lra_fnet
 
     train = lra_fnet.load("listops", "train")  # NumPy: train.values, train.lengths, train.labels
+    run = lra_fnet.load_run("runs/cpu/listops/fnet/seed0")
+    run.predict(["[MAX 2 9 [MIN 4 7 ] 0 ]"])  # probabilities [1, 10]
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from lra_fnet.tasks.task import Arrays
+    from lra_fnet.trained import Run
 
-__all__ = ["__version__", "load"]
+__all__ = ["__version__", "load", "load_run"]
 
 try:
     __version__ = importlib.metadata.version("lra-fnet")
@@ -79,3 +82,21 @@ def load(
     if as_ == "torch":
         return library.utils.data.TensorDataset(*map(library.from_numpy, arrays))
     return arrays
+
+
+def load_run(folder: str | Path, checkpoint: Literal["best", "last"] | None = None) -> Run:
+    """A trained run: model, parameters and task, for predictions and for code of your own.
+
+    Only the folder is read and it is left as it is; the run's data need not be there.
+
+    Args:
+        folder: a run folder, or one that `lra-fnet export` wrote.
+        checkpoint: "best" on validation (the default) or "last"; an exported folder holds one.
+
+    Raises:
+        UserError: if the folder is neither, its run is not complete, it is damaged, or it was
+            trained by a version of the code whose models are others.
+    """
+    from lra_fnet import trained
+
+    return trained.load_run(folder, checkpoint)

@@ -11,6 +11,7 @@ import logging
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -134,6 +135,45 @@ class Checkpoints:
         """Waits for what is in flight and frees the threads."""
         for manager in self._managers.values():
             manager.close()
+
+
+def read(folder: Path, kind: str, like) -> tuple[int, Any]:
+    """Step and state of the newest complete checkpoint of that kind; the folder stays as it is.
+
+    Args:
+      folder: a run folder.
+      kind: "last" or "best".
+      like: shapes of the part of the state that is wanted, a dict by its fields' names.
+
+    Returns:
+      the number of updates, and arrays as in `like` on the first device.
+
+    Raises:
+      UserError: there is none, or it does not fit.
+    """
+    root = (folder / "checkpoints" / kind).absolute()
+    if not root.is_dir():
+        raise UserError(f"{folder} has no checkpoint {kind!r}: copy the whole run folder")
+    options = ocp.CheckpointManagerOptions(read_only=True, create=False)
+    place = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    with ocp.CheckpointManager(root, options=options) as manager:
+        step = manager.latest_step()
+        if step is None:
+            raise UserError(f"{root} has no complete checkpoint: copy the whole run folder")
+        wanted = ocp.args.PyTreeRestore(
+            item=like,
+            restore_args=jax.tree.map(lambda _: ocp.ArrayRestoreArgs(sharding=place), like),
+            partial_restore=True,
+        )
+        try:
+            state = manager.restore(step, args=ocp.args.Composite(state=wanted))["state"]
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(f"{root}/{step} cannot be read ({reason}): copy it again") from None
+    held, expected = (jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (state, like))
+    if held != expected:
+        raise UserError(f"{root}/{step} holds arrays of other shapes than the run's model")
+    return step, state
 
 
 def sha256(tree) -> str:

@@ -1,4 +1,4 @@
-"""`lra-fnet data | train | evaluate | sweep | benchmark | report`: thin."""
+"""`lra-fnet data | train | evaluate | predict | export | sweep | benchmark | report`: thin."""
 
 import argparse
 import os
@@ -7,6 +7,22 @@ from pathlib import Path
 
 from lra_fnet import allocator, compile_cache, config
 from lra_fnet.errors import Interrupted, RunFailed, UserError
+
+_PREDICT = """\
+Classes of raw inputs by a trained run: one JSON object a line, in the order of the inputs.
+
+  text               a FILE is one text; standard input: one text a line
+  listops            FILE or standard input: one expression a line, [MAX 2 9 [MIN 4 7 ] 0 ]
+  retrieval          two FILEs, one after the other, are a row; standard input: JSON lines
+  image              FILE or standard input is a PNG or JPEG; another size is made 32 x 32
+  pathfinder, pathx  FILE or standard input is a PNG or JPEG of the data set's size
+
+JSON lines, for texts with ends of lines in them: {"text": "..."}, of retrieval {"text1": "...",
+"text2": "..."}. They stand in a FILE *.jsonl; elsewhere a line that begins with {" is one.
+
+Printed of each input: label, class, probability (of that class), probabilities (of all classes),
+truncated (whether it was longer than the run's length, and cut), input (file and line). Lines come
+a batch at a time. A bad input ends the command with code 2, behind the answers to those before."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -72,6 +88,23 @@ def _parser() -> argparse.ArgumentParser:
     evaluate = commands.add_parser("evaluate", help="score a trained run on test")
     evaluate.add_argument("--run", type=Path, required=True, help="a run folder")
     evaluate.set_defaults(call=_evaluate)
+
+    predict = commands.add_parser(
+        "predict",
+        help="classes of your own texts, images or expressions, as JSON lines",
+        description=_PREDICT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    predict.add_argument("--run", type=Path, required=True, help="a run folder, or an exported one")
+    predict.add_argument("files", nargs="*", type=Path, metavar="FILE", help="none: standard input")
+    predict.set_defaults(call=_predict)
+
+    export = commands.add_parser("export", help="a trained run as safetensors, config and README")
+    export.add_argument("--run", type=Path, required=True, help="a run folder")
+    export.add_argument("--out", type=Path, required=True, help="the folder to write")
+    export.add_argument("--checkpoint", choices=("best", "last"), default="best")
+    export.add_argument("--force", action="store_true", help="replace an earlier export")
+    export.set_defaults(call=_export)
 
     sweep = commands.add_parser(
         "sweep", help="several models, seeds and bindings, one after another"
@@ -212,6 +245,19 @@ def _evaluate(args) -> None:
     from lra_fnet import job, report
 
     report.print_run(job.evaluate_run(args.run))
+
+
+def _predict(args) -> None:
+    from lra_fnet import predict
+
+    predict.main(args.run, args.files)
+
+
+def _export(args) -> None:
+    from lra_fnet import export
+
+    export.main(args.run, args.out, args.checkpoint, force=args.force)
+    print(f"exported to {args.out}")
 
 
 def _sweep(args) -> int:

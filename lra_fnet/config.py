@@ -106,6 +106,18 @@ def load(paths: Sequence[Path], bindings: Sequence[str] = (), imports: Sequence[
         _refuse_macro(min(referenced - {"gin.REQUIRED"}), declared, "a reference")
 
 
+def load_operative(text: str, imports: Sequence[str] = ()) -> None:
+    """Clears gin, then parses what `operative` gave for a run; no file is read.
+
+    Raises:
+      UserError: a name that this version of the code does not have; a module that is not there.
+    """
+    gin.clear_config()
+    for module in imports:
+        import_module(module)
+    _parse(text, "the run's config")
+
+
 def unread_bindings(overrides: Sequence[str] = ()) -> list[str]:
     """Bindings that were given but never read; call it after everything has been built.
 

@@ -154,13 +154,7 @@ def load(
       UserError: see config.load; a binding that nothing read; a parameter that nothing gave.
     """
     config.load(config.files(task, model, preset, dirs), overrides, imports)
-    try:
-        built = build()
-    except (UserError, RuntimeError) as error:
-        reason = str(error).split("\n  In call to")[0]  # gin adds where it was called from
-        if not isinstance(error, UserError) and "Required bindings" not in reason:
-            raise
-        raise UserError(" ".join(reason.split())) from None
+    built = _build()
     unread = config.unread_bindings(overrides)
     if unread:
         raise UserError(
@@ -168,3 +162,27 @@ def load(
             "remove the binding, or choose the model that has it"
         )
     return dataclasses.replace(built, config=config.operative())
+
+
+def restore(text: str, imports=()) -> Experiment:
+    """The experiment whose operative config is `text`; no gin file is read.
+
+    Its own config differs from the text where the code has other parameters than it had.
+
+    Raises:
+      UserError: see config.load_operative; a parameter that the text does not have.
+    """
+    config.load_operative(text, imports)
+    return dataclasses.replace(_build(), config=config.operative())
+
+
+def _build() -> Experiment:
+    """As `build`, what gin lacks told in one line."""
+    try:
+        return build()
+    except (UserError, RuntimeError, TypeError) as error:
+        reason = str(error).split("\n  In call to")[0]  # gin adds where it was called from
+        lacking = "Required bindings" in reason or "required positional argument" in reason
+        if not isinstance(error, UserError) and not lacking:
+            raise
+        raise UserError(" ".join(reason.split())) from None

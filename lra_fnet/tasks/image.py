@@ -20,7 +20,7 @@ import numpy as np
 
 from lra_fnet.errors import UserError
 from lra_fnet.progress import Bar
-from lra_fnet.tasks import sources
+from lra_fnet.tasks import pixels, sources
 from lra_fnet.tasks.task import SPLITS, PixelTask, Raw
 
 _SERVER = "https://www.cs.toronto.edu/~kriz/"
@@ -48,7 +48,6 @@ _PIXELS = _SIDE * _SIDE
 _CHUNK = 500  # images whose colours are in float32 at once
 _BATCH_NAME = re.compile(r"(data_batch_[1-5]|test_batch)(\.bin)?")
 _IMAGE_NAME = re.compile(r"(?:.*/)?(?:train|test)/[^/]+/[^/.][^/]*\.(?:png|jpe?g)", re.IGNORECASE)
-_LARGEST_IMAGE = 2**20  # bytes
 
 
 class Rows(NamedTuple):
@@ -98,6 +97,10 @@ class Image(PixelTask):
             details={"format": kind},
             total=len(rows.labels) + len(test.labels),
         )
+
+    def encode(self, content: bytes) -> np.ndarray:
+        """Gray pixels of a PNG or JPEG image; one of another size is made 32 x 32."""
+        return _gray(content, resize=True)
 
 
 def _pairs(rows: Rows) -> Iterator[tuple[np.ndarray, int]]:
@@ -273,28 +276,22 @@ def _read_python(where: str, path: PurePosixPath, file: BinaryIO) -> Rows:
 
 def _read_image(where: str, path: PurePosixPath, file: BinaryIO) -> Rows:
     """One PNG or JPEG of 32 x 32 pixels, in a folder named after its class."""
-    import PIL.Image
-
     name = path.parent.name
     if name not in CLASSES:
         raise UserError(f"{where}: unknown class {name!r}: one of {', '.join(CLASSES)}")
-    content = file.read(_LARGEST_IMAGE + 1)
+    content = file.read(pixels.LARGEST + 1)
     try:
-        if len(content) > _LARGEST_IMAGE:
-            raise ValueError(f"more than {_LARGEST_IMAGE} bytes")
-        with PIL.Image.open(io.BytesIO(content), formats=("PNG", "JPEG")) as image:
-            if image.size != (_SIDE, _SIDE) or image.mode not in ("L", "P", "RGB", "RGBA"):
-                width, height = image.size
-                raise ValueError(f"{width} x {height} pixels of mode {image.mode}")
-            pixels = np.asarray(image.convert("RGBA"))[..., :3]
-    except Exception as error:  # Pillow's decoders raise many kinds
-        reason = " ".join(str(error).split())[:120] or type(error).__name__
-        raise UserError(
-            f"{where}: expected a PNG or JPEG of {_SIDE} x {_SIDE} pixels of 8 bits, gray or "
-            f"colour, found {reason}; get the file again"
-        ) from None
-    planes = pixels.reshape(1, _PIXELS, 3).transpose(0, 2, 1)
-    return Rows(luma(planes), np.array([CLASSES.index(name)], np.uint8))
+        values = _gray(content)
+    except ValueError as error:
+        raise UserError(f"{where}: {error}; get the file again") from None
+    return Rows(values[None], np.array([CLASSES.index(name)], np.uint8))
+
+
+def _gray(content: bytes, *, resize: bool = False) -> np.ndarray:
+    """Values uint8 [1024] of an image file."""
+    colours = np.asarray(pixels.decode(content, _SIDE, resize=resize))
+    planes = colours.reshape(1, _PIXELS, 3).transpose(0, 2, 1)
+    return luma(planes)[0]
 
 
 _FORMATS = ("binary", "python", "images")

@@ -57,6 +57,9 @@ class ListOps(Task):
     num_classes = 10
     vocab_size = 1 + len(TOKENS)
     configs = MappingProxyType({"full": 2000, "short": 256})
+    label_names = tuple("0123456789")
+    one_line = True
+    value_is = f"the token's place in {' '.join(TOKENS)}, from 0 on"
 
     def raw(self, source: Path | None, jobs: int) -> Raw:
         """Generated rows, or those of the official files in `source`."""
@@ -78,6 +81,12 @@ class ListOps(Task):
             details={"generator": GENERATOR, "seed": SEED},
             total=sum(rows),
         )
+
+    def encode(self, content: bytes) -> np.ndarray:
+        """Tokens of one whole expression, white space between them."""
+        values = tokenize(content.decode(errors="replace"))
+        evaluate(values)
+        return values
 
 
 def generate(config: str, seed: int, jobs: int) -> Iterator[tuple[np.ndarray, int]]:

@@ -56,6 +56,7 @@ class Retrieval(Task):
     num_inputs = 2
     configs = MappingProxyType({"aan": STORED, "pairs": STORED})
     label_names = ("no citation", "citation")
+    value_is = "a byte of the text"
     licence = "AAN: not stated, its papers are CC BY-NC-SA 3.0; other pairs: their own"
 
     def __post_init__(self):

@@ -169,6 +169,8 @@ class Task(abc.ABC):
     label_names: ClassVar[tuple[str, ...]] = ()  # of each class, where they have names
     also: ClassVar[tuple[sources.Remote, ...]] = ()  # other files of the publisher for SOURCE
     licence: ClassVar[str] = "not stated"  # of the rows, for the table of `data --describe`
+    one_line: ClassVar[bool] = False  # whether a file of `encode`'s inputs holds one a line
+    value_is: ClassVar[str] = "as the class of the task says"  # what a stored value stands for
 
     config: str  # one of `configs`
     max_len: int  # tokens kept of each text, CLS not counted; longer texts are cut at the end
@@ -229,6 +231,29 @@ class Task(abc.ABC):
         Raises:
             UserError: if `source` does not hold what is needed; also while rows are read.
         """
+
+    def encode(self, content: bytes) -> np.ndarray:
+        """Values uint8 [length] of one raw text, as its row would hold them: here its bytes.
+
+        A task whose tokens are no bytes defines it, so that trained models can be asked.
+
+        Raises:
+            ValueError: if it is no text of this task; says what was expected.
+            UserError: if the task does not define it.
+        """
+        if self.vocab_size != 257:
+            raise UserError(
+                f"task {self.name} does not say how a raw input becomes tokens: define "
+                f"{type(self).__name__}.encode"
+            )
+        if not content:
+            raise ValueError("expected a text, found none")
+        return np.frombuffer(content, np.uint8)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """`label_names`, or else the labels as words."""
+        return self.label_names or tuple(map(str, range(self.num_classes)))
 
     def illustrate(self, prepared: Prepared) -> Path | None:
         """Draws some rows for the eye, beside the set; None if there is nothing to draw."""
@@ -430,6 +455,7 @@ class PixelTask(Task):
     """
 
     vocab_size = 257
+    value_is = "the gray value of a pixel, row by row, 0 black to 255 white"
     pixel_mean: ClassVar[float]  # of the training values of the default set, for real-valued input
     pixel_sd: ClassVar[float]
 
@@ -439,6 +465,13 @@ class PixelTask(Task):
     def zero_is_padding(self) -> bool:
         """See `black_is_padding`."""
         return self.black_is_padding
+
+    def encode(self, content: bytes) -> np.ndarray:
+        """Gray pixels of a PNG or JPEG image that has the data set's size."""
+        from lra_fnet.tasks import pixels
+
+        side = math.isqrt(self.configs[self.config])
+        return np.asarray(pixels.decode(content, side).convert("L")).reshape(-1)
 
     def illustrate(self, prepared: Prepared) -> Path | None:
         """Writes contact_sheet.png: the first 32 training images, each with its label."""
@@ -451,7 +484,7 @@ class PixelTask(Task):
         ):
             side = math.isqrt(len(values))
             images.append(values.reshape(side, side))
-            titles.append(self.label_names[label] if self.label_names else str(label))
+            titles.append(self.class_names[label])
         path = prepared.folder.parent / "contact_sheet.png"
         with records.write_errors(path):
             sheet.write(path, np.stack(images), titles)

@@ -56,6 +56,7 @@ class Text(Task):
     vocab_size = 257
     configs = MappingProxyType({"full": 4000, "lra_code": 4000})
     label_names = ("negative", "positive")
+    value_is = "a byte of the text, white space around it dropped"
     licence = "not stated; the publishers ask to cite Maas et al. 2011"
 
     @property
@@ -83,6 +84,10 @@ class Text(Task):
             source=source.name,
             total=sum(map(len, reviews.values())),
         )
+
+    def encode(self, content: bytes) -> np.ndarray:
+        """Bytes of a text without the white space around it, as of a review."""
+        return super().encode(content.strip())
 
 
 def read_reviews(source: Path) -> tuple[list[Review], list[Review]]:
