@@ -1,5 +1,6 @@
 """The required attention span against plain loops, closed forms and cases worked by hand."""
 
+import functools
 import json
 import math
 from pathlib import Path
@@ -8,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from arrays import float64, largest_array, normal
+from arrays import float64, largest_array, normal, random_variables
 from test_train import TINY, rows
 
-from lra_fnet import attention_span, cli, experiment, step
+from lra_fnet import attention_span, cli, experiment
 from lra_fnet.tasks import Arrays
 
 OUTSIDE = Path(__file__).parent / "outside"
@@ -72,14 +73,13 @@ def test_at_16_thousand_tokens_no_more_than_a_block_of_weights_is_held():
 def projections(model, variables, arrays):
     """Queries, keys [T, L, H, K] of each layer and the mask, read off the Dense layers."""
     ids, mask = attention_span.pipeline.tokens(arrays.values, arrays.lengths, False)
-    _, captured = model.apply(
-        variables,
-        ids,
-        mask,
+    apply = functools.partial(
+        model.apply,
         train=False,
         capture_intermediates=lambda module, _: module.name in ("query", "key"),
         mutable=["intermediates"],
     )
+    _, captured = jax.jit(apply)(variables, ids, mask)
     encoder = model.encoder
     mask = np.asarray(mask).reshape(-1, mask.shape[-1])
     if encoder.pooling == "cls":
@@ -97,8 +97,7 @@ def projections(model, variables, arrays):
     return found, mask
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-@pytest.mark.parametrize("task", ["listops", "retrieval"])
+@pytest.mark.parametrize(("task", "pooling"), [("listops", "cls"), ("retrieval", "mean")])
 def test_a_models_spans_are_means_over_texts_of_its_real_weights(task, pooling):
     """With filler rows, padding, two layers and two texts a row, in float32 whatever the dtype."""
     settings = [*TINY, f"Encoder.pooling={pooling}", "Encoder.num_layers=2", "Encoder.remat=True"]
@@ -108,8 +107,7 @@ def test_a_models_spans_are_means_over_texts_of_its_real_weights(task, pooling):
         other = rows(7, 1)
         columns = [np.stack(pair, 1) for pair in zip(arrays[:2], other[:2], strict=True)]
         arrays = Arrays(*columns, arrays.labels % 2)
-    state = step.initial_state(built, 0)
-    variables = {"params": jax.tree.map(lambda x: 1.5 * x, state.params), **state.constants}
+    variables = random_variables(built.model, *built.abstract_inputs(1))
     half = built.model.clone(
         encoder=built.model.encoder.clone(dtype="bfloat16", parent=None), parent=None
     )
@@ -124,8 +122,7 @@ def test_a_models_spans_are_means_over_texts_of_its_real_weights(task, pooling):
 
 def test_a_text_without_tokens_has_no_span():
     built = experiment.load("listops", "transformer", "cpu", [*TINY, "Encoder.pooling=mean"])
-    state = step.initial_state(built, 0)
-    variables = {"params": state.params, **state.constants}
+    variables = random_variables(built.model, *built.abstract_inputs(1))
     arrays = rows(5)
     empty = arrays._replace(lengths=np.append(arrays.lengths[:4], 0).astype(np.int32))
     fewer = Arrays(*(column[:4] for column in arrays))
@@ -134,9 +131,19 @@ def test_a_text_without_tokens_has_no_span():
     assert got[1] == pytest.approx(want[1])
 
 
+def test_a_hybrid_has_the_spans_of_its_attention_layers():
+    sizes = ["Encoder.num_layers=3", "hybrid.attention_layers=1", "hybrid.layout='MIDDLE'"]
+    built = experiment.load("listops", "fnet_hybrid", "cpu", [*TINY, *sizes])
+    assert attention_span.attention_layers(built.model.encoder) == [1]
+    shapes = jax.eval_shape(lambda: built.init(0))
+    batch = next(attention_span.pipeline.eval_batches(rows(4), 4))
+    found, _, _ = jax.eval_shape(attention_span.make_spans(built.model), shapes, batch)
+    assert {layer: spans.shape for layer, spans in found.items()} == {1: (4, 2)}
+
+
 @pytest.fixture
 def go(tmp_path, monkeypatch, capfd):
-    """Calls `lra-fnet` on the tiny task; returns the exit code, standard error and output."""
+    """Calls `lra-fnet` in an empty folder; returns the exit code, standard error and output."""
     monkeypatch.syspath_prepend(str(OUTSIDE))
     monkeypatch.chdir(tmp_path)
 
@@ -148,15 +155,10 @@ def go(tmp_path, monkeypatch, capfd):
     return call
 
 
-def trained(go, model, *more):
-    task = ["--task", "parity", "--preset", "cpu", "--gin-dir", str(OUTSIDE), "--no-test"]
-    code, err, out = go("train", "--model", model, *task, *more)
-    assert code == 0, err
-    return Path(out.splitlines()[-1].removeprefix("run folder: "))
-
-
 def test_the_command_writes_the_span_into_the_run_folder_and_leaves_test_closed(go, tmp_path):
-    folder = trained(go, "transformer")
+    which = ["--task", "parity", "--preset", "cpu", "--model", "transformer", "--no-test"]
+    assert go("train", *which, "--gin-dir", str(OUTSIDE))[0] == 0
+    folder = Path("runs/cpu/parity/transformer/seed0")
     for words, count in ((["8"], 8), ([], 20)):
         code, err, out = go("evaluate", "--run", str(folder), "--attention-span", *words)
         assert (code, out) == (0, f"wrote {folder / 'attention_span.json'}\n")
@@ -174,27 +176,24 @@ def test_the_command_writes_the_span_into_the_run_folder_and_leaves_test_closed(
     assert not (tmp_path / "runs/test_log.jsonl").exists()
 
 
-def test_a_hybrid_has_the_span_of_its_attention_layers(go):
-    sizes = ["--set", "Encoder.num_layers=3", "--set", "hybrid.attention_layers=1"]
-    folder = trained(go, "fnet_hybrid", *sizes)
-    assert go("evaluate", "--run", str(folder), "--attention-span")[0] == 0
-    found = json.loads((folder / "attention_span.json").read_text())
-    assert [layer["layer"] for layer in found["layers"]] == [2]
-
-
-def test_without_softmax_attention_a_run_or_rows_there_is_one_line_and_code_2(go, tmp_path):
-    folder = trained(go, "fnet")
-    of_attention = trained(go, "transformer")
-    cases = [
-        (folder, [], "softmax attention over all tokens, fnet has none"),
-        (tmp_path, [], "is no run folder: it has no run.json"),
-        (of_attention, ["0"], "--attention-span expects at least 1 row, got 0"),
-    ]
-    (of_attention / "result.json").rename(of_attention / "away.json")
-    cases.append((of_attention, [], "no complete run with its checkpoint"))
-    for run, more, words in cases:
-        code, err, out = go("evaluate", "--run", str(run), "--attention-span", *more)
-        assert (code, out) == (2, "")
-        assert len(err.splitlines()) == 1
-        assert words in err
-        assert not (run / "attention_span.json").exists()
+@pytest.mark.parametrize(
+    ("model", "more", "words"),
+    [
+        ("fnet", [], "softmax attention over all tokens, fnet has none"),
+        ("transformer", ["0"], "--attention-span expects at least 1 row, got 0"),
+        ("transformer", [], "no complete run with its checkpoint"),
+        (None, [], "is no run folder: it has no run.json"),
+    ],
+)
+def test_what_has_no_span_is_one_line_and_code_2(go, tmp_path, model, more, words):
+    folder = tmp_path / "runs/cpu/parity/some/seed0"
+    folder.mkdir(parents=True)
+    if model:
+        begun = {"task": "parity", "model": model, "preset": "cpu", "seed": 0, "overrides": []}
+        begun |= {"variant": None, "data": "data", "imports": [], "gin_dirs": [str(OUTSIDE)]}
+        (folder / "run.json").write_text(json.dumps(begun))
+    code, err, out = go("evaluate", "--run", str(folder), "--attention-span", *more)
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    assert words in err
+    assert not (folder / "attention_span.json").exists()
