@@ -312,7 +312,8 @@ def _report(args) -> None:
     if args.compare:
         from lra_fnet import compare
 
-        compare.main(*args.compare, [args.runs, args.results], as_json=args.json)
+        first, second = args.compare
+        compare.main(first, second, [args.runs, args.results], as_json=args.json)
         return
     from lra_fnet import report
 

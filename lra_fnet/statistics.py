@@ -171,8 +171,6 @@ def _tango(only_a: int, only_b: int, n: int, difference: float) -> float:
     q = (math.sqrt(max(0.0, linear**2 - 8 * n * constant)) - linear) / (4 * n)
     variance = n * (2 * q + difference * (1 - difference))
     distance = only_a - only_b - n * difference
-    if distance == 0:
-        return 0.0
     return distance / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, distance)
 
 
