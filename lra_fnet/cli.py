@@ -87,6 +87,14 @@ def _parser() -> argparse.ArgumentParser:
 
     evaluate = commands.add_parser("evaluate", help="score a trained run on test")
     evaluate.add_argument("--run", type=Path, required=True, help="a run folder")
+    evaluate.add_argument(
+        "--attention-span",
+        type=int,
+        nargs="?",
+        const=1000,
+        metavar="ROWS",
+        help="instead: LRA's required attention span, on so many validation rows (1000)",
+    )
     evaluate.set_defaults(call=_evaluate)
 
     predict = commands.add_parser(
@@ -153,6 +161,13 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--results", type=Path, default=Path("results"))
     report.add_argument("--out", type=Path, default=Path("reports"))
     report.add_argument("--readme", type=Path, help="put the tables of --results into this file")
+    report.add_argument(
+        "--compare",
+        nargs=2,
+        metavar=("A", "B"),
+        help="instead: two run folders, or models as preset/task/model[+variant], side by side",
+    )
+    report.add_argument("--json", action="store_true", help="of --compare: one JSON object")
     report.set_defaults(call=_report)
     return parser
 
@@ -242,6 +257,13 @@ def _train(args) -> None:
 
 
 def _evaluate(args) -> None:
+    if args.attention_span is not None:
+        from lra_fnet import attention_span, progress
+
+        found = attention_span.span(args.run, args.attention_span)
+        progress.console.print(attention_span.table(found))
+        print(f"wrote {args.run / 'attention_span.json'}")
+        return
     from lra_fnet import job, report
 
     report.print_run(job.evaluate_run(args.run))
@@ -331,6 +353,14 @@ def _numbers(args, name: str) -> list[int]:
 
 
 def _report(args) -> None:
+    if args.json and not args.compare:
+        raise UserError("--json expects --compare A B: give it, or leave --json out")
+    if args.compare:
+        from lra_fnet import compare
+
+        first, second = args.compare
+        compare.main(first, second, [args.runs, args.results], as_json=args.json)
+        return
     from lra_fnet import report
 
     report.main([args.runs, args.results], args.out)

@@ -72,18 +72,21 @@ def facts(experiment, data: Prepared) -> dict:
 
 
 def score_test(loop: Loop, data: Prepared) -> dict:
-    """Test sums at the last step and at the best step on validation; logs each reading."""
+    """Test sums at the last step and at the best step on validation, and which rows are right.
+
+    Logs each reading.
+    """
     best, last = loop.history.best, loop.history.last
     assert best is not None
     assert last is not None
     arrays = data.arrays("test")
-    scores = {"last": {"step": last["step"], **loop.score(loop.variables(), arrays)}}
+    scores = {"last": {"step": last["step"], **loop.score(loop.variables(), arrays, bits=True)}}
     if best["step"] == last["step"]:
         scores["best"] = dict(scores["last"])
     else:
         state = loop.checkpoints.restore("best", loop.state)
         variables = {"params": state.params, **state.constants}
-        scores["best"] = {"step": int(state.step), **loop.score(variables, arrays)}
+        scores["best"] = {"step": int(state.step), **loop.score(variables, arrays, bits=True)}
     for kind, sums in scores.items():
         _log_reading(loop.folder, kind, sums)
     return scores
@@ -95,7 +98,7 @@ def _log_reading(folder: Path, kind: str, sums: dict) -> None:
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "run": str(folder.relative_to(root)),
         "kind": kind,
-        **sums,
+        **{name: sums[name] for name in ("step", "correct", "count", "loss")},
         "platform": jax.default_backend(),
     }
     with run_folder.writable(root), open(root / "test_log.jsonl", "a") as log:

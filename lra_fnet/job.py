@@ -114,23 +114,38 @@ def evaluate_run(folder: Path) -> dict:
     Raises:
       UserError: the folder is no run folder.
     """
+    return run(of_folder(folder))
+
+
+def of_folder(folder: Path) -> Job:
+    """The job that a run folder was made by.
+
+    Raises:
+      UserError: the folder is no run folder.
+    """
     begun = run_folder.read_json(folder / "run.json")
     if begun is None:
         raise UserError(f"{folder} is no run folder: it has no run.json")
-    return run(
-        Job(
-            task=begun["task"],
-            model=begun["model"],
-            preset=begun["preset"],
-            seed=begun["seed"],
-            overrides=tuple(begun["overrides"]),
-            name=begun["variant"] if begun["variant"] else None,
-            runs=folder.absolute().parents[3],
-            data=Path(begun["data"]),
-            imports=tuple(begun["imports"]),
-            gin_dirs=tuple(Path(path) for path in begun["gin_dirs"]),
-        )
+    return Job(
+        task=begun["task"],
+        model=begun["model"],
+        preset=begun["preset"],
+        seed=begun["seed"],
+        overrides=tuple(begun["overrides"]),
+        name=begun["variant"] if begun["variant"] else None,
+        runs=folder.absolute().parents[3],
+        data=Path(begun["data"]),
+        imports=tuple(begun["imports"]),
+        gin_dirs=tuple(Path(path) for path in begun["gin_dirs"]),
     )
+
+
+def differences(begun: dict, built, data: Prepared) -> list[str]:
+    """What a run.json or result.json does not share with an experiment and its data."""
+    found = run_folder.differing(begun["config"], built.config)
+    if begun["data_sha256"] != data.fingerprint:
+        found.append(f"data: {begun['data_sha256'][:8]} -> {data.fingerprint[:8]}")
+    return found
 
 
 def _complete(job: Job, folder: Path, built, data: Prepared) -> dict | None:
@@ -145,12 +160,9 @@ def _complete(job: Job, folder: Path, built, data: Prepared) -> dict | None:
     begun = run_folder.read_json(folder / "run.json")
     if begun is None:
         return None
-    differences = run_folder.differing(begun["config"], built.config)
-    if begun["data_sha256"] != data.fingerprint:
-        differences.append(f"data: {begun['data_sha256'][:8]} -> {data.fingerprint[:8]}")
-    if differences:
+    if others := differences(begun, built, data):
         raise UserError(
-            f"{folder} holds a run of another configuration ({'; '.join(differences)}): "
+            f"{folder} holds a run of another configuration ({'; '.join(others)}): "
             "FORCE=1 moves it aside, NAME=... starts another beside it"
         )
     result = run_folder.read_json(folder / "result.json")

@@ -23,12 +23,16 @@ class Sums:
         return jax.tree.map(jnp.add, self, other)
 
 
+def right(logits, labels, valid):
+    """Which rows are answered right, bool [B]: False at filler rows. See `batch_sums`."""
+    return (logits.argmax(-1) == labels) & valid
+
+
 def batch_sums(logits, labels, valid) -> Sums:
     """Logits float [B, C], labels int32 [B], valid bool [B] (False marks filler rows)."""
     loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-    hit = (logits.argmax(-1) == labels) & valid
     return Sums(
         loss=jnp.where(valid, loss, 0.0).sum(),
-        correct=hit.sum(dtype=jnp.int32),
+        correct=right(logits, labels, valid).sum(dtype=jnp.int32),
         count=valid.sum(dtype=jnp.int32),
     )

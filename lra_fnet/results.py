@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lra_fnet import tables
+from lra_fnet import statistics, tables
 from lra_fnet.errors import UserError
 
 SCHEMA = 1
@@ -88,6 +88,10 @@ def _sums_problem(result: dict[str, Any]) -> str | None:
                 return problem
             if split == "test" and counts["count"] != result["floor"]["count"]:
                 return f"{where}: {counts['count']} rows, the floor has {result['floor']['count']}"
+            try:
+                statistics.bits(counts)
+            except ValueError as error:
+                return f"{where}: 'correct_bits' does not fit: {error}"
     return None
 
 
@@ -128,6 +132,17 @@ def _read(file: Path, parts: tuple[str, ...]) -> dict[str, Any]:
     if problem := _problem(result, parts):
         raise UserError(f"{file}: {problem}; {remedy}")
     return result
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """The result in a run folder, as `collect` gives it.
+
+    Raises:
+      UserError: there is none, or it is broken.
+    """
+    parts = folder.resolve().parts
+    result = _read(folder / "result.json", parts[-4:])
+    return {**result, "folder": "/".join(parts[-5:])}
 
 
 def collect(roots: Sequence[str | Path]) -> list[dict[str, Any]]:

@@ -21,11 +21,10 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from lra_fnet import metrics, pipeline, progress
+from lra_fnet import metrics, pipeline, progress, statistics
 from lra_fnet.errors import RunFailed, UserError
 from lra_fnet.experiment import Experiment
 from lra_fnet.models.heads import Classifier
-from lra_fnet.tasks import Arrays
 from lra_fnet.tasks.task import free_memory
 
 SLICE_SIZE = 1 << 20  # numbers [examples, L, D] of a slice on a CPU, 4 MB in float32
@@ -421,21 +420,27 @@ def make_mesh(batch_size: int) -> Mesh:
 
 def make_scorer(
     model: Classifier, batch_size: int, mesh: Mesh | None = None
-) -> Callable[[dict, Arrays], dict]:
+) -> Callable[..., dict]:
     """(variables, arrays) -> {"correct", "count", "loss" (summed, nats)}, each row once.
 
-    The rows of a batch are spread over the devices of the mesh; without one, on one device.
+    The rows of a batch are spread over the devices of the mesh; without one, on one device. With
+    `bits=True` the result has "correct_bits" too: which rows are right (`statistics.encode`).
     """
 
     def sums_of(variables, batch):
         found = logits(model, variables, batch.values, batch.lengths)
-        return metrics.batch_sums(found, batch.labels, batch.valid)
+        answers = found, batch.labels, batch.valid
+        return metrics.batch_sums(*answers), metrics.right(*answers)
+
+    def reduced(variables, batch):
+        sums, right = sums_of(variables, batch)
+        return jax.lax.psum(sums, "data"), jax.lax.all_gather(right, "data", tiled=True)
 
     devices = mesh.size if mesh else 1
     if devices > 1:
         whole, split = PartitionSpec(), PartitionSpec("data")
         total = jax.shard_map(
-            lambda variables, batch: jax.lax.psum(sums_of(variables, batch), "data"),
+            reduced,
             mesh=mesh,
             in_specs=(whole, split),
             out_specs=whole,
@@ -446,18 +451,25 @@ def make_scorer(
 
     @jax.jit
     def add(variables, batch, sums):
-        return sums + total(variables, batch)
+        more, right = total(variables, batch)
+        return sums + more, right
 
-    def score(variables, arrays):
-        sums = metrics.Sums.zero()
+    def score(variables, arrays, *, bits=False):
+        sums, rights = metrics.Sums.zero(), []
         for batch in pipeline.eval_batches(arrays, -(-batch_size // devices) * devices):
-            sums = add(variables, batch, sums)
+            sums, right = add(variables, batch, sums)
+            if bits:
+                rights.append(right)
         wait_for(sums)
-        return {
+        found = {
             "correct": int(sums.correct),
             "count": int(sums.count),
             "loss": float(sums.loss),
         }
+        if bits:  # the filler rows come last
+            rows = np.concatenate([np.asarray(right) for right in rights])[: found["count"]]
+            found["correct_bits"] = statistics.encode(rows)
+        return found
 
     return score
 

@@ -8,12 +8,13 @@ the source has no such number. A state is never a number: it is not 0 and enters
 import dataclasses
 import functools
 import json
-import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from lra_fnet.statistics import wilson
 
 TASKS = {
     "listops": "ListOps",
@@ -38,20 +39,6 @@ def published() -> dict[str, Any]:
 def corrected(number: Any) -> Any:
     """The number or state of an entry of published.json, its misprint mended where it has one."""
     return number["corrected"] if isinstance(number, dict) else number
-
-
-def wilson(correct: float, count: float) -> tuple[float, float]:
-    """The 95 % score interval of a proportion (Wilson 1927, JASA 22:209-212).
-
-    It holds the p with |correct / count - p| <= z sqrt(p (1 - p) / count), where z is the normal
-    distribution's 97.5 % quantile. Both ends are fractions in [0, 1].
-    """
-    z2 = statistics.NormalDist().inv_cdf(0.975) ** 2
-    share = correct / count
-    center = share + z2 / (2 * count)
-    half = math.sqrt(z2 * (share * (1 - share) + z2 / (4 * count)) / count)
-    scale = 1 + z2 / count
-    return max(0.0, (center - half) / scale), min(1.0, (center + half) / scale)
 
 
 def _floor(floor: Mapping[str, int]) -> float:

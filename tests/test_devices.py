@@ -125,15 +125,16 @@ def test_the_loss_is_that_of_one_device_with_one_all_reduce_a_step():
         assert more["has"] == ["all-reduce"]
 
 
-def test_an_evaluation_counts_every_row_once_on_any_number_of_devices():
+def test_an_evaluation_counts_every_row_once_and_in_order_on_any_number_of_devices():
     found = in_devices(
         "import json, test_devices as t\n"
         "model, (params, constants, _) = t.inputs()\n"
         "meshes = [None, t.mesh_of(4)]\n"
         "print(json.dumps([t.step.make_scorer(model, 5, mesh)("
-        "{'params': params, **constants}, t.rows(30)) for mesh in meshes]))"
+        "{'params': params, **constants}, t.rows(30), bits=True) for mesh in meshes]))"
     )
     one, four = found
+    assert four["correct_bits"] == one["correct_bits"]
     assert (four["correct"], four["count"]) == (one["correct"], 30)
     assert four["loss"] == pytest.approx(one["loss"], rel=1e-6)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from lra_fnet import cli, config, run_folder, tasks
+from lra_fnet import cli, config, run_folder, statistics, tasks
 from lra_fnet.errors import UserError
 
 OUTSIDE = Path(__file__).parent / "outside"
@@ -55,8 +55,13 @@ def test_a_run_leaves_everything_in_its_folder(go, tmp_path):
     assert "Encoder.dim = 8" in result["config"]
     for name in ("parameters", "steps_per_second", "peak_bytes", "wall_seconds"):
         assert result[name] > 0
+    for split, marked in (("test", True), ("validation", False)):
+        for counts in result[split].values():
+            right = statistics.bits(counts)
+            assert (right is not None) == marked
     readings = (tmp_path / "runs/test_log.jsonl").read_text().splitlines()
     assert [json.loads(line)["kind"] for line in readings] == ["last", "best"]
+    assert "correct_bits" not in readings[0]
     assert (folder / "config.gin").read_text() == result["config"]
 
 

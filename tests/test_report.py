@@ -14,7 +14,7 @@ import pytest
 from made_results import a_failure, a_result, collected, put, with_test
 from rich.console import Console
 
-from lra_fnet import report, tables
+from lra_fnet import report, statistics, tables
 from lra_fnet.errors import UserError
 
 # Collecting
@@ -45,6 +45,12 @@ def without(key):
     return result
 
 
+def with_bits(checkpoint, right):
+    result = a_result()
+    result["test"][checkpoint]["correct_bits"] = statistics.encode(right)
+    return result
+
+
 BROKEN = {
     "cut off": ('{"schema": 1,', r"not a readable result \(Expecting property name .*\)"),
     "not text": (b"\xff\xfe", r"not a readable result \('utf-8' codec .*\)"),
@@ -62,6 +68,14 @@ BROKEN = {
         "floor: 0 correct of 0 rows is impossible",
     ),
     "rows left out": (with_test(600, count=1999), "test best: 1999 rows, the floor has 2000"),
+    "too few bits": (
+        with_bits("best", [True] * 600),
+        "test best: 'correct_bits' does not fit: 75 bytes, 2000 rows take 250",
+    ),
+    "other bits": (
+        with_bits("last", [True] * 601 + [False] * 1399),
+        "test last: 'correct_bits' does not fit: 601 right rows, 'correct' says 580",
+    ),
     "no best": (
         a_result(validation={"last": {"step": 1, "correct": 1, "count": 2}}),
         "validation best should hold correct and count, is null",
@@ -279,6 +293,6 @@ def test_a_readme_without_its_markers_is_refused(tmp_path, text):
 
 def test_importing_report_imports_no_jax():
     """A table must come in a moment, on a machine without an accelerator's driver too."""
-    heavy = "{'jax', 'flax', 'tensorflow', 'tensorflow_datasets', 'numpy'} & set(sys.modules)"
+    heavy = "{'jax', 'flax', 'tensorflow', 'tensorflow_datasets'} & set(sys.modules)"
     code = f"import sys, lra_fnet.report; assert not {heavy}, {heavy}"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])
