@@ -144,6 +144,8 @@ def main(
         console.print(table)
     console.print(Text(LEGEND))
     files = write(everything, out_dir)
-    for file in files:
-        console.print(f"wrote {file}", markup=False, highlight=False, soft_wrap=True)
+    told = {file: "" for file in files if file.parent == Path(out_dir)}
+    told[Path(out_dir) / "latex" / "report.tex"] = ", and beside it the tables that it takes in"
+    for file, more in told.items():
+        console.print(f"wrote {file}{more}", markup=False, highlight=False, soft_wrap=True)
     return files
