@@ -189,12 +189,12 @@ def test_a_trials_row_has_its_axis_state_error_and_step(tmp_path):
     put_sweep(tmp_path, "s", TRIALS)
     (sweep,) = sources.read([tmp_path]).sweeps
     grid = grids.trials(sweep)
-    head = ["Trial", "Task", "Model", "Encoder.num_layers", "Seed", "State", "Step", "Validation"]
+    head = ["Trial", "Task", "Model", "State", "Encoder.num_layers", "Seed", "Step", "Validation"]
     assert list(grid.head) == [*head, "Chosen"]
     step = ["100", "33.00", "best"]
-    assert list(grid.rows[2]) == ["2", "ListOps", "fnet", "2", "0", "complete", *step]
+    assert list(grid.rows[2]) == ["2", "ListOps", "fnet", "complete", "2", "0", *step]
     state = "diverged: step 41: loss nan | x"
-    assert list(grid.rows[5][3:]) == ["3", "1", state, "40 of 100", "-", ""]
+    assert list(grid.rows[5][3:]) == [state, "3", "1", "40 of 100", "-", ""]
     assert grid.notes[0] == "Bound in every trial: `Run.num_steps=100`."
     assert "nan \\| x" in grid.markdown()
 

@@ -124,9 +124,9 @@ def linear_ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def _log_ticks(low: float, high: float, count: int) -> list[float]:
-    """1, 2 and 5 times powers of ten if these are few enough, else powers alone."""
+    """Round numbers of each decade, as many as are few enough; at least the powers of ten."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for factors in ((1, 2, 5), (1, 3), (1,)):
+    for factors in (range(1, 10), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,)):
         found = [f * 10.0**p for p in powers for f in factors if low <= f * 10.0**p <= high]
         if len(found) <= count:
             break
@@ -355,7 +355,7 @@ def beside(
     Tried: right, left, above, below, then further off in all directions, joined by a line. Where
     nothing is free the last place is taken.
     """
-    taken = [(x - r * 0.7, y - r * 0.7, x + r * 0.7, y + r * 0.7) for x, y, r in discs]
+    taken = [(x - r * 0.9, y - r * 0.9, x + r * 0.9, y + r * 0.9) for x, y, r in discs]
     labels = []
     for disc, name in zip(discs, names, strict=True):
         wide = TEXT * len(name)

@@ -164,9 +164,9 @@ def trials(sweep: Sweep) -> Grid:
             [
                 *(str(trial["number"]), tables.TASKS.get(trial["task"], trial["task"])),
                 trial["model"],
-                *("-" if value is None else str(value) for value in values),
-                str(trial["seed"]),
                 trial["state"] + (f": {trial['error']}" if trial["error"] else ""),
+                *map(_value, values),
+                str(trial["seed"]),
                 _of(trial["step"], trial["num_steps"]),
                 "-" if validation is None else f"{100 * validation:.2f}",
                 "best" if trial["number"] in best else "",
@@ -180,8 +180,14 @@ def trials(sweep: Sweep) -> Grid:
         + " Its trials never read the test split."
         * bool(axes)
     )
-    head = ["Trial", "Task", "Model", *axes, "Seed", "State", "Step", "Validation", "Chosen"]
-    return Grid(f"Trials of the sweep {sweep.name}", head, rows, notes, words=3)
+    head = ["Trial", "Task", "Model", "State", *axes, "Seed", "Step", "Validation", "Chosen"]
+    return Grid(f"Trials of the sweep {sweep.name}", head, rows, notes, words=4)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "-" if value is None else str(value)
 
 
 def _of(step: int | None, num_steps: int | None) -> str:

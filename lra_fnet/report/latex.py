@@ -33,6 +33,7 @@ _DOCUMENT = r"""\documentclass[10pt]{article}
 \usepackage{booktabs}
 \usepackage{graphicx}
 \usepackage[a4paper,landscape,margin=12mm]{geometry}
+\setlength{\belowcaptionskip}{6pt}
 \newsavebox{\wide}
 \newcommand{\fitted}[1]{\sbox{\wide}{\input{#1}}%%
   \ifdim\wd\wide>\textwidth\resizebox{\textwidth}{!}{\usebox{\wide}}\else\usebox{\wide}\fi}

@@ -279,7 +279,7 @@ def _sweep(sweep: Sweep) -> tuple[Grid, Grid | None, list[charts.Chart]]:
             groups: dict[str, list[tuple[Any, float]]] = {}
             for trial in sweep.trials:
                 value = grids.value_of(trial, axis)
-                if trial["task"] == task and trial["validation"] is not None and value is not None:
+                if (trial["task"], trial["state"]) == (task, "complete") and value is not None:
                     key = tuple(value) if isinstance(value, list) else value
                     groups.setdefault(trial["model"], []).append((key, 100 * trial["validation"]))
             if groups:
@@ -289,9 +289,9 @@ def _sweep(sweep: Sweep) -> tuple[Grid, Grid | None, list[charts.Chart]]:
 
 
 _FIGURES = (
-    ("train", "seconds", "Training", "s a step"),
-    ("infer", "seconds", "Inference", "s a batch"),
-    ("train", "peak_bytes", "Peak memory of training", "bytes"),
+    ("train", "seconds", "Training", "ms a step", 1e-3),
+    ("infer", "seconds", "Inference", "ms a batch", 1e-3),
+    ("train", "peak_bytes", "Peak memory of training", "MB", 1e6),
 )
 
 
@@ -300,11 +300,11 @@ def _benchmark(benchmark: Benchmark) -> tuple[list[Grid], str, list[charts.Chart
     out = []
     every = benchmarks.labels([cell for cell in benchmark.cells if cell["side"] == "ours"])
     indices = {label: number for number, label in enumerate(every)}
-    for what, value, title, unit in _FIGURES:
+    for what, value, title, unit, scale in _FIGURES:
         cells = [c for c in benchmark.cells if c["what"] == what and c["side"] == "ours"]
         rows = {label: benchmarks.curve(cells, label, value) for label in benchmarks.labels(cells)}
         curves = {
-            label: [list(zip(lengths, numbers, strict=True))]
+            label: [[(x, y / scale) for x, y in zip(lengths, numbers, strict=True)]]
             for label, (lengths, numbers) in rows.items()
             if len(lengths) > 1
         }

@@ -192,9 +192,11 @@
     if (link && link.getAttribute("href") === location.hash) reveal();
   });
   reveal();
+
+  // In print every section is open; the configurations stay on the screen.
   let closed = [];
   addEventListener("beforeprint", () => {
-    closed = all("details:not([open])");
+    closed = all("details:not([open]):not([id])");
     closed.forEach((one) => { one.open = true; });
   });
   addEventListener("afterprint", () => closed.forEach((one) => { one.open = false; }));
