@@ -72,7 +72,7 @@ def from_runs(table: tables.Table, results: Sequence[dict[str, Any]]) -> list[Tr
             for device, own in _by_device([runs[folder] for folder in cell.folders]).items():
                 found = tables.cell(own)
                 means[device][task] = found
-                rates = [run.get("steps_per_second") for run in own]
+                rates: list[Any] = [run.get("steps_per_second") for run in own]
                 if found.mean is None or found.unfinished or not all(rates):
                     continue
                 peaks = [run["peak_bytes"] for run in own if run["peak_bytes"]]
