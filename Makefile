@@ -47,7 +47,7 @@ help:
 	@echo 'make check                         the same without the slow tests'
 	@echo 'make peers                         our encoders against PyTorch ones (installs PyTorch beside)'
 	@echo 'make sweep TASK=listops MODELS=fnet,linear SEEDS=3 [GRID="Run.batch_size=[16,32]"]'
-	@echo 'make report                        the accuracy table of runs/ and results/; the README has that of results/'
+	@echo 'make report                        tables and figures of runs/ and results/: reports/index.html, LaTeX, Markdown, CSV'
 	@echo 'make benchmark TASK= MODELS=       speed and memory against LENGTHS=512,1024; without, the loop against its program'
 	@echo '         [WHAT=train,infer,memory,mixing,scaling,pipeline] [CLS=1: L + 1 too] [ROUNDS=5]'
 	@echo '         [TOKENS=16384: a batch of so many at every length] [EXPLAIN=1: how the DFT is computed]'

@@ -156,7 +156,7 @@ def _parser() -> argparse.ArgumentParser:
     benchmark.add_argument("--seconds", type=float, help="of a round; 2, of pipeline 30")
     benchmark.set_defaults(call=_benchmark)
 
-    report = commands.add_parser("report", help="the accuracy table of all results")
+    report = commands.add_parser("report", help="tables and figures of all results")
     report.add_argument("--runs", type=Path, default=Path("runs"))
     report.add_argument("--results", type=Path, default=Path("results"))
     report.add_argument("--out", type=Path, default=Path("reports"))

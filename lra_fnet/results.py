@@ -156,8 +156,9 @@ def collect(roots: Sequence[str | Path]) -> list[dict[str, Any]]:
       roots: folders, in the order of precedence.
 
     Returns:
-      The results by preset, task, model, variant and seed, each with one more key, `folder`: the
-      run's folder as <name of root>/<preset>/..., the same wherever the root lies.
+      The results by preset, task, model, variant and seed, each with two more keys. `folder`: the
+      run's folder as <name of root>/<preset>/..., the same wherever the root lies; `path`: where it
+      lies.
 
     Raises:
       UserError: a file that is no result of this schema, holds impossible counts, or lies in the
@@ -170,7 +171,7 @@ def collect(roots: Sequence[str | Path]) -> list[dict[str, Any]]:
             regular = re.fullmatch(r"seed\d+", parts[-1]) and not any(p[0] == "." for p in parts)
             if regular and parts not in found:
                 folder = "/".join((root.resolve().name, *parts))
-                found[parts] = {**_read(file, parts), "folder": folder}
+                found[parts] = {**_read(file, parts), "folder": folder, "path": file.parent}
     runs = list(found.values())
     order = {
         key: tables.in_order({run[key] for run in runs}, known)

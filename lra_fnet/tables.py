@@ -57,6 +57,9 @@ class Cell:
     seeds: int = 0  # runs behind it; 0 for averages and published numbers
     unfinished: int = 0  # runs beyond `seeds` that diverged or ran out of memory
     validation_is_test: bool = False
+    low: float | None = None  # ends of the 95 % interval for the rows of one test set
+    high: float | None = None
+    folders: tuple[str, ...] = ()  # of the runs, those that are not done included
 
     @property
     def lines(self) -> list[str]:
@@ -80,6 +83,8 @@ class Row:
     source: str  # "ours", a paper's name, or "" for the floors
     cells: Mapping[str, Cell]  # a task or average to its cell
     uses_mask: bool = True  # False: some run of this row mixed padding in
+    model: str = ""  # a name of `make lra MODEL=`; "" for the floors
+    variant: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,15 +118,17 @@ def cell(runs: Sequence[dict], checkpoint: str = "best") -> Cell:
         "seeds": len(done),
         "unfinished": len(runs) - len(done),
         "validation_is_test": any(run["validation_is_test"] for run in runs),
+        "folders": tuple(run.get("folder", "") for run in runs),
     }
     if not done:
         diverged = any(run["state"] == "diverged" for run in runs)
         return Cell("FAIL" if diverged else "OOM", **marks)
     shares = [counts["correct"] / counts["count"] for counts in done]
     rows = min(counts["count"] for counts in done)
-    low, _ = wilson(statistics.fmean(shares) * rows, rows)
-    if 100 * low <= max(_floor(run["floor"]) for run in runs):
+    low, high = (100 * end for end in wilson(statistics.fmean(shares) * rows, rows))
+    if low <= max(_floor(run["floor"]) for run in runs):
         return Cell("FAIL", **marks)
+    marks |= {"low": low, "high": high}
     accuracies = [100 * share for share in shares]
     spread = statistics.stdev(accuracies) if len(accuracies) > 1 else None
     return Cell("value", statistics.fmean(accuracies), spread, max(accuracies), **marks)
@@ -170,16 +177,19 @@ def _papers(model: str, name: str, columns: Sequence[str]) -> list[Row]:
     """A model's rows in the papers' tables, of those that have one of their own for it."""
     rows = {source: published_cells(model, source, columns) for source in SOURCES}
     return [
-        Row(name, published()["accuracy"][source]["name"], cells)
+        Row(name, published()["accuracy"][source]["name"], cells, model=model)
         for source, cells in rows.items()
         if cells
     ]
 
 
-def _ours(label: str, runs: list[dict], columns: Sequence[str], checkpoint: str) -> Row:
+def _ours(
+    label: str, identity: tuple[str, str | None], runs: list[dict], columns, checkpoint: str
+) -> Row:
     by_task = {task: [run for run in runs if run["task"] == task] for task in columns}
     cells = {task: cell(found, checkpoint) for task, found in by_task.items()}
-    return Row(label, "ours", cells | averages(cells), all(run["uses_mask"] for run in runs))
+    uses_mask = all(run["uses_mask"] for run in runs)
+    return Row(label, "ours", cells | averages(cells), uses_mask, *identity)
 
 
 def _floors(runs: list[dict], columns: Sequence[str]) -> tuple[Row, list[str]]:
@@ -250,6 +260,13 @@ def _provenance(runs: list[dict]) -> list[str]:
     ]
 
 
+def name_of(run: Mapping[str, Any]) -> str:
+    """The row's label of a run: the model's name, or model+variant."""
+    if run["variant"]:
+        return f"{run['model']}+{run['variant']}"
+    return published()["models"].get(run["model"], run["model"])
+
+
 def tested(run: dict) -> bool:
     """Whether a run has something to show: a test accuracy, or a state instead of one."""
     return run["state"] != "complete" or run["test"] is not None
@@ -290,8 +307,8 @@ def accuracy_tables(results: Sequence[dict]) -> list[Table]:
                 own = [r for r in runs if r["model"] == model and r["variant"] == variant]
                 groups[model, variant] = own
                 label = f"{model}+{variant}" if variant else name
-                rows.append(_ours(label, own, tasks, "best"))
-                last_rows.append(_ours(label, own, tasks, "last"))
+                rows.append(_ours(label, (model, variant), own, tasks, "best"))
+                last_rows.append(_ours(label, (model, variant), own, tasks, "last"))
                 if not variant:
                     rows += _papers(model, name, tasks)
         floors, floor_notes = _floors(runs, tasks)

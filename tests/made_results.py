@@ -82,3 +82,99 @@ def the_cell(table, label, source, column):
     """The text of one cell of the table's first part."""
     (row,) = [r for r in table.rows if (r.label, r.source) == (label, source)]
     return ", ".join(row.cells[column].lines)
+
+
+def put_curve(file, steps=200, drop=2.0):
+    """A metrics.jsonl beside a result: loss each 10 steps, validation each 50; returns the file."""
+    lines = []
+    for step in range(10, steps + 1, 10):
+        lines.append(
+            {"kind": "train", "step": step, "loss": drop * (1 + 1 / step), "accuracy": 0.1}
+        )
+        if step % 50 == 0:
+            lines.append({"kind": "validation", "step": step, "loss": 2.0, "accuracy": step / 1000})
+    target = file.with_name("metrics.jsonl")
+    target.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return target
+
+
+def a_trial(number, model="fnet", layers=1, seed=0, state="complete", validation=None, **changes):
+    """An entry of a sweep's trials.json."""
+    override = f"Encoder.num_layers={layers}"
+    trial = {
+        "number": number,
+        "task": "listops",
+        "model": model,
+        "preset": "cpu",
+        "seed": seed,
+        "overrides": [override, "Run.num_steps=100"],
+        "folder": f"cpu/listops/{model}+num_layers-{layers}/seed{seed}",
+        "state": state,
+        "step": 100 if state == "complete" else 40,
+        "num_steps": 100,
+        "validation": validation,
+        "error": None,
+        "command": f"lra-fnet train --task listops --model {model} --set {override}",
+    }
+    return trial | changes
+
+
+def put_sweep(root, name, trials, selected=None, **about):
+    """The files of a sweep under a root of runs; returns its folder."""
+    folder = root / "sweeps" / name
+    folder.mkdir(parents=True)
+    head = {
+        "schema": 1,
+        "name": name,
+        "task": "listops",
+        "models": ["fnet", "linear"],
+        "preset": "cpu",
+        "seeds": 2,
+        "sampler": "grid",
+        "axes": {"Encoder.num_layers": [1, 2]},
+        "overrides": ["Run.num_steps=100"],
+        "created": "2026-01-01T00:00:00+00:00",
+        "commit": None,
+    }
+    (folder / "sweep.json").write_text(json.dumps(head | about))
+    (folder / "trials.json").write_text(json.dumps(trials))
+    if selected is not None:
+        (folder / "selected.json").write_text(json.dumps(selected))
+    return folder
+
+
+def a_measured_cell(model, length, seconds, **changes):
+    """A cell of a benchmark.json: training at so many tokens, rounds of these seconds a step."""
+    limits = {"floor_seconds": 0.01, "bytes": 8, "copy_bytes_per_second": 1000}
+    cell = {
+        "what": "train",
+        "side": "ours",
+        "task": "listops",
+        "model": model,
+        "label": model,
+        "preset": "cpu",
+        "length": length,
+        "cls": False,
+        "size": "",
+        "state": "ok",
+        "seconds": seconds,
+        "peak_bytes": 1e6 * length,
+        "flops": 1e9,
+        "batch_size": 4,
+        "num_layers": 2,
+        "dim": 64,
+        "dtype": "float32",
+        "threads": 2,
+        "roofline": [limits] * len(seconds),
+        "device": {"name": "Some CPU", "platform": "cpu", "count": 1, "cores": 2},
+        "versions": {"jax": "0.10.2"},
+        "commit": "0123456789abcdef0123456789abcdef01234567",
+        "dirty": False,
+    }
+    return cell | changes
+
+
+def a_span(*means):
+    """An attention_span.json with these means of layers."""
+    layers = [{"layer": n, "mean": mean, "heads": [mean]} for n, mean in enumerate(means)]
+    return {"mean": sum(means) / len(means), "uniform": 80.0, "layers": layers, "rows": 1000}

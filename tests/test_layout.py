@@ -13,8 +13,8 @@ from lra_fnet import report
 ROOT = Path(__file__).parent.parent
 SRC = ROOT / "lra_fnet"
 ORDER = """
-    errors disk allocator progress config tasks pipeline models convert metrics statistics optim
-    experiment step run_folder logs checkpoint trained compile_cache train evaluate job
+    errors disk allocator progress hosts config tasks pipeline models convert metrics statistics optim
+    experiment grid step run_folder logs checkpoint trained compile_cache train evaluate job
     attention_span prepare benchmark sweep tables census results compare predict export report cli
 """.split()  # noqa: SIM905 (a line is easier to read than a list)
 

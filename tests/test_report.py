@@ -16,6 +16,7 @@ from rich.console import Console
 
 from lra_fnet import report, statistics, tables
 from lra_fnet.errors import UserError
+from lra_fnet.report import sources
 
 # Collecting
 
@@ -183,33 +184,40 @@ def test_the_terminal_shows_everything_at_80_columns(tmp_path):
         assert part in text
 
 
-def test_main_writes_three_files_and_says_where(tmp_path):
-    results = results_of_all_kinds(tmp_path)
+def test_main_writes_every_form_and_says_where(tmp_path):
+    results_of_all_kinds(tmp_path)
     out = tmp_path / "reports"
     stream = io.StringIO()
     files = report.main([tmp_path / "runs"], out, Console(file=stream, width=200))
-    assert [file.name for file in files] == ["accuracy.md", "accuracy.csv", "runs.csv"]
-    assert sorted(path.name for path in out.iterdir()) == sorted(file.name for file in files)
-    assert all(f"wrote {file}\n" in stream.getvalue() for file in files)
-    assert (out / "runs.csv").read_text() == report.render_runs_csv(results)
+    assert [file for file in files if file.parent == out] == [
+        out / name
+        for name in (
+            *("index.html", "accuracy.md", "report.md"),
+            *("accuracy.csv", "runs.csv", "tables.csv"),
+        )
+    ]
+    assert sorted(path for path in out.rglob("*") if path.is_file()) == sorted(files)
+    told = [file for file in files if file.parent == out] + [out / "latex" / "report.tex"]
+    assert all(f"wrote {file}" in stream.getvalue() for file in told)
     assert (out / "accuracy.md").stat().st_mode & 0o777 == 0o644
 
 
 def test_a_failed_write_keeps_the_old_file_and_leaves_nothing(tmp_path, monkeypatch):
     out = tmp_path / "reports"
-    results = collected(tmp_path, a_result())
-    report.write(results, out)
-    before = {path.name: path.read_text() for path in out.iterdir()}
+    collected(tmp_path, a_result())
+    report.write(sources.read([tmp_path / "runs"]), out)
+    before = {path: path.read_text() for path in out.rglob("*.*")}
+    put(tmp_path / "runs", a_result(seed=1))
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(UserError) as caught:
-        report.write([*results, a_result(seed=1, folder="runs/x/seed1")], out)
-    expected = f"{out / 'accuracy.md'}: cannot be written (No space left on device)"
+        report.write(sources.read([tmp_path / "runs"]), out)
+    expected = f"{out / 'index.html'}: cannot be written (No space left on device)"
     assert str(caught.value) == f"{expected}; make room or name another"
-    assert {path.name: path.read_text() for path in out.iterdir()} == before
+    assert {path: path.read_text() for path in out.rglob("*.*")} == before
 
 
 @pytest.mark.parametrize("results", [[], [a_result(test=None)]], ids=["no run", "no test"])

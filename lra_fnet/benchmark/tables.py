@@ -11,6 +11,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from lra_fnet.grid import Grid
+
 BASELINE = "transformer"
 VERSIONS = ("jax", "torch", "transformers")  # those that the caption tells
 TITLES = {"train": "Training", "infer": "Inference"}
@@ -26,6 +28,12 @@ Result = dict[str, Any]
 
 def render(found: Sequence[Result]) -> str:
     """Markdown: a table for everything that was measured, and what it was measured on."""
+    parts = [grid.markdown() for grid in grids(found)]
+    return "\n".join([*parts, f"{caption(found)}\n\n{LEGEND}\n".lstrip()])
+
+
+def grids(found: Sequence[Result]) -> list[Grid]:
+    """The tables of `render`, without what they were measured on."""
     ours = [cell for cell in found if cell["side"] == "ours"]
     train, infer = ([cell for cell in ours if cell["what"] == what] for what in TITLES)
     unit, scale = ("MB", 1e6) if _platform(found) == "cpu" else ("GB", 1e9)
@@ -41,7 +49,7 @@ def render(found: Sequence[Result]) -> str:
         _grid("Of the roofline (of the floor): inference", infer, _fractions),
         _exponents(train, infer),
     ]
-    return "\n".join([*filter(None, parts), _caption(found)])
+    return [grid for grid in parts if grid is not None]
 
 
 def exponent(lengths: Sequence[float], values: Sequence[float]) -> float | None:
@@ -67,10 +75,10 @@ def labels(cells: Sequence[Result]) -> list[str]:
 
 def _grid(
     title: str, cells: Sequence[Result], shown: Callable[[Result, Result | None], str]
-) -> str:
+) -> Grid | None:
     """A row for each model and a column for each length; `shown` also gets the baseline's cell."""
     if not cells:
-        return ""
+        return None
     lengths = sorted({cell["length"] for cell in cells})
     by_place = {(cell["label"], cell["length"]): cell for cell in cells}
     rows = []
@@ -80,7 +88,7 @@ def _grid(
             cell, base = by_place.get((label, length)), by_place.get((BASELINE, length))
             row.append(_shown(cell, lambda c, base=base: shown(c, base)))
         rows.append(row)
-    return _table(title, ["model", *(f"{length:,}" for length in lengths)], rows)
+    return Grid(title, ["model", *(f"{length:,}" for length in lengths)], rows)
 
 
 def _shown(cell: Result | None, value: Callable[[Result], str]) -> str:
@@ -127,10 +135,10 @@ def _limits(cell: Result) -> tuple[list[float], list[float]]:
     return floors, rooflines
 
 
-def _mixing(cells: Sequence[Result]) -> str:
+def _mixing(cells: Sequence[Result]) -> Grid | None:
     """The mixing sublayer alone: forward and backward, forward."""
     if not cells:
-        return ""
+        return None
     by_place = {(c["label"], c["side"], c["size"], c["length"]): c for c in cells}
     rows = []
     for (label, side, size, length), cell in sorted(by_place.items(), key=lambda kv: kv[0][2:]):
@@ -146,10 +154,10 @@ def _mixing(cells: Sequence[Result]) -> str:
         ]
         rows.append([f"{name} ({size.capitalize()})", config, f"{length:,}", *numbers])
     head = ["sublayer", "width x batch", "length", "training ms/batch", "inference ms/batch"]
-    return _table("Mixing sublayer alone", head, rows)
+    return Grid("Mixing sublayer alone", head, rows)
 
 
-def _peers(what: str, found: Sequence[Result], unit: str, scale: float) -> str:
+def _peers(what: str, found: Sequence[Result], unit: str, scale: float) -> Grid | None:
     """Ours beside PyTorch: times, memory, and the floor of the same products."""
     by_place = {(c["label"], c["length"], c["side"]): c for c in found if c["what"] == what}
     rows = []
@@ -176,7 +184,7 @@ def _peers(what: str, found: Sequence[Result], unit: str, scale: float) -> str:
         rows.append(row)
     head = ["model", "length", "ours ms", "eager ms", "compiled ms", "times faster"]
     head += [f"memory {unit}: ours / peer", "floor ms", "of the floor", "of the roofline"]
-    return _table(f"{TITLES[what]} beside PyTorch's faster one", head, rows) if rows else ""
+    return Grid(f"{TITLES[what]} beside PyTorch's faster one", head, rows) if rows else None
 
 
 def _ratio(cell: Result, base: Result, kind: str = "") -> str:
@@ -192,7 +200,7 @@ def _speed_up(cell: Result, base: Result | None, kind: str = "") -> str:
     return f" ({_ratio(cell, base, kind)})"
 
 
-def _exponents(train: Sequence[Result], infer: Sequence[Result]) -> str:
+def _exponents(train: Sequence[Result], infer: Sequence[Result]) -> Grid | None:
     """Growth of time and memory with the length: over all lengths, between the two longest."""
     kinds = [(train, "seconds"), (infer, "seconds"), (train, "peak_bytes")]
     rows = []
@@ -204,22 +212,16 @@ def _exponents(train: Sequence[Result], infer: Sequence[Result]) -> str:
             row.append(" / ".join("-" if s is None else f"{s:.2f}" for s in slopes))
         rows.append(row)
     if all(set(text) <= set("- /") for row in rows for text in row[1:]):
-        return ""
+        return None
     head = ["model", "training time", "inference time", "training memory"]
-    return _table("Growth exponents over all lengths / between the two longest", head, rows)
+    return Grid("Growth exponents over all lengths / between the two longest", head, rows)
 
 
-def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [f"**{title}**", "", f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
-    lines += [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join([*lines, ""])
-
-
-def _caption(found: Sequence[Result]) -> str:
-    """Device, threads, sizes, rounds, commit; then the legend."""
+def caption(found: Sequence[Result]) -> str:
+    """Device, sizes, threads, rounds, versions, commit; nothing of cells without a device."""
     ours = [cell for cell in found if cell["side"] == "ours" and "device" in cell]
     if not ours:
-        return LEGEND + "\n"
+        return ""
     device = ours[0]["device"]
     sizes = [
         f"{name} {', '.join(dict.fromkeys(str(cell[field]) for cell in ours))}"
@@ -237,13 +239,12 @@ def _caption(found: Sequence[Result]) -> str:
     versions = {}
     for cell in found:
         versions |= {k: v for k, v in cell.get("versions", {}).items() if k in VERSIONS}
-    text = (
+    return (
         f"{device['count']} x {device['name']} ({device['platform']}, {device['cores']} cores); "
         f"{'; '.join(sizes)}; {rounds} rounds; "
         f"{', '.join(f'{name} {version}' for name, version in versions.items())}; "
         f"commit {str(ours[0]['commit'])[:12]}{', changed' if ours[0]['dirty'] else ''}."
     )
-    return f"{text}\n\n{LEGEND}\n"
 
 
 def _platform(found: Sequence[Result]) -> str:

@@ -1,4 +1,4 @@
-"""Collects result.json files and writes the accuracy tables: terminal, Markdown, CSV, README.
+"""The accuracy tables as text: terminal, Markdown, CSV.
 
 The rules of a cell stand in `tables`. Missing is never 0.
 """
@@ -6,8 +6,7 @@ The rules of a cell stand in `tables`. Missing is never 0.
 import csv
 import io
 import json
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -15,11 +14,10 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from lra_fnet import disk, tables
-from lra_fnet.errors import UserError
-from lra_fnet.results import collect
+from lra_fnet import tables
+from lra_fnet.grid import Grid
+from lra_fnet.report.sources import Sweep
 
-BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 _IDENTITY = ("state", "preset", "task", "model", "variant", "seed")
 _MEASURED = (
     "mixer_length",
@@ -30,8 +28,12 @@ _MEASURED = (
     "peak_bytes",
     "wall_seconds",
 )
+_TRIAL = (
+    *("number", "task", "model", "preset", "seed", "overrides", "state", "step", "num_steps"),
+    *("validation", "folder", "error", "command"),
+)
 _DEVICE = ("name", "platform", "count", "cores")
-_LEGEND = (
+LEGEND = (
     "Ours: mean over seeds ± sample standard deviation, in % of test rows, with the maximum. `-` "
     "not run; `OOM` out of memory; `FAIL` diverged, or the lower end of the 95 % Wilson interval "
     "of the mean accuracy on the rows of one test set is not above the majority floor; `n/a` the "
@@ -40,7 +42,7 @@ _LEGEND = (
 )
 
 
-def _parts(table: tables.Table) -> list[tuple[str, list[tables.Row]]]:
+def parts(table: tables.Table) -> list[tuple[str, list[tables.Row]]]:
     """The two tables of a preset, each with its title."""
     head = f"Test accuracy (%), preset {table.preset}"
     return [
@@ -49,7 +51,8 @@ def _parts(table: tables.Table) -> list[tuple[str, list[tables.Row]]]:
     ]
 
 
-def _label(row: tables.Row) -> str:
+def label(row: tables.Row) -> str:
+    """The row's label, marked if its model sees the padding."""
     return row.label + ("" if row.uses_mask else " ‡")
 
 
@@ -60,7 +63,7 @@ def render_terminal(found: Sequence[tables.Table]) -> list[RichTable]:
     """
     out = []
     for table in found:
-        for title, rows in _parts(table):
+        for title, rows in parts(table):
             text = [*table.notes, *table.provenance] if rows is table.rows else []
             rich_table = RichTable(
                 title=Text(title, style="bold"),
@@ -76,10 +79,10 @@ def render_terminal(found: Sequence[tables.Table]) -> list[RichTable]:
                 rich_table.add_column(head, justify="right", overflow="fold")
             for row in rows:
                 published = row.source not in ("ours", "")
-                label = f"  {row.source}" if published else _label(row)
+                name = f"  {row.source}" if published else label(row)
                 lines = ["\n".join(row.cells[c].lines).replace(" ± ", "±") for c in table.columns]
                 style = "dim" if published else None
-                rich_table.add_row(Text(label), *map(Text, lines), style=style)
+                rich_table.add_row(Text(name), *map(Text, lines), style=style)
             out.append(rich_table)
     return out
 
@@ -89,7 +92,7 @@ def render_markdown(found: Sequence[tables.Table]) -> str:
     lines = []
     for table in found:
         lines += [f"### Preset {table.preset}", ""]
-        for title, rows in _parts(table):
+        for title, rows in parts(table):
             lines += [f"**{title}**", ""]
             heads = ["Model", "Source", *table.columns.values()]
             lines += [
@@ -98,9 +101,9 @@ def render_markdown(found: Sequence[tables.Table]) -> str:
             ]
             for row in rows:
                 cells = [", ".join(row.cells[column].lines) for column in table.columns]
-                lines.append(f"| {' | '.join([_label(row), row.source, *cells])} |")
+                lines.append(f"| {' | '.join([label(row), row.source, *cells])} |")
             lines.append("")
-        lines += [_LEGEND, "", *(f"- {note}" for note in table.notes), ""]
+        lines += [LEGEND, "", *(f"- {note}" for note in table.notes), ""]
         lines += [
             "Runs behind this preset's tables:",
             "",
@@ -148,8 +151,15 @@ def render_csv(found: Sequence[tables.Table]) -> str:
     return _csv(rows)
 
 
-def render_runs_csv(results: Sequence[dict[str, Any]]) -> str:
-    """One line a run, with counts: the file to read for anything that the tables do not show."""
+def render_runs_csv(
+    results: Sequence[dict[str, Any]], readings: Mapping[str, int] | None = None
+) -> str:
+    """One line a run, with counts: the file to read for anything that the tables do not show.
+
+    Args:
+      results: what `results.collect` returns.
+      readings: how often the test split was read, by run folder.
+    """
     rows = []
     for run in results:
         row = {"folder": run["folder"], **{key: run[key] for key in _IDENTITY}}
@@ -163,10 +173,35 @@ def render_runs_csv(results: Sequence[dict[str, Any]]) -> str:
             for key in ("correct", "count"):
                 row[f"{name}_{key}"] = (run[name] or {}).get(key)
         row |= {key: run.get(key) for key in _MEASURED}
+        row["test_readings"] = (readings or {}).get(run["folder"])
         row |= {f"device_{key}": run["device"][key] for key in _DEVICE}
         row |= {key: run[key] for key in ("commit", "dirty", "data_sha256")}
         row["versions"] = json.dumps(run["versions"], sort_keys=True)
         rows.append(row)
+    return _csv(rows)
+
+
+def render_trials_csv(sweeps: Sequence[Sweep]) -> str:
+    """One line a trial of a sweep."""
+    rows = []
+    for sweep in sweeps:
+        for trial in sweep.trials:
+            row = {"sweep": sweep.name, **{key: trial[key] for key in _TRIAL}}
+            row["overrides"] = " ".join(trial["overrides"])
+            rows.append(row)
+    return _csv(rows)
+
+
+def render_grids_csv(sections: Mapping[str, Sequence[Grid]]) -> str:
+    """One line a cell of every other table, as its text: section, table, row, column, value."""
+    rows = []
+    for section, found in sections.items():
+        for grid in found:
+            for cells in grid.rows:
+                place = {"section": section, "table": grid.title}
+                place["row"] = " | ".join(cells[: grid.words])
+                pairs = list(zip(grid.head, cells, strict=True))[grid.words :]
+                rows += [place | {"column": column, "value": value} for column, value in pairs]
     return _csv(rows)
 
 
@@ -217,89 +252,3 @@ def run_table(result: dict[str, Any]) -> RichTable:
 def print_run(result: dict[str, Any], console: Console | None = None) -> None:
     """Prints run_table to the terminal."""
     (console or Console()).print(run_table(result))
-
-
-def _write(file: Path, text: str) -> None:
-    """As `disk.replace`; what the disk refuses is one line."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        disk.replace(file, text)
-    except OSError as error:
-        reason = error.strerror or error
-        raise UserError(
-            f"{file}: cannot be written ({reason}); make room or name another"
-        ) from error
-
-
-def write(results: Sequence[dict[str, Any]], out_dir: str | Path) -> list[Path]:
-    """Writes accuracy.md, accuracy.csv and runs.csv; each replaces its old version in one step.
-
-    Raises:
-      UserError: the folder cannot be written.
-    """
-    found = tables.accuracy_tables(results)
-    texts = {
-        "accuracy.md": "# Accuracy\n\n" + render_markdown(found),
-        "accuracy.csv": render_csv(found),
-        "runs.csv": render_runs_csv(results),
-    }
-    files = [Path(out_dir) / name for name in texts]
-    for file, text in zip(files, texts.values(), strict=True):
-        _write(file, text)
-    return files
-
-
-def readme_section(results: Sequence[dict[str, Any]]) -> str:
-    """The README's tables, its two marker lines included. Give it results/ only, never runs/."""
-    text = render_markdown(tables.accuracy_tables(results)) or "No measured runs yet.\n"
-    return f"{BEGIN}\n\n{text}\n{END}"
-
-
-def update_readme(path: str | Path, results: Sequence[dict[str, Any]]) -> bool:
-    """Puts readme_section in place of what stands between the markers; True if the file changed.
-
-    Raises:
-      UserError: the file does not hold each marker once, in order, or cannot be read or written.
-    """
-    file = Path(path)
-    try:
-        old = file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{file}: cannot be read ({error.strerror}); name the README") from error
-    if old.count(BEGIN) != 1 or old.count(END) != 1 or old.index(BEGIN) > old.index(END):
-        raise UserError(f"{file}: expected one line {BEGIN} and after it one line {END}; add them")
-    new = old[: old.index(BEGIN)] + readme_section(results) + old[old.index(END) + len(END) :]
-    if new != old:
-        _write(file, new)
-    return new != old
-
-
-def main(
-    roots: Sequence[str | Path] = ("runs", "results"),
-    out_dir: str | Path = "reports",
-    console: Console | None = None,
-) -> list[Path]:
-    """Collects, prints the tables, writes the files and says where they lie.
-
-    Raises:
-      UserError: no run has a test accuracy or a state to show, or a result is broken.
-    """
-    results = collect(roots)
-    found = tables.accuracy_tables(results)
-    if not found:
-        where = " or ".join(map(str, roots))
-        raise UserError(
-            f"expected at least one run with a test accuracy under {where}, found none; "
-            "`make lra TASK=listops MODEL=fnet PRESET=cpu` makes one"
-        )
-    if console is None:
-        console = Console()
-        if not console.is_terminal:
-            console.width = 200  # a file has no edge to fold at
-    for table in render_terminal(found):
-        console.print(table)
-    console.print(Text(_LEGEND))
-    files = write(results, out_dir)
-    for file in files:
-        console.print(f"wrote {file}", markup=False, highlight=False, soft_wrap=True)
-    return files

@@ -1,0 +1,27 @@
+"""A table as text, from which Markdown, CSV, LaTeX and HTML are made."""
+
+import dataclasses
+from collections.abc import Sequence
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """A title, a head and rows of equal length."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()  # what a reader must know of it, a sentence each
+    words: int = 1  # so many columns from the left hold words, the others numbers
+
+    def markdown(self) -> str:
+        """The title in bold, the table, then the notes."""
+        rule = "|" + "---|" * self.words + "---:|" * (len(self.head) - self.words)
+        lines = [f"**{self.title}**", "", _line(self.head), rule, *map(_line, self.rows), ""]
+        return "\n".join(
+            [*lines, *(f"- {note}" for note in self.notes), *([""] * bool(self.notes))]
+        )
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"

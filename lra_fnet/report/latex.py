@@ -1,0 +1,136 @@
+r"""The tables as LaTeX: a tabular (booktabs) for \input each, and a document that compiles."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from lra_fnet import tables
+from lra_fnet.grid import Grid
+from lra_fnet.report import significance, text
+from lra_fnet.report.significance import Marks
+from lra_fnet.report.sources import Sources
+
+_SPECIAL = {
+    **{char: f"\\{char}" for char in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    "`": r"\textasciigrave{}",
+    "±": r"$\pm$",
+    "†": r"$\dagger$",
+    "‡": r"$\ddagger$",
+}
+_LEGEND = text.LEGEND.replace(
+    "with the maximum.", "with the maximum and, in parentheses, their number."
+)
+_DOCUMENT = r"""\documentclass[10pt]{article}
+\usepackage[T1]{fontenc}
+\usepackage[utf8]{inputenc}
+\usepackage{textcomp}
+\usepackage{booktabs}
+\usepackage{graphicx}
+\usepackage[a4paper,landscape,margin=12mm]{geometry}
+\setlength{\belowcaptionskip}{6pt}
+\newsavebox{\wide}
+\newcommand{\fitted}[1]{\sbox{\wide}{\input{#1}}%%
+  \ifdim\wd\wide>\textwidth\resizebox{\textwidth}{!}{\usebox{\wide}}\else\usebox{\wide}\fi}
+\begin{document}
+%s
+\end{document}
+"""
+
+
+def files(
+    sources: Sources, found: Sequence[tables.Table], sections: Mapping[str, Sequence[Grid]]
+) -> dict[str, str]:
+    """Name and text of each file: latex/report.tex and what it takes in.
+
+    Args:
+      sources: everything that was read.
+      found: its accuracy tables.
+      sections: the other tables by heading; what is missing stays out.
+    """
+    runs = {run["folder"]: run for run in sources.results}
+    bodies, captions = {}, {}
+    for table in found:
+        tasks = [task for task in table.columns if task not in tables.AVERAGES]
+        for (title, rows), checkpoint in zip(text.parts(table), ("best", "last"), strict=True):
+            marks = significance.best(rows, tasks, runs, checkpoint)
+            name = f"accuracy-{_slug(table.preset)}-{checkpoint}"
+            bodies[name] = accuracy(table, rows, marks)
+            captions[name] = " ".join([f"{title}.", _LEGEND, *table.notes, marks.note])
+    for heading, found_here in sections.items():
+        for grid in found_here if heading != "Missing" else ():
+            name = _slug(grid.title)
+            bodies[name] = tabular(grid)
+            captions[name] = " ".join([f"{grid.title}.", *grid.notes])
+    texts = {f"latex/{name}.tex": body for name, body in bodies.items()}
+    return {"latex/report.tex": document(captions)} | texts
+
+
+def _slug(words: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "-", words).strip("-").lower()
+
+
+def escape(words: str) -> str:
+    """Text that LaTeX prints as it stands; a letter outside Latin-1 as its code point."""
+    out = []
+    for char in words:
+        known = _SPECIAL.get(char, char if ord(char) < 0x100 else f"[U+{ord(char):04X}]")
+        out.append(known)
+    return "".join(out).replace("--", "-{}-")
+
+
+def accuracy(table: tables.Table, rows: Sequence[tables.Row], marks: Marks) -> str:
+    """The tabular of one part of an accuracy table: ours, published, floors."""
+    body = []
+    for number, row in enumerate(rows):
+        if row.source == "" and number:
+            body.append(r"\midrule")
+        name = escape(row.label) + ("" if row.uses_mask else r"$\ddagger$")
+        cells = [_cell(row.cells[column], marks.has(row, column)) for column in table.columns]
+        body.append(" & ".join([name, escape(row.source), *cells]) + r" \\")
+    head = ["Model", "Source", *map(escape, table.columns.values())]
+    return _tabular("ll" + "r" * len(table.columns), head, body)
+
+
+def _cell(cell: tables.Cell, bold: bool) -> str:
+    first, *more = cell.lines
+    number, _, rest = first.partition(" ")
+    text = rf"\textbf{{{escape(number)}}}" if bold else escape(number)
+    text += f" {escape(rest)}" if rest else ""
+    if cell.seeds > 1 and cell.mean is not None:
+        text += f", {more[0]}"
+    return text + (rf" {{\tiny({cell.seeds})}}" if cell.seeds and cell.mean is not None else "")
+
+
+def tabular(grid: Grid) -> str:
+    """The tabular of any other table."""
+    columns = "l" * grid.words + "r" * (len(grid.head) - grid.words)
+    body = [" & ".join(map(escape, row)) + r" \\" for row in grid.rows]
+    return _tabular(columns, list(map(escape, grid.head)), body)
+
+
+def _tabular(columns: str, head: Sequence[str], body: Sequence[str]) -> str:
+    begin = rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}"
+    lines = [begin, r"\toprule", " & ".join(head) + r" \\", r"\midrule", *body, r"\bottomrule"]
+    return "\n".join([*lines, r"\end{tabular}", ""])
+
+
+def document(captions: Mapping[str, str]) -> str:
+    r"""A document that \inputs the named files, each as a table with its caption."""
+    parts = [
+        "\n".join(
+            [
+                r"\begin{table}[p]\centering\scriptsize\setlength{\tabcolsep}{4pt}",
+                rf"\caption{{{escape(caption.replace('`', ''))}}}",
+                rf"\fitted{{{name}}}",
+                r"\end{table}\clearpage",
+            ]
+        )
+        for name, caption in captions.items()
+    ]
+    return _DOCUMENT % "\n".join(parts)
