@@ -345,7 +345,7 @@ def a_module_that_says(p_values, bits=None):
 def marked(tmp_path, monkeypatch, p_values, *results, bits=None):
     for result in results:
         put(tmp_path, result)
-    monkeypatch.setattr(significance, "_tests", lambda: a_module_that_says(p_values, bits))
+    monkeypatch.setattr(significance, "tests", a_module_that_says(p_values, bits))
     found = sources.read([tmp_path])
     (table,) = tables.accuracy_tables(found.results)
     runs = {run["folder"]: run for run in found.results}

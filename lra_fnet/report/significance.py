@@ -7,12 +7,12 @@ values of a column are adjusted by Holm.
 """
 
 import dataclasses
-import importlib
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lra_fnet import statistics as tests
 from lra_fnet import tables
 
 LEVEL = 0.05
@@ -94,16 +94,13 @@ def best(
 
 
 def _column(group: Sequence[tables.Row], column: str, runs, checkpoint: str) -> Marks:
-    tests = _tests()
-    if tests is None:
-        return Marks(frozenset(), {})
     ordered = sorted(group, key=lambda row: -(row.cells[column].mean or 0))
     highest, others = ordered[0], ordered[1:]
 
     def scores(row):
         return [runs[folder]["test"][checkpoint] for folder in row.cells[column].folders]
 
-    compared = [_compare(tests, scores(row), scores(highest)) for row in others]
+    compared = [_compare(scores(row), scores(highest)) for row in others]
     adjusted = tests.holm([difference.p_value for difference, _ in compared])
     against = {
         (row.model, row.variant, column): Against(
@@ -115,7 +112,7 @@ def _column(group: Sequence[tables.Row], column: str, runs, checkpoint: str) -> 
     return Marks(frozenset({(highest.model, highest.variant, column), *bold}), against)
 
 
-def _compare(tests, own: Sequence[dict], best: Sequence[dict]) -> tuple[Any, str]:
+def _compare(own: Sequence[dict], best: Sequence[dict]) -> tuple[Any, str]:
     """The difference by the test that fits, and that test's name."""
     shares = [[counts["correct"] / counts["count"] for counts in side] for side in (own, best)]
     if found := tests.seeds(*([100 * share for share in side] for side in shares)):
@@ -127,11 +124,3 @@ def _compare(tests, own: Sequence[dict], best: Sequence[dict]) -> tuple[Any, str
     counts = [side[0]["count"] for side in (own, best)]  # of one test set, see tables.cell
     correct = [statistics.fmean(side) * count for side, count in zip(shares, counts, strict=True)]
     return tests.unpaired(correct[0], counts[0], correct[1], counts[1]), UNPAIRED
-
-
-def _tests():
-    """The module of tests, None where it is not installed. Imported late: it needs NumPy."""
-    try:
-        return importlib.import_module("lra_fnet.statistics")
-    except ModuleNotFoundError:
-        return None
