@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -18,6 +19,7 @@ def main(arguments: list[str] | None = None) -> int:
     allocator.keep_freed_memory()
     compile_cache.use()
     parser = _parser()
+    before = signal.signal(signal.SIGTERM, _terminated)
     try:
         args = parser.parse_args(arguments)
         return args.call(args) or 0
@@ -27,11 +29,20 @@ def main(arguments: list[str] | None = None) -> int:
         return _tell(error, 1)
     except Interrupted as error:
         return 128 + error.signal
-    except KeyboardInterrupt:
-        return _tell("stopped; the same command goes on", 130)
+    except KeyboardInterrupt as error:
+        number = error.args[0] if error.args else signal.SIGINT
+        return _tell("stopped; the same command goes on", 128 + number)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+def _terminated(number, frame):
+    """SIGTERM outside of the training loop: as Ctrl-C, once; schedulers send it several times."""
+    signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt(number)
 
 
 def _tell(error, code: int) -> int:

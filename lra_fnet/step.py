@@ -372,10 +372,11 @@ def make_mesh(batch_size: int) -> Mesh:
 
 def make_scorer(
     model: Classifier, batch_size: int, mesh: Mesh | None = None
-) -> Callable[[dict, Arrays], dict]:
+) -> Callable[..., dict]:
     """(variables, arrays) -> {"correct", "count", "loss" (summed, nats)}, each row once.
 
     The rows of a batch are spread over the devices of the mesh; without one, on one device.
+    A third argument is called between batches: what it raises ends the scoring.
     """
 
     def sums_of(variables, batch):
@@ -400,10 +401,12 @@ def make_scorer(
     def add(variables, batch, sums):
         return sums + total(variables, batch)
 
-    def score(variables, arrays):
+    def score(variables, arrays: Arrays, between=lambda: None):
         sums = metrics.Sums.zero()
         for batch in pipeline.eval_batches(arrays, -(-batch_size // devices) * devices):
-            sums = add(variables, batch, sums)
+            before, sums = sums, add(variables, batch, sums)
+            wait_for(before)  # one batch in flight: what is queued on a device cannot be stopped
+            between()
         wait_for(sums)
         return {
             "correct": int(sums.correct),
