@@ -119,11 +119,10 @@ def submit(args: argparse.Namespace, every: list[list[str]]) -> list:
         ) from None
     every = [[*_program(words), *words[2:]] for words in every]
     more = {}
+    tasks = args.gpus or 1 if args.nodes > 1 else 1  # on a node: under SLURM, JAX has one for a GPU
     if args.nodes > 1:
         every = [[*words, "--hosts", "auto"] for words in every]
         more["srun_args"] = ["--kill-on-bad-exit=1"]  # a failed run ends on all its nodes
-        devices = ",".join(map(str, range(args.gpus or 1)))  # else JAX takes one for each process
-        more["setup"] = [f"export JAX_LOCAL_DEVICE_IDS={devices}"]
     if args.gpus:
         more["gpus_per_node"] = args.gpus
     if args.partition:
@@ -136,8 +135,8 @@ def submit(args: argparse.Namespace, every: list[list[str]]) -> list:
             job_name="lra-fnet",
             time=minutes(args.time),
             nodes=args.nodes,
-            ntasks_per_node=1,
-            cpus_per_task=args.cpus,
+            ntasks_per_node=tasks,
+            cpus_per_task=max(1, args.cpus // tasks),
             signal_delay_s=SAVE_SECONDS,
             stderr_to_stdout=True,
             additional_parameters={"requeue": True},

@@ -29,9 +29,8 @@ def main(arguments: list[str] | None = None) -> int:
         return _tell(error, 1)
     except Interrupted as error:
         return 128 + error.signal
-    except KeyboardInterrupt as error:
-        number = error.args[0] if error.args else signal.SIGINT
-        return _tell("stopped; the same command goes on", 128 + number)
+    except KeyboardInterrupt:
+        return _tell("stopped; the same command goes on", 130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
@@ -40,9 +39,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _terminated(number, frame):
-    """SIGTERM outside of the training loop: as Ctrl-C, once; schedulers send it several times."""
-    signal.signal(number, signal.SIG_IGN)
-    raise KeyboardInterrupt(number)
+    """SIGTERM outside of the training loop: ends the process, whatever it does.
+
+    Nothing is lost that SIGKILL would not lose. An exception would be: Python ignores one that is
+    raised in a callback of its garbage collector.
+    """
+    os.write(2, b"lra-fnet: stopped; the same command goes on\n")
+    os._exit(128 + number)
 
 
 def _tell(error, code: int) -> int:

@@ -71,7 +71,9 @@ def test_the_readmes_tables_are_those_of_the_committed_results():
 
 
 def test_every_path_and_make_target_in_the_docs_exists():
-    text = "".join((ROOT / name).read_text() for name in ("README.md", "data/README.md", "launch/README.md"))
+    text = "".join(
+        (ROOT / name).read_text() for name in ("README.md", "data/README.md", "launch/README.md")
+    )
     for path in re.findall(r"`((?:gin|launch|lra_fnet|data|tests|results)/[\w./-]+\.\w+)`", text):
         assert (ROOT / path).exists(), path
     targets = set(re.findall(r"^([a-z -]+):", (ROOT / "Makefile").read_text(), flags=re.M))

@@ -18,7 +18,7 @@ if reason := one_node.missing():
 ROOT = Path(__file__).parents[2]
 OUTSIDE = ROOT / "tests/outside"
 PARITY = ["--task", "parity", "--preset", "cpu", "--gin-dir", str(OUTSIDE)]
-LONG = "Run.num_steps=60000 Run.steps_per_dispatch=50 Run.eval_every=1000 Run.log_every=50"
+LONG = "Run.num_steps=30000 Run.steps_per_dispatch=50 Run.eval_every=1000 Run.log_every=50"
 SWEEP = ["sweep", *PARITY, "--models", "fnet", "--seeds", "2", "--gin", LONG]
 TRAIN = ["train", *PARITY, "--model", "fnet", "--gin", LONG]
 
