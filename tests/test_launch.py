@@ -275,6 +275,25 @@ def test_all_pods_share_one_volume_with_data_runs_and_compiled_programs(containe
     assert disk.user_cache() == Path("/lra/cache/lra-fnet")
 
 
+def test_the_pods_of_one_run_name_process_0_by_its_service():
+    """The addresses and arguments that launch/kubernetes-hosts.yaml repeats are the same."""
+    service, job = yaml.safe_load_all((ROOT / "launch/kubernetes-hosts.yaml").read_text())
+    pod, (container,) = (
+        job["spec"]["template"]["spec"],
+        job["spec"]["template"]["spec"]["containers"],
+    )
+    name, hosts = job["metadata"]["name"], job["spec"]["completions"]
+    assert service["spec"]["selector"] == {"job-name": name}
+    assert service["metadata"]["name"] == pod["subdomain"]
+    assert job["spec"]["parallelism"] == hosts
+    words = [word.replace("$(JOB_COMPLETION_INDEX)", "1") for word in container["args"]]
+    assert f"--coordinator={name}-0.{pod['subdomain']}:29500" in words
+    assert f"--processes={hosts}" in words
+    pytest.importorskip("lra_fnet.hosts", reason="this checkout has no several hosts")
+    assert container["command"] == ["lra-fnet", "train"]
+    assert cli._parser().parse_args(["train", *words]).process == 1
+
+
 # The documents
 
 
