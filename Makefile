@@ -34,7 +34,7 @@ install = @launch/install.sh '$(VENV)' '$(PYTHON)' '$(1)'
 source = $(if $(SOURCE),--source '$(SOURCE)')
 outside = $(foreach module,$(IMPORT),--import '$(module)') $(foreach folder,$(GIN_DIR),--gin-dir '$(folder)')
 
-.PHONY: help lra data describe test check peers sweep report benchmark clean
+.PHONY: help lra data describe test check peers slurm-test sweep report benchmark clean
 
 help:
 	@echo 'make lra TASK=listops MODEL=fnet   prepare, train, evaluate, print the table'
@@ -46,6 +46,7 @@ help:
 	@echo 'make test                          format, lint, types, tests'
 	@echo 'make check                         the same without the slow tests'
 	@echo 'make peers                         our encoders against PyTorch ones (installs PyTorch beside)'
+	@echo 'make slurm-test                    launch/slurm.py on a real SLURM of one node (root; installs slurm-wlm)'
 	@echo 'make sweep TASK=listops MODELS=fnet,linear SEEDS=3 [GRID="Run.batch_size=[16,32]"]'
 	@echo 'make report                        tables and figures of runs/ and results/: reports/index.html, LaTeX, Markdown, CSV'
 	@echo 'make benchmark TASK= MODELS=       speed and memory against LENGTHS=512,1024; without, the loop against its program'
@@ -96,6 +97,11 @@ check test:
 peers:
 	@launch/install.sh '$(VENV)-peers' '$(PYTHON)' dev,peers
 	@'$(VENV)-peers/bin/pytest' -q tests/peers
+
+slurm-test:
+	$(call install,slurm$(comma)dev)
+	@tests/slurm/install.sh
+	@$(VENV)/bin/pytest -q tests/slurm/jobs.py
 
 clean:
 	rm -rf '$(VENV)' '$(VENV)-peers' .pytest_cache .ruff_cache reports build dist *.egg-info

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -34,6 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     allocator.keep_freed_memory()
     compile_cache.use()
     parser = _parser()
+    before = signal.signal(signal.SIGTERM, _terminated)
     try:
         args = parser.parse_args(arguments)
         return args.call(args) or 0
@@ -48,6 +50,18 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+def _terminated(number, frame):
+    """SIGTERM outside of the training loop: ends the process, whatever it does.
+
+    Nothing is lost that SIGKILL would not lose. An exception would be: Python ignores one that is
+    raised in a callback of its garbage collector.
+    """
+    os.write(2, b"lra-fnet: stopped; the same command goes on\n")
+    os._exit(128 + number)
 
 
 def _tell(error, code: int) -> int:

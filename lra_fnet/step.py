@@ -25,6 +25,7 @@ from lra_fnet import metrics, pipeline, progress, statistics
 from lra_fnet.errors import RunFailed, UserError
 from lra_fnet.experiment import Experiment
 from lra_fnet.models.heads import Classifier
+from lra_fnet.tasks import Arrays
 from lra_fnet.tasks.task import free_memory
 
 SLICE_SIZE = 1 << 20  # numbers [examples, L, D] of a slice on a CPU, 4 MB in float32
@@ -425,6 +426,7 @@ def make_scorer(
 
     The rows of a batch are spread over the devices of the mesh; without one, on one device. With
     `bits=True` the result has "correct_bits" too: which rows are right (`statistics.encode`).
+    A third argument is called between batches: what it raises ends the scoring.
     """
 
     def sums_of(variables, batch):
@@ -454,12 +456,15 @@ def make_scorer(
         more, right = total(variables, batch)
         return sums + more, right
 
-    def score(variables, arrays, *, bits=False):
+    def score(variables, arrays: Arrays, between=lambda: None, *, bits=False):
         sums, rights = metrics.Sums.zero(), []
         for batch in pipeline.eval_batches(arrays, -(-batch_size // devices) * devices):
+            before = sums
             sums, right = add(variables, batch, sums)
             if bits:
                 rights.append(right)
+            wait_for(before)  # one batch in flight: what is queued on a device cannot be stopped
+            between()
         wait_for(sums)
         found = {
             "correct": int(sums.correct),

@@ -37,7 +37,10 @@ SLOW_SECONDS = 1800.0  # a run on CPU that would take longer is announced
 
 
 class Stop:
-    """Notes SIGINT and SIGTERM for the loop to act on; a second one ends the process at once."""
+    """Notes SIGINT and SIGTERM for the loop to act on; a second SIGINT ends the process at once.
+
+    A second SIGTERM does nothing: schedulers send it several times, and SIGKILL in the end.
+    """
 
     def __init__(self):
         self.signal: int | None = None
@@ -52,13 +55,18 @@ class Stop:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
+    def check(self) -> None:
+        """Raises KeyboardInterrupt where a signal was noted."""
+        if self.signal is not None:
+            raise KeyboardInterrupt(self.signal)
+
     def _note(self, number, frame):
         if self.signal is not None:
-            os._exit(128 + number)
+            if number == signal.SIGINT:
+                os._exit(128 + number)
+            return
         self.signal = number
-        os.write(
-            2, b"\nstopping: saving a checkpoint after the step in progress (again: stop now)\n"
-        )
+        os.write(2, b"\nstopping: saving after the step in progress (Ctrl-C again: stop now)\n")
 
 
 @dataclasses.dataclass
@@ -135,6 +143,8 @@ class Loop:
             self.checkpoints.wait()
         finally:
             self.metrics.close()
+        if stop.signal:
+            raise Interrupted(stop.signal, self.step)
 
     def _compile(self, mesh: Mesh, fits: bool) -> None:
         batches = self._make_batches(0, 1)
@@ -156,6 +166,8 @@ class Loop:
         flying: list[tuple[int, StepLogs]] = []
         ahead = feeder.submit(self._batches, queued) if queued < end else None
         save_due = False
+        if self._unevaluated():  # a signal came in that evaluation
+            self._evaluate(stop)
         while self.step < end:
             boundary = self._boundary(self.step)
             while queued < boundary and len(flying) < 2 and not stop.signal:
@@ -170,20 +182,24 @@ class Loop:
             if flying:
                 self._finish(*flying.pop(0))
             if self.step == boundary and not flying:
-                self._evaluate()  # before a save, so that a run that resumes here has it behind it
+                self._evaluate(stop)  # before a save, so that what resumes here has it behind it
             if save_due and not flying:
                 self._save("last")
                 self._saved_at = self.step
                 save_due = False
             if stop.signal and not flying:
-                self._save("last", wait=True)
-                raise Interrupted(stop.signal, self.step)
+                break
         self._save("last", wait=True)
 
     def _boundary(self, step: int) -> int:
         """The next step after which the loop evaluates."""
         every = self.run.eval_every
         return min(self.run.num_steps, every * (step // every + 1))
+
+    def _unevaluated(self) -> bool:
+        """Whether the loop stands at a step after which it evaluates, and has not."""
+        evaluated = self.history.last["step"] if self.history.last else 0
+        return evaluated < self.step == self._boundary(self.step - 1)
 
     def _save_due(self, queued: int) -> bool:
         """Whether to let what flies land, and save; every step is as good, all resume exactly."""
@@ -260,9 +276,13 @@ class Loop:
             words.append(f"{rate:.3g} steps/s")
         return ", ".join(words)
 
-    def _evaluate(self) -> None:
+    def _evaluate(self, stop: Stop) -> None:
+        """Scores validation; a signal ends that without a score, and the resumed run begins so."""
         before = time.monotonic()
-        sums = self.score(self.variables(), self.validation)
+        try:
+            sums = self.score(self.variables(), self.validation, stop.check)
+        except KeyboardInterrupt:
+            return
         if self._tick is not None:
             self._tick += time.monotonic() - before  # steps/s leaves evaluations out
         self._judge({"step": self.step, **sums})

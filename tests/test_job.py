@@ -2,8 +2,10 @@
 
 import json
 import os
+import pkgutil
 import random
 import re
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -120,6 +122,47 @@ def test_a_trial_leaves_the_test_split_closed_and_evaluate_opens_it_once(go, tmp
         code, _, out = go("--run", str(folder), command="evaluate")
         assert code == 0
         assert "parity" in out
+    assert len((tmp_path / "runs/test_log.jsonl").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("where", "saved"),
+    [
+        ("lra_fnet.tasks.records.write", False),  # preparation
+        ("lra_fnet.train.compile_update", False),
+        ("lra_fnet.train.wait_for", True),  # the first steps
+        ("lra_fnet.train.Checkpoints.save", True),
+        ("lra_fnet.evaluate.score_test", False),
+        ("lra_fnet.evaluate.run_folder.write_json", False),
+    ],
+)
+def test_sigterm_at_any_moment_is_code_143_and_the_same_command_goes_on(
+    where, saved, go, tmp_path, monkeypatch, capfd
+):
+    place, _, name = where.rpartition(".")
+    owner = pkgutil.resolve_name(place)
+    call = getattr(owner, name)
+    calls = []
+
+    def interrupt(*given, **more):
+        calls.append(given)
+        if len(calls) == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return call(*given, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, interrupt)
+        patched.setattr(os, "_exit", sys.exit)
+        try:
+            code, err, _ = go()
+        except SystemExit as error:
+            code, err = error.code, capfd.readouterr().err
+    assert code == 143, err
+    assert ("saved; to resume: " in err) == saved
+    assert ("lra-fnet: stopped; the same command goes on\n" in err) != saved
+    assert go()[0] == 0
+    result = json.loads((tmp_path / "runs/cpu/parity/fnet/seed0/result.json").read_text())
+    assert (result["state"], result["test"]["last"]["step"]) == ("complete", 6)
     assert len((tmp_path / "runs/test_log.jsonl").read_text().splitlines()) == 2
 
 

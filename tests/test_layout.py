@@ -13,8 +13,8 @@ from lra_fnet import report
 ROOT = Path(__file__).parent.parent
 SRC = ROOT / "lra_fnet"
 ORDER = """
-    errors disk allocator progress hosts config tasks pipeline models convert metrics statistics optim
-    experiment grid step run_folder logs checkpoint trained compile_cache train evaluate job
+    errors disk allocator progress hosts config tasks pipeline models convert metrics statistics
+    optim experiment grid step run_folder logs checkpoint trained compile_cache train evaluate job
     attention_span prepare benchmark sweep tables census results compare predict export report cli
 """.split()  # noqa: SIM905 (a line is easier to read than a list)
 
@@ -71,11 +71,13 @@ def test_the_readmes_tables_are_those_of_the_committed_results():
 
 
 def test_every_path_and_make_target_in_the_docs_exists():
-    text = "".join((ROOT / name).read_text() for name in ("README.md", "data/README.md"))
+    text = "".join(
+        (ROOT / name).read_text() for name in ("README.md", "data/README.md", "launch/README.md")
+    )
     for path in re.findall(r"`((?:gin|launch|lra_fnet|data|tests|results)/[\w./-]+\.\w+)`", text):
         assert (ROOT / path).exists(), path
     targets = set(re.findall(r"^([a-z -]+):", (ROOT / "Makefile").read_text(), flags=re.M))
     targets = {word for line in targets for word in line.split()}
-    named = set(re.findall(r"`make ([a-z]+)", text))
+    named = set(re.findall(r"`make ([a-z-]+)", text))
     assert named
     assert named <= targets

@@ -109,6 +109,53 @@ def test_a_run_stopped_by_a_signal_resumes_to_the_same_bits(straight, tmp_path, 
     assert timeless(tmp_path) == straight[2]
 
 
+@pytest.mark.parametrize("evaluation", [1, 3])  # at step 5; at the end, 12
+def test_a_signal_breaks_off_an_evaluation_that_the_resumed_run_makes(
+    straight, tmp_path, evaluation, monkeypatch
+):
+    begun, batches = [], pipeline.eval_batches
+
+    def interrupt(*given):
+        begun.append(given)
+        for number, batch in enumerate(batches(*given)):  # three batches
+            if (len(begun), number) == (evaluation, 1):
+                os.kill(os.getpid(), signal.SIGTERM)
+                os.kill(os.getpid(), signal.SIGTERM)  # a scheduler sends several
+            assert (len(begun), number) < (evaluation, 2)
+            yield batch
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pipeline, "eval_batches", interrupt)
+        with pytest.raises(Interrupted) as caught:
+            run(tiny(), tmp_path)
+    assert caught.value.step == (5 if evaluation == 1 else 12)
+    loop = run(tiny(), tmp_path)
+    assert sha256(loop.state) == straight[0]
+    assert (loop.history.last, loop.history.best) == (straight[1].last, straight[1].best)
+    assert timeless(tmp_path) == straight[2]
+
+
+@pytest.mark.parametrize("number", [1, 5])  # the first one, and the last, after the last step
+def test_a_signal_during_a_save_ends_the_run_when_it_is_saved(
+    straight, tmp_path, number, monkeypatch
+):
+    saves, save = [], Checkpoints.save
+
+    def interrupt(self, kind, *given, **more):
+        saves.append(kind)
+        if len(saves) == number:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return save(self, kind, *given, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpoints, "save", interrupt)
+        with pytest.raises(Interrupted):
+            run(tiny(), tmp_path)
+    loop = run(tiny(), tmp_path)
+    assert sha256(loop.state) == straight[0]
+    assert timeless(tmp_path) == straight[2]
+
+
 @pytest.mark.parametrize("save_every", [4, 5])  # evaluations are at 5, 10 and the end
 def test_a_killed_run_resumes_to_the_same_bits(straight, tmp_path, save_every):
     """Killed without warning after step 9: what was logged after the checkpoint is redone."""

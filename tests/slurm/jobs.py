@@ -1,0 +1,154 @@
+"""launch/slurm.py on a real SLURM of one node: what `make slurm-test` runs, and nothing else."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import one_node
+import pytest
+
+pytest.importorskip("submitit", reason="needs submitit: `make slurm-test` installs it")
+if reason := one_node.missing():
+    pytest.skip(reason, allow_module_level=True)
+
+ROOT = Path(__file__).parents[2]
+OUTSIDE = ROOT / "tests/outside"
+PARITY = ["--task", "parity", "--preset", "cpu", "--gin-dir", str(OUTSIDE)]
+LONG = "Run.num_steps=20000 Run.steps_per_dispatch=50 Run.eval_every=1000 Run.log_every=50"
+SWEEP = ["sweep", *PARITY, "--models", "fnet", "--seeds", "2", "--gin", LONG]
+ENDLESS = ["train", *PARITY, "--model", "fnet", "--gin", LONG.replace("20000", "1000000")]
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """Of SLURM's commands and of the jobs."""
+    with one_node.start(tmp_path_factory.mktemp("slurm")) as made:
+        yield made | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, OUTSIDE)))}
+
+
+@pytest.fixture(scope="module")
+def whole(environment, tmp_path_factory):
+    """parameters_sha256 of both seeds, trained without SLURM and without a stop."""
+    folder = tmp_path_factory.mktemp("whole")
+    subprocess.run(
+        [sys.executable, "-m", "lra_fnet.cli", *SWEEP], cwd=folder, env=environment, check=True
+    )
+    return [json.loads(path.read_text())["parameters_sha256"] for path in results(folder)]
+
+
+@pytest.fixture
+def run(environment, tmp_path):
+    """Runs a command in a folder of its own; returns what it printed."""
+
+    def call(*words):
+        return subprocess.run(
+            words, cwd=tmp_path, env=environment, check=True, stdout=subprocess.PIPE, text=True
+        ).stdout
+
+    return call
+
+
+@pytest.fixture
+def submit(run, tmp_path):
+    """Submits a command with launch/slurm.py; returns the id and the log of each job."""
+
+    def call(*words, partition="low", limit="0:30"):
+        printed = run(
+            *(sys.executable, str(ROOT / "launch/slurm.py"), "--partition", partition),
+            *("--time", limit, "--cpus", "1", "--", "lra-fnet", *words),
+        )
+        lines = [line.split() for line in printed.splitlines()]
+        return [(job, tmp_path / log) for job, log, *_ in lines]
+
+    return call
+
+
+@pytest.fixture
+def shown(run):
+    """Fields of `scontrol show job`: JobState, ExitCode, Restarts ..."""
+    return lambda job: dict(re.findall(r"(\w+)=(\S*)", run("scontrol", "show", "job", job)))
+
+
+def results(folder):
+    return sorted(folder.glob("runs/cpu/parity/fnet+*/seed*/result.json"))
+
+
+def step(folder, seed=0):
+    """Of the newest line of the run's metrics; 0 without one."""
+    for path in folder.glob(f"runs/cpu/parity/fnet+*/seed{seed}/metrics.jsonl"):
+        lines = [line for line in path.read_text().splitlines(True) if line.endswith("\n")]
+        return json.loads(lines[-1])["step"] if lines else 0
+    return 0
+
+
+def until(true, seconds=600):
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def hashes(folder):
+    return [json.loads(path.read_text())["parameters_sha256"] for path in results(folder)]
+
+
+def test_a_requeued_trial_of_a_sweep_resumes_to_the_same_bits(submit, run, shown, whole, tmp_path):
+    (first, log), (second, _) = submit(*SWEEP)
+    until(lambda: step(tmp_path) > 500)
+    run("scontrol", "requeue", first)
+    until(lambda: len(results(tmp_path)) == 2)
+    assert hashes(tmp_path) == whole
+    assert "saved; to resume: lra-fnet train" in log.read_text()
+    assert "resumes at step" in log.read_text()
+    until(lambda: shown(first)["JobState"] == "COMPLETED")
+    assert (shown(first)["Restarts"], shown(second)["Restarts"]) == ("1", "0")
+
+
+def test_a_run_near_its_time_limit_saves_and_goes_on(submit, run, shown, tmp_path):
+    """SLURM looks twice a minute; at most launch/slurm.py's two minutes are left then."""
+    ((job, log),) = submit(*ENDLESS)
+    until(lambda: step(tmp_path) > 500)
+    hours, minutes, _ = map(int, shown(job)["RunTime"].split(":"))
+    run("scontrol", "update", f"JobId={job}", f"TimeLimit={60 * hours + minutes + 2}")
+    until(lambda: "saved; to resume: lra-fnet train" in log.read_text())
+    until(lambda: shown(job)["JobState"] == "PENDING")
+    run("scontrol", "update", f"JobId={job}", "TimeLimit=30")
+    until(lambda: "resumes at step" in log.read_text())
+    assert shown(job)["Restarts"] == "1"
+    run("scancel", job)
+
+
+@pytest.mark.parametrize("partition", ["low", "graced"])
+def test_a_preempted_run_makes_room_and_resumes(partition, submit, run, shown, tmp_path):
+    ((job, log),) = submit(*ENDLESS, partition=partition)
+    until(lambda: step(tmp_path) > 500)
+    run("sbatch", "--partition=high", "--cpus-per-task=2", "--output=high.log", "--wrap=date")
+    until((tmp_path / "high.log").exists)
+    assert "saved; to resume: lra-fnet train" in log.read_text()
+    until(lambda: "resumes at step" in log.read_text())
+    assert shown(job)["Restarts"] == "1"
+    run("scancel", job)
+
+
+def test_a_cancelled_run_has_saved_and_stays_cancelled(submit, run, shown, tmp_path):
+    ((job, log),) = submit(*ENDLESS)
+    until(lambda: step(tmp_path) > 500)
+    run("scancel", job)
+    until(lambda: "saved; to resume: lra-fnet train" in log.read_text())
+    time.sleep(10)
+    assert (shown(job)["JobState"], shown(job)["Restarts"]) == ("CANCELLED", "0")
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [(["--set", "Run.num_steps=-3"], 2), (["--set", "Optimizer.learning_rate=1e30"], 1)],
+)
+def test_a_run_that_would_fail_again_is_not_requeued(more, code, submit, shown):
+    ((job, _),) = submit("train", *PARITY, "--model", "fnet", *more)
+    until(lambda: shown(job)["JobState"] not in ("PENDING", "RUNNING", "COMPLETING"))
+    found = shown(job)
+    assert (found["JobState"], found["ExitCode"], found["Restarts"]) == ("FAILED", f"{code}:0", "0")
