@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jax
 
-from lra_fnet import run_folder
+from lra_fnet import hosts, run_folder
 from lra_fnet.checkpoint import sha256
 from lra_fnet.tasks import Arrays, Prepared
 from lra_fnet.train import Loop, device_bytes
@@ -83,7 +83,7 @@ def score_test(loop: Loop, data: Prepared) -> dict:
         state = loop.checkpoints.restore("best", loop.state)
         variables = {"params": state.params, **state.constants}
         scores["best"] = {"step": int(state.step), **loop.score(variables, arrays)}
-    for kind, sums in scores.items():
+    for kind, sums in scores.items() if hosts.first() else ():
         _log_reading(loop.folder, kind, sums)
     return scores
 

@@ -13,9 +13,9 @@ from lra_fnet import report
 ROOT = Path(__file__).parent.parent
 SRC = ROOT / "lra_fnet"
 ORDER = """
-    errors disk allocator progress config tasks pipeline models convert metrics optim experiment
-    step run_folder logs checkpoint compile_cache train evaluate job prepare benchmark sweep tables
-    census results report cli
+    errors disk allocator progress hosts config tasks pipeline models convert metrics optim
+    experiment step run_folder logs checkpoint compile_cache train evaluate job prepare benchmark
+    sweep tables census results report cli
 """.split()  # noqa: SIM905 (a line is easier to read than a list)
 
 
