@@ -139,31 +139,47 @@ def join(where: Place | None) -> Iterator[None]:
 
 
 def _start_jax(where: Place, port: int) -> None:
-    """Joins JAX's processes, and has JAX leave it to the watch to notice a loss.
-
-    By itself JAX would end this process with a dump when process 0 has gone: its client takes a
-    callback for that, but jax.distributed.initialize has no argument for it.
-    """
-    from jax._src import distributed
-
+    """Joins JAX's processes; to notice a loss is left to the watch."""
     jax.config.update("jax_enable_preemption_service", False)  # it takes SIGTERM for itself
-    make_client = distributed._jax.get_distributed_runtime_client
-    silent = functools.partial(make_client, missed_heartbeat_callback=lambda status: None)
-    distributed._jax.get_distributed_runtime_client = silent
     host = f"[{where.host}]" if ":" in where.host else where.host
-    try:
-        jax.distributed.initialize(
-            f"{host}:{port}",
-            where.processes,
-            where.process,
-            where.local_devices,
-            cluster_detection_method="deactivate",
-            heartbeat_timeout_seconds=_JAX_HEARTBEAT_SECONDS,
-            coordinator_bind_address=f"{host if _near(where.host) else '[::]'}:{port}",
-        )
-    finally:
-        distributed._jax.get_distributed_runtime_client = make_client
+    near = f"{host}:{port}" if where.process == 0 else f"127.0.0.1:{_relay(where.host, port)}"
+    jax.distributed.initialize(
+        near,
+        where.processes,
+        where.process,
+        where.local_devices,
+        cluster_detection_method="deactivate",
+        heartbeat_timeout_seconds=_JAX_HEARTBEAT_SECONDS,
+        coordinator_bind_address=f"{host if _near(where.host) else '[::]'}:{port}",
+    )
     jax.devices()  # found together
+
+
+def _relay(host: str, port: int) -> int:
+    """A port of this machine that leads to JAX's service and stays open when that one closes.
+
+    JAX ends a process with a dump of its own as soon as it loses the service of process 0.
+    """
+    listener = socket.create_server(("127.0.0.1", 0))
+    kept = []
+
+    def pump(source, target, close):
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                target.sendall(data)
+        if close:
+            target.close()
+
+    def serve():
+        while True:
+            near, _ = listener.accept()
+            far = socket.create_connection((host, port))
+            kept.append(near)
+            for ends in ((near, far, True), (far, near, False)):
+                threading.Thread(target=pump, args=ends, daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    return listener.getsockname()[1]
 
 
 def _near(host: str) -> bool:
