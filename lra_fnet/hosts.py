@@ -405,8 +405,7 @@ class _Group:
         kind, *rest = json.loads(answer[0])
         if kind == "end":
             raise UserError(rest[1])
-        for line in answer[1:]:
-            self._hear(peer, line)
+        peer.unread = b"\n".join([*answer[1:], peer.unread])  # heard with what comes next
         self._selector.register(connection, selectors.EVENT_READ, functools.partial(self._on, peer))
 
     def _admit(self) -> None:

@@ -238,7 +238,8 @@ def _train(job: Job, folder: Path, built, data: Prepared) -> dict:
             )
             result = evaluate.finish(loop, data, job.identity(), test=job.test)
     except Interrupted:
-        progress.say(f"saved; to resume: {job.command()}")
+        where = " (each process its own)" if jax.process_count() > 1 else ""
+        progress.say(f"saved; to resume{where}: {job.command()}")
         raise
     except RunFailed as error:
         _record_failure(job, folder, built, data, error)
