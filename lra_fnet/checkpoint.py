@@ -2,7 +2,7 @@
 
 A half-written checkpoint is ignored at restore and cleared at the next start. A due save of the
 newest state is skipped, not waited for, while one is in flight or soon after the one before; a best
-one is never dropped.
+one is never dropped. Of several processes all call, the first writes, and all wait for it.
 """
 
 import hashlib
@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
+from lra_fnet import hosts
 from lra_fnet.errors import UserError
 from lra_fnet.run_folder import writable
 
@@ -88,9 +89,12 @@ class Checkpoints:
         return True
 
     def would_save(self) -> bool:
-        """Whether a due save of the newest state would start now: none in flight or recent."""
+        """Whether a due save of the newest state would start now: none in flight or recent.
+
+        Of several processes the first decides.
+        """
         recent = time.perf_counter() - self._saved < self._seconds_between
-        return not recent and not self._managers["last"].is_saving_in_progress()
+        return hosts.agree(not recent and not self._managers["last"].is_saving_in_progress())
 
     def wait(self) -> None:
         """Returns when no save is in flight."""

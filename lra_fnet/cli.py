@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from lra_fnet import allocator, compile_cache, config
-from lra_fnet.errors import Interrupted, RunFailed, UserError
+from lra_fnet.errors import Gone, Interrupted, RunFailed, UserError
 
 _PREDICT = """\
 Classes of raw inputs by a trained run: one JSON object a line, in the order of the inputs.
@@ -30,7 +30,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs one command.
 
     Returns:
-      0; 1 where a run failed; 2 for a user's mistake; 128 + signal where a signal stopped it.
+      0; 1 where a run failed; 2 for a user's mistake; 75 where another process of the run is
+      missing; 128 + signal where a signal stopped it.
     """
     allocator.keep_freed_memory()
     compile_cache.use()
@@ -43,6 +44,8 @@ def main(arguments: list[str] | None = None) -> int:
         return _tell(error, 2)
     except RunFailed as error:
         return _tell(error, 1)
+    except Gone as error:
+        return _tell(error, error.code)
     except Interrupted as error:
         return 128 + error.signal
     except KeyboardInterrupt:
@@ -97,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument(
         "--fit", action="store_true", help="take the batch in the slices that fit the device"
     )
+    _hosts(train)
     train.set_defaults(call=_train)
 
     evaluate = commands.add_parser("evaluate", help="score a trained run on test")
@@ -218,6 +222,25 @@ def _where(parser) -> None:
     parser.add_argument("--source", default=None, help="raw files: a folder, a file or a URL")
 
 
+def _hosts(parser) -> None:
+    """Several processes for one run; each is given in the environment too."""
+    parser.add_argument(
+        "--coordinator",
+        metavar="HOST:PORT",
+        default=os.environ.get("LRA_FNET_COORDINATOR"),
+        help="of several processes: where process 0 runs, and a free port there",
+    )
+    for name, what in (("processes", "how many there are"), ("process", "which one, from 0")):
+        variable = f"LRA_FNET_{name.upper()}"
+        parser.add_argument(f"--{name}", type=int, default=os.environ.get(variable), help=what)
+    parser.add_argument(
+        "--hosts",
+        choices=["auto"],
+        default=os.environ.get("LRA_FNET_HOSTS"),
+        help="ask the cluster for all three: SLURM, Open MPI, Cloud TPU, Kubernetes",
+    )
+
+
 def _jobs(args, models: list[str], **fields):
     from lra_fnet.job import Job
 
@@ -251,8 +274,9 @@ def _data(args) -> None:
 
 
 def _train(args) -> None:
-    from lra_fnet import job, report
+    from lra_fnet import hosts, job, report
 
+    where = hosts.place(args.coordinator, args.processes, args.process, bool(args.hosts))
     one = next(
         _jobs(
             args,
@@ -264,7 +288,10 @@ def _train(args) -> None:
             fit=args.fit,
         )
     )
-    result = job.run(one)
+    with hosts.join(where):
+        result = job.run(one)
+    if not hosts.first():
+        return
     if result["test"] is not None:
         report.print_run(result)
     print(f"run folder: {one.folder}")

@@ -37,3 +37,12 @@ class Interrupted(Exception):
         super().__init__(f"stopped by signal {signal} at step {step}")
         self.signal = signal
         self.step = step
+
+
+class Gone(Exception):
+    """Another process of the run is missing; the same command resumes once all are there.
+
+    Its text is one line. The command line prints it and exits with `code`.
+    """
+
+    code = 75  # EX_TEMPFAIL of sysexits.h

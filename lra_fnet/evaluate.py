@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jax
 
-from lra_fnet import run_folder
+from lra_fnet import hosts, run_folder
 from lra_fnet.checkpoint import sha256
 from lra_fnet.step import microbatch_of
 from lra_fnet.tasks import Arrays, Prepared
@@ -87,7 +87,7 @@ def score_test(loop: Loop, data: Prepared) -> dict:
         state = loop.checkpoints.restore("best", loop.state)
         variables = {"params": state.params, **state.constants}
         scores["best"] = {"step": int(state.step), **loop.score(variables, arrays, bits=True)}
-    for kind, sums in scores.items():
+    for kind, sums in scores.items() if hosts.first() else ():
         _log_reading(loop.folder, kind, sums)
     return scores
 

@@ -1,6 +1,8 @@
 """One run, from names to result.json: what `make lra` does."""
 
+import contextlib
 import dataclasses
+import hashlib
 import os
 import shlex
 import sys
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import jax
 
-from lra_fnet import evaluate, experiment, progress, run_folder
+from lra_fnet import evaluate, experiment, hosts, progress, run_folder
 from lra_fnet.errors import Interrupted, RunFailed, UserError
 from lra_fnet.tasks import Prepared
 from lra_fnet.train import Loop, warn_if_slow
@@ -88,7 +90,8 @@ class Job:
 def run(job: Job) -> dict:
     """Prepares the data if need be, trains or resumes, evaluates; returns the result.
 
-    A complete run is returned as it is, unless job.force moves it aside.
+    A complete run is returned as it is, unless job.force moves it aside. Several processes
+    (`hosts.join`) all call this; the first writes the run folder.
 
     Raises:
       UserError: what the user gave cannot be run.
@@ -99,13 +102,43 @@ def run(job: Job) -> dict:
         raise UserError(f"SEED expects a whole number of at least 0, got {job.seed}")
     built = job.load()
     folder = job.folder
-    with run_folder.lock(folder):
-        data = built.task.prepare(job.data, source=job.source)
-        done = _complete(job, folder, built, data)
+    hosts.same("run", _facts(job, built))
+    with run_folder.lock(folder) if hosts.first() else contextlib.nullcontext():
+        data = _prepare(job, built)
+        done = hosts.agree(_complete(job, folder, built, data) if hosts.first() else None)
         if done is not None:
             return done
-        _describe(job, folder, built, data)
+        hosts.check_shared(folder)
+        if hosts.first():
+            _describe(job, folder, built, data)
         return _train(job, folder, built, data)
+
+
+def _facts(job: Job, built) -> dict:
+    """What several processes must have in common for one run."""
+    versions = run_folder.provenance()["versions"]
+    return {
+        **job.identity(),
+        "force": job.force,
+        "test": job.test,
+        "fit": job.fit,
+        "config": hashlib.sha256(built.config.encode()).hexdigest()[:8],
+        **{name: versions[name] for name in ("jax", "jaxlib", "flax", "optax")},
+    }
+
+
+def _prepare(job: Job, built) -> Prepared:
+    """The task's data: process 0 prepares it, then the others.
+
+    They find it ready on a shared file system, and make their own where --data is local.
+    """
+    if not hosts.first():
+        hosts.agree(None, "data")
+    data = built.task.prepare(job.data, source=job.source)
+    if hosts.first():
+        hosts.agree(None, "data")
+    hosts.same("data", {"data": data.fingerprint[:8]})
+    return data
 
 
 def evaluate_run(folder: Path) -> dict:
@@ -200,22 +233,25 @@ def _train(job: Job, folder: Path, built, data: Prepared) -> dict:
     begun = time.monotonic()
     loop = None
     try:
-        train, validation = map(data.arrays, built.task.splits[:2])
-        loop = Loop(built, train, validation, folder, job.seed, fits=job.fit)
-        at = f"resumes at step {loop.step}" if loop.step else "starts"
-        progress.say(
-            f"{job.task} {job.model} {job.preset} seed {job.seed} {at}: {loop.parameters:,} "
-            f"parameters, {built.run.num_steps:,} steps of {built.run.batch_size}, "
-            f"{jax.device_count()} {jax.default_backend()} device(s), {loop.compiled}"
-        )
-        warn_if_slow(built, train, built.run.num_steps - loop.step)
-        loop()
-        progress.say(
-            f"trained; evaluating on test after {progress.duration(time.monotonic() - begun)}"
-        )
-        result = evaluate.finish(loop, data, job.identity(), test=job.test)
+        with hosts.together():
+            train, validation = map(data.arrays, built.task.splits[:2])
+            loop = Loop(built, train, validation, folder, job.seed, fits=job.fit)
+            at = f"resumes at step {loop.step}" if loop.step else "starts"
+            progress.say(
+                f"{job.task} {job.model} {job.preset} seed {job.seed} {at}: {loop.parameters:,} "
+                f"parameters, {built.run.num_steps:,} steps of {built.run.batch_size}, "
+                f"{jax.device_count()} {jax.default_backend()} device(s), {loop.compiled}"
+            )
+            if hosts.first():
+                warn_if_slow(built, train, built.run.num_steps - loop.step)
+            loop()
+            progress.say(
+                f"trained; evaluating on test after {progress.duration(time.monotonic() - begun)}"
+            )
+            result = evaluate.finish(loop, data, job.identity(), test=job.test)
     except Interrupted:
-        progress.say(f"saved; to resume: {job.command()}")
+        where = " (each process its own)" if jax.process_count() > 1 else ""
+        progress.say(f"saved; to resume{where}: {job.command()}")
         raise
     except RunFailed as error:
         _record_failure(job, folder, built, data, error)
@@ -233,11 +269,14 @@ def _train(job: Job, folder: Path, built, data: Prepared) -> dict:
     finally:
         if loop is not None:
             loop.close()
-    run_folder.write_json(folder / "result.json", result)
+    if hosts.first():
+        run_folder.write_json(folder / "result.json", result)
     return result
 
 
 def _record_failure(job: Job, folder: Path, built, data: Prepared, error: RunFailed) -> None:
+    if not hosts.first():
+        return
     result = {
         "schema": run_folder.SCHEMA,
         "state": error.state,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tensorboardX import SummaryWriter
 
-from lra_fnet import disk
+from lra_fnet import disk, hosts
 from lra_fnet.run_folder import writable
 
 
@@ -13,12 +13,15 @@ class Metrics:
     """Appends lines to metrics.jsonl and the same numbers to TensorBoard.
 
     A line is {"kind": "train" or "validation", "step": s, numbers}. Lines past `step` are dropped
-    when a run resumes there, so that no step stands twice.
+    when a run resumes there, so that no step stands twice. Of several processes the first writes.
     """
 
     def __init__(self, folder: Path, step: int):
         self.path = folder / "metrics.jsonl"
         self.folder = folder
+        self._writes = hosts.first()
+        if not self._writes:
+            return
         with writable(folder):
             kept = []
             if self.path.exists():
@@ -38,6 +41,8 @@ class Metrics:
         Raises:
           UserError: the disk is full.
         """
+        if not self._writes:
+            return
         with writable(self.folder):
             self._file.write(json.dumps({"kind": kind, "step": step, **numbers}) + "\n")
             for name, value in numbers.items():
@@ -46,6 +51,8 @@ class Metrics:
 
     def close(self) -> None:
         """Flushes both."""
+        if not self._writes:
+            return
         with writable(self.folder):
             self._file.close()
             self._board.close()

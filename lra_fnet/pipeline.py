@@ -15,6 +15,8 @@ import numpy as np
 
 from lra_fnet.tasks import Arrays
 
+WHOLE = slice(None)  # all rows of a batch
+
 
 class Batch(NamedTuple):
     """Rows as they travel to the device; a leading axis of steps may stand before B."""
@@ -56,27 +58,40 @@ def row_indices(seed: int, start: int, count: int, num_rows: int) -> np.ndarray:
 
 
 def train_batches(
-    arrays: Arrays, seed: int, step: int, num_steps: int, batch_size: int, capacity: int
+    arrays: Arrays,
+    seed: int,
+    step: int,
+    num_steps: int,
+    batch_size: int,
+    capacity: int,
+    share: slice = WHOLE,
 ) -> Batch:
     """Batches of steps step .. step + num_steps, [capacity, B, ...].
 
     Room beyond num_steps is left as zeros: one shape for every dispatch, so one compiled program.
+    With a share only those rows of each batch are made.
     """
     rows = row_indices(seed, step * batch_size, num_steps * batch_size, len(arrays.labels))
+    rows = rows.reshape(num_steps, batch_size)[:, share]
+    held = rows.shape[1]
 
     def take(column):
-        out = np.zeros((capacity * batch_size, *column.shape[1:]), column.dtype)
-        np.take(column, rows, axis=0, out=out[: len(rows)])
-        return out.reshape(capacity, batch_size, *column.shape[1:])
+        out = np.zeros((capacity * held, *column.shape[1:]), column.dtype)
+        np.take(column, rows.ravel(), axis=0, out=out[: rows.size])
+        return out.reshape(capacity, held, *column.shape[1:])
 
-    valid = np.ones((capacity, batch_size), bool)
+    valid = np.ones((capacity, held), bool)
     return Batch(take(arrays.values), take(arrays.lengths), take(arrays.labels), valid)
 
 
-def eval_batches(arrays: Arrays, batch_size: int) -> Iterator[Batch]:
-    """Every row once, in order; the last batch is filled up with copies of row 0, marked."""
+def eval_batches(arrays: Arrays, batch_size: int, share: slice = WHOLE) -> Iterator[Batch]:
+    """Every row once, in order; the last batch is filled up with copies of row 0, marked.
+
+    With a share only those rows of each batch are made.
+    """
     num_rows = len(arrays.labels)
     for start in range(0, num_rows, batch_size):
-        valid = np.arange(start, start + batch_size) < num_rows
-        rows = np.where(valid, np.arange(start, start + batch_size), 0)
+        places = np.arange(start, start + batch_size)[share]
+        valid = places < num_rows
+        rows = np.where(valid, places, 0)
         yield Batch(arrays.values[rows], arrays.lengths[rows], arrays.labels[rows], valid)

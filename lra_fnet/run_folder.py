@@ -149,6 +149,7 @@ def provenance() -> dict:
             "name": _device_name(),
             "platform": jax.default_backend(),
             "count": jax.device_count(),
+            "processes": jax.process_count(),
             "cores": len(os.sched_getaffinity(0)),
         },
         "versions": {"python": platform.python_version(), **versions},

@@ -1,8 +1,8 @@
 """The jitted programs: the state, the multi-step update, the scorer of a split.
 
-On several devices each computes on the rows that lie on it, by the program of one device
-(`jax.shard_map`), and one all-reduce a step adds the gradients up. XLA's own partitioning is not
-used: it gathers the whole batch on every device before each Fourier transform.
+On several devices, of one process or many, each computes on the rows that lie on it, by the program
+of one device (`jax.shard_map`), and one all-reduce a step adds the gradients up. XLA's own
+partitioning is not used: it gathers the whole batch on every device before each Fourier transform.
 """
 
 import bisect
@@ -21,7 +21,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from lra_fnet import metrics, pipeline, progress, statistics
+from lra_fnet import hosts, metrics, pipeline, progress, statistics
 from lra_fnet.errors import RunFailed, UserError
 from lra_fnet.experiment import Experiment
 from lra_fnet.models.heads import Classifier
@@ -309,7 +309,7 @@ def compile_update(experiment: Experiment, mesh: Mesh, batches) -> jax.stages.Co
     """
     compiled = _compile(experiment, mesh, batches)
     needed, free = _needed_bytes(compiled, mesh), free_memory()
-    if jax.default_backend() == "cpu" and needed > free:
+    if jax.default_backend() == "cpu" and hosts.agree(needed > free):
         raise RunFailed(
             f"out of memory: a step needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free: set "
             "FIT=1 (--fit), Encoder.remat=True or a smaller model",
@@ -353,7 +353,7 @@ def fit(experiment: Experiment, mesh: Mesh, batches) -> tuple[Experiment, jax.st
             needed = free + 1
         else:
             needed = _needed_bytes(found[size][1], mesh) + copy
-        return needed <= free
+        return hosts.agree(needed <= free)
 
     best = 0 if fits(sizes[0]) else bisect.bisect_left(sizes, True, 1, key=fits)
     if best == len(sizes):
@@ -378,7 +378,8 @@ def _compile(experiment: Experiment, mesh: Mesh, batches) -> jax.stages.Compiled
 
 def _needed_bytes(compiled: jax.stages.Compiled, mesh: Mesh) -> int:
     """Of one device's memory; simulated CPU devices share one."""
-    return planned_bytes(compiled) * (mesh.size if jax.default_backend() == "cpu" else 1)
+    simulated = len(mesh.local_devices) if jax.default_backend() == "cpu" else 1
+    return planned_bytes(compiled) * simulated
 
 
 def _free_bytes(mesh: Mesh) -> int:
@@ -405,7 +406,7 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 
 
 def make_mesh(batch_size: int) -> Mesh:
-    """All devices on one axis, "data".
+    """All devices on one axis, "data", those of a process side by side.
 
     Raises:
       UserError: the batch does not divide by the number of devices.
@@ -415,8 +416,22 @@ def make_mesh(batch_size: int) -> Mesh:
             f"Run.batch_size ({batch_size}) must be divisible by the number of devices "
             f"({jax.device_count()})"
         )
-    axis = jax.sharding.AxisType.Auto
-    return jax.make_mesh((jax.device_count(),), ("data",), (axis,))
+    devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
+    return Mesh(np.array(devices), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+
+
+def share_of(mesh: Mesh, batch_size: int) -> slice:
+    """The rows of a batch that lie on this process's devices."""
+    places = np.flatnonzero([d.process_index == jax.process_index() for d in mesh.devices.flat])
+    a_device = batch_size // mesh.size
+    return slice(places[0] * a_device, (places[-1] + 1) * a_device)
+
+
+def spread(share: pipeline.Batch, sharding: NamedSharding) -> pipeline.Batch:
+    """The whole batch on all devices, of which each process gives the rows of its own."""
+    if jax.process_count() == 1:
+        return jax.device_put(share, sharding)
+    return jax.tree.map(lambda x: jax.make_array_from_process_local_data(sharding, x), share)
 
 
 def make_scorer(
@@ -456,9 +471,19 @@ def make_scorer(
         more, right = total(variables, batch)
         return sums + more, right
 
+    rounded = -(-batch_size // devices) * devices
+    several = mesh is not None and jax.process_count() > 1
+
+    def batches(arrays):
+        if mesh is None or not several:
+            return pipeline.eval_batches(arrays, rounded)
+        rows = NamedSharding(mesh, PartitionSpec("data"))
+        shares = pipeline.eval_batches(arrays, rounded, share_of(mesh, rounded))
+        return (spread(share, rows) for share in shares)
+
     def score(variables, arrays: Arrays, between=lambda: None, *, bits=False):
         sums, rights = metrics.Sums.zero(), []
-        for batch in pipeline.eval_batches(arrays, -(-batch_size // devices) * devices):
+        for batch in batches(arrays):
             before = sums
             sums, right = add(variables, batch, sums)
             if bits:

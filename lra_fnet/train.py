@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from lra_fnet import compile_cache, logs, pipeline, progress
+from lra_fnet import compile_cache, hosts, logs, pipeline, progress
 from lra_fnet.checkpoint import Checkpoints
 from lra_fnet.errors import Interrupted, RunFailed
 from lra_fnet.experiment import Experiment
@@ -28,6 +28,8 @@ from lra_fnet.step import (
     make_gradient,
     make_mesh,
     make_scorer,
+    share_of,
+    spread,
     wait_for,
 )
 from lra_fnet.tasks import Arrays
@@ -103,14 +105,14 @@ class Loop:
         self.folder, self.seed = folder, seed
         mesh = make_mesh(self.run.batch_size)
         self.sharding = batch_sharding(mesh)
+        self.share = share_of(mesh, self.run.batch_size)
         self.compiled = "nothing to compile"  # how long the update took
         self.score = make_scorer(experiment.model, self.run.eval_batch_size, mesh)
         self.checkpoints = Checkpoints(folder, self.run.save_seconds)
         if (self.checkpoints.step("last") or 0) < self.run.num_steps:
             self._compile(mesh, fits)
-        self.state = jax.device_put(
-            initial_state(experiment, seed), NamedSharding(mesh, PartitionSpec())
-        )
+        whole = NamedSharding(mesh, PartitionSpec())
+        self.state = jax.device_put(initial_state(experiment, seed), whole)
         self.parameters = parameter_count({"params": self.state.params})
         self.history = History()
         self.step = 0
@@ -143,11 +145,9 @@ class Loop:
             self.checkpoints.wait()
         finally:
             self.metrics.close()
-        if stop.signal:
-            raise Interrupted(stop.signal, self.step)
 
     def _compile(self, mesh: Mesh, fits: bool) -> None:
-        batches = self._make_batches(0, 1)
+        batches = jax.eval_shape(lambda: self._make_batches(0, 1, pipeline.WHOLE))
         with compile_cache.Timer() as timer:
             if fits:
                 self.experiment, self.update = fit(self.experiment, mesh, batches)
@@ -165,13 +165,15 @@ class Loop:
         queued = self.step  # steps dispatched so far; at most one dispatch ahead of self.step
         flying: list[tuple[int, StepLogs]] = []
         ahead = feeder.submit(self._batches, queued) if queued < end else None
-        save_due = False
+        save_due, stopping = False, None
         if self._unevaluated():  # a signal came in that evaluation
             self._evaluate(stop)
         while self.step < end:
             boundary = self._boundary(self.step)
-            while queued < boundary and len(flying) < 2 and not stop.signal:
-                if save_due := self._save_due(queued):
+            while queued < boundary and len(flying) < 2 and not stopping:
+                stopping = hosts.agree_on_signal(stop.signal)
+                save_due = not stopping and self._save_due(queued)
+                if stopping or save_due:
                     break
                 assert ahead is not None
                 count, batches = ahead.result()
@@ -187,9 +189,11 @@ class Loop:
                 self._save("last")
                 self._saved_at = self.step
                 save_due = False
-            if stop.signal and not flying:
+            if stopping and not flying:
                 break
         self._save("last", wait=True)
+        if stopping := stopping or hosts.agree_on_signal(stop.signal):
+            raise Interrupted(stopping, self.step)
 
     def _boundary(self, step: int) -> int:
         """The next step after which the loop evaluates."""
@@ -212,14 +216,15 @@ class Loop:
         if self._seconds_a_step:
             limit = max(1, int(DISPATCH_SECONDS / self._seconds_a_step))
         count = min(self.run.steps_per_dispatch, limit, self._boundary(step) - step)
-        return count, jax.device_put(self._make_batches(step, count), self.sharding)
+        count = hosts.agree(count, "feeder")
+        return count, spread(self._make_batches(step, count, self.share), self.sharding)
 
-    def _make_batches(self, step: int, count: int) -> pipeline.Batch:
+    def _make_batches(self, step: int, count: int, share: slice) -> pipeline.Batch:
         # Room for two at least: XLA drops the indexing of a single batch and then fuses the step
         # in another way, which changes the last bits.
         capacity = max(2, self.run.steps_per_dispatch)
         return pipeline.train_batches(
-            self.arrays, self.seed, step, count, self.run.batch_size, capacity
+            self.arrays, self.seed, step, count, self.run.batch_size, capacity, share
         )
 
     def _finish(self, count: int, table: StepLogs) -> None:
@@ -277,10 +282,14 @@ class Loop:
         return ", ".join(words)
 
     def _evaluate(self, stop: Stop) -> None:
-        """Scores validation; a signal ends that without a score, and the resumed run begins so."""
+        """Scores validation; a signal ends that without a score, and the resumed run begins so.
+
+        With several processes they score to the end, together, and then agree on the signal.
+        """
         before = time.monotonic()
+        check = stop.check if jax.process_count() == 1 else lambda: None
         try:
-            sums = self.score(self.variables(), self.validation, stop.check)
+            sums = self.score(self.variables(), self.validation, check)
         except KeyboardInterrupt:
             return
         if self._tick is not None:
