@@ -198,9 +198,8 @@ def _train(job: Job, folder: Path, built, data: Prepared) -> dict:
         )
         warn_if_slow(built, train, built.run.num_steps - loop.step)
         loop()
-        progress.say(
-            f"trained; evaluating on test after {progress.duration(time.monotonic() - begun)}"
-        )
+        trained = "trained; evaluating on test" if job.test else "trained"
+        progress.say(f"{trained} after {progress.duration(time.monotonic() - begun)}")
         result = evaluate.finish(loop, data, job.identity(), test=job.test)
     except Interrupted:
         progress.say(f"saved; to resume: {job.command()}")

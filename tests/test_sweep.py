@@ -5,7 +5,6 @@ Where `runner` is used, the trials are `fake_train.py`, so that hundreds of proc
 
 import json
 import os
-import random
 import re
 import shlex
 import signal
@@ -687,13 +686,15 @@ def test_a_sweep_that_is_killed_and_resumed_leaves_what_an_unkilled_one_does(tmp
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert begin(whole, *which, "--jobs", "2").wait() == 0
     process = begin(killed, *which, "--jobs", "2")
-    wait_for(lambda: len(list(killed.glob("*/*/*/*/checkpoints/last/*"))) >= 2, 120)
-    time.sleep(random.Random(0).uniform(0, 0.3))
-    process.kill()
-    process.wait()
-    for lock in killed.glob("cpu/*/*/*/.lock"):
-        for pid in _holders(lock):
-            os.kill(pid, signal.SIGKILL)
+    try:
+        wait_for(lambda: len(list(killed.glob("*/*/*/*/checkpoints/last/*"))) >= 2, 300)
+    finally:
+        process.kill()
+        process.wait()
+        for lock in killed.glob("cpu/*/*/*/.lock"):
+            for pid in _holders(lock):
+                os.kill(pid, signal.SIGKILL)
+    assert len(list(killed.glob("*/*/*/*/result.json"))) < 4
     assert begin(killed, "--name", "mine", "--jobs", "2").wait() == 0
 
     def results(runs):

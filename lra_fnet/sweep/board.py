@@ -114,9 +114,11 @@ def table(
         shown = sorted(shown, key=lambda trial: ORDER.index(trial.state))[:rows]
     title = Text(f"{of.name}{'' if not of.sweep.axes else ': accuracy on validation'}")
     found = Table(title=title, caption=Text(summary(trials, pace)), box=box.SIMPLE_HEAD)
-    for name in ("task", "model", "point", "seed", "state", "step", "validation", "left"):
-        number = name in ("seed", "step", "validation", "left")
+    for name in ("task", "model", "point", "seed", "state", "step", "validation"):
+        number = name in ("seed", "step", "validation")
         found.add_column(name, justify="right" if number else "left", overflow="fold")
+    if pace is not None:
+        found.add_column("left", justify="right")
     for trial in shown:
         point = trial.job.overrides[len(of.sweep.overrides) :]
         words = [
@@ -127,7 +129,7 @@ def table(
             trial.state,
             f"{trial.step}/{trial.num_steps or '?'}",
             "" if trial.validation is None else f"{100 * trial.validation:.2f}",
-            _left(trial, pace),
+            *([] if pace is None else [_left(trial, pace)]),
         ]
         found.add_row(*map(Text, words), style=STYLES.get(trial.state))
     return found
@@ -139,8 +141,8 @@ def _facts(trial: Trial, pace: Pace) -> list[str]:
     return facts + ([f"{left} left"] if (left := _left(trial, pace)) else [])
 
 
-def _left(trial: Trial, pace: Pace | None) -> str:
-    seconds = pace.left(trial) if pace and trial.state == "running" else None
+def _left(trial: Trial, pace: Pace) -> str:
+    seconds = pace.left(trial) if trial.state == "running" else None
     return "" if seconds is None else progress.duration(seconds)
 
 

@@ -32,7 +32,7 @@ def finish(of: plan.Plan) -> list[dict[str, Any]]:
                 "on with them"
             )
         file = of.folder / "selected.json"
-        before = run_folder.read_json(file) or []
+        before = list(run_folder.read_json(file) or [])
         selected = select(of, trials, before)
         if not selected:
             raise UserError(f"no point of sweep {of.name} is complete: {of.again(retry=True)}")

@@ -235,7 +235,7 @@ class Plan:
             model=model,
             preset=self.sweep.preset,
             seed=seed,
-            overrides=self.sweep.overrides + bindings(point),
+            overrides=(*self.sweep.overrides, *bindings(point)),
             test=not self.sweep.axes,
         )
 
