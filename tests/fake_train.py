@@ -1,7 +1,7 @@
 """Stands in for `lra-fnet train` under a sweep: eight steps without a model, and the same files.
 
-Bindings say what it does: Fake.accuracy at the last step, Fake.seconds of a step, Fake.fail. Every
-start and end is a line of `starts` beside the presets' folders.
+Bindings say what it does: Fake.accuracy at the last step, Fake.seconds of a step, Fake.boot before
+it takes the lock, Fake.fail. Every start and end is a line of `starts` beside the presets' folders.
 """
 
 import argparse
@@ -46,13 +46,14 @@ def stop(number, frame):
 stopped = 0
 signal.signal(signal.SIGTERM, stop)
 signal.signal(signal.SIGINT, stop)
+begin = max((json.loads(s)["step"] for s in metrics.open()), default=0) if metrics.exists() else 0
+note("start", begin)
+time.sleep(settings.get("Fake.boot", 0.0))
 lock = (folder / ".lock").open("a")
 try:
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 except BlockingIOError:
     sys.exit(2)
-begin = max((json.loads(s)["step"] for s in metrics.open()), default=0) if metrics.exists() else 0
-note("start", begin)
 fail = settings.get("Fake.fail")
 if fail == "once" and not (folder / "failed").exists():
     (folder / "failed").touch()

@@ -512,7 +512,16 @@ def _holders(file):
 
 @pytest.mark.parametrize("sampler", [[], ["--sampler", "tpe", "--trials", "4"]])
 def test_two_sweeps_at_once_share_the_trials(tmp_path, start, sampler):
-    which = [*FOUR, "--seeds", "2", "--set", "Fake.seconds=0.03", *sampler]
+    which = [
+        *FOUR,
+        "--seeds",
+        "2",
+        "--set",
+        "Fake.seconds=0.02",
+        "--set",
+        "Fake.boot=0.2",
+        *sampler,
+    ]
     processes = [start(*which) for _ in range(2)]
     for process in processes:
         _, err = process.communicate(timeout=60)
