@@ -10,6 +10,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -445,20 +446,20 @@ def wait_for(condition, seconds=300):
         time.sleep(0.01)
 
 
-def saw(file, count):
-    return lambda: file.exists() and len(file.read_text().splitlines()) >= count
-
-
 FOUR = ["--task", "parity", "--models", "fnet", "--preset", "cpu", "--name", "mine"]
-FOUR += ["--grid", "Fake.accuracy=[0.1, 0.2, 0.3, 0.4]", "--set", "Fake.seconds=0.05"]
+FOUR += ["--grid", "Fake.accuracy=[0.1, 0.2, 0.3, 0.4]", "--set", "Fake.hold=True"]
+
+
+def let_go():
+    """Lets the held trials end."""
+    Path("runs/go").touch()
 
 
 @pytest.mark.usefixtures("runner")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_has_every_trial_save_and_one_line_says_how_to_go_on(go, start, number):
     process = start(*FOUR, "--jobs", "2")
-    wait_for(saw(Path("runs/starts"), 2))
-    time.sleep(0.1)
+    wait_for(lambda: len(list(Path("runs").glob("cpu/*/*/*/metrics.jsonl"))) == 2)
     process.send_signal(number)
     _, err = process.communicate(timeout=300)
     assert process.returncode == 128 + number
@@ -466,6 +467,7 @@ def test_a_signal_has_every_trial_save_and_one_line_says_how_to_go_on(go, start,
     assert starts(what="saved") == starts()
     assert [t["state"] for t in trials_of()] == ["waiting"] * 4
     assert 0 < trials_of()[0]["step"] < 8
+    let_go()
     assert go("--name", "mine", "--jobs", "2")[0] == 0
     assert [t["state"] for t in trials_of()] == ["complete"] * 4
     for trial in trials_of():
@@ -476,9 +478,10 @@ def test_a_signal_has_every_trial_save_and_one_line_says_how_to_go_on(go, start,
 @pytest.mark.usefixtures("runner")
 def test_what_a_killed_sweep_leaves_is_taken_over_and_its_orphan_is_not_run_twice(go, start):
     process = start(*FOUR)
-    wait_for(saw(Path("runs/starts"), 3))  # the first has ended, the second runs
+    wait_for(Path("runs/starts").exists)
     process.kill()
     process.communicate()
+    threading.Timer(1.0, let_go).start()
     assert go(*FOUR)[0] == 0
     assert starts() == Counter({trial["folder"]: 1 for trial in trials_of()})
     assert [t["state"] for t in trials_of()] == ["complete"] * 4
@@ -493,6 +496,7 @@ def test_a_trial_killed_with_its_sweep_is_begun_again(go, start):
     (lock,) = Path.cwd().glob("runs/cpu/*/*/*/.lock")
     (pid,) = _holders(lock)
     os.kill(pid, signal.SIGKILL)
+    let_go()
     assert go("--name", "mine")[0] == 0
     assert sorted(starts().values()) == [1, 1, 1, 2]
     assert [t["state"] for t in trials_of()] == ["complete"] * 4
@@ -512,16 +516,9 @@ def _holders(file):
 
 @pytest.mark.parametrize("sampler", [[], ["--sampler", "tpe", "--trials", "4"]])
 def test_two_sweeps_at_once_share_the_trials(tmp_path, start, sampler):
-    which = [
-        *FOUR,
-        "--seeds",
-        "2",
-        "--set",
-        "Fake.seconds=0.02",
-        "--set",
-        "Fake.boot=0.2",
-        *sampler,
-    ]
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/go").touch()
+    which = [*FOUR, "--seeds", "2", "--set", "Fake.boot=0.2", *sampler]
     processes = [start(*which) for _ in range(2)]
     for process in processes:
         _, err = process.communicate(timeout=300)
@@ -537,12 +534,13 @@ def test_two_sweeps_at_once_share_the_trials(tmp_path, start, sampler):
 @pytest.mark.usefixtures("runner")
 def test_a_trial_that_a_person_runs_is_waited_for(go):
     _, _, out = go(*FOUR, "--dry-run")
-    binding = ("Fake.seconds=0.05", "Fake.accuracy=0.2")
+    binding = ("Fake.hold=True", "Fake.accuracy=0.2")
     folder = job.Job("parity", "fnet", "cpu", overrides=binding).folder
     folder.mkdir(parents=True)
     with (folder / "train.log").open("a") as log:
         own = subprocess.Popen([*FAKE, *shlex.split(out.splitlines()[1])[1:]], stdout=log)
     wait_for((folder / ".lock").exists)
+    threading.Timer(1.0, let_go).start()
     assert (go(*FOUR)[0], own.wait()) == (0, 0)
     assert starts() == Counter({trial["folder"]: 1 for trial in trials_of()})
 
