@@ -26,12 +26,22 @@ GIN_DIR ?=
 FORCE ?=
 FIT ?=
 ACCELERATOR ?=
+SWEEP ?=
+RANGE ?=
+SAMPLER ?=
+TRIALS ?=
+JOBS ?= 1
+PRUNE ?=
+RETRY ?=
+FINISH ?=
 comma := ,
-export GIN GRID
+export GIN GRID RANGE
 
 FNET = $(VENV)/bin/lra-fnet
 install = @launch/install.sh '$(VENV)' '$(PYTHON)' '$(1)'
 source = $(if $(SOURCE),--source '$(SOURCE)')
+# --name 'value' of a variable that the user has set: a sweep's own value stands for the others.
+given = $(if $(filter-out file undefined,$(origin $(2))),$(if $($(2)),--$(1) '$($(2))'))
 outside = $(foreach module,$(IMPORT),--import '$(module)') $(foreach folder,$(GIN_DIR),--gin-dir '$(folder)')
 
 .PHONY: help lra data describe test check peers slurm-test sweep report benchmark clean
@@ -48,6 +58,9 @@ help:
 	@echo 'make peers                         our encoders against PyTorch ones (installs PyTorch beside)'
 	@echo 'make slurm-test                    launch/slurm.py on a real SLURM of one node (root; installs slurm-wlm)'
 	@echo 'make sweep TASK=listops MODELS=fnet,linear SEEDS=3 [GRID="Run.batch_size=[16,32]"]'
+	@echo '         [SWEEP=gin/sweeps/image_layers.gin] [JOBS=2: at a time] [RETRY=1: failed ones too]'
+	@echo '         [SAMPLER=random|tpe TRIALS=20 RANGE="Optimizer.learning_rate=[1e-4,1e-2,\"log\"]" PRUNE=1]'
+	@echo '         [FINISH=1: select on validation, score the selected on test]'
 	@echo 'make report                        tables and figures of runs/ and results/: reports/index.html, LaTeX, Markdown, CSV'
 	@echo 'make benchmark TASK= MODELS=       speed and memory against LENGTHS=512,1024; without, the loop against its program'
 	@echo '         [WHAT=train,infer,memory,mixing,scaling,pipeline] [CLS=1: L + 1 too] [ROUNDS=5]'
@@ -71,8 +84,12 @@ describe:
 
 sweep:
 	$(call install,$(ACCELERATOR))
-	@$(FNET) sweep --task '$(TASK)' --models '$(MODELS)' --preset '$(PRESET)' --seeds '$(SEEDS)' \
-		--gin "$$GIN" --grids "$$GRID" --runs '$(RUNS)' --data '$(DATA)' $(source) $(outside)
+	@LRA_FNET_MAKE_SWEEP=1 $(FNET) sweep $(call given,sweep,SWEEP) $(call given,task,TASK) \
+		$(call given,models,MODELS) $(call given,preset,PRESET) $(call given,seeds,SEEDS) \
+		$(call given,sampler,SAMPLER) $(call given,trials,TRIALS) $(call given,name,NAME) \
+		--gin "$$GIN" --grids "$$GRID" --ranges "$$RANGE" --jobs '$(JOBS)' $(if $(PRUNE),--prune) \
+		$(if $(RETRY),--retry) $(if $(FINISH),--finish) --runs '$(RUNS)' --data '$(DATA)' \
+		$(source) $(outside)
 
 report:
 	$(call install,)

@@ -133,15 +133,13 @@ def _parser() -> argparse.ArgumentParser:
     export.set_defaults(call=_export)
 
     sweep = commands.add_parser(
-        "sweep", help="several models, seeds and bindings, one after another"
+        "sweep",
+        help="several tasks, models and seeds, and axes of bindings",
+        description="Runs every model on every task at every point of the axes with every seed; "
+        "the same command goes on after a kill, and several at once, on any machines that share "
+        "the folder of runs, share the trials. Options take the place of what --sweep says.",
     )
-    _which(sweep, many=True)
-    sweep.add_argument("--seeds", type=int, default=1, help="seeds 0 .. n - 1 of each")
-    sweep.add_argument(
-        "--grid", action="append", default=[], metavar="NAME=[...]", help="every value of a list"
-    )
-    sweep.add_argument("--grids", default="", help="several axes in one string (make's GRID)")
-    sweep.add_argument("--dry-run", action="store_true", help="print the commands")
+    _add_sweep(sweep)
     sweep.set_defaults(call=_sweep)
 
     benchmark = commands.add_parser(
@@ -190,6 +188,49 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_sweep(sweep) -> None:
+    sweep.add_argument("--sweep", type=Path, metavar="FILE", help="a gin file that binds Sweep")
+    sweep.add_argument("--task", help="names joined with commas, or all")
+    sweep.add_argument("--models", help="names joined with commas, or all")
+    sweep.add_argument("--preset")
+    sweep.add_argument("--seeds", type=int, help="seeds 0 .. n - 1 of each")
+    _set(sweep)
+    for kind, values in (("grid", "[...]"), ("range", '[LOW,HIGH,"log"]')):
+        what = {"grid": "every value of a list", "range": "of random and tpe; log if it says so"}
+        sweep.add_argument(
+            f"--{kind}", action="append", default=[], metavar=f"NAME={values}", help=what[kind]
+        )
+        sweep.add_argument(
+            f"--{kind}s", default="", help=f"several in one string (make's {kind.upper()})"
+        )
+    sweep.add_argument(
+        "--sampler", choices=("grid", "random", "tpe"), help="what draws the points; default: grid"
+    )
+    sweep.add_argument("--trials", type=int, help="points of each task and model (random, tpe)")
+    sweep.add_argument(
+        "--prune",
+        action="store_true",
+        default=None,
+        help="stop a point whose first seed is below the median of those before it",
+    )
+    sweep.add_argument("--name", help="of the sweep's folder; alone, it goes on with that sweep")
+    sweep.add_argument(
+        "--jobs",
+        type=int,
+        default=1,
+        help="trials at a time, each on its share of the cores; another number of cores gives "
+        "equal numbers to rounding only",
+    )
+    sweep.add_argument("--retry", action="store_true", help="failed trials too, once more")
+    sweep.add_argument(
+        "--finish", action="store_true", help="select on validation, score the selected on test"
+    )
+    sweep.add_argument("--dry-run", action="store_true", help="print the commands, nothing else")
+    _outside(sweep)
+    sweep.add_argument("--runs", type=Path, default=Path("runs"))
+    _where(sweep)
+
+
 def _which(parser, many: bool = False, default: str | None = None) -> None:
     parser.add_argument("--task", required=True)
     if many:
@@ -203,13 +244,17 @@ def _which(parser, many: bool = False, default: str | None = None) -> None:
     else:
         parser.add_argument("--model", required=True)
     parser.add_argument("--preset", default="paper")
+    _set(parser)
+    _outside(parser)
+    parser.add_argument("--runs", type=Path, default=Path("runs"))
+    _where(parser)
+
+
+def _set(parser) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="a gin binding"
     )
     parser.add_argument("--gin", default="", help="several bindings in one string (make's GIN)")
-    _outside(parser)
-    parser.add_argument("--runs", type=Path, default=Path("runs"))
-    _where(parser)
 
 
 def _outside(parser) -> None:
@@ -324,16 +369,71 @@ def _export(args) -> None:
 
 
 def _sweep(args) -> int:
-    from lra_fnet import sweep
+    from lra_fnet import report
+    from lra_fnet.sweep import finish, scheduler
 
-    axes = args.grid + config.split_bindings(args.grids)
-    return sweep.run(list(_jobs(args, _models(args))), args.seeds, axes, dry_run=args.dry_run)
+    plan = _plan(args)
+    if args.dry_run:
+        scheduler.dry_run(plan, retry=args.retry)
+        return 0
+    if not args.finish:
+        return scheduler.run(plan, jobs=args.jobs, retry=args.retry)
+    for result in finish.finish(plan):
+        report.print_run(result)
+    print(f"selected: {plan.folder / 'selected.json'}")
+    return 0
+
+
+def _plan(args):
+    """The sweep that the arguments describe, or that goes on under their --name."""
+    from lra_fnet.job import Job
+    from lra_fnet.sweep import plan
+
+    given = {
+        "tasks": _names(args, "task", "tasks"),
+        "models": _names(args, "models", "models"),
+        **{name: getattr(args, name) for name in ("preset", "seeds", "sampler", "prune")},
+    }
+    axes = [plan.grid_axis(text) for text in args.grid + config.split_bindings(args.grids)]
+    axes += [plan.range_axis(text) for text in args.range + config.split_bindings(args.ranges)]
+    overrides = args.set + config.split_bindings(args.gin)
+    if args.name and not (args.sweep or args.task):
+        if axes or overrides or any(value is not None for value in given.values()):
+            raise UserError(
+                f"--name {args.name} alone goes on with that sweep: only --trials, --jobs, --retry "
+                "and --finish go with it; --task or --sweep begins another"
+            )
+        return plan.load(args.runs, args.name, args.trials)
+    swept = plan.read(
+        args.sweep,
+        {name: values for axis in axes for name, values in axis.items()},
+        overrides,
+        trials=args.trials,
+        **given,
+    )
+    shared = Job(
+        task="",
+        model="",
+        preset="",
+        runs=args.runs,
+        data=args.data,
+        source=args.source,
+        imports=tuple(args.imports),
+        gin_dirs=tuple(args.gin_dir),
+    )
+    return plan.Plan(swept, plan.folder_name(swept, args.name), shared)
+
+
+def _names(args, option: str, kind: str) -> list[str] | None:
+    """Names joined with commas, or all of a kind; None where the option is not given."""
+    text = getattr(args, option)
+    if text == "all":
+        return config.known(kind, args.gin_dir)
+    return [name for name in text.split(",") if name] if text else None
 
 
 def _models(args) -> list[str]:
-    if args.models == "all":
-        return config.known("models", args.gin_dir)
-    return [name for name in args.models.split(",") if name]
+    return _names(args, "models", "models") or []
 
 
 def _benchmark(args) -> None:

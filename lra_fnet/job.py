@@ -245,9 +245,8 @@ def _train(job: Job, folder: Path, built, data: Prepared) -> dict:
             if hosts.first():
                 warn_if_slow(built, train, built.run.num_steps - loop.step)
             loop()
-            progress.say(
-                f"trained; evaluating on test after {progress.duration(time.monotonic() - begun)}"
-            )
+            trained = "trained; evaluating on test" if job.test else "trained"
+            progress.say(f"{trained} after {progress.duration(time.monotonic() - begun)}")
             result = evaluate.finish(loop, data, job.identity(), test=job.test)
     except Interrupted:
         where = " (each process its own)" if jax.process_count() > 1 else ""

@@ -73,6 +73,20 @@ def lock(folder: Path) -> Iterator[None]:
         yield
 
 
+def in_use(folder: Path) -> bool:
+    """Whether a process holds the folder's lock."""
+    try:
+        handle = open(folder / ".lock", "r+")  # noqa: SIM115 (closed below)
+    except FileNotFoundError:
+        return False
+    with handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 @contextlib.contextmanager
 def writable(folder: Path) -> Iterator[None]:
     """Turns a full or read-only disk into one line.
@@ -143,7 +157,7 @@ def provenance() -> dict:
     """commit, dirty, versions and device of this process, as result.json records them."""
     packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "gin-config")
     versions = {name: importlib.metadata.version(name) for name in packages}
-    commit, dirty = _commit()
+    revision, dirty = commit()
     return {
         "device": {
             "name": _device_name(),
@@ -153,12 +167,12 @@ def provenance() -> dict:
             "cores": len(os.sched_getaffinity(0)),
         },
         "versions": {"python": platform.python_version(), **versions},
-        "commit": commit,
+        "commit": revision,
         "dirty": dirty,
     }
 
 
-def _commit() -> tuple[str | None, bool | None]:
+def commit() -> tuple[str | None, bool | None]:
     """This checkout's commit and whether tracked files differ from it; None outside a checkout."""
 
     def git(*arguments):

@@ -58,7 +58,7 @@ def test_only_config_calls_gins_parser():
     assert calling == ["config.py"]
 
 
-@pytest.mark.parametrize("module", ["config", "sweep"])
+@pytest.mark.parametrize("module", ["config", "sweep.plan"])
 def test_examples_in_docstrings_run(module):
     tried = doctest.testmod(importlib.import_module(f"lra_fnet.{module}"))
     assert tried.attempted > 0

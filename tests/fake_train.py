@@ -1,0 +1,91 @@
+"""Stands in for `lra-fnet train` under a sweep: eight steps without a model, and the same files.
+
+Bindings say what it does: Fake.accuracy at the last step, Fake.seconds of a step, Fake.boot before
+it takes the lock, Fake.hold waits at step 4 for a file `go`, Fake.fail. Every start and end is a
+line of `starts` beside the presets' folders.
+"""
+
+import argparse
+import ast
+import fcntl
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+STEPS = 8
+
+parser = argparse.ArgumentParser()
+parser.add_argument("command")
+parser.add_argument("--seed", type=int)
+parser.add_argument("--runs", type=Path)
+parser.add_argument("--set", action="append", default=[])
+parser.add_argument("--no-test", action="store_true")
+args, _ = parser.parse_known_args()
+settings = {
+    name: ast.literal_eval(value) for name, _, value in (s.partition("=") for s in args.set)
+}
+folder = Path(os.readlink("/proc/self/fd/1")).parent  # of the log
+metrics = folder / "metrics.jsonl"
+
+
+def note(what, step):
+    cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+    with (args.runs / "starts").open("a") as log:
+        log.write(f"{what} {folder.relative_to(args.runs.absolute())} {step} {cores}\n")
+
+
+def stop(number, frame):
+    global stopped
+    if stopped:
+        os._exit(128 + number)
+    stopped = number
+
+
+stopped = 0
+signal.signal(signal.SIGTERM, stop)
+signal.signal(signal.SIGINT, stop)
+begin = max((json.loads(s)["step"] for s in metrics.open()), default=0) if metrics.exists() else 0
+note("start", begin)
+time.sleep(settings.get("Fake.boot", 0.0))
+lock = (folder / ".lock").open("a")
+try:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    sys.exit(2)
+fail = settings.get("Fake.fail")
+if fail == "once" and not (folder / "failed").exists():
+    (folder / "failed").touch()
+    print("lra-fnet: the disk is full", file=sys.stderr)
+    sys.exit(2)
+if fail == "crash":
+    raise RuntimeError("it broke")
+if fail == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+accuracy = settings.get("Fake.accuracy", 0.5) + args.seed / 100
+for step in range(begin + 1, STEPS + 1):
+    time.sleep(settings.get("Fake.seconds", 0.01))
+    with metrics.open("a") as log:
+        kind = {"kind": "train"} if step % 2 else {"kind": "validation", "accuracy": accuracy}
+        log.write(json.dumps({**kind, "step": step}) + "\n")
+    while settings.get("Fake.hold") and step == 4 and not stopped:
+        if (args.runs / "go").exists():
+            break
+        time.sleep(0.01)
+    if stopped:
+        note("saved", step)
+        sys.exit(128 + stopped)
+counts = {"step": STEPS, "correct": round(1000 * accuracy), "count": 1000}
+result = {
+    "state": "OOM" if fail == "OOM" else "complete",
+    "config": "",
+    "validation": {"best": counts, "last": counts},
+    "test": None if args.no_test else {"best": counts, "last": counts},
+}
+(folder / ".result").write_text(json.dumps(result))
+(folder / ".result").rename(folder / "result.json")
+note("end", STEPS)
+if fail == "OOM":
+    sys.exit("lra-fnet: out of memory")
