@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from test_train import rows, tiny
 
-from lra_fnet import metrics, pipeline, step
+from lra_fnet import metrics, pipeline, statistics, step
 from lra_fnet.benchmark import scaling
 from lra_fnet.benchmark.cells import Cell
 from lra_fnet.errors import UserError
@@ -125,17 +125,28 @@ def test_the_loss_is_that_of_one_device_with_one_all_reduce_a_step():
         assert more["has"] == ["all-reduce"]
 
 
+def scores_of_21_rows():
+    """Of one device and of four, in batches of 5 and of 8; and which rows are right, one by one."""
+    model, (params, constants, _) = inputs()
+    variables, arrays = {"params": params, **constants}, rows(21)
+    scores = [
+        step.make_scorer(model, 5, mesh)(variables, arrays, bits=True)
+        for mesh in (None, mesh_of(4))
+    ]
+    ids, mask = pipeline.tokens(arrays.values, arrays.lengths, model.zero_is_padding)
+    logits = jax.jit(functools.partial(model.apply, train=False))(variables, ids, mask)
+    return [*scores, (logits.argmax(-1) == arrays.labels).tolist()]
+
+
 def test_an_evaluation_counts_every_row_once_and_in_order_on_any_number_of_devices():
-    found = in_devices(
-        "import json, test_devices as t\n"
-        "model, (params, constants, _) = t.inputs()\n"
-        "meshes = [None, t.mesh_of(4)]\n"
-        "print(json.dumps([t.step.make_scorer(model, 5, mesh)("
-        "{'params': params, **constants}, t.rows(30), bits=True) for mesh in meshes]))"
+    one, four, right = in_devices(
+        "import json, test_devices as t; print(json.dumps(t.scores_of_21_rows()))"
     )
-    one, four = found
-    assert four["correct_bits"] == one["correct_bits"]
-    assert (four["correct"], four["count"]) == (one["correct"], 30)
+    assert (one["correct"], one["count"]) == (sum(right), 21)
+    assert 0 < sum(right) < 21
+    for scores in (one, four):
+        np.testing.assert_array_equal(statistics.bits(scores), right)
+    assert (four["correct"], four["count"]) == (one["correct"], 21)
     assert four["loss"] == pytest.approx(one["loss"], rel=1e-6)
 
 
