@@ -12,7 +12,6 @@ from pathlib import Path
 
 import jax
 import numpy as np
-import safetensors
 import safetensors.numpy
 
 from lra_fnet import checkpoint, tables
@@ -47,9 +46,10 @@ def main(folder: Path, out: Path, kind: str = "best", *, force: bool = False) ->
         if target.exists():
             target.rename(old)
         partial.rename(target)
-    except (OSError, safetensors.SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"{out} cannot be written ({reason}): choose another --out") from None
+    except OSError as error:
+        raise UserError(
+            f"{out} cannot be written ({error.strerror}): choose another --out"
+        ) from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
@@ -72,7 +72,7 @@ def _write(run: Run, folder: Path) -> None:
         name: np.ascontiguousarray(jax.device_get(leaf))
         for name, leaf in flat(run.variables).items()
     }
-    safetensors.numpy.save_file(arrays, folder / WEIGHTS)
+    (folder / WEIGHTS).write_bytes(safetensors.numpy.save(arrays))
     text = json.dumps(describe(run), indent=1)
     (folder / CONFIG).write_text(text + "\n", encoding="utf-8")
     (folder / CARD).write_text(card(run), encoding="utf-8")
@@ -140,7 +140,8 @@ def card(run: Run) -> str:
         f"Trained on `{task.name}/{task.config}` from {result['data_source']}, sha256 "
         f"{result['data_sha256'][:12]}. Licence of the data: {task.licence}.",
         "",
-        f"Inputs are cut at {task.max_len:,} tokens. A token is {task.value_is}. Classes: "
+        f"Inputs are cut at {task.max_len:,} tokens. The id of a token is "
+        f"{'' if task.zero_is_padding else '1 + '}{task.value_is}; 0 is padding. Classes: "
         f"{', '.join(task.class_names)}.",
         "",
         "## Use",

@@ -29,7 +29,7 @@ _OTHER_NUMBERS = ("Run.", "Optimizer.")  # bindings that change no trained model
 # What a model is asked: a text as it stands in a file, str as UTF-8, or the values of its tokens,
 # uint8 [length]; of tasks with two texts a row a pair of these.
 Text = str | bytes | np.ndarray
-Input = Text | tuple[Text, Text]
+Input = Text | tuple[Text, ...]
 
 
 @dataclasses.dataclass(frozen=True)
