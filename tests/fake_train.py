@@ -1,8 +1,8 @@
 """Stands in for `lra-fnet train` under a sweep: eight steps without a model, and the same files.
 
 Bindings say what it does: Fake.accuracy at the last step, Fake.seconds of a step, Fake.boot before
-it takes the lock, Fake.hold waits at step 4 for a file `go`, Fake.fail. Every start and end is a
-line of `starts` beside the presets' folders.
+it takes the lock, Fake.fail; below the accuracy Fake.hold it waits at step 4 for a file `go`. Every
+start and end is a line of `starts` beside the presets' folders.
 """
 
 import argparse
@@ -70,7 +70,7 @@ for step in range(begin + 1, STEPS + 1):
     with metrics.open("a") as log:
         kind = {"kind": "train"} if step % 2 else {"kind": "validation", "accuracy": accuracy}
         log.write(json.dumps({**kind, "step": step}) + "\n")
-    while settings.get("Fake.hold") and step == 4 and not stopped:
+    while step == 4 and accuracy < settings.get("Fake.hold", 0) and not stopped:
         if (args.runs / "go").exists():
             break
         time.sleep(0.01)

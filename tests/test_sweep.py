@@ -339,7 +339,7 @@ def test_workers_run_side_by_side_each_on_its_cores(go, monkeypatch):
 def test_a_point_behind_the_median_is_stopped_and_its_other_seeds_never_begin(go):
     """Five points are seen to the end; Optuna's pruner needs so many to know a median."""
     axes = ["--grid", "Fake.accuracy=[0.5, 0.6, 0.7, 0.65, 0.55, 0.62, 0.1, 0.9]", "--seeds", "2"]
-    which = ["--task", "parity", "--models", "fnet", "--set", "Fake.seconds=0.03", *axes]
+    which = ["--task", "parity", "--models", "fnet", "--set", "Fake.hold=0.2", *axes]
     code, err, _ = go(*which, "--prune", "--jobs", "2")
     assert code == 0, err
     by_point = {}
@@ -447,7 +447,7 @@ def wait_for(condition, seconds=300):
 
 
 FOUR = ["--task", "parity", "--models", "fnet", "--preset", "cpu", "--name", "mine"]
-FOUR += ["--grid", "Fake.accuracy=[0.1, 0.2, 0.3, 0.4]", "--set", "Fake.hold=True"]
+FOUR += ["--grid", "Fake.accuracy=[0.1, 0.2, 0.3, 0.4]", "--set", "Fake.hold=1"]
 
 
 def let_go():
@@ -534,7 +534,7 @@ def test_two_sweeps_at_once_share_the_trials(tmp_path, start, sampler):
 @pytest.mark.usefixtures("runner")
 def test_a_trial_that_a_person_runs_is_waited_for(go):
     _, _, out = go(*FOUR, "--dry-run")
-    binding = ("Fake.hold=True", "Fake.accuracy=0.2")
+    binding = ("Fake.hold=1", "Fake.accuracy=0.2")
     folder = job.Job("parity", "fnet", "cpu", overrides=binding).folder
     folder.mkdir(parents=True)
     with (folder / "train.log").open("a") as log:
