@@ -157,9 +157,10 @@ def logits(model: Classifier, variables, values, lengths) -> jax.Array:
     rows = values.shape[0]
     held = rows_at_once(model, rows, values.shape[1:], train=False)
 
-    def apply(part):
-        ids, mask = pipeline.tokens(*part, model.zero_is_padding)
-        return model.apply(variables, ids, mask, train=False)
+    def apply(part) -> jax.Array:
+        values, lengths = part
+        ids, mask = pipeline.tokens(values, lengths, model.zero_is_padding)
+        return jnp.asarray(model.apply(variables, ids, mask, train=False))
 
     if held == rows:
         return apply((values, lengths))
