@@ -165,7 +165,7 @@ def read(folder: Path, kind: str, like) -> tuple[int, Any]:
         if step is None:
             raise UserError(f"{root} has no complete checkpoint: copy the whole run folder")
         wanted = ocp.args.PyTreeRestore(
-            item=like,
+            item=jax.tree.map(lambda _: 0, like),  # with shapes it would not say which are others
             restore_args=jax.tree.map(lambda _: ocp.ArrayRestoreArgs(sharding=place), like),
             partial_restore=True,
         )
