@@ -170,10 +170,16 @@ def _relay(host: str, port: int) -> int:
         if close:
             target.close()
 
+    def connect():
+        while True:
+            with contextlib.suppress(OSError):  # the service is about to start
+                return socket.create_connection((host, port))
+            time.sleep(0.1)
+
     def serve():
         while True:
             near, _ = listener.accept()
-            far = socket.create_connection((host, port))
+            far = connect()
             kept.append(near)
             for ends in ((near, far, True), (far, near, False)):
                 threading.Thread(target=pump, args=ends, daemon=True).start()

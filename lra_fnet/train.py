@@ -111,8 +111,9 @@ class Loop:
         self.checkpoints = Checkpoints(folder, self.run.save_seconds)
         if (self.checkpoints.step("last") or 0) < self.run.num_steps:
             self._compile(mesh, fits)
-        whole = NamedSharding(mesh, PartitionSpec())
-        self.state = jax.device_put(initial_state(experiment, seed), whole)
+        state = initial_state(experiment, seed)
+        hosts.same("state", {})  # Gloo's first collective waits half a minute at most
+        self.state = jax.device_put(state, NamedSharding(mesh, PartitionSpec()))
         self.parameters = parameter_count({"params": self.state.params})
         self.history = History()
         self.step = 0
@@ -137,6 +138,7 @@ class Loop:
           UserError: the disk is full.
         """
         self.metrics = logs.Metrics(self.folder, self.step)
+        hosts.same("begin", {})
         self.bar = progress.Bar("training", self.run.num_steps, self.step, "steps")
         feeder = concurrent.futures.ThreadPoolExecutor(1)
         try:

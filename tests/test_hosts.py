@@ -55,7 +55,7 @@ def processes(folder, count, code, devices=1):
             process.wait()
 
 
-def codes_of(running, within=60.0):
+def codes_of(running, within=300.0):
     deadline = time.monotonic() + within
     return [process.wait(max(0.1, deadline - time.monotonic())) for process in running]
 
@@ -73,7 +73,7 @@ def the_line(folder, index):
     return found[0]
 
 
-def wait_for(condition, folder, seconds=100.0):
+def wait_for(condition, folder, seconds=300.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, [path.read_text() for path in folder.glob("out*")]
@@ -128,7 +128,7 @@ def metrics_of(runs):
 def run(folder, count, *more, devices=1):
     folder.mkdir(exist_ok=True)
     with processes(folder, count, train(*more), devices) as running:
-        assert codes_of(running, 150) == [0] * count, [out(folder, i) for i in range(count)]
+        assert codes_of(running) == [0] * count, [out(folder, i) for i in range(count)]
 
 
 def test_the_shares_of_all_processes_are_the_batch_of_one():
@@ -221,7 +221,7 @@ def test_processes_that_do_not_fit_together_end_with_one_line(
 ):
     short = "hosts.SILENT_SECONDS = 5; hosts.JOIN_SECONDS = 2 if COUNT == 1 else 99"
     with processes(tmp_path, count, group(inside, short, place)) as running:
-        ended = codes_of(running, 100)
+        ended = codes_of(running)
         assert ended == [code] * count, [out(tmp_path, i) for i in range(count)]
     for index in range(count):
         assert words.replace("(vm)", f"({socket.gethostname()})") in the_line(tmp_path, index)
@@ -244,7 +244,7 @@ def test_a_killed_or_stopped_process_ends_the_others_whatever_they_do(tmp_path, 
         wait_for(lambda: all("in\n" in out(tmp_path, i) for i in range(3)), tmp_path)
         running[victim].send_signal(how)
         left = [index for index in range(3) if index != victim]
-        assert codes_of([running[i] for i in left]) == [75, 75]
+        assert codes_of([running[i] for i in left], 60) == [75, 75]
         end = "has ended" if how == signal.SIGKILL else "has not answered for 5 s"
         for index in left:
             line = the_line(tmp_path, index)
@@ -339,7 +339,7 @@ def test_a_kill_in_training_ends_the_others_and_the_same_command_resumes(tmp_pat
         kept = folder_of(folder) / "checkpoints/last"
         wait_for(lambda: any(p.name.isdecimal() for p in kept.glob("*")), folder)
         running[1].kill()
-        assert codes_of(running[:1]) == [75]
+        assert codes_of(running[:1], 60) == [75]
     assert "process 1 of 2 (" in the_line(folder, 0)
     run(folder, 2, *end)
     assert "resumes at step" in out(folder, 0)
