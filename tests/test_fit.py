@@ -40,7 +40,9 @@ def fit(monkeypatch, free, batch_size=32, devices=1, **run):
     shapes = jax.tree.leaves(jax.eval_shape(lambda: step.initial_state(built, 0)))
     state = sum(leaf.size * leaf.dtype.itemsize for leaf in shapes)
     monkeypatch.setattr(step, "free_memory", lambda: state + free)
-    mesh = SimpleNamespace(size=devices, local_devices=[SimpleNamespace(memory_stats=lambda: None)])
+    mesh = SimpleNamespace(
+        size=devices, local_devices=[SimpleNamespace(memory_stats=lambda: None)] * devices
+    )
     return step.fit(built, mesh, None)
 
 
