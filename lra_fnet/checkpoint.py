@@ -5,11 +5,14 @@ newest state is skipped, not waited for, while one is in flight or soon after th
 one is never dropped. Of several processes all call, the first writes, and all wait for it.
 """
 
+import contextlib
 import hashlib
 import json
 import logging
 import shutil
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -122,16 +125,11 @@ class Checkpoints:
         """
         manager = self._managers[kind]
         step = manager.latest_step()
-        try:
+        what = f"{self.folder}/checkpoints/{kind}/{step}"
+        with _reading(what, "FORCE=1 moves the run aside and starts anew"):
             restored = manager.restore(
                 step, args=ocp.args.Composite(state=ocp.args.StandardRestore(like))
             )
-        except (ValueError, KeyError, TypeError) as error:
-            reason = str(error).splitlines()[0]
-            raise UserError(
-                f"{self.folder}/checkpoints/{kind}/{step} cannot be restored ({reason}): "
-                "FORCE=1 moves the run aside and starts anew"
-            ) from None
         # A fresh copy: the restored buffers may be shared with the reader, ours will be donated.
         return jax.tree.map(jnp.copy, restored["state"])
 
@@ -169,15 +167,34 @@ def read(folder: Path, kind: str, like) -> tuple[int, Any]:
             restore_args=jax.tree.map(lambda _: ocp.ArrayRestoreArgs(sharding=place), like),
             partial_restore=True,
         )
-        try:
+        with _reading(f"{root}/{step}", "copy it again"):
             state = manager.restore(step, args=ocp.args.Composite(state=wanted))["state"]
-        except (ValueError, KeyError, TypeError, OSError) as error:
-            reason = str(error).splitlines()[0]
-            raise UserError(f"{root}/{step} cannot be read ({reason}): copy it again") from None
     held, expected = (jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (state, like))
     if held != expected:
         raise UserError(f"{root}/{step} holds arrays of other shapes than the run's model")
     return step, state
+
+
+@contextlib.contextmanager
+def _reading(what: str, otherwise: str) -> Iterator[None]:
+    """Makes one line of what Orbax says when it cannot read.
+
+    Its other reads go on after that, and report to an event loop that it has closed: this is not
+    shown.
+    """
+    before = sys.unraisablehook
+
+    def hook(unraisable, /):
+        if str(unraisable.exc_value) != "Event loop is closed":
+            before(unraisable)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        reason = str(error).splitlines()[0].partition(" [tensorstore_spec")[0]
+        raise UserError(f"{what} cannot be read ({reason}): {otherwise}") from None
+    sys.unraisablehook = before
 
 
 def sha256(tree) -> str:
