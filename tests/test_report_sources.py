@@ -306,6 +306,19 @@ def test_a_benchmarks_longest_length_gives_speed_and_memory(tmp_path):
     assert "1,024 tokens" in trade.note
 
 
+def test_the_papers_speeds_stand_beside_what_was_measured_here():
+    """Hand-copied from arXiv:2105.03824, Tables 4b, 4c and 7."""
+    assert grids.published({"mixing"}) == []
+    speeds = {grid.title: grid for grid in grids.published({"train"})}
+    gpu = speeds["Published: training speed (steps/s) on 8 V100, arXiv:2105.03824, Table 4b"]
+    assert gpu.head == ["model", "512", "1,024", "2,048", "4,096", "8,192"]
+    assert ["fnet", "43 (2.0x)", "24 (2.3x)", "14 (3.2x)", "7", "4"] in gpu.rows
+    assert ["transformer", "21", "10", "4", "OOM", "OOM"] in gpu.rows
+    times = grids.published({"infer", "mixing"})
+    assert all("inference time (ms/batch)" in grid.title for grid in times)
+    assert times[-1].head[-1] == "16,384"  # printed as 16386
+
+
 # Text
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import shlex
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from lra_fnet import tables
@@ -28,7 +28,8 @@ def sections(sources: Sources, found: Sequence[tables.Table]) -> dict[str, list[
             dataclasses.replace(grid, title=f"{grid.title}, {benchmark.name}")
             for benchmark in sources.benchmarks
             for grid in benchmarks.grids(benchmark.cells)
-        ],
+        ]
+        + published({c["what"] for benchmark in sources.benchmarks for c in benchmark.cells}),
         "Sweeps": [of(sweep) for sweep in sources.sweeps for of in (trials, selected)],
         "Required attention span": [spans(sources.spans, runs)],
         "Missing": [missing(table, sources.begun) for table in found],
@@ -117,6 +118,38 @@ def _outside(begun: Sequence[Mapping[str, Any]]) -> str:
         values = dict.fromkeys(str(value) for run in begun for value in run.get(field, ()))
         words += f" {variable}={shlex.quote(' '.join(values))}" if values else ""
     return words
+
+
+_QUANTITIES = {
+    "train": ("training speed", "peak memory in training", "peak memory per device in training"),
+    "infer": ("inference time",),
+}
+
+
+def published(whats: Collection[str]) -> list[Grid]:
+    """The papers' tables of speed and memory, of what was measured here too: train, infer."""
+    wanted = [quantity for what in _QUANTITIES if what in whats for quantity in _QUANTITIES[what]]
+    found = []
+    for group in tables.published()["efficiency"].values():
+        if group["quantity"] in wanted:
+            ratios = group.get("speedup", {})
+            rows = [
+                [model, *map(_printed, numbers, ratios.get(model, [None] * len(numbers)))]
+                for model, numbers in group["rows"].items()
+            ]
+            what = f"{group['quantity']} ({group['unit']}) on {group['hardware']}"
+            source = f"arXiv:{group['arxiv']}, Table {group['table']}"
+            lengths = [f"{tables.corrected(length):,}" for length in group["lengths"]]
+            title = f"Published: {what}, {source}"
+            notes = [group["note"]] if "note" in group else []
+            found.append(Grid(title, ["model", *lengths], rows, notes))
+    return found
+
+
+def _printed(number: Any, ratio: float | None) -> str:
+    """A published number or state, its printed speed-up behind it."""
+    text = str(tables.corrected(number))
+    return text if ratio is None else f"{text} ({ratio:.1f}x)"
 
 
 def value_of(trial: Mapping[str, Any], axis: str) -> Any:
