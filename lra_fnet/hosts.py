@@ -28,8 +28,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from lra_fnet import progress
 from lra_fnet.errors import Gone, Interrupted, RunFailed, UserError
 
@@ -140,6 +138,8 @@ def join(where: Place | None) -> Iterator[None]:
 
 def _start_jax(where: Place, port: int) -> None:
     """Joins JAX's processes; to notice a loss is left to the watch."""
+    import jax  # late: to agree and to end together takes no JAX
+
     jax.config.update("jax_enable_preemption_service", False)  # it takes SIGTERM for itself
     host = f"[{where.host}]" if ":" in where.host else where.host
     near = f"{host}:{port}" if where.process == 0 else f"127.0.0.1:{_relay(where.host, port)}"
@@ -153,6 +153,13 @@ def _start_jax(where: Place, port: int) -> None:
         coordinator_bind_address=f"{host if _near(where.host) else '[::]'}:{port}",
     )
     jax.devices()  # found together
+
+
+def _stop_jax() -> None:
+    """Leaves JAX's processes."""
+    import jax
+
+    jax.distributed.shutdown()
 
 
 def _relay(host: str, port: int) -> int:
@@ -261,7 +268,9 @@ def together() -> Iterator[None]:
     except (Interrupted, RunFailed):
         raise
     except BaseException as error:
-        if not (isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXH" in str(error)):
+        from jax.errors import JaxRuntimeError
+
+        if not (isinstance(error, JaxRuntimeError) and "RESOURCE_EXH" in str(error)):
             fail(error)
         raise
 
@@ -502,7 +511,7 @@ class _Group:
 
     def leave(self) -> None:
         """Waits until every process has nothing more to do; then closes."""
-        jax.distributed.shutdown()
+        _stop_jax()
         if self.index != 0:
             self.tell(["leave"])
         with self._changed:

@@ -11,9 +11,16 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
 
+# Half of the time goes into compiling small programs once; without LLVM's optimisations that takes
+# two thirds of it. The commands that tests start are compiled as for a user.
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0"
+
 import gin
 import jax
 import pytest
+
+jax.devices()  # XLA has read its flags
+os.environ["XLA_FLAGS"] = os.environ["XLA_FLAGS"].rpartition(" ")[0]
 
 jax.config.update("jax_numpy_rank_promotion", "raise")  # [B] + [B, 1] is an error, not [B, B]
 jax.config.update("jax_debug_nans", True)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from lra_fnet import progress, run_folder
@@ -83,6 +84,17 @@ def share(cores: list[int], workers: int) -> list[list[int]]:
         return [[cores[worker % count]] for worker in range(workers)]
     ends = [worker * count // workers for worker in range(workers + 1)]
     return [cores[begin:end] for begin, end in itertools.pairwise(ends)]
+
+
+@contextlib.contextmanager
+def _cores(cores: list[int]) -> Iterator[None]:
+    """What this thread starts meanwhile runs on these cores alone, from its first instruction."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 @dataclasses.dataclass
@@ -174,7 +186,7 @@ class _Workers:
         worker = min(set(range(len(self._cores))) - busy)
         # Several may share a GPU.
         more = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if len(self._cores) > 1 else {}
-        with log:
+        with log, _cores(self._cores[worker]):
             begin = log.tell()
             process = subprocess.Popen(
                 [*PROGRAM, *plan.command(job)],
@@ -184,8 +196,6 @@ class _Workers:
                 env=os.environ | more,
                 start_new_session=True,  # Ctrl-C reaches the parent alone, which tells each once
             )
-            with contextlib.suppress(ProcessLookupError):  # ended already
-                os.sched_setaffinity(process.pid, self._cores[worker])
             return _Child(trial, process, worker, Path(log.name), begin)
 
     def _stop(self, child: _Child) -> None:
