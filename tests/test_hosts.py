@@ -99,6 +99,7 @@ def group(inside, before="", place="PORT, COUNT, INDEX"):
         "import os, pathlib, signal, sys, time\n"
         "from lra_fnet import hosts\n"
         "from lra_fnet.errors import Gone, UserError\n"
+        "hosts.GRACE_SECONDS = 1\n"
         "hosts._start_jax, hosts._stop_jax = (lambda where, port: None), (lambda: None)\n"
         "def say(*words): print(*words, flush=True)\n"
         f"port, count, index = {place}\n"
