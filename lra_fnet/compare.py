@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lra_fnet import results, run_folder, tables
+from lra_fnet import config, results, tables
 from lra_fnet.errors import UserError
 from lra_fnet.statistics import Difference, bits, holm, paired, seeds, unpaired
 
@@ -76,7 +76,7 @@ def compare(first: Sequence[dict], second: Sequence[dict]) -> dict[str, Any]:
         "differences": {split: _difference(a, b, split) for split in splits},
         "pairs": _pairs(a, b),
         "steps_per_second_ratio": _ratio(a, b),
-        "config": run_folder.differing(a[0]["config"], b[0]["config"]),
+        "config": config.differing(a[0]["config"], b[0]["config"]),
         "notes": _notes(first, second),
     }
 
@@ -179,8 +179,8 @@ def _notes(first: Sequence[dict], second: Sequence[dict]) -> list[str]:
         if left:
             states = ", ".join(f"seed {run['seed']} {run['state']}" for run in left)
             notes.append(f"{_model(runs[0])}: left out {states}")
-        if len({run["config"] for run in runs}) > 1:
-            notes.append(f"The runs of {_model(runs[0])} differ in their configuration")
+        if names := tables.bound_otherwise({run["config"] for run in runs}):
+            notes.append(f"The runs of {_model(runs[0])} differ in {', '.join(names)}")
     every = (*first, *second)
     closed = [run["folder"] for run in every if run["state"] == "complete" and not run["test"]]
     if closed:

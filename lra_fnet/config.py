@@ -246,3 +246,10 @@ def _refuse_macro(name: str, declared: set[str], where: str) -> None:
 def _did_you_mean(name: str, candidates) -> str:
     close = difflib.get_close_matches(name, sorted(candidates), n=1, cutoff=0.6)
     return f" (did you mean {close[0]}?)" if close else ""
+
+
+def differing(old: str, new: str) -> list[str]:
+    """Bindings that two operative configs do not share, as `name: old -> new`."""
+    was, now = (dict(re.findall(r"^([\w./]+) = (.*(?:\n    .*)*)", t, re.M)) for t in (old, new))
+    names = sorted(n for n in was.keys() | now.keys() if was.get(n) != now.get(n))
+    return [f"{n}: {was.get(n, 'absent')} -> {now.get(n, 'absent')}" for n in names]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import jax
 
-from lra_fnet import evaluate, experiment, hosts, progress, run_folder
+from lra_fnet import config, evaluate, experiment, hosts, progress, run_folder
 from lra_fnet.errors import Interrupted, RunFailed, UserError
 from lra_fnet.tasks import Prepared
 from lra_fnet.train import Loop, warn_if_slow
@@ -175,7 +175,7 @@ def of_folder(folder: Path) -> Job:
 
 def differences(begun: dict, built, data: Prepared) -> list[str]:
     """What a run.json or result.json does not share with an experiment and its data."""
-    found = run_folder.differing(begun["config"], built.config)
+    found = config.differing(begun["config"], built.config)
     if begun["data_sha256"] != data.fingerprint:
         found.append(f"data: {begun['data_sha256'][:8]} -> {data.fingerprint[:8]}")
     return found

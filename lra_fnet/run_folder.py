@@ -137,13 +137,6 @@ def read_json(source: Path) -> dict | None:
         raise UserError(f"{source} is not valid JSON ({error}): move it away") from None
 
 
-def differing(old: str, new: str) -> list[str]:
-    """Bindings that two operative configs do not share, as `name: old -> new`."""
-    was, now = (dict(re.findall(r"^([\w./]+) = (.*(?:\n    .*)*)", t, re.M)) for t in (old, new))
-    names = sorted(n for n in was.keys() | now.keys() if was.get(n) != now.get(n))
-    return [f"{n}: {was.get(n, 'absent')} -> {now.get(n, 'absent')}" for n in names]
-
-
 def move_aside(folder: Path) -> Path:
     """Renames a run folder to one with the time in its name; returns the new path."""
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")

@@ -7,6 +7,7 @@ the source has no such number. A state is never a number: it is not 0 and enters
 
 import dataclasses
 import functools
+import itertools
 import json
 import statistics
 from collections import defaultdict
@@ -14,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lra_fnet import config
 from lra_fnet.statistics import wilson
 
 TASKS = {
@@ -234,10 +236,25 @@ def _notes(preset: str, groups: Mapping[tuple, list[dict]], rows: list[Row]) -> 
         name = model if variant is None else f"{model}+{variant}"
         for task in sorted({run["task"] for run in runs}):
             same = [run for run in runs if run["task"] == task]
-            for key, what in (("data_sha256", "data"), ("config", "configuration")):
-                if len({run[key] for run in same}) > 1:
-                    notes.append(f"The runs of `{name}` on {task} differ in their {what}.")
+            if len({run["data_sha256"] for run in same}) > 1:
+                notes.append(f"The runs of `{name}` on {task} differ in their data.")
+            if names := bound_otherwise({run["config"] for run in same}):
+                notes.append(f"The runs of `{name}` on {task} differ in {', '.join(names)}.")
     return notes
+
+
+def bound_otherwise(texts: Iterable[str]) -> list[str]:
+    """Names that gin texts bind to different values.
+
+    One that stands in some texts only is left out: a later version brought it, with a default that
+    means what was before.
+    """
+    found = set()
+    for a, b in itertools.combinations(sorted(texts), 2):
+        for line in config.differing(a, b):
+            if "absent" not in line.partition(": ")[2].split(" -> "):
+                found.add(line.partition(": ")[0])
+    return sorted(found)
 
 
 def _provenance(runs: list[dict]) -> list[str]:

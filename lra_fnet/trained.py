@@ -13,7 +13,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from lra_fnet import checkpoint, pipeline, run_folder
+from lra_fnet import checkpoint, config, pipeline, run_folder
 from lra_fnet import experiment as experiments
 from lra_fnet.errors import UserError
 from lra_fnet.experiment import Experiment
@@ -219,9 +219,7 @@ def _experiment(folder: Path, text: str, imports: tuple[str, ...], commit: str |
     except UserError as error:
         raise UserError(f"{folder} does not fit this version ({error}): {remedy}") from None
     differences = [
-        line
-        for line in run_folder.differing(text, built.config)
-        if not line.startswith(_OTHER_NUMBERS)
+        line for line in config.differing(text, built.config) if not line.startswith(_OTHER_NUMBERS)
     ]
     if differences:
         raise UserError(f"{folder} does not fit this version ({'; '.join(differences)}): {remedy}")

@@ -228,11 +228,19 @@ def test_floors_of_different_data_are_told(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "what"), [({"data_sha256": "e" * 64}, "data"), ({"config": "x"}, "configuration")]
+    ("changes", "what"),
+    [({"data_sha256": "e" * 64}, "their data"), ({"config": "A.b = 2\nA.c = 3\n"}, "A.b")],
 )
 def test_seeds_that_are_not_alike_are_told(tmp_path, changes, what):
-    (table,) = tables.accuracy_tables(collected(tmp_path, a_result(), a_result(seed=1, **changes)))
-    assert f"The runs of `fnet` on listops differ in their {what}." in table.notes
+    runs = a_result(config="A.b = 1\n"), a_result(**{"config": "A.b = 1\n", "seed": 1} | changes)
+    (table,) = tables.accuracy_tables(collected(tmp_path, *runs))
+    assert f"The runs of `fnet` on listops differ in {what}." in table.notes
+
+
+def test_a_binding_that_a_later_version_brought_makes_no_other_configuration(tmp_path):
+    runs = a_result(config="A.b = 1\n"), a_result(seed=1, config="A.b = 1\nA.c = 3\n")
+    (table,) = tables.accuracy_tables(collected(tmp_path, *runs))
+    assert not [note for note in table.notes if "differ in" in note]
 
 
 def test_provenance_names_folder_seeds_commit_device_and_data(tmp_path):

@@ -17,7 +17,7 @@ from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
-from lra_fnet import run_folder
+from lra_fnet import config, run_folder
 from lra_fnet.errors import UserError
 from lra_fnet.job import Job
 from lra_fnet.sweep import plan
@@ -46,7 +46,7 @@ class Trial:
     def result(self) -> dict[str, Any] | None:
         """Its result.json, if it is of this configuration and says what the trial is to say."""
         found = run_folder.read_json(self.job.folder / "result.json")
-        if found is None or (self.config and run_folder.differing(found["config"], self.config)):
+        if found is None or (self.config and config.differing(found["config"], self.config)):
             return None
         untested = found["state"] == "complete" and self.job.test and found["test"] is None
         return None if untested else found
