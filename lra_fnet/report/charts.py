@@ -172,7 +172,7 @@ class Bar:
 
 def intervals(title: str, bars: Sequence[Bar], floor: float | None) -> Chart:
     """Accuracies with error bars, a line a model; published numbers hollow, the floor a rule."""
-    width, left, top = 440.0, 150.0, 8.0
+    width, left, top = 440.0, 12 + TEXT * 26, 8.0
     bottom = top + 17 * len(bars)
     values = [v for bar in bars for v in (bar.low, bar.high, *(n for _, n in bar.published))]
     values += [] if floor is None else [floor]
