@@ -37,6 +37,9 @@ _DOCUMENT = r"""\documentclass[10pt]{article}
 \newsavebox{\wide}
 \newcommand{\fitted}[1]{\sbox{\wide}{\input{#1}}%%
   \ifdim\wd\wide>\textwidth\resizebox{\textwidth}{!}{\usebox{\wide}}\else\usebox{\wide}\fi}
+\makeatletter\newcommand{\atable}{\def\@captype{table}}\makeatother
+\newenvironment{whole}{\noindent\begin{minipage}{\textwidth}\atable\centering\scriptsize
+  \setlength{\tabcolsep}{4pt}}{\end{minipage}\par\vspace{12mm plus 1fil}}
 \begin{document}
 %s
 \end{document}
@@ -125,10 +128,10 @@ def document(captions: Mapping[str, str]) -> str:
     parts = [
         "\n".join(
             [
-                r"\begin{table}[p]\centering\scriptsize\setlength{\tabcolsep}{4pt}",
+                r"\begin{whole}",
                 rf"\caption{{{escape(caption.replace('`', ''))}}}",
                 rf"\fitted{{{name}}}",
-                r"\end{table}\clearpage",
+                r"\end{whole}",
             ]
         )
         for name, caption in captions.items()
