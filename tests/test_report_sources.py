@@ -205,6 +205,14 @@ def test_values_of_an_axis_are_pythons_and_else_text():
     assert found == [[1, 2], "@Fourier", 1e-3, None]
 
 
+def test_a_sweep_in_two_roots_counts_once_and_the_first_root_wins(tmp_path):
+    put_sweep(tmp_path / "runs", "s", TRIALS)
+    put_sweep(tmp_path / "results", "s", TRIALS[:1])
+    put_sweep(tmp_path / "results", "t", TRIALS[:1])
+    found = sources.read([tmp_path / "runs", tmp_path / "results"]).sweeps
+    assert [(s.name, len(s.trials)) for s in found] == [("s", len(TRIALS)), ("t", 1)]
+
+
 def test_what_was_selected_and_trials_csv(tmp_path):
     chosen = {"task": "listops", "model": "fnet", "overrides": ["A=1", "B=2"], "seeds": [0, 1]}
     put_sweep(tmp_path, "s", TRIALS, [chosen | {"validation": 0.325}])
@@ -308,13 +316,18 @@ def test_a_benchmarks_longest_length_gives_speed_and_memory(tmp_path):
 
 def test_the_papers_speeds_stand_beside_what_was_measured_here():
     """Hand-copied from arXiv:2105.03824, Tables 4b, 4c and 7."""
-    assert grids.published({"mixing"}) == []
-    speeds = {grid.title: grid for grid in grids.published({"train"})}
+
+    def published(*whats):
+        cells = [a_measured_cell("fnet", 512, [1.0], what=what) for what in whats]
+        return grids.published([sources.Benchmark("b", cells)])
+
+    assert published("mixing") == []
+    speeds = {grid.title: grid for grid in published("train")}
     gpu = speeds["Published: training speed (steps/s) on 8 V100, arXiv:2105.03824, Table 4b"]
     assert gpu.head == ["model", "512", "1,024", "2,048", "4,096", "8,192"]
     assert ["fnet", "43 (2.0x)", "24 (2.3x)", "14 (3.2x)", "7", "4"] in gpu.rows
     assert ["transformer", "21", "10", "4", "OOM", "OOM"] in gpu.rows
-    times = grids.published({"infer", "mixing"})
+    times = published("infer", "mixing")
     assert all("inference time (ms/batch)" in grid.title for grid in times)
     assert times[-1].head[-1] == "16,384"  # printed as 16386
 

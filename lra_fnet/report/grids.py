@@ -5,14 +5,14 @@ import dataclasses
 import shlex
 import statistics
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lra_fnet import tables
 from lra_fnet.benchmark import tables as benchmarks
 from lra_fnet.grid import Grid
 from lra_fnet.report import tradeoff
-from lra_fnet.report.sources import Sources, Sweep
+from lra_fnet.report.sources import Benchmark, Sources, Sweep
 
 
 def sections(sources: Sources, found: Sequence[tables.Table]) -> dict[str, list[Grid]]:
@@ -29,7 +29,7 @@ def sections(sources: Sources, found: Sequence[tables.Table]) -> dict[str, list[
             for benchmark in sources.benchmarks
             for grid in benchmarks.grids(benchmark.cells)
         ]
-        + published({c["what"] for benchmark in sources.benchmarks for c in benchmark.cells}),
+        + published(sources.benchmarks),
         "Sweeps": [of(sweep) for sweep in sources.sweeps for of in (trials, selected)],
         "Required attention span": [spans(sources.spans, runs)],
         "Missing": [missing(table, sources.begun) for table in found],
@@ -126,8 +126,9 @@ _QUANTITIES = {
 }
 
 
-def published(whats: Collection[str]) -> list[Grid]:
+def published(found_here: Sequence[Benchmark]) -> list[Grid]:
     """The papers' tables of speed and memory, of what was measured here too: train, infer."""
+    whats = {cell["what"] for benchmark in found_here for cell in benchmark.cells}
     wanted = [quantity for what in _QUANTITIES if what in whats for quantity in _QUANTITIES[what]]
     found = []
     for group in tables.published()["efficiency"].values():

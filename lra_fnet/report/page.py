@@ -85,6 +85,7 @@ def render(sources: Sources, found: Sequence[tables.Table]) -> str:
         config_of=lambda run: _digest(run["config"]),
         device=tradeoff.device,
         legend=text.LEGEND,
+        published=grids.published(sources.benchmarks),
         benchmark_legend=benchmarks.LEGEND,
         read_twice=[folder for folder, count in sources.readings.items() if count > 1],
         tasks=tables.TASKS,

@@ -77,7 +77,7 @@ def read(roots: Sequence[str | Path], out_dir: str | Path = "reports") -> Source
         {folder: span for folder, span in spans.items() if span},
         {folder: run for folder, run in begun.items() if run},
         _readings(results, roots),
-        [_sweep(file) for root in roots for file in sorted(Path(root).glob("sweeps/*/sweep.json"))],
+        _sweeps(roots),
         [
             _benchmark(file, root)
             for root, place in places
@@ -147,6 +147,16 @@ def _readings(results: Sequence[dict[str, Any]], roots: Sequence[str | Path]) ->
         counts = [count for (path, _), count in logged[root].items() if path == name]
         found[run["folder"]] = max([int(run["test"] is not None), *counts])
     return found
+
+
+def _sweeps(roots: Sequence[str | Path]) -> list[Sweep]:
+    """Every sweep once: of one in two roots, the first root's."""
+    found: dict[tuple, Sweep] = {}
+    for root in roots:
+        for file in sorted(Path(root).glob("sweeps/*/sweep.json")):
+            sweep = _sweep(file)
+            found.setdefault((sweep.name, sweep.about.get("created")), sweep)
+    return list(found.values())
 
 
 def _sweep(file: Path) -> Sweep:
