@@ -25,11 +25,13 @@ def sections(sources: Sources, found: Sequence[tables.Table]) -> dict[str, list[
         "Training and test rows": [generalisation(table, runs) for table in found],
         "Score against speed": [trade.grid() for trade in trades],
         "Speed and memory": [
-            dataclasses.replace(grid, title=f"{grid.title}, {benchmark.name}")
-            for benchmark in sources.benchmarks
-            for grid in benchmarks.grids(benchmark.cells)
-        ]
-        + published(sources.benchmarks),
+            *(
+                dataclasses.replace(grid, title=f"{grid.title}, {benchmark.name}")
+                for benchmark in sources.benchmarks
+                for grid in benchmarks.grids(benchmark.cells)
+            ),
+            *published(sources.benchmarks),
+        ],
         "Sweeps": [of(sweep) for sweep in sources.sweeps for of in (trials, selected)],
         "Required attention span": [spans(sources.spans, runs)],
         "Missing": [missing(table, sources.begun) for table in found],
