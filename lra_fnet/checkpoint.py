@@ -41,7 +41,13 @@ class Checkpoints:
                 kind: ocp.CheckpointManager(
                     (folder / "checkpoints" / kind).absolute(),
                     options=ocp.CheckpointManagerOptions(
-                        max_to_keep=1, create=True, cleanup_tmp_directories=True
+                        max_to_keep=1,
+                        create=True,
+                        cleanup_tmp_directories=True,
+                        # Both may save the same step at once, and a barrier's name has the step.
+                        multiprocessing_options=ocp.options.MultiprocessingOptions(
+                            barrier_sync_key_prefix=kind
+                        ),
                     ),
                 )
                 for kind in ("last", "best")

@@ -97,7 +97,8 @@ def writable(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        text = _DISK.get(error.errno or 0, _OTHER).format(folder=folder, reason=error.strerror)
+        reason = error.strerror or error  # a library's own has no number
+        text = _DISK.get(error.errno or 0, _OTHER).format(folder=folder, reason=reason)
         raise UserError(text) from None
     except Exception as error:  # a checkpoint library may wrap the system's error in its own
         text = str(error)

@@ -301,14 +301,7 @@ def alone(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(
-    ("count", "devices"),
-    [
-        (2, 1),
-        pytest.param(2, 2, marks=pytest.mark.slow),
-        pytest.param(4, 1, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("count", "devices"), [(2, 2), pytest.param(4, 1, marks=pytest.mark.slow)])
 def test_several_processes_give_the_losses_and_counts_of_one(alone, tmp_path, count, devices):
     run(tmp_path, count, devices=devices)
     several, one = ([line["loss"] for line in metrics_of(path)] for path in (tmp_path, alone))
@@ -323,6 +316,26 @@ def test_several_processes_give_the_losses_and_counts_of_one(alone, tmp_path, co
     assert len(list((folder_of(tmp_path) / "tensorboard").iterdir())) == 1
     assert "trained" in out(tmp_path, 0)
     assert "trained" not in out(tmp_path, 1)
+
+
+def test_both_checkpoints_of_a_step_are_saved_at_once_by_all_processes(tmp_path):
+    code = (
+        "import jax, numpy as np, pathlib\n"
+        "from lra_fnet import hosts, step\n"
+        "from lra_fnet.checkpoint import Checkpoints\n"
+        "with hosts.join(hosts.place(f'127.0.0.1:{PORT}', COUNT, INDEX, False)):\n"
+        "    kept = Checkpoints(pathlib.Path('run'))\n"
+        "    everywhere = jax.NamedSharding(step.make_mesh(2), jax.P())\n"
+        "    x = jax.make_array_from_callback((3,), everywhere, lambda _: np.ones(3))\n"
+        "    for k in range(1, 41):\n"
+        "        for kind in ('last', 'best'): kept.save(kind, k, {'x': x}, {})\n"
+        "        kept.wait()\n"
+        "    kept.close()\n"
+    )
+    with processes(tmp_path, 2, code) as running:
+        assert codes_of(running) == [0, 0], [out(tmp_path, i) for i in range(2)]
+    found = sorted(path.parent.name + path.name for path in tmp_path.glob("run/checkpoints/*/40"))
+    assert found == ["best40", "last40"]
 
 
 @pytest.mark.slow

@@ -171,7 +171,10 @@ def test_a_killed_run_resumes_to_the_same_bits(straight, tmp_path, save_every):
         f"built = t.tiny(steps_per_dispatch=1, save_every={save_every})\n"
         f"t.run(built, Path({str(tmp_path)!r}))\n"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    environment = os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"}  # as here
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
     assert ended.returncode == -9, ended.stderr
     checkpoints = Checkpoints(tmp_path)
     evaluated = 5 * (checkpoints.step("last") // 5)
