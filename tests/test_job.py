@@ -221,7 +221,7 @@ def test_three_kills_at_random_moments_change_no_number(tmp_path):
     command = [sys.executable, "-m", "lra_fnet.cli", "train", "--task", "parity", "--model", "fnet"]
     command += ["--preset", "cpu", "--gin-dir", str(OUTSIDE), "--name", "long"]
     for setting in (
-        "num_steps=1500",
+        "num_steps=600",
         "steps_per_dispatch=4",
         "eval_every=50",
         "save_every=20",
@@ -246,7 +246,7 @@ def test_three_kills_at_random_moments_change_no_number(tmp_path):
     assert whole.wait() == 0
     metrics = tmp_path / "killed/cpu/parity/fnet+long/seed0/metrics.jsonl"
     rng = random.Random(0)
-    for step in sorted(rng.sample(range(20, 1400), 3)):
+    for step in sorted(rng.sample(range(20, 550), 3)):
         process = start(tmp_path / "killed")
         while process.poll() is None and _newest_step(metrics) < step:
             time.sleep(0.01)
