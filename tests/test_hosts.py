@@ -343,7 +343,7 @@ def test_a_kill_in_training_ends_the_others_and_the_same_command_resumes(tmp_pat
     """To the bits of the run of two processes that nobody killed."""
     end = [
         word
-        for setting in ("num_steps=300", "save_every=20", "save_seconds=0", "eval_every=50")
+        for setting in ("num_steps=120", "save_every=20", "save_seconds=0", "eval_every=60")
         for word in ("--set", f"Run.{setting}")
     ]
     run(tmp_path / "whole", 2, *end)

@@ -681,8 +681,8 @@ def test_without_a_terminal_every_change_of_state_is_one_plain_line(go):
 def test_a_sweep_that_is_killed_and_resumed_leaves_what_an_unkilled_one_does(tmp_path):
     """Real runs: two models, two points, SIGKILL of parent and children, then the selection."""
     which = [*PARITY, "--models", "fnet,linear", "--grid", "Optimizer.learning_rate=[1e-3, 1e-1]"]
-    which += ["--set", "Run.num_steps=400", "--set", "Run.eval_every=50", "--name", "mine"]
-    which += ["--set", "Run.save_every=50", "--set", "Run.save_seconds=0"]
+    which += ["--set", "Run.num_steps=200", "--set", "Run.eval_every=50", "--name", "mine"]
+    which += ["--set", "Run.save_every=25", "--set", "Run.save_seconds=0"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(OUTSIDE)])}
 
     def begin(runs, *more):
