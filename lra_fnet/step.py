@@ -473,10 +473,9 @@ def make_scorer(
         return sums + more, right
 
     rounded = -(-batch_size // devices) * devices
-    several = mesh is not None and jax.process_count() > 1
 
     def batches(arrays):
-        if mesh is None or not several:
+        if mesh is None or jax.process_count() == 1:
             return pipeline.eval_batches(arrays, rounded)
         rows = NamedSharding(mesh, PartitionSpec("data"))
         shares = pipeline.eval_batches(arrays, rounded, share_of(mesh, rounded))

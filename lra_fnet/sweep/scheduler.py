@@ -87,7 +87,7 @@ def share(cores: list[int], workers: int) -> list[list[int]]:
 
 
 @contextlib.contextmanager
-def _cores(cores: list[int]) -> Iterator[None]:
+def _pinned_to(cores: list[int]) -> Iterator[None]:
     """What this thread starts meanwhile runs on these cores alone, from its first instruction."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
@@ -186,7 +186,7 @@ class _Workers:
         worker = min(set(range(len(self._cores))) - busy)
         # Several may share a GPU.
         more = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if len(self._cores) > 1 else {}
-        with log, _cores(self._cores[worker]):
+        with log, _pinned_to(self._cores[worker]):
             begin = log.tell()
             process = subprocess.Popen(
                 [*PROGRAM, *plan.command(job)],
