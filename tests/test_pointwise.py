@@ -45,6 +45,38 @@ def test_layer_norms_gradients_equal_autodiff_of_flaxs(shape):
     assert_close(got[1], want[1])
 
 
+@pytest.mark.parametrize("shape", [(1, 96, 64), (96, 64), (1, 97, 64), (1, 64)])
+def test_layer_norm_of_one_example_is_that_of_several(shape):
+    x = normal(*shape)
+    layer = pointwise.LayerNorm(1e-6)
+    variables = {"params": {"scale": normal(64, seed=1), "bias": normal(64, seed=2)}}
+    got = layer.apply(variables, x)
+    assert got.shape == shape
+    row = x.reshape(1, -1, 64)
+    want = oracle.layer_norm(*float64(row, *variables["params"].values()), 1e-6)
+    assert_close(got, want.reshape(shape))
+
+
+def test_layer_norm_of_one_example_keeps_no_more_arrays_than_of_two():
+    """XLA's CPU reductions would write their means, broadcast, and so scale."""
+
+    def temporary(*shape):
+        layer = pointwise.LayerNorm(1e-6)
+        vectors = {"scale": jnp.ones(shape[-1]), "bias": jnp.ones(shape[-1])}
+
+        def loss(layers, kernel, x):
+            for params in layers:
+                y = layer.apply({"params": params}, x)
+                x = x + pointwise.flat_product(y, kernel)
+            return x.sum()
+
+        inputs = 4 * [vectors], jnp.ones((shape[-1], shape[-1])), jnp.ones(shape)
+        program = jax.jit(jax.grad(loss, argnums=(0, 2))).lower(*inputs).compile()
+        return program.memory_analysis().temp_size_in_bytes
+
+    assert temporary(1, 4096, 256) < 1.1 * temporary(2, 2048, 256)
+
+
 def test_layer_norm_keeps_the_dtype_and_counts_in_float32():
     x = (normal(2, 3, 64) + 30).astype(jnp.bfloat16)
     ones, zeros = jnp.ones(64), jnp.zeros(64)

@@ -288,14 +288,15 @@ def test_microbatches_give_the_full_batchs_gradient():
 @pytest.mark.parametrize(
     ("dim", "rows_", "row", "train", "want"),
     [
-        (256, 8, (2048,), True, 2),  # 2 * 2048 * 256 = 2^20 numbers
-        (256, 8, (2047,), True, 4),  # 3 would do, but 4 divides
-        (256, 32, (512,), False, 8),
-        (256, 8, (2, 1024), True, 2),  # two texts
-        (256, 8, (4096,), True, 2),  # not 1
+        (256, 8, (2048,), True, 1),  # 2048 * 256 = 2^19 numbers
+        (256, 8, (2047,), True, 2),
+        (256, 8, (700,), True, 4),  # 3 would do, but 4 divides
+        (256, 32, (512,), False, 4),
+        (256, 8, (2, 512), True, 2),  # two texts
+        (256, 8, (4096,), True, 1),
         (255, 8, (2048,), True, 8),  # narrow
-        (64, 32, (2048,), False, 8),
-        (256, 7, (2048,), True, 7),  # no other divisor is enough
+        (64, 32, (2048,), False, 4),
+        (256, 7, (1024,), True, 7),  # no other divisor is enough
         (512, 4, (100,), True, 4),  # small
     ],
 )

@@ -4,6 +4,7 @@ Each function computes what its flax or jax.nn namesake does; only passes and me
 """
 
 import functools
+import math
 
 import flax.linen as nn
 import jax
@@ -222,6 +223,19 @@ def _layer_norm_backward(epsilon, kept, cotangent):
 layer_norm.defvjp(_layer_norm_forward, _layer_norm_backward)
 
 
+def _on_two_axes(x):
+    """The tokens of x [..., D] along two axes or more, unless their number is a prime.
+
+    Along one axis (of one example, say) XLA's CPU reductions take in the broadcast of what they
+    give: each mean would be an array of x's shape, and so would scale.
+    """
+    if sum(size > 1 for size in x.shape[:-1]) > 1:
+        return x
+    tokens = math.prod(x.shape[:-1])
+    rows = next((n for n in range(2, math.isqrt(tokens) + 1) if tokens % n == 0), 1)
+    return x.reshape(rows, -1, x.shape[-1])
+
+
 def _means(*arrays):
     return tuple(x.mean(axis=-1, keepdims=True) for x in arrays)
 
@@ -241,4 +255,5 @@ class LayerNorm(nn.Module):
         """Maps [..., D] -> [..., D] in x's dtype."""
         scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
         bias = self.param("bias", nn.initializers.zeros, (x.shape[-1],))
-        return jnp.asarray(layer_norm(x, scale, bias, self.epsilon))
+        y = layer_norm(_on_two_axes(x), scale, bias, self.epsilon)
+        return jnp.asarray(y).reshape(x.shape)
