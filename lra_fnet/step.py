@@ -133,8 +133,8 @@ def initial_state(experiment: Experiment, seed: int) -> TrainState:
 def rows_at_once(model: Classifier, rows: int, row: tuple[int, ...], train: bool) -> int:
     """How many examples a program takes at a time where nothing is set: all but on a CPU.
 
-    There a slice of SLICE_SIZE numbers a sublayer stays in the caches: a quarter of the memory and
-    less, and not slower (README, "Speed and memory"); of narrow models only without gradients.
+    There a slice of SLICE_SIZE numbers a sublayer stays in the caches: several times less memory,
+    and faster (README, "Speed and memory"); of narrow models only without gradients.
 
     Args:
       model: what takes them.
