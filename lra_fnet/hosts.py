@@ -302,9 +302,12 @@ class _Peer:
         self.name = ""  # of the process, for people
         self.left = False  # it has nothing more to do
 
-    def send(self, message: list, wait: bool = True) -> None:
-        """One line of JSON; without `wait` it is dropped where the other end does not read."""
-        if not self.lock.acquire(blocking=wait):
+    def send(self, message: list, wait: bool = True, patience: float = 0.0) -> None:
+        """One line of JSON; without `wait` it is dropped where the other end does not read.
+
+        And where another thread is sending for more than `patience` seconds.
+        """
+        if not self.lock.acquire(timeout=-1 if wait else patience):
             return
         try:
             line = json.dumps(message).encode() + b"\n"
@@ -617,7 +620,7 @@ class _Group:
             self._ending = _Ending(code, text, {*awaited}, now + grace, deadline)
             theirs = text if watching else f"{self.name}: {text}"
             for index in awaited:
-                self._peers[index].send(["end", code, theirs], wait=False)
+                self._peers[index].send(["end", code, theirs], wait=False, patience=BEAT_SECONDS)
         elif not watching:  # the process's own error says more than what it was told
             self._ending.code, self._ending.text, self._ending.not_before = code, text, now
         if not watching:

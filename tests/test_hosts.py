@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -271,6 +272,21 @@ def test_a_slow_process_is_not_missing_and_all_may_be_stopped_together(tmp_path)
         for process in running:
             process.send_signal(signal.SIGCONT)
         assert codes_of(running) == [0, 0, 0], [out(tmp_path, i) for i in range(3)]
+
+
+def test_the_last_word_waits_for_a_beat_that_is_being_sent():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        peer = hosts._Peer(socket.create_connection(server.getsockname()))
+        there, _ = server.accept()
+    with peer.lock:
+        peer.send(["beat"], wait=False)  # dropped
+        last = threading.Thread(target=peer.send, args=(["end"], False, 5.0))
+        last.start()
+        time.sleep(0.1)
+    last.join()
+    there.settimeout(5)
+    with there, peer.socket:
+        assert there.recv(100) == b'["end"]\n'
 
 
 def test_an_error_of_one_process_is_told_to_all_with_its_exit_status(tmp_path):
