@@ -6,7 +6,7 @@ import flax.linen as nn
 import gin
 import jax.numpy as jnp
 
-from lra_fnet.models.mixers.mixer import Mixer
+from lra_fnet.models.mixer import Mixer
 
 
 @gin.configurable

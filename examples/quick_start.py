@@ -7,8 +7,9 @@ import jax
 import numpy as np
 import optax
 
-from lra_fnet import experiment, pipeline
-from lra_fnet.step import make_scorer
+from lra_fnet import experiment
+from lra_fnet.train import pipeline
+from lra_fnet.train.step import make_scorer
 
 # Any task, model, preset and bindings of the command line; `imports` and `dirs` for your own.
 built = experiment.load("listops", "fnet", "cpu", ["Encoder.num_layers=1"])

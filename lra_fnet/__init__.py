@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from lra_fnet.run.trained import Run
     from lra_fnet.tasks.task import Arrays
-    from lra_fnet.trained import Run
 
 __all__ = ["__version__", "load", "load_run"]
 
@@ -97,6 +97,6 @@ def load_run(folder: str | Path, checkpoint: Literal["best", "last"] | None = No
         UserError: if the folder is neither, its run is not complete, it is damaged, or it was
             trained by a version of the code whose models are others.
     """
-    from lra_fnet import trained
+    from lra_fnet.run import trained
 
     return trained.load_run(folder, checkpoint)

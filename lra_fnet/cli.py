@@ -6,8 +6,9 @@ import signal
 import sys
 from pathlib import Path
 
-from lra_fnet import allocator, compile_cache, config
+from lra_fnet import config
 from lra_fnet.errors import Gone, Interrupted, RunFailed, UserError
+from lra_fnet.machine import allocator, compile_cache, disk
 
 _PREDICT = """\
 Classes of raw inputs by a trained run: one JSON object a line, in the order of the inputs.
@@ -287,7 +288,7 @@ def _hosts(parser) -> None:
 
 
 def _jobs(args, models: list[str], **fields):
-    from lra_fnet.job import Job
+    from lra_fnet.run.job import Job
 
     overrides = tuple(args.set + config.split_bindings(args.gin))
     for model in models:
@@ -306,7 +307,7 @@ def _jobs(args, models: list[str], **fields):
 
 
 def _data(args) -> None:
-    from lra_fnet import prepare
+    from lra_fnet.tasks import prepare
 
     for module in args.imports:
         config.import_module(module)
@@ -319,7 +320,9 @@ def _data(args) -> None:
 
 
 def _train(args) -> None:
-    from lra_fnet import hosts, job, report
+    from lra_fnet import report
+    from lra_fnet.run import job
+    from lra_fnet.train import hosts
 
     where = hosts.place(args.coordinator, args.processes, args.process, bool(args.hosts))
     one = next(
@@ -344,25 +347,27 @@ def _train(args) -> None:
 
 def _evaluate(args) -> None:
     if args.attention_span is not None:
-        from lra_fnet import attention_span, progress
+        from lra_fnet.machine import progress
+        from lra_fnet.run import attention_span
 
         found = attention_span.span(args.run, args.attention_span)
         progress.console.print(attention_span.table(found))
         print(f"wrote {args.run / 'attention_span.json'}")
         return
-    from lra_fnet import job, report
+    from lra_fnet import report
+    from lra_fnet.run import job
 
     report.print_run(job.evaluate_run(args.run))
 
 
 def _predict(args) -> None:
-    from lra_fnet import predict
+    from lra_fnet.run import predict
 
     predict.main(args.run, args.files)
 
 
 def _export(args) -> None:
-    from lra_fnet import export
+    from lra_fnet.run import export
 
     export.main(args.run, args.out, args.checkpoint, force=args.force)
     print(f"exported to {args.out}")
@@ -386,7 +391,7 @@ def _sweep(args) -> int:
 
 def _plan(args):
     """The sweep that the arguments describe, or that goes on under their --name."""
-    from lra_fnet.job import Job
+    from lra_fnet.run.job import Job
     from lra_fnet.sweep import plan
 
     given = {
@@ -449,7 +454,9 @@ def _benchmark(args) -> None:
             f"--rounds expects 1 or more and --seconds more than 0, got {args.rounds} and "
             f"{args.seconds}"
         )
-    from lra_fnet.benchmark import cells, figures, overhead, tables
+    from lra_fnet.benchmark import cells, overhead
+    from lra_fnet.report import benchmark_figures as figures
+    from lra_fnet.report import benchmarks as tables
 
     shared = cells.Cell(
         *("train", "ours", args.task, "", args.preset, 0),
@@ -473,7 +480,14 @@ def _benchmark(args) -> None:
     for job in jobs:
         job.load()  # a mistake shows before anything is measured
     if plan:
-        found = cells.run(plan, args.out, args.rounds)
+
+        def save(found):
+            with disk.writable(args.out, "--out"):
+                args.out.mkdir(parents=True, exist_ok=True)
+                disk.write_json(args.out / "benchmark.json", found)
+                disk.replace(args.out / "benchmark.md", tables.render(found))
+
+        found = cells.run(plan, args.rounds, save)
         figures.draw(found, args.out)
         print(tables.render(found), end="")
     for cell in scaled:
@@ -497,7 +511,7 @@ def _report(args) -> None:
     if args.json and not args.compare:
         raise UserError("--json expects --compare A B: give it, or leave --json out")
     if args.compare:
-        from lra_fnet import compare
+        from lra_fnet.report import compare
 
         first, second = args.compare
         compare.main(first, second, [args.runs, args.results], as_json=args.json)

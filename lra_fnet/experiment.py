@@ -17,7 +17,7 @@ from lra_fnet.errors import UserError
 from lra_fnet.models import mixers
 from lra_fnet.models.encoder import Encoder
 from lra_fnet.models.heads import Classifier, Head
-from lra_fnet.models.mixers.mixer import Mixer
+from lra_fnet.models.mixer import Mixer
 from lra_fnet.optim import Optimizer
 from lra_fnet.tasks import PixelTask, Task
 

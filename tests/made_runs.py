@@ -5,9 +5,10 @@ from pathlib import Path
 
 import made_results
 
-from lra_fnet import cli, config, experiment, run_folder
-from lra_fnet.checkpoint import Checkpoints
-from lra_fnet.step import initial_state
+from lra_fnet import cli, config, experiment
+from lra_fnet.run import folder as run_folder
+from lra_fnet.train.checkpoint import Checkpoints
+from lra_fnet.train.step import initial_state
 
 OUTSIDE = Path(__file__).parent / "outside"
 EXAMPLES = Path(__file__).parent.parent / "examples"

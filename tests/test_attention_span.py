@@ -12,7 +12,8 @@ import pytest
 from arrays import float64, largest_array, normal, random_variables
 from test_train import TINY, rows
 
-from lra_fnet import attention_span, cli, experiment
+from lra_fnet import cli, experiment
+from lra_fnet.run import attention_span
 from lra_fnet.tasks import Arrays
 
 OUTSIDE = Path(__file__).parent / "outside"

@@ -10,10 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lra_fnet import cli, step
-from lra_fnet.benchmark import cells, explain, figures, tables, worker
+from lra_fnet import cli
+from lra_fnet.benchmark import cells, explain, worker
 from lra_fnet.errors import UserError
-from lra_fnet.models import choice
+from lra_fnet.models import fastest
+from lra_fnet.report import benchmark_figures as figures
+from lra_fnet.report import benchmarks as tables
+from lra_fnet.train import step
 
 ROOT = Path(__file__).parent.parent
 CELL = cells.Cell("train", "ours", "text", "fnet", "cpu", 16, label="fnet", seconds=0.01)
@@ -440,7 +443,7 @@ def test_explain_tells_the_shape_of_each_length_and_why(capfd):
 
 def test_a_line_of_explain_has_every_time_and_the_rule_that_decided():
     times = {"rfft": 2e-3, "four_step": 1.9e-3}
-    found = explain.row((4, 2048, 256), choice.Choice("rfft", times))
+    found = explain.row((4, 2048, 256), fastest.Choice("rfft", times))
     assert found == ["4 x 2048 x 256", "2.00", "-", "-", "1.90", "rfft", "none is 1.2 x as fast"]
-    found = explain.row((4, 2048, 256), choice.Choice("four_step", times))
+    found = explain.row((4, 2048, 256), fastest.Choice("four_step", times))
     assert found[-2:] == ["four_step", "fastest"]

@@ -11,7 +11,8 @@ import pytest
 from arrays import assert_close, float64, largest, new_key, normal
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.mixers import attention, bigbird, blocks, local, longformer, sparse
+from lra_fnet.models import blocks
+from lra_fnet.models.mixers import attention, bigbird, local, longformer, sparse
 
 LENGTH = 23  # divides by no block below
 FIELDS = {"dim": 6, "num_heads": 2, "qkv_dim": 6, "layer": 0, "num_layers": 2, "dropout": 0.0}

@@ -7,9 +7,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from lra_fnet import census, config, experiment, tables
+from lra_fnet import config, experiment
 from lra_fnet.errors import UserError
 from lra_fnet.models.encoder import parameter_count
+from lra_fnet.report import accuracy as tables
+from lra_fnet.report import census
 
 CENSUS = Path(__file__).parent.parent / "results" / "census.md"
 N, D = 512, 768  # the FNet paper's length and its Base width

@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import pytest
 from arrays import normal
 
-from lra_fnet.models import choice
+from lra_fnet.models import fastest
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    choice._kept.cache_clear()
+    fastest._kept.cache_clear()
     return tmp_path / "lra-fnet" / "choices.json"
 
 
@@ -25,19 +25,19 @@ def measured(monkeypatch, **seconds):
         asked.append(shape)
         return {name: seconds[name] for name in candidates}
 
-    monkeypatch.setattr(choice, "_measure", measure)
+    monkeypatch.setattr(fastest, "_measure", measure)
     return asked
 
 
 def ask(shape=(4, 6, 5), usual="a"):
-    return choice.fastest("group", {"a": jnp.sin, "b": jnp.cos}, shape, usual)
+    return fastest.fastest("group", {"a": jnp.sin, "b": jnp.cos}, shape, usual)
 
 
 def test_the_fastest_is_found_by_running_the_candidates():
     def slow(x):
         return jax.lax.fori_loop(0, 2000, lambda _, y: jnp.sin(y) + x, x)
 
-    found = choice.fastest("group", {"slow": slow, "fast": jnp.sin}, (8, 64, 64), "slow")
+    found = fastest.fastest("group", {"slow": slow, "fast": jnp.sin}, (8, 64, 64), "slow")
     assert found.name == "fast"
     assert found.seconds["slow"] > 2 * found.seconds["fast"] > 0
 
@@ -52,7 +52,7 @@ def test_what_was_measured_is_kept_on_disk_for_its_shape(monkeypatch, own_cache)
     asked = measured(monkeypatch, a=2.0, b=1.0)
     assert [ask().name for _ in range(2)] == ["b", "b"]
     assert len(asked) == 1
-    choice._kept.cache_clear()  # as a new process
+    fastest._kept.cache_clear()  # as a new process
     assert ask().name == "b"
     assert len(asked) == 1
     ask((4, 7, 5))
@@ -65,11 +65,11 @@ def test_a_changed_file_decides_and_a_damaged_one_is_measured_anew(monkeypatch, 
     assert ask().name == "a"
     (key,) = json.loads(own_cache.read_text())
     own_cache.write_text(json.dumps({key: {"a": 9.0, "b": 1.0}}))
-    choice._kept.cache_clear()
+    fastest._kept.cache_clear()
     assert ask().name == "b"
     for damage in ("{", "[]", json.dumps({key: {"a": 1.0}}), json.dumps({key: 3})):
         own_cache.write_text(damage)
-        choice._kept.cache_clear()
+        fastest._kept.cache_clear()
         assert ask().name == "a"
     assert len(asked) == 5
 
@@ -99,7 +99,7 @@ def test_several_processes_take_the_usual_one_unmeasured(monkeypatch):
 
 def test_measuring_while_a_program_is_traced_leaves_nothing_in_it():
     def program(x):
-        name = choice.fastest("group", {"a": jnp.sin, "b": jnp.cos}, x.shape, "a").name
+        name = fastest.fastest("group", {"a": jnp.sin, "b": jnp.cos}, x.shape, "a").name
         assert name in ("a", "b")
         return x + 1
 

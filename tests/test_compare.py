@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from made_results import a_failure, a_result, put, with_test
 
-from lra_fnet import cli, statistics
+from lra_fnet import cli, intervals
 
 RIGHT = np.random.default_rng(0).random((2, 3, 2000)) < 0.3  # models, seeds, rows
 
@@ -18,7 +18,7 @@ def scored(model, seed, right, **changes):
     hits = {"best": right, "last": ~right}
     result = with_test(*(int(x.sum()) for x in hits.values()), model=model, seed=seed, **changes)
     for checkpoint, counts in result["test"].items():
-        counts["correct_bits"] = statistics.encode(hits[checkpoint])
+        counts["correct_bits"] = intervals.encode(hits[checkpoint])
     return result
 
 
@@ -44,7 +44,7 @@ def of(go, results, a, b):
 
 
 def numbers(difference):
-    return tuple(difference[name] for name in statistics.Difference._fields)
+    return tuple(difference[name] for name in intervals.Difference._fields)
 
 
 def both(seeds_a, seeds_b):
@@ -58,7 +58,7 @@ MODELS = ("cpu/listops/fnet", "cpu/listops/linear")
 def test_one_run_each_is_compared_row_by_row(go):
     found = of(go, both(1, 1), "runs/cpu/listops/fnet/seed0", "runs/cpu/listops/linear/seed0")
     test = found["differences"]["test"]
-    assert numbers(test) == pytest.approx(statistics.paired(RIGHT[0, 0], RIGHT[1, 0]))
+    assert numbers(test) == pytest.approx(intervals.paired(RIGHT[0, 0], RIGHT[1, 0]))
     assert test["test"].startswith("McNemar")
     assert (test["a"], test["b"]) == pytest.approx(tuple(100 * RIGHT[:, 0].mean(1)))
     assert found["pairs"] == []
@@ -67,14 +67,14 @@ def test_one_run_each_is_compared_row_by_row(go):
 def test_validation_rows_are_taken_as_independent(go):
     found = of(go, both(1, 1), *MODELS)
     validation = found["differences"]["validation"]
-    assert numbers(validation) == pytest.approx(statistics.unpaired(610, 2000, 610, 2000))
+    assert numbers(validation) == pytest.approx(intervals.unpaired(610, 2000, 610, 2000))
     assert "the pairs are missing" in validation["why"]
 
 
 def test_without_the_rows_that_are_right_the_pairs_are_said_to_be_missing(go):
     older = [scored("fnet", 0, RIGHT[0, 0]), with_test(640, model="linear")]
     test = of(go, older, *MODELS)["differences"]["test"]
-    want = statistics.unpaired(int(RIGHT[0, 0].sum()), 2000, 640, 2000)
+    want = intervals.unpaired(int(RIGHT[0, 0].sum()), 2000, 640, 2000)
     assert numbers(test) == pytest.approx(want)
     assert "the pairs are missing" in test["why"]
 
@@ -83,14 +83,14 @@ def test_several_seeds_are_compared_over_seeds_and_each_row_by_row(go):
     found = of(go, both(3, 2), *MODELS)
     test = found["differences"]["test"]
     accuracies = [list(100 * RIGHT[0].mean(1)), list(100 * RIGHT[1, :2].mean(1))]
-    assert numbers(test) == pytest.approx(statistics.seeds(*accuracies))
+    assert numbers(test) == pytest.approx(intervals.seeds(*accuracies))
     assert test["test"].startswith("Welch")
     pairs = found["pairs"]
     assert [pair["seed"] for pair in pairs] == [0, 1]
     for pair in pairs:
-        want = statistics.paired(*RIGHT[:, pair["seed"]])
+        want = intervals.paired(*RIGHT[:, pair["seed"]])
         assert numbers(pair) == pytest.approx(want)
-    want = statistics.holm([pair["p_value"] for pair in pairs])
+    want = intervals.holm([pair["p_value"] for pair in pairs])
     assert [pair["p_adjusted"] for pair in pairs] == pytest.approx(want)
 
 
@@ -98,7 +98,7 @@ def test_one_seed_against_several_says_that_seeds_are_missing(go):
     found = of(go, both(3, 1), *MODELS)
     test = found["differences"]["test"]
     mean = RIGHT[0].sum(1).mean()
-    want = statistics.unpaired(mean, 2000, int(RIGHT[1, 0].sum()), 2000)
+    want = intervals.unpaired(mean, 2000, int(RIGHT[1, 0].sum()), 2000)
     assert numbers(test) == pytest.approx(want)
     assert "seeds are missing" in test["why"]
     assert len(found["pairs"]) == 1
@@ -108,7 +108,7 @@ def test_seeds_without_spread_are_no_sample(go):
     runs = [("fnet", 600, 0), ("fnet", 600, 1), ("linear", 640, 0), ("linear", 640, 1)]
     found = of(go, [with_test(n, model=model, seed=s) for model, n, s in runs], *MODELS)
     assert numbers(found["differences"]["test"]) == pytest.approx(
-        statistics.unpaired(600, 2000, 640, 2000)
+        intervals.unpaired(600, 2000, 640, 2000)
     )
     assert "without any spread" in found["differences"]["test"]["why"]
 
@@ -206,5 +206,5 @@ def test_json_without_compare_is_refused(monkeypatch, tmp_path, capfd):
 
 
 def test_statistics_need_no_jax():
-    code = "import sys, lra_fnet.statistics; sys.exit('jax' in sys.modules)"
+    code = "import sys, lra_fnet.intervals; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

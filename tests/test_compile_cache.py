@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lra_fnet import compile_cache
+from lra_fnet.machine import compile_cache
 
 OUTSIDE = Path(__file__).parent / "outside"
 VARIABLES = (

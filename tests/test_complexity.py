@@ -16,7 +16,7 @@ import pytest
 from arrays import largest
 
 from lra_fnet.models.encoder import Encoder
-from lra_fnet.models.mixers.mixer import Mixer
+from lra_fnet.models.mixer import Mixer
 
 ROOT = pathlib.Path(__file__).parent.parent
 MODELS = sorted(path.stem for path in (ROOT / "gin/models").glob("*.gin"))

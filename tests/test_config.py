@@ -407,7 +407,7 @@ def test_a_user_registers_a_mixer_from_outside(tmp_path):
     module = tmp_path / "halving.py"
     module.write_text(
         "import gin\n"
-        "from lra_fnet.models.mixers.mixer import Mixer\n"
+        "from lra_fnet.models.mixer import Mixer\n"
         "@gin.configurable\n"
         "class Halving(Mixer):\n"
         "    uses_mask = True\n"

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 from test_train import rows, tiny
 
-from lra_fnet import metrics, pipeline, statistics, step
+from lra_fnet import intervals, objective
 from lra_fnet.benchmark import scaling
 from lra_fnet.benchmark.cells import Cell
 from lra_fnet.errors import UserError
+from lra_fnet.train import pipeline, step
 
 BATCH = 8
 KEY = jax.random.key(3, impl="threefry2x32")
@@ -145,7 +146,7 @@ def test_an_evaluation_counts_every_row_once_and_in_order_on_any_number_of_devic
     assert (one["correct"], one["count"]) == (sum(right), 21)
     assert 0 < sum(right) < 21
     for scores in (one, four):
-        np.testing.assert_array_equal(statistics.bits(scores), right)
+        np.testing.assert_array_equal(intervals.bits(scores), right)
     assert (four["correct"], four["count"]) == (one["correct"], 21)
     assert four["loss"] == pytest.approx(one["loss"], rel=1e-6)
 
@@ -169,7 +170,7 @@ def test_the_whole_state_is_donated_and_nothing_is_sent_to_the_host_in_the_loop(
 
 def test_counts_and_losses_are_summed_in_float32_without_loss():
     """The vector of one all-reduce is float32: whole numbers to 2^24 travel unchanged."""
-    sums = metrics.Sums(jnp.float32(1.5), jnp.int32(2**24 - 1), jnp.int32(2**24))
+    sums = objective.Sums(jnp.float32(1.5), jnp.int32(2**24 - 1), jnp.int32(2**24))
     vector, restore = jax.flatten_util.ravel_pytree(sums)
     assert vector.dtype == jnp.float32
     back = restore(vector)

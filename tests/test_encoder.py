@@ -19,9 +19,9 @@ from lra_fnet import experiment
 from lra_fnet.errors import UserError
 from lra_fnet.models import encoder as encoder_module
 from lra_fnet.models.encoder import Encoder, lookup, parameter_count, pool, sinusoidal_positions
+from lra_fnet.models.mixer import HeadMixer, Mixer
 from lra_fnet.models.mixers.attention import Attention
 from lra_fnet.models.mixers.fourier import Fourier
-from lra_fnet.models.mixers.mixer import HeadMixer, Mixer
 
 ROOT = pathlib.Path(__file__).parent.parent
 MODELS = sorted(path.stem for path in (ROOT / "gin/models").glob("*.gin"))

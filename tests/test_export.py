@@ -12,8 +12,10 @@ import safetensors.numpy
 from made_runs import change, trained, untrained
 
 import lra_fnet
-from lra_fnet import checkpoint, cli, run_folder
+from lra_fnet import cli
 from lra_fnet.errors import UserError
+from lra_fnet.run import folder as run_folder
+from lra_fnet.train import checkpoint
 
 MODELS = ("fnet", "random")  # random has constants
 STEPS = ("Run.num_steps=12", "Run.eval_every=2", "Optimizer.learning_rate=0.03")

@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 from test_train import tiny
 
-from lra_fnet import cli, experiment, pipeline, progress, step
+from lra_fnet import cli, experiment
 from lra_fnet.errors import RunFailed
-from lra_fnet.job import Job
+from lra_fnet.machine import progress
+from lra_fnet.run.job import Job
 from lra_fnet.tasks import Arrays
-from lra_fnet.train import Loop
+from lra_fnet.train import pipeline, step
+from lra_fnet.train.loop import Loop
 
 OUTSIDE = Path(__file__).parent / "outside"
 

@@ -9,7 +9,6 @@ from arrays import assert_close, normal
 from jax import lax
 
 from lra_fnet.errors import UserError
-from lra_fnet.models import choice
 from lra_fnet.models.mixers import fourier
 
 SHAPES = {"2x6x5": (2, 6, 5), "3x7x4": (3, 7, 4)}  # odd and unequal: a swapped axis cannot pass
@@ -151,9 +150,9 @@ def test_auto_measures_large_inputs_and_takes_the_fastest(monkeypatch):
 
     def fastest(what, candidates, shape, usual):
         asked.append((what, tuple(candidates), shape, usual))
-        return choice.Choice("four_step")
+        return fastest.Choice("four_step")
 
-    monkeypatch.setattr(choice, "fastest", fastest)
+    monkeypatch.setattr(fastest, "fastest", fastest)
     assert fourier.choose_method((4, 4096, 16)) == "four_step"
     assert fourier.choose_method((4, 4097, 16)) == "four_step"
     methods = ("rfft", "matmul_fft", "four_step")

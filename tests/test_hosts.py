@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from test_train import rows
 
-from lra_fnet import hosts, pipeline
 from lra_fnet.errors import UserError
+from lra_fnet.train import hosts, pipeline
 
 ROOT = Path(__file__).parent.parent
 OUTSIDE = Path(__file__).parent / "outside"
@@ -338,7 +338,7 @@ def test_both_checkpoints_of_a_step_are_saved_at_once_by_all_processes(tmp_path)
     code = (
         "import jax, numpy as np, pathlib\n"
         "from lra_fnet import hosts, step\n"
-        "from lra_fnet.checkpoint import Checkpoints\n"
+        "from lra_fnet.train.checkpoint import Checkpoints\n"
         "with hosts.join(hosts.place(f'127.0.0.1:{PORT}', COUNT, INDEX, False)):\n"
         "    kept = Checkpoints(pathlib.Path('run'))\n"
         "    everywhere = jax.NamedSharding(step.make_mesh(2), jax.P())\n"

@@ -20,7 +20,7 @@ import serving
 
 from lra_fnet import tasks
 from lra_fnet.errors import UserError
-from lra_fnet.tasks import image, records
+from lra_fnet.tasks import image, store
 from lra_fnet.tasks.sources import Remote
 
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "cifar-10-binary.tar.xz"
@@ -31,7 +31,7 @@ BATCHES = [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
     monkeypatch.setattr(image, "BATCH_ROWS", ROWS)
-    monkeypatch.setattr(records, "expected", lambda: {})
+    monkeypatch.setattr(store, "expected", lambda: {})
 
 
 def made():

@@ -15,8 +15,9 @@ from pathlib import Path
 import jax
 import pytest
 
-from lra_fnet import cli, config, run_folder, statistics, tasks
+from lra_fnet import cli, config, intervals, tasks
 from lra_fnet.errors import UserError
+from lra_fnet.run import folder as run_folder
 
 OUTSIDE = Path(__file__).parent / "outside"
 
@@ -59,7 +60,7 @@ def test_a_run_leaves_everything_in_its_folder(go, tmp_path):
         assert result[name] > 0
     for split, marked in (("test", True), ("validation", False)):
         for counts in result[split].values():
-            right = statistics.bits(counts)
+            right = intervals.bits(counts)
             assert (right is not None) == marked
     readings = (tmp_path / "runs/test_log.jsonl").read_text().splitlines()
     assert [json.loads(line)["kind"] for line in readings] == ["last", "best"]
@@ -69,7 +70,7 @@ def test_a_run_leaves_everything_in_its_folder(go, tmp_path):
 
 def test_a_step_that_the_memory_cannot_hold_is_a_state_not_a_crash(go, tmp_path, monkeypatch):
     """Linear at Path-X, say: before the state is made, so the kernel kills nobody."""
-    monkeypatch.setattr("lra_fnet.step.free_memory", lambda: 10_000)
+    monkeypatch.setattr("lra_fnet.train.step.free_memory", lambda: 10_000)
     code, err, _ = go(model="linear")
     assert code == 1
     line = err.strip().splitlines()[-1]
@@ -128,12 +129,12 @@ def test_a_trial_leaves_the_test_split_closed_and_evaluate_opens_it_once(go, tmp
 @pytest.mark.parametrize(
     ("where", "saved"),
     [
-        ("lra_fnet.tasks.records.write", False),  # preparation
-        ("lra_fnet.train.compile_update", False),
-        ("lra_fnet.train.wait_for", True),  # the first steps
-        ("lra_fnet.train.Checkpoints.save", True),
-        ("lra_fnet.evaluate.score_test", False),
-        ("lra_fnet.evaluate.run_folder.write_json", False),
+        ("lra_fnet.tasks.store.write", False),  # preparation
+        ("lra_fnet.train.loop.compile_update", False),
+        ("lra_fnet.train.loop.wait_for", True),  # the first steps
+        ("lra_fnet.train.loop.Checkpoints.save", True),
+        ("lra_fnet.run.evaluate.score_test", False),
+        ("lra_fnet.run.evaluate.run_folder.write_json", False),
     ],
 )
 def test_sigterm_at_any_moment_is_code_143_and_the_same_command_goes_on(

@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lra_fnet import cli, disk
+from lra_fnet import cli
 from lra_fnet.errors import UserError
+from lra_fnet.machine import disk
 
 ROOT = Path(__file__).parent.parent
 OUTSIDE = ROOT / "tests/outside"
@@ -289,7 +290,7 @@ def test_the_pods_of_one_run_name_process_0_by_its_service():
     words = [word.replace("$(JOB_COMPLETION_INDEX)", "1") for word in container["args"]]
     assert f"--coordinator={name}-0.{pod['subdomain']}:29500" in words
     assert f"--processes={hosts}" in words
-    pytest.importorskip("lra_fnet.hosts", reason="this checkout has no several hosts")
+    pytest.importorskip("lra_fnet.train.hosts", reason="this checkout has no several hosts")
     assert container["command"] == ["lra-fnet", "train"]
     assert cli._parser().parse_args(["train", *words]).process == 1
 

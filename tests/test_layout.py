@@ -13,40 +13,44 @@ from lra_fnet import report
 ROOT = Path(__file__).parent.parent
 SRC = ROOT / "lra_fnet"
 ORDER = """
-    errors disk allocator progress hosts config tasks pipeline models convert metrics statistics
-    optim experiment grid step run_folder logs checkpoint trained compile_cache train evaluate job
-    attention_span prepare benchmark sweep tables census results compare predict export report cli
+    errors machine config tasks models objective optim intervals experiment train run sweep
+    benchmark report testing cli
 """.split()  # noqa: SIM905 (a line is easier to read than a list)
 
 
 def imported(path):
-    """Top-level modules of ours that a file imports."""
+    """The modules of ours that a file imports, wherever in it, as dotted names."""
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module == "lra_fnet":
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lra_fnet."):
-            yield node.module.split(".")[1]
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "lra_fnet":
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-            yield from (name.split(".")[1] for name in names if name.startswith("lra_fnet."))
+            yield from (alias.name for alias in node.names if alias.name.startswith("lra_fnet."))
 
 
-def test_imports_point_one_way():
+def test_a_room_imports_only_rooms_above_it():
     for path in SRC.rglob("*.py"):
         here = path.relative_to(SRC).parts[0].removesuffix(".py")
-        if here == "__init__":
-            continue
-        for other in imported(path):
-            assert ORDER.index(other) <= ORDER.index(here), f"{path.name} imports lra_fnet.{other}"
+        for module in imported(path) if here != "__init__" else ():
+            there = module.split(".")[1]
+            assert ORDER.index(there) <= ORDER.index(here), f"{path.relative_to(SRC)}: {module}"
+
+
+def test_the_encoder_knows_no_mixer():
+    for path in (SRC / "models").glob("*.py"):
+        if path.name != "convert.py":  # FNet's own weights
+            assert not [m for m in imported(path) if m.startswith("lra_fnet.models.mixers")], path
 
 
 def test_only_evaluate_opens_the_test_split():
-    opening = [
-        path.name
-        for path in SRC.glob("*.py")
-        if re.search(r"""arrays\(\s*["']test["']""", path.read_text())
-    ]
-    assert opening == ["evaluate.py"]
+    """Nobody else asks for a split by that name, or by its place among the task's splits."""
+    pattern = r"""arrays\(\s*["']test["']|splits\[(2|-1)\]|arrays\(\s*split\b"""
+    opening = {
+        str(path.relative_to(SRC))
+        for path in SRC.rglob("*.py")
+        if re.search(pattern, path.read_text())
+    }
+    assert "run/evaluate.py" in opening
+    assert opening <= {"run/evaluate.py", "run/attention_span.py", "__init__.py"}, opening
 
 
 def test_only_config_calls_gins_parser():

@@ -12,7 +12,7 @@ import pytest
 
 from lra_fnet import tasks
 from lra_fnet.errors import UserError
-from lra_fnet.tasks import listops, listops_trees, records, xoshiro
+from lra_fnet.tasks import listops, listops_trees, store, xoshiro
 
 OPERATORS = {
     "[MIN": min,
@@ -239,12 +239,12 @@ def tiny_sets(monkeypatch, **sizes):
     """Replaces the numbers of rows, and switches data/expected.json off."""
     sets = {name: listops.SETS[name]._replace(rows=count) for name, count in sizes.items()}
     monkeypatch.setattr(listops, "SETS", types.MappingProxyType({**listops.SETS, **sets}))
-    monkeypatch.setattr(records, "expected", lambda: {})
+    monkeypatch.setattr(store, "expected", lambda: {})
 
 
 @pytest.mark.parametrize("config", ["short", pytest.param("full", marks=pytest.mark.slow)])
 def test_the_set_is_that_of_expected_json(config, tmp_path):
-    expected = records.expected()["listops"][config]["splits"]
+    expected = store.expected()["listops"][config]["splits"]
     task = tasks.make("listops", config)
     task.prepare(tmp_path)
     prepared = task.verify(tmp_path)
@@ -258,7 +258,7 @@ def test_other_rows_than_expected_json_are_refused_and_removed(monkeypatch, tmp_
     tiny_sets(monkeypatch, short=(30, 10, 10))
     task = tasks.make("listops", "short")
     splits = {"train": {"rows": 31}}
-    monkeypatch.setattr(records, "expected", lambda: {"listops": {"short": {"splits": splits}}})
+    monkeypatch.setattr(store, "expected", lambda: {"listops": {"short": {"splits": splits}}})
     with pytest.raises(UserError, match=r"split train: rows is 30, data/expected.json says 31; "):
         task.prepare(tmp_path)
     assert not task.folder(tmp_path).exists()

@@ -9,8 +9,10 @@ import scipy.special
 from made_runs import EXAMPLES, change, trained, untrained
 
 import lra_fnet
-from lra_fnet import checkpoint, pipeline, run_folder, tasks
+from lra_fnet import tasks
 from lra_fnet.errors import UserError
+from lra_fnet.run import folder as run_folder
+from lra_fnet.train import checkpoint, pipeline
 
 MODELS = ("fnet", "random", "transformer")  # random has constants, transformer sees no padding
 STEPS = ("Run.num_steps=12", "Run.eval_every=2", "Optimizer.learning_rate=0.03")

@@ -11,8 +11,8 @@ import pytest
 from arrays import assert_close, float64, largest_array, new_key, normal
 
 from lra_fnet.errors import UserError
+from lra_fnet.models.mixer import HeadMixer, Mixer
 from lra_fnet.models.mixers import attention, linear, performer
-from lra_fnet.models.mixers.mixer import HeadMixer, Mixer
 
 FIELDS = {"dim": 6, "num_heads": 2, "qkv_dim": 4, "max_len": 7, "layer": 0, "num_layers": 2}
 SHAPES = {"2x6x5": (2, 6, 5), "3x7x4": (3, 7, 4)}  # odd and unequal: a swapped axis cannot pass

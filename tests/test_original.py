@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from arrays import new_key, random_variables, shapes_of
 
-from lra_fnet import convert, experiment
+from lra_fnet import experiment
 from lra_fnet.errors import UserError
+from lra_fnet.models import convert
 from lra_fnet.models.encoder import MLP, Block, Encoder
 from lra_fnet.models.mixers.attention import Attention
 from lra_fnet.models.mixers.fourier import Fourier

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lra_fnet import experiment, metrics, pipeline, step
+from lra_fnet import experiment, objective
 from lra_fnet.tasks import Arrays
+from lra_fnet.train import pipeline, step
 
 
 def arrays(n=11, length=5):
@@ -52,12 +53,12 @@ def test_sums_do_not_depend_on_the_batch_size():
     labels = (np.arange(11) % 3).astype(np.int32)
     totals = []
     for size in (4, 11):
-        total = metrics.Sums.zero()
+        total = objective.Sums.zero()
         for start in range(0, 11, size):
             rows = np.arange(start, start + size)
             valid = rows < 11
             rows = np.where(valid, rows, 0)
-            total += metrics.batch_sums(logits[rows], labels[rows], jnp.asarray(valid))
+            total += objective.batch_sums(logits[rows], labels[rows], jnp.asarray(valid))
         totals.append(total)
     assert int(totals[0].count) == int(totals[1].count) == 11
     assert int(totals[0].correct) == int((logits.argmax(-1) == labels).sum())

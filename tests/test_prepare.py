@@ -8,8 +8,9 @@ import PIL.Image
 import pytest
 from rich.console import Console
 
-from lra_fnet import cli, config, prepare, tasks
+from lra_fnet import cli, config, tasks
 from lra_fnet.errors import UserError
+from lra_fnet.tasks import prepare
 
 OUTSIDE = Path(__file__).parent / "outside"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lra_fnet import tables
+from lra_fnet.report import accuracy as tables
 
 REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference"
 

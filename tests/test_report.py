@@ -14,8 +14,9 @@ import pytest
 from made_results import a_failure, a_result, collected, put, with_test
 from rich.console import Console
 
-from lra_fnet import report, statistics, tables
+from lra_fnet import intervals, report
 from lra_fnet.errors import UserError
+from lra_fnet.report import accuracy as tables
 from lra_fnet.report import sources
 
 # Collecting
@@ -48,7 +49,7 @@ def without(key):
 
 def with_bits(checkpoint, right):
     result = a_result()
-    result["test"][checkpoint]["correct_bits"] = statistics.encode(right)
+    result["test"][checkpoint]["correct_bits"] = intervals.encode(right)
     return result
 
 

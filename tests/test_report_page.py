@@ -23,7 +23,8 @@ from made_results import (
     with_test,
 )
 
-from lra_fnet import report, tables
+from lra_fnet import report
+from lra_fnet.report import accuracy as tables
 from lra_fnet.report import charts, latex, page, significance, sources, tradeoff
 
 TEMPLATES = Path(page.__file__).with_name("templates")

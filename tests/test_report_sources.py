@@ -17,10 +17,11 @@ from made_results import (
     with_test,
 )
 
-from lra_fnet import report, tables
+from lra_fnet import report
 from lra_fnet.errors import UserError
-from lra_fnet.grid import Grid
+from lra_fnet.report import accuracy as tables
 from lra_fnet.report import grids, sources, tradeoff
+from lra_fnet.report.grid import Grid
 
 LOG = "test_log.jsonl"
 

@@ -11,7 +11,7 @@ import serving
 
 from lra_fnet import tasks
 from lra_fnet.errors import UserError
-from lra_fnet.tasks import records, retrieval
+from lra_fnet.tasks import retrieval, store
 
 FILES = {"train": "train", "eval": "validation", "test": "test"}
 COUNTS = {"train": 7, "eval": 3, "test": 4}
@@ -76,7 +76,7 @@ def stored(prepared, split):
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     monkeypatch.setattr(retrieval, "ROWS", tuple(COUNTS.values()))
-    monkeypatch.setattr(records, "expected", dict)
+    monkeypatch.setattr(store, "expected", dict)
 
 
 # The sets

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from jax.interpreters import partial_eval
 
-from lra_fnet import experiment, step
+from lra_fnet import experiment
 from lra_fnet.benchmark import roofline
 from lra_fnet.benchmark.roofline import Product
 from lra_fnet.config import known
 from lra_fnet.models.encoder import parameter_count
 from lra_fnet.models.mixers import fourier
-from lra_fnet.pipeline import Batch
+from lra_fnet.train import step
+from lra_fnet.train.pipeline import Batch
 
 B, L, D, H, K, F, N, C, HEAD = 2, 8, 12, 3, 5, 20, 2, 2, 7  # N layers, C classes
 SIZES = {

@@ -9,7 +9,7 @@ import scipy.optimize
 import scipy.special
 import scipy.stats
 
-from lra_fnet import statistics
+from lra_fnet import intervals
 
 Z = 1.959963984540054
 TABLES = [  # both right, only a, only b, both wrong
@@ -35,8 +35,8 @@ def rows(both, only_a, only_b, neither):
 @pytest.mark.parametrize("n", [1, 7, 8, 9, 2000, 25_000])
 def test_which_rows_are_right_comes_back(n):
     right = np.random.default_rng(n).random(n) < 0.6
-    counts = {"correct": int(right.sum()), "count": n, "correct_bits": statistics.encode(right)}
-    back = statistics.bits(counts)
+    counts = {"correct": int(right.sum()), "count": n, "correct_bits": intervals.encode(right)}
+    back = intervals.bits(counts)
     assert back is not None
     assert back.dtype == bool
     np.testing.assert_array_equal(back, right)
@@ -44,14 +44,14 @@ def test_which_rows_are_right_comes_back(n):
 
 
 def test_without_them_there_are_none():
-    assert statistics.bits({"correct": 3, "count": 5}) is None
+    assert intervals.bits({"correct": 3, "count": 5}) is None
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (statistics.encode([True] * 9), "2 bytes, 8 rows take 1"),
-        (statistics.encode([True] * 4 + [False] * 4), "4 right rows, 'correct' says 5"),
+        (intervals.encode([True] * 9), "2 bytes, 8 rows take 1"),
+        (intervals.encode([True] * 4 + [False] * 4), "4 right rows, 'correct' says 5"),
         ("no base64!", "no base64 of zlib"),
         ("AAAA", "no base64 of zlib"),
         (7, "no base64 of zlib"),
@@ -59,7 +59,7 @@ def test_without_them_there_are_none():
 )
 def test_broken_ones_are_refused(text, words):
     with pytest.raises(ValueError, match=words):
-        statistics.bits({"correct": 5, "count": 8, "correct_bits": text})
+        intervals.bits({"correct": 5, "count": 8, "correct_bits": text})
 
 
 # On the same rows
@@ -70,7 +70,7 @@ def test_the_paired_interval_ends_where_the_score_test_rejects(table):
     """Second way: the most likely table at each end, searched for, not solved for."""
     both, only_a, only_b, neither = table
     n = sum(table)
-    found = statistics.paired(*rows(*table))
+    found = intervals.paired(*rows(*table))
     assert found.mean == pytest.approx(100 * (only_a - only_b) / n)
     for end in (found.low / 100, found.high / 100):
         if abs(end) > 1 - 1e-9:
@@ -90,13 +90,13 @@ def test_the_paired_interval_ends_where_the_score_test_rejects(table):
 
 def test_published_intervals_of_paired_shares():
     """Airway hyper-responsiveness before and after transplantation (Fagerland et al. 2014)."""
-    found = statistics.paired(*rows(1, 1, 7, 12))
+    found = intervals.paired(*rows(1, 1, 7, 12))
     assert (found.mean, found.low, found.high) == pytest.approx((-28.6, -51.7, -2.6), abs=0.05)
     assert found.n == 21
 
 
 def test_two_that_agree_on_every_row_differ_by_at_most_z2_over_n_and_z2():
-    found = statistics.paired(*rows(40, 0, 0, 60))
+    found = intervals.paired(*rows(40, 0, 0, 60))
     most = 100 * Z**2 / (100 + Z**2)
     assert found == pytest.approx((0.0, -most, most, 1.0, 100))
 
@@ -104,19 +104,19 @@ def test_two_that_agree_on_every_row_differ_by_at_most_z2_over_n_and_z2():
 @pytest.mark.parametrize(("a", "b"), [(0, 0), (1, 0), (3, 3), (2, 9), (90, 130), (12_000, 12_500)])
 def test_the_paired_p_is_the_binomial_tests_on_discordant_rows(a, b):
     want = scipy.stats.binomtest(a, a + b).pvalue if a + b else 1.0
-    assert statistics.paired(*rows(5, a, b, 5)).p_value == pytest.approx(want, rel=1e-9)
+    assert intervals.paired(*rows(5, a, b, 5)).p_value == pytest.approx(want, rel=1e-9)
 
 
 def test_exchanging_the_models_turns_the_sign():
     a, b = rows(500, 90, 130, 280)
-    one, other = statistics.paired(a, b), statistics.paired(b, a)
+    one, other = intervals.paired(a, b), intervals.paired(b, a)
     assert other == pytest.approx((-one.mean, -one.high, -one.low, one.p_value, one.n))
 
 
 def test_the_paired_interval_holds_the_truth_95_times_in_100():
     rng, held = np.random.default_rng(0), 0
     for only_a, only_b, same in rng.multinomial(200, [0.12, 0.07, 0.81], 1000):
-        found = statistics.paired(*rows(same, only_a, only_b, 0))
+        found = intervals.paired(*rows(same, only_a, only_b, 0))
         held += found.low <= 5 <= found.high
     assert 930 <= held <= 970
 
@@ -126,7 +126,7 @@ def test_the_paired_interval_holds_the_truth_95_times_in_100():
 
 def test_published_interval_of_independent_shares():
     """56 of 70 and 48 of 80: Newcombe 1998, Table II (a), method 10."""
-    found = statistics.unpaired(56, 70, 48, 80)
+    found = intervals.unpaired(56, 70, 48, 80)
     assert (found.mean, found.low, found.high) == pytest.approx((20.0, 5.24, 33.39), abs=0.005)
     assert found.n == 150
 
@@ -136,12 +136,12 @@ def test_the_unpaired_p_is_that_of_the_chi_squared_test(counts):
     right_a, n_a, right_b, n_b = counts
     table = [[right_a, n_a - right_a], [right_b, n_b - right_b]]
     want = scipy.stats.chi2_contingency(table, correction=False).pvalue
-    assert statistics.unpaired(*counts).p_value == pytest.approx(want, rel=1e-9)
+    assert intervals.unpaired(*counts).p_value == pytest.approx(want, rel=1e-9)
 
 
 @pytest.mark.parametrize("counts", [(0, 10, 0, 20), (10, 10, 20, 20)])
 def test_equal_shares_of_none_or_all_do_not_differ(counts):
-    found = statistics.unpaired(*counts)
+    found = intervals.unpaired(*counts)
     assert (found.mean, found.p_value) == (0.0, 1.0)
     assert found.low < 0 < found.high
 
@@ -161,7 +161,7 @@ def test_equal_shares_of_none_or_all_do_not_differ(counts):
     ],
 )
 def test_seeds_are_compared_by_welchs_test(a, b):
-    found = statistics.seeds(a, b)
+    found = intervals.seeds(a, b)
     want = scipy.stats.ttest_ind(a, b, equal_var=False)
     interval = want.confidence_interval()
     assert found is not None
@@ -173,21 +173,21 @@ def test_seeds_are_compared_by_welchs_test(a, b):
 
 @pytest.mark.parametrize(("a", "b"), [([30.0], [31.0, 32.0]), ([], []), ([3.0, 3.0], [4.0, 4.0])])
 def test_without_seeds_or_spread_there_is_nothing_to_judge_by(a, b):
-    assert statistics.seeds(a, b) is None
+    assert intervals.seeds(a, b) is None
 
 
 @pytest.mark.parametrize("freedom", [1, 1.3, 2, 4.7, 30, 1e4])
 def test_students_quantile(freedom):
     want = scipy.stats.t.ppf(0.975, freedom)
-    assert statistics._t_quantile(freedom) == pytest.approx(want, rel=1e-9)
+    assert intervals._t_quantile(freedom) == pytest.approx(want, rel=1e-9)
 
 
 def test_the_incomplete_beta_function():
     rng = np.random.default_rng(0)
     for a, b, x in zip(*10 ** rng.uniform(-1, 4, (2, 300)), rng.random(300), strict=True):
         want = scipy.special.betainc(a, b, x)
-        assert statistics._beta(a, b, x) == pytest.approx(want, rel=1e-8, abs=1e-12)
-    assert [statistics._beta(2.0, 3.0, x) for x in (0.0, 1.0)] == [0.0, 1.0]
+        assert intervals._beta(a, b, x) == pytest.approx(want, rel=1e-8, abs=1e-12)
+    assert [intervals._beta(2.0, 3.0, x) for x in (0.0, 1.0)] == [0.0, 1.0]
 
 
 # Many tests
@@ -195,9 +195,9 @@ def test_the_incomplete_beta_function():
 
 def test_holms_values_worked_by_hand():
     """0.005 x 4, 0.01 x 3, 0.03 x 2, and 0.04 x 1, which may not fall below the one before."""
-    assert statistics.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert statistics.holm([0.6, 0.7]) == [1.0, 1.0]
-    assert statistics.holm([]) == []
+    assert intervals.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert intervals.holm([0.6, 0.7]) == [1.0, 1.0]
+    assert intervals.holm([]) == []
 
 
 def test_holm_is_bonferroni_of_every_set_of_hypotheses():
@@ -208,4 +208,4 @@ def test_holm_is_bonferroni_of_every_set_of_hypotheses():
         max(min(1.0, len(s) * min(p_values[j] for j in s)) for s in sets if i in s)
         for i in range(5)
     ]
-    assert statistics.holm(list(p_values)) == pytest.approx(want)
+    assert intervals.holm(list(p_values)) == pytest.approx(want)

@@ -20,7 +20,8 @@ import pytest
 from optuna.trial import TrialState
 from rich.console import Console
 
-from lra_fnet import cli, job, report
+from lra_fnet import cli, report
+from lra_fnet.run import job
 from lra_fnet.sweep import board, ledger, plan, scheduler, studies
 
 ROOT = Path(__file__).parent.parent

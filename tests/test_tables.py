@@ -5,7 +5,8 @@ import math
 import pytest
 from made_results import a_failure, a_result, collected, the_cell, with_test
 
-from lra_fnet import report, tables
+from lra_fnet import report
+from lra_fnet.report import accuracy as tables
 
 # Statistics
 

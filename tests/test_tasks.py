@@ -19,9 +19,10 @@ import numpy as np
 import pytest
 
 import lra_fnet
-from lra_fnet import progress, tasks
+from lra_fnet import tasks
 from lra_fnet.errors import UserError
-from lra_fnet.tasks import records
+from lra_fnet.machine import progress
+from lra_fnet.tasks import store
 from lra_fnet.tasks import task as task_module
 
 ROWS = {"train": 300, "validation": 40, "test": 50}
@@ -144,8 +145,8 @@ def test_arrays_are_the_rows_in_order_padded_with_zeros(tmp_path):
 
 def test_files_of_limited_size_hold_the_same_rows(tmp_path, monkeypatch):
     whole = TOY.prepare(tmp_path / "whole")
-    monkeypatch.setattr(records, "_SHARD_BYTES", 12 * 100)
-    monkeypatch.setattr(records, "_BATCH", 50)
+    monkeypatch.setattr(store, "_SHARD_BYTES", 12 * 100)
+    monkeypatch.setattr(store, "_BATCH", 50)
     parts = TOY.prepare(tmp_path / "parts")
     assert len(list(parts.folder.glob("*-train.array_record-*"))) == 3
     assert parts.sha256 == whole.sha256
@@ -326,10 +327,10 @@ def test_two_processes_prepare_once(tmp_path):
 
 def test_a_second_preparation_waits_and_says_so(tmp_path, monkeypatch):
     said = []
-    monkeypatch.setattr(records, "say", said.append)
+    monkeypatch.setattr(store, "say", said.append)
     folder = TOY.folder(tmp_path)
     second = threading.Thread(target=TOY.prepare, args=(tmp_path,))
-    with records.lock(folder.parent):
+    with store.lock(folder.parent):
         second.start()
         until(lambda: said)
         assert said == [f"waiting for another process that prepares {folder.parent}"]
@@ -365,7 +366,7 @@ def test_what_the_disk_refuses_is_one_line(code, tmp_path, monkeypatch):
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(records, "write_fingerprint", refuse)
+        patch.setattr(store, "write_fingerprint", refuse)
         with pytest.raises(UserError, match=f"small/1.0.0 cannot be prepared: {error.strerror}; "):
             TOY.prepare(tmp_path)
     with pytest.raises(UserError, match="is not prepared"):
@@ -393,7 +394,7 @@ def test_a_prepared_set_in_a_read_only_folder_is_used(tmp_path, monkeypatch):
     def refuse(*_):
         raise AssertionError("a prepared set needs no lock")
 
-    monkeypatch.setattr(records, "lock", refuse)
+    monkeypatch.setattr(store, "lock", refuse)
     assert TOY.prepare(tmp_path) == prepared
 
 
@@ -557,7 +558,7 @@ def expecting(monkeypatch, task, tmp_path, **changes):
     """Sets data/expected.json to what a preparation finds, but for `changes` of its test split."""
     record = json.loads((task.prepare(tmp_path / "once").folder / "fingerprint.json").read_text())
     splits = {**record["splits"], "test": {**record["splits"]["test"], **changes}}
-    monkeypatch.setattr(records, "expected", lambda: {"toy": {"small": {"splits": splits}}})
+    monkeypatch.setattr(store, "expected", lambda: {"toy": {"small": {"splits": splits}}})
 
 
 @pytest.mark.parametrize("key", ["rows", "label_counts", "sha256"])

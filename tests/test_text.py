@@ -15,7 +15,7 @@ import serving
 
 from lra_fnet import tasks
 from lra_fnet.errors import UserError
-from lra_fnet.tasks import records, text
+from lra_fnet.tasks import store, text
 
 FOLDERS = ["train/pos", "train/neg", "test/pos", "test/neg"]
 REAL = Path(__file__).parents[2] / "shared" / "data" / "aclImdb_labelled.tar.xz"
@@ -77,7 +77,7 @@ def small(monkeypatch, request):
         return
     monkeypatch.setattr(text, "REVIEWS", 6)
     monkeypatch.setattr(text, "HELD_OUT", 2)
-    monkeypatch.setattr(records, "expected", dict)
+    monkeypatch.setattr(store, "expected", dict)
 
 
 # The sets

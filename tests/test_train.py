@@ -13,10 +13,13 @@ import numpy as np
 import optax
 import pytest
 
-from lra_fnet import experiment, pipeline, progress, step, train
-from lra_fnet.checkpoint import Checkpoints, sha256
+from lra_fnet import experiment
 from lra_fnet.errors import Interrupted, RunFailed, UserError
+from lra_fnet.machine import progress
 from lra_fnet.tasks import Arrays
+from lra_fnet.train import loop as train
+from lra_fnet.train import pipeline, step
+from lra_fnet.train.checkpoint import Checkpoints, sha256
 
 TINY = (
     "Encoder.dim=8",
@@ -368,7 +371,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_old_checkpoint(tmp_path, monkeyp
     run(tiny(num_steps=4), tmp_path)
     full = os.statvfs_result((1, 1, 0, 0, 0, 0, 0, 0, 0, 0))
     usage = type("usage", (), {"free": full.f_bavail})
-    monkeypatch.setattr("lra_fnet.checkpoint.shutil.disk_usage", lambda path: usage)
+    monkeypatch.setattr("lra_fnet.train.checkpoint.shutil.disk_usage", lambda path: usage)
     with pytest.raises(UserError, match=r"no space left for .*to resume"):
         run(tiny(), tmp_path)
     checkpoints = Checkpoints(tmp_path)

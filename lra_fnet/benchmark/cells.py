@@ -7,13 +7,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lra_fnet import disk, experiment, progress
-from lra_fnet.benchmark import tables
+from lra_fnet import experiment
 from lra_fnet.errors import UserError
+from lra_fnet.machine import progress
 
 PAUSE = 0.3  # seconds between turns: the threads of the last side stop spinning
 PEER_PYTHON = "LRA_FNET_PEER_PYTHON"  # the interpreter that has PyTorch
@@ -219,10 +219,12 @@ def plan(
     return found
 
 
-def run(cells: Sequence[Cell], out: Path, rounds: int) -> list[dict[str, Any]]:
+def run(
+    cells: Sequence[Cell], rounds: int, save: Callable[[list[dict[str, Any]]], None]
+) -> list[dict[str, Any]]:
     """Measures the cells, those of equal program, length and size in turn.
 
-    Writes benchmark.json and benchmark.md into `out` after each such group.
+    Calls `save` with all results so far after each such group.
 
     Returns:
       `Worker.result` of each cell.
@@ -230,13 +232,11 @@ def run(cells: Sequence[Cell], out: Path, rounds: int) -> list[dict[str, Any]]:
     Raises:
       UserError: a cell that cannot be built; what was measured before stays in the files.
     """
-    out.mkdir(parents=True, exist_ok=True)
     found: list[dict[str, Any]] = []
     with progress.Bar("measuring", len(cells), unit="cells") as bar:
         for group in _groups(cells):
             found += _measure(group, rounds)
-            disk.replace(out / "benchmark.json", json.dumps(found, indent=1) + "\n")
-            disk.replace(out / "benchmark.md", tables.render(found))
+            save(found)
             bar.update(len(found))
     return found
 

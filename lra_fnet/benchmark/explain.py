@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from rich.box import SIMPLE
 from rich.table import Table
 
-from lra_fnet import disk, progress
 from lra_fnet.benchmark.cells import Cell
 from lra_fnet.errors import UserError
-from lra_fnet.models import choice
+from lra_fnet.machine import disk, progress
+from lra_fnet.models import fastest
 from lra_fnet.models.mixers import fourier
 
 METHODS = tuple(name for name in fourier.TRANSFORMS if name != "definition")
@@ -43,13 +43,13 @@ def main(shared: Cell, lengths: Sequence[int], *, cls: bool = False) -> None:
     )
 
 
-def row(shape: tuple[int, int, int], found: choice.Choice) -> list[str]:
-    """A line of the table; the reason is the rule of `choice.fastest` in words."""
+def row(shape: tuple[int, int, int], found: fastest.Choice) -> list[str]:
+    """A line of the table; the reason is the rule of `fastest.fastest` in words."""
     times = [f"{1e3 * found.seconds[m]:.2f}" if m in found.seconds else "-" for m in METHODS]
     if not found.seconds:
         why = "small"
     elif found.seconds[found.name] <= min(found.seconds.values()):
         why = "fastest"
     else:
-        why = f"none is {choice.MARGIN:g} x as fast"
+        why = f"none is {fastest.MARGIN:g} x as fast"
     return [" x ".join(map(str, shape)), *times, found.name, why]

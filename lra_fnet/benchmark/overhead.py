@@ -11,10 +11,11 @@ import jax
 import numpy as np
 from rich.table import Table
 
-from lra_fnet import pipeline, progress
 from lra_fnet.errors import UserError
-from lra_fnet.job import Job
-from lra_fnet.train import DISPATCH_SECONDS, Loop
+from lra_fnet.machine import progress
+from lra_fnet.run.job import Job
+from lra_fnet.train import pipeline
+from lra_fnet.train.loop import DISPATCH_SECONDS, Loop
 
 
 def loop_overhead(job: Job, rounds: int, seconds: float) -> float:

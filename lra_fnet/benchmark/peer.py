@@ -21,9 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from lra_fnet import allocator
-from lra_fnet.benchmark import memory
 from lra_fnet.errors import UserError
+from lra_fnet.machine import allocator, memory
 
 LEARNING_RATE = 5e-4  # constant, of the size of the presets' peaks
 QUERIES = 256  # at a time, in the floor of attention: it need not hold all weights

@@ -19,8 +19,8 @@ from jax import lax
 
 from lra_fnet.experiment import Experiment
 from lra_fnet.models.encoder import Encoder, parameter_count
+from lra_fnet.models.mixer import Mixer
 from lra_fnet.models.mixers.fourier import Fourier
-from lra_fnet.models.mixers.mixer import Mixer
 from lra_fnet.models.mixers.none import NoMixing
 from lra_fnet.models.mixers.transforms import DCT, Hadamard, Hartley, SequenceFourier
 

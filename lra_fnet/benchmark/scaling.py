@@ -16,9 +16,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from lra_fnet import disk, progress
 from lra_fnet.benchmark.cells import Cell
 from lra_fnet.errors import UserError
+from lra_fnet.machine import disk, progress
 
 STEPS = 5  # after which the losses are compared
 ROUNDS = 3  # timings of each row; the table shows their median
@@ -87,8 +87,8 @@ def measure(cell: Cell, number: int) -> dict:
     import jax
     import numpy as np
 
-    from lra_fnet import step
     from lra_fnet.benchmark import worker
+    from lra_fnet.train import step
 
     if jax.device_count() < number:
         return {}

@@ -25,14 +25,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from lra_fnet import allocator, pipeline, run_folder, step
-from lra_fnet.benchmark import memory, roofline
+from lra_fnet.benchmark import roofline
 from lra_fnet.benchmark.cells import Cell
 from lra_fnet.errors import RunFailed, UserError
 from lra_fnet.experiment import Experiment
+from lra_fnet.machine import allocator, memory
+from lra_fnet.machine.memory import free_memory
 from lra_fnet.models.encoder import parameter_count
 from lra_fnet.models.mixers import fourier
-from lra_fnet.tasks.task import free_memory
+from lra_fnet.run import folder as run_folder
+from lra_fnet.train import pipeline, step
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.mixers.mixer import Mixer
+from lra_fnet.models.mixer import Mixer
 from lra_fnet.models.pointwise import PRODUCT, Dropout, LayerNorm, dropout, flat_product, recompute
 
 CHOICES = {

@@ -7,10 +7,12 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from lra_fnet import disk, tables
 from lra_fnet.errors import UserError
-from lra_fnet.grid import Grid
+from lra_fnet.machine import disk
+from lra_fnet.report import accuracy as tables
 from lra_fnet.report import sources
+from lra_fnet.report.grid import Grid
+from lra_fnet.report.results import collect
 from lra_fnet.report.sources import Sources
 from lra_fnet.report.text import (
     LEGEND,
@@ -23,7 +25,6 @@ from lra_fnet.report.text import (
     render_trials_csv,
     run_table,
 )
-from lra_fnet.results import collect
 
 __all__ = [
     "BEGIN",

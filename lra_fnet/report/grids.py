@@ -8,10 +8,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lra_fnet import tables
-from lra_fnet.benchmark import tables as benchmarks
-from lra_fnet.grid import Grid
-from lra_fnet.report import tradeoff
+from lra_fnet.report import accuracy as tables
+from lra_fnet.report import benchmarks, tradeoff
+from lra_fnet.report.grid import Grid
 from lra_fnet.report.sources import Benchmark, Sources, Sweep
 
 

@@ -3,9 +3,9 @@ r"""The tables as LaTeX: a tabular (booktabs) for \input each, and a document th
 import re
 from collections.abc import Mapping, Sequence
 
-from lra_fnet import tables
-from lra_fnet.grid import Grid
+from lra_fnet.report import accuracy as tables
 from lra_fnet.report import significance, text
+from lra_fnet.report.grid import Grid
 from lra_fnet.report.significance import Marks
 from lra_fnet.report.sources import Sources
 

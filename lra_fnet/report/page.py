@@ -10,10 +10,9 @@ from typing import Any
 import jinja2
 import markupsafe
 
-from lra_fnet import tables
-from lra_fnet.benchmark import tables as benchmarks
-from lra_fnet.grid import Grid
-from lra_fnet.report import charts, grids, significance, text, tradeoff
+from lra_fnet.report import accuracy as tables
+from lra_fnet.report import benchmarks, charts, grids, significance, text, tradeoff
+from lra_fnet.report.grid import Grid
 from lra_fnet.report.sources import Benchmark, Sources, Sweep
 
 

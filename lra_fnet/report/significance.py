@@ -12,8 +12,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lra_fnet import statistics as tests
-from lra_fnet import tables
+from lra_fnet import intervals as tests
+from lra_fnet.report import accuracy as tables
 
 LEVEL = 0.05
 WELCH, PAIRED, UNPAIRED = "Welch over seeds", "McNemar on the same rows", "unpaired two-proportion"

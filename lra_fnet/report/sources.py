@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lra_fnet.errors import UserError
-from lra_fnet.results import collect
+from lra_fnet.report.results import collect
 
 _TRIAL = ("number", "task", "model", "preset", "seed", "overrides", "folder", "state")
 _TRIAL_MEASURED = ("step", "num_steps", "validation", "error", "command")

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from lra_fnet import tables
-from lra_fnet.grid import Grid
+from lra_fnet.report import accuracy as tables
+from lra_fnet.report.grid import Grid
 from lra_fnet.report.sources import Sweep
 
 _IDENTITY = ("state", "preset", "task", "model", "variant", "seed")

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from lra_fnet import tables
-from lra_fnet.grid import Grid
+from lra_fnet.report import accuracy as tables
+from lra_fnet.report.grid import Grid
 from lra_fnet.report.sources import Benchmark
 
 

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from lra_fnet import progress
+from lra_fnet.machine import progress
 from lra_fnet.sweep.ledger import ENDED, FAILED, Trial
 from lra_fnet.sweep.plan import Plan
 

@@ -4,8 +4,9 @@ import contextlib
 import itertools
 from typing import Any
 
-from lra_fnet import job, progress, run_folder
 from lra_fnet.errors import UserError
+from lra_fnet.machine import disk, progress
+from lra_fnet.run import job
 from lra_fnet.sweep import plan
 from lra_fnet.sweep.ledger import ENDED, Ledger, Trial
 
@@ -32,11 +33,11 @@ def finish(of: plan.Plan) -> list[dict[str, Any]]:
                 "on with them"
             )
         file = of.folder / "selected.json"
-        before = list(run_folder.read_json(file) or [])
+        before = list(disk.read_json(file) or [])
         selected = select(of, trials, before)
         if not selected:
             raise UserError(f"no point of sweep {of.name} is complete: {of.again(retry=True)}")
-        run_folder.write_json(file, selected)
+        disk.write_json(file, selected)
     results = []
     for choice in selected:
         word = "selected before" if choice in before else "selected"

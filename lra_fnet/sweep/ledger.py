@@ -17,9 +17,11 @@ from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
-from lra_fnet import config, run_folder
+from lra_fnet import config
 from lra_fnet.errors import UserError
-from lra_fnet.job import Job
+from lra_fnet.machine import disk
+from lra_fnet.run import folder as run_folder
+from lra_fnet.run.job import Job
 from lra_fnet.sweep import plan
 from lra_fnet.sweep.studies import FrozenTrial, Studies, TrialState, error_of
 
@@ -45,7 +47,7 @@ class Trial:
 
     def result(self) -> dict[str, Any] | None:
         """Its result.json, if it is of this configuration and says what the trial is to say."""
-        found = run_folder.read_json(self.job.folder / "result.json")
+        found = disk.read_json(self.job.folder / "result.json")
         if found is None or (self.config and config.differing(found["config"], self.config)):
             return None
         untested = found["state"] == "complete" and self.job.test and found["test"] is None
@@ -103,7 +105,7 @@ class Claims:
     """Which trials a process works on: one byte of a file is locked for each."""
 
     def __init__(self, file: Path):
-        with run_folder.writable(file.parent):
+        with disk.writable(file.parent):
             self._file = open(file, "a+")  # noqa: SIM115 (open, and its locks held, to the end)
         self._mine: set[Path] = set()
 
@@ -154,7 +156,7 @@ class Ledger:
         self.retried: set[int] = set()  # numbers of those that have failed and wait once more
         self.known: dict[int, Trial] = {}  # the same, found by number
         self._written: tuple[float, list, list] = (-math.inf, [], [])
-        with run_folder.writable(of.folder):
+        with disk.writable(of.folder):
             of.folder.mkdir(parents=True, exist_ok=True)
         with self.locked():
             of.begin()
@@ -164,7 +166,7 @@ class Ledger:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Holds the sweep's lock; the kernel frees it however the process ends."""
-        with run_folder.writable(self.plan.folder):
+        with disk.writable(self.plan.folder):
             handle = open(self.plan.folder / ".lock", "a")  # noqa: SIM115 (closed below)
         with handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
@@ -256,5 +258,5 @@ class Ledger:
         new = [trial.to_json() for trial in self.trials]
         now = time.monotonic()
         if new_states != states or (new != entries and now - then > SECONDS_A_WRITE):
-            run_folder.write_json(self.plan.folder / "trials.json", new)
+            disk.write_json(self.plan.folder / "trials.json", new)
             self._written = now, new_states, new

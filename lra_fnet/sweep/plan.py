@@ -15,9 +15,11 @@ from typing import Any
 
 import gin
 
-from lra_fnet import config, run_folder
+from lra_fnet import config
 from lra_fnet.errors import UserError
-from lra_fnet.job import Job
+from lra_fnet.machine import disk
+from lra_fnet.run import folder as run_folder
+from lra_fnet.run.job import Job
 
 SCHEMA = 1
 SAMPLERS = ("grid", "random", "tpe")
@@ -277,7 +279,7 @@ class Plan:
           UserError: the folder is that of another sweep.
         """
         file = self.folder / "sweep.json"
-        before = run_folder.read_json(file)
+        before = disk.read_json(file)
         trials = self.sweep.trials
         if before is not None:
             was, now = _sweep(before).identity(), self.sweep.identity()
@@ -291,7 +293,7 @@ class Plan:
                 return
         new = {"created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
         new |= {"commit": run_folder.commit()[0]}
-        run_folder.write_json(file, self._to_json() | (before or new) | {"trials": trials})
+        disk.write_json(file, self._to_json() | (before or new) | {"trials": trials})
 
     def _to_json(self) -> dict[str, Any]:
         sweep, shared = self.sweep, self.shared
@@ -332,7 +334,7 @@ def load(runs: Path, name: str, trials: int | None = None) -> Plan:
     Raises:
       UserError: there is none.
     """
-    fields = run_folder.read_json(runs / "sweeps" / name / "sweep.json")
+    fields = disk.read_json(runs / "sweeps" / name / "sweep.json")
     if fields is None:
         there = sorted(path.parent.name for path in runs.glob("sweeps/*/sweep.json"))
         raise UserError(

@@ -12,11 +12,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from lra_fnet import progress, run_folder
 from lra_fnet.errors import UserError
+from lra_fnet.machine import disk, progress
+from lra_fnet.run import folder as run_folder
 from lra_fnet.sweep import board, plan, studies
 from lra_fnet.sweep.ledger import ENDED, FAILED, Ledger, Trial, make_trial
-from lra_fnet.train import Stop
+from lra_fnet.train.loop import Stop
 
 PROGRAM = (sys.executable, "-m", "lra_fnet.cli")
 SECONDS_A_LOOK = 1.0
@@ -179,7 +180,7 @@ class _Workers:
 
     def _popen(self, trial: Trial) -> _Child:
         job = trial.job
-        with run_folder.writable(job.folder):
+        with disk.writable(job.folder):
             job.folder.mkdir(parents=True, exist_ok=True)
             log = open(job.folder / "train.log", "ab")  # noqa: SIM115 (closed below)
         busy = {child.worker for child in self._children.values()}

@@ -19,6 +19,7 @@ __all__ = [
     "Raw",
     "Task",
     "make",
+    "title",
 ]
 
 # Tasks of this package and the module of each, in the order of LRA's table.
@@ -30,6 +31,13 @@ BUILT_IN = {
     "pathfinder": "pathfinder",
     "pathx": "pathfinder",
 }
+
+
+def title(name: str) -> str:
+    """Returns the task's title in tables; the name itself where no such task is registered."""
+    if name in BUILT_IN:
+        importlib.import_module(f"{__name__}.{BUILT_IN[name]}")
+    return (REGISTRY[name].title if name in REGISTRY else "") or name
 
 
 def make(name: str, config: str | None = None, max_len: int | None = None) -> Task:

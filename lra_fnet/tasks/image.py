@@ -19,7 +19,7 @@ import gin
 import numpy as np
 
 from lra_fnet.errors import UserError
-from lra_fnet.progress import Bar
+from lra_fnet.machine.progress import Bar
 from lra_fnet.tasks import pixels, sources
 from lra_fnet.tasks.task import SPLITS, PixelTask, Raw
 
@@ -63,6 +63,7 @@ class Image(PixelTask):
     """LRA's Image: ten classes, equally frequent."""
 
     name = "image"
+    title = "Image"
     num_classes = len(CLASSES)
     configs = MappingProxyType({"full": _PIXELS})
     label_names = CLASSES

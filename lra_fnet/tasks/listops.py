@@ -53,6 +53,7 @@ class ListOps(Task):
     """LRA's ListOps: ten classes, the majority class about 17 % of the rows."""
 
     name = "listops"
+    title = "ListOps"
     licence = "generated here: as this repository"
     num_classes = 10
     vocab_size = 1 + len(TOKENS)

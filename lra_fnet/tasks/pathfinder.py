@@ -121,6 +121,7 @@ class Pathfinder(_Contours):
     """LRA's Pathfinder: images of 32 by 32 (its default), or 64 by 64 pixels."""
 
     name = "pathfinder"
+    title = "Pathfinder"
     num_classes = 2
     label_names = ("two contours", "one contour")
     licence = "generated here: as this repository"
@@ -135,6 +136,7 @@ class PathX(_Contours):
     """LRA's Path-X: the same with 128 by 128 pixels, or 256 by 256."""
 
     name = "pathx"
+    title = "Path-X"
     num_classes = 2
     label_names = Pathfinder.label_names
     licence = Pathfinder.licence

@@ -51,6 +51,7 @@ class Retrieval(Task):
     """
 
     name = "retrieval"
+    title = "Retrieval"
     num_classes = 2
     vocab_size = 257
     num_inputs = 2

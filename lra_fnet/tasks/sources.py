@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, BinaryIO, NamedTuple, cast
 
 from lra_fnet.errors import UserError
-from lra_fnet.progress import Bar
+from lra_fnet.machine.progress import Bar
 
 _BLOCK = 2**20  # bytes a read
 _TIMEOUT = 30.0  # seconds without a byte

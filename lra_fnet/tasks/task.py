@@ -27,13 +27,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from lra_fnet.errors import UserError
-from lra_fnet.progress import Bar, say
-from lra_fnet.tasks import records, sources
+from lra_fnet.machine import disk
+from lra_fnet.machine.memory import free_memory
+from lra_fnet.machine.progress import Bar, say
+from lra_fnet.tasks import sources, store
 
-SPLITS = records.SPLITS  # "train", "validation", "test"
+SPLITS = store.SPLITS  # "train", "validation", "test"
 REGISTRY: dict[str, type["Task"]] = {}  # every task whose module has been imported, by name
 
 
@@ -53,13 +57,13 @@ class Arrays(NamedTuple):
 class Raw:
     """Rows on their way to the disk, and where they come from."""
 
-    splits: Mapping[str, Iterable[records.Row]] | None = None  # read once, in their order; or
-    stream: Iterable[tuple[str, records.Row]] | None = None  # (split, row), splits in any order
+    splits: Mapping[str, Iterable[store.Row]] | None = None  # read once, in their order; or
+    stream: Iterable[tuple[str, store.Row]] | None = None  # (split, row), splits in any order
     source: str = "generator"  # "generator", or the name of what the rows were read from
     details: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # seed, version ...
     total: int | None = None  # rows of all splits, for the progress bar
 
-    def rows(self) -> Iterator[tuple[str, records.Row]]:
+    def rows(self) -> Iterator[tuple[str, store.Row]]:
         """(split, row) of all rows, once."""
         if self.stream is not None:
             yield from self.stream
@@ -118,7 +122,7 @@ class Prepared:
         n, k, max_len = values.shape
         lengths = np.zeros((n, k), np.int32)
         labels = np.zeros(n, np.int32)
-        for i, (texts, label) in enumerate(records.read(self.folder, split, k, n)):
+        for i, (texts, label) in enumerate(store.read(self.folder, split, k, n)):
             labels[i] = label
             for j, text in enumerate(texts):
                 lengths[i, j] = length = min(len(text), max_len)
@@ -130,7 +134,7 @@ class Prepared:
         folder = self.folder / f"mapped.{split}.{self.task.max_len}"
         names = ("values", "lengths", "labels")
         if not folder.exists():
-            with records.write_errors(folder), records.lock(self.folder.parent):
+            with disk.writable(folder, "--data"), store.lock(self.folder.parent):
                 if not folder.exists():
                     say(f"{split} does not fit into memory: decoding it to {folder}")
                     partial = folder.with_name(f"incomplete.{folder.name}")
@@ -161,6 +165,7 @@ class Task(abc.ABC):
     """
 
     name: ClassVar[str]
+    title: ClassVar[str] = ""  # in tables; the name if empty
     num_classes: ClassVar[int]
     vocab_size: ClassVar[int]  # ids 1 .. vocab_size - 1 are tokens, 0 is padding
     num_inputs: ClassVar[int] = 1  # texts a row
@@ -208,6 +213,25 @@ class Task(abc.ABC):
     def zero_is_padding(self) -> bool:
         """Whether a stored value is its own id and 0 is padding (`PixelTask.black_is_padding`)."""
         return False
+
+    def tokens(self, values, lengths) -> tuple[jax.Array, jax.Array]:
+        """Token ids and padding mask; call it inside a jitted function.
+
+        The id is the value + 1 at real positions and 0 behind them, so a stored row costs one byte
+        a token. With `zero_is_padding` the id is the value, and id 0 is padding anywhere.
+
+        Args:
+            values: uint8 [..., L].
+            lengths: int32 [...].
+
+        Returns:
+            ids int32 [..., L]; mask bool [..., L], True at real tokens.
+        """
+        positions = jax.lax.broadcasted_iota(jnp.int32, values.shape, values.ndim - 1)
+        mask = positions < lengths[..., None]
+        shift = 0 if self.zero_is_padding else 1
+        ids = jnp.where(mask, values.astype(jnp.int32) + shift, 0)
+        return ids, ids > 0
 
     @property
     def num_ids(self) -> int:
@@ -285,9 +309,9 @@ class Task(abc.ABC):
         if jobs is not None and jobs < 1:
             raise UserError(f"jobs must be at least 1, got {jobs}")
         folder = self.folder(data_dir)
-        if records.read_fingerprint(folder) is None:
-            with records.write_errors(folder), records.lock(folder.parent):
-                if records.read_fingerprint(folder) is None:
+        if store.read_fingerprint(folder) is None:
+            with disk.writable(folder, "--data"), store.lock(folder.parent):
+                if store.read_fingerprint(folder) is None:
                     found = self._find(Path(data_dir) / "downloads", source)
                     self._make(folder, found, jobs or _cores())
         prepared = self.open(data_dir)
@@ -307,13 +331,13 @@ class Task(abc.ABC):
             UserError: if the set is not prepared, or its files are not those that were written.
         """
         folder = self.folder(data_dir)
-        record = records.read_fingerprint(folder)
+        record = store.read_fingerprint(folder)
         if record is None:
             raise UserError(
                 f"{self.name}/{self.config} is not prepared in {folder}: "
                 f"run `make data TASK={self.name}` (with the PRESET and DATA of the run)"
             )
-        records.check_files(folder, record)
+        store.check_files(folder, record)
         splits = record["splits"]
         return Prepared(
             task=self,
@@ -334,13 +358,13 @@ class Task(abc.ABC):
                 fingerprint.json or data/expected.json says.
         """
         prepared = self.open(data_dir)
-        record = records.read_fingerprint(prepared.folder)
+        record = store.read_fingerprint(prepared.folder)
         assert record is not None
         title = f"verifying {self.name}/{self.config}"
         with Bar(title, sum(prepared.rows.values())) as progress:
             for split, rows in prepared.rows.items():
-                tally = records.Tally(self.num_classes)
-                for texts, label in records.read(prepared.folder, split, self.num_inputs, rows):
+                tally = store.Tally(self.num_classes)
+                for texts, label in store.read(prepared.folder, split, self.num_inputs, rows):
                     tally.add(texts, label)
                     progress.step()
                 if (found := tally.summary()) != record["splits"][split]:
@@ -372,7 +396,7 @@ class Task(abc.ABC):
                 sources.check(path, known[path.name])
             return path
         try:
-            with records.lock(downloads):
+            with store.lock(downloads):
                 return sources.fetch(remote, downloads)
         except UserError as error:
             raise UserError(
@@ -391,7 +415,7 @@ class Task(abc.ABC):
         try:
             record = self._write(partial, raw)
             self._compare_with_expected(record)
-            records.write_fingerprint(partial, record)
+            store.write_fingerprint(partial, record)
             partial.rename(folder)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
@@ -399,7 +423,7 @@ class Task(abc.ABC):
     def _write(self, folder: Path, raw: Raw) -> dict[str, Any]:
         title = f"preparing {self.name}/{self.config}"
         with Bar(title, raw.total) as progress:
-            splits = records.write(folder, self, raw.rows(), progress)
+            splits = store.write(folder, self, raw.rows(), progress)
         return {
             "schema": 1,
             "task": self.name,
@@ -409,7 +433,7 @@ class Task(abc.ABC):
             "details": dict(raw.details),
             "splits": splits,
             "files": {p.name: p.stat().st_size for p in sorted(folder.iterdir())},
-            "fingerprint": records.combine(splits),
+            "fingerprint": store.combine(splits),
         }
 
     def _compare_with_expected(self, record: dict[str, Any], tell: bool = False) -> None:
@@ -418,7 +442,7 @@ class Task(abc.ABC):
         Generated rows must be the same. Of a publisher's, rows and labels must; that their content
         is another than it was is only told, since a copy may have been mended.
         """
-        expected = records.expected().get(self.name, {}).get(self.config)
+        expected = store.expected().get(self.name, {}).get(self.config)
         if expected is None or expected.get("source", record["source"]) != record["source"]:
             return
         generated = record["source"] == "generator"
@@ -480,13 +504,13 @@ class PixelTask(Task):
         count = min(32, prepared.rows[self.splits[0]])
         images, titles = [], []
         for (values,), label in itertools.islice(
-            records.read(prepared.folder, self.splits[0], 1, prepared.rows[self.splits[0]]), count
+            store.read(prepared.folder, self.splits[0], 1, prepared.rows[self.splits[0]]), count
         ):
             side = math.isqrt(len(values))
             images.append(values.reshape(side, side))
             titles.append(self.class_names[label])
         path = prepared.folder.parent / "contact_sheet.png"
-        with records.write_errors(path):
+        with disk.writable(path, "--data"):
             sheet.write(path, np.stack(images), titles)
         return path
 
@@ -501,18 +525,3 @@ def _cores() -> int:
 def _name(source: str | Path) -> str:
     """The last part of a path or URL."""
     return sources.Remote(str(source)).name
-
-
-def free_memory() -> int:
-    """Bytes that this process may still take: the machine's, or its control group's if less."""
-    try:
-        found = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        free = int(found["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError):  # no Linux
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-    except OSError:
-        return free
-    return free if limit == "max" else min(free, int(limit) - used)

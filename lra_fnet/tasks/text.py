@@ -18,7 +18,7 @@ import gin
 import numpy as np
 
 from lra_fnet.errors import UserError
-from lra_fnet.progress import Bar
+from lra_fnet.machine.progress import Bar
 from lra_fnet.tasks import sources
 from lra_fnet.tasks.task import SPLITS, Raw, Task
 
@@ -52,6 +52,7 @@ class Text(Task):
     """
 
     name = "text"
+    title = "Text"
     num_classes = 2
     vocab_size = 257
     configs = MappingProxyType({"full": 4000, "lra_code": 4000})

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from lra_fnet import convert  # noqa: E402 (after the skips)
+from lra_fnet.models import convert  # noqa: E402 (after the skips)
 
 BATCH = 3
 CONFIG = {

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.mixers.mixer import HeadMixer
+from lra_fnet.models.mixer import HeadMixer
 from lra_fnet.models.pointwise import dropout
 
 IMPLEMENTATIONS = ("naive", "blockwise", "fused")

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.mixers import blocks
-from lra_fnet.models.mixers.mixer import HeadMixer
+from lra_fnet.models import blocks
+from lra_fnet.models.mixer import HeadMixer
 
 
 def draw_blocks(uniform):

@@ -17,8 +17,8 @@ import numpy as np
 from jax import lax
 
 from lra_fnet.errors import UserError
-from lra_fnet.models import choice
-from lra_fnet.models.mixers.mixer import Mixer
+from lra_fnet.models import fastest
+from lra_fnet.models.mixer import Mixer
 from lra_fnet.models.pointwise import flat_product
 
 METHODS = ("auto", "definition", "rfft", "matmul", "matmul_fft", "four_step")
@@ -209,17 +209,17 @@ def choose_method(shape):
     return explain(shape).name
 
 
-def explain(shape) -> choice.Choice:
+def explain(shape) -> fastest.Choice:
     """As `choose_method`, with what was measured."""
     length = shape[-2]
     on_tpu = jax.default_backend() == "tpu"
     usual = "matmul" if on_tpu and length <= TPU_MATMUL_MAX_LEN else "rfft"
     if math.prod(shape) < MEASURED_MIN_SIZE:
-        return choice.Choice(usual)
+        return fastest.Choice(usual)
     candidates = {name: TRANSFORMS[name] for name in ("rfft", "matmul_fft", "four_step")}
     if length <= TPU_MATMUL_MAX_LEN:
         candidates["matmul"] = matmul
-    return choice.fastest("fourier", candidates, shape, usual)
+    return fastest.fastest("fourier", candidates, shape, usual)
 
 
 def fourier_mix(x, method="auto"):

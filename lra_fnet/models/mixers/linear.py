@@ -7,7 +7,7 @@ import gin
 import jax.numpy as jnp
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.mixers.mixer import Mixer
+from lra_fnet.models.mixer import Mixer
 
 
 def linear_mix(x, sequence, hidden):

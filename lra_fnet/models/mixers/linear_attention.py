@@ -5,8 +5,8 @@ from typing import ClassVar
 import gin
 import jax.numpy as jnp
 
+from lra_fnet.models.mixer import HeadMixer
 from lra_fnet.models.mixers import performer
-from lra_fnet.models.mixers.mixer import HeadMixer
 
 
 def elu_attention(query, key, value, mask):

@@ -11,8 +11,8 @@ import gin
 import jax.numpy as jnp
 
 from lra_fnet.errors import UserError
+from lra_fnet.models.mixer import HeadMixer
 from lra_fnet.models.mixers import attention
-from lra_fnet.models.mixers.mixer import HeadMixer
 
 SHARING = ("none", "headwise", "kv")
 

@@ -9,8 +9,8 @@ import gin
 import jax.numpy as jnp
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.mixers import blocks
-from lra_fnet.models.mixers.mixer import HeadMixer
+from lra_fnet.models import blocks
+from lra_fnet.models.mixer import HeadMixer
 
 
 def local_attention(query, key, value, mask, *, block_size, neighbours=0, rate=0.0, rng=None):

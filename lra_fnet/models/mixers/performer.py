@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.mixers.mixer import HeadMixer
+from lra_fnet.models.mixer import HeadMixer
 from lra_fnet.models.pointwise import part_of
 
 KERNELS = ("softmax", "relu")

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from lra_fnet.errors import UserError
+from lra_fnet.models.mixer import Mixer
 from lra_fnet.models.mixers.linear import linear_mix
-from lra_fnet.models.mixers.mixer import Mixer
 
 TRUNCATED_SD = 0.8796256610342398  # of a standard normal kept within two standard deviations
 

@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.mixers.mixer import HeadMixer
+from lra_fnet.models.mixer import HeadMixer
 from lra_fnet.models.pointwise import dropout, part_of
 
 SELF_PENALTY = 1e5  # the paper's App. A: large but finite, on a token's logit to itself

@@ -15,8 +15,8 @@ from jax import lax
 from jax.scipy.special import logsumexp
 
 from lra_fnet.errors import UserError
+from lra_fnet.models.mixer import HeadMixer
 from lra_fnet.models.mixers.attention import weigh
-from lra_fnet.models.mixers.mixer import HeadMixer
 
 ABSENT = -1e30  # log of no weight: finite, so differences of two are no NaN
 RESOLUTION = 1e-6  # of float32: a sorted key with a smaller share of real tokens is left out

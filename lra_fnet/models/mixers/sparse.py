@@ -11,8 +11,8 @@ import gin
 import jax.numpy as jnp
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.mixers import blocks
-from lra_fnet.models.mixers.mixer import HeadMixer
+from lra_fnet.models import blocks
+from lra_fnet.models.mixer import HeadMixer
 
 PATTERNS = ("fixed", "strided")
 

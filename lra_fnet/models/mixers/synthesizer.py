@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from lra_fnet.errors import UserError
+from lra_fnet.models.mixer import HeadMixer
 from lra_fnet.models.mixers.attention import weigh
-from lra_fnet.models.mixers.mixer import HeadMixer
 
 KINDS = ("dense", "random", "factorized_dense", "factorized_random", "attention")
 

@@ -12,8 +12,8 @@ import gin
 import jax.numpy as jnp
 import numpy as np
 
+from lra_fnet.models.mixer import Mixer
 from lra_fnet.models.mixers.fourier import mirror, self_transpose
-from lra_fnet.models.mixers.mixer import Mixer
 
 
 @self_transpose

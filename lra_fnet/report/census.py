@@ -14,16 +14,18 @@ import jax
 import jax.extend
 import jax.numpy as jnp
 
-from lra_fnet import config, disk, experiment, tables
+from lra_fnet import config, experiment
 from lra_fnet.errors import UserError
+from lra_fnet.machine import disk
 from lra_fnet.models.encoder import Encoder, parameter_count
+from lra_fnet.models.mixer import Mixer
 from lra_fnet.models.mixers.attention import Attention
 from lra_fnet.models.mixers.fourier import Fourier
 from lra_fnet.models.mixers.hybrid import is_attention
 from lra_fnet.models.mixers.linear import LinearMixing
-from lra_fnet.models.mixers.mixer import Mixer
 from lra_fnet.models.mixers.none import NoMixing
 from lra_fnet.models.mixers.random import RandomMixing
+from lra_fnet.report import accuracy as tables
 
 PRESETS = ("paper", "lra-code")
 BASELINE = "transformer"
@@ -288,7 +290,7 @@ def markdown() -> str:
     intro = [
         "# Parameters",
         "",
-        "Written by `lra_fnet.census.write`; a test holds it to the code. Trained parameters,",
+        "Written by `lra_fnet.report.census`; a test holds it to the code. Trained parameters,",
         "embedding and head included, counted from shapes. The fixed matrices of `random` are not",
         "trained and not counted.",
         "",

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lra_fnet import statistics, tables
+from lra_fnet import intervals as statistics
 from lra_fnet.errors import UserError
+from lra_fnet.report import accuracy as tables
 
 SCHEMA = 1
 STATES = ("complete", "OOM", "diverged")

@@ -4,7 +4,6 @@ import concurrent.futures
 import dataclasses
 import math
 import os
-import resource
 import signal
 import time
 from pathlib import Path
@@ -13,12 +12,15 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from lra_fnet import compile_cache, hosts, logs, pipeline, progress
-from lra_fnet.checkpoint import Checkpoints
 from lra_fnet.errors import Interrupted, RunFailed
 from lra_fnet.experiment import Experiment
+from lra_fnet.machine import compile_cache, progress
+from lra_fnet.machine.memory import device_bytes
 from lra_fnet.models.encoder import parameter_count
-from lra_fnet.step import (
+from lra_fnet.tasks import Arrays
+from lra_fnet.train import hosts, logs, pipeline
+from lra_fnet.train.checkpoint import Checkpoints
+from lra_fnet.train.step import (
     StepLogs,
     batch_sharding,
     compile_update,
@@ -32,7 +34,6 @@ from lra_fnet.step import (
     spread,
     wait_for,
 )
-from lra_fnet.tasks import Arrays
 
 DISPATCH_SECONDS = 0.5  # a dispatch is cut so that it lasts about so long: Ctrl-C waits for one
 SLOW_SECONDS = 1800.0  # a run on CPU that would take longer is announced
@@ -334,16 +335,6 @@ class Loop:
     def variables(self) -> dict:
         """Parameters and constants of the newest state, as model.apply takes them."""
         return {"params": self.state.params, **self.state.constants}
-
-
-def device_bytes() -> tuple[int, int]:
-    """Bytes in use and at the peak, on the first device; on CPU those of the process."""
-    stats = jax.local_devices()[0].memory_stats()
-    if stats:
-        return stats["bytes_in_use"], stats["peak_bytes_in_use"]
-    pages = Path("/proc/self/statm").read_text().split()[1]
-    now = int(pages) * resource.getpagesize()
-    return now, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def warn_if_slow(experiment: Experiment, train: Arrays, steps_left: int) -> None:

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lra_fnet.grid import Grid
+from lra_fnet.report.grid import Grid
 
 BASELINE = "transformer"
 VERSIONS = ("jax", "torch", "transformers")  # those that the caption tells

@@ -9,10 +9,10 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from lra_fnet import progress
 from lra_fnet.errors import UserError
+from lra_fnet.machine import progress
+from lra_fnet.run.trained import Run, load_run
 from lra_fnet.tasks import PixelTask, Task
-from lra_fnet.trained import Run, load_run
 
 STDIN = "standard input"
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lra_fnet import config
-from lra_fnet.statistics import wilson
+from lra_fnet.intervals import wilson
 
 TASKS = {
     "listops": "ListOps",

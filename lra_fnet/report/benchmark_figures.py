@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from lra_fnet.benchmark import tables
+from lra_fnet.report import benchmarks as tables
 
 # Okabe and Ito's colours, told apart with any colour vision; black for what remains.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

@@ -11,9 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lra_fnet import config, results, tables
+from lra_fnet import config
 from lra_fnet.errors import UserError
-from lra_fnet.statistics import Difference, bits, holm, paired, seeds, unpaired
+from lra_fnet.intervals import Difference, bits, holm, paired, seeds, unpaired
+from lra_fnet.report import accuracy as tables
+from lra_fnet.report import results as record
 
 _WELCH = "Welch's t-test over seeds"
 _MCNEMAR = "McNemar's exact test, Tango's interval"
@@ -31,8 +33,8 @@ def find(text: str, roots: Sequence[str | Path]) -> list[dict[str, Any]]:
       UserError: neither is there, or a result is broken.
     """
     if (Path(text) / "result.json").is_file():
-        return [results.read(Path(text))]
-    found = [run for run in results.collect(roots) if _model(run) == text]
+        return [record.read(Path(text))]
+    found = [run for run in record.collect(roots) if _model(run) == text]
     if not found:
         raise UserError(
             f"--compare expects a run folder with a result.json, or preset/task/model[+variant] "

@@ -2,11 +2,8 @@
 
 import contextlib
 import datetime
-import errno
-import fcntl
 import hashlib
 import importlib.metadata
-import json
 import os
 import platform
 import re
@@ -16,8 +13,9 @@ from pathlib import Path
 
 import jax
 
-from lra_fnet import config, disk
+from lra_fnet import config
 from lra_fnet.errors import UserError
+from lra_fnet.machine import disk
 
 SCHEMA = 1
 
@@ -55,94 +53,35 @@ def lock(folder: Path) -> Iterator[None]:
     Raises:
       UserError: another process holds it, or the folder cannot be written.
     """
-    with writable(folder):
+    file = folder / ".lock"
+    with disk.writable(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        handle = open(folder / ".lock", "a+")  # noqa: SIM115 (held until the run ends)
+        handle = disk.try_lock(file)
+    if handle is None:
+        raise UserError(
+            f"{folder} is in use by process {disk.holder(file)}: wait for it, stop it, or choose "
+            "another --seed or --name"
+        )
     with handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            handle.seek(0)
-            raise UserError(
-                f"{folder} is in use by process {handle.read().strip() or 'unknown'}: "
-                "wait for it, stop it, or choose another SEED or NAME"
-            ) from None
-        handle.truncate(0)
-        handle.write(f"{os.getpid()}\n")
-        handle.flush()
         yield
 
 
 def in_use(folder: Path) -> bool:
     """Whether a process holds the folder's lock."""
-    try:
-        handle = open(folder / ".lock", "r+")  # noqa: SIM115 (closed below)
-    except FileNotFoundError:
+    if not (folder / ".lock").exists():
         return False
-    with handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+    handle = disk.try_lock(folder / ".lock")
+    if handle is None:
+        return True
+    handle.close()
     return False
-
-
-@contextlib.contextmanager
-def writable(folder: Path) -> Iterator[None]:
-    """Turns a full or read-only disk into one line.
-
-    Raises:
-      UserError: the disk is full, read-only, or not ours to write.
-    """
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or error  # a library's own has no number
-        text = _DISK.get(error.errno or 0, _OTHER).format(folder=folder, reason=reason)
-        raise UserError(text) from None
-    except Exception as error:  # a checkpoint library may wrap the system's error in its own
-        text = str(error)
-        for code in (errno.ENOSPC, errno.EROFS, errno.EDQUOT):
-            if os.strerror(code) in text:
-                raise UserError(_DISK[code].format(folder=folder)) from None
-        raise
-
-
-_DISK = {
-    errno.ENOSPC: "no space left for {folder}: free some, then run the same command to resume",
-    errno.EDQUOT: "the disk quota is used up for {folder}: free some, then run the same command",
-    errno.EROFS: "{folder} is on a read-only file system: choose another folder with RUNS=",
-    errno.EACCES: "{folder} is not writable by this user: choose another folder with RUNS=",
-    errno.EPERM: "{folder} is not writable by this user: choose another folder with RUNS=",
-}
-_OTHER = "{folder} cannot be written ({reason}): choose another folder with RUNS="
-
-
-def write_json(target: Path, value) -> None:
-    """As `disk.replace`; what the disk refuses is one line."""
-    with writable(target.parent):
-        disk.replace(target, json.dumps(value, indent=1) + "\n")
-
-
-def read_json(source: Path) -> dict | None:
-    """The file's object, or None where there is no such file.
-
-    Raises:
-      UserError: it is no JSON.
-    """
-    try:
-        return json.loads(source.read_text())
-    except FileNotFoundError:
-        return None
-    except json.JSONDecodeError as error:
-        raise UserError(f"{source} is not valid JSON ({error}): move it away") from None
 
 
 def move_aside(folder: Path) -> Path:
     """Renames a run folder to one with the time in its name; returns the new path."""
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
     target = folder.with_name(f".{folder.name}.moved-{now}")
-    with writable(folder):
+    with disk.writable(folder):
         folder.rename(target)
     return target
 
@@ -171,7 +110,7 @@ def commit() -> tuple[str | None, bool | None]:
 
     def git(*arguments):
         return subprocess.run(
-            ["git", "-C", str(Path(__file__).parent.parent), *arguments],
+            ["git", "-C", str(Path(__file__).parents[2]), *arguments],
             capture_output=True,
             text=True,
             check=True,

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from tensorboardX import SummaryWriter
 
-from lra_fnet import disk, hosts
-from lra_fnet.run_folder import writable
+from lra_fnet.machine import disk
+from lra_fnet.machine.disk import writable
+from lra_fnet.train import hosts
 
 
 class Metrics:

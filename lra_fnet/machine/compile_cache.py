@@ -22,7 +22,7 @@ def use() -> None:
         return
     folder = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(_user_folder())
     if "://" not in folder and (reason := _refusal(Path(folder))):
-        from lra_fnet import progress
+        from lra_fnet.machine import progress
 
         progress.say(
             f"compiled programs are not kept: {folder} cannot be written ({reason}); "

@@ -28,8 +28,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lra_fnet import progress
 from lra_fnet.errors import Gone, Interrupted, RunFailed, UserError
+from lra_fnet.machine import progress
 
 BEAT_SECONDS = 1.0
 SILENT_SECONDS = 30.0  # without a beat: taken for stopped

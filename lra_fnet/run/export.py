@@ -14,9 +14,10 @@ import jax
 import numpy as np
 import safetensors.numpy
 
-from lra_fnet import checkpoint, tables
+from lra_fnet import intervals, tasks
 from lra_fnet.errors import UserError
-from lra_fnet.trained import CONFIG, EXPORT, WEIGHTS, Run, flat, load_run
+from lra_fnet.run.trained import CONFIG, EXPORT, WEIGHTS, Run, flat, load_run
+from lra_fnet.train import checkpoint
 
 CARD = "README.md"
 _NAMES = ("task", "model", "preset", "overrides", "variant", "seed", "commit", "dirty", "versions")
@@ -116,7 +117,7 @@ def card(run: Run) -> str:
     chosen = "best on validation" if run.checkpoint == "best" else "the last one"
     floor = result["floor"]
     lines = [
-        f"# {name} on {tables.TASKS.get(task.name, task.name)}",
+        f"# {name} on {tasks.title(task.name)}",
         "",
         f"{result['parameters']:,} parameters, preset `{result['preset']}`, seed {result['seed']}, "
         f"step {run.step:,} ({chosen}), trained by lra-fnet at commit {commit}.",
@@ -161,7 +162,7 @@ def card(run: Run) -> str:
 
 def _row(split: str, sums: dict) -> str:
     correct, count = sums["correct"], sums["count"]
-    low, high = tables.wilson(correct, count)
+    low, high = intervals.wilson(correct, count)
     share = f"{100 * correct / count:.2f} | {100 * low:.2f} to {100 * high:.2f}"
     return f"| {split} | {correct:,} | {count:,} | {share} |"
 

@@ -11,10 +11,14 @@ from pathlib import Path
 
 import jax
 
-from lra_fnet import config, evaluate, experiment, hosts, progress, run_folder
+from lra_fnet import config, experiment
 from lra_fnet.errors import Interrupted, RunFailed, UserError
+from lra_fnet.machine import disk, progress
+from lra_fnet.run import evaluate
+from lra_fnet.run import folder as run_folder
 from lra_fnet.tasks import Prepared
-from lra_fnet.train import Loop, warn_if_slow
+from lra_fnet.train import hosts
+from lra_fnet.train.loop import Loop, warn_if_slow
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +160,7 @@ def of_folder(folder: Path) -> Job:
     Raises:
       UserError: the folder is no run folder.
     """
-    begun = run_folder.read_json(folder / "run.json")
+    begun = disk.read_json(folder / "run.json")
     if begun is None:
         raise UserError(f"{folder} is no run folder: it has no run.json")
     return Job(
@@ -185,12 +189,12 @@ def _complete(job: Job, folder: Path, built, data: Prepared) -> dict | None:
     """The result of a finished run of the same config and data; refuses one of another."""
     if job.force and any(path.name != ".lock" for path in folder.iterdir()):
         aside = run_folder.move_aside(folder)
-        with run_folder.writable(folder):
+        with disk.writable(folder):
             folder.mkdir()
             (aside / ".lock").rename(folder / ".lock")  # the lock that this process holds
         progress.say(f"FORCE: the old run is now {aside}")
         return None
-    begun = run_folder.read_json(folder / "run.json")
+    begun = disk.read_json(folder / "run.json")
     if begun is None:
         return None
     if others := differences(begun, built, data):
@@ -198,7 +202,7 @@ def _complete(job: Job, folder: Path, built, data: Prepared) -> dict | None:
             f"{folder} holds a run of another configuration ({'; '.join(others)}): "
             "FORCE=1 moves it aside, NAME=... starts another beside it"
         )
-    result = run_folder.read_json(folder / "result.json")
+    result = disk.read_json(folder / "result.json")
     if result is None or result["state"] != "complete" or (job.test and result["test"] is None):
         return None
     commit = run_folder.provenance()["commit"]
@@ -213,10 +217,10 @@ def _complete(job: Job, folder: Path, built, data: Prepared) -> dict | None:
 
 def _describe(job: Job, folder: Path, built, data: Prepared) -> None:
     """Writes config.gin and run.json before the first step."""
-    with run_folder.writable(folder):
+    with disk.writable(folder):
         (folder / "config.gin").write_text(built.config)
         (folder / "result.json").unlink(missing_ok=True)  # of an OOM or a divergence
-    run_folder.write_json(
+    disk.write_json(
         folder / "run.json",
         {
             **job.identity(),
@@ -269,7 +273,7 @@ def _train(job: Job, folder: Path, built, data: Prepared) -> dict:
         if loop is not None:
             loop.close()
     if hosts.first():
-        run_folder.write_json(folder / "result.json", result)
+        disk.write_json(folder / "result.json", result)
     return result
 
 
@@ -287,4 +291,4 @@ def _record_failure(job: Job, folder: Path, built, data: Prepared, error: RunFai
         "train": None,
         **run_folder.provenance(),
     }
-    run_folder.write_json(folder / "result.json", result)
+    disk.write_json(folder / "result.json", result)

@@ -21,9 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
-from lra_fnet import hosts
 from lra_fnet.errors import UserError
-from lra_fnet.run_folder import writable
+from lra_fnet.machine.disk import writable
+from lra_fnet.train import hosts
 
 logging.getLogger("absl").setLevel(logging.ERROR)  # orbax tells every save in several lines
 

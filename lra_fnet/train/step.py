@@ -21,12 +21,14 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from lra_fnet import hosts, metrics, pipeline, progress, statistics
+from lra_fnet import intervals, objective
 from lra_fnet.errors import RunFailed, UserError
 from lra_fnet.experiment import Experiment
+from lra_fnet.machine import progress
+from lra_fnet.machine.memory import free_memory
 from lra_fnet.models.heads import Classifier
 from lra_fnet.tasks import Arrays
-from lra_fnet.tasks.task import free_memory
+from lra_fnet.train import hosts, pipeline
 
 SLICE_SIZE = 1 << 19  # numbers [examples, L, D] of a slice on a CPU, 2 MB in float32
 WIDE = 256  # D; a gradient in slices of a narrower model takes longer
@@ -190,7 +192,7 @@ def make_gradient(model: Classifier, microbatch: int = 0, mesh: Mesh | None = No
         logits = model.apply(
             {"params": params, **constants}, ids, mask, train=True, rngs={"dropout": key}
         )
-        sums = metrics.batch_sums(logits, batch.labels, batch.valid)
+        sums = objective.batch_sums(logits, batch.labels, batch.valid)
         return sums.loss, sums
 
     slope = jax.grad(loss_fn, has_aux=True)
@@ -212,7 +214,7 @@ def make_gradient(model: Classifier, microbatch: int = 0, mesh: Mesh | None = No
             more = slope(params, constants, part, part_key(key, first + number))
             return jax.tree.map(jnp.add, carry, more), None
 
-        start = (jax.tree.map(jnp.zeros_like, params), metrics.Sums.zero())
+        start = (jax.tree.map(jnp.zeros_like, params), objective.Sums.zero())
         return jax.lax.scan(add, start, (jnp.arange(parts), slices))[0]
 
     def reduced(params, constants, batch, key):
@@ -448,7 +450,7 @@ def make_scorer(
     def sums_of(variables, batch):
         found = logits(model, variables, batch.values, batch.lengths)
         answers = found, batch.labels, batch.valid
-        return metrics.batch_sums(*answers), metrics.right(*answers)
+        return objective.batch_sums(*answers), objective.right(*answers)
 
     def reduced(variables, batch):
         sums, right = sums_of(variables, batch)
@@ -482,7 +484,7 @@ def make_scorer(
         return (spread(share, rows) for share in shares)
 
     def score(variables, arrays: Arrays, between=lambda: None, *, bits=False):
-        sums, rights = metrics.Sums.zero(), []
+        sums, rights = objective.Sums.zero(), []
         for batch in batches(arrays):
             before = sums
             sums, right = add(variables, batch, sums)
@@ -498,7 +500,7 @@ def make_scorer(
         }
         if bits:  # the filler rows come last
             rows = np.concatenate([np.asarray(right) for right in rights])[: found["count"]]
-            found["correct_bits"] = statistics.encode(rows)
+            found["correct_bits"] = intervals.encode(rows)
         return found
 
     return score

@@ -16,14 +16,17 @@ import jax.numpy as jnp
 import numpy as np
 from rich.table import Table
 
-from lra_fnet import job, pipeline, run_folder, step
-from lra_fnet.checkpoint import Checkpoints
 from lra_fnet.errors import UserError
+from lra_fnet.machine import disk
+from lra_fnet.machine.progress import Bar
 from lra_fnet.models.encoder import Encoder
 from lra_fnet.models.heads import Classifier
 from lra_fnet.models.mixers import attention
-from lra_fnet.progress import Bar
+from lra_fnet.run import folder as run_folder
+from lra_fnet.run import job
 from lra_fnet.tasks import Arrays
+from lra_fnet.train import pipeline, step
+from lra_fnet.train.checkpoint import Checkpoints
 
 ROWS = 1000
 _WEIGHTS = 2**24  # attention weights that are held at a time: 64 MiB
@@ -57,7 +60,7 @@ def span(folder: Path, rows: int = ROWS) -> dict:
             f"{folder}: the attention span is of softmax attention over all tokens, "
             f"{asked.model} has none: name a run of transformer or fnet_hybrid"
         )
-    result = run_folder.read_json(folder / "result.json")
+    result = disk.read_json(folder / "result.json")
     kept = folder / "checkpoints" / "best"
     if result is None or result["state"] != "complete" or not kept.is_dir():
         raise UserError(f"{folder}: no complete run with its checkpoint; train it first")
@@ -85,7 +88,7 @@ def span(folder: Path, rows: int = ROWS) -> dict:
             "data_sha256": data.fingerprint,
             **run_folder.provenance(),
         }
-        run_folder.write_json(folder / "attention_span.json", found)
+        disk.write_json(folder / "attention_span.json", found)
     return found
 
 

@@ -10,22 +10,19 @@ Only parts of TFDS that work without TensorFlow are used.
 
 import array
 import contextlib
-import errno
-import fcntl
 import functools
 import hashlib
 import importlib.resources
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lra_fnet import disk
 from lra_fnet.errors import UserError
-from lra_fnet.progress import Bar, say
+from lra_fnet.machine import disk
+from lra_fnet.machine.progress import Bar
 
 if TYPE_CHECKING:
     from lra_fnet.tasks.task import Task
@@ -281,45 +278,6 @@ def expected() -> dict[str, Any]:
     return {}
 
 
-@contextlib.contextmanager
-def lock(folder: Path):
-    """Holds `folder`/.lock; waits while another process holds it. A killed holder frees it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"waiting for another process that prepares {folder}")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-_REFUSALS = ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "EIO")
-
-
-@contextlib.contextmanager
-def write_errors(folder: Path):
-    """Turns what a disk can refuse into one line; Riegeli and TFDS raise it as RuntimeError."""
-    try:
-        yield
-    except (OSError, RuntimeError) as error:
-        reason = _refusal(error)
-        if reason is None:
-            raise
-        raise UserError(
-            f"{folder} cannot be prepared: {reason}; nothing half-written is left: free some space "
-            f"or choose another folder with DATA=..., then run the same command again"
-        ) from error
-
-
-def _refusal(error: BaseException | None) -> str | None:
-    """What the operating system said, from anywhere in a chain of exceptions; None if nothing."""
-    reasons = [os.strerror(getattr(errno, name)) for name in _REFUSALS]
-    while error is not None:
-        if isinstance(error, OSError) and error.strerror:
-            return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-        for reason in reasons:
-            if reason in str(error):
-                return reason
-        error = error.__cause__ or error.__context__
-    return None
+def lock(folder: Path) -> contextlib.AbstractContextManager:
+    """Holds `folder`/.lock, after waiting for another process that prepares a set there."""
+    return disk.lock(folder / ".lock", f"waiting for another process that prepares {folder}")

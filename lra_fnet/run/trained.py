@@ -13,13 +13,15 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from lra_fnet import checkpoint, config, pipeline, run_folder
+from lra_fnet import config
 from lra_fnet import experiment as experiments
 from lra_fnet.errors import UserError
 from lra_fnet.experiment import Experiment
+from lra_fnet.machine import disk
 from lra_fnet.models.heads import Classifier
-from lra_fnet.step import initial_state
 from lra_fnet.tasks import Task
+from lra_fnet.train import checkpoint, pipeline
+from lra_fnet.train.step import initial_state
 
 KINDS = ("best", "last")
 CONFIG, WEIGHTS = "config.json", "model.safetensors"  # of an exported folder
@@ -161,9 +163,9 @@ def load_run(folder: str | Path, checkpoint: str | None = None) -> Run:
     if checkpoint not in (None, *KINDS):
         raise UserError(f"checkpoint must be {' or '.join(KINDS)}, got {checkpoint!r}")
     if folder.is_dir():
-        if (begun := run_folder.read_json(folder / "run.json")) is not None:
+        if (begun := disk.read_json(folder / "run.json")) is not None:
             return _of_run(folder, begun, checkpoint or "best")
-        if (exported := run_folder.read_json(folder / CONFIG)) is not None:
+        if (exported := disk.read_json(folder / CONFIG)) is not None:
             return _of_export(folder, exported, checkpoint)
     raise UserError(
         f"{folder} is no run folder (it has no run.json) and no exported one (no {CONFIG})"
@@ -171,7 +173,7 @@ def load_run(folder: str | Path, checkpoint: str | None = None) -> Run:
 
 
 def _of_run(folder: Path, begun: dict, kind: str) -> Run:
-    result = run_folder.read_json(folder / "result.json")
+    result = disk.read_json(folder / "result.json")
     if result is None:
         raise UserError(f"{folder} holds a run that is not finished: run its command again")
     if result["state"] != "complete":

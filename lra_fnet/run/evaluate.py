@@ -10,11 +10,14 @@ from pathlib import Path
 
 import jax
 
-from lra_fnet import hosts, run_folder
-from lra_fnet.checkpoint import sha256
-from lra_fnet.step import microbatch_of
+from lra_fnet.machine import disk
+from lra_fnet.machine.memory import device_bytes
+from lra_fnet.run import folder as run_folder
 from lra_fnet.tasks import Arrays, Prepared
-from lra_fnet.train import Loop, device_bytes
+from lra_fnet.train import hosts
+from lra_fnet.train.checkpoint import sha256
+from lra_fnet.train.loop import Loop
+from lra_fnet.train.step import microbatch_of
 
 
 def finish(loop: Loop, data: Prepared, identity: dict, *, test: bool = True) -> dict:
@@ -101,5 +104,5 @@ def _log_reading(folder: Path, kind: str, sums: dict) -> None:
         **{name: sums[name] for name in ("step", "correct", "count", "loss")},
         "platform": jax.default_backend(),
     }
-    with run_folder.writable(root), open(root / "test_log.jsonl", "a") as log:
+    with disk.writable(root), open(root / "test_log.jsonl", "a") as log:
         log.write(json.dumps(line) + "\n")

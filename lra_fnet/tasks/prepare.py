@@ -6,8 +6,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from lra_fnet import config, progress, tasks
+from lra_fnet import config, tasks
 from lra_fnet.errors import UserError
+from lra_fnet.machine import progress
 from lra_fnet.tasks import Prepared, Task
 from lra_fnet.tasks.sources import megabytes
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from lra_fnet import disk
+from lra_fnet.machine import disk
 
 MARGIN = 1.2  # how much faster another than the usual one must be: noise changes no choice
 ROUNDS = 5

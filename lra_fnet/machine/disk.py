@@ -1,0 +1,182 @@
+"""Files that are written whole or not at all, by one process at a time.
+
+Everything that the package writes goes through this module: one way to replace a file, one lock,
+one translation of what a disk refuses into a line for the user.
+"""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from lra_fnet.errors import UserError
+from lra_fnet.machine.progress import say
+
+_REFUSALS = ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "EIO")
+
+
+def replace(path: Path, content: str | bytes) -> None:
+    """Writes a file in one step: a reader sees the old content or all of the new.
+
+    Raises:
+      OSError: from the disk; the old file is unchanged and nothing else is left behind.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    with partial(path) as beside, open(beside, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def partial(path: Path) -> Iterator[Path]:
+    """Yields a hidden path next to `path` to write a file or a folder to.
+
+    It takes the name `path` if the block ends without an exception, and is removed otherwise.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield beside
+        os.replace(beside, path)
+    finally:
+        if beside.is_dir():
+            shutil.rmtree(beside, ignore_errors=True)
+        beside.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a JSON file in one step.
+
+    Raises:
+      UserError: the disk refuses.
+    """
+    with writable(path.parent):
+        replace(path, json.dumps(value, indent=1) + "\n")
+
+
+def read_json(path: Path, kind: type = dict) -> Any:
+    """Returns the content of a JSON file, or None if there is no such file.
+
+    Raises:
+      UserError: the file cannot be read, is not JSON, or holds something other than a `kind`.
+    """
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}): move it away") from None
+    if not isinstance(value, kind):
+        raise UserError(
+            f"{path}: expected a JSON {kind.__name__}, got a {type(value).__name__}: move it away"
+        )
+    return value
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Returns the objects of a JSON Lines file; a line that is still being written is skipped.
+
+    Raises:
+      UserError: the file cannot be read, or a complete line is not JSON.
+    """
+    try:
+        text = path.read_text("utf-8")
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line[-1] == "\n"]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}): move it away") from None
+
+
+@contextlib.contextmanager
+def writable(target: Path, option: str = "--runs") -> Iterator[None]:
+    """Turns what a disk refuses (full, read-only, not ours to write) into a one-line UserError.
+
+    Libraries wrap the system's error in their own, so the whole chain of exceptions is searched.
+
+    Args:
+      target: what is written, for the message.
+      option: the command-line option that names another folder.
+
+    Raises:
+      UserError: an exception of the block goes back to the disk; other exceptions pass.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        reason = _refusal(error)
+        if reason is None:
+            raise
+        raise UserError(
+            f"{target} cannot be written ({reason}): free some space or choose another folder with "
+            f"{option}, then run the same command again"
+        ) from None
+
+
+def _refusal(error: BaseException | None) -> str | None:
+    """Returns what the operating system said, from anywhere in a chain of exceptions."""
+    reasons = [os.strerror(getattr(errno, name)) for name in _REFUSALS]
+    while error is not None:
+        if isinstance(error, OSError):
+            return error.strerror or str(error)
+        for reason in reasons:
+            if reason in str(error):
+                return reason
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def try_lock(path: Path) -> IO[str] | None:
+    """Locks a file for this process; returns None if another process (or this one) holds it.
+
+    Closing the returned handle frees the lock, and so does the kernel, however the process ends.
+    """
+    handle = open(path, "a+")  # noqa: SIM115 (held open by the caller)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        handle.close()
+        return None
+    handle.truncate(0)
+    handle.write(f"{os.getpid()}\n")
+    handle.flush()
+    return handle
+
+
+@contextlib.contextmanager
+def lock(path: Path, waiting: str = "") -> Iterator[None]:
+    """Holds the lock of a file for the block, after waiting for any other holder.
+
+    Args:
+      path: the lock file; its folder is made if need be.
+      waiting: a line for the user, printed if there is somebody to wait for.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = try_lock(path)
+    if handle is None:
+        if waiting:
+            say(waiting)
+        handle = open(path, "a+")  # noqa: SIM115 (closed below)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    with handle:
+        yield
+
+
+def holder(path: Path) -> str:
+    """Returns the number of the process that holds, or held last, the lock of a file."""
+    try:
+        return path.read_text().strip() or "unknown"
+    except OSError:
+        return "unknown"
+
+
+def user_cache() -> Path:
+    """Returns the folder of the caches: $XDG_CACHE_HOME/lra-fnet, or ~/.cache/lra-fnet."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lra-fnet"

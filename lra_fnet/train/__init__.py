@@ -1,0 +1,1 @@
+"""The trainer: batches, the jitted step, scoring, checkpoints, the loop, several hosts."""
