@@ -1,17 +1,15 @@
 """Run folders for the tests of what is done with trained runs."""
 
 import json
-from pathlib import Path
 
 import made_results
+from paths import OUTSIDE
 
 from lra_fnet import cli, config, experiment
-from lra_fnet.run import folder as run_folder
+from lra_fnet.machine import disk
 from lra_fnet.train.checkpoint import Checkpoints
 from lra_fnet.train.step import initial_state
 
-OUTSIDE = Path(__file__).parent / "outside"
-EXAMPLES = Path(__file__).parent.parent / "examples"
 TINY = (
     *("Encoder.dim=8", "Encoder.num_heads=2", "Encoder.qkv_dim=8", "Encoder.mlp_dim=8"),
     *("Encoder.num_layers=1", "Head.mlp_dim=8", "Run.eval_batch_size=4"),
@@ -47,4 +45,4 @@ def untrained(runs, task, model, *settings, imports=(), dirs=()):
 
 def change(file, **changes):
     """Changes some keys of a JSON file."""
-    file.write_text(json.dumps(run_folder.read_json(file) | changes))
+    file.write_text(json.dumps(disk.read_json(file) | changes))

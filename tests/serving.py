@@ -9,6 +9,8 @@ import textwrap
 import threading
 from pathlib import Path
 
+from paths import ROOT
+
 # First line of a child process in which TensorFlow cannot be found, installed or not. (None in
 # sys.modules would do for us, but TFDS takes it for a module that is there.)
 WITHOUT_TENSORFLOW = (
@@ -22,7 +24,7 @@ def run_without_tensorflow(code):
     """Runs indented Python code in a process of its own; what it printed."""
     lines = [WITHOUT_TENSORFLOW, "import sys", textwrap.dedent(code)]
     command = [sys.executable, "-c", "\n".join(lines)]
-    root = Path(__file__).parent.parent
+    root = ROOT
     done = subprocess.run(command, cwd=root, check=True, stdout=subprocess.PIPE, text=True)
     return done.stdout.strip()
 

@@ -3,17 +3,16 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from paths import ROOT
 from PIL import Image, ImageDraw
 
 from lra_fnet import cli, config, tasks
 
-ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 OUTSIDE = ROOT / "tests/outside"
 TINY = [

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from paths import ROOT
 
 from lra_fnet import cli
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 
-ROOT = Path(__file__).parent.parent
 OUTSIDE = ROOT / "tests/outside"
 SWEEP = ["sweep", "--task", "parity", "--models", "fnet,linear", "--preset", "cpu", "--seeds", "2"]
 SWEEP += ["--gin-dir", str(OUTSIDE), "--gin", 'Run.num_steps=3 DATASET="full"']

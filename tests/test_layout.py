@@ -4,13 +4,12 @@ import ast
 import doctest
 import importlib
 import re
-from pathlib import Path
 
 import pytest
+from paths import ROOT
 
 from lra_fnet import report
 
-ROOT = Path(__file__).parent.parent
 SRC = ROOT / "lra_fnet"
 ORDER = """
     errors machine config tasks models objective optim intervals experiment train run sweep

@@ -254,7 +254,8 @@ def _scores(value: dict) -> dict[tuple[Split, Checkpoint], Score]:
     scores: dict[tuple[Split, Checkpoint], Score] = {}
     for split, held in splits.items():
         for checkpoint in checkpoints if held is not None else ():
-            where, sums = f"{split} {checkpoint}", (held or {}).get(checkpoint)
+            where = f"{split} {checkpoint}"
+            sums: Any = (held or {}).get(checkpoint)
             counts = _counts(sums, where)
             step = _field(sums, "step", int, where=f"{where}: ")
             loss = _field(sums, "loss", *_NUMBER, where=f"{where}: ", default=float("nan"))

@@ -25,10 +25,8 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from lra_fnet.errors import UserError
@@ -36,6 +34,9 @@ from lra_fnet.machine import disk
 from lra_fnet.machine.memory import free_memory
 from lra_fnet.machine.progress import Bar, say
 from lra_fnet.tasks import sources, store
+
+if TYPE_CHECKING:
+    import jax
 
 SPLITS = store.SPLITS  # "train", "validation", "test"
 REGISTRY: dict[str, type["Task"]] = {}  # every task whose module has been imported, by name
@@ -214,7 +215,7 @@ class Task(abc.ABC):
         """Whether a stored value is its own id and 0 is padding (`PixelTask.black_is_padding`)."""
         return False
 
-    def tokens(self, values, lengths) -> tuple[jax.Array, jax.Array]:
+    def tokens(self, values, lengths) -> "tuple[jax.Array, jax.Array]":
         """Token ids and padding mask; call it inside a jitted function.
 
         The id is the value + 1 at real positions and 0 behind them, so a stored row costs one byte
@@ -227,6 +228,9 @@ class Task(abc.ABC):
         Returns:
             ids int32 [..., L]; mask bool [..., L], True at real tokens.
         """
+        import jax  # late: preparing and reading rows needs none of it
+        import jax.numpy as jnp
+
         positions = jax.lax.broadcasted_iota(jnp.int32, values.shape, values.ndim - 1)
         mask = positions < lengths[..., None]
         shift = 0 if self.zero_is_padding else 1

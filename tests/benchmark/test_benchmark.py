@@ -2,13 +2,13 @@
 
 import dataclasses
 import json
-from pathlib import Path
 
 import jax
 import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from paths import ROOT
 
 from lra_fnet import cli
 from lra_fnet.benchmark import cells, explain, worker
@@ -18,7 +18,6 @@ from lra_fnet.report import benchmark_figures as figures
 from lra_fnet.report import benchmarks as tables
 from lra_fnet.train import step
 
-ROOT = Path(__file__).parent.parent
 CELL = cells.Cell("train", "ours", "text", "fnet", "cpu", 16, label="fnet", seconds=0.01)
 SMALL = ("Encoder.dim=8", "Encoder.num_layers=1", "Encoder.mlp_dim=8", "Run.batch_size=2")
 DEVICE = {"name": "chip", "platform": "cpu", "count": 1, "cores": 2}

@@ -1,11 +1,11 @@
 """The census: exact counts, the committed file, and the FNet paper's printed digits."""
 
 import functools
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import pytest
+from paths import ROOT
 
 from lra_fnet import config, experiment
 from lra_fnet.errors import UserError
@@ -13,7 +13,7 @@ from lra_fnet.models.encoder import parameter_count
 from lra_fnet.report import accuracy as tables
 from lra_fnet.report import census
 
-CENSUS = Path(__file__).parent.parent / "results" / "census.md"
+CENSUS = ROOT / "results" / "census.md"
 N, D = 512, 768  # the FNet paper's length and its Base width
 
 

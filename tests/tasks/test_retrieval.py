@@ -2,12 +2,12 @@
 
 import io
 import tarfile
-from pathlib import Path
 
 import gin
 import numpy as np
 import pytest
 import serving
+from paths import SHARED
 
 from lra_fnet import tasks
 from lra_fnet.errors import UserError
@@ -16,7 +16,7 @@ from lra_fnet.tasks import retrieval, store
 FILES = {"train": "train", "eval": "validation", "test": "test"}
 COUNTS = {"train": 7, "eval": 3, "test": 4}
 EXPECTED = "expected label, id1, id2, text1 and text2 with tabs between them"
-REAL = Path(__file__).parents[2] / "shared" / "data" / "acl_pairs.tar.xz"
+REAL = SHARED / "data" / "acl_pairs.tar.xz"
 
 
 def made():

@@ -4,13 +4,12 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from paths import OUTSIDE
 
 from lra_fnet.machine import compile_cache
 
-OUTSIDE = Path(__file__).parent / "outside"
 VARIABLES = (
     "JAX_COMPILATION_CACHE_DIR",
     "JAX_ENABLE_COMPILATION_CACHE",

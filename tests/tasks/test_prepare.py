@@ -1,18 +1,16 @@
 """`make data`: what is prepared, what is told, and what is missing."""
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import PIL.Image
 import pytest
+from paths import OUTSIDE
 from rich.console import Console
 
 from lra_fnet import cli, config, tasks
 from lra_fnet.errors import UserError
 from lra_fnet.tasks import prepare
-
-OUTSIDE = Path(__file__).parent / "outside"
 
 
 @pytest.fixture(autouse=True)

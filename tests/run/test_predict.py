@@ -6,14 +6,14 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import numpy as np
 import PIL.Image
 import pytest
 import scipy.special
-from made_runs import EXAMPLES, untrained
+from made_runs import untrained
+from paths import EXAMPLES, ROOT
 
 import lra_fnet
 from lra_fnet import cli, tasks
@@ -264,7 +264,7 @@ def test_a_folder_that_is_no_run_is_one_line(tmp_path, capfd):
 
 
 def test_answers_come_a_batch_at_a_time_and_a_closed_pipe_ends_quietly(folders):
-    root = Path(__file__).parent.parent
+    root = ROOT
     process = subprocess.Popen(
         [sys.executable, "-m", "lra_fnet.cli", "predict", "--run", folders["listops"]],
         env=os.environ | {"PYTHONPATH": str(root)},

@@ -14,12 +14,11 @@ from pathlib import Path
 
 import jax
 import pytest
+from paths import OUTSIDE, ROOT
 
 from lra_fnet import cli, config, intervals, tasks
 from lra_fnet.errors import UserError
 from lra_fnet.run import folder as run_folder
-
-OUTSIDE = Path(__file__).parent / "outside"
 
 
 @pytest.fixture
@@ -328,7 +327,7 @@ def test_a_json_file_is_whole_or_absent(tmp_path, monkeypatch):
 
 def test_make_passes_gin_and_prints_the_same_command(tmp_path):
     """Make alone lists the targets; GIN with a list, a string and a tuple survives the shell."""
-    root = Path(__file__).parent.parent
+    root = ROOT
     listed = subprocess.run(["make", "-s"], cwd=root, capture_output=True, text=True).stdout
     for target in ("lra", "data", "test", "check", "sweep", "report", "benchmark", "clean"):
         assert f"make {target}" in listed

@@ -6,7 +6,8 @@ import jax
 import numpy as np
 import pytest
 import scipy.special
-from made_runs import EXAMPLES, change, trained, untrained
+from made_runs import change, trained, untrained
+from paths import EXAMPLES
 
 import lra_fnet
 from lra_fnet import tasks

@@ -8,10 +8,10 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from made_results import a_failure, a_result, collected, put, with_test
+from paths import ROOT
 from rich.console import Console
 
 from lra_fnet import intervals, report
@@ -304,4 +304,4 @@ def test_importing_report_imports_no_jax():
     """A table must come in a moment, on a machine without an accelerator's driver too."""
     heavy = "{'jax', 'flax', 'tensorflow', 'tensorflow_datasets'} & set(sys.modules)"
     code = f"import sys, lra_fnet.report; assert not {heavy}, {heavy}"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -12,11 +12,11 @@ import sys
 import textwrap
 import threading
 import time
-from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from paths import ROOT
 
 import lra_fnet
 from lra_fnet import tasks
@@ -106,9 +106,7 @@ def child(tmp_path):
         tmp_path / "go",
         tmp_path / "data",
     ]
-    return subprocess.Popen(
-        command, cwd=Path(__file__).parent.parent, stdout=subprocess.PIPE, text=True
-    )
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
 def until(condition, seconds=60):
@@ -520,7 +518,7 @@ def test_preparing_and_reading_import_neither_tensorflow_nor_jax(tmp_path):
         test_tasks.TOY.prepare({str(tmp_path)!r}).arrays("train")
         assert not light | heavy | {{"jax", "tensorflow"}} & set(sys.modules)
     """
-    root = Path(__file__).parent.parent
+    root = ROOT
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=root, check=True)
 
 

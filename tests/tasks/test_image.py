@@ -17,13 +17,14 @@ import numpy as np
 import PIL.Image
 import pytest
 import serving
+from paths import ROOT, SHARED
 
 from lra_fnet import tasks
 from lra_fnet.errors import UserError
 from lra_fnet.tasks import image, store
 from lra_fnet.tasks.sources import Remote
 
-SHARED = Path(__file__).parents[2] / "shared" / "data" / "cifar-10-binary.tar.xz"
+SHARED = SHARED / "data" / "cifar-10-binary.tar.xz"
 ROWS = 20  # of a batch here
 BATCHES = [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]
 
@@ -358,7 +359,7 @@ def test_the_whole_preparation_downloads_and_needs_no_tensorflow(tmp_path):
     with serving.serve(served) as url:
         wanted = (f"{url}cifar-10-binary.tar.gz", len(content), hashlib.sha256(content).hexdigest())
         args = [sys.executable, "-W", "error", "-c", CHILD, tmp_path / "data", *map(str, wanted)]
-        root = Path(__file__).parents[1]
+        root = ROOT
         done = subprocess.run(args, cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     want = tasks.make("image").prepare(tmp_path / "other", source=binary)

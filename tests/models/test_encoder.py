@@ -14,6 +14,7 @@ import naive as oracle
 import numpy as np
 import pytest
 from arrays import TINY, assert_close, new_key, random_variables, shapes_of
+from paths import ROOT
 
 from lra_fnet import experiment
 from lra_fnet.errors import UserError
@@ -23,7 +24,6 @@ from lra_fnet.models.mixer import HeadMixer, Mixer
 from lra_fnet.models.mixers.attention import Attention
 from lra_fnet.models.mixers.fourier import Fourier
 
-ROOT = pathlib.Path(__file__).parent.parent
 MODELS = sorted(path.stem for path in (ROOT / "gin/models").glob("*.gin"))
 LENGTHS = jnp.asarray([8, 5, 3])
 MASK = jnp.arange(8)[None] < LENGTHS[:, None]

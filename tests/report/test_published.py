@@ -3,13 +3,13 @@
 import itertools
 import re
 import statistics
-from pathlib import Path
 
 import pytest
+from paths import SHARED
 
 from lra_fnet.report import accuracy as tables
 
-REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference"
+REFERENCE = SHARED / "reference"
 
 
 def test_published_averages_are_the_means_of_their_rows():

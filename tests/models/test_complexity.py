@@ -6,7 +6,6 @@ Counted in the program that JAX traces, so exact and the same on every machine; 
 import dataclasses
 import functools
 import math
-import pathlib
 
 import gin
 import jax
@@ -14,11 +13,11 @@ import jax.extend
 import jax.numpy as jnp
 import pytest
 from arrays import largest
+from paths import ROOT
 
 from lra_fnet.models.encoder import Encoder
 from lra_fnet.models.mixer import Mixer
 
-ROOT = pathlib.Path(__file__).parent.parent
 MODELS = sorted(path.stem for path in (ROOT / "gin/models").glob("*.gin"))
 LENGTHS = (4096, 8192)
 # Powers of the length in the papers: of the time, and of the memory. A logarithm counts as 0.

@@ -4,13 +4,13 @@ import dataclasses
 import json
 import os
 import signal
-from pathlib import Path
 from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
-from test_train import tiny
+from paths import OUTSIDE
+from tiny import tiny
 
 from lra_fnet import cli, experiment
 from lra_fnet.errors import RunFailed
@@ -19,8 +19,6 @@ from lra_fnet.run.job import Job
 from lra_fnet.tasks import Arrays
 from lra_fnet.train import pipeline, step
 from lra_fnet.train.loop import Loop
-
-OUTSIDE = Path(__file__).parent / "outside"
 
 
 @pytest.fixture

@@ -18,13 +18,13 @@ from pathlib import Path
 import optuna
 import pytest
 from optuna.trial import TrialState
+from paths import ROOT
 from rich.console import Console
 
 from lra_fnet import cli, report
 from lra_fnet.run import job
 from lra_fnet.sweep import board, ledger, plan, scheduler, studies
 
-ROOT = Path(__file__).parent.parent
 OUTSIDE = ROOT / "tests/outside"
 PARITY = ["--task", "parity", "--preset", "cpu", "--gin-dir", str(OUTSIDE)]
 FAKE = [sys.executable, str(ROOT / "tests/fake_train.py")]

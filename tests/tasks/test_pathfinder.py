@@ -7,12 +7,12 @@ import subprocess
 import sys
 import textwrap
 import types
-from pathlib import Path
 
 import gin
 import numpy as np
 import pytest
 import serving
+from paths import ROOT, SHARED, TESTS
 from PIL import Image, ImageDraw
 from scipy import ndimage
 
@@ -21,7 +21,7 @@ from lra_fnet.errors import UserError
 from lra_fnet.tasks import pathfinder, pathfinder_images, pathfinder_paddles, sheet
 
 WINDOWS = {32: "hard_32", 64: "hard_64", 128: "hard_128", 256: "hard_256"}
-SHARED = Path(__file__).parents[2] / "shared"
+SHARED = SHARED
 COUNTS = {"hard_32": 4000, "easy_32": 2000, "hard_64": 200, "hard_128": 300, "hard_256": 200}
 
 
@@ -402,9 +402,7 @@ def test_a_set_is_prepared_without_tensorflow(tmp_path):
     assert values.shape == (30, 1024) and (lengths == 1024).all() and set(labels) == {{0, 1}}
     assert task.illustrate(task.verify({str(tmp_path)!r})).stat().st_size > 1000
     """
-    subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], check=True, cwd=Path(__file__).parent
-    )
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, cwd=TESTS)
 
 
 def test_gin_files_build_the_tasks():
@@ -413,7 +411,7 @@ def test_gin_files_build_the_tasks():
         ("pathx", "hard_128", pathfinder.PathX("hard_128", 16384)),
     ):
         gin.clear_config()
-        path = Path(__file__).parents[1] / "gin" / "tasks" / f"{name}.gin"
+        path = ROOT / "gin" / "tasks" / f"{name}.gin"
         gin.parse_config(path.read_text() + f"\nDATASET = '{config}'\nMAX_LEN = {task.max_len}")
         assert gin.query_parameter("%TASK").scoped_configurable_fn() == task
         assert tasks.make(name) == task

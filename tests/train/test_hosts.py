@@ -9,17 +9,15 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
-from test_train import rows
+from paths import OUTSIDE, ROOT
+from tiny import rows
 
 from lra_fnet.errors import UserError
 from lra_fnet.train import hosts, pipeline
 
-ROOT = Path(__file__).parent.parent
-OUTSIDE = Path(__file__).parent / "outside"
 TRAIN = ["train", "--task", "parity", "--model", "fnet", "--preset", "cpu"]
 TRAIN += ["--gin-dir", str(OUTSIDE), "--name", "n"]
 LONG = ["num_steps=100000", "save_every=20", "save_seconds=0", "eval_every=200"]

@@ -12,13 +12,14 @@ import gin
 import numpy as np
 import pytest
 import serving
+from paths import SHARED
 
 from lra_fnet import tasks
 from lra_fnet.errors import UserError
 from lra_fnet.tasks import store, text
 
 FOLDERS = ["train/pos", "train/neg", "test/pos", "test/neg"]
-REAL = Path(__file__).parents[2] / "shared" / "data" / "aclImdb_labelled.tar.xz"
+REAL = SHARED / "data" / "aclImdb_labelled.tar.xz"
 
 
 def made():

@@ -10,13 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from arrays import float64, largest_array, normal, random_variables
-from test_train import TINY, rows
+from paths import OUTSIDE
+from tiny import TINY, rows
 
 from lra_fnet import cli, experiment
 from lra_fnet.run import attention_span
 from lra_fnet.tasks import Arrays
-
-OUTSIDE = Path(__file__).parent / "outside"
 
 
 def naive_span(query, key, mask):

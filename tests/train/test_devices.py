@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_train import rows, tiny
+from tiny import rows, tiny
 
 from lra_fnet import intervals, objective
 from lra_fnet.benchmark import scaling
