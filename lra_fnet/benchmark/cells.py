@@ -53,6 +53,7 @@ class Cell:
     cls: bool = False  # the last of the tokens is CLS
     label: str = ""  # the row of the tables
     tokens: int = 0  # of a batch, CLS not counted; 0 takes the preset's number of examples
+    devices: int = 0  # that the process sees: GPUs, or simulated on a CPU; 0 takes the machine's
 
     @classmethod
     def from_json(cls, text: str) -> "Cell":
@@ -123,7 +124,7 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | ENVIRONMENT,
+            env=os.environ | ENVIRONMENT | _devices(cell.devices),
         )
 
     def ready(self) -> None:
@@ -132,17 +133,17 @@ class Worker:
         Raises:
           UserError: the child says why the cell cannot be measured, or fails with a traceback.
         """
-        self.result |= self._ask(self.cell.to_json())
+        self.result |= self.ask(dataclasses.asdict(self.cell))
 
     def round(self) -> None:
         """One more number of each kind: seconds a call, and of the products that it must do."""
-        reply = self._ask(json.dumps({"seconds": self.cell.seconds}))
+        reply = self.ask({"seconds": self.cell.seconds})
         for kind in ("", "forward_"):
             if f"{kind}calls" in reply:
                 a_call = reply[f"{kind}seconds"] / reply[f"{kind}calls"]
                 self.result.setdefault(f"{kind}seconds", []).append(a_call)
         if self.cell.side in LIMITED and self.result["state"] == "ok":
-            limits = self._ask(json.dumps({"roofline": self.cell.seconds}))
+            limits = self.ask({"roofline": self.cell.seconds})
             self.result.setdefault("roofline", []).append(limits)
 
     def close(self) -> None:
@@ -150,11 +151,16 @@ class Worker:
         with self._process:
             pass  # closes its input
 
-    def _ask(self, line: str) -> dict[str, Any]:
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Sends one line to the child and returns its reply.
+
+        Raises:
+          UserError: the child says why the cell cannot be measured, or fails with a traceback.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
-            print(line, file=self._process.stdin, flush=True)
+            print(json.dumps(request), file=self._process.stdin, flush=True)
             reply = json.loads(self._process.stdout.readline() or "{}")
         except BrokenPipeError:
             reply = {}
@@ -166,6 +172,18 @@ class Worker:
         if reply.get("state") == "OOM":
             self.result["state"] = "OOM"
         return reply
+
+
+def _devices(number: int) -> dict[str, str]:
+    """Returns the environment in which a process sees that many devices."""
+    if not number:
+        return {}
+    flag = f"--xla_force_host_platform_device_count={number}"
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(number)))
+    return {
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip(),
+        "CUDA_VISIBLE_DEVICES": ",".join(visible.split(",")[:number]),
+    }
 
 
 def plan(

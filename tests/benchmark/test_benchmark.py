@@ -13,10 +13,11 @@ from paths import ROOT
 from lra_fnet import cli
 from lra_fnet.benchmark import cells, explain, worker
 from lra_fnet.errors import UserError
+from lra_fnet.machine import memory
 from lra_fnet.models import fastest
 from lra_fnet.report import benchmark_figures as figures
 from lra_fnet.report import benchmarks as tables
-from lra_fnet.train import step
+from lra_fnet.train import slices
 
 CELL = cells.Cell("train", "ours", "text", "fnet", "cpu", 16, label="fnet", seconds=0.01)
 SMALL = ("Encoder.dim=8", "Encoder.num_layers=1", "Encoder.mlp_dim=8", "Run.batch_size=2")
@@ -297,7 +298,7 @@ def test_a_child_tells_facts_and_rounds(what):
 
 def test_what_does_not_fit_the_machine_is_oom(monkeypatch):
     replies = []
-    for what, module in (("train", step), ("infer", worker)):
+    for what, module in (("train", slices), ("infer", memory)):
         monkeypatch.setattr(module, "free_memory", lambda: 1000)
         request = dataclasses.replace(CELL, what=what, overrides=SMALL)
         worker.serve(iter([request.to_json()]), replies.append)
@@ -308,8 +309,8 @@ def in_place_of_children(monkeypatch, script):
     """Replaces a Worker's process; returns the turns that will be taken."""
     turns, alive = [], []
 
-    def ask(self, line):
-        ready = "what" in json.loads(line)
+    def ask(self, request):
+        ready = "what" in request
         turns.append((self.cell.model, "ready" if ready else "round"))
         reply = script(self.cell, len(alive))
         if "state" in reply:
@@ -322,7 +323,7 @@ def in_place_of_children(monkeypatch, script):
         alive.append(cell)
 
     monkeypatch.setattr(cells.Worker, "__init__", start)
-    monkeypatch.setattr(cells.Worker, "_ask", ask)
+    monkeypatch.setattr(cells.Worker, "ask", ask)
     monkeypatch.setattr(cells.Worker, "close", lambda self: alive.remove(self.cell))
     monkeypatch.setattr(cells, "PAUSE", 0)
     monkeypatch.setattr(cells, "LIMITED", ())
