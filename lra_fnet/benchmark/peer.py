@@ -1,4 +1,4 @@
-"""The child that measures PyTorch's side: the protocol of `worker`, the models of `transformers`.
+"""The child process that measures PyTorch's side (`child`), with the models of `transformers`.
 
 FNet and BERT in the sizes of the gin experiment: its width, layers, heads, dropout, vocabulary,
 length, batch and classes; AdamW with its numbers and its clipping; cross-entropy. What is theirs
@@ -9,18 +9,18 @@ Each of two texts a row is a row of its own.
 # pyright: reportMissingImports=false
 # PyTorch is in an environment of its own, and imported inside functions only.
 
-import json
+import functools
 import math
 import os
 import platform
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from lra_fnet.benchmark import child
 from lra_fnet.errors import UserError
 from lra_fnet.machine import allocator, memory
 
@@ -74,7 +74,7 @@ class Side:
         try:
             self.round(0.0)
         except Exception as error:
-            if not compiled or _is_out_of_memory(error):
+            if not compiled or child.is_out_of_memory(error):
                 raise
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             self.facts |= {"state": "FAIL", "reason": reason[:300]}
@@ -86,17 +86,13 @@ class Side:
         allocator.keep_freed_memory()  # as ours: a peer is faster so, but holds more
 
     def round(self, seconds: float) -> dict[str, float]:
-        """Calls until so many seconds have passed; of mixing, then of its forward pass."""
-        found = {}
-        for kind, call in zip(("", "forward_"), self.calls, strict=False):
-            calls, taken, begun = 0, 0.0, time.perf_counter()
-            while not calls or taken < seconds:
-                call()
-                self._wait()
-                calls += 1
-                taken = time.perf_counter() - begun
-            found |= {f"{kind}calls": calls, f"{kind}seconds": taken}
-        return found
+        """Calls each program until that many seconds have passed."""
+
+        def finish(call):
+            call()
+            self._wait()
+
+        return child.time_calls([functools.partial(finish, call) for call in self.calls], seconds)
 
     def limits(self, seconds: float) -> dict[str, float]:
         """Seconds that a call's dense products take by themselves; takes about `seconds`."""
@@ -313,42 +309,5 @@ def _autocast(built, device: str):
     return torch.autocast(device, torch.bfloat16, enabled=built.model.encoder.dtype == "bfloat16")
 
 
-def _is_out_of_memory(error: Exception) -> bool:
-    return "OutOfMemory" in type(error).__name__ or "allocate memory" in str(error)
-
-
-def serve(lines: Iterator[str], answer: Callable[[dict], None]) -> None:
-    """Answers the parent's lines until there is none left or one cannot be met."""
-    try:
-        from lra_fnet.benchmark.cells import Cell
-
-        side = Side(Cell.from_json(next(lines)))
-        answer(side.facts)
-        for line in lines:
-            request = json.loads(line)
-            if "roofline" in request:
-                answer(side.limits(request["roofline"]))
-            else:
-                answer(side.round(request["seconds"]))
-    except UserError as error:
-        answer({"mistake": str(error)})
-    except ModuleNotFoundError as error:
-        library = str(error.name).partition(".")[0]
-        mistake = f"{sys.executable} has no {library}: `make benchmark PEER=1` has an environment"
-        answer({"mistake": f"{mistake} with PyTorch, transformers and this package"})
-    except RuntimeError as error:
-        if not _is_out_of_memory(error):
-            raise
-        answer({"state": "OOM"})
-
-
-def main() -> int:
-    """Serves one cell; what libraries print goes to standard error."""
-    replies = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    serve(iter(sys.stdin), lambda reply: print(json.dumps(reply), file=replies, flush=True))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    child.main(Side)

@@ -1,23 +1,9 @@
-"""The child process that measures one of our programs: it receives a Cell and replies with facts.
-
-Lines of JSON on standard input and output:
-
-    the Cell                  {"state": "ok", facts} after two calls, {"state": "OOM"}, or
-                              {"state": "ABSENT"} if the machine has fewer devices than the cell
-    {"seconds": s}            {"calls": n, "seconds": t}: calls one after another until t >= s
-    {"steps": n}              {"loss", "all_reduces"}: n training steps and the last one's loss
-    {"roofline": s}           `Side.limits`, measured for s seconds
-
-A mistake of the user is {"mistake": one line}. A call of a mixing sublayer is forward and backward;
-its replies also have "forward_calls" and "forward_seconds".
-"""
+"""The child process that measures one of our programs (the protocol is in `child`)."""
 
 import dataclasses
 import functools
-import json
 import os
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -28,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from lra_fnet.benchmark import roofline
+from lra_fnet.benchmark import child, roofline
 from lra_fnet.benchmark.cells import Cell
-from lra_fnet.errors import RunFailed, UserError
+from lra_fnet.errors import RunFailed
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import allocator, memory
 from lra_fnet.models.encoder import parameter_count
@@ -187,10 +173,13 @@ class Side:
     """A cell that is ready to be timed.
 
     Attributes:
-      facts: sizes, memory, operations, provenance.
+      facts: state, sizes, memory, operations, provenance.
     """
 
     def __init__(self, cell: Cell):
+        if cell.devices > jax.device_count():
+            self.facts: dict[str, Any] = {"state": "ABSENT"}
+            return
         accelerator = jax.default_backend() != "cpu"
         jax.jit(jnp.tanh)(jnp.ones(())).block_until_ready()  # loads the compiler
         before = memory.forget_peak()
@@ -209,6 +198,7 @@ class Side:
             program.call()
         encoder = self.built.model.encoder
         self.facts = {
+            "state": "ok",
             "parameters": parameter_count(jax.eval_shape(lambda: self.built.init(0))),
             "batch_size": self.built.run.batch_size,
             "dim": encoder.dim,
@@ -242,14 +232,7 @@ class Side:
 
     def round(self, seconds: float) -> dict[str, float]:
         """Calls each program until that many seconds have passed."""
-        counts = {}
-        for kind, program in zip(("", "forward_"), self.programs, strict=False):
-            calls, taken, begun = 0, 0.0, time.perf_counter()
-            while not calls or taken < seconds:
-                program.call()
-                calls, taken = calls + 1, time.perf_counter() - begun
-            counts |= {f"{kind}calls": calls, f"{kind}seconds": taken}
-        return counts
+        return child.time_calls([program.call for program in self.programs], seconds)
 
     def steps(self, number: int) -> dict[str, float]:
         """Trains that many more steps; returns the last loss and the program's all-reduces.
@@ -265,41 +248,6 @@ class Side:
         }
 
 
-def serve(lines: Iterator[str], answer: Callable[[dict], None]) -> None:
-    """Replies to the parent's lines until there are no more or one fails."""
-    try:
-        cell = Cell.from_json(next(lines))
-        if cell.devices > jax.device_count():
-            answer({"state": "ABSENT"})
-            return
-        side = Side(cell)
-        answer({"state": "ok", **side.facts})
-        for line in lines:
-            request = json.loads(line)
-            if "roofline" in request:
-                answer(side.limits(request["roofline"]))
-            elif "steps" in request:
-                answer(side.steps(request["steps"]))
-            else:
-                answer(side.round(request["seconds"]))
-    except UserError as error:
-        answer({"mistake": str(error)})
-    except RunFailed:
-        answer({"state": "OOM"})
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        answer({"state": "OOM"})
-
-
-def main() -> int:
-    """Serves one cell; the output of libraries goes to standard error."""
-    allocator.keep_freed_memory()  # before any thread allocates, as in a run
-    replies = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    serve(iter(sys.stdin), lambda reply: print(json.dumps(reply), file=replies, flush=True))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    allocator.keep_freed_memory()  # before any thread allocates, as in a run
+    child.main(Side)

@@ -21,7 +21,7 @@ from lra_fnet.tasks import Arrays
 from lra_fnet.train import hosts, logs, pipeline
 from lra_fnet.train.checkpoint import Checkpoints
 from lra_fnet.train.score import make_scorer
-from lra_fnet.train.step import Program, StepLogs, initial_state, make_gradient, wait_for
+from lra_fnet.train.step import Program, StepLogs, initial_state, wait_for
 
 DISPATCH_SECONDS = 0.5  # about how long a dispatch lasts at most: Ctrl-C waits for one
 SLOW_SECONDS = 1800.0  # a run on a CPU that would take longer is announced
@@ -158,6 +158,7 @@ class Loop:
         save_due, stopping = False, None
         if self._unevaluated():  # a signal ended that evaluation
             self._evaluate(stop)
+        self._started = time.monotonic()
         while self.step < end:
             boundary = self._boundary(self.step)
             while queued < boundary and len(in_flight) < 2 and not stopping:
@@ -230,6 +231,8 @@ class Loop:
             self.history.timed_seconds += seconds
             self.history.timed_steps += count
             self._seconds_per_step = seconds / count
+        else:
+            self._announce((now - self._started) / count)
         self._tick = now
         loss, correct, grad_norm, rate = (np.asarray(column)[:count] for column in table)
         bad = np.flatnonzero(~(np.isfinite(loss) & np.isfinite(grad_norm)))
@@ -244,6 +247,17 @@ class Loop:
             if self.step % self.run.log_every == 0:
                 self._log(float(grad_norm[index]), float(rate[index]))
         self.bar.update(self.step, self._note())
+
+    def _announce(self, seconds: float) -> None:
+        """Prints how long a long run on a CPU will take, at that many seconds per step."""
+        steps = self.run.num_steps - self.step
+        slow = seconds * steps > SLOW_SECONDS and jax.default_backend() == "cpu"
+        if slow and hosts.first():
+            progress.say(
+                f"no accelerator: a step takes about {progress.duration(seconds)}, the {steps} "
+                f"steps about {progress.duration(seconds * steps)}. --preset cpu takes minutes. "
+                "Going on (Ctrl-C stops)."
+            )
 
     def _log(self, grad_norm: float, learning_rate: float) -> None:
         window, every, run = self.history.window, self.run.log_every, self.run
@@ -321,31 +335,3 @@ class Loop:
     def variables(self) -> dict:
         """Returns parameters and constants of the newest state, by collection."""
         return {"params": self.state.params, **self.state.constants}
-
-
-def warn_if_slow(experiment: Experiment, train: Arrays, steps_left: int) -> None:
-    """Announces how long a long run on a CPU will take, estimated from a step with one example.
-
-    A step costs about batch_size times as much, since a CPU gains little from larger batches.
-    Nothing is measured if arithmetic alone shows that the run is short.
-    """
-    if jax.default_backend() != "cpu" or not steps_left:
-        return
-    variables = jax.eval_shape(lambda: experiment.init(0))
-    tokens = experiment.run.batch_size * train.values[0].size * steps_left
-    if 6 * parameter_count(variables) * tokens < SLOW_SECONDS * 1e10:  # any CPU has 10 GFLOP/s
-        return
-    state = initial_state(experiment, 0)
-    batch = jax.tree.map(lambda x: x[0], pipeline.train_batches(train, 0, 0, 1, 1, 1))
-    gradient = jax.jit(make_gradient(experiment.objective))
-    begun = 0.0
-    for _ in range(2):  # the first one compiles
-        begun = time.perf_counter()
-        wait_for(gradient(state.params, state.constants, batch, jax.random.key(0)))
-    seconds = (time.perf_counter() - begun) * experiment.run.batch_size
-    if (total := seconds * steps_left) > SLOW_SECONDS:
-        progress.say(
-            f"no accelerator: a step takes about {progress.duration(seconds)}, the {steps_left} "
-            f"steps about {progress.duration(total)}. --preset cpu takes minutes. Going on (Ctrl-C "
-            "stops)."
-        )

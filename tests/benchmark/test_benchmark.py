@@ -11,7 +11,7 @@ import pytest
 from paths import ROOT
 
 from lra_fnet import cli
-from lra_fnet.benchmark import cells, explain, worker
+from lra_fnet.benchmark import cells, child, explain, worker
 from lra_fnet.errors import UserError
 from lra_fnet.machine import memory
 from lra_fnet.models import fastest
@@ -282,7 +282,7 @@ def test_a_child_tells_facts_and_rounds(what):
     request = dataclasses.replace(CELL, what=what, overrides=SMALL)
     lines = [request.to_json(), '{"seconds": 0.02}', '{"seconds": 0.0}', '{"roofline": 0.001}']
     replies = []
-    worker.serve(iter(lines), replies.append)
+    child.serve(worker.Side, iter(lines), replies.append)
     facts, rounds, shortest, limits = replies
     assert facts["state"] == "ok"
     assert (facts["batch_size"], facts["dim"], facts["num_layers"]) == (2, 8, 1)
@@ -301,7 +301,7 @@ def test_what_does_not_fit_the_machine_is_oom(monkeypatch):
     for what, module in (("train", slices), ("infer", memory)):
         monkeypatch.setattr(module, "free_memory", lambda: 1000)
         request = dataclasses.replace(CELL, what=what, overrides=SMALL)
-        worker.serve(iter([request.to_json()]), replies.append)
+        child.serve(worker.Side, iter([request.to_json()]), replies.append)
     assert replies == [{"state": "OOM"}] * 2
 
 

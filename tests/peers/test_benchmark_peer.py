@@ -12,7 +12,7 @@ transformers = pytest.importorskip("transformers")
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402 (after the skips)
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
-from lra_fnet.benchmark import peer  # noqa: E402
+from lra_fnet.benchmark import child, peer  # noqa: E402
 from lra_fnet.benchmark.cells import Cell  # noqa: E402
 
 SIZES = {
@@ -156,14 +156,14 @@ def test_too_little_memory_is_a_state(monkeypatch):
         )
 
     monkeypatch.setattr(peer, "_classifier", refuse)
-    peer.serve(iter([a_cell("train", "eager", "fnet").to_json()]), answers.append)
+    child.serve(peer.Side, iter([a_cell("train", "eager", "fnet").to_json()]), answers.append)
     assert answers == [{"state": "OOM"}]
 
 
 @pytest.mark.parametrize("missing", ["torch", "transformers", "jax"])
 def test_a_missing_library_is_one_line(missing):
     hide = f"import sys; sys.modules[{missing!r}] = None"
-    command = f"{hide}; from lra_fnet.benchmark import peer; peer.main()"
+    command = f"{hide}; from lra_fnet.benchmark import child, peer; child.main(peer.Side)"
     done = subprocess.run(
         [sys.executable, "-c", command],
         input=a_cell("train", "eager", "fnet").to_json(),
@@ -177,5 +177,5 @@ def test_a_missing_library_is_one_line(missing):
 
 def test_another_model_is_a_mistake_told_in_one_line():
     answers = []
-    peer.serve(iter([a_cell("train", "eager", "linear").to_json()]), answers.append)
+    child.serve(peer.Side, iter([a_cell("train", "eager", "linear").to_json()]), answers.append)
     assert "fnet and transformer, got linear" in answers[0]["mistake"]

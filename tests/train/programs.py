@@ -1,4 +1,4 @@
-"""What the tests of the trainer run in processes of their own: `python programs.py NAME [JSON]`.
+"""Programs that the tests of the trainer run in separate processes: `python programs.py NAME JSON`.
 
 Prints the value of the function NAME, called with the arguments of the JSON list, as JSON.
 """
@@ -79,13 +79,13 @@ def scores():
     """Scores of 21 rows on one device (batches of 5) and on four (of 8), and which are right."""
     built, arrays = tiny(), rows(21)
     variables = built.init(0)
-    found = [
+    scores = [
         score.make_scorer(built.objective, 5, mesh)(variables, arrays, bits=True)
         for mesh in (None, mesh_of(4))
     ]
     apply = jax.jit(functools.partial(built.model.apply, train=False))
     logits = apply(variables, *built.task.tokens(arrays.values, arrays.lengths))
-    return [*found, (logits.argmax(-1) == arrays.labels).tolist()]
+    return [*scores, (logits.argmax(-1) == arrays.labels).tolist()]
 
 
 def start(name, *given, devices=1):

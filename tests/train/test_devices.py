@@ -50,7 +50,6 @@ def assert_same(got, want, tolerance=2e-6):
 @pytest.mark.parametrize(
     ("model", "dropout", "changes"),
     [
-        ("fnet", 0.0, {}),
         ("fnet", 0.2, {}),
         ("fnet", 0.2, {"remat": True}),  # whose backward pass draws again
         ("transformer", 0.2, {"remat": "dots"}),  # draws inside a loop over blocks of queries
@@ -68,16 +67,15 @@ def test_slices_give_the_gradient_of_the_whole_batch(model, dropout, changes):
 
 def test_devices_and_slices_give_the_losses_of_one_device_with_one_all_reduce_per_step():
     """With dropout, on 2, 4 and 8 devices: no row moves, no slice communicates."""
-    cases = [(1, 0, "fnet"), (2, 0, "fnet"), (8, 0, "fnet"), (4, 4, "fnet")]
-    cases += [(1, 0, "sinkhorn"), (2, 4, "sinkhorn")]
+    cases = [(1, 0, "fnet"), (8, 0, "fnet"), (4, 4, "fnet"), (1, 0, "sinkhorn"), (2, 4, "sinkhorn")]
     results = programs.value_of("steps", cases, devices=8)
     for (_, _, model), (loss, correct, collectives) in zip(cases, results, strict=True):
-        whole_loss, whole_correct, none = results[0 if model == "fnet" else 4]
+        whole_loss, whole_correct, none = results[0 if model == "fnet" else 3]
         assert none == []
         np.testing.assert_allclose(loss, whole_loss, rtol=1e-5)
         assert correct == whole_correct
         assert collectives in ([], ["all-reduce"])
-    assert [len(collectives) for *_, collectives in results] == [0, 1, 1, 1, 0, 1]
+    assert [len(collectives) for *_, collectives in results] == [0, 1, 1, 0, 1]
 
 
 def test_every_row_is_scored_once_and_in_order_on_any_number_of_devices():

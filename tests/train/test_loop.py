@@ -1,9 +1,11 @@
 """The trainer: exact resume, signals, divergence, microbatches, and that it learns."""
 
 import dataclasses
+import functools
 import json
 import os
 import signal
+import struct
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,7 @@ import numpy as np
 import optax
 import pytest
 from programs import run, start, value_of
+from tensorboardX.proto.event_pb2 import Event
 from tiny import rows, tiny
 
 from lra_fnet import experiment
@@ -22,7 +25,7 @@ from lra_fnet.train.checkpoint import Checkpoints, sha256
 
 
 def timeless(folder):
-    """metrics.jsonl without what depends on the clock."""
+    """Returns the lines of metrics.jsonl without the numbers that depend on the clock."""
     clocked = {"steps_per_second", "tokens_per_second", "device_bytes", "save_blocked_seconds"}
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [{k: v for k, v in line.items() if k not in clocked} for line in lines]
@@ -30,7 +33,7 @@ def timeless(folder):
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory):
-    """The uninterrupted run that others must equal, bit for bit."""
+    """State, history and metrics of the uninterrupted run, which others must equal bit for bit."""
     folder = tmp_path_factory.mktemp("straight")
     loop = run(tiny(), folder)
     return sha256(loop.state), loop.history, timeless(folder)
@@ -118,7 +121,7 @@ def test_signal_during_a_save_ends_the_run_once_it_is_saved(
 
 @pytest.mark.parametrize("save_every", [4, 5])  # evaluations are at 5, 10 and the end
 def test_killed_run_resumes_to_the_same_bits(straight, tmp_path, save_every):
-    """Killed without warning after step 9: what was logged after the checkpoint is redone."""
+    """It is killed after step 9; steps and lines after the checkpoint are made again."""
     ended = start("killed", str(tmp_path), save_every)
     assert ended.returncode == -9, ended.stderr
     checkpoints = Checkpoints(tmp_path)
@@ -152,7 +155,7 @@ def test_loss_that_is_not_finite_names_its_step_and_keeps_the_checkpoint(tmp_pat
     with jax.debug_nans(False), pytest.raises(RunFailed, match=r"loss .*not finite") as caught:
         run(built, tmp_path)
     assert caught.value.state == "diverged"
-    assert 1 <= caught.value.step <= 3  # found by its own numbers, long before an evaluation
+    assert 1 <= caught.value.step <= 3  # by its own numbers, long before an evaluation
     assert str(caught.value).startswith(f"step {caught.value.step}: ")
     checkpoints = Checkpoints(tmp_path)
     kept = checkpoints.step("last")
@@ -177,6 +180,13 @@ def test_training_learns_four_rows_by_heart(tmp_path):
     loop.close()
     assert loop.history.last["correct"] == 4
     assert loop.history.last["loss"] / 4 < 0.05
+
+
+def test_experiment_init_is_the_first_state_of_the_trainer():
+    built = tiny("performer")
+    state = step.initial_state(built, 3)
+    assert sha256(built.init(3)) == sha256({"params": state.params, **state.constants})
+    assert sha256(built.init(3)) != sha256(built.init(4))
 
 
 def test_one_step_is_one_optax_update_of_the_mean_loss():
@@ -238,34 +248,29 @@ def test_accelerator_takes_the_whole_batch(monkeypatch):
 
 def test_slices_on_a_cpu_change_no_result(monkeypatch):
     built = tiny(batch_size=6)
-    variables = dict(built.init(0))
+    state = step.initial_state(built, 0)
+    variables = {"params": state.params, **state.constants}
     batch = jax.tree.map(lambda x: x[0], pipeline.train_batches(rows(30), 0, 0, 1, 6, 1))
-    whole = score.logits(built.objective, variables, batch.values, batch.lengths)
-    loss = dict(score.make_scorer(built.objective, 6)(variables, rows(30)))
-    assert slices.microbatch_of(built, 1) == 6
-    params = variables.pop("params")
 
-    def gradient():
-        program = jax.make_jaxpr(
-            step.make_gradient(built.objective, slices.microbatch_of(built, 1))
-        )
-        inputs = (params, variables, batch, step.keys(0)[1])
-        return str(program(*inputs)).count("scan["), jax.jit(
-            step.make_gradient(built.objective, slices.microbatch_of(built, 1))
-        )(*inputs)
+    def numbers():
+        """Microbatch, loops in the gradient's program, gradient, logits and score."""
+        microbatch = slices.microbatch_of(built, 1)
+        gradient = jax.jit(step.make_gradient(built.objective, microbatch))
+        given = (state.params, state.constants, batch, step.keys(0)[1])
+        loops = str(gradient.trace(*given).jaxpr).count("scan[")
+        logits = jax.jit(functools.partial(score.logits, built.objective))
+        counts = score.make_scorer(built.objective, 6)(variables, rows(30))
+        outputs = gradient(*given), logits(variables, batch.values, batch.lengths)
+        return microbatch, loops, outputs, counts
 
-    scans, (grads, sums) = gradient()
+    whole, loops, want, counts = numbers()
     monkeypatch.setattr(slices, "SLICE_SIZE", 2 * built.task.max_len * built.model.encoder.dim)
     monkeypatch.setattr(slices, "WIDE", 1)
-    assert slices.microbatch_of(built, 1) == 2
-    again = {"params": params, **variables}
-    parts = score.logits(built.objective, again, batch.values, batch.lengths)
-    np.testing.assert_allclose(parts, whole, rtol=1e-5, atol=1e-6)
-    assert score.make_scorer(built.objective, 6)(again, rows(30)) == pytest.approx(loss, rel=1e-6)
-    more, (sliced, sums_again) = gradient()
-    assert more == scans + 1
-    assert int(sums_again.correct) == int(sums.correct)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), sliced, grads)
+    microbatch, more_loops, got, counts_of_slices = numbers()
+    assert (whole, microbatch) == (6, 2)
+    assert more_loops == loops + 1
+    assert counts_of_slices == pytest.approx(counts, rel=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), got, want)
 
 
 def test_two_devices_give_the_losses_of_one(straight, tmp_path):
@@ -292,23 +297,51 @@ def test_full_disk_fails_with_one_line_and_keeps_the_old_checkpoint(tmp_path, mo
     checkpoints.close()
 
 
-def test_long_run_on_cpu_is_announced_with_its_duration(monkeypatch):
+def test_long_run_on_cpu_is_announced_once_with_its_duration(straight, tmp_path, monkeypatch):
     lines = []
     monkeypatch.setattr(progress, "say", lines.append)
-    train.warn_if_slow(tiny(), rows(30), 12)
-    assert not lines
     monkeypatch.setattr(train, "SLOW_SECONDS", 0.0)
-    train.warn_if_slow(tiny(), rows(30), 12)
-    assert "--preset cpu" in lines[0]
-    assert "12 steps" in lines[0]
+    run(tiny(), tmp_path)
+    (line,) = [line for line in lines if line.startswith("no accelerator: ")]
+    assert "the 12 steps about " in line
+    assert "--preset cpu" in line
 
 
-def test_tensorboard_files_hold_the_curve(tmp_path):
-    run(tiny(num_steps=3), tmp_path)
-    assert any((tmp_path / "tensorboard").iterdir())
-    first = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])
-    assert {"loss", "accuracy", "learning_rate", "grad_norm", "steps_per_second"} <= first.keys()
-    assert {"tokens_per_second", "device_bytes", "save_blocked_seconds"} <= first.keys()
+def events_of(folder):
+    """The scalars of all TensorBoard files, read by the TFRecord format."""
+    scalars = {}
+    for path in folder.iterdir():
+        data = path.read_bytes()
+        while data:  # length, its checksum, the event, its checksum
+            (length,) = struct.unpack("<Q", data[:8])
+            event = Event.FromString(data[12 : 12 + length])
+            scalars |= {
+                (value.tag, event.step): value.simple_value for value in event.summary.value
+            }
+            data = data[16 + length :]
+    return scalars
+
+
+def test_tensorboard_files_hold_the_curves_of_the_metrics(tmp_path):
+    run(tiny(num_steps=6), tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [(line.pop("kind"), line["step"]) for line in map(dict, lines)] == [
+        ("train", 3),
+        ("validation", 5),
+        ("train", 6),
+        ("validation", 6),
+    ]
+    assert lines[0].keys() == {
+        *("kind", "step", "loss", "accuracy", "learning_rate", "grad_norm", "steps_per_second"),
+        *("tokens_per_second", "device_bytes", "save_blocked_seconds"),
+    }
+    want = {
+        (f"{line['kind']}/{name}", line["step"]): value
+        for line in lines
+        for name, value in line.items()
+        if name not in ("kind", "step")
+    }
+    assert events_of(tmp_path / "tensorboard") == pytest.approx(want, rel=1e-6)
 
 
 def test_save_of_the_newest_state_is_skipped_while_one_is_in_flight_and_of_the_best_never(

@@ -1,0 +1,83 @@
+"""The child's half of the protocol of `cells.Worker`: lines of JSON on standard input and output.
+
+    the Cell                  facts, after the first calls: {"state": "ok", ...}, {"state": "OOM"},
+                              "FAIL" if PyTorch cannot compile it, or "ABSENT" if the machine has
+                              fewer devices than the cell
+    {"seconds": s}            {"calls": n, "seconds": t}: calls one after another until t >= s
+    {"steps": n}              {"loss", "all_reduces"}: n training steps and the last one's loss
+    {"roofline": s}           `Side.limits`, measured for s seconds
+
+A mistake of the user is {"mistake": one line}. A call of a mixing sublayer is forward and backward;
+its replies also have "forward_calls" and "forward_seconds".
+
+Imports neither JAX nor PyTorch: the interpreter may lack one of them.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from lra_fnet.errors import RunFailed, UserError
+
+METHODS = {"seconds": "round", "steps": "steps", "roofline": "limits"}  # of a side, by request
+
+
+def time_calls(programs: Sequence[Callable], seconds: float) -> dict[str, float]:
+    """Calls each program until that many seconds have passed; returns what `{"seconds"}` replies.
+
+    Args:
+      programs: functions that return when their result is there; the second one is "forward_".
+      seconds: at least one call is made.
+    """
+    counts = {}
+    for kind, call in zip(("", "forward_"), programs, strict=False):
+        calls, taken, begun = 0, 0.0, time.perf_counter()
+        while not calls or taken < seconds:
+            call()
+            calls, taken = calls + 1, time.perf_counter() - begun
+        counts |= {f"{kind}calls": calls, f"{kind}seconds": taken}
+    return counts
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether XLA, PyTorch or one of our checks reports that memory does not suffice."""
+    signs = ("OutOfMemory", "out of memory", "allocate memory", "RESOURCE_EXHAUSTED")
+    return any(sign in f"{type(error).__name__}: {error}" for sign in signs)
+
+
+def serve(make: Callable[..., Any], lines: Iterator[str], answer: Callable[[dict], None]) -> None:
+    """Replies to the parent's lines until there are no more or one fails.
+
+    Args:
+      make: builds a side, with `facts` and METHODS, from a cell.
+      lines: the parent's.
+      answer: sends a reply.
+    """
+    try:
+        from lra_fnet.benchmark.cells import Cell
+
+        side = make(Cell.from_json(next(lines)))
+        answer(side.facts)
+        for line in lines:
+            ((request, argument),) = json.loads(line).items()
+            answer(getattr(side, METHODS[request])(argument))
+    except UserError as error:
+        answer({"mistake": str(error)})
+    except ModuleNotFoundError as error:
+        library = str(error.name).partition(".")[0]
+        mistake = f"{sys.executable} has no {library}: `make benchmark PEER=1` has an environment"
+        answer({"mistake": f"{mistake} with PyTorch, transformers and this package"})
+    except (RunFailed, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        answer({"state": "OOM"})
+
+
+def main(make: Callable[..., Any]) -> None:
+    """Serves one cell; the output of libraries goes to standard error."""
+    replies = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    serve(make, iter(sys.stdin), lambda reply: print(json.dumps(reply), file=replies, flush=True))
