@@ -12,7 +12,7 @@ import jax
 import jax.extend
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding
 
 from lra_fnet.benchmark import child, roofline
 from lra_fnet.benchmark.cells import Cell
@@ -59,8 +59,8 @@ def infer(built: Experiment) -> Timed:
     """Returns the logits of a batch, without dropout."""
     mesh = pipeline.make_mesh(built.run.batch_size)
     batch = jax.tree.map(lambda x: x[0], random_batches(built))
-    variables = jax.device_put(built.init(0), NamedSharding(mesh, PartitionSpec()))
-    rows = jax.device_put((batch.values, batch.lengths), NamedSharding(mesh, PartitionSpec("data")))
+    variables = jax.device_put(built.init(0), NamedSharding(mesh, pipeline.WHOLE))
+    rows = jax.device_put((batch.values, batch.lengths), NamedSharding(mesh, pipeline.ROWS))
     return _timed(functools.partial(score.logits, built.objective), (variables, *rows))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding
 
 from lra_fnet.errors import Interrupted, RunFailed
 from lra_fnet.experiment import Experiment
@@ -111,9 +111,8 @@ class Loop:
             self.compiled = str(timer)
         state = initial_state(experiment, seed)
         hosts.same("state", {})  # Gloo's first collective waits half a minute at most
-        self.state = jax.device_put(state, NamedSharding(mesh, PartitionSpec()))
+        self.state = jax.device_put(state, NamedSharding(mesh, pipeline.WHOLE))
         self.parameters = parameter_count({"params": self.state.params})
-        self.share = pipeline.share_of(mesh, self.run.batch_size)
         self.history = History()
         self.step = 0
         if self.checkpoints.step("last") is not None:
@@ -211,15 +210,15 @@ class Loop:
             limit = max(1, int(DISPATCH_SECONDS / self._seconds_per_step))
         count = min(self.run.steps_per_dispatch, limit, self._boundary(step) - step)
         count = hosts.agree(count, "feeder")
-        return count, self.program.place(self.batches(step, count, self.share))
+        return count, self.program.place(self.batches(step, count))
 
-    def batches(self, step: int, count: int, share: slice = pipeline.WHOLE) -> pipeline.Batch:
+    def batches(self, step: int, count: int) -> pipeline.Batch:
         """Returns the training batches of `count` steps, in the room of one dispatch."""
         # Room for at least two: XLA drops the indexing of a single batch and then fuses the step
         # differently, which changes the last bits.
         capacity = max(2, self.run.steps_per_dispatch)
         return pipeline.train_batches(
-            self.arrays, self.seed, step, count, self.run.batch_size, capacity, share
+            self.arrays, self.seed, step, count, self.run.batch_size, capacity
         )
 
     def _finish(self, count: int, table: StepLogs) -> None:

@@ -6,17 +6,17 @@ padding mask (`Task.tokens`), so a token takes one byte until then.
 """
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from lra_fnet.errors import UserError
 from lra_fnet.tasks import Arrays
 
-WHOLE = slice(None)  # all rows of a batch
+WHOLE, ROWS = PartitionSpec(), PartitionSpec("data")  # on every device; B over the devices
 
 
 class Batch(NamedTuple):
@@ -52,34 +52,28 @@ def train_batches(
     num_steps: int,
     batch_size: int,
     capacity: int,
-    share: slice = WHOLE,
 ) -> Batch:
     """Returns the batches of steps step .. step + num_steps, [capacity, B, ...].
 
     The room beyond num_steps is zeros: all dispatches have one shape, so there is one compiled
-    program. With a share, only those rows of each batch are made.
+    program.
     """
     rows = row_indices(seed, step * batch_size, num_steps * batch_size, len(arrays.labels))
-    rows = rows.reshape(num_steps, batch_size)[:, share]
-    share_size = rows.shape[1]
 
     def take(column):
-        out = np.zeros((capacity * share_size, *column.shape[1:]), column.dtype)
-        np.take(column, rows.ravel(), axis=0, out=out[: rows.size])
-        return out.reshape(capacity, share_size, *column.shape[1:])
+        out = np.zeros((capacity * batch_size, *column.shape[1:]), column.dtype)
+        np.take(column, rows, axis=0, out=out[: rows.size])
+        return out.reshape(capacity, batch_size, *column.shape[1:])
 
-    valid = np.ones((capacity, share_size), bool)
+    valid = np.ones((capacity, batch_size), bool)
     return Batch(take(arrays.values), take(arrays.lengths), take(arrays.labels), valid)
 
 
-def eval_batches(arrays: Arrays, batch_size: int, share: slice = WHOLE) -> Iterator[Batch]:
-    """Yields every row once, in order; the last batch is filled up with row 0, marked invalid.
-
-    With a share, only those rows of each batch are made.
-    """
+def eval_batches(arrays: Arrays, batch_size: int) -> Iterator[Batch]:
+    """Yields every row once, in order; the last batch is filled up with row 0, marked invalid."""
     num_rows = len(arrays.labels)
     for start in range(0, num_rows, batch_size):
-        places = np.arange(start, start + batch_size)[share]
+        places = np.arange(start, start + batch_size)
         valid = places < num_rows
         rows = np.where(valid, places, 0)
         yield Batch(arrays.values[rows], arrays.lengths[rows], arrays.labels[rows], valid)
@@ -100,15 +94,18 @@ def make_mesh(batch_size: int) -> Mesh:
     return Mesh(np.array(devices), ("data",), axis_types=(AxisType.Auto,))
 
 
-def share_of(mesh: Mesh, batch_size: int) -> slice:
-    """Returns the rows of a batch that belong to this process's devices."""
-    places = np.flatnonzero([d.process_index == jax.process_index() for d in mesh.devices.flat])
-    rows_per_device = batch_size // mesh.size
-    return slice(places[0] * rows_per_device, (places[-1] + 1) * rows_per_device)
+def spread(batch: Batch, mesh: Mesh, spec: PartitionSpec) -> Batch:
+    """Puts a batch on the devices; each process, which has all rows, gives those of its devices."""
+    sharding = NamedSharding(mesh, spec)
+    return jax.tree.map(
+        lambda x: jax.make_array_from_callback(x.shape, sharding, x.__getitem__), batch
+    )
 
 
-def spread(share: Batch, sharding: NamedSharding) -> Batch:
-    """Returns a batch on all devices; each process gives its share of the rows."""
-    if jax.process_count() == 1:
-        return jax.device_put(share, sharding)
-    return jax.tree.map(lambda x: jax.make_array_from_process_local_data(sharding, x), share)
+def per_device(function: Callable, mesh: Mesh, *specs: PartitionSpec) -> Callable:
+    """Returns the function run by each device on its part of the arguments.
+
+    Its result must be equal on all devices, by collectives over "data". Nothing may be
+    differentiated through it.
+    """
+    return jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=WHOLE, check_vma=False)

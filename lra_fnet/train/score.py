@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from lra_fnet import intervals
 from lra_fnet.objective import Classify, Sums
@@ -48,12 +48,9 @@ def make_scorer(
         return jax.lax.psum(sums, "data"), jax.lax.all_gather(right, "data", tiled=True)
 
     devices = mesh.size if mesh else 1
-    whole, split = PartitionSpec(), PartitionSpec("data")
     total = sums_of
-    if devices > 1:
-        total = jax.shard_map(
-            reduced, mesh=mesh, in_specs=(whole, split), out_specs=whole, check_vma=False
-        )
+    if mesh and devices > 1:
+        total = pipeline.per_device(reduced, mesh, pipeline.WHOLE, pipeline.ROWS)
 
     @jax.jit
     def add(variables, batch, sums):
@@ -62,16 +59,12 @@ def make_scorer(
 
     rounded = -(-batch_size // devices) * devices
 
-    def batches(arrays):
-        if mesh is None or jax.process_count() == 1:
-            return pipeline.eval_batches(arrays, rounded)
-        shares = pipeline.eval_batches(arrays, rounded, pipeline.share_of(mesh, rounded))
-        return (pipeline.spread(share, NamedSharding(mesh, split)) for share in shares)
-
     def score(variables, arrays: Arrays, between=lambda: None, *, bits=False):
         sums, rights = Sums.zero(), []
-        for batch in batches(arrays):
+        for batch in pipeline.eval_batches(arrays, rounded):
             before = sums
+            if mesh:
+                batch = pipeline.spread(batch, mesh, pipeline.ROWS)
             sums, right = add(variables, batch, sums)
             if bits:
                 rights.append(right)

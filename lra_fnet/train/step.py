@@ -23,8 +23,9 @@ from lra_fnet.experiment import Experiment, keys
 from lra_fnet.models.pointwise import part_of_batch
 from lra_fnet.objective import Classify, Sums
 from lra_fnet.train import pipeline, slices
+from lra_fnet.train.pipeline import ROWS, WHOLE
 
-WHOLE, BATCHES = PartitionSpec(), PartitionSpec(None, "data")  # BATCHES: [capacity, B, ...]
+BATCHES = PartitionSpec(None, "data")  # [capacity, B, ...]
 
 
 @flax.struct.dataclass
@@ -114,14 +115,8 @@ def make_gradient(
         return restore(jax.lax.psum(vector, "data"))
 
     total = share
-    if devices > 1:
-        total = jax.shard_map(
-            reduced,
-            mesh=mesh,
-            in_specs=(WHOLE, WHOLE, PartitionSpec("data"), WHOLE),
-            out_specs=WHOLE,
-            check_vma=False,  # nothing is differentiated through it
-        )
+    if mesh and devices > 1:
+        total = pipeline.per_device(reduced, mesh, WHOLE, WHOLE, ROWS, WHOLE)
 
     def gradient(params, constants, batch, key):
         grads, sums = total(params, constants, batch, key)
@@ -223,8 +218,8 @@ class Program:
         return jax.device_put(initial_state(self.experiment, seed), NamedSharding(self.mesh, WHOLE))
 
     def place(self, batches: pipeline.Batch) -> pipeline.Batch:
-        """Moves batches [capacity, B, ...] to the devices; B counts this process's rows."""
-        return pipeline.spread(batches, NamedSharding(self.mesh, BATCHES))
+        """Puts batches [capacity, B, ...] on the devices."""
+        return pipeline.spread(batches, self.mesh, BATCHES)
 
     def steps(self, state: TrainState, batches, count: int) -> tuple[TrainState, StepLogs]:
         """Trains on the first `count` of the placed batches in one dispatch; donates the state."""

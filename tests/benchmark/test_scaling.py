@@ -9,7 +9,8 @@ from lra_fnet.benchmark.cells import Cell
 from lra_fnet.errors import UserError
 
 
-def test_scaling_table_has_a_row_for_each_number_of_devices(tmp_path, capfd):
+def test_scaling_table_has_a_row_for_each_number_of_devices(tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")  # compiles faster
     sizes = ("dim=8", "qkv_dim=8", "num_layers=1", "mlp_dim=8", "dropout=0.2")
     overrides = (*(f"Encoder.{size}" for size in sizes), "Head.mlp_dim=8", "Run.batch_size=4")
     cell = Cell("train", "ours", "text", "fnet", "cpu", 16, overrides, seconds=0.01)
