@@ -3,21 +3,15 @@
 import dataclasses
 import json
 
-import jax
-import jax.extend
-import jax.numpy as jnp
-import numpy as np
 import pytest
 from paths import ROOT
 
 from lra_fnet import cli
-from lra_fnet.benchmark import cells, child, explain, worker
+from lra_fnet.benchmark import cells, explain
 from lra_fnet.errors import UserError
-from lra_fnet.machine import memory
 from lra_fnet.models import fastest
 from lra_fnet.report import benchmark_figures as figures
 from lra_fnet.report import benchmarks as tables
-from lra_fnet.train import slices
 
 CELL = cells.Cell("train", "ours", "text", "fnet", "cpu", 16, label="fnet", seconds=0.01)
 SMALL = ("Encoder.dim=8", "Encoder.num_layers=1", "Encoder.mlp_dim=8", "Run.batch_size=2")
@@ -227,82 +221,6 @@ def test_a_size_means_the_papers_width_heads_and_on_an_accelerator_batch():
     encoder = on_cpu.model.encoder
     assert (encoder.dim, encoder.qkv_dim, encoder.num_heads) == (1024, 1024, 16)
     assert (on_cpu.run.batch_size, on_gpu.run.batch_size) == (32, 64)
-
-
-def test_a_loop_counts_as_often_as_it_runs():
-    weights = jnp.ones((5, 4, 4))
-
-    def looped(x):
-        return jax.lax.scan(lambda x, w: (x @ w, None), x, weights)[0]
-
-    def unrolled(x):
-        for w in np.asarray(weights):
-            x = x @ w
-        return x
-
-    x = jnp.ones((3, 4))
-    counts = [worker.operations(jax.make_jaxpr(f)(x)) for f in (looped, unrolled)]
-    assert counts[0] == pytest.approx(counts[1], rel=0.05)
-    assert counts[1] == 5 * 2 * 3 * 4 * 4
-
-
-def test_attention_in_blocks_does_the_operations_of_attention_at_once():
-    cell = dataclasses.replace(CELL, model="transformer", length=64, overrides=SMALL[:2])
-    counts = []
-    for block_size in (16, 64):
-        more = (*cell.overrides, f"Attention.block_size={block_size}")
-        program = worker.infer(dataclasses.replace(cell, overrides=more).load())
-        counts.append(worker.operations(program.trace()))
-    assert counts[0] == pytest.approx(counts[1], rel=0.02)
-
-
-def test_mixing_gives_the_gradient_in_input_and_parameters():
-    built = dataclasses.replace(CELL, model="linear", what="mixing", overrides=SMALL).load()
-    both, forward = worker.mixing(built)
-    params, x = 2 * (8 * 8 + 16 * 16), 2 * 16 * 8
-    plan_of_both, plan_of_forward = (p.compiled.memory_analysis() for p in (both, forward))
-    assert plan_of_forward.output_size_in_bytes == 4 * x
-    assert plan_of_both.output_size_in_bytes >= 4 * (2 * x + params / 2)
-
-
-def test_the_definition_is_measured_with_autodiff_on_the_same_input():
-    built = dataclasses.replace(CELL, what="mixing", overrides=SMALL).load()
-    x, cotangent, _ = worker._mixing_inputs(built)
-    definition, ours = (f(built)[0].trace() for f in (worker.definition, worker.mixing))
-    wanted = [np.fft.fft2(np.asarray(a, np.float64)).real for a in (x, cotangent)]
-    for program in (definition, ours):
-        got = jax.extend.core.jaxpr_as_fun(program)(x, cotangent)  # value, gradient
-        for one, want in zip(got, wanted, strict=True):
-            np.testing.assert_allclose(one, want, atol=1e-4)
-    assert "custom_vjp" not in str(definition)
-
-
-@pytest.mark.parametrize("what", cells.WHATS)
-def test_a_child_tells_facts_and_rounds(what):
-    request = dataclasses.replace(CELL, what=what, overrides=SMALL)
-    lines = [request.to_json(), '{"seconds": 0.02}', '{"seconds": 0.0}', '{"roofline": 0.001}']
-    replies = []
-    child.serve(worker.Side, iter(lines), replies.append)
-    facts, rounds, shortest, limits = replies
-    assert facts["state"] == "ok"
-    assert (facts["batch_size"], facts["dim"], facts["num_layers"]) == (2, 8, 1)
-    assert facts["planned_bytes"] > 0
-    assert facts["flops"] > 0
-    assert rounds["seconds"] >= 0.02
-    assert rounds["calls"] >= 1
-    assert shortest["calls"] == 1
-    assert ("forward_calls" in rounds) == (what == "mixing")
-    assert limits["floor_seconds"] >= 0
-    assert limits["bytes"] > 0
-
-
-def test_what_does_not_fit_the_machine_is_oom(monkeypatch):
-    replies = []
-    for what, module in (("train", slices), ("infer", memory)):
-        monkeypatch.setattr(module, "free_memory", lambda: 1000)
-        request = dataclasses.replace(CELL, what=what, overrides=SMALL)
-        child.serve(worker.Side, iter([request.to_json()]), replies.append)
-    assert replies == [{"state": "OOM"}] * 2
 
 
 def in_place_of_children(monkeypatch, script):
