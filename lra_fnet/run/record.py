@@ -28,6 +28,10 @@ class Counts:
     correct: int
     count: int
 
+    def __post_init__(self):
+        if not 0 <= self.correct <= self.count or self.count == 0:
+            raise ValueError(f"{self.correct} correct of {self.count} rows is impossible")
+
     @property
     def accuracy(self) -> float:
         """The accuracy in percent."""
@@ -41,6 +45,17 @@ class Score(Counts):
     step: int  # optimizer steps of the checkpoint
     loss: float = float("nan")  # cross-entropy summed over the rows, nats
     correct_bits: str | None = None  # which rows are right, see `intervals.encode`
+
+    def __post_init__(self):
+        super().__post_init__()
+        try:
+            self.right()
+        except ValueError as error:
+            raise ValueError(f"'correct_bits' does not fit: {error}") from None
+
+    def right(self) -> np.ndarray | None:
+        """Returns which rows are right, bool [count], or None if that was not recorded."""
+        return intervals.bits(dataclasses.asdict(self))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +106,7 @@ class Record:
     step: int | None = None  # at which a run failed
     folder: str = ""  # <name of root>/<preset>/<task>/<name>/seed<k>, wherever the root is
     path: Path = Path()  # of the folder
-    raw: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)  # result.json
+    raw: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)  # result.json
 
     @property
     def complete(self) -> bool:
@@ -138,7 +153,7 @@ class Record:
     def right(self, split: Split, checkpoint: Checkpoint = "best") -> np.ndarray | None:
         """Returns which rows are right, bool [n], or None if that was not recorded."""
         score = self.score(split, checkpoint)
-        return None if score is None else intervals.bits(dataclasses.asdict(score))
+        return None if score is None else score.right()
 
 
 def parse(value: Any, parts: Sequence[str] = (), path: Path | None = None) -> Record:
@@ -160,24 +175,20 @@ def parse(value: Any, parts: Sequence[str] = (), path: Path | None = None) -> Re
     overrides = _get(value, "overrides", list)
     if not all(isinstance(binding, str) for binding in overrides):
         raise ValueError(f"'overrides' should be strings, are {_short(overrides)}")
-    complete = _get(value, "state", str) == "complete"
-    floor = _counts(Counts, _get(value, "floor", dict), "floor")
+    if (state := value.get("state")) not in STATES:
+        raise ValueError(f"expected a state of {', '.join(STATES)}, got {_short(state)}")
     record = _build(
         Record,
         value,
         overrides=tuple(overrides),
-        floor=floor,
-        scores=_scores(value, floor) if complete else {},
-        train=_counts(Counts, _get(value, "train", dict), "train") if complete else None,
-        device=_build(Device, _get(value, "device", dict), "device: "),
+        scores=_scores(value) if state == "complete" else {},
         folder="/".join(path.resolve().parts[-5:]) if path else "",
         path=path or Path(),
         raw=value,
     )
-    if record.state not in STATES:
-        raise ValueError(f"expected a state of {', '.join(STATES)}, got {_short(record.state)}")
-    if complete:
-        _get(value, "parameters", int)
+    for name in ("train", "parameters") if record.complete else ():
+        if getattr(record, name) is None:
+            raise ValueError(f"{name!r} is missing")
     if record.overrides and record.variant is None:
         raise ValueError("a run with overrides needs a variant")
     names = (record.preset, record.task, record.name, f"seed{record.seed}")
@@ -186,73 +197,65 @@ def parse(value: Any, parts: Sequence[str] = (), path: Path | None = None) -> Re
     return record
 
 
+def _scores(value: dict) -> dict[tuple[Split, Checkpoint], Score]:
+    """Returns the evaluations of a complete run; "test" is null if that split was not read."""
+    scores: dict[tuple[Split, Checkpoint], Score] = {}
+    for split in typing.get_args(Split):
+        sums = _get(value, split, dict | None if split == "test" else dict) or {}
+        for checkpoint in typing.get_args(Checkpoint) if value[split] is not None else ():
+            score = _get(sums, checkpoint, Score, f"{split} ")
+            floor = _get(value, "floor", Counts)
+            if split == "test" and score.count != floor.count:
+                raise ValueError(
+                    f"{split} {checkpoint}: {score.count} rows, the floor has {floor.count}"
+                )
+            scores[split, checkpoint] = score
+    return scores
+
+
 def _short(value: Any) -> str:
     return json.dumps(value)[:40]
 
 
-def _get(value: Mapping, key: str, *kinds: Any, where: str = "") -> Any:
-    """Returns the value of a key, which must be of one of the types."""
-    if key not in value:
-        raise ValueError(f"{where}{key!r} is missing")
-    if float in kinds:
-        kinds = (int, *kinds)  # JSON writes 2.0 as 2
-    wrong_bool = isinstance(value[key], bool) and bool not in kinds  # Python's bool is an int
-    if wrong_bool or not isinstance(value[key], kinds):
-        names = " or ".join("null" if kind is types.NoneType else kind.__name__ for kind in kinds)
-        raise ValueError(f"{where}{key!r} should be {names}, is {_short(value[key])}")
-    return value[key]
-
-
-def _build(cls: type, value: Mapping, where: str = "", **given: Any) -> Any:
-    """Makes a dataclass from a JSON object, whose values must have the types of the fields.
+def _get(value: Mapping, key: str, hint: Any, where: str = "") -> Any:
+    """Returns the value of a key, which must have the type; an object becomes a dataclass.
 
     Args:
-      cls: the dataclass.
-      value: the object; keys that are not fields are ignored.
+      value: the object that has the key.
+      key: the key.
+      hint: a type, a dataclass, or a union of these with None.
       where: begins the text of an error.
-      **given: fields that do not come from the object.
+    """
+    if key not in value:
+        raise ValueError(f"{where}{key!r} is missing")
+    item = value[key]
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if dataclasses.is_dataclass(kinds[0]) and isinstance(item, dict):
+        return _build(kinds[0], item, f"{where}{key}: ")
+    kinds = [dict if dataclasses.is_dataclass(k) else typing.get_origin(k) or k for k in kinds]
+    if float in kinds:
+        kinds.insert(0, int)  # JSON writes 2.0 as 2
+    wrong_bool = isinstance(item, bool) and bool not in kinds  # Python's bool is an int
+    if wrong_bool or not isinstance(item, tuple(kinds)):
+        names = " or ".join("null" if kind is types.NoneType else kind.__name__ for kind in kinds)
+        raise ValueError(f"{where}{key!r} should be {names}, is {_short(item)}")
+    return item
+
+
+def _build(cls: Any, value: Mapping, where: str = "", **given: Any) -> Any:
+    """Makes a dataclass from an object whose values have the types of the fields.
+
+    Keys that are not fields are ignored, and `given` fields do not come from the object.
     """
     hints = typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
-        optional = field.default is not dataclasses.MISSING
-        if field.name in given or (optional and field.name not in value):
-            continue
-        hint = hints[field.name]
-        kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-        kinds = (typing.get_origin(kind) or kind for kind in kinds)
-        given[field.name] = _get(value, field.name, *kinds, where=where)
-    return cls(**given)
-
-
-def _counts(cls: type[Counts], value: Any, where: str) -> Any:
-    if not isinstance(value, dict):
-        raise ValueError(f"{where} should hold correct and count, is {_short(value)}")
-    counts = _build(cls, value, f"{where}: ")
-    if not 0 <= counts.correct <= counts.count or counts.count == 0:
-        raise ValueError(f"{where}: {counts.correct} correct of {counts.count} rows is impossible")
-    return counts
-
-
-def _scores(value: dict, floor: Counts) -> dict[tuple[Split, Checkpoint], Score]:
-    """Returns the evaluations of a complete run; "test" is null if that split was not read."""
-    splits: dict[Split, dict | None] = {
-        "validation": _get(value, "validation", dict),
-        "test": _get(value, "test", dict, types.NoneType),
-    }
-    checkpoints: tuple[Checkpoint, ...] = ("best", "last")
-    scores: dict[tuple[Split, Checkpoint], Score] = {}
-    for split, sums in splits.items():
-        for checkpoint in checkpoints if sums is not None else ():
-            where = f"{split} {checkpoint}"
-            score = _counts(Score, (sums or {}).get(checkpoint), where)
-            if split == "test" and score.count != floor.count:
-                raise ValueError(f"{where}: {score.count} rows, the floor has {floor.count}")
-            try:
-                intervals.bits(dataclasses.asdict(score))
-            except ValueError as error:
-                raise ValueError(f"{where}: 'correct_bits' does not fit: {error}") from None
-            scores[split, checkpoint] = score
-    return scores
+        needed = field.default is dataclasses.MISSING
+        if field.name not in given and (needed or field.name in value):
+            given[field.name] = _get(value, field.name, hints[field.name], where)
+    try:
+        return cls(**given)
+    except ValueError as error:
+        raise ValueError(f"{where}{error}") from None
 
 
 def read(folder: Path, *, moved: bool = False) -> Record | None:
