@@ -76,7 +76,7 @@ def read(run: Run, files: Sequence[Path]) -> Iterator[Example]:
 def _contents(task: Task, files: Sequence[Path]) -> Iterator[tuple[str, tuple[bytes, ...]]]:
     """Yields the place and the raw texts of each input."""
     for file in files:
-        if not file.is_file():
+        if not file.exists() or file.is_dir():
             kind = "a folder" if file.is_dir() else "nothing"
             raise UserError(f"{file}: expected a file, got {kind}: name the files themselves")
     if not files and isinstance(task, PixelTask):
