@@ -107,7 +107,7 @@ def _complete(job: Job, folder: Path, experiment: Experiment, data: Prepared) ->
         return None
     changed = result.commit not in (None, run_folder.commit()[0])
     commit = f", trained at commit {result.revision}" if changed else ""
-    progress.say(f"already complete{commit}; --force trains it again")
+    progress.say(f"complete already{commit}; --force trains it again")
     return result
 
 
