@@ -1,6 +1,6 @@
 """The Long-Range Arena with the encoders of the FNet paper: data, training, tables.
 
-`load` is the way to the data alone, without the trainer; `load_run` to what was trained:
+`load` gives the data without the trainer, and `load_run` gives a trained model:
 
     import lra_fnet
 
@@ -24,7 +24,7 @@ __all__ = ["__version__", "load", "load_run"]
 
 try:
     __version__ = importlib.metadata.version("lra-fnet")
-except importlib.metadata.PackageNotFoundError:  # a checkout that is not installed
+except importlib.metadata.PackageNotFoundError:  # a checkout that was not installed
     __version__ = "0+unknown"
 
 
@@ -37,26 +37,27 @@ def load(
     data_dir: str | Path = "data",
     as_: Literal["numpy", "tf", "torch"] = "numpy",
 ) -> Arrays | Any:
-    """One split of a task in memory; the set is prepared first if it is not there.
+    """Returns one split of a task in memory; prepares the data set first if it is not there.
 
     Args:
         task: name of the task, e.g. "listops".
         split: "train", "validation" or "test".
-        config: the task's data set, e.g. "full" or "short"; the task's first one if None.
-        max_len: tokens kept of each text; the longest that the data set allows if None.
-        data_dir: folder of the prepared sets.
+        config: the task's data set, e.g. "full" or "short"; None for the task's first one.
+        max_len: tokens kept of each text; None for the longest that the data set has.
+        data_dir: folder of the prepared data sets.
         as_: "numpy", "tf" (needs the `[tf]` extra), or "torch" (needs PyTorch).
 
     Returns:
-        `Arrays` (values uint8 [n, L], lengths int32 [n], labels int32 [n]; two texts a row: values
-        [n, 2, L], lengths [n, 2]); or a tf.data.Dataset of dicts with the keys "values", "lengths"
-        and "labels"; or a torch.utils.data.TensorDataset of the three, which shares their memory.
-        One element a row, in file order. The token id at a position before `lengths` is the value
-        plus 1; id 0 is padding. An image is read row by row, 0 black to 255 white.
+        `Arrays` (values uint8 [n, L], lengths int32 [n], labels int32 [n]; for two texts per row
+        values [n, 2, L], lengths [n, 2]); or a tf.data.Dataset of dicts with the keys "values",
+        "lengths" and "labels"; or a torch.utils.data.TensorDataset of the three, which shares
+        their memory. One element per row, in file order. The token id at a position before
+        `lengths` is the value plus 1; id 0 is padding. An image is read row by row, 0 black to 255
+        white.
 
     Raises:
-        UserError: for an unknown task, config, split or `as_`, a set that cannot be made, written
-            or read, or a library that is not installed.
+        UserError: the task, config, split or `as_` is unknown, the data set cannot be made, written
+            or read, or a library is not installed.
     """
     from lra_fnet import tasks
     from lra_fnet.errors import UserError
@@ -85,17 +86,17 @@ def load(
 
 
 def load_run(folder: str | Path, checkpoint: Literal["best", "last"] | None = None) -> Run:
-    """A trained run: model, parameters and task, for predictions and for code of your own.
+    """Returns a trained run: model, parameters and task, for predictions and for your own code.
 
-    Only the folder is read and it is left as it is; the run's data need not be there.
+    Only reads the folder; the run's data is not needed.
 
     Args:
         folder: a run folder, or one that `lra-fnet export` wrote.
         checkpoint: "best" on validation (the default) or "last"; an exported folder holds one.
 
     Raises:
-        UserError: if the folder is neither, its run is not complete, it is damaged, or it was
-            trained by a version of the code whose models are others.
+        UserError: the folder is neither, its run is unfinished or has failed, it is damaged, or it
+            was trained by a version of the code with different models.
     """
     from lra_fnet.run import trained
 

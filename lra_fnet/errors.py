@@ -1,22 +1,22 @@
-"""Exceptions that end a command with one line and no traceback."""
+"""Exceptions that end a command with one line and without a traceback."""
 
 
 class UserError(Exception):
     """A mistake in what the user gave: arguments, configuration, files, disk.
 
-    Its text is one line that says what was expected, what came, and what to do. The command line
-    prints that line without a traceback and exits with code 2.
+    Its text is one line that says what was expected, what was given, and what to do. The command
+    line prints that line and exits with code 2.
     """
 
 
 class RunFailed(Exception):
-    """A run that cannot go on: it diverged, or the device's memory does not hold it.
+    """A run that cannot continue: it diverged, or needs more memory than the device has.
 
     Its text is one line. The command line prints it and exits with code 1.
 
     Attributes:
-      state: "diverged" or "OOM", as result.json and the report name it.
-      step: the optimizer step at which it happened, None if unknown.
+      state: "diverged" or "OOM", as in result.json and the report.
+      step: the optimizer step at which it happened, or None if unknown.
     """
 
     def __init__(self, text: str, state: str, step: int | None = None):
@@ -40,7 +40,7 @@ class Interrupted(Exception):
 
 
 class Gone(Exception):
-    """Another process of the run is missing; the same command resumes once all are there.
+    """Another process of the run is missing; the same commands resume the run.
 
     Its text is one line. The command line prints it and exits with `code`.
     """

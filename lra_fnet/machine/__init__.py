@@ -1,1 +1,1 @@
-"""What the computer offers: progress on a terminal, disk, memory, the compilation cache."""
+"""Access to what the computer offers: progress on a terminal, disk, memory, compilation cache."""

@@ -1,16 +1,16 @@
-"""How the process keeps memory that it has freed."""
+"""Sets how the process keeps memory that it has freed."""
 
 import ctypes
 
 
 def keep_freed_memory() -> None:
-    """Has glibc keep freed memory instead of handing it back to the kernel; call it before jax.
+    """Makes glibc keep freed memory instead of returning it to the kernel; call it before jax.
 
     XLA's CPU client allocates the buffers of every dispatch anew. By default glibc maps the large
     ones from the kernel and returns them, so their pages are cleared at every use: measured at
-    the cpu preset on two cores, 11 s of system time in 41 s; with the settings below 1 s. One
-    arena, since the arenas of threads give their memory back whatever the threshold. Nothing
-    happens where there is no glibc.
+    the cpu preset on two cores, 11 s of system time in 41 s; with the settings below 1 s. There is
+    one arena, because the arenas of threads return their memory at any threshold. Does nothing
+    without glibc.
     """
     trim_threshold, mmap_max, arena_max = -1, -4, -8  # M_... of malloc.h
     try:

@@ -1,7 +1,7 @@
-"""Files that are written whole or not at all, by one process at a time.
+"""Writes files completely or not at all, by one process at a time.
 
 Everything that the package writes goes through this module: one way to replace a file, one lock,
-one translation of what a disk refuses into a line for the user.
+one translation of disk errors into a line for the user.
 """
 
 import contextlib
@@ -21,10 +21,10 @@ _REFUSALS = ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "EIO")
 
 
 def replace(path: Path, content: str | bytes) -> None:
-    """Writes a file in one step: a reader sees the old content or all of the new.
+    """Writes a file in one step: a reader sees the old content or all of the new content.
 
     Raises:
-      OSError: from the disk; the old file is unchanged and nothing else is left behind.
+      OSError: the disk refuses; the old file is unchanged and no other file remains.
     """
     data = content.encode() if isinstance(content, str) else content
     with partial(path) as beside, open(beside, "wb") as file:
@@ -37,23 +37,28 @@ def replace(path: Path, content: str | bytes) -> None:
 def partial(path: Path) -> Iterator[Path]:
     """Yields a hidden path next to `path` to write a file or a folder to.
 
-    It takes the name `path` if the block ends without an exception, and is removed otherwise.
+    It replaces `path` if the block ends without an exception, and is removed otherwise.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
+    old = beside.with_name(f"{beside.name}.old")
     try:
         yield beside
+        if path.is_dir():  # the system replaces files and empty folders only
+            path.rename(old)
         os.replace(beside, path)
     finally:
-        if beside.is_dir():
-            shutil.rmtree(beside, ignore_errors=True)
-        beside.unlink(missing_ok=True)
+        for leftover in (beside, old):
+            if leftover.is_dir():
+                shutil.rmtree(leftover, ignore_errors=True)
+            else:
+                leftover.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any) -> None:
     """Writes a JSON file in one step.
 
     Raises:
-      UserError: the disk refuses.
+      UserError: the file cannot be written.
     """
     with writable(path.parent):
         replace(path, json.dumps(value, indent=1) + "\n")
@@ -95,16 +100,16 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def writable(target: Path, option: str = "--runs") -> Iterator[None]:
-    """Turns what a disk refuses (full, read-only, not ours to write) into a one-line UserError.
+    """Turns disk errors (full, read-only, no permission) into a one-line UserError.
 
     Libraries wrap the system's error in their own, so the whole chain of exceptions is searched.
 
     Args:
-      target: what is written, for the message.
-      option: the command-line option that names another folder.
+      target: the file or folder that is written, for the message.
+      option: the command-line option that chooses another folder.
 
     Raises:
-      UserError: an exception of the block goes back to the disk; other exceptions pass.
+      UserError: the block raised an exception that a disk error caused; other exceptions pass.
     """
     try:
         yield
@@ -121,7 +126,7 @@ def writable(target: Path, option: str = "--runs") -> Iterator[None]:
 
 
 def _refusal(error: BaseException | None) -> str | None:
-    """Returns what the operating system said, from anywhere in a chain of exceptions."""
+    """Returns the operating system's error text from anywhere in a chain of exceptions."""
     reasons = [os.strerror(getattr(errno, name)) for name in _REFUSALS]
     while error is not None:
         if isinstance(error, OSError):
@@ -133,14 +138,18 @@ def _refusal(error: BaseException | None) -> str | None:
     return None
 
 
-def try_lock(path: Path) -> IO[str] | None:
+def try_lock(path: Path, *, wait: bool = False) -> IO[str] | None:
     """Locks a file for this process; returns None if another process (or this one) holds it.
 
-    Closing the returned handle frees the lock, and so does the kernel, however the process ends.
+    The lock is freed when the returned handle is closed or the process ends in any way.
+
+    Args:
+      path: the lock file.
+      wait: waits for the other process instead of returning None.
     """
     handle = open(path, "a+")  # noqa: SIM115 (held open by the caller)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         handle.close()
         return None
@@ -156,21 +165,21 @@ def lock(path: Path, waiting: str = "") -> Iterator[None]:
 
     Args:
       path: the lock file; its folder is made if need be.
-      waiting: a line for the user, printed if there is somebody to wait for.
+      waiting: a line for the user, printed before waiting.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = try_lock(path)
     if handle is None:
         if waiting:
             say(waiting)
-        handle = open(path, "a+")  # noqa: SIM115 (closed below)
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        handle = try_lock(path, wait=True)
+    assert handle is not None
     with handle:
         yield
 
 
 def holder(path: Path) -> str:
-    """Returns the number of the process that holds, or held last, the lock of a file."""
+    """Returns the id of the process that holds the lock of a file, or held it last."""
     try:
         return path.read_text().strip() or "unknown"
     except OSError:
@@ -178,5 +187,5 @@ def holder(path: Path) -> str:
 
 
 def user_cache() -> Path:
-    """Returns the folder of the caches: $XDG_CACHE_HOME/lra-fnet, or ~/.cache/lra-fnet."""
+    """Returns the folder of our caches: $XDG_CACHE_HOME/lra-fnet, or ~/.cache/lra-fnet."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lra-fnet"

@@ -1,4 +1,4 @@
-"""Memory that is free, held, and was held at the peak."""
+"""Measures the memory that is free, in use, and was in use at the peak."""
 
 import contextlib
 import ctypes
@@ -32,22 +32,22 @@ def device_bytes() -> tuple[int, int]:
 
 
 def forget_peak() -> int:
-    """Makes Linux count the process's peak from now on; returns the bytes held now.
+    """Makes Linux measure the process's peak from now on; returns the bytes in use now.
 
-    Memory that glibc has freed but kept goes back to the kernel first, so that it counts again
-    when it is used again.
+    First returns the memory that glibc has freed but kept to the kernel, so that it counts when it
+    is used again.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
-        return peak()  # then only what lies above the peak so far is seen
+        return peak()  # then only memory above the peak so far is measured
     return psutil.Process().memory_info().rss
 
 
 def peak() -> int:
-    """Returns the most bytes held since the last `forget_peak`; 0 without /proc."""
+    """Returns the most bytes in use since the last `forget_peak`, or 0 without /proc."""
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""How far something is: a bar on a terminal, elsewhere a plain line now and then."""
+"""Shows progress: a bar on a terminal, and a plain line from time to time elsewhere."""
 
 import sys
 import time
@@ -10,12 +10,12 @@ console = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def say(text: str) -> None:
-    """One line to the person who waits, on standard error."""
+    """Prints one line on standard error."""
     console.print(text, markup=False)
 
 
 def duration(seconds: float) -> str:
-    """A time for people: "45 s", "3 min 10 s", "5.2 h", "3.1 days"."""
+    """Returns a time for people: "45 s", "3 min 10 s", "5.2 h", "3.1 days"."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     if seconds < 3600:
@@ -26,15 +26,15 @@ def duration(seconds: float) -> str:
 
 
 class Bar:
-    """A context manager around a long pass; call `update`, or `step` once a unit."""
+    """A context manager around a long pass; call `update`, or `step` once for each unit."""
 
     seconds_a_line = 10.0  # without a terminal
 
     def __init__(self, title: str, total: int | None, done: int = 0, unit: str = "rows"):
         self._title, self._total, self._unit = title, total, unit
-        self._done = self._from = done
+        self._done = self._start = done
         self._note = ""
-        self._begun = self._told = time.monotonic()
+        self._begun = self._printed = time.monotonic()
         self._bar: Progress | None = None
 
     def __enter__(self):
@@ -61,34 +61,33 @@ class Bar:
             self._bar.update(self._row, completed=self._done)
             self._bar.stop()
         elif error is None:
-            took = duration(time.monotonic() - self._begun)
+            elapsed = duration(time.monotonic() - self._begun)
             note = f" ({self._note})" if self._note else ""
-            say(f"{self._title}: {self._done:,} {self._unit} in {took}{note}")
+            say(f"{self._title}: {self._done:,} {self._unit} in {elapsed}{note}")
 
     def step(self) -> None:
-        """One unit more."""
-        if (self._done + 1) % 256:  # looking at the clock costs more than the rest
+        """Counts one unit."""
+        if (self._done + 1) % 256:  # reading the clock costs more than the rest
             self._done += 1
         else:
             self.update(self._done + 1)
 
     def update(self, done: int, note: str = "") -> None:
-        """`done` of the total; `note` stands beside it."""
+        """Shows that `done` of the total are done, with a note next to it."""
         self._done, self._note = done, note
+        now = time.monotonic()
         if self._bar is not None:
             self._bar.update(self._row, completed=done, note=note)
-            return
-        now = time.monotonic()
-        if now - self._told >= self.seconds_a_line:
-            self._told = now
+        elif now - self._printed >= self.seconds_a_line:
+            self._printed = now
             say(f"{self._title}: {', '.join(filter(None, (self._count(), note, self._left(now))))}")
 
     def _count(self) -> str:
-        of = f" of {self._total:,}" if self._total else ""
-        return f"{self._done:,}{of} {self._unit}"
+        total = f" of {self._total:,}" if self._total else ""
+        return f"{self._done:,}{total} {self._unit}"
 
     def _left(self, now: float) -> str:
-        if not self._total or self._done <= self._from:
+        if not self._total or self._done <= self._start:
             return ""
-        a_unit = (now - self._begun) / (self._done - self._from)
-        return f"{duration(max(0.0, a_unit * (self._total - self._done)))} left"
+        seconds_per_unit = (now - self._begun) / (self._done - self._start)
+        return f"{duration(max(0.0, seconds_per_unit * (self._total - self._done)))} left"

@@ -1,1 +1,1 @@
-"""A run folder's life: its record, training, evaluation, and what a trained run is used for."""
+"""The life of a run folder: job, record, evaluation, and the uses of a trained model."""

@@ -1,0 +1,129 @@
+"""Files are written completely or not at all, and a lock has one holder."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from lra_fnet.errors import UserError
+from lra_fnet.machine import disk
+
+
+def full(*_, **__):
+    raise OSError(28, "No space left on device")
+
+
+def test_json_file_is_complete_or_absent(tmp_path, monkeypatch):
+    target = tmp_path / "result.json"
+    disk.write_json(target, {"a": 1})
+    with pytest.raises(TypeError):
+        disk.write_json(target, {"a": object()})
+    assert disk.read_json(target) == {"a": 1}
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(UserError, match=r"cannot be written \(No space left on device\): free"):
+        disk.write_json(target, {"a": 2})
+    assert json.loads(target.read_text()) == {"a": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
+
+
+@pytest.mark.parametrize("before", ["nothing", "empty", "file"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_folder_is_replaced_in_one_step(tmp_path, before, fails):
+    target = tmp_path / "out"
+    if before != "nothing":
+        target.mkdir()
+    if before == "file":
+        (target / "old").write_text("")
+
+    with contextlib.suppress(ValueError), disk.partial(target) as folder:
+        folder.mkdir()
+        (folder / "new").write_text("")
+        if fails:
+            raise ValueError
+    if fails:
+        assert target.exists() == (before != "nothing")
+    names = {"nothing": [], "empty": [], "file": ["old"]}[before] if fails else ["new"]
+    assert [path.name for path in target.glob("*")] == names
+    assert [path for path in tmp_path.iterdir() if path != target] == []
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"{", "cannot be read (Expecting"), (b"\xff", "cannot be read ("), (b"[]", "got a list")],
+)
+def test_damaged_json_fails_with_one_line(tmp_path, content, words):
+    file = tmp_path / "a.json"
+    assert disk.read_json(file) is None
+    file.write_bytes(content)
+    with pytest.raises(UserError) as raised:
+        disk.read_json(file)
+    assert words in str(raised.value)
+    assert str(raised.value).endswith(": move it away")
+    assert "\n" not in str(raised.value)
+
+
+def test_line_that_is_being_written_is_skipped(tmp_path):
+    file = tmp_path / "a.jsonl"
+    assert disk.read_lines(file) == []
+    file.write_text('{"a": 1}\n{"a": 2}\n{"a')
+    assert disk.read_lines(file) == [{"a": 1}, {"a": 2}]
+    file.write_text('{"a\n{"a": 2}\n')
+    with pytest.raises(UserError, match="cannot be read"):
+        disk.read_lines(file)
+
+
+def wrapped():
+    try:
+        full()
+    except OSError as error:
+        raise RuntimeError("a library failed") from error
+
+
+def quoted():
+    raise RuntimeError("a library failed: No space left on device [source locations]")
+
+
+@pytest.mark.parametrize("write", [full, wrapped, quoted])
+def test_disk_error_becomes_one_line_that_names_the_option(tmp_path, write):
+    line = r"a cannot be written \(No space left on device\): free .* folder with --out, then run"
+    with pytest.raises(UserError, match=line), disk.writable(tmp_path / "a", "--out"):
+        write()
+
+
+@pytest.mark.parametrize("error", [KeyError("a"), UserError("a")])
+def test_other_errors_pass_unchanged(tmp_path, error):
+    with pytest.raises(type(error)) as raised, disk.writable(tmp_path):
+        raise error
+    assert raised.value is error
+
+
+HOLD = "import sys, time; from pathlib import Path; from lra_fnet.machine import disk\n"
+HOLD += "handle = disk.try_lock(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
+
+
+def test_lock_has_one_holder_and_is_freed_by_a_kill(tmp_path, capfd):
+    file = tmp_path / "a" / ".lock"
+    file.parent.mkdir()
+    with subprocess.Popen([sys.executable, "-c", HOLD, file], stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"held\n"
+        assert disk.try_lock(file) is None
+        assert disk.holder(file) == str(process.pid)
+        kill = threading.Timer(0.3, process.send_signal, [signal.SIGKILL])
+        kill.start()
+        begun = time.monotonic()
+        with disk.lock(file, "waiting for another process"):
+            assert time.monotonic() - begun > 0.2
+            assert disk.holder(file) == str(os.getpid())
+            assert disk.try_lock(file) is None
+        kill.join()
+    assert "waiting for another process" in capfd.readouterr().err
+    with disk.lock(file, "waiting for another process"):
+        pass
+    assert "waiting" not in capfd.readouterr().err
+    assert disk.holder(tmp_path / "none") == "unknown"
