@@ -70,18 +70,17 @@ def locate(source: str | Path | None, remote: Remote | None, downloads: Path) ->
     Raises:
         UserError: if there is no such file, it is not the publisher's, or a download fails.
     """
-    # A Path has merged the two slashes of a URL.
-    if source is not None and not str(source).startswith(("http:/", "https:/")):
+    url = re.sub("^(https?):/+", r"\1://", str(source))  # a Path has merged the two slashes
+    if "://" in url:
+        mirror = remote is not None and remote.name == Remote(url).name
+        remote = remote._replace(url=url) if remote and mirror else Remote(url)
+    elif source is not None:
         path = Path(source)
         if not path.exists():
             raise UserError(f"--source {source}: no such file or folder")
         if remote is not None and path.is_file() and path.name == remote.name:
             _check(path, remote)
         return path
-    if source is not None:
-        given = Remote(str(source))
-        mirror = remote is not None and given.name == remote.name
-        remote = remote._replace(url=given.url) if remote and mirror else given
     if remote is None:
         return None
     with disk.lock(downloads / ".lock", f"waiting for another download to {downloads}"):
@@ -326,8 +325,8 @@ def read_tables(
             yield split, row
             count += 1
         if count != counts[split] if counts else not count:
-            wanted = counts[split] if counts else "at least one"
-            raise UserError(f"{file}: expected {wanted} rows, got {count}; {remedy}")
+            wanted = f"{counts[split]} rows" if counts else "at least one row"
+            raise UserError(f"{file}: expected {wanted}, got {count}; {remedy}")
         if counts and source.is_file() and len(places) == len(splits):
             return
     if missing := [name.format(key) for key, split in splits.items() if split not in places]:

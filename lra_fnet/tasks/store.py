@@ -399,22 +399,19 @@ def _write(
 
 
 def _check_row(task: "Task", split: str, key: int, texts: Texts, label: int) -> None:
-    if len(texts) != task.num_inputs or not 0 <= label < task.num_classes:
-        raise ValueError(
-            f"{task.name}, {split} row {key}: {len(texts)} texts and label {label}, expected "
-            f"{task.num_inputs} texts and a label below {task.num_classes}"
-        )
+    good = len(texts) == task.num_inputs and 0 <= label < task.num_classes
     for text in texts:
-        if text.dtype != np.uint8 or text.ndim != 1 or not len(text):
-            raise ValueError(
-                f"{task.name}, {split} row {key}: values are {text.dtype} {text.shape}, expected "
-                f"uint8 [length] with at least one token"
-            )
-        if text.max() >= task.vocab_size - 1:
-            raise ValueError(
-                f"{task.name}, {split} row {key}: value {text.max()} needs token id "
-                f"{text.max() + 1}, vocab_size is {task.vocab_size}"
-            )
+        good &= text.dtype == np.uint8 and text.ndim == 1 and len(text) > 0
+        good = good and text.max() < task.vocab_size - 1
+    if not good:
+        got = ", ".join(
+            f"{text.dtype} {[*text.shape]} up to {text.max(initial=0)}" for text in texts
+        )
+        raise ValueError(
+            f"{task.name}/{task.config}, {split} row {key}: expected {task.num_inputs} texts of "
+            f"values uint8 [length > 0] up to vocab_size - 2 = {task.vocab_size - 2} and a label "
+            f"below {task.num_classes}, got {got} and {label}"
+        )
 
 
 def read(folder: Path, split: str, num_inputs: int, rows: int) -> Iterator[tuple[Texts, int]]:
