@@ -232,27 +232,15 @@ def lanczos(size: int, reduced: int) -> tuple[np.ndarray, np.ndarray]:
         rounded up) and clipped to 0 .. 255. Weights beyond the last pixel are 0.
     """
     scale = size / reduced
-    taps = math.ceil(3 * scale) * 2 + 1
-    starts = np.zeros(reduced, np.int64)
-    weights = np.zeros((reduced, taps), np.int64)
-    for i in range(reduced):
-        centre = (i + 0.5) * scale
-        first = max(int(centre - 3 * scale + 0.5), 0)
-        last = min(int(centre + 3 * scale + 0.5), size)
-        values = [_window((j - centre + 0.5) / scale) for j in range(first, last)]
-        total = sum(values)
-        starts[i] = first
-        weights[i, : last - first] = [_half_up(v / total * 2**_BITS) for v in values]
-    return starts, weights
-
-
-def _window(x: float) -> float:
-    """Returns sinc(x) sinc(x / 3) for -3 <= x < 3, else 0."""
-    if x == 0:
-        return 1.0
-    if not -3 <= x < 3:
-        return 0.0
-    return 3 * math.sin(math.pi * x) * math.sin(math.pi * x / 3) / (math.pi * x) ** 2
+    centres = (np.arange(reduced)[:, None] + 0.5) * scale
+    starts = np.maximum((centres - 3 * scale + 0.5).astype(np.int64), 0)
+    places = starts + np.arange(math.ceil(3 * scale) * 2 + 1)
+    inside = places < np.minimum((centres + 3 * scale + 0.5).astype(np.int64), size)
+    x = (places - centres + 0.5) / scale
+    values = np.where(inside & (x >= -3) & (x < 3), np.sinc(x) * np.sinc(x / 3), 0)
+    weights = values / values.sum(1, keepdims=True) * 2**_BITS
+    rounded = np.trunc(weights + np.copysign(0.5, weights))  # halves away from zero
+    return starts[:, 0], rounded.astype(np.int64)
 
 
 def reduce(image: np.ndarray, size: int) -> np.ndarray:

@@ -346,7 +346,7 @@ def test_bad_row_fails_with_file_line_and_reason(bad, reason, tmp_path):
 @pytest.mark.usefixtures("tiny_official")
 def test_incomplete_official_files_are_errors(tmp_path):
     task = tasks.make("listops", "full")
-    with pytest.raises(UserError, match=r"expected the header b'Source\\\\tTarget', got b'Label"):
+    with pytest.raises(UserError, match=r"line 1: expected the header b'Source.*, got b'Label"):
         task.prepare(tmp_path, source=official(tmp_path / "a", header="Label"))
     with pytest.raises(UserError, match=r"expected 3 rows, got 2; get"):
         task.prepare(tmp_path, source=official(tmp_path / "b", count=2))

@@ -210,11 +210,12 @@ def test_missing_source_or_other_file_fails_with_one_line(tmp_path):
 
 def test_file_over_the_limit_fails_with_one_line(tmp_path):
     (tmp_path / "x").write_bytes(b"12345")
-    (file,) = sources.files(tmp_path)
-    with pytest.raises(UserError, match=r"/x: expected at most 4 bytes, got more"):
-        next(iter(sources.files(tmp_path))).read(4)
-    assert next(iter(sources.files(tmp_path))).read(5) == b"12345"
-    assert str(file) == f"{tmp_path}/x"
+    for file in sources.files(tmp_path):
+        assert str(file) == f"{tmp_path}/x"
+        with pytest.raises(UserError, match=r"/x: expected at most 4 bytes, got more"):
+            file.read(4)
+    for file in sources.files(tmp_path):
+        assert file.read(5) == b"12345"
 
 
 # Mirrors
