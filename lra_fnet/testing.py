@@ -20,7 +20,7 @@ def check_task(
 ) -> None:
     """Prepares a task's set twice in temporary folders and checks what training relies on.
 
-    Every split must have the same rows at each preparation, whatever `jobs` is. Values, lengths and
+    Every split must have the same rows at each preparation, with any `jobs`. Values, lengths and
     labels must be within the limits that the task states, each class must occur in the training
     rows, `Task.encode` must give the values of a row for its raw input, `Task.tokens` must mark
     padding, and the set must verify.

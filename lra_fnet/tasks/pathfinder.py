@@ -161,12 +161,9 @@ def draw(setting: Setting, state: np.ndarray, number: int) -> Drawn:
 
 
 @functools.cache
-def tables(
-    setting: Setting,
-) -> tuple[pathfinder_paddles.Paddles, pathfinder_paddles.Paddles]:
+def tables(setting: Setting) -> tuple[pathfinder_paddles.Paddles, ...]:
     """Returns the tables of paddles for each of the two margins."""
-    first, second = (pathfinder_paddles.paddles(setting, margin) for margin in setting.margins)
-    return first, second
+    return tuple(pathfinder_paddles.paddles(setting, margin) for margin in setting.margins)
 
 
 def generate(config: str, seed: int, jobs: int) -> Iterator[tuple[np.ndarray, int]]:
@@ -179,11 +176,6 @@ def generate(config: str, seed: int, jobs: int) -> Iterator[tuple[np.ndarray, in
     tables(setting)  # made once, before threads need them
     for drawn in generated.chunks(lambda state: draw(setting, state, _CHUNK), seed, jobs):
         yield from zip(drawn.images, drawn.labels.tolist(), strict=True)
-
-
-class _Listed(NamedTuple):
-    path: Path
-    label: int
 
 
 def read_official(task: str, config: str, source: Path) -> Raw:
@@ -207,12 +199,12 @@ def read_official(task: str, config: str, source: Path) -> Raw:
     window = SETS[config].window
     folder = _find(source, f"pathfinder{window}", _FOLDERS[level])
     images, num_empty = [], 0
-    for image in _metadata(folder):
-        with sources.readable(image.path):
-            empty = image.path.stat().st_size == 0  # LRA skips them; its release has one
+    for path, label in _metadata(folder):
+        with sources.readable(path):
+            empty = path.stat().st_size == 0  # LRA skips them; its release has one
         num_empty += empty
         if not empty:
-            images.append(image)
+            images.append((path, label))
     ends = [round(share * len(images)) for share in (0.0, 0.8, 0.9, 1.0)]
     if len(set(ends)) < 4:
         raise UserError(
@@ -247,8 +239,8 @@ def _find(source: Path, window: str, level: str) -> Path:
     return places[0]
 
 
-def _metadata(folder: Path) -> Iterator[_Listed]:
-    """Yields all images, in numerical order of the files metadata/<number>.npy or .txt."""
+def _metadata(folder: Path) -> Iterator[tuple[Path, int]]:
+    """Yields path and label of all images, in numerical order of metadata/<number>.npy or .txt."""
     paths = [
         path
         for path in (folder / "metadata").iterdir()
@@ -264,7 +256,7 @@ def _metadata(folder: Path) -> Iterator[_Listed]:
             elif name.is_absolute() or ".." in name.parts:
                 problem = f"expected a file in {folder}"
             else:
-                yield _Listed(folder / name, int(columns[3]))
+                yield folder / name, int(columns[3])
                 continue
             raise UserError(
                 f"{path}, row {number}: {problem}, got {' '.join(columns)[:60]!r}; get the "
@@ -288,7 +280,7 @@ def _columns(path: Path) -> list[list[str]]:
         ) from None
 
 
-def _rows(images: list[_Listed], window: int) -> Iterator[tuple[np.ndarray, int]]:
+def _rows(images: list[tuple[Path, int]], window: int) -> Iterator[tuple[np.ndarray, int]]:
     """Decodes images one by one."""
     for path, label in images:
         try:

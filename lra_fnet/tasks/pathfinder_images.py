@@ -186,20 +186,16 @@ def _draw_tail(state, mask, tables, turn):
         y, x = below(next_bits(state), window), below(next_bits(state), window)
         if _has_room(mask, tables, turn, y, x):
             return y, x
+    places = np.empty(window * window, np.int64)
     count = 0
-    for y in range(window):
-        for x in range(window):
-            count += _has_room(mask, tables, turn, y, x)
+    for place in range(places.size):
+        if _has_room(mask, tables, turn, place // window, place % window):
+            places[count] = place
+            count += 1
     if count == 0:
         return -1, -1
-    left = below(next_bits(state), count)
-    for y in range(window):
-        for x in range(window):
-            if _has_room(mask, tables, turn, y, x):
-                if left == 0:
-                    return y, x
-                left -= 1
-    return -1, -1
+    place = places[below(next_bits(state), count)]
+    return place // window, place % window
 
 
 @numba.njit(nogil=True)

@@ -252,6 +252,9 @@ def _compare_with_expected(task: "Task", record: dict[str, Any], warn: bool = Fa
     if wanted is None or wanted.get("source", record["source"]) != record["source"]:
         return
     generated = record["source"] == "generator"
+    remedy = f"get {task.remote or record['source']} again"
+    if generated:
+        remedy = "prepare it with the pinned versions of the libraries"
     for split, facts in wanted["splits"].items():
         for key, value in facts.items():
             actual = record["splits"].get(split, {}).get(key)
@@ -262,11 +265,6 @@ def _compare_with_expected(task: "Task", record: dict[str, Any], warn: bool = Fa
                 f"data/expected.json says {value}"
             )
             if generated or key in ("rows", "label_counts"):
-                remedy = (
-                    "prepare it with the pinned versions of the libraries"
-                    if generated
-                    else f"get {task.remote or record['source']} again"
-                )
                 raise UserError(
                     f"{difference}; results on these rows are not comparable: delete the set if it "
                     f"is there, and {remedy}"

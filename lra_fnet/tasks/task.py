@@ -223,7 +223,7 @@ class Task(abc.ABC):
         def write(part: Path) -> None:
             path = sources.locate(source, self.remote, Path(data_dir) / "downloads")
             with sources.readable(path or self.name):
-                raw = self.raw(path, jobs or _cores())
+                raw = self.raw(path, jobs or len(os.sched_getaffinity(0)))
             store.make(part, self, raw)
 
         store.write_once(folder, lambda: store.read_fingerprint(folder) is not None, write)
@@ -306,10 +306,3 @@ class PixelTask(Task):
         with disk.writable(path, "--data"), disk.partial(path) as part:
             figure.savefig(part, format="png")
         return path
-
-
-def _cores() -> int:
-    """Returns the number of processor cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

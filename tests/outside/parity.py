@@ -1,4 +1,4 @@
-"""A task from outside the package: does a short text of zeros and ones have an odd number of ones?"""
+"""A task from outside the package: is the number of ones in a short text odd?"""
 
 import dataclasses
 

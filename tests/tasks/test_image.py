@@ -7,7 +7,6 @@ import shutil
 import sys
 import tarfile
 
-import gin
 import numpy as np
 import PIL.Image
 import pytest
@@ -118,7 +117,7 @@ def test_images_in_chunks_give_the_same_gray_values(monkeypatch):
 
 
 def tensorflow_gray(images):
-    """LRA's own line on each image of uint8 [n, H, W, 3], in a tf.data map as there."""
+    """Applies LRA's conversion to images uint8 [n, H, W, 3], in a tf.data map as in LRA."""
     tf = pytest.importorskip("tensorflow")
 
     def line(pixels):
@@ -257,15 +256,6 @@ def test_published_file_is_known_by_name_size_and_sha256(tmp_path):
     path.write_bytes(b"x")
     with pytest.raises(UserError, match=r"expected 170052171 bytes, got 1: the file is incomplete"):
         tasks.make("image").prepare(tmp_path / "data", source=path)
-
-
-def test_gin_file_builds_the_task():
-    gin.parse_config(["DATASET = 'full'", "MAX_LEN = 1024"])
-    gin.parse_config_file("gin/tasks/image.gin")
-    task = gin.query_parameter("TASK/gin.macro.value").scoped_configurable_fn()
-    assert task == image.Image(config="full", max_len=1024)
-    assert (task.num_classes, task.vocab_size, task.num_inputs) == (10, 257, 1)
-    assert list(task.label_names).index("cat") == 3
 
 
 # Errors
@@ -416,7 +406,7 @@ def test_bad_source_leaves_no_set_behind(tmp_path):
 def test_gray_values_of_every_real_image_equal_tensorflows(monkeypatch, tmp_path):
     """Also compares the labels, their counts, and the task's constants with the images."""
     if not SHARED.exists():
-        pytest.skip("no copy of CIFAR-10 beside the project")
+        pytest.skip("no copy of CIFAR-10 next to the project")
     pytest.importorskip("tensorflow")
     monkeypatch.setattr(image, "BATCH_ROWS", 10_000)
     with tarfile.open(SHARED) as archive:

@@ -6,7 +6,6 @@ import itertools
 import tarfile
 import types
 
-import gin
 import numpy as np
 import pytest
 
@@ -151,7 +150,7 @@ def test_random_numbers_are_xoshiro256starstar():
         assert int(xoshiro.next_bits(state)) == want
 
 
-def test_a_node_is_a_leaf_with_probability_three_quarters():
+def test_nodes_are_leaves_with_probability_three_quarters():
     trees, drawn = all_trees()
     assert drawn == len(trees)  # no tree was dropped
     assert within(sum(isinstance(t, int) for t in trees), len(trees), 0.75)
@@ -262,13 +261,6 @@ def test_rows_that_differ_from_expected_json_are_an_error_and_removed(monkeypatc
     with pytest.raises(UserError, match=r"split train: rows is 30, data/expected.json says 31; "):
         task.prepare(tmp_path)
     assert not task.folder(tmp_path).exists()
-
-
-def test_gin_file_builds_the_task():
-    gin.parse_config(["DATASET = 'short'", "MAX_LEN = 200"])
-    gin.parse_config_file("gin/tasks/listops.gin")
-    task = gin.query_parameter("TASK/gin.macro.value").scoped_configurable_fn()
-    assert task == listops.ListOps(config="short", max_len=200)
 
 
 # The official files

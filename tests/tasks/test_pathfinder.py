@@ -5,11 +5,10 @@ import itertools
 import math
 import types
 
-import gin
 import numpy as np
 import pytest
 import serving
-from paths import ROOT, SHARED
+from paths import SHARED
 from PIL import Image, ImageDraw
 from scipy import ndimage
 
@@ -135,7 +134,7 @@ def test_paddles_keep_the_rules(config):
         contours = paddles[:split].reshape(2, -1, 3)
         rest = paddles[split:].reshape(-1, setting.distractor_length, 3)
         rest = [chain for chain in rest if chain[0, 0] != pathfinder_images.NO_PADDLE]
-        assert (contours >= 0).all()  # both are whole, whatever the label
+        assert (contours >= 0).all()  # both are complete, for either label
         for chain in (*contours, *rest):
             assert follows(chain, setting, margin)
         gap = contours[0, 0, 1:] - contours[1, 0, 1:]
@@ -340,7 +339,7 @@ def test_images_have_the_distribution_of_the_originals_samples(window):
 
     path = SHARED / "data" / f"pathfinder{window}_hard_sample.npz"
     if not path.exists():
-        pytest.skip(f"no {path.name} beside the checkout")
+        pytest.skip(f"no {path.name} next to the checkout")
     theirs = np.load(path)["x"]
     ours = drawn(f"hard_{window}").images.reshape(-1, window, window)
 
@@ -400,18 +399,6 @@ def test_set_is_prepared_without_tensorflow(tmp_path, monkeypatch):
     assert values.shape == (30, 1024)
     assert (lengths == 1024).all()
     assert set(labels) == {0, 1}
-
-
-def test_gin_files_build_the_tasks():
-    for name, config, task in (
-        ("pathfinder", "hard_32", pathfinder.Pathfinder("hard_32", 1024)),
-        ("pathx", "hard_128", pathfinder.PathX("hard_128", 16384)),
-    ):
-        gin.clear_config()
-        path = ROOT / "gin" / "tasks" / f"{name}.gin"
-        gin.parse_config(path.read_text() + f"\nDATASET = '{config}'\nMAX_LEN = {task.max_len}")
-        assert gin.query_parameter("%TASK").scoped_configurable_fn() == task
-        assert tasks.make(name) == task
 
 
 # LRA's release

@@ -4,7 +4,6 @@ import io
 import tarfile
 from pathlib import PurePosixPath
 
-import gin
 import numpy as np
 import pytest
 import serving
@@ -128,7 +127,7 @@ def test_max_len_cuts_each_text_when_read(tmp_path):
     assert stored(prepared, "test") == want
     with pytest.raises(UserError) as info:
         tasks.make("retrieval", max_len=4001)
-    assert str(info.value).startswith(  # gin adds a line of its own
+    assert str(info.value).startswith(  # gin adds another line
         "retrieval: max_len must be at most 4000, got 4001; no more bytes of a text are stored"
     )
 
@@ -272,13 +271,6 @@ def test_pairs_without_a_source_fail_with_the_expected_files(tmp_path):
     )
 
 
-def test_gin_file_builds_the_task():
-    gin.parse_config(["DATASET = 'pairs'", "MAX_LEN = 2000"])
-    gin.parse_config_file("gin/tasks/retrieval.gin")
-    task = gin.query_parameter("TASK/gin.macro.value").scoped_configurable_fn()
-    assert task == retrieval.Retrieval(config="pairs", max_len=2000)
-
-
 # Whole preparations
 
 
@@ -367,7 +359,7 @@ def test_carriage_return_inside_a_line_is_text_but_an_error_for_lras_reader(tmp_
 
 
 @pytest.mark.skipif(not REAL.exists(), reason="the ACL pairs are not on this machine")
-def test_the_acl_pairs_are_those_of_the_archive(tmp_path):
+def test_acl_pairs_are_those_of_the_archive(tmp_path):
     prepared = tasks.make("retrieval", "pairs").prepare(tmp_path, REAL)
     assert prepared.rows == {"train": 4417, "validation": 552, "test": 553}
     assert {split: count[1] for split, count in prepared.label_counts.items()} == {

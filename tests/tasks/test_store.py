@@ -178,38 +178,9 @@ def test_row_outside_the_tasks_limits_is_an_error(tmp_path):
 
     with pytest.raises(
         ValueError,
-        match="train row 0: expected 1 texts of values uint8 .* up to vocab_size - 2 = 5",
+        match=r"train row 0: expected 1 texts of values uint8 .* up to vocab_size - 2 = 5",
     ):
         Wrong(config="small", max_len=12).prepare(tmp_path)
-
-
-# Registration
-
-
-def test_defining_a_task_registers_it():
-    assert tasks.REGISTRY["toy"] is Toy
-    assert tasks.make("toy") == TOY
-    with pytest.raises(
-        ValueError, match=r"^task name 'toy' is taken by .*Toy; give .*Toy2 another"
-    ):
-
-        class Toy2(tasks.Task):
-            name = "toy"
-
-
-def test_unknown_names_fail_with_the_known_ones(tmp_path):
-    with pytest.raises(UserError, match=r"^unknown task 'listop': expected one of .*listops.*toy"):
-        tasks.make("listop")
-    with pytest.raises(UserError, match=r"^unknown data set 'big' of toy: expected one of small$"):
-        tasks.make("toy", "big")
-    with pytest.raises(UserError, match=r"^toy: max_len must be at least 1 token, got 0$"):
-        tasks.make("toy", max_len=0)
-    with pytest.raises(
-        UserError, match=r"^unknown split 'val': expected one of train, validation, test$"
-    ):
-        TOY.prepare(tmp_path).arrays("val")
-    with pytest.raises(UserError, match=r"^jobs must be at least 1, got -1$"):
-        TOY.prepare(tmp_path, jobs=-1)
 
 
 # A set is whole or absent

@@ -8,7 +8,6 @@ import re
 import tarfile
 from pathlib import Path
 
-import gin
 import numpy as np
 import pytest
 import serving
@@ -244,13 +243,6 @@ def test_wrong_number_of_reviews_fails_with_the_folder(folder, tmp_path):
 def test_raw_without_a_source_names_the_archive():
     with pytest.raises(UserError, match=r"^text: --source must be aclImdb_v1.tar.gz .*unpacked$"):
         tasks.make("text").raw(None, 1)
-
-
-def test_gin_file_builds_the_task():
-    gin.parse_config(["DATASET = 'lra_code'", "MAX_LEN = 1000"])
-    gin.parse_config_file("gin/tasks/text.gin")
-    task = gin.query_parameter("TASK/gin.macro.value").scoped_configurable_fn()
-    assert task == text.Text(config="lra_code", max_len=1000)
 
 
 # Whole preparations

@@ -1,0 +1,81 @@
+"""Tasks as values: registration, names, gin files and token ids."""
+
+import gin
+import numpy as np
+import pytest
+from paths import ROOT
+from toy import TOY, Toy
+
+from lra_fnet import tasks
+from lra_fnet.errors import UserError
+from lra_fnet.tasks import image, listops, pathfinder, retrieval, text
+
+
+def test_defining_a_task_registers_it():
+    assert tasks.REGISTRY["toy"] is Toy
+    assert tasks.make("toy") == TOY
+    with pytest.raises(
+        ValueError, match=r"^task name 'toy' is taken by .*Toy; give .*Toy2 another"
+    ):
+
+        class Toy2(tasks.Task):
+            name = "toy"
+
+
+def test_unknown_names_fail_with_the_known_ones(tmp_path):
+    with pytest.raises(UserError, match=r"^unknown task 'listop': expected one of .*listops.*toy"):
+        tasks.make("listop")
+    with pytest.raises(UserError, match=r"^unknown data set 'big' of toy: expected one of small$"):
+        tasks.make("toy", "big")
+    with pytest.raises(UserError, match=r"^toy: max_len must be at least 1 token, got 0$"):
+        tasks.make("toy", max_len=0)
+    with pytest.raises(
+        UserError, match=r"^unknown split 'val': expected one of train, validation, test$"
+    ):
+        TOY.prepare(tmp_path).arrays("val")
+    with pytest.raises(UserError, match=r"^jobs must be at least 1, got -1$"):
+        TOY.prepare(tmp_path, jobs=-1)
+
+
+def test_titles_are_in_the_order_of_lras_table():
+    titles = ["ListOps", "Text", "Retrieval", "Image", "Pathfinder", "Path-X"]
+    assert [tasks.title(name) for name in tasks.BUILT_IN] == titles
+    assert tasks.title("toy") == "toy"
+    assert tasks.title("nobody's") == "nobody's"
+
+
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [
+        ("listops", listops.ListOps("short", 200)),
+        ("text", text.Text("lra_code", 1000)),
+        ("retrieval", retrieval.Retrieval("pairs", 2000)),
+        ("image", image.Image("full", 1024)),
+        ("pathfinder", pathfinder.Pathfinder("hard_32", 1024)),
+        ("pathx", pathfinder.PathX("hard_128", 16384)),
+    ],
+)
+def test_gin_file_builds_the_task(name, task):
+    gin.parse_config([f"DATASET = {task.config!r}", f"MAX_LEN = {task.max_len}"])
+    gin.parse_config_file(str(ROOT / "gin" / "tasks" / f"{name}.gin"))
+    assert gin.query_parameter("%TASK").scoped_configurable_fn() == task
+    assert tasks.make(name, task.config, task.max_len) == task
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (2, 2, 5)])
+@pytest.mark.parametrize("black", [False, True])
+def test_tokens_equal_a_loop(shape, black):
+    """Ids are value + 1 before the length, or the value where black is padding; then 0."""
+    task = pathfinder.Pathfinder("hard_32", 1024, black_is_padding=black)
+    rng = np.random.default_rng(0)
+    values = rng.integers(0, 3, shape, dtype=np.uint8)
+    values[(0,) * len(shape)] = 255
+    lengths = rng.integers(0, 6, shape[:-1], dtype=np.int32)
+    ids, mask = (np.asarray(array) for array in task.tokens(values, lengths))
+    assert (ids.dtype, mask.dtype) == (np.int32, bool)
+    for place in np.ndindex(shape):
+        inside = place[-1] < lengths[place[:-1]]
+        want = (int(values[place]) + (0 if black else 1)) if inside else 0
+        assert ids[place] == want
+        assert mask[place] == (want > 0)
+    assert task.num_ids == (256 if black else 257)
