@@ -53,5 +53,5 @@ def _decode(content: bytes, side: int, resize: bool):
     except Exception as error:  # Pillow's decoders raise many types
         size = "" if resize else f" of {side} x {side} pixels"
         raise ValueError(
-            f"expected a PNG or JPEG{size} of 8 bits, gray or colour, got {short(error)}"
+            f"expected a PNG or JPEG{size} of 8 bits, gray or colour, found {short(error)}"
         ) from None

@@ -181,7 +181,7 @@ class Task(abc.ABC):
                 f"{type(self).__name__}.encode"
             )
         if not content:
-            raise ValueError("expected a text, got none")
+            raise ValueError("expected a text, found none")
         return np.frombuffer(content, np.uint8)
 
     @property

@@ -377,7 +377,7 @@ def test_other_file_than_an_image_fails_with_its_name(content, actual, tmp_path)
     refused(
         source,
         r"SRC/test/dog/new\.png: expected a PNG or JPEG of 32 x 32 pixels of 8 bits, gray or "
-        rf"colour, got {actual}; get the file again",
+        rf"colour, found {actual}; get the file again",
     )
 
 

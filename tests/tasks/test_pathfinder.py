@@ -465,9 +465,9 @@ def test_bad_metadata_fail_with_file_and_row(line, reason, tmp_path):
     [
         (
             lambda p: Image.new("L", (32, 31)).save(p),
-            "of 32 x 32 pixels of 8 bits, gray or colour, got 32 x 31 pixels of mode L",
+            "of 32 x 32 pixels of 8 bits, gray or colour, found 32 x 31 pixels of mode L",
         ),
-        (lambda p: Image.new("LA", (32, 32)).save(p), "got 32 x 32 pixels of mode LA; get"),
+        (lambda p: Image.new("LA", (32, 32)).save(p), "found 32 x 32 pixels of mode LA; get"),
         (lambda p: p.write_bytes(b"GIF89a"), "expected a PNG or JPEG"),
         (lambda p: p.write_bytes(p.read_bytes()[:60]), "expected a PNG or JPEG"),
         (lambda p: p.unlink(), "No such file or directory"),
