@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from lra_fnet.run.trained import Run
-    from lra_fnet.tasks.task import Arrays
+    from lra_fnet.tasks import Arrays
 
 __all__ = ["__version__", "load", "load_run"]
 

@@ -1,36 +1,27 @@
-"""A server of files on 127.0.0.1 that can continue a download, and what child processes need."""
+"""A file server on 127.0.0.1 that can continue a download, and preparation in a child process."""
 
 import contextlib
 import hashlib
 import http.server
+import json
 import subprocess
 import sys
-import textwrap
 import threading
 from pathlib import Path
 
-from paths import ROOT
-
-# First line of a child process in which TensorFlow cannot be found, installed or not. (None in
-# sys.modules would do for us, but TFDS takes it for a module that is there.)
-WITHOUT_TENSORFLOW = (
-    "import sys, importlib.machinery as m; find = m.PathFinder.find_spec; "
-    "m.PathFinder.find_spec = lambda name, *a: "
-    "None if name.partition('.')[0] == 'tensorflow' else find(name, *a)"
-)
+from paths import TESTS
 
 
-def run_without_tensorflow(code):
-    """Runs indented Python code in a process of its own; what it printed."""
-    lines = [WITHOUT_TENSORFLOW, "import sys", textwrap.dedent(code)]
-    command = [sys.executable, "-c", "\n".join(lines)]
-    root = ROOT
-    done = subprocess.run(command, cwd=root, check=True, stdout=subprocess.PIPE, text=True)
+def prepare_without_tensorflow(module, label, data, **settings):
+    """Runs tests/tasks/prepare_without_tensorflow.py and returns the set's fingerprint."""
+    program = TESTS / "tasks/prepare_without_tensorflow.py"
+    command = [sys.executable, "-W", "error", program, module, label, data, json.dumps(settings)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return done.stdout.strip()
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """GET with a Range "bytes=n-", ETag and If-Range; `server.cut` ends a reply early, once."""
+    """Answers GET with Range "bytes=n-", ETag and If-Range; `server.cut` ends one reply early."""
 
     def do_GET(self):
         path = Path(self.server.folder) / self.path.lstrip("/")
@@ -61,22 +52,22 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def server(folder):
-    """The server itself: `url`, `asked` [(path, Range)], and `cut` (bytes of the next reply)."""
-    found = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    found.folder, found.cut, found.asked = folder, 0, []
-    found.url = f"http://127.0.0.1:{found.server_port}/"
-    thread = threading.Thread(target=found.serve_forever, daemon=True)
+    """Yields a server with `url`, `asked` [(path, Range)], and `cut` (bytes of the next reply)."""
+    files = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    files.folder, files.cut, files.asked = folder, 0, []
+    files.url = f"http://127.0.0.1:{files.server_port}/"
+    thread = threading.Thread(target=files.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
-        yield found
+        yield files
     finally:
-        found.shutdown()
-        found.server_close()
+        files.shutdown()
+        files.server_close()
         thread.join()
 
 
 @contextlib.contextmanager
 def serve(folder):
-    """The URL, ending with "/", under which the files of a folder are served."""
-    with server(folder) as found:
-        yield found.url
+    """Yields the URL, ending with "/", of a server of the files in a folder."""
+    with server(folder) as files:
+        yield files.url

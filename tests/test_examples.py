@@ -12,6 +12,7 @@ from paths import ROOT
 from PIL import Image, ImageDraw
 
 from lra_fnet import cli, config, tasks
+from lra_fnet.testing import check_task
 
 EXAMPLES = ROOT / "examples"
 OUTSIDE = ROOT / "tests/outside"
@@ -116,6 +117,7 @@ def test_my_texts_are_prepared_and_trained_from_any_tsv(go, tmp_path):
     result = result_of(tmp_path / "runs/cpu/my_texts/my_mixer+tiny/seed0")
     assert result["state"] == "complete"
     assert result["uses_mask"]
+    check_task(tasks.make("my_texts"), source)
     prepared = tasks.make("my_texts").open("data")
     assert sum(prepared.rows.values()) == 120
     assert result["test"]["best"]["count"] == prepared.rows["test"]
@@ -165,6 +167,7 @@ def test_my_images_are_prepared_and_trained_from_folders_of_classes(go, tmp_path
     code, err, _ = go("train", *which, "--source", source, *(f"--set={one}" for one in TINY))
     assert code == 0, err
     assert result_of(tmp_path / "runs/cpu/my_images/my_mixer+tiny/seed0")["state"] == "complete"
+    check_task(tasks.make("my_images"), source)
     prepared = tasks.make("my_images").open("data")
     assert sum(prepared.rows.values()) == 60
     assert np.sum([*prepared.label_counts.values()], axis=0).tolist() == [30, 30]
@@ -182,9 +185,9 @@ def test_my_images_are_prepared_and_trained_from_folders_of_classes(go, tmp_path
         ("my_texts", "a.tsv", b"ham\thello\nspan\thi\n", "a.tsv, line 2: expected ham or spam, a"),
         ("my_texts", "a.tsv", b"ham\n", "a.tsv, line 1: expected ham or spam, a tab and a text"),
         ("my_texts", "train.tsv", b"ham\thi\n", "for some splits but none for test, validation"),
-        ("my_texts", "a.csv", b"ham,hi\n", "has no .tsv file: set SOURCE to their folder"),
+        ("my_texts", "a.csv", b"ham,hi\n", "has no .tsv file: name their folder with --source"),
         ("my_images", "star/1.png", b"", "1.png: expected a folder named circle or square, got"),
-        ("my_images", "circle/1.png", b"no", "1.png is no image"),
+        ("my_images", "circle/1.png", b"no", "1.png: expected an image, got"),
     ],
 )
 def test_what_is_wrong_in_the_source_is_one_line(go, tmp_path, task, name, content, message):
@@ -199,7 +202,7 @@ def test_what_is_wrong_in_the_source_is_one_line(go, tmp_path, task, name, conte
 def test_a_task_without_a_source_says_what_it_needs(go):
     code, err, _ = go("data", "--task", "my_texts")
     assert code == 2
-    assert "SOURCE must be a folder with .tsv files, got None" in err
+    assert "--source must be a folder with .tsv files, got None" in err
 
 
 # In Python, and in the README

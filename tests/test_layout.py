@@ -49,7 +49,9 @@ def test_only_evaluate_opens_the_test_split():
         if re.search(pattern, path.read_text())
     }
     assert "run/evaluate.py" in opening
-    assert opening <= {"run/evaluate.py", "run/attention_span.py", "__init__.py"}, opening
+    assert opening <= {"run/evaluate.py", "run/attention_span.py", "__init__.py", "testing.py"}, (
+        opening
+    )
 
 
 def test_only_config_calls_gins_parser():

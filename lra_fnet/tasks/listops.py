@@ -1,16 +1,13 @@
 """ListOps: the value of a nested expression over digits, e.g. [MAX 4 3 [SM 2 9 ] ] is 4.
 
 Source: Long-Range Arena (arXiv 2011.04006, Sec. 2.2), after Nangia & Bowman (arXiv 1804.06028).
-Rows are generated (LRA sets no seed, so its published files can only be matched in distribution),
-or read from the official basic_{train,val,test}.tsv.
+Rows are generated, or read from the official basic_{train,val,test}.tsv. LRA's generator sets no
+seed, so its published rows can only be matched in distribution.
 """
 
-import collections
 import dataclasses
 import hashlib
-import itertools
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -19,15 +16,14 @@ import gin
 import numpy as np
 
 from lra_fnet.errors import UserError
-from lra_fnet.tasks import sources
+from lra_fnet.tasks import generated, sources
 from lra_fnet.tasks.task import SPLITS, Raw, Task
 
-# Stored value of a token: its place here. Token id: value + 1; id 0 is padding.
+# The stored value of a token is its index here; the token id is the value + 1, and 0 is padding.
 TOKENS = (*"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]")
 _VALUES = {token: value for value, token in enumerate(TOKENS)}
 
-GENERATOR = 1  # raise it, and ListOps.version, whenever the generated rows change
-SEED = 0
+GENERATOR = 1  # increase it, and ListOps.version, whenever the generated rows change
 _CHUNK = 1000  # trees drawn from one random stream
 
 
@@ -63,63 +59,57 @@ class ListOps(Task):
     value_is = f"the token's place in {' '.join(TOKENS)}, from 0 on"
 
     def raw(self, source: Path | None, jobs: int) -> Raw:
-        """Generated rows, or those of the official files in `source`."""
+        """Returns generated rows, or those of the official files in `source`."""
         rows = SETS[self.config].rows
-        if source is not None:
-            if self.config != "full":
-                raise UserError(
-                    f"{source}: the official files are the set listops/full, not "
-                    f"listops/{self.config}; leave SOURCE out, or use a preset of listops/full"
-                )
-            counts: dict[str, int] = dict(zip(SPLITS, rows, strict=True))
-            return Raw(stream=read_official(source, counts), source=source.name, total=sum(rows))
-        trees = unique(generate(self.config, SEED, jobs))
+        if source is None:
+            return generated.raw(
+                unique(generate(self.config, generated.SEED, jobs)), rows, GENERATOR
+            )
+        if self.config != "full":
+            raise UserError(
+                f"{source}: the official files are the set listops/full, not "
+                f"listops/{self.config}; leave --source out, or use a preset of listops/full"
+            )
         return Raw(
-            {
-                split: itertools.islice(trees, count)
-                for split, count in zip(SPLITS, rows, strict=True)
-            },
-            details={"generator": GENERATOR, "seed": SEED},
+            stream=sources.read_tables(
+                source,
+                "basic_{}.tsv",
+                dict(zip(("train", "val", "test"), SPLITS, strict=True)),
+                _parse,
+                "get the official files (of lra_release.gz) again",
+                counts=dict(zip(SPLITS, rows, strict=True)),
+                header=b"Source\tTarget",
+            ),
+            source=source.name,
             total=sum(rows),
         )
 
     def encode(self, content: bytes) -> np.ndarray:
-        """Tokens of one whole expression, white space between them."""
+        """Returns the tokens of one whole expression with white space between them."""
         values = tokenize(content.decode(errors="replace"))
         evaluate(values)
         return values
 
 
 def generate(config: str, seed: int, jobs: int) -> Iterator[tuple[np.ndarray, int]]:
-    """Trees of the data set without end, the same at any number of `jobs` (threads).
-
-    Chunk k of 1000 trees is drawn from the stream that SeedSequence([seed, k]) starts; chunks are
-    taken in order.
+    """Yields trees of the data set without end, the same with any number of `jobs` (threads).
 
     Yields:
         values uint8 [length], and the value of the expression (0-9).
     """
-    from lra_fnet.tasks import listops_trees  # compiles on first use: only preparation pays
+    from lra_fnet.tasks import listops_trees  # late: numba compiles it for seconds
 
     shortest, longest, _ = SETS[config]
 
-    def draw(chunk):
-        state = np.random.SeedSequence([seed, chunk]).generate_state(4, np.uint64)
+    def draw(state):
         return listops_trees.draw_trees(state, _CHUNK, shortest, longest)
 
-    with ThreadPoolExecutor(jobs) as pool:
-        ahead = collections.deque(pool.submit(draw, chunk) for chunk in range(jobs + 1))
-        for chunk in itertools.count(jobs + 1):
-            values, ends, labels, _ = ahead.popleft().result()
-            ahead.append(pool.submit(draw, chunk))
-            start = 0
-            for end, label in zip(ends.tolist(), labels.tolist(), strict=True):
-                yield values[start:end], label
-                start = end
+    for values, ends, labels, _ in generated.chunks(draw, seed, jobs):
+        yield from zip(np.split(values, ends[:-1]), labels.tolist(), strict=True)
 
 
 def unique(rows: Iterator[tuple[np.ndarray, int]]) -> Iterator[tuple[np.ndarray, int]]:
-    """Drops every row whose tokens came before."""
+    """Drops every row whose tokens have occurred before."""
     seen = set()
     for values, label in rows:
         key = hashlib.blake2b(values.tobytes(), digest_size=16).digest()
@@ -129,10 +119,10 @@ def unique(rows: Iterator[tuple[np.ndarray, int]]) -> Iterator[tuple[np.ndarray,
 
 
 def tokenize(text: str) -> np.ndarray:
-    """Values uint8 [length] of an expression; parentheses are dropped, as LRA does.
+    """Returns the values uint8 [length] of an expression; parentheses are dropped, as in LRA.
 
     Raises:
-        ValueError: for an unknown token, or no token at all.
+        ValueError: for an unknown token, or if there is no token.
     """
     tokens = text.replace("(", " ").replace(")", " ").split()
     if not tokens:
@@ -144,12 +134,14 @@ def tokenize(text: str) -> np.ndarray:
 
 
 def detokenize(values: np.ndarray) -> str:
-    """The expression of values uint8 [length], tokens between single spaces."""
+    """Returns the expression of values uint8 [length], with single spaces between tokens."""
     return " ".join(TOKENS[value] for value in values)
 
 
 def evaluate(values: np.ndarray) -> int:
-    """Value 0-9 of one expression, values uint8 [length]. MED truncates, SM is modulo 10.
+    """Returns the value 0-9 of one expression, values uint8 [length].
+
+    MED is truncated to an integer, SM is modulo 10.
 
     Raises:
         ValueError: if the values are not one whole expression.
@@ -162,73 +154,14 @@ def evaluate(values: np.ndarray) -> int:
     return result
 
 
-def read_official(
-    source: Path, counts: Mapping[str, int]
-) -> Iterator[tuple[str, tuple[np.ndarray, int]]]:
-    """(split, row) of the official basic_{train,val,test}.tsv, wherever in `source` they are.
-
-    The source is a folder or an archive (lra_release.gz, say), which is read up to the last of the
-    three. Each line is the expression, a tab, and its value; every value is recomputed.
-
-    Raises:
-        UserError: for a file that is missing, is there twice, has another header or another number
-            of rows than `counts`, or for a bad row (file, line number and reason).
-    """
-    names = {
-        f"basic_{name}.tsv": split
-        for split, name in zip(SPLITS, ("train", "val", "test"), strict=True)
-    }
-    found: dict[str, str] = {}
-    for path, file in sources.files(source):
-        if path.name not in names:
-            continue
-        where = f"{source}/{path}"
-        if path.name in found:
-            raise UserError(
-                f"expected one {path.name} in {source}, found {found[path.name]} and {where}"
-            )
-        found[path.name] = where
-        split, number = names[path.name], 0
-        for row in _rows_of(file, where):
-            yield split, row
-            number += 1
-        if number != counts[split]:
-            raise UserError(
-                f"{where}: {number} rows, the official file has {counts[split]}; get the official "
-                f"file again"
-            )
-        if len(found) == len(names) and source.is_file():
-            return  # the rest of an archive may be 7 GB
-    if missing := ", ".join(name for name in names if name not in found):
-        raise UserError(f"expected {missing} in {source} (lra_release.gz has it), found none")
-
-
-def _rows_of(file: Iterable[bytes], where: str) -> Iterator[tuple[np.ndarray, int]]:
-    lines = iter(file)
-    header = next(lines, b"").decode(errors="replace").rstrip("\n")
-    if header != "Source\tTarget":
-        raise UserError(
-            f"{where}, line 1: expected the header 'Source\\tTarget', got {header[:40]!r}"
-        )
-    for number, line in enumerate(lines, start=2):
-        try:
-            yield _parse(line.decode(errors="replace").rstrip("\n"))
-        except ValueError as error:
-            raise UserError(
-                f"{where}, line {number}: {error}; get the official file again"
-            ) from None
-
-
-def _parse(line: str) -> tuple[np.ndarray, int]:
-    """One line of an official file, checked."""
-    if not line.strip():
-        raise ValueError("empty row")
-    columns = line.split("\t")
+def _parse(line: bytes) -> tuple[np.ndarray, int]:
+    """Returns the row of one line of an official file: the expression, a tab, its value."""
+    columns = line.decode(errors="replace").rstrip("\n").split("\t")
     if len(columns) != 2:
         raise ValueError(f"expected 2 columns, got {len(columns)}")
     if columns[1] not in TOKENS[:10]:
         raise ValueError(f"expected a label 0-9, got {columns[1][:20]!r}")
     values, label = tokenize(columns[0]), int(columns[1])
     if (value := evaluate(values)) != label:
-        raise ValueError(f"the label is {label}, the expression is {value}")
+        raise ValueError(f"expected the expression's value {value}, got the label {label}")
     return values, label

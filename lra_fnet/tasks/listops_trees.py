@@ -14,7 +14,7 @@ MAX_DEPTH = 10  # the root has depth 1; a node at MAX_DEPTH is a leaf
 MAX_ARGS = 10  # an operator has 2 .. MAX_ARGS arguments
 MIN, MAX, MED, SM, CLOSE = 10, 11, 12, 13, 14
 
-# Negative results of `evaluate`, and what each says.
+# Negative results of `evaluate`, and their meanings.
 NO_OPERATOR, NO_ARGUMENT, TRAILING, NOT_CLOSED, BAD_TOKEN = -1, -2, -3, -4, -5
 REASONS = {
     NO_OPERATOR: "a ] without an operator",
@@ -27,7 +27,7 @@ REASONS = {
 
 @numba.njit(nogil=True)
 def _apply(op, counts):
-    """Value of an operator on arguments given as a histogram: counts int64 [10] of the digits."""
+    """Returns an operator's value from the histogram of its arguments, counts int64 [10]."""
     n, total, smallest, largest = 0, 0, 9, 0
     for digit in range(10):
         if counts[digit]:
@@ -41,7 +41,7 @@ def _apply(op, counts):
         return largest
     if op == SM:
         return total % 10
-    seen, lower, upper = 0, -1, -1  # MED: the two middle ones, the same one if n is odd
+    seen, lower, upper = 0, -1, -1  # MED: the two middle digits; the same digit if n is odd
     for digit in range(10):
         seen += counts[digit]
         if lower < 0 and seen > (n - 1) // 2:
@@ -55,14 +55,14 @@ def _apply(op, counts):
 def _draw_tree(state, out, longest):
     """Draws one tree into `out`. Returns (tokens, value), or (0, 0) if it exceeds `longest`.
 
-    Each node uses one 64-bit number: the top two bits choose a leaf (3 of 4) or an operator, the
-    next two the operator, the low 32 the digit or the number of arguments.
+    Each node uses one 64-bit number. The top two bits choose a leaf (3 of 4) or an operator, the
+    next two bits the operator, and the low 32 bits the digit or the number of arguments.
     """
     op = np.empty(MAX_DEPTH + 1, np.int64)
     left = np.empty(MAX_DEPTH + 1, np.int64)  # arguments still to come
     counts = np.empty((MAX_DEPTH + 1, 10), np.int64)  # digits among the arguments so far
     depth, size = 1, 0
-    needed = 1  # tokens that the tree will have at least; exact when it is complete
+    needed = 1  # least number of tokens of the tree; exact when it is complete
     while True:
         bits = next_bits(state)
         if depth < MAX_DEPTH and bits >> np.uint64(62) == 0:
@@ -80,7 +80,7 @@ def _draw_tree(state, out, longest):
         value = below(bits, 10)
         out[size] = value
         size += 1
-        while depth > 1:  # hand the value to the operator above; close what is complete
+        while depth > 1:  # pass the value to the operator above; close it if it is complete
             counts[depth - 1, value] += 1
             left[depth - 1] -= 1
             if left[depth - 1]:
@@ -95,13 +95,13 @@ def _draw_tree(state, out, longest):
 
 @numba.njit(nogil=True)
 def draw_trees(state, num_trees, shortest, longest):
-    """Draws trees until `num_trees` have `shortest` to `longest` tokens; the others are dropped.
+    """Draws trees until `num_trees` have `shortest` to `longest` tokens; others are dropped.
 
-    A tree is given up as soon as it is certain to be too long.
+    A tree is abandoned as soon as it is certain to be too long.
 
     Returns:
         values uint8 [sum of lengths], ends int64 [num_trees] (where each tree ends in values),
-        labels int64 [num_trees], and the number of roots drawn.
+        labels int64 [num_trees], and the number of trees begun.
     """
     values = np.empty(num_trees * longest, np.uint8)
     ends = np.empty(num_trees, np.int64)
@@ -120,7 +120,7 @@ def draw_trees(state, num_trees, shortest, longest):
 
 @numba.njit(nogil=True)
 def evaluate(values):
-    """Value 0-9 of one expression, values uint8 [length], at any depth; a key of REASONS if bad."""
+    """Returns the value 0-9 of one expression, values uint8 [length]; a key of REASONS if bad."""
     depth_limit = 1
     for token in values:
         depth_limit += token >= MIN and token < CLOSE

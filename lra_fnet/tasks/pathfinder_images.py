@@ -1,9 +1,9 @@
 """Random Pathfinder images, compiled.
 
 The rules are those of the original generator (D. Linsley and J. Kim, commit ab9c130, snakes2) that
-Long-Range Arena used; the tables come from `lra_fnet.tasks.pathfinder_paddles`. Everything that
-decides is an integer: a mask of 255 is full, and random numbers are those of ListOps (xoshiro256**,
-written out), so that the images depend on no library's generator.
+Long-Range Arena used. The tables come from `lra_fnet.tasks.pathfinder_paddles`. All decisions are
+made on integers (a mask of 255 is full) with the random numbers of `lra_fnet.tasks.xoshiro`, so
+that the images do not depend on a library's generator.
 """
 
 import numba
@@ -13,14 +13,11 @@ from lra_fnet.tasks.pathfinder_paddles import DEGREES, ONE
 from lra_fnet.tasks.xoshiro import below, next_bits
 
 PADDLE_TRIES = 3  # draws of a paddle's place before its contour fails
-DISTRACTOR_TRIES = 5  # of a whole distractor before it is left out
-FULL = 459  # 1.8 of 255: two masks may not sum up to it in any pixel
-FREE = 76  # 0.3 of 255: the greatest mask at which a pixel is free for a first paddle
-DEAD_END = 255 * ONE // 10_000  # least sum of weights with which a contour goes on
+DISTRACTOR_TRIES = 5  # draws of a whole distractor before it is left out
+FULL = 459  # 1.8 * 255: the masks of two paddles must sum to less in every pixel
+FREE = 76  # 0.3 * 255: the greatest mask at which a pixel is free for a first paddle
+DEAD_END = 255 * ONE // 10_000  # least sum of weights with which a contour continues
 NO_PADDLE = -1
-
-# Columns of `facts`: (y, x) of each contour's first and last tip, and counts.
-ORIGINS, TERMINALS, MARKED, DISTRACTORS, RESTARTS, MARGIN, NUM_FACTS = 0, 4, 8, 9, 10, 11, 12
 
 
 @numba.njit(nogil=True)
@@ -30,7 +27,7 @@ def _inside(y, x, window):
 
 @numba.njit(nogil=True)
 def _paste(canvas, shapes, boxes, paddle, half):
-    """Paints a paddle (footprint, y, x) where it is brighter than the canvas, cut at its edge."""
+    """Paints a paddle (footprint, y, x) where it is brighter than the canvas; the edge cuts it."""
     kind, top, left = paddle[0], paddle[1] - half, paddle[2] - half
     window = canvas.shape[0]
     for i in range(max(boxes[kind, 0], -top), min(boxes[kind, 1], window - 1 - top) + 1):
@@ -42,7 +39,7 @@ def _paste(canvas, shapes, boxes, paddle, half):
 
 @numba.njit(nogil=True)
 def _collides(mask, masks, boxes, paddle, half):
-    """Whether the mask and that of a paddle sum up to 1.8 anywhere."""
+    """Returns whether the mask and a paddle's mask sum to 1.8 or more in any pixel."""
     kind, top, left = paddle[0], paddle[1] - half, paddle[2] - half
     window = mask.shape[0]
     for i in range(max(boxes[kind, 0], -top), min(boxes[kind, 1], window - 1 - top) + 1):
@@ -54,14 +51,14 @@ def _collides(mask, masks, boxes, paddle, half):
 
 @numba.njit(nogil=True)
 def _copy(source, target):
-    """Copies a paddle. Written out, as assigning slices takes seconds to compile."""
+    """Copies a paddle in a loop, because numba takes seconds to compile slice assignments."""
     for i in range(3):
         target[i] = source[i]
 
 
 @numba.njit(nogil=True)
 def _first_paddle(paddle, pivot, tables, turn, y, x, window):
-    """Places a first paddle with its tail at (y, x). Returns whether head and pivot are inside."""
+    """Puts a first paddle's tail at (y, x). Returns whether its head and pivot are inside."""
     head_y, head_x = y + tables.head[turn, 0], x + tables.head[turn, 1]
     pivot[0], pivot[1] = head_y + tables.back[turn, 0], head_x + tables.back[turn, 1]
     pivot[2] = turn
@@ -71,9 +68,10 @@ def _first_paddle(paddle, pivot, tables, turn, y, x, window):
 
 @numba.njit(nogil=True)
 def _extend(state, mask, paddle, pivot, tables):
-    """Adds a paddle to a contour; `pivot` (y, x, orientation) moves on. Returns success.
+    """Adds a paddle to a contour and returns whether it succeeded.
 
-    `paddle` holds the last one and receives the new one; `mask` receives the last one's.
+    `paddle` holds the last paddle and receives the new one; `mask` receives the mask of the last
+    one; `pivot` (y, x, orientation) advances.
     """
     window = mask.shape[0]
     last = pivot[2]
@@ -112,13 +110,12 @@ def _extend(state, mask, paddle, pivot, tables):
 
 @numba.njit(nogil=True)
 def _two_first_paddles(state, paddle, pivot, tables, window, seed_distance):
-    """Places the first paddles of the two long contours: paddle, pivot int64 [2, 3].
+    """Puts down the first paddles of the two long contours: paddle, pivot int64 [2, 3].
 
-    The first tail lies twice seed_distance or more from every edge, and so does all that must be
-    free round it; the second at seed_distance from the first, whatever is there.
+    The first tail, and all pixels round it that must be free, are at least twice seed_distance from
+    every edge. The second tail is at seed_distance from the first, even if pixels there are taken.
     """
     low, high = 2 * seed_distance, window - 2 * seed_distance
-    found = False
     for _ in range(PADDLE_TRIES):
         turn = below(next_bits(state), DEGREES)
         if not tables.usable[turn]:
@@ -130,9 +127,8 @@ def _two_first_paddles(state, paddle, pivot, tables, window, seed_distance):
         y = low - box[0] + below(next_bits(state), rows)
         x = low - box[2] + below(next_bits(state), columns)
         if _first_paddle(paddle[0], pivot[0], tables, turn, y, x, window):
-            found = True
             break
-    if not found:
+    else:
         return False
     for _ in range(PADDLE_TRIES):
         turn = below(next_bits(state), DEGREES)
@@ -146,10 +142,10 @@ def _two_first_paddles(state, paddle, pivot, tables, window, seed_distance):
 
 @numba.njit(nogil=True)
 def _two_contours(state, mask, drawn, tables, padding, seed_distance):
-    """Tries to draw both long contours once, a paddle each in turn. Returns success.
+    """Tries once to draw both long contours, paddle by paddle in turn; returns its success.
 
-    `drawn` int64 [2, length, 3] receives the paddles, `mask` what they occupy: not the last paddle
-    of the first contour, as in the original.
+    `drawn` int64 [2, length, 3] receives the paddles, and `mask` the pixels that they occupy except
+    those of the first contour's last paddle, as in the original.
     """
     window = mask.shape[0]
     low, high = padding, window - padding
@@ -171,55 +167,45 @@ def _two_contours(state, mask, drawn, tables, padding, seed_distance):
 
 
 @numba.njit(nogil=True)
-def _occupied(mask, y, x):
-    """Whether a first paddle must keep away; the window's edge counts as occupied."""
-    last = mask.shape[0] - 1
-    return mask[y, x] > FREE or y == 0 or x == 0 or y == last or x == last
-
-
-@numba.njit(nogil=True)
 def _has_room(mask, tables, turn, y, x):
-    """Whether a first paddle can have its tail at (y, x)."""
+    """Returns whether a first paddle can have its tail at (y, x); the edge counts as occupied."""
+    last = mask.shape[0] - 1
     for i in range(tables.num_seat[turn]):
-        near_y, near_x = y + tables.seat[turn, i, 0], x + tables.seat[turn, i, 1]
-        if _inside(near_y, near_x, mask.shape[0]) and _occupied(mask, near_y, near_x):
+        v, u = y + tables.seat[turn, i, 0], x + tables.seat[turn, i, 1]
+        edge = v == 0 or u == 0 or v == last or u == last
+        if _inside(v, u, last + 1) and (edge or mask[v, u] > FREE):
             return False
     return True
 
 
 @numba.njit(nogil=True)
 def _draw_tail(state, mask, tables, turn):
-    """A pixel uniform over those with room for a first paddle; (-1, -1) if there is none."""
+    """Returns a random pixel with room for a first paddle's tail; (-1, -1) if there is none."""
     window = mask.shape[0]
-    for _ in range(64):  # mostly a few draws find one
+    for _ in range(64):  # a few draws usually suffice
         y, x = below(next_bits(state), window), below(next_bits(state), window)
         if _has_room(mask, tables, turn, y, x):
             return y, x
+    places = np.empty(window * window, np.int64)
     count = 0
-    for y in range(window):
-        for x in range(window):
-            count += _has_room(mask, tables, turn, y, x)
+    for place in range(places.size):
+        if _has_room(mask, tables, turn, place // window, place % window):
+            places[count] = place
+            count += 1
     if count == 0:
         return -1, -1
-    left = below(next_bits(state), count)
-    for y in range(window):
-        for x in range(window):
-            if _has_room(mask, tables, turn, y, x):
-                if left == 0:
-                    return y, x
-                left -= 1
-    return -1, -1
+    place = places[below(next_bits(state), count)]
+    return place // window, place % window
 
 
 @numba.njit(nogil=True)
 def _distractor(state, mask, drawn, tables):
-    """Tries to draw one distractor once: drawn int64 [length, 3]. Returns success.
+    """Tries once to draw one distractor, drawn int64 [length, 3]; returns its success.
 
-    A failure leaves `mask` half changed.
+    A failure leaves `mask` partly changed.
     """
     window = mask.shape[0]
     paddle, pivot = np.empty(3, np.int64), np.empty(3, np.int64)
-    found = False
     for _ in range(PADDLE_TRIES):
         turn = below(next_bits(state), DEGREES)
         if not tables.usable[turn]:
@@ -228,9 +214,8 @@ def _distractor(state, mask, drawn, tables):
         if y < 0:
             return False
         if _first_paddle(paddle, pivot, tables, turn, y, x, window):
-            found = True
             break
-    if not found:
+    else:
         return False
     _copy(paddle, drawn[0])
     for i in range(1, drawn.shape[0]):
@@ -243,9 +228,10 @@ def _distractor(state, mask, drawn, tables):
 
 @numba.njit(nogil=True)
 def _distractors(state, mask, drawn, tables):
-    """Draws the distractors: drawn int64 [number, length, 3]. Returns how many there are.
+    """Draws the distractors: drawn int64 [number, length, 3].
 
-    One that fails five times is left out, as are all where under 1 % of the mask is free.
+    A distractor that fails five times is left out. So are all the rest once less than 1 % of the
+    mask is free. The rows of missing distractors, at the end, get NO_PADDLE.
     """
     count = 0
     for _ in range(drawn.shape[0]):
@@ -264,12 +250,11 @@ def _distractors(state, mask, drawn, tables):
     for i in range(count, drawn.shape[0]):
         for j in range(drawn.shape[1]):
             drawn[i, j, 0] = NO_PADDLE
-    return count
 
 
 @numba.njit(nogil=True)
 def _reduced(total):
-    """A fixed-point sum of the filter, rounded to 8 bits."""
+    """Rounds a fixed-point sum of the filter to 8 bits."""
     return np.uint8(min(max((total + (1 << 21)) >> 22, 0), 255))
 
 
@@ -277,8 +262,13 @@ def _reduced(total):
 def draw_disc(canvas, y, x, radius, starts, weights):
     """Paints a disc, drawn at twice the size and reduced, where it is brighter than the canvas.
 
-    The canvas is uint8 [window, window]; the radius is in its pixels. `starts` and `weights` are
-    the filter from twice the window to the window.
+    Args:
+        canvas: uint8 [window, window].
+        y: row of the centre.
+        x: column of the centre.
+        radius: pixels of the canvas.
+        starts: with `weights`, the filter from twice the window to the window (see `lanczos`).
+        weights: see `starts`.
     """
     window, taps = canvas.shape[0], weights.shape[1]
     twice = np.int64(2 * radius)  # the radius at twice the size
@@ -306,12 +296,12 @@ def draw_disc(canvas, y, x, radius, starts, weights):
 
 @numba.njit(nogil=True)
 def stretch(layers, contrasts, out):
-    """The brightest of three layers in each pixel, least .. greatest value stretched to 0 .. 255.
+    """Takes the brightest of three layers in each pixel and stretches the range to 0 .. 255.
 
     Args:
         layers: uint8 [3, window, window]: long contours, distractors, discs.
         contrasts: float64 [3, 256]: brightness of each layer's values.
-        out: uint8 [window * window], filled.
+        out: uint8 [window * window], receives the image.
     """
     size = out.size
     flat = layers.reshape(3, size)
@@ -333,58 +323,47 @@ def draw_images(state, number, setting, tables, contrasts, starts, weights):
     """Draws images and labels.
 
     Args:
-        state: uint64 [4], of the random numbers; moves on.
-        number: of images.
+        state: uint64 [4], of the random numbers; advances.
+        number: number of images.
         setting: `lra_fnet.tasks.pathfinder.Setting`.
         tables: two `Paddles`, one for each of the setting's margins.
         contrasts: float64 [3, 256]: brightness of long contours, distractors and discs.
-        starts: int64 [window], with `weights` the filter that reduces discs.
+        starts: int64 [window]; with `weights`, the filter that reduces discs.
         weights: int64 [window, taps].
 
     Returns:
         images uint8 [number, window * window]; labels uint8 [number], 1 if both discs mark the same
         contour; paddles int64 [number, P, 3] (footprint, y, x), the two long contours first,
-        NO_PADDLE where a distractor is missing; facts int64 [number, NUM_FACTS].
+        NO_PADDLE for missing distractors; choices int64 [number, 2]: which of the margins, and the
+        contour whose first end is marked.
     """
-    window = setting.window
-    targets = 2 * setting.contour_length
+    window, length = setting.window, setting.contour_length
+    targets = 2 * length
     num_paddles = targets + setting.num_distractors * setting.distractor_length
     images = np.empty((number, window * window), np.uint8)
     labels = np.empty(number, np.uint8)
     paddles = np.empty((number, num_paddles, 3), np.int64)
-    facts = np.zeros((number, NUM_FACTS), np.int64)
+    choices = np.zeros((number, 2), np.int64)
     mask = np.empty((window, window), np.uint8)
     for n in range(number):
         labels[n] = next_bits(state) >> np.uint64(63)
-        margin = np.int64(next_bits(state) >> np.uint64(63))
-        table = tables[margin]
-        contours = paddles[n, :targets].reshape(2, setting.contour_length, 3)
+        choices[n, 0] = np.int64(next_bits(state) >> np.uint64(63))
+        table = tables[choices[n, 0]]
+        contours = paddles[n, :targets].reshape(2, length, 3)
         while not _two_contours(
             state, mask, contours, table, setting.padding, setting.seed_distance
         ):
-            facts[n, RESTARTS] += 1
+            pass
         rest = paddles[n, targets:].reshape(setting.num_distractors, setting.distractor_length, 3)
-        facts[n, DISTRACTORS] = _distractors(state, mask, rest, table)
+        _distractors(state, mask, rest, table)
         layers = np.zeros((3, window, window), np.uint8)
         for i in range(num_paddles):
             if paddles[n, i, 0] != NO_PADDLE:
                 layer = layers[0] if i < targets else layers[1]
                 _paste(layer, table.images, table.boxes, paddles[n, i], table.half)
-        for contour in range(2):
-            for axis in range(2):
-                facts[n, ORIGINS + 2 * contour + axis] = contours[contour, 0, 1 + axis]
-                facts[n, TERMINALS + 2 * contour + axis] = contours[contour, -1, 1 + axis]
-        facts[n, MARGIN] = margin
-        facts[n, MARKED] = marked = np.int64(next_bits(state) >> np.uint64(63))
+        choices[n, 1] = marked = np.int64(next_bits(state) >> np.uint64(63))
         other = marked if labels[n] else 1 - marked
-        for tip in (ORIGINS + 2 * marked, TERMINALS + 2 * other):
-            draw_disc(
-                layers[2],
-                facts[n, tip],
-                facts[n, tip + 1],
-                setting.marker_radius,
-                starts,
-                weights,
-            )
+        for tip in (contours[marked, 0], contours[other, length - 1]):
+            draw_disc(layers[2], tip[1], tip[2], setting.marker_radius, starts, weights)
         stretch(layers, contrasts, images[n])
-    return images, labels, paddles, facts
+    return images, labels, paddles, choices

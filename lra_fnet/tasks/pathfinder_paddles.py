@@ -3,19 +3,21 @@
 A contour is a chain of paddles: straight strokes with gaps. Strokes and discs are drawn at twice
 the size, reduced with Lanczos' filter and rounded to 8 bits, as the original generator (D. Linsley
 and J. Kim, github.com/drewlinsley/pathfinder, commit ab9c130) does with Pillow and OpenCV. Drawing
-and reduction are written out here, so that the images depend on no version of those libraries.
+and reduction are written out here, so that the images do not depend on a library's version.
 
-Coordinates are (y, x), pixels, y downwards; an angle a points to (sin a, cos a). An orientation is
-a number: 0 .. 359 is the angle (number - 180) degrees of a first paddle; 360 + k points from a
-pivot to place k of the arc round it.
+Coordinates are (y, x) in pixels, y downwards; an angle a points to (sin a, cos a). Orientations are
+numbers: 0 .. 359 is the angle (number - 180) degrees of a first paddle; 360 + k points from a pivot
+to place k of the arc round it.
 """
 
-import functools
 import itertools
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from lra_fnet.tasks.pathfinder import Setting
 
 SCALE = 2  # strokes and discs are drawn at this size
 DEGREES = 360  # orientations of a first paddle
@@ -24,45 +26,43 @@ _BITS = 22  # binary places of a filter's weights, as in Pillow's resampling of 
 
 
 class Paddles(NamedTuple):
-    """Tables of one paddle length, thickness, margin and continuity. O = 360 + K orientations."""
+    """Tables for one setting and margin, with O = 360 + K orientations."""
 
     half: int  # a footprint reaches this far from its paddle's first end
-    images: np.ndarray  # uint8 [T, 2 half + 1, 2 half + 1]: the stroke, from the centre on
+    images: np.ndarray  # uint8 [T, 2 half + 1, 2 half + 1]: the stroke, starting at the centre
     masks: np.ndarray  # uint8 [T, 2 half + 1, 2 half + 1]: the stroke widened by the margin
-    boxes: np.ndarray  # int64 [T, 4]: rows and columns (first, last, first, last) that hold either
+    boxes: np.ndarray  # int64 [T, 4]: first and last row, first and last column that hold either
     footprint: np.ndarray  # int64 [O]: which of the T to draw
     step: np.ndarray  # int64 [O, 2]: from one pivot to the next
     head: np.ndarray  # int64 [360, 2]: from a first paddle's tail to its head
     back: np.ndarray  # int64 [360, 2]: from that head to the pivot
     seat: np.ndarray  # int64 [360, F, 2]: pixels that must be free round the tail of a first paddle
-    num_seat: np.ndarray  # int64 [360]: how many of F count
+    num_seat: np.ndarray  # int64 [360]: how many of the F are used
     seat_box: np.ndarray  # int64 [360, 4]: least and greatest y, least and greatest x of them
-    usable: np.ndarray  # bool [360]: a first paddle of this orientation never fails for `_usable`
+    usable: np.ndarray  # bool [360]: see `_usable`
     arc: np.ndarray  # int64 [K, 2]: places for the next head, from the pivot
     weights: np.ndarray  # int64 [O, K]: of a place after an orientation, at most ONE
     disc: np.ndarray  # int64 [D, 2]: pixels within the margin
     around: np.ndarray  # float64 [360, 2]: from the first tail to the second, not rounded
 
 
-@functools.cache
-def paddles(
-    length: int, thickness: float, margin: int, continuity: float, seed_distance: int
-) -> Paddles:
-    """The tables of one setting; lengths in pixels.
+def paddles(setting: "Setting", margin: int) -> Paddles:
+    """Returns the tables of a setting for one margin.
 
-    Of two orientations the second has the weight cos^2(min(continuity * turn, 90 degrees)).
+    An orientation after another has the weight cos^2(min(continuity * turn, 90 degrees)).
     """
+    length, thickness = setting.paddle_length, setting.paddle_thickness
     radius = length + margin
     arc = _arc(radius)
     seeds = [math.radians(degrees - 180) for degrees in range(DEGREES)]
     onward = [math.atan2(y, x) for y, x in arc]
     flipped = [angle + math.pi if angle < 0 else angle - math.pi for angle in onward]
-    # a first paddle runs from its tail on, every other one from its head back to the pivot
+    # A first paddle runs from its tail to its head, every other from its head to the pivot.
     ends = [_ceil(angle, SCALE * length) for angle in (*seeds, *flipped)]
     kinds = {end: i for i, end in enumerate(sorted(set(ends)))}
     half = length + math.ceil(thickness) + margin
     footprints = [_footprint(end, thickness, margin, half) for end in kinds]
-    images, masks = (np.stack(some) for some in zip(*footprints, strict=True))
+    images, masks = (np.stack(stack) for stack in zip(*footprints, strict=True))
     seats = [_seat(masks[kinds[end]], radius) for end in ends[:DEGREES]]
     seat = np.zeros((DEGREES, max(map(len, seats)), 2), np.int64)
     for i, pixels in enumerate(seats):
@@ -83,15 +83,16 @@ def paddles(
         usable=np.array([_usable(pixels) for pixels in seats]),
         arc=np.array(arc),
         weights=np.array(
-            [[_weight(continuity, a, b) for b in onward] for a in (*seeds, *onward)], np.int64
+            [[_weight(setting.continuity, a, b) for b in onward] for a in (*seeds, *onward)],
+            np.int64,
         ),
         disc=np.argwhere(ys**2 + xs**2 <= margin**2) - margin,
-        around=np.array([_displacement(angle, seed_distance) for angle in seeds]),
+        around=np.array([_displacement(angle, setting.seed_distance) for angle in seeds]),
     )
 
 
 def _displacement(angle: float, distance: float) -> tuple[float, float]:
-    """(y, x) of a distance in a direction, free of the noise of sines in the last digits."""
+    """Returns (y, x) of a distance in a direction, rounded to hide floating-point noise."""
     return round(distance * math.sin(angle), 9), round(distance * math.cos(angle), 9)
 
 
@@ -101,7 +102,7 @@ def _ceil(angle: float, distance: float) -> tuple[int, int]:
 
 
 def _arc(radius: int) -> list[tuple[int, int]]:
-    """Pixels of the circle, one sample a pixel of its arc, rounded down, each once."""
+    """Returns the distinct pixels of a circle, sampled once per pixel of its arc, rounded down."""
     count = math.ceil(2 * math.pi * radius)
     samples = (_displacement(i / radius, radius) for i in range(count))
     return sorted({(math.floor(y), math.floor(x)) for y, x in samples})
@@ -116,12 +117,12 @@ def _weight(continuity: float, last: float, angle: float) -> int:
 def _footprint(
     end: tuple[int, int], thickness: float, margin: int, half: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Stroke and mask uint8 [2 half + 1, 2 half + 1] of a paddle that starts at the centre.
+    """Returns stroke and mask, uint8 [2 half + 1, 2 half + 1], of a paddle from the centre.
 
     Args:
-        end: where it ends, from its start, at twice the size.
-        thickness: of the stroke, pixels; twice of it must be an integer.
-        margin: by which the mask is wider on all sides.
+        end: its end, relative to its start, at twice the size.
+        thickness: of the stroke, in pixels; twice its value must be an integer.
+        margin: pixels by which the mask is wider on all sides.
         half: pixels from the centre to the edge.
     """
     size, centre = 2 * half + 1, SCALE * half
@@ -130,20 +131,21 @@ def _footprint(
 
 
 def _seat(mask: np.ndarray, radius: int) -> np.ndarray:
-    """Pixels [F, 2] relative to a tail that must be free: the full ones of the mask.
+    """Returns the pixels [F, 2], relative to a tail, that must be free: those of a full mask.
 
-    The original looks them up one pixel too far down and right, and within `radius` only.
+    The original looks them up one pixel too far down and right, and only within `radius`.
     """
     pixels = np.argwhere(mask == 255) - len(mask) // 2 + 1
     return pixels[(np.abs(pixels) <= radius).all(1)]
 
 
 def _usable(seat: np.ndarray) -> bool:
-    """Whether each corner of the image has a pixel of its seat [F, 2] inside.
+    """Returns whether a first paddle of this orientation, with seat [F, 2], can be placed at all.
 
-    Elsewhere OpenCV's dilation finds no pixel at all and gives its least number, at which the
-    original finds no free pixel in the whole image. That rules out nine of ten orientations at 32
-    pixels, so that most distractors find no place, and none at 128 and 256 pixels.
+    It can if, at each corner of the image, a pixel of the seat is inside. Otherwise OpenCV's
+    dilation has no pixel to look at there and gives its least number, at which the original finds
+    no free pixel in the whole image. That excludes nine of ten orientations at 32 pixels, so that
+    most distractors find no place, and none at 128 and 256 pixels.
     """
     y, x = seat.T
     return all((v * y >= 0)[(u * x >= 0)].any() for v in (-1, 1) for u in (-1, 1))
@@ -155,13 +157,13 @@ def _box(image: np.ndarray) -> list[int]:
 
 
 def line(size: int, start: tuple[int, int], end: tuple[int, int], width: int) -> np.ndarray:
-    """A stroke as Pillow's ImageDraw.line draws it: uint8 [size, size], 0 or 255.
+    """Draws a stroke as Pillow's ImageDraw.line does: uint8 [size, size], 0 or 255.
 
     Args:
-        size: of the image, which must hold the whole stroke.
+        size: of the image, which must contain the whole stroke.
         start: (y, x) of its start.
         end: (y, x) of its end, relative to the start.
-        width: pixels; 1 is Bresenham's line, more a filled rectangle with rounded corners.
+        width: pixels; 1 is Bresenham's line, more is a filled rectangle with rounded corners.
     """
     image = np.zeros((size, size), np.uint8)
     (y, x), (dy, dx) = start, end
@@ -204,63 +206,48 @@ def _sign(value: int) -> int:
 
 
 def _half_up(value: float) -> int:
-    """The nearest integer; halves go away from zero."""
+    """Returns the nearest integer; halves are rounded away from zero."""
     return int(math.copysign(math.floor(abs(value) + 0.5), value))
 
 
 def _half_down(value: float) -> int:
-    """The nearest integer; halves go towards zero."""
+    """Returns the nearest integer; halves are rounded towards zero."""
     return int(math.copysign(math.ceil(abs(value) - 0.5), value))
 
 
 def dilate(image: np.ndarray, radius: int) -> np.ndarray:
-    """The greatest value within `radius` of each pixel; image uint8 [size, size]."""
-    size = len(image)
-    padded = np.pad(image, radius)
-    out = np.zeros_like(image)
-    for y, x in itertools.product(range(-radius, radius + 1), repeat=2):
-        if y * y + x * x <= radius * radius:
-            out = np.maximum(out, padded[radius + y :, radius + x :][:size, :size])
-    return out
+    """Returns the greatest value within `radius` of each pixel; image uint8 [size, size]."""
+    from scipy import ndimage  # late: only generating needs it
+
+    y, x = np.ogrid[-radius : radius + 1, -radius : radius + 1]
+    return ndimage.grey_dilation(image, footprint=y**2 + x**2 <= radius**2, mode="constant")
 
 
 def lanczos(size: int, reduced: int) -> tuple[np.ndarray, np.ndarray]:
-    """Lanczos' filter (three lobes) that reduces `size` pixels to `reduced`, in fixed point.
+    """Returns Lanczos' filter (three lobes) from `size` to `reduced` pixels, in fixed point.
 
     Returns:
-        starts int64 [reduced] and weights int64 [reduced, taps], which sum up to about 2^22: a
-        reduced pixel is the sum of weights[i, j] * pixels[starts[i] + j], divided by 2^22 with
-        halves up, within 0 .. 255. Weights beyond the last pixel are 0.
+        starts int64 [reduced] and weights int64 [reduced, taps], which sum to about 2^22. A reduced
+        pixel is the sum of weights[i, j] * pixels[starts[i] + j], divided by 2^22 (halves are
+        rounded up) and clipped to 0 .. 255. Weights beyond the last pixel are 0.
     """
     scale = size / reduced
-    taps = math.ceil(3 * scale) * 2 + 1
-    starts = np.zeros(reduced, np.int64)
-    weights = np.zeros((reduced, taps), np.int64)
-    for i in range(reduced):
-        centre = (i + 0.5) * scale
-        first = max(int(centre - 3 * scale + 0.5), 0)
-        last = min(int(centre + 3 * scale + 0.5), size)
-        values = [_window((j - centre + 0.5) / scale) for j in range(first, last)]
-        total = sum(values)
-        starts[i] = first
-        weights[i, : last - first] = [_half_up(v / total * 2**_BITS) for v in values]
-    return starts, weights
-
-
-def _window(x: float) -> float:
-    """sinc(x) sinc(x / 3) for -3 <= x < 3, else 0."""
-    if x == 0:
-        return 1.0
-    if not -3 <= x < 3:
-        return 0.0
-    return 3 * math.sin(math.pi * x) * math.sin(math.pi * x / 3) / (math.pi * x) ** 2
+    centres = (np.arange(reduced)[:, None] + 0.5) * scale
+    starts = np.maximum((centres - 3 * scale + 0.5).astype(np.int64), 0)
+    places = starts + np.arange(math.ceil(3 * scale) * 2 + 1)
+    inside = places < np.minimum((centres + 3 * scale + 0.5).astype(np.int64), size)
+    x = (places - centres + 0.5) / scale
+    values = np.where(inside & (x >= -3) & (x < 3), np.sinc(x) * np.sinc(x / 3), 0)
+    weights = values / values.sum(1, keepdims=True) * 2**_BITS
+    rounded = np.trunc(weights + np.copysign(0.5, weights))  # halves away from zero
+    return starts[:, 0], rounded.astype(np.int64)
 
 
 def reduce(image: np.ndarray, size: int) -> np.ndarray:
-    """uint8 [size, size] of a larger square image, rows first, as Pillow's resize with LANCZOS."""
+    """Reduces a square image to uint8 [size, size], as Pillow's resize with LANCZOS."""
     starts, weights = lanczos(len(image), size)
     index = np.minimum(starts[:, None] + np.arange(weights.shape[1]), len(image) - 1)
-    for _ in range(2):  # along the rows; turned, along the columns; and turned back
+    for _ in range(2):  # along the rows; then, transposed, along the columns
         total = (image.astype(np.int64)[:, index] * weights).sum(-1)
         image = np.clip((total + 2 ** (_BITS - 1)) >> _BITS, 0, 255).astype(np.uint8).T
     return image

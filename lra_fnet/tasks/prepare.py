@@ -1,4 +1,4 @@
-"""`make data`: prepares the sets of tasks, reads every record back, and tells what they hold."""
+"""`lra-fnet data` and `lra-fnet describe`: prepare the sets of tasks, and list what they hold."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,8 +9,10 @@ from rich.table import Table
 from lra_fnet import config, tasks
 from lra_fnet.errors import UserError
 from lra_fnet.machine import progress
-from lra_fnet.tasks import Prepared, Task
+from lra_fnet.tasks import Prepared
 from lra_fnet.tasks.sources import megabytes
+
+_QUANTILES = ("p10", "p50", "p90", "max")
 
 
 def command(
@@ -20,24 +22,24 @@ def command(
     source: Path | str | None,
     gin_dirs: Sequence[Path] = (),
 ) -> None:
-    """Prepares and verifies the sets of one task or "all", and prints what each holds.
+    """Prepares and verifies the sets of one task or of "all", and prints what each holds.
 
-    What "all" cannot have is listed at the end with the reason; the rest is prepared.
+    With "all", sets that cannot be prepared are listed at the end, each with the reason.
 
     Args:
-      task: a name with a file in gin/tasks, or "all".
-      dataset: one of the task's configs; None takes those that the presets use, or with a source
-        the first.
-      data_dir: where prepared sets live.
-      source: the raw files, for tasks that read some: a folder, a file or a URL.
-      gin_dirs: folders with more gin files.
+        task: a name with a file in gin/tasks, or "all".
+        dataset: one of the task's configs; None takes those that the presets use, or the first one
+            if a source is given.
+        data_dir: folder of the prepared sets.
+        source: the raw files, for tasks that read some: a folder, a file or a URL.
+        gin_dirs: folders with more gin files.
 
     Raises:
-      UserError: an unknown task or set; a set that cannot be made or does not verify.
+        UserError: for an unknown task or set, or a set that cannot be made or does not verify.
     """
     if task == "all" and source is not None:
-        raise UserError("SOURCE belongs to one task: name it with TASK=")
-    missing, count = [], 0
+        raise UserError("--source belongs to one task: name it with --task")
+    missing, ready = [], 0
     console = Console(soft_wrap=True)
     for name in _names(task, gin_dirs):
         for chosen in [dataset] if dataset else _sets(name, source, gin_dirs):
@@ -51,13 +53,13 @@ def command(
                 progress.say(f"missing: {name}/{chosen}: {error}")
                 missing.append(f"{name}/{chosen}")
                 continue
-            count += 1
+            ready += 1
             console.print(_table(prepared))
             if drawing := value.illustrate(prepared):
                 progress.say(f"examples: {drawing}")
     if missing:
         raise UserError(
-            f"{count} sets are ready, {len(missing)} missing for the reasons above: "
+            f"{ready} sets are ready, {len(missing)} are missing for the reasons above: "
             f"{', '.join(missing)}"
         )
 
@@ -65,21 +67,15 @@ def command(
 def describe(
     task: str, data_dir: Path, console: Console | None = None, gin_dirs: Sequence[Path] = ()
 ) -> None:
-    """Prints one line for each set that is prepared, and for each that a preset needs.
+    """Prints one line for each prepared set, and for each set that a preset needs.
 
     Raises:
-      UserError: an unknown task, or a damaged set.
+        UserError: for an unknown task, or a damaged set.
     """
     table = Table(
-        "set",
-        "rows",
-        "tokens p10 / p50 / p90 / max",
-        "classes",
-        "majority floor",
-        "on disk",
-        "made from",
-        "licence",
-        caption="rows: train / validation / test; tokens: of the training texts, uncut; "
+        *("set", "rows", "tokens p10 / p50 / p90 / max", "classes", "majority floor", "on disk"),
+        *("made from", "licence"),
+        caption="rows: train / validation / test; tokens: of the training texts, before cutting; "
         "floor: always answering the most frequent test label",
         box=None,
         header_style="bold",
@@ -89,31 +85,21 @@ def describe(
         for chosen in tasks.make(name).configs:
             value = tasks.make(name, chosen)
             if value.folder(data_dir).exists():
-                table.add_row(*_facts(value.open(data_dir)))
+                prepared = value.open(data_dir)
+                note = ", validation is test" if value.validation_is_test else ""
+                table.add_row(
+                    f"{name}/{chosen}",
+                    " / ".join(f"{rows:,}" for rows in prepared.rows.values()) + note,
+                    _lengths(prepared, value.splits[0]),
+                    str(value.num_classes),
+                    _floor(prepared),
+                    _size(prepared),
+                    prepared.source,
+                    value.licence,
+                )
             elif chosen in needed:
-                table.add_row(f"{name}/{chosen}", "-", "", "", "", "", "not prepared", "")
+                table.add_row(f"{name}/{chosen}", "-", "", "", "", "", "not prepared")
     (console or Console(soft_wrap=True, width=200)).print(table)
-
-
-def _facts(prepared: Prepared) -> tuple[str, ...]:
-    task = prepared.task
-    correct, count = prepared.floor
-    lengths = prepared.length_quantiles[task.splits[0]]
-    marked = ", validation is test" if task.validation_is_test else ""
-    return (
-        f"{task.name}/{task.config}",
-        " / ".join(f"{prepared.rows[split]:,}" for split in task.splits) + marked,
-        " / ".join(f"{lengths[key]:,.0f}" for key in ("p10", "p50", "p90", "max")),
-        str(task.num_classes),
-        f"{100 * correct / count:.2f} %",
-        megabytes(_size(prepared.folder)),
-        prepared.source,
-        task.licence,
-    )
-
-
-def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _names(task: str, gin_dirs: Sequence[Path]) -> list[str]:
@@ -121,12 +107,12 @@ def _names(task: str, gin_dirs: Sequence[Path]) -> list[str]:
     if task == "all":
         return sorted(known, key=lambda name: ([*tasks.BUILT_IN, name].index(name), name))
     if task not in known:
-        raise UserError(f"unknown task {task!r}; known: {', '.join(known)}, all")
+        raise UserError(f"unknown task {task!r}: expected one of {', '.join(known)}, all")
     return [task]
 
 
 def _sets(name: str, source: Path | str | None, gin_dirs: Sequence[Path]) -> list[str]:
-    """The sets of a task that `make data` makes where none is named."""
+    """Returns the sets of a task to prepare if none is named."""
     configs = list(tasks.make(name).configs)
     if source is not None:
         return configs[:1]  # raw files hold the full set
@@ -135,25 +121,28 @@ def _sets(name: str, source: Path | str | None, gin_dirs: Sequence[Path]) -> lis
 
 
 def _table(prepared: Prepared) -> Table:
-    task: Task = prepared.task
-    correct, count = prepared.floor
+    task = prepared.task
     table = Table(
-        "split",
-        "rows",
-        "rows of each label",
-        "tokens p10 / p50 / p90 / max",
-        "sha256",
+        *("split", "rows", "rows of each label", "tokens p10 / p50 / p90 / max", "sha256"),
         title=f"{task.name}/{task.config} from {prepared.source}, every record verified",
-        caption=f"{prepared.folder}, {megabytes(_size(prepared.folder))}; majority floor on test "
-        f"{correct}/{count} = {100 * correct / count:.2f} %",
+        caption=f"{prepared.folder}, {_size(prepared)}; majority floor on test {_floor(prepared)}",
     )
     for split, rows in prepared.rows.items():
-        lengths = prepared.length_quantiles[split]
-        table.add_row(
-            split,
-            str(rows),
-            " ".join(map(str, prepared.label_counts[split])),
-            " / ".join(f"{lengths[key]:.0f}" for key in ("p10", "p50", "p90", "max")),
-            prepared.sha256[split][:16],
-        )
+        labels = " ".join(map(str, prepared.label_counts[split]))
+        lengths, sha256 = _lengths(prepared, split), prepared.sha256[split][:16]
+        table.add_row(split, f"{rows:,}", labels, lengths, sha256)
     return table
+
+
+def _lengths(prepared: Prepared, split: str) -> str:
+    return " / ".join(f"{prepared.length_quantiles[split][key]:,.0f}" for key in _QUANTILES)
+
+
+def _floor(prepared: Prepared) -> str:
+    correct, count = prepared.floor
+    return f"{correct:,}/{count:,} = {100 * correct / count:.2f} %"
+
+
+def _size(prepared: Prepared) -> str:
+    paths = prepared.folder.rglob("*")
+    return megabytes(sum(path.stat().st_size for path in paths if path.is_file()))

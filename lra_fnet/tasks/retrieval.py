@@ -3,16 +3,14 @@ r"""Retrieval: whether one of two papers cites the other (1) or not (0), read by
 Source: Long-Range Arena (arXiv 2011.04006, Sec. 2.2) with pairs of the ACL Anthology Network
 (Radev et al., https://doi.org/10.1007/s10579-012-9211-2).
 
-A line of a file is a pair: label, id1, id2, text1 and text2 with tabs between them, no header, no
-quoting. Quotation marks, a backslash with an n after it and a \r inside a line are text.
+A line of a file is a pair: label, id1, id2, text1 and text2 with tabs between them, without a
+header or quoting. Quotation marks, a backslash followed by n, and a \r inside a line are text.
 """
 
 import dataclasses
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import BinaryIO
 
 import gin
 import numpy as np
@@ -30,14 +28,8 @@ STORED = 4000  # bytes kept of each text; LRA cuts at 10,000 bytes, then at 4,00
 _SPLIT_OF: Mapping[str, str] = MappingProxyType(
     dict(zip(("train", "eval", "test"), SPLITS, strict=True))
 )
-_NAMES = MappingProxyType(
-    {
-        "aan": re.compile(r"new_aan_pairs\.(train|eval|test)\.tsv"),
-        "pairs": re.compile(r"[^.].*\.(train|eval|test)\.tsv"),
-    }
-)
 _LABELS = MappingProxyType({b"0.0": 0, b"1.0": 1, b"0": 0, b"1": 1})
-_LONGEST = 2**26  # bytes of a line
+_FORM = "expected label, id1, id2, text1 and text2 with tabs between them"
 
 Pair = tuple[tuple[np.ndarray, np.ndarray], int]
 
@@ -45,9 +37,9 @@ Pair = tuple[tuple[np.ndarray, np.ndarray], int]
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class Retrieval(Task):
-    """LRA's Retrieval: a token is a byte; of each text the first 4,000 are stored.
+    """LRA's Retrieval: a token is a byte; the first 4,000 of each text are stored.
 
-    "aan" is the pairs of LRA's release, "pairs" any others in files of the same format.
+    "aan" is the pairs of LRA's release, "pairs" is any other files in the same format.
     """
 
     name = "retrieval"
@@ -74,94 +66,47 @@ class Retrieval(Task):
         return REMOTE if self.config == "aan" else None
 
     def raw(self, source: Path | None, jobs: int) -> Raw:
-        """The pairs of three files below `source`, streamed, in the order of the files."""
+        """Returns the pairs of three files in `source`, one by one, in the order of the files."""
         if source is None:
             raise UserError(
-                f"retrieval/{self.config} reads your own files: give SOURCE=folder (or archive) "
+                f"retrieval/{self.config} reads your own files: give --source a folder or archive "
                 f"with <name>.train.tsv, <name>.eval.tsv and <name>.test.tsv"
             )
-        official = self.config == "aan"
         return Raw(
             stream=read_pairs(source, self.config),
             source=source.name,
-            total=sum(ROWS) if official else None,
+            total=sum(ROWS) if self.config == "aan" else None,
         )
 
 
 def read_pairs(source: Path, config: str) -> Iterator[tuple[str, Pair]]:
-    """(split, pair) of every line of the three files, wherever in `source` they are.
-
-    LRA's archive is read until all three are done: most of it is other tasks.
+    """Yields (split, pair) for each line of the three files, at any depth in `source`.
 
     Raises:
-        UserError: if a file is missing, is there twice or is empty; for a bad line (file, line
-            number and reason); for "aan", if a file has not the published number of pairs.
+        UserError: as for `sources.read_tables`; for "aan", also if a file does not have the
+            published number of pairs.
     """
-    expected: dict[str, int] = dict(zip(SPLITS, ROWS, strict=True)) if config == "aan" else {}
-    found: dict[str, str] = {}
-    for path, file in sources.files(source):
-        if (match := _NAMES[config].fullmatch(path.name)) is None:
-            continue
-        split, place = _SPLIT_OF[match[1]], f"{source}/{path}"
-        if split in found:
-            raise UserError(
-                f"expected one file for the split {split}, found {found[split]} and {place}; "
-                f"SOURCE must hold one set of pairs"
-            )
-        found[split] = place
-        count = 0
-        for count, pair in enumerate(_pairs_of(file, place), start=1):  # noqa: B007
-            yield split, pair
-        _check(count, expected.get(split), place)
-        if expected and source.is_file() and len(found) == len(SPLITS):
-            return
-    _check_all(found, source, config)
-
-
-def _check(count: int, expected: int | None, place: str) -> None:
-    if expected is not None and count != expected:
-        raise UserError(
-            f"{place}: {count} pairs, the official file has {expected}; get {REMOTE} again, or "
-            f"read other pairs of this format with `make data ... DATASET=pairs` or `make lra ... "
-            f"GIN='DATASET=\"pairs\"'`"
+    if config == "aan":
+        return sources.read_tables(
+            source,
+            "new_aan_pairs.{}.tsv",
+            _SPLIT_OF,
+            _parse,
+            f"get {REMOTE}, or read other pairs in this format with --dataset pairs",
+            counts=dict(zip(SPLITS, ROWS, strict=True)),
         )
-    if not count:
-        raise UserError(f"{place}: expected at least one pair, found none")
-
-
-def _check_all(found: Mapping[str, str], source: Path, config: str) -> None:
-    name = "new_aan_pairs" if config == "aan" else "<name>"
-    missing = [f"{name}.{file}.tsv" for file, split in _SPLIT_OF.items() if split not in found]
-    if missing:
-        hint = f"; get {REMOTE}" if config == "aan" else ""
-        raise UserError(f"{source}: expected {' and '.join(missing)} in it, found none{hint}")
-
-
-def _pairs_of(file: BinaryIO, place: str) -> Iterator[Pair]:
-    """The pairs of one file, one line in memory at a time."""
-    number = 0
-    while line := file.readline(_LONGEST + 1):
-        number += 1
-        try:
-            yield _parse(line)
-        except ValueError as error:
-            raise UserError(
-                f"{place}, line {number}: {error}; expected label, id1, id2, text1 and text2 with "
-                f"tabs between them"
-            ) from None
+    return sources.read_tables(source, "<name>.{}.tsv", _SPLIT_OF, _parse, "correct the files")
 
 
 def _parse(line: bytes) -> Pair:
-    """One line, checked."""
-    if len(line) > _LONGEST:
-        raise ValueError(f"more than {_LONGEST} bytes without an end of line")
+    """Returns the pair of one line."""
     if (count := line.count(b"\t") + 1) != 5:
-        raise ValueError(f"{count} columns")
+        raise ValueError(f"{_FORM}, got {count} columns")
     name, _, _, *texts = line.removesuffix(b"\n").removesuffix(b"\r").split(b"\t")
     if (label := _LABELS.get(name)) is None:
-        raise ValueError(f"the label is {name[:20]!r}, not 0.0 or 1.0")
+        raise ValueError(f"{_FORM}, got the label {name[:20]!r}, which is not 0.0 or 1.0")
     for column, text in enumerate(texts, start=1):
         if not text:
-            raise ValueError(f"text{column} is empty")
+            raise ValueError(f"{_FORM}, got an empty text{column}")
     first, second = (np.frombuffer(text[:STORED], np.uint8) for text in texts)
     return (first, second), label

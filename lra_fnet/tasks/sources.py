@@ -1,43 +1,44 @@
-"""Raw files on their way in: downloads that go on where they stopped, archives that are streamed.
+"""Raw files: resumable downloads, and one reader for "a folder or an archive of files".
 
-Nothing of an archive is unpacked to disk, so no name in it can point anywhere.
+An archive is read as a stream. Nothing is unpacked to disk.
 """
 
-import bz2
-import gzip
+import contextlib
 import hashlib
-import io
 import json
 import lzma
+import re
 import tarfile
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, BinaryIO, NamedTuple, cast
+from typing import IO, Any, NamedTuple
 
 from lra_fnet.errors import UserError
+from lra_fnet.machine import disk
 from lra_fnet.machine.progress import Bar
 
-_BLOCK = 2**20  # bytes a read
+_BLOCK = 2**20  # bytes per read
 _TIMEOUT = 30.0  # seconds without a byte
-_PAUSES = (1, 5, 20)  # seconds before each new attempt; begun anew after any progress
+_PAUSES = (1, 5, 20)  # seconds before each retry; they start again after any progress
 _LARGEST = 2**38  # bytes that an archive may claim to unpack to
-_MAGIC = {b"\x1f\x8b": gzip.open, b"\xfd7zXZ\x00": lzma.open, b"BZh": bz2.open}
-_CORRUPT = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
+_LONGEST_LINE = 2**26  # bytes
+_UNREACHABLE = (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError)
+_UNREADABLE = (OSError, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError)
 
 
 class Remote(NamedTuple):
-    """A file as its publisher offers it. What is unknown is not checked."""
+    """A file that its publisher offers for download. An unknown size or sha256 is not checked."""
 
     url: str
     size: int | None = None  # bytes
     sha256: str | None = None
-    about: str = "size unknown"  # the size as a person reads it, where it is not known exactly
+    about: str = "size unknown"  # the size in words, if it is not known exactly
 
     @property
     def name(self) -> str:
@@ -50,202 +51,283 @@ class Remote(NamedTuple):
 
 
 def megabytes(size: int) -> str:
-    """A size in bytes as a person reads it."""
+    """Returns a number of bytes as text for people: "170.1 MB", "7.7 GB"."""
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
-def is_url(source: str | Path) -> bool:
-    """Whether a source is to be downloaded. A Path has lost one of the slashes."""
-    return str(source).startswith(("http:/", "https:/"))
+def locate(source: str | Path | None, remote: Remote | None, downloads: Path) -> Path | None:
+    """Returns the raw files on this machine, after downloading them if necessary.
+
+    Args:
+        source: what the user named: a folder, a file or a URL; None takes `remote`.
+        remote: the publisher's file. A URL of the same file name is a mirror of it: size and
+            sha256 must be the publisher's, and so must those of a local file of that name.
+        downloads: folder for downloaded files.
+
+    Returns:
+        A folder or a file; None if neither a source nor a remote is given.
+
+    Raises:
+        UserError: if there is no such file, it is not the publisher's, or a download fails.
+    """
+    url = re.sub("^(https?):/+", r"\1://", str(source))  # a Path has merged the two slashes
+    if "://" in url:
+        mirror = remote is not None and remote.name == Remote(url).name
+        remote = remote._replace(url=url) if remote and mirror else Remote(url)
+    elif source is not None:
+        path = Path(source)
+        if not path.exists():
+            raise UserError(f"--source {source}: no such file or folder")
+        if remote is not None and path.is_file() and path.name == remote.name:
+            _check(path, remote)
+        return path
+    if remote is None:
+        return None
+    with disk.lock(downloads / ".lock", f"waiting for another download to {downloads}"):
+        return fetch(remote, downloads)
 
 
 def fetch(remote: Remote, folder: Path) -> Path:
-    """Downloads a file into `folder`, unless it is there; shows progress on stderr.
+    """Downloads a file to `folder` unless it is there, and returns its path.
 
-    What a stopped download has left in `<name>.part` is kept: the next one goes on from there, if
-    the server still has the same file (If-Range with its ETag or date).
+    The start of a file whose download was interrupted is kept as `<name>.part`. The next download
+    continues from there if the server still has the same file (If-Range with its ETag or date).
+    The downloaders of requests and TFDS start again from the beginning, so neither is used here.
 
     Raises:
-        UserError: if the server cannot be reached or stops answering, or what came has another size
-            or sha256 than the publisher's.
+        UserError: if the server cannot be reached or stops answering, or the size or sha256 is not
+            the publisher's.
         OSError: if the folder cannot be written.
     """
     path = folder / remote.name
     if path.is_file():
         return path
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f"{remote.name}.part"
+    part, notes = folder / f"{remote.name}.part", folder / f"{remote.name}.part.json"
     pauses = list(_PAUSES)
-    title = f"downloading {remote.name}"
-    with Bar(title, remote.size, done=_size(part), unit="bytes") as progress:
+    with Bar(f"downloading {remote.name}", remote.size, _size(part), unit="bytes") as progress:
         while True:
             before = _size(part)
             try:
-                _continue(remote, part, progress)
+                _download(remote, part, notes, progress)
                 break
-            except (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError) as error:
+            except _UNREACHABLE as error:
                 if isinstance(error, urllib.error.HTTPError):
                     error.close()
-                    if error.code < 500:
+                    if error.code < 500:  # a retry would get the same answer
                         pauses.clear()
                 if _size(part) > before:
                     pauses = list(_PAUSES)
                 if not pauses or not _size(part):
-                    raise UserError(_unreachable(remote, error, _size(part))) from None
+                    raise _failed_download(remote, error, _size(part)) from None
                 time.sleep(pauses.pop(0))
-    check(part, remote)
+    _check(part, remote)
     part.replace(path)
-    _notes(part).unlink(missing_ok=True)
+    notes.unlink(missing_ok=True)
     return path
 
 
-def _size(part: Path) -> int:
-    return part.stat().st_size if part.exists() else 0
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
-def _notes(part: Path) -> Path:
-    return part.with_name(f"{part.name}.json")
+def _failed_download(remote: Remote, error: Exception, size: int) -> UserError:
+    kept = f"; {megabytes(size)} are kept, the same command continues from there" if size else ""
+    reason = short(getattr(error, "reason", None) or error)
+    return UserError(
+        f"{remote} cannot be downloaded ({reason}){kept}; or get it in another way and give "
+        f"--source path/to/{remote.name}"
+    )
 
 
-def _unreachable(remote: Remote, error: Exception, have: int) -> str:
-    reason = getattr(error, "reason", None) or error
-    kept = f"; {megabytes(have)} are kept, the same command goes on from there" if have else ""
-    return f"{remote} cannot be downloaded ({' '.join(str(reason).split())[:120]}){kept}"
+def short(error: object) -> str:
+    """Returns an error's text on one line of at most 100 characters."""
+    return " ".join(str(error).split())[:100] or type(error).__name__
 
 
-def _continue(remote: Remote, part: Path, progress: Bar) -> None:
-    """One request: the rest of the file, or all of it if the server has another one by now."""
-    have = _size(part)
-    known = json.loads(_notes(part).read_text()) if have and _notes(part).exists() else {}
-    if have and have == (remote.size or known.get("size")):
+def _download(remote: Remote, part: Path, notes: Path, progress: Bar) -> None:
+    """Sends one request: for the rest of the file, or for all of it if the file has changed."""
+    size = _size(part)
+    known = json.loads(notes.read_text()) if size and notes.exists() else {}
+    if size and size == (remote.size or known.get("size")):
         return
     request = urllib.request.Request(remote.url, headers={"User-Agent": "lra-fnet"})
-    if have and known.get("same"):
-        request.add_header("Range", f"bytes={have}-")
+    if size and known.get("same"):
+        request.add_header("Range", f"bytes={size}-")
         request.add_header("If-Range", known["same"])
     with urllib.request.urlopen(request, timeout=_TIMEOUT) as reply:
-        total = reply.headers.get("Content-Length")
-        if reply.status == 206:
-            whole = known.get("size")
-        else:
-            have, whole = 0, int(total) if total else None
-            same = reply.headers.get("ETag") or reply.headers.get("Last-Modified")
-            if same and same.startswith("W/"):  # a weak ETag does not promise the same bytes
-                same = reply.headers.get("Last-Modified")
-            _notes(part).write_text(json.dumps({"same": same, "size": whole}))
-        with part.open("ab" if have else "wb") as file:
-            progress.update(have)
+        if reply.status != 206:  # the whole file
+            length = reply.headers.get("Content-Length")
+            date, tag = reply.headers.get("Last-Modified"), reply.headers.get("ETag")
+            # A weak ETag does not promise the same bytes.
+            same = tag if tag and not tag.startswith("W/") else date
+            size, known = 0, {"same": same, "size": int(length) if length else None}
+            notes.write_text(json.dumps(known))
+        with part.open("ab" if size else "wb") as file:
+            progress.update(size)
             while block := reply.read(_BLOCK):
-                file.write(block)
-                have += len(block)
-                progress.update(have)
-    if whole is not None and have < whole:
-        raise ConnectionError(f"the connection ended after {have} of {whole} bytes")
+                size += file.write(block)
+                progress.update(size)
+    whole = known.get("size")
+    if whole is not None and size < whole:
+        raise ConnectionError(f"the connection ended after {size} of {whole} bytes")
 
 
-def check(path: Path, remote: Remote) -> None:
-    """Compares a file with the publisher's size and sha256.
-
-    Raises:
-        UserError: if it is another file.
-    """
+def _check(path: Path, remote: Remote) -> None:
+    """Raises a UserError if a file does not have the publisher's size and sha256."""
     size = path.stat().st_size
     if remote.size is not None and size != remote.size:
         raise UserError(
-            f"{path}: expected {remote.size} bytes, found {size}: it is cut or not the publisher's "
-            f"file; delete it and get {remote} again"
+            f"{path}: expected {remote.size} bytes, got {size}: the file is incomplete or not the "
+            f"publisher's; delete it and get {remote} again"
         )
     if remote.sha256 is None:
         return
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != remote.sha256:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != remote.sha256:
         raise UserError(
-            f"{path}: its sha256 is {found[:16]}..., the publisher's is {remote.sha256[:16]}...; "
-            f"delete it and get {remote} again"
+            f"{path}: expected the publisher's sha256 {remote.sha256[:16]}..., got "
+            f"{digest[:16]}...; delete it and get {remote} again"
         )
 
 
-def files(source: Path) -> Iterator[tuple[PurePosixPath, BinaryIO]]:
-    """Every regular file of a folder (sorted by path) or of a tar archive (in its order), streamed.
+@contextlib.contextmanager
+def readable(path: object) -> Iterator[None]:
+    """Turns errors of reading a file or an archive into a one-line UserError that names `path`."""
+    try:
+        yield
+    except _UNREADABLE as error:
+        raise UserError(
+            f"{path} is damaged, unreadable or not a tar archive ({short(error)}): get another copy"
+        ) from None
 
-    The archive may be plain or compressed with gzip, xz or bzip2. The path is relative to the
-    source. A file can be read until the next one is asked for.
+
+class File:
+    """A file of a folder or an archive. It can be read until the next file is asked for.
+
+    Its text, for error messages, is the path of the source followed by the path inside it.
+    """
+
+    def __init__(self, source: Path, path: PurePosixPath, stream: IO[bytes]):
+        self.source, self.path, self._stream = source, path, stream
+
+    def __str__(self):
+        return f"{self.source}/{self.path}"
+
+    def read(self, limit: int) -> bytes:
+        """Returns the content; raises a UserError if it has more than `limit` bytes."""
+        with readable(self.source):
+            content = self._stream.read(limit + 1)
+        if len(content) > limit:
+            raise UserError(f"{self}: expected at most {limit} bytes, got more; get another copy")
+        return content
+
+    def lines(self) -> Iterator[bytes]:
+        """Yields the lines with their line ends; raises a UserError for a line over 64 MiB."""
+        with readable(self.source):
+            while line := self._stream.readline(_LONGEST_LINE + 1):
+                if len(line) > _LONGEST_LINE:
+                    raise UserError(
+                        f"{self}: expected lines of at most {_LONGEST_LINE} bytes, got a longer "
+                        f"one; get another copy"
+                    )
+                yield line
+
+
+def files(source: Path) -> Iterator[File]:
+    """Yields the files of a folder (sorted by path) or of a tar archive (in its order).
+
+    The archive may be uncompressed or compressed with gzip, xz or bzip2.
 
     Raises:
-        UserError: if the source is not there, is no such archive, is cut or damaged, holds links
-            or names that lead out of it, or claims to hold more than 256 GiB; also while a file of
-            it is read.
+        UserError: if the source does not exist, cannot be read, is not such an archive or is
+            damaged, contains links or names that lead out of it, or claims to hold over 256 GiB.
     """
     if source.is_dir():
         for path in sorted(source.rglob("*")):
             if path.is_file():
-                try:
-                    with path.open("rb") as file:
-                        yield PurePosixPath(path.relative_to(source).as_posix()), file
-                except PermissionError as error:
-                    raise UserError(f"{path} cannot be read: {error.strerror}") from None
+                with readable(path), path.open("rb") as stream:
+                    yield File(source, PurePosixPath(path.relative_to(source).as_posix()), stream)
         return
     if not source.is_file():
-        raise UserError(f"SOURCE={source}: no such file or folder")
-    try:
-        with _unpacked(source) as stream:
-            with tarfile.open(fileobj=stream, mode="r|") as archive:
-                yield from _members(archive, source)
-            while stream.read(_BLOCK):  # to the checksum that stands at the end
-                pass
-    except _CORRUPT as error:
-        raise _damaged(source, error) from None
+        raise UserError(f"--source {source}: no such file or folder")
+    total = 0
+    with readable(source), tarfile.open(source, "r:*") as archive:
+        for member in archive:
+            path = PurePosixPath(member.name)
+            if path.is_absolute() or ".." in path.parts:
+                raise UserError(
+                    f"{source}: {member.name!r} leads out of the archive; get another copy"
+                )
+            if member.isdir():
+                continue
+            stream = archive.extractfile(member) if member.isfile() else None
+            if stream is None:
+                raise UserError(
+                    f"{source}: {member.name!r} is not a regular file; get another copy"
+                )
+            total += member.size
+            if total > _LARGEST:
+                raise UserError(f"{source}: unpacks to more than {megabytes(_LARGEST)}; not read")
+            yield File(source, path, stream)
+        while archive.fileobj and archive.fileobj.read(_BLOCK):  # up to the checksum at the end
+            pass
 
 
-def _unpacked(source: Path) -> IO[bytes]:
-    with source.open("rb") as file:
-        head = file.read(6)
-    for magic, opener in _MAGIC.items():
-        if head.startswith(magic):
-            return cast(IO[bytes], opener(source, "rb"))
-    return source.open("rb")
+def read_tables(
+    source: Path,
+    name: str,
+    splits: Mapping[str, str],
+    parse: Callable[[bytes], Any],
+    remedy: str,
+    counts: Mapping[str, int] | None = None,
+    header: bytes | None = None,
+) -> Iterator[tuple[str, Any]]:
+    """Yields (split, row) for each line of one file per split, at any depth in `source`.
 
+    Args:
+        source: a folder or an archive. With `counts`, an archive is read only until all files are
+            complete: the rest of Long-Range Arena's release is 7 GB of other tasks.
+        name: file name with {} for a key of `splits`; "<name>" matches any text.
+        splits: the word in a file's name, and its split.
+        parse: turns a line, with its line end, into a row; raises a ValueError for a bad line.
+        remedy: what the user should do about a bad file.
+        counts: rows that each split must have.
+        header: first line of each file, without its line end.
 
-def _members(archive: tarfile.TarFile, source: Path) -> Iterator[tuple[PurePosixPath, BinaryIO]]:
-    claimed = 0
-    for member in archive:
-        path = PurePosixPath(member.name)
-        if path.is_absolute() or ".." in path.parts:
-            raise UserError(f"{source}: {member.name!r} leads out of the archive; get another copy")
-        if member.isdir():
+    Raises:
+        UserError: if a file is missing, occurs twice, is empty or has another number of rows; for
+            a bad line (names file, line number and reason).
+    """
+    pattern = re.escape(name).replace("<name>", "[^.].*")
+    pattern = re.compile(pattern.replace(r"\{\}", f"({'|'.join(splits)})"))
+    places: dict[str, str] = {}
+    for file in files(source):
+        if (match := pattern.fullmatch(file.path.name)) is None:
             continue
-        if not member.isfile():
-            raise UserError(f"{source}: {member.name!r} is no regular file; get another copy")
-        claimed += member.size
-        if claimed > _LARGEST:
-            raise UserError(f"{source}: unpacks to more than {megabytes(_LARGEST)}; not read on")
-        file = archive.extractfile(member)
-        assert file is not None
-        yield path, cast(BinaryIO, io.BufferedReader(_Member(file, source), _BLOCK))
-
-
-class _Member(io.RawIOBase):
-    """A file of an archive; damage found while it is read is told as the archive's."""
-
-    def __init__(self, file: IO[bytes], source: Path):
-        super().__init__()
-        self._file, self._source = file, source
-
-    def readable(self):
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        try:
-            block = self._file.read(len(buffer))
-        except _CORRUPT as error:
-            raise _damaged(self._source, error) from None
-        buffer[: len(block)] = block
-        return len(block)
-
-
-def _damaged(source: Path, error: Exception) -> UserError:
-    reason = " ".join(str(error).split()) or type(error).__name__
-    return UserError(
-        f"{source} is no tar archive, or is cut or damaged ({reason[:80]}): get it again"
-    )
+        split, count = splits[match[1]], 0
+        if split in places:
+            raise UserError(
+                f"{source}: expected one file for the split {split}, got {places[split]} and "
+                f"{file}; remove one of them"
+            )
+        places[split] = str(file)
+        for number, line in enumerate(file.lines(), start=1):
+            try:
+                if number == 1 and header is not None:
+                    if line.rstrip(b"\r\n") != header:
+                        raise ValueError(f"expected the header {header!r}, got {line[:40]!r}")
+                    continue
+                row = parse(line)
+            except ValueError as error:
+                raise UserError(f"{file}, line {number}: {error}; {remedy}") from None
+            yield split, row
+            count += 1
+        if count != counts[split] if counts else not count:
+            wanted = f"{counts[split]} rows" if counts else "at least one row"
+            raise UserError(f"{file}: expected {wanted}, got {count}; {remedy}")
+        if counts and source.is_file() and len(places) == len(splits):
+            return
+    if missing := [name.format(key) for key, split in splits.items() if split not in places]:
+        raise UserError(f"{source}: expected {' and '.join(missing)}, found none; {remedy}")

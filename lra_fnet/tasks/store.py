@@ -3,45 +3,282 @@
     <data_dir>/lra_<task>/<config>/<version>/
         dataset_info.json, features.json              by TFDS, which can read the folder itself
         lra_<task>-<split>.array_record-00000 ...     the rows, in the task's own order
-        fingerprint.json                              last: without it the set is not finished
+        fingerprint.json                              rows, labels, lengths and sha256 of each split
 
-Only parts of TFDS that work without TensorFlow are used.
+The folder appears whole or not at all. Only parts of TFDS that work without TensorFlow are used.
 """
 
 import array
-import contextlib
 import functools
 import hashlib
 import importlib.resources
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
-from lra_fnet.machine.progress import Bar
+from lra_fnet.machine.memory import free_memory
+from lra_fnet.machine.progress import Bar, say
+from lra_fnet.tasks.sources import short
 
 if TYPE_CHECKING:
-    from lra_fnet.tasks.task import Task
+    from lra_fnet.tasks.task import Raw, Task
 
 SPLITS = ("train", "validation", "test")  # of most tasks
 Texts = tuple[np.ndarray, ...]  # uint8 [length], one for each text of a row
-Row = tuple[np.ndarray | Texts, int]  # values (one text), or a tuple of them (more), and the label
+Row = tuple[np.ndarray | Texts, int]  # values (one text) or a tuple of them (more), and the label
 
-_BATCH = 1024  # rows a read or write
-_SHARD_BYTES = 2**30  # of tokens in one file; compressed on disk
+_BATCH = 1024  # rows per read or write
+_SHARD_BYTES = 2**30  # of tokens in one file; they are compressed on disk
 _FINGERPRINT = "fingerprint.json"
 
 
-class Tally:
-    """Counts of one split and the sha256 of its content, in one pass over its rows.
+class Arrays(NamedTuple):
+    """One split in memory. A value v stands for the token id v + 1; id 0 is padding.
 
-    The content's canonical form is the rows in order on disk, each as: the label (int32), then of
-    each of its texts the length in tokens (uint32) and the values (uint8); integers little-endian.
-    The files themselves are no such form: the order of keys inside a record is not fixed.
+    Positions from `lengths` on hold the value 0, which is also a token: only `lengths` says where
+    padding begins.
+    """
+
+    values: np.ndarray  # uint8 [n, L]; [n, 2, L] for two texts a row
+    lengths: np.ndarray  # int32 [n]; [n, 2] for two texts a row
+    labels: np.ndarray  # int32 [n]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A task's rows on disk, as their fingerprint.json describes them."""
+
+    task: "Task"
+    folder: Path
+    source: str  # "generator", or the name of the source that the rows were read from
+    rows: Mapping[str, int]
+    label_counts: Mapping[str, tuple[int, ...]]  # [num_classes] of each split
+    length_quantiles: Mapping[str, Mapping[str, float]]  # tokens: min, p10, p50, p90, max, mean
+    sha256: Mapping[str, str]  # of each split's content (see `Tally`)
+    fingerprint: str  # one sha256 over all splits
+
+    @property
+    def floor(self) -> tuple[int, int]:
+        """Test rows with the most frequent label, and all test rows."""
+        return max(self.label_counts["test"]), self.rows["test"]
+
+    def arrays(self, split: str) -> Arrays:
+        """Returns one whole split; longer texts are cut at the end.
+
+        A split whose values would take more than half of the free memory is decoded once to files
+        in the set's folder and mapped into memory. Its rows are then read from disk, or from the
+        system's cache, when they are used.
+
+        Returns:
+            values uint8 [n, max_len] ([n, 2, max_len]), lengths int32 [n] ([n, 2]), labels int32
+            [n], in the order on disk.
+
+        Raises:
+            UserError: if there is no such split, a record cannot be read (names file and split),
+                or neither memory nor disk has room for the split.
+        """
+        if split not in self.rows:
+            raise UserError(f"unknown split {split!r}: expected one of {', '.join(self.rows)}")
+        shape = (self.rows[split], self.task.num_inputs, self.task.max_len)
+        if math.prod(shape) > free_memory() // 2:
+            values, lengths, labels = self._mapped(split, shape)
+        else:
+            values = np.zeros(shape, np.uint8)
+            lengths, labels = self._read(split, values)
+        if self.task.num_inputs == 1:
+            values, lengths = values[:, 0], lengths[:, 0]
+        return Arrays(values, lengths, labels)
+
+    def _read(self, split: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Fills values [n, k, max_len], which are zeros; returns lengths [n, k], labels [n]."""
+        n, k, max_len = values.shape
+        lengths = np.zeros((n, k), np.int32)
+        labels = np.zeros(n, np.int32)
+        for i, (texts, label) in enumerate(read(self.folder, split, k, n)):
+            labels[i] = label
+            for j, text in enumerate(texts):
+                lengths[i, j] = length = min(len(text), max_len)
+                values[i, j, :length] = text[:length]
+        return lengths, labels
+
+    def _mapped(self, split: str, shape: tuple[int, int, int]) -> list[np.ndarray]:
+        """Returns values, lengths and labels from files, which are written if necessary."""
+
+        def write_arrays(part: Path):
+            say(f"{split} does not fit into memory: decoding it to {folder}")
+            path = part / "values.npy"
+            with path.open("wb") as file:  # reserves the space: a full disk raises an error here
+                os.posix_fallocate(file.fileno(), 0, math.prod(shape) + 4096)
+            values = np.lib.format.open_memmap(path, "w+", np.uint8, shape)
+            lengths, labels = self._read(split, values)
+            values.flush()
+            np.save(part / "lengths.npy", lengths)
+            np.save(part / "labels.npy", labels)
+
+        folder = self.folder / f"mapped.{split}.{self.task.max_len}"
+        write_once(folder, folder.exists, write_arrays)
+        values, *columns = (
+            np.load(folder / f"{name}.npy", mmap_mode="c")
+            for name in ("values", "lengths", "labels")
+        )
+        return [values, *(np.array(column) for column in columns)]
+
+
+def write_once(folder: Path, exists: Callable[[], bool], write: Callable[[Path], None]) -> None:
+    """Makes a folder whole or not at all, unless it `exists`.
+
+    A second process waits for the first. Leftovers of a killed process are removed.
+
+    Args:
+        folder: the folder to make; it is replaced if it is there but does not `exist`.
+        exists: whether the folder is there and complete.
+        write: fills an empty folder, which then takes the name `folder`.
+
+    Raises:
+        UserError: if the disk refuses to write.
+    """
+    if exists():
+        return
+    lock = folder.parent / ".lock"
+    waiting = f"waiting for another process that prepares {folder.parent}"
+    with disk.writable(folder, "--data"), disk.lock(lock, waiting):
+        if exists():
+            return
+        for leftover in (folder, *folder.parent.glob(f".{folder.name}.*")):
+            if leftover.exists():
+                shutil.rmtree(leftover)
+        with disk.partial(folder) as part:
+            part.mkdir()
+            write(part)
+
+
+def make(part: Path, task: "Task", raw: "Raw") -> None:
+    """Writes a whole set to the empty folder `part`.
+
+    Raises:
+        UserError: if a split has no rows, or the rows are not those of data/expected.json.
+        ValueError: if a row is not as the task's class variables say.
+    """
+    with Bar(f"preparing {task.name}/{task.config}", raw.total) as progress:
+        splits = _write(part, task, raw.rows(), progress)
+    record = {
+        "schema": 1,
+        "task": task.name,
+        "config": task.config,
+        "version": task.version,
+        "source": raw.source,
+        "details": dict(raw.details),
+        "splits": splits,
+        "files": {path.name: path.stat().st_size for path in sorted(part.iterdir())},
+        "fingerprint": _combine(splits),
+    }
+    _compare_with_expected(task, record)
+    disk.replace(part / _FINGERPRINT, json.dumps(record, indent=1) + "\n")
+
+
+def open_set(task: "Task", folder: Path) -> Prepared:
+    """Returns a set after comparing its fingerprint and file sizes; reads no record.
+
+    Raises:
+        UserError: if the set is not prepared, or a file does not have the size that was written.
+    """
+    record = read_fingerprint(folder)
+    if record is None:
+        raise UserError(
+            f"{task.name}/{task.config} is not prepared in {folder}: run "
+            f"`lra-fnet data --task {task.name} --dataset {task.config}` with the --data of the run"
+        )
+    for name, size in record["files"].items():
+        path = folder / name
+        actual = f"{path.stat().st_size} bytes" if path.exists() else "no such file"
+        if actual != f"{size} bytes":
+            raise UserError(
+                f"{path}: expected {size} bytes, got {actual}: delete {folder} and prepare the set "
+                f"again with `lra-fnet data --task {task.name}`"
+            )
+    splits = record["splits"]
+    return Prepared(
+        task=task,
+        folder=folder,
+        source=record["source"],
+        rows={split: splits[split]["rows"] for split in splits},
+        label_counts={split: tuple(splits[split]["label_counts"]) for split in splits},
+        length_quantiles={split: splits[split]["lengths"] for split in splits},
+        sha256={split: splits[split]["sha256"] for split in splits},
+        fingerprint=record["fingerprint"],
+    )
+
+
+def verify(prepared: Prepared) -> None:
+    """Reads every record and compares counts and sha256 with the fingerprint and expected.json.
+
+    Raises:
+        UserError: if a record cannot be read, or the rows are different.
+    """
+    task, folder = prepared.task, prepared.folder
+    record = read_fingerprint(folder)
+    assert record is not None
+    with Bar(f"verifying {task.name}/{task.config}", sum(prepared.rows.values())) as progress:
+        for split, rows in prepared.rows.items():
+            tally = Tally(task.num_classes)
+            for texts, label in read(folder, split, task.num_inputs, rows):
+                tally.add(texts, label)
+                progress.step()
+            if (actual := tally.summary()) != record["splits"][split]:
+                raise UserError(
+                    f"{folder}: split {split} holds other rows than were written (expected sha256 "
+                    f"{prepared.sha256[split][:12]}..., got {actual['sha256'][:12]}...): delete "
+                    f"the folder and prepare the set again with `lra-fnet data --task {task.name}`"
+                )
+    _compare_with_expected(task, record, warn=True)
+
+
+def _compare_with_expected(task: "Task", record: dict[str, Any], warn: bool = False) -> None:
+    """Compares rows with data/expected.json, if it lists this set and source.
+
+    Generated rows must be the same. For published data, row and label counts must match; a
+    different sha256 is only a warning, because a mirror may have fixed typos.
+    """
+    wanted = expected().get(task.name, {}).get(task.config)
+    if wanted is None or wanted.get("source", record["source"]) != record["source"]:
+        return
+    generated = record["source"] == "generator"
+    remedy = f"get {task.remote or record['source']} again"
+    if generated:
+        remedy = "prepare it with the pinned versions of the libraries"
+    for split, facts in wanted["splits"].items():
+        for key, value in facts.items():
+            actual = record["splits"].get(split, {}).get(key)
+            if actual == value:
+                continue
+            difference = (
+                f"{task.name}/{task.config}, split {split}: {key} is {actual}, "
+                f"data/expected.json says {value}"
+            )
+            if generated or key in ("rows", "label_counts"):
+                raise UserError(
+                    f"{difference}; results on these rows are not comparable: delete the set if it "
+                    f"is there, and {remedy}"
+                )
+            if warn and key == "sha256":
+                say(f"{difference}: rows and labels match in number, but the content differs")
+
+
+class Tally:
+    """Counts the rows of one split and hashes its content, in one pass over the rows.
+
+    The hashed form of a row is its label (int32), then for each text its length in tokens (uint32)
+    and its values (uint8); integers are little-endian. The files themselves are not hashed, because
+    the order of keys inside a record is not fixed.
     """
 
     def __init__(self, num_classes: int):
@@ -51,7 +288,7 @@ class Tally:
         self.rows = 0
 
     def add(self, texts: Texts, label: int) -> None:
-        """Counts one row, the next in order."""
+        """Adds the next row."""
         self.rows += 1
         self._hash.update(int(label).to_bytes(4, "little", signed=True))
         self._labels[label] += 1
@@ -61,7 +298,7 @@ class Tally:
             self._lengths.append(len(text))
 
     def summary(self) -> dict[str, Any]:
-        """Rows, label counts, quantiles of the lengths (tokens) and sha256; JSON values only."""
+        """Returns rows, label counts, quantiles of lengths (tokens) and sha256, as JSON values."""
         lengths = np.asarray(self._lengths)
         p10, p50, p90 = np.quantile(lengths, [0.1, 0.5, 0.9], method="inverted_cdf").tolist()
         return {
@@ -79,8 +316,8 @@ class Tally:
         }
 
 
-def combine(splits: Mapping[str, Mapping[str, Any]]) -> str:
-    """One sha256 over the lines "<split> <sha256 of its content>", splits in their own order."""
+def _combine(splits: Mapping[str, Mapping[str, Any]]) -> str:
+    """Returns the sha256 of the lines "<split> <sha256 of its content>", in the order of splits."""
     lines = [f"{split} {splits[split]['sha256']}\n" for split in splits]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
@@ -89,14 +326,14 @@ def _features(num_inputs: int) -> list[str]:
     return ["inputs"] if num_inputs == 1 else [f"inputs_{i + 1}" for i in range(num_inputs)]
 
 
-def write(
+def _write(
     folder: Path, task: "Task", rows: Iterable[tuple[str, Row]], progress: Bar
 ) -> dict[str, dict[str, Any]]:
-    """Writes all splits to `folder`, an empty one, row by row: memory holds a few of them.
+    """Writes all splits to an empty folder, with few rows in memory at a time.
 
     Args:
-        folder: where the files go; what is left there after an exception is not a set.
-        task: what the rows belong to; every one of its splits must get a row.
+        folder: folder for the files.
+        task: the task of the rows; each of its splits must get a row.
         rows: (split, row) in any order of splits; within a split, the order on disk.
         progress: advanced by one for each row.
 
@@ -104,8 +341,8 @@ def write(
         The `Tally.summary` of each split.
 
     Raises:
-        ValueError: if a task gives a row that is not what its class variables promise, or leaves a
-            split without rows.
+        UserError: if a split has no rows.
+        ValueError: if a row is not as the task's class variables say.
     """
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core.dataset_info import DatasetIdentity
@@ -119,7 +356,7 @@ def write(
         name=f"lra_{task.name}",
         version=tfds.core.Version(task.version),
         data_dir=str(folder),
-        module_name="lra_fnet",  # TFDS would take it from a builder's module, and there is none
+        module_name="lra_fnet",  # TFDS would use a builder's module, but there is no builder
         config_name=task.config,
     )
     info = tfds.core.DatasetInfo(
@@ -147,12 +384,12 @@ def write(
         tally.add(texts, label)
         progress.step()
         waiting[split].append({**dict(zip(keys, texts, strict=True)), "label": np.int32(label)})
-        if len(waiting[split]) == _BATCH:  # TFDS writes its metadata at each of these
+        if len(waiting[split]) == _BATCH:  # TFDS writes its metadata at each flush
             flush(split)
     for split in task.splits:
         if not tallies[split].rows:
             raise UserError(
-                f"{task.name}/{task.config}: split {split} has no rows: add some to the raw files"
+                f"{task.name}/{task.config}: split {split} has no rows: add some to the source"
             )
         flush(split)
     writer.close_all()
@@ -160,26 +397,23 @@ def write(
 
 
 def _check_row(task: "Task", split: str, key: int, texts: Texts, label: int) -> None:
-    if len(texts) != task.num_inputs or not 0 <= label < task.num_classes:
-        raise ValueError(
-            f"{task.name}, {split} row {key}: {len(texts)} texts and label {label}, expected "
-            f"{task.num_inputs} texts and a label below {task.num_classes}"
-        )
+    good = len(texts) == task.num_inputs and 0 <= label < task.num_classes
     for text in texts:
-        if text.dtype != np.uint8 or text.ndim != 1 or not len(text):
-            raise ValueError(
-                f"{task.name}, {split} row {key}: values are {text.dtype} {text.shape}, expected "
-                f"uint8 [length] with at least one token"
-            )
-        if text.max() >= task.vocab_size - 1:
-            raise ValueError(
-                f"{task.name}, {split} row {key}: value {text.max()} needs token id "
-                f"{text.max() + 1}, vocab_size is {task.vocab_size}"
-            )
+        good &= text.dtype == np.uint8 and text.ndim == 1 and len(text) > 0
+        good = good and text.max() < task.vocab_size - 1
+    if not good:
+        got = ", ".join(
+            f"{text.dtype} {[*text.shape]} up to {text.max(initial=0)}" for text in texts
+        )
+        raise ValueError(
+            f"{task.name}/{task.config}, {split} row {key}: expected {task.num_inputs} texts of "
+            f"values uint8 [length > 0] up to vocab_size - 2 = {task.vocab_size - 2} and a label "
+            f"below {task.num_classes}, got {got} and {label}"
+        )
 
 
 def read(folder: Path, split: str, num_inputs: int, rows: int) -> Iterator[tuple[Texts, int]]:
-    """Yields (texts, label) of every record of a split, in order.
+    """Yields (texts, label) for every record of a split, in order.
 
     Raises:
         UserError: naming file and split, if a record cannot be read or rows are missing.
@@ -198,75 +432,44 @@ def read(folder: Path, split: str, num_inputs: int, rows: int) -> Iterator[tuple
                 for start in range(0, len(source), _BATCH):
                     wanted = range(start, min(start + _BATCH, len(source)))
                     for record in source.__getitems__(wanted):
-                        # features.deserialize_example_np does the same, six times slower
+                        # features.deserialize_example_np does the same six times slower
                         columns = parse(record).features.feature
                         texts = (columns[key].bytes_list.value[0] for key in keys)
                         label = columns["label"].int64_list.value[0]
                         seen += 1
                         yield tuple(np.frombuffer(text, np.uint8) for text in texts), label
-    except Exception as error:  # Riegeli, protobuf and TFDS each raise their own kinds
+        if seen != rows:
+            raise ValueError("the files end here")
+    except Exception as error:  # Riegeli, protobuf and TFDS all raise different types
         raise UserError(
-            f"{path}: split {split} cannot be read after {seen} of {rows} rows "
-            f"({_first_line(error)}): delete {folder} and run the same command again"
+            f"{path}: split {split} cannot be read after {seen} of {rows} rows ({short(error)}): "
+            f"delete {folder} and run the same command again"
         ) from error
-    if seen != rows:
-        raise UserError(
-            f"{path}: split {split} has {seen} rows, expected {rows}: delete {folder} and run the "
-            f"same command again"
-        )
-
-
-def _first_line(error: BaseException) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 100 else text[:97] + "..."
 
 
 def read_fingerprint(folder: Path) -> dict[str, Any] | None:
-    """The content of fingerprint.json; None if the set is not there or not finished.
+    """Returns the content of fingerprint.json, or None if there is no complete set.
 
     Raises:
-        UserError: if the file cannot be read, or is not a fingerprint whose parts agree.
+        UserError: if the file cannot be read, or its parts do not agree.
     """
-    path = folder / _FINGERPRINT
+    record = disk.read_json(folder / _FINGERPRINT)
     try:
-        record = json.loads(path.read_text("utf-8"))
-        if record["fingerprint"] != combine(record["splits"]):
-            raise ValueError("the fingerprint is not that of its splits")
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{path} is damaged ({_first_line(error)}): delete {folder} and prepare the set again"
-        ) from error
-    return record
-
-
-def write_fingerprint(folder: Path, record: Mapping[str, Any]) -> None:
-    """Marks the set in `folder` as finished, in one atomic step."""
-    disk.replace(folder / _FINGERPRINT, json.dumps(record, indent=1) + "\n")
-
-
-def check_files(folder: Path, record: Mapping[str, Any]) -> None:
-    """Compares each file's size with the one that was written.
-
-    Raises:
-        UserError: naming the first file that is missing or has another size.
-    """
-    for name, size in record["files"].items():
-        path = folder / name
-        found = f"{path.stat().st_size} bytes" if path.exists() else "no such file"
-        if found != f"{size} bytes":
-            raise UserError(
-                f"{path}: expected {size} bytes, found {found}: delete {folder} and run "
-                f"`make data TASK={record['task']}` again"
-            )
+        if record is None or record["fingerprint"] == _combine(record["splits"]):
+            return record
+    except (KeyError, TypeError):
+        pass
+    raise UserError(
+        f"{folder / _FINGERPRINT} is damaged: its fingerprint is not that of its splits: delete "
+        f"{folder} and prepare the set again"
+    )
 
 
 @functools.cache
 def expected() -> dict[str, Any]:
-    """data/expected.json: task -> config -> what a prepared set must hold; {} where it is absent.
+    """Returns data/expected.json: task -> config -> facts of the set; {} if there is no such file.
 
-    It stands beside the package in a checkout and inside it in an installed wheel.
+    The file is next to the package in a checkout, and inside it in an installed wheel.
     """
     package = importlib.resources.files("lra_fnet")
     for path in (
@@ -276,8 +479,3 @@ def expected() -> dict[str, Any]:
         if path.is_file():
             return json.loads(path.read_text("utf-8"))
     return {}
-
-
-def lock(folder: Path) -> contextlib.AbstractContextManager:
-    """Holds `folder`/.lock, after waiting for another process that prepares a set there."""
-    return disk.lock(folder / ".lock", f"waiting for another process that prepares {folder}")

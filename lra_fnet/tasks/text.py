@@ -1,4 +1,4 @@
-"""Text: whether the review of a film is positive (1) or negative (0), read byte by byte.
+"""Text: whether a film review is positive (1) or negative (0), read byte by byte.
 
 Source: Long-Range Arena (arXiv 2011.04006, Sec. 2.2) with the Large Movie Review Dataset of Maas et
 al. (ACL 2011, https://aclanthology.org/P11-1015).
@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -32,10 +32,11 @@ HELD_OUT = 1250  # of each class of the training reviews: the validation split o
 
 _PATH = re.compile(r"(?:.*/)?(train|test)/(pos|neg)/\d+_(\d+)\.txt")  # <id>_<rating>.txt
 _LONGEST = 2**20  # bytes; the longest review has 13,704
+_RATINGS = {"pos": range(7, 11), "neg": range(1, 5)}
 
 
 class Review(NamedTuple):
-    """Reviews sort by the sha256 of their text, so that labels are mixed."""
+    """A review. Reviews are sorted by the sha256 of their text, which mixes the labels."""
 
     digest: bytes  # sha256 of the text
     label: int  # 1 positive, 0 negative
@@ -47,8 +48,8 @@ class Review(NamedTuple):
 class Text(Task):
     """LRA's Text: a token is a byte, whole reviews are stored, markup and case are kept.
 
-    "full" holds out a tenth of the training reviews for validation. "lra_code" is what LRA's code
-    does: it trains on all of them and chooses the model on the test reviews.
+    "full" holds out a tenth of the training reviews for validation. "lra_code" does as LRA's code:
+    it trains on all of them and chooses the model on the test reviews.
     """
 
     name = "text"
@@ -57,12 +58,12 @@ class Text(Task):
     vocab_size = 257
     configs = MappingProxyType({"full": 4000, "lra_code": 4000})
     label_names = ("negative", "positive")
-    value_is = "a byte of the text, white space around it dropped"
+    value_is = "a byte of the text, without the white space around it"
     licence = "not stated; the publishers ask to cite Maas et al. 2011"
 
     @property
     def splits(self) -> tuple[str, str, str]:
-        """The middle one has the test rows in "lra_code"."""
+        """In "lra_code", the middle split holds the test rows."""
         return SPLITS if self.config == "full" else ("train", "validation_is_test", "test")
 
     @property
@@ -71,9 +72,9 @@ class Text(Task):
         return REMOTE
 
     def raw(self, source: Path | None, jobs: int) -> Raw:
-        """All reviews below `source`, in memory (70 MB)."""
+        """Returns all reviews in `source`, which take 70 MB of memory."""
         if source is None:
-            raise UserError(f"text: SOURCE must be {REMOTE}, packed or unpacked")
+            raise UserError(f"text: --source must be {REMOTE}, packed or unpacked")
         train, test = read_reviews(source)
         if self.config == "full":
             train, validation = hold_out(train, HELD_OUT, source)
@@ -81,73 +82,69 @@ class Text(Task):
             validation = test
         reviews = dict(zip(self.splits, (train, validation, test), strict=True))
         return Raw(
-            {split: _rows(some) for split, some in reviews.items()},
+            {
+                split: ((np.frombuffer(review.text, np.uint8), review.label) for review in part)
+                for split, part in reviews.items()
+            },
             source=source.name,
             total=sum(map(len, reviews.values())),
         )
 
     def encode(self, content: bytes) -> np.ndarray:
-        """Bytes of a text without the white space around it, as of a review."""
+        """Returns the bytes of a text without the white space around it, as for a review."""
         return super().encode(content.strip())
 
 
 def read_reviews(source: Path) -> tuple[list[Review], list[Review]]:
-    """Training and test reviews of the archive or folder `source`, sorted.
+    """Returns the training and the test reviews of an archive or folder, sorted.
 
-    White space around a text is dropped, as TFDS does (imdb_reviews, which LRA reads).
+    White space around a text is dropped, as in TFDS's imdb_reviews, which LRA reads.
 
     Raises:
-        UserError: if a folder of reviews has not the published number of them; for an empty or far
-            too long review, and a rating that contradicts its folder.
+        UserError: if a folder does not have the published number of reviews; for an empty or far
+            too long review, or a rating that contradicts its folder.
     """
     reviews: dict[str, list[Review]] = {"train": [], "test": []}
     counts = collections.Counter()
     with Bar(f"reading {source.name}", 4 * REVIEWS, unit="reviews") as progress:
-        for path, file in sources.files(source):
-            if (match := _PATH.fullmatch(str(path))) is None:
+        for file in sources.files(source):
+            if (match := _PATH.fullmatch(str(file.path))) is None:
                 continue
             split, folder, rating = match.groups()
-            text = file.read(_LONGEST + 1)
-            try:
-                reviews[split].append(_review(text, folder, int(rating)))
-            except ValueError as error:
-                raise UserError(f"{source}, {path}: {error}; get {REMOTE} again") from None
+            text = file.read(_LONGEST).strip()
+            if not text:
+                raise UserError(f"{file}: expected a review, got an empty file; get {REMOTE} again")
+            ratings = _RATINGS[folder]
+            if int(rating) not in ratings:
+                raise UserError(
+                    f"{file}: expected a rating of {ratings[0]}-{ratings[-1]} in {folder}, got "
+                    f"{rating}; get {REMOTE} again"
+                )
+            digest = hashlib.sha256(text).digest()
+            reviews[split].append(Review(digest, int(folder == "pos"), text))
             counts[split, folder] += 1
             progress.step()
-    for split, folder in itertools.product(reviews, ("pos", "neg")):
+    for split, folder in itertools.product(reviews, _RATINGS):
         if (count := counts[split, folder]) != REVIEWS:
             raise UserError(
-                f"{source}: expected {REVIEWS} reviews in {split}/{folder}, found {count}; SOURCE "
-                f"must be the whole of {REMOTE}, packed or unpacked, once"
+                f"{source}: expected {REVIEWS} reviews in {split}/{folder}, got {count}; --source "
+                f"must be all of {REMOTE}, packed or unpacked, once"
             )
     return sorted(reviews["train"]), sorted(reviews["test"])
-
-
-def _review(text: bytes, folder: str, rating: int) -> Review:
-    """One file, checked."""
-    if len(text) > _LONGEST:
-        raise ValueError(f"expected a review, got more than {_LONGEST} bytes")
-    text = text.strip()
-    if not text:
-        raise ValueError("empty review")
-    if not (7 <= rating <= 10 if folder == "pos" else 1 <= rating <= 4):
-        wanted = "7-10" if folder == "pos" else "1-4"
-        raise ValueError(f"expected a rating of {wanted} in {folder}, got {rating}")
-    return Review(hashlib.sha256(text).digest(), int(folder == "pos"), text)
 
 
 def hold_out(
     reviews: Iterable[Review], count: int, source: Path
 ) -> tuple[list[Review], list[Review]]:
-    """Splits sorted reviews: of each label, the first `count` are held out.
+    """Splits sorted reviews by holding out the first `count` of each label.
 
-    Equal texts stay on one side: those that do not all fit are passed over.
+    Equal texts stay on the same side: a group of them that does not fit is skipped.
 
     Returns:
-        The reviews to train on, and those held out; both sorted.
+        The reviews to train on and those held out, both sorted.
 
     Raises:
-        UserError: if too many texts are equal to hold out so many.
+        UserError: if too many texts are equal to hold out `count`.
     """
     train, held, room = [], [], collections.Counter({0: count, 1: count})
     for _, group in itertools.groupby(reviews, key=lambda review: review.digest):
@@ -163,8 +160,3 @@ def hold_out(
             f"{source}: too many equal reviews to hold out {count} of each class; get {REMOTE}"
         )
     return train, held
-
-
-def _rows(reviews: Iterable[Review]) -> Iterator[tuple[np.ndarray, int]]:
-    for review in reviews:
-        yield np.frombuffer(review.text, np.uint8), review.label

@@ -1,6 +1,6 @@
 """Random numbers inside compiled code: xoshiro256** (Blackman & Vigna, arXiv 1805.01407).
 
-It is written out so that generated rows depend on no library's generator.
+It is written out so that generated rows do not depend on a library's generator.
 """
 
 import numba
@@ -14,7 +14,7 @@ def _rotate(x, k):
 
 @numba.njit(nogil=True)
 def next_bits(state):
-    """64 random bits; `state` uint64 [4] moves on."""
+    """Returns 64 random bits and advances `state`, uint64 [4]."""
     result = _rotate(state[1] * np.uint64(5), 7) * np.uint64(9)
     t = state[1] << np.uint64(17)
     state[2] ^= state[0]
@@ -28,6 +28,6 @@ def next_bits(state):
 
 @numba.njit(nogil=True)
 def below(bits, n):
-    """An integer uniform on 0 .. n - 1 (to 2^-28) from the low 32 of 64 random bits."""
+    """Returns an integer uniform on 0 .. n - 1 (to 2^-28) from the low 32 of 64 random bits."""
     low = bits & np.uint64(0xFFFFFFFF)
     return np.int64((low * np.uint64(n)) >> np.uint64(32))

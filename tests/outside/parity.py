@@ -1,4 +1,4 @@
-"""A task from outside the package: is the number of ones in a short text of zeros and ones odd?"""
+"""A task from outside the package: is the number of ones in a short text odd?"""
 
 import dataclasses
 
@@ -11,7 +11,7 @@ from lra_fnet.tasks import Raw, Task
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class Parity(Task):
-    """Texts of 3 to 12 digits; made in a moment, so that tests can run the whole command."""
+    """Texts of 3 to 12 digits, generated at once, so that tests can run the whole command."""
 
     name = "parity"
     num_classes = 2
@@ -19,7 +19,7 @@ class Parity(Task):
     configs = {"full": 12}  # noqa: RUF012 (a class variable of Task)
 
     def raw(self, source, jobs):
-        """Three splits, each from a generator of its own."""
+        """Returns three splits, each from a separate generator."""
         sizes = {"train": 80, "validation": 20, "test": 30}
         return Raw({name: _rows(seed, n) for seed, (name, n) in enumerate(sizes.items())})
 

@@ -246,7 +246,7 @@ def test_bad_line_is_named_after_the_answers_to_the_lines_before_it(predict, tas
         ("image", ["a.txt"], "a.txt: expected a PNG or JPEG of 8 bits, gray or colour, found"),
         ("image", ["b.jsonl"], "b.jsonl: expected a PNG or JPEG"),
         ("pathfinder", ["c.png"], "of 32 x 32 pixels of 8 bits, gray or colour, found 31 x 32"),
-        ("my_images", ["a.txt"], "a.txt: no image (cannot identify image file"),
+        ("my_images", ["a.txt"], "a.txt: expected an image, got cannot identify image file"),
     ],
 )
 def test_bad_file_is_named(predict, tmp_path, task, files, words):

@@ -6,13 +6,12 @@ import itertools
 import tarfile
 import types
 
-import gin
 import numpy as np
 import pytest
 
 from lra_fnet import tasks
 from lra_fnet.errors import UserError
-from lra_fnet.tasks import listops, listops_trees, store, xoshiro
+from lra_fnet.tasks import generated, listops, listops_trees, store, xoshiro
 
 OPERATORS = {
     "[MIN": min,
@@ -23,7 +22,7 @@ OPERATORS = {
 
 
 def naive_value(tokens):
-    """Rewrites the first innermost bracket until one digit is left (the code keeps histograms)."""
+    """Rewrites the first innermost bracket until one digit is left (the code uses histograms)."""
     tokens = list(tokens)
     while len(tokens) > 1:
         close = tokens.index("]")
@@ -34,7 +33,7 @@ def naive_value(tokens):
 
 
 def parse(tokens):
-    """Nested lists [operator, argument, ...]; a digit is an int."""
+    """Returns nested lists [operator, argument, ...]; a digit is an int."""
     stack = [[]]
     for token in tokens:
         if token in OPERATORS:
@@ -59,13 +58,13 @@ def rows(config, count, seed=0, jobs=1):
     return list(itertools.islice(listops.generate(config, seed, jobs), count))
 
 
-def digest(some):
-    return [(values.tobytes(), label) for values, label in some]
+def digest(rows):
+    return [(values.tobytes(), label) for values, label in rows]
 
 
 @functools.cache
 def all_trees():
-    """20,000 trees of any length, and the number of roots drawn."""
+    """20,000 trees of any length, and the number of trees begun."""
     state = np.random.SeedSequence([7, 0]).generate_state(4, np.uint64)
     values, ends, _, drawn = listops_trees.draw_trees(state, 20_000, 1, 20_000)
     texts = np.split(values, ends[:-1])
@@ -73,7 +72,7 @@ def all_trees():
 
 
 def within(count, total, probability, sigmas=4.5):
-    """Binomial count within so many standard errors of its expectation."""
+    """Whether a binomial count is within `sigmas` standard errors of its expectation."""
     error = np.sqrt(total * probability * (1 - probability))
     return abs(count - total * probability) <= sigmas * error
 
@@ -115,7 +114,7 @@ def test_labels_equal_the_naive_evaluator(config):
         ("[MAX 1 2", "an operator that is not closed"),
     ],
 )
-def test_what_is_no_expression_is_refused(text, reason):
+def test_other_token_sequences_are_errors(text, reason):
     with pytest.raises(ValueError, match=f"^not an expression: {reason}$"):
         listops.evaluate(listops.tokenize(text))
 
@@ -131,7 +130,7 @@ def test_tokenize_and_detokenize_are_inverse():
 
 
 def test_random_numbers_are_xoshiro256starstar():
-    """Against Python's unbounded integers, written from the paper's listing."""
+    """Compared with Python's unbounded integers, written from the paper's listing."""
     mask = 2**64 - 1
 
     def rotate(x, k):
@@ -151,9 +150,9 @@ def test_random_numbers_are_xoshiro256starstar():
         assert int(xoshiro.next_bits(state)) == want
 
 
-def test_a_node_is_a_leaf_with_probability_three_quarters():
+def test_nodes_are_leaves_with_probability_three_quarters():
     trees, drawn = all_trees()
-    assert drawn == len(trees)  # none was dropped
+    assert drawn == len(trees)  # no tree was dropped
     assert within(sum(isinstance(t, int) for t in trees), len(trees), 0.75)
 
 
@@ -175,13 +174,13 @@ def test_operators_arities_and_digits_are_uniform():
 
 
 @pytest.mark.parametrize(("config", "low", "high"), [("full", 500, 2000), ("short", 64, 256)])
-def test_lengths_lie_strictly_between_the_bounds_and_reach_them(config, low, high):
+def test_lengths_are_strictly_between_the_bounds_and_reach_them(config, low, high):
     lengths = [len(values) for values, _ in rows(config, 4000)]
     assert low < min(lengths) <= low + 3
     assert high - 3 <= max(lengths) < high
 
 
-def test_giving_up_early_keeps_the_distribution_of_lengths():
+def test_abandoning_long_trees_early_keeps_the_distribution_of_lengths():
     """Dropping whole trees of the unbounded generator gives the same lengths."""
     trees, _ = all_trees()
     sizes = [sum(1 + isinstance(node, list) for node, _ in walk(tree)) for tree in trees[:12_000]]
@@ -192,7 +191,7 @@ def test_giving_up_early_keeps_the_distribution_of_lengths():
 
 
 def test_statistics_of_full_equal_the_published_simulation():
-    """Mean 1041, about 12 roots a kept tree, labels 0 and 9 about .17 (24,000 trees)."""
+    """Mean 1041, about 12 trees begun per kept tree, labels 0 and 9 about .17 (24,000 trees)."""
     state = np.random.SeedSequence([0, 0]).generate_state(4, np.uint64)
     _, ends, labels, drawn = listops_trees.draw_trees(state, 8000, 501, 1999)
     lengths = np.diff(ends, prepend=0)
@@ -205,11 +204,11 @@ def test_statistics_of_full_equal_the_published_simulation():
 
 def test_rows_are_the_same_at_any_number_of_jobs_and_any_global_seed():
     np.random.seed(1)  # noqa: NPY002 (the global generator is the point)
-    one = digest(rows("short", 3500, jobs=1))
+    want = digest(rows("short", 3500, jobs=1))
     np.random.seed(2)  # noqa: NPY002
-    assert digest(rows("short", 3500, jobs=3)) == one
-    assert digest(rows("short", 3500, seed=1)) != one
-    assert len({values for values, _ in one}) == 3500  # each chunk has its own stream
+    assert digest(rows("short", 3500, jobs=3)) == want
+    assert digest(rows("short", 3500, seed=1)) != want
+    assert len({values for values, _ in want}) == 3500  # each chunk has a separate stream
 
 
 def test_duplicates_are_dropped_across_all_splits(monkeypatch, tmp_path):
@@ -228,7 +227,7 @@ def test_duplicates_are_dropped_across_all_splits(monkeypatch, tmp_path):
         for values, length, _ in zip(*prepared.arrays(split), strict=True)
     ]
     assert len(seen) == len(set(seen)) == 50
-    want = [values.tobytes() for values, _ in itertools.islice(real("full", listops.SEED, 1), 50)]
+    want = [values.tobytes() for values, _ in itertools.islice(real("full", generated.SEED, 1), 50)]
     assert seen == want  # train, then validation, then test, in the generator's order
 
 
@@ -236,14 +235,14 @@ def test_duplicates_are_dropped_across_all_splits(monkeypatch, tmp_path):
 
 
 def tiny_sets(monkeypatch, **sizes):
-    """Replaces the numbers of rows, and switches data/expected.json off."""
+    """Replaces the numbers of rows, and ignores data/expected.json."""
     sets = {name: listops.SETS[name]._replace(rows=count) for name, count in sizes.items()}
     monkeypatch.setattr(listops, "SETS", types.MappingProxyType({**listops.SETS, **sets}))
     monkeypatch.setattr(store, "expected", lambda: {})
 
 
 @pytest.mark.parametrize("config", ["short", pytest.param("full", marks=pytest.mark.slow)])
-def test_the_set_is_that_of_expected_json(config, tmp_path):
+def test_set_is_that_of_expected_json(config, tmp_path):
     expected = store.expected()["listops"][config]["splits"]
     task = tasks.make("listops", config)
     task.prepare(tmp_path)
@@ -254,7 +253,7 @@ def test_the_set_is_that_of_expected_json(config, tmp_path):
     assert 0.14 < prepared.floor[0] / prepared.floor[1] < 0.19
 
 
-def test_other_rows_than_expected_json_are_refused_and_removed(monkeypatch, tmp_path):
+def test_rows_that_differ_from_expected_json_are_an_error_and_removed(monkeypatch, tmp_path):
     tiny_sets(monkeypatch, short=(30, 10, 10))
     task = tasks.make("listops", "short")
     splits = {"train": {"rows": 31}}
@@ -264,20 +263,14 @@ def test_other_rows_than_expected_json_are_refused_and_removed(monkeypatch, tmp_
     assert not task.folder(tmp_path).exists()
 
 
-def test_gin_file_builds_the_task():
-    gin.parse_config(["DATASET = 'short'", "MAX_LEN = 200"])
-    gin.parse_config_file("gin/tasks/listops.gin")
-    task = gin.query_parameter("TASK/gin.macro.value").scoped_configurable_fn()
-    assert task == listops.ListOps(config="short", max_len=200)
-
-
 # The official files
 
+AGAIN = "get the official files (of lra_release.gz) again"
 GOOD = "( ( ( [MAX 4 ) 3 ) ] )\t4"
 
 
 def official(folder, bad=None, header="Source\tTarget", count=3):
-    """The three files in a subfolder; `bad` replaces the second row of basic_val.tsv."""
+    """Writes the three files to a subfolder; `bad` is the second row of basic_val.tsv."""
     (folder / "lra" / "listops-1000").mkdir(parents=True)
     for name in ("train", "val", "test"):
         lines = [header, *[GOOD] * count]
@@ -302,12 +295,12 @@ def test_official_files_are_read(tmp_path):
     assert labels.tolist() == [4, 1, 4]
     assert listops.detokenize(values[1, :7]) == "[SM 9 [MED 1 4 ] ]"
     prepared.task.verify(tmp_path / "data")
-    # the set that is there is taken when no source is named
+    # Without a source, the existing set is used.
     assert prepared.task.prepare(tmp_path / "data") == prepared
 
 
 @pytest.mark.usefixtures("tiny_official")
-def test_the_archive_of_the_official_files_is_read_as_it_is(tmp_path):
+def test_archive_of_the_official_files_gives_the_same_set(tmp_path):
     task = tasks.make("listops", "full")
     folder = official(tmp_path / "raw")
     with tarfile.open(tmp_path / "lra_release.gz", "w:gz") as archive:
@@ -320,7 +313,7 @@ def test_the_archive_of_the_official_files_is_read_as_it_is(tmp_path):
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
-        ("", "empty row"),
+        ("", "expected 2 columns, got 1"),
         ("[MAX 4 3 ]", "expected 2 columns, got 1"),
         ("[MAX 4 3 ]\t4\t4", "expected 2 columns, got 3"),
         ("[MAX 4 3 ]\t10", "expected a label 0-9, got '10'"),
@@ -328,43 +321,42 @@ def test_the_archive_of_the_official_files_is_read_as_it_is(tmp_path):
         ("\t4", "empty expression"),
         ("[FIRST 4 3 ]\t4", "unknown token '[FIRST'"),
         ("[MAX 4 3 X\t4", "unknown token 'X'"),
-        ("[MAX 4 3 ]\t3", "the label is 3, the expression is 4"),
+        ("[MAX 4 3 ]\t3", "expected the expression's value 4, got the label 3"),
         ("[MAX 4 3\t4", "not an expression: an operator that is not closed"),
     ],
 )
-def test_a_bad_row_names_file_line_and_reason(bad, reason, tmp_path):
+def test_bad_row_fails_with_file_line_and_reason(bad, reason, tmp_path):
     source = official(tmp_path / "raw", bad=bad)
     task = tasks.make("listops", "full")
     with pytest.raises(UserError) as info:
         task.prepare(tmp_path / "data", source=source)
     path = source / "lra" / "listops-1000" / "basic_val.tsv"
-    assert str(info.value) == f"{path}, line 3: {reason}; get the official file again"
-    left = [p for p in (tmp_path / "data").rglob("*") if p.is_file()]
-    assert not [p for p in left if "1.0.0" in str(p) or "incomplete" in str(p)]
+    assert str(info.value) == f"{path}, line 3: {reason}; {AGAIN}"
+    assert not [path for path in (tmp_path / "data").rglob("*") if "1.0.0" in str(path)]
 
 
 @pytest.mark.usefixtures("tiny_official")
-def test_official_files_that_are_not_whole_are_refused(tmp_path):
+def test_incomplete_official_files_are_errors(tmp_path):
     task = tasks.make("listops", "full")
-    with pytest.raises(UserError, match=r"expected the header 'Source\\tTarget', got 'Label'"):
+    with pytest.raises(UserError, match=r"line 1: expected the header b'Source.*, got b'Label"):
         task.prepare(tmp_path, source=official(tmp_path / "a", header="Label"))
-    with pytest.raises(UserError, match=r"basic_test.tsv: 2 rows, the official file has 3; get"):
+    with pytest.raises(UserError, match=r"expected 3 rows, got 2; get"):
         task.prepare(tmp_path, source=official(tmp_path / "b", count=2))
     missing = official(tmp_path / "c")
     (missing / "lra" / "listops-1000" / "basic_test.tsv").unlink()
-    with pytest.raises(UserError, match=r"^expected basic_test.tsv in .*c .*, found none$"):
+    with pytest.raises(UserError, match=r"c: expected basic_test.tsv, found none; get"):
         task.prepare(tmp_path, source=missing)
     official(missing / "twice")
-    with pytest.raises(UserError, match=r"^expected one basic_train.tsv in .*, found .* and "):
+    with pytest.raises(UserError, match=r"expected one file for the split train, got .* and "):
         task.prepare(tmp_path, source=missing)
-    with pytest.raises(UserError, match=r"^SOURCE=.*nowhere: no such file or folder$"):
+    with pytest.raises(UserError, match=r"^--source .*nowhere: no such file or folder$"):
         task.prepare(tmp_path, source=tmp_path / "nowhere")
     with pytest.raises(UserError, match="the official files are the set listops/full, not"):
         tasks.make("listops", "short").prepare(tmp_path, source=official(tmp_path / "d"))
 
 
 @pytest.mark.usefixtures("tiny_official")
-def test_another_source_than_that_of_the_set_says_what_to_do(tmp_path):
+def test_source_for_a_generated_set_fails_with_the_folder_to_delete(tmp_path):
     source = official(tmp_path / "raw")
     task = tasks.make("listops", "full")
     task.prepare(tmp_path)

@@ -1,34 +1,35 @@
-"""Pathfinder: strokes and discs against Pillow, the rules and their quirks, LRA's release."""
+"""Pathfinder: strokes and discs against Pillow, the rules and their oddities, LRA's release."""
 
 import functools
 import itertools
 import math
-import subprocess
-import sys
-import textwrap
 import types
 
-import gin
 import numpy as np
 import pytest
 import serving
-from paths import ROOT, SHARED, TESTS
+from paths import SHARED
 from PIL import Image, ImageDraw
 from scipy import ndimage
 
 from lra_fnet import tasks
 from lra_fnet.errors import UserError
-from lra_fnet.tasks import pathfinder, pathfinder_images, pathfinder_paddles, sheet
+from lra_fnet.tasks import pathfinder, pathfinder_images, pathfinder_paddles, store
 
 WINDOWS = {32: "hard_32", 64: "hard_64", 128: "hard_128", 256: "hard_256"}
-SHARED = SHARED
 COUNTS = {"hard_32": 4000, "easy_32": 2000, "hard_64": 200, "hard_128": 300, "hard_256": 200}
 
 
 @functools.cache
 def drawn(config, number=None):
-    """Images of a chunk of their own."""
-    return pathfinder.draw(pathfinder.SETS[config], 5, 0, number or COUNTS[config])
+    """Images that several tests share."""
+    return draw(pathfinder.SETS[config], 5, number or COUNTS[config])
+
+
+def draw(setting, seed, number):
+    """Images from the stream of the first chunk of this seed."""
+    state = np.random.SeedSequence([seed, 0]).generate_state(4, np.uint64)
+    return pathfinder.draw(setting, state, number)
 
 
 def pillow_reduced(image, size):
@@ -45,7 +46,7 @@ def both_tables():
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 4])
-def test_every_stroke_is_pillows(width):
+def test_strokes_are_pillows(width):
     for dy, dx in itertools.product(range(-11, 12), repeat=2):
         image = Image.new("F", (49, 49), "black")
         ImageDraw.Draw(image).line([(24, 24), (24 + dx, 24 + dy)], fill="white", width=width)
@@ -57,18 +58,10 @@ def test_every_stroke_is_pillows(width):
 def test_reduction_is_pillows(sizes):
     size, reduced = sizes
     rng = np.random.default_rng(0)
-    for top in (1, 255):  # any values; and black or white, which overshoots at edges
+    for top in (1, 255):  # any values; then black and white, which overshoot at edges
         image = rng.integers(0, top, (size, size), np.uint8, endpoint=True) * np.uint8(255 // top)
         want = pillow_reduced(image, reduced)
         np.testing.assert_array_equal(pathfinder_paddles.reduce(image, reduced), want)
-
-
-@pytest.mark.parametrize("radius", [2, 4, 6])
-def test_dilation_is_scipys(radius):
-    image = np.random.default_rng(1).integers(0, 256, (23, 23), np.uint8)
-    y, x = np.ogrid[-radius : radius + 1, -radius : radius + 1]
-    want = ndimage.grey_dilation(image, footprint=y**2 + x**2 <= radius**2, mode="constant")
-    np.testing.assert_array_equal(pathfinder_paddles.dilate(image, radius), want)
 
 
 def disc(window, y, x, radius):
@@ -79,7 +72,7 @@ def disc(window, y, x, radius):
 
 
 @pytest.mark.parametrize("window", WINDOWS)
-def test_every_disc_is_pillows_also_at_the_edge(window):
+def test_discs_are_pillows_even_at_the_edge(window):
     radius = pathfinder.SETS[WINDOWS[window]].marker_radius
     starts, weights = pathfinder_paddles.lanczos(2 * window, window)
     rng = np.random.default_rng(2)
@@ -93,12 +86,12 @@ def test_every_disc_is_pillows_also_at_the_edge(window):
 # Tables of steps
 
 
-def test_places_of_the_next_head_are_hand_worked():
-    """Radius 1: seven samples of the circle, each rounded down."""
+def test_places_of_the_next_head_are_those_of_a_hand_worked_circle():
+    """Radius 1 has seven samples of the circle, each rounded down."""
     assert pathfinder_paddles._arc(1) == [(-1, -1), (-1, 0), (0, -1), (0, 0), (0, 1)]
 
 
-def test_weights_fall_with_the_turn_and_end_at_its_bound():
+def test_weights_fall_with_the_turn_to_0_at_its_bound():
     for window, table in both_tables():
         continuity = pathfinder.SETS[WINDOWS[window]].continuity
         angles = [math.radians(d - 180) for d in range(360)]
@@ -112,17 +105,17 @@ def test_weights_fall_with_the_turn_and_end_at_its_bound():
 
 
 @pytest.mark.parametrize(("window", "usable"), [(32, {31}), (64, {95}), (256, {360})])
-def test_orientations_that_opencvs_border_rules_out(window, usable):
-    """Dilation in a small image, with minus infinity where a pixel's seat lies outside."""
+def test_usable_orientations_are_those_that_opencvs_border_allows(window, usable):
+    """Dilates a small image, with minus infinity where a pixel's seat is outside."""
     table = pathfinder.tables(pathfinder.SETS[WINDOWS[window]])[0]
     counted, side = 0, 32
     for turn in range(360):
-        found = np.full((side, side), -np.inf)
+        dilated = np.full((side, side), -np.inf)
         for y, x in table.seat[turn, : table.num_seat[turn]]:
             rows, columns = np.arange(side) + y, np.arange(side) + x
             inside = np.ix_((rows >= 0) & (rows < side), (columns >= 0) & (columns < side))
-            found[inside] = 0
-        counted += found.min() == 0
+            dilated[inside] = 0
+        counted += dilated.min() == 0
     assert {counted} == usable == {table.usable.sum()}
 
 
@@ -130,18 +123,18 @@ def test_orientations_that_opencvs_border_rules_out(window, usable):
 
 
 @pytest.mark.parametrize("config", [*WINDOWS.values(), "easy_32", "short_32", "short_128"])
-def test_every_paddle_keeps_the_rules(config):
-    """The chains are followed again in plain Python, from where the paddles are."""
+def test_paddles_keep_the_rules(config):
+    """Follows the chains again in plain Python, from the positions of the paddles."""
     setting = pathfinder.SETS[config]
-    images = pathfinder.draw(setting, 6, 0, 4)
-    for paddles, facts in zip(images.paddles, images.facts, strict=True):
-        table = pathfinder.tables(setting)[facts[pathfinder_images.MARGIN]]
-        margin = setting.margins[facts[pathfinder_images.MARGIN]]
+    images = draw(setting, 6, 4)
+    for paddles, (choice, _) in zip(images.paddles, images.choices, strict=True):
+        table = pathfinder.tables(setting)[choice]
+        margin = setting.margins[choice]
         split = 2 * setting.contour_length
         contours = paddles[:split].reshape(2, -1, 3)
         rest = paddles[split:].reshape(-1, setting.distractor_length, 3)
-        rest = rest[: facts[pathfinder_images.DISTRACTORS]]
-        assert (contours >= 0).all()  # both are whole, whatever the label
+        rest = [chain for chain in rest if chain[0, 0] != pathfinder_images.NO_PADDLE]
+        assert (contours >= 0).all()  # both are complete, for either label
         for chain in (*contours, *rest):
             assert follows(chain, setting, margin)
         gap = contours[0, 0, 1:] - contours[1, 0, 1:]
@@ -152,7 +145,7 @@ def test_every_paddle_keeps_the_rules(config):
 
 
 def follows(chain, setting, margin):
-    """Whether some first angle explains the heads of a chain, each within the turn's bound."""
+    """Whether some first angle explains the heads of a chain, with turns within the bound."""
     length, radius = setting.paddle_length, setting.paddle_length + margin
 
     def moved(point, angle, distance):
@@ -177,7 +170,7 @@ def follows(chain, setting, margin):
 
 
 def on_window(shape, paddle, window):
-    """A footprint on an empty window, cut at its edge."""
+    """A footprint on an empty window, which its edge cuts."""
     canvas, half = np.zeros((window + 60, window + 60), shape.dtype), len(shape[0]) // 2
     top, left = 30 + paddle[1] - half, 30 + paddle[2] - half
     canvas[top : top + 2 * half + 1, left : left + 2 * half + 1] = shape[paddle[0]]
@@ -206,7 +199,7 @@ def check_masks(setting, table, contours, rest):
 
 
 @pytest.mark.parametrize("config", ["hard_32", "hard_64"])
-def test_a_distractor_that_fails_leaves_no_trace(config):
+def test_failed_distractor_leaves_no_trace(config):
     setting = pathfinder.SETS[config]
     table, window = pathfinder.tables(setting)[0], setting.window
     state = np.random.SeedSequence(8).generate_state(4, np.uint64)
@@ -216,19 +209,26 @@ def test_a_distractor_that_fails_leaves_no_trace(config):
         for paddle in paddles:
             start = np.maximum(start, on_window(table.masks, paddle, window))
         mask = start.copy()
-        found = np.zeros((setting.num_distractors, setting.distractor_length, 3), np.int64)
-        count = pathfinder_images._distractors(state, mask, found, table)
-        for paddle in found[:count].reshape(-1, 3):
+        chains = np.zeros((setting.num_distractors, setting.distractor_length, 3), np.int64)
+        pathfinder_images._distractors(state, mask, chains, table)
+        count = (chains[:, 0, 0] != pathfinder_images.NO_PADDLE).sum()
+        for paddle in chains[:count].reshape(-1, 3):
             start = np.maximum(start, on_window(table.masks, paddle, window))
         np.testing.assert_array_equal(mask, start)
-        assert (found[count:, :, 0] == pathfinder_images.NO_PADDLE).all()
+        assert (chains[count:, :, 0] == pathfinder_images.NO_PADDLE).all()
         missing += setting.num_distractors - count
     assert missing
 
 
-def composed(setting, paddles, facts, label):
-    """An image from its paddles and tips, in floating point."""
-    window, table = setting.window, pathfinder.tables(setting)[facts[pathfinder_images.MARGIN]]
+def tips(setting, paddles):
+    """(y, x) of the first and of the last ends of both contours: int [2, 2] each."""
+    contours = paddles[: 2 * setting.contour_length].reshape(2, -1, 3)
+    return contours[:, 0, 1:], contours[:, -1, 1:]
+
+
+def composed(setting, paddles, choices, label):
+    """An image from its paddles and choices, in floating point."""
+    window, table = setting.window, pathfinder.tables(setting)[choices[0]]
     image = np.zeros((window, window))
     for i, paddle in enumerate(paddles):
         if paddle[0] != pathfinder_images.NO_PADDLE:
@@ -236,28 +236,24 @@ def composed(setting, paddles, facts, label):
             contrast = setting.snake_contrast * (setting.paddle_contrast if target else 1)
             drawn = on_window(table.images, paddle, window) / 255 * contrast
             image = np.maximum(image, drawn.astype(np.float32))
-    marked = facts[pathfinder_images.MARKED]
-    other = marked if label else 1 - marked
-    for tip in (
-        pathfinder_images.ORIGINS + 2 * marked,
-        pathfinder_images.TERMINALS + 2 * other,
-    ):
-        image = np.maximum(image, disc(window, *facts[tip : tip + 2], setting.marker_radius) / 255)
+    first, last = tips(setting, paddles)
+    for tip in (first[choices[1]], last[choices[1] if label else 1 - choices[1]]):
+        image = np.maximum(image, disc(window, *tip, setting.marker_radius) / 255)
     return ((image - image.min()) * (255 / (image.max() - image.min())) + 0.5).astype(np.uint8)
 
 
 @pytest.mark.parametrize("config", WINDOWS.values())
-def test_images_are_their_paddles_and_the_label_moves_one_disc_only(config):
+def test_images_are_drawn_from_paddles_and_the_label_moves_one_disc_only(config):
     setting = pathfinder.SETS[config]
-    images = pathfinder.draw(setting, 7, 0, 6)
+    images = draw(setting, 7, 6)
     y, x = np.mgrid[: setting.window, : setting.window]
-    for pixels, label, paddles, facts in zip(*images, strict=True):
+    for pixels, label, paddles, choices in zip(*images, strict=True):
         image = pixels.reshape(setting.window, -1)
-        np.testing.assert_array_equal(image, composed(setting, paddles, facts, label))
-        other = composed(setting, paddles, facts, 1 - label)
+        np.testing.assert_array_equal(image, composed(setting, paddles, choices, label))
+        other = composed(setting, paddles, choices, 1 - label)
         changed = image != other
         near = np.zeros_like(changed)
-        for tip in facts[pathfinder_images.TERMINALS :][:4].reshape(2, 2):
+        for tip in tips(setting, paddles)[1]:
             near |= np.hypot(y - tip[0], x - tip[1]) <= setting.marker_radius + 5
         assert changed.any()
         assert not changed[~near].any()
@@ -301,7 +297,7 @@ REFERENCE = {
 
 
 @pytest.mark.parametrize("config", REFERENCE)
-def test_statistics_are_those_of_the_original_generator(config):
+def test_statistics_equal_those_of_the_original_generator(config):
     """Within 4 standard errors of the difference, and half a unit of the last printed digit."""
     n, mean, spread, shares, parts, parts_spread = REFERENCE[config]
     images = drawn(config).images
@@ -322,13 +318,13 @@ def test_statistics_are_those_of_the_original_generator(config):
     assert abs(counts.mean() - parts) < error(counts, parts_spread) + 0.05
 
 
-def test_where_the_brightness_is_agrees_with_the_original_generator():
-    """Centre crops, border rows and shares of the nonzero intensities, 2400 images there."""
+def test_places_of_bright_pixels_equal_those_of_the_original_generator():
+    """Compares centre crops, border rows and shares of nonzero intensities of 2400 images."""
     images = drawn("hard_32").images.reshape(-1, 32, 32).astype(float)
     for cut, mean in ((2, 25.8), (4, 24.6), (8, 29.1), (12, 39.6)):
         each = images[:, cut : 32 - cut, cut : 32 - cut].mean((1, 2))
         assert abs(each.mean() - mean) < 4 * each.std() * math.sqrt(1 / 2400 + 1 / 4000) + 0.05
-    # "Border rows 0.63" of the statistics are the first row and the first column
+    # "Border rows 0.63" of the statistics means the first row and the first column.
     each = np.concatenate([images[:, 0], images[:, :, 0]], 1).mean(1)
     assert abs(each.mean() - 0.63) < 4 * each.std() * math.sqrt(1 / 2400 + 1 / 4000) + 0.005
     bins, _ = np.histogram(images[images > 0], np.arange(0, 257, 32))
@@ -337,13 +333,13 @@ def test_where_the_brightness_is_agrees_with_the_original_generator():
 
 
 @pytest.mark.parametrize("window", [32, 128])
-def test_images_agree_with_the_samples_of_the_original(window):
-    """Two-sample tests of each image's mean, bright share and components: p > 0.0005 each."""
+def test_images_have_the_distribution_of_the_originals_samples(window):
+    """Two-sample tests of five numbers per image: p > 0.0005 each."""
     from scipy import stats
 
     path = SHARED / "data" / f"pathfinder{window}_hard_sample.npz"
     if not path.exists():
-        pytest.skip(f"no {path.name} beside the checkout")
+        pytest.skip(f"no {path.name} next to the checkout")
     theirs = np.load(path)["x"]
     ours = drawn(f"hard_{window}").images.reshape(-1, window, window)
 
@@ -356,7 +352,7 @@ def test_images_agree_with_the_samples_of_the_original(window):
         assert stats.ks_2samp(a, b).pvalue > 5e-4
 
 
-def test_labels_are_balanced_and_no_pixel_count_gives_them_away():
+def test_labels_are_balanced_and_independent_of_pixel_counts():
     images, labels, *_ = drawn("hard_32")
     n = len(labels)
     assert abs(labels.mean() - 0.5) < 4 * 0.5 / math.sqrt(n)
@@ -384,44 +380,32 @@ def test_rows_are_the_same_at_any_number_of_jobs_and_any_global_seed(config, mon
 
 
 def tiny_sets(monkeypatch, counts, *configs):
+    monkeypatch.setattr(store, "expected", dict)
     sets = {name: s._replace(rows=counts) for name, s in pathfinder.SETS.items() if name in configs}
     monkeypatch.setattr(pathfinder, "SETS", types.MappingProxyType(dict(pathfinder.SETS) | sets))
 
 
-def test_a_set_is_prepared_without_tensorflow(tmp_path):
-    code = f"""
-    {serving.WITHOUT_TENSORFLOW}
-    from lra_fnet import tasks
-    from lra_fnet.tasks import pathfinder, records
-    records.expected = dict  # of the whole set
-    small = pathfinder.SETS["short_32"]._replace(rows=(30, 5, 5))
-    pathfinder.SETS = dict(pathfinder.SETS) | {{"short_32": small}}
+@pytest.mark.slow  # compiles in a second process
+def test_set_is_prepared_without_tensorflow(tmp_path, monkeypatch):
+    counts = (30, 5, 5)
+    printed = serving.prepare_without_tensorflow(
+        "pathfinder", "pathfinder/short_32", tmp_path / "a", SETS=counts
+    )
+    tiny_sets(monkeypatch, counts, "short_32")
     task = tasks.make("pathfinder", "short_32")
-    prepared = task.prepare({str(tmp_path)!r}, jobs=2)
+    prepared = task.prepare(tmp_path / "b", jobs=1)
+    assert prepared.fingerprint == printed
     values, lengths, labels = prepared.arrays("train")
-    assert values.shape == (30, 1024) and (lengths == 1024).all() and set(labels) == {{0, 1}}
-    assert task.illustrate(task.verify({str(tmp_path)!r})).stat().st_size > 1000
-    """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, cwd=TESTS)
-
-
-def test_gin_files_build_the_tasks():
-    for name, config, task in (
-        ("pathfinder", "hard_32", pathfinder.Pathfinder("hard_32", 1024)),
-        ("pathx", "hard_128", pathfinder.PathX("hard_128", 16384)),
-    ):
-        gin.clear_config()
-        path = ROOT / "gin" / "tasks" / f"{name}.gin"
-        gin.parse_config(path.read_text() + f"\nDATASET = '{config}'\nMAX_LEN = {task.max_len}")
-        assert gin.query_parameter("%TASK").scoped_configurable_fn() == task
-        assert tasks.make(name) == task
+    assert values.shape == (30, 1024)
+    assert (lengths == 1024).all()
+    assert set(labels) == {0, 1}
 
 
 # LRA's release
 
 
 def release(folder, side=32, level="curv_contour_length_14", as_array=False):
-    """Two metadata files of eight images each, as in the release; the names are not in order."""
+    """Writes two metadata files of eight images each, as in the release."""
     base = folder / "lra_release" / f"pathfinder{side}" / level
     (base / "metadata").mkdir(parents=True)
     for k in (2, 10):
@@ -440,14 +424,14 @@ def release(folder, side=32, level="curv_contour_length_14", as_array=False):
 
 
 @pytest.mark.parametrize("as_array", [False, True])
-def test_the_release_is_read_in_numerical_order(as_array, tmp_path):
+def test_release_is_read_in_numerical_order(as_array, tmp_path):
     base = release(tmp_path / "raw", as_array=as_array)
     (base / "imgs" / "2" / "sample_3.png").write_bytes(b"")  # as one file of the release is
     raw = pathfinder.Pathfinder("hard_32", 1024).raw(tmp_path / "raw", 1)
     assert raw.details == {"num_empty_images": 1}
-    found = {split: [(int(v[0]), len(v), y) for v, y in rows] for split, rows in raw.splits.items()}
+    read = {split: [(int(v[0]), len(v), y) for v, y in rows] for split, rows in raw.splits.items()}
     kept = [(k + i, 1024, i % 2) for k in (2, 10) for i in range(8) if (k, i) != (2, 3)]
-    assert found == {"train": kept[:12], "validation": kept[12:14], "test": kept[14:]}
+    assert read == {"train": kept[:12], "validation": kept[12:14], "test": kept[14:]}
     prepared = tasks.make("pathfinder").prepare(tmp_path / "data", base)
     assert dict(prepared.rows) == {"train": 12, "validation": 2, "test": 1}
 
@@ -455,12 +439,18 @@ def test_the_release_is_read_in_numerical_order(as_array, tmp_path):
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("imgs/2 sample_1.png 1 2 1.0", "row 2: expected a label 0 or 1 in column 4, got 'imgs/2"),
-        ("imgs/2 sample_1.png 1", "row 2: expected 4 columns or more, got 'imgs/2 sample_1.png 1'"),
-        ("../2 sample_1.png 1 1", "row 2: '../2/sample_1.png' leads out of "),
+        (
+            "imgs/2 sample_1.png 1 2 1.0",
+            "row 2: expected at least 4 columns, with a label 0 or 1 in column 4, got 'imgs/2",
+        ),
+        (
+            "imgs/2 sample_1.png 1",
+            "row 2: expected at least 4 columns, with a label 0 or 1 in column 4, got 'imgs",
+        ),
+        ("../2 sample_1.png 1 1", "row 2: expected a file in "),
     ],
 )
-def test_bad_metadata_name_file_and_row(line, reason, tmp_path):
+def test_bad_metadata_fail_with_file_and_row(line, reason, tmp_path):
     path = release(tmp_path) / "metadata" / "2.npy"
     lines = path.read_text().splitlines()
     path.write_text("\n".join([lines[0], line, *lines[2:]]))
@@ -473,14 +463,17 @@ def test_bad_metadata_name_file_and_row(line, reason, tmp_path):
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (lambda p: Image.new("L", (32, 31)).save(p), "of 32 by 32 pixels, got mode L, 32 by 31"),
-        (lambda p: Image.new("LA", (32, 32)).save(p), "pixels, got mode LA, 32 by 32; get"),
-        (lambda p: p.write_bytes(b"GIF89a"), "is no PNG image, or is damaged"),
-        (lambda p: p.write_bytes(p.read_bytes()[:60]), "is no PNG image, or is damaged"),
-        (lambda p: p.unlink(), "cannot be read (No such file or directory), but the metadata list"),
+        (
+            lambda p: Image.new("L", (32, 31)).save(p),
+            "of 32 x 32 pixels of 8 bits, gray or colour, found 32 x 31 pixels of mode L",
+        ),
+        (lambda p: Image.new("LA", (32, 32)).save(p), "found 32 x 32 pixels of mode LA; get"),
+        (lambda p: p.write_bytes(b"GIF89a"), "expected a PNG or JPEG"),
+        (lambda p: p.write_bytes(p.read_bytes()[:60]), "expected a PNG or JPEG"),
+        (lambda p: p.unlink(), "No such file or directory"),
     ],
 )
-def test_a_bad_image_is_named(spoil, reason, tmp_path):
+def test_bad_image_fails_with_its_name(spoil, reason, tmp_path):
     path = release(tmp_path / "raw") / "imgs" / "10" / "sample_2.png"
     spoil(path)
     with pytest.raises(UserError) as info:
@@ -491,46 +484,20 @@ def test_a_bad_image_is_named(spoil, reason, tmp_path):
     assert not list((tmp_path / "data").rglob("fingerprint.json"))
 
 
-def test_a_folder_without_the_release_says_what_was_expected(tmp_path):
+def test_folder_without_the_release_fails_with_the_expected_folder(tmp_path):
     release(tmp_path / "a", level="curv_baseline")
     release(tmp_path / "b" / "1")
     release(tmp_path / "b" / "2")
     task = pathfinder.Pathfinder("hard_32", 1024)
-    for source, found in ((tmp_path / "a", "none"), (tmp_path / "b", str(tmp_path / "b" / "1"))):
+    for source, places in ((tmp_path / "a", "none"), (tmp_path / "b", str(tmp_path / "b" / "1"))):
         with pytest.raises(UserError) as info:
             task.raw(source, 1)
         assert str(info.value).startswith(
-            f"SOURCE={source}: expected one folder pathfinder32/curv_contour_length_14 with "
-            f"imgs/ and metadata/ (of lra_release.gz, unpacked), found {found}"
+            f"--source {source}: expected one folder pathfinder32/curv_contour_length_14 with "
+            f"imgs/ and metadata/ (of lra_release.gz, unpacked), got {places}"
         )
     assert pathfinder.Pathfinder("easy_32", 1024).raw(tmp_path / "a", 1).total == 16
     with pytest.raises(
-        UserError, match=r"^pathfinder/short_32 is generated only; leave SOURCE out"
+        UserError, match=r"^pathfinder/short_32 is generated only; leave --source out"
     ):
         pathfinder.Pathfinder("short_32", 1024).raw(tmp_path, 1)
-
-
-# The contact sheet
-
-
-def test_a_sheet_shows_every_image_and_its_title(tmp_path):
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (11, 32, 32), np.uint8)
-    path = tmp_path / "sheet.png"
-    sheet.write(path, images, ["a title that is far too long for it", *["x"] * 9, ""])
-    with Image.open(path) as image:
-        got = np.asarray(image)
-    side, width, height = 128, 138, 160
-    assert got.shape == (2 * height + 10, 8 * width + 10)
-    for i, image in enumerate(images):
-        top, left = 10 + i // 8 * height, 10 + i % 8 * width
-        np.testing.assert_array_equal(got[top : top + side : 4, left : left + side : 4], image)
-        text = got[top + side + 1 : top + side + 22, left : left + width - 10]
-        assert (text.min() < 128) == (i < 10)
-        assert (got[top + side + 1 : top + side + 22, left + side : left + width] == 255).all()
-    assert [p.name for p in tmp_path.iterdir()] == ["sheet.png"]
-
-
-def test_a_sheet_needs_a_title_for_each_image(tmp_path):
-    with pytest.raises(ValueError, match=r"^2 images and 1 titles, expected as many of both$"):
-        sheet.write(tmp_path / "x.png", np.zeros((2, 8, 8), np.uint8), ["a"])

@@ -2,8 +2,8 @@
 
 import io
 import tarfile
+from pathlib import PurePosixPath
 
-import gin
 import numpy as np
 import pytest
 import serving
@@ -11,10 +11,11 @@ from paths import SHARED
 
 from lra_fnet import tasks
 from lra_fnet.errors import UserError
-from lra_fnet.tasks import retrieval, store
+from lra_fnet.tasks import retrieval, sources, store
 
 FILES = {"train": "train", "eval": "validation", "test": "test"}
 COUNTS = {"train": 7, "eval": 3, "test": 4}
+AGAIN = f"get {retrieval.REMOTE}, or read other pairs in this format with --dataset pairs"
 EXPECTED = "expected label, id1, id2, text1 and text2 with tabs between them"
 REAL = SHARED / "data" / "acl_pairs.tar.xz"
 
@@ -27,8 +28,8 @@ def made():
     for file, count in COUNTS.items():
         lines = []
         for i in range(count):
-            one, two = (rng.choice(letters, rng.integers(1, 9000)).tobytes() for _ in range(2))
-            lines.append(b"%d.0\tA%d\tB\t%s\t%s\n" % (i % 2, i, one, two))
+            texts = (rng.choice(letters, rng.integers(1, 9000)).tobytes() for _ in range(2))
+            lines.append(b"%d.0\tA%d\tB\t%s\t%s\n" % (i % 2, i, *texts))
         files[file] = lines
     return files
 
@@ -41,7 +42,7 @@ def write(files, folder, name="new_aan_pairs"):
 
 
 def pack(files, path, order=("test", "train", "eval"), name="new_aan_pairs"):
-    """An archive with other things before, between and after the files."""
+    """An archive with other files before, between and after."""
     with tarfile.open(path, "w:gz") as archive:
 
         def add(name, content):
@@ -93,7 +94,7 @@ def test_rows_are_the_lines_in_their_order(tmp_path):
     assert prepared.source == "raw"
 
 
-def test_archive_and_folder_give_the_same_set(tmp_path):
+def test_archives_and_folders_give_the_same_set(tmp_path):
     files = made()
     given = {
         "folder": write(files, tmp_path / "raw" / "some" / "where").parents[1],
@@ -102,8 +103,8 @@ def test_archive_and_folder_give_the_same_set(tmp_path):
     }
     for config in ("aan", "pairs"):
         task = tasks.make("retrieval", config)
-        found = {key: task.prepare(tmp_path / key, path) for key, path in given.items()}
-        assert len({prepared.fingerprint for prepared in found.values()}) == 1
+        sets = {key: task.prepare(tmp_path / key, path) for key, path in given.items()}
+        assert len({prepared.fingerprint for prepared in sets.values()}) == 1
         task.verify(tmp_path / "gz")
 
 
@@ -111,7 +112,7 @@ def test_pairs_may_have_any_name_and_number(tmp_path):
     files = {file: lines[:1] for file, lines in made().items()}
     source = write(files, tmp_path / "raw", name="my.pairs")
     (source / "._my.pairs.train.tsv").write_bytes(b"of another system")
-    (source / "train.tsv").write_bytes(b"no set in its name")
+    (source / "train.tsv").write_bytes(b"no name before the split")
     prepared = tasks.make("retrieval", "pairs").prepare(tmp_path / "data", source)
     assert prepared.rows == {"train": 1, "validation": 1, "test": 1}
     with pytest.raises(UserError, match=r"raw: expected new_aan_pairs.train.tsv and new_aan_"):
@@ -126,7 +127,7 @@ def test_max_len_cuts_each_text_when_read(tmp_path):
     assert stored(prepared, "test") == want
     with pytest.raises(UserError) as info:
         tasks.make("retrieval", max_len=4001)
-    assert str(info.value).startswith(  # gin adds a line of its own
+    assert str(info.value).startswith(  # gin adds another line
         "retrieval: max_len must be at most 4000, got 4001; no more bytes of a text are stored"
     )
 
@@ -135,179 +136,160 @@ def test_max_len_cuts_each_text_when_read(tmp_path):
 
 
 def cut(path):
-    """The archive with its last 50,000 bytes gone, which are of its last file."""
+    """Removes the last 50,000 bytes of an archive, which belong to its last file."""
     path.write_bytes(path.read_bytes()[:-50_000])
     return path
 
 
-def test_the_release_is_read_until_the_three_files_are_done(tmp_path):
+def test_release_is_read_until_the_three_files_are_complete(tmp_path):
     source = cut(pack(made(), tmp_path / "lra_release.gz"))
     prepared = tasks.make("retrieval", "aan").prepare(tmp_path / "data", source)
     assert sum(prepared.rows.values()) == 14
-    with pytest.raises(UserError, match=r"lra_release.gz is no tar archive, or is cut or damaged"):
+    with pytest.raises(UserError, match=r"lra_release.gz is damaged, unreadable"):
         tasks.make("retrieval", "pairs").prepare(tmp_path / "data", source)
 
 
 def test_lines_are_read_one_at_a_time(tmp_path):
-    """Rows of an archive come before its damaged middle is reached."""
+    """The first rows of an archive are read before its damaged middle."""
     path = pack({**made(), "test": made()["test"] * 500}, tmp_path / "lra.gz")  # 20 MB
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     rows = retrieval.read_pairs(path, "pairs")
     split, ((one, two), label) = next(rows)
     assert (split, one.tobytes(), two.tobytes(), label) == ("test", *plain(made()["test"])[0])
-    with pytest.raises(UserError, match=r"lra.gz is no tar archive, or is cut or damaged"):
+    with pytest.raises(UserError, match=r"lra.gz is damaged, unreadable"):
         list(rows)
 
 
-def test_a_line_without_end_is_an_error_before_it_is_in_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(retrieval, "_LONGEST", 100)
+def test_line_without_end_is_an_error_before_it_is_in_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "_LONGEST_LINE", 100)
     fits = b"1\tA\tB\t" + b"x" * 90 + b"\ty\n"
     assert len(fits) == 99
     files = {"train": [fits], "eval": [fits, b"1\tA\tB\t" + b"x" * 95], "test": [fits]}
     task = tasks.make("retrieval", "pairs")
-    with pytest.raises(UserError) as info:
+    with pytest.raises(UserError, match=r"eval.tsv: expected lines of at most 100 bytes, got a"):
         task.prepare(tmp_path / "data", write(files, tmp_path / "raw"))
-    assert str(info.value) == (
-        f"{tmp_path}/raw/new_aan_pairs.eval.tsv, line 2: more than 100 bytes without an end of "
-        f"line; {EXPECTED}"
-    )
     files["eval"] = [fits[:-2] + b"xy\n"]
     assert task.prepare(tmp_path / "data", write(files, tmp_path / "raw")).rows["validation"] == 1
 
-    asked = []
+    requested = []
 
     class Long(io.RawIOBase):
         def readable(self):
             return True
 
         def readinto(self, buffer):
-            if len(asked) == 1000:
+            if len(requested) == 1000:
                 return 0
-            asked.append(len(buffer))
+            requested.append(len(buffer))
             buffer[:] = b"x" * len(buffer)
             return len(buffer)
 
-    with pytest.raises(UserError, match="line 1: more than 100 bytes without an end of line"):
-        list(retrieval._pairs_of(io.BufferedReader(Long(), 64), "file"))
-    assert sum(asked) < 300
+    file = sources.File(tmp_path, PurePosixPath("long"), io.BufferedReader(Long(), 64))
+    with pytest.raises(UserError, match="long: expected lines of at most 100 bytes"):
+        list(file.lines())
+    assert sum(requested) < 300
 
 
-# Mistakes
+# Errors
 
 
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
-        (b"\n", "1 columns"),
-        (b"1.0\tA\tB\tone\n", "4 columns"),
-        (b"1.0\tA\tB\tone\ttwo\tthree\n", "6 columns"),
-        (b"label\tid1\tid2\ttext1\ttext2\n", "the label is b'label', not 0.0 or 1.0"),
-        (b"2.0\tA\tB\tone\ttwo\n", "the label is b'2.0', not 0.0 or 1.0"),
-        (b"\tA\tB\tone\ttwo\n", "the label is b'', not 0.0 or 1.0"),
-        (b'"1.0"\tA\tB\tone\ttwo\n', "the label is b'\"1.0\"', not 0.0 or 1.0"),
-        (b"1.0\tA\tB\t\ttwo\n", "text1 is empty"),
-        (b"1.0\tA\tB\tone\t\r\n", "text2 is empty"),
+        (b"\n", "got 1 columns"),
+        (b"1.0\tA\tB\tone\n", "got 4 columns"),
+        (b"1.0\tA\tB\tone\ttwo\tthree\n", "got 6 columns"),
+        (b"label\tid1\tid2\ttext1\ttext2\n", "got the label b'label', which is not 0.0 or 1.0"),
+        (b"2.0\tA\tB\tone\ttwo\n", "got the label b'2.0', which is not 0.0 or 1.0"),
+        (b"\tA\tB\tone\ttwo\n", "got the label b'', which is not 0.0 or 1.0"),
+        (b'"1.0"\tA\tB\tone\ttwo\n', "got the label b'\"1.0\"', which is not 0.0 or 1.0"),
+        (b"1.0\tA\tB\t\ttwo\n", "got an empty text1"),
+        (b"1.0\tA\tB\tone\t\r\n", "got an empty text2"),
     ],
 )
-def test_a_bad_line_names_file_line_and_reason(bad, reason, tmp_path):
+def test_bad_line_fails_with_file_line_and_reason(bad, reason, tmp_path):
     files = made()
     files["eval"][1] = bad
     source = pack(files, tmp_path / "lra.gz")
     with pytest.raises(UserError) as info:
         tasks.make("retrieval").prepare(tmp_path / "data", source)
     assert str(info.value) == (
-        f"{source}/lra_release/tsv_data/new_aan_pairs.eval.tsv, line 2: {reason}; {EXPECTED}"
+        f"{source}/lra_release/tsv_data/new_aan_pairs.eval.tsv, line 2: {EXPECTED}, {reason}; "
+        f"{AGAIN}"
     )
     left = [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
     assert {path.name for path in left} <= {".lock"}
 
 
 @pytest.mark.parametrize("change", [-1, 1])
-def test_another_number_of_pairs_than_the_release_has(change, tmp_path):
+def test_wrong_number_of_pairs_is_an_error_for_the_release_only(change, tmp_path):
     files = made()
     files["eval"] = (files["eval"] * 2)[: 3 + change]
     source = write(files, tmp_path / "raw")
     with pytest.raises(UserError) as info:
         tasks.make("retrieval").prepare(tmp_path / "data", source)
     assert str(info.value) == (
-        f"{source}/new_aan_pairs.eval.tsv: {3 + change} pairs, the official file has 3; get "
-        f"lra_release.gz (7.7 GB) from {retrieval.REMOTE.url} again, or read other pairs of "
-        f"this format with `make data ... DATASET=pairs` or `make lra ... "
-        f"GIN='DATASET=\"pairs\"'`"
+        f"{source}/new_aan_pairs.eval.tsv: expected 3 rows, got {3 + change}; {AGAIN}"
     )
     tasks.make("retrieval", "pairs").prepare(tmp_path / "data", source)
 
 
-def test_files_that_are_missing_empty_or_there_twice(tmp_path):
-    pairs = tasks.make("retrieval", "pairs")
-
-    def refused(source, task=pairs):
+def test_missing_empty_and_duplicate_files_are_errors(tmp_path):
+    def error(source, config):
         with pytest.raises(UserError) as info:
-            task.prepare(tmp_path / "data", source)
+            tasks.make("retrieval", config).prepare(tmp_path / "data", source)
         return str(info.value)
 
     source = write({"train": made()["train"]}, tmp_path / "raw")
-    assert refused(source) == (
-        f"{source}: expected <name>.eval.tsv and <name>.test.tsv in it, found none"
+    assert error(source, "pairs") == (
+        f"{source}: expected <name>.eval.tsv and <name>.test.tsv, found none; correct the files"
     )
-    assert refused(source, tasks.make("retrieval")) == (
-        f"{source}: expected new_aan_pairs.eval.tsv and new_aan_pairs.test.tsv in it, found none; "
-        f"get {retrieval.REMOTE}"
+    assert error(source, "aan") == (
+        f"{source}: expected new_aan_pairs.eval.tsv and new_aan_pairs.test.tsv, found none; {AGAIN}"
     )
     empty = write({**made(), "test": []}, tmp_path / "empty")
-    assert (
-        refused(empty) == f"{empty}/new_aan_pairs.test.tsv: expected at least one pair, found none"
+    assert error(empty, "pairs") == (
+        f"{empty}/new_aan_pairs.test.tsv: expected at least one row, got 0; correct the files"
     )
     twice = write(made(), tmp_path / "twice")
     write(made(), twice / "z", name="other")
-    assert refused(twice) == (
-        f"expected one file for the split validation, found {twice}/new_aan_pairs.eval.tsv and "
-        f"{twice}/z/other.eval.tsv; SOURCE must hold one set of pairs"
+    assert error(twice, "pairs") == (
+        f"{twice}: expected one file for the split validation, got {twice}/new_aan_pairs.eval.tsv "
+        f"and {twice}/z/other.eval.tsv; remove one of them"
     )
     write(made(), twice / "z")
-    assert "found" in refused(twice, tasks.make("retrieval"))
+    assert "expected one file for the split" in error(twice, "aan")
 
 
-def test_pairs_without_a_source_say_what_to_give(tmp_path):
+def test_pairs_without_a_source_fail_with_the_expected_files(tmp_path):
     assert tasks.make("retrieval", "aan").remote == retrieval.REMOTE
     with pytest.raises(UserError) as info:
         tasks.make("retrieval", "pairs").prepare(tmp_path)
     assert str(info.value) == (
-        "retrieval/pairs reads your own files: give SOURCE=folder (or archive) with "
+        "retrieval/pairs reads your own files: give --source a folder or archive with "
         "<name>.train.tsv, <name>.eval.tsv and <name>.test.tsv"
     )
 
 
-def test_gin_file_builds_the_task():
-    gin.parse_config(["DATASET = 'pairs'", "MAX_LEN = 2000"])
-    gin.parse_config_file("gin/tasks/retrieval.gin")
-    task = gin.query_parameter("TASK/gin.macro.value").scoped_configurable_fn()
-    assert task == retrieval.Retrieval(config="pairs", max_len=2000)
+# Whole preparations
 
 
-# Whole ways
-
-
-def test_the_set_is_downloaded_and_prepared_without_tensorflow(tmp_path):
+def test_set_is_downloaded_and_prepared_without_tensorflow(tmp_path):
     path = pack(made(), tmp_path / "lra_release.gz")
+    assert retrieval.REMOTE.name == path.name
     with serving.serve(tmp_path) as url:
-        code = f"""
-            from lra_fnet import tasks
-            from lra_fnet.tasks import records, retrieval, sources
-            assert retrieval.Retrieval("aan", 1).remote.url.endswith("/{path.name}")
-            retrieval.REMOTE = sources.Remote("{url}{path.name}")
-            retrieval.ROWS, records.expected = {tuple(COUNTS.values())}, dict
-            prepared = tasks.make("retrieval").prepare("{tmp_path}/data")
-            assert prepared.arrays("train").values.shape == (7, 2, 4000)
-            assert not {{"tensorflow", "jax", "numba"}} & set(sys.modules)
-            print(prepared.fingerprint)
-        """
-        printed = serving.run_without_tensorflow(code)
+        printed = serving.prepare_without_tensorflow(
+            "retrieval",
+            "retrieval/aan",
+            tmp_path / "data",
+            REMOTE=[f"{url}{path.name}"],
+            ROWS=[*COUNTS.values()],
+        )
     assert printed == tasks.make("retrieval").prepare(tmp_path, path).fingerprint
 
 
 def lra_reads(path, max_len):
-    """Rows as LRA's matching/input_pipeline.py makes them: ids of both texts, and the label."""
+    """Yields rows as in LRA's matching/input_pipeline.py: ids of both texts, and the label."""
     import tensorflow as tf
     import tensorflow_datasets as tfds
 
@@ -333,12 +315,12 @@ def lra_reads(path, max_len):
 def test_token_ids_equal_lras_preprocessing(tmp_path):
     pytest.importorskip("tensorflow")
     files = made()
-    every = bytes(set(range(256)) - set(b"\t\n\r"))
+    all_bytes = bytes(set(range(256)) - set(b"\t\n\r"))
     files["eval"] = [
         b'1\tA\tB\t"quoted ""twice"" \t"\n',
         b"0\tA\tB\ta\\nliteral\\tstays\t'x' \\\n",
-        b'1.0\t"A\tB\t white  space \t\x00 nul \x0b\r\n',  # the \r belongs to the end of the line
-        b"0.0\tA\tB\t" + every * 50 + b"\t\xff\xfe",  # no end of line
+        b'1.0\t"A\tB\t white  space \t\x00 nul \x0b\r\n',  # the \r is part of the line end
+        b"0.0\tA\tB\t" + all_bytes * 50 + b"\t\xff\xfe",  # no line end
     ]
     source = write(files, tmp_path / "raw")
     prepared = tasks.make("retrieval", "pairs").prepare(tmp_path / "data", source)
@@ -357,7 +339,7 @@ def test_token_ids_equal_lras_preprocessing(tmp_path):
     "bad",
     [b"\n", b"1.0\tA\tB\t\ttwo\n", b"1.0\tA\tB\tone\t\n", b"1.0\tA\tB\tone\n", b"x\tA\tB\t1\t2\n"],
 )
-def test_lras_reader_refuses_these_lines_as_well(bad, tmp_path):
+def test_bad_lines_are_errors_for_lras_reader_too(bad, tmp_path):
     tf = pytest.importorskip("tensorflow")
     (tmp_path / "x.tsv").write_bytes(bad)
     with pytest.raises(tf.errors.InvalidArgumentError):
@@ -366,7 +348,7 @@ def test_lras_reader_refuses_these_lines_as_well(bad, tmp_path):
         retrieval._parse(bad)
 
 
-def test_a_carriage_return_inside_a_line_is_text_where_lras_reader_stops(tmp_path):
+def test_carriage_return_inside_a_line_is_text_but_an_error_for_lras_reader(tmp_path):
     tf = pytest.importorskip("tensorflow")
     line = b"1.0\tA\tB\tone\rmore\ttwo\n"
     (tmp_path / "x.tsv").write_bytes(line)
@@ -377,7 +359,7 @@ def test_a_carriage_return_inside_a_line_is_text_where_lras_reader_stops(tmp_pat
 
 
 @pytest.mark.skipif(not REAL.exists(), reason="the ACL pairs are not on this machine")
-def test_the_acl_pairs_are_those_of_the_archive(tmp_path):
+def test_acl_pairs_are_those_of_the_archive(tmp_path):
     prepared = tasks.make("retrieval", "pairs").prepare(tmp_path, REAL)
     assert prepared.rows == {"train": 4417, "validation": 552, "test": 553}
     assert {split: count[1] for split, count in prepared.label_counts.items()} == {

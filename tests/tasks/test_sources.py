@@ -1,10 +1,11 @@
-"""Downloads that go on where they stopped, and archives that nothing gets out of."""
+"""Downloads that resume, and folders and archives that are read in the same way."""
 
 import hashlib
 import io
 import lzma
 import socket
 import tarfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,8 +25,8 @@ def served(tmp_path, monkeypatch):
     folder = tmp_path / "served"
     folder.mkdir()
     (folder / "raw.bin").write_bytes(CONTENT)
-    with serving.server(folder) as found:
-        yield found
+    with serving.server(folder) as server:
+        yield server
 
 
 def one_line(caught):
@@ -37,7 +38,7 @@ def one_line(caught):
 # Downloads
 
 
-def test_a_download_is_checked_and_made_once(served, tmp_path):
+def test_download_is_checked_and_made_once(served, tmp_path):
     remote = Remote(f"{served.url}raw.bin", len(CONTENT), SHA256)
     for _ in range(2):
         path = sources.fetch(remote, tmp_path / "downloads")
@@ -47,24 +48,26 @@ def test_a_download_is_checked_and_made_once(served, tmp_path):
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_broken_connection_is_taken_up_where_it_broke(known, served, tmp_path):
+def test_download_resumes_after_a_broken_connection(known, served, tmp_path):
     served.cut = 1_700_000
     remote = Remote(f"{served.url}raw.bin", *((len(CONTENT), SHA256) if known else ()))
     assert sources.fetch(remote, tmp_path).read_bytes() == CONTENT
     assert [asked for _, asked in served.asked] == [None, "bytes=1700000-"]
 
 
-def test_a_stopped_download_goes_on_in_the_next_process(served, tmp_path, monkeypatch):
+def test_stopped_download_resumes_in_the_next_process(served, tmp_path, monkeypatch):
     remote = Remote(f"{served.url}raw.bin", len(CONTENT), SHA256)
     served.cut = 1_700_000
     monkeypatch.setattr(sources, "_PAUSES", ())
-    with pytest.raises(UserError, match=r"1\.7 MB are kept, the same command goes on from there"):
+    with pytest.raises(UserError, match=r"1\.7 MB are kept, the same command continues from there"):
         sources.fetch(remote, tmp_path)
     assert sources.fetch(remote, tmp_path).read_bytes() == CONTENT
     assert served.asked[-1][1] == "bytes=1700000-"
 
 
-def test_a_file_that_changed_meanwhile_is_begun_anew(served, tmp_path, monkeypatch):
+def test_file_that_changed_on_the_server_is_downloaded_from_the_start(
+    served, tmp_path, monkeypatch
+):
     remote = Remote(f"{served.url}raw.bin")
     served.cut = 1_700_000
     monkeypatch.setattr(sources, "_PAUSES", ())
@@ -82,7 +85,7 @@ def test_a_file_that_changed_meanwhile_is_begun_anew(served, tmp_path, monkeypat
         (len(CONTENT) + 1, None, [f"expected {len(CONTENT) + 1} bytes", str(len(CONTENT))]),
     ],
 )
-def test_another_file_than_the_publishers_is_refused(size, sha256, words, served, tmp_path):
+def test_wrong_size_or_sha256_fails_with_one_line(size, sha256, words, served, tmp_path):
     with pytest.raises(UserError) as caught:
         sources.fetch(Remote(f"{served.url}raw.bin", size, sha256), tmp_path / "downloads")
     text = one_line(caught)
@@ -90,7 +93,7 @@ def test_another_file_than_the_publishers_is_refused(size, sha256, words, served
     assert not (tmp_path / "downloads" / "raw.bin").exists()
 
 
-def test_no_network_and_no_such_file_are_one_line_with_name_size_and_address(served, tmp_path):
+def test_no_network_and_missing_file_fail_with_size_and_address(served, tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         closed = f"http://127.0.0.1:{free.getsockname()[1]}/raw.bin"
@@ -113,10 +116,14 @@ def write_tar(path, members, mode):
             archive.addfile(info, io.BytesIO(content))
 
 
+def contents(source):
+    return {str(file.path): file.read(2**22) for file in sources.files(source)}
+
+
 MEMBERS = {"a/2.txt": b"two\nlines\n", "a/1.txt": b"", "b.bin": CONTENT[:100_000]}
 
 
-def test_every_archive_and_the_folder_hold_the_same_files(tmp_path):
+def test_folder_and_every_kind_of_archive_give_the_same_files(tmp_path):
     for name, content in MEMBERS.items():
         path = tmp_path / "folder" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -128,41 +135,41 @@ def test_every_archive_and_the_folder_hold_the_same_files(tmp_path):
         "x.tar.xz": "w:xz",
     }.items():
         write_tar(tmp_path / name, MEMBERS, mode)
-        got = {str(path): file.read() for path, file in sources.files(tmp_path / name)}
+        got = contents(tmp_path / name)
         assert got == MEMBERS
         assert list(got) == list(MEMBERS)
-    got = {str(path): file.read() for path, file in sources.files(tmp_path / "folder")}
+    got = contents(tmp_path / "folder")
     assert got == MEMBERS
     assert list(got) == sorted(MEMBERS)
 
 
-def test_a_file_of_an_archive_can_be_read_in_part_and_by_lines(tmp_path):
+def test_file_of_an_archive_can_be_read_in_part_and_by_lines(tmp_path):
     write_tar(tmp_path / "x.tar.gz", MEMBERS, "w:gz")
     seen = []
-    for path, file in sources.files(tmp_path / "x.tar.gz"):
-        seen.append((path.name, file.readline()))  # the rest is skipped
+    for file in sources.files(tmp_path / "x.tar.gz"):
+        seen.append((file.path.name, next(file.lines(), b"")))  # the rest is skipped
     assert [name for name, _ in seen] == ["2.txt", "1.txt", "b.bin"]
     assert seen[0][1] == b"two\n"
 
 
 @pytest.mark.parametrize("name", ["../evil.txt", "/etc/evil.txt", "a/../../evil.txt"])
-def test_a_name_that_leads_out_is_refused(name, tmp_path):
+def test_name_that_leads_out_of_the_archive_is_an_error(name, tmp_path):
     write_tar(tmp_path / "x.tar", {name: b"x"}, "w")
     with pytest.raises(UserError, match="leads out of the archive"):
         list(sources.files(tmp_path / "x.tar"))
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE])
-def test_links_and_devices_are_refused(kind, tmp_path):
+def test_links_and_devices_in_an_archive_are_errors(kind, tmp_path):
     with tarfile.open(tmp_path / "x.tar", "w") as archive:
         info = tarfile.TarInfo("link")
         info.type, info.linkname = kind, "/etc/passwd"
         archive.addfile(info)
-    with pytest.raises(UserError, match="is no regular file"):
+    with pytest.raises(UserError, match="is not a regular file"):
         list(sources.files(tmp_path / "x.tar"))
 
 
-def test_an_archive_that_claims_too_much_is_refused(tmp_path, monkeypatch):
+def test_archive_that_claims_too_much_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "_LARGEST", 100_005)
     write_tar(tmp_path / "x.tar", MEMBERS, "w")
     with pytest.raises(UserError, match="unpacks to more than"):
@@ -171,7 +178,7 @@ def test_an_archive_that_claims_too_much_is_refused(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("mode", ["w:gz", "w:xz"])
 @pytest.mark.parametrize("damage", ["cut", "flip", "checksum"])
-def test_a_damaged_archive_is_one_line_that_names_it(damage, mode, tmp_path):
+def test_damaged_archive_fails_with_one_line(damage, mode, tmp_path):
     path = tmp_path / "x.tar.z"
     write_tar(path, MEMBERS, mode)
     content = bytearray(path.read_bytes())
@@ -183,19 +190,46 @@ def test_a_damaged_archive_is_one_line_that_names_it(damage, mode, tmp_path):
         content[-7 if mode == "w:gz" else -20] ^= 255
     path.write_bytes(content)
     with pytest.raises(UserError) as caught:
-        [file.read() for _, file in sources.files(path)]
+        contents(path)
     text = one_line(caught)
     assert str(path) in text
-    assert "cut or damaged" in text
+    assert "is damaged, unreadable or not a tar archive" in text
 
 
-def test_what_is_no_archive_or_not_there_is_one_line(tmp_path):
+def test_missing_source_or_other_file_fails_with_one_line(tmp_path):
     (tmp_path / "x.tar.gz").write_bytes(b"<html>not found</html>" * 100)
     (tmp_path / "y.xz").write_bytes(lzma.compress(b"plain text\n" * 1000))
     for name, words in {
-        "x.tar.gz": "no tar archive",
-        "y.xz": "no tar",
+        "x.tar.gz": "not a tar archive",
+        "y.xz": "not a tar",
         "z": "no such file",
     }.items():
         with pytest.raises(UserError, match=words):
             list(sources.files(tmp_path / name))
+
+
+def test_file_over_the_limit_fails_with_one_line(tmp_path):
+    (tmp_path / "x").write_bytes(b"12345")
+    for file in sources.files(tmp_path):
+        assert str(file) == f"{tmp_path}/x"
+        with pytest.raises(UserError, match=r"/x: expected at most 4 bytes, got more"):
+            file.read(4)
+    for file in sources.files(tmp_path):
+        assert file.read(5) == b"12345"
+
+
+# Mirrors
+
+
+def test_url_of_the_same_name_is_a_mirror_and_must_have_the_publishers_sha256(served, tmp_path):
+    official = Remote("https://example.org/data/raw.bin", len(CONTENT), SHA256)
+    for number, kind in enumerate((str, Path)):  # a Path merges the slashes of a URL
+        path = sources.locate(kind(f"{served.url}raw.bin"), official, tmp_path / str(number))
+        assert path.read_bytes() == CONTENT
+    (tmp_path / "served" / "raw.bin").write_bytes(CONTENT[::-1])
+    with pytest.raises(UserError, match="expected the publisher's sha256"):
+        sources.locate(f"{served.url}raw.bin", official, tmp_path / "downloads")
+    (tmp_path / "served" / "other.bin").write_bytes(b"x")
+    path = sources.locate(f"{served.url}other.bin", official, tmp_path / "downloads")
+    assert path.read_bytes() == b"x"
+    assert sources.locate(None, None, tmp_path) is None

@@ -1,256 +1,14 @@
-"""Sets on disk: whole or not there, checked when opened and read, and how a task is registered."""
+"""Tasks as values: registration, names, gin files and token ids."""
 
-import dataclasses
-import errno
-import hashlib
-import json
-import os
-import resource
-import signal
-import subprocess
-import sys
-import textwrap
-import threading
-import time
-from unittest.mock import Mock
-
+import gin
 import numpy as np
 import pytest
 from paths import ROOT
+from toy import TOY, Toy
 
-import lra_fnet
 from lra_fnet import tasks
 from lra_fnet.errors import UserError
-from lra_fnet.machine import progress
-from lra_fnet.tasks import store
-from lra_fnet.tasks import task as task_module
-
-ROWS = {"train": 300, "validation": 40, "test": 50}
-
-
-def made(split, num_rows, width=12):
-    """Rows of no meaning, different in every split: (values uint8 [1 .. width], label 0-2)."""
-    rng = np.random.default_rng(len(split))
-    for _ in range(num_rows):
-        yield rng.integers(0, 6, rng.integers(1, width + 1), dtype=np.uint8), int(rng.integers(3))
-
-
-@dataclasses.dataclass(frozen=True)
-class Toy(tasks.Task):
-    """As a user would write one."""
-
-    name = "toy"
-    num_classes = 3
-    vocab_size = 7
-    configs = {"small": 12}  # noqa: RUF012
-
-    def raw(self, source, jobs):
-        return tasks.Raw({split: made(split, n) for split, n in ROWS.items()}, total=390)
-
-
-@dataclasses.dataclass(frozen=True)
-class Pairs(Toy):
-    """Two texts a row."""
-
-    name = "pairs"
-    num_inputs = 2
-
-    def raw(self, source, jobs):
-        return tasks.Raw(
-            {
-                split: (((a, a[::-1].copy()), label) for a, label in made(split, n))
-                for split, n in ROWS.items()
-            }
-        )
-
-
-TOY = Toy(config="small", max_len=12)
-
-# The same task in a process of its own. It writes a line to the file STARTED when it begins, and
-# then waits for the file GO in the middle of the training rows.
-CHILD = """
-import dataclasses, sys, time
-from pathlib import Path
-from unittest.mock import Mock
-sys.path.insert(0, "tests")
-import test_tasks
-from lra_fnet import tasks
-
-started, go, data_dir = map(Path, sys.argv[1:])
-
-@dataclasses.dataclass(frozen=True)
-class Slow(test_tasks.Toy):
-    def raw(self, source, jobs):
-        raw = super().raw(source, jobs)
-        return dataclasses.replace(raw, splits={**raw.splits, "train": waits(raw.splits["train"])})
-
-def waits(rows):
-    for i, row in enumerate(rows):
-        if i == 150:
-            with started.open("a") as file:
-                file.write("started\\n")
-            while not go.exists():
-                time.sleep(0.01)
-        yield row
-
-print(Slow(config="small", max_len=12).prepare(data_dir).fingerprint)
-"""
-
-
-def child(tmp_path):
-    command = [
-        sys.executable,
-        "-c",
-        CHILD,
-        tmp_path / "started",
-        tmp_path / "go",
-        tmp_path / "data",
-    ]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-
-
-def until(condition, seconds=60):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.01)
-
-
-def files(folder):
-    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
-
-
-def record_file(folder, split):
-    (path,) = folder.glob(f"*-{split}.array_record-*")
-    return path
-
-
-# What is written is what is read
-
-
-def test_arrays_are_the_rows_in_order_padded_with_zeros(tmp_path):
-    prepared = TOY.prepare(tmp_path)
-    for split, n in ROWS.items():
-        arrays = prepared.arrays(split)
-        assert arrays.values.shape == (n, 12)
-        assert [a.dtype for a in arrays] == [np.uint8, np.int32, np.int32]
-        for i, (values, label) in enumerate(made(split, n)):
-            assert arrays.lengths[i] == len(values)
-            assert arrays.labels[i] == label
-            np.testing.assert_array_equal(arrays.values[i, : len(values)], values)
-            assert not arrays.values[i, len(values) :].any()
-
-
-def test_files_of_limited_size_hold_the_same_rows(tmp_path, monkeypatch):
-    whole = TOY.prepare(tmp_path / "whole")
-    monkeypatch.setattr(store, "_SHARD_BYTES", 12 * 100)
-    monkeypatch.setattr(store, "_BATCH", 50)
-    parts = TOY.prepare(tmp_path / "parts")
-    assert len(list(parts.folder.glob("*-train.array_record-*"))) == 3
-    assert parts.sha256 == whole.sha256
-    for got, want in zip(parts.arrays("train"), whole.arrays("train"), strict=True):
-        np.testing.assert_array_equal(got, want)
-
-
-def test_tfds_reads_the_folder_itself(tmp_path):
-    import tensorflow_datasets as tfds  # seconds, which no other test here needs
-
-    prepared = TOY.prepare(tmp_path)
-    source = tfds.builder_from_directory(prepared.folder).as_data_source(split="validation")
-    arrays = prepared.arrays("validation")
-    assert len(source) == 40
-    for example, values, length, label in zip(source, *arrays, strict=True):
-        np.testing.assert_array_equal(example["inputs"], values[:length])
-        assert example["label"] == label
-
-
-def test_rows_may_come_in_any_order_of_splits(tmp_path):
-    class Mixed(Toy):
-        def raw(self, source, jobs):
-            waiting = {split: made(split, n) for split, n in reversed(ROWS.items())}
-            return tasks.Raw(stream=self.turns(waiting), total=390)
-
-        def turns(self, waiting):
-            while waiting:
-                for split in list(waiting):
-                    row = next(waiting[split], None)
-                    if row is None:
-                        del waiting[split]
-                    else:
-                        yield split, row
-
-    mixed = Mixed(config="small", max_len=12).prepare(tmp_path / "mixed")
-    assert mixed.fingerprint == TOY.prepare(tmp_path / "plain").fingerprint
-
-
-def test_a_split_without_rows_is_refused(tmp_path):
-    class Half(Toy):
-        def raw(self, source, jobs):
-            return tasks.Raw({"train": made("train", 3), "test": made("test", 3)})
-
-    with pytest.raises(UserError, match="split validation has no rows: add some"):
-        Half(config="small", max_len=12).prepare(tmp_path)
-    assert files(tmp_path) == ["lra_toy/small/.lock"]
-
-
-def test_long_texts_are_cut_at_the_end_and_short_ones_padded(tmp_path):
-    whole = TOY.prepare(tmp_path).arrays("test")
-    cut = Toy(config="small", max_len=5).open(tmp_path).arrays("test")
-    wide = Toy(config="small", max_len=20).open(tmp_path).arrays("test")
-    np.testing.assert_array_equal(cut.values, whole.values[:, :5])
-    np.testing.assert_array_equal(cut.lengths, np.minimum(whole.lengths, 5))
-    np.testing.assert_array_equal(wide.values[:, :12], whole.values)
-    assert wide.values.shape == (50, 20)
-
-
-def test_two_texts_a_row(tmp_path):
-    prepared = Pairs(config="small", max_len=12).prepare(tmp_path)
-    arrays = prepared.arrays("validation")
-    assert arrays.values.shape == (40, 2, 12)
-    assert arrays.lengths.shape == (40, 2)
-    for i, (values, _) in enumerate(made("validation", 40)):
-        np.testing.assert_array_equal(arrays.values[i, 0, : len(values)], values)
-        np.testing.assert_array_equal(arrays.values[i, 1, : len(values)], values[::-1])
-    prepared.task.verify(tmp_path)
-
-
-def test_fingerprint_holds_the_documented_facts(tmp_path):
-    """sha256, counts and quantiles computed again from the description in data/README.md."""
-    prepared = TOY.prepare(tmp_path)
-    lines = ""
-    for split, n in ROWS.items():
-        content, labels, lengths = b"", [0, 0, 0], []
-        for values, label in made(split, n):
-            content += np.int32(label).astype("<i4").tobytes()
-            content += np.uint32(len(values)).astype("<u4").tobytes() + values.tobytes()
-            labels[label] += 1
-            lengths.append(len(values))
-        assert prepared.sha256[split] == hashlib.sha256(content).hexdigest()
-        assert prepared.rows[split] == n
-        assert prepared.label_counts[split] == tuple(labels)
-        quantiles = prepared.length_quantiles[split]
-        assert (quantiles["min"], quantiles["max"]) == (min(lengths), max(lengths))
-        assert quantiles["p50"] == sorted(lengths)[n // 2 - 1]
-        assert quantiles["mean"] == pytest.approx(sum(lengths) / n, abs=0.005)
-        lines += f"{split} {prepared.sha256[split]}\n"
-    assert prepared.fingerprint == hashlib.sha256(lines.encode()).hexdigest()
-    assert prepared.floor == (max(prepared.label_counts["test"]), 50)
-    assert TOY.verify(tmp_path) == TOY.open(tmp_path) == TOY.prepare(tmp_path) == prepared
-
-
-def test_a_row_that_breaks_the_tasks_promise_is_refused(tmp_path):
-    @dataclasses.dataclass(frozen=True)
-    class Wrong(Toy):
-        name = "wrong"
-
-        def raw(self, source, jobs):
-            return tasks.Raw({s: [(np.array([0, 6], np.uint8), 1)] for s in tasks.SPLITS})
-
-    with pytest.raises(ValueError, match="train row 0: value 6 needs token id 7, vocab_size is 7"):
-        Wrong(config="small", max_len=12).prepare(tmp_path)
-
-
-# Registration
+from lra_fnet.tasks import image, listops, pathfinder, retrieval, text
 
 
 def test_defining_a_task_registers_it():
@@ -264,348 +22,60 @@ def test_defining_a_task_registers_it():
             name = "toy"
 
 
-def test_unknown_names_list_the_known_ones(tmp_path):
-    with pytest.raises(UserError, match=r"^unknown task 'listop': one of .*listops.*toy"):
+def test_unknown_names_fail_with_the_known_ones(tmp_path):
+    with pytest.raises(UserError, match=r"^unknown task 'listop': expected one of .*listops.*toy"):
         tasks.make("listop")
-    with pytest.raises(UserError, match=r"^unknown data set 'big' of toy: one of small$"):
+    with pytest.raises(UserError, match=r"^unknown data set 'big' of toy: expected one of small$"):
         tasks.make("toy", "big")
     with pytest.raises(UserError, match=r"^toy: max_len must be at least 1 token, got 0$"):
         tasks.make("toy", max_len=0)
-    with pytest.raises(UserError, match=r"^unknown split 'val': one of train, validation, test$"):
+    with pytest.raises(
+        UserError, match=r"^unknown split 'val': expected one of train, validation, test$"
+    ):
         TOY.prepare(tmp_path).arrays("val")
     with pytest.raises(UserError, match=r"^jobs must be at least 1, got -1$"):
         TOY.prepare(tmp_path, jobs=-1)
 
 
-# A set is whole or it is not there
-
-
-def test_open_names_the_command_when_nothing_is_prepared(tmp_path):
-    with pytest.raises(
-        UserError, match=r"^toy/small is not prepared in .*: run `make data TASK=toy`"
-    ):
-        TOY.open(tmp_path)
-
-
-def test_a_killed_preparation_is_not_finished_and_is_cleared(tmp_path):
-    process = child(tmp_path)
-    until((tmp_path / "started").exists)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    parent = TOY.folder(tmp_path / "data").parent
-    assert list(parent.glob("incomplete.*"))  # what the kill left
-    with pytest.raises(UserError, match="is not prepared"):
-        TOY.open(tmp_path / "data")
-    TOY.prepare(tmp_path / "data")
-    assert not list(parent.glob("incomplete.*"))
-    TOY.verify(tmp_path / "data")
-
-
-def test_a_set_without_fingerprint_is_made_again(tmp_path):
-    """Killed between the last record file and the fingerprint."""
-    first = TOY.prepare(tmp_path)
-    (first.folder / "fingerprint.json").unlink()
-    record_file(first.folder, "train").write_bytes(b"junk")
-    with pytest.raises(UserError, match="is not prepared"):
-        TOY.open(tmp_path)
-    assert TOY.prepare(tmp_path) == first
-    TOY.verify(tmp_path)
-
-
-def test_two_processes_prepare_once(tmp_path):
-    processes = [child(tmp_path), child(tmp_path)]
-    until((tmp_path / "started").exists)
-    time.sleep(0.5)
-    (tmp_path / "go").touch()
-    first, second = (process.communicate(timeout=60)[0] for process in processes)
-    assert [process.returncode for process in processes] == [0, 0]
-    assert (tmp_path / "started").read_text() == "started\n"  # one of them made the rows
-    assert first == second == TOY.open(tmp_path / "data").fingerprint + "\n"
-
-
-def test_a_second_preparation_waits_and_says_so(tmp_path, monkeypatch):
-    said = []
-    monkeypatch.setattr(store, "say", said.append)
-    folder = TOY.folder(tmp_path)
-    second = threading.Thread(target=TOY.prepare, args=(tmp_path,))
-    with store.lock(folder.parent):
-        second.start()
-        until(lambda: said)
-        assert said == [f"waiting for another process that prepares {folder.parent}"]
-        assert not folder.exists()
-    second.join(timeout=60)
-    TOY.open(tmp_path)
-
-
-def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
-    """A limit on file size stands in for the disk: the write itself fails, inside Riegeli."""
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limit[1]))
-    try:
-        with pytest.raises(UserError) as info:
-            TOY.prepare(tmp_path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    folder = TOY.folder(tmp_path)
-    assert str(info.value) == (
-        f"{folder} cannot be prepared: File too large; nothing half-written is left: free some "
-        f"space or choose another folder with DATA=..., then run the same command again"
-    )
-    assert not folder.exists()
-    assert not list(folder.parent.glob("incomplete.*"))
-    TOY.prepare(tmp_path)
-
-
-@pytest.mark.parametrize("code", ["ENOSPC", "EROFS", "EACCES"])
-def test_what_the_disk_refuses_is_one_line(code, tmp_path, monkeypatch):
-    error = OSError(getattr(errno, code), os.strerror(getattr(errno, code)))
-
-    def refuse(*_, **__):
-        raise error
-
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "write_fingerprint", refuse)
-        with pytest.raises(UserError, match=f"small/1.0.0 cannot be prepared: {error.strerror}; "):
-            TOY.prepare(tmp_path)
-    with pytest.raises(UserError, match="is not prepared"):
-        TOY.open(tmp_path)
-
-
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError) as info:
-        TOY.prepare(tmp_path / "file" / "data")
-    assert "Not a directory" in str(info.value)
-    assert "\n" not in str(info.value)
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_read_only_folder_is_one_line(tmp_path):
-    tmp_path.chmod(0o500)
-    with pytest.raises(UserError, match="Permission denied"):
-        TOY.prepare(tmp_path / "data")
-
-
-def test_a_prepared_set_in_a_read_only_folder_is_used(tmp_path, monkeypatch):
-    prepared = TOY.prepare(tmp_path)
-
-    def refuse(*_):
-        raise AssertionError("a prepared set needs no lock")
-
-    monkeypatch.setattr(store, "lock", refuse)
-    assert TOY.prepare(tmp_path) == prepared
-
-
-# Damage
-
-
-def test_a_truncated_file_is_found_when_opened(tmp_path):
-    path = record_file(TOY.prepare(tmp_path).folder, "validation")
-    size = path.stat().st_size
-    os.truncate(path, size - 100)
-    with pytest.raises(UserError) as info:
-        TOY.open(tmp_path)
-    assert str(info.value) == (
-        f"{path}: expected {size} bytes, found {size - 100} bytes: delete {path.parent} and run "
-        f"`make data TASK=toy` again"
-    )
-    path.unlink()
-    with pytest.raises(UserError, match="found no such file: delete"):
-        TOY.prepare(tmp_path)
-
-
-@pytest.mark.parametrize("read", ["arrays", "verify"])
-def test_a_flipped_byte_is_one_line_with_file_and_split(read, tmp_path):
-    prepared = TOY.prepare(tmp_path)
-    path = record_file(prepared.folder, "validation")
-    content = bytearray(path.read_bytes())
-    content[content.index(b"inputs")] ^= 1  # inside the first record
-    path.write_bytes(content)
-    with pytest.raises(UserError) as info:
-        prepared.arrays("validation") if read == "arrays" else TOY.verify(tmp_path)
-    line = str(info.value)
-    assert line.startswith(f"{path}: split validation cannot be read after 0 of 40 rows (")
-    assert line.endswith(f"): delete {path.parent} and run the same command again")
-    assert "\n" not in line
-    prepared.arrays("train")  # the other splits are whole
-
-
-def test_verify_finds_rows_that_were_exchanged(tmp_path):
-    """Whole, readable files with the wrong rows: only the content's sha256 can tell."""
-    folder = TOY.prepare(tmp_path / "a").folder
-
-    @dataclasses.dataclass(frozen=True)
-    class Other(Toy):
-        def raw(self, source, jobs):
-            raw = super().raw(source, jobs)
-            splits = {s: (((v[::-1].copy()), y) for v, y in r) for s, r in raw.splits.items()}
-            return dataclasses.replace(raw, splits=splits)
-
-    other = Other(config="small", max_len=12).prepare(tmp_path / "b").folder
-    swapped = record_file(folder, "test")
-    swapped.write_bytes(record_file(other, "test").read_bytes())
-    with pytest.raises(
-        UserError, match=r": split test holds other rows than were written \(sha256"
-    ):
-        TOY.verify(tmp_path / "a")
-
-
-def test_a_damaged_fingerprint_is_one_line(tmp_path):
-    path = TOY.prepare(tmp_path).folder / "fingerprint.json"
-    record = json.loads(path.read_text())
-    record["splits"]["test"]["sha256"] = "0" * 64
-    for text in (json.dumps(record), "{", "[]", "{}"):
-        path.write_text(text)
-        with pytest.raises(
-            UserError, match=r"fingerprint.json is damaged \(.*\): delete .* again$"
-        ):
-            TOY.open(tmp_path)
-
-
-# load, and what it imports
-
-
-def test_load_gives_numpy_arrays(tmp_path):
-    arrays = lra_fnet.load("toy", "test", data_dir=tmp_path)
-    want = TOY.open(tmp_path).arrays("test")
-    for got, expected in zip(arrays, want, strict=True):
-        np.testing.assert_array_equal(got, expected)
-    assert lra_fnet.load("toy", "test", max_len=3, data_dir=tmp_path).values.shape == (50, 3)
-    with pytest.raises(UserError, match=r"^as_ must be one of numpy, tf, torch, got .jax.$"):
-        lra_fnet.load("toy", "test", data_dir=tmp_path, as_="jax")
-
-
-def test_load_as_tf_gives_the_same_rows(tmp_path):
-    pytest.importorskip("tensorflow")
-    arrays = lra_fnet.load("toy", "test", data_dir=tmp_path)
-    dataset = lra_fnet.load("toy", "test", data_dir=tmp_path, as_="tf")
-    rows = list(dataset.as_numpy_iterator())
-    assert len(rows) == 50
-    for key in ("values", "lengths", "labels"):
-        np.testing.assert_array_equal([row[key] for row in rows], getattr(arrays, key))
-
-
-def test_load_as_torch_gives_the_same_rows(tmp_path):
-    torch = pytest.importorskip("torch")
-    arrays = lra_fnet.load("toy", "test", data_dir=tmp_path)
-    dataset = lra_fnet.load("toy", "test", data_dir=tmp_path, as_="torch")
-    assert isinstance(dataset, torch.utils.data.TensorDataset)
-    for got, want in zip(dataset.tensors, arrays, strict=True):
-        np.testing.assert_array_equal(got.numpy(), want)
-        assert got.numpy().dtype == want.dtype
+def test_titles_are_in_the_order_of_lras_table():
+    titles = ["ListOps", "Text", "Retrieval", "Image", "Pathfinder", "Path-X"]
+    assert [tasks.title(name) for name in tasks.BUILT_IN] == titles
+    assert tasks.title("toy") == "toy"
+    assert tasks.title("nobody's") == "nobody's"
 
 
 @pytest.mark.parametrize(
-    ("as_", "library", "package"),
-    [("tf", "tensorflow", r"'lra-fnet\[tf\]'"), ("torch", "torch", "torch")],
+    ("name", "task"),
+    [
+        ("listops", listops.ListOps("short", 200)),
+        ("text", text.Text("lra_code", 1000)),
+        ("retrieval", retrieval.Retrieval("pairs", 2000)),
+        ("image", image.Image("full", 1024)),
+        ("pathfinder", pathfinder.Pathfinder("hard_32", 1024)),
+        ("pathx", pathfinder.PathX("hard_128", 16384)),
+    ],
 )
-def test_load_without_the_library_names_what_to_install(
-    as_, library, package, tmp_path, monkeypatch
-):
-    monkeypatch.setitem(sys.modules, library, None)  # import raises ImportError
-    with pytest.raises(UserError, match=f"pip install {package}"):
-        lra_fnet.load("toy", "test", data_dir=tmp_path, as_=as_)
+def test_gin_file_builds_the_task(name, task):
+    gin.parse_config([f"DATASET = {task.config!r}", f"MAX_LEN = {task.max_len}"])
+    gin.parse_config_file(str(ROOT / "gin" / "tasks" / f"{name}.gin"))
+    assert gin.query_parameter("%TASK").scoped_configurable_fn() == task
+    assert tasks.make(name, task.config, task.max_len) == task
 
 
-def test_preparing_and_reading_import_neither_tensorflow_nor_jax(tmp_path):
-    code = f"""
-        import sys
-        import lra_fnet
-        light = {{"numpy", "gin", "tensorflow_datasets"}} & set(sys.modules)
-        sys.path.insert(0, "tests")
-        import test_tasks
-        heavy = {{"jax", "numba"}} & set(sys.modules)
-        test_tasks.TOY.prepare({str(tmp_path)!r}).arrays("train")
-        assert not light | heavy | {{"jax", "tensorflow"}} & set(sys.modules)
-    """
-    root = ROOT
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=root, check=True)
-
-
-def test_progress_without_a_terminal_is_plain_lines_on_stderr(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(progress.Bar, "seconds_a_line", 0.0)
-    TOY.prepare(tmp_path)
-    out, err = capsys.readouterr()
-    assert out == ""  # TFDS is silent as well
-    assert err == (
-        "preparing toy/small: 256 of 390 rows, 0 s left\npreparing toy/small: 390 rows in 0 s\n"
-    )
-
-
-def test_nothing_but_the_set_is_left_on_disk(tmp_path):
-    TOY.prepare(tmp_path)
-    names = [f"lra_toy-{split}.array_record-00000" for split in ROWS]
-    names += ["dataset_info.json", "features.json", "fingerprint.json"]
-    want = ["lra_toy/small/.lock"]
-    want += [f"lra_toy/small/1.0.0/{name}" for name in names]
-    assert files(tmp_path) == sorted(want)
-    assert not [p for p in tmp_path.rglob("*") if p.is_dir() and not any(p.iterdir())]
-
-
-# Compared with data/expected.json
-
-
-class Read(Toy):
-    """The rows of Toy, as if a publisher had them."""
-
-    def raw(self, source, jobs):
-        return dataclasses.replace(super().raw(source, jobs), source=source.name)
-
-
-def expecting(monkeypatch, task, tmp_path, **changes):
-    """Sets data/expected.json to what a preparation finds, but for `changes` of its test split."""
-    record = json.loads((task.prepare(tmp_path / "once").folder / "fingerprint.json").read_text())
-    splits = {**record["splits"], "test": {**record["splits"]["test"], **changes}}
-    monkeypatch.setattr(store, "expected", lambda: {"toy": {"small": {"splits": splits}}})
-
-
-@pytest.mark.parametrize("key", ["rows", "label_counts", "sha256"])
-def test_generated_rows_must_be_the_expected_ones(key, tmp_path, monkeypatch):
-    expecting(monkeypatch, TOY, tmp_path, **{key: "other"})
-    with pytest.raises(UserError, match=f"split test: {key} is .*, data/expected.json says other"):
-        TOY.prepare(tmp_path / "data")
-    assert files(tmp_path / "data") == ["lra_toy/small/.lock"]
-
-
-def test_of_a_publishers_rows_content_may_differ_but_not_number_or_labels(
-    tmp_path, monkeypatch, capsys
-):
-    read = Read(config="small", max_len=12)
-    expecting(monkeypatch, TOY, tmp_path, sha256="other")
-    read.prepare(tmp_path / "data", source=tmp_path)
-    assert "expected.json" not in capsys.readouterr().err
-    read.verify(tmp_path / "data")
-    assert "data/expected.json says other: the same number of rows" in capsys.readouterr().err
-    expecting(monkeypatch, TOY, tmp_path, label_counts=[50, 0, 0])
-    with pytest.raises(UserError, match=r"label_counts is .* cannot be compared"):
-        read.prepare(tmp_path / "again", source=tmp_path)
-
-
-# A split larger than memory
-
-
-@pytest.mark.parametrize("kind", [Toy, Pairs])
-def test_a_split_larger_than_memory_is_mapped_and_equal(kind, tmp_path, monkeypatch, capsys):
-    prepared = kind(config="small", max_len=9).prepare(tmp_path)
-    whole = prepared.arrays("train")
-    monkeypatch.setattr(task_module, "free_memory", lambda: 2 * whole.values.nbytes - 1)
-    for told in (1, 0):  # made, then found
-        mapped = prepared.arrays("train")
-        assert isinstance(mapped.values, np.memmap)
-        for got, want in zip(mapped, whole, strict=True):
-            np.testing.assert_array_equal(got, want)
-            assert got.dtype == want.dtype
-        assert capsys.readouterr().err.count("does not fit into memory") == told
-    assert not isinstance(prepared.arrays("test").values, np.memmap)
-    kind(config="small", max_len=9).verify(tmp_path)
-
-
-def test_no_room_for_a_mapped_split_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
-    prepared = TOY.prepare(tmp_path)
-    before = files(tmp_path)
-    monkeypatch.setattr(task_module, "free_memory", lambda: 0)
-    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    monkeypatch.setattr(os, "posix_fallocate", Mock(side_effect=full))
-    with pytest.raises(UserError, match="No space left on device"):
-        prepared.arrays("train")
-    assert files(tmp_path) == before
+@pytest.mark.parametrize("shape", [(3, 5), (2, 2, 5)])
+@pytest.mark.parametrize("black", [False, True])
+def test_tokens_equal_a_loop(shape, black):
+    """Ids are value + 1 before the length, or the value where black is padding; then 0."""
+    task = pathfinder.Pathfinder("hard_32", 1024, black_is_padding=black)
+    rng = np.random.default_rng(0)
+    values = rng.integers(0, 3, shape, dtype=np.uint8)
+    values[(0,) * len(shape)] = 255
+    lengths = rng.integers(0, 6, shape[:-1], dtype=np.int32)
+    ids, mask = (np.asarray(array) for array in task.tokens(values, lengths))
+    assert (ids.dtype, mask.dtype) == (np.int32, bool)
+    for place in np.ndindex(shape):
+        inside = place[-1] < lengths[place[:-1]]
+        want = (int(values[place]) + (0 if black else 1)) if inside else 0
+        assert ids[place] == want
+        assert mask[place] == (want > 0)
+    assert task.num_ids == (256 if black else 257)

@@ -1,0 +1,114 @@
+"""`lra_fnet.testing.check_task`: our tasks pass, and each broken promise is named."""
+
+import dataclasses
+import hashlib
+import types
+
+import numpy as np
+import pytest
+from paths import OUTSIDE
+from toy import ROWS, TOY, Pairs, Toy
+
+from lra_fnet import config, tasks
+from lra_fnet.errors import UserError
+from lra_fnet.tasks import Raw, listops, pathfinder, store
+from lra_fnet.testing import check_task
+
+COUNTS = (200, 20, 20)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Few rows in the generated sets."""
+    monkeypatch.setattr(store, "expected", dict)
+    for module in (listops, pathfinder):
+        sets = {name: value._replace(rows=COUNTS) for name, value in module.SETS.items()}
+        monkeypatch.setattr(module, "SETS", types.MappingProxyType(sets))
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("name", ["listops/short", "pathfinder/short_32", "pathx/short_128"])
+def test_generated_tasks_pass(name):
+    decode = (lambda values: listops.detokenize(values).encode()) if "listops" in name else None
+    check_task(tasks.make(*name.split("/")), decode=decode)
+
+
+@pytest.mark.usefixtures("small")
+def test_task_whose_black_is_padding_passes():
+    check_task(pathfinder.Pathfinder("short_32", 1024, black_is_padding=True))
+
+
+def test_tasks_from_outside_pass():
+    config.import_module(str(OUTSIDE / "parity.py"))
+    check_task(tasks.make("parity"))
+    check_task(TOY)
+    check_task(Pairs("small", 9))
+
+
+def test_task_that_reads_a_source_passes(tmp_path):
+    for name in ("train", "eval", "test"):
+        lines = [f"{i % 2}\ta\tb\ttext {i}\tother {i}\n" for i in range(6)]
+        (tmp_path / f"mine.{name}.tsv").write_text("".join(lines))
+    check_task(tasks.make("retrieval", "pairs"), source=tmp_path)
+
+
+def broken(**methods):
+    """The toy task with other methods or class variables."""
+    return dataclasses.dataclass(frozen=True)(type("Broken", (Toy,), methods))("small", 12)
+
+
+def rows(draw):
+    """A `raw` whose row i of a split is draw(split, i)."""
+    return lambda self, source, jobs: Raw(
+        {split: (draw(split, i, jobs) for i in range(n)) for split, n in ROWS.items()}
+    )
+
+
+def text(split, i, *_):
+    digest = hashlib.sha256(f"{split} {i}".encode()).digest()
+    return np.frombuffer(digest[:8], np.uint8) % 6, i % 3
+
+
+RNG = np.random.default_rng()
+TEXT = types.SimpleNamespace(
+    encode=lambda self, content: np.frombuffer(content, np.uint8) + np.uint8(1),
+    tokens=lambda self, values, lengths: (values.astype(int), values > 0),
+)
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        ({"raw": rows(lambda *_: (RNG.integers(0, 6, 9, np.uint8), 1))}, "same rows at every"),
+        ({"raw": rows(lambda s, i, jobs: (text(s, i)[0][:jobs], i % 3))}, "same rows at every"),
+        ({"raw": rows(lambda s, i, _: (text(s, i)[0], i % 2))}, "no training row has the label 2"),
+        ({"raw": rows(text), "tokens": TEXT.tokens}, r"tokens of train must be value \+ 1 before"),
+        ({"raw": rows(text), "num_ids": 3}, "token ids of train must be below 3"),
+        (
+            {"raw": rows(text), "vocab_size": 257, "encode": TEXT.encode},
+            "encode must give the values of row 0 of train",
+        ),
+    ],
+)
+def test_broken_promise_is_named(methods, message):
+    with pytest.raises(AssertionError, match=rf"^toy/small: .*{message}"):
+        check_task(broken(**methods))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ((np.array([6], np.uint8), 0), "values uint8"),
+        ((np.array([1], np.uint8), 3), "a label below 3"),
+        ((np.array([1]), 0), "values uint8"),
+        ((np.array([], np.uint8), 0), "values uint8"),
+    ],
+)
+def test_row_outside_the_limits_is_named(row, message):
+    with pytest.raises(ValueError, match=f"^toy/small, train row 0: expected .*{message}"):
+        check_task(broken(raw=rows(lambda *_: row)))
+
+
+def test_error_of_the_source_is_passed_on(tmp_path):
+    with pytest.raises(UserError, match="no such file or folder"):
+        check_task(tasks.make("text"), source=tmp_path / "nowhere")
