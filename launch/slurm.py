@@ -22,6 +22,7 @@ from lra_fnet.errors import UserError
 
 AGAIN = (75, 128 + signal.SIGTERM)  # exit codes: other hosts are gone; stopped after saving
 SAVE_SECONDS = 120  # before the time limit a run is told to save; SLURM may be 60 s early
+LOG_LEVEL = "SUBMITIT_LOG_LEVEL"
 TIME_LIMITS = 100  # that a run may reach; then it is stuck
 
 
@@ -104,12 +105,19 @@ def minutes(text: str) -> int:
     return total
 
 
-def submit(args: argparse.Namespace, every: list[list[str]]) -> list:
-    """Submits the commands; returns submitit's jobs in the same order.
+def import_submitit():
+    """Returns the module submitit, imported without its configuration of logging.
+
+    That configuration (`logging.config.dictConfig`) shuts down every handler that this process
+    already has, and absl's handler then closes the stream that it writes to. The variable is set
+    for the import only: sbatch passes the environment on to the jobs, whose log submitit does
+    configure.
 
     Raises:
-      UserError: submitit or SLURM is missing, or SLURM refuses.
+      UserError: submitit is not installed.
     """
+    level = {name: os.environ[name] for name in [LOG_LEVEL] if name in os.environ}
+    os.environ[LOG_LEVEL] = "NOCONFIG"
     try:
         import submitit
     except ImportError:
@@ -117,6 +125,19 @@ def submit(args: argparse.Namespace, every: list[list[str]]) -> list:
             "submitit is not installed: python -m pip install submitit, or `make` with it: "
             "launch/install.sh .venv python3 slurm"
         ) from None
+    finally:
+        del os.environ[LOG_LEVEL]
+        os.environ |= level
+    return submitit
+
+
+def submit(args: argparse.Namespace, every: list[list[str]]) -> list:
+    """Submits the commands; returns submitit's jobs in the same order.
+
+    Raises:
+      UserError: submitit or SLURM is missing, or SLURM refuses.
+    """
+    submitit = import_submitit()
     every = [[*_program(words), *words[2:]] for words in every]
     more = {}
     tasks = args.gpus or 1 if args.nodes > 1 else 1  # on a node: under SLURM, JAX has one for a GPU

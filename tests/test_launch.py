@@ -4,6 +4,7 @@ tests/slurm/ has a real SLURM; here `sbatch`, `squeue` and `scontrol` are script
 """
 
 import importlib.util
+import logging
 import os
 import re
 import shlex
@@ -35,6 +36,14 @@ def load():
 
 
 slurm = load()
+
+
+@pytest.fixture
+def submitit():
+    """The module, imported as launch/slurm.py imports it; without it the test is skipped."""
+    if importlib.util.find_spec("submitit") is None:
+        pytest.skip("needs submitit")
+    return slurm.import_submitit()
 
 
 @pytest.fixture
@@ -70,8 +79,20 @@ def test_a_sweep_becomes_the_commands_of_its_dry_run(trials, monkeypatch):
     assert slurm.commands(one) == [one]
 
 
-def test_an_array_of_jobs_is_submitted_each_with_its_command(fake, tmp_path, monkeypatch):
-    submitit = pytest.importorskip("submitit")
+def test_submitit_leaves_the_handlers_of_logging_open(submitit, monkeypatch):
+    """Its first import in a process would close them all, and with absl's the stream under it."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "submitit"]:
+        monkeypatch.delitem(sys.modules, name)  # so that this import is the first
+    monkeypatch.setenv("SUBMITIT_LOG_LEVEL", "INFO")
+    closed = []
+    handler = logging.StreamHandler()
+    handler.close = lambda: closed.append(handler)
+    assert slurm.import_submitit() is not submitit
+    assert not closed
+    assert os.environ["SUBMITIT_LOG_LEVEL"] == "INFO"  # sbatch passes it on to the jobs
+
+
+def test_an_array_of_jobs_is_submitted_each_with_its_command(submitit, fake, tmp_path):
     fake("srun", "exit 1")
     fake("sbatch", f"cp $1 {tmp_path}/script; echo Submitted batch job 12")
     paths = os.pathsep.join(map(str, (ROOT, OUTSIDE)))
@@ -99,8 +120,9 @@ def test_an_array_of_jobs_is_submitted_each_with_its_command(fake, tmp_path, mon
     assert number == 3
 
 
-def test_a_run_on_several_nodes_takes_all_devices_and_finds_the_others(fake, tmp_path, monkeypatch):
-    submitit = pytest.importorskip("submitit")
+def test_a_run_on_several_nodes_takes_all_devices_and_finds_the_others(
+    submitit, fake, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     fake("srun", "exit 1")
     fake("sbatch", f"cp $1 {tmp_path}/script; echo Submitted batch job 12")
@@ -128,13 +150,13 @@ def test_a_run_on_several_nodes_takes_all_devices_and_finds_the_others(fake, tmp
         ("exit 143", "COMPLETING", 143, False),  # cancelled, or SLURM requeues it by itself
     ],
 )
-def test_what_becomes_of_a_job(command, state, code, requeued, fake, tmp_path):
-    process = start_job(["sh", "-c", command], state, fake, tmp_path)
+def test_what_becomes_of_a_job(command, state, code, requeued, submitit, fake, tmp_path):
+    process = start_job(submitit, ["sh", "-c", command], state, fake, tmp_path)
     assert process.wait() == code
     assert (tmp_path / "requeued").exists() == requeued
 
 
-def test_near_the_time_limit_the_command_alone_is_told_to_save(fake, tmp_path):
+def test_near_the_time_limit_the_command_alone_is_told_to_save(submitit, fake, tmp_path):
     """SLURM signals every process; the command gets one SIGTERM, and has all the time to save."""
     code = (
         "import pathlib, signal, sys, time\n"
@@ -143,7 +165,7 @@ def test_near_the_time_limit_the_command_alone_is_told_to_save(fake, tmp_path):
         "pathlib.Path('ready').touch()\n"
         "time.sleep(60)\n"
     )
-    process = start_job([sys.executable, "-c", code], "RUNNING", fake, tmp_path)
+    process = start_job(submitit, [sys.executable, "-c", code], "RUNNING", fake, tmp_path)
     while not (tmp_path / "ready").exists():
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGUSR2)
@@ -152,9 +174,8 @@ def test_near_the_time_limit_the_command_alone_is_told_to_save(fake, tmp_path):
     assert (tmp_path / "requeued").read_text() == "requeue 7\n"
 
 
-def start_job(words, state, fake, tmp_path):
+def start_job(submitit, words, state, fake, tmp_path):
     """The process that SLURM would start, in a process group of its own."""
-    submitit = pytest.importorskip("submitit")
     fake("squeue", f"echo {state}")
     fake("scontrol", f'echo "$@" >>{tmp_path}/requeued')
     job = submitit.core.utils.DelayedSubmission(slurm.Attempt(), words)
@@ -185,8 +206,8 @@ def start_job(words, state, fake, tmp_path):
         (["--time", "1:00", "--", "lra-fnet", "train"], "sbatch: error: invalid partition"),
     ],
 )
+@pytest.mark.usefixtures("submitit")
 def test_a_mistake_is_one_line(words, line, fake, tmp_path, monkeypatch, capfd):
-    pytest.importorskip("submitit")
     monkeypatch.chdir(tmp_path)
     fake("srun", "exit 1")
     fake("sbatch", "echo sbatch: error: invalid partition specified: gpu >&2; exit 1")
@@ -197,13 +218,15 @@ def test_a_mistake_is_one_line(words, line, fake, tmp_path, monkeypatch, capfd):
     assert told[:-1] == [line for line in told[:-1] if line.startswith("sbatch: ")]  # its own
 
 
-def test_without_slurm_or_submitit_a_line_says_what_to_install(monkeypatch, tmp_path, capfd):
+def test_without_submitit_a_line_says_what_to_install(monkeypatch, tmp_path, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "submitit", None)
     assert slurm.main(["--time", "1:00", "--", "lra-fnet", "train"]) == 2
     assert "python -m pip install submitit" in capfd.readouterr().err
-    monkeypatch.undo()
-    pytest.importorskip("submitit")
+
+
+@pytest.mark.usefixtures("submitit")
+def test_without_slurm_a_line_says_what_is_missing(monkeypatch, tmp_path, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "/nowhere")
     assert slurm.main(["--time", "1:00", "--", "lra-fnet", "train"]) == 2
