@@ -28,16 +28,6 @@ from lra_fnet.sweep import board, ledger, plan, scheduler, studies
 OUTSIDE = ROOT / "tests/outside"
 PARITY = ["--task", "parity", "--preset", "cpu", "--gin-dir", str(OUTSIDE)]
 FAKE = [sys.executable, str(ROOT / "tests/fake_train.py")]
-# `lra-fnet` with the stand-in, in a process that can be killed.
-DRIVER = f"""
-import sys
-from lra_fnet import cli
-from lra_fnet.sweep import plan, scheduler
-scheduler.PROGRAM = {FAKE}
-scheduler.SECONDS_A_LOOK = 0.02
-plan.built = lambda job: ("", 8)
-sys.exit(cli.main(sys.argv[1:]))
-"""
 
 
 @pytest.fixture
@@ -128,25 +118,31 @@ def test_a_dry_runs_lines_are_the_commands_of_the_trials_and_name_their_folders(
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ([], "a sweep expects tasks and models: --task"),
+        ([], "a sweep needs --task and --models, or --sweep"),
         (["--task", "parity", "--sampler", "best"], "invalid choice: 'best'"),
-        (["--task", "parity", "--grid", "Run.batch_size=16"], "GRID (--grid) expects Name"),
-        (["--task", "parity", "--range", "Run.batch_size=[1,2,3]"], "RANGE (--range) expects"),
+        (["--task", "parity", "--grid", "Run.batch_size=16"], "--grid expects Name"),
+        (["--task", "parity", "--range", "Run.batch_size=[1,2,3]"], "--range expects"),
         (["--task", "parity", "--range", "A.b=[2,1]", "--sampler=tpe", "--trials=1"], "low < high"),
-        (["--task", "parity", "--range", "A.b=[1,2]"], "the range of A.b needs SAMPLER=random"),
-        (["--task", "parity", "--sampler", "tpe"], "SAMPLER=tpe needs TRIALS="),
-        (["--task", "parity", "--trials", "3"], "TRIALS (--trials) is of SAMPLER=random and tpe"),
-        (["--task", "parity", "--prune"], "PRUNE=1 (--prune) needs axes"),
-        (["--task", "parity", "--seeds", "0"], "SEEDS expects a whole number of at least 1, got 0"),
+        (["--task", "parity", "--range", "A.b=[1,2]"], "the range of A.b needs --sampler random"),
+        (
+            ["--task", "parity", "--sampler", "tpe"],
+            "--sampler tpe needs axes (--grid, --range) and --trials",
+        ),
+        (["--task", "parity", "--trials", "3"], "--trials needs --sampler random or tpe"),
+        (["--task", "parity", "--prune"], "--prune needs axes"),
+        (
+            ["--task", "parity", "--seeds", "0"],
+            "--seeds expects a whole number of at least 1, got 0",
+        ),
         (["--task", "parity", "--name", "a/b"], "NAME expects letters"),
-        (["--name", "none"], "no sweep 'none' in runs/sweeps (there: none)"),
+        (["--name", "none"], "no sweep 'none' in runs/sweeps (it has: none)"),
         (["--name", "none", "--seeds", "2"], "--name none alone goes on with that sweep"),
-        (["--sweep", "none.gin"], "SWEEP expects a gin file (--sweep), none.gin is none"),
-        ([*PARITY, "--models", "fnet", "--jobs", "0"], "JOBS (--jobs) expects a whole number"),
+        (["--sweep", "none.gin"], "--sweep expects a gin file, there is no file none.gin"),
+        ([*PARITY, "--models", "fnet", "--jobs", "0"], "--jobs expects a whole number"),
         ([*PARITY, "--models", "fnett"], "unknown model 'fnett'"),
         ([*PARITY, "--models", "fnet", "--grid", "Encoder.num_layer=[1]"], "num_layer"),
         ([*PARITY, "--models", "fnet", "--grid", "Encoder.num_heads=[2, 3]"], "num_heads"),
-        ([*PARITY, "--models=fnet", "--finish"], "has no axes: its runs have read test"),
+        ([*PARITY, "--models=fnet", "--finish"], "has no axes, so there is nothing to select"),
     ],
 )
 def test_a_mistake_gets_one_line_and_code_2_and_begins_nothing(go, more, words):
@@ -295,7 +291,7 @@ def test_every_trial_runs_once_and_its_state_is_in_trials_json(go):
     }
     assert definition.items() >= wanted.items()
     assert {"created", "commit"} <= definition.keys()
-    assert f"lra-fnet sweep --name {only_sweep().name} --finish" in err
+    assert f"lra-fnet finish --name {only_sweep().name}" in err
     code, err, _ = go("--name", only_sweep().name)
     assert code == 0
     assert sum(starts().values()) == 8
@@ -387,7 +383,7 @@ def test_a_name_holds_one_sweep(go):
     code, err, _ = go(*which, "--grid", "Fake.accuracy=[0.2]")
     assert code == 2
     assert "runs/sweeps/mine is another sweep (axes: " in err
-    assert "(--name) starts one beside it" in err
+    assert "choose another --name" in err
 
 
 def test_a_sweep_that_is_read_back_is_the_one_that_was_begun(tmp_path):
@@ -424,7 +420,7 @@ def start(tmp_path):
     def call(*more):
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(OUTSIDE)])}
         process = subprocess.Popen(
-            [sys.executable, "-c", DRIVER, "sweep", *more],
+            [sys.executable, ROOT / "tests/sweep/fake_sweep.py", "sweep", *more],
             cwd=tmp_path,
             env=environment,
             stdout=subprocess.PIPE,
@@ -588,7 +584,7 @@ def test_nothing_is_selected_before_the_last_trial_has_ended(go, scored, tmp_pat
     which += ["--grid", "Fake.accuracy=[0.3, 0.7]"]
     code, err, _ = go(*which, "--finish")
     assert code == 2
-    assert "2 of 2 trials of sweep mine have not ended: lra-fnet sweep --name mine goes on" in err
+    assert "2 of 2 trials of sweep mine have not ended: lra-fnet sweep --name mine continues" in err
     assert not scored
     assert not (tmp_path / "runs/sweeps/mine/selected.json").exists()
 
