@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import jax
-import numpy as np
 from rich.table import Table
 
 from lra_fnet.errors import UserError
@@ -55,21 +54,21 @@ def loop_overhead(job: Job, rounds: int, seconds: float) -> float:
 
 def _bare(loop: Loop, seconds: float) -> float:
     """Steps a second of the update on a constant batch, at most one dispatch ahead."""
-    capacity = loop.run.steps_per_dispatch
+    program, capacity = loop.program, loop.run.steps_per_dispatch
     batches = pipeline.train_batches(
         loop.arrays, loop.seed, 0, capacity, loop.run.batch_size, capacity
     )
-    batches = jax.device_put(batches, loop.sharding)
-    state, table = loop.update(loop.state, batches, np.int32(1), loop.key)  # compiles
+    batches = program.place(batches)
+    state, table = program.steps(loop.state, batches, 1)
     jax.block_until_ready(table)
     begun = time.perf_counter()
-    state, table = loop.update(state, batches, np.int32(1), loop.key)
+    state, table = program.steps(state, batches, 1)
     jax.block_until_ready(table)
     count = int(DISPATCH_SECONDS / (time.perf_counter() - begun))
     count = min(capacity, max(1, count))
     steps, begun, before = 0, time.perf_counter(), None
     while time.perf_counter() - begun < seconds:
-        state, table = loop.update(state, batches, np.int32(count), loop.key)
+        state, table = program.steps(state, batches, count)
         if before is not None:
             jax.block_until_ready(before)
         before, steps = table, steps + count

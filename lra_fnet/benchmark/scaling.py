@@ -85,7 +85,6 @@ def _in_a_process(cell: Cell, number: int, batch_size: int) -> dict:
 def measure(cell: Cell, number: int) -> dict:
     """In the child: what `main` says of a row; nothing where the machine has fewer devices."""
     import jax
-    import numpy as np
 
     from lra_fnet.benchmark import worker
     from lra_fnet.train import step
@@ -93,26 +92,23 @@ def measure(cell: Cell, number: int) -> dict:
     if jax.device_count() < number:
         return {}
     built = cell.load()
-    mesh = step.make_mesh(built.run.batch_size)
-    batches, key = worker.random_batches(built), step.keys(0)[1]
-    update = step.compile_update(built, mesh, batches)
-    whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    state = jax.device_put(step.initial_state(built, 0), whole)
-    batches = jax.device_put(batches, step.batch_sharding(mesh))
+    batches = worker.random_batches(built)
+    program = step.Program.compile(built, step.make_mesh(built.run.batch_size), batches)
+    state, batches = program.initial_state(0), program.place(batches)
     for _ in range(STEPS):
-        state, logs = update(state, batches, np.int32(1), key)
+        state, logs = program.steps(state, batches, 1)
     loss, rates = float(logs.loss[0]), []
     for _ in range(ROUNDS):
         steps, begun = 0, time.perf_counter()
         while (taken := time.perf_counter() - begun) < cell.seconds:
-            state, logs = update(state, batches, np.int32(1), key)
+            state, logs = program.steps(state, batches, 1)
             jax.block_until_ready(logs)
             steps += 1
         rates.append(steps / taken)
     return {
         "steps_per_second": rates,
         "loss": loss,
-        "all_reduces": all_reduces(update.as_text() or ""),
+        "all_reduces": all_reduces(program.update.as_text() or ""),
         "platform": jax.default_backend(),
     }
 

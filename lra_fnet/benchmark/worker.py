@@ -38,7 +38,7 @@ from lra_fnet.train import pipeline, step
 
 
 @dataclasses.dataclass(frozen=True)
-class Program:
+class Timed:
     """What is timed: each call returns when its result is there."""
 
     compiled: jax.stages.Compiled
@@ -47,31 +47,27 @@ class Program:
     trace: Callable[[], jax.extend.core.ClosedJaxpr]
 
 
-def train(built: Experiment) -> Program:
+def train(built: Experiment) -> Timed:
     """The update of a run, one step a call."""
     batches = random_batches(built)
-    mesh = step.make_mesh(built.run.batch_size)
-    key = step.keys(0)[1]
     begun = time.perf_counter()
-    compiled = step.compile_update(built, mesh, batches)
+    program = step.Program.compile(built, step.make_mesh(built.run.batch_size), batches)
     compile_seconds = time.perf_counter() - begun
-    whole = NamedSharding(mesh, PartitionSpec())
-    state = jax.device_put(step.initial_state(built, 0), whole)
-    batches = jax.device_put(batches, step.batch_sharding(mesh))
+    state, batches = program.initial_state(0), program.place(batches)
 
     def call():
         nonlocal state
-        state, logs = compiled(state, batches, np.int32(1), key)
+        state, logs = program.steps(state, batches, 1)
         jax.block_until_ready(logs)
 
     def trace():
-        update = step.make_update(built, mesh)
-        return jax.make_jaxpr(update)(*_shapes((state, batches, np.int32(1), key)))
+        update = step.make_update(built, program.mesh)
+        return jax.make_jaxpr(update)(*_shapes((state, batches, np.int32(1), program.key)))
 
-    return Program(compiled, compile_seconds, call, trace)
+    return Timed(program.update, compile_seconds, call, trace)
 
 
-def infer(built: Experiment) -> Program:
+def infer(built: Experiment) -> Timed:
     """Logits of a batch, without dropout."""
     batch = jax.tree.map(lambda x: x[0], random_batches(built))
     mesh = step.make_mesh(built.run.batch_size)
@@ -86,7 +82,7 @@ def infer(built: Experiment) -> Program:
     return _program(functools.partial(step.logits, built.model), inputs)
 
 
-def mixing(built: Experiment) -> tuple[Program, Program]:
+def mixing(built: Experiment) -> tuple[Timed, Timed]:
     """The first layer's mixing sublayer: forward and backward, forward alone.
 
     Backward gives the gradient in the input and in the parameters.
@@ -107,7 +103,7 @@ def mixing(built: Experiment) -> tuple[Program, Program]:
     return _both(trained, (params, x), cotangent), _program(forward, (params, x))
 
 
-def definition(built: Experiment) -> tuple[Program, Program]:
+def definition(built: Experiment) -> tuple[Timed, Timed]:
     """As `mixing`, of the paper's listing with the gradient that autodiff finds."""
     x, cotangent, _ = _mixing_inputs(built)
     return _both(fourier.definition, (x,), cotangent), _program(fourier.definition, (x,))
@@ -156,7 +152,7 @@ def _mixing_inputs(built: Experiment):
     return x, cotangent, jnp.ones(shape[:2], bool)
 
 
-def _both(function, inputs, cotangent) -> Program:
+def _both(function, inputs, cotangent) -> Timed:
     """The value of the function and the gradient in its inputs."""
 
     def value_and_gradient(inputs, cotangent):
@@ -166,7 +162,7 @@ def _both(function, inputs, cotangent) -> Program:
     return _program(value_and_gradient, (inputs, cotangent))
 
 
-def _program(function, inputs) -> Program:
+def _program(function, inputs) -> Timed:
     """Compiled for these inputs.
 
     Raises:
@@ -181,7 +177,7 @@ def _program(function, inputs) -> Program:
     def call():
         jax.block_until_ready(compiled(*inputs))
 
-    return Program(
+    return Timed(
         compiled, compile_seconds, call, lambda: jax.make_jaxpr(function)(*_shapes(inputs))
     )
 

@@ -21,17 +21,13 @@ from lra_fnet.tasks import Arrays
 from lra_fnet.train import hosts, logs, pipeline
 from lra_fnet.train.checkpoint import Checkpoints
 from lra_fnet.train.step import (
+    Program,
     StepLogs,
-    batch_sharding,
-    compile_update,
-    fit,
     initial_state,
-    keys,
     make_gradient,
     make_mesh,
     make_scorer,
     share_of,
-    spread,
     wait_for,
 )
 
@@ -105,7 +101,6 @@ class Loop:
         self.arrays, self.validation = train, validation
         self.folder, self.seed = folder, seed
         mesh = make_mesh(self.run.batch_size)
-        self.sharding = batch_sharding(mesh)
         self.share = share_of(mesh, self.run.batch_size)
         self.compiled = "nothing to compile"  # how long the update took
         self.score = make_scorer(experiment.model, self.run.eval_batch_size, mesh)
@@ -123,7 +118,6 @@ class Loop:
             self.history = History(**self.checkpoints.meta("last"))
             self.step = int(self.state.step)
         self._saved_at = self.step
-        self.key = keys(seed)[1]
         self._begun = time.monotonic() - self.history.wall_seconds
         self._tick: float | None = None  # when the newest dispatch was known to be done
         self._seconds_a_step: float | None = None
@@ -152,11 +146,9 @@ class Loop:
     def _compile(self, mesh: Mesh, fits: bool) -> None:
         batches = jax.eval_shape(lambda: self._make_batches(0, 1, pipeline.WHOLE))
         with compile_cache.Timer() as timer:
-            if fits:
-                self.experiment, self.update = fit(self.experiment, mesh, batches)
-                self.run = self.experiment.run
-            else:
-                self.update = compile_update(self.experiment, mesh, batches)
+            self.program = Program.compile(self.experiment, mesh, batches, self.seed, fits=fits)
+        self.experiment = self.program.experiment
+        self.run = self.experiment.run
         self.compiled = str(timer)
 
     def close(self) -> None:
@@ -180,7 +172,7 @@ class Loop:
                     break
                 assert ahead is not None
                 count, batches = ahead.result()
-                self.state, table = self.update(self.state, batches, np.int32(count), self.key)
+                self.state, table = self.program.steps(self.state, batches, count)
                 flying.append((count, table))
                 queued += count
                 ahead = feeder.submit(self._batches, queued) if queued < end else None
@@ -220,7 +212,7 @@ class Loop:
             limit = max(1, int(DISPATCH_SECONDS / self._seconds_a_step))
         count = min(self.run.steps_per_dispatch, limit, self._boundary(step) - step)
         count = hosts.agree(count, "feeder")
-        return count, spread(self._make_batches(step, count, self.share), self.sharding)
+        return count, self.program.place(self._make_batches(step, count, self.share))
 
     def _make_batches(self, step: int, count: int, share: slice) -> pipeline.Batch:
         # Room for two at least: XLA drops the indexing of a single batch and then fuses the step

@@ -298,6 +298,52 @@ def make_update(experiment: Experiment, mesh: Mesh) -> Callable:
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """The compiled update of an experiment, and the devices and the key that it runs with."""
+
+    experiment: Experiment
+    mesh: Mesh
+    update: jax.stages.Compiled  # see `make_update`
+    key: jax.Array  # of all dropout
+
+    @classmethod
+    def compile(
+        cls, experiment: Experiment, mesh: Mesh, batches, seed: int = 0, *, fits: bool = False
+    ) -> "Program":
+        """Compiles the update for these batches, before the state takes any memory.
+
+        Args:
+          experiment: the model, the optimizer and the microbatch.
+          mesh: the devices.
+          batches: arrays or shapes, [capacity, B, ...].
+          seed: the run's; the key of all dropout depends on it.
+          fits: chooses the largest microbatch whose step fits the device (`fit`).
+
+        Raises:
+          RunFailed: if a step needs more memory than is free.
+        """
+        if fits:
+            experiment, update = fit(experiment, mesh, batches)
+        else:
+            update = compile_update(experiment, mesh, batches)
+        return cls(experiment, mesh, update, keys(seed)[1])
+
+    def initial_state(self, seed: int) -> TrainState:
+        """Returns step 0 on all devices."""
+        return jax.device_put(
+            initial_state(self.experiment, seed), NamedSharding(self.mesh, PartitionSpec())
+        )
+
+    def place(self, batches: pipeline.Batch) -> pipeline.Batch:
+        """Moves batches [capacity, B, ...] to the devices, B being this process's rows of each."""
+        return spread(batches, batch_sharding(self.mesh))
+
+    def steps(self, state: TrainState, batches, count: int) -> tuple[TrainState, StepLogs]:
+        """Trains on the first `count` of the placed batches in one dispatch; donates the state."""
+        return self.update(state, batches, np.int32(count), self.key)
+
+
 def compile_update(experiment: Experiment, mesh: Mesh, batches) -> jax.stages.Compiled:
     """The update compiled for these batches, before the state takes any memory.
 

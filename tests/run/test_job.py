@@ -129,7 +129,7 @@ def test_a_trial_leaves_the_test_split_closed_and_evaluate_opens_it_once(go, tmp
     ("where", "saved"),
     [
         ("lra_fnet.tasks.store.write", False),  # preparation
-        ("lra_fnet.train.loop.compile_update", False),
+        ("lra_fnet.train.loop.Program.compile", False),
         ("lra_fnet.train.loop.wait_for", True),  # the first steps
         ("lra_fnet.train.loop.Checkpoints.save", True),
         ("lra_fnet.run.evaluate.score_test", False),

@@ -81,7 +81,7 @@ def in_devices(code, devices=8):
     """The value of the last line that `code` prints in a process with so many CPU devices."""
     flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
     ended = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.insert(0, 'tests')\n{code}"],
+        [sys.executable, "-c", f"import sys; sys.path[:0] = ['tests', 'tests/train']\n{code}"],
         capture_output=True,
         text=True,
         env=os.environ | flags,
@@ -98,16 +98,11 @@ def mesh_of(devices):
 def steps_of(devices, microbatch, model="fnet"):
     """Losses and right answers of three steps, and the collectives of the program."""
     built = tiny(model, batch_size=BATCH, microbatch=microbatch)
-    mesh = mesh_of(devices)
     batches = pipeline.train_batches(rows(30), 0, 0, 3, BATCH, 3)
-    update = step.compile_update(built, mesh, batches)
-    whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    state = jax.device_put(step.initial_state(built, 0), whole)
-    _, logs = update(
-        state, jax.device_put(batches, step.batch_sharding(mesh)), np.int32(3), step.keys(0)[1]
-    )
+    program = step.Program.compile(built, mesh_of(devices), batches)
+    _, logs = program.steps(program.initial_state(0), program.place(batches), 3)
     kinds = "all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter|infeed|outfeed"
-    collectives = re.findall(rf"\b({kinds})(?:-start)?\(", update.as_text())
+    collectives = re.findall(rf"\b({kinds})(?:-start)?\(", program.update.as_text())
     return {"loss": logs.loss.tolist(), "correct": logs.correct.tolist(), "has": collectives}
 
 
@@ -160,7 +155,7 @@ def test_the_whole_state_is_donated_and_nothing_is_sent_to_the_host_in_the_loop(
     built = tiny()
     batches = pipeline.train_batches(rows(30), 0, 0, 1, 4, 3)
     with jax.debug_nans(False):  # which turns donation off
-        text = step.compile_update(built, step.make_mesh(4), batches).as_text()
+        text = step.Program.compile(built, step.make_mesh(4), batches).update.as_text()
     state = jax.eval_shape(lambda: step.initial_state(built, 0))
     aliases = re.search(r"input_output_alias=\{(.*?)\}, entry", text)[1]
     donated = {int(number) for number in re.findall(r"\((\d+), \{\}", aliases)}
