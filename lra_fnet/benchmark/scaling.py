@@ -10,12 +10,10 @@ import json
 import os
 import re
 import statistics
-import subprocess
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from lra_fnet.benchmark import child, timing
 from lra_fnet.benchmark.cells import Cell
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, progress
@@ -63,23 +61,18 @@ def _in_a_process(cell: Cell, number: int, batch_size: int) -> dict:
     sized = dataclasses.replace(cell, overrides=(*cell.overrides, f"Run.batch_size={batch_size}"))
     flag = f"--xla_force_host_platform_device_count={number}"
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(number)))
-    done = subprocess.run(
-        [sys.executable, "-m", "lra_fnet.benchmark.scaling"],
-        input=json.dumps({"cell": sized.to_json(), "devices": number}),
-        stdout=subprocess.PIPE,
-        text=True,
+    process = child.Child(
+        f"{cell.model} on {number} devices",
+        "scaling",
         env={
-            **os.environ,
             "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip(),
             "CUDA_VISIBLE_DEVICES": ",".join(visible.split(",")[:number]),
         },
     )
-    if done.returncode:
-        raise UserError(f"{cell.model} on {number} devices cannot be measured: see above")
-    found = json.loads(done.stdout.splitlines()[-1])
-    if "mistake" in found:
-        raise UserError(found["mistake"])
-    return found
+    try:
+        return process.ask({"cell": dataclasses.asdict(sized), "devices": number})
+    finally:
+        process.close()
 
 
 def measure(cell: Cell, number: int) -> dict:
@@ -98,12 +91,14 @@ def measure(cell: Cell, number: int) -> dict:
     for _ in range(STEPS):
         state, logs = program.steps(state, batches, 1)
     loss, rates = float(logs.loss[0]), []
+
+    def step_once():
+        nonlocal state
+        state, logs = program.steps(state, batches, 1)
+        jax.block_until_ready(logs)
+
     for _ in range(ROUNDS):
-        steps, begun = 0, time.perf_counter()
-        while (taken := time.perf_counter() - begun) < cell.seconds:
-            state, logs = program.steps(state, batches, 1)
-            jax.block_until_ready(logs)
-            steps += 1
+        steps, taken = timing.repeat(step_once, cell.seconds)
         rates.append(steps / taken)
     return {
         "steps_per_second": rates,
@@ -153,15 +148,12 @@ def table(found: Sequence[dict]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _child() -> None:
-    """A request on standard input, the row as the last line of the output."""
-    request = json.load(sys.stdin)
-    try:
-        found = measure(Cell.from_json(request["cell"]), request["devices"])
-    except UserError as error:
-        found = {"mistake": str(error)}
-    print(json.dumps(found))
+class Side:
+    """The child's side: everything is measured at once."""
+
+    def __init__(self, cell: dict, devices: int):
+        self.facts = measure(Cell(**cell), devices)
 
 
 if __name__ == "__main__":
-    _child()
+    child.serve(Side, lambda error: None)

@@ -1,20 +1,7 @@
-"""The child that measures one of our programs: a Cell comes in, facts and rounds go out.
-
-Lines of JSON on standard input and output:
-
-    the Cell                  {"state": "ok", facts} after two calls, or {"state": "OOM"}
-    {"seconds": s}            {"calls": n, "seconds": t}: calls one after another until t >= s
-    {"roofline": s}           `Side.limits`, measured for s
-
-Anything that is wrong is {"mistake": one line}. Of a mixing sublayer a call is forward and
-backward; "forward_calls" and "forward_seconds" stand beside.
-"""
+"""The child process that measures one of our programs; see `child` for the protocol."""
 
 import dataclasses
 import functools
-import json
-import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,9 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from lra_fnet.benchmark import roofline
-from lra_fnet.benchmark.cells import Cell
-from lra_fnet.errors import RunFailed, UserError
+from lra_fnet.benchmark import cells, child, roofline, timing
+from lra_fnet.errors import RunFailed
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import allocator, memory
 from lra_fnet.machine.memory import free_memory
@@ -194,7 +180,7 @@ class Side:
       facts: sizes, memory, operations, provenance.
     """
 
-    def __init__(self, cell: Cell):
+    def __init__(self, cell: cells.Cell):
         accelerator = jax.default_backend() != "cpu"
         jax.jit(jnp.tanh)(jnp.ones(())).block_until_ready()  # loads the compiler
         held = memory.forget_peak()
@@ -211,18 +197,13 @@ class Side:
         peak = stats["peak_bytes_in_use"] if stats else memory.peak() - held
         for program in self.programs:
             program.call()
-        encoder = self.built.model.encoder
         self.facts = {
             "parameters": parameter_count(jax.eval_shape(lambda: self.built.init(0))),
-            "batch_size": self.built.run.batch_size,
-            "dim": encoder.dim,
-            "num_layers": encoder.num_layers,
-            "dtype": encoder.dtype,
+            **cells.sizes(self.built),
             "peak_bytes": peak,
             "planned_bytes": max(step.planned_bytes(p.compiled) for p in self.programs),
             "flops": operations(self.programs[0].trace()),
             "compile_seconds": sum(p.compile_seconds for p in self.programs),
-            "threads": len(os.sched_getaffinity(0)),
             **run_folder.provenance(),
         }
 
@@ -241,46 +222,18 @@ class Side:
         }
 
     def round(self, seconds: float) -> dict[str, float]:
-        """Calls of each program until so many seconds have passed."""
-        found = {}
-        for kind, program in zip(("", "forward_"), self.programs, strict=False):
-            calls, taken, begun = 0, 0.0, time.perf_counter()
-            while not calls or taken < seconds:
-                program.call()
-                calls, taken = calls + 1, time.perf_counter() - begun
-            found |= {f"{kind}calls": calls, f"{kind}seconds": taken}
-        return found
+        """Times each program for `seconds`."""
+        return timing.measure_round([program.call for program in self.programs], seconds)
 
 
-def serve(lines: Iterator[str], answer: Callable[[dict], None]) -> None:
-    """Answers the parent's lines until there is none left or one cannot be met."""
-    try:
-        side = Side(Cell.from_json(next(lines)))
-        answer({"state": "ok", **side.facts})
-        for line in lines:
-            request = json.loads(line)
-            if "roofline" in request:
-                answer(side.limits(request["roofline"]))
-            else:
-                answer(side.round(request["seconds"]))
-    except UserError as error:
-        answer({"mistake": str(error)})
-    except RunFailed:
-        answer({"state": "OOM"})
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        answer({"state": "OOM"})
-
-
-def main() -> int:
-    """Serves one cell; what libraries print goes to standard error."""
-    allocator.keep_freed_memory()  # as a run does: before any thread allocates
-    replies = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    serve(iter(sys.stdin), lambda reply: print(json.dumps(reply), file=replies, flush=True))
-    return 0
+def outcome(error: Exception) -> dict[str, str] | None:
+    """Returns the reply for a program that does not fit the memory; None for other errors."""
+    is_oom = isinstance(error, RunFailed) or (
+        isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
+    )
+    return {"state": "OOM"} if is_oom else None
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    allocator.keep_freed_memory()  # as in a run: before any thread allocates
+    child.serve(lambda **fields: Side(cells.Cell(**fields)), outcome)
