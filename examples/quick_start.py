@@ -8,8 +8,7 @@ import numpy as np
 import optax
 
 from lra_fnet import experiment
-from lra_fnet.train import pipeline
-from lra_fnet.train.step import make_scorer
+from lra_fnet.train.score import make_scorer
 
 # Any task, model, preset and bindings of the command line; `imports` and `dirs` for your own.
 built = experiment.load("listops", "fnet", "cpu", ["Encoder.num_layers=1"])
@@ -27,7 +26,7 @@ def step(variables, opt_state, values, lengths, labels, key):
     constants = {name: tree for name, tree in variables.items() if name != "params"}
 
     def loss_of(params):
-        ids, mask = pipeline.tokens(values, lengths, built.task.zero_is_padding)
+        ids, mask = built.task.tokens(values, lengths)
         every = {"params": params, **constants}
         logits = built.model.apply(every, ids, mask, train=True, rngs={"dropout": key})
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
@@ -46,6 +45,6 @@ for number in range(100):
     if number % 10 == 9:
         print(f"step {number + 1}: loss {loss:.3f}")
 
-score = make_scorer(built.model, batch_size=100)
+score = make_scorer(built.objective, batch_size=100)
 counts = score(variables, prepared.arrays("validation"))
 print(f"validation: {counts['correct']} of {counts['count']} right")

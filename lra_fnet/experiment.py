@@ -1,4 +1,4 @@
-"""gin -> task, model, optimizer, run settings. No code below this module sees gin."""
+"""From gin to values: task, model, optimizer, run settings. No module below this one sees gin."""
 
 # pyright: reportCallIssue=false
 # gin gives the arguments that the calls below leave out.
@@ -18,46 +18,51 @@ from lra_fnet.models import mixers
 from lra_fnet.models.encoder import Encoder
 from lra_fnet.models.heads import Classifier, Head
 from lra_fnet.models.mixer import Mixer
+from lra_fnet.objective import Classify
 from lra_fnet.optim import Optimizer
 from lra_fnet.tasks import PixelTask, Task
 
-# gin knows every mixer, so that a binding of one that the model has not is told as unread.
+# Imports every mixer, so that a binding for an unused one is reported as unread, not as unknown.
 for _module in pkgutil.iter_modules(mixers.__path__):
     importlib.import_module(f"{mixers.__name__}.{_module.name}")
+
+
+def keys(seed: int) -> tuple[jax.Array, jax.Array]:
+    """Returns the keys of a run's initial parameters and of all its dropout."""
+    init_key, dropout_key = jax.random.split(jax.random.key(seed, impl="threefry2x32"))
+    return init_key, dropout_key
 
 
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Length, batch and rhythm of a run. Steps are optimizer steps, batches count examples."""
+    """Length and batches of a run, and how often it evaluates, saves and logs.
+
+    Steps are optimizer steps; batch sizes count examples.
+
+    Raises:
+      UserError: a setting that is not a number or too small, or a microbatch that does not divide
+        the batch.
+    """
 
     num_steps: int
     batch_size: int
     eval_every: int  # steps between evaluations on validation; the last step is always evaluated
-    save_every: int  # least steps between checkpoints of the newest state
-    log_every: int  # steps that one line of metrics.jsonl sums over
+    save_every: int  # fewest steps between checkpoints of the newest state
+    log_every: int  # steps that a line of metrics.jsonl averages over
     eval_batch_size: int
-    save_seconds: float = 10.0  # least time between two of them; the last one is always saved
-    steps_per_dispatch: int = 32  # most steps in one dispatch; the result does not depend on it
-    microbatch: int = 0  # examples whose gradient is held at a time; 0: see step.rows_at_once
+    save_seconds: float = 10.0  # shortest time between them; the last state is always saved
+    steps_per_dispatch: int = 32  # at most; the result does not depend on it
+    microbatch: int = 0  # examples per slice of the gradient; 0: see slices.rows_at_once
 
     def __post_init__(self):
-        """Checks the numbers.
-
-        Raises:
-          UserError: a setting that is no number or too small, or a microbatch that does not
-            divide the batch.
-        """
         for field in dataclasses.fields(self):
-            value, least = (
-                getattr(self, field.name),
-                int(field.name not in ("microbatch", "save_seconds")),
-            )
-            kind = int | float if field.type is float else int
+            value = getattr(self, field.name)
+            least = 0 if field.name in ("microbatch", "save_seconds") else 1
+            kind, name = (int | float, "number") if field.type is float else (int, "whole number")
             if isinstance(value, bool) or not isinstance(value, kind) or value < least:
-                what = "number" if field.type is float else "whole number"
                 raise UserError(
-                    f"Run.{field.name} expects a {what} of at least {least}, got {value!r}"
+                    f"Run.{field.name} expects a {name} of at least {least}, got {value!r}"
                 )
         if self.microbatch and self.batch_size % self.microbatch:
             raise UserError(
@@ -67,7 +72,7 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """Everything that a run is, as values."""
+    """Everything that defines a run but its seed and its data, as values."""
 
     task: Task
     model: Classifier
@@ -75,19 +80,27 @@ class Experiment:
     run: Run
     config: str = ""  # the operative gin text
 
-    def init(self, seed: int):
-        """Parameters and constants of the model: {"params": ..., and other collections}."""
-        return self.model.init(jax.random.key(seed), *self.abstract_inputs(1), train=False)
+    @property
+    def objective(self) -> Classify:
+        """What training minimises and evaluation counts."""
+        return Classify(self.task, self.model)
+
+    def init(self, seed: int) -> dict:
+        """Returns the variables that a run with this seed begins with."""
+        return jax.jit(self.initial_variables)(keys(seed)[0])
+
+    def initial_variables(self, key) -> dict:
+        """Returns parameters and constants by collection; call it inside a jitted function."""
+        return dict(self.model.init(key, *self.abstract_inputs(1), train=False))
 
     def abstract_inputs(self, batch_size: int):
-        """Ids and mask of one batch of padding, shaped as the task's."""
-        shape = (batch_size, self.task.max_len)
-        if self.task.num_inputs > 1:
-            shape = (batch_size, self.task.num_inputs, self.task.max_len)
+        """Returns ids (zeros) and a mask (True) with the shapes of the task's batches."""
+        texts = (self.task.num_inputs,) if self.task.num_inputs > 1 else ()
+        shape = (batch_size, *texts, self.task.max_len)
         return jnp.zeros(shape, jnp.int32), jnp.ones(shape, bool)
 
     def uses_mask(self) -> bool:
-        """Whether every layer's mixer honours the padding mask."""
+        """Whether every layer's mixer respects the padding mask."""
         return self.model.encoder.uses_mask
 
 
@@ -114,8 +127,7 @@ def build(task: Task) -> Experiment:
     layers = tuple(_without_gin(encoder, layer) for layer in range(encoder.num_layers))
     encoder = encoder.clone(mixers=_Layers(layers), parent=None)
     head = Head(num_classes=task.num_classes, num_inputs=task.num_inputs, parent=None)
-    model = Classifier(encoder, head, zero_is_padding=task.zero_is_padding)
-    return Experiment(task, model, Optimizer(), Run())
+    return Experiment(task, Classifier(encoder, head), Optimizer(), Run())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,10 +160,10 @@ def load(
     imports=(),
     dirs=(),
 ) -> Experiment:
-    """Parses the files of a run and its overrides, builds, and refuses what nobody read.
+    """Builds the experiment of a task, a model, a preset and overrides.
 
     Raises:
-      UserError: see config.load; a binding that nothing read; a parameter that nothing gave.
+      UserError: see config.load; a binding that nothing reads; a parameter that has no value.
     """
     config.load(config.files(task, model, preset, dirs), overrides, imports)
     built = _build()
@@ -165,9 +177,9 @@ def load(
 
 
 def restore(text: str, imports=()) -> Experiment:
-    """The experiment whose operative config is `text`; no gin file is read.
+    """Builds the experiment of an operative config, without reading gin files.
 
-    Its own config differs from the text where the code has other parameters than it had.
+    Its `config` differs from the text if parameters of the code have changed since.
 
     Raises:
       UserError: see config.load_operative; a parameter that the text does not have.
@@ -177,12 +189,12 @@ def restore(text: str, imports=()) -> Experiment:
 
 
 def _build() -> Experiment:
-    """As `build`, what gin lacks told in one line."""
+    """Like `build`, but reports missing gin bindings as a one-line UserError."""
     try:
         return build()
     except (UserError, RuntimeError, TypeError) as error:
         reason = str(error).split("\n  In call to")[0]  # gin adds where it was called from
-        lacking = "Required bindings" in reason or "required positional argument" in reason
-        if not isinstance(error, UserError) and not lacking:
+        missing = "Required bindings" in reason or "required positional argument" in reason
+        if not isinstance(error, UserError) and not missing:
             raise
         raise UserError(" ".join(reason.split())) from None

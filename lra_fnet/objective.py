@@ -1,14 +1,26 @@
-"""Sums and counts over examples. Divide once, after the last batch; never average averages."""
+"""What training minimises and evaluation counts, as frozen values.
+
+The trainer and the scorer know two methods of an objective: `logits`, and `sums` of a batch's
+logits.
+"""
+
+import dataclasses
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 import optax
 
+from lra_fnet.models.heads import Classifier
+from lra_fnet.tasks import Task
+
 
 @flax.struct.dataclass
 class Sums:
-    """Sums over examples, each a scalar array."""
+    """Sums over examples, each a scalar array.
+
+    Divide once, after the last batch; never average averages.
+    """
 
     loss: jax.Array  # float32: cross-entropy in nats
     correct: jax.Array  # int32
@@ -16,23 +28,43 @@ class Sums:
 
     @classmethod
     def zero(cls) -> "Sums":
-        """The sums over no example."""
+        """Returns the sums over no examples."""
         return cls(jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
 
     def __add__(self, other: "Sums") -> "Sums":
         return jax.tree.map(jnp.add, self, other)
 
 
-def right(logits, labels, valid):
-    """Which rows are answered right, bool [B]: False at filler rows. See `batch_sums`."""
-    return (logits.argmax(-1) == labels) & valid
+@dataclasses.dataclass(frozen=True)
+class Classify:
+    """Cross-entropy of a row's label, and whether the most likely class is the label."""
 
+    task: Task
+    model: Classifier
 
-def batch_sums(logits, labels, valid) -> Sums:
-    """Logits float [B, C], labels int32 [B], valid bool [B] (False marks filler rows)."""
-    loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-    return Sums(
-        loss=jnp.where(valid, loss, 0.0).sum(),
-        correct=right(logits, labels, valid).sum(dtype=jnp.int32),
-        count=valid.sum(dtype=jnp.int32),
-    )
+    def logits(self, variables, values, lengths, *, train: bool = False, rngs=None) -> jax.Array:
+        """Returns the logits of stored rows, float32 [B, C]; call it inside a jitted function.
+
+        Args:
+          variables: parameters and constants, by collection.
+          values: uint8 [B, L], or [B, 2, L] for two texts a row.
+          lengths: int32 [B] or [B, 2].
+          train: whether dropout acts.
+          rngs: {"dropout": key}, needed in training.
+        """
+        ids, mask = self.task.tokens(values, lengths)
+        return jnp.asarray(self.model.apply(variables, ids, mask, train=train, rngs=rngs))
+
+    def sums(self, logits, batch) -> tuple[Sums, jax.Array]:
+        """Returns the sums of a `pipeline.Batch` and which rows are right, bool [B].
+
+        Filler rows count nothing and are never right.
+        """
+        loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch.labels)
+        right = (logits.argmax(-1) == batch.labels) & batch.valid
+        sums = Sums(
+            loss=jnp.where(batch.valid, loss, 0.0).sum(),
+            correct=right.sum(dtype=jnp.int32),
+            count=batch.valid.sum(dtype=jnp.int32),
+        )
+        return sums, right

@@ -10,22 +10,26 @@ import optax
 
 from lra_fnet.errors import UserError
 
-FACTORS = (
-    "constant",
-    "linear_warmup",
-    "rsqrt_decay",
-    "rsqrt_normalized_decay",
-    "decay_every",
-    "cosine_decay",
-)
+# The fields that must be positive for a factor.
+FACTORS = {
+    "constant": (),
+    "linear_warmup": ("warmup",),
+    "rsqrt_decay": ("warmup",),
+    "rsqrt_normalized_decay": ("warmup",),
+    "decay_every": ("steps_per_decay",),
+    "cosine_decay": ("steps_per_cycle",),
+}
 
 
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
-    """Adam with decoupled weight decay, as LRA's flax.optim.Adam (long-range-arena at cd31e5c).
+    """Adam with decoupled weight decay, like LRA's flax.optim.Adam (long-range-arena at cd31e5c).
 
-    The decay is scaled by the learning rate and, in LRA, falls on every parameter.
+    The decay is scaled by the learning rate and, in LRA, applies to every parameter.
+
+    Raises:
+      UserError: an unknown factor or mask, a negative number, a missing period.
     """
 
     learning_rate: float  # the `constant` factor
@@ -33,7 +37,7 @@ class Optimizer:
     warmup: int  # optimizer steps
     weight_decay: float
     decay_mask: str  # "all" parameters (LRA), or "matrices": those with two axes or more
-    clip_norm: float | None  # global norm of the gradient; None leaves it alone
+    clip_norm: float | None  # global norm of the gradient; None does not clip
     steps_per_cycle: int = 0  # cosine_decay
     decay_factor: float = 0.5  # decay_every
     steps_per_decay: int = 0  # decay_every
@@ -42,44 +46,32 @@ class Optimizer:
     epsilon: float = 1e-9
 
     def __post_init__(self):
-        """Checks every field that a user may have misspelt.
-
-        Raises:
-          UserError: an unknown factor or mask, a negative number, a missing period.
-        """
-        names = self.factor_names()
-        for name in names:
+        for field in ("learning_rate", "weight_decay", "warmup"):
+            value = getattr(self, field)
+            if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+                raise UserError(f"Optimizer.{field} expects a number of at least 0, got {value!r}")
+        for name in self.factor_names():
             if name not in FACTORS:
                 raise UserError(
                     f"Optimizer.factors expects names of {', '.join(FACTORS)} joined with *, "
                     f"got {name!r}"
                 )
-        for field in ("learning_rate", "weight_decay", "warmup"):
-            value = getattr(self, field)
-            if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-                raise UserError(f"Optimizer.{field} expects a number of at least 0, got {value!r}")
+            for field in FACTORS[name]:
+                if not getattr(self, field) > 0:
+                    raise UserError(f"Optimizer.factors has {name}: Optimizer.{field} must be > 0")
         if self.decay_mask not in ("all", "matrices"):
             raise UserError(
                 f"Optimizer.decay_mask expects 'all' or 'matrices', got {self.decay_mask!r}"
             )
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise UserError(f"Optimizer.clip_norm expects None or > 0, got {self.clip_norm!r}")
-        for name, field in (
-            ("cosine_decay", "steps_per_cycle"),
-            ("decay_every", "steps_per_decay"),
-            ("linear_warmup", "warmup"),
-            ("rsqrt_decay", "warmup"),
-            ("rsqrt_normalized_decay", "warmup"),
-        ):
-            if name in names and not getattr(self, field) > 0:
-                raise UserError(f"Optimizer.factors has {name}: Optimizer.{field} must be > 0")
 
     def factor_names(self) -> list[str]:
-        """The factors, in order."""
+        """Returns the names of the factors, in order."""
         return [name.strip() for name in self.factors.split("*")]
 
     def schedule(self) -> Callable:
-        """Learning rate of an optimizer step, counted from 0; the product of the factors.
+        """Returns step -> learning rate, the product of the factors; steps count from 0.
 
         With s the step and w the warm-up: linear_warmup is min(1, s / w); rsqrt_decay is
         1 / sqrt(max(s, w)); rsqrt_normalized_decay is sqrt(w) / sqrt(max(s, w)); decay_every is
@@ -110,14 +102,14 @@ class Optimizer:
         return learning_rate
 
     def transform(self) -> optax.GradientTransformation:
-        """Clipping if asked for, then AdamW on the schedule."""
+        """Returns AdamW on the schedule, after clipping if there is a clip_norm."""
 
         def decayed(params):
             if self.decay_mask == "all":
                 return jax.tree.map(lambda leaf: True, params)
             return jax.tree.map(lambda leaf: leaf.ndim >= 2, params)
 
-        steps = [] if self.clip_norm is None else [optax.clip_by_global_norm(self.clip_norm)]
+        clip = [] if self.clip_norm is None else [optax.clip_by_global_norm(self.clip_norm)]
         adam = optax.adamw(
             self.schedule(),
             b1=self.beta1,
@@ -126,4 +118,4 @@ class Optimizer:
             weight_decay=self.weight_decay,
             mask=decayed,
         )
-        return optax.chain(*steps, adam)
+        return optax.chain(*clip, adam)

@@ -1,4 +1,4 @@
-"""LRA's schedules and optimizer against their formulas."""
+"""LRA's schedules and optimizer compared with their formulas."""
 
 import math
 
@@ -23,12 +23,12 @@ def optimizer(**changes):
 
 
 @pytest.mark.parametrize("step", [0, 1, 500, 1000, 1001, 5000])
-def test_listops_schedule_is_the_formula(step):
+def test_listops_schedule_equals_the_formula(step):
     want = 0.05 * min(1, step / 1000) / math.sqrt(max(step, 1000))
     assert float(optimizer().schedule()(step)) == pytest.approx(want, rel=1e-6)
 
 
-def test_the_peak_of_listops_is_lras():
+def test_listops_schedule_has_the_peak_of_lra():
     assert float(optimizer().schedule()(1000)) == pytest.approx(1.58e-3, rel=2e-3)  # lra_facts 1.2
     assert float(optimizer().schedule()(5000)) == pytest.approx(7.07e-4, rel=2e-3)
 
@@ -45,14 +45,14 @@ def test_the_peak_of_listops_is_lras():
         ("constant * linear_warmup * cosine_decay", 50, 0.5),
     ],
 )
-def test_the_other_factors(factors, step, want):
+def test_each_factor_is_its_formula(factors, step, want):
     made = optimizer(
         learning_rate=1.0, factors=factors, warmup=100, steps_per_cycle=100, steps_per_decay=10
     )
     assert float(made.schedule()(step)) == pytest.approx(want, abs=1e-6)
 
 
-def test_adamw_is_the_papers_recursion_in_float64():
+def test_adamw_equals_the_papers_recursion_in_float64():
     """Three steps by hand: Kingma and Ba, Alg. 1, with decay decoupled and scaled by the rate."""
     made = optimizer(factors="constant", learning_rate=0.1, warmup=0)
     transform = made.transform()
@@ -70,7 +70,7 @@ def test_adamw_is_the_papers_recursion_in_float64():
 
 
 @pytest.mark.parametrize(("mask", "shrunk"), [("all", {"k", "b"}), ("matrices", {"k"})])
-def test_with_a_zero_gradient_decayed_weights_shrink_and_others_stay(mask, shrunk):
+def test_zero_gradient_shrinks_decayed_weights_only(mask, shrunk):
     made = optimizer(factors="constant", warmup=0, decay_mask=mask)
     params = {"k": jnp.ones((2, 2)), "b": jnp.ones(2)}
     transform = made.transform()
@@ -103,6 +103,6 @@ def test_clipping_scales_the_whole_gradient_to_the_norm():
         {"factors": "cosine_decay"},
     ],
 )
-def test_a_wrong_setting_is_refused(changes):
+def test_wrong_setting_is_a_user_error(changes):
     with pytest.raises(UserError, match=r"Optimizer\."):
         optimizer(**changes)

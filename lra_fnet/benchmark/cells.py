@@ -2,7 +2,10 @@
 
 import dataclasses
 import itertools
+import json
 import os
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -10,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from lra_fnet import experiment
-from lra_fnet.benchmark.child import Child
 from lra_fnet.errors import UserError
 from lra_fnet.machine import progress
 
@@ -52,6 +54,7 @@ class Cell:
     cls: bool = False  # whether one of the tokens is CLS
     label: str = ""  # name of the row in the tables
     tokens: int = 0  # per batch, without CLS; 0 uses the preset's number of examples
+    devices: int = 0  # that the process sees: GPUs, or simulated on a CPU; 0 uses the machine's
 
     def load(self, accelerator: bool = False) -> experiment.Experiment:
         """Returns the experiment at exactly this length; the overrides come last.
@@ -91,25 +94,28 @@ def sizes(built: experiment.Experiment) -> dict[str, Any]:
 
 
 class Worker:
-    """A child process and its measurements so far.
+    """A child process and its measurements so far; close it after use.
 
     Attributes:
       cell: the measured cell.
-      result: the cell's fields; "state": "ok", "OOM" or, if PyTorch cannot compile it, "FAIL"; the
-        child's facts; with one entry for each round: "seconds" a call, for mixing also
-        "forward_seconds", and "roofline", the limits of a call.
+      result: the cell's fields; "state", see `child`; the child's facts; with one entry for each
+        round: "seconds" a call, for mixing also "forward_seconds", and "roofline", the limits of a
+        call.
     """
 
     def __init__(self, cell: Cell):
         self.cell = cell
         self.result: dict[str, Any] = {**dataclasses.asdict(cell), "state": "ok"}
         del self.result["seconds"]  # the seconds of the rounds get this name
-        peer = cell.side in PEERS
-        self._child = Child(
-            f"{cell.model} at {cell.length} tokens ({cell.side})",
-            "peer" if peer else "worker",
-            os.environ.get(PEER_PYTHON, sys.executable) if peer else sys.executable,
-            ENVIRONMENT,
+        python, module = sys.executable, "worker"
+        if cell.side in PEERS:
+            python, module = os.environ.get(PEER_PYTHON, sys.executable), "peer"
+        self._process = subprocess.Popen(
+            [python, "-m", f"lra_fnet.benchmark.{module}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | ENVIRONMENT | _devices(cell.devices),
         )
 
     def ready(self) -> None:
@@ -118,24 +124,57 @@ class Worker:
         Raises:
           UserError: the cell cannot be measured, or the child fails with a traceback.
         """
-        self.result |= self._child.ask(dataclasses.asdict(self.cell))
+        self.result |= self.ask(dataclasses.asdict(self.cell))
 
     def round(self) -> None:
         """Adds a measurement of each kind: of the programs and of their limits."""
-        reply = self._child.ask({"round": {"seconds": self.cell.seconds}})
+        reply = self.ask({"seconds": self.cell.seconds})
         for kind in ("", "forward_"):
             if f"{kind}calls" in reply:
                 a_call = reply[f"{kind}seconds"] / reply[f"{kind}calls"]
                 self.result.setdefault(f"{kind}seconds", []).append(a_call)
-        if self.cell.side in LIMITED and "state" not in reply:
-            reply = self._child.ask({"limits": {"seconds": self.cell.seconds}})
-            if "state" not in reply:
-                self.result.setdefault("roofline", []).append(reply)
-        self.result["state"] = reply.get("state", "ok")
+        if self.cell.side in LIMITED and self.result["state"] == "ok":
+            limits = self.ask({"roofline": self.cell.seconds})
+            self.result.setdefault("roofline", []).append(limits)
 
     def close(self) -> None:
-        """Ends the child."""
-        self._child.close()
+        """Closes the child's input, which ends it, and waits for its end."""
+        with self._process:
+            pass
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Sends one line to the child and returns its reply.
+
+        Raises:
+          UserError: the child reports a mistake, or fails with a traceback.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            print(json.dumps(request), file=self._process.stdin, flush=True)
+            reply = json.loads(self._process.stdout.readline() or "{}")
+        except BrokenPipeError:
+            reply = {}
+        if not reply and self._process.wait() == -signal.SIGKILL:  # the kernel, for memory
+            reply = {"state": "OOM"}
+        if not reply or "mistake" in reply:
+            name = f"{self.cell.model} at {self.cell.length} tokens ({self.cell.side})"
+            raise UserError(reply.get("mistake", f"{name} cannot be measured: see above"))
+        if reply.get("state") == "OOM":
+            self.result["state"] = "OOM"
+        return reply
+
+
+def _devices(number: int) -> dict[str, str]:
+    """Returns the environment in which a process sees that many devices."""
+    if not number:
+        return {}
+    flag = f"--xla_force_host_platform_device_count={number}"
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(number)))
+    return {
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip(),
+        "CUDA_VISIBLE_DEVICES": ",".join(visible.split(",")[:number]),
+    }
 
 
 def plan(

@@ -1,96 +1,65 @@
-"""The protocol of every process that measures: one line of JSON each way.
+"""The child's half of the protocol of `cells.Worker`: lines of JSON on standard input and output.
 
-    the fields of a cell            its `facts`, once it is built, compiled and warm
-    {"method": {"name": value}}     what that method returns
+    the fields of a Cell      facts, after the first calls: {"state": "ok", ...}, {"state": "OOM"},
+                              "FAIL" if PyTorch cannot compile it, or "ABSENT" if the machine has
+                              fewer devices than the cell
+    {"seconds": s}            {"calls": n, "seconds": t}: calls one after another until t >= s
+    {"steps": n}              {"loss", "all_reduces"}: n training steps and the last one's loss
+    {"roofline": s}           `Side.limits`, measured for s seconds
 
-A request that cannot be met has the reply {"mistake": one line} or {"state": "OOM"}. This module
-needs the standard library only: the side of PyTorch imports it before anything else.
+A mistake of the user is {"mistake": one line}. A call of a mixing sublayer is forward and backward;
+its replies also have "forward_calls" and "forward_seconds".
+
+Imports neither JAX nor PyTorch: the interpreter may lack one of them.
 """
 
 import json
 import os
-import signal
-import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from lra_fnet.errors import UserError
+from lra_fnet.errors import RunFailed, UserError
 
-Outcome = Callable[[Exception], dict[str, Any] | None]
+METHODS = {"seconds": "round", "steps": "steps", "roofline": "limits"}  # of a side, by request
 
 
-def replies(make: Callable[..., Any], lines: Iterable[str], outcome: Outcome) -> Iterator[dict]:
-    """Yields the reply to each request, up to the first that cannot be met.
+def is_out_of_memory(error: Exception) -> bool:
+    """Returns whether XLA, PyTorch or one of our checks reports that memory does not suffice."""
+    signs = ("OutOfMemory", "out of memory", "allocate memory", "RESOURCE_EXHAUSTED")
+    return any(sign in f"{type(error).__name__}: {error}" for sign in signs)
+
+
+def serve(make: Callable[..., Any], lines: Iterator[str], answer: Callable[[dict], None]) -> None:
+    """Replies to the parent's lines until there are no more or one fails.
 
     Args:
-      make: called with the fields of the first request; its value has the attribute `facts` and
-        the methods that later requests name.
-      lines: the requests.
-      outcome: the reply for an exception that is a result, such as running out of memory; None
-        for one that is a bug, which is raised.
+      make: builds a side, with `facts` and METHODS, from a cell.
+      lines: the parent's.
+      answer: sends a reply.
     """
-    requests = map(json.loads, lines)
     try:
-        side = make(**next(requests))
-        yield side.facts
-        for request in requests:
-            ((method, arguments),) = request.items()
-            yield getattr(side, method)(**arguments)
+        from lra_fnet.benchmark.cells import Cell
+
+        side = make(Cell(**json.loads(next(lines))))
+        answer(side.facts)
+        for line in lines:
+            ((request, argument),) = json.loads(line).items()
+            answer(getattr(side, METHODS[request])(argument))
     except UserError as error:
-        yield {"mistake": str(error)}
-    except Exception as error:
-        reply = outcome(error)
-        if reply is None:
+        answer({"mistake": str(error)})
+    except ModuleNotFoundError as error:
+        library = str(error.name).partition(".")[0]
+        mistake = f"{sys.executable} has no {library}: `make benchmark PEER=1` has an environment"
+        answer({"mistake": f"{mistake} with PyTorch, transformers and this package"})
+    except (RunFailed, RuntimeError) as error:
+        if not is_out_of_memory(error):
             raise
-        yield reply
+        answer({"state": "OOM"})
 
 
-def serve(make: Callable[..., Any], outcome: Outcome) -> None:
-    """Answers the parent on standard output; prints of libraries go to standard error."""
-    parent = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+def main(make: Callable[..., Any]) -> None:
+    """Serves one cell; the output of libraries goes to standard error."""
+    replies = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    for reply in replies(make, sys.stdin, outcome):
-        print(json.dumps(reply), file=parent, flush=True)
-
-
-class Child:
-    """A process that serves; close it after use."""
-
-    def __init__(
-        self, name: str, module: str, python: str = sys.executable, env: Mapping[str, str] = {}
-    ):
-        """Starts `python -m lra_fnet.benchmark.<module>`; `name` is for the error message."""
-        self._name = name
-        self._process = subprocess.Popen(
-            [python, "-m", f"lra_fnet.benchmark.{module}"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | env,
-        )
-
-    def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Sends a request; returns the reply, or {"state": "OOM"} if the kernel killed the child.
-
-        Raises:
-          UserError: the child reports a mistake, or has failed with a traceback.
-        """
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        try:
-            print(json.dumps(request), file=self._process.stdin, flush=True)
-            line = self._process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        if not line and self._process.wait() == -signal.SIGKILL:  # the kernel, for memory
-            return {"state": "OOM"}
-        reply = json.loads(line or f'{{"mistake": "{self._name} cannot be measured: see above"}}')
-        if "mistake" in reply:
-            raise UserError(reply["mistake"])
-        return reply
-
-    def close(self) -> None:
-        """Closes the child's input, which ends it, and waits for its end."""
-        with self._process:
-            pass
+    serve(make, iter(sys.stdin), lambda reply: print(json.dumps(reply), file=replies, flush=True))

@@ -1,4 +1,4 @@
-"""What the training loop costs beside the bare compiled program that it drives."""
+"""What the training loop costs on top of the compiled program that it drives."""
 
 import dataclasses
 import math
@@ -13,17 +13,19 @@ from rich.table import Table
 from lra_fnet.errors import UserError
 from lra_fnet.machine import progress
 from lra_fnet.run.job import Job
-from lra_fnet.train import pipeline
 from lra_fnet.train.loop import DISPATCH_SECONDS, Loop
 
 
 def loop_overhead(job: Job, rounds: int, seconds: float) -> float:
-    """Prints and returns the median ratio of steps/s: whole loop over bare program.
+    """Prints and returns the median ratio of steps/s, the whole loop over the bare program.
 
     The whole loop shuffles, copies batches to the device, logs, draws its bar and saves checkpoints
-    as the preset says; evaluations are taken out. The bare program is the same compiled multi-step
-    update on one constant batch that lies on the device already. Both run in turn in every
-    round, so that a machine whose speed drifts moves both.
+    as the preset says; evaluations do not count. The bare program is the same compiled update on
+    one constant batch that is on the device already. Each round measures both, one after the
+    other, so that a machine whose speed drifts affects both alike.
+
+    Raises:
+      UserError: fewer than 1 round, or no time.
     """
     if rounds < 1 or seconds <= 0:
         raise UserError(f"expected at least 1 round and more than 0 s, got {rounds} and {seconds}")
@@ -36,14 +38,10 @@ def loop_overhead(job: Job, rounds: int, seconds: float) -> float:
         with tempfile.TemporaryDirectory() as folder:
             loop = Loop(built, train, validation, Path(folder), job.seed)
             bare = _bare(loop, seconds)
-            run = dataclasses.replace(built.run, num_steps=math.ceil(bare * seconds))
-            loop.close()
-            loop = Loop(
-                dataclasses.replace(built, run=run), train, validation, Path(folder), job.seed
-            )
+            loop.run = dataclasses.replace(loop.run, num_steps=math.ceil(bare * seconds))
             loop()
-            whole = loop.history.timed_steps / loop.history.timed_seconds
             loop.close()
+        whole = loop.history.timed_steps / loop.history.timed_seconds
         ratios.append(whole / bare)
         table.add_row(str(number), f"{bare:.2f}", f"{whole:.2f}", f"{ratios[-1]:.3f}")
     median = statistics.median(ratios)
@@ -53,25 +51,21 @@ def loop_overhead(job: Job, rounds: int, seconds: float) -> float:
 
 
 def _bare(loop: Loop, seconds: float) -> float:
-    """Steps a second of the update on a constant batch, at most one dispatch ahead."""
+    """Returns steps/s on a constant batch, at most one dispatch ahead; the loop starts anew."""
     program, capacity = loop.program, loop.run.steps_per_dispatch
-    batches = pipeline.train_batches(
-        loop.arrays, loop.seed, 0, capacity, loop.run.batch_size, capacity
-    )
-    batches = program.place(batches)
-    state, table = program.steps(loop.state, batches, 1)
-    jax.block_until_ready(table)
-    begun = time.perf_counter()
-    state, table = program.steps(state, batches, 1)
-    jax.block_until_ready(table)
-    count = int(DISPATCH_SECONDS / (time.perf_counter() - begun))
-    count = min(capacity, max(1, count))
+    batches = program.place(loop.batches(0, capacity))
+    state, begun = loop.state, 0.0
+    for _ in range(2):  # the first one warms up
+        begun = time.perf_counter()
+        state, table = program.steps(state, batches, 1)
+        jax.block_until_ready(table)
+    count = min(capacity, max(1, int(DISPATCH_SECONDS / (time.perf_counter() - begun))))
     steps, begun, before = 0, time.perf_counter(), None
     while time.perf_counter() - begun < seconds:
         state, table = program.steps(state, batches, count)
-        if before is not None:
-            jax.block_until_ready(before)
+        jax.block_until_ready(before)
         before, steps = table, steps + count
     jax.block_until_ready(before)
-    loop.state = state
-    return steps / (time.perf_counter() - begun)
+    rate = steps / (time.perf_counter() - begun)
+    loop.state = program.initial_state(loop.seed)
+    return rate

@@ -12,7 +12,6 @@ as two rows. See `child` for the protocol.
 import math
 import os
 import platform
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -70,7 +69,7 @@ class Side:
         try:
             self.round(0.0)
         except Exception as error:
-            if not compiled or outcome(error):
+            if not compiled or child.is_out_of_memory(error):
                 raise
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             self.facts |= {"state": "FAIL", "reason": reason[:300]}
@@ -83,7 +82,7 @@ class Side:
 
     def round(self, seconds: float) -> dict[str, float]:
         """Times each call for `seconds`; mixing has a second one, its forward pass."""
-        return timing.measure_round(self.calls, seconds)
+        return timing.time_calls(self.calls, seconds)
 
     def limits(self, seconds: float) -> dict[str, float]:
         """Measures the dense products of a call by themselves; takes about `seconds`."""
@@ -296,24 +295,5 @@ def _autocast(built, device: str):
     return torch.autocast(device, torch.bfloat16, enabled=built.model.encoder.dtype == "bfloat16")
 
 
-def outcome(error: Exception) -> dict[str, str] | None:
-    """Returns the reply for too little memory or a missing library; None for other errors."""
-    if isinstance(error, ModuleNotFoundError):
-        library = str(error.name).partition(".")[0]
-        return {
-            "mistake": f"{sys.executable} has no {library}: `make benchmark PEER=1` makes an "
-            "environment with PyTorch, transformers and this package"
-        }
-    is_oom = "OutOfMemory" in type(error).__name__ or "allocate memory" in str(error)
-    return {"state": "OOM"} if is_oom else None
-
-
-def make(**fields) -> Side:
-    """Builds a cell from its fields."""
-    from lra_fnet.benchmark.cells import Cell
-
-    return Side(Cell(**fields))
-
-
 if __name__ == "__main__":
-    child.serve(make, outcome)
+    child.main(Side)

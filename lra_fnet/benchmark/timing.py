@@ -8,29 +8,25 @@ CALL_SECONDS = 0.01  # a faster call is repeated, because its dispatch costs tim
 REPEATS = 16
 
 
-def repeat(call: Callable[[], Any], seconds: float) -> tuple[int, float]:
-    """Calls a function at least once and until `seconds` have passed.
+def time_calls(programs: Sequence[Callable[[], Any]], seconds: float) -> dict[str, float]:
+    """Calls each program at least once and until `seconds` have passed.
+
+    Args:
+      programs: functions that return when their result is there: a program and perhaps its forward
+        pass.
+      seconds: time for each program.
 
     Returns:
-      The number of calls and the seconds that they took.
+      "calls" and "seconds"; for a second program also "forward_calls" and "forward_seconds".
     """
-    calls, taken, begun = 0, 0.0, time.perf_counter()
-    while not calls or taken < seconds:
-        call()
-        calls, taken = calls + 1, time.perf_counter() - begun
-    return calls, taken
-
-
-def measure_round(programs: Sequence[Callable[[], Any]], seconds: float) -> dict[str, float]:
-    """Times a program and, if there is a second one, its forward pass.
-
-    Returns:
-      "calls" and "seconds"; of the second program "forward_calls" and "forward_seconds".
-    """
-    measured = {}
+    times = {}
     for kind, call in zip(("", "forward_"), programs, strict=False):
-        measured[f"{kind}calls"], measured[f"{kind}seconds"] = repeat(call, seconds)
-    return measured
+        calls, taken, begun = 0, 0.0, time.perf_counter()
+        while not calls or taken < seconds:
+            call()
+            calls, taken = calls + 1, time.perf_counter() - begun
+        times |= {f"{kind}calls": calls, f"{kind}seconds": taken}
+    return times
 
 
 def fastest(call: Callable[[int], Any], seconds: float) -> float:

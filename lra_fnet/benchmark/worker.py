@@ -1,7 +1,8 @@
-"""The child process that measures one of our programs; see `child` for the protocol."""
+"""The child process that measures one of our programs (the protocol is in `child`)."""
 
 import dataclasses
 import functools
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,41 +11,41 @@ import jax
 import jax.extend
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding
 
-from lra_fnet.benchmark import cells, child, roofline, timing
+from lra_fnet.benchmark import child, roofline, timing
+from lra_fnet.benchmark.cells import Cell, sizes
 from lra_fnet.errors import RunFailed
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import allocator, memory
-from lra_fnet.machine.memory import free_memory
 from lra_fnet.models.encoder import parameter_count
 from lra_fnet.models.mixers import fourier
 from lra_fnet.run import folder as run_folder
-from lra_fnet.train import pipeline, step
+from lra_fnet.train import pipeline, score, slices, step
 
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-    """What is timed: each call returns when its result is there."""
+    """A program to time."""
 
     compiled: jax.stages.Compiled
     compile_seconds: float
-    call: Callable[[], None]
+    call: Callable[[], Any]  # returns when its result is there
     trace: Callable[[], jax.extend.core.ClosedJaxpr]
 
 
 def train(built: Experiment) -> Timed:
-    """The update of a run, one step a call."""
+    """Returns the update of a run, one step per call."""
     batches = random_batches(built)
     begun = time.perf_counter()
-    program = step.Program.compile(built, step.make_mesh(built.run.batch_size), batches)
+    program = step.Program.compile(built, pipeline.make_mesh(built.run.batch_size), batches)
     compile_seconds = time.perf_counter() - begun
     state, batches = program.initial_state(0), program.place(batches)
 
     def call():
         nonlocal state
         state, logs = program.steps(state, batches, 1)
-        jax.block_until_ready(logs)
+        return jax.block_until_ready(logs)
 
     def trace():
         update = step.make_update(built, program.mesh)
@@ -54,24 +55,18 @@ def train(built: Experiment) -> Timed:
 
 
 def infer(built: Experiment) -> Timed:
-    """Logits of a batch, without dropout."""
+    """Returns the logits of a batch, without dropout."""
+    mesh = pipeline.make_mesh(built.run.batch_size)
     batch = jax.tree.map(lambda x: x[0], random_batches(built))
-    mesh = step.make_mesh(built.run.batch_size)
-
-    variables = jax.jit(lambda: built.init(0))()
-    whole = NamedSharding(mesh, PartitionSpec())
-    split = NamedSharding(mesh, PartitionSpec("data"))
-    inputs = (
-        jax.device_put(variables, whole),
-        *jax.device_put((batch.values, batch.lengths), split),
-    )
-    return _program(functools.partial(step.logits, built.model), inputs)
+    variables = jax.device_put(built.init(0), NamedSharding(mesh, pipeline.WHOLE))
+    rows = jax.device_put((batch.values, batch.lengths), NamedSharding(mesh, pipeline.ROWS))
+    return _timed(functools.partial(score.logits, built.objective), (variables, *rows))
 
 
 def mixing(built: Experiment) -> tuple[Timed, Timed]:
-    """The first layer's mixing sublayer: forward and backward, forward alone.
+    """Returns the first layer's mixing sublayer: forward and backward, and forward alone.
 
-    Backward gives the gradient in the input and in the parameters.
+    Backward computes the gradient in the input and in the parameters.
     """
     mixer = built.model.encoder.make_mixer(0)(parent=None)
     x, cotangent, mask = _mixing_inputs(built)
@@ -86,17 +81,17 @@ def mixing(built: Experiment) -> tuple[Timed, Timed]:
         rngs = {"dropout": dropout}
         return mixer.apply({"params": params, **variables}, x, mask, train=True, rngs=rngs)
 
-    return _both(trained, (params, x), cotangent), _program(forward, (params, x))
+    return _both(trained, (params, x), cotangent), _timed(forward, (params, x))
 
 
 def definition(built: Experiment) -> tuple[Timed, Timed]:
-    """As `mixing`, of the paper's listing with the gradient that autodiff finds."""
+    """Like `mixing`, for the paper's listing with the gradient of automatic differentiation."""
     x, cotangent, _ = _mixing_inputs(built)
-    return _both(fourier.definition, (x,), cotangent), _program(fourier.definition, (x,))
+    return _both(fourier.definition, (x,), cotangent), _timed(fourier.definition, (x,))
 
 
 def random_batches(built: Experiment) -> pipeline.Batch:
-    """Two batches of random rows of full length, [2, B, ...]."""
+    """Returns two batches of random rows of full length, [2, B, ...]."""
     shape = (2, built.run.batch_size, *built.abstract_inputs(1)[0].shape[1:])
     rng = np.random.default_rng(0)
     return pipeline.Batch(
@@ -108,14 +103,14 @@ def random_batches(built: Experiment) -> pipeline.Batch:
 
 
 def operations(jaxpr: jax.extend.core.ClosedJaxpr) -> float:
-    """Floating-point operations of a program by XLA's cost analysis.
+    """Returns the floating-point operations of a program by XLA's cost analysis.
 
-    XLA counts the body of a loop once: here a scan counts as often as it runs, but the steps of a
-    dispatch, whose number is an argument, as one.
+    XLA counts the body of a loop once. Here a scan counts as often as it runs, but the steps of a
+    dispatch, whose number is an argument, count as one.
     """
     function = jax.extend.core.jaxpr_as_fun(jaxpr)
-    found: Any = jax.jit(function).lower(*jaxpr.in_avals).cost_analysis()
-    return found.get("flops", 0.0) + sum(
+    costs: Any = jax.jit(function).lower(*jaxpr.in_avals).cost_analysis()
+    return costs.get("flops", 0.0) + sum(
         (length - 1) * operations(body) for length, body in _scans(jaxpr.jaxpr)
     )
 
@@ -130,7 +125,7 @@ def _scans(jaxpr) -> Iterator[tuple[int, jax.extend.core.ClosedJaxpr]]:
 
 
 def _mixing_inputs(built: Experiment):
-    """Input and cotangent [B, L, D], and a mask [B, L] without padding."""
+    """Returns an input and a cotangent [B, L, D], and a mask [B, L] without padding."""
     encoder = built.model.encoder
     shape = (built.run.batch_size, encoder.mixer_length, encoder.dim)
     rng = np.random.default_rng(0)
@@ -139,25 +134,25 @@ def _mixing_inputs(built: Experiment):
 
 
 def _both(function, inputs, cotangent) -> Timed:
-    """The value of the function and the gradient in its inputs."""
+    """Times the value of a function and the gradient in its inputs."""
 
     def value_and_gradient(inputs, cotangent):
         value, back = jax.vjp(function, *inputs)
         return value, back(cotangent)
 
-    return _program(value_and_gradient, (inputs, cotangent))
+    return _timed(value_and_gradient, (inputs, cotangent))
 
 
-def _program(function, inputs) -> Timed:
-    """Compiled for these inputs.
+def _timed(function, inputs) -> Timed:
+    """Compiles a function for these inputs.
 
     Raises:
-      RunFailed: on a CPU, where the program needs more memory than is free.
+      RunFailed: on a CPU, if the program needs more memory than is free.
     """
     begun = time.perf_counter()
     compiled = jax.jit(function).lower(*inputs).compile()
     compile_seconds = time.perf_counter() - begun
-    if jax.default_backend() == "cpu" and step.planned_bytes(compiled) > free_memory():
+    if jax.default_backend() == "cpu" and slices.planned_bytes(compiled) > memory.free_memory():
         raise RunFailed("out of memory", "OOM")
 
     def call():
@@ -169,7 +164,7 @@ def _program(function, inputs) -> Timed:
 
 
 def _shapes(inputs):
-    """Without values and places."""
+    """Returns shapes and types without values and places."""
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), inputs)
 
 
@@ -177,13 +172,16 @@ class Side:
     """A cell that is ready to be timed.
 
     Attributes:
-      facts: sizes, memory, operations, provenance.
+      facts: state, sizes, memory, operations, provenance.
     """
 
-    def __init__(self, cell: cells.Cell):
+    def __init__(self, cell: Cell):
+        if cell.devices > jax.device_count():
+            self.facts: dict[str, Any] = {"state": "ABSENT"}
+            return
         accelerator = jax.default_backend() != "cpu"
         jax.jit(jnp.tanh)(jnp.ones(())).block_until_ready()  # loads the compiler
-        held = memory.forget_peak()
+        before = memory.forget_peak()
         self.cell, self.built = cell, cell.load(accelerator)
         make = {"train": train, "infer": infer, "mixing": mixing}[cell.what]
         if cell.side == "definition":
@@ -194,14 +192,15 @@ class Side:
         for program in self.programs:
             program.call()
         stats = jax.local_devices()[0].memory_stats()
-        peak = stats["peak_bytes_in_use"] if stats else memory.peak() - held
+        peak = stats["peak_bytes_in_use"] if stats else memory.peak() - before
         for program in self.programs:
             program.call()
         self.facts = {
+            "state": "ok",
             "parameters": parameter_count(jax.eval_shape(lambda: self.built.init(0))),
-            **cells.sizes(self.built),
+            **sizes(self.built),
             "peak_bytes": peak,
-            "planned_bytes": max(step.planned_bytes(p.compiled) for p in self.programs),
+            "planned_bytes": max(slices.planned_bytes(p.compiled) for p in self.programs),
             "flops": operations(self.programs[0].trace()),
             "compile_seconds": sum(p.compile_seconds for p in self.programs),
             **run_folder.provenance(),
@@ -209,11 +208,15 @@ class Side:
 
     @functools.cached_property
     def products(self) -> list[roofline.Product]:
-        """The dense products that a call must do."""
+        """The dense products that a call must compute."""
         return roofline.needs(self.built, self.cell.what)
 
     def limits(self, seconds: float) -> dict[str, float]:
-        """What bounds a call: its products alone, measured for so long, and its bytes."""
+        """Returns the bounds of a call: the time of its products alone, and its bytes.
+
+        Args:
+          seconds: how long to measure the products.
+        """
         return {
             "floor_seconds": roofline.measure(self.products, seconds),
             "copy_bytes_per_second": roofline.copy_rate(),
@@ -222,18 +225,23 @@ class Side:
         }
 
     def round(self, seconds: float) -> dict[str, float]:
-        """Times each program for `seconds`."""
-        return timing.measure_round([program.call for program in self.programs], seconds)
+        """Calls each program until that many seconds have passed."""
+        return timing.time_calls([program.call for program in self.programs], seconds)
 
+    def steps(self, number: int) -> dict[str, float]:
+        """Trains that many more steps; returns the last loss and the program's all-reduces.
 
-def outcome(error: Exception) -> dict[str, str] | None:
-    """Returns the reply for a program that does not fit the memory; None for other errors."""
-    is_oom = isinstance(error, RunFailed) or (
-        isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
-    )
-    return {"state": "OOM"} if is_oom else None
+        An all-reduce of several arrays counts once.
+        """
+        program = self.programs[0]
+        logs = [program.call() for _ in range(number)][-1]
+        text = program.compiled.as_text() or ""
+        return {
+            "loss": float(logs.loss[0]),
+            "all_reduces": len(re.findall(r"\ball-reduce(?:-start)?\(", text)),
+        }
 
 
 if __name__ == "__main__":
-    allocator.keep_freed_memory()  # as in a run: before any thread allocates
-    child.serve(lambda **fields: Side(cells.Cell(**fields)), outcome)
+    allocator.keep_freed_memory()  # before any thread allocates, as in a run
+    child.main(Side)

@@ -17,7 +17,15 @@ from jax.ad_checkpoint import checkpoint_name
 
 from lra_fnet.errors import UserError
 from lra_fnet.models.mixer import Mixer
-from lra_fnet.models.pointwise import PRODUCT, Dropout, LayerNorm, dropout, flat_product, recompute
+from lra_fnet.models.pointwise import (
+    PRODUCT,
+    Dropout,
+    LayerNorm,
+    dropout,
+    flat_product,
+    part,
+    recompute,
+)
 
 CHOICES = {
     "inputs": ("tokens", "pixels"),
@@ -133,12 +141,12 @@ class Activated:
 
     def __call__(self, x, kernel, dimension_numbers, precision=None, **_):
         """Maps x [N, M] and kernel [M, D] -> [N, D]."""
-        return checkpoint_name(recompute(self._activate, x, kernel, self._key), PRODUCT)
+        return checkpoint_name(recompute(self._activate, x, kernel, self._key, part()), PRODUCT)
 
 
-def _activated_product(rate, x, kernel, key):
+def _activated_product(rate, x, kernel, key, number):
     x = nn.gelu(x)
-    return flat_product(dropout(x, key, rate) if rate else x, kernel)
+    return flat_product(dropout(x, key, rate, number) if rate else x, kernel)
 
 
 class Block(nn.Module):

@@ -80,7 +80,6 @@ class Classifier(nn.Module):
 
     encoder: Encoder
     head: Head
-    zero_is_padding: bool = False  # from the task: how ids are made (see `pipeline.tokens`)
 
     def __call__(self, ids, mask, *, train):
         """Classifies rows -> logits float32 [B, C].

@@ -3,6 +3,8 @@
 Each function computes what its flax or jax.nn namesake does; only passes and memory differ.
 """
 
+import contextlib
+import contextvars
 import functools
 import math
 
@@ -84,19 +86,40 @@ def _after(other, x):
     return x + jnp.where(first == first, jnp.zeros((), x.dtype), first)
 
 
-def part_of(key):
-    """The key of the whole batch, and which part of it the rows at hand are.
+_part: contextvars.ContextVar[jax.Array | None] = contextvars.ContextVar("part", default=None)
 
-    A plain key is that of the whole batch: part 0. One from `step.part_key` holds both. Take the
-    first for what is drawn once for all examples.
+
+@contextlib.contextmanager
+def part_of_batch(number):
+    """Makes the block draw for one part of a batch whose parts have equally many rows.
+
+    What is drawn for an example then depends neither on the number of devices nor on the
+    microbatch. Enclose the forward and the backward pass.
+
+    Args:
+      number: integer [], which part.
     """
-    data = jax.random.key_data(key)
-    if data.shape != (3,):
-        return key, 0
-    return jax.random.wrap_key_data(data[:2], impl="threefry2x32"), data[2]
+    token = _part.set(jnp.asarray(number, jnp.uint32))
+    try:
+        yield
+    finally:
+        _part.reset(token)
 
 
-def keep(key, shape, rate):
+def part():
+    """Returns which part of the batch is at hand, uint32 []; None for the whole batch."""
+    return _part.get()
+
+
+def keys_of_rows(key, rows):
+    """Returns a key for each of the rows at hand, [rows], from its number in the whole batch."""
+    numbers = jnp.arange(rows, dtype=jnp.uint32)
+    if (number := part()) is not None:
+        numbers += number * np.uint32(rows)
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
+
+
+def keep(key, shape, rate, part=None):
     """Which entries a dropout of this rate keeps, each by itself: bool `shape`.
 
     Three words of the key and the entry's place go through integer hashes, so that the mask is
@@ -111,13 +134,13 @@ def keep(key, shape, rate):
       key: a JAX random key.
       shape: of the mask, at least one axis.
       rate: probability of dropping an entry, to 2^-32.
+      part: uint32 [], which part of a batch the mask is for (see `part_of_batch`), or None.
     """
-    key, part = part_of(key)
     words = jax.random.bits(key, (3,), jnp.uint32)
     row = jnp.zeros((*shape[:-1], 1), jnp.uint32)
     for axis, size in enumerate(shape[:-1]):
         row = row * np.uint32(size) + lax.broadcasted_iota(jnp.uint32, row.shape, axis)
-        if axis == 0:
+        if axis == 0 and part is not None:
             row += part * np.uint32(size)
     first = _hash(_hash(row ^ words[0], words[1]), words[2])
     second = _hash(first, words[0])
@@ -135,7 +158,7 @@ def _hash(x, word):
     return x ^ (x >> 16)
 
 
-def dropout(x, key, rate):
+def dropout(x, key, rate, number=None):
     """Zeros entries with probability `rate` and divides the others by 1 - rate.
 
     The backward pass makes the mask again.
@@ -144,23 +167,25 @@ def dropout(x, key, rate):
       x: [..., D].
       key: a JAX random key; see `keep`.
       rate: in [0, 1).
+      number: which part of the batch x is; None for `part()`.
     """
-    return jnp.asarray(_dropout(rate, x, key))
+    return jnp.asarray(_dropout(rate, x, key, part() if number is None else number))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _dropout(rate, x, key):
+def _dropout(rate, x, key, number):
     scale = np.asarray(1 / (1 - rate), x.dtype)
-    return x * jnp.where(keep(key, x.shape, rate), scale, np.zeros((), x.dtype))
+    return x * jnp.where(keep(key, x.shape, rate, number), scale, np.zeros((), x.dtype))
 
 
-def _dropout_backward(rate, key, cotangent):
+def _dropout_backward(rate, kept, cotangent):
+    key, number = kept
     words, cotangent = lax.optimization_barrier((jax.random.key_data(key), cotangent))
     again = jax.random.wrap_key_data(words, impl=jax.random.key_impl(key))
-    return _dropout(rate, cotangent, again), None
+    return _dropout(rate, cotangent, again, number), None, None
 
 
-_dropout.defvjp(lambda rate, x, key: (_dropout(rate, x, key), key), _dropout_backward)
+_dropout.defvjp(lambda r, x, key, n: (_dropout(r, x, key, n), (key, n)), _dropout_backward)
 
 
 class Dropout(nn.Module):

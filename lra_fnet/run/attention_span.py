@@ -7,6 +7,7 @@ of a text first, then over texts, then over heads and layers. Padding is neither
 is the position that it has.
 """
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,8 +21,8 @@ from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.machine.progress import Bar
 from lra_fnet.models.encoder import Encoder
-from lra_fnet.models.heads import Classifier
 from lra_fnet.models.mixers import attention
+from lra_fnet.objective import Classify
 from lra_fnet.run import folder as run_folder
 from lra_fnet.run import job
 from lra_fnet.tasks import Arrays
@@ -74,7 +75,7 @@ def span(folder: Path, rows: int = ROWS) -> dict:
         chosen = np.sort(np.random.default_rng(0).permutation(len(arrays.labels))[:rows])
         arrays = Arrays(*(column[chosen] for column in arrays))
         variables = {"params": state.params, **state.constants}
-        spans, uniform = measure(built.model, variables, arrays, built.run.eval_batch_size)
+        spans, uniform = measure(built.objective, variables, arrays, built.run.eval_batch_size)
         found = {
             "mean": float(np.mean(list(spans.values()))),
             "uniform": uniform,
@@ -108,13 +109,13 @@ def restore(folder: Path, like: step.TrainState) -> step.TrainState:
 
 
 def measure(
-    model: Classifier, variables: dict, arrays: Arrays, batch_size: int
+    objective: Classify, variables: dict, arrays: Arrays, batch_size: int
 ) -> tuple[dict[int, np.ndarray], float]:
     """The span of each attention layer's heads, float64 [H], and that of equal weights.
 
     Texts without a token have no span and do not count.
     """
-    spans_of = make_spans(model)
+    spans_of = make_spans(objective)
     totals: dict[int, np.ndarray] = {}
     uniform, texts, done = 0.0, 0, 0
     with jax.default_matmul_precision("highest"), Bar("attention span", len(arrays.labels)) as bar:
@@ -130,14 +131,15 @@ def measure(
     return {layer: total / texts for layer, total in totals.items()}, float(uniform / texts)
 
 
-def make_spans(model: Classifier) -> Callable:
+def make_spans(objective: Classify) -> Callable:
     """The jitted (variables, batch) -> spans, span of equal weights [T], tokens [T].
 
     Spans are {layer: float32 [T, H]}; T counts texts: twice the rows where a row has two. The model
     computes as it was trained to, but in float32, and attends in blocks.
     """
-    encoder = model.encoder.clone(dtype="float32", remat=False, parent=None)
-    model = model.clone(encoder=encoder, parent=None)
+    encoder = objective.model.encoder.clone(dtype="float32", remat=False, parent=None)
+    model = objective.model.clone(encoder=encoder, parent=None)
+    objective = dataclasses.replace(objective, model=model)
 
     @jax.jit
     def spans_of(variables, batch):
@@ -153,9 +155,8 @@ def make_spans(model: Classifier) -> Callable:
             block_size = _block_size(query.shape)
             return attention.blockwise(query, key, value, mask, block_size=block_size)
 
-        ids, mask = pipeline.tokens(batch.values, batch.lengths, model.zero_is_padding)
         with nn.intercept_methods(intercept):
-            model.apply(variables, ids, mask, train=False)
+            objective.logits(variables, batch.values, batch.lengths)
         mask = masks[0]
         equal = jnp.zeros((*mask.shape, 1, 1))
         return found, spans(equal, equal, mask)[:, 0], mask.sum(1)

@@ -17,7 +17,7 @@ from lra_fnet.tasks import Arrays, Prepared
 from lra_fnet.train import hosts
 from lra_fnet.train.checkpoint import sha256
 from lra_fnet.train.loop import Loop
-from lra_fnet.train.step import microbatch_of
+from lra_fnet.train.slices import microbatch_of
 
 
 def finish(loop: Loop, data: Prepared, identity: dict, *, test: bool = True) -> dict:

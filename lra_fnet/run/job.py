@@ -18,7 +18,7 @@ from lra_fnet.run import evaluate
 from lra_fnet.run import folder as run_folder
 from lra_fnet.tasks import Prepared
 from lra_fnet.train import hosts
-from lra_fnet.train.loop import Loop, warn_if_slow
+from lra_fnet.train.loop import Loop
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,8 +246,6 @@ def _train(job: Job, folder: Path, built, data: Prepared) -> dict:
                 f"parameters, {built.run.num_steps:,} steps of {built.run.batch_size}, "
                 f"{jax.device_count()} {jax.default_backend()} device(s), {loop.compiled}"
             )
-            if hosts.first():
-                warn_if_slow(built, train, built.run.num_steps - loop.step)
             loop()
             trained = "trained; evaluating on test" if job.test else "trained"
             progress.say(f"{trained} after {progress.duration(time.monotonic() - begun)}")

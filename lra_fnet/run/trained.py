@@ -20,7 +20,7 @@ from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk
 from lra_fnet.models.heads import Classifier
 from lra_fnet.tasks import Task
-from lra_fnet.train import checkpoint, pipeline
+from lra_fnet.train import checkpoint
 from lra_fnet.train.step import initial_state
 
 KINDS = ("best", "last")
@@ -89,7 +89,7 @@ class Run:
         Raises:
           UserError: an input that the task does not have.
         """
-        return pipeline.tokens(*self._padded(inputs), self.task.zero_is_padding)
+        return self.task.tokens(*self._padded(inputs))
 
     def logits(self, inputs: Sequence[Input]) -> np.ndarray:
         """Logits float32 [n, C], computed in batches of at most Run.eval_batch_size.
@@ -123,11 +123,7 @@ class Run:
 
     @functools.cached_property
     def _apply(self):
-        def apply(variables, values, lengths):
-            ids, mask = pipeline.tokens(values, lengths, self.task.zero_is_padding)
-            return self.model.apply(variables, ids, mask, train=False)
-
-        return jax.jit(apply)
+        return jax.jit(self.experiment.objective.logits)
 
     def _padded(self, inputs: Sequence[Input]) -> tuple[np.ndarray, np.ndarray]:
         """Values and lengths as a split in memory has them (`tasks.Arrays`)."""

@@ -1,13 +1,12 @@
 """Orbax checkpoints of a run: the newest state and the best on validation, async and atomic.
 
 A half-written checkpoint is ignored at restore and cleared at the next start. A due save of the
-newest state is skipped, not waited for, while one is in flight or soon after the one before; a best
-one is never dropped. Of several processes all call, the first writes, and all wait for it.
+newest state is skipped while another is in flight or shortly after one; a save of the best state is
+never skipped. All processes call these functions; the first one writes and the others wait for it.
 """
 
 import contextlib
 import hashlib
-import json
 import logging
 import shutil
 import sys
@@ -25,17 +24,17 @@ from lra_fnet.errors import UserError
 from lra_fnet.machine.disk import writable
 from lra_fnet.train import hosts
 
-logging.getLogger("absl").setLevel(logging.ERROR)  # orbax tells every save in several lines
+logging.getLogger("absl").setLevel(logging.ERROR)  # orbax logs several lines per save
 
 
 class Checkpoints:
-    """`last` and `best` below a run folder."""
+    """The checkpoints "last" and "best" of a run folder."""
 
     def __init__(self, folder: Path, seconds_between: float = 0.0):
         self.folder = folder
         self._seconds_between = seconds_between  # of saves of the newest state
         self._saved = -float("inf")
-        self.blocked_seconds = 0.0  # time that saves kept the loop waiting
+        self.blocked_seconds = 0.0  # how long saves kept the loop waiting
         with writable(folder):
             self._managers = {
                 kind: ocp.CheckpointManager(
@@ -44,7 +43,7 @@ class Checkpoints:
                         max_to_keep=1,
                         create=True,
                         cleanup_tmp_directories=True,
-                        # Both may save the same step at once, and a barrier's name has the step.
+                        # Both may save a step at once, and Orbax names its barriers by the step.
                         multiprocessing_options=ocp.options.MultiprocessingOptions(
                             barrier_sync_key_prefix=kind
                         ),
@@ -54,14 +53,15 @@ class Checkpoints:
             }
 
     def save(self, kind: str, step: int, state, meta: dict, *, wait: bool = False) -> bool:
-        """Starts a save; False if it was skipped: one of the newest state is in flight or recent.
+        """Starts a save; returns False if it was skipped (see `would_save`).
 
         Args:
           kind: "last" or "best".
-          step: the number of updates that the state has seen.
-          state: a pytree of arrays; copied, so that the caller may donate its own.
-          meta: a JSON object stored with it.
-          wait: for the end of the run and for signals: finish before returning.
+          step: the number of updates behind the state.
+          state: a pytree of arrays; copied, so the caller may donate it.
+          meta: a JSON object to store with it.
+          wait: whether to finish before returning, as at the end of a run and after a signal; such
+            a save is never skipped.
 
         Raises:
           UserError: the disk is full or read-only.
@@ -98,63 +98,58 @@ class Checkpoints:
         return True
 
     def would_save(self) -> bool:
-        """Whether a due save of the newest state would start now: none in flight or recent.
+        """Whether a due save of the newest state would start now: none is in flight or recent.
 
-        Of several processes the first decides.
+        The first process decides for all.
         """
         recent = time.perf_counter() - self._saved < self._seconds_between
         return hosts.agree(not recent and not self._managers["last"].is_saving_in_progress())
 
     def wait(self) -> None:
-        """Returns when no save is in flight."""
+        """Blocks until no save is in flight."""
         with writable(self.folder):
             for manager in self._managers.values():
                 manager.wait_until_finished()
 
     def step(self, kind: str) -> int | None:
-        """Step of the newest complete checkpoint of that kind."""
+        """Returns the step of the newest complete checkpoint of that kind; None without one."""
         return self._managers[kind].latest_step()
 
     def meta(self, kind: str) -> dict:
-        """The JSON object stored with the newest complete checkpoint of that kind."""
-        manager = self._managers[kind]
-        restored = manager.restore(
-            manager.latest_step(), args=ocp.args.Composite(meta=ocp.args.JsonRestore())
-        )
-        return json.loads(json.dumps(restored["meta"]))
+        """Returns the JSON object stored with the newest complete checkpoint of that kind."""
+        wanted = ocp.args.Composite(meta=ocp.args.JsonRestore())
+        return self._managers[kind].restore(self.step(kind), args=wanted)["meta"]
 
     def restore(self, kind: str, like):
-        """The newest complete state of that kind, shaped, typed and placed as `like`.
+        """Returns the newest complete state of that kind, shaped, typed and placed like `like`.
 
         Raises:
-          UserError: it does not fit: the run folder is of another model.
+          UserError: it does not fit, because the run folder belongs to another model.
         """
-        manager = self._managers[kind]
-        step = manager.latest_step()
-        what = f"{self.folder}/checkpoints/{kind}/{step}"
-        with _reading(what, "FORCE=1 moves the run aside and starts anew"):
-            restored = manager.restore(
-                step, args=ocp.args.Composite(state=ocp.args.StandardRestore(like))
-            )
-        # A fresh copy: the restored buffers may be shared with the reader, ours will be donated.
+        step = self.step(kind)
+        wanted = ocp.args.Composite(state=ocp.args.StandardRestore(like))
+        remedy = "--force moves the run aside and starts again"
+        with _reading(f"{self.folder}/checkpoints/{kind}/{step}", remedy):
+            restored = self._managers[kind].restore(step, args=wanted)
+        # A copy, because it will be donated and the reader may share the restored buffers.
         return jax.tree.map(jnp.copy, restored["state"])
 
     def close(self) -> None:
-        """Waits for what is in flight and frees the threads."""
+        """Waits for saves in flight and frees the threads."""
         for manager in self._managers.values():
             manager.close()
 
 
 def read(folder: Path, kind: str, like) -> tuple[int, Any]:
-    """Step and state of the newest complete checkpoint of that kind; the folder stays as it is.
+    """Reads the newest complete checkpoint of that kind without changing the folder.
 
     Args:
       folder: a run folder.
       kind: "last" or "best".
-      like: shapes of the part of the state that is wanted, a dict by its fields' names.
+      like: shapes of the wanted part of the state, a dict by the names of its fields.
 
     Returns:
-      the number of updates, and arrays as in `like` on the first device.
+      The number of updates, and arrays as in `like` on the first device.
 
     Raises:
       UserError: there is none, or it does not fit.
@@ -169,24 +164,26 @@ def read(folder: Path, kind: str, like) -> tuple[int, Any]:
         if step is None:
             raise UserError(f"{root} has no complete checkpoint: copy the whole run folder")
         wanted = ocp.args.PyTreeRestore(
-            item=jax.tree.map(lambda _: 0, like),  # with shapes it would not say which are others
+            item=jax.tree.map(lambda _: 0, like),  # with shapes, Orbax would not say which differ
             restore_args=jax.tree.map(lambda _: ocp.ArrayRestoreArgs(sharding=place), like),
             partial_restore=True,
         )
         with _reading(f"{root}/{step}", "copy it again"):
             state = manager.restore(step, args=ocp.args.Composite(state=wanted))["state"]
-    held, expected = (jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (state, like))
-    if held != expected:
-        raise UserError(f"{root}/{step} holds arrays of other shapes than the run's model")
+    shapes, expected = (jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (state, like))
+    if shapes != expected:
+        raise UserError(
+            f"{root}/{step} holds arrays with other shapes than the run's model: copy it again"
+        )
     return step, state
 
 
 @contextlib.contextmanager
-def _reading(what: str, otherwise: str) -> Iterator[None]:
-    """Makes one line of what Orbax says when it cannot read.
+def _reading(path: str, remedy: str) -> Iterator[None]:
+    """Turns Orbax's errors of reading into a one-line UserError.
 
-    Its other reads go on after that, and report to an event loop that it has closed: this is not
-    shown.
+    After an error, Orbax's other reads go on and report to an event loop that it has closed; these
+    reports are not shown.
     """
     before = sys.unraisablehook
 
@@ -199,12 +196,12 @@ def _reading(what: str, otherwise: str) -> Iterator[None]:
         yield
     except (ValueError, KeyError, TypeError, OSError) as error:
         reason = str(error).splitlines()[0].partition(" [tensorstore_spec")[0]
-        raise UserError(f"{what} cannot be read ({reason}): {otherwise}") from None
+        raise UserError(f"{path} cannot be read ({reason}): {remedy}") from None
     sys.unraisablehook = before
 
 
 def sha256(tree) -> str:
-    """Hash of every array's bytes in the tree's order: equal only for bitwise equal states."""
+    """Returns a hash of all arrays and their paths, equal only for bitwise equal trees."""
     digest = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         digest.update(jax.tree_util.keystr(path).encode())

@@ -1,4 +1,4 @@
-"""One trainer for every task and encoder: the loop that drives the jitted programs of `step`."""
+"""The loop that trains any encoder on any task: dispatches, evaluations, saves and signals."""
 
 import concurrent.futures
 import dataclasses
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding
 
 from lra_fnet.errors import Interrupted, RunFailed
 from lra_fnet.experiment import Experiment
@@ -20,25 +20,17 @@ from lra_fnet.models.encoder import parameter_count
 from lra_fnet.tasks import Arrays
 from lra_fnet.train import hosts, logs, pipeline
 from lra_fnet.train.checkpoint import Checkpoints
-from lra_fnet.train.step import (
-    Program,
-    StepLogs,
-    initial_state,
-    make_gradient,
-    make_mesh,
-    make_scorer,
-    share_of,
-    wait_for,
-)
+from lra_fnet.train.score import make_scorer
+from lra_fnet.train.step import Program, StepLogs, initial_state, wait_for
 
-DISPATCH_SECONDS = 0.5  # a dispatch is cut so that it lasts about so long: Ctrl-C waits for one
-SLOW_SECONDS = 1800.0  # a run on CPU that would take longer is announced
+DISPATCH_SECONDS = 0.5  # about how long a dispatch lasts at most: Ctrl-C waits for one
+SLOW_SECONDS = 1800.0  # a run on a CPU that would take longer is announced
 
 
 class Stop:
     """Notes SIGINT and SIGTERM for the loop to act on; a second SIGINT ends the process at once.
 
-    A second SIGTERM does nothing: schedulers send it several times, and SIGKILL in the end.
+    A second SIGTERM does nothing: schedulers send several, and SIGKILL in the end.
     """
 
     def __init__(self):
@@ -55,7 +47,7 @@ class Stop:
             signal.signal(number, handler)
 
     def check(self) -> None:
-        """Raises KeyboardInterrupt where a signal was noted."""
+        """Raises KeyboardInterrupt if a signal was noted."""
         if self.signal is not None:
             raise KeyboardInterrupt(self.signal)
 
@@ -70,21 +62,28 @@ class Stop:
 
 @dataclasses.dataclass
 class History:
-    """What a run remembers beside its state; it travels in the checkpoint's JSON."""
+    """What a run remembers besides its state; it is saved as the checkpoint's JSON."""
 
     best: dict | None = None  # validation sums of the best step, and its "step"
-    last: dict | None = None  # of the newest evaluation
+    last: dict | None = None  # the same of the newest evaluation
     window: dict = dataclasses.field(default_factory=lambda: {"loss": 0.0, "correct": 0.0})
     wall_seconds: float = 0.0  # compilation, evaluation and saves included
-    timed_steps: int = 0  # steps after the first dispatch of a process
-    timed_seconds: float = 0.0  # their time, evaluation taken out, saves left in
+    timed_steps: int = 0  # steps after the first dispatch of each process
+    timed_seconds: float = 0.0  # their time with saves, without evaluations
+
+    @property
+    def steps_per_second(self) -> float:
+        """The rate of the timed steps."""
+        return self.timed_steps / max(self.timed_seconds, 1e-9)
 
 
 class Loop:
-    """Trains one experiment in its run folder, from its newest checkpoint if there is one.
+    """Trains one experiment in its run folder, from the newest checkpoint if there is one.
 
-    With `fits` the microbatch is the largest at which a step fits the device (`step.fit`).
+    With `fits` the microbatch is the largest at which a step fits the device (`slices.fit`).
     """
+
+    program: Program  # absent if no step is left
 
     def __init__(
         self,
@@ -96,20 +95,23 @@ class Loop:
         *,
         fits: bool = False,
     ):
-        self.experiment = experiment
-        self.run = experiment.run
+        self.experiment, self.run = experiment, experiment.run
         self.arrays, self.validation = train, validation
         self.folder, self.seed = folder, seed
-        mesh = make_mesh(self.run.batch_size)
-        self.share = share_of(mesh, self.run.batch_size)
+        mesh = pipeline.make_mesh(self.run.batch_size)
         self.compiled = "nothing to compile"  # how long the update took
-        self.score = make_scorer(experiment.model, self.run.eval_batch_size, mesh)
+        self.score = make_scorer(experiment.objective, self.run.eval_batch_size, mesh)
         self.checkpoints = Checkpoints(folder, self.run.save_seconds)
         if (self.checkpoints.step("last") or 0) < self.run.num_steps:
-            self._compile(mesh, fits)
+            batches = jax.eval_shape(lambda: self.batches(0, 1))
+            with compile_cache.Timer() as timer:
+                self.program = Program.compile(experiment, mesh, batches, seed, fits=fits)
+            self.experiment = self.program.experiment
+            self.run = self.experiment.run
+            self.compiled = str(timer)
         state = initial_state(experiment, seed)
         hosts.same("state", {})  # Gloo's first collective waits half a minute at most
-        self.state = jax.device_put(state, NamedSharding(mesh, PartitionSpec()))
+        self.state = jax.device_put(state, NamedSharding(mesh, pipeline.WHOLE))
         self.parameters = parameter_count({"params": self.state.params})
         self.history = History()
         self.step = 0
@@ -120,12 +122,12 @@ class Loop:
         self._saved_at = self.step
         self._begun = time.monotonic() - self.history.wall_seconds
         self._tick: float | None = None  # when the newest dispatch was known to be done
-        self._seconds_a_step: float | None = None
-        self._told_blocked = 0.0
+        self._seconds_per_step: float | None = None
+        self._logged_blocked = 0.0  # seconds of blocking saves that the log has
         self._newest: dict = {}  # line of metrics.jsonl
 
     def __call__(self) -> None:
-        """Runs to Run.num_steps.
+        """Trains up to Run.num_steps.
 
         Raises:
           Interrupted: a signal came; the state is saved.
@@ -143,14 +145,6 @@ class Loop:
         finally:
             self.metrics.close()
 
-    def _compile(self, mesh: Mesh, fits: bool) -> None:
-        batches = jax.eval_shape(lambda: self._make_batches(0, 1, pipeline.WHOLE))
-        with compile_cache.Timer() as timer:
-            self.program = Program.compile(self.experiment, mesh, batches, self.seed, fits=fits)
-        self.experiment = self.program.experiment
-        self.run = self.experiment.run
-        self.compiled = str(timer)
-
     def close(self) -> None:
         """Waits for saves in flight."""
         self.checkpoints.close()
@@ -158,14 +152,15 @@ class Loop:
     def _run(self, stop: Stop, feeder: concurrent.futures.Executor) -> None:
         end = self.run.num_steps
         queued = self.step  # steps dispatched so far; at most one dispatch ahead of self.step
-        flying: list[tuple[int, StepLogs]] = []
-        ahead = feeder.submit(self._batches, queued) if queued < end else None
+        in_flight: list[tuple[int, StepLogs]] = []
+        ahead = feeder.submit(self._feed, queued) if queued < end else None
         save_due, stopping = False, None
-        if self._unevaluated():  # a signal came in that evaluation
+        if self._unevaluated():  # a signal ended that evaluation
             self._evaluate(stop)
+        self._started = time.monotonic()
         while self.step < end:
             boundary = self._boundary(self.step)
-            while queued < boundary and len(flying) < 2 and not stopping:
+            while queued < boundary and len(in_flight) < 2 and not stopping:
                 stopping = hosts.agree_on_signal(stop.signal)
                 save_due = not stopping and self._save_due(queued)
                 if stopping or save_due:
@@ -173,53 +168,57 @@ class Loop:
                 assert ahead is not None
                 count, batches = ahead.result()
                 self.state, table = self.program.steps(self.state, batches, count)
-                flying.append((count, table))
+                in_flight.append((count, table))
                 queued += count
-                ahead = feeder.submit(self._batches, queued) if queued < end else None
-            if flying:
-                self._finish(*flying.pop(0))
-            if self.step == boundary and not flying:
-                self._evaluate(stop)  # before a save, so that what resumes here has it behind it
-            if save_due and not flying:
+                ahead = feeder.submit(self._feed, queued) if queued < end else None
+            if in_flight:
+                self._finish(*in_flight.pop(0))
+            if self.step == boundary and not in_flight:
+                self._evaluate(stop)  # before a save, so that the saved history has it
+            if save_due and not in_flight:
                 self._save("last")
                 self._saved_at = self.step
                 save_due = False
-            if stopping and not flying:
+            if stopping and not in_flight:
                 break
         self._save("last", wait=True)
         if stopping := stopping or hosts.agree_on_signal(stop.signal):
             raise Interrupted(stopping, self.step)
 
     def _boundary(self, step: int) -> int:
-        """The next step after which the loop evaluates."""
+        """Returns the next step after which the loop evaluates."""
         every = self.run.eval_every
         return min(self.run.num_steps, every * (step // every + 1))
 
     def _unevaluated(self) -> bool:
-        """Whether the loop stands at a step after which it evaluates, and has not."""
+        """Whether the evaluation that follows the current step is missing."""
         evaluated = self.history.last["step"] if self.history.last else 0
         return evaluated < self.step == self._boundary(self.step - 1)
 
     def _save_due(self, queued: int) -> bool:
-        """Whether to let what flies land, and save; every step is as good, all resume exactly."""
+        """Whether to drain the dispatches in flight and save now.
+
+        Any step will do: every one resumes exactly.
+        """
         enough = queued - self._saved_at >= self.run.save_every
         return enough and self.checkpoints.would_save()
 
-    def _batches(self, step: int):
-        """In the feeder's thread: the batches of the next dispatch, on the devices."""
+    def _feed(self, step: int):
+        """Puts the batches of the next dispatch on the devices, in the feeder's thread."""
         limit = 1
-        if self._seconds_a_step:
-            limit = max(1, int(DISPATCH_SECONDS / self._seconds_a_step))
+        if self._seconds_per_step:
+            limit = max(1, int(DISPATCH_SECONDS / self._seconds_per_step))
         count = min(self.run.steps_per_dispatch, limit, self._boundary(step) - step)
         count = hosts.agree(count, "feeder")
-        return count, self.program.place(self._make_batches(step, count, self.share))
+        return count, self.program.place(self.batches(step, count))
 
-    def _make_batches(self, step: int, count: int, share: slice) -> pipeline.Batch:
-        # Room for two at least: XLA drops the indexing of a single batch and then fuses the step
-        # in another way, which changes the last bits.
+    def batches(self, step: int, count: int) -> pipeline.Batch:
+        """Returns the training batches of `count` steps, in the room of one dispatch."""
+        # Room for at least two: XLA drops the indexing of a single batch and then fuses the step
+        # differently, which changes the last bits.
         capacity = max(2, self.run.steps_per_dispatch)
         return pipeline.train_batches(
-            self.arrays, self.seed, step, count, self.run.batch_size, capacity, share
+            self.arrays, self.seed, step, count, self.run.batch_size, capacity
         )
 
     def _finish(self, count: int, table: StepLogs) -> None:
@@ -230,7 +229,9 @@ class Loop:
             seconds = now - self._tick
             self.history.timed_seconds += seconds
             self.history.timed_steps += count
-            self._seconds_a_step = seconds / count
+            self._seconds_per_step = seconds / count
+        else:
+            self._announce((now - self._started) / count)
         self._tick = now
         loss, correct, grad_norm, rate = (np.asarray(column)[:count] for column in table)
         bad = np.flatnonzero(~(np.isfinite(loss) & np.isfinite(grad_norm)))
@@ -239,29 +240,38 @@ class Loop:
             self._diverged(self.step + first, float(loss[first]), float(grad_norm[first]))
         for index in range(count):
             self.step += 1
-            window = self.history.window  # _log begins a new one
+            window = self.history.window  # _log starts a new one
             window["loss"] += float(loss[index])
             window["correct"] += float(correct[index])
             if self.step % self.run.log_every == 0:
                 self._log(float(grad_norm[index]), float(rate[index]))
         self.bar.update(self.step, self._note())
 
+    def _announce(self, seconds: float) -> None:
+        """Prints how long a long run on a CPU will take, at that many seconds per step."""
+        steps = self.run.num_steps - self.step
+        slow = seconds * steps > SLOW_SECONDS and jax.default_backend() == "cpu"
+        if slow and hosts.first():
+            progress.say(
+                f"no accelerator: a step takes about {progress.duration(seconds)}, the {steps} "
+                f"steps about {progress.duration(seconds * steps)}. --preset cpu takes minutes. "
+                "Going on (Ctrl-C stops)."
+            )
+
     def _log(self, grad_norm: float, learning_rate: float) -> None:
         window, every, run = self.history.window, self.run.log_every, self.run
-        rate = self.history.timed_steps / max(self.history.timed_seconds, 1e-9)
-        blocked = self.checkpoints.blocked_seconds
-        tokens_a_step = run.batch_size * self.arrays.values[0].size
+        rate, blocked = self.history.steps_per_second, self.checkpoints.blocked_seconds
         self._newest = {
             "loss": window["loss"] / every,
             "accuracy": window["correct"] / (every * run.batch_size),
             "learning_rate": learning_rate,
             "grad_norm": grad_norm,
             "steps_per_second": rate,
-            "tokens_per_second": rate * tokens_a_step,
+            "tokens_per_second": rate * run.batch_size * self.arrays.values[0].size,
             "device_bytes": device_bytes()[0],
-            "save_blocked_seconds": blocked - self._told_blocked,
+            "save_blocked_seconds": blocked - self._logged_blocked,
         }
-        self._told_blocked = blocked
+        self._logged_blocked = blocked
         self.history.window = {"loss": 0.0, "correct": 0.0}
         self.metrics.write("train", self.step, self._newest)
 
@@ -272,14 +282,13 @@ class Loop:
         if last := self.history.last:
             words.append(f"validation {last['correct'] / last['count']:.3f}")
         if self.history.timed_steps:
-            rate = self.history.timed_steps / max(self.history.timed_seconds, 1e-9)
-            words.append(f"{rate:.3g} steps/s")
+            words.append(f"{self.history.steps_per_second:.3g} steps/s")
         return ", ".join(words)
 
     def _evaluate(self, stop: Stop) -> None:
-        """Scores validation; a signal ends that without a score, and the resumed run begins so.
+        """Scores validation; a signal ends it without a score, and the resumed run scores first.
 
-        With several processes they score to the end, together, and then agree on the signal.
+        Several processes score to the end together and then agree on the signal.
         """
         before = time.monotonic()
         check = stop.check if jax.process_count() == 1 else lambda: None
@@ -292,7 +301,7 @@ class Loop:
         self._judge({"step": self.step, **sums})
 
     def _judge(self, sums: dict) -> None:
-        """Logs an evaluation; saves the state if it is the best: accuracy, then loss."""
+        """Logs an evaluation; saves the state if it is the best, by accuracy and then by loss."""
         self.history.last = sums
         numbers = {
             "loss": sums["loss"] / sums["count"],
@@ -313,48 +322,15 @@ class Loop:
 
     def _diverged(self, step: int, loss: float, grad_norm: float) -> None:
         self.checkpoints.wait()
-        kept = self.checkpoints.step("last")
-        kept_text = (
-            "no checkpoint yet" if kept is None else f"the checkpoint of step {kept} is kept"
-        )
+        saved = self.checkpoints.step("last")
+        kept = "no checkpoint yet" if saved is None else f"the checkpoint of step {saved} is kept"
         raise RunFailed(
-            f"step {step}: loss {loss}, gradient norm {grad_norm}: not finite; {kept_text}; lower "
-            "Optimizer.learning_rate or set Optimizer.clip_norm (GIN=...)",
+            f"step {step}: loss {loss}, gradient norm {grad_norm}: not finite; {kept}; lower "
+            "Optimizer.learning_rate or set Optimizer.clip_norm (--set NAME=VALUE)",
             "diverged",
             step,
         )
 
     def variables(self) -> dict:
-        """Parameters and constants of the newest state, as model.apply takes them."""
+        """Returns parameters and constants of the newest state, by collection."""
         return {"params": self.state.params, **self.state.constants}
-
-
-def warn_if_slow(experiment: Experiment, train: Arrays, steps_left: int) -> None:
-    """On CPU, says how long a long run will take, measured on a step with one example.
-
-    Taking examples one by one wastes little on a CPU, so a step costs about batch_size of them.
-    Nothing is measured when arithmetic alone already says that the run is short.
-    """
-    if jax.default_backend() != "cpu" or not steps_left:
-        return
-    variables = jax.eval_shape(lambda: experiment.init(0))
-    tokens_a_step = experiment.run.batch_size * train.values[0].size
-    operations = 6 * parameter_count(variables) * tokens_a_step * steps_left
-    if operations < SLOW_SECONDS * 1e10:  # 10 GFLOP/s: slower than any CPU of this decade
-        return
-    state = initial_state(experiment, 0)
-    batch = jax.tree.map(lambda x: x[0], pipeline.train_batches(train, 0, 0, 1, 1, 1))
-    gradient = jax.jit(make_gradient(experiment.model))
-    times = []
-    for _ in range(2):  # the first one compiles
-        begun = time.perf_counter()
-        wait_for(gradient(state.params, state.constants, batch, jax.random.key(0)))
-        times.append(time.perf_counter() - begun)
-    seconds = times[-1] * experiment.run.batch_size
-    total = seconds * steps_left
-    if total > SLOW_SECONDS:
-        a_step, whole = progress.duration(seconds), progress.duration(total)
-        progress.say(
-            f"no accelerator: a step takes about {a_step}, the {steps_left} steps about {whole}. "
-            "PRESET=cpu takes minutes. Going on (Ctrl-C stops)."
-        )

@@ -1,25 +1,26 @@
-"""From a split in memory to batches: index arithmetic, no state.
+"""From a split in memory to batches on the devices: index arithmetic, no state.
 
-Row order is a pure function of (seed, epoch), so a resumed run sees the rows that an uninterrupted
-one sees. Every batch has the task's full length; token ids and the padding mask are made from it
-inside the jitted step (`tokens`), so that a row costs one byte a token until then.
+Row order is a pure function of (seed, epoch), so a resumed run sees the same rows as an
+uninterrupted one. Every batch has the task's full length; the jitted step makes token ids and the
+padding mask (`Task.tokens`), so a token takes one byte until then.
 """
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from lra_fnet.errors import UserError
 from lra_fnet.tasks import Arrays
 
-WHOLE = slice(None)  # all rows of a batch
+WHOLE, ROWS = PartitionSpec(), PartitionSpec("data")  # on every device; B over the devices
 
 
 class Batch(NamedTuple):
-    """Rows as they travel to the device; a leading axis of steps may stand before B."""
+    """Stored rows; in a dispatch every field has an axis of steps before B."""
 
     values: np.ndarray  # uint8 [B, L], [B, 2, L] for two texts
     lengths: np.ndarray  # int32 [B], [B, 2] for two texts
@@ -27,27 +28,14 @@ class Batch(NamedTuple):
     valid: np.ndarray  # bool [B], False marks the filler rows of an evaluation's last batch
 
 
-def tokens(values, lengths, zero_is_padding):
-    """Token ids and mask inside a jitted function: id = value + 1 at real positions, else 0.
-
-    With `zero_is_padding` (LRA's code on images) id = value, and id 0 is padding anywhere.
-
-    values uint8 [..., L], lengths int32 [...] -> ids int32 [..., L], mask bool [..., L].
-    """
-    positions = jax.lax.broadcasted_iota(jnp.int32, values.shape, values.ndim - 1)
-    mask = positions < lengths[..., None]
-    ids = jnp.where(mask, values.astype(jnp.int32) + (0 if zero_is_padding else 1), 0)
-    return ids, ids > 0
-
-
 @functools.lru_cache(maxsize=2)
 def epoch_order(seed: int, epoch: int, num_rows: int) -> np.ndarray:
-    """Row order of one epoch, int64 [num_rows]: a pure function of its arguments."""
+    """Returns the row order of one epoch, int64 [num_rows]: a pure function of its arguments."""
     return np.random.default_rng([seed, epoch]).permutation(num_rows)
 
 
 def row_indices(seed: int, start: int, count: int, num_rows: int) -> np.ndarray:
-    """Rows number start .. start + count of the endless stream of epochs, int64 [count]."""
+    """Returns the rows at places start .. start + count of the endless stream, int64 [count]."""
     parts = []
     while count > 0:
         epoch, offset = divmod(start, num_rows)
@@ -64,34 +52,60 @@ def train_batches(
     num_steps: int,
     batch_size: int,
     capacity: int,
-    share: slice = WHOLE,
 ) -> Batch:
-    """Batches of steps step .. step + num_steps, [capacity, B, ...].
+    """Returns the batches of steps step .. step + num_steps, [capacity, B, ...].
 
-    Room beyond num_steps is left as zeros: one shape for every dispatch, so one compiled program.
-    With a share only those rows of each batch are made.
+    The room beyond num_steps is zeros: all dispatches have one shape, so there is one compiled
+    program.
     """
     rows = row_indices(seed, step * batch_size, num_steps * batch_size, len(arrays.labels))
-    rows = rows.reshape(num_steps, batch_size)[:, share]
-    held = rows.shape[1]
 
     def take(column):
-        out = np.zeros((capacity * held, *column.shape[1:]), column.dtype)
-        np.take(column, rows.ravel(), axis=0, out=out[: rows.size])
-        return out.reshape(capacity, held, *column.shape[1:])
+        out = np.zeros((capacity * batch_size, *column.shape[1:]), column.dtype)
+        np.take(column, rows, axis=0, out=out[: rows.size])
+        return out.reshape(capacity, batch_size, *column.shape[1:])
 
-    valid = np.ones((capacity, held), bool)
+    valid = np.ones((capacity, batch_size), bool)
     return Batch(take(arrays.values), take(arrays.lengths), take(arrays.labels), valid)
 
 
-def eval_batches(arrays: Arrays, batch_size: int, share: slice = WHOLE) -> Iterator[Batch]:
-    """Every row once, in order; the last batch is filled up with copies of row 0, marked.
-
-    With a share only those rows of each batch are made.
-    """
+def eval_batches(arrays: Arrays, batch_size: int) -> Iterator[Batch]:
+    """Yields every row once, in order; the last batch is filled up with row 0, marked invalid."""
     num_rows = len(arrays.labels)
     for start in range(0, num_rows, batch_size):
-        places = np.arange(start, start + batch_size)[share]
+        places = np.arange(start, start + batch_size)
         valid = places < num_rows
         rows = np.where(valid, places, 0)
         yield Batch(arrays.values[rows], arrays.lengths[rows], arrays.labels[rows], valid)
+
+
+def make_mesh(batch_size: int) -> Mesh:
+    """Returns all devices on one axis, "data"; the devices of a process are neighbours.
+
+    Raises:
+      UserError: if the number of devices does not divide the batch.
+    """
+    if batch_size % jax.device_count():
+        raise UserError(
+            f"Run.batch_size ({batch_size}) must be divisible by the number of devices "
+            f"({jax.device_count()})"
+        )
+    devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
+    return Mesh(np.array(devices), ("data",), axis_types=(AxisType.Auto,))
+
+
+def spread(batch: Batch, mesh: Mesh, spec: PartitionSpec) -> Batch:
+    """Puts a batch on the devices; each process, which has all rows, gives those of its devices."""
+    sharding = NamedSharding(mesh, spec)
+    return jax.tree.map(
+        lambda x: jax.make_array_from_callback(x.shape, sharding, x.__getitem__), batch
+    )
+
+
+def per_device(function: Callable, mesh: Mesh, *specs: PartitionSpec) -> Callable:
+    """Returns the function run by each device on its part of the arguments.
+
+    Its result must be equal on all devices, by collectives over "data". Nothing may be
+    differentiated through it.
+    """
+    return jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=WHOLE, check_vma=False)

@@ -5,20 +5,15 @@ import dataclasses
 import json
 import subprocess
 
-import jax
-import jax.extend
-import jax.numpy as jnp
-import numpy as np
 import pytest
 from paths import OUTSIDE, ROOT
 
 from lra_fnet import cli
-from lra_fnet.benchmark import cells, child, explain, timing, worker
+from lra_fnet.benchmark import cells, explain, timing
 from lra_fnet.errors import UserError
 from lra_fnet.models import fastest
 from lra_fnet.report import benchmark_figures as figures
 from lra_fnet.report import benchmarks as tables
-from lra_fnet.train import step
 
 CELL = cells.Cell("train", "ours", "text", "fnet", "cpu", 16, label="fnet", seconds=0.01)
 SMALL = ("Encoder.dim=8", "Encoder.num_layers=1", "Encoder.mlp_dim=8", "Run.batch_size=2")
@@ -231,108 +226,25 @@ def test_size_sets_the_papers_width_and_heads_and_the_batch_of_an_accelerator():
     assert (on_cpu.run.batch_size, on_gpu.run.batch_size) == (32, 64)
 
 
-def test_operations_of_a_scan_count_every_iteration():
-    weights = jnp.ones((5, 4, 4))
-
-    def looped(x):
-        return jax.lax.scan(lambda x, w: (x @ w, None), x, weights)[0]
-
-    def unrolled(x):
-        for w in np.asarray(weights):
-            x = x @ w
-        return x
-
-    x = jnp.ones((3, 4))
-    counts = [worker.operations(jax.make_jaxpr(f)(x)) for f in (looped, unrolled)]
-    assert counts[0] == pytest.approx(counts[1], rel=0.05)
-    assert counts[1] == 5 * 2 * 3 * 4 * 4
-
-
-def test_blockwise_attention_has_the_operations_of_full_attention():
-    cell = dataclasses.replace(CELL, model="transformer", length=64, overrides=SMALL[:2])
-    counts = []
-    for block_size in (16, 64):
-        more = (*cell.overrides, f"Attention.block_size={block_size}")
-        program = worker.infer(dataclasses.replace(cell, overrides=more).load())
-        counts.append(worker.operations(program.trace()))
-    assert counts[0] == pytest.approx(counts[1], rel=0.02)
-
-
-def test_mixing_program_returns_the_gradients_of_input_and_parameters():
-    built = dataclasses.replace(CELL, model="linear", what="mixing", overrides=SMALL).load()
-    both, forward = worker.mixing(built)
-    params, x = 2 * (8 * 8 + 16 * 16), 2 * 16 * 8
-    plan_of_both, plan_of_forward = (p.compiled.memory_analysis() for p in (both, forward))
-    assert plan_of_forward.output_size_in_bytes == 4 * x
-    assert plan_of_both.output_size_in_bytes >= 4 * (2 * x + params / 2)
-
-
-def test_definition_is_measured_with_autodiff_on_the_same_input():
-    built = dataclasses.replace(CELL, what="mixing", overrides=SMALL).load()
-    x, cotangent, _ = worker._mixing_inputs(built)
-    definition, ours = (f(built)[0].trace() for f in (worker.definition, worker.mixing))
-    wanted = [np.fft.fft2(np.asarray(a, np.float64)).real for a in (x, cotangent)]
-    for program in (definition, ours):
-        got = jax.extend.core.jaxpr_as_fun(program)(x, cotangent)  # value, gradient
-        for array, want in zip(got, wanted, strict=True):
-            np.testing.assert_allclose(array, want, atol=1e-4)
-    assert "custom_vjp" not in str(definition)
-
-
-def worker_replies(cell, *requests):
-    """The replies of our side to a cell and further requests, without a process."""
-    lines = map(json.dumps, (dataclasses.asdict(cell), *requests))
-    make = lambda **fields: worker.Side(cells.Cell(**fields))  # noqa: E731
-    return list(child.replies(make, lines, worker.outcome))
-
-
-@pytest.mark.parametrize("what", cells.WHATS)
-def test_worker_replies_with_facts_rounds_and_limits(what):
-    cell = dataclasses.replace(CELL, what=what, overrides=SMALL)
-    requests = [{"round": {"seconds": s}} for s in (0.02, 0.0)] + [{"limits": {"seconds": 0.001}}]
-    facts, rounds, shortest, limits = worker_replies(cell, *requests)
-    assert (facts["batch_size"], facts["dim"], facts["num_layers"]) == (2, 8, 1)
-    assert facts["planned_bytes"] > 0
-    assert facts["flops"] > 0
-    assert rounds["seconds"] >= 0.02
-    assert rounds["calls"] >= 1
-    assert shortest["calls"] == 1
-    assert ("forward_calls" in rounds) == (what == "mixing")
-    assert limits["floor_seconds"] >= 0
-    assert limits["bytes"] > 0
-
-
-def test_program_larger_than_the_free_memory_is_oom(monkeypatch):
-    for what, module in (("train", step), ("infer", worker)):
-        monkeypatch.setattr(module, "free_memory", lambda: 1000)
-        cell = dataclasses.replace(CELL, what=what, overrides=SMALL)
-        assert worker_replies(cell) == [{"state": "OOM"}]
-
-
-def test_mistake_in_a_cell_is_the_last_reply():
-    (reply,) = worker_replies(dataclasses.replace(CELL, task="txt"), {"round": {"seconds": 0.0}})
-    assert "unknown task 'txt'" in reply["mistake"]
-
-
 def fake_children(monkeypatch, script):
     """Replaces child processes by `script(cell, children alive)`; returns the list of requests."""
     requests, alive = [], []
 
-    class Child:
-        def __init__(self, name, module, python, env):
-            alive.append(self)
+    def start(self, cell):
+        self.cell, self.result = cell, {**dataclasses.asdict(cell), "state": "ok"}
+        del self.result["seconds"]
+        alive.append(cell)
 
-        def ask(self, request):
-            self.model = request.get("model") or self.model
-            is_cell = "model" in request
-            requests.append((self.model, "ready" if is_cell else "round"))
-            reply = script(self.model, len(alive))
-            return {k: v for k, v in reply.items() if k == "state"} if is_cell else reply
+    def ask(self, request):
+        is_cell = "what" in request
+        requests.append((self.cell.model, "ready" if is_cell else "round"))
+        reply = script(self.cell, len(alive))
+        self.result["state"] = reply.get("state", self.result["state"])
+        return {} if is_cell else reply
 
-        def close(self):
-            alive.remove(self)
-
-    monkeypatch.setattr(cells, "Child", Child)
+    monkeypatch.setattr(cells.Worker, "__init__", start)
+    monkeypatch.setattr(cells.Worker, "ask", ask)
+    monkeypatch.setattr(cells.Worker, "close", lambda self: alive.remove(self.cell))
     monkeypatch.setattr(cells, "PAUSE", 0)
     monkeypatch.setattr(cells, "LIMITED", ())
     return requests
@@ -351,8 +263,8 @@ def test_cells_of_a_group_take_turns_and_each_round_starts_with_another(monkeypa
 
 
 def test_cell_that_does_not_fit_next_to_others_is_tried_alone(monkeypatch):
-    def script(model, alive):
-        if model == "c" or (model == "b" and alive > 1):
+    def script(cell, alive):
+        if cell.model == "c" or (cell.model == "b" and alive > 1):
             return {"state": "OOM"}
         return {"calls": 1, "seconds": 1.0}
 
@@ -364,27 +276,27 @@ def test_cell_that_does_not_fit_next_to_others_is_tried_alone(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("script", "outcome"),
+    ("script", "mistake"),
     [
-        ("kill -9 $$", {"state": "OOM"}),  # as the kernel does
-        ("exit 3", "fnet cannot be measured"),
+        ("kill -9 $$", None),  # as the kernel does, for memory
+        ("exit 3", "fnet at 16 tokens .ours. cannot be measured"),
         ("""echo '{"mistake": "so"}'""", "so"),
-        ("echo {}", {}),
     ],
 )
-def test_end_of_a_child_becomes_a_state_or_a_mistake(script, outcome, monkeypatch):
+def test_end_of_a_child_is_oom_or_a_mistake(script, mistake, monkeypatch):
     popen = subprocess.Popen
 
     def shell(command, **options):
         return popen(["sh", "-c", f"read line; {script}"], **options)
 
-    monkeypatch.setattr(child.subprocess, "Popen", shell)
-    with contextlib.closing(child.Child("fnet", "worker")) as process:
-        if isinstance(outcome, dict):
-            assert process.ask({}) == outcome
+    monkeypatch.setattr(cells.subprocess, "Popen", shell)
+    with contextlib.closing(cells.Worker(CELL)) as process:
+        if mistake is None:
+            process.ready()
+            assert process.result["state"] == "OOM"
         else:
-            with pytest.raises(UserError, match=outcome):
-                process.ask({})
+            with pytest.raises(UserError, match=mistake):
+                process.ready()
 
 
 def test_short_calls_are_repeated_and_the_fastest_counts(monkeypatch):

@@ -143,7 +143,7 @@ def gradient_program(built):
     batch = Batch(*(jax.ShapeDtypeStruct(*shape) for shape in shapes))
     variables = dict(jax.eval_shape(lambda: built.init(0)))
     params = variables.pop("params")
-    gradient = step.make_gradient(built.model)
+    gradient = step.make_gradient(built.objective)
     program = jax.make_jaxpr(gradient)(params, variables, batch, jax.random.key(0)).jaxpr
     return partial_eval.dce_jaxpr(program, [True] * len(program.outvars))[0]
 

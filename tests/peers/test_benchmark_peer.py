@@ -12,8 +12,7 @@ transformers = pytest.importorskip("transformers")
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402 (after the skips)
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
-from lra_fnet.benchmark import child, peer  # noqa: E402
-from lra_fnet.benchmark.cells import Cell  # noqa: E402
+from lra_fnet.benchmark import cells, child, peer  # noqa: E402
 from lra_fnet.errors import UserError  # noqa: E402
 
 SIZES = {
@@ -31,13 +30,15 @@ L = 12
 
 def a_cell(what, side, model, *bindings, **fields):
     bindings = (*(f"{name}={value}" for name, value in SIZES.items()), *bindings)
-    return Cell(what, side, "text", model, "tuned", L, bindings, seconds=0.01, **fields)
+    return cells.Cell(what, side, "text", model, "tuned", L, bindings, seconds=0.01, **fields)
 
 
 def replies(cell, *requests):
     """The replies of PyTorch's side to a cell and further requests, without a process."""
+    answers = []
     lines = map(json.dumps, (dataclasses.asdict(cell), *requests))
-    return list(child.replies(peer.make, lines, peer.outcome))
+    child.serve(peer.Side, lines, answers.append)
+    return answers
 
 
 @pytest.mark.parametrize("model", ["fnet", "transformer"])
@@ -104,9 +105,9 @@ def test_bfloat16_runs_under_autocast():
 
 
 def test_replies_have_facts_rounds_and_limits():
-    requests = [{"round": {"seconds": 0.01}}, {"limits": {"seconds": 0.01}}]
+    requests = [{"seconds": 0.01}, {"roofline": 0.01}, {"seconds": 0.0}]
     cell = a_cell("train", "eager", "fnet")
-    facts, timed, limits, shortest = replies(cell, *requests, {"round": {"seconds": 0.0}})
+    facts, timed, limits, shortest = replies(cell, *requests)
     assert facts["state"] == "ok"
     assert (facts["batch_size"], facts["dim"], facts["num_layers"]) == (2, 8, 2)
     assert facts["dtype"] == "float32"
@@ -128,7 +129,7 @@ def test_mixing_times_both_passes_and_the_forward_pass_alone():
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the compiler
 def test_rounds_of_the_compiled_model_exclude_its_compilation():
-    facts, timed = replies(a_cell("train", "compiled", "fnet"), {"round": {"seconds": 0.0}})
+    facts, timed = replies(a_cell("train", "compiled", "fnet"), {"seconds": 0.0})
     assert facts["state"] == "ok"
     assert facts["compile_seconds"] > 10 * timed["seconds"]
 
@@ -163,9 +164,9 @@ def test_missing_library_fails_with_one_line(missing, monkeypatch, tmp_path):
     """The child is a process of an environment that lacks the library."""
     (tmp_path / f"{missing}.py").write_text(f"raise ModuleNotFoundError(name={missing!r})\n")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
-    process = child.Child("fnet", "peer")
+    process = cells.Worker(a_cell("train", "eager", "fnet"))
     with pytest.raises(UserError, match=f"has no {missing}: `make benchmark PEER=1`"):
-        process.ask(dataclasses.asdict(a_cell("train", "eager", "fnet")))
+        process.ready()
     process.close()
 
 

@@ -1,5 +1,6 @@
 """The required attention span against plain loops, closed forms and cases worked by hand."""
 
+import dataclasses
 import functools
 import json
 import math
@@ -70,9 +71,10 @@ def test_at_16_thousand_tokens_no_more_than_a_block_of_weights_is_held():
     assert largest_array(attention_span.spans, *shapes, mask) <= 2**24
 
 
-def projections(model, variables, arrays):
+def projections(built, variables, arrays):
     """Queries, keys [T, L, H, K] of each layer and the mask, read off the Dense layers."""
-    ids, mask = attention_span.pipeline.tokens(arrays.values, arrays.lengths, False)
+    model = built.model
+    ids, mask = built.task.tokens(arrays.values, arrays.lengths)
     apply = functools.partial(
         model.apply,
         train=False,
@@ -111,8 +113,10 @@ def test_a_models_spans_are_means_over_texts_of_its_real_weights(task, pooling):
     half = built.model.clone(
         encoder=built.model.encoder.clone(dtype="bfloat16", parent=None), parent=None
     )
-    got, uniform = attention_span.measure(half, variables, arrays, 4)
-    found, mask = projections(built.model, variables, arrays)
+    got, uniform = attention_span.measure(
+        dataclasses.replace(built.objective, model=half), variables, arrays, 4
+    )
+    found, mask = projections(built, variables, arrays)
     for layer, (query, key) in enumerate(found):
         np.testing.assert_allclose(got[layer], naive_span(query, key, mask).mean(0), rtol=1e-5)
     tokens = mask.sum(1)
@@ -126,7 +130,7 @@ def test_a_text_without_tokens_has_no_span():
     arrays = rows(5)
     empty = arrays._replace(lengths=np.append(arrays.lengths[:4], 0).astype(np.int32))
     fewer = Arrays(*(column[:4] for column in arrays))
-    got, want = (attention_span.measure(built.model, variables, a, 5) for a in (empty, fewer))
+    got, want = (attention_span.measure(built.objective, variables, a, 5) for a in (empty, fewer))
     np.testing.assert_allclose(got[0][0], want[0][0], rtol=1e-6)
     assert got[1] == pytest.approx(want[1])
 
@@ -137,7 +141,7 @@ def test_a_hybrid_has_the_spans_of_its_attention_layers():
     assert attention_span.attention_layers(built.model.encoder) == [1]
     shapes = jax.eval_shape(lambda: built.init(0))
     batch = next(attention_span.pipeline.eval_batches(rows(4), 4))
-    found, _, _ = jax.eval_shape(attention_span.make_spans(built.model), shapes, batch)
+    found, _, _ = jax.eval_shape(attention_span.make_spans(built.objective), shapes, batch)
     assert {layer: spans.shape for layer, spans in found.items()} == {1: (4, 2)}
 
 

@@ -69,7 +69,7 @@ def test_a_run_leaves_everything_in_its_folder(go, tmp_path):
 
 def test_a_step_that_the_memory_cannot_hold_is_a_state_not_a_crash(go, tmp_path, monkeypatch):
     """Linear at Path-X, say: before the state is made, so the kernel kills nobody."""
-    monkeypatch.setattr("lra_fnet.train.step.free_memory", lambda: 10_000)
+    monkeypatch.setattr("lra_fnet.train.slices.free_memory", lambda: 10_000)
     code, err, _ = go(model="linear")
     assert code == 1
     line = err.strip().splitlines()[-1]

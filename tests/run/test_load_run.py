@@ -13,7 +13,7 @@ import lra_fnet
 from lra_fnet import tasks
 from lra_fnet.errors import UserError
 from lra_fnet.run import folder as run_folder
-from lra_fnet.train import checkpoint, pipeline
+from lra_fnet.train import checkpoint
 
 MODELS = ("fnet", "random", "transformer")  # random has constants, transformer sees no padding
 STEPS = ("Run.num_steps=12", "Run.eval_every=2", "Optimizer.learning_rate=0.03")
@@ -88,7 +88,7 @@ def test_a_run_is_read_without_its_data_and_left_as_it_is(copy):
 
 def test_tokens_are_those_of_the_trainer(run, folders):
     arrays = validation(folders["fnet"])
-    want = pipeline.tokens(arrays.values, arrays.lengths, False)
+    want = run.task.tokens(arrays.values, arrays.lengths)
     for got, wanted in zip(run.tokens(rows_of(arrays)), want, strict=True):
         np.testing.assert_array_equal(got, wanted)
 

@@ -1,4 +1,4 @@
-"""`--fit`: the microbatch at which the preset's batch fits the device, and only that."""
+"""`--fit`: the largest microbatch that fits the device, and nothing else changes."""
 
 import dataclasses
 import json
@@ -6,7 +6,6 @@ import os
 import signal
 from types import SimpleNamespace
 
-import jax
 import numpy as np
 import pytest
 from paths import OUTSIDE
@@ -17,33 +16,30 @@ from lra_fnet.errors import RunFailed
 from lra_fnet.machine import progress
 from lra_fnet.run.job import Job
 from lra_fnet.tasks import Arrays
-from lra_fnet.train import pipeline, step
+from lra_fnet.train import pipeline, slices, step
 from lra_fnet.train.loop import Loop
+
+STATE_BYTES = 5000
 
 
 @pytest.fixture
-def planned(monkeypatch):
-    """A compiler that needs 100 bytes an example of a slice; notes the slices that it is given."""
-    tried = []
+def fit(monkeypatch):
+    """Fits an experiment by a compiler that needs 100 bytes per example; notes what it compiled."""
+    monkeypatch.setattr(slices, "planned_bytes", lambda program: program.bytes)
 
-    def compiled(built, mesh, batches):
-        tried.append(built.run.microbatch)
+    def compiled(built):
+        fit.tried.append(built.run.microbatch)
         return SimpleNamespace(bytes=100 * built.run.microbatch)
 
-    monkeypatch.setattr(step, "_compile", compiled)
-    monkeypatch.setattr(step, "planned_bytes", lambda program: program.bytes)
-    return tried
+    def fit(built, free, devices=1):
+        monkeypatch.setattr(slices, "free_memory", lambda: STATE_BYTES + free)
+        fit.tried = []
+        mesh = SimpleNamespace(
+            size=devices, local_devices=[SimpleNamespace(memory_stats=lambda: None)] * devices
+        )
+        return slices.fit(built, mesh, compiled, STATE_BYTES)
 
-
-def fit(monkeypatch, free, batch_size=32, devices=1, **run):
-    built = tiny(batch_size=batch_size, **run)
-    shapes = jax.tree.leaves(jax.eval_shape(lambda: step.initial_state(built, 0)))
-    state = sum(leaf.size * leaf.dtype.itemsize for leaf in shapes)
-    monkeypatch.setattr(step, "free_memory", lambda: state + free)
-    mesh = SimpleNamespace(
-        size=devices, local_devices=[SimpleNamespace(memory_stats=lambda: None)] * devices
-    )
-    return step.fit(built, mesh, None)
+    return fit
 
 
 @pytest.mark.parametrize(
@@ -59,23 +55,22 @@ def fit(monkeypatch, free, batch_size=32, devices=1, **run):
         (1600, 32, 4, 4),
     ],
 )
-def test_it_is_the_largest_divisor_that_fits(planned, monkeypatch, free, batch_size, devices, want):
-    built, compiled = fit(monkeypatch, free, batch_size, devices)
+def test_largest_divisor_that_fits_is_chosen(fit, free, batch_size, devices, want):
+    built, compiled = fit(tiny(batch_size=batch_size), free, devices)
     assert built.run.microbatch == want
     assert compiled.bytes == 100 * want
-    assert len(planned) <= 1 + max(1, (batch_size // devices - 1).bit_length() - 1)
-    assert planned[0] == batch_size
+    assert len(fit.tried) <= 1 + max(1, (batch_size // devices - 1).bit_length() - 1)
+    assert fit.tried[0] == batch_size
 
 
-def test_a_microbatch_that_is_set_is_the_most(planned, monkeypatch):
-    assert fit(monkeypatch, 10**6, microbatch=8)[0].run.microbatch == 8
-    assert planned == [8]
+def test_given_microbatch_is_the_largest_candidate(fit):
+    assert fit(tiny(batch_size=32, microbatch=8), 10**6)[0].run.microbatch == 8
+    assert fit.tried == [8]
 
 
-def test_nothing_else_of_the_experiment_changes(planned, monkeypatch):
+def test_only_the_microbatch_changes(fit):
     before = tiny(batch_size=32)
-    monkeypatch.setitem(fit.__globals__, "tiny", lambda **_: before)
-    after, _ = fit(monkeypatch, 800)
+    after, _ = fit(before, 800)
     run = dataclasses.replace(before.run, microbatch=8)
     assert after == dataclasses.replace(before, run=run)
 
@@ -84,29 +79,29 @@ def test_nothing_else_of_the_experiment_changes(planned, monkeypatch):
     ("free", "line"),
     [(3200, "the batch of 32 fits whole: "), (800, "the batch of 32 fits in 4 slices of 8: ")],
 )
-def test_it_says_one_line(planned, monkeypatch, free, line):
-    told = []
-    monkeypatch.setattr(progress, "say", told.append)
-    fit(monkeypatch, free)
-    assert len(told) == 1
-    assert told[0].startswith(line)
-    assert " GB of " in told[0]
+def test_fit_prints_one_line(fit, monkeypatch, free, line):
+    lines = []
+    monkeypatch.setattr(progress, "say", lines.append)
+    fit(tiny(batch_size=32), free)
+    assert len(lines) == 1
+    assert lines[0].startswith(line)
+    assert " GB of " in lines[0]
 
 
-def test_what_fits_in_no_slice_is_oom(planned, monkeypatch):
+def test_no_slice_that_fits_is_oom(fit):
     with pytest.raises(RunFailed, match=r"slices of 1 needs .* GB, .* GB are free: set") as caught:
-        fit(monkeypatch, 99)
+        fit(tiny(batch_size=32), 99)
     assert caught.value.state == "OOM"
 
 
-def test_memory_of_a_device_is_its_limit_less_what_is_used():
+def test_free_memory_of_a_device_is_its_limit_less_the_bytes_in_use():
     stats = {"bytes_limit": 1000, "bytes_in_use": 300}
     device = SimpleNamespace(memory_stats=lambda: stats)
-    assert step._free_bytes(SimpleNamespace(local_devices=[device])) == 700
+    assert slices.free_bytes(SimpleNamespace(local_devices=[device])) == 700
 
 
-def test_smaller_slices_take_less_memory_by_the_compilers_account():
-    """What the bisection rests on."""
+def test_compiler_plans_less_memory_for_smaller_slices():
+    """The bisection relies on this."""
     sizes = []
     rows = Arrays(np.zeros((40, 128), np.uint8), np.full(40, 128, np.int32), np.zeros(40, np.int32))
     for microbatch in (0, 2):
@@ -116,14 +111,13 @@ def test_smaller_slices_take_less_memory_by_the_compilers_account():
         run = dataclasses.replace(built.run, batch_size=32, microbatch=microbatch)
         built = dataclasses.replace(built, run=run)
         batches = pipeline.train_batches(rows, 0, 0, 1, 32, 2)
-        sizes.append(
-            step.planned_bytes(step.Program.compile(built, step.make_mesh(32), batches).update)
-        )
+        program = step.Program.compile(built, pipeline.make_mesh(32), batches)
+        sizes.append(slices.planned_bytes(program.update))
     assert sizes[1] < sizes[0] / 2
 
 
-def test_a_run_that_fits_is_the_presets_run_and_resumes(tmp_path, monkeypatch, capfd):
-    """Its folder, config and numbers are those of the run without; result.json has the slices."""
+def test_run_with_fit_has_the_numbers_of_the_run_without_and_resumes(tmp_path, monkeypatch, capfd):
+    """The folder and the config are the same too; result.json records the microbatch."""
     monkeypatch.syspath_prepend(str(OUTSIDE))
     monkeypatch.chdir(tmp_path)
     which = ["train", "--task", "parity", "--model", "fnet", "--preset", "cpu"]
@@ -140,18 +134,13 @@ def test_a_run_that_fits_is_the_presets_run_and_resumes(tmp_path, monkeypatch, c
     assert train("plain")[0] == 0
     plain = result("plain")
     assert plain["microbatch"] == 4
-    compiled, bytes_of, whole = step._compile, step._needed_bytes, []
+    planned_bytes, plans = slices.planned_bytes, []
 
-    def noted(built, mesh, batches):
-        program = compiled(built, mesh, batches)
-        if built.run.microbatch == 4:
-            whole.append(program)
-        return program
+    def first_is_too_large(program):
+        plans.append(program)
+        return 10**18 if program is plans[0] else planned_bytes(program)
 
-    monkeypatch.setattr(step, "_compile", noted)
-    monkeypatch.setattr(
-        step, "_needed_bytes", lambda *which: 10**18 if which[0] in whole else bytes_of(*which)
-    )
+    monkeypatch.setattr(slices, "planned_bytes", first_is_too_large)
     finish = Loop._finish
 
     def interrupt(loop, count, table):
@@ -164,6 +153,7 @@ def test_a_run_that_fits_is_the_presets_run_and_resumes(tmp_path, monkeypatch, c
         patched.setattr(Loop, "_finish", interrupt)
         code, err = train("fitted", "--fit", "--set", "Run.steps_per_dispatch=1", "--name", "a")
     assert code == 128 + signal.SIGTERM, err
+    plans.clear()
     code, err = train("fitted", "--fit", "--set", "Run.steps_per_dispatch=1", "--name", "a")
     assert code == 0, err
     assert "the batch of 4 fits in 2 slices of 2: " in err
@@ -179,7 +169,7 @@ def test_a_run_that_fits_is_the_presets_run_and_resumes(tmp_path, monkeypatch, c
     assert "complete already" in err
 
 
-def test_the_command_to_resume_has_fit(monkeypatch):
+def test_command_to_resume_has_fit(monkeypatch):
     monkeypatch.setenv("LRA_FNET_MAKE", "1")
     assert Job("listops", "fnet", "cpu", fit=True).command().endswith(" FIT=1")
     assert "FIT" not in Job("listops", "fnet", "cpu").command()

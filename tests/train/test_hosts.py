@@ -13,10 +13,9 @@ import time
 import numpy as np
 import pytest
 from paths import OUTSIDE, ROOT
-from tiny import rows
 
 from lra_fnet.errors import UserError
-from lra_fnet.train import hosts, pipeline
+from lra_fnet.train import hosts
 
 TRAIN = ["train", "--task", "parity", "--model", "fnet", "--preset", "cpu"]
 TRAIN += ["--gin-dir", str(OUTSIDE), "--name", "n"]
@@ -129,19 +128,6 @@ def run(folder, count, *more, devices=1):
     folder.mkdir(exist_ok=True)
     with processes(folder, count, train(*more), devices) as running:
         assert codes_of(running) == [0] * count, [out(folder, i) for i in range(count)]
-
-
-def test_the_shares_of_all_processes_are_the_batch_of_one():
-    whole = pipeline.train_batches(rows(30), 0, 5, 2, 8, 3)
-    shares = [slice(0, 2), slice(2, 6), slice(6, 8)]
-    parts = [pipeline.train_batches(rows(30), 0, 5, 2, 8, 3, share) for share in shares]
-    for column, *split in zip(whole, *parts, strict=True):
-        np.testing.assert_array_equal(np.concatenate(split, axis=1), column)
-    wholes = list(pipeline.eval_batches(rows(30), 8))
-    parts = [list(pipeline.eval_batches(rows(30), 8, share)) for share in shares]
-    for batch, *split in zip(wholes, *parts, strict=True):
-        for column, *columns in zip(batch, *split, strict=True):
-            np.testing.assert_array_equal(np.concatenate(columns), column)
 
 
 @pytest.mark.parametrize(
@@ -335,11 +321,11 @@ def test_several_processes_give_the_losses_and_counts_of_one(alone, tmp_path, co
 def test_both_checkpoints_of_a_step_are_saved_at_once_by_all_processes(tmp_path):
     code = (
         "import jax, numpy as np, pathlib\n"
-        "from lra_fnet import hosts, step\n"
+        "from lra_fnet.train import hosts, pipeline\n"
         "from lra_fnet.train.checkpoint import Checkpoints\n"
         "with hosts.join(hosts.place(f'127.0.0.1:{PORT}', COUNT, INDEX, False)):\n"
         "    kept = Checkpoints(pathlib.Path('run'))\n"
-        "    everywhere = jax.NamedSharding(step.make_mesh(2), jax.P())\n"
+        "    everywhere = jax.NamedSharding(pipeline.make_mesh(2), jax.P())\n"
         "    x = jax.make_array_from_callback((3,), everywhere, lambda _: np.ones(3))\n"
         "    for k in range(1, 26):\n"
         "        for kind in ('last', 'best'): kept.save(kind, k, {'x': x}, {})\n"

@@ -4,37 +4,27 @@ import dataclasses
 import json
 import os
 import signal
-import subprocess
-import sys
+import struct
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from programs import run, start, value_of
+from tensorboardX.proto.event_pb2 import Event
 from tiny import rows, tiny
 
 from lra_fnet import experiment
 from lra_fnet.errors import Interrupted, RunFailed, UserError
 from lra_fnet.machine import progress
 from lra_fnet.train import loop as train
-from lra_fnet.train import pipeline, step
+from lra_fnet.train import pipeline, score, slices, step
 from lra_fnet.train.checkpoint import Checkpoints, sha256
 
 
-def run(built, folder, seed=0):
-    """Runs (or resumes) a loop on 30 rows and returns it closed."""
-    folder.mkdir(exist_ok=True)
-    loop = train.Loop(built, rows(30), rows(10, 1), folder, seed)
-    try:
-        loop()
-    finally:
-        loop.close()
-    return loop
-
-
 def timeless(folder):
-    """metrics.jsonl without what depends on the clock."""
+    """Returns the lines of metrics.jsonl without the numbers that depend on the clock."""
     clocked = {"steps_per_second", "tokens_per_second", "device_bytes", "save_blocked_seconds"}
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [{k: v for k, v in line.items() if k not in clocked} for line in lines]
@@ -42,14 +32,16 @@ def timeless(folder):
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory):
-    """The uninterrupted run that others must equal, bit for bit."""
+    """State, history and metrics of the uninterrupted run, which others must equal bit for bit."""
     folder = tmp_path_factory.mktemp("straight")
     loop = run(tiny(), folder)
     return sha256(loop.state), loop.history, timeless(folder)
 
 
 @pytest.mark.parametrize("steps_per_dispatch", [1, 3, 20])
-def test_steps_a_dispatch_do_not_change_a_bit(straight, tmp_path, steps_per_dispatch, monkeypatch):
+def test_steps_per_dispatch_do_not_change_a_bit(
+    straight, tmp_path, steps_per_dispatch, monkeypatch
+):
     monkeypatch.setattr(train, "DISPATCH_SECONDS", 1e9)  # never cut a dispatch short
     loop = run(tiny(steps_per_dispatch=steps_per_dispatch), tmp_path)
     assert sha256(loop.state) == straight[0]
@@ -58,7 +50,7 @@ def test_steps_a_dispatch_do_not_change_a_bit(straight, tmp_path, steps_per_disp
 
 
 @pytest.mark.parametrize("at", [1, 6, 8, 11])
-def test_a_run_stopped_by_a_signal_resumes_to_the_same_bits(straight, tmp_path, at, monkeypatch):
+def test_run_stopped_by_a_signal_resumes_to_the_same_bits(straight, tmp_path, at, monkeypatch):
     finish = train.Loop._finish
 
     def interrupt(self, count, table):
@@ -80,7 +72,7 @@ def test_a_run_stopped_by_a_signal_resumes_to_the_same_bits(straight, tmp_path, 
 
 
 @pytest.mark.parametrize("evaluation", [1, 3])  # at step 5; at the end, 12
-def test_a_signal_breaks_off_an_evaluation_that_the_resumed_run_makes(
+def test_evaluation_that_a_signal_ends_is_made_by_the_resumed_run(
     straight, tmp_path, evaluation, monkeypatch
 ):
     begun, batches = [], pipeline.eval_batches
@@ -106,7 +98,7 @@ def test_a_signal_breaks_off_an_evaluation_that_the_resumed_run_makes(
 
 
 @pytest.mark.parametrize("number", [1, 5])  # the first one, and the last, after the last step
-def test_a_signal_during_a_save_ends_the_run_when_it_is_saved(
+def test_signal_during_a_save_ends_the_run_once_it_is_saved(
     straight, tmp_path, number, monkeypatch
 ):
     saves, save = [], Checkpoints.save
@@ -127,24 +119,9 @@ def test_a_signal_during_a_save_ends_the_run_when_it_is_saved(
 
 
 @pytest.mark.parametrize("save_every", [4, 5])  # evaluations are at 5, 10 and the end
-def test_a_killed_run_resumes_to_the_same_bits(straight, tmp_path, save_every):
-    """Killed without warning after step 9: what was logged after the checkpoint is redone."""
-    code = (
-        "import os, sys; sys.path.insert(0, 'tests')\n"
-        "from pathlib import Path\n"
-        "import test_train as t\n"
-        "finish = t.train.Loop._finish\n"
-        "def kill(self, count, table):\n"
-        "    finish(self, count, table)\n"
-        "    if self.step >= 9: self.checkpoints.wait(); os.kill(os.getpid(), 9)\n"
-        "t.train.Loop._finish = kill\n"
-        f"built = t.tiny(steps_per_dispatch=1, save_every={save_every})\n"
-        f"t.run(built, Path({str(tmp_path)!r}))\n"
-    )
-    environment = os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"}  # as here
-    ended = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
-    )
+def test_killed_run_resumes_to_the_same_bits(straight, tmp_path, save_every):
+    """It is killed after step 9; steps and lines after the checkpoint are made again."""
+    ended = start("killed", str(tmp_path), save_every)
     assert ended.returncode == -9, ended.stderr
     checkpoints = Checkpoints(tmp_path)
     evaluated = 5 * (checkpoints.step("last") // 5)
@@ -156,7 +133,7 @@ def test_a_killed_run_resumes_to_the_same_bits(straight, tmp_path, save_every):
     assert timeless(tmp_path) == straight[2]
 
 
-def test_a_half_written_checkpoint_is_ignored_and_cleared(straight, tmp_path):
+def test_half_written_checkpoint_is_ignored_and_cleared(straight, tmp_path):
     run(tiny(num_steps=4), tmp_path)
     half = tmp_path / "checkpoints" / "last" / "8.orbax-checkpoint-tmp"
     half.mkdir()
@@ -170,14 +147,14 @@ def test_seeds_give_different_runs(straight, tmp_path):
     assert sha256(run(tiny(), tmp_path, seed=1).state) != straight[0]
 
 
-def test_a_loss_that_is_not_finite_names_its_step_and_keeps_the_checkpoint(tmp_path):
+def test_loss_that_is_not_finite_names_its_step_and_keeps_the_checkpoint(tmp_path):
     built = tiny(num_steps=20, save_every=1, eval_every=20)
     rate = dataclasses.replace(built.optimizer, learning_rate=1e30, clip_norm=None, warmup=9)
     built = dataclasses.replace(built, optimizer=rate)
     with jax.debug_nans(False), pytest.raises(RunFailed, match=r"loss .*not finite") as caught:
         run(built, tmp_path)
     assert caught.value.state == "diverged"
-    assert 1 <= caught.value.step <= 3  # found by its own numbers, long before an evaluation
+    assert 1 <= caught.value.step <= 3  # by its own numbers, long before an evaluation
     assert str(caught.value).startswith(f"step {caught.value.step}: ")
     checkpoints = Checkpoints(tmp_path)
     kept = checkpoints.step("last")
@@ -204,17 +181,22 @@ def test_training_learns_four_rows_by_heart(tmp_path):
     assert loop.history.last["loss"] / 4 < 0.05
 
 
+def test_experiment_init_is_the_first_state_of_the_trainer():
+    built = tiny("random")  # which has constants
+    state = step.initial_state(built, 3)
+    variables = built.init(3)
+    assert variables.keys() == {"params", "constants"}
+    assert sha256(variables) == sha256({"params": state.params, **state.constants})
+
+
 def test_one_step_is_one_optax_update_of_the_mean_loss():
     built = tiny()
     state = step.initial_state(built, 0)
-    mesh = step.make_mesh(4)
     batches = pipeline.train_batches(rows(30), 0, 0, 1, 4, 3)
     key = step.keys(0)[1]
 
     def mean_loss(params):
-        ids, mask = pipeline.tokens(
-            jnp.asarray(batches.values[0]), jnp.asarray(batches.lengths[0]), False
-        )
+        ids, mask = built.task.tokens(batches.values[0], batches.lengths[0])
         logits = built.model.apply(
             {"params": params, **state.constants},
             ids,
@@ -227,32 +209,20 @@ def test_one_step_is_one_optax_update_of_the_mean_loss():
 
     loss, grads = jax.jit(jax.value_and_grad(mean_loss))(state.params)
     transform = built.optimizer.transform()
-    updates, _ = transform.update(grads, transform.init(state.params), state.params)
-    want = optax.apply_updates(state.params, updates)
-    got, table = step.make_update(built, mesh)(state, batches, np.int32(1), key)
+
+    @jax.jit
+    def updated(params, grads):
+        updates, _ = transform.update(grads, transform.init(params), params)
+        return optax.apply_updates(params, updates)
+
+    want = updated(state.params, grads)
+    got, table = step.make_update(built, pipeline.make_mesh(4))(state, batches, np.int32(1), key)
     assert int(got.step) == 1
     assert float(table.loss[0]) == pytest.approx(float(loss), rel=1e-5)
     assert float(table.grad_norm[0]) == pytest.approx(float(optax.tree.norm(grads)), rel=1e-4)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), got.params, want
     )
-
-
-def test_microbatches_give_the_full_batchs_gradient():
-    built = tiny()
-    encoder = built.model.encoder.clone(dropout=0.0, attention_dropout=0.0, parent=None)
-    model = built.model.clone(encoder=encoder, parent=None)
-    state = step.initial_state(built, 0)
-    batch = jax.tree.map(lambda x: x[0], pipeline.train_batches(rows(30), 0, 0, 1, 4, 1))
-    inputs = (state.params, state.constants, batch, step.keys(0)[1])
-    whole, sums = jax.jit(step.make_gradient(model))(*inputs)
-    for size in (1, 2):
-        parts, again = jax.jit(step.make_gradient(model, size))(*inputs)
-        jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), whole, parts
-        )
-        assert int(again.correct) == int(sums.correct)
-        assert int(again.count) == 4
 
 
 @pytest.mark.parametrize(
@@ -270,71 +240,55 @@ def test_microbatches_give_the_full_batchs_gradient():
         (512, 4, (100,), True, 4),  # small
     ],
 )
-def test_a_cpu_takes_the_fewest_rows_that_fill_a_slice(dim, rows_, row, train, want):
+def test_cpu_takes_the_fewest_rows_that_fill_a_slice(dim, rows_, row, train, want):
     built = experiment.load("text", "fnet", "tuned", (f"Encoder.dim={dim}", "Encoder.qkv_dim=256"))
-    assert step.rows_at_once(built.model, rows_, row, train) == want
+    assert slices.rows_at_once(built.model, rows_, row, train) == want
 
 
-def test_an_accelerator_takes_the_batch_at_once(monkeypatch):
+def test_accelerator_takes_the_whole_batch(monkeypatch):
     built = experiment.load("text", "fnet", "tuned")
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert step.rows_at_once(built.model, 8, (2048,), True) == 8
+    assert slices.rows_at_once(built.model, 8, (2048,), True) == 8
 
 
-def test_slices_are_the_default_on_a_cpu_and_change_nothing(monkeypatch):
+def test_slices_on_a_cpu_change_no_result(monkeypatch):
     built = tiny(batch_size=6)
-    variables = dict(built.init(0))
+    state = step.initial_state(built, 0)
+    variables = {"params": state.params, **state.constants}
     batch = jax.tree.map(lambda x: x[0], pipeline.train_batches(rows(30), 0, 0, 1, 6, 1))
-    whole = step.logits(built.model, variables, batch.values, batch.lengths)
-    loss = dict(step.make_scorer(built.model, 6)(variables, rows(30)))
-    assert step.microbatch_of(built, 1) == 6
-    params = variables.pop("params")
 
-    def gradient():
-        program = jax.make_jaxpr(step.make_gradient(built.model))
-        inputs = (params, variables, batch, step.keys(0)[1])
-        return str(program(*inputs)).count("scan["), jax.jit(step.make_gradient(built.model))(
-            *inputs
-        )
+    def numbers():
+        """Microbatch, loops in the gradient's program, gradient and score."""
+        microbatch = slices.microbatch_of(built, 1)
+        gradient = jax.jit(step.make_gradient(built.objective, microbatch))
+        given = (state.params, state.constants, batch, step.keys(0)[1])
+        loops = str(gradient.trace(*given).jaxpr).count("scan[")
+        counts = score.make_scorer(built.objective, 6)(variables, rows(30))
+        return microbatch, loops, gradient(*given), counts
 
-    scans, (grads, sums) = gradient()
-    monkeypatch.setattr(step, "SLICE_SIZE", 2 * built.task.max_len * built.model.encoder.dim)
-    monkeypatch.setattr(step, "WIDE", 1)
-    assert step.microbatch_of(built, 1) == 2
-    again = {"params": params, **variables}
-    parts = step.logits(built.model, again, batch.values, batch.lengths)
-    np.testing.assert_allclose(parts, whole, rtol=1e-5, atol=1e-6)
-    assert step.make_scorer(built.model, 6)(again, rows(30)) == pytest.approx(loss, rel=1e-6)
-    more, (sliced, sums_again) = gradient()
-    assert more == scans + 1
-    assert int(sums_again.correct) == int(sums.correct)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), sliced, grads)
+    whole, loops, want, counts = numbers()
+    monkeypatch.setattr(slices, "SLICE_SIZE", 2 * built.task.max_len * built.model.encoder.dim)
+    monkeypatch.setattr(slices, "WIDE", 1)
+    microbatch, more_loops, got, counts_of_slices = numbers()
+    assert (whole, microbatch) == (6, 2)
+    assert more_loops == loops + 1
+    assert counts_of_slices == pytest.approx(counts, rel=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), got, want)
 
 
 def test_two_devices_give_the_losses_of_one(straight, tmp_path):
-    code = (
-        "import sys; sys.path.insert(0, 'tests')\n"
-        "from pathlib import Path\n"
-        "import jax, test_train as t\n"
-        "assert jax.device_count() == 2\n"
-        f"t.run(t.tiny(), Path({str(tmp_path)!r}))\n"
-    )
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    ended = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | flags
-    )
-    assert ended.returncode == 0, ended.stderr
+    assert value_of("train", str(tmp_path), devices=2) == 2
     one, two = ([line["loss"] for line in lines] for lines in (straight[2], timeless(tmp_path)))
     np.testing.assert_allclose(one, two, rtol=1e-4)
 
 
-def test_a_batch_that_does_not_divide_by_the_devices_is_refused(monkeypatch):
+def test_number_of_devices_must_divide_the_batch(monkeypatch):
     monkeypatch.setattr(jax, "device_count", lambda: 3)
     with pytest.raises(UserError, match=r"Run.batch_size \(4\) must be divisible.*\(3\)"):
-        step.make_mesh(4)
+        pipeline.make_mesh(4)
 
 
-def test_a_full_disk_is_one_line_and_leaves_the_old_checkpoint(tmp_path, monkeypatch):
+def test_full_disk_fails_with_one_line_and_keeps_the_old_checkpoint(tmp_path, monkeypatch):
     run(tiny(num_steps=4), tmp_path)
     full = os.statvfs_result((1, 1, 0, 0, 0, 0, 0, 0, 0, 0))
     usage = type("usage", (), {"free": full.f_bavail})
@@ -346,26 +300,54 @@ def test_a_full_disk_is_one_line_and_leaves_the_old_checkpoint(tmp_path, monkeyp
     checkpoints.close()
 
 
-def test_a_long_run_on_cpu_is_announced_with_its_hours(monkeypatch):
-    told = []
-    monkeypatch.setattr(progress, "say", told.append)
-    train.warn_if_slow(tiny(), rows(30), 12)
-    assert not told
+def test_long_run_on_cpu_is_announced_once_with_its_duration(straight, tmp_path, monkeypatch):
+    lines = []
+    monkeypatch.setattr(progress, "say", lines.append)
     monkeypatch.setattr(train, "SLOW_SECONDS", 0.0)
-    train.warn_if_slow(tiny(), rows(30), 12)
-    assert "PRESET=cpu" in told[0]
-    assert "12 steps" in told[0]
+    run(tiny(), tmp_path)
+    (line,) = [line for line in lines if line.startswith("no accelerator: ")]
+    assert "the 12 steps about " in line
+    assert "--preset cpu" in line
 
 
-def test_tensorboard_files_hold_the_curve(tmp_path):
-    run(tiny(num_steps=3), tmp_path)
-    assert any((tmp_path / "tensorboard").iterdir())
-    first = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])
-    assert {"loss", "accuracy", "learning_rate", "grad_norm", "steps_per_second"} <= first.keys()
-    assert {"tokens_per_second", "device_bytes", "save_blocked_seconds"} <= first.keys()
+def events_of(folder):
+    """The scalars of all TensorBoard files, read by the TFRecord format."""
+    scalars = {}
+    for path in folder.iterdir():
+        data = path.read_bytes()
+        while data:  # length, its checksum, the event, its checksum
+            (length,) = struct.unpack("<Q", data[:8])
+            event = Event.FromString(data[12 : 12 + length])
+            scalars |= {
+                (value.tag, event.step): value.simple_value for value in event.summary.value
+            }
+            data = data[16 + length :]
+    return scalars
 
 
-def test_a_newest_save_is_skipped_while_one_is_in_flight_and_a_best_one_never(
+def test_tensorboard_files_hold_the_curves_of_the_metrics(tmp_path):
+    run(tiny(num_steps=6), tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [(line.pop("kind"), line["step"]) for line in map(dict, lines)] == [
+        ("train", 3),
+        ("validation", 5),
+        ("train", 6),
+        ("validation", 6),
+    ]
+    assert lines[0].keys() == {
+        *("kind", "step", "loss", "accuracy", "learning_rate", "grad_norm", "steps_per_second"),
+        *("tokens_per_second", "device_bytes", "save_blocked_seconds"),
+    }
+    want = {
+        (f"{line['kind']}/{name}", line["step"]): value
+        for line in lines
+        for name, value in line.items()
+        if name not in ("kind", "step")
+    }
+    assert events_of(tmp_path / "tensorboard") == pytest.approx(want, rel=1e-6)
+
+
+def test_save_of_the_newest_state_is_skipped_while_one_is_in_flight_and_of_the_best_never(
     tmp_path, monkeypatch
 ):
     checkpoints = Checkpoints(tmp_path)

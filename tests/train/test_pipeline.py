@@ -1,13 +1,13 @@
 """Rows and batches: order is a function of (seed, epoch), every row counts once."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiny import tiny
 
 from lra_fnet import experiment, objective
 from lra_fnet.tasks import Arrays
-from lra_fnet.train import pipeline, step
+from lra_fnet.train import pipeline, score, step
 
 
 def arrays(n=11, length=5):
@@ -16,13 +16,13 @@ def arrays(n=11, length=5):
     return Arrays(values, lengths, np.arange(n, dtype=np.int32))
 
 
-def test_an_epoch_holds_every_row_once_and_epochs_and_seeds_differ():
+def test_epoch_holds_every_row_once_and_differs_by_epoch_and_seed():
     orders = [tuple(pipeline.epoch_order(seed, epoch, 50)) for seed in (0, 1) for epoch in (0, 1)]
     assert all(sorted(order) == list(range(50)) for order in orders)
     assert len(set(orders)) == 4
 
 
-def test_the_global_generator_does_not_matter():
+def test_row_order_ignores_the_global_generator():
     pipeline.epoch_order.cache_clear()
     np.random.seed(1)  # noqa: NPY002 (the point of the test)
     first = pipeline.epoch_order(3, 4, 20).copy()
@@ -31,8 +31,8 @@ def test_the_global_generator_does_not_matter():
     assert np.array_equal(first, pipeline.epoch_order(3, 4, 20))
 
 
-def test_batches_do_not_depend_on_how_the_stream_is_cut():
-    """4 steps at once are 1 + 3 steps, across the ends of epochs (11 rows, 16 taken)."""
+def test_batches_do_not_depend_on_the_steps_per_dispatch():
+    """4 steps at once equal 1 + 3 steps, across the end of an epoch (11 rows, 16 taken)."""
     whole = pipeline.train_batches(arrays(), 0, 0, 4, 4, 4)
     cut = [pipeline.train_batches(arrays(), 0, step, n, 4, 5) for step, n in ((0, 1), (1, 3))]
     for name in ("values", "lengths", "labels"):
@@ -42,7 +42,7 @@ def test_batches_do_not_depend_on_how_the_stream_is_cut():
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 4, 11, 20])
-def test_an_evaluation_counts_every_row_exactly_once(batch_size):
+def test_evaluation_counts_every_row_exactly_once(batch_size):
     seen = [b.labels[b.valid] for b in pipeline.eval_batches(arrays(), batch_size)]
     assert np.concatenate(seen).tolist() == list(range(11))
     assert all(len(b.labels) == batch_size for b in pipeline.eval_batches(arrays(), batch_size))
@@ -51,14 +51,17 @@ def test_an_evaluation_counts_every_row_exactly_once(batch_size):
 def test_sums_do_not_depend_on_the_batch_size():
     logits = np.random.default_rng(0).normal(size=(11, 3)).astype(np.float32)
     labels = (np.arange(11) % 3).astype(np.int32)
+    split = arrays()._replace(labels=labels)
     totals = []
     for size in (4, 11):
-        total = objective.Sums.zero()
-        for start in range(0, 11, size):
-            rows = np.arange(start, start + size)
-            valid = rows < 11
-            rows = np.where(valid, rows, 0)
-            total += objective.batch_sums(logits[rows], labels[rows], jnp.asarray(valid))
+        total, rights = objective.Sums.zero(), []
+        for number, batch in enumerate(pipeline.eval_batches(split, size)):
+            rows = np.minimum(np.arange(size) + number * size, 10)
+            sums, right = tiny().objective.sums(logits[rows], batch)
+            total += sums
+            rights += right.tolist()
+        assert rights[:11] == (logits.argmax(-1) == labels).tolist()
+        assert not any(rights[11:])
         totals.append(total)
     assert int(totals[0].count) == int(totals[1].count) == 11
     assert int(totals[0].correct) == int((logits.argmax(-1) == labels).sum())
@@ -68,28 +71,14 @@ def test_sums_do_not_depend_on_the_batch_size():
     assert float(totals[1].loss) == pytest.approx(want, rel=1e-6)
 
 
-def test_ids_are_values_plus_one_before_the_length_and_padding_after():
-    values = jnp.array([[0, 7, 255, 9]], jnp.uint8)
-    ids, mask = pipeline.tokens(values, jnp.array([3]), False)
-    assert ids.tolist() == [[1, 8, 256, 0]]
-    assert mask.tolist() == [[True, True, True, False]]
-
-
-def test_black_is_padding_wherever_it_stands_if_the_task_says_so():
-    values = jnp.array([[[0, 7, 255, 9], [3, 0, 0, 1]]], jnp.uint8)  # any number of axes
-    ids, mask = pipeline.tokens(values, jnp.array([[3, 4]]), True)
-    assert ids.tolist() == [[[0, 7, 255, 0], [3, 0, 0, 1]]]
-    assert mask.tolist() == [[[False, True, True, False], [True, False, False, True]]]
-
-
 @pytest.mark.parametrize("black", [True, False])
-def test_training_and_scoring_make_ids_as_the_task_says(black):
-    """Against the loss of ids and masks made by hand; a first image is all black."""
+def test_training_and_scoring_use_the_ids_and_mask_of_the_task(black):
+    """Compared with the loss of ids and masks made by hand; the first image is all black."""
     sizes = ("dim=8", "num_heads=2", "qkv_dim=8", "mlp_dim=8", "num_layers=1")
-    tiny = [*(f"Encoder.{size}" for size in sizes), "Head.mlp_dim=8", "MAX_LEN=6"]
-    tiny += ["Encoder.dropout=0.0", "Encoder.attention_dropout=0.0", "Encoder.pooling=mean_all"]
+    settings = [*(f"Encoder.{size}" for size in sizes), "Head.mlp_dim=8", "MAX_LEN=6"]
+    settings += ["Encoder.dropout=0.0", "Encoder.attention_dropout=0.0", "Encoder.pooling=mean_all"]
     built = experiment.load(
-        "image", "transformer", "lra-code", [*tiny, f"Image.black_is_padding={black}"]
+        "image", "transformer", "lra-code", [*settings, f"Image.black_is_padding={black}"]
     )
     rng = np.random.default_rng(0)
     values = (rng.integers(0, 256, (4, 6)) * rng.integers(0, 2, (4, 6))).astype(np.uint8)
@@ -105,11 +94,21 @@ def test_training_and_scoring_make_ids_as_the_task_says(black):
         return -jax.nn.log_softmax(logits)[np.arange(4), rows.labels].mean()
 
     loss, gradient = jax.jit(jax.value_and_grad(mean_loss))(state.params)
-    score = step.make_scorer(built.model, 4)({"params": state.params}, rows)
-    assert score["loss"] / 4 == pytest.approx(float(loss), rel=1e-5)
+    counts = score.make_scorer(built.objective, 4)({"params": state.params}, rows)
+    assert counts["loss"] / 4 == pytest.approx(float(loss), rel=1e-5)
     batch = pipeline.Batch(*rows, np.ones(4, bool))
-    got, _ = jax.jit(step.make_gradient(built.model))(state.params, {}, batch, jax.random.key(0))
+    got, _ = jax.jit(step.make_gradient(built.objective))(
+        state.params, {}, batch, jax.random.key(0)
+    )
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), got, gradient)
-    found = pipeline.tokens(rows.values, rows.lengths, built.model.zero_is_padding)
-    for made, by_hand in zip(found, (ids, mask), strict=True):
+    for made, by_hand in zip(
+        built.task.tokens(rows.values, rows.lengths), (ids, mask), strict=True
+    ):
         np.testing.assert_array_equal(made, by_hand)
+
+
+def test_ids_are_values_plus_one_up_to_the_length_and_zero_is_padding():
+    values = np.array([[[0, 7, 255, 9], [3, 0, 0, 1]]], np.uint8)  # any number of axes
+    ids, mask = tiny().task.tokens(values, np.array([[3, 4]]))
+    assert ids.tolist() == [[[1, 8, 256, 0], [4, 1, 1, 2]]]
+    assert mask.tolist() == [[[True, True, True, False], [True] * 4]]

@@ -15,7 +15,6 @@ from jax import lax
 
 from lra_fnet.errors import UserError
 from lra_fnet.models.mixer import HeadMixer
-from lra_fnet.models.pointwise import part_of
 
 KERNELS = ("softmax", "relu")
 RELU_EPSILON = 1e-3  # added to every ReLU feature; LRA's and the Performer authors' kernel_epsilon
@@ -174,7 +173,7 @@ class Performer(HeadMixer):
         if self.num_features == 0:
             return None
         if self.redraw and train:
-            rng, _ = part_of(self.make_rng("dropout"))  # the same for all examples
+            rng = self.make_rng("dropout")
             return draw_features(rng, self.num_features, width, orthogonal=self.orthogonal)
         return jnp.asarray(
             _fixed_features(self.seed, self.layer, self.num_features, width, self.orthogonal)

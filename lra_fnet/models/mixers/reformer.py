@@ -17,7 +17,7 @@ from jax import lax
 
 from lra_fnet.errors import UserError
 from lra_fnet.models.mixer import HeadMixer
-from lra_fnet.models.pointwise import dropout, part_of
+from lra_fnet.models.pointwise import dropout
 
 SELF_PENALTY = 1e5  # the paper's App. A: large but finite, on a token's logit to itself
 
@@ -213,8 +213,7 @@ class Reformer(HeadMixer):
         """W [H, R, K, b / 2] of this layer for heads of this width."""
         shape = (self.num_heads, self.num_hashes, width, self.num_buckets // 2)
         if self.redraw and train:
-            rng, _ = part_of(self.make_rng("dropout"))  # the same for all examples
-            return jax.random.normal(rng, shape, jnp.float32)
+            return jax.random.normal(self.make_rng("dropout"), shape, jnp.float32)
         return jnp.asarray(_fixed_rotations(self.seed, self.layer, shape))
 
     def _check(self, length):

@@ -5,6 +5,7 @@ blocks. The largest arrays have 2 L b entries (logits) and N^2 entries (sorting)
 about L^2 K / b multiplications. The terms in N^2 are the paper's own.
 """
 
+import functools
 from typing import Any, ClassVar
 
 import flax.linen as nn
@@ -17,6 +18,7 @@ from jax.scipy.special import logsumexp
 from lra_fnet.errors import UserError
 from lra_fnet.models.mixer import HeadMixer
 from lra_fnet.models.mixers.attention import weigh
+from lra_fnet.models.pointwise import keys_of_rows
 
 ABSENT = -1e30  # log of no weight: finite, so differences of two are no NaN
 RESOLUTION = 1e-6  # of float32: a sorted key with a smaller share of real tokens is left out
@@ -162,9 +164,9 @@ class Sinkhorn(HeadMixer):
         logits = jnp.swapaxes(logits[..., :num_blocks], 1, 2)
         logits = logits.astype(jnp.promote_types(x.dtype, jnp.float32))
         if self.gumbel and train:
-            logits = logits + jax.random.gumbel(
-                self.make_rng("dropout"), logits.shape, logits.dtype
-            )
+            keys = keys_of_rows(self.make_rng("dropout"), batch)
+            draw = functools.partial(jax.random.gumbel, shape=logits.shape[1:], dtype=logits.dtype)
+            logits = logits + jax.vmap(draw)(keys)
         return balance(logits / self.temperature, real.any(axis=-1), self.iterations)
 
     def _check(self):

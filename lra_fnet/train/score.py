@@ -1,0 +1,84 @@
+"""Scoring of a split: every row counts once, at any batch size and number of devices."""
+
+from collections.abc import Callable
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from lra_fnet import intervals
+from lra_fnet.objective import Classify, Sums
+from lra_fnet.tasks import Arrays
+from lra_fnet.train import pipeline
+from lra_fnet.train.slices import rows_at_once
+from lra_fnet.train.step import wait_for
+
+
+def logits(objective: Classify, variables, values, lengths) -> jax.Array:
+    """Returns the logits of stored rows without dropout, computed in slices (`rows_at_once`)."""
+    rows = values.shape[0]
+    slice_rows = rows_at_once(objective.model, rows, values.shape[1:], train=False)
+    if slice_rows == rows:
+        return objective.logits(variables, values, lengths)
+    slices = (x.reshape(-1, slice_rows, *x.shape[1:]) for x in (values, lengths))
+    sliced = jax.lax.map(lambda part: objective.logits(variables, *part), tuple(slices))
+    return sliced.reshape(rows, *sliced.shape[2:])
+
+
+def make_scorer(
+    objective: Classify, batch_size: int, mesh: Mesh | None = None
+) -> Callable[..., dict]:
+    """Returns the function (variables, arrays) -> {"correct", "count", "loss"}, sums over the rows.
+
+    The loss is in nats. With `bits=True` the result also has "correct_bits": which rows are right
+    (`intervals.encode`). A third argument is called between batches; an exception that it raises
+    ends the scoring.
+
+    Args:
+      objective: the model and how its logits are counted.
+      batch_size: rows at a time.
+      mesh: the devices that the rows of a batch are spread over; None for one device.
+    """
+
+    def sums_of(variables, batch):
+        return objective.sums(logits(objective, variables, batch.values, batch.lengths), batch)
+
+    def reduced(variables, batch):
+        sums, right = sums_of(variables, batch)
+        return jax.lax.psum(sums, "data"), jax.lax.all_gather(right, "data", tiled=True)
+
+    devices = mesh.size if mesh else 1
+    total = sums_of
+    if mesh and devices > 1:
+        total = pipeline.per_device(reduced, mesh, pipeline.WHOLE, pipeline.ROWS)
+
+    @jax.jit
+    def add(variables, batch, sums):
+        batch_sums, right = total(variables, batch)
+        return sums + batch_sums, right
+
+    rounded = -(-batch_size // devices) * devices
+
+    def score(variables, arrays: Arrays, between=lambda: None, *, bits=False):
+        sums, rights = Sums.zero(), []
+        for batch in pipeline.eval_batches(arrays, rounded):
+            before = sums
+            if mesh:
+                batch = pipeline.spread(batch, mesh, pipeline.ROWS)
+            sums, right = add(variables, batch, sums)
+            if bits:
+                rights.append(right)
+            wait_for(before)  # one batch in flight: a device cannot drop what is queued on it
+            between()
+        wait_for(sums)
+        result = {
+            "correct": int(sums.correct),
+            "count": int(sums.count),
+            "loss": float(sums.loss),
+        }
+        if bits:  # the filler rows come last
+            right = np.concatenate([np.asarray(right) for right in rights])[: result["count"]]
+            result["correct_bits"] = intervals.encode(right)
+        return result
+
+    return score

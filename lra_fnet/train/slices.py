@@ -1,0 +1,147 @@
+"""How many examples a program takes at a time, and whether a step fits the device's memory."""
+
+import bisect
+import dataclasses
+import math
+from collections.abc import Callable
+
+import jax
+from jax.sharding import Mesh
+from jax.stages import Compiled
+
+from lra_fnet.errors import RunFailed
+from lra_fnet.experiment import Experiment
+from lra_fnet.machine import progress
+from lra_fnet.machine.memory import free_memory
+from lra_fnet.models.heads import Classifier
+from lra_fnet.train import hosts
+
+SLICE_SIZE = 1 << 19  # numbers [examples, L, D] of a slice on a CPU, 2 MB in float32
+WIDE = 256  # D; a gradient in slices of a narrower model takes longer
+
+
+def rows_at_once(model: Classifier, rows: int, row: tuple[int, ...], train: bool) -> int:
+    """Returns how many examples a program takes at a time if Run.microbatch is 0.
+
+    An accelerator takes all. On a CPU, a slice of SLICE_SIZE numbers per sublayer stays in the
+    caches, which saves several times the memory and is faster (README, "Speed and memory"); for
+    narrow models this holds only without gradients.
+
+    Args:
+      model: the model that is applied to them.
+      rows: number of examples on a device.
+      row: shape of one example's tokens, [L] or [2, L].
+      train: whether a gradient is taken.
+
+    Returns:
+      A divisor of `rows`.
+    """
+    dim = model.encoder.dim
+    if jax.default_backend() != "cpu" or (train and dim < WIDE):
+        return rows
+    least = SLICE_SIZE / (math.prod(row) * dim)
+    return next((n for n in range(1, rows) if rows % n == 0 and n >= least), rows)
+
+
+def microbatch_of(experiment: Experiment, devices: int) -> int:
+    """Returns how many examples a step differentiates at a time, over all devices."""
+    run = experiment.run
+    row = experiment.abstract_inputs(1)[0].shape[1:]
+    share = run.batch_size // devices
+    return run.microbatch or devices * rows_at_once(experiment.model, share, row, train=True)
+
+
+def check(update: Compiled, mesh: Mesh) -> None:
+    """Refuses a step that needs more memory than is free, on a CPU.
+
+    There the kernel would grant the memory and then kill the process; an accelerator's allocator
+    refuses by itself.
+
+    Raises:
+      RunFailed: with state "OOM".
+    """
+    needed, free = needed_bytes(update, mesh), free_memory()
+    if jax.default_backend() == "cpu" and hosts.agree(needed > free):
+        raise RunFailed(
+            f"out of memory: a step needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free: set "
+            "--fit, Encoder.remat=True or a smaller model",
+            "OOM",
+        )
+
+
+def fit(
+    experiment: Experiment, mesh: Mesh, compiled: Callable[[Experiment], Compiled], state_bytes: int
+) -> tuple[Experiment, Compiled]:
+    """Finds the largest microbatch whose step fits the device.
+
+    Nothing else in the experiment changes. The candidates divide the batch, are multiples of the
+    number of devices and at most Run.microbatch if that is set. The largest is compiled first, then
+    the others are bisected. A step must fit together with the copy of the state that a checkpoint
+    takes.
+
+    Args:
+      experiment: the experiment to fit.
+      mesh: the devices.
+      compiled: compiles the update of an experiment.
+      state_bytes: size of the state.
+
+    Returns:
+      The experiment with that microbatch, and its compiled update.
+
+    Raises:
+      RunFailed: if not even the smallest candidate fits.
+    """
+    run, free = experiment.run, free_bytes(mesh)
+    most = microbatch_of(experiment, mesh.size)
+    sizes = [n for n in range(most, 0, -1) if run.batch_size % n == 0 and n % mesh.size == 0]
+    tried: dict[int, tuple[Experiment, Compiled]] = {}
+    needed = 0  # by the newest candidate
+
+    def fits(size: int) -> bool:
+        nonlocal needed
+        candidate = dataclasses.replace(experiment, run=dataclasses.replace(run, microbatch=size))
+        try:
+            tried[size] = candidate, compiled(candidate)
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            needed = free + 1
+        else:
+            needed = needed_bytes(tried[size][1], mesh) + state_bytes
+        return hosts.agree(needed <= free)
+
+    best = 0 if fits(sizes[0]) else bisect.bisect_left(sizes, True, 1, key=fits)
+    if best == len(sizes):
+        raise RunFailed(
+            f"out of memory: a step in slices of {sizes[-1]} needs {needed / 1e9:.1f} GB, "
+            f"{free / 1e9:.1f} GB are free: set Encoder.remat=True or a smaller model",
+            "OOM",
+        )
+    size = sizes[best]
+    needed = needed_bytes(tried[size][1], mesh) + state_bytes
+    slices = f"in {run.batch_size // size} slices of {size}" if size < run.batch_size else "whole"
+    progress.say(
+        f"the batch of {run.batch_size} fits {slices}: {needed / 1e9:.1f} GB of {free / 1e9:.1f} GB"
+    )
+    return tried[size]
+
+
+def free_bytes(mesh: Mesh) -> int:
+    """Returns how many bytes a device may still take."""
+    stats = mesh.local_devices[0].memory_stats()
+    return stats["bytes_limit"] - stats["bytes_in_use"] if stats else free_memory()
+
+
+def needed_bytes(update: Compiled, mesh: Mesh) -> int:
+    """Returns what a program takes of one device's memory; simulated CPU devices share it."""
+    simulated = len(mesh.local_devices) if jax.default_backend() == "cpu" else 1
+    return planned_bytes(update) * simulated
+
+
+def planned_bytes(compiled: Compiled) -> int:
+    """Returns XLA's account of a program's arguments, outputs and temporaries; 0 without one."""
+    plan = compiled.memory_analysis()
+    if plan is None:
+        return 0
+    outputs = plan.output_size_in_bytes - plan.alias_size_in_bytes
+    return plan.argument_size_in_bytes + outputs + plan.temp_size_in_bytes

@@ -1,0 +1,114 @@
+"""The child process that measures our programs: operations, gradients, replies."""
+
+import dataclasses
+import json
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lra_fnet.benchmark import cells, child, worker
+from lra_fnet.machine import memory
+from lra_fnet.train import slices
+
+CELL = cells.Cell("train", "ours", "text", "fnet", "cpu", 16, label="fnet", seconds=0.01)
+SMALL = ("Encoder.dim=8", "Encoder.num_layers=1", "Encoder.mlp_dim=8", "Run.batch_size=2")
+
+
+def test_operations_of_a_scan_count_as_often_as_it_runs():
+    weights = jnp.ones((5, 4, 4))
+
+    def looped(x):
+        return jax.lax.scan(lambda x, w: (x @ w, None), x, weights)[0]
+
+    def unrolled(x):
+        for w in np.asarray(weights):
+            x = x @ w
+        return x
+
+    x = jnp.ones((3, 4))
+    counts = [worker.operations(jax.make_jaxpr(f)(x)) for f in (looped, unrolled)]
+    assert counts[0] == pytest.approx(counts[1], rel=0.05)
+    assert counts[1] == 5 * 2 * 3 * 4 * 4
+
+
+def test_blockwise_attention_has_the_operations_of_naive_attention():
+    cell = dataclasses.replace(CELL, model="transformer", length=64, overrides=SMALL[:2])
+    counts = []
+    for block_size in (16, 64):
+        overrides = (*cell.overrides, f"Attention.block_size={block_size}")
+        program = worker.infer(dataclasses.replace(cell, overrides=overrides).load())
+        counts.append(worker.operations(program.trace()))
+    assert counts[0] == pytest.approx(counts[1], rel=0.02)
+
+
+def test_mixing_computes_the_gradient_in_input_and_parameters():
+    built = dataclasses.replace(CELL, model="linear", what="mixing", overrides=SMALL).load()
+    both, forward = worker.mixing(built)
+    params, x = 2 * (8 * 8 + 16 * 16), 2 * 16 * 8
+    plan_of_both, plan_of_forward = (p.compiled.memory_analysis() for p in (both, forward))
+    assert plan_of_forward.output_size_in_bytes == 4 * x
+    assert plan_of_both.output_size_in_bytes >= 4 * (2 * x + params / 2)
+
+
+def test_definition_is_measured_with_autodiff_on_the_same_input():
+    built = dataclasses.replace(CELL, what="mixing", overrides=SMALL).load()
+    x, cotangent, _ = worker._mixing_inputs(built)
+    definition, ours = (f(built)[0].trace() for f in (worker.definition, worker.mixing))
+    wanted = [np.fft.fft2(np.asarray(a, np.float64)).real for a in (x, cotangent)]
+    for program in (definition, ours):
+        got = jax.extend.core.jaxpr_as_fun(program)(x, cotangent)  # value, gradient
+        for value, want in zip(got, wanted, strict=True):
+            np.testing.assert_allclose(value, want, atol=1e-4)
+    assert "custom_vjp" not in str(definition)
+
+
+def replies(cell, *requests):
+    """The child's replies to a cell and further requests, without a process."""
+    answers = []
+    lines = map(json.dumps, (dataclasses.asdict(cell), *requests))
+    child.serve(worker.Side, lines, answers.append)
+    return answers
+
+
+@pytest.mark.parametrize("what", cells.WHATS)
+def test_child_replies_with_facts_rounds_and_limits(what):
+    cell = dataclasses.replace(CELL, what=what, overrides=SMALL)
+    requests = [{"seconds": 0.02}, {"seconds": 0.0}, {"roofline": 0.001}]
+    facts, rounds, shortest, limits = replies(cell, *requests)
+    assert facts["state"] == "ok"
+    assert (facts["batch_size"], facts["dim"], facts["num_layers"]) == (2, 8, 1)
+    assert facts["planned_bytes"] > 0
+    assert facts["flops"] > 0
+    assert rounds["seconds"] >= 0.02
+    assert rounds["calls"] >= 1
+    assert shortest["calls"] == 1
+    assert ("forward_calls" in rounds) == (what == "mixing")
+    assert limits["floor_seconds"] >= 0
+    assert limits["bytes"] > 0
+
+
+def test_program_that_does_not_fit_is_oom(monkeypatch):
+    for what, module in (("train", slices), ("infer", memory)):
+        monkeypatch.setattr(module, "free_memory", lambda: 1000)
+        cell = dataclasses.replace(CELL, what=what, overrides=SMALL)
+        assert replies(cell) == [{"state": "OOM"}]
+
+
+def test_child_trains_further_and_counts_the_all_reduces():
+    side = worker.Side(dataclasses.replace(CELL, overrides=SMALL))
+    first, later = side.steps(1), side.steps(60)
+    assert later["loss"] < first["loss"]
+    assert first["all_reduces"] == 0
+
+
+def test_cell_with_more_devices_than_the_machine_is_absent():
+    cell = dataclasses.replace(CELL, devices=jax.device_count() + 1)
+    assert replies(cell) == [{"state": "ABSENT"}]
+
+
+def test_mistake_in_a_cell_is_the_last_reply():
+    (reply,) = replies(dataclasses.replace(CELL, task="txt"), {"seconds": 0.0})
+    assert "unknown task 'txt'" in reply["mistake"]

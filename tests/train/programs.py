@@ -1,0 +1,110 @@
+"""Programs that the tests of the trainer run in separate processes: `python programs.py NAME JSON`.
+
+Prints the value of the function NAME, called with the arguments of the JSON list, as JSON.
+"""
+
+import functools
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+from paths import ROOT
+from tiny import rows, tiny
+
+from lra_fnet.train import pipeline, score, step
+from lra_fnet.train.loop import Loop
+
+BATCH = 8
+COLLECTIVES = "all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter|infeed|outfeed"
+
+
+def run(built, folder, seed=0):
+    """Runs (or resumes) a loop on 30 rows and returns it closed."""
+    folder.mkdir(exist_ok=True)
+    loop = Loop(built, rows(30), rows(10, 1), folder, seed)
+    try:
+        loop()
+    finally:
+        loop.close()
+    return loop
+
+
+def train(folder):
+    """Runs the tiny experiment on all devices; returns their number."""
+    run(tiny(), Path(folder))
+    return jax.device_count()
+
+
+def killed(folder, save_every):
+    """Runs it with one step per dispatch and kills this process after step 9."""
+    finish = Loop._finish
+
+    def kill(self, count, table):
+        finish(self, count, table)
+        if self.step >= 9:
+            self.checkpoints.wait()
+            os.kill(os.getpid(), 9)
+
+    Loop._finish = kill
+    run(tiny(steps_per_dispatch=1, save_every=save_every), Path(folder))
+
+
+def mesh_of(devices):
+    """The first devices on one axis."""
+    axis = jax.sharding.AxisType.Auto
+    return jax.make_mesh((devices,), ("data",), (axis,), devices=jax.devices()[:devices])
+
+
+def steps(cases):
+    """Losses, right answers and the program's collectives of three steps, for each case.
+
+    A case is the number of devices, the microbatch and the model.
+    """
+    results = []
+    for devices, microbatch, model in cases:
+        built = tiny(model, batch_size=BATCH, microbatch=microbatch)
+        batches = pipeline.train_batches(rows(30), 0, 0, 3, BATCH, 3)
+        program = step.Program.compile(built, mesh_of(devices), batches)
+        _, logs = program.steps(program.initial_state(0), program.place(batches), 3)
+        collectives = re.findall(rf"\b({COLLECTIVES})(?:-start)?\(", program.update.as_text())
+        results.append([logs.loss.tolist(), logs.correct.tolist(), collectives])
+    return results
+
+
+def scores():
+    """Scores of 21 rows on one device (batches of 5) and on four (of 8), and which are right."""
+    built, arrays = tiny(), rows(21)
+    variables = built.init(0)
+    scores = [
+        score.make_scorer(built.objective, 5, mesh)(variables, arrays, bits=True)
+        for mesh in (None, mesh_of(4))
+    ]
+    apply = jax.jit(functools.partial(built.model.apply, train=False))
+    logits = apply(variables, *built.task.tokens(arrays.values, arrays.lengths))
+    return [*scores, (logits.argmax(-1) == arrays.labels).tolist()]
+
+
+def start(name, *given, devices=1):
+    """Runs a function of this file in a process with that many CPU devices, compiled as here."""
+    flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
+    return subprocess.run(
+        [sys.executable, __file__, name, json.dumps(given)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
+    )
+
+
+def value_of(name, *given, devices=1):
+    """Returns what a function of this file returns in such a process."""
+    ended = start(name, *given, devices=devices)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+if __name__ == "__main__":
+    print(json.dumps(globals()[sys.argv[1]](*json.loads(sys.argv[2]))))
