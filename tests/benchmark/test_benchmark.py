@@ -312,7 +312,8 @@ def test_short_calls_are_repeated_and_the_fastest_counts(monkeypatch):
     assert repeats == [1, 1, 16, 16, 16, 16]
 
 
-def test_command_measures_in_processes_writes_and_prints(tmp_path, capfd):
+def test_command_measures_in_processes_writes_and_prints(tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")  # compiles faster
     arguments = "benchmark --task text --models fnet --preset cpu --lengths 16 --what memory"
     sets = [word for size in SMALL for word in ("--set", size)]
     more = ["--rounds", "2", "--seconds", "0.01", "--out", str(tmp_path)]
