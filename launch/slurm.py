@@ -3,10 +3,10 @@
     python launch/slurm.py --partition gpu --time 4:00 --gpus 1 --cpus 8 -- \
         lra-fnet sweep --task listops --models fnet,linear --preset paper --seeds 3
 
-A job is the command that a person types, started in the folder where this was called. One that is
-preempted, reaches its time limit or loses another host goes back to the queue under its own id and
-resumes from its checkpoint. One whose run failed (exit code 1), was mistyped (2) or was cancelled
-does not. What else a cluster wants to know goes into sbatch's own variables: SBATCH_ACCOUNT=...
+A job runs the command that a person would type, in the folder where this script was called. A job
+that is preempted, reaches its time limit or loses another host goes back to the queue under its id
+and resumes from its checkpoint. A job that fails (exit code 1), has a mistake in its command (2) or
+is cancelled does not. Other settings of a cluster go into sbatch's variables: SBATCH_ACCOUNT=...
 """
 
 import argparse
@@ -20,115 +20,123 @@ from pathlib import Path
 
 from lra_fnet.errors import UserError
 
-AGAIN = (75, 128 + signal.SIGTERM)  # exit codes: other hosts are gone; stopped after saving
-SAVE_SECONDS = 120  # before the time limit a run is told to save; SLURM may be 60 s early
-TIME_LIMITS = 100  # that a run may reach; then it is stuck
+AGAIN = (75, 128 + signal.SIGTERM)  # exit codes: another host is gone; stopped after saving
+SAVE_SECONDS = 120  # before the time limit a run is asked to save; SLURM may be 60 s early
+TIME_LIMITS = 100  # after reaching its time limit so often, a run counts as stuck
 
 
 class Attempt:
-    """What a job does with a command; `submitit` calls it anew after each requeue."""
+    """Runs the command of a job; `submitit` calls it again after each requeue."""
 
     def __call__(self, words: list[str]) -> None:
-        """Runs the command to its end, or back into the queue.
+        """Runs the command to its end, or puts the job back into the queue.
 
         Raises:
-          SystemExit: the command's code, where the same command would end in the same way.
+          SystemExit: the command failed, and would fail again; the code is the command's.
         """
         import submitit
 
         number = signal.Signals[f"SIG{submitit.JobEnvironment.USR_SIG}"]  # the time limit is near
-        # SLURM sends it to every process of the job; the command would end without saving.
+        # SLURM signals every process of the job, and the command would end without saving.
         child = subprocess.Popen(words, preexec_fn=lambda: signal.signal(number, signal.SIG_IGN))
         requeue = signal.signal(number, lambda *_: child.terminate())
         code = child.wait()
         signal.signal(number, requeue)
-        code = 128 - code if code < 0 else code  # a signal that the command did not catch
-        if code in AGAIN and _running(submitit.JobEnvironment().job_id):
+        code = 128 - code if code < 0 else code  # ended by a signal that it did not catch
+        if code in AGAIN and _is_running(submitit.JobEnvironment().job_id):
             signal.raise_signal(number)  # to submitit, which requeues the job
         elif code:
             sys.exit(code)
 
     def checkpoint(self, words: list[str]):
-        """What the requeued job does: the same; the run folder holds how far it came."""
+        """Returns the same call for the requeued job: the run folder holds the progress."""
         import submitit
 
         return submitit.helpers.DelayedSubmission(self, words)
 
 
-def _running(job: str) -> bool:
-    """Whether SLURM is not yet ending the job: to cancel it, or to requeue it by itself."""
+def _is_running(job: str) -> bool:
+    """Returns False if SLURM is already ending the job, to cancel it or to requeue it itself."""
     state = ["squeue", "--noheader", "--jobs", job, "--format", "%T"]
     return subprocess.run(state, stdout=subprocess.PIPE, text=True).stdout.strip() == "RUNNING"
 
 
 def commands(words: list[str]) -> list[list[str]]:
-    """`lra-fnet train ...` itself, or what `lra-fnet sweep ... --dry-run` prints.
+    """Returns the commands of the jobs: `lra-fnet train ...`, or those of a sweep's --dry-run.
 
     Raises:
-      UserError: another command.
-      SystemExit: the sweep is mistyped; it has said so.
+      UserError: it is another command.
+      SystemExit: the sweep has a mistake, which it has printed.
     """
     if words[:2] == ["lra-fnet", "train"]:
         return [words]
     if words[:2] != ["lra-fnet", "sweep"]:
         raise UserError(
-            "expects `-- lra-fnet train ...` or `-- lra-fnet sweep ...` after its options, got "
+            "expected `-- lra-fnet train ...` or `-- lra-fnet sweep ...` after the options, got "
             f"{shlex.join(words) or 'no command'!r}"
         )
-    listed = subprocess.run(
-        [*_program(words), *words[2:], "--dry-run"], stdout=subprocess.PIPE, text=True
-    )
-    if listed.returncode:
-        raise SystemExit(listed.returncode)
-    return [shlex.split(line) for line in listed.stdout.splitlines()]
+    dry_run = subprocess.run([*_program(words), "--dry-run"], stdout=subprocess.PIPE, text=True)
+    if dry_run.returncode:
+        raise SystemExit(dry_run.returncode)
+    return [shlex.split(line) for line in dry_run.stdout.splitlines()]
 
 
 def _program(words: list[str]) -> list[str]:
-    """The same command of the Python that runs this: a job need not find `lra-fnet`."""
-    return [sys.executable, "-m", "lra_fnet.cli", words[1]]
+    """Returns the command for the Python of this process, since a job may not find `lra-fnet`."""
+    return [sys.executable, "-m", "lra_fnet.cli", *words[1:]]
 
 
 def minutes(text: str) -> int:
-    """A time limit.
+    """Returns the minutes of a time limit.
 
     >>> minutes("1:30")
     90
 
     Raises:
-      UserError: no such time.
+      UserError: the text is not a time of at least a minute.
     """
-    found = re.fullmatch(r"(\d+):([0-5]\d)", text)
-    total = 60 * int(found[1]) + int(found[2]) if found else 0
+    match = re.fullmatch(r"(\d+):([0-5]\d)", text)
+    total = 60 * int(match[1]) + int(match[2]) if match else 0
     if not total:
-        raise UserError(f"--time expects hours and minutes, 4:00 say, got {text!r}")
+        raise UserError(f"--time expects hours and minutes, such as 4:00, got {text!r}")
     return total
 
 
-def submit(args: argparse.Namespace, every: list[list[str]]) -> list:
+def import_submitit():
+    """Returns the module submitit, imported without its configuration of logging.
+
+    That configuration shuts down every handler that the process already has, and absl's handler
+    then closes the stream that it writes to. sbatch passes the variable on to the jobs.
+
+    Raises:
+      UserError: submitit is not installed.
+    """
+    os.environ.setdefault("SUBMITIT_LOG_LEVEL", "NOCONFIG")
+    try:
+        import submitit
+    except ImportError:
+        raise UserError(
+            "submitit is not installed: run `python -m pip install submitit`, or "
+            "`launch/install.sh .venv python3 slurm` for the environment of make"
+        ) from None
+    return submitit
+
+
+def submit(args: argparse.Namespace, trials: list[list[str]]) -> list:
     """Submits the commands; returns submitit's jobs in the same order.
 
     Raises:
       UserError: submitit or SLURM is missing, or SLURM refuses.
     """
-    try:
-        import submitit
-    except ImportError:
-        raise UserError(
-            "submitit is not installed: python -m pip install submitit, or `make` with it: "
-            "launch/install.sh .venv python3 slurm"
-        ) from None
-    every = [[*_program(words), *words[2:]] for words in every]
-    more = {}
-    tasks = args.gpus or 1 if args.nodes > 1 else 1  # on a node: under SLURM, JAX has one for a GPU
-    if args.nodes > 1:
-        every = [[*words, "--hosts", "auto"] for words in every]
-        more["srun_args"] = ["--kill-on-bad-exit=1"]  # a failed run ends on all its nodes
-    if args.gpus:
-        more["gpus_per_node"] = args.gpus
-    if args.partition:
-        more["partition"] = args.partition
-    if args.array_parallelism:
-        more["array_parallelism"] = args.array_parallelism
+    submitit = import_submitit()
+    several = args.nodes > 1
+    tasks = args.gpus or 1 if several else 1  # on a node: under SLURM, JAX has one for each GPU
+    optional = {
+        "gpus_per_node": args.gpus,
+        "partition": args.partition,
+        "array_parallelism": args.array_parallelism,
+        "srun_args": ["--kill-on-bad-exit=1"] if several else None,  # a failed run ends everywhere
+    }
     try:
         executor = submitit.SlurmExecutor(args.logs, max_num_timeout=TIME_LIMITS)
         executor.update_parameters(
@@ -140,10 +148,11 @@ def submit(args: argparse.Namespace, every: list[list[str]]) -> list:
             signal_delay_s=SAVE_SECONDS,
             stderr_to_stdout=True,
             additional_parameters={"requeue": True},
-            **more,
+            **{name: value for name, value in optional.items() if value},
         )
-        return executor.map_array(Attempt(), every)
-    except RuntimeError as error:  # no srun; or what sbatch says
+        hosts = ["--hosts", "auto"] if several else []
+        return executor.map_array(Attempt(), [[*_program(words), *hosts] for words in trials])
+    except RuntimeError as error:  # there is no srun, or sbatch refuses
         raise UserError(" ".join(str(error).split())) from None
 
 
@@ -164,18 +173,19 @@ def _parser() -> argparse.ArgumentParser:
         usage="%(prog)s [options] -- lra-fnet train|sweep ...",
         description="Submits one run, or every trial of a sweep, to SLURM as one job array.",
     )
-    parser.add_argument("--partition", help="default: the cluster's own")
-    parser.add_argument("--time", required=True, metavar="H:MM", help="then a job requeues")
-    parser.add_argument("--gpus", type=_positive, help="on each node; default: none")
-    parser.add_argument("--cpus", type=_positive, default=1, help="on each node")
-    parser.add_argument("--nodes", type=_positive, default=1, help="of one run")
-    parser.add_argument("--array-parallelism", type=_positive, help="jobs that run at a time")
-    parser.add_argument("--logs", type=Path, default=Path("runs/slurm"), help="seen by all nodes")
+    option = parser.add_argument
+    option("--partition", help="default: the cluster's default partition")
+    option("--time", required=True, metavar="H:MM", help="time limit, after which a job requeues")
+    option("--gpus", type=_positive, help="GPUs of each node (default: none)")
+    option("--cpus", type=_positive, default=1, help="cores of each node (default: 1)")
+    option("--nodes", type=_positive, default=1, help="nodes of one run (default: 1)")
+    option("--array-parallelism", type=_positive, help="number of jobs that run at a time")
+    option("--logs", type=Path, default=Path("runs/slurm"), help="a folder that all nodes see")
     return parser
 
 
 def main(arguments: list[str]) -> int:
-    """Submits; prints a line for each job, and where its output goes.
+    """Submits the jobs; prints the id, the log and the command of each.
 
     Returns:
       0; 2 for a user's mistake.
@@ -184,15 +194,15 @@ def main(arguments: list[str]) -> int:
     try:
         args = _parser().parse_args(arguments[:split])
         minutes(args.time)
-        every = commands(arguments[split + 1 :])
-        if not every:
-            print("no trial is left to run", file=sys.stderr)
+        trials = commands(arguments[split + 1 :])
+        if not trials:
+            print("all trials are complete: there is nothing to submit", file=sys.stderr)
             return 0
-        jobs = submit(args, every)
+        jobs = submit(args, trials)
     except UserError as error:
         print(f"launch/slurm.py: {error}", file=sys.stderr)
         return 2
-    for job, words in zip(jobs, every, strict=True):
+    for job, words in zip(jobs, trials, strict=True):
         print(f"{job.job_id}  {os.path.relpath(job.paths.stdout)}  {shlex.join(words)}")
     return 0
 

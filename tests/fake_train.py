@@ -1,8 +1,8 @@
 """Stands in for `lra-fnet train` under a sweep: eight steps without a model, and the same files.
 
-Bindings say what it does: Fake.accuracy at the last step, Fake.seconds of a step, Fake.boot before
-it takes the lock, Fake.fail; below the accuracy Fake.hold it waits at step 4 for a file `go`. Every
-start and end is a line of `starts` beside the presets' folders.
+Bindings control it: Fake.accuracy at the last step, Fake.seconds of a step, Fake.boot before it
+takes the lock, Fake.fail. If the accuracy is below Fake.hold, it waits at step 4 for a file `go`.
+Every start and end adds a line to the file `starts` in the folder of runs.
 """
 
 import argparse
@@ -19,6 +19,8 @@ STEPS = 8
 
 parser = argparse.ArgumentParser()
 parser.add_argument("command")
+for name in ("task", "model", "preset"):
+    parser.add_argument(f"--{name}")
 parser.add_argument("--seed", type=int)
 parser.add_argument("--runs", type=Path)
 parser.add_argument("--set", action="append", default=[])
@@ -31,10 +33,10 @@ folder = Path(os.readlink("/proc/self/fd/1")).parent  # of the log
 metrics = folder / "metrics.jsonl"
 
 
-def note(what, step):
+def note(event, step):
     cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
     with (args.runs / "starts").open("a") as log:
-        log.write(f"{what} {folder.relative_to(args.runs.absolute())} {step} {cores}\n")
+        log.write(f"{event} {folder.relative_to(args.runs.absolute())} {step} {cores}\n")
 
 
 def stop(number, frame):
@@ -42,6 +44,37 @@ def stop(number, frame):
     if stopped:
         os._exit(128 + number)
     stopped = number
+
+
+def write_result(state, correct):
+    counts = {"step": STEPS, "correct": correct, "count": 1000, "loss": 1.0}
+    sums = {"best": counts, "last": counts} if state == "complete" else None
+    result = {
+        "schema": 1,
+        "state": state,
+        "task": args.task,
+        "model": args.model,
+        "preset": args.preset,
+        "overrides": sorted(args.set),
+        "variant": folder.parent.name.partition("+")[2] or None,
+        "seed": args.seed,
+        "floor": {"correct": 100, "count": 1000},
+        "mixer_length": 16,
+        "uses_mask": False,
+        "validation_is_test": False,
+        "validation": sums,
+        "test": None if args.no_test else sums,
+        "train": counts if state == "complete" else None,
+        "parameters": 1,
+        "device": {"name": "none", "platform": "cpu", "count": 1, "cores": 1},
+        "versions": {},
+        "commit": None,
+        "dirty": None,
+        "data_sha256": "",
+        "config": "",
+    }
+    (folder / ".result").write_text(json.dumps(result))
+    (folder / ".result").rename(folder / "result.json")
 
 
 stopped = 0
@@ -77,15 +110,7 @@ for step in range(begin + 1, STEPS + 1):
     if stopped:
         note("saved", step)
         sys.exit(128 + stopped)
-counts = {"step": STEPS, "correct": round(1000 * accuracy), "count": 1000}
-result = {
-    "state": "OOM" if fail == "OOM" else "complete",
-    "config": "",
-    "validation": {"best": counts, "last": counts},
-    "test": None if args.no_test else {"best": counts, "last": counts},
-}
-(folder / ".result").write_text(json.dumps(result))
-(folder / ".result").rename(folder / "result.json")
+write_result("OOM" if fail == "OOM" else "complete", round(1000 * accuracy))
 note("end", STEPS)
 if fail == "OOM":
     sys.exit("lra-fnet: out of memory")

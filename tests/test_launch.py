@@ -1,9 +1,10 @@
-"""launch/: what the jobs of a cluster run, and what becomes of them. No cluster is needed.
+"""launch/: the commands of a cluster's jobs, and what happens when they end. Needs no cluster.
 
-tests/slurm/ has a real SLURM; here `sbatch`, `squeue` and `scontrol` are scripts that take notes.
+tests/slurm/ uses a real SLURM; here `sbatch`, `squeue` and `scontrol` are shell scripts.
 """
 
 import importlib.util
+import logging
 import os
 import re
 import shlex
@@ -15,31 +16,33 @@ from pathlib import Path
 
 import pytest
 import yaml
-from paths import ROOT
+from paths import OUTSIDE, ROOT
 
 from lra_fnet import cli
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 
-OUTSIDE = ROOT / "tests/outside"
 SWEEP = ["sweep", "--task", "parity", "--models", "fnet,linear", "--preset", "cpu", "--seeds", "2"]
 SWEEP += ["--gin-dir", str(OUTSIDE), "--gin", 'Run.num_steps=3 DATASET="full"']
 
 
-def load():
-    """launch/slurm.py as a module."""
-    spec = importlib.util.spec_from_file_location("launch_slurm", ROOT / "launch/slurm.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+# launch/ is not a package.
+spec = importlib.util.spec_from_file_location("launch_slurm", ROOT / "launch/slurm.py")
+slurm = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(slurm)
 
 
-slurm = load()
+@pytest.fixture
+def submitit():
+    """The module, imported as launch/slurm.py imports it; the test is skipped without it."""
+    if importlib.util.find_spec("submitit") is None:
+        pytest.skip("needs submitit")
+    return slurm.import_submitit()
 
 
 @pytest.fixture
 def fake(tmp_path, monkeypatch):
-    """Puts a shell script into the PATH."""
+    """Returns a function that puts a shell script into the PATH."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
@@ -53,7 +56,7 @@ def fake(tmp_path, monkeypatch):
 
 @pytest.fixture
 def trials(monkeypatch, capfd):
-    """What `sweep --dry-run` prints, a command a line."""
+    """The lines of `sweep --dry-run`: one command each."""
     monkeypatch.syspath_prepend(str(OUTSIDE))
     assert cli.main([*SWEEP, "--dry-run"]) == 0
     return capfd.readouterr().out.splitlines()
@@ -62,16 +65,27 @@ def trials(monkeypatch, capfd):
 # SLURM
 
 
-def test_a_sweep_becomes_the_commands_of_its_dry_run(trials, monkeypatch):
+def test_sweep_becomes_the_commands_of_its_dry_run(trials, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{OUTSIDE}")
     assert len(trials) == 4
     assert slurm.commands(["lra-fnet", *SWEEP]) == [shlex.split(line) for line in trials]
-    one = ["lra-fnet", "train", "--task", "listops"]
-    assert slurm.commands(one) == [one]
+    run = ["lra-fnet", "train", "--task", "listops"]
+    assert slurm.commands(run) == [run]
 
 
-def test_an_array_of_jobs_is_submitted_each_with_its_command(fake, tmp_path, monkeypatch):
-    submitit = pytest.importorskip("submitit")
+def test_importing_submitit_leaves_the_handlers_of_logging_open(submitit, monkeypatch):
+    """Its first import in a process would close all of them, and absl's would close its stream."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "submitit"]:
+        monkeypatch.delitem(sys.modules, name)  # so that this import is the first
+    monkeypatch.delenv("SUBMITIT_LOG_LEVEL", raising=False)
+    closed = []
+    handler = logging.StreamHandler()
+    handler.close = lambda: closed.append(handler)
+    assert slurm.import_submitit() is not submitit
+    assert not closed
+
+
+def test_array_of_jobs_is_submitted_each_with_its_command(submitit, fake, tmp_path):
     fake("srun", "exit 1")
     fake("sbatch", f"cp $1 {tmp_path}/script; echo Submitted batch job 12")
     paths = os.pathsep.join(map(str, (ROOT, OUTSIDE)))
@@ -99,8 +113,9 @@ def test_an_array_of_jobs_is_submitted_each_with_its_command(fake, tmp_path, mon
     assert number == 3
 
 
-def test_a_run_on_several_nodes_takes_all_devices_and_finds_the_others(fake, tmp_path, monkeypatch):
-    submitit = pytest.importorskip("submitit")
+def test_run_on_several_nodes_uses_all_devices_and_finds_the_other_nodes(
+    submitit, fake, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     fake("srun", "exit 1")
     fake("sbatch", f"cp $1 {tmp_path}/script; echo Submitted batch job 12")
@@ -128,22 +143,18 @@ def test_a_run_on_several_nodes_takes_all_devices_and_finds_the_others(fake, tmp
         ("exit 143", "COMPLETING", 143, False),  # cancelled, or SLURM requeues it by itself
     ],
 )
-def test_what_becomes_of_a_job(command, state, code, requeued, fake, tmp_path):
-    process = start_job(["sh", "-c", command], state, fake, tmp_path)
+def test_exit_code_decides_whether_a_job_is_requeued(
+    command, state, code, requeued, submitit, fake, tmp_path
+):
+    process = start_job(submitit, ["sh", "-c", command], state, fake, tmp_path)
     assert process.wait() == code
     assert (tmp_path / "requeued").exists() == requeued
 
 
-def test_near_the_time_limit_the_command_alone_is_told_to_save(fake, tmp_path):
-    """SLURM signals every process; the command gets one SIGTERM, and has all the time to save."""
-    code = (
-        "import pathlib, signal, sys, time\n"
-        "def save(*_): time.sleep(1); pathlib.Path('saved').touch(); sys.exit(143)\n"
-        "signal.signal(signal.SIGTERM, save)\n"
-        "pathlib.Path('ready').touch()\n"
-        "time.sleep(60)\n"
-    )
-    process = start_job([sys.executable, "-c", code], "RUNNING", fake, tmp_path)
+def test_only_the_command_is_asked_to_save_near_the_time_limit(submitit, fake, tmp_path):
+    """SLURM signals every process; the command gets one SIGTERM, and has time to save."""
+    command = [sys.executable, str(ROOT / "tests/save_on_sigterm.py")]
+    process = start_job(submitit, command, "RUNNING", fake, tmp_path)
     while not (tmp_path / "ready").exists():
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGUSR2)
@@ -152,9 +163,8 @@ def test_near_the_time_limit_the_command_alone_is_told_to_save(fake, tmp_path):
     assert (tmp_path / "requeued").read_text() == "requeue 7\n"
 
 
-def start_job(words, state, fake, tmp_path):
-    """The process that SLURM would start, in a process group of its own."""
-    submitit = pytest.importorskip("submitit")
+def start_job(submitit, words, state, fake, tmp_path):
+    """Starts the process that SLURM would start, in a separate process group."""
     fake("squeue", f"echo {state}")
     fake("scontrol", f'echo "$@" >>{tmp_path}/requeued')
     job = submitit.core.utils.DelayedSubmission(slurm.Attempt(), words)
@@ -176,41 +186,48 @@ def start_job(words, state, fake, tmp_path):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--time", "90", "--", "lra-fnet", "train"], "--time expects hours and minutes, 4:00 say"),
+        (
+            ["--time", "90", "--", "lra-fnet", "train"],
+            "--time expects hours and minutes, such as 4:00",
+        ),
         (["--time", "0:00", "--", "lra-fnet", "train"], "got '0:00'"),
         (["--", "lra-fnet", "train"], "the following arguments are required: --time"),
-        (["--time", "1:00"], "expects `-- lra-fnet train ...` or `-- lra-fnet sweep ...`"),
+        (["--time", "1:00"], "expected `-- lra-fnet train ...` or `-- lra-fnet sweep ...`"),
         (["--time", "1:00", "--", "make", "lra"], "got 'make lra'"),
         (["--time", "1:00", "--gpus", "0", "--", "lra-fnet", "train"], "at least 1, got '0'"),
         (["--time", "1:00", "--", "lra-fnet", "train"], "sbatch: error: invalid partition"),
     ],
 )
-def test_a_mistake_is_one_line(words, line, fake, tmp_path, monkeypatch, capfd):
-    pytest.importorskip("submitit")
+@pytest.mark.usefixtures("submitit")
+def test_mistake_fails_with_one_line(words, line, fake, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     fake("srun", "exit 1")
     fake("sbatch", "echo sbatch: error: invalid partition specified: gpu >&2; exit 1")
     assert slurm.main(words) == 2
-    told = capfd.readouterr().err.splitlines()
-    assert told[-1].startswith("launch/slurm.py: ")
-    assert line in told[-1]
-    assert told[:-1] == [line for line in told[:-1] if line.startswith("sbatch: ")]  # its own
+    *before, last = capfd.readouterr().err.splitlines()
+    assert last.startswith("launch/slurm.py: ")
+    assert line in last
+    assert all(text.startswith("sbatch: ") for text in before)  # sbatch prints it itself
 
 
-def test_without_slurm_or_submitit_a_line_says_what_to_install(monkeypatch, tmp_path, capfd):
+def test_missing_submitit_fails_with_one_line_that_says_how_to_install_it(
+    monkeypatch, tmp_path, capfd
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "submitit", None)
     assert slurm.main(["--time", "1:00", "--", "lra-fnet", "train"]) == 2
     assert "python -m pip install submitit" in capfd.readouterr().err
-    monkeypatch.undo()
-    pytest.importorskip("submitit")
+
+
+@pytest.mark.usefixtures("submitit")
+def test_missing_slurm_fails_with_one_line(monkeypatch, tmp_path, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "/nowhere")
     assert slurm.main(["--time", "1:00", "--", "lra-fnet", "train"]) == 2
     assert 'Could not detect "srun"' in capfd.readouterr().err
 
 
-def test_a_mistyped_sweep_submits_nothing(monkeypatch, tmp_path, capfd):
+def test_sweep_with_a_mistake_submits_nothing(monkeypatch, tmp_path, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     with pytest.raises(SystemExit) as caught:
@@ -226,14 +243,14 @@ def test_a_mistyped_sweep_submits_nothing(monkeypatch, tmp_path, capfd):
 
 @pytest.fixture
 def container():
-    """Of the Job in launch/kubernetes.yaml, and the Job."""
+    """The container of the Job in launch/kubernetes.yaml, and the specification of the Job."""
     _, job = yaml.safe_load_all((ROOT / "launch/kubernetes.yaml").read_text())
-    (found,) = job["spec"]["template"]["spec"]["containers"]
-    return found, job["spec"]
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    return container, job["spec"]
 
 
-def test_a_pod_becomes_the_command_of_its_line(container, trials, fake, tmp_path):
-    """Its process is the command's, so that SIGTERM reaches it."""
+def test_pod_runs_the_command_of_its_line(container, trials, fake, tmp_path):
+    """The pod's process becomes the command, so that SIGTERM reaches it."""
     (tmp_path / "trials.txt").write_text("".join(f"{line}\n" for line in trials))
     fake("lra-fnet", 'echo $$; printf "%s\n" "$@"')
     words = [*container[0]["command"], *container[0]["args"]]
@@ -251,33 +268,33 @@ def test_a_pod_becomes_the_command_of_its_line(container, trials, fake, tmp_path
     ("code", "action"),
     [(1, "FailIndex"), (2, "FailIndex"), (75, "Ignore"), (143, "Ignore"), (137, None)],
 )
-def test_what_becomes_of_a_pod(code, action, container):
-    """The first rule that matches decides; without one, backoffLimitPerIndex counts it."""
+def test_exit_code_decides_whether_a_pod_is_replaced(code, action, container):
+    """The first matching rule decides; without one, backoffLimitPerIndex counts the failure."""
     name, job = container[0]["name"], container[1]
-    found = None
+    decided = None
     for rule in reversed(job["podFailurePolicy"]["rules"]):
         codes = rule.get("onExitCodes", {"values": []})
         assert codes.get("containerName", name) == name
-        found = rule["action"] if code in codes["values"] else found
-    assert found == action
+        decided = rule["action"] if code in codes["values"] else decided
+    assert decided == action
     assert job["backoffLimitPerIndex"] > 0  # without it FailIndex is refused
     assert job["completionMode"] == "Indexed"
-    assert job["template"]["spec"]["restartPolicy"] == "Never"  # what podFailurePolicy asks for
+    assert job["template"]["spec"]["restartPolicy"] == "Never"  # podFailurePolicy requires it
 
 
-def test_all_pods_share_one_volume_with_data_runs_and_compiled_programs(container, monkeypatch):
-    found, job = container
+def test_pods_share_one_volume_with_data_runs_and_compiled_programs(container, monkeypatch):
+    spec, job = container
     claim, _ = yaml.safe_load_all((ROOT / "launch/kubernetes.yaml").read_text())
     volumes = {volume["name"]: volume for volume in job["template"]["spec"]["volumes"]}
-    mounted = {mount["mountPath"]: volumes[mount["name"]] for mount in found["volumeMounts"]}
+    mounted = {mount["mountPath"]: volumes[mount["name"]] for mount in spec["volumeMounts"]}
     assert mounted["/lra"]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
-    for variable in found["env"]:
+    for variable in spec["env"]:
         monkeypatch.setenv(variable["name"], variable["value"])
     assert disk.user_cache() == Path("/lra/cache/lra-fnet")
 
 
-def test_the_pods_of_one_run_name_process_0_by_its_service():
-    """The addresses and arguments that launch/kubernetes-hosts.yaml repeats are the same."""
+def test_pods_of_one_run_find_process_0_by_its_service():
+    """launch/kubernetes-hosts.yaml repeats addresses and arguments, which must agree."""
     service, job = yaml.safe_load_all((ROOT / "launch/kubernetes-hosts.yaml").read_text())
     pod, (container,) = (
         job["spec"]["template"]["spec"],
@@ -290,7 +307,6 @@ def test_the_pods_of_one_run_name_process_0_by_its_service():
     words = [word.replace("$(JOB_COMPLETION_INDEX)", "1") for word in container["args"]]
     assert f"--coordinator={name}-0.{pod['subdomain']}:29500" in words
     assert f"--processes={hosts}" in words
-    pytest.importorskip("lra_fnet.train.hosts", reason="this checkout has no several hosts")
     assert container["command"] == ["lra-fnet", "train"]
     assert cli._parser().parse_args(["train", *words]).process == 1
 
@@ -298,12 +314,12 @@ def test_the_pods_of_one_run_name_process_0_by_its_service():
 # The documents
 
 
-def test_every_command_of_the_documents_is_one():
+def test_every_command_of_the_documents_parses():
     text = (ROOT / "launch/README.md").read_text() + (ROOT / "launch/slurm.py").read_text()
     text += re.sub("^# ?", "", (ROOT / "launch/kubernetes.yaml").read_text(), flags=re.M)
-    found = re.findall(r"^ *((?:python launch/slurm.py|lra-fnet) (?:.*\\\n)*.*)$", text, re.M)
-    assert len(found) >= 4
-    for command in found:
+    commands = re.findall(r"^ *((?:python launch/slurm.py|lra-fnet) (?:.*\\\n)*.*)$", text, re.M)
+    assert len(commands) >= 4
+    for command in commands:
         words = shlex.split(command.partition(" >")[0].replace("\\\n", " "))
         if "--" in words:
             split = words.index("--")

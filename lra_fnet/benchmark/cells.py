@@ -1,9 +1,10 @@
-"""Cells: what one child process measures each, and the parent that has them measure in turn."""
+"""Cells: each is measured by one child process, in turn with the cells it is compared with."""
 
 import dataclasses
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ from lra_fnet import experiment
 from lra_fnet.errors import UserError
 from lra_fnet.machine import progress
 
-PAUSE = 0.3  # seconds between turns: the threads of the last side stop spinning
+PAUSE = 0.3  # seconds between turns, in which the threads of the previous side stop spinning
 PEER_PYTHON = "LRA_FNET_PEER_PYTHON"  # the interpreter that has PyTorch
 PEERS = ("eager", "compiled", "torch")  # sides that PyTorch computes
 LIMITED = ("ours", "eager", "compiled")  # sides whose floor is measured
@@ -25,9 +26,9 @@ ENVIRONMENT = {
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # several children share a GPU
     "JAX_ENABLE_COMPILATION_CACHE": "false",  # compilation is timed, and its memory counted
 }
-PEER_MODELS = ("fnet", "transformer")  # the latter beside BERT
-MIXING_LENGTH = 512  # tokens, of Table 8
-ACCELERATOR_BATCH = 64  # examples, of the mixing sublayer alone: the paper's on GPUs (Table 8)
+PEER_MODELS = ("fnet", "transformer")  # PyTorch has FNet and BERT
+MIXING_LENGTH = 512  # tokens: arXiv:2105.03824, Table 8
+ACCELERATOR_BATCH = 64  # examples, for the mixing sublayer on a GPU: arXiv:2105.03824, Table 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Cell:
 
     `what` is "train" (the update of a run), "infer" (logits of a batch) or "mixing" (the first
     layer's mixing sublayer alone). `side` is "ours"; "eager" or "compiled", a model of
-    `transformers`; or, of mixing only, "definition" (the plain 2-D FFT with autodiff) or "torch".
+    `transformers`; or, for mixing only, "definition" (the plain 2-D FFT with autodiff) or "torch".
     """
 
     what: str
@@ -45,33 +46,21 @@ class Cell:
     model: str
     preset: str
     length: int  # tokens that the mixer sees, CLS included
-    overrides: tuple[str, ...] = ()
-    imports: tuple[str, ...] = ()
-    gin_dirs: tuple[str, ...] = ()
-    seconds: float = 2.0  # of each round
-    size: str = ""  # of mixing: one of SIZES; "" takes the preset's
-    cls: bool = False  # the last of the tokens is CLS
-    label: str = ""  # the row of the tables
-    tokens: int = 0  # of a batch, CLS not counted; 0 takes the preset's number of examples
-    devices: int = 0  # that the process sees: GPUs, or simulated on a CPU; 0 takes the machine's
-
-    @classmethod
-    def from_json(cls, text: str) -> "Cell":
-        """What `to_json` wrote."""
-        fields: dict[str, Any] = json.loads(text)
-        for name in ("overrides", "imports", "gin_dirs"):
-            fields[name] = tuple(fields.get(name, ()))
-        return cls(**fields)
-
-    def to_json(self) -> str:
-        """One line."""
-        return json.dumps(dataclasses.asdict(self))
+    overrides: Sequence[str] = ()
+    imports: Sequence[str] = ()
+    gin_dirs: Sequence[str] = ()
+    seconds: float = 2.0  # per round
+    size: str = ""  # for mixing: one of SIZES; "" uses the preset's
+    cls: bool = False  # whether one of the tokens is CLS
+    label: str = ""  # name of the row in the tables
+    tokens: int = 0  # per batch, without CLS; 0 uses the preset's number of examples
+    devices: int = 0  # that the process sees: GPUs, or simulated on a CPU; 0 uses the machine's
 
     def load(self, accelerator: bool = False) -> experiment.Experiment:
-        """The experiment, at exactly this length; the overrides win over the rest.
+        """Returns the experiment at exactly this length; the overrides come last.
 
         Args:
-          accelerator: whether the device is none of the CPUs; `size` then means the paper's batch.
+          accelerator: whether the device is not a CPU; `size` then implies the paper's batch.
 
         Raises:
           UserError: see experiment.load.
@@ -85,40 +74,42 @@ class Cell:
             bindings += [f"Encoder.{field}={dim}" for field in ("dim", "qkv_dim")]
             bindings += [f"Encoder.num_heads={num_heads}"]
             bindings += [f"Run.batch_size={ACCELERATOR_BATCH}"] if accelerator else []
-
-        def load(*more):
-            return experiment.load(
-                self.task,
-                self.model,
-                self.preset,
-                (*bindings, *more, *self.overrides),
-                self.imports,
-                [Path(folder) for folder in self.gin_dirs],
-            )
-
-        built = load()
+        names = (self.task, self.model, self.preset)
+        places = (tuple(self.imports), [Path(folder) for folder in self.gin_dirs])
+        built = experiment.load(*names, (*bindings, *self.overrides), *places)
         if built.model.encoder.mixer_length > self.length:  # the preset puts CLS in front
-            built = load("Encoder.pooling=mean")
+            bindings += ["Encoder.pooling=mean"]
+            built = experiment.load(*names, (*bindings, *self.overrides), *places)
         return built
 
 
+def sizes(built: experiment.Experiment) -> dict[str, Any]:
+    """Returns the facts of a side that depend on the experiment and the process only."""
+    encoder = built.model.encoder
+    return {
+        "batch_size": built.run.batch_size,
+        **{name: getattr(encoder, name) for name in ("dim", "num_layers", "dtype")},
+        "threads": len(os.sched_getaffinity(0)),
+    }
+
+
 class Worker:
-    """A child process and what it has measured so far.
+    """A child process and its measurements so far; close it after use.
 
     Attributes:
-      cell: what it measures.
-      result: the cell's fields; "state": "ok", "OOM" or, of PyTorch's compiler, "FAIL"; the child's
-        facts; a number for each round: "seconds" a call, of mixing also "forward_seconds", and
-        "roofline", what bounds a call.
+      cell: the measured cell.
+      result: the cell's fields; "state", see `child`; the child's facts; with one entry for each
+        round: "seconds" a call, for mixing also "forward_seconds", and "roofline", the limits of a
+        call.
     """
 
     def __init__(self, cell: Cell):
-        peer = cell.side in PEERS
-        python = os.environ.get(PEER_PYTHON, sys.executable) if peer else sys.executable
-        module = "peer" if peer else "worker"
         self.cell = cell
         self.result: dict[str, Any] = {**dataclasses.asdict(cell), "state": "ok"}
-        del self.result["seconds"]  # asked for; those measured come in its place
+        del self.result["seconds"]  # the seconds of the rounds get this name
+        python, module = sys.executable, "worker"
+        if cell.side in PEERS:
+            python, module = os.environ.get(PEER_PYTHON, sys.executable), "peer"
         self._process = subprocess.Popen(
             [python, "-m", f"lra_fnet.benchmark.{module}"],
             stdin=subprocess.PIPE,
@@ -128,15 +119,15 @@ class Worker:
         )
 
     def ready(self) -> None:
-        """Has the child build, compile and warm up.
+        """Makes the child build, compile and warm up.
 
         Raises:
-          UserError: the child says why the cell cannot be measured, or fails with a traceback.
+          UserError: the cell cannot be measured, or the child fails with a traceback.
         """
         self.result |= self.ask(dataclasses.asdict(self.cell))
 
     def round(self) -> None:
-        """One more number of each kind: seconds a call, and of the products that it must do."""
+        """Adds a measurement of each kind: of the programs and of their limits."""
         reply = self.ask({"seconds": self.cell.seconds})
         for kind in ("", "forward_"):
             if f"{kind}calls" in reply:
@@ -147,15 +138,15 @@ class Worker:
             self.result.setdefault("roofline", []).append(limits)
 
     def close(self) -> None:
-        """Ends the child."""
+        """Closes the child's input, which ends it, and waits for its end."""
         with self._process:
-            pass  # closes its input
+            pass
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Sends one line to the child and returns its reply.
 
         Raises:
-          UserError: the child says why the cell cannot be measured, or fails with a traceback.
+          UserError: the child reports a mistake, or fails with a traceback.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -164,11 +155,11 @@ class Worker:
             reply = json.loads(self._process.stdout.readline() or "{}")
         except BrokenPipeError:
             reply = {}
-        if not reply and self._process.wait() == -9:  # killed by the kernel, for memory
+        if not reply and self._process.wait() == -signal.SIGKILL:  # the kernel, for memory
             reply = {"state": "OOM"}
         if not reply or "mistake" in reply:
-            where = f"{self.cell.model} at {self.cell.length} tokens ({self.cell.side})"
-            raise UserError(reply.get("mistake", f"{where} cannot be measured: see above"))
+            name = f"{self.cell.model} at {self.cell.length} tokens ({self.cell.side})"
+            raise UserError(reply.get("mistake", f"{name} cannot be measured: see above"))
         if reply.get("state") == "OOM":
             self.result["state"] = "OOM"
         return reply
@@ -195,25 +186,24 @@ def plan(
     cls: bool = False,
     peer: bool = False,
 ) -> list[Cell]:
-    """The cells of the tables, each of which can be built.
+    """Returns the cells of the tables; each of them can be built.
 
     Args:
-      shared: what all have in common.
-      models: names; NAME:BINDING is a row of its own, of the model with one more binding.
-      whats: of WHATS.
-      lengths: tokens; mixing without any takes the paper's.
-      cls: also each length with CLS in front, L + 1.
-      peer: also the models of `transformers`, and the FFT of PyTorch.
+      shared: the settings that all cells share.
+      models: names; NAME:BINDING is a separate row for the model with one more binding.
+      whats: some of WHATS.
+      lengths: tokens; mixing has the paper's length if there are none.
+      cls: also measures each length with CLS in front, L + 1.
+      peer: also measures the models of `transformers`, and PyTorch's FFT.
 
     Raises:
-      UserError: an unknown model or binding, or programs that need lengths and have none.
+      UserError: a model or binding is unknown, or a program needs lengths and there are none.
     """
     if not lengths and set(whats) - {"mixing"}:
-        raise UserError(f"--what {','.join(whats)} needs --lengths, 512,1024 say")
-    places = [
-        (length + more, bool(more)) for length in lengths for more in ((0, 1) if cls else (0,))
-    ]
-    found = []
+        raise UserError(f"--what {','.join(whats)} needs --lengths, for example --lengths 512,1024")
+    extras = (0, 1) if cls else (0,)
+    places = [(length + extra, bool(extra)) for length in lengths for extra in extras]
+    cells = []
     for what, word in itertools.product(whats, models):
         model, _, binding = word.partition(":")
         row = dataclasses.replace(
@@ -232,15 +222,15 @@ def plan(
             places or [(MIXING_LENGTH, False)], SIZES if what == "mixing" else [""]
         ):
             cell = dataclasses.replace(row, length=length, cls=has_cls, size=size)
-            cell.load()  # a mistake shows now, not after an hour
-            found += [dataclasses.replace(cell, side=side) for side in sides]
-    return found
+            cell.load()  # reports a mistake now, not after an hour
+            cells += [dataclasses.replace(cell, side=side) for side in sides]
+    return cells
 
 
 def run(
     cells: Sequence[Cell], rounds: int, save: Callable[[list[dict[str, Any]]], None]
 ) -> list[dict[str, Any]]:
-    """Measures the cells, those of equal program, length and size in turn.
+    """Measures the cells; those with the same program, size and length take turns.
 
     Calls `save` with all results so far after each such group.
 
@@ -248,48 +238,43 @@ def run(
       `Worker.result` of each cell.
 
     Raises:
-      UserError: a cell that cannot be built; what was measured before stays in the files.
+      UserError: a cell cannot be built; the results before it have been saved.
     """
-    found: list[dict[str, Any]] = []
-    with progress.Bar("measuring", len(cells), unit="cells") as bar:
-        for group in _groups(cells):
-            found += _measure(group, rounds)
-            save(found)
-            bar.update(len(found))
-    return found
 
-
-def _groups(cells: Sequence[Cell]) -> list[list[Cell]]:
-    """Cells whose sides and models are compared with each other."""
-
-    def place(cell):
+    def group_of(cell):
         return (cell.what, cell.size, cell.length)
 
-    return [list(group) for _, group in itertools.groupby(sorted(cells, key=place), place)]
+    results: list[dict[str, Any]] = []
+    with progress.Bar("measuring", len(cells), unit="cells") as bar:
+        for _, group in itertools.groupby(sorted(cells, key=group_of), group_of):
+            results += _measure(list(group), rounds)
+            save(results)
+            bar.update(len(results))
+    return results
 
 
 def _measure(group: Sequence[Cell], rounds: int) -> list[dict[str, Any]]:
-    """In turn; what did not fit beside the others, once more alone."""
-    found = _in_turn(group, rounds)
+    """Measures a group in turn, then alone each cell that did not fit next to the others."""
+    results = _in_turn(group, rounds)
     for index, cell in enumerate(group):
-        if found[index]["state"] == "OOM" and len(group) > 1:
-            found[index] = {**_in_turn([cell], rounds)[0], "alone": True}
-    return found
+        if results[index]["state"] == "OOM" and len(group) > 1:
+            results[index] = {**_in_turn([cell], rounds)[0], "alone": True}
+    return results
 
 
 def _in_turn(group: Sequence[Cell], rounds: int) -> list[dict[str, Any]]:
-    children: list[Worker] = []
+    workers: list[Worker] = []
     try:
         for cell in group:
-            children.append(Worker(cell))
-            children[-1].ready()
+            workers.append(Worker(cell))
+            workers[-1].ready()
         for number in range(rounds):
-            first = number % len(children)
-            for child in children[first:] + children[:first]:
-                if child.result["state"] == "ok":
+            first = number % len(workers)
+            for worker in workers[first:] + workers[:first]:
+                if worker.result["state"] == "ok":
                     time.sleep(PAUSE)
-                    child.round()
+                    worker.round()
     finally:
-        for child in children:
-            child.close()
-    return [child.result for child in children]
+        for worker in workers:
+            worker.close()
+    return [worker.result for worker in workers]

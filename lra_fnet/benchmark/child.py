@@ -1,6 +1,6 @@
 """The child's half of the protocol of `cells.Worker`: lines of JSON on standard input and output.
 
-    the Cell                  facts, after the first calls: {"state": "ok", ...}, {"state": "OOM"},
+    the fields of a Cell      facts, after the first calls: {"state": "ok", ...}, {"state": "OOM"},
                               "FAIL" if PyTorch cannot compile it, or "ABSENT" if the machine has
                               fewer devices than the cell
     {"seconds": s}            {"calls": n, "seconds": t}: calls one after another until t >= s
@@ -16,8 +16,7 @@ Imports neither JAX nor PyTorch: the interpreter may lack one of them.
 import json
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from lra_fnet.errors import RunFailed, UserError
@@ -25,25 +24,8 @@ from lra_fnet.errors import RunFailed, UserError
 METHODS = {"seconds": "round", "steps": "steps", "roofline": "limits"}  # of a side, by request
 
 
-def time_calls(programs: Sequence[Callable], seconds: float) -> dict[str, float]:
-    """Calls each program until that many seconds have passed; returns what `{"seconds"}` replies.
-
-    Args:
-      programs: functions that return when their result is there; the second one is "forward_".
-      seconds: at least one call is made.
-    """
-    counts = {}
-    for kind, call in zip(("", "forward_"), programs, strict=False):
-        calls, taken, begun = 0, 0.0, time.perf_counter()
-        while not calls or taken < seconds:
-            call()
-            calls, taken = calls + 1, time.perf_counter() - begun
-        counts |= {f"{kind}calls": calls, f"{kind}seconds": taken}
-    return counts
-
-
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether XLA, PyTorch or one of our checks reports that memory does not suffice."""
+    """Returns whether XLA, PyTorch or one of our checks reports that memory does not suffice."""
     signs = ("OutOfMemory", "out of memory", "allocate memory", "RESOURCE_EXHAUSTED")
     return any(sign in f"{type(error).__name__}: {error}" for sign in signs)
 
@@ -59,7 +41,7 @@ def serve(make: Callable[..., Any], lines: Iterator[str], answer: Callable[[dict
     try:
         from lra_fnet.benchmark.cells import Cell
 
-        side = make(Cell.from_json(next(lines)))
+        side = make(Cell(**json.loads(next(lines))))
         answer(side.facts)
         for line in lines:
             ((request, argument),) = json.loads(line).items()

@@ -1,4 +1,4 @@
-"""How "auto" computes the Fourier transform of FNet at each length, and why: `--explain`."""
+"""Explains how "auto" computes the Fourier transform of FNet at each length."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -16,40 +16,40 @@ METHODS = tuple(name for name in fourier.TRANSFORMS if name != "definition")
 
 
 def main(shared: Cell, lengths: Sequence[int], *, cls: bool = False) -> None:
-    """Prints the method of each length with the milliseconds that were measured for all.
+    """Prints the chosen method at each length, with the milliseconds measured for all methods.
 
     Args:
-      shared: task, preset and overrides, which give batch and width.
+      shared: task, preset and overrides, which determine batch and width.
       lengths: tokens.
-      cls: also each length with CLS in front, L + 1.
+      cls: also measures each length with CLS in front, L + 1.
 
     Raises:
-      UserError: no lengths, or a preset that cannot be built.
+      UserError: there are no lengths, or the preset cannot be built.
     """
     if not lengths:
-        raise UserError("--explain needs --lengths, 512,1024 say")
-    table = Table("B x L x D", *METHODS, "taken", "why", title="ms a transform", box=SIMPLE)
+        raise UserError("explain needs --lengths, for example --lengths 512,1024")
+    table = Table("B x L x D", *METHODS, "chosen", "why", title="ms a transform", box=SIMPLE)
     for length in lengths:
-        for more in (0, 1) if cls else (0,):
-            cell = dataclasses.replace(shared, model="fnet", length=length + more, cls=bool(more))
+        for extra in (0, 1) if cls else (0,):
+            cell = dataclasses.replace(shared, model="fnet", length=length + extra, cls=bool(extra))
             built = cell.load()
             encoder = built.model.encoder
             shape = (built.run.batch_size, encoder.mixer_length, encoder.dim)
             table.add_row(*row(shape, fourier.explain(shape)))
     progress.console.print(table)
     progress.say(
-        f"kept in {disk.user_cache() / 'choices.json'}; without it they are measured anew; "
-        "Fourier.method = 'rfft' (or another) overrides"
+        f"kept in {disk.user_cache() / 'choices.json'}: delete it to measure again, or bind "
+        "Fourier.method = 'rfft' (or another method) to choose yourself"
     )
 
 
-def row(shape: tuple[int, int, int], found: fastest.Choice) -> list[str]:
-    """A line of the table; the reason is the rule of `fastest.fastest` in words."""
-    times = [f"{1e3 * found.seconds[m]:.2f}" if m in found.seconds else "-" for m in METHODS]
-    if not found.seconds:
+def row(shape: tuple[int, int, int], choice: fastest.Choice) -> list[str]:
+    """Returns a line of the table; the reason is the rule of `fastest.fastest` in words."""
+    times = [f"{1e3 * choice.seconds[m]:.2f}" if m in choice.seconds else "-" for m in METHODS]
+    if not choice.seconds:
         why = "small"
-    elif found.seconds[found.name] <= min(found.seconds.values()):
+    elif choice.seconds[choice.name] <= min(choice.seconds.values()):
         why = "fastest"
     else:
         why = f"none is {fastest.MARGIN:g} x as fast"
-    return [" x ".join(map(str, shape)), *times, found.name, why]
+    return [" x ".join(map(str, shape)), *times, choice.name, why]

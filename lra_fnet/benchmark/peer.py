@@ -1,15 +1,14 @@
-"""The child process that measures PyTorch's side (`child`), with the models of `transformers`.
+"""The child process that measures PyTorch: FNet and BERT of `transformers`.
 
-FNet and BERT in the sizes of the gin experiment: its width, layers, heads, dropout, vocabulary,
-length, batch and classes; AdamW with its numbers and its clipping; cross-entropy. What is theirs
-stays: BERT's embedding, LayerNorm after the sublayers, a pooler, attention as wide as the model.
-Each of two texts a row is a row of its own.
+They have the sizes of the experiment: width, layers, heads, dropout, vocabulary, length, batch and
+classes. They train with its AdamW, its clipping and cross-entropy. They keep their own embedding,
+LayerNorm after the sublayers, pooler, and attention as wide as the model. A row of two texts counts
+as two rows. See `child` for the protocol.
 """
 
 # pyright: reportMissingImports=false
-# PyTorch is in an environment of its own, and imported inside functions only.
+# PyTorch is in a separate environment, so it is imported inside functions only.
 
-import functools
 import math
 import os
 import platform
@@ -20,21 +19,20 @@ from typing import Any
 
 import numpy as np
 
-from lra_fnet.benchmark import child
+from lra_fnet.benchmark import child, timing
 from lra_fnet.errors import UserError
 from lra_fnet.machine import allocator, memory
 
-LEARNING_RATE = 5e-4  # constant, of the size of the presets' peaks
+LEARNING_RATE = 5e-4  # constant, about as large as the peaks of the presets
 QUERIES = 256  # at a time, in the floor of attention: it need not hold all weights
-CALL_SECONDS = 0.01  # a product that is faster is timed REPEATS at a time
-REPEATS = 16
 
 
 class Side:
     """A cell that is ready to be timed.
 
     Attributes:
-      facts: "state", sizes, memory, versions; "reason" in the state "FAIL": it does not compile.
+      facts: "state", sizes, memory, versions; in the state "FAIL", which means that the model does
+        not compile, "reason".
     """
 
     def __init__(self, cell):
@@ -42,28 +40,25 @@ class Side:
         import transformers.models.bert.modeling_bert
         import transformers.models.fnet.modeling_fnet
 
+        from lra_fnet.benchmark import cells
+
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.what, self.built = cell.what, cell.load(self.device == "cuda")
-        threads = len(os.sched_getaffinity(0))
-        torch.set_num_threads(threads)
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
         torch.manual_seed(0)
-        if self.device == "cuda":  # TF32 for products of float32, as XLA has it
+        if self.device == "cuda":  # products of float32 in TF32, as in XLA
             torch.set_float32_matmul_precision("high")
         compiled = cell.side == "compiled"
         if compiled:
             torch.compile(torch.nn.Linear(1, 1))(torch.ones(1, 1))  # imports the compiler
         held = self._forget_peak()
         make = _mixing if cell.what == "mixing" else _classifier
-        self.model, *self.calls = make(cell, self.built, self.device)
-        encoder = self.built.model.encoder
+        self.model, *calls = make(cell, self.built, self.device)
+        self.calls = [lambda call=call: (call(), self._wait()) for call in calls]
         self.facts: dict[str, Any] = {
             "state": "ok",
             "parameters": sum(p.numel() for p in self.model.parameters()),
-            "batch_size": self.built.run.batch_size,
-            "dim": encoder.dim,
-            "num_layers": encoder.num_layers,
-            "dtype": encoder.dtype,
-            "threads": threads,
+            **cells.sizes(self.built),
             "versions": {
                 "python": platform.python_version(),
                 "torch": torch.__version__,
@@ -83,30 +78,25 @@ class Side:
         self._forget_peak()  # the compiler's
         self.round(0.0)
         self.facts["peak_bytes"] = self._peak() - held
-        allocator.keep_freed_memory()  # as ours: a peer is faster so, but holds more
+        allocator.keep_freed_memory()  # as ours: this makes a peer faster, but it holds more
 
     def round(self, seconds: float) -> dict[str, float]:
-        """Calls each program until that many seconds have passed."""
-
-        def finish(call):
-            call()
-            self._wait()
-
-        return child.time_calls([functools.partial(finish, call) for call in self.calls], seconds)
+        """Times each call for `seconds`; mixing has a second one, its forward pass."""
+        return timing.time_calls(self.calls, seconds)
 
     def limits(self, seconds: float) -> dict[str, float]:
-        """Seconds that a call's dense products take by themselves; takes about `seconds`."""
-        found = products(self.model, self.built, self.what)
-        share = seconds / (2 * max(len(found), 1))
+        """Measures the dense products of a call by themselves; takes about `seconds`."""
+        counts = products(self.model, self.built, self.what)
+        share = seconds / (2 * max(len(counts), 1))
         floor = sum(
             count * min(self._fastest(m, k, n, batch, share), self._fastest(n, k, m, batch, share))
-            for (m, k, n, batch), count in found.items()
+            for (m, k, n, batch), count in counts.items()
         )
-        flops = sum(2 * math.prod(shape) * count for shape, count in found.items())
+        flops = sum(2 * math.prod(shape) * count for shape, count in counts.items())
         return {"floor_seconds": floor, "flops": flops}
 
     def _fastest(self, m: int, k: int, n: int, batch: int, seconds: float) -> float:
-        """Seconds of one random product [m, k] x [k, n]; the fastest call counts."""
+        """Returns the least seconds of one random product [m, k] x [k, n]."""
         import torch
 
         dtype = getattr(torch, self.facts["dtype"])
@@ -114,15 +104,13 @@ class Side:
             torch.randn((batch, *shape) if batch > 1 else shape, dtype=dtype, device=self.device)
             for shape in ((m, k), (k, n), (m, n))
         )
-        found, repeats, until = [], 1, time.perf_counter() + seconds
-        while len(found) < 3 or time.perf_counter() < until:
-            begun = time.perf_counter()
-            for _ in range(repeats):
+
+        def call(times):
+            for _ in range(times):
                 torch.matmul(left, right, out=out)
             self._wait()
-            found.append((time.perf_counter() - begun) / repeats)
-            repeats = 1 if found[-1] >= CALL_SECONDS else REPEATS
-        return min(found)
+
+        return timing.fastest(call, seconds)
 
     def _wait(self) -> None:
         import torch
@@ -131,7 +119,7 @@ class Side:
             torch.cuda.synchronize()
 
     def _forget_peak(self) -> int:
-        """Counts the peak from now on; returns the bytes held now."""
+        """Restarts the measurement of the peak; returns the bytes held now."""
         import torch
 
         if self.device == "cpu":
@@ -146,14 +134,14 @@ class Side:
 
 
 def products(model, built, what: str) -> Counter[tuple[int, int, int, int]]:
-    """The dense products of a call: how often [m, k] x [k, n], `batch` at a time.
+    """Returns the dense products of a call: how often [m, k] x [k, n], `batch` at a time.
 
-    Those of Dense layers and softmax attention; in the backward pass each has two more. A product
-    and its transpose are one: m >= n.
+    They are those of Dense layers and softmax attention; each has two more in the backward pass. A
+    product and its transpose count as one, with m >= n.
 
     Args:
       model: a model of `transformers`, or one of its sublayers.
-      built: the experiment whose sizes it has.
+      built: the experiment with the same sizes.
       what: "train", "infer" or "mixing", as in a Cell.
 
     Returns:
@@ -170,26 +158,24 @@ def products(model, built, what: str) -> Counter[tuple[int, int, int, int]]:
             rows = texts if pooled else texts * length
             forward[rows, module.in_features, module.out_features, 1] += 1
         attentions += type(module).__name__ == "BertSelfAttention"
-    if attentions:
-        width, heads = encoder.dim // encoder.num_heads, texts * encoder.num_heads
-        for first in range(0, length, QUERIES):
-            queries = min(QUERIES, length - first)
-            forward[queries, width, length, heads] += attentions
-            forward[queries, length, width, heads] += attentions
-    found: Counter = Counter()
+    width, heads = encoder.dim // encoder.num_heads, texts * encoder.num_heads
+    for first in range(0, length, QUERIES) if attentions else ():
+        queries = min(QUERIES, length - first)
+        forward[queries, width, length, heads] += attentions
+        forward[queries, length, width, heads] += attentions
+    counts: Counter = Counter()
     for (m, k, n, batch), count in forward.items():
-        found[max(m, n), k, min(m, n), batch] += count
-        if what != "infer":
-            found[max(m, k), n, min(m, k), batch] += count
-            found[max(k, n), m, min(k, n), batch] += count
-    return found
+        gradients = [(m, n, k), (k, m, n)] if what != "infer" else []  # dC B^T, A^T dC
+        for rows, inner, columns in [(m, k, n), *gradients]:
+            counts[max(rows, columns), inner, min(rows, columns), batch] += count
+    return counts
 
 
 def _config(cell, built):
-    """The configuration of `transformers` with the experiment's sizes.
+    """Returns the configuration of `transformers` with the experiment's sizes.
 
     Raises:
-      UserError: a model that PyTorch's side does not have.
+      UserError: `transformers` does not have the model.
     """
     import transformers
 
@@ -215,11 +201,11 @@ def _config(cell, built):
             attention_probs_dropout_prob=encoder.attention_dropout,
             attn_implementation="sdpa",
         )
-    raise UserError(f"the peers are models fnet and transformer, got {cell.model}: leave it out")
+    raise UserError(f"--peer has the models fnet and transformer, got {cell.model}: leave it out")
 
 
 def _classifier(cell, built, device: str) -> tuple[Any, Callable]:
-    """The model, and a training step or the logits of a batch as a call."""
+    """Returns the model and a call: a training step, or the logits of a batch."""
     import torch
     import transformers
 
@@ -265,7 +251,7 @@ def _classifier(cell, built, device: str) -> tuple[Any, Callable]:
 
 
 def _mixing(cell, built, device: str) -> tuple[Any, Callable, Callable]:
-    """One mixing sublayer: its parameters, forward and backward, forward alone."""
+    """Returns one mixing sublayer and two calls: forward and backward, forward alone."""
     import torch
     from transformers.models.bert import modeling_bert
 
@@ -303,7 +289,7 @@ def _mixing(cell, built, device: str) -> tuple[Any, Callable, Callable]:
 
 
 def _autocast(built, device: str):
-    """bfloat16 where Encoder.dtype says so."""
+    """Returns a context that computes in bfloat16 if Encoder.dtype says so."""
     import torch
 
     return torch.autocast(device, torch.bfloat16, enabled=built.model.encoder.dtype == "bfloat16")

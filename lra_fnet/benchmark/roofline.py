@@ -1,12 +1,12 @@
-"""What a cell must compute and move, and how fast this device does just that.
+"""The work that a cell must do, and how fast this device does that work alone.
 
 The floor of a cell is the time of its dense products alone, each measured at its own shape. The
-roofline is the larger of the floor and of the bytes that must move over the rate of a copy.
+roofline is the larger of the floor and of the bytes that must move over the rate of a copy, as in
+Williams et al., "Roofline: an insightful visual performance model" (doi:10.1145/1498765.1498785).
 """
 
 import functools
 import math
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from lra_fnet.benchmark import timing
 from lra_fnet.experiment import Experiment
 from lra_fnet.models.encoder import Encoder, parameter_count
 from lra_fnet.models.mixer import Mixer
@@ -26,8 +27,6 @@ from lra_fnet.models.mixers.transforms import DCT, Hadamard, Hartley, SequenceFo
 
 TRANSFORMS = (Fourier, SequenceFourier, Hartley, DCT, Hadamard)
 COPY_ENTRIES = 2**26  # float32: 256 MiB, many times a cache
-CALL_SECONDS = 0.01  # a product that is faster is timed REPEATS at a time: its dispatch costs, too
-REPEATS = 16
 
 
 class Product(NamedTuple):
@@ -42,11 +41,11 @@ class Product(NamedTuple):
 
 
 def needs(experiment: Experiment, what: str) -> list[Product]:
-    """The dense products that a call must do, from the program that JAX traces.
+    """Returns the dense products that a call must do, from the program that JAX traces.
 
-    In training each product C = A B also has dA = dC B^T and dB = A^T dC, for those of A and B that
-    depend on parameters. What is computed again in the backward pass is no need. Nor are products
-    inside a fixed transform, which an FFT does without, except with Fourier.method = "matmul".
+    In training each product C = A B also has dA = dC B^T and dB = A^T dC, if A or B depends on
+    parameters. Products that the backward pass computes again do not count. Nor do those of a fixed
+    transform, which an FFT replaces, except with Fourier.method = "matmul".
 
     Args:
       experiment: the model, and Run.batch_size.
@@ -54,25 +53,25 @@ def needs(experiment: Experiment, what: str) -> list[Product]:
         sublayer, forward and backward, in its parameters and its input).
 
     Returns:
-      Products of different shapes, those of one shape counted together.
+      One entry for each shape, with the number of such products.
     """
     variables, forward, inputs = _forward(experiment, what)
     params = variables.pop("params", {})
     program = jax.make_jaxpr(forward)(params, variables, *inputs).jaxpr
     trained = [what != "infer"] * len(jax.tree.leaves(params))
     trained += [False] * len(jax.tree.leaves(variables)) + [what == "mixing", False]
-    found: Counter = Counter()
-    _collect(program, trained, 1, found)
-    return [product._replace(count=count) for product, count in found.items()]
+    counts: Counter = Counter()
+    _collect(program, trained, 1, counts)
+    return [product._replace(count=count) for product, count in counts.items()]
 
 
 def flops(products: Sequence[Product]) -> int:
-    """Multiplications and additions of all of them."""
+    """Returns the multiplications and additions of all products."""
     return sum(2 * p.m * p.k * p.n * p.batch * p.count for p in products)
 
 
 def bytes_moved(experiment: Experiment, what: str) -> int:
-    """Bytes that a call must read and write, however well it is fused.
+    """Returns the bytes that a call must read and write, however well it is fused.
 
     With X the residual stream [B, L, D], H the MLP's hidden layer [B, L, mlp_dim] (both in the
     computation's dtype) and P the parameters in float32:
@@ -83,8 +82,8 @@ def bytes_moved(experiment: Experiment, what: str) -> int:
         its gradient written and read; P and AdamW's two moments are read and written.
       "infer" adds P, read once.
       "mixing": X and the parameters read, X written; backward the gradient of X read and written,
-        and, by a mixer with parameters, X and the parameters read, their gradient written.
-    Attention's weights, embedding, dropout, head and what caches may hold count for nothing.
+        and, if the mixer has parameters, X and the parameters read, their gradient written.
+    Attention weights, embedding, dropout and head do not count, since caches may hold them.
     """
     encoder = experiment.model.encoder
     tokens = experiment.run.batch_size * experiment.task.num_inputs * encoder.mixer_length
@@ -104,26 +103,24 @@ def bytes_moved(experiment: Experiment, what: str) -> int:
 
 
 def measure(products: Sequence[Product], seconds: float) -> float:
-    """Seconds that the products take by themselves on this device; takes about `seconds`.
+    """Returns the seconds that the products take alone on this device; takes about `seconds`.
 
-    Each shape runs in a program of its own, on random entries, as [m, k] x [k, n] and as its
-    transpose; the fastest call counts, since anything slower is not a limit.
+    Each shape runs in its own program, on random entries, as [m, k] x [k, n] and as its transpose;
+    the faster of the two counts.
     """
     share = seconds / (2 * len(products)) if products else 0
     return sum(p.count * min(_fastest(p, swap, share) for swap in (False, True)) for p in products)
 
 
 def copy_rate() -> float:
-    """Bytes a second, read and written together, of x + 1 in place on a large array."""
-    x = jax.block_until_ready(_add_one(jnp.zeros(COPY_ENTRIES, jnp.float32), 1))
+    """Returns the bytes a second, read and written together, of x + 1 in place on a large array."""
+    x = jnp.zeros(COPY_ENTRIES, jnp.float32)
 
-    def call():
+    def call(times):
         nonlocal x
-        begun = time.perf_counter()
-        x = jax.block_until_ready(_add_one(x, REPEATS))
-        return (time.perf_counter() - begun) / REPEATS
+        x = jax.block_until_ready(_add_one(x, times))
 
-    return 2 * x.nbytes / _least(call, 0.0)
+    return 2 * x.nbytes / timing.fastest(call, 0.0)
 
 
 def _fastest(product: Product, swap: bool, seconds: float) -> float:
@@ -136,28 +133,14 @@ def _fastest(product: Product, swap: bool, seconds: float) -> float:
 
     def call(times):
         nonlocal left
-        begun = time.perf_counter()
         left = jax.block_until_ready(_multiply(left, right, times))
-        return (time.perf_counter() - begun) / times
 
-    call(1)  # compiles
-    times = 1 if call(1) >= CALL_SECONDS else REPEATS
-    call(times)
-    return _least(lambda: call(times), seconds)
-
-
-def _least(call: Callable[[], float], seconds: float) -> float:
-    """The least of what the calls return; they take about `seconds`, and are 2 or more."""
-    until = time.perf_counter() + seconds
-    found = [call(), call()]
-    while time.perf_counter() < until:
-        found.append(call())
-    return min(found)
+    return timing.fastest(call, seconds)
 
 
 @functools.partial(jax.jit, static_argnums=2, donate_argnums=0)
 def _multiply(left, right, times):
-    """`times` products in turn, each after the one before: its first entry goes into `left`."""
+    """Multiplies `times` times in turn: the first entry of each product goes into `left`."""
     for _ in range(times):
         product = lax.dot_general(left, right, (((2,), (1,)), ((0,), (0,))))
         first = jnp.tanh(lax.optimization_barrier(product)[:1, :1, :1])
@@ -171,7 +154,7 @@ def _add_one(x, times):
 
 
 def _forward(experiment: Experiment, what: str) -> tuple[dict[str, Any], Callable, tuple]:
-    """Shapes of the variables, (params, others, inputs, mask) -> outputs, and the last two."""
+    """Returns the variables' shapes, (params, others, *inputs) -> outputs, and the inputs."""
     batch, encoder = experiment.run.batch_size, experiment.model.encoder
     mixers = tuple(_without_fft(encoder, layer) for layer in range(encoder.num_layers))
     encoder = encoder.clone(mixers=mixers)
@@ -202,24 +185,24 @@ def _mixer(encoder: Encoder, layer: int) -> Mixer:
 
 
 def _without_fft(encoder: Encoder, layer: int) -> Callable[..., Mixer]:
-    """The layer's mixer class, or that of no mixing where an FFT can do the layer's products."""
+    """Returns the layer's mixer, or no mixing if an FFT can replace the layer's products."""
     mixer = _mixer(encoder, layer)
     if isinstance(mixer, TRANSFORMS) and getattr(mixer, "method", None) != "matmul":
         return functools.partial(NoMixing, identity=True)
     return encoder.mixers(layer, encoder.num_layers)
 
 
-def _collect(program, trained: Sequence[bool], times: int, found: Counter) -> list[bool]:
-    """Adds `times` the products of a program, and of its gradient in what is trained, to `found`.
+def _collect(program, trained: Sequence[bool], times: int, counts: Counter) -> list[bool]:
+    """Adds the products of a program, and of its gradient, to `counts`.
 
     Args:
       program: a jaxpr.
-      trained: for each input whether its gradient is wanted.
+      trained: for each input, whether its gradient is wanted.
       times: how often the program runs.
-      found: number of each Product, whose own count stays 1.
+      counts: number of each Product, whose own count stays 1.
 
     Returns:
-      For each output whether it depends on what is trained.
+      For each output, whether it depends on a trained input.
     """
     live = {variable for variable, is_live in zip(program.invars, trained, strict=True) if is_live}
 
@@ -229,21 +212,21 @@ def _collect(program, trained: Sequence[bool], times: int, found: Counter) -> li
     for equation in program.eqns:
         name, into = equation.primitive.name, [lives(v) for v in equation.invars]
         if name == "dot_general":
-            _count(equation, into, times, found)
+            _count(equation, into, times, counts)
         loop = times * equation.params["length"] if name == "scan" else times
         out = any(into) and name != "stop_gradient"
         outs = [out] * len(equation.outvars)
         for inner in jax.extend.core.jaxprs_in_params(equation.params):
             same = name != "scan" and len(inner.invars) == len(into)
-            outs = _collect(inner, into if same else [out] * len(inner.invars), loop, found)
+            outs = _collect(inner, into if same else [out] * len(inner.invars), loop, counts)
         for variable, is_live in zip(equation.outvars, outs, strict=True):
             if is_live and jnp.issubdtype(variable.aval.dtype, jnp.inexact):
                 live.add(variable)
     return [lives(v) for v in program.outvars]
 
 
-def _count(equation, trained: Sequence[bool], times: int, found: Counter) -> None:
-    """Adds a dot_general, and the products of its gradient."""
+def _count(equation, trained: Sequence[bool], times: int, counts: Counter) -> None:
+    """Adds a dot_general and the products of its gradient."""
     left, right = (v.aval for v in equation.invars)
     (contracted, _), (batched, _) = equation.params["dimension_numbers"]
     batch = math.prod(left.shape[axis] for axis in batched)
@@ -254,4 +237,4 @@ def _count(equation, trained: Sequence[bool], times: int, found: Counter) -> Non
     sizes += [(m, n, k)] if trained[0] else []  # dC B^T
     sizes += [(k, m, n)] if trained[1] else []  # A^T dC
     for m, k, n in sizes:
-        found[Product(max(m, n), k, min(m, n), batch, 1, left.dtype.name)] += times
+        counts[Product(max(m, n), k, min(m, n), batch, 1, left.dtype.name)] += times

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -14,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
-from lra_fnet.benchmark import child, roofline
-from lra_fnet.benchmark.cells import Cell
+from lra_fnet.benchmark import child, roofline, timing
+from lra_fnet.benchmark.cells import Cell, sizes
 from lra_fnet.errors import RunFailed
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import allocator, memory
@@ -196,19 +195,14 @@ class Side:
         peak = stats["peak_bytes_in_use"] if stats else memory.peak() - before
         for program in self.programs:
             program.call()
-        encoder = self.built.model.encoder
         self.facts = {
             "state": "ok",
             "parameters": parameter_count(jax.eval_shape(lambda: self.built.init(0))),
-            "batch_size": self.built.run.batch_size,
-            "dim": encoder.dim,
-            "num_layers": encoder.num_layers,
-            "dtype": encoder.dtype,
+            **sizes(self.built),
             "peak_bytes": peak,
             "planned_bytes": max(slices.planned_bytes(p.compiled) for p in self.programs),
             "flops": operations(self.programs[0].trace()),
             "compile_seconds": sum(p.compile_seconds for p in self.programs),
-            "threads": len(os.sched_getaffinity(0)),
             **run_folder.provenance(),
         }
 
@@ -232,7 +226,7 @@ class Side:
 
     def round(self, seconds: float) -> dict[str, float]:
         """Calls each program until that many seconds have passed."""
-        return child.time_calls([program.call for program in self.programs], seconds)
+        return timing.time_calls([program.call for program in self.programs], seconds)
 
     def steps(self, number: int) -> dict[str, float]:
         """Trains that many more steps; returns the last loss and the program's all-reduces.

@@ -1,5 +1,5 @@
 """Tables, grids and searches over gin bindings; every trial is an ordinary run folder.
 
-A point is one choice of values of all axes, a trial one seed of a point. Trials of a search are
-compared on validation and never open the test split; `finish` does so for those that it selects.
+A point is one choice of values for all axes; a trial is one seed of a point. Trials of a search are
+compared on validation and never read the test split; `finish` reads it for the selected ones.
 """

@@ -1,83 +1,83 @@
-"""Selects on validation, for each task and model, and scores the selected runs on test, once."""
+"""Selects the best point of each task and model on validation, and scores it on test once."""
 
 import contextlib
-import itertools
+from collections import defaultdict
 from typing import Any
 
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, progress
 from lra_fnet.run import evaluate
 from lra_fnet.run.record import Record
-from lra_fnet.sweep import plan
-from lra_fnet.sweep.ledger import ENDED, Ledger, Trial
+from lra_fnet.sweep.ledger import ENDED, Ledger, Trial, mean_validation
+from lra_fnet.sweep.plan import Plan
 
 
-def finish(of: plan.Plan) -> list[Record]:
-    """Writes selected.json, then scores the runs in it; what has been selected stays selected.
+def finish(plan: Plan) -> list[Record]:
+    """Writes selected.json and scores its runs; a point that was selected stays selected.
 
     Returns:
-      The results of the selected runs, all seeds of each.
+      The results of the selected runs, all seeds of each point.
 
     Raises:
-      UserError: trials have not ended, none is complete, or there are no axes to select on.
+      UserError: trials have not ended, no point is complete, or the sweep has no axes.
     """
-    if not of.sweep.axes:
-        raise UserError(f"sweep {of.name} has no axes: its runs have read test, none is selected")
-    of.check()
-    with contextlib.closing(Ledger(of)) as ledger, ledger.locked():
+    if not plan.sweep.axes:
+        raise UserError(
+            f"sweep {plan.name} has no axes, so there is nothing to select: its runs have read test"
+        )
+    plan.check()
+    with contextlib.closing(Ledger(plan)) as ledger, ledger.locked():
         ledger.refresh()
         trials = ledger.trials
-        count = max(len(trials), of.sweep.trials * len(of.pairs) * of.sweep.seeds)
+        count = max(len(trials), plan.sweep.trials * len(plan.pairs) * plan.sweep.seeds)
         if left := count - sum(trial.state in ENDED for trial in trials):
             raise UserError(
-                f"{left} of {count} trials of sweep {of.name} have not ended: {of.again()} goes "
-                "on with them"
+                f"{left} of {count} trials of sweep {plan.name} have not ended: {plan.again()} "
+                "continues them"
             )
-        file = of.folder / "selected.json"
-        before = list(disk.read_json(file) or [])
-        selected = select(of, trials, before)
+        file = plan.folder / "selected.json"
+        earlier = disk.read_json(file, list) or []
+        selected = select(plan, trials, earlier)
         if not selected:
-            raise UserError(f"no point of sweep {of.name} is complete: {of.again(retry=True)}")
+            raise UserError(f"no point of sweep {plan.name} is complete: {plan.again(retry=True)}")
         disk.write_json(file, selected)
     results = []
     for choice in selected:
-        word = "selected before" if choice in before else "selected"
-        mean = f"{100 * choice['validation']:.2f} on validation"
-        progress.say(f"{word}: {choice['task']} {choice['model']} {choice['overrides']}: {mean}")
-        results += [evaluate.evaluate(of.shared.runs / folder) for folder in choice["folders"]]
+        word = "selected before" if choice in earlier else "selected"
+        point = f"{choice['task']} {choice['model']} {' '.join(choice['overrides'])}"
+        progress.say(f"{word}: {point}: {100 * choice['validation']:.2f} on validation")
+        results += [evaluate.evaluate(plan.shared.runs / folder) for folder in choice["folders"]]
     return results
 
 
-def select(of: plan.Plan, trials: list[Trial], before: list[dict]) -> list[dict[str, Any]]:
-    """Of each task and model the complete point with the best mean over its seeds; ties: the first.
+def select(plan: Plan, trials: list[Trial], earlier: list[dict]) -> list[dict[str, Any]]:
+    """Returns the complete point with the best mean over its seeds, for each task and model.
+
+    The first of equal points is selected.
 
     Args:
-      of: the sweep.
-      trials: all of them.
-      before: what was selected before, which stays.
+      plan: the sweep.
+      trials: all its trials, by number.
+      earlier: points selected before, which stay.
     """
-    chosen = {(choice["task"], choice["model"]): choice for choice in before}
-    by_point = sorted(trials, key=lambda trial: (trial.pair, trial.point, trial.number))
-    for _, group in itertools.groupby(by_point, key=lambda trial: trial.pair):
-        points = [list(p) for _, p in itertools.groupby(group, key=lambda trial: trial.point)]
-        complete = [p for p in points if all(trial.state == "complete" for trial in p)]
-        if not complete:
+    points = defaultdict(list)
+    for trial in trials:
+        points[trial.pair, trial.point].append(trial)
+    selected = {(choice["task"], choice["model"]): choice for choice in earlier}
+    for pair, names in enumerate(plan.pairs):
+        complete = [
+            seeds
+            for (point_pair, _), seeds in points.items()
+            if point_pair == pair and all(trial.state == "complete" for trial in seeds)
+        ]
+        if not complete or names in selected:
             continue
-        best = max(complete, key=_mean)
-        one = best[0].job
-        choice = {
-            "task": one.task,
-            "model": one.model,
-            "preset": one.preset,
-            "overrides": list(one.overrides),
+        best = max(complete, key=mean_validation)
+        selected[names] = {
+            **{name: getattr(best[0].job, name) for name in ("task", "model", "preset")},
+            "overrides": list(best[0].job.overrides),
             "seeds": [trial.job.seed for trial in best],
-            "validation": _mean(best),
-            "folders": [str(trial.job.folder.relative_to(of.shared.runs)) for trial in best],
+            "validation": mean_validation(best),
+            "folders": [str(trial.job.folder.relative_to(plan.shared.runs)) for trial in best],
         }
-        chosen.setdefault((one.task, one.model), choice)
-    return list(chosen.values())
-
-
-def _mean(point: list[Trial]) -> float:
-    accuracies = [trial.validation for trial in point if trial.validation is not None]
-    return sum(accuracies) / len(accuracies)
+    return list(selected.values())

@@ -1,12 +1,12 @@
-"""What a sweep is: tasks, models, seeds and axes, from gin, the command line or its sweep.json."""
+"""A sweep's definition: tasks, models, seeds and axes, from gin, the command line or sweep.json."""
 
 import ast
+import contextlib
 import dataclasses
 import datetime
 import functools
 import hashlib
 import itertools
-import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -30,55 +30,56 @@ SAMPLERS = ("grid", "random", "tpe")
 class Sweep:
     """Every model on every task, at every point of the axes, with every seed.
 
-    An axis is a binding's name and a list of its values or, for the samplers random and tpe, a
-    range {"low": 1e-4, "high": 1e-2, "log": True}. Without axes the trials are the table's own
-    runs, and read test as those do.
+    An axis is the name of a binding with a list of values or, for the samplers random and tpe, a
+    range {"low": 1e-4, "high": 1e-2, "log": True}. Without axes the trials are the runs of the
+    accuracy table, and they read the test split as those runs do.
     """
 
     tasks: Sequence[str] = ()
     models: Sequence[str] = ("transformer", "linear", "fnet", "performer")
     preset: str = "paper"
-    seeds: int = 1  # 0 .. seeds - 1 of every point
+    seeds: int = 1  # seeds 0 to seeds - 1 of every point
     axes: dict[str, Any] = dataclasses.field(default_factory=dict)
     overrides: Sequence[str] = ()  # bindings of every trial
     sampler: str = "grid"
-    trials: int = 0  # points of each task and model that random and tpe try
-    prune: bool = False  # stop a point whose first seed falls behind the median of those before
-    name: str = ""  # begins the name of the sweep's folder
+    trials: int = 0  # points for each task and model, with the samplers random and tpe
+    prune: bool = False  # stop a point whose first seed is below the median of the earlier points
+    name: str = ""  # start of the name of the sweep's folder
 
     def checked(self) -> "Sweep":
-        """This sweep, its lists as tuples and its ranges complete.
+        """Returns this sweep with its lists as tuples and its ranges complete.
 
         Raises:
-          UserError: a field of another type, or fields that do not fit each other.
+          UserError: a field has the wrong type, or two fields contradict each other.
         """
         for field in ("tasks", "models", "overrides"):
             names = getattr(self, field)
             if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
                 raise UserError(f"Sweep.{field} expects a list of strings, got {names!r}")
-        if not self.tasks or not self.models:
-            raise UserError("a sweep expects tasks and models: --task, --models, or --sweep FILE")
         for field, least in (("seeds", 1), ("trials", 0)):
             count = getattr(self, field)
             if isinstance(count, bool) or not isinstance(count, int) or count < least:
                 raise UserError(
-                    f"{field.upper()} expects a whole number of at least {least}, got {count!r}"
+                    f"--{field} expects a whole number of at least {least}, got {count!r}"
                 )
         if self.sampler not in SAMPLERS:
-            raise UserError(f"Sweep.sampler expects {', '.join(SAMPLERS)}, got {self.sampler!r}")
+            raise UserError(f"--sampler expects {', '.join(SAMPLERS)}, got {self.sampler!r}")
         axes = {name: _axis(name, values) for name, values in self.axes.items()}
         ranges = [name for name, values in axes.items() if isinstance(values, dict)]
-        if self.sampler == "grid" and ranges:
-            raise UserError(f"the range of {ranges[0]} needs SAMPLER=random or tpe (--sampler)")
-        if self.sampler == "grid" and self.trials:
-            raise UserError("TRIALS (--trials) is of SAMPLER=random and tpe; a grid has all points")
-        if self.sampler != "grid" and not (axes and self.trials):
-            raise UserError(
-                f"SAMPLER={self.sampler} needs TRIALS= (--trials), the number of points, and axes: "
-                "--grid, --range"
-            )
-        if self.prune and not axes:
-            raise UserError("PRUNE=1 (--prune) needs axes: the runs of a table are not stopped")
+        is_grid = self.sampler == "grid"
+        mistakes = {
+            "a sweep needs --task and --models, or --sweep FILE": not (self.tasks and self.models),
+            f"the range of {', '.join(ranges)} needs --sampler random or tpe": is_grid and ranges,
+            "--trials needs --sampler random or tpe: a grid has all points": is_grid
+            and self.trials,
+            f"--sampler {self.sampler} needs axes (--grid, --range) and --trials, the number of "
+            "points": not is_grid and not (axes and self.trials),
+            "--prune needs axes (--grid, --range): without axes no trial is stopped": self.prune
+            and not axes,
+        }
+        for text, applies in mistakes.items():
+            if applies:
+                raise UserError(text)
         return dataclasses.replace(
             self,
             tasks=tuple(dict.fromkeys(self.tasks)),
@@ -88,17 +89,17 @@ class Sweep:
         )
 
     def identity(self) -> dict[str, Any]:
-        """What two commands of one sweep share; the number of trials may grow."""
+        """Returns the fields that define the sweep; the number of trials may grow."""
         fields = dataclasses.asdict(self) | {"axes": repr(self.axes)}
         del fields["trials"], fields["name"]
         return fields
 
 
 def folder_name(sweep: Sweep, name: str | None) -> str:
-    """NAME, or readable words and 8 hex digits of everything but the number of trials.
+    """Returns `name`, or else readable words and 8 hex digits of the sweep's identity.
 
     Raises:
-      UserError: a NAME that cannot be a folder's.
+      UserError: `name` cannot be the name of a folder.
     """
     if name:
         return str(run_folder.variant((), name))
@@ -110,90 +111,80 @@ def folder_name(sweep: Sweep, name: str | None) -> str:
 
 
 def read(file: Path | None, axes: dict[str, Any], overrides: Sequence[str], **given) -> Sweep:
-    """A gin file's sweep, with what the command line gives in place of its values or beside them.
+    """Reads a gin file and adds the values of the command line.
 
     Args:
-      file: binds the parameters of Sweep and nothing else; None stands for the defaults.
-      axes: further ones; one of the same name takes the place of the file's.
-      overrides: further bindings of every trial.
-      **given: fields of Sweep; None leaves the file's.
+      file: binds the parameters of Sweep and nothing else; None uses the defaults.
+      axes: more axes; one with the same name replaces the file's.
+      overrides: more bindings for every trial.
+      **given: fields of Sweep that replace the file's; None keeps the file's.
 
     Raises:
-      UserError: no such file, a binding that a sweep has not, or see Sweep.checked.
+      UserError: there is no such file, Sweep does not read one of its bindings, or see
+        Sweep.checked.
     """
-    if file is None:
-        sweep = Sweep()
-    elif not file.is_file():
-        raise UserError(f"SWEEP expects a gin file (--sweep), {file} is none")
-    else:
+    if file is not None:
+        if not file.is_file():
+            raise UserError(f"--sweep expects a gin file, there is no file {file}")
         config.load([file])
-        sweep = Sweep()
-        if unread := config.unread_bindings():
-            raise UserError(f"{file}: a sweep does not read {', '.join(unread)}")
+    sweep = Sweep()
+    if file is not None and (unread := config.unread_bindings()):
+        raise UserError(f"{file}: a sweep does not read {', '.join(unread)}")
     fields = {name: value for name, value in given.items() if value is not None}
-    sweep = dataclasses.replace(sweep, **fields)
-    return dataclasses.replace(
-        sweep, axes=sweep.axes | axes, overrides=(*sweep.overrides, *overrides)
-    ).checked()
+    fields |= {"axes": sweep.axes | axes, "overrides": (*sweep.overrides, *overrides)}
+    return dataclasses.replace(sweep, **fields).checked()
 
 
-def grid_axis(text: str) -> dict[str, list]:
-    """An axis of the command line.
+def axis(option: str, text: str) -> dict[str, Any]:
+    """Parses an axis of the command line.
 
-    >>> grid_axis("Run.batch_size=[16, 32]")
+    >>> axis("grid", "Run.batch_size=[16, 32]")
     {'Run.batch_size': [16, 32]}
-    """
-    name, values = _split(text)
-    if not isinstance(values, list | tuple) or not values:
-        raise UserError(f"GRID (--grid) expects Name.parameter=[value, ...], got {text!r}")
-    return {name: list(values)}
-
-
-def range_axis(text: str) -> dict[str, dict]:
-    """A range of the command line: whole numbers where both ends are.
-
-    >>> range_axis('Optimizer.learning_rate=[1e-4, 1e-2, "log"]')
+    >>> axis("range", 'Optimizer.learning_rate=[1e-4, 1e-2, "log"]')
     {'Optimizer.learning_rate': {'low': 0.0001, 'high': 0.01, 'log': True}}
+
+    Args:
+      option: "grid", or "range": two whole numbers make a range of whole numbers.
+      text: the option's value.
+
+    Raises:
+      UserError: the text is not a name and a list of this form.
     """
-    name, ends = _split(text)
-    if (
-        not isinstance(ends, list | tuple)
-        or len(ends) not in (2, 3)
-        or list(ends[2:]) not in ([], ["log"])
-    ):
-        raise UserError(
-            f'RANGE (--range) expects Name.parameter=[low, high] or [low, high, "log"], got '
-            f"{text!r}"
-        )
-    return {name: {"low": ends[0], "high": ends[1], "log": len(ends) == 3}}
+    name, _, values = text.partition("=")
+    with contextlib.suppress(ValueError, SyntaxError):
+        match option, ast.literal_eval(values.strip()):
+            case "grid", [first, *rest]:
+                return {name.strip(): [first, *rest]}
+            case "range", [low, high, *log] if log in ([], ["log"]):
+                return {name.strip(): {"low": low, "high": high, "log": bool(log)}}
+    form = {"grid": "[value, ...]", "range": '[low, high] or [low, high, "log"]'}[option]
+    raise UserError(f"--{option} expects Name.parameter={form}, got {text!r}")
 
 
-def _split(text: str) -> tuple[str, Any]:
-    """The name, and the value or None."""
-    name, _, value = text.partition("=")
-    try:
-        return name.strip(), ast.literal_eval(value.strip())
-    except (ValueError, SyntaxError):
-        return name.strip(), None
+grid_axis = functools.partial(axis, "grid")
+range_axis = functools.partial(axis, "range")
 
 
 def _axis(name: str, values) -> list | dict:
-    """The values of an axis, in one form."""
-    if isinstance(values, list | tuple) and values:
-        return list(values)
-    if isinstance(values, dict) and {"low", "high"} <= values.keys() <= {"low", "high", "log"}:
-        low, high, log = values["low"], values["high"], bool(values.get("log"))
-        numbers = [end for end in (low, high) if type(end) in (int, float)]
-        if len(numbers) == 2 and low < high and (low > 0 or not log):
-            return {"low": low, "high": high, "log": log}
+    """Checks an axis; returns a list of values, or a range with all three fields."""
+    match values:
+        case [_, *_]:
+            return list(values)
+        case {"low": low, "high": high, **more} if (
+            more.keys() <= {"log"}
+            and {type(low), type(high)} <= {int, float}
+            and low < high
+            and (low > 0 or not more.get("log"))
+        ):
+            return {"low": low, "high": high, "log": bool(more.get("log"))}
     raise UserError(
         f"the axis {name} expects a list of values, or a range of two numbers (low < high, and "
-        f"low > 0 of a logarithmic one), got {values!r}"
+        f"low > 0 if it is logarithmic), got {values!r}"
     )
 
 
 def grid(axes: dict[str, list]) -> list[dict[str, str]]:
-    """Every combination of the axes' values, as gin texts.
+    """Returns every combination of the axes' values, as gin texts.
 
     >>> grid({"Encoder.num_layers": [1, 2], "Encoder.norm": ["pre"]})[1]
     {'Encoder.num_layers': '2', 'Encoder.norm': "'pre'"}
@@ -203,7 +194,7 @@ def grid(axes: dict[str, list]) -> list[dict[str, str]]:
 
 
 def bindings(point: dict[str, Any]) -> tuple[str, ...]:
-    """A point as bindings: values of a list are gin texts, those of a range are numbers."""
+    """Returns a point as bindings: values from a list are gin texts, those of a range numbers."""
     return tuple(
         f"{name}={value if isinstance(value, str) else repr(value)}"
         for name, value in point.items()
@@ -212,11 +203,11 @@ def bindings(point: dict[str, Any]) -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A sweep, where it lies, and what its runs have in common."""
+    """A sweep, the name of its folder, and the settings that its runs share."""
 
     sweep: Sweep
     name: str
-    shared: Job  # runs, data, source, imports, gin_dirs; the rest is each trial's own
+    shared: Job  # runs, data, source, imports and gin_dirs; each trial sets the other fields
 
     @property
     def folder(self) -> Path:
@@ -225,11 +216,11 @@ class Plan:
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
-        """Tasks and models: Optuna has a study of each."""
+        """Tasks and models: Optuna has one study for each pair."""
         return list(itertools.product(self.sweep.tasks, self.sweep.models))
 
     def job(self, pair: int, point: dict[str, Any], seed: int) -> Job:
-        """One trial; it leaves test closed where there is something to select."""
+        """Returns the run of one trial; it reads test only if the sweep selects nothing."""
         task, model = self.pairs[pair]
         return dataclasses.replace(
             self.shared,
@@ -242,112 +233,90 @@ class Plan:
         )
 
     def number(self, pair: int, point: int, seed: int) -> int:
-        """Of a trial: of every model the first point, then of every model the second."""
+        """Returns a trial's number: the first point of every model, then the second, and so on."""
         return (point * len(self.pairs) + pair) * self.sweep.seeds + seed
 
     def check(self) -> None:
-        """Builds every point of a grid, of a search one: a mistake shows before the first hour.
+        """Builds every point of a grid, or one point of a search, to find mistakes early.
 
         Raises:
-          UserError: a misspelt task, model or binding, a value that does not fit.
+          UserError: a task, model or binding does not exist, or a value does not fit.
         """
         axes = self.sweep.axes
         if self.sweep.sampler != "grid":
             axes = {n: [v["low"] if isinstance(v, dict) else v[0]] for n, v in axes.items()}
-        points = grid(axes)
-        for pair, point in itertools.product(range(len(self.pairs)), points):
+        for pair, point in itertools.product(range(len(self.pairs)), grid(axes)):
             built(self.job(pair, point, 0))
 
-    def again(self, **options) -> str:
-        """The command that goes on with this sweep, for a person to type."""
+    def again(self, verb: str = "sweep", **options: Any) -> str:
+        """Returns the command that continues this sweep, for a person to type."""
         runs = {} if self.shared.runs == Path("runs") else {"runs": self.shared.runs}
-        given = {"name": self.name} | runs | options
-        if os.environ.get("LRA_FNET_MAKE_SWEEP"):
-            words = [f"{name.upper()}={int(v) if v is True else v}" for name, v in given.items()]
-            return shlex.join(["make", "sweep", *words])
-        words = [
-            word
-            for name, value in given.items()
-            for word in ([f"--{name}"] if value is True else [f"--{name}", str(value)])
-        ]
-        return shlex.join(["lra-fnet", "sweep", *words])
+        words = ["lra-fnet", verb, "--name", self.name]
+        for name, value in (runs | options).items():
+            words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+        return shlex.join(words)
 
     def begin(self) -> None:
         """Writes sweep.json; the caller holds the sweep's lock.
 
         Raises:
-          UserError: the folder is that of another sweep.
+          UserError: the folder belongs to another sweep.
         """
         file = self.folder / "sweep.json"
-        before = disk.read_json(file)
-        trials = self.sweep.trials
-        if before is not None:
-            was, now = _sweep(before).identity(), self.sweep.identity()
-            differences = [f"{n}: {was[n]!r} -> {now[n]!r}" for n in now if was[n] != now[n]]
-            if differences:
+        fields = disk.read_json(file)
+        if fields is None:
+            now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+            fields = self._to_json() | {"created": now, "commit": run_folder.commit()[0]}
+        else:
+            old, new = _sweep(fields).identity(), self.sweep.identity()
+            changes = [f"{n}: {old[n]!r} -> {new[n]!r}" for n in new if old[n] != new[n]]
+            if changes:
                 raise UserError(
-                    f"{self.folder} is another sweep ({'; '.join(differences)}): NAME=... "
-                    "(--name) starts one beside it"
+                    f"{self.folder} is another sweep ({'; '.join(changes)}): choose another --name"
                 )
-            if before["trials"] >= trials:
+            if fields["trials"] >= self.sweep.trials:
                 return
-        new = {"created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
-        new |= {"commit": run_folder.commit()[0]}
-        disk.write_json(file, self._to_json() | (before or new) | {"trials": trials})
+        disk.write_json(file, fields | {"trials": self.sweep.trials})
 
     def _to_json(self) -> dict[str, Any]:
-        sweep, shared = self.sweep, self.shared
+        fields = dataclasses.asdict(self.sweep)
         return {
             "schema": SCHEMA,
+            "task": ",".join(fields.pop("tasks")),
+            **fields,
             "name": self.name,
-            "task": ",".join(sweep.tasks),
-            "models": sweep.models,
-            "preset": sweep.preset,
-            "seeds": sweep.seeds,
-            "sampler": sweep.sampler,
-            "trials": sweep.trials,
-            "prune": sweep.prune,
-            "axes": sweep.axes,
-            "axes_python": repr(sweep.axes),  # JSON has no tuples
-            "overrides": sweep.overrides,
-            "imports": shared.imports,
-            "gin_dirs": [str(folder) for folder in shared.gin_dirs],
-            "data": str(shared.data),
-            "source": str(shared.source) if shared.source else None,
+            "axes_python": repr(self.sweep.axes),  # JSON has no tuples
+            "imports": self.shared.imports,
+            "gin_dirs": [str(folder) for folder in self.shared.gin_dirs],
+            "data": str(self.shared.data),
+            "source": str(self.shared.source) if self.shared.source else None,
         }
 
 
 def _sweep(fields: dict[str, Any]) -> Sweep:
-    """The sweep of a sweep.json."""
-    return Sweep(
-        tasks=tuple(fields["task"].split(",")),
-        models=tuple(fields["models"]),
-        axes=ast.literal_eval(fields["axes_python"]),
-        overrides=tuple(fields["overrides"]),
-        **{name: fields[name] for name in ("preset", "seeds", "sampler", "trials", "prune")},
-    )
+    """Returns the sweep that a sweep.json describes."""
+    names = ("models", "preset", "seeds", "overrides", "sampler", "trials", "prune")
+    axes = ast.literal_eval(fields["axes_python"])
+    given = {name: fields[name] for name in names}
+    return Sweep(tasks=fields["task"].split(","), axes=axes, **given).checked()
 
 
 def load(runs: Path, name: str, trials: int | None = None) -> Plan:
-    """The sweep of that name that has been begun; `trials` may raise its number of points.
+    """Returns the plan of a sweep that has begun; `trials` may raise its number of points.
 
     Raises:
-      UserError: there is none.
+      UserError: there is no such sweep.
     """
     fields = disk.read_json(runs / "sweeps" / name / "sweep.json")
     if fields is None:
-        there = sorted(path.parent.name for path in runs.glob("sweeps/*/sweep.json"))
+        names = sorted(path.parent.name for path in runs.glob("sweeps/*/sweep.json"))
         raise UserError(
-            f"no sweep {name!r} in {runs / 'sweeps'} (there: {', '.join(there) or 'none'}); "
-            "TASK= (--task) or SWEEP= (--sweep) begins one"
+            f"no sweep {name!r} in {runs / 'sweeps'} (it has: {', '.join(names) or 'none'}): "
+            "--task or --sweep begins a new one"
         )
-    sweep = _sweep(fields)
-    if trials is not None:
-        sweep = dataclasses.replace(sweep, trials=trials).checked()
+    sweep = _sweep(fields if trials is None else fields | {"trials": trials})
     shared = Job(
-        task="",
-        model="",
-        preset="",
+        *("", "", ""),  # task, model and preset: each trial has its own
         runs=runs,
         data=Path(fields["data"]),
         source=fields["source"],
@@ -359,7 +328,7 @@ def load(runs: Path, name: str, trials: int | None = None) -> Plan:
 
 @functools.cache
 def built(job: Job) -> tuple[str, int]:
-    """The operative gin text and the number of steps; call it with seed 0, it changes neither.
+    """Returns the operative gin text and the number of steps; neither depends on the seed.
 
     Raises:
       UserError: see Job.load.
@@ -369,7 +338,7 @@ def built(job: Job) -> tuple[str, int]:
 
 
 def command(job: Job) -> list[str]:
-    """The arguments of `lra-fnet` that run this trial, as a person would type them."""
+    """Returns the arguments of `lra-fnet` that run a trial, as a person would type them."""
     words = ["train", "--task", job.task, "--model", job.model, "--preset", job.preset]
     words += ["--seed", str(job.seed), "--runs", str(job.runs), "--data", str(job.data)]
     words += [word for text in job.overrides for word in ("--set", text)]

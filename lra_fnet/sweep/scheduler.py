@@ -1,4 +1,4 @@
-"""Runs the trials of a sweep on this machine, as many at a time as asked for."""
+"""Runs the trials of a sweep on this machine, several at a time."""
 
 import contextlib
 import dataclasses
@@ -24,26 +24,27 @@ SECONDS_A_LOOK = 1.0
 STOPPED = {128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM}
 
 
-def run(of: plan.Plan, *, jobs: int = 1, retry: bool = False) -> int:
-    """Runs the trials that are not complete, each a process of its own.
+def run(sweep: plan.Plan, *, jobs: int = 1, retry: bool = False) -> int:
+    """Runs the trials that are not complete, each in its own process.
 
     Args:
-      of: what to run.
-      jobs: trials at a time; the cores are divided among them.
-      retry: those that have failed too, once.
+      sweep: the trials.
+      jobs: number of trials at a time; they divide the cores among them.
+      retry: runs the failed trials once more.
 
     Returns:
-      0; 1 where a trial has failed, the others having run all the same; 128 + signal where a signal
-      stopped them, each having saved.
+      0; 1 if a trial has failed (the others still run); 128 + signal if a signal stopped the sweep
+      after every trial has saved.
 
     Raises:
       UserError: the sweep cannot be built or written.
     """
     if jobs < 1:
-        raise UserError(f"JOBS (--jobs) expects a whole number of at least 1, got {jobs}")
-    of.check()
-    with contextlib.closing(Ledger(of)) as ledger:
-        with board.Board(of) as shown, Stop() as stop, _Workers(ledger, jobs) as workers:
+        raise UserError(f"--jobs expects a whole number of at least 1, got {jobs}")
+    sweep.check()
+    with contextlib.closing(Ledger(sweep)) as ledger:
+        workers = _Workers(ledger, jobs)
+        with board.Board(sweep) as view, Stop() as stop, contextlib.closing(workers):
             if retry:
                 with ledger.locked():
                     ledger.refresh()
@@ -51,35 +52,35 @@ def run(of: plan.Plan, *, jobs: int = 1, retry: bool = False) -> int:
             busy = True
             while busy:
                 busy = workers.turn(stop)
-                shown.show(ledger.trials)
+                view.show(ledger.trials)
                 time.sleep(SECONDS_A_LOOK if busy else 0)
-        return _tell(ledger, jobs, stop.signal)
+        return _report(ledger, jobs, stop.signal)
 
 
-def dry_run(of: plan.Plan, *, retry: bool = False) -> None:
+def dry_run(sweep: plan.Plan, *, retry: bool = False) -> None:
     """Prints the commands of the trials that are still to run; writes nothing.
 
     Raises:
-      UserError: the points of TPE depend on the results before them.
+      UserError: the sampler is tpe, whose points depend on earlier results.
     """
-    if of.sweep.sampler == "tpe":
+    if sweep.sweep.sampler == "tpe":
         raise UserError(
-            "--dry-run expects --sampler grid or random: each point of tpe depends on the results "
-            "before it; start this sweep on several machines instead, they share its points"
+            "--dry-run expects --sampler grid or random, because each point of tpe depends on the "
+            "results before it: start the sweep on several machines instead, and they share it"
         )
-    of.check()
-    every = itertools.product(
-        enumerate(studies.points(of.sweep)), range(len(of.pairs)), range(of.sweep.seeds)
-    )
-    for (number, point), pair, seed in every:
-        job = of.job(pair, point, seed)
-        result = make_trial(of.number(pair, number, seed), job, pair, number).result()
-        if result is None or (retry and result["state"] != "complete"):
+    sweep.check()
+    points = enumerate(studies.points(sweep.sweep))
+    for (number, point), pair, seed in itertools.product(
+        points, range(len(sweep.pairs)), range(sweep.sweep.seeds)
+    ):
+        job = sweep.job(pair, point, seed)
+        result = make_trial(sweep.number(pair, number, seed), job, pair, number).record()
+        if result is None or (retry and not result.complete):
             print(shlex.join(["lra-fnet", *plan.command(job)]))
 
 
 def share(cores: list[int], workers: int) -> list[list[int]]:
-    """The cores of each worker: all are dealt out, as evenly as may be; none is left without."""
+    """Distributes all cores as evenly as possible; every worker gets at least one."""
     count = len(cores)
     if workers > count:
         return [[cores[worker % count]] for worker in range(workers)]
@@ -89,7 +90,7 @@ def share(cores: list[int], workers: int) -> list[list[int]]:
 
 @contextlib.contextmanager
 def _pinned_to(cores: list[int]) -> Iterator[None]:
-    """What this thread starts meanwhile runs on these cores alone, from its first instruction."""
+    """Pins processes started in the block to these cores, from their first instruction."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
     try:
@@ -107,28 +108,42 @@ class _Child:
     worker: int
     log: Path
     log_begin: int  # bytes
-    told: bool = False  # to stop
+    is_stopped: bool = False
+
+    def stop(self) -> None:
+        """Asks the trial to save and end; a second signal would end it before it has saved."""
+        if not self.is_stopped:
+            self.is_stopped = True
+            self.process.terminate()
+
+    def last_words(self, code: int) -> str:
+        """Returns the line with which the trial failed."""
+        with self.log.open("rb") as log:
+            log.seek(self.log_begin)
+            lines = log.read().decode(errors="replace").strip().splitlines()
+        if code < 0:
+            return f"killed by signal {-code}"
+        ours = [line.removeprefix("lra-fnet: ") for line in lines if line.startswith("lra-fnet: ")]
+        return (ours or lines or [f"ended with code {code}"])[-1]
 
 
 class _Workers:
-    """The processes of this machine's trials; on leaving, those that run are stopped and save."""
+    """The processes of this machine's trials; close it after use."""
 
     def __init__(self, ledger: Ledger, jobs: int):
         self._ledger = ledger
         self._cores = share(sorted(os.sched_getaffinity(0)), jobs)
-        self._children: dict[int, _Child] = {}
+        self._children: dict[int, _Child] = {}  # by number of the trial
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
+    def close(self) -> None:
+        """Stops the trials and waits until they have saved."""
         for child in self._children.values():
-            self._stop(child)
+            child.stop()
         for child in self._children.values():
             child.process.wait()
 
     def turn(self, stop: Stop) -> bool:
-        """Collects what has ended and starts what can; False where nothing is left to wait for."""
+        """Collects ended trials and starts others; returns False if nothing is left to wait for."""
         ledger = self._ledger
         with ledger.locked():
             self._collect(stop)
@@ -137,7 +152,7 @@ class _Workers:
                 ledger.refresh(self._children.keys())
         for child in self._children.values():
             if stop.signal or child.trial.state == "pruned":
-                self._stop(child)
+                child.stop()
         ended = all(trial.state in ENDED for trial in ledger.trials)
         return bool(self._children) or not (stop.signal or ended)
 
@@ -147,32 +162,33 @@ class _Workers:
             if code is None:
                 continue
             del self._children[number]
-            self._ledger.claims.drop(child.trial.job.folder)
-            if child.told and code in STOPPED:
+            self._ledger.drop(child.trial.job.folder)
+            if child.is_stopped and code in STOPPED:
                 continue
-            if code in STOPPED:  # somebody stops the trials: so does the sweep
+            if code in STOPPED:  # somebody else stops the trials, so the sweep stops too
                 stop.signal = stop.signal or abs(code) % 128
             elif code == 2 and run_folder.in_use(child.trial.job.folder):
-                continue  # a person's own run was faster: it is the trial
+                continue  # somebody had started the same run by hand: that is the trial now
             elif code:
-                self._ledger.fail(child.trial, _last_words(child, code))
-            elif child.trial.result() is None:
+                self._ledger.fail(child.trial, child.last_words(code))
+            elif child.trial.record() is None:
                 self._ledger.fail(child.trial, "its gin files have changed since the sweep began")
 
     def _start(self) -> bool:
-        """Starts the next trial; False where there is none for now."""
-        for trial in self._ledger.trials:
-            if self._startable(trial) and self._ledger.claims.take(trial.job.folder):
-                self._ledger.retried.discard(trial.number)
+        """Starts the next trial; returns False if there is none now."""
+        ledger = self._ledger
+        for trial in ledger.trials:
+            if self._startable(trial) and ledger.claim(trial.job.folder):
+                ledger.retried.discard(trial.number)
                 self._children[trial.number] = self._popen(trial)
                 return True
-        if self._ledger.plan.sweep.sampler == "tpe" and self._ledger.studies.ask():
-            self._ledger.refresh(self._children.keys())
+        if ledger.plan.sweep.sampler == "tpe" and ledger.studies.ask():
+            ledger.refresh(self._children.keys())
             return self._start()
         return False
 
     def _startable(self, trial: Trial) -> bool:
-        """Waiting; and, where points are pruned, the first seed of its point has ended."""
+        """Returns whether a trial waits; with pruning, the first seed must have ended before."""
         if trial.state != "waiting":
             return False
         first = self._ledger.known[trial.number - trial.job.seed]
@@ -185,8 +201,8 @@ class _Workers:
             log = open(job.folder / "train.log", "ab")  # noqa: SIM115 (closed below)
         busy = {child.worker for child in self._children.values()}
         worker = min(set(range(len(self._cores))) - busy)
-        # Several may share a GPU.
-        more = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if len(self._cores) > 1 else {}
+        # Several trials may share a GPU.
+        shared = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if len(self._cores) > 1 else {}
         with log, _pinned_to(self._cores[worker]):
             begin = log.tell()
             process = subprocess.Popen(
@@ -194,41 +210,25 @@ class _Workers:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=os.environ | more,
-                start_new_session=True,  # Ctrl-C reaches the parent alone, which tells each once
+                env=os.environ | shared,
+                start_new_session=True,  # Ctrl-C reaches only the parent, which stops each once
             )
             return _Child(trial, process, worker, Path(log.name), begin)
 
-    def _stop(self, child: _Child) -> None:
-        if not child.told:  # a second signal would end it before it has saved
-            child.told = True
-            child.process.terminate()
 
-
-def _last_words(child: _Child, code: int) -> str:
-    """The line with which a trial failed."""
-    with child.log.open("rb") as log:
-        log.seek(child.log_begin)
-        lines = log.read().decode(errors="replace").strip().splitlines()
-    if code < 0:
-        return f"killed by signal {-code}"
-    ours = [line.removeprefix("lra-fnet: ") for line in lines if line.startswith("lra-fnet: ")]
-    return (ours or lines or [f"ended with code {code}"])[-1]
-
-
-def _tell(ledger: Ledger, jobs: int, stopped: int | None) -> int:
-    """The table at the end, what has failed, and the command for what is left."""
-    of = ledger.plan
-    options = {"jobs": jobs} if jobs > 1 else {}
+def _report(ledger: Ledger, jobs: int, stopped: int | None) -> int:
+    """Prints the final table, the failures, and the command that continues; returns the code."""
+    sweep, trials = ledger.plan, ledger.trials
+    options: dict = {"jobs": jobs} if jobs > 1 else {}
     if stopped:
-        progress.say(f"saved; to resume: {of.again(**options)}")
+        progress.say(f"saved; to resume: {sweep.again(**options)}")
         return 128 + stopped
-    progress.console.print(board.table(of, ledger.trials))
-    failed = [trial for trial in ledger.trials if trial.state in FAILED]
+    progress.console.print(board.table(sweep, trials))
+    failed = [trial for trial in trials if trial.state in FAILED]
     for trial in failed:
         progress.say(f"{trial.state}: {trial.job.folder}: {trial.error or 'see its train.log'}")
     if failed:
-        progress.say(f"to try them again: {of.again(**options, retry=True)}")
-    if of.sweep.axes:
-        progress.say(f"to score the best on test: {of.again(finish=True)}")
+        progress.say(f"to try them again: {sweep.again(**options, retry=True)}")
+    if sweep.sweep.axes:
+        progress.say(f"to score the best on test: {sweep.again('finish')}")
     return 1 if failed else 0

@@ -1,57 +1,54 @@
-"""Optuna's studies of a sweep, one for each task and model, in journal.log.
+"""The Optuna studies of a sweep, one for each task and model, stored in journal.log.
 
-A trial of a study is a point; it is told when all its seeds are complete, or pruned. One whose
-seeds have failed stays open, so that they may be tried again. Call it under the sweep's lock.
+A trial of a study is a point. The study gets its value once all seeds are complete, or learns that
+it was pruned. A point whose seeds have failed stays open, so that they can be tried again. Every
+call needs the sweep's lock.
 """
 
 from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
+from optuna import distributions
 from optuna.storages.journal import JournalFileBackend, JournalStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from lra_fnet.sweep import plan
+from lra_fnet.sweep.plan import Plan, Sweep, grid
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
-def distributions(axes: dict[str, Any]) -> dict[str, BaseDistribution]:
-    """Where a point's values come from: those of a list as gin texts."""
-    found: dict[str, BaseDistribution] = {}
+def space(axes: dict[str, Any]) -> dict[str, distributions.BaseDistribution]:
+    """Returns the distribution of each axis; the values of a list are gin texts."""
+    by_name: dict[str, distributions.BaseDistribution] = {}
     for name, values in axes.items():
         if not isinstance(values, dict):
-            found[name] = CategoricalDistribution([repr(value) for value in values])
+            by_name[name] = distributions.CategoricalDistribution([repr(v) for v in values])
         elif isinstance(values["low"], int) and isinstance(values["high"], int):
-            found[name] = IntDistribution(**values)
+            by_name[name] = distributions.IntDistribution(**values)
         else:
-            found[name] = FloatDistribution(**values)
-    return found
+            by_name[name] = distributions.FloatDistribution(**values)
+    return by_name
 
 
-def points(sweep: plan.Sweep) -> list[dict[str, Any]]:
-    """The points that no result can change: of a grid all, of random the k-th drawn from seed k."""
+def points(sweep: Sweep) -> list[dict[str, Any]]:
+    """Returns the points that depend on no result: all of a grid; for random, point k of seed k."""
     if sweep.sampler == "grid":
-        return plan.grid(sweep.axes)
+        return grid(sweep.axes)
     count = sweep.trials if sweep.sampler == "random" else 0
     samplers = (optuna.samplers.RandomSampler(seed=number) for number in range(count))
     studies = (optuna.create_study(sampler=sampler) for sampler in samplers)
-    return [study.ask(distributions(sweep.axes)).params for study in studies]
+    return [study.ask(space(sweep.axes)).params for study in studies]
 
 
 class Studies:
-    """The studies in a file, which processes share."""
+    """The studies in journal.log, which several processes share."""
 
-    def __init__(self, of: plan.Plan):
-        self._plan = of
-        file = of.folder / "journal.log"
-        _mend(file)
+    def __init__(self, plan: Plan):
+        self._num_points = plan.sweep.trials
+        self._space = space(plan.sweep.axes)
+        file = plan.folder / "journal.log"
+        _drop_half_line(file)
         self._storage = JournalStorage(JournalFileBackend(str(file)))
         self._studies = [
             optuna.create_study(
@@ -61,65 +58,67 @@ class Studies:
                 load_if_exists=True,
                 pruner=optuna.pruners.MedianPruner(),
             )
-            for task, model in of.pairs
+            for task, model in plan.pairs
         ]
-        self._distributions = distributions(of.sweep.axes)
+        fixed = points(plan.sweep)
         for study in self._studies:
-            for point in points(of.sweep)[len(study.trials) :]:
-                running = create_trial(
-                    state=TrialState.RUNNING, params=point, distributions=self._distributions
-                )
-                study.add_trial(running)
+            for point in fixed[len(study.trials) :]:
+                state = TrialState.RUNNING
+                study.add_trial(create_trial(state=state, params=point, distributions=self._space))
 
     def points(self, pair: int) -> list[FrozenTrial]:
-        """The study's trials; one that a killed process had not finished drawing is dropped."""
-        found = []
+        """Returns a study's points, without those that a killed process had only half drawn."""
+        drawn = []
         for trial in self._studies[pair].get_trials(deepcopy=False):
-            if trial.state == TrialState.RUNNING and len(trial.params) < len(self._distributions):
+            if trial.state == TrialState.RUNNING and len(trial.params) < len(self._space):
                 self._studies[pair].tell(trial.number, state=TrialState.FAIL)
             elif trial.state != TrialState.FAIL:
-                found.append(trial)
-        return found
+                drawn.append(trial)
+        return drawn
 
     def ask(self) -> bool:
-        """Draws the next point, of the study that has the fewest; False where all have enough."""
+        """Draws a point for the study with the fewest; returns False once all have enough."""
         counts = [len(self.points(pair)) for pair in range(len(self._studies))]
-        if min(counts) >= self._plan.sweep.trials:
+        if min(counts) >= self._num_points:
             return False
         study = self._studies[counts.index(min(counts))]
-        # A seed of its own for each point: a process that goes on does not draw the same ones.
+        # One seed a point: a process that resumes the sweep must not draw the same points again.
         study.sampler = optuna.samplers.TPESampler(seed=len(study.trials))
-        study.ask(self._distributions)
+        study.ask(self._space)
         return True
 
-    def tell(self, pair: int, point: FrozenTrial, accuracy: float) -> None:
-        """The mean over the seeds of a point that is complete."""
-        self._studies[pair].tell(point.number, accuracy)
+    def tell(
+        self,
+        pair: int,
+        point: FrozenTrial,
+        accuracy: float | None = None,
+        state: TrialState = TrialState.COMPLETE,
+    ) -> None:
+        """Ends a point: with the mean accuracy over its seeds, or without one in another state."""
+        self._studies[pair].tell(point.number, accuracy, state)
 
     def falls_behind(self, pair: int, point: FrozenTrial, curve: dict[int, float]) -> bool:
-        """Notes the first seed's accuracies by step; whether the median pruner stops the point."""
+        """Stores the first seed's accuracies by step; returns whether the pruner stops the point.
+
+        Optuna's median pruner compares with the median of at least five complete points.
+        """
         study = self._studies[pair]
         for step in sorted(curve.keys() - point.intermediate_values.keys()):
             self._storage.set_trial_intermediate_value(point._trial_id, step, curve[step])
-        noted = self._storage.get_trial(point._trial_id)
-        return study.pruner.prune(study, noted)
-
-    def prune(self, pair: int, point: FrozenTrial) -> None:
-        """Ends a point."""
-        self._studies[pair].tell(point.number, state=TrialState.PRUNED)
+        return study.pruner.prune(study, self._storage.get_trial(point._trial_id))
 
     def note_error(self, point: FrozenTrial, seed: int, error: str) -> None:
-        """What a run said when it failed."""
+        """Stores the error of a failed run."""
         self._storage.set_trial_user_attr(point._trial_id, f"error of seed {seed}", error)
 
 
 def error_of(point: FrozenTrial, seed: int) -> str | None:
-    """What `note_error` noted."""
+    """Returns the error that `note_error` stored."""
     return point.user_attrs.get(f"error of seed {seed}")
 
 
-def _mend(file: Path) -> None:
-    """Drops the half line at the end that a killed process or a full disk has left."""
+def _drop_half_line(file: Path) -> None:
+    """Cuts off the half line that a killed process or a full disk has left at the end."""
     if file.exists() and not (text := file.read_bytes()).endswith(b"\n"):
         with file.open("r+b") as journal:
             journal.truncate(text.rfind(b"\n") + 1)

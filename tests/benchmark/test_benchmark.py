@@ -1,13 +1,15 @@
-"""Speed and memory: the arithmetic of the tables, the figures, the children and their turns."""
+"""Speed and memory: the arithmetic of the tables, the figures, the child processes."""
 
+import contextlib
 import dataclasses
 import json
+import subprocess
 
 import pytest
-from paths import ROOT
+from paths import OUTSIDE, ROOT
 
 from lra_fnet import cli
-from lra_fnet.benchmark import cells, explain
+from lra_fnet.benchmark import cells, explain, timing
 from lra_fnet.errors import UserError
 from lra_fnet.models import fastest
 from lra_fnet.report import benchmark_figures as figures
@@ -19,7 +21,7 @@ DEVICE = {"name": "chip", "platform": "cpu", "count": 1, "cores": 2}
 
 
 def a_result(label, length, seconds, megabytes=1.0, what="train", side="ours", **fields):
-    """A cell measured in rounds of these many seconds a call."""
+    """The result of a cell; each round took one of `seconds` a call."""
     limits = {"floor_seconds": 0.5, "bytes": 8, "copy_bytes_per_second": 10, "flops": 1}
     facts = {"batch_size": 4, "num_layers": 2, "dim": 64, "dtype": "float32", "threads": 2}
     facts |= {"commit": "abc", "dirty": False, "device": DEVICE, "versions": {"jax": "1.2"}}
@@ -36,64 +38,64 @@ def a_result(label, length, seconds, megabytes=1.0, what="train", side="ours", *
     }
 
 
-def rows_of(found, title):
+def rows_of(results, title):
     """The rows of one table, header first, as lists of cells."""
-    text = tables.render(found).split(f"**{title}**\n\n")[1].split("\n\n")[0]
+    text = tables.render(results).split(f"**{title}**\n\n")[1].split("\n\n")[0]
     lines = [[cell.strip() for cell in line[1:-1].split("|")] for line in text.splitlines()]
     return [lines[0], *lines[2:]]
 
 
-def test_the_exponent_is_the_slope_in_the_logarithms():
+def test_exponent_is_the_slope_of_the_logarithms():
     assert tables.exponent([1, 2, 4], [3, 12, 48]) == pytest.approx(2)
     assert tables.exponent([512, 1024], [7, 7]) == pytest.approx(0)
     assert tables.exponent([512], [7]) is None
 
 
-def test_a_speed_up_is_the_median_of_the_rounds_ratios():
-    found = [
+def test_speedup_is_the_median_of_the_ratios_of_the_rounds():
+    results = [
         a_result("transformer", 512, [2.0, 8.0, 3.0]),
         a_result("fnet", 512, [1.0, 1.0, 2.0]),  # 2, 8, 1.5 in the rounds; 3 of the medians
     ]
-    head, transformer, fnet = rows_of(found, "Training speed (steps/s)")
+    head, transformer, fnet = rows_of(results, "Training speed (steps/s)")
     assert head == ["model", "512"]
     assert transformer[1] == "0.333 ±100%"
     assert fnet[1] == "1 ±50% (2.0x)"
 
 
-def test_what_was_not_measured_or_did_not_fit_is_no_number():
-    found = [
+def test_missing_and_out_of_memory_cells_show_no_number():
+    results = [
         a_result("transformer", 512, [1.0]),
         a_result("transformer", 1024, [1.0]) | {"state": "OOM", "seconds": []},
         a_result("fnet", 1024, [0.25], alone=True),
         a_result("linear", 512, [0.05]),
     ]
-    speed = rows_of(found, "Training speed (steps/s)")
+    speed = rows_of(results, "Training speed (steps/s)")
     assert speed[0] == ["model", "512", "1,024"]
     assert speed[1:] == [
         ["transformer", "1 ±0%", "OOM"],
         ["fnet", "-", "4 ±0% †"],
         ["linear", "20 ±0% (20x)", "-"],
     ]
-    memory = rows_of(found, "Peak memory of training (MB)")
+    memory = rows_of(results, "Peak memory of training (MB)")
     assert memory[1:] == [["transformer", "1", "OOM"], ["fnet", "-", "1 †"], ["linear", "1", "-"]]
 
 
 def test_memory_is_in_gigabytes_on_an_accelerator():
-    found = [a_result("fnet", 512, [1.0], megabytes=1500, device=DEVICE | {"platform": "gpu"})]
-    assert rows_of(found, "Peak memory of training (GB)")[1] == ["fnet", "1.5"]
+    results = [a_result("fnet", 512, [1.0], megabytes=1500, device=DEVICE | {"platform": "gpu"})]
+    assert rows_of(results, "Peak memory of training (GB)")[1] == ["fnet", "1.5"]
 
 
-def test_operations_are_those_of_one_example_beside_the_transformers():
-    found = [
+def test_operations_are_per_example_and_relative_to_the_transformer():
+    results = [
         a_result("transformer", 512, [1.0], what="infer"),
         a_result("fnet", 512, [1.0], what="infer", flops=128e9),
     ]
-    rows = rows_of(found, "GFLOPs of a forward pass of one example")
+    rows = rows_of(results, "GFLOPs of a forward pass of one example")
     assert [row[1] for row in rows[1:]] == ["128", "32 (25%)"]
 
 
-def test_the_mixing_sublayer_has_both_sizes_and_both_passes():
-    found = [
+def test_mixing_table_has_both_sizes_and_both_passes():
+    results = [
         a_result(label, 512, [seconds], what="mixing", size=size, side=side)
         for size in ("base", "large")
         for label, side, seconds in (
@@ -103,7 +105,7 @@ def test_the_mixing_sublayer_has_both_sizes_and_both_passes():
             ("fnet", "torch", 0.2),
         )
     ]
-    rows = rows_of(found, "Mixing sublayer alone")
+    rows = rows_of(results, "Mixing sublayer alone")
     numbers = {row[0]: row[3:] for row in rows[1:]}
     assert len(numbers) == 8
     assert numbers["transformer (Base)"] == ["800 ±0%", "200 ±0%"]
@@ -112,8 +114,8 @@ def test_the_mixing_sublayer_has_both_sizes_and_both_passes():
     assert numbers["fnet, torch (Base)"] == ["200 ±0% (4.0x)", "50 ±0% (4.0x)"]
 
 
-def test_the_faster_peer_counts_and_the_limits_are_fractions_of_our_time():
-    found = [
+def test_table_compares_with_the_faster_peer_and_shows_limits_as_fractions_of_our_time():
+    results = [
         a_result("fnet", 512, [1.0, 2.0, 1.0], megabytes=30),  # floor 0.5 s, copy 0.8 s
         a_result("fnet", 512, [4.0, 4.0, 4.0], megabytes=20, side="eager"),
         a_result("fnet", 512, [3.0, 3.0, 2.0], megabytes=50, side="compiled"),
@@ -121,46 +123,46 @@ def test_the_faster_peer_counts_and_the_limits_are_fractions_of_our_time():
         a_result("fnet", 1024, [4.0], side="eager"),
         a_result("fnet", 1024, [0.0], side="compiled", state="FAIL"),
     ]
-    _, first, second = rows_of(found, "Training beside PyTorch's faster one")
-    # Round by round 3, 1.5 and 2 times; 0.5 s and 0.8 s of 1, 2 and 1 s.
+    _, first, second = rows_of(results, "Training beside PyTorch's faster one")
+    # The ratios of the rounds are 3, 1.5 and 2; the limits are 0.5 s and 0.8 s of 1, 2 and 1 s.
     assert first[5:] == ["2.0x", "30 / 50 = 0.60", "500", "50%", "80%"]
     assert second[4:6] == ["FAIL", "4.0x"]
-    assert rows_of(found, "Of the roofline (of the floor): training")[1] == [
+    assert rows_of(results, "Of the roofline (of the floor): training")[1] == [
         *("fnet", "80% (50%)", "80% (50%)")
     ]
 
 
-def test_growth_is_fitted_over_all_lengths_and_over_the_two_longest_without_cls():
-    found = [
+def test_growth_is_fitted_to_all_lengths_and_to_the_two_longest_without_cls():
+    results = [
         a_result("fnet", length, [length**2 / 1e6], megabytes=length) for length in (512, 1024)
     ]
-    found.append(a_result("fnet", 2048, [1024**2 / 1e6 * 8], megabytes=4096))
-    found.append(a_result("fnet", 2049, [99.0], cls=True))
-    rows = rows_of(found, "Growth exponents over all lengths / between the two longest")
+    results.append(a_result("fnet", 2048, [1024**2 / 1e6 * 8], megabytes=4096))
+    results.append(a_result("fnet", 2049, [99.0], cls=True))
+    rows = rows_of(results, "Growth exponents over all lengths / between the two longest")
     assert rows[1] == ["fnet", "2.50 / 3.00", "- / -", "1.50 / 2.00"]
 
 
-def test_the_caption_names_device_sizes_rounds_and_commit():
+def test_caption_names_device_sizes_rounds_and_commit():
     text = tables.render([a_result("fnet", 512, [1.0, 1.0])])
     for words in ("1 x chip (cpu, 2 cores)", "batch 4", "float32", "2 rounds", "commit abc."):
         assert words in text
 
 
-def test_a_figure_has_a_line_for_each_model_with_its_exponent(tmp_path):
-    found = [
+def test_figures_are_drawn_for_each_quantity_and_are_deterministic(tmp_path):
+    results = [
         a_result(label, length, [length**power], what=what)
         for label, power in (("fnet", 1), ("transformer", 2))
         for length in (512, 1024)
         for what in ("train", "infer")
     ]
-    paths = figures.draw([*found, a_result("linear", 512, [1.0])], tmp_path)
+    paths = figures.draw([*results, a_result("linear", 512, [1.0])], tmp_path)
     names = {"train_time", "train_memory", "infer_time"}
     assert {p.name for p in paths} == {f"{n}.{kind}" for n in names for kind in ("svg", "png")}
     before = [path.read_bytes() for path in paths]
-    assert [path.read_bytes() for path in figures.draw(found, tmp_path)] == before
+    assert [path.read_bytes() for path in figures.draw(results, tmp_path)] == before
 
 
-def test_the_fitted_exponents_stand_in_the_legend(tmp_path, monkeypatch):
+def test_legend_shows_the_fitted_exponents(tmp_path, monkeypatch):
     from matplotlib.figure import Figure
 
     shown = []
@@ -177,21 +179,22 @@ def plan(models, whats=("train",), lengths=(16,), **options):
     return cells.plan(CELL, models, whats, lengths, **options)
 
 
-def test_a_cell_survives_the_way_to_its_child():
-    cell = dataclasses.replace(CELL, overrides=("A.b=1",), gin_dirs=("x",), cls=True, size="base")
-    assert cells.Cell.from_json(cell.to_json()) == cell
+def test_cell_sent_as_json_builds_the_same_experiment():
+    cell = dataclasses.replace(CELL, overrides=SMALL, gin_dirs=(str(OUTSIDE),), cls=True)
+    fields = json.loads(json.dumps(dataclasses.asdict(cell)))
+    assert cells.Cell(**fields).load().config == cell.load().config
 
 
-def test_the_mixers_see_the_cells_length():
+def test_mixer_sees_the_length_of_the_cell():
     assert CELL.load().model.encoder.mixer_length == 16
-    own, with_cls = (c.load() for c in plan(["fnet"], cls=True))
-    assert (own.model.encoder.mixer_length, own.model.encoder.pooling) == (16, "mean")
+    plain, with_cls = (c.load() for c in plan(["fnet"], cls=True))
+    assert (plain.model.encoder.mixer_length, plain.model.encoder.pooling) == (16, "mean")
     assert (with_cls.model.encoder.mixer_length, with_cls.model.encoder.pooling) == (17, "cls")
     paper = dataclasses.replace(CELL, preset="paper").load()  # which puts CLS in front
     assert paper.model.encoder.mixer_length == 16
 
 
-def test_a_row_may_have_one_binding_more():
+def test_row_may_add_a_binding_to_its_model():
     naive = "transformer:Attention.implementation=naive"
     first, second = plan(["transformer", naive], ["infer"])
     assert (first.label, second.label) == ("transformer", "transformer (naive)")
@@ -199,13 +202,13 @@ def test_a_row_may_have_one_binding_more():
     assert [m.implementation for m in mixers] == ["blockwise", "naive"]
 
 
-def test_peers_stand_beside_the_two_models_that_they_have():
-    found = plan(["fnet", "linear", "transformer"], ["train", "mixing"], peer=True)
+def test_peers_are_planned_for_the_models_that_pytorch_has():
+    planned = plan(["fnet", "linear", "transformer"], ["train", "mixing"], peer=True)
     sides = {
         (cell.what, cell.model): [
-            c.side for c in found if (c.what, c.model) == (cell.what, cell.model)
+            c.side for c in planned if (c.what, c.model) == (cell.what, cell.model)
         ]
-        for cell in found
+        for cell in planned
     }
     assert sides["train", "fnet"] == ["ours", "eager", "compiled"]
     assert sides["train", "linear"] == sides["mixing", "transformer"][:1] == ["ours"]
@@ -213,7 +216,7 @@ def test_peers_stand_beside_the_two_models_that_they_have():
     assert {c.length for c in plan(["fnet"], ["mixing"], [])} == {512}
 
 
-def test_a_size_means_the_papers_width_heads_and_on_an_accelerator_batch():
+def test_size_sets_the_papers_width_and_heads_and_the_batch_of_an_accelerator():
     large = dataclasses.replace(
         CELL, what="mixing", size="large", overrides=("Encoder.num_layers=1",)
     )
@@ -223,90 +226,105 @@ def test_a_size_means_the_papers_width_heads_and_on_an_accelerator_batch():
     assert (on_cpu.run.batch_size, on_gpu.run.batch_size) == (32, 64)
 
 
-def in_place_of_children(monkeypatch, script):
-    """Replaces a Worker's process; returns the turns that will be taken."""
-    turns, alive = [], []
-
-    def ask(self, request):
-        ready = "what" in request
-        turns.append((self.cell.model, "ready" if ready else "round"))
-        reply = script(self.cell, len(alive))
-        if "state" in reply:
-            self.result["state"] = reply["state"]
-        return {} if ready else reply
+def fake_children(monkeypatch, script):
+    """Replaces child processes by `script(cell, children alive)`; returns the list of requests."""
+    requests, alive = [], []
 
     def start(self, cell):
         self.cell, self.result = cell, {**dataclasses.asdict(cell), "state": "ok"}
         del self.result["seconds"]
         alive.append(cell)
 
+    def ask(self, request):
+        is_cell = "what" in request
+        requests.append((self.cell.model, "ready" if is_cell else "round"))
+        reply = script(self.cell, len(alive))
+        self.result["state"] = reply.get("state", self.result["state"])
+        return {} if is_cell else reply
+
     monkeypatch.setattr(cells.Worker, "__init__", start)
     monkeypatch.setattr(cells.Worker, "ask", ask)
     monkeypatch.setattr(cells.Worker, "close", lambda self: alive.remove(self.cell))
     monkeypatch.setattr(cells, "PAUSE", 0)
     monkeypatch.setattr(cells, "LIMITED", ())
-    return turns
+    return requests
 
 
 def three():
     return [dataclasses.replace(CELL, model=m, label=m) for m in ("a", "b", "c")]
 
 
-def test_a_groups_rounds_are_taken_in_turn_from_another_first(monkeypatch):
-    turns = in_place_of_children(monkeypatch, lambda *_: {"calls": 2, "seconds": 3.0})
-    found = cells._measure(three(), rounds=3)
-    assert [model for model, request in turns if request == "ready"] == ["a", "b", "c"]
-    assert "".join(model for model, request in turns if request == "round") == "abcbcacab"
-    assert [result["seconds"] for result in found] == [[1.5] * 3] * 3
+def test_cells_of_a_group_take_turns_and_each_round_starts_with_another(monkeypatch):
+    requests = fake_children(monkeypatch, lambda *_: {"calls": 2, "seconds": 3.0})
+    results = cells._measure(three(), rounds=3)
+    assert [model for model, kind in requests if kind == "ready"] == ["a", "b", "c"]
+    assert "".join(model for model, kind in requests if kind == "round") == "abcbcacab"
+    assert [result["seconds"] for result in results] == [[1.5] * 3] * 3
 
 
-def test_what_did_not_fit_beside_others_is_tried_alone(monkeypatch):
+def test_cell_that_does_not_fit_next_to_others_is_tried_alone(monkeypatch):
     def script(cell, alive):
         if cell.model == "c" or (cell.model == "b" and alive > 1):
             return {"state": "OOM"}
         return {"calls": 1, "seconds": 1.0}
 
-    in_place_of_children(monkeypatch, script)
+    fake_children(monkeypatch, script)
     a, b, c = cells._measure(three(), rounds=2)
     assert (a["state"], "alone" in a) == ("ok", False)
     assert (b["state"], b["alone"], len(b["seconds"])) == ("ok", True, 2)
     assert (c["state"], "seconds" in c) == ("OOM", False)
 
 
-def test_a_child_that_the_kernel_kills_is_oom_and_one_that_fails_a_mistake(monkeypatch):
-    scripts = {"kill": "kill -9 $$", "fail": "exit 3", "say": 'echo \'{"mistake": "so"}\''}
-    start = cells.subprocess.Popen
+@pytest.mark.parametrize(
+    ("script", "mistake"),
+    [
+        ("kill -9 $$", None),  # as the kernel does, for memory
+        ("exit 3", "fnet at 16 tokens .ours. cannot be measured"),
+        ("""echo '{"mistake": "so"}'""", "so"),
+    ],
+)
+def test_end_of_a_child_is_oom_or_a_mistake(script, mistake, monkeypatch):
+    popen = subprocess.Popen
 
-    def shell(name):
-        def popen(command, **options):
-            return start(["sh", "-c", f"read line; {scripts[name]}"], **options)
+    def shell(command, **options):
+        return popen(["sh", "-c", f"read line; {script}"], **options)
 
-        monkeypatch.setattr(cells.subprocess, "Popen", popen)
-        return cells.Worker(CELL)
-
-    killed = shell("kill")
-    killed.ready()
-    killed.close()
-    assert killed.result["state"] == "OOM"
-    for name, message in (("fail", "fnet at 16 tokens .ours. cannot be measured"), ("say", "so")):
-        child = shell(name)
-        with pytest.raises(UserError, match=message):
-            child.ready()
-        child.close()
+    monkeypatch.setattr(cells.subprocess, "Popen", shell)
+    with contextlib.closing(cells.Worker(CELL)) as process:
+        if mistake is None:
+            process.ready()
+            assert process.result["state"] == "OOM"
+        else:
+            with pytest.raises(UserError, match=mistake):
+                process.ready()
 
 
-def test_the_command_measures_in_processes_writes_and_prints(tmp_path, capfd):
+def test_short_calls_are_repeated_and_the_fastest_counts(monkeypatch):
+    clock, durations = [0.0], iter([5.0, 0.004, *[0.032] * 2, 0.016, 0.048])
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock[0])
+    repeats = []
+
+    def call(times):
+        repeats.append(times)
+        clock[0] += next(durations)
+
+    assert timing.fastest(call, 0.04) == pytest.approx(0.016 / 16)
+    assert repeats == [1, 1, 16, 16, 16, 16]
+
+
+def test_command_measures_in_processes_writes_and_prints(tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")  # compiles faster
     arguments = "benchmark --task text --models fnet --preset cpu --lengths 16 --what memory"
     sets = [word for size in SMALL for word in ("--set", size)]
     more = ["--rounds", "2", "--seconds", "0.01", "--out", str(tmp_path)]
     assert cli.main([*arguments.split(), *sets, *more]) == 0
-    found = json.loads((tmp_path / "benchmark.json").read_text())
-    (cell,) = found
+    results = json.loads((tmp_path / "benchmark.json").read_text())
+    (cell,) = results
     assert (cell["what"], cell["state"], cell["length"]) == ("train", "ok", 16)
     assert len(cell["seconds"]) == len(cell["roofline"]) == 2
     assert cell["peak_bytes"] > 0
-    assert (tmp_path / "benchmark.md").read_text() == tables.render(found)
-    assert tables.render(found) in capfd.readouterr().out
+    assert (tmp_path / "benchmark.md").read_text() == tables.render(results)
+    assert tables.render(results) in capfd.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -322,7 +340,7 @@ def test_the_command_measures_in_processes_writes_and_prints(tmp_path, capfd):
         ("--models fnet:Attention.block_size=2 --lengths 16", "nothing reads Attention.block_size"),
     ],
 )
-def test_a_mistake_is_one_line_before_anything_is_measured(
+def test_mistake_fails_with_one_line_before_anything_is_measured(
     arguments, message, capfd, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(cells, "run", None)
@@ -333,7 +351,7 @@ def test_a_mistake_is_one_line_before_anything_is_measured(
     assert error.count("\n") == 1
 
 
-def test_committed_tables_are_those_of_the_committed_measurements():
+def test_committed_tables_match_the_committed_measurements():
     for path in ROOT.glob("results/**/benchmark.json"):
         text = path.with_suffix(".md").read_text()
         assert text == tables.render(json.loads(path.read_text())), path
@@ -343,12 +361,12 @@ def test_committed_tables_are_those_of_the_committed_measurements():
     ("tokens", "length", "cls", "batch"),
     [(64, 16, False, 4), (64, 17, True, 4), (70, 16, False, 4), (8, 16, False, 1)],
 )
-def test_a_batch_can_hold_so_many_tokens_at_every_length(tokens, length, cls, batch):
+def test_batch_can_hold_the_same_number_of_tokens_at_every_length(tokens, length, cls, batch):
     cell = dataclasses.replace(CELL, tokens=tokens, length=length, cls=cls)
     assert cell.load().run.batch_size == batch
 
 
-def test_explain_tells_the_shape_of_each_length_and_why(capfd):
+def test_explain_shows_the_shape_of_each_length_and_the_reason(capfd):
     words = "benchmark --task text --preset cpu --explain --lengths 16,32 --cls --tokens 64"
     assert cli.main(words.split()) == 0
     shown = capfd.readouterr().err
@@ -356,12 +374,12 @@ def test_explain_tells_the_shape_of_each_length_and_why(capfd):
     assert all(shape in shown for shape in shapes)
     assert shown.count("small") == 4
     assert cli.main(words.replace("--lengths 16,32", "").split()) == 2
-    assert "--explain needs --lengths" in capfd.readouterr().err
+    assert "explain needs --lengths" in capfd.readouterr().err
 
 
-def test_a_line_of_explain_has_every_time_and_the_rule_that_decided():
+def test_line_of_explain_has_all_times_and_the_rule_that_decided():
     times = {"rfft": 2e-3, "four_step": 1.9e-3}
-    found = explain.row((4, 2048, 256), fastest.Choice("rfft", times))
-    assert found == ["4 x 2048 x 256", "2.00", "-", "-", "1.90", "rfft", "none is 1.2 x as fast"]
-    found = explain.row((4, 2048, 256), fastest.Choice("four_step", times))
-    assert found[-2:] == ["four_step", "fastest"]
+    line = explain.row((4, 2048, 256), fastest.Choice("rfft", times))
+    assert line == ["4 x 2048 x 256", "2.00", "-", "-", "1.90", "rfft", "none is 1.2 x as fast"]
+    line = explain.row((4, 2048, 256), fastest.Choice("four_step", times))
+    assert line[-2:] == ["four_step", "fastest"]

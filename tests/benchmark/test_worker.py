@@ -1,6 +1,7 @@
 """The child process that measures our programs: operations, gradients, replies."""
 
 import dataclasses
+import json
 
 import jax
 import jax.extend
@@ -64,13 +65,19 @@ def test_definition_is_measured_with_autodiff_on_the_same_input():
     assert "custom_vjp" not in str(definition)
 
 
+def replies(cell, *requests):
+    """The child's replies to a cell and further requests, without a process."""
+    answers = []
+    lines = map(json.dumps, (dataclasses.asdict(cell), *requests))
+    child.serve(worker.Side, lines, answers.append)
+    return answers
+
+
 @pytest.mark.parametrize("what", cells.WHATS)
 def test_child_replies_with_facts_rounds_and_limits(what):
-    request = dataclasses.replace(CELL, what=what, overrides=SMALL)
-    lines = [request.to_json(), '{"seconds": 0.02}', '{"seconds": 0.0}', '{"roofline": 0.001}']
-    replies = []
-    child.serve(worker.Side, iter(lines), replies.append)
-    facts, rounds, shortest, limits = replies
+    cell = dataclasses.replace(CELL, what=what, overrides=SMALL)
+    requests = [{"seconds": 0.02}, {"seconds": 0.0}, {"roofline": 0.001}]
+    facts, rounds, shortest, limits = replies(cell, *requests)
     assert facts["state"] == "ok"
     assert (facts["batch_size"], facts["dim"], facts["num_layers"]) == (2, 8, 1)
     assert facts["planned_bytes"] > 0
@@ -84,12 +91,10 @@ def test_child_replies_with_facts_rounds_and_limits(what):
 
 
 def test_program_that_does_not_fit_is_oom(monkeypatch):
-    replies = []
     for what, module in (("train", slices), ("infer", memory)):
         monkeypatch.setattr(module, "free_memory", lambda: 1000)
-        request = dataclasses.replace(CELL, what=what, overrides=SMALL)
-        child.serve(worker.Side, iter([request.to_json()]), replies.append)
-    assert replies == [{"state": "OOM"}] * 2
+        cell = dataclasses.replace(CELL, what=what, overrides=SMALL)
+        assert replies(cell) == [{"state": "OOM"}]
 
 
 def test_child_trains_further_and_counts_the_all_reduces():
@@ -100,7 +105,10 @@ def test_child_trains_further_and_counts_the_all_reduces():
 
 
 def test_cell_with_more_devices_than_the_machine_is_absent():
-    replies = []
-    request = dataclasses.replace(CELL, devices=jax.device_count() + 1).to_json()
-    child.serve(worker.Side, iter([request]), replies.append)
-    assert replies == [{"state": "ABSENT"}]
+    cell = dataclasses.replace(CELL, devices=jax.device_count() + 1)
+    assert replies(cell) == [{"state": "ABSENT"}]
+
+
+def test_mistake_in_a_cell_is_the_last_reply():
+    (reply,) = replies(dataclasses.replace(CELL, task="txt"), {"seconds": 0.0})
+    assert "unknown task 'txt'" in reply["mistake"]

@@ -1,10 +1,10 @@
-"""The benchmark's PyTorch side: its sizes, its products, its protocol."""
+"""The benchmark's PyTorch side: its sizes, its products, its replies."""
 
+import dataclasses
 import json
-import subprocess
-import sys
 
 import pytest
+from paths import ROOT
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -12,8 +12,8 @@ transformers = pytest.importorskip("transformers")
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402 (after the skips)
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
-from lra_fnet.benchmark import child, peer  # noqa: E402
-from lra_fnet.benchmark.cells import Cell  # noqa: E402
+from lra_fnet.benchmark import cells, child, peer  # noqa: E402
+from lra_fnet.errors import UserError  # noqa: E402
 
 SIZES = {
     "Run.batch_size": 2,
@@ -28,21 +28,21 @@ SIZES = {
 L = 12
 
 
-def a_cell(what, side, model, *more, **fields):
-    bindings = (*(f"{name}={value}" for name, value in SIZES.items()), *more)
-    return Cell(what, side, "text", model, "tuned", L, bindings, seconds=0.01, **fields)
+def a_cell(what, side, model, *bindings, **fields):
+    bindings = (*(f"{name}={value}" for name, value in SIZES.items()), *bindings)
+    return cells.Cell(what, side, "text", model, "tuned", L, bindings, seconds=0.01, **fields)
 
 
-def talk(cell, *requests):
-    """Answers of a child to the cell and the requests."""
-    lines = "\n".join([cell.to_json(), *map(json.dumps, requests)])
-    command = [sys.executable, "-m", "lra_fnet.benchmark.peer"]
-    done = subprocess.run(command, input=lines, capture_output=True, text=True, check=True)
-    return [json.loads(line) for line in done.stdout.splitlines()]
+def replies(cell, *requests):
+    """The replies of PyTorch's side to a cell and further requests, without a process."""
+    answers = []
+    lines = map(json.dumps, (dataclasses.asdict(cell), *requests))
+    child.serve(peer.Side, lines, answers.append)
+    return answers
 
 
 @pytest.mark.parametrize("model", ["fnet", "transformer"])
-def test_the_model_has_the_sizes_of_the_experiment(model):
+def test_model_has_the_sizes_of_the_experiment(model):
     cell = a_cell("train", "eager", model)
     side = peer.Side(cell)
     config = side.model.config
@@ -62,7 +62,7 @@ def test_the_model_has_the_sizes_of_the_experiment(model):
     assert side.facts["parameters"] == sum(p.numel() for p in side.model.parameters())
 
 
-def test_a_training_step_changes_every_parameter_that_the_loss_reaches():
+def test_training_step_changes_every_parameter():
     side = peer.Side(a_cell("train", "eager", "fnet", "Encoder.dropout=0.0"))
     before = {name: p.detach().clone() for name, p in side.model.named_parameters()}
     side.round(0.0)
@@ -82,7 +82,7 @@ def test_repeated_steps_learn_the_batch():
 
 @pytest.mark.parametrize("what", ["train", "infer", "mixing"])
 @pytest.mark.parametrize("model", ["fnet", "transformer"])
-def test_products_are_those_that_pytorch_counts(monkeypatch, model, what):
+def test_products_match_the_flop_counter_of_pytorch(monkeypatch, model, what):
     monkeypatch.setattr(peer, "QUERIES", 5)
     cell = a_cell(what, "torch" if what == "mixing" else "eager", model)
     side = peer.Side(cell)
@@ -94,7 +94,7 @@ def test_products_are_those_that_pytorch_counts(monkeypatch, model, what):
     assert needed == counter.get_total_flops()
 
 
-def test_bfloat16_is_autocast():
+def test_bfloat16_runs_under_autocast():
     side = peer.Side(a_cell("infer", "eager", "fnet", "Encoder.dtype=bfloat16"))
     kinds = set()
     for module in side.model.modules():
@@ -104,9 +104,10 @@ def test_bfloat16_is_autocast():
     assert kinds == {torch.bfloat16}
 
 
-def test_the_child_speaks_the_protocol():
-    rounds = [{"seconds": 0.01}, {"roofline": 0.01}, {"seconds": 0.0}]
-    facts, timed, limits, once = talk(a_cell("train", "eager", "fnet"), *rounds)
+def test_replies_have_facts_rounds_and_limits():
+    requests = [{"seconds": 0.01}, {"roofline": 0.01}, {"seconds": 0.0}]
+    cell = a_cell("train", "eager", "fnet")
+    facts, timed, limits, shortest = replies(cell, *requests)
     assert facts["state"] == "ok"
     assert (facts["batch_size"], facts["dim"], facts["num_layers"]) == (2, 8, 2)
     assert facts["dtype"] == "float32"
@@ -115,10 +116,10 @@ def test_the_child_speaks_the_protocol():
     assert timed["calls"] >= 1
     assert timed["seconds"] >= 0.01
     assert limits["floor_seconds"] > 0
-    assert once["calls"] == 1
+    assert shortest["calls"] == 1
 
 
-def test_mixing_is_timed_forward_and_backward_and_forward_alone():
+def test_mixing_times_both_passes_and_the_forward_pass_alone():
     timed = peer.Side(a_cell("mixing", "torch", "fnet", size="base")).round(0.01)
     assert timed["calls"] >= 1
     assert timed["forward_calls"] >= 1
@@ -126,13 +127,14 @@ def test_mixing_is_timed_forward_and_backward_and_forward_alone():
 
 
 @pytest.mark.slow
-def test_the_compiled_model_is_timed_without_its_compilation():
-    facts, timed = talk(a_cell("train", "compiled", "fnet"), {"seconds": 0.0})
+@pytest.mark.filterwarnings("ignore")  # of the compiler
+def test_rounds_of_the_compiled_model_exclude_its_compilation():
+    facts, timed = replies(a_cell("train", "compiled", "fnet"), {"seconds": 0.0})
     assert facts["state"] == "ok"
     assert facts["compile_seconds"] > 10 * timed["seconds"]
 
 
-def test_what_does_not_compile_is_a_state(monkeypatch):
+def test_model_that_does_not_compile_has_the_state_fail(monkeypatch):
     def refuse(function):
         def call(*arguments, **named):
             if isinstance(function, torch.nn.Linear):
@@ -147,35 +149,27 @@ def test_what_does_not_compile_is_a_state(monkeypatch):
     assert side.facts["reason"].startswith("Unsupported: no such graph")
 
 
-def test_too_little_memory_is_a_state(monkeypatch):
-    answers = []
-
+def test_too_little_memory_is_oom(monkeypatch):
     def refuse(*arguments):
         raise RuntimeError(
             "DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes"
         )
 
     monkeypatch.setattr(peer, "_classifier", refuse)
-    child.serve(peer.Side, iter([a_cell("train", "eager", "fnet").to_json()]), answers.append)
-    assert answers == [{"state": "OOM"}]
+    assert replies(a_cell("train", "eager", "fnet")) == [{"state": "OOM"}]
 
 
 @pytest.mark.parametrize("missing", ["torch", "transformers", "jax"])
-def test_a_missing_library_is_one_line(missing):
-    hide = f"import sys; sys.modules[{missing!r}] = None"
-    command = f"{hide}; from lra_fnet.benchmark import child, peer; child.main(peer.Side)"
-    done = subprocess.run(
-        [sys.executable, "-c", command],
-        input=a_cell("train", "eager", "fnet").to_json(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    (answer,) = [json.loads(line) for line in done.stdout.splitlines()]
-    assert f"has no {missing}: `make benchmark PEER=1`" in answer["mistake"]
+def test_missing_library_fails_with_one_line(missing, monkeypatch, tmp_path):
+    """The child is a process of an environment that lacks the library."""
+    (tmp_path / f"{missing}.py").write_text(f"raise ModuleNotFoundError(name={missing!r})\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
+    process = cells.Worker(a_cell("train", "eager", "fnet"))
+    with pytest.raises(UserError, match=f"has no {missing}: `make benchmark PEER=1`"):
+        process.ready()
+    process.close()
 
 
-def test_another_model_is_a_mistake_told_in_one_line():
-    answers = []
-    child.serve(peer.Side, iter([a_cell("train", "eager", "linear").to_json()]), answers.append)
-    assert "fnet and transformer, got linear" in answers[0]["mistake"]
+def test_other_models_fail_with_one_line():
+    (reply,) = replies(a_cell("train", "eager", "linear"))
+    assert "fnet and transformer, got linear" in reply["mistake"]

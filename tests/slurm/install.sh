@@ -1,5 +1,5 @@
 #!/bin/sh
-# Debian's SLURM, where it is missing; only root can install and start it.
+# Installs Debian's SLURM if it is missing; only root can install and start it.
 set -eu
 PATH=$PATH:/usr/sbin:/sbin
 missing=

@@ -1,4 +1,4 @@
-"""launch/slurm.py on a real SLURM of one node: what `make slurm-test` runs, and nothing else."""
+"""launch/slurm.py on a real SLURM of one node; only `make slurm-test` runs this file."""
 
 import json
 import os
@@ -6,17 +6,15 @@ import re
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import one_node
 import pytest
+from paths import OUTSIDE, ROOT
 
 pytest.importorskip("submitit", reason="needs submitit: `make slurm-test` installs it")
 if reason := one_node.missing():
     pytest.skip(reason, allow_module_level=True)
 
-ROOT = Path(__file__).parents[2]
-OUTSIDE = ROOT / "tests/outside"
 PARITY = ["--task", "parity", "--preset", "cpu", "--gin-dir", str(OUTSIDE)]
 LONG = "Run.num_steps=20000 Run.steps_per_dispatch=50 Run.eval_every=1000 Run.log_every=50"
 SWEEP = ["sweep", *PARITY, "--models", "fnet", "--seeds", "2", "--gin", LONG]
@@ -25,14 +23,14 @@ ENDLESS = ["train", *PARITY, "--model", "fnet", "--gin", LONG.replace("20000", "
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
-    """Of SLURM's commands and of the jobs."""
+    """The environment of SLURM's commands and of the jobs."""
     with one_node.start(tmp_path_factory.mktemp("slurm")) as made:
         yield made | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, OUTSIDE)))}
 
 
 @pytest.fixture(scope="module")
 def whole(environment, tmp_path_factory):
-    """parameters_sha256 of both seeds, trained without SLURM and without a stop."""
+    """parameters_sha256 of both seeds, trained without SLURM and without interruption."""
     folder = tmp_path_factory.mktemp("whole")
     subprocess.run(
         [sys.executable, "-m", "lra_fnet.cli", *SWEEP], cwd=folder, env=environment, check=True
@@ -42,7 +40,7 @@ def whole(environment, tmp_path_factory):
 
 @pytest.fixture
 def run(environment, tmp_path):
-    """Runs a command in a folder of its own; returns what it printed."""
+    """Returns a function that runs a command in a temporary folder and returns its output."""
 
     def call(*words):
         return subprocess.run(
@@ -54,7 +52,7 @@ def run(environment, tmp_path):
 
 @pytest.fixture
 def submit(run, tmp_path):
-    """Submits a command with launch/slurm.py; returns the id and the log of each job."""
+    """Returns a function that submits a command and returns the id and the log of each job."""
 
     def call(*words, partition="low", limit="0:30"):
         printed = run(
@@ -69,7 +67,7 @@ def submit(run, tmp_path):
 
 @pytest.fixture
 def shown(run):
-    """Fields of `scontrol show job`: JobState, ExitCode, Restarts ..."""
+    """Returns a function that reads the fields of a job: JobState, ExitCode, Restarts ..."""
     return lambda job: dict(re.findall(r"(\w+)=(\S*)", run("scontrol", "show", "job", job)))
 
 
@@ -78,7 +76,7 @@ def results(folder):
 
 
 def step(folder, seed=0):
-    """Of the newest line of the run's metrics; 0 without one."""
+    """Returns the step of the newest complete line of the run's metrics, or 0."""
     for path in folder.glob(f"runs/cpu/parity/fnet+*/seed{seed}/metrics.jsonl"):
         lines = [line for line in path.read_text().splitlines(True) if line.endswith("\n")]
         return json.loads(lines[-1])["step"] if lines else 0
@@ -96,7 +94,7 @@ def hashes(folder):
     return [json.loads(path.read_text())["parameters_sha256"] for path in results(folder)]
 
 
-def test_a_requeued_trial_of_a_sweep_resumes_to_the_same_bits(submit, run, shown, whole, tmp_path):
+def test_requeued_trial_resumes_to_the_same_bits(submit, run, shown, whole, tmp_path):
     (first, log), (second, _) = submit(*SWEEP)
     until(lambda: step(tmp_path) > 500)
     run("scontrol", "requeue", first)
@@ -108,8 +106,8 @@ def test_a_requeued_trial_of_a_sweep_resumes_to_the_same_bits(submit, run, shown
     assert (shown(first)["Restarts"], shown(second)["Restarts"]) == ("1", "0")
 
 
-def test_a_run_near_its_time_limit_saves_and_goes_on(submit, run, shown, tmp_path):
-    """SLURM looks twice a minute; at most launch/slurm.py's two minutes are left then."""
+def test_run_near_its_time_limit_saves_and_resumes(submit, run, shown, tmp_path):
+    """SLURM checks limits twice a minute; then at most the two minutes of SAVE_SECONDS are left."""
     ((job, log),) = submit(*ENDLESS)
     until(lambda: step(tmp_path) > 500)
     hours, minutes, _ = map(int, shown(job)["RunTime"].split(":"))
@@ -123,7 +121,7 @@ def test_a_run_near_its_time_limit_saves_and_goes_on(submit, run, shown, tmp_pat
 
 
 @pytest.mark.parametrize("partition", ["low", "graced"])
-def test_a_preempted_run_makes_room_and_resumes(partition, submit, run, shown, tmp_path):
+def test_preempted_run_makes_room_and_resumes(partition, submit, run, shown, tmp_path):
     ((job, log),) = submit(*ENDLESS, partition=partition)
     until(lambda: step(tmp_path) > 500)
     run("sbatch", "--partition=high", "--cpus-per-task=2", "--output=high.log", "--wrap=date")
@@ -134,7 +132,7 @@ def test_a_preempted_run_makes_room_and_resumes(partition, submit, run, shown, t
     run("scancel", job)
 
 
-def test_a_cancelled_run_has_saved_and_stays_cancelled(submit, run, shown, tmp_path):
+def test_cancelled_run_saves_and_stays_cancelled(submit, run, shown, tmp_path):
     ((job, log),) = submit(*ENDLESS)
     until(lambda: step(tmp_path) > 500)
     run("scancel", job)
@@ -144,11 +142,11 @@ def test_a_cancelled_run_has_saved_and_stays_cancelled(submit, run, shown, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("more", "code"),
+    ("settings", "code"),
     [(["--set", "Run.num_steps=-3"], 2), (["--set", "Optimizer.learning_rate=1e30"], 1)],
 )
-def test_a_run_that_would_fail_again_is_not_requeued(more, code, submit, shown):
-    ((job, _),) = submit("train", *PARITY, "--model", "fnet", *more)
+def test_run_that_would_fail_again_is_not_requeued(settings, code, submit, shown):
+    ((job, _),) = submit("train", *PARITY, "--model", "fnet", *settings)
     until(lambda: shown(job)["JobState"] not in ("PENDING", "RUNNING", "COMPLETING"))
-    found = shown(job)
-    assert (found["JobState"], found["ExitCode"], found["Restarts"]) == ("FAILED", f"{code}:0", "0")
+    end = shown(job)
+    assert (end["JobState"], end["ExitCode"], end["Restarts"]) == ("FAILED", f"{code}:0", "0")

@@ -1,6 +1,6 @@
-"""A SLURM of one node, from nothing: munged, slurmctld and slurmd with all their files in a folder.
+"""Starts a SLURM of one node: munged, slurmctld and slurmd, with all their files in one folder.
 
-Neither systemd nor cgroups nor an accounting database are needed; the three programs are, and root.
+It needs these three programs and root, but no systemd, cgroups or accounting database.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ PartitionName=high Nodes={host} PriorityTier=2 PreemptMode=OFF MaxTime=1:00:00
 
 
 def missing():
-    """What this machine lacks to start it, as a person would be told; empty where nothing."""
+    """Returns what this machine lacks to start SLURM, in one line; empty if nothing is missing."""
     absent = [name for name in PROGRAMS if shutil.which(name, path=_path()) is None]
     if absent:
         return f"{', '.join(absent)} not found: apt-get install slurm-wlm munge"
@@ -58,15 +58,15 @@ def missing():
 
 @contextlib.contextmanager
 def start(folder):
-    """Yields the environment of its commands; ends the three programs after that."""
+    """Yields the environment of SLURM's commands; ends the three programs afterwards."""
     for name in ("state", "spool"):
         (folder / name).mkdir()
     folder.chmod(0o755)  # munged refuses a socket in a folder that others cannot reach
     conf = folder / "slurm.conf"
-    with socket.socket() as one, socket.socket() as two:
-        one.bind(("127.0.0.1", 0))
-        two.bind(("127.0.0.1", 0))
-        ports = one.getsockname()[1], two.getsockname()[1]
+    with socket.socket() as controller, socket.socket() as node:
+        for bound in (controller, node):
+            bound.bind(("127.0.0.1", 0))
+        ports = controller.getsockname()[1], node.getsockname()[1]
     conf.write_text(CONF.format(host=socket.gethostname(), folder=folder, ports=ports))
     (folder / "munge.key").write_bytes(os.urandom(1024))
     (folder / "munge.key").chmod(0o400)

@@ -1,6 +1,6 @@
-"""Sweeps: which trials there are, who runs them when, what outlives a kill, what is selected.
+"""Sweeps: definition, scheduling, kills and resumes, selection, display.
 
-Where `runner` is used, the trials are `fake_train.py`, so that hundreds of processes take seconds.
+With the fixture `runner` the trials are `fake_train.py`, and hundreds of processes take seconds.
 """
 
 import json
@@ -18,36 +18,26 @@ from pathlib import Path
 import optuna
 import pytest
 from optuna.trial import TrialState
-from paths import ROOT
+from paths import OUTSIDE, ROOT
 from rich.console import Console
 
-from lra_fnet import cli, report
+from lra_fnet import cli
+from lra_fnet.errors import UserError
 from lra_fnet.run import job
-from lra_fnet.sweep import board, ledger, plan, scheduler, studies
+from lra_fnet.sweep import board, finish, ledger, plan, scheduler, studies
 
-OUTSIDE = ROOT / "tests/outside"
 PARITY = ["--task", "parity", "--preset", "cpu", "--gin-dir", str(OUTSIDE)]
 FAKE = [sys.executable, str(ROOT / "tests/fake_train.py")]
-# `lra-fnet` with the stand-in, in a process that can be killed.
-DRIVER = f"""
-import sys
-from lra_fnet import cli
-from lra_fnet.sweep import plan, scheduler
-scheduler.PROGRAM = {FAKE}
-scheduler.SECONDS_A_LOOK = 0.02
-plan.built = lambda job: ("", 8)
-sys.exit(cli.main(sys.argv[1:]))
-"""
 
 
 @pytest.fixture
 def go(tmp_path, monkeypatch, capfd):
-    """Calls `lra-fnet sweep`; returns the exit code, standard error and output."""
+    """Returns a function that calls `lra-fnet sweep`; it returns exit code, stderr and stdout."""
     monkeypatch.syspath_prepend(str(OUTSIDE))
     monkeypatch.chdir(tmp_path)
 
-    def call(*more):
-        code = cli.main(["sweep", *map(str, more)])
+    def call(*options):
+        code = cli.main(["sweep", *map(str, options)])
         captured = capfd.readouterr()
         return code, captured.err, captured.out
 
@@ -56,7 +46,7 @@ def go(tmp_path, monkeypatch, capfd):
 
 @pytest.fixture
 def runner(monkeypatch):
-    """Trials are stand-ins: no gin, no data, no jax."""
+    """Replaces trials by fake_train.py: no gin, no data, no jax."""
     monkeypatch.setattr(scheduler, "PROGRAM", FAKE)
     monkeypatch.setattr(scheduler, "SECONDS_A_LOOK", 0.02)
     monkeypatch.setattr(plan, "built", lambda job: ("", 8))
@@ -77,15 +67,15 @@ def trials_of(runs=Path("runs")):
 
 
 def starts(runs=Path("runs"), what="start"):
-    """How often each run folder was started."""
+    """Returns how often each run folder was started."""
     lines = [line.split() for line in (runs / "starts").read_text().splitlines()]
     return Counter(words[1] for words in lines if words[0] == what)
 
 
-# What is asked for
+# Definition
 
 
-def test_the_papers_sweep_is_four_numbers_of_layers_of_its_models_on_image(go):
+def test_sweep_of_the_paper_has_four_numbers_of_layers_for_its_models_on_image(go):
     code, _, out = go("--sweep", ROOT / "gin/sweeps/image_layers.gin", "--dry-run")
     assert code == 0
     words = [shlex.split(line) for line in out.splitlines()]
@@ -98,7 +88,7 @@ def test_the_papers_sweep_is_four_numbers_of_layers_of_its_models_on_image(go):
     assert not Path("runs").exists()
 
 
-def test_the_whole_table_is_the_tables_own_runs_and_options_take_the_files_place(go):
+def test_sweep_of_the_table_has_its_runs_and_options_replace_values_of_the_file(go):
     table = ROOT / "gin/sweeps/lra_table.gin"
     options = ["--preset", "cpu", "--models", "fnet,linear", "--seeds", "2", "--dry-run"]
     code, _, out = go("--sweep", table, *options)
@@ -111,8 +101,7 @@ def test_the_whole_table_is_the_tables_own_runs_and_options_take_the_files_place
     assert not any("--no-test" in w or "--set" in w for w in words)
 
 
-def test_a_dry_runs_lines_are_the_commands_of_the_trials_and_name_their_folders(go):
-    """Each line, given to the command line, is the job whose folder trials.json would name."""
+def test_lines_of_a_dry_run_parse_as_the_commands_of_the_trials(go):
     axes = ["--grid", "Encoder.norm=['pre', 'post']", "--set", "Run.num_steps=4"]
     code, err, out = go(*PARITY, "--models", "fnet", "--seeds", "2", *axes, "--dry-run")
     assert (code, err) == (0, "")
@@ -126,31 +115,36 @@ def test_a_dry_runs_lines_are_the_commands_of_the_trials_and_name_their_folders(
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("options", "words"),
     [
-        ([], "a sweep expects tasks and models: --task"),
+        ([], "a sweep needs --task and --models, or --sweep"),
         (["--task", "parity", "--sampler", "best"], "invalid choice: 'best'"),
-        (["--task", "parity", "--grid", "Run.batch_size=16"], "GRID (--grid) expects Name"),
-        (["--task", "parity", "--range", "Run.batch_size=[1,2,3]"], "RANGE (--range) expects"),
+        (["--task", "parity", "--grid", "Run.batch_size=16"], "--grid expects Name"),
+        (["--task", "parity", "--range", "Run.batch_size=[1,2,3]"], "--range expects"),
         (["--task", "parity", "--range", "A.b=[2,1]", "--sampler=tpe", "--trials=1"], "low < high"),
-        (["--task", "parity", "--range", "A.b=[1,2]"], "the range of A.b needs SAMPLER=random"),
-        (["--task", "parity", "--sampler", "tpe"], "SAMPLER=tpe needs TRIALS="),
-        (["--task", "parity", "--trials", "3"], "TRIALS (--trials) is of SAMPLER=random and tpe"),
-        (["--task", "parity", "--prune"], "PRUNE=1 (--prune) needs axes"),
-        (["--task", "parity", "--seeds", "0"], "SEEDS expects a whole number of at least 1, got 0"),
+        (["--task", "parity", "--range", "A.b=[1,2]"], "the range of A.b needs --sampler random"),
+        (
+            ["--task", "parity", "--sampler", "tpe"],
+            "--sampler tpe needs axes (--grid, --range) and --trials",
+        ),
+        (["--task", "parity", "--trials", "3"], "--trials needs --sampler random or tpe"),
+        (["--task", "parity", "--prune"], "--prune needs axes"),
+        (
+            ["--task", "parity", "--seeds", "0"],
+            "--seeds expects a whole number of at least 1, got 0",
+        ),
         (["--task", "parity", "--name", "a/b"], "NAME expects letters"),
-        (["--name", "none"], "no sweep 'none' in runs/sweeps (there: none)"),
+        (["--name", "none"], "no sweep 'none' in runs/sweeps (it has: none)"),
         (["--name", "none", "--seeds", "2"], "--name none alone goes on with that sweep"),
-        (["--sweep", "none.gin"], "SWEEP expects a gin file (--sweep), none.gin is none"),
-        ([*PARITY, "--models", "fnet", "--jobs", "0"], "JOBS (--jobs) expects a whole number"),
+        (["--sweep", "none.gin"], "--sweep expects a gin file, there is no file none.gin"),
+        ([*PARITY, "--models", "fnet", "--jobs", "0"], "--jobs expects a whole number"),
         ([*PARITY, "--models", "fnett"], "unknown model 'fnett'"),
         ([*PARITY, "--models", "fnet", "--grid", "Encoder.num_layer=[1]"], "num_layer"),
         ([*PARITY, "--models", "fnet", "--grid", "Encoder.num_heads=[2, 3]"], "num_heads"),
-        ([*PARITY, "--models=fnet", "--finish"], "has no axes: its runs have read test"),
     ],
 )
-def test_a_mistake_gets_one_line_and_code_2_and_begins_nothing(go, more, words):
-    code, err, out = go(*more)
+def test_mistake_fails_with_one_line_and_begins_nothing(go, options, words):
+    code, err, out = go(*options)
     assert code == 2, err
     assert len(err.splitlines()) == 1, err
     assert words in err
@@ -167,7 +161,7 @@ def test_a_mistake_gets_one_line_and_code_2_and_begins_nothing(go, more, words):
         ("Sweep.tasks = ['listops']\nRun.batch_size = 3", "does not read Run.batch_size"),
     ],
 )
-def test_a_wrong_sweep_file_gets_one_line(go, text, words):
+def test_mistake_in_a_sweep_file_fails_with_one_line(go, text, words):
     Path("my.gin").write_text(text)
     code, err, _ = go("--sweep", "my.gin")
     assert code == 2
@@ -175,15 +169,14 @@ def test_a_wrong_sweep_file_gets_one_line(go, text, words):
     assert words in err
 
 
-def test_axes_of_the_command_line_stand_beside_the_files_and_take_the_place_of_its_own():
-    with_axes = {"A.b": [1], "C.d": [(1, 2)]}
+def test_axes_of_the_command_line_are_python_values():
     assert plan.grid_axis('C.d=["x", None]') == {"C.d": ["x", None]}
-    assert plan.grid(with_axes) == [{"A.b": "1", "C.d": "(1, 2)"}]
-    assert plan.bindings({"A.b": "'x'", "C.d": 0.1}) == ("A.b='x'", "C.d=0.1")
     assert plan.range_axis("A.b=[1, 8]") == {"A.b": {"low": 1, "high": 8, "log": False}}
+    assert plan.grid({"A.b": [1], "C.d": [(1, 2)]}) == [{"A.b": "1", "C.d": "(1, 2)"}]
+    assert plan.bindings({"A.b": "'x'", "C.d": 0.1}) == ("A.b='x'", "C.d=0.1")
 
 
-def test_a_file_and_the_command_line_together(tmp_path):
+def test_command_line_adds_to_the_file_and_replaces_axes_of_the_same_name(tmp_path):
     file = tmp_path / "my.gin"
     file.write_text(
         "Sweep.name = 'mine'\nSweep.tasks = ['text']\nSweep.overrides = ['A.a=1']\n"
@@ -197,7 +190,7 @@ def test_a_file_and_the_command_line_together(tmp_path):
     assert re.fullmatch(r"mine-paper-[0-9a-f]{8}", plan.folder_name(got, None))
 
 
-def test_the_folder_is_of_one_sweep_alone_but_for_the_number_of_trials():
+def test_folder_name_depends_on_everything_but_the_number_of_trials():
     base = swept(sampler="random", trials=3)
     name = plan.folder_name(base.checked(), None)
     assert name == plan.folder_name(swept(sampler="random", trials=9).checked(), None)
@@ -212,11 +205,11 @@ def test_the_folder_is_of_one_sweep_alone_but_for_the_number_of_trials():
         {"prune": True},
     ]
     fields = {"sampler": "random", "trials": 3}
-    names = {plan.folder_name(swept(**(fields | one)).checked(), None) for one in changes}
+    names = {plan.folder_name(swept(**(fields | change)).checked(), None) for change in changes}
     assert len(names | {name}) == 9
 
 
-def test_points_of_random_depend_on_their_number_alone_and_lie_in_the_ranges():
+def test_random_points_depend_only_on_their_number_and_lie_in_the_ranges():
     axes = {
         "A.rate": {"low": 1e-4, "high": 1e-2, "log": True},
         "A.layers": {"low": 1, "high": 4},
@@ -235,7 +228,7 @@ def test_points_of_random_depend_on_their_number_alone_and_lie_in_the_ranges():
 
 @pytest.mark.parametrize("cores", [1, 2, 3, 8, 96])
 @pytest.mark.parametrize("workers", [1, 2, 3, 5, 100])
-def test_cores_are_divided_evenly_and_nobody_is_left_without(cores, workers):
+def test_cores_are_shared_evenly_and_every_worker_gets_one(cores, workers):
     parts = scheduler.share(list(range(cores)), workers)
     assert len(parts) == workers
     dealt = Counter(core for part in parts for core in part)
@@ -245,11 +238,11 @@ def test_cores_are_divided_evenly_and_nobody_is_left_without(cores, workers):
     assert workers > cores or set(dealt.values()) == {1}
 
 
-# Who runs what
+# Scheduling
 
 
 @pytest.mark.usefixtures("runner")
-def test_every_trial_runs_once_and_its_state_is_in_trials_json(go):
+def test_every_trial_runs_once_and_trials_json_has_its_state(go):
     axes = ["--grid", "Fake.accuracy=[0.2, 0.4]", "--seeds", "2"]
     code, err, out = go("--task", "parity", "--models", "fnet,linear", "--preset", "cpu", *axes)
     assert (code, out) == (0, "")
@@ -263,8 +256,8 @@ def test_every_trial_runs_once_and_its_state_is_in_trials_json(go):
         for value in (0.2, 0.4)
         for seed in (0, 1)
     }
-    one = trials[0]
-    assert one | {"folder": "", "command": ""} == {
+    first = trials[0]
+    assert first | {"folder": "", "command": ""} == {
         "number": 0,
         "task": "parity",
         "model": "fnet",
@@ -279,8 +272,8 @@ def test_every_trial_runs_once_and_its_state_is_in_trials_json(go):
         "error": None,
         "command": "",
     }
-    assert (Path("runs") / one["folder"] / "result.json").exists()
-    assert one["command"].startswith("lra-fnet train --task parity --model fnet --preset cpu")
+    assert (Path("runs") / first["folder"] / "result.json").exists()
+    assert first["command"].startswith("lra-fnet train --task parity --model fnet --preset cpu")
     definition = json.loads((only_sweep() / "sweep.json").read_text())
     wanted = {
         "schema": 1,
@@ -295,14 +288,14 @@ def test_every_trial_runs_once_and_its_state_is_in_trials_json(go):
     }
     assert definition.items() >= wanted.items()
     assert {"created", "commit"} <= definition.keys()
-    assert f"lra-fnet sweep --name {only_sweep().name} --finish" in err
+    assert f"lra-fnet finish --name {only_sweep().name}" in err
     code, err, _ = go("--name", only_sweep().name)
     assert code == 0
     assert sum(starts().values()) == 8
 
 
 @pytest.mark.usefixtures("runner")
-def test_failed_trials_are_listed_with_their_error_and_tried_again_on_request_alone(go):
+def test_failed_trials_are_listed_with_their_error_and_run_again_only_with_retry(go):
     which = ["--task", "parity", "--models", "fnet", "--preset", "cpu", "--name", "mine"]
     which += ["--grid", "Fake.fail=[None, 'once', 'crash', 'OOM', 'killed']"]
     code, err, _ = go(*which)
@@ -322,14 +315,14 @@ def test_failed_trials_are_listed_with_their_error_and_tried_again_on_request_al
 
 
 @pytest.mark.usefixtures("runner")
-def test_workers_run_side_by_side_each_on_its_cores(go, monkeypatch):
+def test_workers_run_in_parallel_on_separate_cores(go):
     cores = sorted(os.sched_getaffinity(0))
     axes = ["--grid", "Fake.accuracy=[0.1, 0.2, 0.3, 0.4]", "--set", "Fake.seconds=0.05"]
     assert go("--task", "parity", "--models", "fnet", *axes, "--jobs", "2")[0] == 0
     lines = [line.split() for line in Path("runs/starts").read_text().splitlines()]
     busy, most = 0, 0
-    for what, *_ in lines:
-        busy += 1 if what == "start" else -1
+    for event, *_ in lines:
+        busy += 1 if event == "start" else -1
         most = max(most, busy)
     assert most == 2
     parts = {",".join(map(str, part)) for part in scheduler.share(cores, 2)}
@@ -337,8 +330,8 @@ def test_workers_run_side_by_side_each_on_its_cores(go, monkeypatch):
 
 
 @pytest.mark.usefixtures("runner")
-def test_a_point_behind_the_median_is_stopped_and_its_other_seeds_never_begin(go):
-    """Five points are seen to the end; Optuna's pruner needs so many to know a median."""
+def test_point_below_the_median_is_stopped_and_its_other_seeds_never_start(go):
+    """Five points complete first, which is what Optuna's pruner needs for a median."""
     axes = ["--grid", "Fake.accuracy=[0.5, 0.6, 0.7, 0.65, 0.55, 0.62, 0.1, 0.9]", "--seeds", "2"]
     which = ["--task", "parity", "--models", "fnet", "--set", "Fake.hold=0.2", *axes]
     code, err, _ = go(*which, "--prune", "--jobs", "2")
@@ -359,7 +352,7 @@ def test_a_point_behind_the_median_is_stopped_and_its_other_seeds_never_begin(go
 
 
 @pytest.mark.usefixtures("runner")
-def test_tpe_sees_the_mean_of_the_seeds_and_goes_on_where_it_was(go):
+def test_tpe_gets_the_mean_of_the_seeds_and_resumes(go):
     which = ["--task", "parity", "--models", "fnet,linear", "--preset", "cpu", "--seeds", "2"]
     which += ["--range", "Fake.accuracy=[0.1, 0.9]", "--sampler", "tpe", "--name", "s"]
     assert go(*which, "--trials", "1")[0] == 0
@@ -381,17 +374,17 @@ def test_tpe_sees_the_mean_of_the_seeds_and_goes_on_where_it_was(go):
 
 
 @pytest.mark.usefixtures("runner")
-def test_a_name_holds_one_sweep(go):
+def test_name_belongs_to_one_sweep(go):
     which = ["--task", "parity", "--models", "fnet", "--preset", "cpu", "--name", "mine"]
     assert go(*which, "--grid", "Fake.accuracy=[0.1]")[0] == 0
     code, err, _ = go(*which, "--grid", "Fake.accuracy=[0.2]")
     assert code == 2
     assert "runs/sweeps/mine is another sweep (axes: " in err
-    assert "(--name) starts one beside it" in err
+    assert "choose another --name" in err
 
 
-def test_a_sweep_that_is_read_back_is_the_one_that_was_begun(tmp_path):
-    """Tuples, strings and None too, which JSON alone would change."""
+def test_loaded_sweep_equals_the_begun_one(tmp_path):
+    """JSON alone would change tuples."""
     axes = {"A.b": [(0.9, 0.98), None, "x", True, 1e-3]}
     begun = swept(axes=axes, overrides=["C.d=1"], seeds=2, prune=True).checked()
     shared = job.Job("", "", "", runs=tmp_path, imports=("m",), gin_dirs=(Path("g"),))
@@ -401,41 +394,41 @@ def test_a_sweep_that_is_read_back_is_the_one_that_was_begun(tmp_path):
     assert plan.load(tmp_path, "mine") == first
 
 
-def test_half_a_line_at_the_journals_end_is_dropped(tmp_path):
-    of = plan.Plan(swept().checked(), "s", job.Job("", "", "", runs=tmp_path))
-    of.folder.mkdir(parents=True)
-    studies.Studies(of)
-    file = of.folder / "journal.log"
+def test_half_a_line_at_the_end_of_the_journal_is_dropped(tmp_path):
+    planned = plan.Plan(swept().checked(), "s", job.Job("", "", "", runs=tmp_path))
+    planned.folder.mkdir(parents=True)
+    studies.Studies(planned)
+    file = planned.folder / "journal.log"
     whole = file.read_bytes()
     file.write_bytes(whole + whole.splitlines()[-1][:7])
-    assert len(studies.Studies(of).points(0)) == 2
+    assert len(studies.Studies(planned).points(0)) == 2
     assert file.read_bytes().startswith(whole)
     assert all(json.loads(line) for line in file.read_text().splitlines())
 
 
-# Kills, and several at once
+# Kills, and several sweeps at once
 
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts `lra-fnet sweep` with the stand-in as a process of its own; ends what is left."""
-    begun = []
+    """Returns a function that starts `lra-fnet sweep` with fake trials as a process."""
+    processes = []
 
-    def call(*more):
+    def call(*options):
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(OUTSIDE)])}
         process = subprocess.Popen(
-            [sys.executable, "-c", DRIVER, "sweep", *more],
+            [sys.executable, ROOT / "tests/sweep/fake_sweep.py", "sweep", *options],
             cwd=tmp_path,
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        begun.append(process)
+        processes.append(process)
         return process
 
     yield call
-    for process in begun:
+    for process in processes:
         process.kill()
         process.communicate()
 
@@ -452,13 +445,13 @@ FOUR += ["--grid", "Fake.accuracy=[0.1, 0.2, 0.3, 0.4]", "--set", "Fake.hold=1"]
 
 
 def let_go():
-    """Lets the held trials end."""
+    """Lets the trials that wait at step 4 continue."""
     Path("runs/go").touch()
 
 
 @pytest.mark.usefixtures("runner")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_has_every_trial_save_and_one_line_says_how_to_go_on(go, start, number):
+def test_signal_makes_every_trial_save_and_prints_the_command_that_resumes(go, start, number):
     process = start(*FOUR, "--jobs", "2")
     wait_for(lambda: len(list(Path("runs").glob("cpu/*/*/*/metrics.jsonl"))) == 2)
     process.send_signal(number)
@@ -477,7 +470,7 @@ def test_a_signal_has_every_trial_save_and_one_line_says_how_to_go_on(go, start,
 
 
 @pytest.mark.usefixtures("runner")
-def test_what_a_killed_sweep_leaves_is_taken_over_and_its_orphan_is_not_run_twice(go, start):
+def test_sweep_waits_for_the_running_trial_of_a_killed_one(go, start):
     process = start(*FOUR)
     wait_for(Path("runs/starts").exists)
     process.kill()
@@ -489,7 +482,7 @@ def test_what_a_killed_sweep_leaves_is_taken_over_and_its_orphan_is_not_run_twic
 
 
 @pytest.mark.usefixtures("runner")
-def test_a_trial_killed_with_its_sweep_is_begun_again(go, start):
+def test_trial_that_is_killed_with_its_sweep_starts_again(go, start):
     process = start(*FOUR)
     wait_for(lambda: list(Path("runs").glob("cpu/*/*/*/metrics.jsonl")))
     process.kill()
@@ -504,15 +497,15 @@ def test_a_trial_killed_with_its_sweep_is_begun_again(go, start):
 
 
 def _holders(file):
-    """Processes that have a file open."""
-    found = set()
+    """Returns the processes that have a file open."""
+    pids = set()
     for link in Path("/proc").glob("[0-9]*/fd/*"):
         try:
             if os.readlink(link) == str(file):
-                found.add(int(link.parts[2]))
+                pids.add(int(link.parts[2]))
         except OSError:
             continue
-    return found
+    return pids
 
 
 @pytest.mark.parametrize("sampler", [[], ["--sampler", "tpe", "--trials", "4"]])
@@ -533,20 +526,20 @@ def test_two_sweeps_at_once_share_the_trials(tmp_path, start, sampler):
 
 
 @pytest.mark.usefixtures("runner")
-def test_a_trial_that_a_person_runs_is_waited_for(go):
+def test_sweep_waits_for_a_trial_that_was_started_by_hand(go):
     _, _, out = go(*FOUR, "--dry-run")
     binding = ("Fake.hold=1", "Fake.accuracy=0.2")
     folder = job.Job("parity", "fnet", "cpu", overrides=binding).folder
     folder.mkdir(parents=True)
     with (folder / "train.log").open("a") as log:
-        own = subprocess.Popen([*FAKE, *shlex.split(out.splitlines()[1])[1:]], stdout=log)
+        by_hand = subprocess.Popen([*FAKE, *shlex.split(out.splitlines()[1])[1:]], stdout=log)
     wait_for((folder / ".lock").exists)
     threading.Timer(1.0, let_go).start()
-    assert (go(*FOUR)[0], own.wait()) == (0, 0)
+    assert (go(*FOUR)[0], by_hand.wait()) == (0, 0)
     assert starts() == Counter({trial["folder"]: 1 for trial in trials_of()})
 
 
-# What is selected
+# Selection
 
 
 @pytest.fixture
@@ -554,21 +547,17 @@ def scored(monkeypatch):
     """The run folders that are scored on test, in order."""
     folders = []
     monkeypatch.setattr(job, "evaluate_run", lambda folder: folders.append(str(folder)) or {})
-    monkeypatch.setattr(report, "print_run", lambda result: None)
     return folders
 
 
 @pytest.mark.usefixtures("runner")
-def test_the_best_mean_on_validation_is_scored_with_all_its_seeds_and_stays_selected(go, scored):
+def test_finish_scores_the_best_mean_with_all_its_seeds_and_keeps_the_selection(go, scored):
     axes = ["--grid", "Fake.accuracy=[0.3, 0.7]", "--grid", "Fake.fail=[None, 'crash']"]
     which = ["--task", "parity", "--models", "fnet,linear", "--preset", "cpu", "--seeds", "2"]
     assert go(*which, *axes)[0] == 1
-    (name,) = os.listdir("runs/sweeps")
     for _ in range(2):
         scored.clear()
-        code, _, out = go("--finish", "--name", name)
-        assert code == 0
-        assert out == f"selected: runs/sweeps/{name}/selected.json\n"
+        finish.finish(plan.load(Path("runs"), only_sweep().name))
         selected = json.loads((only_sweep() / "selected.json").read_text())
         assert [(c["task"], c["model"]) for c in selected] == [
             ("parity", "fnet"),
@@ -582,42 +571,52 @@ def test_the_best_mean_on_validation_is_scored_with_all_its_seeds_and_stays_sele
         assert len(scored) == 4
 
 
-@pytest.mark.usefixtures("runner")
-def test_nothing_is_selected_before_the_last_trial_has_ended(go, scored, tmp_path):
-    which = ["--task", "parity", "--models", "fnet", "--preset", "cpu", "--name", "mine"]
-    which += ["--grid", "Fake.accuracy=[0.3, 0.7]"]
-    code, err, _ = go(*which, "--finish")
-    assert code == 2
-    assert "2 of 2 trials of sweep mine have not ended: lra-fnet sweep --name mine goes on" in err
+@pytest.mark.usefixtures("runner", "go")
+@pytest.mark.parametrize(
+    ("axes", "words"),
+    [
+        (
+            {"Fake.accuracy": [0.3, 0.7]},
+            "2 of 2 trials of sweep mine have not ended: lra-fnet sweep --name mine continues",
+        ),
+        ({}, "has no axes, so there is nothing to select"),
+    ],
+)
+def test_finish_refuses_sweeps_that_have_not_ended_or_have_no_axes(axes, words, scored):
+    planned = plan.Plan(swept(axes=axes).checked(), "mine", job.Job("", "", ""))
+    with pytest.raises(UserError, match=words):
+        finish.finish(planned)
     assert not scored
-    assert not (tmp_path / "runs/sweeps/mine/selected.json").exists()
+    assert not (planned.folder / "selected.json").exists()
 
 
-def test_a_point_without_all_its_seeds_is_never_selected_and_of_equal_ones_the_first_is(tmp_path):
-    from lra_fnet.sweep import finish
-
-    of = plan.Plan(swept(seeds=2).checked(), "s", job.Job("", "", "", runs=tmp_path))
+def test_first_of_the_best_complete_points_is_selected(tmp_path):
+    planned = plan.Plan(swept(seeds=2).checked(), "s", job.Job("", "", "", runs=tmp_path))
     made = []
     table = [(0.9, "complete", 0.9, "failed"), (0.4, "complete", 0.6, "complete")]
     table += [(0.5, "complete", 0.5, "complete")]
     for point, (a, state_a, b, state_b) in enumerate(table):
         for seed, (value, state) in enumerate(((a, state_a), (b, state_b))):
-            trial = ledger.Trial(2 * point + seed, of.job(0, {"A.b": str(point)}, seed), 0, point)
+            trial = ledger.Trial(
+                2 * point + seed, planned.job(0, {"A.b": str(point)}, seed), 0, point
+            )
             trial.state, trial.validation = state, value
             made.append(trial)
-    (choice,) = finish.select(of, made, [])
+    (choice,) = finish.select(planned, made, [])
     assert choice["overrides"] == ["A.b=1"]
     assert choice["validation"] == pytest.approx(0.5)
-    assert finish.select(of, made, [choice | {"overrides": ["A.b=7"]}])[0]["overrides"] == ["A.b=7"]
+    assert finish.select(planned, made, [choice | {"overrides": ["A.b=7"]}])[0]["overrides"] == [
+        "A.b=7"
+    ]
 
 
-# What is shown
+# Display
 
 
-def made_trials(of, *states):
+def made_trials(planned, *states):
     made = []
     for number, state in enumerate(states):
-        trial = ledger.Trial(number, of.job(0, {"A.b": str(number)}, 0), 0, number, "", 80)
+        trial = ledger.Trial(number, planned.job(0, {"A.b": str(number)}, 0), 0, number, "", 80)
         trial.state, trial.step, trial.validation = state, 40, 0.25 if state != "waiting" else None
         made.append(trial)
     return made
@@ -630,17 +629,17 @@ def shown(table):
     return captured.get()
 
 
-def test_the_table_has_state_step_accuracy_and_time_left_of_every_trial(monkeypatch):
+def test_table_shows_state_step_accuracy_and_time_left_of_every_trial(monkeypatch):
     clock = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    of = plan.Plan(swept().checked(), "s", job.Job("", "", ""))
-    trials = made_trials(of, "complete", "running", "waiting", "diverged")
+    planned = plan.Plan(swept().checked(), "s", job.Job("", "", ""))
+    trials = made_trials(planned, "complete", "running", "waiting", "diverged")
     trials[1].step, trials[2].step, trials[0].step = 10, 0, 80
     pace = board.Pace()
     pace.see(trials)
     clock[0], trials[1].step = 130.0, 20  # ten steps in 30 s: 60 more in 180 s
     pace.see(trials)
-    lines = shown(board.table(of, trials, pace)).splitlines()
+    lines = shown(board.table(planned, trials, pace)).splitlines()
     (running,) = [line.split() for line in lines if "running" in line and "b=1" in line]
     assert running == ["t", "m", "b=1", "0", "running", "20/80", "25.00", "3", "min", "0", "s"]
     (waiting,) = [line.split() for line in lines if "waiting" in line and "b=2" in line]
@@ -650,10 +649,10 @@ def test_the_table_has_state_step_accuracy_and_time_left_of_every_trial(monkeypa
     assert counts in lines[-1]
 
 
-def test_a_small_terminal_shows_the_trials_that_matter_most():
-    of = plan.Plan(swept().checked(), "s", job.Job("", "", ""))
-    trials = made_trials(of, *["complete"] * 30, "running", "OOM", *["waiting"] * 30)
-    text = shown(board.table(of, trials, rows=4))
+def test_small_terminal_shows_the_trials_that_matter_most():
+    planned = plan.Plan(swept().checked(), "s", job.Job("", "", ""))
+    trials = made_trials(planned, *["complete"] * 30, "running", "OOM", *["waiting"] * 30)
+    text = shown(board.table(planned, trials, rows=4))
     assert [line.split()[4] for line in text.splitlines() if "40/80" in line] == [
         "running",
         "OOM",
@@ -664,70 +663,70 @@ def test_a_small_terminal_shows_the_trials_that_matter_most():
 
 
 @pytest.mark.usefixtures("runner")
-def test_without_a_terminal_every_change_of_state_is_one_plain_line(go):
+def test_every_change_of_state_is_one_plain_line_without_a_terminal(go):
     axes = ["--grid", "Fake.accuracy=[0.3]", "--set", "Fake.seconds=0.05"]
     _, err, _ = go("--task", "parity", "--models", "fnet", "--preset", "cpu", *axes)
-    told = [line for line in err.splitlines() if line.startswith("[1/1] ")]
-    assert [line.partition("seed0: ")[2] for line in told] == [
+    lines = [line for line in err.splitlines() if line.startswith("[1/1] ")]
+    assert [line.partition("seed0: ")[2] for line in lines] == [
         "running",
         "complete, validation 30.00",
     ]
     assert "\x1b" not in err
 
 
-# The whole of it
+# Real runs
 
 
 @pytest.mark.slow
-def test_a_sweep_that_is_killed_and_resumed_leaves_what_an_unkilled_one_does(tmp_path):
-    """Real runs: two models, two points, SIGKILL of parent and children, then the selection."""
-    which = [*PARITY, "--models", "fnet,linear", "--grid", "Optimizer.learning_rate=[1e-3, 1e-1]"]
-    which += ["--set", "Run.num_steps=200", "--set", "Run.eval_every=50", "--name", "mine"]
-    which += ["--set", "Run.save_every=25", "--set", "Run.save_seconds=0"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(OUTSIDE)])}
+def test_sweep_that_is_killed_and_resumed_equals_an_uninterrupted_one(tmp_path, monkeypatch):
+    """Kills parent and children with SIGKILL, resumes, and scores the selected run on test."""
+    settings = ["num_steps=100", "eval_every=25", "save_every=25", "save_seconds=0"]
+    which = [*PARITY, "--models", "fnet", "--grid", "Optimizer.learning_rate=[1e-3, 1e-1]"]
+    which += [word for setting in settings for word in ("--set", f"Run.{setting}")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(OUTSIDE)]))
+    monkeypatch.syspath_prepend(str(OUTSIDE))
 
-    def begin(runs, *more):
-        command = [sys.executable, "-m", "lra_fnet.cli", "sweep", *more, "--runs", str(runs)]
+    def begin(runs, *options):
+        command = [sys.executable, "-m", "lra_fnet.cli", "sweep", *options, "--runs", str(runs)]
         with open(tmp_path / "log", "ab") as log:
-            return subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
+            return subprocess.Popen(
+                [*command, "--name", "mine", "--jobs", "2"], cwd=tmp_path, stdout=log, stderr=log
+            )
 
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert begin(whole, *which, "--jobs", "2").wait() == 0
-    process = begin(killed, *which, "--jobs", "2")
+    assert begin(whole, *which).wait() == 0
+    process = begin(killed, *which)
     try:
-        wait_for(lambda: len(list(killed.glob("*/*/*/*/checkpoints/last/*"))) >= 2)
+        wait_for(lambda: len(list(killed.glob("*/*/*/*/checkpoints/last/*"))) >= 1)
     finally:
         process.kill()
         process.wait()
         for lock in killed.glob("cpu/*/*/*/.lock"):
             for pid in _holders(lock):
                 os.kill(pid, signal.SIGKILL)
-    assert len(list(killed.glob("*/*/*/*/result.json"))) < 4
-    assert begin(killed, "--name", "mine", "--jobs", "2").wait() == 0
+    assert len(list(killed.glob("*/*/*/*/result.json"))) < 2
+    assert begin(killed).wait() == 0
 
     def results(runs):
         changing = {"steps_per_second", "wall_seconds", "peak_bytes", "commit", "dirty"}
         return {
-            str(file.relative_to(runs)): {
+            str(file.parent.relative_to(runs)): {
                 k: v for k, v in json.loads(file.read_text()).items() if k not in changing
             }
             for file in sorted(runs.glob("*/*/*/*/result.json"))
         }
 
-    assert len(results(whole)) == 4
+    assert len(results(whole)) == 2
     assert results(killed) == results(whole)
     assert all(result["test"] is None for result in results(whole).values())
     assert not (killed / "test_log.jsonl").exists()
+    monkeypatch.chdir(tmp_path)
     for _ in range(2):
-        assert begin(killed, *which, "--finish").wait() == 0
-    selected = json.loads((killed / "sweeps/mine/selected.json").read_text())
-    folders = [folder for choice in selected for folder in choice["folders"]]
+        finish.finish(plan.load(killed, "mine"))
+    (choice,) = json.loads((killed / "sweeps/mine/selected.json").read_text())
+    (folder,) = choice["folders"]
     readings = (killed / "test_log.jsonl").read_text().splitlines()
-    assert Counter(json.loads(line)["run"] for line in readings) == dict.fromkeys(folders, 2)
-    tested = [f for f, r in results(killed).items() if r["test"] is not None]
-    assert sorted(folders) == sorted(str(Path(file).parent) for file in tested)
-    best = {}
-    for result in results(killed).values():
-        sums = result["validation"]["best"]
-        best[result["model"]] = max(best.get(result["model"], 0), sums["correct"] / sums["count"])
-    assert {choice["model"]: choice["validation"] for choice in selected} == best
+    assert [json.loads(line)["run"] for line in readings] == [folder, folder]  # best and last
+    assert [f for f, r in results(killed).items() if r["test"] is not None] == [folder]
+    scores = [result["validation"]["best"] for result in results(killed).values()]
+    assert choice["validation"] == max(score["correct"] / score["count"] for score in scores)

@@ -1,0 +1,54 @@
+"""How calls are timed, for both JAX and PyTorch."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+CALL_SECONDS = 0.01  # a faster call is repeated, because its dispatch costs time too
+REPEATS = 16
+
+
+def time_calls(programs: Sequence[Callable[[], Any]], seconds: float) -> dict[str, float]:
+    """Calls each program at least once and until `seconds` have passed.
+
+    Args:
+      programs: functions that return when their result is there: a program and perhaps its forward
+        pass.
+      seconds: time for each program.
+
+    Returns:
+      "calls" and "seconds"; for a second program also "forward_calls" and "forward_seconds".
+    """
+    times = {}
+    for kind, call in zip(("", "forward_"), programs, strict=False):
+        calls, taken, begun = 0, 0.0, time.perf_counter()
+        while not calls or taken < seconds:
+            call()
+            calls, taken = calls + 1, time.perf_counter() - begun
+        times |= {f"{kind}calls": calls, f"{kind}seconds": taken}
+    return times
+
+
+def fastest(call: Callable[[int], Any], seconds: float) -> float:
+    """Returns the least seconds of a repetition, measured for about `seconds`.
+
+    The least counts because a slower call is not a limit of the device.
+
+    Args:
+      call: repeats the work as often as its argument says: once, or REPEATS times if it is short.
+      seconds: time to spend; there are at least two measurements.
+    """
+
+    def once() -> float:
+        begun = time.perf_counter()
+        call(repeats)
+        return (time.perf_counter() - begun) / repeats
+
+    repeats = 1
+    once()  # compiles
+    repeats = 1 if once() >= CALL_SECONDS else REPEATS
+    once()  # compiles
+    times, until = [once(), once()], time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        times.append(once())
+    return min(times)
