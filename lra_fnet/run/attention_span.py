@@ -166,9 +166,9 @@ def spans(query, key, mask) -> jax.Array:
         number, block = numbered
         logits = jnp.einsum("tqhk,tmhk->tqhm", block, key)
         positions = number * size + jnp.arange(size)
-        distance = jnp.abs(positions[:, None] - jnp.arange(length)).astype(logits.dtype)
-        valid = mask[:, None, None]
-        return attention.weigh(logits, valid, distance[..., None], rate=0.0, rng=None)[..., 0]
+        distance = jnp.abs(positions[:, None] - jnp.arange(length)[None]).astype(logits.dtype)
+        value = distance[None, :, :, None]
+        return attention.weigh(logits, mask[:, None, None], value, rate=0.0, rng=None)[..., 0]
 
     distances = jnp.moveaxis(jax.lax.map(of_block, (jnp.arange(num_blocks), blocks)), 0, 1)
     distances = distances.reshape(texts, num_blocks * size, heads)[:, :length]

@@ -1,26 +1,27 @@
-"""The required attention span against plain loops, closed forms and cases worked by hand."""
+"""The required attention span equals plain loops, closed forms and cases worked by hand."""
 
 import dataclasses
 import functools
 import json
 import math
-from pathlib import Path
+import shutil
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from arrays import float64, largest_array, normal, random_variables
-from paths import OUTSIDE
+from made_runs import change
 from tiny import TINY, rows
 
-from lra_fnet import cli, experiment
+from lra_fnet import experiment
+from lra_fnet.errors import UserError
 from lra_fnet.run import attention_span
 from lra_fnet.tasks import Arrays
 
 
 def naive_span(query, key, mask):
-    """By definition, one weight at a time, in float64: [T, L, H, K] and [T, L] -> [T, H]."""
+    """Computes the definition, one weight at a time, in float64: [T, L, H, K], [T, L] -> [T, H]."""
     texts, length, heads, width = query.shape
     out = np.zeros((texts, heads))
     for t in range(texts):
@@ -35,7 +36,7 @@ def naive_span(query, key, mask):
 
 
 @pytest.mark.parametrize("held", [2**24, 100])
-def test_spans_are_those_of_plain_loops_in_blocks_of_any_size(monkeypatch, held):
+def test_spans_equal_plain_loops_for_any_block_size(monkeypatch, held):
     monkeypatch.setattr(attention_span, "_WEIGHTS", held)
     query, key = 3 * normal(3, 7, 2, 4), normal(3, 7, 2, 4, seed=1)
     mask = np.array([[1] * 7, [1, 0, 1, 1, 0, 0, 1], [0] * 7], bool)
@@ -57,7 +58,7 @@ def test_equal_weights_span_a_third_of_the_tokens(tokens):
     ("attended", "want"),
     [([0, 1, 2, 3], 0.0), ([0, 0, 0, 0], (0 + 1 + 2 + 3) / 4), ([3, 0, 1, 2], (3 + 1 + 1 + 1) / 4)],
 )
-def test_a_head_that_attends_to_one_token_worked_by_hand(attended, want):
+def test_span_of_heads_that_attend_to_one_token_by_hand(attended, want):
     key = np.eye(4, dtype=np.float32)[None, :, None]
     got = attention_span.spans(
         jnp.asarray(1e4 * key[:, attended]), jnp.asarray(key), jnp.ones((1, 4), bool)
@@ -65,14 +66,14 @@ def test_a_head_that_attends_to_one_token_worked_by_hand(attended, want):
     np.testing.assert_allclose(got, [[want]])
 
 
-def test_at_16_thousand_tokens_no_more_than_a_block_of_weights_is_held():
+def test_only_one_block_of_weights_is_held_at_16_thousand_tokens():
     shapes = [jax.ShapeDtypeStruct((2, 16_384, 4, 32), jnp.float32)] * 2
     mask = jax.ShapeDtypeStruct((2, 16_384), bool)
     assert largest_array(attention_span.spans, *shapes, mask) <= 2**24
 
 
 def projections(built, variables, arrays):
-    """Queries, keys [T, L, H, K] of each layer and the mask, read off the Dense layers."""
+    """Returns queries, keys [T, L, H, K] of each layer and the mask, from the Dense layers."""
     model = built.model
     ids, mask = built.task.tokens(arrays.values, arrays.lengths)
     apply = functools.partial(
@@ -86,22 +87,22 @@ def projections(built, variables, arrays):
     mask = np.asarray(mask).reshape(-1, mask.shape[-1])
     if encoder.pooling == "cls":
         mask = np.pad(mask, ((0, 0), (1, 0)), constant_values=True)
-    found = []
+    layers = []
     for layer in range(encoder.num_layers):
         mixer = captured["intermediates"]["encoder"][f"block_{layer}"]["mixer"]
         shape = (*mask.shape, encoder.num_heads, -1)
-        found.append(
+        layers.append(
             [
                 np.asarray(mixer[name]["__call__"][0], np.float64).reshape(shape)
                 for name in ("query", "key")
             ]
         )
-    return found, mask
+    return layers, mask
 
 
 @pytest.mark.parametrize(("task", "pooling"), [("listops", "cls"), ("retrieval", "mean")])
-def test_a_models_spans_are_means_over_texts_of_its_real_weights(task, pooling):
-    """With filler rows, padding, two layers and two texts a row, in float32 whatever the dtype."""
+def test_spans_of_a_model_are_means_over_texts_of_its_real_weights(task, pooling):
+    """With filler rows, padding, two layers and two texts per row, in float32 for any dtype."""
     settings = [*TINY, f"Encoder.pooling={pooling}", "Encoder.num_layers=2", "Encoder.remat=True"]
     built = experiment.load(task, "transformer", "cpu", settings)
     arrays = rows(7)
@@ -113,18 +114,18 @@ def test_a_models_spans_are_means_over_texts_of_its_real_weights(task, pooling):
     half = built.model.clone(
         encoder=built.model.encoder.clone(dtype="bfloat16", parent=None), parent=None
     )
-    got, uniform = attention_span.measure(
+    spans, uniform = attention_span.measure(
         dataclasses.replace(built.objective, model=half), variables, arrays, 4
     )
-    found, mask = projections(built, variables, arrays)
-    for layer, (query, key) in enumerate(found):
-        np.testing.assert_allclose(got[layer], naive_span(query, key, mask).mean(0), rtol=1e-5)
+    layers, mask = projections(built, variables, arrays)
+    for layer, (query, key) in enumerate(layers):
+        np.testing.assert_allclose(spans[layer], naive_span(query, key, mask).mean(0), rtol=1e-5)
     tokens = mask.sum(1)
     assert uniform == pytest.approx(((tokens**2 - 1) / (3 * tokens)).mean(), rel=1e-6)
-    assert abs(got[0] - uniform).max() > 1e-3  # the weights are not equal ones
+    assert abs(spans[0] - uniform).max() > 1e-3  # the weights are not equal
 
 
-def test_a_text_without_tokens_has_no_span():
+def test_text_without_tokens_has_no_span():
     built = experiment.load("listops", "transformer", "cpu", [*TINY, "Encoder.pooling=mean"])
     variables = random_variables(built.model, *built.abstract_inputs(1))
     arrays = rows(5)
@@ -135,69 +136,64 @@ def test_a_text_without_tokens_has_no_span():
     assert got[1] == pytest.approx(want[1])
 
 
-def test_a_hybrid_has_the_spans_of_its_attention_layers():
+def test_hybrid_has_the_spans_of_its_attention_layers():
     sizes = ["Encoder.num_layers=3", "hybrid.attention_layers=1", "hybrid.layout='MIDDLE'"]
     built = experiment.load("listops", "fnet_hybrid", "cpu", [*TINY, *sizes])
     assert attention_span.attention_layers(built.model.encoder) == [1]
     shapes = jax.eval_shape(lambda: built.init(0))
     batch = next(attention_span.pipeline.eval_batches(rows(4), 4))
-    found, _, _ = jax.eval_shape(attention_span.make_spans(built.objective), shapes, batch)
-    assert {layer: spans.shape for layer, spans in found.items()} == {1: (4, 2)}
+    spans, _, _ = jax.eval_shape(attention_span.make_spans(built.objective), shapes, batch)
+    assert {layer: heads.shape for layer, heads in spans.items()} == {1: (4, 2)}
 
 
-@pytest.fixture
-def go(tmp_path, monkeypatch, capfd):
-    """Calls `lra-fnet` in an empty folder; returns the exit code, standard error and output."""
-    monkeypatch.syspath_prepend(str(OUTSIDE))
-    monkeypatch.chdir(tmp_path)
-
-    def call(*words):
-        code = cli.main(list(words))
-        captured = capfd.readouterr()
-        return code, captured.err, captured.out
-
-    return call
-
-
-def test_the_command_writes_the_span_into_the_run_folder_and_leaves_test_closed(go, tmp_path):
-    which = ["--task", "parity", "--preset", "cpu", "--model", "transformer", "--no-test"]
-    assert go("train", *which, "--gin-dir", str(OUTSIDE))[0] == 0
-    folder = Path("runs/cpu/parity/transformer/seed0")
-    for words, count in ((["8"], 8), ([], 20)):
-        code, err, out = go("evaluate", "--run", str(folder), "--attention-span", *words)
-        assert (code, out) == (0, f"wrote {folder / 'attention_span.json'}\n")
-        found = json.loads((folder / "attention_span.json").read_text())
-        assert (found["rows"], found["split"]) == (count, "validation")
-    (layer,) = found["layers"]
+def test_span_is_written_into_the_run_folder_and_leaves_test_closed(folders, tmp_path):
+    trial = shutil.copytree(folders["transformer"], tmp_path / "runs/cpu/parity/a/seed0")
+    change(trial / "result.json", test=None)
+    result = json.loads((trial / "result.json").read_text())
+    for options, count in (([8], 8), ([], 20)):
+        span = attention_span.span(trial, *options)
+        assert span == json.loads((trial / "attention_span.json").read_text())
+        assert (span["rows"], span["split"]) == (count, "validation")
+    (layer,) = span["layers"]
     assert (layer["layer"], len(layer["heads"])) == (0, 2)
-    assert found["mean"] == pytest.approx(np.mean(layer["heads"]))
-    assert 0 < found["mean"] < 11
-    assert f"{found['mean']:.1f}" in err
-    result = json.loads((folder / "result.json").read_text())
-    assert result["test"] is None
-    assert found["step"] == result["validation"]["best"]["step"]
-    assert found["data_sha256"] == result["data_sha256"]
+    assert span["mean"] == pytest.approx(np.mean(layer["heads"]))
+    assert 0 < span["mean"] < 11
+    assert span["step"] == result["validation"]["best"]["step"]
+    assert span["data_sha256"] == result["data_sha256"]
+    assert json.loads((trial / "result.json").read_text()) == result
     assert not (tmp_path / "runs/test_log.jsonl").exists()
+    last = attention_span.table(span).columns[1]._cells[-1]
+    assert last == f"{span['mean']:.1f}"
+
+
+def unfinished(folder):
+    (folder / "result.json").unlink()
+
+
+def no_run(folder):
+    (folder / "run.json").unlink()
+
+
+def other_data(folder):
+    change(folder / "result.json", data_sha256="0" * 64)
 
 
 @pytest.mark.parametrize(
-    ("model", "more", "words"),
+    ("model", "damage", "rows", "words"),
     [
-        ("fnet", [], "softmax attention over all tokens, fnet has none"),
-        ("transformer", ["0"], "--attention-span expects at least 1 row, got 0"),
-        ("transformer", [], "no complete run with its checkpoint"),
-        (None, [], "is no run folder: it has no run.json"),
+        ("fnet", None, 8, "needs softmax attention over all tokens, and no mixer of fnet computes"),
+        ("transformer", None, 0, "--rows expects at least 1 row, got 0"),
+        ("transformer", other_data, 8, "was trained on data 00000000, "),
+        ("transformer", unfinished, 8, "holds an unfinished run; to finish it: lra-fnet train"),
+        ("transformer", no_run, 8, "is not a run folder"),
     ],
 )
-def test_what_has_no_span_is_one_line_and_code_2(go, tmp_path, model, more, words):
-    folder = tmp_path / "runs/cpu/parity/some/seed0"
-    folder.mkdir(parents=True)
-    if model:
-        begun = {"task": "parity", "model": model, "preset": "cpu", "seed": 0, "overrides": []}
-        begun |= {"variant": None, "data": "data", "imports": [], "gin_dirs": [str(OUTSIDE)]}
-        (folder / "run.json").write_text(json.dumps(begun))
-    code, err, out = go("evaluate", "--run", str(folder), "--attention-span", *more)
-    assert (code, out) == (2, "")
-    assert len(err.splitlines()) == 1
-    assert words in err
+def test_run_without_a_span_fails_with_one_line(folders, tmp_path, model, damage, rows, words):
+    folder = shutil.copytree(folders[model], tmp_path / "seed0")
+    if damage:
+        damage(folder)
+    with pytest.raises(UserError) as raised:
+        attention_span.span(folder, rows)
+    assert words in str(raised.value)
+    assert "\n" not in str(raised.value)
     assert not (folder / "attention_span.json").exists()
