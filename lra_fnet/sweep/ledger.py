@@ -23,10 +23,11 @@ from lra_fnet.run import folder as run_folder
 from lra_fnet.run import record
 from lra_fnet.run.job import Job
 from lra_fnet.sweep import plan as plans
-from lra_fnet.sweep.studies import FrozenTrial, Studies, TrialState, error_of
+from lra_fnet.sweep.studies import FrozenTrial, Studies, TrialState
 
 FAILED = ("failed", "OOM", "diverged")
 ENDED = ("complete", "pruned", *FAILED)
+ERROR = "error of seed {}"  # name of the attribute of a study's trial
 SECONDS_A_WRITE = 10.0  # between two versions of trials.json that differ in steps only
 
 
@@ -163,7 +164,8 @@ class Ledger:
         """Stores why a run failed; the caller holds the lock."""
         for point in self.studies.points(trial.pair):
             if point.number == trial.point and point.state == TrialState.RUNNING:
-                self.studies.note_error(point, trial.job.seed, error)
+                name = ERROR.format(trial.job.seed)
+                self.studies.storage.set_trial_user_attr(point._trial_id, name, error)
 
     def _trial(self, pair: int, point: FrozenTrial, seed: int) -> Trial:
         number = self.plan.number(pair, point.number, seed)
@@ -177,7 +179,7 @@ class Ledger:
         if trial.state == "complete":
             return
         before, folder, result = trial.state, trial.job.folder, trial.record()
-        trial.error = error_of(point, trial.job.seed)
+        trial.error = point.user_attrs.get(ERROR.format(trial.job.seed))
         if point.state == TrialState.PRUNED:
             trial.state = "pruned"
         elif mine:
@@ -211,12 +213,12 @@ class Ledger:
         if self.plan.sweep.prune and first.state in ("running", "complete"):
             is_behind = self.studies.falls_behind(pair, point, first.curve())
             if is_behind and first.state == "running":
-                self.studies.tell(pair, point, state=TrialState.PRUNED)
+                self.studies.by_pair[pair].tell(point.number, state=TrialState.PRUNED)
                 for trial in seeds:
                     trial.state = "pruned"
                 return
         if all(trial.state == "complete" for trial in seeds):
-            self.studies.tell(pair, point, mean_validation(seeds))
+            self.studies.by_pair[pair].tell(point.number, mean_validation(seeds))
 
     def _write(self) -> None:
         """Writes trials.json after a change of state, and every few seconds for the steps."""
