@@ -1,4 +1,4 @@
-"""A tiny experiment and its rows, for the tests of the trainer."""
+"""A tiny experiment and its rows."""
 
 import dataclasses
 
@@ -28,12 +28,14 @@ TINY = (
 )
 
 
-def tiny(model="fnet", **run):
-    built = experiment.load("listops", model, "cpu", TINY)
+def tiny(model="fnet", *settings, **run):
+    """Loads the experiment with more bindings; `run` replaces fields of Run."""
+    built = experiment.load("listops", model, "cpu", (*TINY, *settings))
     return dataclasses.replace(built, run=dataclasses.replace(built.run, **run))
 
 
 def rows(n, seed=0):
+    """Returns n random rows of 3 to 12 tokens whose label is their first token."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(3, 13, n).astype(np.int32)
     values = rng.integers(0, 15, (n, 12)).astype(np.uint8)

@@ -91,13 +91,13 @@ _part: contextvars.ContextVar[jax.Array | None] = contextvars.ContextVar("part",
 
 @contextlib.contextmanager
 def part_of_batch(number):
-    """Makes the block draw for one part of a batch whose parts have equally many rows.
+    """Makes all draws inside the block those of one part of a batch.
 
-    What is drawn for an example then depends neither on the number of devices nor on the
-    microbatch. Enclose the forward and the backward pass.
+    An example then gets the same dropout and noise with any number of devices and any microbatch.
+    The block must enclose the forward and the backward pass.
 
     Args:
-      number: integer [], which part.
+      number: integer [], which of the equally large parts of the batch.
     """
     token = _part.set(jnp.asarray(number, jnp.uint32))
     try:
@@ -107,12 +107,12 @@ def part_of_batch(number):
 
 
 def part():
-    """Returns which part of the batch is at hand, uint32 []; None for the whole batch."""
+    """Returns the number of the current part (`part_of_batch`), uint32 []; None outside one."""
     return _part.get()
 
 
 def keys_of_rows(key, rows):
-    """Returns a key for each of the rows at hand, [rows], from its number in the whole batch."""
+    """Returns a key for each row of the current part, [rows], from its number in the batch."""
     numbers = jnp.arange(rows, dtype=jnp.uint32)
     if (number := part()) is not None:
         numbers += number * np.uint32(rows)
@@ -134,7 +134,7 @@ def keep(key, shape, rate, part=None):
       key: a JAX random key.
       shape: of the mask, at least one axis.
       rate: probability of dropping an entry, to 2^-32.
-      part: uint32 [], which part of a batch the mask is for (see `part_of_batch`), or None.
+      part: uint32 [], which part of a batch the mask is for, or None (see `part_of_batch`).
     """
     words = jax.random.bits(key, (3,), jnp.uint32)
     row = jnp.zeros((*shape[:-1], 1), jnp.uint32)
@@ -167,7 +167,7 @@ def dropout(x, key, rate, number=None):
       x: [..., D].
       key: a JAX random key; see `keep`.
       rate: in [0, 1).
-      number: which part of the batch x is; None for `part()`.
+      number: which part of the batch x is; None for the current one.
     """
     return jnp.asarray(_dropout(rate, x, key, part() if number is None else number))
 

@@ -173,7 +173,7 @@ def read(folder: Path, kind: str, like) -> tuple[int, Any]:
     shapes, expected = (jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (state, like))
     if shapes != expected:
         raise UserError(
-            f"{root}/{step} holds arrays with other shapes than the run's model: copy it again"
+            f"{root}/{step} holds arrays of other shapes than the run's model: copy it again"
         )
     return step, state
 

@@ -24,8 +24,8 @@ def rows_at_once(model: Classifier, rows: int, row: tuple[int, ...], train: bool
     """Returns how many examples a program takes at a time if Run.microbatch is 0.
 
     An accelerator takes all. On a CPU, a slice of SLICE_SIZE numbers per sublayer stays in the
-    caches, which saves several times the memory and is faster (README, "Speed and memory"); for
-    narrow models this holds only without gradients.
+    caches, which is faster and takes several times less memory; for narrow models this holds only
+    without gradients.
 
     Args:
       model: the model that is applied to them.

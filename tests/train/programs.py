@@ -62,11 +62,11 @@ def mesh_of(devices):
 def steps(cases):
     """Losses, right answers and the program's collectives of three steps, for each case.
 
-    A case is the number of devices, the microbatch and the model.
+    A case is the number of devices, the microbatch, the model and its settings.
     """
     results = []
-    for devices, microbatch, model in cases:
-        built = tiny(model, batch_size=BATCH, microbatch=microbatch)
+    for devices, microbatch, *model in cases:
+        built = tiny(*model, batch_size=BATCH, microbatch=microbatch)
         batches = pipeline.train_batches(rows(30), 0, 0, 3, BATCH, 3)
         program = step.Program.compile(built, mesh_of(devices), batches)
         _, logs = program.steps(program.initial_state(0), program.place(batches), 3)
