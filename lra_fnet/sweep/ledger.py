@@ -106,10 +106,11 @@ class Ledger:
         self._states: list = []  # as written to trials.json
         self._written = -math.inf
         self._claims: dict[Path, IO[str]] = {}  # locked files, by run folder
+        with disk.writable(plan.folder):
+            (plan.folder / ".claimed").mkdir(parents=True, exist_ok=True)
         with self.locked():
             plan.begin()
             self.studies = Studies(plan)
-        (plan.folder / ".claims").mkdir(exist_ok=True)
 
     @property
     def trials(self) -> list[Trial]:
@@ -132,7 +133,7 @@ class Ledger:
         Two points that a sampler draws alike have the same run folders.
         """
         name = hashlib.sha256("/".join(folder.parts[-4:]).encode()).hexdigest()
-        handle = disk.try_lock(self.plan.folder / ".claims" / name)
+        handle = disk.try_lock(self.plan.folder / ".claimed" / name)
         if handle is not None:
             self._claims[folder] = handle
         return handle is not None
