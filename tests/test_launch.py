@@ -27,7 +27,8 @@ SWEEP += ["--gin-dir", str(OUTSIDE), "--gin", 'Run.num_steps=3 DATASET="full"']
 
 
 # launch/ is not a package.
-spec = importlib.util.spec_from_file_location("launch_slurm", ROOT / "launch/slurm.py")
+SLURM = ROOT / "launch/slurm.py"
+spec = importlib.util.spec_from_file_location("launch_slurm", SLURM)
 slurm = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(slurm)
 
@@ -92,7 +93,7 @@ def test_array_of_jobs_is_submitted_each_with_its_command(submitit, fake, tmp_pa
     options = ["--partition", "gpu", "--time", "4:30", "--gpus", "2"]
     options += ["--cpus", "8", "--array-parallelism", "3"]
     ended = subprocess.run(
-        [sys.executable, ROOT / "launch/slurm.py", *options, "--", "lra-fnet", *SWEEP],
+        [sys.executable, SLURM, *options, "--", "lra-fnet", *SWEEP],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": paths},
         capture_output=True,
@@ -315,9 +316,12 @@ def test_pods_of_one_run_find_process_0_by_its_service():
 
 
 def test_every_command_of_the_documents_parses():
-    text = (ROOT / "launch/README.md").read_text() + (ROOT / "launch/slurm.py").read_text()
+    files = [*ROOT.glob("launch/README.md"), *ROOT.glob("docs/clusters.md"), SLURM]
+    text = "\n".join(path.read_text() for path in files)
     text += re.sub("^# ?", "", (ROOT / "launch/kubernetes.yaml").read_text(), flags=re.M)
-    commands = re.findall(r"^ *((?:python launch/slurm.py|lra-fnet) (?:.*\\\n)*.*)$", text, re.M)
+    commands = re.findall(
+        r"^ *(?:\.venv/bin/)?((?:python launch/slurm.py|lra-fnet) (?:.*\\\n)*.*)$", text, re.M
+    )
     assert len(commands) >= 4
     for command in commands:
         words = shlex.split(command.partition(" >")[0].replace("\\\n", " "))

@@ -49,7 +49,7 @@ class Pace:
 
 
 class Board:
-    """A context manager that shows the trials; call `show` after every change."""
+    """Shows the trials; call `show` after every change, and `close` at the end."""
 
     seconds_a_line = 30.0  # between plain lines about steps
 
@@ -57,16 +57,14 @@ class Board:
         self._plan = plan
         self._pace = Pace()
         self._live: Live | None = None
-        self._states: dict[int, str] = {}
-        self._printed = time.monotonic()
-
-    def __enter__(self):
         if sys.stderr.isatty():
             self._live = Live(console=progress.console, auto_refresh=False, transient=True)
             self._live.start()
-        return self
+        self._states: dict[int, str] = {}
+        self._printed = time.monotonic()
 
-    def __exit__(self, *_):
+    def close(self) -> None:
+        """Removes the live table."""
         if self._live is not None:
             self._live.stop()
 

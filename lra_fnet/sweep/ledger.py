@@ -23,10 +23,11 @@ from lra_fnet.run import folder as run_folder
 from lra_fnet.run import record
 from lra_fnet.run.job import Job
 from lra_fnet.sweep import plan as plans
-from lra_fnet.sweep.studies import FrozenTrial, Studies, TrialState, error_of
+from lra_fnet.sweep.studies import FrozenTrial, Studies, TrialState
 
 FAILED = ("failed", "OOM", "diverged")
 ENDED = ("complete", "pruned", *FAILED)
+ERROR = "error of seed {}"  # name of the attribute of a study's trial
 SECONDS_A_WRITE = 10.0  # between two versions of trials.json that differ in steps only
 
 
@@ -105,10 +106,11 @@ class Ledger:
         self._states: list = []  # as written to trials.json
         self._written = -math.inf
         self._claims: dict[Path, IO[str]] = {}  # locked files, by run folder
+        with disk.writable(plan.folder):
+            (plan.folder / ".claimed").mkdir(parents=True, exist_ok=True)
         with self.locked():
             plan.begin()
             self.studies = Studies(plan)
-        (plan.folder / ".claims").mkdir(exist_ok=True)
 
     @property
     def trials(self) -> list[Trial]:
@@ -131,7 +133,7 @@ class Ledger:
         Two points that a sampler draws alike have the same run folders.
         """
         name = hashlib.sha256("/".join(folder.parts[-4:]).encode()).hexdigest()
-        handle = disk.try_lock(self.plan.folder / ".claims" / name)
+        handle = disk.try_lock(self.plan.folder / ".claimed" / name)
         if handle is not None:
             self._claims[folder] = handle
         return handle is not None
@@ -163,7 +165,8 @@ class Ledger:
         """Stores why a run failed; the caller holds the lock."""
         for point in self.studies.points(trial.pair):
             if point.number == trial.point and point.state == TrialState.RUNNING:
-                self.studies.note_error(point, trial.job.seed, error)
+                name = ERROR.format(trial.job.seed)
+                self.studies.storage.set_trial_user_attr(point._trial_id, name, error)
 
     def _trial(self, pair: int, point: FrozenTrial, seed: int) -> Trial:
         number = self.plan.number(pair, point.number, seed)
@@ -177,7 +180,7 @@ class Ledger:
         if trial.state == "complete":
             return
         before, folder, result = trial.state, trial.job.folder, trial.record()
-        trial.error = error_of(point, trial.job.seed)
+        trial.error = point.user_attrs.get(ERROR.format(trial.job.seed))
         if point.state == TrialState.PRUNED:
             trial.state = "pruned"
         elif mine:
@@ -211,12 +214,12 @@ class Ledger:
         if self.plan.sweep.prune and first.state in ("running", "complete"):
             is_behind = self.studies.falls_behind(pair, point, first.curve())
             if is_behind and first.state == "running":
-                self.studies.tell(pair, point, state=TrialState.PRUNED)
+                self.studies.by_pair[pair].tell(point.number, state=TrialState.PRUNED)
                 for trial in seeds:
                     trial.state = "pruned"
                 return
         if all(trial.state == "complete" for trial in seeds):
-            self.studies.tell(pair, point, mean_validation(seeds))
+            self.studies.by_pair[pair].tell(point.number, mean_validation(seeds))
 
     def _write(self) -> None:
         """Writes trials.json after a change of state, and every few seconds for the steps."""

@@ -66,18 +66,21 @@ class Sweep:
             raise UserError(f"--sampler expects {', '.join(SAMPLERS)}, got {self.sampler!r}")
         axes = {name: _axis(name, values) for name, values in self.axes.items()}
         ranges = [name for name, values in axes.items() if isinstance(values, dict)]
-        is_grid = self.sampler == "grid"
-        mistakes = {
-            "a sweep needs --task and --models, or --sweep FILE": not (self.tasks and self.models),
-            f"the range of {', '.join(ranges)} needs --sampler random or tpe": is_grid and ranges,
-            "--trials needs --sampler random or tpe: a grid has all points": is_grid
-            and self.trials,
-            f"--sampler {self.sampler} needs axes (--grid, --range) and --trials, the number of "
-            "points": not is_grid and not (axes and self.trials),
-            "--prune needs axes (--grid, --range): without axes no trial is stopped": self.prune
-            and not axes,
-        }
-        for text, applies in mistakes.items():
+        is_grid, needs = self.sampler == "grid", "needs --sampler random or tpe"
+        mistakes = [
+            (
+                not (self.tasks and self.models),
+                "a sweep needs --task and --models, or --sweep FILE",
+            ),
+            (is_grid and ranges, f"the range of {', '.join(ranges)} {needs}"),
+            (is_grid and self.trials, f"--trials {needs}: a grid has all points"),
+            (
+                not is_grid and not (axes and self.trials),
+                f"--sampler {self.sampler} needs axes (--grid, --range) and --trials",
+            ),
+            (self.prune and not axes, "--prune needs axes (--grid, --range)"),
+        ]
+        for applies, text in mistakes:
             if applies:
                 raise UserError(text)
         return dataclasses.replace(

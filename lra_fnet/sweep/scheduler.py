@@ -43,8 +43,8 @@ def run(sweep: plan.Plan, *, jobs: int = 1, retry: bool = False) -> int:
         raise UserError(f"--jobs expects a whole number of at least 1, got {jobs}")
     sweep.check()
     with contextlib.closing(Ledger(sweep)) as ledger:
-        workers = _Workers(ledger, jobs)
-        with board.Board(sweep) as view, Stop() as stop, contextlib.closing(workers):
+        view, workers = board.Board(sweep), _Workers(ledger, jobs)
+        with contextlib.closing(view), Stop() as stop, contextlib.closing(workers):
             if retry:
                 with ledger.locked():
                     ledger.refresh()

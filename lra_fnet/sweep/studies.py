@@ -42,17 +42,22 @@ def points(sweep: Sweep) -> list[dict[str, Any]]:
 
 
 class Studies:
-    """The studies in journal.log, which several processes share."""
+    """The studies in journal.log, which several processes share.
+
+    Attributes:
+      by_pair: the study of each task and model.
+      storage: holds all of them.
+    """
 
     def __init__(self, plan: Plan):
         self._num_points = plan.sweep.trials
         self._space = space(plan.sweep.axes)
         file = plan.folder / "journal.log"
         _drop_half_line(file)
-        self._storage = JournalStorage(JournalFileBackend(str(file)))
-        self._studies = [
+        self.storage = JournalStorage(JournalFileBackend(str(file)))
+        self.by_pair = [
             optuna.create_study(
-                storage=self._storage,
+                storage=self.storage,
                 study_name=f"{task}/{model}",
                 direction="maximize",
                 load_if_exists=True,
@@ -61,7 +66,7 @@ class Studies:
             for task, model in plan.pairs
         ]
         fixed = points(plan.sweep)
-        for study in self._studies:
+        for study in self.by_pair:
             for point in fixed[len(study.trials) :]:
                 state = TrialState.RUNNING
                 study.add_trial(create_trial(state=state, params=point, distributions=self._space))
@@ -69,52 +74,33 @@ class Studies:
     def points(self, pair: int) -> list[FrozenTrial]:
         """Returns a study's points, without those that a killed process had only half drawn."""
         drawn = []
-        for trial in self._studies[pair].get_trials(deepcopy=False):
+        for trial in self.by_pair[pair].get_trials(deepcopy=False):
             if trial.state == TrialState.RUNNING and len(trial.params) < len(self._space):
-                self._studies[pair].tell(trial.number, state=TrialState.FAIL)
+                self.by_pair[pair].tell(trial.number, state=TrialState.FAIL)
             elif trial.state != TrialState.FAIL:
                 drawn.append(trial)
         return drawn
 
     def ask(self) -> bool:
         """Draws a point for the study with the fewest; returns False once all have enough."""
-        counts = [len(self.points(pair)) for pair in range(len(self._studies))]
+        counts = [len(self.points(pair)) for pair in range(len(self.by_pair))]
         if min(counts) >= self._num_points:
             return False
-        study = self._studies[counts.index(min(counts))]
+        study = self.by_pair[counts.index(min(counts))]
         # One seed a point: a process that resumes the sweep must not draw the same points again.
         study.sampler = optuna.samplers.TPESampler(seed=len(study.trials))
         study.ask(self._space)
         return True
-
-    def tell(
-        self,
-        pair: int,
-        point: FrozenTrial,
-        accuracy: float | None = None,
-        state: TrialState = TrialState.COMPLETE,
-    ) -> None:
-        """Ends a point: with the mean accuracy over its seeds, or without one in another state."""
-        self._studies[pair].tell(point.number, accuracy, state)
 
     def falls_behind(self, pair: int, point: FrozenTrial, curve: dict[int, float]) -> bool:
         """Stores the first seed's accuracies by step; returns whether the pruner stops the point.
 
         Optuna's median pruner compares with the median of at least five complete points.
         """
-        study = self._studies[pair]
+        study = self.by_pair[pair]
         for step in sorted(curve.keys() - point.intermediate_values.keys()):
-            self._storage.set_trial_intermediate_value(point._trial_id, step, curve[step])
-        return study.pruner.prune(study, self._storage.get_trial(point._trial_id))
-
-    def note_error(self, point: FrozenTrial, seed: int, error: str) -> None:
-        """Stores the error of a failed run."""
-        self._storage.set_trial_user_attr(point._trial_id, f"error of seed {seed}", error)
-
-
-def error_of(point: FrozenTrial, seed: int) -> str | None:
-    """Returns the error that `note_error` stored."""
-    return point.user_attrs.get(f"error of seed {seed}")
+            self.storage.set_trial_intermediate_value(point._trial_id, step, curve[step])
+        return study.pruner.prune(study, self.storage.get_trial(point._trial_id))
 
 
 def _drop_half_line(file: Path) -> None:

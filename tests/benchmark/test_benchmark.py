@@ -367,14 +367,11 @@ def test_batch_can_hold_the_same_number_of_tokens_at_every_length(tokens, length
 
 
 def test_explain_shows_the_shape_of_each_length_and_the_reason(capfd):
-    words = "benchmark --task text --preset cpu --explain --lengths 16,32 --cls --tokens 64"
-    assert cli.main(words.split()) == 0
+    explain.main(dataclasses.replace(CELL, tokens=64), [16, 32], cls=True)
     shown = capfd.readouterr().err
     shapes = ("4 x 16 x 64", "4 x 17 x 64", "2 x 32 x 64", "2 x 33 x 64")
     assert all(shape in shown for shape in shapes)
     assert shown.count("small") == 4
-    assert cli.main(words.replace("--lengths 16,32", "").split()) == 2
-    assert "explain needs --lengths" in capfd.readouterr().err
 
 
 def test_line_of_explain_has_all_times_and_the_rule_that_decided():
