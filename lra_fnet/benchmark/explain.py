@@ -1,4 +1,4 @@
-"""How "auto" computes the Fourier transform of FNet at each length, and why: `--explain`."""
+"""How "auto" computes the Fourier transform of FNet at each length, and why: `lra-fnet explain`."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -7,7 +7,6 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from lra_fnet.benchmark.cells import Cell
-from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, progress
 from lra_fnet.models import fastest
 from lra_fnet.models.mixers import fourier
@@ -24,10 +23,8 @@ def main(shared: Cell, lengths: Sequence[int], *, cls: bool = False) -> None:
       cls: also each length with CLS in front, L + 1.
 
     Raises:
-      UserError: no lengths, or a preset that cannot be built.
+      UserError: the preset cannot be built.
     """
-    if not lengths:
-        raise UserError("--explain needs --lengths, 512,1024 say")
     table = Table("B x L x D", *METHODS, "taken", "why", title="ms a transform", box=SIMPLE)
     for length in lengths:
         for more in (0, 1) if cls else (0,):

@@ -51,7 +51,7 @@ def span(folder: Path, rows: int = ROWS) -> dict:
         run's, or a model without softmax attention over all tokens.
     """
     if rows < 1:
-        raise UserError(f"--attention-span expects at least 1 row, got {rows}")
+        raise UserError(f"--rows expects at least 1, got {rows}")
     asked = job.of_folder(folder)
     built = asked.load()
     layers = attention_layers(built.model.encoder)
@@ -204,7 +204,7 @@ def _block_size(shape) -> int:
 
 
 def table(found: dict) -> Table:
-    """What `lra-fnet evaluate --attention-span` prints."""
+    """What `lra-fnet span` prints."""
     table = Table("layer", "mean", "heads", title="required attention span, in tokens")
     for layer in found["layers"]:
         heads = ", ".join(f"{head:.1f}" for head in layer["heads"])

@@ -33,7 +33,7 @@ def finish(of: plan.Plan) -> list[dict[str, Any]]:
                 "on with them"
             )
         file = of.folder / "selected.json"
-        before = list(disk.read_json(file) or [])
+        before = disk.read_json(file, list) or []
         selected = select(of, trials, before)
         if not selected:
             raise UserError(f"no point of sweep {of.name} is complete: {of.again(retry=True)}")

@@ -6,7 +6,6 @@ import datetime
 import functools
 import hashlib
 import itertools
-import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -258,19 +257,16 @@ class Plan:
         for pair, point in itertools.product(range(len(self.pairs)), points):
             built(self.job(pair, point, 0))
 
-    def again(self, **options) -> str:
-        """The command that goes on with this sweep, for a person to type."""
+    def again(self, command: str = "sweep", **options) -> str:
+        """Returns the command that resumes this sweep (or finishes it), for a person to type."""
         runs = {} if self.shared.runs == Path("runs") else {"runs": self.shared.runs}
         given = {"name": self.name} | runs | options
-        if os.environ.get("LRA_FNET_MAKE_SWEEP"):
-            words = [f"{name.upper()}={int(v) if v is True else v}" for name, v in given.items()]
-            return shlex.join(["make", "sweep", *words])
         words = [
             word
             for name, value in given.items()
             for word in ([f"--{name}"] if value is True else [f"--{name}", str(value)])
         ]
-        return shlex.join(["lra-fnet", "sweep", *words])
+        return shlex.join(["lra-fnet", command, *words])
 
     def begin(self) -> None:
         """Writes sweep.json; the caller holds the sweep's lock.

@@ -230,5 +230,5 @@ def _tell(ledger: Ledger, jobs: int, stopped: int | None) -> int:
     if failed:
         progress.say(f"to try them again: {of.again(**options, retry=True)}")
     if of.sweep.axes:
-        progress.say(f"to score the best on test: {of.again(finish=True)}")
+        progress.say(f"to score the best on test: {of.again('finish')}")
     return 1 if failed else 0

@@ -174,7 +174,7 @@ class Task(abc.ABC):
     version: ClassVar[str] = "1.0.0"  # raise it whenever the rows change
     label_names: ClassVar[tuple[str, ...]] = ()  # of each class, where they have names
     also: ClassVar[tuple[sources.Remote, ...]] = ()  # other files of the publisher for SOURCE
-    licence: ClassVar[str] = "not stated"  # of the rows, for the table of `data --describe`
+    licence: ClassVar[str] = "not stated"  # of the rows, for the table of `lra-fnet describe`
     one_line: ClassVar[bool] = False  # whether a file of `encode`'s inputs holds one a line
     value_is: ClassVar[str] = "as the class of the task says"  # what a stored value stands for
 

@@ -430,14 +430,14 @@ def test_a_batch_can_hold_so_many_tokens_at_every_length(tokens, length, cls, ba
 
 
 def test_explain_tells_the_shape_of_each_length_and_why(capfd):
-    words = "benchmark --task text --preset cpu --explain --lengths 16,32 --cls --tokens 64"
+    words = "explain --task text --preset cpu --lengths 16,32 --cls --tokens 64"
     assert cli.main(words.split()) == 0
     shown = capfd.readouterr().err
     shapes = ("4 x 16 x 64", "4 x 17 x 64", "2 x 32 x 64", "2 x 33 x 64")
     assert all(shape in shown for shape in shapes)
     assert shown.count("small") == 4
     assert cli.main(words.replace("--lengths 16,32", "").split()) == 2
-    assert "--explain needs --lengths" in capfd.readouterr().err
+    assert "the following arguments are required: --lengths" in capfd.readouterr().err
 
 
 def test_a_line_of_explain_has_every_time_and_the_rule_that_decided():

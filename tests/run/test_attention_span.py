@@ -159,8 +159,8 @@ def test_the_command_writes_the_span_into_the_run_folder_and_leaves_test_closed(
     which = ["--task", "parity", "--preset", "cpu", "--model", "transformer", "--no-test"]
     assert go("train", *which, "--gin-dir", str(OUTSIDE))[0] == 0
     folder = Path("runs/cpu/parity/transformer/seed0")
-    for words, count in ((["8"], 8), ([], 20)):
-        code, err, out = go("evaluate", "--run", str(folder), "--attention-span", *words)
+    for words, count in ((["--rows", "8"], 8), ([], 20)):
+        code, err, out = go("span", "--run", str(folder), *words)
         assert (code, out) == (0, f"wrote {folder / 'attention_span.json'}\n")
         found = json.loads((folder / "attention_span.json").read_text())
         assert (found["rows"], found["split"]) == (count, "validation")
@@ -180,7 +180,7 @@ def test_the_command_writes_the_span_into_the_run_folder_and_leaves_test_closed(
     ("model", "more", "words"),
     [
         ("fnet", [], "softmax attention over all tokens, fnet has none"),
-        ("transformer", ["0"], "--attention-span expects at least 1 row, got 0"),
+        ("transformer", ["--rows", "0"], "--rows expects at least 1, got 0"),
         ("transformer", [], "no complete run with its checkpoint"),
         (None, [], "is no run folder: it has no run.json"),
     ],
@@ -192,7 +192,7 @@ def test_what_has_no_span_is_one_line_and_code_2(go, tmp_path, model, more, word
         begun = {"task": "parity", "model": model, "preset": "cpu", "seed": 0, "overrides": []}
         begun |= {"variant": None, "data": "data", "imports": [], "gin_dirs": [str(OUTSIDE)]}
         (folder / "run.json").write_text(json.dumps(begun))
-    code, err, out = go("evaluate", "--run", str(folder), "--attention-span", *more)
+    code, err, out = go("span", "--run", str(folder), *more)
     assert (code, out) == (2, "")
     assert len(err.splitlines()) == 1
     assert words in err

@@ -42,12 +42,12 @@ sys.exit(cli.main(sys.argv[1:]))
 
 @pytest.fixture
 def go(tmp_path, monkeypatch, capfd):
-    """Calls `lra-fnet sweep`; returns the exit code, standard error and output."""
+    """Calls `lra-fnet sweep` or `finish`; returns the exit code, standard error and output."""
     monkeypatch.syspath_prepend(str(OUTSIDE))
     monkeypatch.chdir(tmp_path)
 
-    def call(*more):
-        code = cli.main(["sweep", *map(str, more)])
+    def call(*more, verb="sweep"):
+        code = cli.main([verb, *map(str, more)])
         captured = capfd.readouterr()
         return code, captured.err, captured.out
 
@@ -140,13 +140,12 @@ def test_a_dry_runs_lines_are_the_commands_of_the_trials_and_name_their_folders(
         (["--task", "parity", "--seeds", "0"], "SEEDS expects a whole number of at least 1, got 0"),
         (["--task", "parity", "--name", "a/b"], "NAME expects letters"),
         (["--name", "none"], "no sweep 'none' in runs/sweeps (there: none)"),
-        (["--name", "none", "--seeds", "2"], "--name none alone goes on with that sweep"),
+        (["--name", "none", "--seeds", "2"], "--name none alone resumes that sweep"),
         (["--sweep", "none.gin"], "SWEEP expects a gin file (--sweep), none.gin is none"),
         ([*PARITY, "--models", "fnet", "--jobs", "0"], "JOBS (--jobs) expects a whole number"),
         ([*PARITY, "--models", "fnett"], "unknown model 'fnett'"),
         ([*PARITY, "--models", "fnet", "--grid", "Encoder.num_layer=[1]"], "num_layer"),
         ([*PARITY, "--models", "fnet", "--grid", "Encoder.num_heads=[2, 3]"], "num_heads"),
-        ([*PARITY, "--models=fnet", "--finish"], "has no axes: its runs have read test"),
     ],
 )
 def test_a_mistake_gets_one_line_and_code_2_and_begins_nothing(go, more, words):
@@ -295,7 +294,7 @@ def test_every_trial_runs_once_and_its_state_is_in_trials_json(go):
     }
     assert definition.items() >= wanted.items()
     assert {"created", "commit"} <= definition.keys()
-    assert f"lra-fnet sweep --name {only_sweep().name} --finish" in err
+    assert f"lra-fnet finish --name {only_sweep().name}" in err
     code, err, _ = go("--name", only_sweep().name)
     assert code == 0
     assert sum(starts().values()) == 8
@@ -566,8 +565,8 @@ def test_the_best_mean_on_validation_is_scored_with_all_its_seeds_and_stays_sele
     (name,) = os.listdir("runs/sweeps")
     for _ in range(2):
         scored.clear()
-        code, _, out = go("--finish", "--name", name)
-        assert code == 0
+        code, err, out = go("--name", name, verb="finish")
+        assert code == 0, err
         assert out == f"selected: runs/sweeps/{name}/selected.json\n"
         selected = json.loads((only_sweep() / "selected.json").read_text())
         assert [(c["task"], c["model"]) for c in selected] == [
@@ -584,9 +583,14 @@ def test_the_best_mean_on_validation_is_scored_with_all_its_seeds_and_stays_sele
 
 @pytest.mark.usefixtures("runner")
 def test_nothing_is_selected_before_the_last_trial_has_ended(go, scored, tmp_path):
-    which = ["--task", "parity", "--models", "fnet", "--preset", "cpu", "--name", "mine"]
-    which += ["--grid", "Fake.accuracy=[0.3, 0.7]"]
-    code, err, _ = go(*which, "--finish")
+    for name, axes in (("mine", {"Fake.accuracy": [0.3, 0.7]}), ("plain", {})):
+        begun = plan.Plan(swept(axes=axes).checked(), name, job.Job("", "", ""))
+        begun.folder.mkdir(parents=True)
+        begun.begin()
+    code, err, _ = go("--name", "plain", verb="finish")
+    assert code == 2
+    assert "has no axes: its runs have read test" in err
+    code, err, _ = go("--name", "mine", verb="finish")
     assert code == 2
     assert "2 of 2 trials of sweep mine have not ended: lra-fnet sweep --name mine goes on" in err
     assert not scored
@@ -686,8 +690,8 @@ def test_a_sweep_that_is_killed_and_resumed_leaves_what_an_unkilled_one_does(tmp
     which += ["--set", "Run.save_every=25", "--set", "Run.save_seconds=0"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(OUTSIDE)])}
 
-    def begin(runs, *more):
-        command = [sys.executable, "-m", "lra_fnet.cli", "sweep", *more, "--runs", str(runs)]
+    def begin(runs, *more, verb="sweep"):
+        command = [sys.executable, "-m", "lra_fnet.cli", verb, *more, "--runs", str(runs)]
         with open(tmp_path / "log", "ab") as log:
             return subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
 
@@ -719,7 +723,7 @@ def test_a_sweep_that_is_killed_and_resumed_leaves_what_an_unkilled_one_does(tmp
     assert all(result["test"] is None for result in results(whole).values())
     assert not (killed / "test_log.jsonl").exists()
     for _ in range(2):
-        assert begin(killed, *which, "--finish").wait() == 0
+        assert begin(killed, "--name", "mine", verb="finish").wait() == 0
     selected = json.loads((killed / "sweeps/mine/selected.json").read_text())
     folders = [folder for choice in selected for folder in choice["folders"]]
     readings = (killed / "test_log.jsonl").read_text().splitlines()
