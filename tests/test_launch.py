@@ -299,9 +299,11 @@ def test_the_pods_of_one_run_name_process_0_by_its_service():
 
 
 def test_every_command_of_the_documents_is_one():
-    text = (ROOT / "launch/README.md").read_text() + (ROOT / "launch/slurm.py").read_text()
+    text = (ROOT / "docs/clusters.md").read_text() + (ROOT / "launch/slurm.py").read_text()
     text += re.sub("^# ?", "", (ROOT / "launch/kubernetes.yaml").read_text(), flags=re.M)
-    found = re.findall(r"^ *((?:python launch/slurm.py|lra-fnet) (?:.*\\\n)*.*)$", text, re.M)
+    found = re.findall(
+        r"^ *(?:\.venv/bin/)?((?:python launch/slurm.py|lra-fnet) (?:.*\\\n)*.*)$", text, re.M
+    )
     assert len(found) >= 4
     for command in found:
         words = shlex.split(command.partition(" >")[0].replace("\\\n", " "))
