@@ -1,6 +1,6 @@
-"""Data, model and training steps in Python: paste it into a notebook, or run it.
+"""Trains a model in Python without the trainer: paste it into a notebook, or run it.
 
-python examples/quick_start.py prepares the ListOps set of the preset "cpu" in data/ if need be.
+Run `python examples/quick_start.py`. It prepares the ListOps set of preset cpu in data/ if needed.
 """
 
 import jax
@@ -10,25 +10,25 @@ import optax
 from lra_fnet import experiment
 from lra_fnet.train.score import make_scorer
 
-# Any task, model, preset and bindings of the command line; `imports` and `dirs` for your own.
+# Any task, model, preset and bindings, as on the command line; `imports` and `dirs` add your own.
 built = experiment.load("listops", "fnet", "cpu", ["Encoder.num_layers=1"])
 prepared = built.task.prepare("data")
 train = prepared.arrays("train")  # values uint8 [n, L], lengths int32 [n], labels int32 [n]
 
 variables = built.init(seed=0)
-optimizer = built.optimizer.transform()  # the preset's, an Optax transformation
+optimizer = built.optimizer.transform()  # an Optax transformation
 opt_state = optimizer.init(variables["params"])
 
 
 @jax.jit
 def step(variables, opt_state, values, lengths, labels, key):
-    """One update on a batch; returns the new variables, optimizer state and the loss."""
+    """Updates the model on one batch; returns the variables, the optimizer state and the loss."""
     constants = {name: tree for name, tree in variables.items() if name != "params"}
 
     def loss_of(params):
         ids, mask = built.task.tokens(values, lengths)
-        every = {"params": params, **constants}
-        logits = built.model.apply(every, ids, mask, train=True, rngs={"dropout": key})
+        parts = {"params": params, **constants}
+        logits = built.model.apply(parts, ids, mask, train=True, rngs={"dropout": key})
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
     params = variables["params"]
@@ -47,4 +47,4 @@ for number in range(100):
 
 score = make_scorer(built.objective, batch_size=100)
 counts = score(variables, prepared.arrays("validation"))
-print(f"validation: {counts['correct']} of {counts['count']} right")
+print(f"validation: {counts['correct']} of {counts['count']} correct")

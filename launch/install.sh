@@ -1,13 +1,13 @@
 #!/bin/sh
-# Makes the virtual environment, once: launch/install.sh VENV PYTHON EXTRAS (EXTRAS: "tf,dev" or "").
-# uv is used where it is installed, pip elsewhere; constraints.txt holds the tested versions.
-# What is installed is noted in VENV/.installed, so a second call returns at once.
+# Makes the virtual environment: launch/install.sh VENV PYTHON EXTRAS (EXTRAS: "tf,dev" or "").
+# Uses uv if it is installed, else pip, at the tested versions in constraints.txt.
+# VENV/.installed records what is installed, so that a second call returns at once.
 set -eu
 venv=$1 python=$2 extras=$3
 
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || {
     found=$("$python" --version 2>&1 || true)
-    echo "lra-fnet needs Python 3.11 or later, \"$python\" is: ${found:-not found}. Name one: make PYTHON=python3.12 ..." >&2
+    echo "lra-fnet needs Python 3.11 or later, but \"$python\" is ${found:-not found}; try make PYTHON=python3.12 ..." >&2
     exit 2
 }
 version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
@@ -16,7 +16,7 @@ note="$venv/.installed"
 
 if [ ! -f "$note" ] || [ "$(head -n 1 "$note")" != "$key" ]; then
     if [ -f "$note" ] && [ "$(head -n 1 "$note" | cut -d' ' -f1)" = "$version" ]; then
-        extras="$extras,$(tail -n +2 "$note" | tr '\n' ',')" # keep what was there, at the new versions
+        extras="$extras,$(tail -n +2 "$note" | tr '\n' ',')" # reinstall those at the new versions
     else
         rm -rf "$venv"
     fi
@@ -28,6 +28,17 @@ for extra in base $(echo "$extras" | tr ',' ' '); do
 done
 [ -n "$missing" ] || exit 0
 
+# Runs a command without pip's warnings about folders of wheels that do not exist: a newcomer cannot
+# act on them. Everything else on standard error stays visible.
+quietly() {
+    errors=$(mktemp)
+    code=0
+    "$@" 2>"$errors" || code=$?
+    grep -v "^WARNING: Location .* is ignored" "$errors" >&2 || true
+    rm -f "$errors"
+    return $code
+}
+
 wanted=$(echo "$missing" | tr ' ' '\n' | grep -v '^base$' | sort -u | grep . | paste -sd, - || true)
 echo "installing lra-fnet${wanted:+ with $wanted} into $venv (Python $version, about a minute)" >&2
 if command -v uv >/dev/null 2>&1; then
@@ -35,7 +46,8 @@ if command -v uv >/dev/null 2>&1; then
     uv pip install -q --python "$venv/bin/python" -c constraints.txt -e ".${wanted:+[$wanted]}"
 else
     [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-    "$venv/bin/python" -m pip install -q --disable-pip-version-check -c constraints.txt -e ".${wanted:+[$wanted]}"
+    quietly "$venv/bin/python" -m pip install -q --disable-pip-version-check \
+        --root-user-action=ignore -c constraints.txt -e ".${wanted:+[$wanted]}"
 fi
 installed=$(tail -n +2 "$note" 2>/dev/null || true)
 {

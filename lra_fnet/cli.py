@@ -1,38 +1,33 @@
-"""`lra-fnet data | train | evaluate | predict | export | sweep | benchmark | report`: thin."""
+"""Runs the Long-Range Arena with the encoders of the FNet paper.
+
+`lra-fnet COMMAND --help` describes a command and shows an example.
+
+Example:
+  lra-fnet train --task listops --model fnet --preset cpu
+"""
 
 import argparse
+import functools
+import inspect
 import os
+import re
 import signal
 import sys
 from pathlib import Path
 
-from lra_fnet import config
+from lra_fnet import __version__, config
 from lra_fnet.errors import Gone, Interrupted, RunFailed, UserError
 from lra_fnet.machine import allocator, compile_cache, disk
 
-_PREDICT = """\
-Classes of raw inputs by a trained run: one JSON object a line, in the order of the inputs.
-
-  text               a FILE is one text; standard input: one text a line
-  listops            FILE or standard input: one expression a line, [MAX 2 9 [MIN 4 7 ] 0 ]
-  retrieval          two FILEs, one after the other, are a row; standard input: JSON lines
-  image              FILE or standard input is a PNG or JPEG; another size is made 32 x 32
-  pathfinder, pathx  FILE or standard input is a PNG or JPEG of the data set's size
-
-JSON lines, for texts with ends of lines in them: {"text": "..."}, of retrieval {"text1": "...",
-"text2": "..."}. They stand in a FILE *.jsonl; elsewhere a line that begins with {" is one.
-
-Printed of each input: label, class, probability (of that class), probabilities (of all classes),
-truncated (whether it was longer than the run's length, and cut), input (file and line). Lines come
-a batch at a time. A bad input ends the command with code 2, behind the answers to those before."""
+_WHATS = ("train", "infer", "memory", "mixing", "scaling", "pipeline")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs one command.
 
     Returns:
-      0; 1 where a run failed; 2 for a user's mistake; 75 where another process of the run is
-      missing; 128 + signal where a signal stopped it.
+      0 for success; 1 if a run failed; 2 for a user's mistake; 75 if another process of the run is
+      missing; 128 + signal if a signal stopped it; 141 if the reader of its output is gone.
     """
     allocator.keep_freed_memory()
     compile_cache.use()
@@ -40,17 +35,20 @@ def main(arguments: list[str] | None = None) -> int:
     before = signal.signal(signal.SIGTERM, _terminated)
     try:
         args = parser.parse_args(arguments)
+        if args.call is None:
+            parser.print_help(sys.stderr)
+            return 2
         return args.call(args) or 0
     except UserError as error:
-        return _tell(error, 2)
+        return _fail(error, 2)
     except RunFailed as error:
-        return _tell(error, 1)
+        return _fail(error, 1)
     except Gone as error:
-        return _tell(error, error.code)
+        return _fail(error, error.code)
     except Interrupted as error:
         return 128 + error.signal
     except KeyboardInterrupt:
-        return _tell("stopped; the same command goes on", 130)
+        return _fail("stopped; the same command resumes", 130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
@@ -59,222 +57,196 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _terminated(number, frame):
-    """SIGTERM outside of the training loop: ends the process, whatever it does.
+    """Ends the process on SIGTERM outside of the training loop.
 
-    Nothing is lost that SIGKILL would not lose. An exception would be: Python ignores one that is
-    raised in a callback of its garbage collector.
+    It raises no exception, because Python ignores one that is raised in a callback of its garbage
+    collector. Nothing is lost that SIGKILL would not lose.
     """
-    os.write(2, b"lra-fnet: stopped; the same command goes on\n")
+    os.write(2, b"lra-fnet: stopped; the same command resumes\n")
     os._exit(128 + number)
 
 
-def _tell(error, code: int) -> int:
+def _fail(error: Exception | str, code: int) -> int:
     print(f"lra-fnet: {' '.join(str(error).split())}", file=sys.stderr)
     return code
 
 
+# The parser. Options that several commands have are declared once, in `_SHARED`.
+
+
+def _text(about: str, default: str | None = None, **more) -> dict:
+    return {"help": about, "default": default, **more}
+
+
+def _number(about: str, default: int | None = None) -> dict:
+    return {"help": about, "default": default, "type": int}
+
+
+def _folder(about: str, default: str | None = None, **more) -> dict:
+    return {"help": about, "default": default, "type": Path, **more}
+
+
+def _switch(about: str, default: bool | None = False) -> dict:
+    return {"help": about, "default": default, "action": "store_true"}
+
+
+def _list(about: str, **more) -> dict:
+    return {"help": about, "default": [], "action": "append", **more}
+
+
+_NAMES = "names separated by commas, or all"
+_SIDE = "a run folder, or preset/task/model[+variant]"
+_SHARED = {
+    "run": {"run": _folder("a run folder", required=True)},
+    "task": {
+        "task": _text("the task's name", required=True),
+        "preset": _text("paper (default), lra-code, tuned, cpu or yours", "paper"),
+    },
+    "bindings": {
+        "set": _list("a gin binding, such as Run.num_steps=100", metavar="NAME=VALUE"),
+        "gin": _text("several bindings in one string, separated by spaces", ""),
+    },
+    "outside": {
+        "import": _list("your module or .py file", dest="imports", metavar="MODULE"),
+        "gin_dir": _list("a folder with your gin files", type=Path, metavar="FOLDER"),
+    },
+    "runs": {"runs": _folder("folder of all runs (default: runs)", "runs")},
+    "results": {"results": _folder("folder of more results (default: results)", "results")},
+    "data": {"data": _folder("folder of the prepared sets (default: data)", "data")},
+    "source": {"source": _text("the raw files: a folder, a file or a URL")},
+    "out": {"out": _folder("the folder to write (default: reports)", "reports")},
+    "shape": {
+        "tokens": _number("tokens per batch, the same at all lengths", 0),
+        "cls": _switch("measure each length with CLS too, L + 1"),
+    },
+}
+
+
 class _Parser(argparse.ArgumentParser):
-    """One line for a wrong argument, as for every other mistake."""
+    """Reports a wrong argument as a one-line UserError, like every other mistake."""
 
     def error(self, message):
+        message = re.sub(r"^argument (\S+): (?=expects)", r"\1 ", message)
         raise UserError(f"{message} (see {self.prog} --help)")
 
+    def options(self, **options: dict) -> None:
+        """Adds options: `no_test={...}` is --no-test with these keywords of `add_argument`."""
+        for name, keywords in options.items():
+            self.add_argument(f"--{name.replace('_', '-')}", **keywords)
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="lra-fnet", description="The Long-Range Arena with FNet's encoders.")
-    commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
 
-    data = commands.add_parser("data", help="prepare and verify a task's data")
-    data.add_argument("--task", required=True, help=f"{', '.join(config.known('tasks'))}, or all")
-    data.add_argument("--dataset", help="builder config; default: every one that a preset uses")
-    data.add_argument("--describe", action="store_true", help="only tell what is prepared")
-    _outside(data)
-    _where(data)
-    data.set_defaults(call=_data)
+def _document(documented) -> dict:
+    """Returns the keywords of a parser that shows a docstring, and its "Example:" at the end."""
+    about, _, example = (inspect.getdoc(documented) or "").partition("Example:\n")
+    formatter = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=28)
+    return {
+        "description": about.strip(),
+        "epilog": f"example:\n{example}",
+        "formatter_class": formatter,
+    }
 
-    train = commands.add_parser("train", help="prepare, train, evaluate: one run")
-    _which(train)
-    train.add_argument("--seed", type=int, default=0)
-    train.add_argument("--name", default=None, help="name of the overrides in the run folder")
-    train.add_argument("--force", action="store_true", help="move a complete run aside, train anew")
-    train.add_argument("--no-test", action="store_true", help="leave the test split closed")
-    train.add_argument(
-        "--fit", action="store_true", help="take the batch in the slices that fit the device"
+
+def _parser() -> _Parser:
+    parser = _Parser(prog="lra-fnet", **_document(sys.modules[__name__]))
+    parser.add_argument("--version", action="version", version=f"lra-fnet {__version__}")
+    parser.set_defaults(call=None)
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Parser)
+
+    def verb(call, shared: str, **options: dict) -> _Parser:
+        keywords = _document(call)
+        summary = keywords["description"].partition("\n")[0]
+        added = verbs.add_parser(call.__name__.strip("_"), help=summary, **keywords)
+        added.set_defaults(call=call)
+        for group in shared.split():
+            added.options(**_SHARED[group])
+        added.options(**options)
+        return added
+
+    tasks, models = (", ".join(config.known(kind)) for kind in ("tasks", "models"))
+    verb(
+        _data,
+        "outside data source",
+        task=_text(f"{tasks}, or all", required=True),
+        dataset=_text("one data set of the task; default: all that the presets name"),
+    )
+    verb(_describe, "outside data", task=_text(f"{tasks}, or all (default)", "all"))
+    train = verb(
+        _train,
+        "task bindings outside runs data source",
+        model=_text(models, required=True),
+        seed=_number("seed of all randomness (default: 0)", 0),
+        name=_text("a name for the bindings, used in the run folder's name"),
+        force=_switch("move a complete run aside and train again"),
+        no_test=_switch("do not score the test split"),
+        fit=_switch("split the batch into the largest slices that fit the device"),
     )
     _hosts(train)
-    train.set_defaults(call=_train)
-
-    evaluate = commands.add_parser("evaluate", help="score a trained run on test")
-    evaluate.add_argument("--run", type=Path, required=True, help="a run folder")
-    evaluate.add_argument(
-        "--attention-span",
-        type=int,
-        nargs="?",
-        const=1000,
-        metavar="ROWS",
-        help="instead: LRA's required attention span, on so many validation rows (1000)",
+    verb(_evaluate, "run")
+    verb(_span, "run", rows=_number("number of validation rows (default: 1000)", 1000))
+    predict = verb(_predict, "run")
+    predict.add_argument(
+        "files", nargs="*", type=Path, metavar="FILE", help="default: standard input"
     )
-    evaluate.set_defaults(call=_evaluate)
-
-    predict = commands.add_parser(
-        "predict",
-        help="classes of your own texts, images or expressions, as JSON lines",
-        description=_PREDICT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    verb(
+        _export,
+        "run",
+        out=_folder("the folder to write", required=True),
+        checkpoint=_text("best on validation (default), or last", "best", choices=("best", "last")),
+        force=_switch("replace an earlier export"),
     )
-    predict.add_argument("--run", type=Path, required=True, help="a run folder, or an exported one")
-    predict.add_argument("files", nargs="*", type=Path, metavar="FILE", help="none: standard input")
-    predict.set_defaults(call=_predict)
-
-    export = commands.add_parser("export", help="a trained run as safetensors, config and README")
-    export.add_argument("--run", type=Path, required=True, help="a run folder")
-    export.add_argument("--out", type=Path, required=True, help="the folder to write")
-    export.add_argument("--checkpoint", choices=("best", "last"), default="best")
-    export.add_argument("--force", action="store_true", help="replace an earlier export")
-    export.set_defaults(call=_export)
-
-    sweep = commands.add_parser(
-        "sweep",
-        help="several tasks, models and seeds, and axes of bindings",
-        description="Runs every model on every task at every point of the axes with every seed; "
-        "the same command goes on after a kill, and several at once, on any machines that share "
-        "the folder of runs, share the trials. Options take the place of what --sweep says.",
+    verb(
+        _sweep,
+        "bindings outside runs data source",
+        sweep=_folder("a gin file that binds Sweep", metavar="FILE"),
+        task=_text(_NAMES),
+        models=_text(_NAMES),
+        preset=_text("default: paper"),
+        seeds=_number("number of seeds: 0 to n - 1"),
+        grid=_list("an axis: every value of a list", metavar="NAME=[...]"),
+        grids=_text("several --grid in one string", ""),
+        range=_list(
+            'an axis for random and tpe; "log" is optional', metavar='NAME=[LOW,HIGH,"log"]'
+        ),
+        ranges=_text("several --range in one string", ""),
+        sampler=_text("how points are chosen", choices=("grid", "random", "tpe")),
+        trials=_number("points per task and model, for random and tpe"),
+        prune=_switch("stop a point whose first seed is below the median of earlier points", None),
+        name=_text("the sweep's name; --name alone resumes that sweep"),
+        jobs=_number("trials at a time, which share the cores (default: 1)", 1),
+        retry=_switch("run failed trials once more"),
+        dry_run=_switch("print the commands of the trials and stop"),
     )
-    _add_sweep(sweep)
-    sweep.set_defaults(call=_sweep)
-
-    benchmark = commands.add_parser(
-        "benchmark",
-        help="speed and memory against length; without --lengths the training loop against its "
-        "bare program",
+    verb(_finish, "runs", name=_text("the name that the sweep printed", required=True))
+    readme = _folder("update the tables in this file too", metavar="FILE")
+    verb(_report, "runs results out", readme=readme)
+    compare = verb(_compare, "runs results", json=_switch("print one JSON object"))
+    for side in "AB":
+        compare.add_argument(side, help=_SIDE)
+    numbers = {"type": _numbers, "metavar": "N,N"}
+    measured = "train,infer with --lengths, else pipeline"
+    verb(
+        _benchmark,
+        "task bindings outside runs data source shape out",
+        models=_text(f"{_NAMES}; NAME:BINDING adds a binding", "transformer,linear,fnet,performer"),
+        lengths={"help": "in tokens", "default": [], **numbers},
+        what=_text(f"any of {','.join(_WHATS)}; default: {measured}", type=_whats),
+        peer=_switch("compare with PyTorch's models (LRA_FNET_PEER_PYTHON)"),
+        devices={"help": "numbers of devices, for scaling", "default": [1, 2, 4, 8], **numbers},
+        rounds=_number("number of measurements (default: 5)", 5),
+        seconds={"help": "seconds per measurement (default: 2; pipeline: 30)", "type": float},
     )
-    _which(benchmark, many=True, default="transformer,linear,fnet,performer")
-    benchmark.add_argument("--lengths", default="", help="tokens, joined with commas: 1024,2048")
-    benchmark.add_argument(
-        "--what",
-        default="",
-        help="train, infer, memory (of train), mixing (the sublayer alone; without --lengths the "
-        "paper's 512), scaling, pipeline (the training loop; needs data), joined with commas; "
-        "default: train,infer with --lengths, else pipeline",
-    )
-    benchmark.add_argument("--cls", action="store_true", help="each length with CLS too, L + 1")
-    benchmark.add_argument(
-        "--peer", action="store_true", help="beside PyTorch's models (LRA_FNET_PEER_PYTHON)"
-    )
-    benchmark.add_argument(
-        "--tokens", type=int, default=0, help="a batch of so many at every length"
-    )
-    benchmark.add_argument(
-        "--explain", action="store_true", help="only how the Fourier transform is computed, and why"
-    )
-    benchmark.add_argument("--devices", default="1,2,4,8", help="of scaling, joined with commas")
-    benchmark.add_argument("--out", type=Path, default=Path("reports"))
-    benchmark.add_argument("--rounds", type=int, default=5)
-    benchmark.add_argument("--seconds", type=float, help="of a round; 2, of pipeline 30")
-    benchmark.set_defaults(call=_benchmark)
-
-    report = commands.add_parser("report", help="tables and figures of all results")
-    report.add_argument("--runs", type=Path, default=Path("runs"))
-    report.add_argument("--results", type=Path, default=Path("results"))
-    report.add_argument("--out", type=Path, default=Path("reports"))
-    report.add_argument("--readme", type=Path, help="put the tables of --results into this file")
-    report.add_argument(
-        "--compare",
-        nargs=2,
-        metavar=("A", "B"),
-        help="instead: two run folders, or models as preset/task/model[+variant], side by side",
-    )
-    report.add_argument("--json", action="store_true", help="of --compare: one JSON object")
-    report.set_defaults(call=_report)
+    explained = {"help": "in tokens", "required": True, **numbers}
+    verb(_explain, "task bindings outside shape", lengths=explained)
     return parser
 
 
-def _add_sweep(sweep) -> None:
-    sweep.add_argument("--sweep", type=Path, metavar="FILE", help="a gin file that binds Sweep")
-    sweep.add_argument("--task", help="names joined with commas, or all")
-    sweep.add_argument("--models", help="names joined with commas, or all")
-    sweep.add_argument("--preset")
-    sweep.add_argument("--seeds", type=int, help="seeds 0 .. n - 1 of each")
-    _set(sweep)
-    for kind, values in (("grid", "[...]"), ("range", '[LOW,HIGH,"log"]')):
-        what = {"grid": "every value of a list", "range": "of random and tpe; log if it says so"}
-        sweep.add_argument(
-            f"--{kind}", action="append", default=[], metavar=f"NAME={values}", help=what[kind]
-        )
-        sweep.add_argument(
-            f"--{kind}s", default="", help=f"several in one string (make's {kind.upper()})"
-        )
-    sweep.add_argument(
-        "--sampler", choices=("grid", "random", "tpe"), help="what draws the points; default: grid"
-    )
-    sweep.add_argument("--trials", type=int, help="points of each task and model (random, tpe)")
-    sweep.add_argument(
-        "--prune",
-        action="store_true",
-        default=None,
-        help="stop a point whose first seed is below the median of those before it",
-    )
-    sweep.add_argument("--name", help="of the sweep's folder; alone, it goes on with that sweep")
-    sweep.add_argument(
-        "--jobs",
-        type=int,
-        default=1,
-        help="trials at a time, each on its share of the cores; another number of cores gives "
-        "equal numbers to rounding only",
-    )
-    sweep.add_argument("--retry", action="store_true", help="failed trials too, once more")
-    sweep.add_argument(
-        "--finish", action="store_true", help="select on validation, score the selected on test"
-    )
-    sweep.add_argument("--dry-run", action="store_true", help="print the commands, nothing else")
-    _outside(sweep)
-    sweep.add_argument("--runs", type=Path, default=Path("runs"))
-    _where(sweep)
-
-
-def _which(parser, many: bool = False, default: str | None = None) -> None:
-    parser.add_argument("--task", required=True)
-    if many:
-        more = f"; default: {default}; NAME:BINDING is NAME with one more" if default else ""
-        parser.add_argument(
-            "--models",
-            required=default is None,
-            default=default,
-            help=f"names joined with commas, or all{more}",
-        )
-    else:
-        parser.add_argument("--model", required=True)
-    parser.add_argument("--preset", default="paper")
-    _set(parser)
-    _outside(parser)
-    parser.add_argument("--runs", type=Path, default=Path("runs"))
-    _where(parser)
-
-
-def _set(parser) -> None:
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="a gin binding"
-    )
-    parser.add_argument("--gin", default="", help="several bindings in one string (make's GIN)")
-
-
-def _outside(parser) -> None:
-    parser.add_argument("--import", dest="imports", action="append", default=[], metavar="MODULE")
-    parser.add_argument("--gin-dir", type=Path, action="append", default=[], help="more gin files")
-
-
-def _where(parser) -> None:
-    parser.add_argument("--data", type=Path, default=Path("data"))
-    parser.add_argument("--source", default=None, help="raw files: a folder, a file or a URL")
-
-
 def _hosts(parser) -> None:
-    """Several processes for one run; each is given in the environment too."""
+    """Adds the options of a run on several processes; the environment can give them too."""
     parser.add_argument(
         "--coordinator",
         metavar="HOST:PORT",
         default=os.environ.get("LRA_FNET_COORDINATOR"),
-        help="of several processes: where process 0 runs, and a free port there",
+        help="for several processes: the host of process 0 and a free port there",
     )
     for name, what in (("processes", "how many there are"), ("process", "which one, from 0")):
         variable = f"LRA_FNET_{name.upper()}"
@@ -287,112 +259,179 @@ def _hosts(parser) -> None:
     )
 
 
-def _jobs(args, models: list[str], **fields):
+def _numbers(text: str) -> list[int]:
+    """Parses positive whole numbers separated by commas; an empty text has none."""
+    words = text.split(",") if text else []
+    if not all(word.isdecimal() and int(word) for word in words):
+        raise argparse.ArgumentTypeError(f"expects whole numbers like 1024,2048, got {text!r}")
+    return [int(word) for word in words]
+
+
+def _whats(text: str) -> list[str]:
+    whats = text.split(",") if text else []
+    if wrong := [what for what in whats if what not in _WHATS]:
+        raise argparse.ArgumentTypeError(f"expects some of {', '.join(_WHATS)}, got {wrong[0]!r}")
+    return whats
+
+
+def _names(args, option: str, kind: str) -> list[str] | None:
+    """Returns names separated by commas, or all of a kind; None if the option is not given."""
+    text = getattr(args, option)
+    if text == "all":
+        return config.known(kind, args.gin_dir)
+    return [name for name in text.split(",") if name] if text else None
+
+
+def _overrides(args) -> tuple[str, ...]:
+    return (*args.set, *config.split_bindings(args.gin))
+
+
+def _job(args, model: str, **fields):
+    """Returns the job that the arguments describe."""
     from lra_fnet.run.job import Job
 
-    overrides = tuple(args.set + config.split_bindings(args.gin))
-    for model in models:
-        yield Job(
-            task=args.task,
-            model=model,
-            preset=args.preset,
-            overrides=overrides,
-            runs=args.runs,
-            data=args.data,
-            source=args.source,
-            imports=tuple(args.imports),
-            gin_dirs=tuple(args.gin_dir),
-            **fields,
-        )
+    which = {"task": args.task, "preset": args.preset, "overrides": _overrides(args)}
+    return Job(
+        model=model,
+        runs=args.runs,
+        data=args.data,
+        source=args.source or None,
+        imports=tuple(args.imports),
+        gin_dirs=tuple(args.gin_dir),
+        **(which | fields),
+    )
+
+
+# The verbs. Each docstring is the command's --help. They import what they need themselves, so that
+# `--help` starts at once.
 
 
 def _data(args) -> None:
+    """Prepares a task's data and verifies every record.
+
+    Example:
+      lra-fnet data --task listops
+    """
     from lra_fnet.tasks import prepare
 
     for module in args.imports:
         config.import_module(module)
-    if args.describe:
-        prepare.describe(args.task, args.data, gin_dirs=args.gin_dir)
-    else:
-        prepare.command(
-            args.task, args.dataset or None, args.data, args.source or None, args.gin_dir
-        )
+    prepare.command(args.task, args.dataset or None, args.data, args.source or None, args.gin_dir)
+
+
+def _describe(args) -> None:
+    """Describes the prepared data: rows, lengths, floors, sizes, licences.
+
+    Example:
+      lra-fnet describe
+    """
+    from lra_fnet.tasks import prepare
+
+    for module in args.imports:
+        config.import_module(module)
+    prepare.describe(args.task, args.data, gin_dirs=args.gin_dir)
 
 
 def _train(args) -> None:
+    """Trains one run, or resumes it, and scores it on test; prepares the data if needed.
+
+    Example:
+      lra-fnet train --task listops --model fnet --preset cpu --seed 1
+    """
     from lra_fnet import report
     from lra_fnet.run import job
     from lra_fnet.train import hosts
 
-    where = hosts.place(args.coordinator, args.processes, args.process, bool(args.hosts))
-    one = next(
-        _jobs(
-            args,
-            [args.model],
-            seed=args.seed,
-            name=args.name or None,
-            force=args.force,
-            test=not args.no_test,
-            fit=args.fit,
-        )
-    )
-    with hosts.join(where):
-        result = job.run(one)
+    place = hosts.place(args.coordinator, args.processes, args.process, bool(args.hosts))
+    options = {"force": args.force, "test": not args.no_test, "fit": args.fit}
+    asked = _job(args, args.model, seed=args.seed, name=args.name or None, **options)
+    with hosts.join(place):
+        result = job.run(asked)
     if not hosts.first():
         return
     if result.score("test"):
         report.print_run(result.raw)
-    print(f"run folder: {one.folder}")
+    print(f"run folder: {asked.folder}")
 
 
 def _evaluate(args) -> None:
-    if args.attention_span is not None:
-        from lra_fnet.machine import progress
-        from lra_fnet.run import attention_span
+    """Scores a trained run on test, or shows its score.
 
-        found = attention_span.span(args.run, args.attention_span)
-        progress.console.print(attention_span.table(found))
-        print(f"wrote {args.run / 'attention_span.json'}")
-        return
+    Example:
+      lra-fnet evaluate --run runs/cpu/listops/fnet/seed0
+    """
     from lra_fnet import report
     from lra_fnet.run import evaluate
 
     report.print_run(evaluate.evaluate(args.run).raw)
 
 
+def _span(args) -> None:
+    """Measures LRA's required attention span of a trained run.
+
+    Example:
+      lra-fnet span --run runs/cpu/listops/transformer/seed0 --rows 200
+    """
+    from lra_fnet.machine import progress
+    from lra_fnet.run import attention_span
+
+    spans = attention_span.span(args.run, args.rows)
+    progress.console.print(attention_span.table(spans))
+    print(f"wrote {args.run / 'attention_span.json'}")
+
+
 def _predict(args) -> None:
+    """Classifies your own texts, images or expressions.
+
+    Prints one JSON object per line, in the order of the inputs.
+
+      text               a FILE holds one text; standard input holds one text per line
+      listops            one expression per line: [MAX 2 9 [MIN 4 7 ] 0 ]
+      retrieval          two FILEs form a pair; standard input holds JSON lines
+      image              a PNG or JPEG; other sizes are resized to 32 x 32
+      pathfinder, pathx  a PNG or JPEG of the data set's size
+
+    Texts that contain line breaks can be given as JSON lines, {"text": "..."} or, for retrieval,
+    {"text1": "...", "text2": "..."}: in a FILE named *.jsonl, or as lines that begin with {".
+
+    Each output line has label, class, probability (of that class), probabilities (of all classes),
+    truncated (whether the input was longer than the run's length and was cut) and input (file and
+    line). Lines are printed a batch at a time. An invalid input ends the command with exit code 2,
+    after the answers to the inputs before it.
+
+    Example:
+      lra-fnet predict --run runs/cpu/text/fnet/seed0 review.txt
+    """
     from lra_fnet.run import predict
 
     predict.main(args.run, args.files)
 
 
 def _export(args) -> None:
+    """Writes a trained run as safetensors, config and README.
+
+    Example:
+      lra-fnet export --run runs/cpu/listops/fnet/seed0 --out fnet-listops
+    """
     from lra_fnet.run import export
 
     export.main(args.run, args.out, args.checkpoint, force=args.force)
     print(f"exported to {args.out}")
 
 
-def _sweep(args) -> int:
-    from lra_fnet import report
-    from lra_fnet.sweep import finish, scheduler
+def _sweep(args) -> int | None:
+    r"""Trains several tasks, models, seeds and settings.
 
-    plan = _plan(args)
-    if args.dry_run:
-        scheduler.dry_run(plan, retry=args.retry)
-        return 0
-    if not args.finish:
-        return scheduler.run(plan, jobs=args.jobs, retry=args.retry)
-    for result in finish.finish(plan):
-        report.print_run(result.raw)
-    print(f"selected: {plan.folder / 'selected.json'}")
-    return 0
+    Trains every model on every task with every seed, at every point of the given axes. The same
+    command resumes after a kill. Several at once, on all machines that share the folder of runs,
+    share the trials. Options override what the file of --sweep says. Trials that run on a different
+    number of cores (--jobs) give equal results up to rounding only.
 
-
-def _plan(args):
-    """The sweep that the arguments describe, or that goes on under their --name."""
-    from lra_fnet.run.job import Job
-    from lra_fnet.sweep import plan
+    Example:
+      lra-fnet sweep --task listops --models fnet,linear --seeds 3 --preset cpu \
+          --grid 'Encoder.num_layers=[1,2]'
+    """
+    from lra_fnet.sweep import plan, scheduler
 
     given = {
         "tasks": _names(args, "task", "tasks"),
@@ -401,126 +440,134 @@ def _plan(args):
     }
     axes = [plan.grid_axis(text) for text in args.grid + config.split_bindings(args.grids)]
     axes += [plan.range_axis(text) for text in args.range + config.split_bindings(args.ranges)]
-    overrides = args.set + config.split_bindings(args.gin)
+    overrides = _overrides(args)
     if args.name and not (args.sweep or args.task):
         if axes or overrides or any(value is not None for value in given.values()):
             raise UserError(
-                f"--name {args.name} alone goes on with that sweep: only --trials, --jobs, --retry "
-                "and --finish go with it; --task or --sweep begins another"
+                f"--name {args.name} alone resumes that sweep: give only --trials, --jobs or "
+                "--retry with it; --task or --sweep starts another"
             )
-        return plan.load(args.runs, args.name, args.trials)
-    swept = plan.read(
-        args.sweep,
-        {name: values for axis in axes for name, values in axis.items()},
-        overrides,
-        trials=args.trials,
-        **given,
-    )
-    shared = Job(
-        task="",
-        model="",
-        preset="",
-        runs=args.runs,
-        data=args.data,
-        source=args.source,
-        imports=tuple(args.imports),
-        gin_dirs=tuple(args.gin_dir),
-    )
-    return plan.Plan(swept, plan.folder_name(swept, args.name), shared)
+        planned = plan.load(args.runs, args.name, args.trials)
+    else:
+        points = {name: values for axis in axes for name, values in axis.items()}
+        swept = plan.read(args.sweep, points, list(overrides), trials=args.trials, **given)
+        shared = _job(args, model="", task="", preset="", overrides=())
+        planned = plan.Plan(swept, plan.folder_name(swept, args.name), shared)
+    if args.dry_run:
+        return scheduler.dry_run(planned, retry=args.retry)
+    return scheduler.run(planned, jobs=args.jobs, retry=args.retry)
 
 
-def _names(args, option: str, kind: str) -> list[str] | None:
-    """Names joined with commas, or all of a kind; None where the option is not given."""
-    text = getattr(args, option)
-    if text == "all":
-        return config.known(kind, args.gin_dir)
-    return [name for name in text.split(",") if name] if text else None
+def _finish(args) -> None:
+    """Selects the best points of a sweep on validation and scores them on test.
 
+    For each task and model, selects the point with the best mean validation accuracy over its seeds
+    and scores its runs on test, once.
 
-def _models(args) -> list[str]:
-    return _names(args, "models", "models") or []
+    Example:
+      lra-fnet finish --name listops-lr
+    """
+    from lra_fnet import report
+    from lra_fnet.sweep import finish, plan
 
-
-def _benchmark(args) -> None:
-    known = ("train", "infer", "memory", "mixing", "scaling", "pipeline")
-    whats = (args.what or ("train,infer" if args.lengths else "pipeline")).split(",")
-    if wrong := [what for what in whats if what not in known]:
-        raise UserError(f"--what expects some of {', '.join(known)}, got {wrong[0]!r}")
-    lengths, devices = _numbers(args, "lengths"), _numbers(args, "devices")
-    if args.tokens < 0:
-        raise UserError(f"--tokens expects a whole number of at least 0, got {args.tokens}")
-    if args.rounds < 1 or (args.seconds is not None and args.seconds <= 0):
-        raise UserError(
-            f"--rounds expects 1 or more and --seconds more than 0, got {args.rounds} and "
-            f"{args.seconds}"
-        )
-    from lra_fnet.benchmark import cells, overhead
-    from lra_fnet.report import benchmark_figures as figures
-    from lra_fnet.report import benchmarks as tables
-
-    shared = cells.Cell(
-        *("train", "ours", args.task, "", args.preset, 0),
-        overrides=tuple(args.set + config.split_bindings(args.gin)),
-        imports=tuple(args.imports),
-        gin_dirs=tuple(map(str, args.gin_dir)),
-        seconds=args.seconds or 2.0,
-        tokens=args.tokens,
-    )
-    if args.explain:
-        from lra_fnet.benchmark import explain
-
-        explain.main(shared, lengths, cls=args.cls)
-        return
-    models = _models(args)
-    programs = dict.fromkeys("train" if what == "memory" else what for what in whats)
-    measured = [what for what in programs if what in cells.WHATS]
-    plan = cells.plan(shared, models, measured, lengths, cls=args.cls, peer=args.peer)
-    scaled = cells.plan(shared, models, ["train"], lengths) if "scaling" in whats else []
-    jobs = list(_jobs(args, models)) if "pipeline" in whats else []
-    for job in jobs:
-        job.load()  # a mistake shows before anything is measured
-    if plan:
-
-        def save(found):
-            with disk.writable(args.out, "--out"):
-                args.out.mkdir(parents=True, exist_ok=True)
-                disk.write_json(args.out / "benchmark.json", found)
-                disk.replace(args.out / "benchmark.md", tables.render(found))
-
-        found = cells.run(plan, args.rounds, save)
-        figures.draw(found, args.out)
-        print(tables.render(found), end="")
-    for cell in scaled:
-        from lra_fnet.benchmark import scaling
-
-        scaling.main(cell, devices, args.out)
-    for job in jobs:
-        overhead.loop_overhead(job, args.rounds, args.seconds or 30.0)
-
-
-def _numbers(args, name: str) -> list[int]:
-    """Whole numbers from 1 on, joined with commas; none of an empty text."""
-    text = getattr(args, name)
-    words = text.split(",") if text else []
-    if not all(word.isdecimal() and int(word) for word in words):
-        raise UserError(f"--{name} expects whole numbers like 1024,2048, got {text!r}")
-    return [int(word) for word in words]
+    planned = plan.load(args.runs, args.name, None)
+    for result in finish.finish(planned):
+        report.print_run(result.raw)
+    print(f"selected: {planned.folder / 'selected.json'}")
 
 
 def _report(args) -> None:
-    if args.json and not args.compare:
-        raise UserError("--json expects --compare A B: give it, or leave --json out")
-    if args.compare:
-        from lra_fnet.report import compare
+    """Writes tables and figures of all results.
 
-        first, second = args.compare
-        compare.main(first, second, [args.runs, args.results], as_json=args.json)
-        return
+    Example:
+      lra-fnet report --out reports
+    """
     from lra_fnet import report
 
     report.main([args.runs, args.results], args.out)
     if args.readme and report.update_readme(args.readme, report.collect([args.results])):
         print(f"updated {args.readme}")
+
+
+def _compare(args) -> None:
+    """Compares two models or two runs, with a significance test.
+
+    Example:
+      lra-fnet compare cpu/listops/fnet cpu/listops/transformer
+    """
+    from lra_fnet.report import compare
+
+    compare.main(args.A, args.B, [args.runs, args.results], as_json=args.json)
+
+
+def _cell(args, seconds: float = 2.0):
+    """Returns what all cells of a benchmark share."""
+    from lra_fnet.benchmark import cells
+
+    if args.tokens < 0:
+        raise UserError(f"--tokens expects a whole number of at least 0, got {args.tokens}")
+    return cells.Cell(
+        *("train", "ours", args.task, "", args.preset, 0),
+        overrides=_overrides(args),
+        imports=tuple(args.imports),
+        gin_dirs=tuple(map(str, args.gin_dir)),
+        seconds=seconds,
+        tokens=args.tokens,
+    )
+
+
+def _benchmark(args) -> None:
+    """Measures speed and memory of models against sequence length.
+
+    Without --lengths, compares the training loop with the compiled update that it drives.
+
+    Example:
+      lra-fnet benchmark --task text --models fnet,transformer --preset cpu --lengths 512,1024
+    """
+    from lra_fnet.benchmark import cells, overhead, scaling
+    from lra_fnet.report import benchmark_figures, benchmarks
+
+    if args.rounds < 1 or (args.seconds is not None and args.seconds <= 0):
+        raise UserError(
+            f"--rounds expects 1 or more and --seconds more than 0, got {args.rounds} and "
+            f"{args.seconds}"
+        )
+    whats = args.what or (["train", "infer"] if args.lengths else ["pipeline"])
+    models = _names(args, "models", "models") or []
+    shared = _cell(args, args.seconds or 2.0)
+    programs = dict.fromkeys("train" if what == "memory" else what for what in whats)
+    measured = [what for what in programs if what in cells.WHATS]
+    plan = cells.plan(shared, models, measured, args.lengths, cls=args.cls, peer=args.peer)
+    scaled = cells.plan(shared, models, ["train"], args.lengths) if "scaling" in whats else []
+    jobs = [_job(args, model) for model in models] if "pipeline" in whats else []
+    for job in jobs:
+        job.load()  # reports a mistake before anything is measured
+
+    def save(results):
+        with disk.writable(args.out, "--out"):
+            args.out.mkdir(parents=True, exist_ok=True)
+            disk.write_json(args.out / "benchmark.json", results)
+            disk.replace(args.out / "benchmark.md", benchmarks.render(results))
+
+    if plan:
+        results = cells.run(plan, args.rounds, save)
+        benchmark_figures.draw(results, args.out)
+        print(benchmarks.render(results), end="")
+    for cell in scaled:
+        scaling.main(cell, args.devices, args.out)
+    for job in jobs:
+        overhead.loop_overhead(job, args.rounds, args.seconds or 30.0)
+
+
+def _explain(args) -> None:
+    """Shows how the Fourier transform is computed at each length, and why.
+
+    Example:
+      lra-fnet explain --task text --preset cpu --lengths 512,1024
+    """
+    from lra_fnet.benchmark import explain
+
+    explain.main(_cell(args), args.lengths, cls=args.cls)
 
 
 if __name__ == "__main__":

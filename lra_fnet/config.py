@@ -1,8 +1,8 @@
-"""Loads gin files in one fixed order and refuses every binding that would do nothing.
+"""Loads gin files in a fixed order and rejects every binding that would have no effect.
 
 gin itself rejects a misspelt configurable or parameter, but accepts a misspelt macro and a binding
-that nobody reads. Both are errors here: `base.gin` declares every macro, and `unread_bindings`
-tells after the build what was never read.
+that nothing reads. Both are errors here: `base.gin` declares every macro, and `unread_bindings`
+lists what was never read once everything has been built.
 """
 
 import ast
@@ -11,7 +11,7 @@ import importlib
 import importlib.util
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,67 +23,70 @@ _PACKAGE = Path(__file__).parent
 GIN_DIR = next((d for d in (_PACKAGE.parent / "gin", _PACKAGE / "gin") if d.is_dir()), None)
 
 _BOUND_NAME = re.compile(r"^([\w./]+) =", re.MULTILINE)
+_DATASET = re.compile(r"""^DATASET\s*=\s*["'](\w+)["']""", re.MULTILINE)
 _BARE_WORD = re.compile(r"[A-Za-z_][\w.-]*")
 
 
 def known(kind: str, dirs: Sequence[Path] = ()) -> list[str]:
-    """Names that have a file: kind is "tasks", "models" or "presets" (those are folders)."""
-    names = set()
-    for folder in _search_path(dirs):
-        for path in (folder / kind).glob("*" if kind == "presets" else "*.gin"):
-            names.add(path.stem)
-    return sorted(names)
+    """Returns the names that have a file, sorted.
+
+    Args:
+      kind: "tasks", "models" or "presets" (a preset is a folder).
+      dirs: folders with more gin files.
+    """
+    pattern = "*" if kind == "presets" else "*.gin"
+    return sorted({p.stem for d in _search_path(dirs) for p in (d / kind).glob(pattern)})
 
 
 def datasets(task: str, dirs: Sequence[Path] = ()) -> list[str]:
-    """The data sets of a task that the presets name, as `DATASET = "..."` in their files."""
-    found = []
-    for preset in known("presets", dirs):
-        path = _find(f"presets/{preset}/{task}.gin", dirs)
-        text = path.read_text("utf-8") if path else ""
-        found += re.findall(r"""^DATASET\s*=\s*["'](\w+)["']""", text, flags=re.M)
-    return sorted(set(found))
+    """Returns the data sets of a task that presets name as `DATASET = "..."`, sorted."""
+    paths = (_find(f"presets/{preset}/{task}.gin", dirs) for preset in known("presets", dirs))
+    return sorted({name for p in paths if p for name in _DATASET.findall(p.read_text("utf-8"))})
 
 
 def files(task: str, model: str, preset: str, dirs: Sequence[Path] = ()) -> list[Path]:
-    """The gin files of one run, in load order; the last one that binds a name wins.
+    """Returns the gin files of one run in load order; the last one that binds a name wins.
 
     Raises:
-      UserError: a task, model or preset without a file; the line lists those that have one.
+      UserError: a task, model or preset has no file; the message lists those that have one.
     """
-    for what, name, kind in (
-        ("task", task, "tasks"),
-        ("model", model, "models"),
-        ("preset", preset, "presets"),
-    ):
-        if name not in known(kind, dirs):
+    for what, name in (("task", task), ("model", model), ("preset", preset)):
+        names = known(f"{what}s", dirs)
+        if name not in names:
             raise UserError(
-                f"unknown {what} {name!r}; known {kind}: {', '.join(known(kind, dirs))}"
-                + _did_you_mean(name, known(kind, dirs))
+                f"unknown {what} {name!r}; known {what}s: {', '.join(names)}"
+                + _did_you_mean(name, names)
             )
-    task_preset = _find(f"presets/{preset}/{task}.gin", dirs)
-    if task_preset is None:
-        having = [t for t in known("tasks", dirs) if _find(f"presets/{preset}/{t}.gin", dirs)]
-        raise UserError(f"preset {preset!r} has no task {task!r}; it has: {', '.join(having)}")
-    found = [
-        _find("base.gin", dirs),
-        _find(f"tasks/{task}.gin", dirs),
-        _find(f"models/{model}.gin", dirs),
-        task_preset,
-        _find(f"presets/{preset}/models/{model}.gin", dirs),
-        _find(f"presets/{preset}/{task}.{model}.gin", dirs),
-    ]
-    return [path for path in found if path is not None]
+    if _find(f"presets/{preset}/{task}.gin", dirs) is None:
+        tasks = [t for t in known("tasks", dirs) if _find(f"presets/{preset}/{t}.gin", dirs)]
+        raise UserError(
+            f"preset {preset!r} has no task {task!r}; it has: {', '.join(tasks)}; to add it, write "
+            f"presets/{preset}/{task}.gin in a folder that --gin-dir names"
+        )
+    order = (
+        "base.gin",
+        f"tasks/{task}.gin",
+        f"models/{model}.gin",
+        f"presets/{preset}/base.gin",
+        f"presets/{preset}/{task}.gin",
+        f"presets/{preset}/models/{model}.gin",
+        f"presets/{preset}/{task}.{model}.gin",
+    )
+    return [path for name in order if (path := _find(name, dirs)) is not None]
 
 
 def load(paths: Sequence[Path], bindings: Sequence[str] = (), imports: Sequence[str] = ()) -> None:
     """Clears gin, then parses `paths` in order, then `bindings`.
 
-    `imports` are dotted modules or paths to .py files, imported first for what they register.
+    Args:
+      paths: gin files; the first one declares every macro.
+      bindings: texts like "Run.num_steps=100".
+      imports: dotted modules or paths to .py files, imported first so that they register their
+        configurables.
 
     Raises:
-      UserError: an unknown configurable, parameter or macro, a reference to an unknown macro, a
-        value that is no gin value, a module that cannot be imported.
+      UserError: a configurable, parameter or macro is unknown, a value is no gin value, or a module
+        cannot be imported.
     """
     gin.clear_config()
     for module in imports:
@@ -93,25 +96,25 @@ def load(paths: Sequence[Path], bindings: Sequence[str] = (), imports: Sequence[
         _parse(path.read_text(), str(path))
         macros = {name for name in _given() if "." not in name}
         if path is paths[0]:
-            declared = macros  # base.gin: every macro, and nothing else may add one
+            declared = macros
         elif macros - declared:
             _refuse_macro(min(macros - declared), declared, str(path))
     for text in bindings:
         binding = normalise(text)
-        name = binding.partition("=")[0].strip()
+        name = _name(binding)
         if "." not in name and name not in declared:
             _refuse_macro(name, declared, f"--set {text!r}")
         _parse(binding, f"--set {text!r}")
-    referenced = set(re.findall(r"%([\w./]+)", gin.config_str())) - declared
-    if referenced - {"gin.REQUIRED"}:
-        _refuse_macro(min(referenced - {"gin.REQUIRED"}), declared, "a reference")
+    unknown = set(re.findall(r"%([\w./]+)", gin.config_str())) - declared - {"gin.REQUIRED"}
+    if unknown:
+        _refuse_macro(min(unknown), declared, "a reference")
 
 
 def load_operative(text: str, imports: Sequence[str] = ()) -> None:
-    """Clears gin, then parses what `operative` gave for a run; no file is read.
+    """Clears gin, then parses the text that `operative` returned for a run; reads no file.
 
     Raises:
-      UserError: a name that this version of the code does not have; a module that is not there.
+      UserError: this version of the code lacks a name in the text, or a module is missing.
     """
     gin.clear_config()
     for module in imports:
@@ -120,29 +123,31 @@ def load_operative(text: str, imports: Sequence[str] = ()) -> None:
 
 
 def unread_bindings(overrides: Sequence[str] = ()) -> list[str]:
-    """Bindings that were given but never read; call it after everything has been built.
+    """Returns the bindings that were given but never read; call it after everything was built.
 
-    A macro that only a file sets need not be read (base.gin declares them for all models); a macro
-    among `overrides` must be.
+    A macro that only a file sets need not be read, since base.gin declares macros for all models; a
+    macro among `overrides` must be.
     """
     read = set(_BOUND_NAME.findall(gin.operative_config_str()))
-    # A macro is evaluated under the scope of its reader: `MAX_LEN/ListOps.max_len`.
+    # gin evaluates a macro under the scope of its reader: `MAX_LEN/ListOps.max_len`.
     read |= {name.rsplit("/", 1)[-1] for name in read}
-    overridden = {normalise(text).partition("=")[0].strip() for text in overrides}
-    unread = _given() - read
-    return sorted(name for name in unread if "." in name or name in overridden)
+    overridden = {_name(normalise(text)) for text in overrides}
+    return sorted(name for name in _given() - read if "." in name or name in overridden)
 
 
 def operative() -> str:
-    """The gin text of every value that was read, defaults included: what the run really is."""
+    """Returns the gin text of every value that was read, defaults included."""
     return gin.operative_config_str()
 
 
 def normalise(text: str) -> str:
-    """One `--set` binding as gin text: `Encoder.norm=post` gets the quotes that a shell ate.
+    """Returns one `--set` binding as gin text, with the quotes that the shell removed.
+
+    >>> normalise("Encoder.norm=post")
+    "Encoder.norm = 'post'"
 
     Raises:
-      UserError: no `name=value`, or a value that is neither a gin value nor one plain word.
+      UserError: the text is not `name=value`, or the value is neither a gin value nor one word.
     """
     name, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not re.fullmatch(r"[\w./]+", name) or not value:
@@ -161,10 +166,13 @@ def normalise(text: str) -> str:
 
 
 def split_bindings(text: str) -> list[str]:
-    """Splits make's GIN at the white space outside quotes and brackets; the quotes stay.
+    """Splits several bindings at the white space outside quotes and brackets; quotes stay.
 
     >>> split_bindings('Run.num_steps=100 A.b="x y" C.d=[1, 2] E.f=(0.9, 0.98)')
     ['Run.num_steps=100', 'A.b="x y"', 'C.d=[1, 2]', 'E.f=(0.9, 0.98)']
+
+    Raises:
+      UserError: a quote or bracket is not closed.
     """
     words, word, quote, depth = [], "", "", 0
     for character in text:
@@ -183,15 +191,15 @@ def split_bindings(text: str) -> list[str]:
             continue
         word += character
     if quote or depth:
-        raise UserError(f"GIN has an open quote or bracket: {text!r}")
+        raise UserError(f"expected bindings with closed quotes and brackets, got {text!r}")
     return [*words, word] if word else words
 
 
 def import_module(name: str) -> None:
-    """Imports a dotted module or a path to a .py file, so that what it registers exists.
+    """Imports a dotted module or a path to a .py file, so that it registers its configurables.
 
     Raises:
-      UserError: there is no such module or file.
+      UserError: the module or file does not exist.
     """
     try:
         if name.endswith(".py"):
@@ -214,8 +222,8 @@ def import_module(name: str) -> None:
 
 def _search_path(dirs: Sequence[Path]) -> list[Path]:
     if GIN_DIR is None:
-        raise UserError("the gin files are missing: expected a folder gin/ beside lra_fnet/")
-    return [*dirs, GIN_DIR]  # a user's folder first, so that a file there may replace ours
+        raise UserError("the gin files are missing: expected a folder gin/ next to lra_fnet/")
+    return [*dirs, GIN_DIR]  # the user's folders come first, so that their files replace ours
 
 
 def _find(relative: str, dirs: Sequence[Path]) -> Path | None:
@@ -226,14 +234,17 @@ def _given() -> set[str]:
     return set(_BOUND_NAME.findall(gin.config_str()))
 
 
+def _name(binding: str) -> str:
+    return binding.partition("=")[0].strip()
+
+
 def _parse(text: str, where: str) -> None:
     try:
         gin.parse_config(text)
     except (ValueError, SyntaxError, NameError, AttributeError, ImportError) as error:
         reason = " ".join(str(error).split())
         reason = re.split(r" In bindings string| In file | Failed to parse", reason)[0]
-        name = text.partition("=")[0].strip()
-        hint = _did_you_mean(name, [n for n in _given() if "." in n])
+        hint = _did_you_mean(_name(text), [n for n in _given() if "." in n])
         raise UserError(f"{where}: {reason}{hint}") from None
 
 
@@ -244,7 +255,7 @@ def _refuse_macro(name: str, declared: set[str], where: str) -> None:
     )
 
 
-def _did_you_mean(name: str, candidates) -> str:
+def _did_you_mean(name: str, candidates: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, sorted(candidates), n=1, cutoff=0.6)
     return f" (did you mean {close[0]}?)" if close else ""
 

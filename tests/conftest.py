@@ -1,23 +1,29 @@
-"""Settings that every test runs under: silence is made impossible."""
+"""Settings and fixtures of all tests. Warnings, NaNs and implicit broadcasts are errors."""
 
+import io
 import os
 import tempfile
+from typing import NamedTuple
 
-# One cache of compiled programs for all workers and the processes they start: the same tiny models
-# are compiled by dozens of tests. Set before jax is imported; gone with the session.
+# One cache of compiled programs for all workers and the processes that they start: dozens of tests
+# compile the same tiny models. It must be set before jax is imported; it is deleted at the end.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     _cache = tempfile.TemporaryDirectory(prefix="lra-fnet-jax-")
     os.environ["JAX_COMPILATION_CACHE_DIR"] = _cache.name
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
 
-# Half of the time goes into compiling small programs once; without LLVM's optimisations that takes
-# two thirds of it. The commands that tests start are compiled as for a user.
+# Half of the time goes into compiling small programs once; without LLVM's optimisations compilation
+# takes two thirds as long. Commands that tests start in other processes compile as for a user.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0"
 
 import gin
 import jax
 import pytest
+from paths import OUTSIDE
+from rich.console import Console
+
+from lra_fnet import cli
 
 jax.devices()  # XLA has read its flags
 os.environ["XLA_FLAGS"] = os.environ["XLA_FLAGS"].rpartition(" ")[0]
@@ -28,7 +34,49 @@ jax.config.update("jax_debug_nans", True)
 
 @pytest.fixture(autouse=True)
 def clean_gin():
-    """Gin is global: no test may see the bindings of another."""
+    """Clears gin before and after each test: its configuration is global."""
     gin.clear_config()
     yield
     gin.clear_config()
+
+
+class Outcome(NamedTuple):
+    """The exit code of a command and what it printed."""
+
+    code: int
+    err: str
+    out: str
+
+    @property
+    def mistake(self) -> str:
+        """The one line of a user's mistake; fails if the command ended in any other way."""
+        assert self.code == 2, self.err
+        assert not self.out
+        (line,) = self.err.splitlines()
+        return line
+
+
+@pytest.fixture
+def outside(tmp_path, monkeypatch):
+    """Enters an empty folder, with the task `parity` of tests/outside importable; returns it."""
+    monkeypatch.syspath_prepend(str(OUTSIDE))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def command(outside, capfd):
+    """Calls `lra-fnet` with these words in an empty folder; returns its `Outcome`."""
+
+    def call(*words):
+        code = cli.main([str(word) for word in words])
+        captured = capfd.readouterr()
+        return Outcome(code, captured.err, captured.out)
+
+    return call
+
+
+@pytest.fixture
+def console():
+    """Records what is printed on it, 200 columns wide: `console.export_text()`."""
+    return Console(record=True, width=200, file=io.StringIO(), color_system=None)

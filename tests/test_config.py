@@ -1,4 +1,4 @@
-"""gin: load order, and every binding that would do nothing is refused with one line."""
+"""gin: the load order, what the presets bind, and errors for bindings without effect."""
 
 import re
 
@@ -26,8 +26,8 @@ FOLDER = config.GIN_DIR / "presets"
 @pytest.mark.parametrize(("preset", "task", "model"), CASES)
 def test_every_preset_task_and_model_builds_and_reads_all_its_bindings(preset, task, model):
     built = experiment.load(task, model, preset)  # raises on an unread binding
-    gin.clear_config()  # below build nobody may ask gin: tracing the model must not need it
-    encoder = built.model.encoder  # its later layers are like its second
+    gin.clear_config()  # tracing the model must not need gin
+    encoder = built.model.encoder  # later layers are like the second
     encoder = encoder.clone(num_layers=min(encoder.num_layers, 2), parent=None)
     model = built.model.clone(encoder=encoder, parent=None)
     logits, shapes = jax.eval_shape(
@@ -39,15 +39,15 @@ def test_every_preset_task_and_model_builds_and_reads_all_its_bindings(preset, t
 
 
 def settings(preset, task, model):
-    """Every number of a run but the mixers' own, flat."""
+    """All settings of a run except those of its mixers, in one dictionary."""
     built = experiment.load(task, model, preset)
-    found = {"num_ids": built.task.num_ids, "num_classes": built.task.num_classes}
+    values = {"num_ids": built.task.num_ids, "num_classes": built.task.num_classes}
     modules = (built.model.encoder, built.model.head, built.run, built.optimizer, built.task)
     for module, prefix in zip(modules, ("", "head_", "", "", ""), strict=True):
         for name in module.__dataclass_fields__:
             if name not in ("mixers", "parent", "name"):
-                found[prefix + name] = getattr(module, name)
-    return found
+                values[prefix + name] = getattr(module, name)
+    return values
 
 
 def assert_settings(preset, task, want, model="fnet"):
@@ -55,11 +55,11 @@ def assert_settings(preset, task, want, model="fnet"):
     assert {name: got[name] for name in want} == want
 
 
-# What LRA's code gives a model of its own (lra_facts 1.5), by hand: width, qkv, feed-forward,
-# heads, layers, dropout; where it is None, and wherever it is the base config's, nothing differs.
+# What LRA's code gives single models, copied by hand from its configs: width, qkv, feed-forward,
+# heads, layers, dropout.
 BASE = {"image": (32, 32, 64, 1, 1, 0.3), "pathfinder": (32, 16, 32, 2, 1, 0.1)}
 _WIDE = (128, 64, 128, 8, 1, 0.3)
-OWN = {
+OVERRIDES = {
     ("image", "transformer"): _WIDE,
     ("image", "performer"): _WIDE,
     ("image", "linformer"): _WIDE,
@@ -84,7 +84,7 @@ OWN = {
     ("pathfinder", "bigbird"): (64, 32, 64, 2, 4, 0.2),
 }
 SIZES = ("dim", "qkv_dim", "mlp_dim", "num_heads", "num_layers", "dropout")
-MORE = {  # and beside the sizes
+MORE = {  # and other settings
     ("image", "local"): {"pooling": "mean_all"},
     ("image", "longformer"): {"pooling": "mean_all"},
     ("image", "sinkhorn"): {"weight_decay": 0.7},
@@ -92,41 +92,41 @@ MORE = {  # and beside the sizes
 ORIGINAL = {"norm": "post", "norm_epsilon": 1e-12, "embedding": "bert", "num_types": 4}
 
 
-def own_settings(preset, task, model):
-    """What a model has of its own beside its mixer."""
+def model_settings(preset, task, model):
+    """The settings that a model has instead of its preset's, except those of its mixer."""
     if model == "fnet_original":
         return ORIGINAL
-    if preset != "lra-code" or (task, model) not in OWN:
+    if preset != "lra-code" or (task, model) not in OVERRIDES:
         return {}
-    pairs = zip(SIZES, OWN[task, model], BASE[task], strict=True)
-    found = {name: own for name, own, base in pairs if own != base}
-    if "mlp_dim" in found:
-        found["head_mlp_dim"] = found["mlp_dim"]
-    return found | MORE.get((task, model), {})
+    pairs = zip(SIZES, OVERRIDES[task, model], BASE[task], strict=True)
+    values = {name: value for name, value, base in pairs if value != base}
+    if "mlp_dim" in values:
+        values["head_mlp_dim"] = values["mlp_dim"]
+    return values | MORE.get((task, model), {})
 
 
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("preset", PRESETS)
-def test_nothing_but_the_mixers_and_lras_own_overrides_differs_between_models(preset, task):
+def test_models_differ_only_in_their_mixers_and_in_lras_overrides(preset, task):
     base = settings(preset, task, "fnet")
     for model in MODELS:
-        own = own_settings(preset, task, model)
-        assert all(base[name] != value for name, value in own.items())
-        assert settings(preset, task, model) == base | own
+        changes = model_settings(preset, task, model)
+        assert all(base[name] != value for name, value in changes.items())
+        assert settings(preset, task, model) == base | changes
 
 
-def test_only_lras_code_and_cpu_have_files_for_a_model():
-    own = {f"lra-code/{task}.{model}.gin" for task, model in OWN}
-    own |= {"lra-code/listops.performer.gin"}
-    base = {f"{preset}/{task}.gin" for preset in PRESETS for task in TASKS}
-    found = {path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.gin")}
-    everywhere = {path for path in found if path.split("/")[1] == "models"}
-    assert found - everywhere == own | base
-    assert {path.split("/")[0] for path in everywhere} == {"lra-code", "cpu"}
-    assert {path.split("/")[2].removesuffix(".gin") for path in everywhere} <= set(MODELS)
+def test_only_lra_code_and_cpu_have_files_for_a_model():
+    pairs = {f"lra-code/{task}.{model}.gin" for task, model in OVERRIDES}
+    pairs |= {"lra-code/listops.performer.gin"}
+    tasks = {f"{preset}/{task}.gin" for preset in PRESETS for task in ("base", *TASKS)}
+    files = {path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.gin")}
+    models = {path for path in files if path.split("/")[1] == "models"}
+    assert files - models == pairs | tasks
+    assert {path.split("/")[0] for path in models} == {"lra-code", "cpu"}
+    assert {path.split("/")[2].removesuffix(".gin") for path in models} <= set(MODELS)
 
 
-def test_lras_performer_has_two_softmax_features_on_listops_and_no_projection_elsewhere():
+def test_lras_performer_has_two_softmax_features_on_listops_and_none_elsewhere():
     for task in TASKS:
         mixer = experiment.load(task, "performer", "lra-code").model.encoder.make_mixer(0)
         module = mixer(parent=None)
@@ -134,36 +134,73 @@ def test_lras_performer_has_two_softmax_features_on_listops_and_no_projection_el
         assert (module.kernel, module.num_features) == want
 
 
-def test_a_file_for_a_task_wins_over_the_models_of_its_preset():
+def test_the_file_of_a_task_and_model_wins_over_that_of_the_model():
     for task, size in (("listops", 50), ("image", 64), ("pathfinder", 64)):
         mixer = experiment.load(task, "local", "lra-code").model.encoder.make_mixer(0)
         assert mixer(parent=None).block_size == size
 
 
+def bindings(preset, file):
+    """The bindings of a preset's file: name -> the text after "=", with its comment."""
+    text = (FOLDER / f"{preset}/{file}.gin").read_text()
+    return dict(re.findall(r"^([\w.]+) = (.*(?:\n {2,}.*)*)", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_task_of_a_preset_binds_only_what_its_base_does_not(preset, task):
+    base, values = bindings(preset, "base"), bindings(preset, task)
+    for name in base.keys() & values.keys():
+        first, second = (text.partition("#")[0].strip() for text in (base[name], values[name]))
+        assert first != second, name
+    assert not {"DATASET", "MAX_LEN"} & base.keys()
+    names = base.keys() | values.keys()
+    assert names >= {"DATASET", "MAX_LEN", "Encoder.inputs", "Encoder.dropout"}
+    assert ("Head.interaction" in names) == (task == "retrieval")
+    pixels = task in ("image", "pathfinder", "pathx")
+    black = {name for name in names if name.endswith(".black_is_padding")}
+    assert len(black) == (preset == "lra-code" and pixels)
+    parts = {name.partition(".")[0] for name in names - black if "." in name}
+    assert parts == {"Encoder", "Head", "Run", "Optimizer"}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_what_all_tasks_of_a_preset_share_is_in_its_base(preset):
+    shared = set.intersection(*({*bindings(preset, task).items()} for task in TASKS))
+    assert not shared
+
+
 @pytest.mark.parametrize(
-    "path", sorted(FOLDER.rglob("*.gin")), ids=lambda p: f"{p.parent.name}-{p.stem}"
+    "path",
+    sorted(
+        path for path in FOLDER.rglob("*.gin") if path.parent.name == "models" or "." in path.stem
+    ),
+    ids=lambda path: f"{path.parent.name}-{path.stem}",
 )
-def test_presets_bind_the_shared_parts_and_lras_code_what_black_means(path):
-    """A mixer's own numbers stand in gin/models or in a file of its own."""
-    names = set(re.findall(r"^([\w.]+) =", path.read_text(), re.MULTILINE))
-    parts = {name.partition(".")[0] for name in names if "." in name}
-    task, _, model = path.stem.partition(".")
-    of_a_model = path.parent.name == "models"
-    black = {n for n in names if n.endswith(".black_is_padding")}
-    pixels = task in ("image", "pathfinder", "pathx") and not model
-    assert len(black) == (path.parent.name == "lra-code" and pixels)
-    parts -= {name.partition(".")[0] for name in black}
-    if of_a_model or model:
-        file = config.GIN_DIR / f"models/{model or task}.gin"
-        mixer = set(re.findall(r"^(\w+)\.\w+ =", file.read_text(), re.MULTILINE)) - {"Encoder"}
-        assert parts <= mixer | (set() if of_a_model else {"Encoder", "Head", "Optimizer"})
-    else:
-        assert parts == {"Encoder", "Head", "Run", "Optimizer"}
-        assert names >= {"DATASET", "MAX_LEN", "Encoder.inputs", "Encoder.dropout"}
-        assert ("Head.interaction" in names) == (task == "retrieval")
+def test_the_file_of_a_model_binds_its_mixer_and_sizes(path):
+    everywhere = path.parent.name == "models"  # for all tasks of the preset
+    parts = set(re.findall(r"^(\w+)\.\w+ =", path.read_text(), re.MULTILINE))
+    model = path.stem.rpartition(".")[2]
+    text = (config.GIN_DIR / f"models/{model}.gin").read_text()
+    mixer = set(re.findall(r"^(\w+)\.\w+ =", text, re.MULTILINE)) - {"Encoder"}
+    assert parts <= mixer | (set() if everywhere else {"Encoder", "Head", "Optimizer"})
 
 
-# The papers' settings: the table of DESIGN.md under "Presets", and lra_facts 1.7.
+@pytest.mark.parametrize(("preset", "count"), [("cpu", 2), ("tuned", 6)])
+def test_a_task_that_a_preset_does_not_know_needs_few_bindings(tmp_path, preset, count):
+    for folder in ("tasks", f"presets/{preset}"):
+        (tmp_path / folder).mkdir(parents=True)
+    text = (config.GIN_DIR / "tasks/listops.gin").read_text()
+    (tmp_path / "tasks/new.gin").write_text(text)
+    lines = ["Run.num_steps = 100", "Run.eval_every = 50"]
+    lines += ["Optimizer.warmup = 10", "Optimizer.steps_per_cycle = 90"]
+    lines = ['DATASET = "short"', "MAX_LEN = 128", *lines][:count]
+    (tmp_path / f"presets/{preset}/new.gin").write_text("\n".join(lines))
+    built = experiment.load("new", "fnet", preset, (), (), [tmp_path])
+    assert built.task.max_len == 128
+
+
+# The settings of the LRA paper's text with the two exceptions of the FNet paper, by hand.
 PAPER = {
     "listops": (2000, 512, 8, 6, 512, 2048, 0.05, 5_000, 32),
     "text": (4000, 512, 8, 6, 512, 2048, 0.05, 20_000, 32),
@@ -172,7 +209,7 @@ PAPER = {
     "pathfinder": (1024, 128, 8, 4, 128, 128, 0.001, 200 * 312, 512),
     "pathx": (16384, 128, 8, 4, 128, 128, 0.001, 200 * 2500, 64),
 }
-# What neither paper says, beside what none of them says of any task.
+# What neither paper says about a task, in addition to NOWHERE, which they say about no task.
 UNSPECIFIED = {
     "listops": "learning_rate batch_size weight_decay",
     "text": "",
@@ -188,7 +225,7 @@ COSINE = "constant * linear_warmup * cosine_decay"
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_preset_paper_is_the_table_of_the_design(task):
+def test_preset_paper_has_the_settings_of_the_papers(task):
     names = ("max_len", "dim", "num_heads", "num_layers", "qkv_dim", "mlp_dim")
     names += ("learning_rate", "num_steps", "batch_size")
     want = dict(zip(names, PAPER[task], strict=True)) | {"inputs": "tokens", "norm": "pre"}
@@ -203,21 +240,17 @@ def test_the_preset_paper_is_the_table_of_the_design(task):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_preset_paper_marks_what_the_papers_leave_open_and_takes_it_from_the_code(task):
-    lines = (FOLDER / f"paper/{task}.gin").read_text().splitlines()
-    marked = {
-        line.partition(" =")[0].partition(".")[2]
-        for line in lines
-        if "unspecified by the papers" in line and not line.startswith("#")
-    }
+def test_preset_paper_marks_what_the_papers_leave_open_and_takes_it_from_the_code(task):
+    lines = bindings("paper", "base") | bindings("paper", task)
+    marked = {n.partition(".")[2] for n in lines if "unspecified by the papers" in lines[n]}
     assert marked == {*NOWHERE.split(), *UNSPECIFIED[task].split()}
     code = settings("lra-code", task, "fnet")
-    sizes = {"dim", "num_heads", "num_layers", "qkv_dim", "mlp_dim"}  # chosen in the table
+    sizes = {"dim", "num_heads", "num_layers", "qkv_dim", "mlp_dim"}  # chosen in PAPER
     base = {name: code[name] for name in marked - sizes}
     assert_settings("paper", task, base)
 
 
-# LRA's code: the table of lra_facts 1.2, its columns written by hand.
+# The base configs of LRA's code, by hand.
 CODE = {
     "listops": {"max_len": 2000, "num_classes": 10, "batch_size": 32, "num_steps": 5_000}
     | {"eval_every": 50, "factors": RSQRT, "learning_rate": 0.05, "warmup": 1000}
@@ -250,7 +283,7 @@ CODE = {
     | {"qkv_dim": 16, "mlp_dim": 32, "dropout": 0.1, "attention_dropout": 0.1}
     | {"pooling": "mean_all", "positions": "learned", "config": "hard_128", "num_ids": 256},
 }
-RATES = {  # the largest and the last rate of a run, there
+RATES = {  # the largest and the last learning rate of a run in LRA's code
     "listops": (1.58e-3, 7.07e-4),
     "text": (5.59e-4, 3.54e-4),
     "retrieval": (3.49e-4, 3.49e-4),
@@ -261,7 +294,7 @@ RATES = {  # the largest and the last rate of a run, there
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_preset_lra_code_is_the_table_of_its_configs(task):
+def test_preset_lra_code_has_the_settings_of_its_configs(task):
     same = {"inputs": "tokens", "norm": "pre", "norm_epsilon": 1e-6, "decay_mask": "all"}
     same |= {"beta1": 0.9, "beta2": 0.98, "epsilon": 1e-9, "head_mlp_dim": CODE[task]["mlp_dim"]}
     same["head_interaction"] = "concat" if task == "retrieval" else "none"
@@ -274,7 +307,7 @@ def test_the_preset_lra_code_is_the_table_of_its_configs(task):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_presets_tuned_and_cpu_decay_to_the_end_and_see_pixels_as_numbers(task):
+def test_presets_tuned_and_cpu_decay_to_the_end_and_read_pixels_as_numbers(task):
     for preset in ("tuned", "cpu"):
         built = experiment.load(task, "fnet", preset)
         rates = built.optimizer.schedule()(jnp.arange(built.run.num_steps))
@@ -289,7 +322,7 @@ def test_the_presets_tuned_and_cpu_decay_to_the_end_and_see_pixels_as_numbers(ta
         want["head_interaction"] = "nli" if task == "retrieval" else "none"
         assert_settings(preset, task, want)
     full = {"listops": 2000, "text": 4000, "retrieval": 4000, "pathx": 16384}.get(task, 1024)
-    assert_settings("tuned", task, {"max_len": full})  # a task's length is not to be changed
+    assert_settings("tuned", task, {"max_len": full})  # LRA forbids changing a task's length
 
 
 @pytest.mark.parametrize(
@@ -319,13 +352,13 @@ def test_the_presets_tuned_and_cpu_decay_to_the_end_and_see_pixels_as_numbers(ta
         ),
     ],
 )
-def test_what_does_not_fit_the_task_is_one_line_when_built(task, override, message):
+def test_a_setting_that_does_not_fit_the_task_fails_with_one_line(task, override, message):
     with pytest.raises(UserError) as caught:
         experiment.load(task, "fnet", "cpu", [override])
     assert str(caught.value) == message
 
 
-def test_a_list_or_tuple_of_mixers_gives_each_layer_its_own():
+def test_a_list_or_tuple_of_mixers_gives_one_to_each_layer():
     more = ["Attention.implementation=naive", "Attention.block_size=64"]
     for text in ("MIXERS=(@Fourier, @Attention)", "MIXERS=[@Fourier, @Attention]"):
         encoder = load(text, *more).model.encoder
@@ -360,7 +393,7 @@ def test_an_override_wins_over_every_file():
         ("Optimizer.factors='constant * linear_warm'", ["'linear_warm'", "linear_warmup"]),
     ],
 )
-def test_a_mistaken_override_is_one_line_that_says_what(override, words):
+def test_a_wrong_override_fails_with_one_line(override, words):
     with pytest.raises(UserError) as caught:
         load(override)
     text = str(caught.value)
@@ -383,13 +416,13 @@ def test_a_file_may_not_add_a_macro(tmp_path):
         (("listops", "fnet", "gpu"), ["unknown preset", "paper", "cpu", "lra-code"]),
     ],
 )
-def test_unknown_names_list_the_known_ones(names, words):
+def test_an_unknown_name_fails_with_the_known_ones(names, words):
     with pytest.raises(UserError) as caught:
         experiment.load(*names)
     assert all(word in str(caught.value) for word in words)
 
 
-def test_makes_gin_variable_keeps_lists_strings_and_tuples_whole():
+def test_split_bindings_keeps_lists_strings_and_tuples_whole():
     text = """A.x=[1, 2,3]  B.y="two words" C.z=(0.9, 0.98) D.w='it is' E.v=None"""
     assert config.split_bindings(text) == [
         "A.x=[1, 2,3]",
@@ -399,7 +432,7 @@ def test_makes_gin_variable_keeps_lists_strings_and_tuples_whole():
         "E.v=None",
     ]
     assert config.split_bindings("") == []
-    with pytest.raises(UserError, match="open quote or bracket"):
+    with pytest.raises(UserError, match="closed quotes and brackets"):
         config.split_bindings("A.x=[1, 2")
 
 

@@ -1,4 +1,4 @@
-"""The users' examples, each as a user runs it, on files made here."""
+"""The examples for users, run as a user runs them, on files made here."""
 
 import json
 import subprocess
@@ -8,14 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from paths import ROOT
+from paths import EXAMPLES, OUTSIDE, ROOT
 from PIL import Image, ImageDraw
 
-from lra_fnet import cli, config, tasks
+from lra_fnet import config, tasks
 from lra_fnet.testing import check_task
 
-EXAMPLES = ROOT / "examples"
-OUTSIDE = ROOT / "tests/outside"
 TINY = [
     *("Encoder.dim=8", "Encoder.qkv_dim=8", "Encoder.mlp_dim=8", "Head.mlp_dim=8"),
     *("Encoder.num_layers=1", "Run.num_steps=4", "Run.eval_every=4", "Run.batch_size=4"),
@@ -23,22 +21,18 @@ TINY = [
 
 
 @pytest.fixture
-def go(tmp_path, monkeypatch, capfd):
-    """Calls `lra-fnet` with the examples imported; returns exit code, standard error and output."""
-    monkeypatch.syspath_prepend(str(OUTSIDE))
-    monkeypatch.chdir(tmp_path)
+def go(command):
+    """Calls `lra-fnet` with the examples imported."""
 
-    def call(command, *more, imports=("my_mixer", "my_task")):
-        found = [f"--import={EXAMPLES / name}.py" for name in imports]
-        code = cli.main([command, *found, f"--gin-dir={EXAMPLES / 'gin'}", *map(str, more)])
-        captured = capfd.readouterr()
-        return code, captured.err, captured.out
+    def call(verb, *words, imports=("my_mixer", "my_task")):
+        modules = [f"--import={EXAMPLES / name}.py" for name in imports]
+        return command(verb, *modules, f"--gin-dir={EXAMPLES / 'gin'}", *words)
 
     return call
 
 
 def example(name):
-    """The module of an example, as `--import` makes it."""
+    """Imports an example as `--import` does."""
     config.import_module(str(EXAMPLES / f"{name}.py"))
     return sys.modules[name]
 
@@ -48,7 +42,7 @@ def result_of(folder):
 
 
 def texts(count=120):
-    """Lines of a made set: spam shouts."""
+    """Lines of a generated set, in which spam is in capital letters."""
     rng = np.random.default_rng(0)
     for i in range(count):
         text = f"{i} " + "".join(rng.choice([*"abc "], rng.integers(3, 30)))
@@ -62,7 +56,7 @@ def test_my_mixer_is_short():
     assert len((EXAMPLES / "my_mixer.py").read_text().splitlines()) < 40
 
 
-def test_my_mixer_trains_by_the_command_of_the_readme(go, tmp_path):
+def test_my_mixer_trains_with_the_command_of_the_readme(go, tmp_path):
     which = ["--task", "parity", "--model", "my_mixer", "--preset", "cpu"]
     code, err, out = go("train", *which, f"--gin-dir={OUTSIDE}", imports=["my_mixer"])
     assert code == 0, err
@@ -74,7 +68,7 @@ def test_my_mixer_trains_by_the_command_of_the_readme(go, tmp_path):
 
 
 @pytest.mark.parametrize("width", [1, 2, 5])
-def test_my_mixer_is_the_convolution_it_says_and_cannot_see_padding(width):
+def test_my_mixer_is_a_convolution_that_ignores_padding(width):
     module = example("my_mixer").MyMixer(
         dim=3,
         num_heads=1,
@@ -104,7 +98,7 @@ def test_my_mixer_is_the_convolution_it_says_and_cannot_see_padding(width):
 # Tasks
 
 
-def test_my_texts_are_prepared_and_trained_from_any_tsv(go, tmp_path):
+def test_my_texts_are_prepared_from_any_tsv_and_trained(go, tmp_path):
     source = tmp_path / "mail"
     source.mkdir()
     (source / "all.tsv").write_text("".join(f"{line}\n" for line in texts()))
@@ -112,7 +106,7 @@ def test_my_texts_are_prepared_and_trained_from_any_tsv(go, tmp_path):
     assert code == 0, err
     assert "my_texts/full from mail, every record verified" in out
     which = ["--task", "my_texts", "--model", "my_mixer", "--preset", "cpu", "--name", "tiny"]
-    code, err, _ = go("train", *which, "--set=MAX_LEN=32", *(f"--set={one}" for one in TINY))
+    code, err, _ = go("train", *which, "--set=MAX_LEN=32", *(f"--set={text}" for text in TINY))
     assert code == 0, err
     result = result_of(tmp_path / "runs/cpu/my_texts/my_mixer+tiny/seed0")
     assert result["state"] == "complete"
@@ -129,29 +123,29 @@ def test_my_texts_are_prepared_and_trained_from_any_tsv(go, tmp_path):
     assert kept == set(texts())
 
 
-def test_splits_that_the_files_name_are_kept_and_equal_texts_stay_on_one_side(tmp_path):
+def test_named_splits_are_kept_and_equal_texts_share_a_split(tmp_path):
     task = example("my_task").MyTexts(config="full", max_len=8)
     lines = list(texts(60))
-    named, dealt = tmp_path / "named", tmp_path / "dealt"
+    named, unnamed = tmp_path / "named", tmp_path / "unnamed"
     for split, part in zip(tasks.SPLITS, (lines[:20], lines[20:40], lines[40:]), strict=True):
         (named / split).mkdir(parents=True)
         (named / split / "part.tsv").write_text("\n".join(part))
         (named / f"{split}.tsv").write_bytes("\r\n".join(part).encode())
-    found = list(task.raw(named, 1).rows())
-    assert [split for split, _ in found] == [s for s in sorted(tasks.SPLITS) for _ in range(40)]
-    assert len({values.tobytes() for _, (values, _) in found}) == 60  # no end of line is left
-    dealt.mkdir()
-    (dealt / "a.tsv").write_text("\n".join(lines))
-    (dealt / "b.tsv").write_text("\n".join(lines[::-1]))
-    found = list(task.raw(dealt, 1).rows())
-    sides = {(split, values.tobytes()) for split, (values, _) in found}
-    assert len(found) == 2 * len(sides) == 120
+    rows = list(task.raw(named, 1).rows())
+    assert [split for split, _ in rows] == [s for s in sorted(tasks.SPLITS) for _ in range(40)]
+    assert len({values.tobytes() for _, (values, _) in rows}) == 60  # without ends of lines
+    unnamed.mkdir()
+    (unnamed / "a.tsv").write_text("\n".join(lines))
+    (unnamed / "b.tsv").write_text("\n".join(lines[::-1]))
+    rows = list(task.raw(unnamed, 1).rows())
+    sides = {(split, values.tobytes()) for split, (values, _) in rows}
+    assert len(rows) == 2 * len(sides) == 120
     counts = {split: sum(side == split for side, _ in sides) for split in tasks.SPLITS}
     assert counts["train"] > 40
     assert min(counts.values()) > 0
 
 
-def test_my_images_are_prepared_and_trained_from_folders_of_classes(go, tmp_path):
+def test_my_images_are_prepared_from_folders_of_classes_and_trained(go, tmp_path):
     source = tmp_path / "shapes"
     rng = np.random.default_rng(0)
     for label in ("circle", "square"):
@@ -164,7 +158,7 @@ def test_my_images_are_prepared_and_trained_from_folders_of_classes(go, tmp_path
             shape((x, y, x + 14, y + 14), fill="white")
             image.save(source / label / f"{i}.{('png', 'JPG')[i % 2]}")
     which = ["--task", "my_images", "--model", "my_mixer", "--preset", "cpu", "--name", "tiny"]
-    code, err, _ = go("train", *which, "--source", source, *(f"--set={one}" for one in TINY))
+    code, err, _ = go("train", *which, "--source", source, *(f"--set={text}" for text in TINY))
     assert code == 0, err
     assert result_of(tmp_path / "runs/cpu/my_images/my_mixer+tiny/seed0")["state"] == "complete"
     check_task(tasks.make("my_images"), source)
@@ -185,12 +179,12 @@ def test_my_images_are_prepared_and_trained_from_folders_of_classes(go, tmp_path
         ("my_texts", "a.tsv", b"ham\thello\nspan\thi\n", "a.tsv, line 2: expected ham or spam, a"),
         ("my_texts", "a.tsv", b"ham\n", "a.tsv, line 1: expected ham or spam, a tab and a text"),
         ("my_texts", "train.tsv", b"ham\thi\n", "for some splits but none for test, validation"),
-        ("my_texts", "a.csv", b"ham,hi\n", "has no .tsv file: name their folder with --source"),
+        ("my_texts", "a.csv", b"ham,hi\n", "has no .tsv file: set SOURCE to their folder"),
         ("my_images", "star/1.png", b"", "1.png: expected a folder named circle or square, got"),
-        ("my_images", "circle/1.png", b"no", "1.png: expected an image, got"),
+        ("my_images", "circle/1.png", b"no", "1.png is no image"),
     ],
 )
-def test_what_is_wrong_in_the_source_is_one_line(go, tmp_path, task, name, content, message):
+def test_a_mistake_in_the_source_fails_with_one_line(go, tmp_path, task, name, content, message):
     path = tmp_path / "source" / name
     path.parent.mkdir(parents=True)
     path.write_bytes(content)
@@ -202,14 +196,14 @@ def test_what_is_wrong_in_the_source_is_one_line(go, tmp_path, task, name, conte
 def test_a_task_without_a_source_says_what_it_needs(go):
     code, err, _ = go("data", "--task", "my_texts")
     assert code == 2
-    assert "--source must be a folder with .tsv files, got None" in err
+    assert "SOURCE must be a folder with .tsv files, got None" in err
 
 
-# In Python, and in the README
+# Python and the README
 
 
 @pytest.mark.slow
-def test_quick_start_learns_something(tmp_path):
+def test_quick_start_reduces_the_loss(tmp_path):
     command = [sys.executable, EXAMPLES / "quick_start.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     losses = [float(line.split()[-1]) for line in done.stdout.splitlines() if "loss" in line]
@@ -221,3 +215,10 @@ def test_quick_start_learns_something(tmp_path):
 @pytest.mark.parametrize("name", ["my_mixer.py", "gin/models/my_mixer.gin"])
 def test_the_readme_shows_the_example_as_it_is(name):
     assert (EXAMPLES / name).read_text() in (ROOT / "README.md").read_text()
+
+
+def test_a_users_task_needs_at_most_ten_lines_of_gin():
+    for task in ("my_texts", "my_images"):
+        texts = [(EXAMPLES / f"gin/{d}/{task}.gin").read_text() for d in ("tasks", "presets/cpu")]
+        lines = "".join(texts).splitlines()
+        assert len([line for line in lines if line and not line.startswith("#")]) <= 10

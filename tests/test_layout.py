@@ -1,24 +1,35 @@
-"""The shape of the project: imports point one way, the test split has one door, docs tell truth."""
+"""The project's shape: imports point one way, one place opens test, the documents are correct."""
 
 import ast
 import doctest
 import importlib
+import json
 import re
+import shlex
+import subprocess
 
 import pytest
 from paths import ROOT
 
-from lra_fnet import report
+from lra_fnet import cli, report
 
 SRC = ROOT / "lra_fnet"
 ORDER = """
     errors machine config tasks models objective optim intervals experiment train run sweep
     benchmark report testing cli
 """.split()  # noqa: SIM905 (a line is easier to read than a list)
+DOCUMENTS = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md")),
+    ROOT / "launch/README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+MAKEFILE = (ROOT / "Makefile").read_text()
+TARGETS = set(re.search(r"^\.PHONY: (.*)$", MAKEFILE, re.M)[1].split())
+documents = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
 
 
 def imported(path):
-    """The modules of ours that a file imports, wherever in it, as dotted names."""
+    """The modules of ours that a file imports, anywhere in it, as dotted names."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "lra_fnet":
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
@@ -31,6 +42,8 @@ def test_a_room_imports_only_rooms_above_it():
         here = path.relative_to(SRC).parts[0].removesuffix(".py")
         for module in imported(path) if here != "__init__" else ():
             there = module.split(".")[1]
+            if there == "__version__":
+                continue
             assert ORDER.index(there) <= ORDER.index(here), f"{path.relative_to(SRC)}: {module}"
 
 
@@ -41,7 +54,7 @@ def test_the_encoder_knows_no_mixer():
 
 
 def test_only_evaluate_opens_the_test_split():
-    """Nobody else asks for a split by that name, or by its place among the task's splits."""
+    """No other module asks for a split by that name, or by its place among the task's splits."""
     pattern = r"""arrays\(\s*["']test["']|splits\[(2|-1)\]|arrays\(\s*split\b"""
     opening = {
         str(path.relative_to(SRC))
@@ -70,19 +83,127 @@ def test_examples_in_docstrings_run(module):
     assert tried.failed == 0
 
 
-def test_the_readmes_tables_are_those_of_the_committed_results():
-    text = (ROOT / "README.md").read_text()
-    assert report.readme_section(report.collect([ROOT / "results"])) in text, "run `make report`"
+# The documents
 
 
-def test_every_path_and_make_target_in_the_docs_exists():
-    text = "".join(
-        (ROOT / name).read_text() for name in ("README.md", "data/README.md", "launch/README.md")
+def blocks(text, language):
+    """The code blocks of a language, without their indentation."""
+    for indent, code in re.findall(rf"^( *)```{language}\n(.*?)^ *```$", text, re.M | re.S):
+        yield re.sub(f"^{indent}", "", code, flags=re.M)
+
+
+def commands(text):
+    """The words of every command in the sh blocks, and of every whole one in inline code."""
+    lines = [
+        line
+        for block in blocks(text, "sh")
+        for line in block.replace("\\\n", " ").splitlines()
+        if not line.startswith("#")
+    ]
+    inline = re.findall(r"`((?:make|lra-fnet) [^`]+(?: --|=)\w[^`]*)`", text)
+    lines += [code for code in inline if not re.search(r"\.\.\.|=( |$)", code)]
+    for line in lines:
+        for part in re.split(r" \| | && | >\w", line):
+            yield shlex.split(part, comments=True)
+
+
+def check(words):
+    """Raises if lra-fnet or make would refuse a command; returns whether it is one of theirs."""
+    program = words[0].removeprefix(".venv/bin/") if words else ""
+    if "--" in words:  # launch/slurm.py ... -- lra-fnet ...
+        return check(words[words.index("--") + 1 :])
+    if program == "launch/hosts.sh":
+        return check(words[2:])
+    if program == "lra-fnet":
+        if "--help" not in words:
+            cli._parser().parse_args(words[1:])
+        return True
+    if program == "make":
+        given = dict(word.split("=", 1) for word in words[1:] if "=" in word)
+        goals = [word for word in words[1:] if "=" not in word]
+        assert TARGETS.issuperset(goals), words
+        assert all(re.search(rf"^{name} \?=", MAKEFILE, re.M) for name in given), words
+        recipe = subprocess.run(
+            ["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        for line in recipe.stdout.replace("\\\n", " ").splitlines():
+            run = re.search(r"\.venv/bin/lra-fnet .*", line)
+            if run:
+                check([given.get(w[1:], "") if w[:1] == "$" else w for w in shlex.split(run[0])])
+        return True
+    if program == "pytest":
+        assert all((ROOT / word).exists() for word in words if word.startswith("tests/")), words
+    return False
+
+
+@documents
+def test_every_command_in_a_document_is_accepted(document):
+    ours = [words for words in commands(document.read_text()) if check(words)]
+    assert ours or document.parent.name == "launch" or document.stem == "differences"
+
+
+def test_a_wrong_command_in_a_document_is_noticed():
+    text = (
+        "```sh\nmake lra TASK=listops SEDE=1\n```\n```sh\nlra-fnet evaluate --attention-span\n```"
     )
-    for path in re.findall(r"`((?:gin|launch|lra_fnet|data|tests|results)/[\w./-]+\.\w+)`", text):
+    first, second = commands(text)
+    with pytest.raises(AssertionError):
+        check(first)
+    with pytest.raises(cli.UserError):
+        check(second)
+
+
+@documents
+def test_paths_links_targets_and_commands_that_a_document_names_exist(document):
+    text = document.read_text()
+    folders = "gin|launch|lra_fnet|data|tests|results|docs|examples"
+    for path in re.findall(rf"`((?:{folders})/[\w./-]+\.\w+)`", text):
         assert (ROOT / path).exists(), path
-    targets = set(re.findall(r"^([a-z -]+):", (ROOT / "Makefile").read_text(), flags=re.M))
-    targets = {word for line in targets for word in line.split()}
-    named = set(re.findall(r"`make ([a-z-]+)", text))
-    assert named
-    assert named <= targets
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        assert ":" in link or (document.parent / link).exists(), link
+    assert TARGETS.issuperset(re.findall(r"`make ([a-z-]+)", text))
+    verbs = cli._parser()._subparsers._group_actions[0].choices
+    assert set(verbs).issuperset(re.findall(r"`(?:\.venv/bin/)?lra-fnet ([a-z]+)", text))
+
+
+@documents
+def test_python_in_a_document_compiles_and_its_imports_exist(document):
+    for code in blocks(document.read_text(), "python"):
+        for node in ast.walk(ast.parse(code)):
+            names = node.names if isinstance(node, ast.ImportFrom) else []
+            for alias in names:
+                assert hasattr(importlib.import_module(node.module), alias.name), alias.name
+
+
+def test_the_readme_shows_the_tables_of_the_committed_results_and_is_short():
+    text = (ROOT / "README.md").read_text()
+    tables = report.readme_section(report.collect([ROOT / "results"]))
+    assert tables in text, "run `make report`"
+    assert len(text.replace(tables, "").splitlines()) <= 200
+
+
+def test_reproducing_lists_every_published_number():
+    """The numbers of published.json, each row in the order of its columns."""
+    text = (ROOT / "docs/reproducing.md").read_text()
+    rows = [
+        [float(cell) if re.fullmatch(r"[\d.]+", cell) else cell for cell in cells]
+        for line in text.splitlines()
+        for cells in [re.split(r" *\| *", re.sub(r" \(printed .*?\)", "", line))[2:-1]]
+    ]
+    published = json.loads((SRC / "report/published.json").read_text())
+    groups = [published["accuracy"][name]["rows"] for name in ("fnet", "lra")]
+    groups += [table["rows"] for table in published["efficiency"].values()]
+    groups += published["mixing"]["rows"].values()
+    groups += [table["rows"] for table in published["parameters"].values()]
+    for group in groups:
+        for values in group.values():
+            cells = values.values() if isinstance(values, dict) else values
+            numbers = [cell["corrected"] if isinstance(cell, dict) else cell for cell in cells]
+            assert ["-" if number is None else number for number in numbers] in rows, values
+
+
+def test_makes_help_fits_a_terminal_and_names_every_target_and_preset():
+    text = subprocess.run(["make", "-C", ROOT], capture_output=True, text=True, check=True).stdout
+    assert max(map(len, text.splitlines())) <= 80
+    assert all(re.search(rf"\b{name}\b", text) for name in TARGETS - {"help"})
+    assert all(name in text for name in ("paper", "lra-code", "tuned", "cpu"))

@@ -37,7 +37,7 @@ def find(text: str, roots: Sequence[str | Path]) -> list[dict[str, Any]]:
     found = [run for run in record.collect(roots) if _model(run) == text]
     if not found:
         raise UserError(
-            f"--compare expects a run folder with a result.json, or preset/task/model[+variant] "
+            f"compare expects a run folder with a result.json, or preset/task/model[+variant] "
             f"with runs under {' or '.join(map(str, roots))}, got {text!r}"
         )
     return found
@@ -63,7 +63,7 @@ def compare(first: Sequence[dict], second: Sequence[dict]) -> dict[str, Any]:
         if values[0] != values[1] or len(values[0]) > 1:
             texts = [" and ".join(value[:12] for value in side) for side in values]
             raise UserError(
-                f"--compare expects runs on the same {what}, got {texts[0]} ({_model(first[0])}) "
+                f"compare expects runs on the same {what}, got {texts[0]} ({_model(first[0])}) "
                 f"and {texts[1]} ({_model(second[0])}): name two that share it"
             )
     a, b = sides
@@ -93,7 +93,7 @@ def _side(runs: Sequence[dict]) -> list[dict]:
     if not complete:
         states = ", ".join(sorted({run["state"] for run in runs}))
         raise UserError(
-            f"--compare expects a complete run of {_model(runs[0])}, got {states}: "
+            f"compare expects a complete run of {_model(runs[0])}, got {states}: "
             "see its command's last line"
         )
     return complete
@@ -193,7 +193,7 @@ def _notes(first: Sequence[dict], second: Sequence[dict]) -> list[str]:
 
 
 def render(found: dict[str, Any]) -> list[Table | Text]:
-    """What `lra-fnet report --compare` prints of a comparison."""
+    """What `lra-fnet compare` prints of a comparison."""
     a, b = found["a"], found["b"]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("")

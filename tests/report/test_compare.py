@@ -24,13 +24,13 @@ def scored(model, seed, right, **changes):
 
 @pytest.fixture
 def go(tmp_path, monkeypatch, capfd):
-    """Writes results, calls `lra-fnet report --compare`; returns exit code, output, errors."""
+    """Writes results, calls `lra-fnet compare`; returns exit code, output, errors."""
     monkeypatch.chdir(tmp_path)
 
     def call(results, a, b, *more):
         for result in results:
             put(tmp_path / "runs", result)
-        code = cli.main(["report", "--compare", a, b, *more])
+        code = cli.main(["compare", a, b, *more])
         captured = capfd.readouterr()
         return code, captured.out, captured.err
 
@@ -197,12 +197,6 @@ def test_runs_of_one_model_on_other_data_are_refused(go):
     )
     assert code == 2
     assert "got dddddddddddd and eeeeeeeeeeee (cpu/listops/fnet)" in err
-
-
-def test_json_without_compare_is_refused(monkeypatch, tmp_path, capfd):
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["report", "--json"]) == 2
-    assert "--json expects --compare A B" in capfd.readouterr().err
 
 
 def test_statistics_need_no_jax():
