@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import optuna
 import pytest
@@ -22,7 +23,7 @@ from paths import ROOT
 from rich.console import Console
 
 from lra_fnet import cli, report
-from lra_fnet.run import job
+from lra_fnet.run import evaluate, job
 from lra_fnet.sweep import board, ledger, plan, scheduler, studies
 
 OUTSIDE = ROOT / "tests/outside"
@@ -553,7 +554,8 @@ def test_a_trial_that_a_person_runs_is_waited_for(go):
 def scored(monkeypatch):
     """The run folders that are scored on test, in order."""
     folders = []
-    monkeypatch.setattr(job, "evaluate_run", lambda folder: folders.append(str(folder)) or {})
+    result = SimpleNamespace(raw={})
+    monkeypatch.setattr(evaluate, "evaluate", lambda folder: folders.append(str(folder)) or result)
     monkeypatch.setattr(report, "print_run", lambda result: None)
     return folders
 
