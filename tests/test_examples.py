@@ -179,9 +179,9 @@ def test_my_images_are_prepared_from_folders_of_classes_and_trained(go, tmp_path
         ("my_texts", "a.tsv", b"ham\thello\nspan\thi\n", "a.tsv, line 2: expected ham or spam, a"),
         ("my_texts", "a.tsv", b"ham\n", "a.tsv, line 1: expected ham or spam, a tab and a text"),
         ("my_texts", "train.tsv", b"ham\thi\n", "for some splits but none for test, validation"),
-        ("my_texts", "a.csv", b"ham,hi\n", "has no .tsv file: set SOURCE to their folder"),
+        ("my_texts", "a.csv", b"ham,hi\n", "has no .tsv file: name their folder with --source"),
         ("my_images", "star/1.png", b"", "1.png: expected a folder named circle or square, got"),
-        ("my_images", "circle/1.png", b"no", "1.png is no image"),
+        ("my_images", "circle/1.png", b"no", "1.png: expected an image, got"),
     ],
 )
 def test_a_mistake_in_the_source_fails_with_one_line(go, tmp_path, task, name, content, message):
@@ -196,7 +196,7 @@ def test_a_mistake_in_the_source_fails_with_one_line(go, tmp_path, task, name, c
 def test_a_task_without_a_source_says_what_it_needs(go):
     code, err, _ = go("data", "--task", "my_texts")
     assert code == 2
-    assert "SOURCE must be a folder with .tsv files, got None" in err
+    assert "--source must be a folder with .tsv files, got None" in err
 
 
 # Python and the README

@@ -58,19 +58,14 @@ def finish(loop: Loop, data: Prepared, identity: dict, *, test: bool = True) -> 
     count = len(loop.validation.labels)  # scores as many training rows as validation has
     train = loop.score(loop.variables(), Arrays(*(column[:count] for column in loop.arrays)))
     result = {
-        "schema": record.SCHEMA,
-        "state": "complete",
-        **identity,
-        **facts(loop.experiment, data),
+        **facts("complete", identity, loop.experiment, data),
         "validation": {"last": last, "best": best},
-        "test": None,
         "train": {"correct": train["correct"], "count": train["count"]},
         "parameters": loop.parameters,
         "parameters_sha256": sha256(loop.state.params),
         "microbatch": microbatch_of(loop.experiment, jax.device_count()),
         "steps_per_second": loop.history.timed_steps / max(loop.history.timed_seconds, 1e-9),
         "wall_seconds": loop.history.wall_seconds,
-        **run_folder.provenance(),
     }
     if test:
         states = dict.fromkeys(["last", "best"], (last["step"], loop.variables()))
@@ -82,10 +77,20 @@ def finish(loop: Loop, data: Prepared, identity: dict, *, test: bool = True) -> 
     return result
 
 
-def facts(experiment: Experiment, data: Prepared) -> dict[str, Any]:
-    """Returns the fields of result.json about task, model and data, which any outcome has."""
+def facts(state: str, identity: dict, experiment: Experiment, data: Prepared) -> dict[str, Any]:
+    """Returns the fields of result.json that every outcome has.
+
+    Args:
+      state: one of `record.STATES`.
+      identity: the fields that name the run.
+      experiment: the run's task and model.
+      data: the prepared task.
+    """
     correct, count = data.floor
     return {
+        "schema": record.SCHEMA,
+        "state": state,
+        **identity,
         "floor": {"correct": correct, "count": count},
         "mixer_length": experiment.model.encoder.mixer_length,
         "uses_mask": experiment.uses_mask(),
@@ -94,6 +99,10 @@ def facts(experiment: Experiment, data: Prepared) -> dict[str, Any]:
         "data_source": data.source,
         "data_sha256": data.fingerprint,
         "config": experiment.config,
+        "validation": None,
+        "test": None,
+        "train": None,
+        **run_folder.provenance(),
     }
 
 

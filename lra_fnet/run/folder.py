@@ -201,19 +201,14 @@ def provenance() -> dict:
 
 def commit() -> tuple[str | None, bool | None]:
     """Returns this checkout's commit and whether tracked files differ; None outside a checkout."""
-
-    def git(*arguments):
-        return subprocess.run(
-            ["git", "-C", str(Path(__file__).parents[2]), *arguments],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
-
+    git = ["git", "-C", str(Path(__file__).parents[2]), "describe", "--always", "--abbrev=40"]
     try:
-        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "-uno"))
+        described = subprocess.run(
+            [*git, "--exclude=*", "--dirty"], capture_output=True, text=True, check=True
+        ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None, None
+    return described.removesuffix("-dirty"), described.endswith("-dirty")
 
 
 def _device_name() -> str:

@@ -144,7 +144,8 @@ def _train(job: Job, folder: Path, experiment: Experiment, data: Prepared) -> Re
         raise
     except (RunFailed, jax.errors.JaxRuntimeError) as error:
         failure = _failure(error)
-        _record(folder, _failed(job, experiment, data, failure))
+        facts = evaluate.facts(failure.state, job.identity(), experiment, data)
+        _record(folder, {**facts, "step": failure.step})
         raise failure from None
     finally:
         if loop is not None:
@@ -163,21 +164,6 @@ def _failure(error: Exception) -> RunFailed:
         "Encoder.remat=True, or choose a blockwise mixer",
         "OOM",
     )
-
-
-def _failed(job: Job, experiment: Experiment, data: Prepared, failure: RunFailed) -> dict[str, Any]:
-    """Returns the object of result.json for a run that has failed."""
-    return {
-        "schema": record.SCHEMA,
-        "state": failure.state,
-        "step": failure.step,
-        **job.identity(),
-        **evaluate.facts(experiment, data),
-        "validation": None,
-        "test": None,
-        "train": None,
-        **run_folder.provenance(),
-    }
 
 
 def _record(folder: Path, result: dict[str, Any]) -> Record:

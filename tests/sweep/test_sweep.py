@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import optuna
 import pytest
@@ -23,7 +24,7 @@ from rich.console import Console
 
 from lra_fnet import cli
 from lra_fnet.errors import UserError
-from lra_fnet.run import job
+from lra_fnet.run import evaluate, job
 from lra_fnet.sweep import board, finish, ledger, plan, scheduler, studies
 
 PARITY = ["--task", "parity", "--preset", "cpu", "--gin-dir", str(OUTSIDE)]
@@ -546,7 +547,7 @@ def test_sweep_waits_for_a_trial_that_was_started_by_hand(go):
 def scored(monkeypatch):
     """The run folders that are scored on test, in order."""
     folders = []
-    monkeypatch.setattr(job, "evaluate_run", lambda folder: folders.append(str(folder)) or {})
+    monkeypatch.setattr(evaluate, "evaluate", lambda folder: folders.append(str(folder)))
     return folders
 
 
