@@ -150,7 +150,7 @@ def gradient_program(built):
 
 NAIVE = {  # which compute nothing again
     "transformer": ["Attention.implementation=naive"],
-    "fnet_hybrid": ["hybrid.attention_implementation=naive"],
+    "fnet_hybrid": ["Attention.implementation=naive"],
 }
 AGAIN = {"sinkhorn", "synthesizer"}  # loops
 

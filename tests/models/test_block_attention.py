@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import naive as oracle
 import numpy as np
 import pytest
-from arrays import assert_close, float64, largest, new_key, normal
+from arrays import assert_close, float64, new_key, normal
 
-from lra_fnet.errors import UserError
 from lra_fnet.models import blocks
 from lra_fnet.models.mixers import attention, bigbird, local, longformer, sparse
 
@@ -335,31 +334,6 @@ def test_bigbird_with_too_few_blocks_for_the_random_ones_is_full_attention(max_l
     mask[1, -1] = False
     attend = functools.partial(module.apply, {}, train=False, method="attend")
     assert_close(jit(attend)(*inputs, mask), naive(*inputs, mask))
-
-
-# All modules
-
-
-
-
-
-
-
-
-
-
-# Growth
-
-
-
-
-
-
-# Settings
-
-
-
-
 
 
 def test_a_block_of_the_past_alone_stands_before_its_successor():

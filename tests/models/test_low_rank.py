@@ -11,9 +11,8 @@ import naive as oracle
 import naive as softmax_oracle
 import numpy as np
 import pytest
-from arrays import assert_close, float64, largest_array, new_key, normal
+from arrays import assert_close, float64, new_key, normal
 
-from lra_fnet.errors import UserError
 from lra_fnet.models.mixers import attention, linear_attention, linformer, synthesizer
 
 FIELDS = {
@@ -82,19 +81,6 @@ def projected(params, x, name, num_heads=2):
     return y.reshape(*x.shape[:2], num_heads, -1)
 
 
-
-
-# All three
-
-
-
-
-
-
-
-
-
-
 @pytest.mark.parametrize(
     ("module", "own"),
     [
@@ -111,10 +97,6 @@ def projected(params, x, name, num_heads=2):
 )
 def test_parameters_beside_the_four_projections(module, own):
     assert sizes(shapes_of(module)) == 4 * 6 * 10 + own
-
-
-
-
 
 
 # Linformer
@@ -306,10 +288,3 @@ def test_elu_gradient_at_zero_is_one():
 
     # phi(k_2) / (phi(k_1) + phi(k_2)) at 1 / 2: the slopes are -1/4 and 1/4.
     np.testing.assert_allclose(jax.jit(jax.grad(first))(zeros).ravel(), [-0.25, 0.25])
-
-
-# Dropout
-
-
-
-

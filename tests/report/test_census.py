@@ -25,7 +25,7 @@ def cells(text, title):
     return {name: row for name, *row in [rows[0], *rows[2:]]}
 
 
-HOW = """run `python -c 'from lra_fnet import census; census.write("results/census.md")'`"""
+HOW = """run `python -c 'from lra_fnet.report import census; census.write("results/census.md")'`"""
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ ORIGINAL = SIZES | {
     "qkv_dim": 4,
     "dropout": 0.0,
     "attention_dropout": 0.0,
-    "positions": "sinusoidal",  # not looked at
+    "positions": "learned",
     "embedding": "bert",
     "num_types": 3,
     "norm": "post",
@@ -155,7 +155,7 @@ def test_fnet_original_is_the_model_file_of_it():
         ),
         (
             {"num_types": 0},
-            "Encoder.num_types must be at least 1, got 0: set it higher",
+            "Encoder.num_types must be at least 1, got 0: set it to 1, say",
         ),
     ],
 )
@@ -248,7 +248,13 @@ def test_conversion_names_what_does_not_fit(config, change, message):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"embedding": "lra"}, {"norm": "pre"}, {"pooling": "first"}, {"mixer": "attention"}]
+    "changes",
+    [
+        {"embedding": "lra", "num_types": 1},
+        {"norm": "pre"},
+        {"pooling": "first"},
+        {"mixer": "attention"},
+    ],
 )
 def test_only_the_original_encoder_converts_back(changes):
     with pytest.raises(UserError, match="only an encoder of Fourier mixers with embedding bert"):
