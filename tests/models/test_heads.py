@@ -128,11 +128,12 @@ def test_two_texts_cost_no_parameter_but_the_heads():
         ),
         (
             {"num_inputs": 3},
-            "Head takes rows of one text or two, got a task with 3: make its rows one text each",
+            "Head takes rows of one or two texts, got a task with 3: set the task's num_inputs to "
+            "1",
         ),
         (
             {"num_inputs": 2, "interaction": "nli", "mlp_dim": 1},
-            "Head.mlp_dim must be at least 2, got 1: set it higher",
+            "Head.mlp_dim must be at least 2, got 1: set it to 256, say",
         ),
     ],
 )
