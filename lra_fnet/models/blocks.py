@@ -100,7 +100,7 @@ def band(query, key, value, mask, *, reach, causal=False, rate, rng) -> Part:
 
 
 def heads_first(query, key, value, mask) -> list[jax.Array]:
-    """Puts heads first: three [B, L, H, K], bool [B, L] -> three [B, H, L, K], bool [B, 1, L, 1]."""
+    """Puts heads first: three [B, L, H, K], bool [B, L] -> [B, H, L, K], bool [B, 1, L, 1]."""
     return [*(jnp.swapaxes(a, 1, 2) for a in (query, key, value)), mask[:, None, :, None]]
 
 

@@ -95,7 +95,7 @@ def projected(params, x, name, num_heads=2):
         (synthesizer_module(kinds=("factorized_random",)), 2 * 2 * 9 * 4 - 2 * 60),
     ],
 )
-def test_parameters_beside_the_four_projections(module, own):
+def test_parameters_in_addition_to_the_four_projections(module, own):
     assert sizes(shapes_of(module)) == 4 * 6 * 10 + own
 
 
@@ -110,7 +110,7 @@ def test_linformer_equals_the_oracle_with_holes_and_an_empty_text():
 
 
 @pytest.mark.parametrize("sharing", linformer.SHARING)
-def test_sharing_says_which_matrix_projects_what(sharing):
+def test_sharing_selects_the_matrices_of_heads_keys_and_values(sharing):
     module = linformer_module(sharing=sharing)
     variables, x = random_variables(module), normal(3, 7, 6)
     params = variables["params"]
@@ -219,7 +219,7 @@ def test_a_random_synthesizer_of_zeros_is_the_mean_of_the_values():
     assert_close(got, np.broadcast_to(mean[:, None], got.shape))
 
 
-def test_every_column_has_a_pair_of_its_own():
+def test_every_column_has_a_different_pair_of_factors():
     first, second = jnp.asarray([1.0, 2.0, 3.0]), jnp.asarray([5.0, 7.0])
     assert synthesizer.tiled(first, second).tolist() == [5, 7, 10, 14, 15, 21]
 

@@ -139,7 +139,7 @@ def test_original_initialisation_is_the_authors():
     assert "norm" not in params
 
 
-def test_fnet_original_is_the_model_file_of_it():
+def test_the_model_fnet_original_builds_this_encoder():
     encoder = experiment.load("listops", "fnet_original", "cpu").model.encoder
     assert (encoder.embedding, encoder.num_types, encoder.norm) == ("bert", 4, "post")
     assert encoder.norm_epsilon == 1e-12
@@ -241,7 +241,7 @@ def test_conversion_there_and_back_is_exact_and_complete():
         ),
     ],
 )
-def test_conversion_names_what_does_not_fit(config, change, message):
+def test_conversion_names_the_mismatch(config, change, message):
     with pytest.raises(UserError) as caught:
         convert.fnet_from_transformers(weights() | change, CONFIG | config)
     assert str(caught.value) == message

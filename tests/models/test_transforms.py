@@ -211,7 +211,7 @@ def test_hybrid_layout_of_twelve_layers(layout, count, want):
 
 
 @pytest.mark.parametrize("layout", ["TOP", "BOTTOM", "MIDDLE", "MIXED"])
-def test_hybrid_has_as_many_attention_layers_as_asked(layout):
+def test_hybrid_has_the_requested_number_of_attention_layers(layout):
     for num_layers in range(1, 9):
         for count in range(11):
             chosen = [is_attention(i, num_layers, count, layout) for i in range(num_layers)]
