@@ -421,3 +421,15 @@ def test_a_user_registers_a_mixer_from_outside(tmp_path):
     built = experiment.load("listops", "halving", "cpu", (), [str(module)], [tmp_path])
     assert built.uses_mask()
     assert "Halving.factor = 0.5" in built.config
+
+
+def test_title_of_a_model_is_in_the_first_line_of_its_file(tmp_path):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models/mine.gin").write_text("# My encoder: made of wood.\n")
+    (tmp_path / "models/bare.gin").write_text("# no title\nMIXERS = @Fourier  # a: b\n")
+    assert config.title("fnet_mat") == "FNet (DFT matrices)"
+    assert config.title("mine", [tmp_path]) == "My encoder"
+    assert [config.title(name, [tmp_path]) for name in ("bare", "absent")] == ["bare", "absent"]
+    titles = [config.title(model) for model in MODELS]
+    assert len(set(titles)) == len(titles)
+    assert not set(titles) & set(MODELS)

@@ -25,7 +25,7 @@ def is_attention(layer, num_layers, attention_layers, layout) -> bool:
     }[layout]
 
 
-@gin.configurable(allowlist=["attention_layers", "layout"])
+@gin.configurable(allowlist=["attention_layers", "layout"])  # pyright: ignore[reportCallIssue]
 def hybrid(*, attention_layers, layout, **fields) -> Mixer:
     """Returns the mixer of one layer, an `Attention` or a `Fourier`, for `Encoder.mixers`.
 

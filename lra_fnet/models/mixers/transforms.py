@@ -113,25 +113,33 @@ def hadamard(x):
 class SequenceFourier(FixedTransform):
     """FNet without the transform of the hidden axis: see `sequence_fourier`."""
 
-    transform = staticmethod(sequence_fourier)
+    def transform(self, x):
+        """See `sequence_fourier`."""
+        return sequence_fourier(x)
 
 
 @gin.configurable
 class Hartley(FixedTransform):
     """The 2-D Hartley transform: see `hartley`."""
 
-    transform = staticmethod(hartley)
+    def transform(self, x):
+        """See `hartley`."""
+        return hartley(x)
 
 
 @gin.configurable
 class DCT(FixedTransform):
     """The 2-D discrete cosine transform: see `dct`."""
 
-    transform = staticmethod(dct)
+    def transform(self, x):
+        """See `dct`."""
+        return dct(x)
 
 
 @gin.configurable
 class Hadamard(FixedTransform):
     """The 2-D Walsh-Hadamard transform: see `hadamard`."""
 
-    transform = staticmethod(hadamard)
+    def transform(self, x):
+        """See `hadamard`."""
+        return hadamard(x)
