@@ -4,7 +4,6 @@
 # gin gives the arguments that the calls below leave out.
 
 import dataclasses
-import functools
 import importlib
 import pkgutil
 
@@ -17,7 +16,6 @@ from lra_fnet.errors import UserError
 from lra_fnet.models import mixers
 from lra_fnet.models.encoder import Encoder
 from lra_fnet.models.heads import Classifier, Head
-from lra_fnet.models.mixer import Mixer
 from lra_fnet.objective import Classify
 from lra_fnet.optim import Optimizer
 from lra_fnet.tasks import PixelTask, Task
@@ -106,10 +104,12 @@ class Experiment:
 
 @gin.configurable
 def build(task: Task) -> Experiment:
-    """Reads every binding once. Parameters that gin gives to a mixer are bound to it here.
+    """Builds the experiment from gin's bindings, reading each one once.
+
+    The encoder constructs its mixers here, so that they hold all that gin binds for them.
 
     Raises:
-      UserError: settings that do not fit the task or each other.
+      UserError: if settings do not fit the task or each other.
     """
     pixels = isinstance(task, PixelTask)
     encoder = Encoder(
@@ -124,32 +124,8 @@ def build(task: Task) -> Experiment:
             "Encoder.inputs = pixels and black_is_padding exclude each other: "
             "set inputs to tokens, or black_is_padding to False"
         )
-    layers = tuple(_without_gin(encoder, layer) for layer in range(encoder.num_layers))
-    encoder = encoder.clone(mixers=_Layers(layers), parent=None)
     head = Head(num_classes=task.num_classes, num_inputs=task.num_inputs, parent=None)
     return Experiment(task, Classifier(encoder, head), Optimizer(), Run())
-
-
-@dataclasses.dataclass(frozen=True)
-class _Layers:
-    """A layout: the mixer of each layer."""
-
-    mixers: tuple
-
-    def __call__(self, layer: int, num_layers: int):
-        return self.mixers[layer]
-
-
-def _without_gin(encoder: Encoder, layer: int):
-    """The layer's mixer class with the parameters that gin holds for it, as a partial."""
-    mixer = encoder.make_mixer(layer)(parent=None)
-    received = {field.name for field in dataclasses.fields(Mixer)}
-    own = {
-        field.name: getattr(mixer, field.name)
-        for field in dataclasses.fields(mixer)
-        if field.name not in received
-    }
-    return functools.partial(type(mixer), **own)
 
 
 def load(

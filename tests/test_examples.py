@@ -12,7 +12,7 @@ from paths import EXAMPLES, OUTSIDE, ROOT
 from PIL import Image, ImageDraw
 
 from lra_fnet import config, tasks
-from lra_fnet.testing import check_task
+from lra_fnet.testing import check_mixer, check_task
 
 TINY = [
     *("Encoder.dim=8", "Encoder.qkv_dim=8", "Encoder.mlp_dim=8", "Head.mlp_dim=8"),
@@ -93,6 +93,10 @@ def test_my_mixer_is_a_convolution_that_ignores_padding(width):
     assert (mix(np.where(mask[..., None], x, 9)) == mix(x)).all()
     x = jnp.asarray(x, jnp.bfloat16)
     assert mix(x).dtype == jnp.bfloat16
+
+
+def test_my_mixer_keeps_the_contract():
+    check_mixer(example("my_mixer").MyMixer, width=3)
 
 
 # Tasks

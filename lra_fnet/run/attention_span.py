@@ -85,8 +85,7 @@ def span(folder: Path, rows: int = ROWS) -> dict[str, Any]:
 
 def attention_layers(encoder: Encoder) -> list[int]:
     """Returns the layers that mix by softmax attention over all tokens."""
-    layers = range(encoder.num_layers)
-    return [n for n in layers if issubclass(encoder.mixer_class(n), attention.Attention)]
+    return [n for n, mixer in enumerate(encoder.mixers) if isinstance(mixer, attention.Attention)]
 
 
 def measure(

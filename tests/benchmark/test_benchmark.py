@@ -198,7 +198,7 @@ def test_row_may_add_a_binding_to_its_model():
     naive = "transformer:Attention.implementation=naive"
     first, second = plan(["transformer", naive], ["infer"])
     assert (first.label, second.label) == ("transformer", "transformer (naive)")
-    mixers = [c.load().model.encoder.make_mixer(0)(parent=None) for c in (first, second)]
+    mixers = [c.load().model.encoder.mixers[0] for c in (first, second)]
     assert [m.implementation for m in mixers] == ["blockwise", "naive"]
 
 

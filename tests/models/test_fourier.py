@@ -9,6 +9,7 @@ from arrays import assert_close, normal
 from jax import lax
 
 from lra_fnet.errors import UserError
+from lra_fnet.models import fastest
 from lra_fnet.models.mixers import fourier
 
 SHAPES = {"2x6x5": (2, 6, 5), "3x7x4": (3, 7, 4)}  # odd and unequal: a swapped axis cannot pass
@@ -148,11 +149,11 @@ def test_auto_takes_the_papers_choice_for_small_inputs(monkeypatch):
 def test_auto_measures_large_inputs_and_takes_the_fastest(monkeypatch):
     asked = []
 
-    def fastest(what, candidates, shape, usual):
+    def choose(what, candidates, shape, usual):
         asked.append((what, tuple(candidates), shape, usual))
         return fastest.Choice("four_step")
 
-    monkeypatch.setattr(fastest, "fastest", fastest)
+    monkeypatch.setattr(fastest, "fastest", choose)
     assert fourier.choose_method((4, 4096, 16)) == "four_step"
     assert fourier.choose_method((4, 4097, 16)) == "four_step"
     methods = ("rfft", "matmul_fft", "four_step")
@@ -160,12 +161,3 @@ def test_auto_measures_large_inputs_and_takes_the_fastest(monkeypatch):
         ("fourier", (*methods, "matmul"), (4, 4096, 16), "rfft"),
         ("fourier", methods, (4, 4097, 16), "rfft"),
     ]
-
-
-def test_fourier_names_an_unknown_method():
-    with pytest.raises(UserError) as caught:
-        fourier.fourier_mix(normal(2, 6, 5), "fft")
-    assert str(caught.value) == (
-        "Fourier.method must be one of auto, definition, rfft, matmul, matmul_fft, four_step, got "
-        "'fft': set it to one of these"
-    )
