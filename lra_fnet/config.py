@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import gin
 
@@ -248,8 +249,21 @@ def _did_you_mean(name: str, candidates) -> str:
     return f" (did you mean {close[0]}?)" if close else ""
 
 
-def differing(old: str, new: str) -> list[str]:
-    """Bindings that two operative configs do not share, as `name: old -> new`."""
-    was, now = (dict(re.findall(r"^([\w./]+) = (.*(?:\n    .*)*)", t, re.M)) for t in (old, new))
-    names = sorted(n for n in was.keys() | now.keys() if was.get(n) != now.get(n))
-    return [f"{n}: {was.get(n, 'absent')} -> {now.get(n, 'absent')}" for n in names]
+class Difference(NamedTuple):
+    """A binding that differs between two configurations: gin texts, "absent" where missing."""
+
+    name: str
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.old} -> {self.new}"
+
+
+def differing(old: str, new: str) -> list[Difference]:
+    """Returns the bindings in which two operative configs differ, sorted by name."""
+    values = [
+        dict(re.findall(r"^([\w./]+) = (.*(?:\n    .*)*)", text, re.M)) for text in (old, new)
+    ]
+    pairs = {n: [v.get(n, "absent") for v in values] for n in sorted(values[0] | values[1])}
+    return [Difference(name, *pair) for name, pair in pairs.items() if pair[0] != pair[1]]

@@ -246,15 +246,14 @@ def _notes(preset: str, groups: Mapping[tuple, list[dict]], rows: list[Row]) -> 
 def bound_otherwise(texts: Iterable[str]) -> list[str]:
     """Names that gin texts bind to different values.
 
-    One that stands in some texts only is left out: a later version brought it, with a default that
-    means what was before.
+    Skips names that are missing from some texts: they were added later, with a default that
+    preserves the old behaviour.
     """
-    found = set()
-    for a, b in itertools.combinations(sorted(texts), 2):
-        for line in config.differing(a, b):
-            if "absent" not in line.partition(": ")[2].split(" -> "):
-                found.add(line.partition(": ")[0])
-    return sorted(found)
+    names = set()
+    for old, new in itertools.combinations(sorted(texts), 2):
+        differences = config.differing(old, new)
+        names |= {d.name for d in differences if "absent" not in (d.old, d.new)}
+    return sorted(names)
 
 
 def _provenance(runs: list[dict]) -> list[str]:

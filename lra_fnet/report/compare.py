@@ -78,7 +78,7 @@ def compare(first: Sequence[dict], second: Sequence[dict]) -> dict[str, Any]:
         "differences": {split: _difference(a, b, split) for split in splits},
         "pairs": _pairs(a, b),
         "steps_per_second_ratio": _ratio(a, b),
-        "config": config.differing(a[0]["config"], b[0]["config"]),
+        "config": [str(d) for d in config.differing(a[0]["config"], b[0]["config"])],
         "notes": _notes(first, second),
     }
 

@@ -67,7 +67,7 @@ def span(folder: Path, rows: int = ROWS) -> dict:
     with run_folder.lock(folder):
         data = built.task.prepare(asked.data, source=asked.source)
         if differences := job.differences(result, built, data):
-            raise UserError(f"{folder}: not the run's any more: {'; '.join(differences)}")
+            raise UserError(f"{folder}: not the run's any more: {'; '.join(map(str, differences))}")
         state = restore(folder, step.initial_state(built, asked.seed))
         split = built.task.splits[1]
         arrays = data.arrays(split)

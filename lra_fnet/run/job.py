@@ -177,11 +177,11 @@ def of_folder(folder: Path) -> Job:
     )
 
 
-def differences(begun: dict, built, data: Prepared) -> list[str]:
+def differences(begun: dict, built, data: Prepared) -> list[config.Difference]:
     """What a run.json or result.json does not share with an experiment and its data."""
     found = config.differing(begun["config"], built.config)
     if begun["data_sha256"] != data.fingerprint:
-        found.append(f"data: {begun['data_sha256'][:8]} -> {data.fingerprint[:8]}")
+        found.append(config.Difference("data", begun["data_sha256"][:8], data.fingerprint[:8]))
     return found
 
 
@@ -199,7 +199,7 @@ def _complete(job: Job, folder: Path, built, data: Prepared) -> dict | None:
         return None
     if others := differences(begun, built, data):
         raise UserError(
-            f"{folder} holds a run of another configuration ({'; '.join(others)}): "
+            f"{folder} holds a run of another configuration ({'; '.join(map(str, others))}): "
             "FORCE=1 moves it aside, NAME=... starts another beside it"
         )
     result = disk.read_json(folder / "result.json")

@@ -221,10 +221,13 @@ def _experiment(folder: Path, text: str, imports: tuple[str, ...], commit: str |
     except UserError as error:
         raise UserError(f"{folder} does not fit this version ({error}): {remedy}") from None
     differences = [
-        line for line in config.differing(text, built.config) if not line.startswith(_OTHER_NUMBERS)
+        difference
+        for difference in config.differing(text, built.config)
+        if not difference.name.startswith(_OTHER_NUMBERS)
     ]
     if differences:
-        raise UserError(f"{folder} does not fit this version ({'; '.join(differences)}): {remedy}")
+        listed = "; ".join(map(str, differences))
+        raise UserError(f"{folder} does not fit this version ({listed}): {remedy}")
     return built
 
 
