@@ -321,7 +321,7 @@ def _data(args) -> None:
 
 def _train(args) -> None:
     from lra_fnet import report
-    from lra_fnet.run import job
+    from lra_fnet.run import job, record
     from lra_fnet.train import hosts
 
     where = hosts.place(args.coordinator, args.processes, args.process, bool(args.hosts))
@@ -341,7 +341,7 @@ def _train(args) -> None:
     if not hosts.first():
         return
     if result["test"] is not None:
-        report.print_run(result)
+        report.print_run(record.parse(result))
     print(f"run folder: {one.folder}")
 
 
@@ -355,9 +355,9 @@ def _evaluate(args) -> None:
         print(f"wrote {args.run / 'attention_span.json'}")
         return
     from lra_fnet import report
-    from lra_fnet.run import job
+    from lra_fnet.run import job, record
 
-    report.print_run(job.evaluate_run(args.run))
+    report.print_run(record.parse(job.evaluate_run(args.run)))
 
 
 def _predict(args) -> None:
@@ -375,6 +375,7 @@ def _export(args) -> None:
 
 def _sweep(args) -> int:
     from lra_fnet import report
+    from lra_fnet.run import record
     from lra_fnet.sweep import finish, scheduler
 
     plan = _plan(args)
@@ -384,7 +385,7 @@ def _sweep(args) -> int:
     if not args.finish:
         return scheduler.run(plan, jobs=args.jobs, retry=args.retry)
     for result in finish.finish(plan):
-        report.print_run(result)
+        report.print_run(record.parse(result))
     print(f"selected: {plan.folder / 'selected.json'}")
     return 0
 
@@ -455,8 +456,8 @@ def _benchmark(args) -> None:
             f"{args.seconds}"
         )
     from lra_fnet.benchmark import cells, overhead
-    from lra_fnet.report import benchmark_figures as figures
     from lra_fnet.report import benchmarks as tables
+    from lra_fnet.report import figures
 
     shared = cells.Cell(
         *("train", "ours", args.task, "", args.preset, 0),
@@ -519,8 +520,8 @@ def _report(args) -> None:
     from lra_fnet import report
 
     report.main([args.runs, args.results], args.out)
-    if args.readme and report.update_readme(args.readme, report.collect([args.results])):
-        print(f"updated {args.readme}")
+    for file in report.update_readme(args.readme, args.results) if args.readme else ():
+        print(f"updated {file}")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from lra_fnet.errors import UserError
 from lra_fnet.report import accuracy, significance
 from lra_fnet.report.significance import PAIRED
 from lra_fnet.run import record
-from lra_fnet.run.record import Device, Record, Split
+from lra_fnet.run.record import Record, Split
 
 
 def find(text: str, roots: Sequence[str | Path]) -> list[Record]:
@@ -38,19 +38,6 @@ def find(text: str, roots: Sequence[str | Path]) -> list[Record]:
             f"under {' or '.join(map(str, roots))}, got {text!r}"
         )
     return runs
-
-
-@dataclasses.dataclass(frozen=True)
-class Side:
-    """The complete runs of one side."""
-
-    model: str  # preset/task/model[+variant]
-    seeds: list[int]
-    folders: list[str]
-    overrides: tuple[str, ...]
-    parameters: int | None
-    steps_per_second: float | None  # mean over the runs; None unless all were timed
-    device: Device
 
 
 def compare(first: Sequence[Record], second: Sequence[Record]) -> dict[str, Any]:
@@ -77,12 +64,11 @@ def compare(first: Sequence[Record], second: Sequence[Record]) -> dict[str, Any]
     splits: list[Split] = ["validation"]
     if all(run.tested for run in (*a, *b)):
         splits.append("test")
-    sides = [_side(runs) for runs in (a, b)]
     return {
         "task": a[0].task,
         "data_sha256": a[0].data_sha256,
-        "a": dataclasses.asdict(sides[0]),
-        "b": dataclasses.asdict(sides[1]),
+        "a": _side(a),
+        "b": _side(b),
         "differences": {split: _difference(a, b, split) for split in splits},
         "pairs": _pairs(a, b),
         "steps_per_second_ratio": _ratio(a, b),
@@ -102,17 +88,17 @@ def _complete(runs: Sequence[Record]) -> list[Record]:
     return complete
 
 
-def _side(runs: Sequence[Record]) -> Side:
+def _side(runs: Sequence[Record]) -> dict[str, Any]:
     speeds = [run.steps_per_second for run in runs if run.steps_per_second is not None]
-    return Side(
-        model=runs[0].label,
-        seeds=[run.seed for run in runs],
-        folders=[run.folder for run in runs],
-        overrides=runs[0].overrides,
-        parameters=runs[0].parameters,
-        steps_per_second=statistics.fmean(speeds) if len(speeds) == len(runs) else None,
-        device=runs[0].device,
-    )
+    return {
+        "model": runs[0].label,
+        "seeds": [run.seed for run in runs],
+        "folders": [run.folder for run in runs],
+        "overrides": runs[0].overrides,
+        "parameters": runs[0].parameters,
+        "steps_per_second": statistics.fmean(speeds) if len(speeds) == len(runs) else None,
+        "device": dataclasses.asdict(runs[0].device),
+    }
 
 
 def _difference(a: Sequence[Record], b: Sequence[Record], split: Split) -> dict[str, Any]:
@@ -140,7 +126,7 @@ def _pairs(a: Sequence[Record], b: Sequence[Record]) -> list[dict[str, Any]]:
 
 def _ratio(a: Sequence[Record], b: Sequence[Record]) -> float | None:
     """Returns steps/s of a over those of b, or None unless all runs had the same device."""
-    speeds = [_side(runs).steps_per_second for runs in (a, b)]
+    speeds = [_side(runs)["steps_per_second"] for runs in (a, b)]
     if len({run.device for run in (*a, *b)}) > 1 or not speeds[0] or not speeds[1]:
         return None
     return speeds[0] / speeds[1]

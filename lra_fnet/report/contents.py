@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from lra_fnet.report import accuracy, benchmarks, grids, significance, tradeoff
 from lra_fnet.report.accuracy import Table
@@ -24,22 +25,19 @@ class Preset:
     missing: Grid | None
 
 
-@dataclasses.dataclass(frozen=True)
-class SweepTables:
-    """A sweep and its tables."""
+class SweepTables(NamedTuple):
+    """A sweep and its tables: trials, and what was selected."""
 
     sweep: Sweep
-    trials: Grid
-    selected: Grid | None
+    grids: list[Grid]
 
 
-@dataclasses.dataclass(frozen=True)
-class BenchmarkTables:
-    """A benchmark and its tables."""
+class BenchmarkTables(NamedTuple):
+    """A benchmark, its tables, and where it was measured."""
 
     benchmark: Benchmark
     grids: list[Grid]
-    caption: str  # device, sizes, versions
+    caption: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,11 +70,13 @@ class Report:
             "Training and test rows": [preset.generalisation for preset in self.presets],
             "Score against speed": [t.grid() for preset in self.presets for t in preset.tradeoffs],
             "Speed and memory": [*measured, *self.published],
-            "Sweeps": [grid for s in self.sweeps for grid in (s.trials, s.selected)],
+            "Sweeps": [grid for tables in self.sweeps for grid in tables.grids],
             "Required attention span": [self.spans],
             "Missing": [preset.missing for preset in self.presets],
         }
-        present = {heading: [grid for grid in listed if grid] for heading, listed in sections.items()}
+        present = {
+            heading: [grid for grid in listed if grid] for heading, listed in sections.items()
+        }
         return {heading: listed for heading, listed in present.items() if listed}
 
 
@@ -88,7 +88,7 @@ def build(sources: Sources) -> Report:
         runs=runs,
         curves=sources.curves,
         readings=sources.readings,
-        sweeps=[SweepTables(s, grids.trials(s), grids.selected(s)) for s in sources.sweeps],
+        sweeps=[SweepTables(sweep, grids.swept(sweep)) for sweep in sources.sweeps],
         benchmarks=[
             BenchmarkTables(b, benchmarks.grids(b.cells), benchmarks.caption(b.cells))
             for b in sources.benchmarks

@@ -5,7 +5,6 @@ the series those of the style sheet, so that the figures follow a dark scheme.
 """
 
 import io
-import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ from lra_fnet.report import benchmarks, tradeoff
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "<", ">", "*")
 INK = "#1b1b1b"  # axes and text
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "svg.hashsalt": "lra-fnet",
     "svg.fonttype": "none",
     "text.parse_math": False,
@@ -106,9 +105,11 @@ def scatter(groups: Mapping[str, Sequence[tuple[Any, float]]], labels: tuple[str
         x, y = [place[value] for value, _ in group], [score for _, score in group]
         best = max(group, key=lambda point: point[1])
         text = f"{name}: best {best[1]:.2f} at {best[0]}"
-        axes.plot(x, y, label=name, gid=_titled(text), **style | {"linestyle": "none"})
+        axes.plot(x, y, label=name, gid=_titled(text), linestyle="none", **style)
         if len(values) <= 8:
-            means = [np.mean([b for a, b in zip(x, y, strict=True) if a == v]) for v in sorted({*x})]
+            means = [
+                np.mean([b for a, b in zip(x, y, strict=True) if a == v]) for v in sorted({*x})
+            ]
             axes.plot(sorted({*x}), means, color=style["color"])
     if numeric and order[0] > 0 and order[-1] / order[0] >= 20:
         axes.set_xscale("log")
@@ -123,23 +124,23 @@ def bubbles(points: Sequence[tradeoff.Point], indices: Mapping[str, int] | None 
     figure, axes = _axes(("Training speed (steps/s)", "Test accuracy (%)"), len(points), width=7.5)
     most = max((point.memory or 0 for point in points), default=0)
     best = tradeoff.frontier(points)
-    ends = [(point.speed, point.score) for point in best]
-    axes.plot(*zip(*ends, strict=True), color=INK, linestyle="--", linewidth=1, zorder=1)
+    x, y = [point.speed for point in best], [point.score for point in best]
+    axes.plot(x, y, color=INK, linestyle="--", linewidth=1, zorder=1)
     for number, point in enumerate(points):
         style = _style(indices[point.label] if indices else number)
         area = max(16.0, 500 * (point.memory or 0) / most) if most else 30.0
         memory = f", {point.memory / 1e6:,.0f} MB" if point.memory else ""
         text = f"{point.label}: {point.score:.2f} %, {point.speed:.3g} steps/s{memory}"
-        axes.plot([], [], label=point.label, **style | {"linestyle": "none"})  # for the legend
+        axes.plot([], [], label=point.label, linestyle="none", **style)  # for the legend
         axes.scatter(
-            *(point.speed, point.score, area, style["color"], style["marker"]),
+            point.speed,
+            point.score,
+            s=area,
             alpha=0.6,
             gid=_titled(text),
             zorder=2 + 1 / area,  # small ones on top
+            **style,
         )
-        if point in best:
-            offset = (4 + math.sqrt(area) / 2, 4)
-            axes.annotate(point.label, ends[best.index(point)], offset, textcoords="offset points")
     speeds = [point.speed for point in points]
     if max(speeds) > 4 * min(speeds):
         axes.set_xscale("log")
@@ -155,7 +156,7 @@ def intervals(bars: Sequence[Bar], floor: float | None) -> Figure:
     for y, bar in enumerate(bars):
         axes.plot([bar.low, bar.high], [y, y], color=COLOURS[0], gid=_titled(bar.text))
         axes.plot(bar.mean, y, "o", color=COLOURS[0], gid=_titled(bar.text))
-        hollow = {"markerfacecolor": "none", "color": INK, "linestyle": "none"}
+        hollow: dict[str, Any] = {"markerfacecolor": "none", "color": INK, "linestyle": "none"}
         axes.plot(bar.seeds, [y] * len(bar.seeds), marker="o", markersize=3, **hollow)
         for paper, value in bar.published.items():
             gid = _titled(f"{bar.label}, {paper}: {value:.2f}")
@@ -218,7 +219,11 @@ def inline(figure: Figure, key: str, title: str) -> str:
         figure.savefig(file, format="svg", transparent=True)
     svg = file.getvalue()
     svg = svg[svg.index("<svg") :].replace("xlink:href", "href")
-    for unwanted in (r"\s*<metadata>.*?</metadata>", r"\s*<style.*?</style>", r"font-family: [^;]*; ?"):
+    for unwanted in (
+        r"\s*<metadata>.*?</metadata>",
+        r"\s*<style.*?</style>",
+        r"font-family: [^;]*; ?",
+    ):
         svg = re.sub(unwanted, "", svg, flags=re.S)
     view = re.search(r'viewBox="[^"]*"', svg)
     assert view is not None

@@ -26,7 +26,9 @@ def generalisation(table: Table) -> Grid | None:
             body.append([row.label, *(text for cell in cells for text in cell or ["-"] * 3)])
     if not body:
         return None
-    head = [f"{table.columns[task]} {what}" for task in columns for what in ("train", "test", "gap")]
+    head = [
+        f"{table.columns[task]} {what}" for task in columns for what in ("train", "test", "gap")
+    ]
     return Grid(
         f"Accuracy on training and test rows (%), preset {table.preset}: last step",
         ["Model", *head],
@@ -132,6 +134,11 @@ def value_of(trial: Mapping[str, Any], axis: str) -> Any:
     return None
 
 
+def swept(sweep: Sweep) -> list[Grid]:
+    """Returns the tables of a sweep."""
+    return [trials(sweep), *([selected(sweep)] if sweep.selected else [])]
+
+
 def trials(sweep: Sweep) -> Grid:
     """Returns every trial of a sweep with its state; those of selected settings are marked."""
     axes = list(sweep.about.get("axes", {}))
@@ -183,10 +190,8 @@ def _steps(step: int | None, num_steps: int | None) -> str:
     return f"{step:,}" + (f" of {num_steps:,}" if num_steps and step != num_steps else "")
 
 
-def selected(sweep: Sweep) -> Grid | None:
+def selected(sweep: Sweep) -> Grid:
     """Returns the settings that were selected on validation and scored on test."""
-    if not sweep.selected:
-        return None
     rows = [
         [
             tasks.title(choice["task"]),

@@ -23,7 +23,7 @@ from lra_fnet.run.record import Record
 
 @dataclasses.dataclass(frozen=True)
 class Tip:
-    """What the page shows when a cell is pointed at: its runs, and how it compares with the best."""
+    """The tip of a cell: its runs, and how it compares with the best of its column."""
 
     id: str
     title: str
@@ -192,8 +192,10 @@ def _curves(
             curves: dict[str, list[figures.Points]] = {}
             for row in (row for row in table.rows if row.ours):
                 read = [report.curves.get(run.folder) for run in row.cells[task].runs]
-                points = [figures.thinned(p) for curve in read if (p := getattr(curve, field, ()))]
-                curves |= {row.label: points} if points else {}
+                curves[row.label] = [
+                    figures.thinned(p) for curve in read if (p := getattr(curve, field, ()))
+                ]
+            curves = {label: group for label, group in curves.items() if group}
             if curves:
                 drawn = figures.lines(curves, ("Optimizer step", label), indices)
                 yield f"{table.columns[task]}, {label[0].lower()}{label[1:]}", drawn
@@ -208,7 +210,7 @@ def _swept(sweep: Sweep) -> list[tuple[str, Figure]]:
             for trial in sweep.trials:
                 value = grids.value_of(trial, axis)
                 if (trial["task"], trial["state"]) == (task, "complete") and value is not None:
-                    point = (str(value) if isinstance(value, list) else value)
+                    point = str(value) if isinstance(value, list) else value
                     groups.setdefault(trial["model"], []).append((point, 100 * trial["validation"]))
             if groups:
                 figure = figures.scatter(groups, (axis, "Validation (%)"))

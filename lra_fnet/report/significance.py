@@ -42,25 +42,25 @@ def compare(
     """
     scores = [[s for run in runs if (s := run.score(split, checkpoint))] for runs in (a, b)]
     accuracies = [[score.accuracy for score in side] for side in scores]
-    means = [statistics.fmean(side) for side in accuracies]
+    mean_a, mean_b = (statistics.fmean(side) for side in accuracies)
     numbers = f"{len(a)} and {len(b)} seeds"
     if difference := intervals.seeds(*accuracies):
         why = f"{numbers}, so the spread over seeds is known"
-        return Comparison(*means, difference, WELCH, why)
+        return Comparison(mean_a, mean_b, difference, WELCH, why)
     if len(a) == len(b) == 1:
         right_a, right_b = (runs[0].right(split, checkpoint) for runs in (a, b))
         if right_a is not None and right_b is not None:
             why = "one run each, on the same rows; a claim about seeds needs two seeds of each"
-            return Comparison(*means, intervals.paired(right_a, right_b), PAIRED, why)
+            difference = intervals.paired(right_a, right_b)
+            return Comparison(mean_a, mean_b, difference, PAIRED, why)
         why = "one run each, and which rows they answered correctly is not kept: no pairs"
     elif min(len(a), len(b)) > 1:
         why = f"{numbers} without any spread: the mean on the rows of one split"
     else:
         why = f"{numbers}, but Welch's test needs two of each: the mean on the rows of one split"
-    counts = [side[0].count for side in scores]
-    correct = [mean / 100 * count for mean, count in zip(means, counts, strict=True)]
-    difference = intervals.unpaired(correct[0], counts[0], correct[1], counts[1])
-    return Comparison(*means, difference, UNPAIRED, why)
+    n_a, n_b = (side[0].count for side in scores)
+    difference = intervals.unpaired(mean_a / 100 * n_a, n_a, mean_b / 100 * n_b, n_b)
+    return Comparison(mean_a, mean_b, difference, UNPAIRED, why)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Marks:
         if not self.bold:
             return ""
         counts = Counter(against.comparison.test for against in self.against.values())
-        tests = "; ".join(f"{n} x {counts[n]}" for n in (WELCH, PAIRED, UNPAIRED) if counts[n])
+        tests = "; ".join(f"{n} ({counts[n]})" for n in (WELCH, PAIRED, UNPAIRED) if counts[n])
         return (
             "Bold: the highest of a column and every result that is not significantly different "
             "from it at the 5 % level, among runs on the same data; p-values adjusted by Holm's "

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import io
+import itertools
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -105,7 +106,9 @@ def main_models(report: Report) -> str:
             parts.append(dataclasses.replace(grid, notes=notes).markdown())
     if not parts:
         return "No measured runs yet.\n"
-    more = "All models, the last step, speed and memory, and the commit, device and data of each run"
+    more = (
+        "All models, the last step, speed and memory, and the commit, device and data of each run"
+    )
     return "\n".join([*parts, f"{more}: [RESULTS.md](RESULTS.md).\n"])
 
 
@@ -121,29 +124,19 @@ def _csv(rows: Sequence[dict[str, Any]]) -> str:
 
 def accuracy_csv(tables: Sequence[Table]) -> str:
     """Returns one line per cell: a number only where the cell has a value, else its state."""
-    return _csv(
-        [
-            {
-                "preset": table.preset,
-                "checkpoint": checkpoint,
-                "model": row.label,
-                "source": row.source or "floor",
-                "column": column,
-                "state": row.cells[column].state,
-                "mean": row.cells[column].mean,
-                "sd": row.cells[column].sd,
-                "maximum": row.cells[column].maximum,
-                "seeds": row.cells[column].seeds,
-                "unfinished_seeds": row.cells[column].unfinished,
-                "uses_mask": row.uses_mask if row.ours else None,
-                "validation_is_test": row.cells[column].validation_is_test,
-            }
-            for table in tables
-            for checkpoint, rows in (("best", table.rows), ("last", table.last_rows))
-            for row in rows
-            for column in table.columns
-        ]
-    )
+    rows = []
+    fields = ("state", "mean", "sd", "maximum", "seeds")
+    for table in tables:
+        for checkpoint, part in (("best", table.rows), ("last", table.last_rows)):
+            for row, column in itertools.product(part, table.columns):
+                cell, source = row.cells[column], row.source or "floor"
+                line = {"preset": table.preset, "checkpoint": checkpoint, "model": row.label}
+                line |= {"source": source, "column": column}
+                line |= {field: getattr(cell, field) for field in fields}
+                line |= {"unfinished_seeds": cell.unfinished}
+                line |= {"uses_mask": row.uses_mask if row.ours else None}
+                rows.append(line | {"validation_is_test": cell.validation_is_test})
+    return _csv(rows)
 
 
 def runs_csv(report: Report) -> str:
