@@ -19,6 +19,7 @@ from lra_fnet.report.text import print_run
 __all__ = ["BEGIN", "END", "Report", "build", "main", "print_run", "update_readme", "write"]
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
+ABOUT = "Generated from the committed results by `lra-fnet report --readme README.md`."
 
 
 def write(report: Report, out_dir: str | Path) -> list[Path]:
@@ -77,7 +78,7 @@ def update_readme(path: str | Path, results: str | Path) -> list[Path]:
     section = f"{BEGIN}\n\n{text.main_models(report)}\n{END}"
     texts = {
         readme: old[: old.index(BEGIN)] + section + old[old.index(END) + len(END) :],
-        readme.with_name("RESULTS.md"): text.markdown(report, "Results"),
+        readme.with_name("RESULTS.md"): text.markdown(report, "Results", ABOUT),
     }
     changed = [f for f, new in texts.items() if not f.exists() or f.read_text("utf-8") != new]
     for file in changed:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
+from markupsafe import escape
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -219,16 +220,11 @@ def inline(figure: Figure, key: str, title: str) -> str:
         figure.savefig(file, format="svg", transparent=True)
     svg = file.getvalue()
     svg = svg[svg.index("<svg") :].replace("xlink:href", "href")
-    for unwanted in (
-        r"\s*<metadata>.*?</metadata>",
-        r"\s*<style.*?</style>",
-        r"font-family: [^;]*; ?",
-    ):
-        svg = re.sub(unwanted, "", svg, flags=re.S)
+    svg = re.sub(r"\s*<(metadata|style).*?</\1>", "", svg, flags=re.S)
+    svg = re.sub(r'\s*<g id="[^"]*"/>|font-family: [^;]*; ?', "", svg)
     view = re.search(r'viewBox="[^"]*"', svg)
     assert view is not None
-    label = title.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
-    svg = f'<svg {view[0]} role="group" aria-label="{label}">' + svg[svg.index(">") + 1 :]
+    svg = f'<svg {view[0]} role="group" aria-label="{escape(title)}">' + svg[svg.index(">") + 1 :]
     svg = re.sub(r'<g id="title:([^"]*)">', r"<g><title>\1</title>", svg)
     svg = re.sub(r'<g id="[^"]*">', "<g>", svg)
     svg = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{key}-", svg).replace(INK, "currentColor")

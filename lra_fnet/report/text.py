@@ -87,9 +87,10 @@ def accuracy_markdown(tables: Sequence[Table]) -> str:
     return "\n".join(lines)
 
 
-def markdown(report: Report, title: str = "Report") -> str:
+def markdown(report: Report, title: str = "Report", about: str = "") -> str:
     """Returns everything: the accuracy tables, then the others under their headings."""
-    parts = [f"# {title}", "## Accuracy", accuracy_markdown(report.tables)]
+    parts = [f"# {title}", *([about] if about else [])]
+    parts += ["## Accuracy", accuracy_markdown(report.tables)]
     for heading, grids in report.sections.items():
         parts += [f"## {heading}", *(grid.markdown() for grid in grids)]
     return "\n\n".join(part.strip() for part in parts) + "\n"

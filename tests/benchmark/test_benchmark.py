@@ -14,8 +14,8 @@ from lra_fnet import cli
 from lra_fnet.benchmark import cells, explain, worker
 from lra_fnet.errors import UserError
 from lra_fnet.models import fastest
-from lra_fnet.report import benchmark_figures as figures
 from lra_fnet.report import benchmarks as tables
+from lra_fnet.report import figures
 from lra_fnet.train import step
 
 CELL = cells.Cell("train", "ours", "text", "fnet", "cpu", 16, label="fnet", seconds=0.01)
