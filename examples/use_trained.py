@@ -11,7 +11,7 @@ import lra_fnet
 
 folder, *texts = sys.argv[1:]  # a run folder, or what `lra-fnet export` wrote
 run = lra_fnet.load_run(folder)
-print(f"{run.result['model']} on {run.task.name}: step {run.step}, {run.checkpoint} on validation")
+print(f"{run.result.model} on {run.task.name}: step {run.step}, {run.checkpoint} on validation")
 
 for text, row in zip(texts, run.predict(texts), strict=True):
     likely = ", ".join(f"{run.task.class_names[i]} {row[i]:.3f}" for i in np.argsort(-row)[:3])

@@ -321,7 +321,7 @@ def _data(args) -> None:
 
 def _train(args) -> None:
     from lra_fnet import report
-    from lra_fnet.run import job, record
+    from lra_fnet.run import job
     from lra_fnet.train import hosts
 
     where = hosts.place(args.coordinator, args.processes, args.process, bool(args.hosts))
@@ -340,8 +340,8 @@ def _train(args) -> None:
         result = job.run(one)
     if not hosts.first():
         return
-    if result["test"] is not None:
-        report.print_run(record.parse(result))
+    if result.score("test"):
+        report.print_run(result)
     print(f"run folder: {one.folder}")
 
 
@@ -355,9 +355,9 @@ def _evaluate(args) -> None:
         print(f"wrote {args.run / 'attention_span.json'}")
         return
     from lra_fnet import report
-    from lra_fnet.run import job, record
+    from lra_fnet.run import evaluate
 
-    report.print_run(record.parse(job.evaluate_run(args.run)))
+    report.print_run(evaluate.evaluate(args.run))
 
 
 def _predict(args) -> None:
@@ -375,7 +375,6 @@ def _export(args) -> None:
 
 def _sweep(args) -> int:
     from lra_fnet import report
-    from lra_fnet.run import record
     from lra_fnet.sweep import finish, scheduler
 
     plan = _plan(args)
@@ -385,7 +384,7 @@ def _sweep(args) -> int:
     if not args.finish:
         return scheduler.run(plan, jobs=args.jobs, retry=args.retry)
     for result in finish.finish(plan):
-        report.print_run(record.parse(result))
+        report.print_run(result)
     print(f"selected: {plan.folder / 'selected.json'}")
     return 0
 

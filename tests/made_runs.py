@@ -1,12 +1,14 @@
-"""Run folders for the tests of what is done with trained runs."""
+"""Makes run folders for tests of what is done with trained runs."""
 
 import json
+from pathlib import Path
 
 import made_results
 from paths import OUTSIDE
 
-from lra_fnet import cli, config, experiment
+from lra_fnet import cli, config
 from lra_fnet.machine import disk
+from lra_fnet.run.folder import Job
 from lra_fnet.train.checkpoint import Checkpoints
 from lra_fnet.train.step import initial_state
 
@@ -14,29 +16,41 @@ TINY = (
     *("Encoder.dim=8", "Encoder.num_heads=2", "Encoder.qkv_dim=8", "Encoder.mlp_dim=8"),
     *("Encoder.num_layers=1", "Head.mlp_dim=8", "Run.eval_batch_size=4"),
 )
+STEPS = ("Run.num_steps=12", "Run.eval_every=2", "Optimizer.learning_rate=0.03")
 
 
-def trained(runs, model, *settings):
-    """The folder of a run of the task `parity`, trained by the command; its data is in `data`."""
+class Trained(dict):
+    """Folders of runs of the task `parity` by model, each trained when it is first asked for."""
+
+    def __init__(self, root):
+        super().__init__()
+        self.root = Path(root)
+
+    def __missing__(self, model):
+        self[model] = trained(self.root / "runs", model, *STEPS)
+        return self[model]
+
+
+def trained(runs, model, *settings, options=()):
+    """Trains a run of the task `parity` by the command, with data in `data`; returns its folder."""
     config.import_module(str(OUTSIDE / "parity.py"))
     which = ["--task", "parity", "--model", model, "--preset", "cpu", "--gin-dir", str(OUTSIDE)]
     where = ["--runs", str(runs), "--data", str(runs.parent / "data"), "--name", "tiny"]
-    assert cli.main(["train", *which, *where, *(f"--set={text}" for text in settings)]) == 0
+    bindings = [f"--set={text}" for text in settings]
+    assert cli.main(["train", *which, *where, *bindings, *options]) == 0
     return runs / f"cpu/parity/{model}+tiny/seed0"
 
 
 def untrained(runs, task, model, *settings, imports=(), dirs=()):
-    """A run folder as training leaves it, with the parameters that training begins with."""
+    """Returns a run folder as training leaves it, with the parameters that training begins with."""
     overrides = (*TINY, *settings)
-    built = experiment.load(task, model, "cpu", overrides, imports, dirs)
-    result = made_results.a_result(
-        task=task, model=model, overrides=list(overrides), variant="tiny", config=built.config
-    )
+    job = Job(task, model, "cpu", 0, overrides, "tiny", runs, imports=imports, gin_dirs=dirs)
+    experiment = job.load()
+    result = made_results.a_result(**job.identity(), config=experiment.config)
     folder = made_results.put(runs, result).parent
-    begun = {"config": built.config, "imports": list(imports)}
-    (folder / "run.json").write_text(json.dumps(begun))
+    disk.write_json(folder / "run.json", job.to_json() | {"config": experiment.config})
     checkpoints = Checkpoints(folder)
-    state = initial_state(built, 0)
+    state = initial_state(experiment, 0)
     for kind in ("best", "last"):
         checkpoints.save(kind, result["validation"][kind]["step"], state, {}, wait=True)
     checkpoints.close()

@@ -37,16 +37,21 @@ def replace(path: Path, content: str | bytes) -> None:
 def partial(path: Path) -> Iterator[Path]:
     """Yields a hidden path next to `path` to write a file or a folder to.
 
-    It takes the name `path` if the block ends without an exception, and is removed otherwise.
+    It replaces `path` if the block ends without an exception, and is removed otherwise.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
+    old = beside.with_name(f"{beside.name}.old")
     try:
         yield beside
+        if path.is_dir():  # the system replaces files and empty folders only
+            path.rename(old)
         os.replace(beside, path)
     finally:
-        if beside.is_dir():
-            shutil.rmtree(beside, ignore_errors=True)
-        beside.unlink(missing_ok=True)
+        for leftover in (beside, old):
+            if leftover.is_dir():
+                shutil.rmtree(leftover, ignore_errors=True)
+            else:
+                leftover.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any) -> None:

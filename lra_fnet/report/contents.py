@@ -8,9 +8,9 @@ from lra_fnet.report import accuracy, benchmarks, grids, significance, tradeoff
 from lra_fnet.report.accuracy import Table
 from lra_fnet.report.grid import Grid
 from lra_fnet.report.significance import Marks
-from lra_fnet.report.sources import Benchmark, Curve, Sources, Sweep
+from lra_fnet.report.sources import Benchmark, Sources, Sweep
 from lra_fnet.report.tradeoff import Tradeoff
-from lra_fnet.run.record import Record
+from lra_fnet.run.record import Curve, Record
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,21 +9,13 @@ from typing import Any
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.run import record
-from lra_fnet.run.record import Record
+from lra_fnet.run.record import Curve, Record
 
 _TRIAL = ("number", "task", "model", "preset", "seed", "overrides", "folder", "state")
 _TRIAL_MEASURED = ("step", "num_steps", "validation", "error", "command")
 _SELECTED = ("task", "model", "overrides", "seeds", "validation")
 _SPAN = ("mean", "uniform", "layers", "rows")
 _BENCHMARK = ("what", "side", "label", "length", "state", "task", "preset", "model")
-
-
-@dataclasses.dataclass(frozen=True)
-class Curve:
-    """The course of a run: pairs of an optimizer step and a number."""
-
-    loss: list[tuple[int, float]]  # nats, mean over the training rows since the last line
-    validation: list[tuple[int, float]]  # accuracy, %
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +56,7 @@ def read(roots: Sequence[str | Path], out_dir: str | Path | None = None) -> Sour
       UserError: a file cannot be read, or does not hold what its name says.
     """
     runs = record.collect(roots)
-    curves = {run.folder: _curve(run.path / "metrics.jsonl") for run in runs}
+    curves = {run.folder: record.curve(run.path) for run in runs}
     spans = {run.folder: _object(run.path / "attention_span.json", _SPAN) for run in runs}
     started = {run.folder: disk.read_json(run.path / "run.json") for run in runs}
     places = [(Path(root), Path(root) / "benchmark") for root in roots]
@@ -72,7 +64,7 @@ def read(roots: Sequence[str | Path], out_dir: str | Path | None = None) -> Sour
         places.append((Path(out_dir), Path(out_dir)))
     return Sources(
         runs,
-        {folder: curve for folder, curve in curves.items() if curve},
+        {folder: curve for folder, curve in curves.items() if curve.step},
         {folder: span for folder, span in spans.items() if span},
         {folder: run for folder, run in started.items() if run},
         _readings(runs, roots),
@@ -102,18 +94,6 @@ def _check(file: Path, entries: Sequence[Any], keys: Sequence[str]) -> None:
         for key in keys:
             if not isinstance(entry, dict) or key not in entry:
                 raise UserError(f"{file}: an entry lacks {key!r}: move it away")
-
-
-def _curve(file: Path) -> Curve | None:
-    lines = disk.read_lines(file)
-    try:
-        loss = [(line["step"], line["loss"]) for line in lines if line["kind"] == "train"]
-        validation = [
-            (line["step"], 100 * line["accuracy"]) for line in lines if line["kind"] == "validation"
-        ]
-    except (KeyError, TypeError) as error:
-        raise UserError(f"{file}: a line lacks {error}: move it away") from error
-    return Curve(loss, validation) if loss or validation else None
 
 
 def _readings(runs: Sequence[Record], roots: Sequence[str | Path]) -> dict[str, int]:

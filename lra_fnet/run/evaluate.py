@@ -1,66 +1,88 @@
-"""The only module that opens the test split; makes result.json.
+"""Scores trained models and makes result.json; no other module opens the test split.
 
-The model is chosen on validation. Test is read once for the chosen step and once for the last one,
-and every reading is a line of `test_log.jsonl` beside the presets' folders.
+The model is chosen on validation. The test split is read once for the chosen step and once for the
+last one, and every reading adds a line to `test_log.jsonl` in the folder of all runs.
 """
 
 import datetime
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 
+from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk
 from lra_fnet.machine.memory import device_bytes
 from lra_fnet.run import folder as run_folder
+from lra_fnet.run import record, trained
+from lra_fnet.run.record import Record
 from lra_fnet.tasks import Arrays, Prepared
 from lra_fnet.train import hosts
 from lra_fnet.train.checkpoint import sha256
 from lra_fnet.train.loop import Loop
-from lra_fnet.train.step import microbatch_of
+from lra_fnet.train.step import make_scorer, microbatch_of
 
 
-def finish(loop: Loop, data: Prepared, identity: dict, *, test: bool = True) -> dict:
-    """Scores the last and the best state of a finished loop and returns the result.
+def evaluate(folder: Path) -> Record:
+    """Scores a trained run on the test split, unless it was scored before; returns its record.
+
+    Raises:
+      UserError: the folder does not hold a finished run, or its data differs from the run's.
+    """
+    result = trained.finished(folder, run_folder.read_job(folder))
+    if result.score("test"):
+        return result
+    with run_folder.lock(folder):
+        last, best = (trained.load_run(folder, kind) for kind in ("last", "best"))
+        score = make_scorer(last.model, last.experiment.run.eval_batch_size)
+        states = {run.checkpoint: (run.step, run.variables) for run in (last, best)}
+        test = score_test(score, states, last.data(), folder)
+        return record.write(folder, {**result.raw, "test": test})
+
+
+def finish(loop: Loop, data: Prepared, identity: dict, *, test: bool = True) -> dict[str, Any]:
+    """Scores a finished training loop and returns the object of result.json.
 
     Args:
       loop: trained to its last step.
       data: the prepared task.
-      identity: what names the run: task, model, preset, overrides, variant, seed.
+      identity: the fields that name the run: task, model, preset, overrides, variant, seed.
       test: False leaves the test split closed (the trials of a sweep).
-
-    Returns:
-      The object of result.json; sums and counts over examples, never percentages.
     """
-    history = loop.history
-    assert history.last is not None
-    assert history.best is not None
-    share = len(loop.validation.labels)  # as many training rows as validation has
-    head = Arrays(*(column[:share] for column in loop.arrays))
-    train = loop.score(loop.variables(), head)
+    last, best = loop.history.last, loop.history.best
+    assert last is not None
+    assert best is not None
+    count = len(loop.validation.labels)  # scores as many training rows as validation has
+    train = loop.score(loop.variables(), Arrays(*(column[:count] for column in loop.arrays)))
     result = {
-        "schema": run_folder.SCHEMA,
+        "schema": record.SCHEMA,
         "state": "complete",
         **identity,
         **facts(loop.experiment, data),
-        "validation": {"last": history.last, "best": history.best},
+        "validation": {"last": last, "best": best},
         "test": None,
         "train": {"correct": train["correct"], "count": train["count"]},
         "parameters": loop.parameters,
         "parameters_sha256": sha256(loop.state.params),
         "microbatch": microbatch_of(loop.experiment, jax.device_count()),
-        "steps_per_second": history.timed_steps / max(history.timed_seconds, 1e-9),
-        "wall_seconds": history.wall_seconds,
+        "steps_per_second": loop.history.timed_steps / max(loop.history.timed_seconds, 1e-9),
+        "wall_seconds": loop.history.wall_seconds,
         **run_folder.provenance(),
     }
     if test:
-        result["test"] = score_test(loop, data)
+        states = dict.fromkeys(["last", "best"], (last["step"], loop.variables()))
+        if best["step"] != last["step"]:
+            state = loop.checkpoints.restore("best", loop.state)
+            states["best"] = int(state.step), {"params": state.params, **state.constants}
+        result["test"] = score_test(loop.score, states, data, loop.folder)
     result["peak_bytes"] = device_bytes()[1]
     return result
 
 
-def facts(experiment, data: Prepared) -> dict:
-    """What a result says of its task, model and data whatever the outcome."""
+def facts(experiment: Experiment, data: Prepared) -> dict[str, Any]:
+    """Returns the fields of result.json about task, model and data, which any outcome has."""
     correct, count = data.floor
     return {
         "floor": {"correct": correct, "count": count},
@@ -74,32 +96,40 @@ def facts(experiment, data: Prepared) -> dict:
     }
 
 
-def score_test(loop: Loop, data: Prepared) -> dict:
-    """Test sums at the last step and at the best step on validation, and which rows are right.
+def score_test(
+    score: Callable[..., dict],
+    states: Mapping[str, tuple[int, dict]],
+    data: Prepared,
+    folder: Path,
+) -> dict[str, dict]:
+    """Scores checkpoints on the test split and logs each reading.
 
-    Logs each reading.
+    Args:
+      score: a scorer, see `step.make_scorer`.
+      states: step and variables of the checkpoints "last" and "best".
+      data: the prepared task.
+      folder: the run folder.
+
+    Returns:
+      For each checkpoint its step, sums over the rows, and which rows are right. Two checkpoints
+      of the same step are scored once.
     """
-    best, last = loop.history.best, loop.history.last
-    assert best is not None
-    assert last is not None
     arrays = data.arrays("test")
-    scores = {"last": {"step": last["step"], **loop.score(loop.variables(), arrays, bits=True)}}
-    if best["step"] == last["step"]:
-        scores["best"] = dict(scores["last"])
-    else:
-        state = loop.checkpoints.restore("best", loop.state)
-        variables = {"params": state.params, **state.constants}
-        scores["best"] = {"step": int(state.step), **loop.score(variables, arrays, bits=True)}
-    for kind, sums in scores.items() if hosts.first() else ():
-        _log_reading(loop.folder, kind, sums)
+    sums: dict[int, dict] = {}
+    for step, variables in states.values():
+        if step not in sums:
+            sums[step] = {"step": step, **score(variables, arrays, bits=True)}
+    scores = {kind: dict(sums[step]) for kind, (step, _) in states.items()}
+    for kind in scores if hosts.first() else ():
+        _log_reading(folder, kind, scores[kind])
     return scores
 
 
 def _log_reading(folder: Path, kind: str, sums: dict) -> None:
-    root = folder.parents[3]  # folder is root/preset/task/model/seed
+    root = folder.absolute().parents[3]  # the folder is root/preset/task/model/seed
     line = {
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "run": str(folder.relative_to(root)),
+        "run": str(folder.absolute().relative_to(root)),
         "kind": kind,
         **{name: sums[name] for name in ("step", "correct", "count", "loss")},
         "platform": jax.default_backend(),

@@ -1,6 +1,7 @@
-"""The folder of one run: its name, its lock, its result, and what it was made from."""
+"""A run as somebody asks for it: its settings, its command, and its folder and lock."""
 
 import contextlib
+import dataclasses
 import datetime
 import hashlib
 import importlib.metadata
@@ -10,25 +11,126 @@ import re
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 
-from lra_fnet import config
+from lra_fnet import config, experiment
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 
-SCHEMA = 1
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """The options of `lra-fnet train`."""
+
+    task: str
+    model: str
+    preset: str
+    seed: int = 0
+    overrides: tuple[str, ...] = ()
+    name: str | None = None
+    runs: Path = Path("runs")
+    data: Path = Path("data")
+    source: Path | str | None = None  # a folder, a file or a URL
+    imports: tuple[str, ...] = ()
+    gin_dirs: tuple[Path, ...] = ()
+    force: bool = False
+    test: bool = True  # False leaves the test split closed
+    fit: bool = False  # choose the microbatch at which the batch fits the device
+
+    @property
+    def variant(self) -> str | None:
+        """The name of the overrides in the run folder."""
+        return variant(self.overrides, self.name)
+
+    @property
+    def folder(self) -> Path:
+        """The run folder: runs/<preset>/<task>/<model>[+<variant>]/seed<k>."""
+        name = self.model + (f"+{self.variant}" if self.variant else "")
+        return self.runs / self.preset / self.task / name / f"seed{self.seed}"
+
+    def load(self) -> experiment.Experiment:
+        """Returns the experiment.
+
+        Raises:
+          UserError: see `experiment.load`.
+        """
+        return experiment.load(
+            self.task, self.model, self.preset, self.overrides, self.imports, self.gin_dirs
+        )
+
+    def command(self) -> list[str]:
+        """Returns the arguments of `lra-fnet` that train or resume this run, without defaults."""
+        words = ["train", "--task", self.task, "--model", self.model, "--preset", self.preset]
+        for field in ("seed", "name", "runs", "data", "source"):
+            value = getattr(self, field)
+            words += [f"--{field}", str(value)] if value != getattr(Job, field) else []
+        for option, values in (
+            ("--set", self.overrides),
+            ("--import", self.imports),
+            ("--gin-dir", self.gin_dirs),
+        ):
+            words += [word for value in values for word in (option, str(value))]
+        return words + ["--no-test"] * (not self.test) + ["--fit"] * self.fit
+
+    def identity(self) -> dict[str, Any]:
+        """Returns the fields of result.json and run.json that name the run."""
+        return {
+            "task": self.task,
+            "model": self.model,
+            "preset": self.preset,
+            "overrides": sorted(self.overrides),
+            "variant": self.variant,
+            "seed": self.seed,
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns what `read_job` reads from run.json."""
+        return {
+            **self.identity(),
+            "imports": list(self.imports),
+            "gin_dirs": [str(path) for path in self.gin_dirs],
+            "data": str(self.data),
+            "source": str(self.source) if self.source else None,
+            "test": self.test,
+            "fit": self.fit,
+        }
+
+
+def read_job(folder: Path) -> Job | None:
+    """Returns the job that made a run folder, or None if the folder has no run.json.
+
+    Raises:
+      UserError: the file is damaged.
+    """
+    begun = disk.read_json(folder / "run.json")
+    if begun is None:
+        return None
+    overrides = tuple(begun["overrides"])
+    return Job(
+        **{key: begun[key] for key in ("task", "model", "preset", "seed")},
+        **{key: begun[key] for key in ("source", "test", "fit") if key in begun},
+        overrides=overrides,
+        name=None if begun["variant"] == variant(overrides) else begun["variant"],
+        runs=Path(os.path.relpath(folder.absolute().parents[3])),
+        data=Path(begun["data"]),
+        imports=tuple(begun["imports"]),
+        gin_dirs=tuple(map(Path, begun["gin_dirs"])),
+    )
 
 
 def variant(overrides: Sequence[str], name: str | None = None) -> str | None:
-    """NAME, or a readable slug and 8 hex digits of the sorted overrides; None without either.
+    """Returns the name, or a readable slug and 8 hex digits of the overrides; None without either.
+
+    The order of the overrides does not matter.
 
     Raises:
-      UserError: a NAME that cannot be a folder's.
+      UserError: the name cannot be part of a folder's name.
     """
     if name:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-            raise UserError(f"NAME expects letters, digits, '.', '_' and '-', got {name!r}")
+            raise UserError(f"--name expects letters, digits, '.', '_' and '-', got {name!r}")
         return name
     if not overrides:
         return None
@@ -39,19 +141,12 @@ def variant(overrides: Sequence[str], name: str | None = None) -> str | None:
     return f"{slug}-{digest}"
 
 
-def path(
-    root: Path, preset: str, task: str, model: str, seed: int, variant: str | None = None
-) -> Path:
-    """root/preset/task/model[+variant]/seed<k>."""
-    return root / preset / task / (f"{model}+{variant}" if variant else model) / f"seed{seed}"
-
-
 @contextlib.contextmanager
 def lock(folder: Path) -> Iterator[None]:
-    """Holds the folder for this process; the kernel frees it however the process ends.
+    """Makes the folder if need be and holds its lock; the kernel frees it when the process ends.
 
     Raises:
-      UserError: another process holds it, or the folder cannot be written.
+      UserError: another process holds the lock, or the folder cannot be written.
     """
     file = folder / ".lock"
     with disk.writable(folder):
@@ -67,18 +162,17 @@ def lock(folder: Path) -> Iterator[None]:
 
 
 def in_use(folder: Path) -> bool:
-    """Whether a process holds the folder's lock."""
+    """Returns whether a process holds the folder's lock."""
     if not (folder / ".lock").exists():
         return False
     handle = disk.try_lock(folder / ".lock")
-    if handle is None:
-        return True
-    handle.close()
-    return False
+    if handle is not None:
+        handle.close()
+    return handle is None
 
 
 def move_aside(folder: Path) -> Path:
-    """Renames a run folder to one with the time in its name; returns the new path."""
+    """Renames a run folder so that its name contains the time, and returns the new path."""
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
     target = folder.with_name(f".{folder.name}.moved-{now}")
     with disk.writable(folder):
@@ -87,7 +181,7 @@ def move_aside(folder: Path) -> Path:
 
 
 def provenance() -> dict:
-    """commit, dirty, versions and device of this process, as result.json records them."""
+    """Returns commit, dirty, versions and device of this process, as result.json stores them."""
     packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "gin-config")
     versions = {name: importlib.metadata.version(name) for name in packages}
     revision, dirty = commit()
@@ -106,7 +200,7 @@ def provenance() -> dict:
 
 
 def commit() -> tuple[str | None, bool | None]:
-    """This checkout's commit and whether tracked files differ from it; None outside a checkout."""
+    """Returns this checkout's commit and whether tracked files differ; None outside a checkout."""
 
     def git(*arguments):
         return subprocess.run(
@@ -127,7 +221,7 @@ def _device_name() -> str:
     if device.platform != "cpu":
         return device.device_kind
     with contextlib.suppress(OSError):
-        found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M)
-        if found:
-            return found[1]
+        match = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M)
+        if match:
+            return match[1]
     return platform.processor() or platform.machine()

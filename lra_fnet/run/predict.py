@@ -1,11 +1,11 @@
-"""Raw inputs from files or standard input -> one JSON line each, by a trained run."""
+"""Classifies raw inputs from files or standard input by a trained run: one JSON line for each."""
 
 import json
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -20,33 +20,33 @@ STDIN = "standard input"
 class Example(NamedTuple):
     """One input."""
 
-    place: str  # where it stands: a file, or a file and a line
-    texts: tuple[np.ndarray, ...]  # values uint8 [length] of each of its texts, not cut
+    place: str  # its file, or its file and line
+    texts: tuple[np.ndarray, ...]  # values uint8 [length] of each of its texts, not truncated
 
 
 def main(folder: Path, files: Sequence[Path]) -> None:
-    """Prints a JSON line for each input in their order, a batch at a time.
+    """Prints a JSON line for each input, in order and one batch at a time.
 
     Args:
-      folder: of a run, or an exported one.
-      files: the inputs; none: standard input.
+      folder: a run folder, or an exported one.
+      files: the inputs; standard input if there are none.
 
     Raises:
-      UserError: as `load_run` and `read`; what stands before a bad input is printed.
+      UserError: see `load_run` and `read`; the lines for the inputs before a bad one are printed.
     """
     run = load_run(folder)
-    size = run.experiment.run.eval_batch_size
+    batch_size = run.experiment.run.eval_batch_size
     if not files and sys.stdin.isatty():
-        progress.say("reading standard input, Ctrl-D ends it")
-        size = 1  # a person waits
-    for batch in _batches(read(run, files), size):
+        progress.say("reading standard input; Ctrl-D ends it")
+        batch_size = 1  # a person waits for each answer
+    for batch in _batches(read(run, files), batch_size):
         for line in lines(run, batch):
             print(json.dumps(line))
         sys.stdout.flush()
 
 
-def lines(run: Run, batch: Sequence[Example]) -> Iterator[dict]:
-    """What is printed of each input of a batch."""
+def lines(run: Run, batch: Sequence[Example]) -> Iterator[dict[str, Any]]:
+    """Yields what is printed for each input of a batch."""
     for example, row in zip(batch, run.predict([e.texts for e in batch]), strict=True):
         label = int(row.argmax())
         yield {
@@ -60,85 +60,76 @@ def lines(run: Run, batch: Sequence[Example]) -> Iterator[dict]:
 
 
 def read(run: Run, files: Sequence[Path]) -> Iterator[Example]:
-    """The inputs, one by one; `lra-fnet predict --help` says what a file holds.
+    """Yields the inputs; `lra-fnet predict --help` says what a file holds.
 
     Raises:
-      UserError: a file that cannot be read, whole files that are odd in number where two make a
-        row, an input that the task does not have (file, line and reason).
+      UserError: a file cannot be read; a task with two texts per row gets an odd number of files;
+        an input does not fit the task (the text has its file, line and reason).
     """
-    task, together = run.task, run.task.num_inputs
+    for place, contents in _contents(run.task, files):
+        try:
+            yield Example(place, run.values(contents))
+        except ValueError as error:
+            raise UserError(f"{place}: {error}") from None
+
+
+def _contents(task: Task, files: Sequence[Path]) -> Iterator[tuple[str, tuple[bytes, ...]]]:
+    """Yields the place and the raw texts of each input."""
     for file in files:
         if not file.exists() or file.is_dir():
-            found = "a folder" if file.is_dir() else "nothing"
-            raise UserError(f"{file}: expected a file, found {found}: name the files themselves")
-    number = sum(not _by_line(task, file) for file in files)
-    if number % together:
-        raise UserError(
-            f"task {task.name} takes {together} files a row, got {number}: add the missing one, or "
-            "give JSON lines in a file *.jsonl"
-        )
+            kind = "a folder" if file.is_dir() else "nothing"
+            raise UserError(f"{file}: expected a file, got {kind}: name the files themselves")
     if not files and isinstance(task, PixelTask):
-        yield _example(run, STDIN, sys.stdin.buffer.read())
+        yield STDIN, (sys.stdin.buffer.read(),)
     elif not files:
-        yield from _of_lines(run, STDIN, sys.stdin.buffer)
-    whole: list[Path] = []
+        yield from _lines(task, STDIN, sys.stdin.buffer)
+    whole = [file for file in files if not _has_lines(task, file)]
+    if len(whole) % task.num_inputs:
+        raise UserError(
+            f"task {task.name} takes {task.num_inputs} files a row, got {len(whole)}: add the "
+            "missing one, or give JSON lines in a file *.jsonl"
+        )
+    row: list[Path] = []
     for file in files:
         try:
-            if _by_line(task, file):
+            if file not in whole:
                 with file.open("rb") as stream:
-                    yield from _of_lines(run, str(file), stream)
+                    yield from _lines(task, str(file), stream)
                 continue
-            whole.append(file)
-            if len(whole) == together:
-                place = " and ".join(map(str, whole))
-                yield _example(run, place, *(path.read_bytes() for path in whole))
-                whole = []
+            row.append(file)
+            if len(row) == task.num_inputs:
+                yield " and ".join(map(str, row)), tuple(path.read_bytes() for path in row)
+                row = []
         except OSError as error:
             raise UserError(f"{file} cannot be read ({error.strerror})") from None
 
 
-def _by_line(task: Task, file: Path) -> bool:
-    """Whether each line of a file is an input, not the whole file one."""
+def _has_lines(task: Task, file: Path) -> bool:
+    """Returns whether each line of a file is an input, and not the whole file one."""
     return not isinstance(task, PixelTask) and (task.one_line or file.suffix == ".jsonl")
 
 
-def _of_lines(run: Run, name: str, stream: BinaryIO) -> Iterator[Example]:
+def _lines(task: Task, name: str, stream: BinaryIO) -> Iterator[tuple[str, tuple[bytes, ...]]]:
+    """Yields the place and the texts of each line: the line itself, or those of a JSON object."""
+    keys = ["text"] if task.num_inputs == 1 else ["text1", "text2"]
+    always_json = task.num_inputs > 1 or name.endswith(".jsonl")
     for number, line in enumerate(stream, start=1):
-        place = f"{name}, line {number}"
+        place, line = f"{name}, line {number}", line.rstrip(b"\r\n")
+        if not always_json and not re.match(rb'\s*\{\s*"', line):
+            yield place, (line,)
+            continue
         try:
-            contents = _contents(line.rstrip(b"\r\n"), run.task, name.endswith(".jsonl"))
-        except ValueError as error:
-            raise UserError(f"{place}: {error}") from None
-        yield _example(run, place, *contents)
-
-
-def _contents(line: bytes, task: Task, only_json: bool) -> list[bytes]:
-    """The texts of one line: itself, or those of a JSON object.
-
-    Raises:
-      ValueError: it has to be a JSON object with these texts, and is none.
-    """
-    names = ["text"] if task.num_inputs == 1 else ["text1", "text2"]
-    if task.num_inputs == 1 and not only_json and not re.match(rb'\s*\{\s*"', line):
-        return [line]
-    wanted = "{" + ", ".join(f'"{name}": "..."' for name in names) + "}"
-    try:
-        found = json.loads(line)
-        return [found[name].encode() for name in names]
-    except (ValueError, KeyError, TypeError, AttributeError):
-        start = line[:40].decode(errors="replace")
-        raise ValueError(f"expected a JSON object {wanted}, found {start!r}") from None
-
-
-def _example(run: Run, place: str, *contents: bytes) -> Example:
-    try:
-        return Example(place, run.values(contents))
-    except ValueError as error:
-        raise UserError(f"{place}: {error}") from None
+            row = json.loads(line)
+            texts = tuple(row[key].encode() for key in keys)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            expected = "{" + ", ".join(f'"{key}": "..."' for key in keys) + "}"
+            start = line[:40].decode(errors="replace")
+            raise UserError(f"{place}: expected a JSON object {expected}, got {start!r}") from None
+        yield place, texts
 
 
 def _batches(examples: Iterable[Example], size: int) -> Iterator[list[Example]]:
-    """Lists of at most `size`; a bad input is raised behind what stands before it."""
+    """Yields lists of at most `size`; raises for a bad input after yielding those before it."""
     batch: list[Example] = []
     try:
         for example in examples:

@@ -1,8 +1,10 @@
-"""result.json as a value: read once, checked once, and never indexed as a dictionary elsewhere."""
+"""Reads and writes result.json and reads metrics.jsonl; the rest of the code sees only values."""
 
 import dataclasses
 import json
 import re
+import types
+import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -21,14 +23,18 @@ Checkpoint = Literal["best", "last"]
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """Rows answered correctly, of all rows; never a percentage."""
+    """The number of rows answered correctly, and of all rows; never a percentage."""
 
     correct: int
     count: int
 
+    def __post_init__(self):
+        if not 0 <= self.correct <= self.count or self.count == 0:
+            raise ValueError(f"{self.correct} correct of {self.count} rows is impossible")
+
     @property
     def accuracy(self) -> float:
-        """In percent."""
+        """The accuracy in percent."""
         return 100 * self.correct / self.count
 
 
@@ -37,8 +43,19 @@ class Score(Counts):
     """One evaluation of a split."""
 
     step: int  # optimizer steps of the checkpoint
-    loss: float  # cross-entropy summed over the rows, nats
+    loss: float = float("nan")  # cross-entropy summed over the rows, nats
     correct_bits: str | None = None  # which rows are right, see `intervals.encode`
+
+    def __post_init__(self):
+        super().__post_init__()
+        try:
+            self.right()
+        except ValueError as error:
+            raise ValueError(f"'correct_bits' does not fit: {error}") from None
+
+    def right(self) -> np.ndarray | None:
+        """Returns which rows are right, bool [count], or None if that was not recorded."""
+        return intervals.bits(dataclasses.asdict(self))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +74,7 @@ class Device:
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """What a run was, and how it ended. Runs of one model and variant differ in their seed only."""
+    """What a run was and how it ended. Runs of one model and variant differ only in their seed."""
 
     state: str  # one of STATES
     task: str
@@ -73,7 +90,7 @@ class Record:
     scores: Mapping[tuple[Split, Checkpoint], Score]  # empty unless complete
     train: Counts | None
     device: Device
-    versions: Mapping[str, str]
+    versions: dict[str, str]
     commit: str | None
     dirty: bool | None
     data_sha256: str
@@ -87,8 +104,9 @@ class Record:
     dataset: str | None = None
     data_source: str | None = None
     step: int | None = None  # at which a run failed
-    folder: str = ""  # <name of root>/<preset>/<task>/<name>/seed<k>, wherever the root lies
-    path: Path = Path()  # where it lies
+    folder: str = ""  # <name of root>/<preset>/<task>/<name>/seed<k>, wherever the root is
+    path: Path = Path()  # of the folder
+    raw: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)  # result.json
 
     @property
     def complete(self) -> bool:
@@ -102,7 +120,7 @@ class Record:
 
     @property
     def name(self) -> str:
-        """model, or model+variant: its folder's name."""
+        """The name of its folder: model, or model+variant."""
         return self.model + (f"+{self.variant}" if self.variant else "")
 
     @property
@@ -124,18 +142,18 @@ class Record:
         return (self.commit or "unknown")[:12] + (" (dirty)" if self.dirty else "")
 
     def score(self, split: Split, checkpoint: Checkpoint = "best") -> Score | None:
-        """Returns the sums of an evaluation, None if the split was not read."""
+        """Returns the sums of an evaluation, or None if the split was not read."""
         return self.scores.get((split, checkpoint))
 
     def accuracy(self, split: Split, checkpoint: Checkpoint = "best") -> float | None:
-        """Returns the accuracy in percent, None if the split was not read."""
+        """Returns the accuracy in percent, or None if the split was not read."""
         score = self.score(split, checkpoint)
         return None if score is None else score.accuracy
 
     def right(self, split: Split, checkpoint: Checkpoint = "best") -> np.ndarray | None:
-        """Returns which rows are right, bool [n]; None if that was not kept."""
+        """Returns which rows are right, bool [n], or None if that was not recorded."""
         score = self.score(split, checkpoint)
-        return None if score is None else intervals.bits(dataclasses.asdict(score))
+        return None if score is None else score.right()
 
 
 def parse(value: Any, parts: Sequence[str] = (), path: Path | None = None) -> Record:
@@ -144,136 +162,108 @@ def parse(value: Any, parts: Sequence[str] = (), path: Path | None = None) -> Re
     Args:
       value: the object.
       parts: the last four names of its folder (preset, task, name, seed<k>), which must be the
-        run's; empty: not checked.
+        run's; not checked if empty.
       path: the folder.
 
     Raises:
-      ValueError: the object is not such a result; the text says what is wrong with it.
+      ValueError: the object is not a result; the text says what is wrong with it.
     """
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object, got a {type(value).__name__}")
     if value.get("schema") != SCHEMA:
         raise ValueError(f"expected schema {SCHEMA}, got {_short(value.get('schema'))}")
-    state = _field(value, "state", str)
-    if state not in STATES:
-        raise ValueError(f"expected a state of {', '.join(STATES)}, got {_short(state)}")
-    complete = state == "complete"
-    needed = () if complete else (type(None),)
-    overrides = _field(value, "overrides", list)
+    overrides = _get(value, "overrides", list)
     if not all(isinstance(binding, str) for binding in overrides):
         raise ValueError(f"'overrides' should be strings, are {_short(overrides)}")
-    device = _field(value, "device", dict)
-    record = Record(
-        state=state,
+    if (state := value.get("state")) not in STATES:
+        raise ValueError(f"expected a state of {', '.join(STATES)}, got {_short(state)}")
+    record = _build(
+        Record,
+        value,
         overrides=tuple(overrides),
-        floor=_counts(_field(value, "floor", dict), "floor"),
-        scores=_scores(value) if complete else {},
-        train=_counts(_field(value, "train", dict), "train") if complete else None,
-        device=Device(
-            name=_field(device, "name", str, where="device: "),
-            platform=_field(device, "platform", str, where="device: "),
-            count=_field(device, "count", int, where="device: "),
-            cores=_field(device, "cores", int, where="device: "),
-            processes=device.get("processes", 1),
-        ),
-        parameters=_field(value, "parameters", int, *needed, default=None if needed else ...),
-        **{name: _field(value, name, *types) for name, types in _FIELDS.items()},
-        **{name: _field(value, name, *types, default=None) for name, types in _OPTIONAL.items()},
+        scores=_scores(value) if state == "complete" else {},
         folder="/".join(path.resolve().parts[-5:]) if path else "",
         path=path or Path(),
+        raw=value,
     )
+    for name in ("train", "parameters") if record.complete else ():
+        if getattr(record, name) is None:
+            raise ValueError(f"{name!r} is missing")
     if record.overrides and record.variant is None:
         raise ValueError("a run with overrides needs a variant")
-    said = (record.preset, record.task, record.name, f"seed{record.seed}")
-    if parts and said != tuple(parts):
-        raise ValueError(f"it says {'/'.join(said)}, its folder is {'/'.join(parts)}")
+    names = (record.preset, record.task, record.name, f"seed{record.seed}")
+    if parts and names != tuple(parts):
+        raise ValueError(f"it says {'/'.join(names)}, its folder is {'/'.join(parts)}")
     return record
 
 
-_NONE, _NUMBER = type(None), (int, float)
-_FIELDS: dict[str, tuple[type, ...]] = {
-    "task": (str,),
-    "model": (str,),
-    "preset": (str,),
-    "variant": (str, _NONE),
-    "seed": (int,),
-    "mixer_length": (int, _NONE),
-    "uses_mask": (bool,),
-    "validation_is_test": (bool,),
-    "versions": (dict,),
-    "commit": (str, _NONE),
-    "dirty": (bool, _NONE),
-    "data_sha256": (str,),
-    "config": (str,),
-}
-_OPTIONAL: dict[str, tuple[type, ...]] = {
-    "parameters_sha256": (str, _NONE),
-    "microbatch": (int, _NONE),
-    "steps_per_second": (*_NUMBER, _NONE),
-    "wall_seconds": (*_NUMBER, _NONE),
-    "peak_bytes": (int, _NONE),
-    "dataset": (str, _NONE),
-    "data_source": (str, _NONE),
-    "step": (int, _NONE),
-}
+def _scores(value: dict) -> dict[tuple[Split, Checkpoint], Score]:
+    """Returns the evaluations of a complete run; "test" is null if that split was not read."""
+    scores: dict[tuple[Split, Checkpoint], Score] = {}
+    for split in typing.get_args(Split):
+        sums = _get(value, split, dict | None if split == "test" else dict) or {}
+        for checkpoint in typing.get_args(Checkpoint) if value[split] is not None else ():
+            score = _get(sums, checkpoint, Score, f"{split} ")
+            floor = _get(value, "floor", Counts)
+            if split == "test" and score.count != floor.count:
+                raise ValueError(
+                    f"{split} {checkpoint}: {score.count} rows, the floor has {floor.count}"
+                )
+            scores[split, checkpoint] = score
+    return scores
 
 
 def _short(value: Any) -> str:
     return json.dumps(value)[:40]
 
 
-def _field(value: Mapping, key: str, *types: type, where: str = "", default: Any = ...) -> Any:
-    """Returns a key's value after comparing its type; `default` where the key may be missing."""
+def _get(value: Mapping, key: str, hint: Any, where: str = "") -> Any:
+    """Returns the value of a key, which must have the type; an object becomes a dataclass.
+
+    Args:
+      value: the object that has the key.
+      key: the key.
+      hint: a type, a dataclass, or a union of these with None.
+      where: begins the text of an error.
+    """
     if key not in value:
-        if default is ...:
-            raise ValueError(f"{where}{key!r} is missing")
-        return default
-    wrong_bool = isinstance(value[key], bool) and bool not in types  # Python's bool is an int
-    if wrong_bool or not isinstance(value[key], types):
-        names = " or ".join("null" if t is _NONE else t.__name__ for t in types)
-        raise ValueError(f"{where}{key!r} should be {names}, is {_short(value[key])}")
-    return value[key]
+        raise ValueError(f"{where}{key!r} is missing")
+    item = value[key]
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if dataclasses.is_dataclass(kinds[0]) and isinstance(item, dict):
+        return _build(kinds[0], item, f"{where}{key}: ")
+    kinds = [dict if dataclasses.is_dataclass(k) else typing.get_origin(k) or k for k in kinds]
+    if float in kinds:
+        kinds.insert(0, int)  # JSON writes 2.0 as 2
+    wrong_bool = isinstance(item, bool) and bool not in kinds  # Python's bool is an int
+    if wrong_bool or not isinstance(item, tuple(kinds)):
+        names = " or ".join("null" if kind is types.NoneType else kind.__name__ for kind in kinds)
+        raise ValueError(f"{where}{key!r} should be {names}, is {_short(item)}")
+    return item
 
 
-def _counts(value: Any, where: str) -> Counts:
-    if not isinstance(value, dict):
-        raise ValueError(f"{where} should hold correct and count, is {_short(value)}")
-    correct, count = (_field(value, key, int, where=f"{where}: ") for key in ("correct", "count"))
-    if not 0 <= correct <= count or count == 0:
-        raise ValueError(f"{where}: {correct} correct of {count} rows is impossible")
-    return Counts(correct, count)
+def _build(cls: Any, value: Mapping, where: str = "", **given: Any) -> Any:
+    """Makes a dataclass from an object whose values have the types of the fields.
+
+    Keys that are not fields are ignored, and `given` fields do not come from the object.
+    """
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        needed = field.default is dataclasses.MISSING
+        if field.name not in given and (needed or field.name in value):
+            given[field.name] = _get(value, field.name, hints[field.name], where)
+    try:
+        return cls(**given)
+    except ValueError as error:
+        raise ValueError(f"{where}{error}") from None
 
 
-def _scores(value: dict) -> dict[tuple[Split, Checkpoint], Score]:
-    """The evaluations of a complete run; the test split may have been left closed (null)."""
-    splits: dict[Split, dict | None] = {
-        "validation": _field(value, "validation", dict),
-        "test": _field(value, "test", dict, _NONE),
-    }
-    checkpoints: tuple[Checkpoint, ...] = ("best", "last")
-    scores: dict[tuple[Split, Checkpoint], Score] = {}
-    for split, held in splits.items():
-        for checkpoint in checkpoints if held is not None else ():
-            where = f"{split} {checkpoint}"
-            sums: Any = (held or {}).get(checkpoint)
-            counts = _counts(sums, where)
-            step = _field(sums, "step", int, where=f"{where}: ")
-            loss = _field(sums, "loss", *_NUMBER, where=f"{where}: ", default=float("nan"))
-            score = Score(counts.correct, counts.count, step, loss, sums.get("correct_bits"))
-            if split == "test" and counts.count != value["floor"]["count"]:
-                raise ValueError(
-                    f"{where}: {counts.count} rows, the floor has {value['floor']['count']}"
-                )
-            try:
-                intervals.bits(dataclasses.asdict(score))
-            except ValueError as error:
-                raise ValueError(f"{where}: 'correct_bits' does not fit: {error}") from None
-            scores[split, checkpoint] = score
-    return scores
-
-
-def read(folder: Path) -> Record | None:
+def read(folder: Path, *, moved: bool = False) -> Record | None:
     """Returns the record of a run folder, or None if it has no result.json.
+
+    Args:
+      folder: the run folder.
+      moved: accepts a folder whose path does not name the run.
 
     Raises:
       UserError: the file is damaged, or is the result of another run.
@@ -283,32 +273,77 @@ def read(folder: Path) -> Record | None:
     if value is None:
         return None
     try:
-        return parse(value, folder.resolve().parts[-4:], folder)
+        return parse(value, () if moved else folder.resolve().parts[-4:], folder)
     except ValueError as error:
         raise UserError(
             f"{file}: {error}; move its folder away, or run that run again with --force"
         ) from None
 
 
-def collect(roots: Sequence[str | Path]) -> list[Record]:
-    """Returns every result under <root>/<preset>/<task>/<model>[+<variant>]/seed<k>/, by path.
+def write(folder: Path, value: dict[str, Any]) -> Record:
+    """Writes the object of a result.json, after the check that every reader makes.
 
-    A run that lies under the same path in two roots counts once, with the earlier root's result:
-    with the default roots, runs/ wins over results/. Folders with other names (hidden ones, runs
-    moved aside) are not read; a root that does not exist holds no runs.
+    Raises:
+      UserError: the disk refuses.
+      ValueError: the object is not a result.
+    """
+    record = parse(value, path=folder)
+    disk.write_json(folder / "result.json", value)
+    return record
+
+
+def collect(roots: Sequence[str | Path]) -> list[Record]:
+    """Returns every result under <root>/<preset>/<task>/<model>[+<variant>]/seed<k>/.
+
+    A run that has the same path in two roots counts once, with the earlier root's result: with the
+    default roots, runs/ wins over results/. Folders with other names (hidden ones, runs moved
+    aside) are not read; a root that does not exist holds no runs.
 
     Args:
       roots: folders, in the order of precedence.
+
+    Returns:
+      The records, sorted by label and seed.
 
     Raises:
       UserError: a file that is not a result of this schema, holds impossible counts, or lies in
         the folder of another run.
     """
-    found: dict[tuple[str, ...], Record] = {}
+    records: dict[tuple[str, ...], Record] = {}
     for root in map(Path, roots):
         for file in sorted(root.glob("*/*/*/*/result.json")):
             parts = file.relative_to(root).parts[:-1]
             regular = re.fullmatch(r"seed\d+", parts[-1]) and not any(p[0] == "." for p in parts)
-            if regular and parts not in found and (record := read(file.parent)) is not None:
-                found[parts] = record
-    return sorted(found.values(), key=lambda record: (record.label, record.seed))
+            if regular and parts not in records and (record := read(file.parent)) is not None:
+                records[parts] = record
+    return sorted(records.values(), key=lambda record: (record.label, record.seed))
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """The course of a run by optimizer step."""
+
+    loss: list[tuple[int, float]]  # (step, nats): mean over the training rows since the last line
+    validation: list[tuple[int, float]]  # (step, accuracy in percent)
+
+    @property
+    def step(self) -> int:
+        """The newest step; 0 if there is none."""
+        return max((step for step, _ in (*self.loss, *self.validation)), default=0)
+
+
+def curve(folder: Path) -> Curve:
+    """Returns the course of a run so far; it is empty if the folder has no metrics.jsonl.
+
+    Raises:
+      UserError: the file is damaged.
+    """
+    file = folder / "metrics.jsonl"
+    lines = disk.read_lines(file)
+    try:
+        return Curve(
+            [(line["step"], line["loss"]) for line in lines if line["kind"] == "train"],
+            [(x["step"], 100 * x["accuracy"]) for x in lines if x["kind"] == "validation"],
+        )
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{file}: a line lacks {error}; move it away") from None

@@ -6,12 +6,13 @@ from typing import Any
 
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, progress
-from lra_fnet.run import job
+from lra_fnet.run import evaluate
+from lra_fnet.run.record import Record
 from lra_fnet.sweep import plan
 from lra_fnet.sweep.ledger import ENDED, Ledger, Trial
 
 
-def finish(of: plan.Plan) -> list[dict[str, Any]]:
+def finish(of: plan.Plan) -> list[Record]:
     """Writes selected.json, then scores the runs in it; what has been selected stays selected.
 
     Returns:
@@ -43,7 +44,7 @@ def finish(of: plan.Plan) -> list[dict[str, Any]]:
         word = "selected before" if choice in before else "selected"
         mean = f"{100 * choice['validation']:.2f} on validation"
         progress.say(f"{word}: {choice['task']} {choice['model']} {choice['overrides']}: {mean}")
-        results += [job.evaluate_run(of.shared.runs / folder) for folder in choice["folders"]]
+        results += [evaluate.evaluate(of.shared.runs / folder) for folder in choice["folders"]]
     return results
 
 

@@ -1,10 +1,12 @@
-"""The command: one run from names to result.json, and what every mistake gets."""
+"""The command: one run from its settings to result.json, and one line for each mistake."""
 
+import dataclasses
 import json
 import os
 import pkgutil
 import random
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,39 +19,24 @@ import pytest
 from paths import OUTSIDE, ROOT
 
 from lra_fnet import cli, config, intervals, tasks
-from lra_fnet.errors import UserError
 from lra_fnet.run import folder as run_folder
+from lra_fnet.run.folder import Job
 
 
-@pytest.fixture
-def go(tmp_path, monkeypatch, capfd):
-    """Calls `lra-fnet train` on the tiny task; returns the exit code, standard error and output."""
-    monkeypatch.syspath_prepend(str(OUTSIDE))
-    monkeypatch.chdir(tmp_path)
-
-    def call(*more, command="train", model="fnet"):
-        which = ["--task", "parity", "--model", model, "--preset", "cpu", "--gin-dir", str(OUTSIDE)]
-        code = cli.main([command, *(which if command == "train" else []), *more])
-        captured = capfd.readouterr()
-        return code, captured.err, captured.out
-
-    return call
+def result_of(folder):
+    return json.loads((folder / "result.json").read_text())
 
 
-def test_a_run_leaves_everything_in_its_folder(go, tmp_path):
-    code, _, out = go()
+def test_run_writes_everything_into_its_folder(train, tmp_path):
+    code, _, out = train()
     assert code == 0
     assert "run folder: runs/cpu/parity/fnet/seed0" in out
     folder = tmp_path / "runs/cpu/parity/fnet/seed0"
-    result = json.loads((folder / "result.json").read_text())
+    result = result_of(folder)
     assert result["state"] == "complete"
     assert result["test"]["best"]["count"] == 30
-    assert result["validation"]["last"] | {"loss": 0} == {
-        "step": 6,
-        "correct": result["validation"]["last"]["correct"],
-        "count": 20,
-        "loss": 0,
-    }
+    last = result["validation"]["last"]
+    assert last | {"loss": 0, "correct": 0} == {"step": 6, "correct": 0, "count": 20, "loss": 0}
     assert result["train"]["count"] == 20
     assert result["mixer_length"] == 12
     assert result["uses_mask"] is False
@@ -57,72 +44,52 @@ def test_a_run_leaves_everything_in_its_folder(go, tmp_path):
     assert "Encoder.dim = 8" in result["config"]
     for name in ("parameters", "steps_per_second", "peak_bytes", "wall_seconds"):
         assert result[name] > 0
-    for split, marked in (("test", True), ("validation", False)):
+    for split, has_bits in (("test", True), ("validation", False)):
         for counts in result[split].values():
-            right = intervals.bits(counts)
-            assert (right is not None) == marked
+            assert (intervals.bits(counts) is not None) == has_bits
     readings = (tmp_path / "runs/test_log.jsonl").read_text().splitlines()
     assert [json.loads(line)["kind"] for line in readings] == ["last", "best"]
     assert "correct_bits" not in readings[0]
     assert (folder / "config.gin").read_text() == result["config"]
 
 
-def test_a_step_that_the_memory_cannot_hold_is_a_state_not_a_crash(go, tmp_path, monkeypatch):
-    """Linear at Path-X, say: before the state is made, so the kernel kills nobody."""
+def test_step_that_exceeds_the_memory_is_a_state_and_not_a_crash(train, tmp_path, monkeypatch):
+    """It ends before the state is made, so the kernel kills no process."""
     monkeypatch.setattr("lra_fnet.train.step.free_memory", lambda: 10_000)
-    code, err, _ = go(model="linear")
+    code, err, _ = train(model="linear")
     assert code == 1
     line = err.strip().splitlines()[-1]
     assert line.startswith("lra-fnet: out of memory: a step needs 0.0 GB, 0.0 GB are free: set")
-    result = json.loads((tmp_path / "runs/cpu/parity/linear/seed0/result.json").read_text())
+    result = result_of(tmp_path / "runs/cpu/parity/linear/seed0")
     assert (result["state"], result["test"]) == ("OOM", None)
 
 
-def test_a_complete_run_is_not_trained_again_unless_forced(go, tmp_path):
-    go()
+def test_complete_run_is_trained_again_only_with_force(train, tmp_path):
+    train()
     result = tmp_path / "runs/cpu/parity/fnet/seed0/result.json"
     before = result.stat().st_mtime_ns
-    code, err, _ = go()
+    code, err, _ = train()
     assert code == 0
-    assert "complete already" in err
+    assert "complete already; --force trains it again" in err
     assert result.stat().st_mtime_ns == before
-    code, err, _ = go("--force")
+    code, err, _ = train("--force")
     assert code == 0
-    assert "the old run is now" in err
+    assert "--force: the old run is now " in err
     assert result.stat().st_mtime_ns != before
     assert len(list((tmp_path / "runs/cpu/parity/fnet").glob(".seed0.moved-*"))) == 1
 
 
-def test_overrides_make_a_folder_of_their_own(go, tmp_path):
-    code, _, out = go("--gin", "Run.num_steps=3 Encoder.mlp_dim=4")
+def test_overrides_get_a_separate_folder(train, tmp_path):
+    code, _, out = train("--gin", "Run.num_steps=3 Encoder.mlp_dim=4")
     assert code == 0
     folder = out.strip().splitlines()[-1].removeprefix("run folder: ")
     assert "/fnet+4_3-" in folder or "/fnet+mlp" in folder, folder
-    result = json.loads((tmp_path / folder / "result.json").read_text())
-    assert result["overrides"] == ["Encoder.mlp_dim=4", "Run.num_steps=3"]
-    _, _, named = go("--gin", "Run.num_steps=3", "--name", "short")
+    assert result_of(tmp_path / folder)["overrides"] == ["Encoder.mlp_dim=4", "Run.num_steps=3"]
+    _, _, named = train("--gin", "Run.num_steps=3", "--name", "short")
     assert "run folder: runs/cpu/parity/fnet+short/seed0" in named
-
-
-def test_one_name_for_two_configurations_is_refused(go):
-    go("--set", "Run.num_steps=3", "--name", "a")
-    code, err, _ = go("--set", "Run.num_steps=4", "--name", "a")
+    code, err, _ = train("--set", "Run.num_steps=4", "--name", "short")
     assert code == 2
-    assert "Run.num_steps: 3 -> 4" in err
-    assert "FORCE=1" in err
-
-
-def test_a_trial_leaves_the_test_split_closed_and_evaluate_opens_it_once(go, tmp_path):
-    code, _, _ = go("--no-test")
-    assert code == 0
-    folder = tmp_path / "runs/cpu/parity/fnet/seed0"
-    assert json.loads((folder / "result.json").read_text())["test"] is None
-    assert not (tmp_path / "runs/test_log.jsonl").exists()
-    for _ in range(2):
-        code, _, out = go("--run", str(folder), command="evaluate")
-        assert code == 0
-        assert "parity" in out
-    assert len((tmp_path / "runs/test_log.jsonl").read_text().splitlines()) == 2
+    assert "another configuration (Run.num_steps: 3 -> 4): --force moves it aside, --name" in err
 
 
 @pytest.mark.parametrize(
@@ -133,63 +100,68 @@ def test_a_trial_leaves_the_test_split_closed_and_evaluate_opens_it_once(go, tmp
         ("lra_fnet.train.loop.wait_for", True),  # the first steps
         ("lra_fnet.train.loop.Checkpoints.save", True),
         ("lra_fnet.run.evaluate.score_test", False),
-        ("lra_fnet.run.evaluate.run_folder.write_json", False),
+        ("lra_fnet.machine.disk.write_json", False),  # of run.json
     ],
 )
-def test_sigterm_at_any_moment_is_code_143_and_the_same_command_goes_on(
-    where, saved, go, tmp_path, monkeypatch, capfd
+def test_sigterm_at_any_moment_is_code_143_and_the_same_command_resumes(
+    where, saved, train, tmp_path, monkeypatch, capfd
 ):
     place, _, name = where.rpartition(".")
     owner = pkgutil.resolve_name(place)
-    call = getattr(owner, name)
+    original = getattr(owner, name)
     calls = []
 
-    def interrupt(*given, **more):
-        calls.append(given)
+    def interrupt(*positional, **named):
+        calls.append(positional)
         if len(calls) == 1:
             os.kill(os.getpid(), signal.SIGTERM)
-        return call(*given, **more)
+        return original(*positional, **named)
 
     with monkeypatch.context() as patched:
         patched.setattr(owner, name, interrupt)
         patched.setattr(os, "_exit", sys.exit)
         try:
-            code, err, _ = go()
+            code, err, _ = train()
         except SystemExit as error:
             code, err = error.code, capfd.readouterr().err
     assert code == 143, err
-    assert ("saved; to resume: " in err) == saved
+    command = f"lra-fnet train --task parity --model fnet --preset cpu --gin-dir {OUTSIDE}\n"
+    assert (f"saved; to resume: {command}" in err) == saved
     assert ("lra-fnet: stopped; the same command goes on\n" in err) != saved
-    assert go()[0] == 0
-    result = json.loads((tmp_path / "runs/cpu/parity/fnet/seed0/result.json").read_text())
+    assert train()[0] == 0
+    result = result_of(tmp_path / "runs/cpu/parity/fnet/seed0")
     assert (result["state"], result["test"]["last"]["step"]) == ("complete", 6)
     assert len((tmp_path / "runs/test_log.jsonl").read_text().splitlines()) == 2
 
 
-def test_a_folder_in_use_by_another_process_is_refused(go, tmp_path):
-    with run_folder.lock(tmp_path / "runs/cpu/parity/fnet/seed0"):
-        code, err, _ = go()
+def test_folder_in_use_by_another_process_is_refused(train, tmp_path):
+    folder = tmp_path / "runs/cpu/parity/fnet/seed0"
+    assert not run_folder.in_use(folder)
+    with run_folder.lock(folder):
+        assert run_folder.in_use(folder)
+        code, err, _ = train()
+    assert not run_folder.in_use(folder)
     assert code == 2
     assert f"is in use by process {os.getpid()}: wait" in err
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("options", "words"),
     [
         (["--model", "fnett"], "unknown model 'fnett'; known models: bigbird, "),
         (["--task", "parrity"], "unknown task 'parrity'"),
         (["--preset", "gpu"], "unknown preset 'gpu'"),
-        (["--seed", "-1"], "SEED expects a whole number of at least 0, got -1"),
+        (["--seed", "-1"], "--seed expects a whole number of at least 0, got -1"),
         (["--seed", "x"], "invalid int value: 'x'"),
-        (["--name", "a/b"], "NAME expects letters"),
+        (["--name", "a/b"], "--name expects letters"),
         (["--set", "Run.num_steps=-3"], "Run.num_steps expects a whole number of at least 1"),
         (["--set", "Attention.implementation='naive'"], "nothing reads Attention.implementation"),
         (["--import", "no_such_module"], "No module named 'no_such_module'"),
         (["--runs", "/proc/runs"], "/proc/runs"),
     ],
 )
-def test_a_mistake_gets_one_line_and_code_2(go, more, words):
-    code, err, out = go(*more)
+def test_mistake_gets_one_line_and_code_2(train, options, words):
+    code, err, out = train(*options)
     lines = [line for line in err.splitlines() if "preparing" not in line]
     assert code == 2, err
     assert len(lines) == 1, err
@@ -198,26 +170,20 @@ def test_a_mistake_gets_one_line_and_code_2(go, more, words):
     assert not out
 
 
-def test_divergence_is_a_result_and_code_1(go, tmp_path, monkeypatch):
+def test_divergence_is_a_result_and_code_1(train, tmp_path):
+    hot = ["--set", "Optimizer.learning_rate=1e30", "--set", "Optimizer.clip_norm=None"]
     with jax.debug_nans(False):
-        code, err, _ = go(
-            "--set",
-            "Optimizer.learning_rate=1e30",
-            "--set",
-            "Optimizer.clip_norm=None",
-            "--name",
-            "hot",
-        )
+        code, err, _ = train(*hot, "--name", "hot")
     assert code == 1
     assert "not finite" in err
-    result = json.loads((tmp_path / "runs/cpu/parity/fnet+hot/seed0/result.json").read_text())
+    result = result_of(tmp_path / "runs/cpu/parity/fnet+hot/seed0")
     assert result["state"] == "diverged"
     assert result["test"] is None
 
 
 @pytest.mark.slow
-def test_three_kills_at_random_moments_change_no_number(tmp_path):
-    """The command itself, killed without warning wherever it is, and started again."""
+def test_killing_a_run_three_times_changes_no_number(tmp_path):
+    """The command is killed at random moments without warning, and started again."""
     command = [sys.executable, "-m", "lra_fnet.cli", "train", "--task", "parity", "--model", "fnet"]
     command += ["--preset", "cpu", "--gin-dir", str(OUTSIDE), "--name", "long"]
     for setting in (
@@ -228,7 +194,7 @@ def test_three_kills_at_random_moments_change_no_number(tmp_path):
         "save_seconds=0",
     ):
         command += ["--set", f"Run.{setting}"]
-    environment = os.environ | {"PYTHONPATH": f"{OUTSIDE.parent.parent}{os.pathsep}{OUTSIDE}"}
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{OUTSIDE}"}
 
     def start(runs):
         arguments = [*command, "--runs", str(runs)]
@@ -259,40 +225,40 @@ def test_three_kills_at_random_moments_change_no_number(tmp_path):
 
 
 def _newest_step(metrics):
-    """Step of the last whole line; 0 while there is none."""
+    """Returns the step of the last complete line, or 0 if there is none."""
     lines = metrics.read_text().splitlines(keepends=True) if metrics.exists() else []
     steps = [json.loads(line)["step"] for line in lines[-2:] if line.endswith("\n")]
     return max(steps, default=0)
 
 
-def test_a_run_never_imports_tensorflow(tmp_path):
+def test_run_never_imports_tensorflow(tmp_path):
     code = (
         "import sys; from lra_fnet import cli\n"
         "code = cli.main(['train', '--task', 'parity', '--model', 'fnet', '--preset', 'cpu',"
         f" '--gin-dir', {str(OUTSIDE)!r}])\n"
         "assert code == 0\n"
-        "found = sorted(m for m in sys.modules if m.split('.')[0] in ('tensorflow', 'keras'))\n"
-        "assert not found, found\n"
+        "names = sorted(m for m in sys.modules if m.split('.')[0] in ('tensorflow', 'keras'))\n"
+        "assert not names, names\n"
     )
-    environment = os.environ | {"PYTHONPATH": str(OUTSIDE)}
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{OUTSIDE}"}
     ended = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
     assert ended.returncode == 0, ended.stderr
 
 
-def test_preparation_and_training_work_in_an_environment_without_tensorflow(tmp_path):
-    """Every installed package but TensorFlow and Keras is linked into a folder of its own."""
+def test_preparation_and_training_work_without_tensorflow(tmp_path):
+    """Links every installed package except TensorFlow and Keras into a separate folder."""
     packages = tmp_path / "site"
     packages.mkdir()
     for entry in Path(sysconfig.get_path("purelib")).iterdir():
         if re.fullmatch(r"(tensorflow|keras)(-.*)?", entry.name) is None:
             (packages / entry.name).symlink_to(entry)
-    path = os.pathsep.join(map(str, (packages, OUTSIDE.parent.parent, OUTSIDE)))
+    path = os.pathsep.join(map(str, (packages, ROOT, OUTSIDE)))
     code = (
         "import importlib.util as u, sys; assert u.find_spec('tensorflow') is None\n"
         "from lra_fnet import cli\n"
-        "sys.exit(cli.main(['train', '--task', 'parity', '--model', 'performer', '--preset', 'cpu',"
+        "sys.exit(cli.main(['train', '--task', 'parity', '--model', 'fnet', '--preset', 'cpu',"
         f" '--gin-dir', {str(OUTSIDE)!r}]))\n"
     )
     ended = subprocess.run(
@@ -305,30 +271,55 @@ def test_preparation_and_training_work_in_an_environment_without_tensorflow(tmp_
     assert ended.returncode == 0, ended.stderr
 
 
-def test_the_slug_of_overrides_is_readable_and_its_digits_depend_on_all_of_them():
-    one = run_folder.variant(["Run.num_steps=100", "Encoder.num_layers=2"])
-    assert one == run_folder.variant(["Encoder.num_layers=2", "Run.num_steps=100"])
-    assert one.startswith("num-layers-2-num-steps-100-")
-    assert one != run_folder.variant(["Run.num_steps=100", "Encoder.num_layers=3"])
+def test_slug_of_overrides_is_readable_and_depends_on_all_of_them():
+    slug = run_folder.variant(["Run.num_steps=100", "Encoder.num_layers=2"])
+    assert slug == run_folder.variant(["Encoder.num_layers=2", "Run.num_steps=100"])
+    assert slug.startswith("num-layers-2-num-steps-100-")
+    assert slug != run_folder.variant(["Run.num_steps=100", "Encoder.num_layers=3"])
     assert run_folder.variant([]) is None
 
 
-def test_a_json_file_is_whole_or_absent(tmp_path, monkeypatch):
-    target = tmp_path / "result.json"
-    run_folder.write_json(target, {"a": 1})
-    with pytest.raises(TypeError):
-        run_folder.write_json(target, {"a": object()})
-    assert json.loads(target.read_text()) == {"a": 1}
-    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space")))
-    with pytest.raises(UserError, match="no space left"):
-        run_folder.write_json(target, {"a": 2})
-    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
+BARE = Job("listops", "fnet", "cpu")
+FULL = dataclasses.replace(
+    BARE,
+    seed=3,
+    overrides=("Run.num_steps=5", "A.b=[1, 2]"),
+    name="mine",
+    runs=Path("my runs"),
+    data=Path("elsewhere"),
+    source="https://example.org/raw.tar",
+    imports=("a.py", "b"),
+    gin_dirs=(Path("gins"),),
+    test=False,
+    fit=True,
+)
 
 
-def test_make_passes_gin_and_prints_the_same_command(tmp_path):
-    """Make alone lists the targets; GIN with a list, a string and a tuple survives the shell."""
-    root = ROOT
-    listed = subprocess.run(["make", "-s"], cwd=root, capture_output=True, text=True).stdout
+@pytest.mark.parametrize("job", [BARE, FULL])
+def test_command_of_a_job_makes_that_job(monkeypatch, job):
+    """And with the defaults left out it is short."""
+    jobs = []
+    monkeypatch.setattr("lra_fnet.run.job.run", jobs.append)
+    monkeypatch.setattr("lra_fnet.train.hosts.first", lambda: False)
+    assert cli.main(job.command()) == 0
+    assert jobs == [job]
+    assert BARE.command() == shlex.split("train --task listops --model fnet --preset cpu")
+
+
+@pytest.mark.parametrize("job", [BARE, FULL, dataclasses.replace(FULL, name=None)])
+def test_job_of_a_run_folder_is_the_one_that_made_it(tmp_path, monkeypatch, job):
+    monkeypatch.chdir(tmp_path)
+    job.folder.mkdir(parents=True)
+    assert run_folder.read_job(job.folder) is None
+    (job.folder / "run.json").write_text(json.dumps(job.to_json()))
+    wanted = dataclasses.replace(job, overrides=tuple(sorted(job.overrides)))
+    assert run_folder.read_job(job.folder) == wanted
+    assert run_folder.read_job(job.folder.absolute()) == wanted
+
+
+def test_make_passes_gin_on_as_it_was_typed(tmp_path):
+    """GIN with a list, a string and a tuple survives the shell; make alone lists the targets."""
+    listed = subprocess.run(["make", "-s"], cwd=ROOT, capture_output=True, text=True).stdout
     for target in ("lra", "data", "test", "check", "sweep", "report", "benchmark", "clean"):
         assert f"make {target}" in listed
     echo = tmp_path / "bin"
@@ -338,7 +329,7 @@ def test_make_passes_gin_and_prints_the_same_command(tmp_path):
     gin = """A.x=[1, 2] B.y="two words" C.z=(0.9, 0.98)"""
     shown = subprocess.run(
         ["make", "-s", "lra", "TASK=listops", f"GIN={gin}", f"VENV={tmp_path}", "install="],
-        cwd=root,
+        cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
@@ -350,29 +341,29 @@ def test_make_passes_gin_and_prints_the_same_command(tmp_path):
     ]
 
 
-def test_a_run_that_is_chosen_on_test_rows_says_so(go, tmp_path, monkeypatch):
+def test_run_chosen_on_test_rows_says_so(train, tmp_path, monkeypatch):
     config.import_module(str(OUTSIDE / "parity.py"))
     names = property(lambda task: ("train", "validation_is_test", "test"))
     parity = tasks.REGISTRY["parity"]
     raw = parity.raw
 
     def renamed(task, source, jobs):
-        made = raw(task, source, jobs)
-        return tasks.Raw(dict(zip(task.splits, made.splits.values(), strict=True)))
+        splits = raw(task, source, jobs).splits
+        return tasks.Raw(dict(zip(task.splits, splits.values(), strict=True)))
 
     monkeypatch.setattr(parity, "splits", names)
     monkeypatch.setattr(parity, "raw", renamed)
-    code, err, out = go()
+    code, err, out = train()
     assert code == 0, err
-    result = json.loads((tmp_path / "runs/cpu/parity/fnet/seed0/result.json").read_text())
+    result = result_of(tmp_path / "runs/cpu/parity/fnet/seed0")
     assert result["validation_is_test"] is True
     assert result["dataset"] == "full"
     assert result["data_source"] == "generator"
     assert "†" in out
 
 
-@pytest.mark.usefixtures("go")
-def test_two_texts_a_row_from_files_to_result(tmp_path, capfd):
+@pytest.mark.usefixtures("train")
+def test_two_texts_per_row_from_files_to_result(command, tmp_path):
     folder = tmp_path / "raw"
     folder.mkdir()
     for split, count in {"train": 24, "eval": 8, "test": 10}.items():
@@ -381,9 +372,8 @@ def test_two_texts_a_row_from_files_to_result(tmp_path, capfd):
     small = "MAX_LEN=16 Encoder.dim=8 Encoder.qkv_dim=8 Encoder.mlp_dim=8 Head.mlp_dim=8 "
     small += 'Run.num_steps=4 Run.batch_size=4 Run.eval_every=2 DATASET="pairs"'
     named = ["--task", "retrieval", "--model", "transformer", "--preset", "cpu", "--name", "mine"]
-    code = cli.main(["train", *named, "--source", str(folder), "--gin", small])
-    assert code == 0, capfd.readouterr().err
-    path = tmp_path / "runs/cpu/retrieval/transformer+mine/seed0/result.json"
-    result = json.loads(path.read_text())
+    code, err, _ = command("train", *named, "--source", folder, "--gin", small)
+    assert code == 0, err
+    result = result_of(tmp_path / "runs/cpu/retrieval/transformer+mine/seed0")
     assert result["test"]["best"]["count"] == 10
     assert result["data_source"] == "raw"

@@ -1,4 +1,4 @@
-"""Raw inputs as a person gives them: each becomes what its task makes of it, or one line."""
+"""Raw inputs become the values that their task makes of them, or fail with one line."""
 
 import functools
 import io
@@ -16,7 +16,7 @@ from made_runs import untrained
 from paths import EXAMPLES, ROOT
 
 import lra_fnet
-from lra_fnet import cli, tasks
+from lra_fnet import tasks
 from lra_fnet.tasks import image, listops
 
 LISTOPS = (
@@ -27,38 +27,44 @@ LISTOPS = (
 )
 
 
-@pytest.fixture(scope="module")
+class Untrained(dict):
+    """Folders of runs with random parameters by task, each made when it is first asked for."""
+
+    models = {"text": "transformer", "retrieval": "transformer"}  # noqa: RUF012
+
+    def __init__(self, root):
+        super().__init__()
+        self.root = root
+
+    def __missing__(self, task):
+        settings = () if task in ("image", "pathfinder", "my_images") else ("MAX_LEN=16",)
+        outside = {"imports": (str(EXAMPLES / "my_task.py"),), "dirs": (EXAMPLES / "gin",)}
+        options = outside if task.startswith("my_") else {}
+        model = self.models.get(task, "fnet")
+        self[task] = untrained(self.root, task, model, *settings, **options)
+        return self[task]
+
+
+@pytest.fixture(scope="session")
 def folders(tmp_path_factory):
-    """A run of each kind of task, at random parameters."""
-    root = tmp_path_factory.mktemp("made")
-    own = {"imports": (str(EXAMPLES / "my_task.py"),), "dirs": (EXAMPLES / "gin",)}
-    return {
-        "listops": untrained(root, "listops", "fnet", "MAX_LEN=16"),
-        "text": untrained(root, "text", "transformer", "MAX_LEN=16"),
-        "retrieval": untrained(root, "retrieval", "transformer", "MAX_LEN=16"),
-        "image": untrained(root, "image", "fnet"),
-        "pathfinder": untrained(root, "pathfinder", "fnet"),
-        "my_texts": untrained(root, "my_texts", "fnet", "MAX_LEN=16", **own),
-        "my_images": untrained(root, "my_images", "fnet", **own),
-    }
+    return Untrained(tmp_path_factory.mktemp("untrained"))
 
 
 @pytest.fixture
-def predict(folders, monkeypatch, capfd, tmp_path):
+def predict(folders, command, monkeypatch, tmp_path):
     """Calls the command on files or standard input; returns exit code, standard error, objects."""
     monkeypatch.chdir(tmp_path)
 
     def call(task, *files, stdin=b""):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        code = cli.main(["predict", "--run", str(folders[task]), *map(str, files)])
-        captured = capfd.readouterr()
-        return code, captured.err, [json.loads(line) for line in captured.out.splitlines()]
+        code, err, out = command("predict", "--run", folders[task], *files)
+        return code, err, [json.loads(line) for line in out.splitlines()]
 
     return call
 
 
-def assert_is(found, run, values):
-    """The line is what the model says of these values, which stand for the ids value + 1."""
+def assert_is(line, run, values):
+    """Compares a line with the model's output for these values, whose ids are value + 1."""
     shape = (run.task.num_inputs, run.task.max_len)
     ids = np.zeros(shape, np.int32)
     for row, text in zip(ids, values, strict=True):
@@ -68,10 +74,10 @@ def assert_is(found, run, values):
     apply = jax.jit(functools.partial(run.model.apply, train=False))
     logits = apply(run.variables, ids, ids > 0)
     want = scipy.special.softmax(np.asarray(logits[0], np.float64))
-    np.testing.assert_allclose(found["probabilities"], want, atol=2e-6)
-    assert found["label"] == want.argmax()
-    assert found["probability"] == max(found["probabilities"])
-    assert found["truncated"] == any(len(text) > run.task.max_len for text in values)
+    np.testing.assert_allclose(line["probabilities"], want, atol=2e-6)
+    assert line["label"] == want.argmax()
+    assert line["probability"] == max(line["probabilities"])
+    assert line["truncated"] == any(len(text) > run.task.max_len for text in values)
 
 
 def png(pixels, kind="PNG"):
@@ -84,73 +90,73 @@ def png(pixels, kind="PNG"):
 
 
 @pytest.mark.parametrize("source", ["file", "stdin", "jsonl"])
-def test_listops_takes_one_expression_a_line(predict, folders, tmp_path, source):
+def test_listops_takes_one_expression_per_line(predict, folders, tmp_path, source):
     names = [*"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]"]
     lines = [json.dumps({"text": text}) if source == "jsonl" else text for text in LISTOPS]
     content = "\r\n".join(lines).encode()
     name = {"file": "a.txt", "stdin": "standard input", "jsonl": "a.jsonl"}[source]
     (tmp_path / name).write_bytes(content)
     files = [] if source == "stdin" else [name]
-    code, err, found = predict("listops", *files, stdin=content)
+    code, err, lines = predict("listops", *files, stdin=content)
     assert (code, err) == (0, "")
     run = lra_fnet.load_run(folders["listops"])
-    for number, (line, text) in enumerate(zip(found, LISTOPS, strict=True), start=1):
+    for number, (line, text) in enumerate(zip(lines, LISTOPS, strict=True), start=1):
         tokens = text.replace("(", "").replace(")", "").split()
         assert_is(line, run, [[names.index(token) for token in tokens]])
         assert line["input"] == f"{name}, line {number}"
         assert line["class"] == str(line["label"])
-    assert [line["truncated"] for line in found] == [False, False, False, True]
+    assert [line["truncated"] for line in lines] == [False, False, False, True]
 
 
-def test_a_text_file_is_one_text_and_a_line_of_standard_input_is_one(predict, folders, tmp_path):
+def test_text_takes_whole_files_or_lines_of_standard_input(predict, folders, tmp_path):
     run = lra_fnet.load_run(folders["text"])
     (tmp_path / "review.txt").write_bytes(b"  Good.\nVery \xff.\n")
-    code, err, found = predict("text", "review.txt")
-    assert (code, err, len(found)) == (0, "", 1)
-    assert_is(found[0], run, [b"Good.\nVery \xff."])
-    assert found[0]["class"] == ("negative", "positive")[found[0]["label"]]
-    assert found[0]["input"] == "review.txt"
+    code, err, lines = predict("text", "review.txt")
+    assert (code, err, len(lines)) == (0, "", 1)
+    assert_is(lines[0], run, [b"Good.\nVery \xff."])
+    assert lines[0]["class"] == ("negative", "positive")[lines[0]["label"]]
+    assert lines[0]["input"] == "review.txt"
     lines = b'"A film," they said\n\t{so} bad \n{"text": "two\\nlines, and long \\u00e9"}\n'
-    code, err, found = predict("text", stdin=lines)
-    assert (code, err, len(found)) == (0, "", 3)
+    code, err, lines = predict("text", stdin=lines)
+    assert (code, err, len(lines)) == (0, "", 3)
     texts = [b'"A film," they said', b"{so} bad", "two\nlines, and long é".encode()]
-    for line, text in zip(found, texts, strict=True):
+    for line, text in zip(lines, texts, strict=True):
         assert_is(line, run, [text])
 
 
-def test_retrieval_takes_two_files_a_row_or_json_lines(predict, folders, tmp_path):
+def test_retrieval_takes_two_files_per_row_or_json_lines(predict, folders, tmp_path):
     run = lra_fnet.load_run(folders["retrieval"])
     for name in "abcd":
         (tmp_path / name).write_text(f" text {name} " * 2)
     (tmp_path / "e.jsonl").write_text('{"text1": "one", "text2": "a second that is cut"}\n')
-    code, err, found = predict("retrieval", "a", "b", "e.jsonl", "c", "d")
+    code, err, lines = predict("retrieval", "a", "b", "e.jsonl", "c", "d")
     assert (code, err) == (0, "")
-    assert [line["input"] for line in found] == ["a and b", "e.jsonl, line 1", "c and d"]
-    assert_is(found[0], run, [b" text a  text a ", b" text b  text b "])
-    assert_is(found[1], run, [b"one", b"a second that is cut"])
-    assert found[1]["truncated"]
+    assert [line["input"] for line in lines] == ["a and b", "e.jsonl, line 1", "c and d"]
+    assert_is(lines[0], run, [b" text a  text a ", b" text b  text b "])
+    assert_is(lines[1], run, [b"one", b"a second that is cut"])
+    assert lines[1]["truncated"]
     _, _, again = predict("retrieval", stdin=(tmp_path / "e.jsonl").read_bytes())
-    assert again == [found[1] | {"input": "standard input, line 1"}]
+    assert again == [lines[1] | {"input": "standard input, line 1"}]
 
 
-def test_an_image_becomes_the_gray_values_of_its_task(predict, folders, tmp_path):
+def test_image_becomes_the_gray_values_of_its_task(predict, folders, tmp_path):
     run = lra_fnet.load_run(folders["image"])
     rng = np.random.default_rng(0)
     colours = rng.integers(0, 256, (32, 32, 3), np.uint8)
     gray = rng.integers(0, 256, (32, 32), np.uint8)
     (tmp_path / "colour.png").write_bytes(png(colours))
     (tmp_path / "gray.PNG").write_bytes(png(gray))
-    code, err, found = predict("image", "colour.png", "gray.PNG")
+    code, err, lines = predict("image", "colour.png", "gray.PNG")
     assert (code, err) == (0, "")
     luma = image.luma(colours.reshape(1, 1024, 3).transpose(0, 2, 1))[0]  # as rows are made
-    assert_is(found[0], run, [luma.tolist()])
-    assert_is(found[1], run, [gray.reshape(-1).tolist()])
-    assert found[0]["class"] == image.CLASSES[found[0]["label"]]
+    assert_is(lines[0], run, [luma.tolist()])
+    assert_is(lines[1], run, [gray.reshape(-1).tolist()])
+    assert lines[0]["class"] == image.CLASSES[lines[0]["label"]]
     _, _, piped = predict("image", stdin=png(gray))
-    assert piped == [found[1] | {"input": "standard input"}]
+    assert piped == [lines[1] | {"input": "standard input"}]
 
 
-def test_an_image_of_another_size_is_made_small(predict, folders, tmp_path):
+def test_image_of_another_size_is_resized(predict, folders, tmp_path):
     left = np.zeros((90, 120, 3), np.uint8)
     left[:, :60] = 200
     (tmp_path / "photo.jpg").write_bytes(png(left, "JPEG"))
@@ -161,34 +167,34 @@ def test_an_image_of_another_size_is_made_small(predict, folders, tmp_path):
     assert (small[:, 18:] == 0).all()
 
 
-def test_an_image_of_pathfinder_has_the_size_of_its_set(predict, folders, tmp_path):
+def test_pathfinder_takes_images_of_the_size_of_its_data_set(predict, folders, tmp_path):
     run = lra_fnet.load_run(folders["pathfinder"])
     gray = np.random.default_rng(0).integers(0, 256, (32, 32), np.uint8)
     colour = np.repeat(gray[..., None], 3, axis=2)
     for content in (png(gray), png(colour)):
-        code, err, found = predict("pathfinder", stdin=content)
+        code, err, lines = predict("pathfinder", stdin=content)
         assert (code, err) == (0, "")
-        assert_is(found[0], run, [gray.reshape(-1).tolist()])
-        assert found[0]["class"] == ("two contours", "one contour")[found[0]["label"]]
+        assert_is(lines[0], run, [gray.reshape(-1).tolist()])
+        assert lines[0]["class"] == ("two contours", "one contour")[lines[0]["label"]]
     for task, side in (("pathfinder", 32), ("pathx", 128)):
         same = np.resize(gray, (side, side))
         made = tasks.make(task, f"hard_{side}").encode(png(same))
         np.testing.assert_array_equal(made, same.reshape(-1))
 
 
-def test_a_users_own_tasks_are_asked_in_the_same_way(predict, folders, tmp_path):
-    code, err, found = predict("my_texts", stdin=b"some words\n")
+def test_predict_works_for_tasks_of_the_user(predict, folders, tmp_path):
+    code, err, lines = predict("my_texts", stdin=b"some words\n")
     assert (code, err) == (0, "")
-    assert_is(found[0], lra_fnet.load_run(folders["my_texts"]), [b"some words"])
-    assert found[0]["class"] == ("ham", "spam")[found[0]["label"]]
+    assert_is(lines[0], lra_fnet.load_run(folders["my_texts"]), [b"some words"])
+    assert lines[0]["class"] == ("ham", "spam")[lines[0]["label"]]
     gray = np.full((40, 50), 7, np.uint8)
-    code, err, found = predict("my_images", stdin=png(gray))
+    code, err, lines = predict("my_images", stdin=png(gray))
     assert (code, err) == (0, "")
-    assert_is(found[0], lra_fnet.load_run(folders["my_images"]), [[7] * 1024])
+    assert_is(lines[0], lra_fnet.load_run(folders["my_images"]), [[7] * 1024])
 
 
 def test_raw_inputs_become_the_rows_that_preparation_writes():
-    """The expressions of generated rows, written out and read again."""
+    """Writes out the expressions of generated rows and reads them again."""
     rows = listops.generate("short", 0, 1)
     for values, _ in (next(rows) for _ in range(20)):
         text = listops.detokenize(values).encode()
@@ -208,32 +214,32 @@ def test_raw_inputs_become_the_rows_that_preparation_writes():
         ("listops", "]", "line 3: not an expression: a ] without an operator"),
         ("listops", "", "line 3: empty expression"),
         ("listops", "[MAX 1 \xff ]", "line 3: unknown token "),
-        ("listops", '{"expression": "1"}', 'line 3: expected a JSON object {"text": "..."}, found'),
+        ("listops", '{"expression": "1"}', 'line 3: expected a JSON object {"text": "..."}, got'),
         ("text", "   ", "line 3: expected a text, found none"),
-        ("text", '{"text": 3}', 'line 3: expected a JSON object {"text": "..."}, found '),
-        ("text", '{"text": "a"', 'line 3: expected a JSON object {"text": "..."}, found '),
+        ("text", '{"text": 3}', 'line 3: expected a JSON object {"text": "..."}, got '),
+        ("text", '{"text": "a"', 'line 3: expected a JSON object {"text": "..."}, got '),
         ("text", '{"text": "\\ud800"}', "line 3: expected a JSON object"),
-        ("retrieval", '{"text": "a"}', '{"text1": "...", "text2": "..."}, found \'{"text": "a"}'),
+        ("retrieval", '{"text": "a"}', '{"text1": "...", "text2": "..."}, got \'{"text": "a"}'),
         ("retrieval", "a\tb", "line 3: expected a JSON object"),
         ("retrieval", "[1]", "line 3: expected a JSON object"),
         ("retrieval", '{"text1": "a", "text2": ""}', "line 3: expected a text, found none"),
     ],
 )
-def test_a_bad_line_is_named_behind_the_answers_to_those_before_it(predict, task, stdin, words):
+def test_bad_line_is_named_after_the_answers_to_the_lines_before_it(predict, task, stdin, words):
     good = '{"text1": "1", "text2": "1"}' if task == "retrieval" else "1"
-    code, err, found = predict(task, stdin=f"{good}\n{good}\n{stdin}\n{good}\n".encode())
+    code, err, lines = predict(task, stdin=f"{good}\n{good}\n{stdin}\n{good}\n".encode())
     assert code == 2
     assert err.startswith("lra-fnet: standard input, line 3: ")
     assert words in err
     assert err.count("\n") == 1
-    assert [line["input"] for line in found] == [f"standard input, line {i}" for i in (1, 2)]
+    assert [line["input"] for line in lines] == [f"standard input, line {i}" for i in (1, 2)]
 
 
 @pytest.mark.parametrize(
     ("task", "files", "words"),
     [
-        ("text", ["none.txt"], "none.txt: expected a file, found nothing: name the files"),
-        ("text", ["."], ".: expected a file, found a folder: name the files themselves"),
+        ("text", ["none.txt"], "none.txt: expected a file, got nothing: name the files"),
+        ("text", ["."], ".: expected a file, got a folder: name the files themselves"),
         ("text", ["b.jsonl"], "b.jsonl, line 1: expected a JSON object"),
         ("listops", ["a.txt"], "a.txt, line 1: unknown token 'words'"),
         ("retrieval", ["a.txt"], "task retrieval takes 2 files a row, got 1: add the missing"),
@@ -243,39 +249,38 @@ def test_a_bad_line_is_named_behind_the_answers_to_those_before_it(predict, task
         ("my_images", ["a.txt"], "a.txt: no image (cannot identify image file"),
     ],
 )
-def test_a_bad_file_is_named(predict, tmp_path, task, files, words):
+def test_bad_file_is_named(predict, tmp_path, task, files, words):
     (tmp_path / "a.txt").write_text("words")
     (tmp_path / "b.jsonl").write_text("words\n")
     (tmp_path / "c.png").write_bytes(png(np.zeros((32, 31), np.uint8)))
-    code, err, found = predict(task, *files)
-    assert (code, found) == (2, [])
+    code, err, lines = predict(task, *files)
+    assert (code, lines) == (2, [])
     assert words in err
     assert err.count("\n") == 1
 
 
-def test_a_folder_that_is_no_run_is_one_line(tmp_path, capfd):
-    assert cli.main(["predict", "--run", str(tmp_path)]) == 2
-    captured = capfd.readouterr()
-    assert captured.err.startswith(f"lra-fnet: {tmp_path} is no run folder")
-    assert (captured.err.count("\n"), captured.out) == (1, "")
+def test_folder_without_a_run_fails_with_one_line(command, tmp_path):
+    code, err, out = command("predict", "--run", tmp_path)
+    assert code == 2
+    assert err.startswith(f"lra-fnet: {tmp_path} is not a run folder")
+    assert (err.count("\n"), out) == (1, "")
 
 
 # As a program
 
 
-def test_answers_come_a_batch_at_a_time_and_a_closed_pipe_ends_quietly(folders):
-    root = ROOT
+def test_answers_come_batch_by_batch_and_a_closed_pipe_ends_quietly(folders):
     process = subprocess.Popen(
         [sys.executable, "-m", "lra_fnet.cli", "predict", "--run", folders["listops"]],
-        env=os.environ | {"PYTHONPATH": str(root)},
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
     process.stdin.write(b"[MAX 1 2 ]\n" * 4)  # Run.eval_batch_size
     process.stdin.flush()  # and the stream stays open
-    found = [json.loads(process.stdout.readline()) for _ in range(4)]
-    assert [line["input"][-1] for line in found] == ["1", "2", "3", "4"]
+    lines = [json.loads(process.stdout.readline()) for _ in range(4)]
+    assert [line["input"][-1] for line in lines] == ["1", "2", "3", "4"]
     process.stdout.close()
     process.stdin.write(b"[MAX 1 2 ]\n" * 4)
     process.stdin.close()
@@ -285,9 +290,9 @@ def test_answers_come_a_batch_at_a_time_and_a_closed_pipe_ends_quietly(folders):
 
 
 @pytest.mark.slow
-def test_the_example_uses_a_run(folders):
+def test_example_uses_a_run(folders):
     command = [sys.executable, EXAMPLES / "use_trained.py", folders["listops"], *LISTOPS[:2]]
-    environment = os.environ | {"PYTHONPATH": str(EXAMPLES.parent)}
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     lines = done.stdout.splitlines()
     assert lines[0] == "fnet on listops: step 900, best on validation"

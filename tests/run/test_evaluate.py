@@ -1,0 +1,99 @@
+"""A trained run is scored on test once, without a training loop."""
+
+import json
+import shutil
+
+import pytest
+from made_runs import STEPS, change, trained
+
+from lra_fnet.errors import UserError
+from lra_fnet.machine import disk
+from lra_fnet.run import evaluate
+
+
+def as_trial(folder, root):
+    """Copies a run folder; the copy is as `--no-test` leaves it."""
+    copy = root / "runs/cpu/parity" / folder.parent.name / "seed0"
+    shutil.copytree(folder, copy)
+    change(copy / "result.json", test=None)
+    return copy
+
+
+@pytest.fixture
+def trial(folders, tmp_path):
+    return as_trial(folders["fnet"], tmp_path)
+
+
+def readings(folder):
+    log = folder.parents[3] / "test_log.jsonl"
+    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+@pytest.mark.parametrize(("model", "checkpoints"), [("fnet", 1), ("transformer", 2)])
+def test_evaluate_gives_the_scores_of_training(folders, tmp_path, monkeypatch, model, checkpoints):
+    """Whether best and last are one checkpoint, which is then scored once, or two."""
+    expected = disk.read_json(folders[model] / "result.json")
+    assert len({score["step"] for score in expected["test"].values()}) == checkpoints
+    trial = as_trial(folders[model], tmp_path)
+    calls = []
+    make_scorer = evaluate.make_scorer
+
+    def counting(*args):
+        score = make_scorer(*args)
+        return lambda *given, **named: calls.append(given) or score(*given, **named)
+
+    monkeypatch.setattr(evaluate, "make_scorer", counting)
+    result = evaluate.evaluate(trial)
+    assert result.raw == disk.read_json(trial / "result.json") == expected
+    assert len(calls) == checkpoints
+    assert [reading["kind"] for reading in readings(trial)] == ["last", "best"]
+    for reading in readings(trial):
+        assert reading["run"] == f"cpu/parity/{model}+tiny/seed0"
+        score = expected["test"][reading["kind"]]
+        assert all(reading[name] == score[name] for name in ("step", "correct", "count", "loss"))
+
+
+def test_scored_run_is_returned_without_reading_data_or_checkpoints(trial, command):
+    evaluate.evaluate(trial)
+    change(trial / "run.json", data="nowhere")
+    shutil.rmtree(trial / "checkpoints")
+    before = (trial / "result.json").stat().st_mtime_ns
+    code, err, out = command("evaluate", "--run", trial)
+    assert (code, err) == (0, "")
+    assert "parity" in out
+    assert (trial / "result.json").stat().st_mtime_ns == before
+    assert len(readings(trial)) == 2
+
+
+def test_trial_leaves_the_test_split_closed_until_it_is_evaluated(tmp_path, command):
+    folder = trained(tmp_path / "runs", "fnet", "Run.num_steps=2", options=["--no-test"])
+    assert disk.read_json(folder / "result.json")["test"] is None
+    assert readings(folder) == []
+    assert command("evaluate", "--run", folder)[0] == 0
+    assert disk.read_json(folder / "result.json")["test"]["best"]["count"] == 30
+    assert len(readings(folder)) == 2
+
+
+def test_unfinished_run_fails_with_the_command_that_finishes_it(trial, command):
+    (trial / "result.json").unlink()
+    before = sorted(trial.rglob("*"))
+    code, err, out = command("evaluate", "--run", trial)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"{trial} holds an unfinished run; to finish it: lra-fnet train --task parity" in err
+    words = err.partition("lra-fnet train")[2].split()
+    assert words.count("--set") == len(STEPS)
+    assert command("train", *words)[0] == 0
+    assert disk.read_json(trial / "result.json")["state"] == "complete"
+    assert set(before) <= set(trial.rglob("*"))
+
+
+def test_other_data_than_the_runs_fails_with_one_line(trial):
+    change(trial / "result.json", data_sha256="0" * 64)
+    with pytest.raises(UserError, match=r"was trained on data 00000000, .* holds [0-9a-f]{8}: "):
+        evaluate.evaluate(trial)
+    assert readings(trial) == []
+
+
+def test_folder_without_a_run_fails_with_one_line(tmp_path):
+    with pytest.raises(UserError, match=r"is not a run folder \(it has no run.json\): name one"):
+        evaluate.evaluate(tmp_path)
