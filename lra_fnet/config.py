@@ -45,6 +45,16 @@ def datasets(task: str, dirs: Sequence[Path] = ()) -> list[str]:
     return sorted(set(found))
 
 
+def title(model: str, dirs: Sequence[Path] = ()) -> str:
+    """Returns a model's title for tables: the first line of its gin file up to the colon.
+
+    A model without such a line, or without a file, has its name as its title.
+    """
+    path = _find(f"models/{model}.gin", dirs)
+    match = re.match(r"# ([^:\n]+):", path.read_text("utf-8")) if path else None
+    return match[1] if match else model
+
+
 def files(task: str, model: str, preset: str, dirs: Sequence[Path] = ()) -> list[Path]:
     """The gin files of one run, in load order; the last one that binds a name wins.
 

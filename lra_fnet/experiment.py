@@ -4,7 +4,6 @@
 # gin gives the arguments that the calls below leave out.
 
 import dataclasses
-import functools
 import importlib
 import pkgutil
 
@@ -17,11 +16,10 @@ from lra_fnet.errors import UserError
 from lra_fnet.models import mixers
 from lra_fnet.models.encoder import Encoder
 from lra_fnet.models.heads import Classifier, Head
-from lra_fnet.models.mixer import Mixer
 from lra_fnet.optim import Optimizer
 from lra_fnet.tasks import PixelTask, Task
 
-# gin knows every mixer, so that a binding of one that the model has not is told as unread.
+# Imports every mixer, so that a binding for an unused one is reported as unread, not as unknown.
 for _module in pkgutil.iter_modules(mixers.__path__):
     importlib.import_module(f"{mixers.__name__}.{_module.name}")
 
@@ -93,10 +91,12 @@ class Experiment:
 
 @gin.configurable
 def build(task: Task) -> Experiment:
-    """Reads every binding once. Parameters that gin gives to a mixer are bound to it here.
+    """Builds the experiment from gin's bindings, reading each one once.
+
+    The encoder constructs its mixers here, so that they hold all that gin binds for them.
 
     Raises:
-      UserError: settings that do not fit the task or each other.
+      UserError: if settings do not fit the task or each other.
     """
     pixels = isinstance(task, PixelTask)
     encoder = Encoder(
@@ -111,33 +111,9 @@ def build(task: Task) -> Experiment:
             "Encoder.inputs = pixels and black_is_padding exclude each other: "
             "set inputs to tokens, or black_is_padding to False"
         )
-    layers = tuple(_without_gin(encoder, layer) for layer in range(encoder.num_layers))
-    encoder = encoder.clone(mixers=_Layers(layers), parent=None)
     head = Head(num_classes=task.num_classes, num_inputs=task.num_inputs, parent=None)
     model = Classifier(encoder, head, zero_is_padding=task.zero_is_padding)
     return Experiment(task, model, Optimizer(), Run())
-
-
-@dataclasses.dataclass(frozen=True)
-class _Layers:
-    """A layout: the mixer of each layer."""
-
-    mixers: tuple
-
-    def __call__(self, layer: int, num_layers: int):
-        return self.mixers[layer]
-
-
-def _without_gin(encoder: Encoder, layer: int):
-    """The layer's mixer class with the parameters that gin holds for it, as a partial."""
-    mixer = encoder.make_mixer(layer)(parent=None)
-    received = {field.name for field in dataclasses.fields(Mixer)}
-    own = {
-        field.name: getattr(mixer, field.name)
-        for field in dataclasses.fields(mixer)
-        if field.name not in received
-    }
-    return functools.partial(type(mixer), **own)
 
 
 def load(

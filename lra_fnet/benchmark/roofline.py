@@ -18,13 +18,10 @@ import numpy as np
 from jax import lax
 
 from lra_fnet.experiment import Experiment
-from lra_fnet.models.encoder import Encoder, parameter_count
+from lra_fnet.models.encoder import parameter_count
 from lra_fnet.models.mixer import Mixer
-from lra_fnet.models.mixers.fourier import Fourier
 from lra_fnet.models.mixers.none import NoMixing
-from lra_fnet.models.mixers.transforms import DCT, Hadamard, Hartley, SequenceFourier
 
-TRANSFORMS = (Fourier, SequenceFourier, Hartley, DCT, Hadamard)
 COPY_ENTRIES = 2**26  # float32: 256 MiB, many times a cache
 CALL_SECONDS = 0.01  # a product that is faster is timed REPEATS at a time: its dispatch costs, too
 REPEATS = 16
@@ -95,7 +92,7 @@ def bytes_moved(experiment: Experiment, what: str) -> int:
     if what == "mixing":
         return 4 * stream + (stream + 3 * params if params else 0)
     layers = encoder.num_layers
-    transforms = sum(isinstance(_mixer(encoder, layer), TRANSFORMS) for layer in range(layers))
+    transforms = sum(mixer.fixed_transform for mixer in encoder.mixers)
     forward = 2 * 2 * stream * layers + 2 * stream * transforms
     if what == "infer":
         return forward + params
@@ -173,10 +170,9 @@ def _add_one(x, times):
 def _forward(experiment: Experiment, what: str) -> tuple[dict[str, Any], Callable, tuple]:
     """Shapes of the variables, (params, others, inputs, mask) -> outputs, and the last two."""
     batch, encoder = experiment.run.batch_size, experiment.model.encoder
-    mixers = tuple(_without_fft(encoder, layer) for layer in range(encoder.num_layers))
-    encoder = encoder.clone(mixers=mixers)
+    encoder = encoder.clone(mixers=tuple(map(_without_fft, encoder.mixers)))
     if what == "mixing":
-        module = _mixer(encoder, 0)
+        module = encoder.mixers[0]
         shape = (batch, encoder.mixer_length)
         inputs: tuple = (
             jax.ShapeDtypeStruct((*shape, encoder.dim), encoder.dtype),
@@ -197,16 +193,11 @@ def _forward(experiment: Experiment, what: str) -> tuple[dict[str, Any], Callabl
     return dict(jax.eval_shape(init, *inputs)), forward, inputs
 
 
-def _mixer(encoder: Encoder, layer: int) -> Mixer:
-    return encoder.make_mixer(layer)(parent=None)
-
-
-def _without_fft(encoder: Encoder, layer: int) -> Callable[..., Mixer]:
-    """The layer's mixer class, or that of no mixing where an FFT can do the layer's products."""
-    mixer = _mixer(encoder, layer)
-    if isinstance(mixer, TRANSFORMS) and getattr(mixer, "method", None) != "matmul":
+def _without_fft(mixer: Mixer) -> Mixer | Callable[..., Mixer]:
+    """Returns the mixer, or no mixing instead of a fixed transform that a fast algorithm does."""
+    if mixer.fixed_transform and mixer.growth[0] < 2:
         return functools.partial(NoMixing, identity=True)
-    return encoder.mixers(layer, encoder.num_layers)
+    return mixer
 
 
 def _collect(program, trained: Sequence[bool], times: int, found: Counter) -> list[bool]:

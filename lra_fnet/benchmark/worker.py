@@ -91,7 +91,7 @@ def mixing(built: Experiment) -> tuple[Program, Program]:
 
     Backward gives the gradient in the input and in the parameters.
     """
-    mixer = built.model.encoder.make_mixer(0)(parent=None)
+    mixer = built.model.encoder.mixers[0]
     x, cotangent, mask = _mixing_inputs(built)
     dropout = jax.random.key(1)
     variables = dict(mixer.init(jax.random.key(0), x, mask, train=False))

@@ -1,7 +1,8 @@
-"""FNet's weights to and from the `transformers` library's FNetModel, as NumPy arrays.
+"""FNet's encoder for pre-training, and its weights to and from the `transformers` library.
 
-Neither that library nor PyTorch is imported: read its weights with `model.state_dict()` and
-`.numpy()`, its configuration with `config.to_dict()`. The ids are that library's own tokenizer's.
+Neither that library nor PyTorch is imported: read the weights of an FNetModel with
+`model.state_dict()` and `.numpy()`, its configuration with `config.to_dict()`. The ids are those of
+that library's tokenizer.
 """
 
 import functools
@@ -16,16 +17,41 @@ from lra_fnet.errors import UserError
 from lra_fnet.models.encoder import Encoder
 from lra_fnet.models.mixers.fourier import Fourier
 
-GELU = ("gelu_new", "gelu_pytorch_tanh")  # names of the tanh form there, the only one here
+GELU = ("gelu_new", "gelu_pytorch_tanh")  # that library's names of the tanh form, the only one here
+ORIGINAL = {"inputs": "tokens", "embedding": "bert", "norm": "post", "pooling": "tanh"}
+
+
+def fnet_encoder(mixers, *, dim: int, norm_epsilon: float = 1e-12, **settings) -> Encoder:
+    """Builds the FNet paper's encoder for pre-training (arXiv:2105.03824, Sec. 3.2 and Fig. 1).
+
+    Args:
+      mixers: see `Encoder`.
+      dim: D, also the width of all heads.
+      norm_epsilon: of LayerNorm; the authors' by default.
+      **settings: other fields of `Encoder`: its sizes, num_types and dropout.
+    """
+    return Encoder(
+        mixers=mixers,
+        dim=dim,
+        qkv_dim=dim,
+        attention_dropout=0.0,
+        positions="learned",
+        norm_epsilon=norm_epsilon,
+        dtype="float32",
+        remat=False,
+        parent=None,
+        **ORIGINAL,
+        **settings,
+    )
 
 
 def fnet_from_transformers(
     state: Mapping[str, np.ndarray], config: Mapping[str, Any]
 ) -> tuple[Encoder, dict[str, Any]]:
-    """The encoder that computes what an FNetModel does, and its variables.
+    """Returns the encoder that computes the same as an FNetModel, and its variables.
 
-    Its call gives the pooled output; with `pooled=False` the last hidden state. In evaluation they
-    are the model's own; in training the dropout's bits differ.
+    A call returns the pooled output; with `pooled=False` the last hidden state. In evaluation they
+    equal those of the FNetModel; in training the dropout draws different bits.
 
     Args:
       state: the model's weights by name.
@@ -35,34 +61,25 @@ def fnet_from_transformers(
       encoder, {"params": ...} in float32.
 
     Raises:
-      UserError: another activation than the tanh form of GELU; missing, unknown or misshapen
-        weights.
+      UserError: if the activation is not the tanh form of GELU, or weights are missing, unknown or
+        of the wrong shape.
     """
     if config["hidden_act"] not in GELU:
         raise UserError(
             f"the FNet must have hidden_act {' or '.join(GELU)}, got {config['hidden_act']!r}: "
             "only this form of GELU is implemented"
         )
-    encoder = Encoder(
+    encoder = fnet_encoder(
+        functools.partial(Fourier, method="auto"),
+        dim=config["hidden_size"],
+        norm_epsilon=config["layer_norm_eps"],
         vocab_size=config["vocab_size"],
         max_len=config["max_position_embeddings"],
-        inputs="tokens",
-        embedding="bert",
         num_types=config["type_vocab_size"],
-        mixers=functools.partial(Fourier, method="auto"),
-        dim=config["hidden_size"],
         num_heads=1,
-        qkv_dim=1,
         mlp_dim=config["intermediate_size"],
         num_layers=config["num_hidden_layers"],
         dropout=float(config["hidden_dropout_prob"]),
-        attention_dropout=0.0,
-        positions="learned",
-        norm="post",
-        norm_epsilon=config["layer_norm_eps"],
-        pooling="tanh",
-        dtype="float32",
-        remat=False,
     )
     names = {theirs: (ours, transposed) for theirs, ours, transposed in _names(encoder.num_layers)}
     if wrong := sorted(set(names) ^ set(state)):
@@ -70,10 +87,7 @@ def fnet_from_transformers(
             f"the FNet's weights must be those of an FNetModel with a pooler, missing or unknown: "
             f"{', '.join(wrong[:3])}{' ...' if wrong[3:] else ''}: take model.state_dict() of one"
         )
-    ids = jax.ShapeDtypeStruct((1, encoder.max_len), jnp.int32)
-    mask = jax.ShapeDtypeStruct((1, encoder.max_len), bool)
-    init = functools.partial(encoder.init, train=False)
-    shapes = jax.eval_shape(init, jax.random.key(0), ids, mask)["params"]
+    shapes = shapes_of(encoder)["params"]
     params: dict[str, Any] = {}
     for theirs, (ours, transposed) in names.items():
         value = np.asarray(state[theirs], np.float32)
@@ -92,17 +106,16 @@ def fnet_from_transformers(
 
 
 def fnet_to_transformers(encoder: Encoder, variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The reverse: an encoder's variables as the weights of an FNetModel, by name, float32.
+    """Returns an encoder's variables as the weights of an FNetModel, by name, in float32.
 
     Raises:
-      UserError: if the encoder is no such model.
+      UserError: if the encoder is not an FNetModel.
     """
-    kinds = {encoder.mixer_class(layer) for layer in range(encoder.num_layers)}
-    fields = [encoder.embedding, encoder.norm, encoder.pooling, encoder.inputs]
-    if kinds != {Fourier} or fields != ["bert", "post", "tanh", "tokens"]:
+    fields = {name: getattr(encoder, name) for name in ORIGINAL}
+    if {type(mixer) for mixer in encoder.mixers} != {Fourier} or fields != ORIGINAL:
         raise UserError(
             "only an encoder of Fourier mixers with embedding bert, norm post, pooling tanh and "
-            "inputs tokens is an FNetModel: set them so"
+            "inputs tokens is an FNetModel: set these fields so"
         )
     state = {}
     for theirs, ours, transposed in _names(encoder.num_layers):
@@ -111,8 +124,16 @@ def fnet_to_transformers(encoder: Encoder, variables: Mapping[str, Any]) -> dict
     return state
 
 
+def shapes_of(encoder: Encoder) -> dict[str, Any]:
+    """Returns the shapes of the encoder's variables; nothing is computed."""
+    ids = jax.ShapeDtypeStruct((1, encoder.max_len), jnp.int32)
+    mask = jax.ShapeDtypeStruct((1, encoder.max_len), bool)
+    init = functools.partial(encoder.init, train=False)
+    return dict(jax.eval_shape(init, jax.random.key(0), ids, mask))
+
+
 def _names(num_layers: int) -> Iterator[tuple[str, tuple[str, ...], bool]]:
-    """(their name, our path, whether the matrix is transposed) of every weight."""
+    """Yields (their name, our path, whether the matrix is transposed) for each weight."""
 
     def pair(theirs: str, *ours: str, dense: bool):
         yield f"{theirs}.weight", (*ours, "kernel" if dense else "scale"), dense

@@ -1,11 +1,10 @@
-"""The encoder that every model shares: tokens or pixels, N blocks around a mixer, pooling.
+"""The encoder that all models share: tokens or pixels, N blocks around a mixer, pooling.
 
 Letters used in all of models/: B batch, L sequence length (tokens), D model width, C classes,
-H heads. The defaults of nothing that changes a number stand here: presets bind them.
+H heads. Nothing that affects a result has a default here; presets bind it.
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -16,7 +15,7 @@ import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.mixer import Mixer
+from lra_fnet.models.mixer import Mixer, at_least, one_of
 from lra_fnet.models.pointwise import PRODUCT, Dropout, LayerNorm, dropout, flat_product, recompute
 
 CHOICES = {
@@ -28,11 +27,11 @@ CHOICES = {
     "dtype": ("float32", "bfloat16"),
     "remat": (False, True, "dots"),
 }
-ONE_HOT_MAX_VOCAB = 64  # measured on a CPU: up to here a matrix product beats adding row by row
+ONE_HOT_MAX_VOCAB = 64  # measured on a CPU: up to here a matrix product beats a scatter
 
 
 def sinusoidal_positions(length, dim):
-    """Fixed positions of Vaswani et al. (arXiv:1706.03762, Sec. 3.5), as LRA uses them.
+    """Returns the fixed positions of Vaswani et al. (arXiv:1706.03762, Sec. 3.5), as LRA uses them.
 
     Column 2i is sin(p / 10000^(2i / D)), column 2i + 1 its cosine.
 
@@ -47,11 +46,12 @@ def sinusoidal_positions(length, dim):
 
 
 def lookup(table, ids, *, one_hot) -> jax.Array:
-    """Rows of `table` [V, D] at ids int32 [B, L] -> [B, L, D]; too large an id takes the last row.
+    """Looks up rows of `table` [V, D] at ids int32 [B, L] -> [B, L, D].
 
-    With `one_hot` the gradient is a matrix product of one-hot rows and the cotangent instead of a
-    scatter: for a small vocabulary faster on CPU, and on GPU the same bits every time, where a
-    scatter adds in no fixed order. Reverse-mode derivatives only, then.
+    An id of V or more takes the last row. With `one_hot` the gradient is a matrix product of
+    one-hot rows and the cotangent instead of a scatter. It is faster on a CPU for a small
+    vocabulary, and deterministic on a GPU, where a scatter adds in no fixed order; but it has
+    reverse-mode derivatives only.
     """
     if one_hot:
         return jnp.asarray(_lookup_one_hot(table, ids))
@@ -77,10 +77,10 @@ _lookup_one_hot.defvjp(
 
 
 def pool(x, mask, pooling):
-    """One vector a text, in float32: [B, L, D] and bool [B, L] -> [B, D].
+    """Reduces each text to one vector, in float32: [B, L, D] and bool [B, L] -> [B, D].
 
-    "cls", "first" and "tanh" are position 0, "mean" the mean over real tokens (zeros if there are
-    none), "mean_all" LRA's mean over every position, padding included.
+    "cls", "first" and "tanh" take position 0, "mean" the mean over real tokens (zeros if there are
+    none), "mean_all" LRA's mean over all positions, padding included.
     """
     x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     if pooling in ("cls", "first", "tanh"):
@@ -94,7 +94,8 @@ def pool(x, mask, pooling):
 class MLP(nn.Module):
     """The feed-forward sublayer: Dense, GELU, dropout, Dense, dropout.
 
-    LRA's initialisation with norm "pre"; FNet's with "post", which also has the last dropout only.
+    With norm "pre" the initialisation is LRA's. With "post" it is FNet's, and only the last dropout
+    is applied.
     """
 
     dim: int
@@ -106,7 +107,7 @@ class MLP(nn.Module):
     def __call__(self, x, *, train):
         """Maps [..., D] -> [..., D]."""
         shape = x.shape
-        # With one axis of tokens the loops that XLA makes count to one number: twice as fast.
+        # One axis of tokens gives XLA single loops instead of nested ones: twice as fast.
         x = x.reshape(-1, shape[-1])
 
         pre = self.norm == "pre"
@@ -125,7 +126,7 @@ class MLP(nn.Module):
 
 
 class Activated:
-    """For `nn.Dense(dot_general=...)`: the product of dropout(gelu(x)), kept as x alone."""
+    """Computes dropout(gelu(x)) @ kernel in `nn.Dense(dot_general=...)` and keeps only x."""
 
     def __init__(self, rate, key):
         self._activate = functools.partial(_activated_product, rate)
@@ -144,12 +145,12 @@ def _activated_product(rate, x, kernel, key):
 class Block(nn.Module):
     """A mixing and a feed-forward sublayer, each with a residual connection.
 
-    norm "pre", LRA's block: x + mix(LN(x)), then x + MLP(LN(x)), with dropout on both. norm "post",
-    FNet's (arXiv:2105.03824, Fig. 1): LN(x + mix(x)), then LN(x + MLP(x)), with dropout on the MLP
-    only, as the authors' code. LayerNorm's statistics are float32 at any dtype.
+    With norm "pre", LRA's block: x + mix(LN(x)), then x + MLP(LN(x)), with dropout on both. With
+    "post", FNet's (arXiv:2105.03824, Fig. 1): LN(x + mix(x)), then LN(x + MLP(x)), with dropout on
+    the MLP only, as in the authors' code. LayerNorm's statistics are float32 at any dtype.
     """
 
-    make_mixer: Callable[..., Mixer]
+    mixer: Mixer
     dim: int
     mlp_dim: int
     dropout: float
@@ -163,29 +164,30 @@ class Block(nn.Module):
         def norm(name, inputs):
             return LayerNorm(self.norm_epsilon, name=name)(inputs)
 
-        mixer = self.make_mixer(name="mixer")
         mlp = MLP(self.dim, self.mlp_dim, self.dropout, self.norm, name="mlp")
         if self.norm == "pre":
-            y = mixer(norm("norm_mixer", x), mask, train=train)
+            y = self.mixer(norm("norm_mixer", x), mask, train=train)
             x = x + Dropout(self.dropout)(y, train=train)
             return x + mlp(norm("norm_mlp", x), train=train)
-        x = norm("norm_mixer", x + mixer(x, mask, train=train))
+        x = norm("norm_mixer", x + self.mixer(x, mask, train=train))
         return norm("norm_mlp", x + mlp(x, train=train))
 
 
 @gin.configurable
 class Encoder(nn.Module):
-    """Token ids -> one vector a text, or an image's pixels read as one.
+    """Maps token ids, or an image's pixels in reading order, to one vector per text.
 
     Raises:
-      UserError: when built with a value that is unknown or does not fit the others; when called
-        with more than max_len tokens.
+      UserError: on construction, if a setting is unknown or does not fit the others; on a call with
+        more than max_len tokens.
     """
 
     vocab_size: int  # ids of the task, padding included
     max_len: int  # tokens; from the task, CLS not counted
-    inputs: str  # "tokens" (a table of embeddings) or "pixels" (real numbers through a Dense layer)
-    mixers: Any  # a mixer class, one for each layer, or a function (layer, num_layers) -> class
+    inputs: str  # "tokens" (an embedding table) or "pixels" (real numbers through a Dense layer)
+    # Given: a mixer class, or a function of the fields of `Mixer` that returns a mixer, for all
+    # layers; or a list with one of these for each layer. After construction: a tuple of modules.
+    mixers: Any
     dim: int
     num_heads: int
     qkv_dim: int
@@ -193,35 +195,29 @@ class Encoder(nn.Module):
     num_layers: int
     dropout: float
     attention_dropout: float
-    positions: str  # "sinusoidal" or "learned", for embedding "lra"
+    positions: str  # "sinusoidal" or "learned"; "learned" with embedding "bert"
     norm: str  # "pre" (LRA) or "post" (FNet)
     norm_epsilon: float
     pooling: str  # "cls" (a vector put in front), "first" (token; LRA's two texts), "tanh" (first
     # token, Dense, tanh: BERT's pooler), "mean" (over real tokens) or "mean_all" (LRA: over padding
     # too)
     dtype: str  # of the computation, "float32" or "bfloat16"; parameters are float32
-    remat: bool | str  # what the backward pass computes again, for memory: False nothing (but the
-    # pointwise parts), True each block, "dots" all of a block but its dense products
-    embedding: str  # "lra", or "bert", FNet's: see `_bert`
-    num_types: int  # kinds of tokens, for "bert"
+    remat: bool | str  # what the backward pass computes again, to save memory: False nothing (but
+    # the pointwise parts), True each block, "dots" all of a block but its dense products
+    embedding: str  # "lra", or "bert", which is FNet's: see `_bert`
+    num_types: int  # kinds of tokens with embedding "bert"; 1 with "lra"
     pixel_mean: float | None = None  # from a task of images; for "pixels"
     pixel_sd: float | None = None
 
     def __post_init__(self):
         self._check()
+        self.mixers = self._build_mixers()
         super().__post_init__()
 
     def _check(self):
-        for field, known in CHOICES.items():
-            if (value := getattr(self, field)) not in known:
-                raise UserError(
-                    f"Encoder.{field} must be one of {', '.join(map(str, known))}, got {value!r}: "
-                    "set it to one of these"
-                )
-        sizes = ("vocab_size", "max_len", "dim", "num_heads", "qkv_dim", "mlp_dim", "num_layers")
-        for field in (*sizes, "num_types"):
-            if (value := getattr(self, field)) < 1:
-                raise UserError(f"Encoder.{field} must be at least 1, got {value}: set it higher")
+        one_of(self, **CHOICES)
+        at_least(self, 1, vocab_size=256, max_len=1000, dim=128, num_heads=4, qkv_dim=128)
+        at_least(self, 1, mlp_dim=256, num_layers=2, num_types=1)
         for field in ("dropout", "attention_dropout"):
             if not 0 <= (value := getattr(self, field)) < 1:
                 raise UserError(
@@ -240,47 +236,59 @@ class Encoder(nn.Module):
                 f"Encoder.num_heads must divide qkv_dim = {self.qkv_dim}, got {self.num_heads}: "
                 "change one of them"
             )
-        for layer in range(self.num_layers):
-            self.mixer_class(layer)
+        if self.embedding == "bert" and self.positions != "learned":
+            raise UserError(
+                f"Encoder.positions must be learned with embedding bert, got {self.positions!r}: "
+                "set positions to learned"
+            )
+        if self.embedding == "lra" and self.num_types != 1:
+            raise UserError(
+                f"Encoder.num_types must be 1 with embedding lra, got {self.num_types}: "
+                "set embedding to bert, or num_types to 1"
+            )
+
+    def _build_mixers(self) -> tuple[Mixer, ...]:
+        makers = self.mixers
+        if not isinstance(makers, tuple | list):
+            makers = (makers,) * self.num_layers
+        if len(makers) != self.num_layers:
+            raise UserError(
+                f"Encoder.mixers lists {len(makers)} mixers for {self.num_layers} layers: "
+                "list one for each, or bind MIXERS to one for all"
+            )
+        return tuple(self._build_mixer(make, layer) for layer, make in enumerate(makers))
+
+    def _build_mixer(self, make, layer) -> Mixer:
+        """Returns the mixer of one layer, with the encoder's sizes."""
+        build = make.clone if isinstance(make, Mixer) else make
+        mixer = None
+        if callable(build) and (not isinstance(make, type) or issubclass(make, Mixer)):
+            mixer = build(
+                dim=self.dim,
+                num_heads=self.num_heads,
+                qkv_dim=self.qkv_dim,
+                max_len=self.mixer_length,
+                layer=layer,
+                num_layers=self.num_layers,
+                dropout=self.attention_dropout,
+                parent=None,
+            )
+        if not (isinstance(mixer, Mixer) and hasattr(mixer, "uses_mask")):
+            raise UserError(
+                "Encoder.mixers must give a subclass of Mixer that declares uses_mask, got "
+                f"{make!r} for layer {layer}: bind MIXERS to one, as the files in gin/models do"
+            )
+        return mixer
 
     @property
     def mixer_length(self) -> int:
-        """The length that the mixers see: max_len, and one more with CLS."""
+        """The length that the mixers see: max_len, plus 1 with CLS."""
         return self.max_len + (self.pooling == "cls")
 
     @property
     def uses_mask(self) -> bool:
         """Whether every mixer respects the padding mask."""
-        return all(self.mixer_class(layer).uses_mask for layer in range(self.num_layers))
-
-    def mixer_class(self, layer) -> type[Mixer]:
-        """The class that mixes in this layer.
-
-        Raises:
-          UserError: if `mixers` gives something that is no Mixer.
-        """
-        return _class_of(self._mixer(layer))
-
-    def _mixer(self, layer) -> Callable[..., Mixer]:
-        mixer: Any = self.mixers
-        if isinstance(mixer, tuple | list):
-            if len(mixer) != self.num_layers:
-                raise UserError(
-                    f"Encoder.mixers lists {len(mixer)} mixers for {self.num_layers} layers: "
-                    "list one for each, or bind MIXERS to one for all"
-                )
-            mixer = mixer[layer]
-        elif callable(mixer) and not isinstance(mixer, type | functools.partial):
-            mixer = mixer(layer, self.num_layers)
-        found = _class_of(mixer)
-        if not (
-            isinstance(found, type) and issubclass(found, Mixer) and hasattr(found, "uses_mask")
-        ):
-            raise UserError(
-                "Encoder.mixers must give a subclass of Mixer that declares uses_mask, got "
-                f"{mixer!r} for layer {layer}: bind MIXERS to one, as the files in gin/models do"
-            )
-        return mixer
+        return all(mixer.uses_mask for mixer in self.mixers)
 
     @nn.compact
     def __call__(self, ids, mask, *, train, types=None, pooled=True) -> jax.Array:
@@ -291,10 +299,10 @@ class Encoder(nn.Module):
           mask: bool [B, L], True at real tokens.
           train: whether dropout acts.
           types: int32 [B, L], the kind of each token, for embedding "bert"; None: 0 everywhere.
-          pooled: False gives what would be pooled.
+          pooled: whether to pool.
 
         Returns:
-          float32 [B, D]; not pooled, [B, L, D] in the encoder's dtype (L + 1 with pooling "cls").
+          float32 [B, D]; without pooling [B, L, D] in the encoder's dtype (L + 1 for "cls").
         """
         batch, length = ids.shape
         if length > self.max_len:
@@ -322,7 +330,7 @@ class Encoder(nn.Module):
             run = nn.remat(run, policy=dots if self.remat == "dots" else None)
         for layer in range(self.num_layers):
             block = Block(
-                make_mixer=self.make_mixer(layer),
+                mixer=self.mixers[layer].clone(name=None),  # named after Block's attribute
                 dim=self.dim,
                 mlp_dim=self.mlp_dim,
                 dropout=self.dropout,
@@ -342,17 +350,17 @@ class Encoder(nn.Module):
         return x
 
     def _tokens(self, ids):
-        """The table, LRA's normal(1) or BERT's normal(.02): [B, L] -> [B, L, D]."""
+        """Embeds ids by a table, LRA's normal(1) or BERT's normal(.02): [B, L] -> [B, L, D]."""
         init = nn.initializers.normal(1.0 if self.embedding == "lra" else 0.02)
         table = self.param("embedding", init, (self.vocab_size, self.dim))
         one_hot = self.vocab_size <= ONE_HOT_MAX_VOCAB or jax.default_backend() != "cpu"
         return lookup(table, ids, one_hot=one_hot)
 
     def _pixels(self, ids, mask):
-        """Pixel values (id - 1) with mean 0 and variance 1 through a Dense layer; padding is 0.
+        """Embeds pixel values (id - 1), standardised, by a Dense layer; padding counts as 0.
 
-        A kernel of normal(1) gives entries of variance 1, as those of the table have: beside the
-        positions a pixel weighs what a token does.
+        A kernel of normal(1) gives entries of variance 1, like those of the table, so that a pixel
+        has the same weight relative to its position as a token has.
         """
         assert self.pixel_mean is not None
         x = (ids.astype(jnp.float32) - (1 + self.pixel_mean)) / self.pixel_sd
@@ -361,10 +369,11 @@ class Encoder(nn.Module):
         return nn.Dense(self.dim, kernel_init=init, precision="highest", name="pixel")(x)
 
     def _bert(self, x, types):
-        """BERT's embedding with FNet's Dense layer behind it: [B, L, D] -> [B, L, D].
+        """Completes BERT's embedding, followed by FNet's Dense layer: [B, L, D] -> [B, L, D].
 
-        Token, learned position and type, summed, then LayerNorm and Dense (arXiv:2105.03824,
-        Sec. 3.2; the authors' code has the Dense layer at any width). A CLS vector has type 0.
+        Adds learned positions and types to the tokens, then applies LayerNorm and Dense
+        (arXiv:2105.03824, Sec. 3.2; the authors' code has the Dense layer at any width). A CLS
+        vector has type 0.
         """
         init = nn.initializers.normal(0.02)
         table = self.param("types", init, (self.num_types, self.dim))
@@ -378,32 +387,12 @@ class Encoder(nn.Module):
         return nn.Dense(self.dim, dot_general=flat_product, name="project")(x)
 
     def _positions(self, length):
-        if self.positions == "learned" or self.embedding == "bert":
+        if self.positions == "learned":
             init = nn.initializers.normal(0.02)
             return self.param("positions_learned", init, (self.mixer_length, self.dim))[:length]
         return jnp.asarray(sinusoidal_positions(length, self.dim))
 
-    def make_mixer(self, layer):
-        """The layer's mixer class with the encoder's fields bound; call it to get the module."""
-        return functools.partial(
-            self._mixer(layer),
-            dim=self.dim,
-            num_heads=self.num_heads,
-            qkv_dim=self.qkv_dim,
-            max_len=self.mixer_length,
-            layer=layer,
-            num_layers=self.num_layers,
-            dropout=self.attention_dropout,
-        )
-
-
-def _class_of(mixer) -> Any:
-    """The class behind a class or a functools.partial of one."""
-    while isinstance(mixer, functools.partial):
-        mixer = mixer.func
-    return mixer
-
 
 def parameter_count(variables) -> int:
-    """Number of trained scalars in what `model.init` (or eval_shape of it) returns."""
+    """Counts the trained scalars in the result of `model.init`, or of its eval_shape."""
     return sum(leaf.size for leaf in jax.tree.leaves(variables["params"]))

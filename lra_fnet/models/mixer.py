@@ -1,39 +1,91 @@
-"""What every mixing sublayer is: [B, L, D] -> [B, L, D], all that differs between models."""
+"""The contract of a mixing sublayer, [B, L, D] -> [B, L, D]: all that differs between models."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
+import numpy as np
 
+from lra_fnet.errors import UserError
 from lra_fnet.models.pointwise import flat_product
 
 
 class Mixer(nn.Module):
-    """Base class. The encoder fills these fields; a subclass adds its own, bound in its gin file.
+    """Base class of all mixers.
 
-    A subclass is callable as `mixer(x, mask, *, train)` with x [B, L, D] and mask bool [B, L] (True
-    at real tokens), returns [B, L, D] in x.dtype, computes in x.dtype and keeps float32 parameters.
-    It declares `uses_mask`: True if its outputs at real tokens are the same whatever the padding
-    holds and however much there is. The tests hold it to that, both ways.
+    The encoder sets the fields below; a subclass adds its own, which its gin file binds. It defines
+    `__call__(x, mask, *, train)`: x is [B, L, D], mask is bool [B, L] with True at real tokens, and
+    the result is [B, L, D] in x.dtype. It computes in x.dtype and keeps float32 parameters.
+
+    The class variables are facts that tests and tables rely on. `lra_fnet.testing.check_mixer`
+    holds a subclass to all of them but `growth`.
+
+    Attributes:
+      uses_mask: whether padding is invisible: the outputs at real tokens depend neither on the
+        content of padding nor on its amount.
+      uses_dropout: whether `dropout` has an effect in training, as on attention weights.
+      equivariant: whether permuting the positions of the input permutes the output alike.
+      fixed_transform: whether the mixer is a linear transform without parameters.
+      growth: powers of L by which time and memory grow; a logarithm counts as 0. A property where
+        settings decide.
+
+    Raises:
+      UserError: on construction, if `check` rejects a setting.
     """
 
     dim: int  # D
-    num_heads: int  # for mixers with heads; divides qkv_dim
+    num_heads: int  # divides qkv_dim; ignored by mixers without heads
     qkv_dim: int  # width of all heads together
-    max_len: int  # L as the mixer sees it, CLS included
+    max_len: int  # largest L, CLS included
     layer: int  # 0 .. num_layers - 1
     num_layers: int
-    dropout: float  # on attention weights; a mixer without such weights has nothing to drop
+    dropout: float  # rate on attention weights
 
     uses_mask: ClassVar[bool]
+    uses_dropout: ClassVar[bool] = False
+    equivariant: ClassVar[bool] = False
+    fixed_transform: ClassVar[bool] = False
+    growth: ClassVar[tuple[float, float]]
+
+    def __post_init__(self):
+        self.check()
+        super().__post_init__()
+
+    def check(self):
+        """Raises a UserError if a setting is unknown or out of range; see `at_least`, `one_of`."""
+
+
+class FixedTransform(Mixer):
+    """A linear transform without parameters: every output sees every input, padding too.
+
+    A subclass defines `transform`.
+    """
+
+    uses_mask: ClassVar[bool] = False
+    fixed_transform: ClassVar[bool] = True
+    growth: ClassVar[tuple[float, float]] = (1, 1)
+
+    @nn.compact
+    def __call__(self, x, mask, *, train):
+        """Mixes x [B, L, D] in float32 (or wider); mask and train have no effect."""
+        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        return self.transform(wide).astype(x.dtype)
+
+    def transform(self, x) -> jax.Array:
+        """Transforms x [B, L, D] in float32 or float64 -> [B, L, D]."""
+        raise NotImplementedError(f"{type(self).__name__} must define transform")
 
 
 class HeadMixer(Mixer):
-    """Projects to heads, lets `attend` mix them, and projects back.
+    """Projects to heads, mixes them with `attend`, and projects back.
 
-    LRA's projections: four matrices without bias, xavier_uniform. A subclass defines `attend`, or
-    a compact `__call__` of its own with `heads` and `merge`.
+    The projections are LRA's: four matrices without bias, xavier_uniform. A subclass defines
+    `attend`, or a compact `__call__` that uses `heads` and `merge`.
     """
+
+    uses_dropout: ClassVar[bool] = True
 
     @nn.compact
     def __call__(self, x, mask, *, train):
@@ -42,7 +94,7 @@ class HeadMixer(Mixer):
         return self.merge(self.attend(query, key, value, mask, train=train))
 
     def heads(self, x, name) -> jax.Array:
-        """Projects x [B, L, D] by the matrix of this name -> [B, L, H, K]."""
+        """Projects x [B, L, D] with the matrix of this name -> [B, L, H, K]."""
         y = self._project(x, self.qkv_dim, name)
         return y.reshape(*x.shape[:2], self.num_heads, self.qkv_dim // self.num_heads)
 
@@ -51,7 +103,7 @@ class HeadMixer(Mixer):
         return self._project(y.reshape(*y.shape[:2], self.qkv_dim), self.dim, "out")
 
     def weight_dropout(self, train) -> dict[str, Any]:
-        """`rate` and `rng` of the dropout on attention weights: none outside training."""
+        """Returns `rate` and `rng` for dropout on attention weights; rate 0 outside training."""
         rate = self.dropout if train else 0.0
         return {"rate": rate, "rng": self.make_rng("dropout") if rate > 0 else None}
 
@@ -65,3 +117,50 @@ class HeadMixer(Mixer):
     def attend(self, query, key, value, mask, *, train) -> jax.Array:
         """Mixes values over positions: three [B, L, H, K] and bool [B, L] -> [B, L, H, K]."""
         raise NotImplementedError(f"{type(self).__name__} must define attend")
+
+
+def at_least(module, least, **suggestions):
+    """Checks that numeric settings are not below a limit.
+
+    Args:
+      module: the object that has the settings.
+      least: the limit.
+      **suggestions: a sensible value of each setting to check, for the error.
+
+    Raises:
+      UserError: for the first setting below `least`.
+    """
+    for name, suggestion in suggestions.items():
+        if (value := getattr(module, name)) < least:
+            raise UserError(
+                f"{type(module).__name__}.{name} must be at least {least}, got {value}: "
+                f"set it to {suggestion}, say"
+            )
+
+
+def one_of(module, **choices):
+    """Checks that each named setting of `module` is one of the given values.
+
+    Raises:
+      UserError: for the first setting that is not.
+    """
+    for name, known in choices.items():
+        if (value := getattr(module, name)) not in known:
+            raise UserError(
+                f"{type(module).__name__}.{name} must be one of {', '.join(map(str, known))}, "
+                f"got {value!r}: set it to one of these"
+            )
+
+
+def fixed_key(seed: int, layer: int) -> jax.Array:
+    """Returns the random key of (seed, layer), whatever JAX's default generator is."""
+    return jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), layer)
+
+
+def draw_once(function: Callable[[jax.Array], jax.Array], seed: int, layer: int) -> np.ndarray:
+    """Returns function(key) for the key of (seed, layer).
+
+    It is evaluated during tracing, so that the compiled program only reads the numbers.
+    """
+    with jax.ensure_compile_time_eval():
+        return np.asarray(function(fixed_key(seed, layer)))

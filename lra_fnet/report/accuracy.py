@@ -37,16 +37,9 @@ def corrected(number: Any) -> Any:
     return number["corrected"] if isinstance(number, dict) else number
 
 
-def title(model: str) -> str:
-    """Returns the name of a model in tables."""
-    if hasattr(config, "title"):
-        return config.title(model)  # pyright: ignore[reportAttributeAccessIssue]
-    return published()["models"].get(model, model)
-
-
 def name_of(run: Record) -> str:
     """Returns the label of a run's row: the model's title, or model+variant."""
-    return run.name if run.variant else title(run.model)
+    return run.name if run.variant else config.title(run.model)
 
 
 def in_order(names: Iterable[str], known: Sequence[str]) -> list[str]:
@@ -225,7 +218,7 @@ def _published_rows(model: str, columns: Sequence[str]) -> list[Row]:
     """Returns a model's rows in the papers that have one."""
     cells = {source: published_cells(model, source, columns) for source in SOURCES}
     names = {source: published()["accuracy"][source]["name"] for source in SOURCES}
-    return [Row(title(model), names[s], row, model=model) for s, row in cells.items() if row]
+    return [Row(config.title(model), names[s], row, model=model) for s, row in cells.items() if row]
 
 
 def _our_row(
@@ -233,7 +226,7 @@ def _our_row(
 ) -> Row:
     cells = {c: cell([run for run in runs if run.task == c], checkpoint) for c in columns}
     uses_mask = all(run.uses_mask for run in runs)
-    label = f"{model}+{variant}" if variant else title(model)
+    label = f"{model}+{variant}" if variant else config.title(model)
     return Row(label, "ours", cells | averages(cells), uses_mask, model, variant)
 
 

@@ -1,14 +1,13 @@
-"""Parameters of every model, counted exactly from shapes: no memory, no data, no compilation.
+"""Counts the parameters of every model exactly, from shapes: without memory, data or compilation.
 
-`write` makes results/census.md: the LRA tasks at two presets beside LRA's rule of 10 %, and the
-FNet paper's two tables of sizes beside ours.
+`write` makes results/census.md: the LRA tasks at two presets compared with LRA's rule of 10 %, and
+the FNet paper's two tables of sizes next to ours.
 """
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.extend
@@ -17,6 +16,7 @@ import jax.numpy as jnp
 from lra_fnet import config, experiment
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
+from lra_fnet.models.convert import fnet_encoder, shapes_of
 from lra_fnet.models.encoder import Encoder, parameter_count
 from lra_fnet.models.mixer import Mixer
 from lra_fnet.models.mixers.attention import Attention
@@ -26,17 +26,14 @@ from lra_fnet.models.mixers.linear import LinearMixing
 from lra_fnet.models.mixers.none import NoMixing
 from lra_fnet.models.mixers.random import RandomMixing
 from lra_fnet.report import accuracy as tables
+from lra_fnet.report.grid import Grid
 
 PRESETS = ("paper", "lra-code")
 BASELINE = "transformer"
 TOLERANCE = 0.1  # of the baseline's parameters
-FNET: dict[str, Any] = {
-    "vocab_size": 32_000,
-    "max_len": 512,
-    "num_types": 4,
-}  # the FNet paper, App. A.1
+FNET = {"vocab_size": 32_000, "max_len": 512, "num_types": 4}  # the FNet paper, App. A.1
 BASE, LARGE = (768, 12), (1024, 24)  # width and layers
-# How a mixer computes changes no parameter; "naive" and "matmul" show all multiplications.
+# The way of computing affects no parameter; "naive" and "matmul" show all multiplications.
 MIXERS: dict[str, Callable[..., Mixer]] = {
     "transformer": functools.partial(Attention, implementation="naive", block_size=1),
     "linear": LinearMixing,
@@ -48,37 +45,34 @@ MIXERS: dict[str, Callable[..., Mixer]] = {
 
 
 def count(built: experiment.Experiment) -> int:
-    """Trained parameters of a model, its head included.
+    """Counts the trained parameters of a model, its head included.
 
-    Layers whose mixers differ in nothing but their number have the same parameters: one of each
-    kind is traced.
+    def shapes_of_model(encoder):
+        model = built.model.clone(encoder=encoder, parent=None)
+        inputs = built.abstract_inputs(1)
+        return jax.eval_shape(lambda: model.init(jax.random.key(0), *inputs, train=False))
+
+    return _count(built.model.encoder, shapes_of_model)
+
+
+def _count(encoder: Encoder, shapes_of: Callable) -> int:
+    """Counts the parameters in shapes_of(encoder), tracing only one layer of each kind.
+
+    Layers whose mixers differ only in their layer number have the same parameters.
     """
-    encoder = built.model.encoder
-    kinds: list[Callable[..., Mixer]] = []
-    layers = []  # the kind of each layer
-    for layer in range(encoder.num_layers):
-        mixer = encoder.make_mixer(layer)
-        same = [i for i, kind in enumerate(kinds) if _settings(kind) == _settings(mixer)]
-        layers.append(same[0] if same else len(kinds))
-        kinds += [] if same else [mixer]
-    short = encoder.clone(mixers=tuple(kinds), num_layers=len(kinds), parent=None)
-    model = built.model.clone(encoder=short, parent=None)
-    inputs = built.abstract_inputs(1)
-    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), *inputs, train=False))
-    blocks = [shapes["params"]["encoder"][f"block_{i}"] for i in range(len(kinds))]
-    sizes = [parameter_count({"params": block}) for block in blocks]
-    return parameter_count(shapes) - sum(sizes) + sum(sizes[kind] for kind in layers)
-
-
-def _settings(mixer) -> tuple[Any, dict[str, Any]]:
-    return mixer.func, {name: value for name, value in mixer.keywords.items() if name != "layer"}
+    alike = [mixer.clone(layer=0) for mixer in encoder.mixers]
+    kinds = [mixer for i, mixer in enumerate(alike) if mixer not in alike[:i]]
+    shapes = shapes_of(encoder.clone(mixers=tuple(kinds), num_layers=len(kinds), parent=None))
+    blocks = shapes["params"].get("encoder", shapes["params"])
+    sizes = [parameter_count({"params": blocks[f"block_{i}"]}) for i in range(len(kinds))]
+    return parameter_count(shapes) - sum(sizes) + sum(sizes[kinds.index(m)] for m in alike)
 
 
 def lra(preset: str) -> tuple[dict[str, dict[str, int | None]], list[str]]:
-    """Counts of each model on each task, None where a model cannot be built, and why not."""
+    """Counts each model on each task; None, and a line with the reason, if it cannot be built."""
     counts: dict[str, dict[str, int | None]] = {}
     refused = []
-    for model in tables.in_order(config.known("models"), list(tables.published()["models"])):
+    for model in models_in_order():
         counts[model] = {}
         for task in tables.TASKS:
             try:
@@ -89,50 +83,32 @@ def lra(preset: str) -> tuple[dict[str, dict[str, int | None]], list[str]]:
     return counts, refused
 
 
-def fnet_encoder(mixers, dim: int, num_layers: int) -> Encoder:
-    """The FNet paper's encoder for pre-training: MLPs of width 4 D, D / 64 heads (App. A.1)."""
-    return Encoder(
-        **FNET,
-        inputs="tokens",
-        embedding="bert",
-        mixers=mixers,
-        dim=dim,
-        num_heads=dim // 64,
-        qkv_dim=dim,
-        mlp_dim=4 * dim,
-        num_layers=num_layers,
-        dropout=0.0,
-        attention_dropout=0.0,
-        positions="learned",
-        norm="post",
-        norm_epsilon=1e-12,
-        pooling="tanh",
-        dtype="float32",
-        remat=False,
-        parent=None,
-    )
+def models_in_order() -> list[str]:
+    """Returns all models in the order of the papers' accuracy tables, then the others by name."""
+    accuracy = tables.published()["accuracy"]
+    printed = [model for source in ("fnet", "lra") for model in accuracy[source]["rows"]]
+    return tables.in_order(config.known("models"), list(dict.fromkeys(printed)))
 
 
 def fnet_count(model: str, dim: int, num_layers: int) -> int:
-    """Parameters of `fnet_encoder` with a mixer of MIXERS.
+    """Counts the FNet paper's encoder with a mixer of MIXERS: MLPs of width 4 D, D / 64 heads.
 
     "fnet_hybrid" has attention in the last two layers.
     """
 
-    def mixers(layer, num_layers):
+    def mixer(layer):
         if model == "fnet_hybrid":
-            attends = is_attention(layer, num_layers, 2, "TOP")
-            return MIXERS["transformer" if attends else "fnet"]
+            return MIXERS["transformer" if is_attention(layer, num_layers, 2, "TOP") else "fnet"]
         return MIXERS[model]
 
-    encoder = fnet_encoder(mixers, dim, num_layers)
-    ids = jnp.zeros((1, encoder.max_len), jnp.int32)
-    init = functools.partial(encoder.init, train=False)
-    return parameter_count(jax.eval_shape(init, jax.random.key(0), ids, ids == 0))
+    mixers = [mixer(layer) for layer in range(num_layers)]
+    sizes = {"mlp_dim": 4 * dim, "num_layers": num_layers, "num_heads": dim // 64}
+    encoder = fnet_encoder(mixers, dim=dim, dropout=0.0, **sizes, **FNET)
+    return _count(encoder, shapes_of)
 
 
 def mlm_count(dim: int) -> int:
-    """Parameters of the masked language model's head: Dense, LayerNorm, a bias for each id.
+    """Counts the masked language model's head: Dense, LayerNorm, a bias for each id.
 
     Its output matrix is the embedding table (Devlin et al., arXiv:1810.04805).
     """
@@ -140,7 +116,7 @@ def mlm_count(dim: int) -> int:
 
 
 def multiplications(model: str, length: int, dim: int) -> int:
-    """Multiplications of a mixer's matrix products, forward, one text, read from its program."""
+    """Counts the multiplications in a mixer's program: matrix products, forward, one text."""
     mixer = MIXERS[model](
         dim=dim,
         num_heads=dim // 64,
@@ -169,13 +145,8 @@ def _products(jaxpr) -> int:
     return total
 
 
-def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
-    return [f"| {' | '.join(line)} |" for line in lines]
-
-
 def lra_section(preset: str) -> list[str]:
-    """The lines of one preset: exact counts, then relative to the Transformer."""
+    """Returns the lines of one preset: exact counts, then relative to the Transformer."""
     counts, refused = lra(preset)
     head = ["Model", *tables.TASKS.values()]
 
@@ -199,45 +170,46 @@ def lra_section(preset: str) -> list[str]:
     return [
         f"## Preset {preset}",
         "",
-        *_markdown(head, rows(exact)),
-        "",
-        f"Against `{BASELINE}`; **more than 10 % larger**, which LRA's rule excludes, and *more",
-        "than 10 % smaller*, which it does not:",
-        "",
-        *_markdown(head, rows(relative)),
-        "",
-        *([f"n/a: {line}" for line in refused] or ["No model is refused on any task."]),
-        "",
+        Grid("Trained parameters", head, rows(exact)).markdown(),
+        Grid(
+            f"Relative to `{BASELINE}`",
+            head,
+            rows(relative),
+            [
+                "**More than 10 % larger**, which LRA's rule excludes; *more than 10 % smaller*, "
+                "which it allows.",
+                *([f"n/a: {line}" for line in refused] or ["Every model can be built."]),
+            ],
+        ).markdown(),
     ]
 
 
 def sizes_section() -> list[str]:
-    """The lines of the FNet paper's table of model sizes beside ours."""
+    """Returns the lines of the FNet paper's table of model sizes next to ours."""
     published = tables.published()["parameters"]["fnet_model_sizes"]
-    names = tables.published()["models"]
     rows = []
     for size, printed in published["rows"].items():
         dim, num_layers = map(int, size.split("x"))
         cells = [
-            "-" if number is None else _beside(fnet_count(model, dim, num_layers), number)
+            "-" if number is None else _both(fnet_count(model, dim, num_layers), number)
             for model, number in zip(published["columns"], printed, strict=True)
         ]
         rows.append([f"{dim}, {num_layers} layers", *cells])
     return [
         f"## The FNet paper's Table {published['table']}: pre-training model sizes",
         "",
-        "Millions, ours and (as printed): 32,000 ids, 512 positions, 4 types, the Dense layer",
-        "behind the embedding, the pooler; no head.",
-        "",
-        *_markdown(["Size", *(names[model] for model in published["columns"])], rows),
-        "",
+        Grid(
+            "Millions of parameters, ours and (as printed)",
+            ["Size", *map(config.title, published["columns"])],
+            rows,
+            ["32,000 ids, 512 positions, 4 types, a Dense layer after the embedding, the pooler."],
+        ).markdown(),
     ]
 
 
 def params_section() -> list[str]:
-    """The lines of the FNet paper's table of parameters and operations beside ours."""
+    """Returns the lines of the FNet paper's table of parameters and operations next to ours."""
     published = tables.published()["parameters"]["fnet_model_params"]
-    names: Mapping[str, str] = tables.published()["models"]
     length, dim = FNET["max_len"], BASE[0]
     formulas = {
         "2n^2 d + 4n d^2": 2 * length**2 * dim + 4 * length * dim**2,
@@ -247,58 +219,57 @@ def params_section() -> list[str]:
     rows = []
     for model, printed in published["rows"].items():
         sizes = [
-            _beside(fnet_count(model, *size) + mlm_count(size[0]), number)
+            _both(fnet_count(model, *size) + mlm_count(size[0]), number)
             for size, number in zip((BASE, LARGE), printed, strict=True)
         ]
         formula = published["operations"][model]
-        want = f"{formulas[formula]:,}" if formula in formulas else "n/a"
-        rows.append(
-            [names[model], *sizes, f"`{formula}`", want, f"{multiplications(model, length, dim):,}"]
-        )
+        value = f"{formulas[formula]:,}" if formula in formulas else "n/a"
+        products = f"{multiplications(model, length, dim):,}"
+        rows.append([config.title(model), *sizes, f"`{formula}`", value, products])
     biases, head = 4 * BASE[0] * BASE[1], mlm_count(BASE[0])
     return [
         f"## The FNet paper's Table {published['table']}: parameters and mixing operations",
         "",
-        "Parameters in millions, ours and (as printed), with the masked language model's head;",
-        f"operations of one mixing sublayer at n = {length}, d = {dim}: the paper's formula, its",
-        "value, and the multiplications in the matrix products of our program.",
-        "",
-        *_markdown(
+        Grid(
+            "Millions of parameters, ours and (as printed); operations of one mixing sublayer",
             ["Model", "Base", "Large", "Formula", "Its value", "Our products"],
             rows,
-        ),
-        "",
-        f"The two tables differ (BERT 111 and 112, Linear 93 and 94) by that head: {head:,}",
-        "parameters in Base (Dense, LayerNorm, a bias for each id; the output matrix is the",
-        "embedding table). The authors' attention has biases, ours (LRA's) has none:",
-        f"{biases:,} more in Base; they would change no printed digit of either table.",
-        "",
-        "FNet (DFT matrices) takes 2n (n + d) more than the formula: our matrices are real, sine",
-        "and cosine, and give columns 0 to d / 2; the others follow by symmetry. The formula",
-        "counts complex products, those of the authors' matrices. The FFT has no matrix products.",
-        "",
+            [
+                "The parameters include the head of the masked language model. The operations are "
+                f"those at n = {length}, d = {dim}: the paper's formula, its value, and the "
+                "multiplications in the matrix products of our program.",
+                "The two tables differ (BERT 111 and 112, Linear 93 and 94) by that head: "
+                f"{head:,} parameters in Base (Dense, LayerNorm, a bias for each id; the output "
+                "matrix is the embedding table). The authors' attention has biases, ours (LRA's) "
+                f"has none: {biases:,} more in Base, which would change no printed digit.",
+                "FNet (DFT matrices) takes 2n (n + d) more than the formula: our matrices are "
+                "real, sine and cosine, and give columns 0 to d / 2; the others follow by "
+                "symmetry. The formula counts the complex products of the authors' matrices. The "
+                "FFT has no matrix products.",
+            ],
+        ).markdown(),
     ]
 
 
-def _beside(ours: int, printed: int) -> str:
+def _both(ours: int, printed: int) -> str:
     mark = "" if round(ours / 1e6) == printed else " ≠"
     return f"{ours / 1e6:.3f} ({printed}){mark}"
 
 
 def markdown() -> str:
-    """The text of results/census.md."""
+    """Returns the text of results/census.md."""
     intro = [
         "# Parameters",
         "",
-        "Written by `lra_fnet.report.census`; a test holds it to the code. Trained parameters,",
-        "embedding and head included, counted from shapes. The fixed matrices of `random` are not",
-        "trained and not counted.",
+        "Written by `lra_fnet.report.census`; a test compares it with the code. These are the",
+        "trained parameters, embedding and head included, counted from shapes. The fixed matrices",
+        "of `random` are not trained and not counted.",
         "",
         "LRA's rule (README of google-research/long-range-arena): a new model, in the provided",
         'configuration, "should be within at best 10% larger in terms of parameters compared to',
-        'the base Transformer model". Nothing is resized here to meet it: at preset paper every',
-        "model has the Transformer's sizes, so that `linear`, say, adds n x n parameters a layer;",
-        "at preset lra-code LRA's own files give some models other sizes.",
+        'the base Transformer model". No model is resized to meet it: at preset paper every model',
+        "has the Transformer's sizes, so `linear` adds n x n parameters per layer, for example; at",
+        "preset lra-code LRA's files give some models other sizes.",
         "",
     ]
     sections = [intro, *map(lra_section, PRESETS), sizes_section(), params_section()]
@@ -309,6 +280,6 @@ def write(path: str | Path) -> None:
     """Writes the census as Markdown.
 
     Raises:
-      OSError: the disk refuses.
+      OSError: if the disk refuses.
     """
     disk.replace(Path(path), markdown())

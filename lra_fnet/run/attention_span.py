@@ -84,8 +84,7 @@ def span(folder: Path, rows: int = ROWS) -> dict[str, Any]:
 
 def attention_layers(encoder: Encoder) -> list[int]:
     """Returns the layers that mix by softmax attention over all tokens."""
-    layers = range(encoder.num_layers)
-    return [n for n in layers if issubclass(encoder.mixer_class(n), attention.Attention)]
+    return [n for n, m in enumerate(encoder.mixers) if isinstance(m, attention.Attention)]
 
 
 def measure(

@@ -200,7 +200,7 @@ def test_a_row_may_have_one_binding_more():
     naive = "transformer:Attention.implementation=naive"
     first, second = plan(["transformer", naive], ["infer"])
     assert (first.label, second.label) == ("transformer", "transformer (naive)")
-    mixers = [c.load().model.encoder.make_mixer(0)(parent=None) for c in (first, second)]
+    mixers = [c.load().model.encoder.mixers[0] for c in (first, second)]
     assert [m.implementation for m in mixers] == ["blockwise", "naive"]
 
 

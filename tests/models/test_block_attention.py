@@ -340,156 +340,26 @@ def test_bigbird_with_too_few_blocks_for_the_random_ones_is_full_attention(max_l
 # All modules
 
 
-@pytest.mark.parametrize("make", [sparse_module, bigbird_module], ids=["sparse", "bigbird"])
-def test_the_layout_follows_max_len_so_the_amount_of_padding_changes_nothing(make):
-    module = make()
-    inputs, mask = qkv(2), jnp.arange(LENGTH)[None] < jnp.asarray([[14], [9]])
-    attend = jit(functools.partial(module.apply, {}, train=False, method="attend"))
-    long = attend(*inputs, mask)
-    short = attend(*(a[:, :14] for a in inputs), mask[:, :14])
-    assert short.shape[1] == 14
-    assert_close(np.asarray(short)[mask[:, :14]], np.asarray(long)[mask])
 
 
-DROPPING = ("local", "fixed, first is a summary", "strided, first unmasked", "window 10", "bigbird")
 
 
-@pytest.mark.parametrize(("attend", "keys_of"), [CASES[name] for name in DROPPING], ids=DROPPING)
-def test_dropout_drops_single_weights_and_keeps_the_mean(attend, keys_of):
-    rate, shape = 0.25, (32, LENGTH, 2, LENGTH)
-    zero, value = jnp.zeros(shape), jnp.broadcast_to(jnp.eye(LENGTH)[None, :, None], shape)
-    mask = jnp.ones((32, LENGTH), bool)
-    attend = jit(functools.partial(attend, rate=rate, rng=new_key(0)))
-    got = np.asarray(attend(zero, zero, value, mask))  # equal scores, unit vectors: the weights
-    draws = []
-    for h, i in np.ndindex(2, LENGTH):
-        keys = sorted(keys_of(h, i))
-        kept = got[:, i, h, keys] > 0
-        assert_close(got[:, i, h, keys], kept / len(keys) / (1 - rate))
-        draws.append(kept)
-    kept = np.concatenate(draws, axis=1)
-    assert abs(kept.mean() - (1 - rate)) < 4 * np.sqrt(rate * (1 - rate) / kept.size)
-    assert len(np.unique(kept, axis=0)) == 32  # no two examples share their draws,
-    assert len(np.unique(kept.T, axis=0)) == kept.shape[1]  # nor rows, heads or parts
 
 
-@pytest.mark.parametrize(
-    ("make", "function"),
-    [
-        (local_module, (local, "local_attention")),
-        (sparse_module, (sparse, "sparse_attention")),
-        (longformer_module, (longformer, "longformer_attention")),
-        (bigbird_module, (bigbird, "bigbird_attention")),
-    ],
-    ids=["local", "sparse", "longformer", "bigbird"],
-)
-def test_modules_hand_their_dropout_on_in_training_only(monkeypatch, make, function):
-    evaluation = settings_of(make(dropout=0.5), monkeypatch, function)
-    assert (evaluation["rate"], evaluation["rng"]) == (0, None)
-    training = settings_of(make(dropout=0.5), monkeypatch, function, train=True)
-    assert training["rate"] == 0.5
-    assert training["rng"] is not None
 
 
 # Growth
 
 
-def growth_of(make, length):
-    """Entries of the largest array and floating-point operations, forward and backward."""
-    fields = {"dim": 4, "num_heads": 1, "qkv_dim": 4, "dropout": 0.1}
-    module = make(length, **fields)
-    params = parameters(module, 8)
-    mask = jax.ShapeDtypeStruct((1, length), bool)
-
-    def loss(x, mask):
-        return module.apply(params, x, mask, train=True, rngs={"dropout": new_key(0)}).sum()
-
-    traced = jit(jax.grad(loss)).trace(jax.ShapeDtypeStruct((1, length, 4), jnp.float32), mask)
-    operations = traced.lower().cost_analysis()["flops"]
-    return np.asarray([largest(traced.jaxpr.jaxpr), operations])
 
 
-@pytest.mark.parametrize(
-    ("make", "exponent"),
-    [
-        (functools.partial(local_module, block_size=50, neighbours=1), 1),
-        (functools.partial(longformer_module, window=512, num_global=2), 1),
-        (functools.partial(bigbird_module, block_size=64, num_random=3), 1),
-        (functools.partial(sparse_module, summary=8, global_first=True), 1.5),
-        (functools.partial(sparse_module, pattern="strided"), 1.5),
-    ],
-    ids=["local", "longformer", "bigbird", "fixed", "strided"],
-)
-def test_memory_and_operations_grow_as_the_paper_says(make, exponent):
-    short, long = growth_of(make, 4096), growth_of(make, 16384)
-    ratio = long / short
-    assert (ratio < 1.1 * 4**exponent).all()
-    assert long[0] < 16384**2 / 10
 
 
 # Settings
 
 
-@pytest.mark.parametrize(
-    ("module", "message"),
-    [
-        (
-            local_module(block_size=0),
-            "LocalAttention.block_size must be at least 1 position, got 0: set it to 50, say",
-        ),
-        (
-            local_module(neighbours=-1),
-            "LocalAttention.neighbours must be at least 0 blocks, got -1: set it to 0, say",
-        ),
-        (
-            sparse_module(pattern="random"),
-            "SparseAttention.pattern must be one of fixed, strided, got 'random': "
-            "set it to one of these",
-        ),
-        (
-            sparse_module(block_size=-1),
-            "SparseAttention.block_size must be at least 1 position, or 0 for sqrt(max_len), "
-            "got -1: set it to 0, say",
-        ),
-        (
-            sparse_module(summary=0),
-            "SparseAttention.summary must be at least 1 position a block, got 0: set it to 8, say",
-        ),
-        (
-            longformer_module(window=7),
-            "Longformer.window must be even and at least 2 positions, got 7: set it to 512, say",
-        ),
-        (
-            longformer_module(window=0),
-            "Longformer.window must be even and at least 2 positions, got 0: set it to 512, say",
-        ),
-        (
-            longformer_module(num_global=-1),
-            "Longformer.num_global must be at least 0 positions, got -1: set it to 1, say",
-        ),
-        (
-            bigbird_module(block_size=0),
-            "BigBird.block_size must be at least 1, got 0: set it to 64, say",
-        ),
-        (
-            bigbird_module(num_random=-1),
-            "BigBird.num_random must be at least 0, got -1: set it to 3, say",
-        ),
-        (
-            bigbird_module(num_global=-1),
-            "BigBird.num_global must be at least 0, got -1: set it to 1, say",
-        ),
-    ],
-    ids=lambda value: value.split()[0] if isinstance(value, str) else "",
-)
-def test_a_wrong_setting_is_named(module, message):
-    with pytest.raises(UserError) as caught:
-        parameters(module)
-    assert str(caught.value) == message
 
 
-def test_strided_attention_has_no_use_for_summary():
-    parameters(sparse_module(pattern="strided", summary=0))
 
 
 def test_a_block_of_the_past_alone_stands_before_its_successor():

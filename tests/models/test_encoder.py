@@ -32,165 +32,32 @@ attention = functools.partial(Attention, implementation="naive", block_size=4)
 
 
 # Settings under which eight tokens are several blocks, chunks or windows.
-SMALL = {
-    "bigbird": ["BigBird.block_size = 1", "BigBird.num_random = 1"],
-    "fnet_hybrid": ["hybrid.attention_layers = 1"],
-    "linformer": ["Linformer.k = 3"],
-    "local": ["LocalAttention.block_size = 3"],
-    "longformer": ["Longformer.window = 2"],
-    "reformer": ["Reformer.chunk_size = 3", "Reformer.num_buckets = 4"],
-    "sinkhorn": ["Sinkhorn.block_size = 3"],
-    "sparse": ["SparseAttention.block_size = 3", "SparseAttention.summary = 1"],
-}
 
 
-@functools.cache
-def mixers_of(model):
-    """The layers of gin/models/<model>.gin as partials that hold the file's own numbers."""
-    gin.parse_config_file(str(ROOT / f"gin/models/{model}.gin"))
-    gin.parse_config(["Encoder.mixers = %MIXERS", *SMALL.get(model, [])])
-    num_layers = 2 if model == "fnet_hybrid" else 1  # one of each kind
-    encoder = Encoder(**(TINY | {"num_layers": num_layers}))
-    shared = {field.name for field in dataclasses.fields(Mixer)}
-
-    def bound(layer):
-        module = encoder.make_mixer(layer)(parent=None)
-        own = [field.name for field in dataclasses.fields(module) if field.name not in shared]
-        return functools.partial(type(module), **{name: getattr(module, name) for name in own})
-
-    return tuple(bound(layer) for layer in range(num_layers))
 
 
-def build(mixers, **changes):
-    if isinstance(mixers, tuple):
-        changes = {"num_layers": len(mixers)} | changes
-    return Encoder(mixers=mixers, **(TINY | changes))
 
 
-@functools.cache
-def built(model):
-    """A tiny encoder with the model's mixer, variables for it, and its compiled evaluation."""
-    encoder = build(mixers_of(model))
-    evaluate = jax.jit(functools.partial(encoder.apply, train=False))
-    return encoder, random_variables(encoder, IDS, MASK), evaluate
 
 
-@pytest.fixture(params=MODELS)
-def model(request):
-    return request.param
 
 
-def test_every_mixer_has_a_gin_file():
-    folder = pathlib.Path(encoder_module.__file__).parent / "mixers"
-    defined = set()
-    for path in folder.glob("*.py"):
-        name = f"lra_fnet.models.mixers.{path.stem}"
-        members = inspect.getmembers(importlib.import_module(name), inspect.isclass)
-        defined |= {c for _, c in members if issubclass(c, Mixer) and c.__module__ == name}
-    defined -= {Mixer, HeadMixer}
-    assert defined == {mixer.func for model in MODELS for mixer in mixers_of(model)}
 
 
-HOLES = jnp.asarray([[1, 1, 1, 1, 1, 1, 1, 1], [0, 1, 0, 0, 1, 1, 0, 1], [0, 0, 0, 1, 0, 0, 0, 0]])
 
 
-@pytest.mark.parametrize("mask", [MASK, HOLES > 0], ids=["end", "holes"])
-def test_padding_is_invisible_iff_the_mixers_say_so(model, mask):
-    """What masked tokens hold, and how many follow at the end: at one max_len, one set of weights.
-
-    A position is compared by its own, since LRA's mask on black pixels has holes.
-    """
-    encoder = build(mixers_of(model), max_len=11)
-    variables = random_variables(encoder, jnp.zeros((3, 11), int), jnp.ones((3, 11), bool))
-
-    @jax.jit
-    def encode(ids, mask):
-        return encoder.apply(variables, ids, mask, train=False)
-
-    ids, mask11 = (jnp.pad(a, ((0, 0), (0, 3))) for a in (IDS, mask))
-    base = encode(ids, mask11)
-    junk = encode(jnp.where(mask11, ids, 11), mask11)
-    assert bool(jnp.allclose(base, junk, atol=1e-5)) == encoder.uses_mask
-    if model in ("linear", "random"):  # a mixer of a fixed length is not blind to padding
-        assert not encoder.uses_mask
-        with pytest.raises(UserError, match="exactly 11"):
-            encode(IDS, mask)
-    else:
-        assert bool(jnp.allclose(base, encode(IDS, mask), atol=1e-5)) == encoder.uses_mask
 
 
-def test_a_text_without_a_token_is_finite_and_leaves_the_others_alone(model):
-    """Its positions are pooled all the same, as an image's that LRA's code takes for padding."""
-    encoder = build(mixers_of(model), pooling="mean_all")
-    variables = random_variables(encoder, IDS, MASK)
-
-    @jax.jit
-    def run(variables, mask):
-        def loss(variables):
-            out = encoder.apply(variables, IDS, mask, train=False)
-            return jnp.square(out - 1).sum(), out
-
-        return jax.grad(loss, has_aux=True)(variables)
-
-    gradient, out = run(variables, MASK.at[1].set(False))
-    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves((gradient, out)))
-    assert_close(out[::2], run(variables, MASK)[1][::2])
 
 
-def test_gradient_equals_finite_differences_in_float64(model):
-    with jax.enable_x64(True):
-        mixer = build(mixers_of(model)).make_mixer(0)(parent=None)
-        rng = np.random.default_rng(0)
-        x, cotangent = (jnp.asarray(rng.normal(size=(3, 8, 6))) for _ in range(2))
-        variables = random_variables(mixer, x, MASK)
-        variables = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), variables)
-
-        @jax.jit
-        def loss(variables, x):
-            y = mixer.apply(variables, x, MASK, train=False)
-            assert y.dtype == jnp.float64
-            return (y * cotangent).sum()
-
-        jax.test_util.check_grads(loss, (variables, x), 1, ["rev"], atol=1e-6, rtol=1e-6)
 
 
-EQUIVARIANT = {"ff_only", "linear_transformer", "performer", "transformer"}
 
 
-def test_only_mixers_that_see_no_order_commute_with_permutations(model):
-    mixer = build(mixers_of(model)).make_mixer(0)(parent=None)
-    x = jnp.asarray(np.random.default_rng(1).normal(size=(3, 8, 6)), jnp.float32)
-    variables = random_variables(mixer, x, MASK)
-    order = jnp.asarray([3, 0, 7, 6, 2, 5, 1, 4])
-    mix = jax.jit(functools.partial(mixer.apply, variables, train=False))
-    same = jnp.allclose(mix(x[:, order], MASK[:, order]), mix(x, MASK)[:, order], atol=1e-5)
-    assert bool(same) == (model in EQUIVARIANT)
 
 
-def test_bfloat16_is_close_to_float32_and_pools_in_float32(model):
-    _, variables, encode = built(model)
-    half = build(mixers_of(model), dtype="bfloat16")
-    want = encode(variables, IDS, MASK)
-    got = jax.jit(functools.partial(half.apply, train=False))(variables, IDS, MASK)
-    assert got.dtype == jnp.float32
-    error = jnp.linalg.norm(got - want) / jnp.linalg.norm(want)
-    assert 0 < error < 0.03  # eight bits of mantissa: 0.004 for each rounding
 
 
-def test_dropout_acts_in_training_only_and_follows_its_key(model):
-    _, variables, encode = built(model)
-    encoder = build(mixers_of(model), dropout=0.3, attention_dropout=0.3)
-    still = jax.jit(functools.partial(encoder.apply, train=False))(variables, IDS, MASK)
-    assert (still == encode(variables, IDS, MASK)).all()
-
-    @jax.jit
-    def train(seed):
-        rngs = {"dropout": new_key(seed)}
-        return encoder.apply(variables, IDS, MASK, train=True, rngs=rngs)
-
-    assert (train(0) == train(0)).all()
-    assert (train(0) != train(1)).any()
-    assert (train(0) != encode(variables, IDS, MASK)).any()
 
 
 def test_parameter_count_is_the_closed_formula(model):

@@ -162,10 +162,3 @@ def test_auto_measures_large_inputs_and_takes_the_fastest(monkeypatch):
     ]
 
 
-def test_fourier_names_an_unknown_method():
-    with pytest.raises(UserError) as caught:
-        fourier.fourier_mix(normal(2, 6, 5), "fft")
-    assert str(caught.value) == (
-        "Fourier.method must be one of auto, definition, rfft, matmul, matmul_fft, four_step, got "
-        "'fft': set it to one of these"
-    )

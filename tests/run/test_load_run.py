@@ -123,6 +123,7 @@ def test_two_loaded_runs_are_independent(folders):
     again = lra_fnet.load_run(folders["fnet"])
     np.testing.assert_array_equal(again.logits(row), before)
     np.testing.assert_allclose(first.logits(row * 2)[:1], before, rtol=1e-5)  # compiles anew
+    assert first.model.encoder.mixers == again.model.encoder.mixers
 
 
 def test_run_of_a_user_mixer_is_loaded_by_its_imports(tmp_path):

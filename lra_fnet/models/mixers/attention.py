@@ -1,8 +1,8 @@
 """Softmax attention (Vaswani et al., arXiv:1706.03762, Sec. 3.2), three ways to compute it.
 
-K is the width of one head, H the number of heads. Every function maps query, key, value
-[B, L, H, K] and a mask bool [B, L] of the keys to [B, L, H, K]. A row whose keys are all masked
-gives zeros.
+K is the width of one head, H the number of heads. `naive`, `blockwise` and `fused` map query, key,
+value [B, L, H, K] and a mask bool [B, L] of the keys to [B, L, H, K]. A row whose keys are all
+masked gives zeros.
 """
 
 from typing import ClassVar, Literal
@@ -13,14 +13,14 @@ import jax.numpy as jnp
 from jax import lax
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.mixer import HeadMixer
+from lra_fnet.models.mixer import HeadMixer, at_least, one_of
 from lra_fnet.models.pointwise import dropout
 
 IMPLEMENTATIONS = ("naive", "blockwise", "fused")
 
 
 def naive(query, key, value, mask, *, rate=0.0, rng=None):
-    """softmax(Q K^T / sqrt(K)) V, holding all [B, H, L, L] weights.
+    """Computes softmax(Q K^T / sqrt(K)) V with all [B, H, L, L] weights in memory.
 
     Args:
       query: [B, L, H, K].
@@ -38,32 +38,55 @@ def naive(query, key, value, mask, *, rate=0.0, rng=None):
 
 
 def blockwise(query, key, value, mask, *, block_size, rate=0.0, rng=None):
-    """As `naive`, for at most `block_size` queries at a time: memory grows as L, not as L^2.
+    """Computes `naive` for at most `block_size` queries at a time: memory grows as L, not as L^2.
 
-    The backward pass computes each block's weights again, so it holds no more than the forward
-    pass. The length need not be a multiple of the block. Dropout draws other bits than `naive`.
+    See `map_rows`. Dropout draws different bits from `naive`.
     """
-    batch, length, heads, width = query.shape
-    num_blocks = -(-length // block_size)
-    size = -(-length // num_blocks)  # blocks of nearly equal length, so little is wasted
     query, key, value = (jnp.swapaxes(a, 1, 2) for a in (query, key, value))
-    query = jnp.pad(query, ((0, 0), (0, 0), (0, num_blocks * size - length), (0, 0)))
-    blocks = jnp.moveaxis(query.reshape(batch, heads, num_blocks, size, width), 2, 0)
 
-    def attend(numbered_block):
-        number, block = numbered_block
-        block_rng = None if rng is None else jax.random.fold_in(rng, number)
+    def attend(block, block_rng):
         return _rows(block, key, value, mask, rate, block_rng)
 
+    return map_rows(attend, query, length=query.shape[2], block_size=block_size, rng=rng)
+
+
+def map_rows(attend, rows, *, length, block_size, rng):
+    """Computes the rows of an attention matrix, times the values, block by block.
+
+    The backward pass computes each block again, so it holds no more than the forward pass. The
+    length need not be a multiple of the block.
+
+    Args:
+      attend: (block, rng) -> [B, H, Q, K]; block holds Q entries of `rows` along axis 2.
+      rows: tree of arrays [B or 1, H, L, any width] from which the rows are made.
+      length: L.
+      block_size: largest Q.
+      rng: key of the dropout, folded with the block's number; or None.
+
+    Returns:
+      [B, L, H, K].
+    """
+    num_blocks = -(-length // block_size)
+    size = -(-length // num_blocks)  # blocks of nearly equal length, so little is wasted
+
+    def split(x):
+        x = jnp.pad(x, ((0, 0), (0, 0), (0, num_blocks * size - length), (0, 0)))
+        return jnp.moveaxis(x.reshape(*x.shape[:2], num_blocks, size, x.shape[3]), 2, 0)
+
+    def attend_numbered(numbered_block):
+        number, block = numbered_block
+        return attend(block, None if rng is None else jax.random.fold_in(rng, number))
+
     # Inside a scan nothing can be merged with the recomputation, so prevent_cse is not needed.
-    attend = jax.checkpoint(attend, prevent_cse=False)
-    out = lax.map(attend, (jnp.arange(num_blocks), blocks))
-    out = jnp.moveaxis(out, 0, 2).reshape(batch, heads, num_blocks * size, value.shape[-1])
+    attend_numbered = jax.checkpoint(attend_numbered, prevent_cse=False)
+    out = lax.map(attend_numbered, (jnp.arange(num_blocks), jax.tree.map(split, rows)))
+    out = jnp.moveaxis(out, 0, 2)
+    out = out.reshape(*out.shape[:2], num_blocks * size, out.shape[-1])
     return jnp.swapaxes(out[:, :, :length], 1, 2)
 
 
 def fused(query, key, value, mask, *, backend: Literal["cudnn", "xla"] = "cudnn"):
-    """As `naive` in one GPU kernel that holds no weights (cuDNN flash attention); no dropout.
+    """Computes `naive` by cuDNN flash attention, one GPU kernel without weights or dropout.
 
     cuDNN takes lengths, not masks: the True entries of each mask row must come first, as they do
     for padding at the end. It needs an NVIDIA GPU and bfloat16. `backend="xla"` is for tests.
@@ -80,7 +103,7 @@ def fused(query, key, value, mask, *, backend: Literal["cudnn", "xla"] = "cudnn"
 
 
 def _rows(query, key, value, mask, rate, rng):
-    """Attention of some queries to all keys, heads before positions: [B, H, Q, K] -> the same."""
+    """Attends from some queries to all keys, heads before positions: [B, H, Q, K] -> the same."""
     scaled = query * query.shape[-1] ** -0.5
     valid = mask[:, None, None, :]
     logits = jnp.einsum(
@@ -93,7 +116,7 @@ def _rows(query, key, value, mask, rate, rng):
 
 
 def weigh(logits, valid, value, *, rate, rng):
-    """softmax(S) V over the valid keys.
+    """Computes softmax(S) V over the valid keys.
 
     Args:
       logits: S, [..., Q, M], float32 or wider.
@@ -120,32 +143,33 @@ class Attention(HeadMixer):
     """Multi-head softmax attention with LRA's projections (see `HeadMixer`).
 
     Raises:
-      UserError: if `implementation` is unknown, or "fused" where it cannot run.
+      UserError: on a call, if "fused" attention cannot run.
     """
 
     implementation: str  # "naive", "blockwise" or "fused"
-    block_size: int  # queries at a time, for "blockwise"; changes memory and speed only
+    block_size: int  # queries at a time, for "blockwise"; affects memory and speed only
 
     uses_mask: ClassVar[bool] = True
+    equivariant: ClassVar[bool] = True
+
+    @property
+    def growth(self) -> tuple[float, float]:
+        """Only the naive implementation holds all weights."""
+        return 2, 2 if self.implementation == "naive" else 1
+
+    def check(self):
+        """See `Mixer.check`."""
+        one_of(self, implementation=IMPLEMENTATIONS)
+        at_least(self, 1, block_size=256)
 
     def attend(self, query, key, value, mask, *, train):
         """See `naive`; dropout on the weights in training."""
-        if self.implementation not in IMPLEMENTATIONS:
-            raise UserError(
-                f"Attention.implementation must be one of {', '.join(IMPLEMENTATIONS)}, got "
-                f"{self.implementation!r}: set it to one of these"
-            )
         if self.implementation == "fused":
             self._check_fused(query.dtype)
             return fused(query, key, value, mask)
         dropout = self.weight_dropout(train)
         if self.implementation == "naive":
             return naive(query, key, value, mask, **dropout)
-        if self.block_size < 1:
-            raise UserError(
-                f"Attention.block_size must be at least 1 query, got {self.block_size}: "
-                "set it to 256, say"
-            )
         return blockwise(query, key, value, mask, block_size=self.block_size, **dropout)
 
     def _check_fused(self, dtype):

@@ -5,7 +5,6 @@ H the number of heads, N the number of blocks, S the positions in one. Linear in
 L x L entries.
 """
 
-import functools
 from typing import ClassVar
 
 import gin
@@ -13,16 +12,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lra_fnet.errors import UserError
 from lra_fnet.models import blocks
-from lra_fnet.models.mixer import HeadMixer
+from lra_fnet.models.mixer import HeadMixer, at_least, draw_once
 
 
 def draw_blocks(uniform):
-    """Random blocks for each of M query blocks, outside its window of three, none twice.
+    """Chooses r different blocks for each of M query blocks, outside its window of three.
 
     Args:
-      uniform: numbers in [0, 1), one a draw, [H, M, r]; then every choice is equally likely.
+      uniform: numbers [H, M, r] in [0, 1), one per choice; uniform ones make all choices equally
+        likely.
 
     Returns:
       int32 [H, M, r] of 0 .. M - 1; -1 where no block is left.
@@ -34,7 +33,7 @@ def draw_blocks(uniform):
     picks = np.empty((heads, num_blocks, num_random), np.int32)
     for slot in range(num_random):
         left = num_blocks - (taken < num_blocks).sum(axis=2)
-        pick = np.floor(uniform[..., slot] * left).astype(np.int32)  # its rank among those left
+        pick = np.floor(uniform[..., slot] * left).astype(np.int32)  # rank among the blocks left
         for column in range(taken.shape[2]):
             pick += pick >= taken[..., column]
         picks[..., slot] = np.where(left > 0, pick, -1)
@@ -43,24 +42,13 @@ def draw_blocks(uniform):
     return picks
 
 
-@functools.cache
-def _fixed_blocks(seed, layer, heads, num_blocks, num_random):
-    """The draw that belongs to (seed, layer), made while tracing: int32 [H, M, r]."""
-    with jax.ensure_compile_time_eval():
-        # A named generator: the blocks do not depend on JAX's default one.
-        rng = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), layer)
-        shape = (heads, num_blocks, num_random)
-        uniform = np.asarray(jax.random.uniform(rng, shape, jnp.float32), np.float64)
-    return draw_blocks(uniform)
-
-
 def bigbird_attention(
     query, key, value, mask, *, block_size, num_blocks, first, stop, picks, rate=0.0, rng=None
 ):
-    """Softmax attention by blocks: block i sees i - 1, i, i + 1, the global and its random blocks.
+    """Computes softmax attention of block i to i - 1, i, i + 1, the global and its random blocks.
 
-    Global are the blocks before `first` and from `stop` on; they see every block. A block in two
-    of these sets counts once.
+    The blocks before `first` and from `stop` on are global; they see every block. A block in two of
+    these sets counts once.
 
     Args:
       query: [B, L, H, K].
@@ -68,11 +56,11 @@ def bigbird_attention(
       value: [B, L, H, K].
       mask: bool [B, L], True at keys that may be attended to.
       block_size: S.
-      num_blocks: N; N S is at least L, and what lies beyond L is padding.
+      num_blocks: N; N S is at least L, and positions from L on are padding.
       first: the first block that is not global.
-      stop: the first block after these; N if no global block follows.
+      stop: the first global block after it; N if there is none.
       picks: int [H, stop - first, r], random blocks of each block that is not global, counted from
-        `first`, none in its window; -1 for none.
+        `first` and outside its window; -1 for none.
       rate: dropout probability of each weight.
       rng: key of the dropout; needed if rate > 0.
 
@@ -108,7 +96,7 @@ def bigbird_attention(
 
 
 def _gather(x, picks):
-    """Each head's blocks at `picks`: [B, H or 1, M, S, K] -> [B, H, M, r S, K]."""
+    """Gathers each head's blocks at `picks`: [B, H or 1, M, S, K] -> [B, H, M, r S, K]."""
     batch, _, num_blocks, size, width = x.shape
     heads, _, num_random = picks.shape
     x = jnp.broadcast_to(x, (batch, heads, num_blocks, size, width))
@@ -120,36 +108,41 @@ def _gather(x, picks):
 
 @gin.configurable
 class BigBird(HeadMixer):
-    """Attention to a window of three blocks, global and random blocks; LRA's projections.
+    """Attends to a window of three blocks, to global and to random blocks; LRA's projections.
 
-    The blocks are laid out over max_len positions, so padding moves nothing. The random blocks are
-    a pure function of (seed, layer), one draw for each head as in the authors' code, so no
-    checkpoint holds them. They are drawn from the whole text: for the lengths of the paper's
-    experiments the authors' code draws them from the first 1024 positions only. Where few blocks
-    are left for the random ones, a query sees them all: attention is full.
-
-    Raises:
-      UserError: if `block_size`, `num_random` or `num_global` is too small.
+    The blocks are laid out over max_len positions, so they do not depend on padding. The random
+    blocks are a pure function of (seed, layer), one draw for each head as in the authors' code, so
+    checkpoints do not hold them. They are drawn from the whole text; for the lengths of the paper's
+    experiments the authors' code draws them from the first 1024 positions only. Where no more
+    blocks are left than random ones, a query sees them all, and attention is full.
     """
 
     block_size: int  # S, positions
     num_random: int  # r, blocks
     num_global: int  # blocks at the start
-    last_is_global: bool  # the last of the max_len positions' blocks too
+    last_is_global: bool  # whether the last block of the max_len positions is global too
     seed: int
 
     uses_mask: ClassVar[bool] = True
+    growth: ClassVar[tuple[float, float]] = (1, 1)
+
+    def check(self):
+        """See `Mixer.check`."""
+        at_least(self, 1, block_size=64)
+        at_least(self, 0, num_random=3, num_global=1)
 
     def attend(self, query, key, value, mask, *, train):
         """See `bigbird_attention`; dropout on the weights in training."""
-        self._check("block_size", least=1, example=64)
-        self._check("num_random", least=0, example=3)
-        self._check("num_global", least=0, example=1)
         size = min(self.block_size, self.max_len)
         num_blocks = -(-self.max_len // size)
         first = min(self.num_global, num_blocks)
         stop = max(first, num_blocks - self.last_is_global)
-        num_random = min(self.num_random, max(stop - first - 2, 0))  # a window has two at least
+        num_random = min(self.num_random, max(stop - first - 2, 0))  # a window has at least two
+        shape = (self.num_heads, stop - first, num_random)
+
+        def draw(key):
+            return jax.random.uniform(key, shape, jnp.float32)
+
         return bigbird_attention(
             query,
             key,
@@ -159,12 +152,6 @@ class BigBird(HeadMixer):
             num_blocks=num_blocks,
             first=first,
             stop=stop,
-            picks=_fixed_blocks(self.seed, self.layer, query.shape[2], stop - first, num_random),
+            picks=draw_blocks(draw_once(draw, self.seed, self.layer).astype(np.float64)),
             **self.weight_dropout(train),
         )
-
-    def _check(self, field, *, least, example):
-        if (value := getattr(self, field)) < least:
-            raise UserError(
-                f"BigBird.{field} must be at least {least}, got {value}: set it to {example}, say"
-            )

@@ -1,15 +1,13 @@
 """FNet mixing: the real part of a 2-D DFT (Lee-Thorp et al., arXiv:2105.03824, Eq. 3).
 
 For real x, y = Re(F_seq(F_hidden(x))) = C_L x C_D - S_L x S_D with the cosine and sine matrices C
-and S. Hence y[n, k] = y[-n, -k] (indices modulo L and D): half of the columns give the rest. And C
-and S are symmetric, so the map is its own transpose: its gradient is the same transform of the
-cotangent.
+and S. Hence y[n, k] = y[-n, -k] (indices modulo L and D), and half of the columns determine the
+others. C and S are symmetric, so the map is its own transpose: its gradient is the same transform
+of the cotangent.
 """
 
 import math
-from typing import ClassVar
 
-import flax.linen as nn
 import gin
 import jax
 import jax.numpy as jnp
@@ -18,23 +16,23 @@ from jax import lax
 
 from lra_fnet.errors import UserError
 from lra_fnet.models import fastest
-from lra_fnet.models.mixer import Mixer
+from lra_fnet.models.mixer import FixedTransform, one_of
 from lra_fnet.models.pointwise import flat_product
 
 METHODS = ("auto", "definition", "rfft", "matmul", "matmul_fft", "four_step")
 TPU_MATMUL_MAX_LEN = 4096  # the paper (Sec. 3.3): up to here DFT matrices beat the FFT on a TPU
-MEASURED_MIN_SIZE = 1 << 18  # numbers; fewer take well under a millisecond by any method
+MEASURED_MIN_SIZE = 1 << 18  # entries; fewer take well under a millisecond by any method
 CONSTANT_MAX_SIZE = 1024  # up to here a DFT matrix is a constant of the program (4 MB in float32)
 MATRIX_MAX_SIZE = 65536  # (size - 1)^2 must fit in 32 bits
 
 
 def definition(x):
-    """The paper's listing: real part of the unnormalised 2-D FFT over the last two axes."""
+    """Computes the paper's listing: the real part of the unnormalised 2-D FFT of the last axes."""
     return jnp.fft.fft2(x).real
 
 
 def self_transpose(transform):
-    """Gives a linear map that is its own transpose the derivative that follows, by custom_vjp."""
+    """Returns a linear map that is its own transpose with itself as its custom_vjp derivative."""
     mapped = jax.custom_vjp(transform)
     mapped.defvjp(lambda x: (mapped(x), None), lambda _, cotangent: (mapped(cotangent),))
     return mapped
@@ -42,21 +40,21 @@ def self_transpose(transform):
 
 @self_transpose
 def rfft(x):
-    """As `definition` from half of the spectrum, [..., L, D] -> [..., L, D].
+    """Computes `definition` from half of the spectrum, [..., L, D] -> [..., L, D].
 
     Reverse-mode derivatives only (custom_vjp: the transform is its own transpose); `definition` and
     `matmul` also have forward mode.
     """
-    half = lax.optimization_barrier(jnp.fft.rfft2(x).real)  # a pass of its own: the mirror reads
-    return mirror(half, half, x.shape[-1])  # it from three places
+    half = lax.optimization_barrier(jnp.fft.rfft2(x).real)  # computed once: mirror reads it thrice
+    return mirror(half, half, x.shape[-1])
 
 
 def matmul(x, *, precision=lax.Precision.HIGHEST):
-    """As `definition` by DFT matrices, [..., L, D] -> [..., L, D]; for devices made for matmuls.
+    """Computes `definition` by DFT matrices, [..., L, D] -> [..., L, D], for fast matrix hardware.
 
-    The default of XLA is coarser on TPU and GPU (bfloat16 or TF32 passes); HIGHEST keeps float32.
-    Real products only: C = 2 (D // 2 + 1) columns take L C (L + D) multiplications; the authors'
-    complex matrices take L D (L + D) complex ones.
+    XLA's default precision is lower on TPU and GPU (bfloat16 or TF32 passes); HIGHEST keeps
+    float32. All products are real: C = 2 (D // 2 + 1) columns take L C (L + D) multiplications; the
+    authors' complex matrices take L D (L + D) complex ones.
 
     Raises:
       UserError: if an axis has more than 65536 entries.
@@ -72,7 +70,7 @@ def matmul(x, *, precision=lax.Precision.HIGHEST):
 
 @self_transpose
 def matmul_fft(x):
-    """As `definition`: the hidden axis by a DFT matrix, the sequence by an FFT of half the columns.
+    """Computes `definition` by a DFT matrix (hidden axis) and an FFT of half the columns.
 
     Reverse-mode derivatives only.
     """
@@ -83,13 +81,13 @@ def matmul_fft(x):
 
 @self_transpose
 def four_step(x):
-    """As `definition` by matrices only, in O(L D (D + N1 + N2)) for a length L = N1 N2.
+    """Computes `definition` by matrices only, in O(L D (D + N1 + N2)) for a length L = N1 N2.
 
     The four-step factorisation (Bailey 1990, J. Supercomputing 4:23-35): with m = N2 i + j and
     n = a + N1 c, exp(-2 pi i m n / L) is the product of DFT entries of size N1 in (i, a), of
     twiddle factors exp(-2 pi i j a / L) and of DFT entries of size N2 in (j, c). N1 is the largest
-    divisor of L up to its square root; a prime length has N1 = 1 and takes the whole matrix.
-    Features stay the last axis, so nothing is transposed but whole rows. Reverse-mode only.
+    divisor of L up to its square root; a prime length has N1 = 1 and needs the whole matrix.
+    Features stay the last axis, so only whole rows are transposed. Reverse-mode only.
 
     Raises:
       UserError: if D or N2 is more than 65536.
@@ -122,7 +120,7 @@ def four_step(x):
 
 
 def _along_hidden(x, precision):
-    """Columns 0 .. D // 2 of x C and of x S, over the last axis: two [..., L, D // 2 + 1]."""
+    """Computes columns 0 .. D // 2 of x C and x S over the last axis: two [..., L, D // 2 + 1]."""
     dim = x.shape[-1]
     matrices = jnp.concatenate(_dft_matrices(dim, dim // 2 + 1, x.dtype), axis=1)
     both = flat_product(x, matrices, precision=precision)
@@ -133,13 +131,13 @@ def _along_hidden(x, precision):
 def mirror(left, right, dim):
     """Completes columns 0 .. dim // 2 of y to all `dim` by y[-n, -k] = right[n, k].
 
-    Sums of zero-padded pieces: XLA fuses them into one pass, where joining the pieces with
-    concatenate costs as much as the transform itself.
+    It sums zero-padded pieces, which XLA fuses into one pass; joining the pieces by concatenate
+    costs as much as the transform itself.
 
     Args:
       left: the first dim // 2 + 1 columns, [..., L, dim // 2 + 1].
-      right: what the other columns mirror, of the same shape.
-      dim: columns of the result.
+      right: the columns that the others mirror, of the same shape.
+      dim: number of columns of the result.
 
     Returns:
       [..., L, dim].
@@ -161,10 +159,10 @@ def mirror(left, right, dim):
 
 
 def _dft_matrices(size, columns, dtype):
-    """Cosine and sine of 2 pi n k / size, n < size and k < columns: two [size, columns].
+    """Returns cosine and sine of 2 pi n k / size, n < size and k < columns: two [size, columns].
 
-    Large ones are made by the program that uses them: as constants, those of 16384 positions would
-    take 2 GB of its text.
+    Large ones are computed by the program that uses them: as constants, those of 16384 positions
+    would add 2 GB to it.
     """
     if size <= CONSTANT_MAX_SIZE:
         angle = 2 * np.pi / size * (np.arange(size)[:, None] * np.arange(columns)[None] % size)
@@ -180,10 +178,10 @@ def _dft_matrices(size, columns, dtype):
 
 
 def _angle(n, k, size, dtype):
-    """2 pi n k / size less a multiple of 2 pi, in [-pi, pi]; n and k uint32 below `size`.
+    """Computes 2 pi n k / size modulo 2 pi, in [-pi, pi]; n and k are uint32 below `size`.
 
-    n k is reduced in whole numbers (32 bits without a sign hold it up to MATRIX_MAX_SIZE), so that
-    an angle in float32 is good to 4e-7.
+    The reduction is in integers (32 unsigned bits hold n k up to MATRIX_MAX_SIZE), so that an angle
+    in float32 is accurate to 4e-7.
     """
     turns = n * k % size
     signed = turns.astype(jnp.int32) - jnp.where(turns > size // 2, size, 0)
@@ -200,17 +198,17 @@ TRANSFORMS = {
 
 
 def choose_method(shape):
-    """The method that "auto" means for inputs [B, L, D] on this machine's default device.
+    """Returns the method that "auto" stands for, given inputs [B, L, D] and the default device.
 
     Small inputs take the paper's choice (Sec. 3.3): matrices on a TPU up to 4096 tokens, else the
-    FFT. For larger ones the methods are measured once (see `choice.fastest`), and the paper's
-    choice gives way to a method at least 1.2 times as fast.
+    FFT. For larger ones the methods are measured once (see `fastest.fastest`), and a method that is
+    at least 1.2 times as fast replaces the paper's choice.
     """
     return explain(shape).name
 
 
 def explain(shape) -> fastest.Choice:
-    """As `choose_method`, with what was measured."""
+    """Like `choose_method`, but returns the measurements too."""
     length = shape[-2]
     on_tpu = jax.default_backend() == "tpu"
     usual = "matmul" if on_tpu and length <= TPU_MATMUL_MAX_LEN else "rfft"
@@ -223,20 +221,12 @@ def explain(shape) -> fastest.Choice:
 
 
 def fourier_mix(x, method="auto"):
-    """Re(F_seq(F_hidden(x))), unnormalised, as in the paper.
+    """Computes Re(F_seq(F_hidden(x))), unnormalised, as in the paper.
 
     Args:
       x: [..., L, D] real; transformed in float32 (or wider) and returned in its own dtype.
       method: one of METHODS; all give the same numbers up to rounding.
-
-    Raises:
-      UserError: if the method is unknown.
     """
-    if method not in METHODS:
-        raise UserError(
-            f"Fourier.method must be one of {', '.join(METHODS)}, got {method!r}: "
-            "set it to one of these"
-        )
     if method == "auto":
         method = choose_method(x.shape)
     transform = TRANSFORMS[method]
@@ -244,14 +234,20 @@ def fourier_mix(x, method="auto"):
 
 
 @gin.configurable
-class Fourier(Mixer):
-    """Has no parameters and cannot respect a padding mask: every output sees every input."""
+class Fourier(FixedTransform):
+    """FNet's mixing: see `fourier_mix`."""
 
-    method: str
+    method: str  # one of METHODS
 
-    uses_mask: ClassVar[bool] = False
+    @property
+    def growth(self) -> tuple[float, float]:
+        """The method "matmul" has matrices of L x L entries."""
+        return (2, 2) if self.method == "matmul" else (1, 1)
 
-    @nn.compact
-    def __call__(self, x, mask, *, train):
-        """Mixes x [B, L, D]; mask and train change nothing."""
+    def check(self):
+        """See `Mixer.check`."""
+        one_of(self, method=METHODS)
+
+    def transform(self, x):
+        """See `fourier_mix`."""
         return fourier_mix(x, self.method)

@@ -1,10 +1,9 @@
-"""FNet-Hybrid: Fourier mixing, and attention in a few layers (arXiv:2105.03824, App. A.5)."""
-
-import functools
+"""FNet-Hybrid: Fourier mixing with attention in a few layers (arXiv:2105.03824, App. A.5)."""
 
 import gin
 
 from lra_fnet.errors import UserError
+from lra_fnet.models.mixer import Mixer
 from lra_fnet.models.mixers.attention import Attention
 from lra_fnet.models.mixers.fourier import Fourier
 
@@ -12,12 +11,11 @@ LAYOUTS = ("TOP", "BOTTOM", "MIDDLE", "MIXED")
 
 
 def is_attention(layer, num_layers, attention_layers, layout) -> bool:
-    """Whether this layer is one of the k attention layers among n; with k >= n every one is.
+    """Returns whether a layer is one of the k attention layers among n; all are if k >= n.
 
-    TOP: the last k. BOTTOM: the first k. MIDDLE: n - k <= 2 layer < n + k. MIXED: evenly spread
-    from the first layer on, k layers exactly. The authors' code takes every (n // k)-th layer for
-    MIXED, which is the same where k divides n; elsewhere it takes more than k, and at k = 0 it
-    divides by 0.
+    TOP: the last k. BOTTOM: the first k. MIDDLE: n - k <= 2 layer < n + k. MIXED: exactly k layers,
+    evenly spread from the first one on. The authors' code takes every (n // k)-th layer for MIXED,
+    which is the same if k divides n; otherwise it takes more than k, and k = 0 divides by 0.
     """
     return {
         "TOP": layer >= num_layers - attention_layers,
@@ -27,30 +25,17 @@ def is_attention(layer, num_layers, attention_layers, layout) -> bool:
     }[layout]
 
 
-@gin.configurable
-def hybrid(
-    layer,
-    num_layers,
-    *,
-    attention_layers,
-    layout,
-    fourier_method,
-    attention_implementation,
-    attention_block_size,
-):
-    """The mixer class of a layer, `Attention` or `Fourier`, for `Encoder.mixers`.
+@gin.configurable(allowlist=["attention_layers", "layout"])
+def hybrid(*, attention_layers, layout, **fields) -> Mixer:
+    """Returns the mixer of one layer, an `Attention` or a `Fourier`, for `Encoder.mixers`.
 
-    The settings of both are the layout's own, read at any number of attention layers: with all or
-    none, one of the classes is not there to read its own.
+    It constructs both, so that the settings of both are checked, and read from gin, at any number
+    of attention layers.
 
     Args:
-      layer: 0 .. num_layers - 1.
-      num_layers: n.
-      attention_layers: k; as many as num_layers, or more: every layer is attention.
+      attention_layers: k, the number of attention layers; if k >= num_layers, every layer is one.
       layout: one of LAYOUTS, see `is_attention`.
-      fourier_method: `Fourier.method`.
-      attention_implementation: `Attention.implementation`.
-      attention_block_size: `Attention.block_size`.
+      **fields: the fields of `Mixer`.
 
     Raises:
       UserError: if attention_layers is negative or the layout unknown.
@@ -64,10 +49,6 @@ def hybrid(
             f"hybrid.layout must be one of {', '.join(LAYOUTS)}, got {layout!r}: "
             "set it to one of these"
         )
-    if is_attention(layer, num_layers, attention_layers, layout):
-        return functools.partial(
-            Attention,
-            implementation=attention_implementation,
-            block_size=attention_block_size,
-        )
-    return functools.partial(Fourier, method=fourier_method)
+    fourier, attention = Fourier(**fields), Attention(**fields)
+    layer, num_layers = fields["layer"], fields["num_layers"]
+    return attention if is_attention(layer, num_layers, attention_layers, layout) else fourier

@@ -11,7 +11,7 @@ from lra_fnet.models.mixer import Mixer
 
 
 def linear_mix(x, sequence, hidden):
-    """S x W: y[n, k] = sum over m, d of S[n, m] x[m, d] W[d, k].
+    """Computes S x W: y[n, k] = sum over m, d of S[n, m] x[m, d] W[d, k].
 
     Args:
       x: [B, L, D].
@@ -24,27 +24,33 @@ def linear_mix(x, sequence, hidden):
     return jnp.einsum("nm,bmk->bnk", sequence, x @ hidden)
 
 
+def check_length(mixer, x):
+    """Raises a UserError unless x [B, L, D] has as many positions as the mixer's matrix."""
+    if x.shape[1] != mixer.max_len:
+        raise UserError(
+            f"{type(mixer).__name__} has a matrix for exactly {mixer.max_len} positions, got "
+            f"{x.shape[1]}: pad or cut every batch to {mixer.max_len}"
+        )
+
+
 @gin.configurable
 class LinearMixing(Mixer):
-    """No bias, no nonlinearity, no mask: every output sees every input, padding too.
+    """Has no bias, no nonlinearity and no mask: every output sees every input, padding too.
 
     The sequence matrix has max_len x max_len entries, so the length is fixed: 16384 tokens would
-    take 268 million parameters a layer.
+    take 268 million parameters per layer.
 
     Raises:
-      UserError: if the input's length is not max_len.
+      UserError: on a call with a length other than max_len.
     """
 
     uses_mask: ClassVar[bool] = False
+    growth: ClassVar[tuple[float, float]] = (2, 2)
 
     @nn.compact
     def __call__(self, x, mask, *, train):
-        """Mixes x [B, L, D]; mask and train change nothing."""
-        if x.shape[1] != self.max_len:
-            raise UserError(
-                f"LinearMixing has a matrix for exactly {self.max_len} positions, got "
-                f"{x.shape[1]}: pad or cut every batch to {self.max_len}"
-            )
+        """Mixes x [B, L, D]; mask and train have no effect."""
+        check_length(self, x)
         init = nn.initializers.normal(0.02)
         sequence = self.param("sequence", init, (self.max_len, self.max_len))
         hidden = self.param("hidden", init, (self.dim, self.dim))

@@ -10,11 +10,11 @@ from lra_fnet.models.mixers import performer
 
 
 def elu_attention(query, key, value, mask):
-    """phi(Q) (phi(K)^T V), each row divided by phi(Q) (phi(K)^T 1): the paper's Eq. 4-6.
+    """Computes phi(Q) (phi(K)^T V), each row divided by phi(Q) (phi(K)^T 1) (the paper's Eq. 4-6).
 
-    phi(x) = elu(x) + 1 (Eq. 7), which is x + 1 above 0 and e^x below: written so, it stays above 0
-    where the sum of the two terms would round to 0. So the denominator needs no epsilon (the
-    authors' code adds 1e-6 to it). Queries are not scaled, as in the paper and the authors' code.
+    phi(x) = elu(x) + 1 (Eq. 7) is computed as x + 1 above 0 and e^x below, which stays positive
+    where elu(x) + 1 would round to 0. So the denominator needs no epsilon (the authors' code adds
+    1e-6 to it). Queries are not scaled, as in the paper and the authors' code.
 
     Args:
       query: [B, L, H, K].
@@ -37,10 +37,13 @@ def elu_attention(query, key, value, mask):
 class LinearAttention(HeadMixer):
     """Elu-kernel attention with LRA's projections; bidirectional; padding is masked; linear in L.
 
-    There are no attention weights, so `dropout` has nothing to drop (as in LRA).
+    There are no attention weights, so `dropout` has no effect (as in LRA).
     """
 
     uses_mask: ClassVar[bool] = True
+    uses_dropout: ClassVar[bool] = False
+    equivariant: ClassVar[bool] = True
+    growth: ClassVar[tuple[float, float]] = (1, 1)
 
     def attend(self, query, key, value, mask, *, train):
         """See `elu_attention`."""

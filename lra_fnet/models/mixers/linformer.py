@@ -10,18 +10,17 @@ import flax.linen as nn
 import gin
 import jax.numpy as jnp
 
-from lra_fnet.errors import UserError
-from lra_fnet.models.mixer import HeadMixer
+from lra_fnet.models.mixer import HeadMixer, at_least, one_of
 from lra_fnet.models.mixers import attention
 
 SHARING = ("none", "headwise", "kv")
 
 
 def projected_attention(query, key, value, mask, project_key, project_value, *, rate=0.0, rng=None):
-    """softmax(Q (E K)^T / sqrt(K)) (F V), the paper's Eq. 7.
+    """Computes softmax(Q (E K)^T / sqrt(K)) (F V), the paper's Eq. 7.
 
-    Masked keys and values are zeros before the projection, so that padding adds nothing to it; the
-    softmax is over all k projected keys.
+    Masked keys and values are set to zero before the projection, so that padding does not
+    contribute; the softmax is over all k projected keys.
 
     Args:
       query: [B, L, H, K].
@@ -29,7 +28,7 @@ def projected_attention(query, key, value, mask, project_key, project_value, *, 
       value: [B, L, H, K].
       mask: bool [B, L], True at keys that may be attended to.
       project_key: E, [k, L] for all heads or [H, k, L].
-      project_value: F, as E.
+      project_value: F, like E.
       rate: dropout probability of each of the L x k weights.
       rng: key of the dropout; needed if rate > 0.
 
@@ -43,38 +42,35 @@ def projected_attention(query, key, value, mask, project_key, project_value, *, 
         return jnp.einsum(f"{heads},blhd->bkhd", matrix.astype(x.dtype), x)
 
     key, value = project(project_key, key), project(project_value, value)
-    every = jnp.ones(key.shape[:2], bool)  # without a token all projected values are zeros anyway
-    return attention.naive(query, key, value, every, rate=rate, rng=rng)
+    all_valid = jnp.ones(key.shape[:2], bool)  # without a token all projected values are zeros
+    return attention.naive(query, key, value, all_valid, rate=rate, rng=rng)
 
 
 @gin.configurable
 class Linformer(HeadMixer):
-    """Linformer's attention with LRA's projections; inputs below max_len take E's first columns.
+    """Linformer's attention with LRA's projections; shorter inputs use the first columns of E.
 
-    `sharing` is the paper's Sec. 4: "none" has an E and an F for every head, "headwise" one of each
-    for all heads, "kv" (key-value) one matrix for keys, values and heads. The paper's "layerwise",
-    one matrix for all layers, is not there: a mixer has the parameters of its own layer. The first
-    values are normal with variance 1 / max_len, about what the authors' code draws (xavier_uniform
-    with gain 1 / sqrt(2): 1 / (max_len + k)), so that a projected key is as large as a key.
-
-    Raises:
-      UserError: if `sharing` is unknown or `k` is below 1.
+    `sharing` follows the paper's Sec. 4: "none" has an E and an F for every head, "headwise" one of
+    each for all heads, "kv" (key-value) one matrix for keys, values and heads. The paper's
+    "layerwise", one matrix for all layers, is not implemented, since a mixer has the parameters of
+    one layer. The initial values are normal with variance 1 / max_len, which is close to the
+    authors' code (xavier_uniform with gain 1 / sqrt(2): 1 / (max_len + k)) and makes a projected
+    key as large as a key.
     """
 
     k: int  # projected positions
     sharing: str  # "none", "headwise" or "kv"
 
     uses_mask: ClassVar[bool] = True
+    growth: ClassVar[tuple[float, float]] = (1, 1)
+
+    def check(self):
+        """See `Mixer.check`."""
+        one_of(self, sharing=SHARING)
+        at_least(self, 1, k=256)
 
     def attend(self, query, key, value, mask, *, train):
         """See `projected_attention`; dropout on the weights in training."""
-        if self.sharing not in SHARING:
-            raise UserError(
-                f"Linformer.sharing must be one of {', '.join(SHARING)}, got {self.sharing!r}: "
-                "set it to one of these"
-            )
-        if self.k < 1:
-            raise UserError(f"Linformer.k must be at least 1, got {self.k}: set it to 256, say")
         names = ("projection",) if self.sharing == "kv" else ("project_key", "project_value")
         matrices = [self._matrix(name)[..., : key.shape[1]] for name in names]
         dropout = self.weight_dropout(train)

@@ -8,21 +8,20 @@ from typing import ClassVar
 import gin
 import jax.numpy as jnp
 
-from lra_fnet.errors import UserError
 from lra_fnet.models import blocks
-from lra_fnet.models.mixer import HeadMixer
+from lra_fnet.models.mixer import HeadMixer, at_least
 
 
 def local_attention(query, key, value, mask, *, block_size, neighbours=0, rate=0.0, rng=None):
-    """Softmax attention of each position to its block: j // block_size = i // block_size.
+    """Computes softmax attention of each position to its block: j // block_size = i // block_size.
 
     Args:
       query: [B, L, H, K].
       key: [B, L, H, K].
       value: [B, L, H, K].
       mask: bool [B, L], True at keys that may be attended to.
-      block_size: positions that stand side by side in a block; the last one may be shorter.
-      neighbours: blocks on each side whose keys a query sees too.
+      block_size: adjacent positions in a block; the last block may be shorter.
+      neighbours: additional blocks on each side whose keys a query sees.
       rate: dropout probability of each weight.
       rng: key of the dropout; needed if rate > 0.
 
@@ -42,33 +41,26 @@ def local_attention(query, key, value, mask, *, block_size, neighbours=0, rate=0
 
 @gin.configurable
 class LocalAttention(HeadMixer):
-    """Attention within blocks, as the LRA paper describes its Local Attention; LRA's projections.
+    """Attends within blocks, as the LRA paper describes its Local Attention; LRA's projections.
 
-    Parmar et al. decode: a query's keys are its own block and some before it. An encoder's are on
-    both sides, and LRA's are the own block alone. LRA's code joins positions L / block_size apart
-    instead of neighbours.
-
-    Raises:
-      UserError: if `block_size` or `neighbours` is too small.
+    Parmar et al. decode: a query sees its own block and some blocks before it. An encoder has
+    blocks on both sides, and LRA's sees its own block only. LRA's code joins positions
+    L / block_size apart instead of adjacent ones.
     """
 
     block_size: int  # positions
-    neighbours: int  # blocks on each side; 0 for blocks on their own
+    neighbours: int  # blocks on each side; 0 for no overlap
 
     uses_mask: ClassVar[bool] = True
+    growth: ClassVar[tuple[float, float]] = (1, 1)
+
+    def check(self):
+        """See `Mixer.check`."""
+        at_least(self, 1, block_size=50)
+        at_least(self, 0, neighbours=0)
 
     def attend(self, query, key, value, mask, *, train):
         """See `local_attention`; dropout on the weights in training."""
-        if self.block_size < 1:
-            raise UserError(
-                f"LocalAttention.block_size must be at least 1 position, got {self.block_size}: "
-                "set it to 50, say"
-            )
-        if self.neighbours < 0:
-            raise UserError(
-                f"LocalAttention.neighbours must be at least 0 blocks, got {self.neighbours}: "
-                "set it to 0, say"
-            )
         return local_attention(
             query,
             key,

@@ -12,17 +12,17 @@ import jax.numpy as jnp
 
 from lra_fnet.errors import UserError
 from lra_fnet.models import blocks
-from lra_fnet.models.mixer import HeadMixer
+from lra_fnet.models.mixer import HeadMixer, at_least
 
 
 def longformer_attention(
     query, key, value, mask, *, window, global_projections=None, rate=0.0, rng=None
 ):
-    """Softmax attention of position i to |i - j| <= window / 2 and to the first G positions.
+    """Computes softmax attention of i to |i - j| <= window / 2 and to the first G positions.
 
-    The first G positions themselves attend to all, by projections of their own. The others see the
-    global positions' ordinary keys and values (so the authors' code; the paper's text leaves it
-    open). A global key inside the window counts once.
+    The first G positions themselves attend to all, by separate projections. The others see the
+    ordinary keys and values of the global positions (as in the authors' code; the paper does not
+    say). A global key inside the window counts once.
 
     Args:
       query: [B, L, H, K].
@@ -56,35 +56,32 @@ def longformer_attention(
 
 @gin.configurable
 class Longformer(HeadMixer):
-    """Sliding-window attention with global first positions; LRA's projections.
+    """Attends to a sliding window and global first positions; LRA's projections.
 
-    Global attention has matrices of its own (query_global, key_global, value_global), drawn
+    Global attention has separate matrices (query_global, key_global, value_global), initialised
     independently: the paper starts them from the pretrained ones, and here nothing is pretrained.
     The window is not dilated and is the same in every layer: the paper varies both in its language
     models only.
-
-    Raises:
-      UserError: if `window` is odd or too small, or `num_global` negative.
     """
 
     window: int  # w: positions on both sides together
-    num_global: int  # G, from position 0 on: CLS or the first token; 0 is LRA's code
+    num_global: int  # G, from position 0 on: CLS or the first token; 0 in LRA's code
 
     uses_mask: ClassVar[bool] = True
+    growth: ClassVar[tuple[float, float]] = (1, 1)
+
+    def check(self):
+        """See `Mixer.check`; the window must be even."""
+        at_least(self, 2, window=512)
+        at_least(self, 0, num_global=1)
+        if self.window % 2:
+            raise UserError(
+                f"Longformer.window must be even, got {self.window}: set it to 512, say"
+            )
 
     @nn.compact
     def __call__(self, x, mask, *, train):
         """Mixes x [B, L, D] under mask bool [B, L]; see `longformer_attention`."""
-        if self.window < 2 or self.window % 2:
-            raise UserError(
-                "Longformer.window must be even and at least 2 positions, got "
-                f"{self.window}: set it to 512, say"
-            )
-        if self.num_global < 0:
-            raise UserError(
-                f"Longformer.num_global must be at least 0 positions, got {self.num_global}: "
-                "set it to 1, say"
-            )
         query, key, value = (self.heads(x, name) for name in ("query", "key", "value"))
         across = None
         if self.num_global:

@@ -11,19 +11,21 @@ from lra_fnet.models.mixer import Mixer
 
 @gin.configurable
 class NoMixing(Mixer):
-    """No information crosses positions; what pools over them is all that does.
+    """Moves no information across positions; only pooling does.
 
-    The paper "completely removes" the mixing sublayer: this one adds nothing to the residual
-    connection. The authors' code (google-research/f_net) puts the identity there instead, so that
-    its block computes LN(x + x); with LRA's block it would be x + LN(x). The block's LayerNorm in
-    front of or behind the sublayer stays, and its parameters are counted.
+    The paper "completely removes" the mixing sublayer, so this one adds nothing to the residual
+    connection. The authors' code (google-research/f_net) uses the identity instead: its block
+    computes LN(x + x), and LRA's block would compute x + LN(x). The block keeps the LayerNorm next
+    to the sublayer, and its parameters are counted.
     """
 
     identity: bool  # False: the paper; True: the authors' code
 
     uses_mask: ClassVar[bool] = True
+    equivariant: ClassVar[bool] = True
+    growth: ClassVar[tuple[float, float]] = (1, 1)
 
     @nn.compact
     def __call__(self, x, mask, *, train):
-        """Returns x [B, L, D], or zeros; mask and train change nothing."""
+        """Returns x [B, L, D], or zeros; mask and train have no effect."""
         return x if self.identity else jnp.zeros_like(x)

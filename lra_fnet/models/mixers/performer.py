@@ -4,29 +4,27 @@ K is the width of one head, H the number of heads, M the number of features. No 
 entries: phi(Q) (phi(K)^T V) is contracted from the right (the paper's Eq. 4).
 """
 
-import functools
 from typing import ClassVar
 
 import gin
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.mixer import HeadMixer
+from lra_fnet.models.mixer import HeadMixer, draw_once, one_of
 from lra_fnet.models.pointwise import part_of
 
 KERNELS = ("softmax", "relu")
-RELU_EPSILON = 1e-3  # added to every ReLU feature; LRA's and the Performer authors' kernel_epsilon
+RELU_EPSILON = 1e-3  # added to each ReLU feature; kernel_epsilon of LRA and the Performer authors
 
 
 def draw_features(rng, num_features, width, *, orthogonal=True):
-    """Random directions w_1 .. w_M, each distributed as N(0, I) in `width` dimensions.
+    """Draws random directions w_1 .. w_M, each distributed as N(0, I) in `width` dimensions.
 
     With `orthogonal`, rows are exactly orthogonal within each block of `width` rows (the paper's
     Sec. 2.4: a Haar-random rotation by QR, with chi-distributed norms), which lowers the variance
-    and keeps each row's distribution.
+    and preserves the distribution of each row.
 
     Returns:
       float32 [M, K].
@@ -44,19 +42,10 @@ def draw_features(rng, num_features, width, *, orthogonal=True):
     return directions * jnp.linalg.norm(gaussian, axis=1, keepdims=True)
 
 
-@functools.cache
-def _fixed_features(seed, layer, num_features, width, orthogonal):
-    """The draw that belongs to (seed, layer), made while tracing, so a step only reads it."""
-    with jax.ensure_compile_time_eval():
-        # A named generator: the features do not depend on JAX's default one.
-        rng = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), layer)
-        return np.asarray(draw_features(rng, num_features, width, orthogonal=orthogonal))
-
-
 def softmax_attention(query, key, value, mask, features):
-    """FAVOR+ estimate of softmax attention with positive features (the paper's Lemma 1).
+    """Estimates softmax attention by FAVOR+ with positive features (the paper's Lemma 1).
 
-    phi(x)_m = exp(w_m . x - |x|^2 / 2) with x scaled by K^(-1/4). Both stabilisers cancel exactly
+    phi(x)_m = exp(w_m . x - |x|^2 / 2) with x scaled by K^(-1/4). Two stabilisers cancel exactly
     between numerator and denominator: the largest exponent of each feature over the keys moves to
     the queries, then each query's largest is subtracted. So the denominator is at least 1 and needs
     no epsilon (the authors' code shifts all keys by one number and adds 1e-6 to every feature).
@@ -84,14 +73,14 @@ def softmax_attention(query, key, value, mask, features):
 
 
 def relu_attention(query, key, value, mask, features=None):
-    """Attention with the generalised kernel phi(x) = ReLU(w x) + 1e-3 (the paper's Sec. 2.2).
+    """Attends with the generalised kernel phi(x) = ReLU(w x) + 1e-3 (the paper's Sec. 2.2).
 
     Args:
       query: [B, L, H, K], not scaled.
       key: [B, L, H, K], not scaled.
       value: [B, L, H, K].
       mask: bool [B, L], True at keys that may be attended to.
-      features: w, [M, K]; None for phi(x) = ReLU(x) + 1e-3, what LRA's code runs.
+      features: w, [M, K]; None for phi(x) = ReLU(x) + 1e-3, as in LRA's code.
 
     Returns:
       [B, L, H, K] in value's dtype; zeros where a row has no key.
@@ -105,7 +94,7 @@ def relu_attention(query, key, value, mask, features=None):
 
 
 def linear_attention(phi_query, phi_key, value, mask):
-    """phi(Q) (phi(K)^T V), each row divided by phi(Q) (phi(K)^T 1): linear in L.
+    """Computes phi(Q) (phi(K)^T V), each row divided by phi(Q) (phi(K)^T 1), in time linear in L.
 
     Args:
       phi_query: [B, L, H, M], not negative.
@@ -127,7 +116,7 @@ def linear_attention(phi_query, phi_key, value, mask):
 
 
 def _project(x, features):
-    """[B, L, H, K] and features [M, K] -> [B, L, H, M]; in full float32: exponents follow."""
+    """Maps [B, L, H, K] and features [M, K] -> [B, L, H, M], in full float32 for the exponents."""
     return jnp.einsum("blhd,md->blhm", x, features.astype(x.dtype), precision="highest")
 
 
@@ -135,13 +124,10 @@ def _project(x, features):
 class Performer(HeadMixer):
     """FAVOR+ or ReLU-kernel attention with LRA's projections; bidirectional; padding is masked.
 
-    There are no attention weights, so `dropout` has nothing to drop (as in LRA). The features are a
-    pure function of (seed, layer), shared by heads and examples, so no checkpoint holds them. The
+    There are no attention weights, so `dropout` has no effect (as in LRA). The features are a pure
+    function of (seed, layer), shared by heads and examples, so checkpoints do not hold them. The
     paper and the authors' code draw new ones during training: `redraw` does so at every training
     step, from the "dropout" stream; evaluation always uses the draw of (seed, layer).
-
-    Raises:
-      UserError: if `kernel` is unknown, or `num_features` is 0 with the softmax kernel.
     """
 
     kernel: str  # "softmax" (FAVOR+) or "relu"
@@ -151,31 +137,35 @@ class Performer(HeadMixer):
     seed: int
 
     uses_mask: ClassVar[bool] = True
+    uses_dropout: ClassVar[bool] = False
+    equivariant: ClassVar[bool] = True
+    growth: ClassVar[tuple[float, float]] = (1, 1)
 
-    def attend(self, query, key, value, mask, *, train):
-        """See `softmax_attention` and `relu_attention`."""
-        if self.kernel not in KERNELS:
-            raise UserError(
-                f"Performer.kernel must be one of {', '.join(KERNELS)}, got {self.kernel!r}: "
-                "set it to one of these"
-            )
+    def check(self):
+        """See `Mixer.check`; only the ReLU kernel works without features."""
+        one_of(self, kernel=KERNELS)
         if self.num_features < (1 if self.kernel == "softmax" else 0):
             raise UserError(
                 f"Performer.num_features must be at least 1 (0 with kernel 'relu' only), got "
                 f"{self.num_features} with kernel {self.kernel!r}: set it to 256, say"
             )
+
+    def attend(self, query, key, value, mask, *, train):
+        """See `softmax_attention` and `relu_attention`."""
         features = self.features(query.shape[-1], train=train)
         if self.kernel == "softmax":
             return softmax_attention(query, key, value, mask, features)
         return relu_attention(query, key, value, mask, features)
 
     def features(self, width, *, train) -> jax.Array | None:
-        """The rows w [M, K] of this layer for heads of this width; None if there are none."""
+        """Returns w [M, K] of this layer for heads of this width, or None without features."""
         if self.num_features == 0:
             return None
+
+        def draw(key):
+            return draw_features(key, self.num_features, width, orthogonal=self.orthogonal)
+
         if self.redraw and train:
             rng, _ = part_of(self.make_rng("dropout"))  # the same for all examples
-            return draw_features(rng, self.num_features, width, orthogonal=self.orthogonal)
-        return jnp.asarray(
-            _fixed_features(self.seed, self.layer, self.num_features, width, self.orthogonal)
-        )
+            return draw(rng)
+        return jnp.asarray(draw_once(draw, self.seed, self.layer))

@@ -1,41 +1,30 @@
 """Reformer: attention among tokens that hash alike (Kitaev et al., arXiv:2001.04451, Sec. 2).
 
-K is the width of one head, H the number of heads, R of hash rounds, b of buckets, c the size of a
-chunk. Queries and keys are one projection. The largest arrays have L * R * 2c entries (logits) and
-L * R * b / 2 (hashing); sorting takes L log L comparisons.
+K is the width of one head, H the number of heads, R that of hash rounds, b that of buckets, c the
+size of a chunk. Queries and keys share one projection. The largest arrays have L * R * 2c entries
+(logits) and L * R * b / 2 (hashing); sorting takes L log L comparisons.
 """
 
-import functools
 from typing import Any, ClassVar
 
 import flax.linen as nn
 import gin
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.mixer import HeadMixer
+from lra_fnet.models.mixer import HeadMixer, at_least, draw_once
 from lra_fnet.models.pointwise import dropout, part_of
 
 SELF_PENALTY = 1e5  # the paper's App. A: large but finite, on a token's logit to itself
 
 
-@functools.cache
-def _fixed_rotations(seed, layer, shape):
-    """The draw that belongs to (seed, layer), made while tracing, so a step only reads it."""
-    with jax.ensure_compile_time_eval():
-        # A named generator: the rotations do not depend on JAX's default one.
-        rng = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), layer)
-        return np.asarray(jax.random.normal(rng, shape, jnp.float32))
-
-
 def hash_buckets(query_key, rotations):
-    """Angular hashing: h(x) = argmax([x W; -x W]) (the paper's Sec. 2, after arXiv:1509.02897).
+    """Hashes by angle: h(x) = argmax([x W; -x W]) (the paper's Sec. 2, after arXiv:1509.02897).
 
     Args:
-      query_key: [B, L, H, K]; only directions matter.
+      query_key: [B, L, H, K]; only the directions matter.
       rotations: W, [H, R, K, b / 2], entries N(0, 1).
 
     Returns:
@@ -44,20 +33,20 @@ def hash_buckets(query_key, rotations):
     x = lax.stop_gradient(query_key)
     x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     rotated = jnp.einsum("blhd,hrdm->hblrm", x, rotations.astype(x.dtype), precision="highest")
-    # The entry farthest from 0, and its sign; on a CPU three times as fast as argmax.
+    # Finds the entry farthest from 0, and its sign; on a CPU three times as fast as argmax.
     half = rotated.shape[-1]
     high, low = (f(axis=-1, keepdims=True) for f in (rotated.max, rotated.min))
     positive = high >= -low
     entries = lax.broadcasted_iota(jnp.int32, rotated.shape, rotated.ndim - 1)
-    found = rotated == jnp.where(positive, high, low)
-    buckets = jnp.where(found, entries, half).min(axis=-1) + jnp.where(positive[..., 0], 0, half)
+    extreme = rotated == jnp.where(positive, high, low)
+    buckets = jnp.where(extreme, entries, half).min(axis=-1) + jnp.where(positive[..., 0], 0, half)
     return jnp.transpose(buckets, (1, 0, 3, 2))
 
 
 def lsh_attention(
     query_key, value, mask, buckets, *, num_buckets, chunk_size, rate=0.0, rng: Any = None
 ):
-    """Softmax attention of each token i to the set P_i (the paper's Eqs. 2-6 and App. A).
+    """Computes softmax attention of each token i to the set P_i (the paper's Eqs. 2-6 and App. A).
 
     In each round, tokens are sorted by (bucket, position) and cut into chunks; P_i of the round
     holds the tokens of i's bucket in i's chunk and the chunk before (Eqs. 4 and 5); P_i is their
@@ -65,12 +54,12 @@ def lsh_attention(
     j = i, so that a token attends to itself only if P_i holds no other.
 
     The union is exact: each round's weights are divided by N_ij, the number of rounds whose P_i
-    holds j (App. A), which the buckets and chunks of i and j tell. The authors' code (Trax) leaves
-    N_ij out, lets a token attend to other buckets in the two chunks, though Eq. 3 has m(j, P_i) to
-    exclude them, and gives keys the length sqrt(K).
+    holds j (App. A), which follows from the buckets and chunks of i and j. The authors' code (Trax)
+    omits N_ij, lets a token attend to other buckets in the two chunks, though Eq. 3 excludes them
+    by m(j, P_i), and gives keys the length sqrt(K).
 
-    Masked tokens sort after all others, and the first chunk has none before it (in the authors'
-    code, the last one is). So masked tokens move nothing, wherever they stand and however many.
+    Masked tokens sort after all others, and no chunk precedes the first (in the authors' code, the
+    last one does). So masked tokens affect nothing, at any position and in any number.
 
     Args:
       query_key: q, [B, L, H, K].
@@ -91,15 +80,15 @@ def lsh_attention(
     num_chunks = -(-length // size)
     wide = jnp.promote_types(query_key.dtype, jnp.float32)
 
-    # Masked tokens have a bucket of their own after all others: they sort last and meet no others.
+    # Masked tokens have a separate last bucket: they sort after all others and meet none of them.
     padding = ((0, 0), (0, 0), (0, 0), (0, num_chunks * size - length))
     buckets = jnp.where(mask[:, None, None, :], buckets, num_buckets)
     buckets = jnp.pad(buckets, padding, constant_values=num_buckets)
     position = lax.broadcasted_iota(jnp.int32, buckets.shape, 3)
     order = jnp.sort(buckets * position.shape[-1] + position, axis=-1) % position.shape[-1]
     rank = jnp.put_along_axis(order, order, position, axis=-1, inplace=False)  # order's inverse
-    # Chunks do not decrease with buckets, so places of two buckets are at least 2 apart: j is in
-    # i's P of a round exactly if its place there is i's, or one less.
+    # Chunks do not decrease with buckets, so places of different buckets differ by at least 2: j is
+    # in the set P_i of a round exactly if its place is that of i, or one less.
     places = rank // size + 2 * buckets
 
     def sort(x):  # [B, L, H, K] -> [B, H, R, chunks, size, K]
@@ -144,7 +133,7 @@ def lsh_attention(
 
 @jax.custom_vjp
 def _permute(x, order, inverse):
-    """Rows x[..., order, :] of [B, H, R, L, K]; the gradient is a gather as well, not a scatter.
+    """Gathers rows x[..., order, :] of [B, H, R, L, K], with a gather, not a scatter, as gradient.
 
     Reverse-mode derivatives only.
     """
@@ -158,12 +147,12 @@ _permute.defvjp(
 
 
 def _cut(x, size, axis):
-    """Axis of n * size entries -> n, size."""
+    """Splits an axis of n * size entries into two, n and size."""
     return x.reshape(*x.shape[:axis], -1, size, *x.shape[axis + 1 :])
 
 
 def _with_previous(x, fill=0):
-    """[B, H, R, chunks, size, K] -> [.., 2 size, K]: the chunk before (first: fill), then own."""
+    """Prepends the previous chunk, or `fill`: [B, H, R, N, c, K] -> [B, H, R, N, 2c, K]."""
     before = jnp.pad(
         x[:, :, :, :-1], ((0, 0),) * 3 + ((1, 0), (0, 0), (0, 0)), constant_values=fill
     )
@@ -174,13 +163,9 @@ def _with_previous(x, fill=0):
 class Reformer(HeadMixer):
     """LSH attention with one projection for queries and keys; bidirectional; padding is masked.
 
-    The rotations are a pure function of (seed, layer), each head with its own, so no checkpoint
-    holds them. The authors' code draws new ones at every call: `redraw` does so at every training
-    step, from the "dropout" stream; evaluation always uses the draw of (seed, layer).
-
-    Raises:
-      UserError: if num_hashes or chunk_size is below 1, or num_buckets is odd, below 2 or too
-        many to sort.
+    The rotations are a pure function of (seed, layer), different for each head, so checkpoints do
+    not hold them. The authors' code draws new ones at every call: `redraw` does so at every
+    training step, from the "dropout" stream; evaluation always uses the draw of (seed, layer).
     """
 
     num_hashes: int  # R
@@ -190,11 +175,26 @@ class Reformer(HeadMixer):
     seed: int
 
     uses_mask: ClassVar[bool] = True
+    growth: ClassVar[tuple[float, float]] = (1, 1)
+
+    def check(self):
+        """See `Mixer.check`; num_buckets must be even, and small enough to sort in int32."""
+        at_least(self, 1, num_hashes=4, chunk_size=64)
+        if self.num_buckets < 2 or self.num_buckets % 2:
+            raise UserError(
+                "Reformer.num_buckets must be even and at least 2 (a direction and its opposite), "
+                f"got {self.num_buckets}: set it to 64, say"
+            )
+        limit = 2**31 // (self.max_len + self.chunk_size) - 1  # the sorted numbers must fit
+        if self.num_buckets > limit:
+            raise UserError(
+                f"Reformer.num_buckets must be at most {limit} for {self.max_len} tokens, got "
+                f"{self.num_buckets}: set it to 64, say"
+            )
 
     @nn.compact
     def __call__(self, x, mask, *, train):
         """Mixes x [B, L, D] under mask bool [B, L] -> [B, L, D]."""
-        self._check(x.shape[1])
         query_key, value = self.heads(x, "query_key"), self.heads(x, "value")
         buckets = hash_buckets(query_key, self.rotations(query_key.shape[-1], train=train))
         dropout = self.weight_dropout(train)
@@ -210,27 +210,13 @@ class Reformer(HeadMixer):
         return self.merge(y)
 
     def rotations(self, width, *, train) -> jax.Array:
-        """W [H, R, K, b / 2] of this layer for heads of this width."""
+        """Returns W [H, R, K, b / 2] of this layer for heads of this width."""
         shape = (self.num_heads, self.num_hashes, width, self.num_buckets // 2)
+
+        def draw(key):
+            return jax.random.normal(key, shape, jnp.float32)
+
         if self.redraw and train:
             rng, _ = part_of(self.make_rng("dropout"))  # the same for all examples
-            return jax.random.normal(rng, shape, jnp.float32)
-        return jnp.asarray(_fixed_rotations(self.seed, self.layer, shape))
-
-    def _check(self, length):
-        for field, suggestion in (("num_hashes", 4), ("chunk_size", 64)):
-            if (value := getattr(self, field)) < 1:
-                raise UserError(
-                    f"Reformer.{field} must be at least 1, got {value}: set it to {suggestion}, say"
-                )
-        if self.num_buckets < 2 or self.num_buckets % 2:
-            raise UserError(
-                "Reformer.num_buckets must be even and at least 2 (a direction and its opposite), "
-                f"got {self.num_buckets}: set it to 64, say"
-            )
-        limit = 2**31 // (length + self.chunk_size) - 1  # the sorted numbers must fit in int32
-        if self.num_buckets > limit:
-            raise UserError(
-                f"Reformer.num_buckets must be at most {limit} for {length} tokens, got "
-                f"{self.num_buckets}: set it to 64, say"
-            )
+            return draw(rng)
+        return jnp.asarray(draw_once(draw, self.seed, self.layer))

@@ -1,8 +1,8 @@
-"""Sparse Sinkhorn Attention: local attention, and to sorted blocks (Tay et al., arXiv:2002.11296).
+"""Sparse Sinkhorn Attention: to the own and to a sorted block (Tay et al., arXiv:2002.11296).
 
 K is the width of one head, H the number of heads, b the tokens of a block, N = L / b the number of
 blocks. The largest arrays have 2 L b entries (logits) and N^2 entries (sorting); sorting takes
-about L^2 K / b multiplications. The terms in N^2 are the paper's own.
+about L^2 K / b multiplications. The terms in N^2 are inherent in the paper's method.
 """
 
 from typing import Any, ClassVar
@@ -15,18 +15,19 @@ from jax import lax
 from jax.scipy.special import logsumexp
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.mixer import HeadMixer
+from lra_fnet.models import blocks
+from lra_fnet.models.mixer import HeadMixer, at_least
 from lra_fnet.models.mixers.attention import weigh
 
-ABSENT = -1e30  # log of no weight: finite, so differences of two are no NaN
-RESOLUTION = 1e-6  # of float32: a sorted key with a smaller share of real tokens is left out
+ABSENT = -1e30  # logarithm of a zero weight: finite, so that differences are not NaN
+RESOLUTION = 1e-6  # of float32; a sorted key with a smaller share of real tokens is left out
 
 
 def balance(logits, valid, iterations):
-    """Sinkhorn balancing of exp(logits): rows, then columns, to sum 1, `iterations` times.
+    """Applies Sinkhorn balancing to exp(logits): rows, then columns, to sum 1, `iterations` times.
 
-    In the log domain (the paper's Sec. 3.1.2, after Adams and Zemel, arXiv:1106.1925); blocks that
-    are not valid take no part, so the valid ones become doubly stochastic among themselves.
+    It works in the log domain (the paper's Sec. 3.1.2, after Adams and Zemel, arXiv:1106.1925).
+    Blocks that are not valid take no part, so the valid ones become doubly stochastic.
 
     Args:
       logits: [B, H, N, N], row i the block to fill, column j the block to take.
@@ -49,16 +50,18 @@ def balance(logits, valid, iterations):
 
 
 def sinkhorn_attention(query, key, value, mask, sorting, *, block_size, rate=0.0, rng: Any = None):
-    """Softmax attention to the tokens of the own block and of the sorted block, 2b keys.
+    """Computes softmax attention to the tokens of the own block and of the sorted block, 2b keys.
 
-    The sorted block i is sum over j of R[i, j] times block j, token by token (psi_S of the paper's
-    Sec. 3.1), of keys and of values. The paper's Sec. 3.2 writes the scores within a block as
-    Q_i psi_S(K)_j + Q_i K_j; here each term is the score of a key of its own, with its own value,
-    in one softmax over both: a sum of scores would leave open whose value it weighs.
+    The sorted block i is the sum over j of R[i, j] times block j, token by token (psi_S of the
+    paper's Sec. 3.1), of keys and of values. The paper's Sec. 3.2 writes the scores within a block
+    as Q_i psi_S(K)_j + Q_i K_j; here each term is the score of a separate key, with its own value,
+    in one softmax over both, since for a sum of scores the paper does not say whose value it
+    weighs.
 
-    Masked tokens are left out of their own block, and of the sums: a sorted key is the mean over
-    the real tokens at its place in the blocks, times the row's sum of R, and so is its value; its
-    weight is multiplied by their share of R's row. Where all are real, that is the paper's formula.
+    Masked tokens are left out of their own block and of the sums: a sorted key is the mean over the
+    real tokens at its place in the blocks, times the row's sum of R, and so is its value; its
+    weight is multiplied by their share of R's row. If all tokens are real, this is the paper's
+    formula.
 
     Args:
       query: [B, L, H, K].
@@ -73,24 +76,18 @@ def sinkhorn_attention(query, key, value, mask, sorting, *, block_size, rate=0.0
     Returns:
       [B, L, H, K] in value's dtype; zeros where there is no key. The softmax is float32 (or wider).
     """
-    batch, length, heads, width = query.shape
-    num_blocks = sorting.shape[-1]
+    length, width = query.shape[1], query.shape[3]
     wide = jnp.promote_types(query.dtype, jnp.float32)
-    padding = num_blocks * block_size - length
-    real = jnp.pad(mask, ((0, 0), (0, padding))).reshape(batch, 1, num_blocks, block_size)
-
-    def blocks(x):  # [B, L, H, K] -> [B, H, N, b, K]
-        x = jnp.pad(jnp.swapaxes(x, 1, 2), ((0, 0), (0, 0), (0, padding), (0, 0)))
-        return x.reshape(batch, heads, num_blocks, block_size, width)
-
-    query, key, value = blocks(query) * width**-0.5, blocks(key), blocks(value)
+    arrays = blocks.heads_first(query, key, value, mask)
+    query, key, value, real = (blocks.cut(a, block_size) for a in arrays)  # [B, H, N, b, K]
+    query, real = query * width**-0.5, real[..., 0]
     row = sorting.sum(axis=-1, keepdims=True)
     share = jnp.einsum("bhij,bjt->bhit", sorting, real[:, 0].astype(sorting.dtype))
     share = share / jnp.where(row > 0, row, 1)
     present = share > RESOLUTION
     share = jnp.where(present, share, 1)
 
-    def sort(x):  # the sorted blocks, [B, H, N, b, K]
+    def sort(x):  # -> sorted blocks [B, H, N, b, K]
         x = jnp.where(real[..., None], x, 0)
         taken = jnp.einsum("bhij,bhjtd->bhitd", sorting.astype(x.dtype), x)
         return (taken / share[..., None]).astype(x.dtype)
@@ -105,22 +102,17 @@ def sinkhorn_attention(query, key, value, mask, sorting, *, block_size, rate=0.0
     valid = valid[..., None, :]
     values = jnp.concatenate([value, sort(value)], axis=-2)
     out = weigh(logits, valid, values, rate=rate, rng=rng)
-    out = out.reshape(batch, heads, num_blocks * block_size, width)[:, :, :length]
-    return jnp.swapaxes(out, 1, 2)
+    return jnp.swapaxes(blocks.flat(out, length), 1, 2)
 
 
 @gin.configurable
 class Sinkhorn(HeadMixer):
-    """Attention within blocks of tokens and to blocks sorted by a learned, soft permutation.
+    """Attends within blocks of tokens and to blocks sorted by a learned, soft permutation.
 
     The sorting network (the paper's Sec. 3.1.1) reads the sum of a block's real tokens: a Dense
     layer of width D, ReLU, and a Dense layer with max_len / block_size logits for each head, so
-    each head sorts by its own permutation; no ReLU after the second, as a logit may be negative.
-    Logits, in training with Gumbel noise, are divided by `temperature` and balanced (Sec. 3.1.3).
-    `dropout` drops attention weights in training.
-
-    Raises:
-      UserError: if block_size or iterations is below 1, or temperature is not positive.
+    each head has its own permutation; there is no second ReLU, since a logit may be negative. The
+    logits, in training with Gumbel noise, are divided by `temperature` and balanced (Sec. 3.1.3).
     """
 
     block_size: int  # b, tokens
@@ -129,11 +121,19 @@ class Sinkhorn(HeadMixer):
     gumbel: bool  # noise on the logits in training, from the "dropout" stream
 
     uses_mask: ClassVar[bool] = True
+    growth: ClassVar[tuple[float, float]] = (1.5, 1)  # the sort weighs every pair of blocks
+
+    def check(self):
+        """See `Mixer.check`; the temperature must be positive."""
+        at_least(self, 1, block_size=64, iterations=8)
+        if not self.temperature > 0:
+            raise UserError(
+                f"Sinkhorn.temperature must be above 0, got {self.temperature}: set it to 0.75, say"
+            )
 
     @nn.compact
     def __call__(self, x, mask, *, train):
         """Mixes x [B, L, D] under mask bool [B, L] -> [B, L, D]."""
-        self._check()
         query, key, value = (self.heads(x, name) for name in ("query", "key", "value"))
         sorting = self._sorting(x, mask, train=train)
         dropout = self.weight_dropout(train)
@@ -143,7 +143,7 @@ class Sinkhorn(HeadMixer):
         return self.merge(y)
 
     def _sorting(self, x, mask, *, train):
-        """R [B, H, N, N] of x [B, L, D] and mask bool [B, L], N = ceil(L / block_size)."""
+        """Computes R [B, H, N, N] of x [B, L, D] and mask bool [B, L], N = ceil(L / block_size)."""
         batch, length, dim = x.shape
         num_blocks = -(-length // self.block_size)
         padding = ((0, 0), (0, num_blocks * self.block_size - length))
@@ -151,7 +151,7 @@ class Sinkhorn(HeadMixer):
         x = jnp.pad(x, (*padding, (0, 0))).reshape(*real.shape, dim)
         x = jnp.where(real[..., None], x, 0).sum(axis=2)
 
-        # A column for every block of max_len: what a block is called does not change with padding.
+        # A column for each block of max_len: the number of a block does not depend on padding.
         columns = -(-self.max_len // self.block_size)
         init = nn.initializers.xavier_uniform()
         hidden = nn.relu(nn.Dense(dim, dtype=x.dtype, kernel_init=init, name="sort_hidden")(x))
@@ -166,14 +166,3 @@ class Sinkhorn(HeadMixer):
                 self.make_rng("dropout"), logits.shape, logits.dtype
             )
         return balance(logits / self.temperature, real.any(axis=-1), self.iterations)
-
-    def _check(self):
-        for field, suggestion in (("block_size", 64), ("iterations", 8)):
-            if (value := getattr(self, field)) < 1:
-                raise UserError(
-                    f"Sinkhorn.{field} must be at least 1, got {value}: set it to {suggestion}, say"
-                )
-        if not self.temperature > 0:
-            raise UserError(
-                f"Sinkhorn.temperature must be above 0, got {self.temperature}: set it to 0.75, say"
-            )

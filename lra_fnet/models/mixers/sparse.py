@@ -10,9 +10,8 @@ from typing import ClassVar
 import gin
 import jax.numpy as jnp
 
-from lra_fnet.errors import UserError
 from lra_fnet.models import blocks
-from lra_fnet.models.mixer import HeadMixer
+from lra_fnet.models.mixer import HeadMixer, at_least, one_of
 
 PATTERNS = ("fixed", "strided")
 
@@ -31,12 +30,12 @@ def sparse_attention(
     rate=0.0,
     rng=None,
 ):
-    """Softmax attention of position i to A1(i) and A2(i) together (the paper's Sec. 5.1, merged).
+    """Computes softmax attention of i to A1(i) and A2(i) together (the paper's Sec. 5.1, merged).
 
     "strided" (Sec. 4.3): A1 = {j: |i - j| <= l}, A2 = {j: (i - j) mod l = 0}.
     "fixed": A1 = {j: j // l = i // l}, A2 = {j: j mod l >= l - c}.
-    The paper's sets have j <= i too, as they do here with `causal`; without it each pattern is the
-    paper's and its mirror image. A key in both sets counts once.
+    The paper's sets are restricted to j <= i, as they are here with `causal`; without it each
+    pattern is the union of the paper's and its mirror image. A key in both sets counts once.
 
     Args:
       query: [B, L, H, K].
@@ -45,9 +44,10 @@ def sparse_attention(
       mask: bool [B, L], True at keys that may be attended to.
       pattern: "fixed" or "strided".
       block_size: l.
-      summary: c, for "fixed": the last c positions of each block may be seen by all.
-      causal: no key after the query.
-      global_first: position 0 sees every position and every position sees it, causal or not.
+      summary: c, for "fixed": all positions see the last c positions of each block.
+      causal: whether keys after the query are excluded.
+      global_first: whether position 0 sees every position and every position sees it, even if
+        `causal`.
       rate: dropout probability of each weight.
       rng: key of the dropout; needed if rate > 0.
 
@@ -74,7 +74,7 @@ def sparse_attention(
 
 
 def _strided(query, key, value, mask, size, causal, rate, rngs) -> list[blocks.Part]:
-    """A1, and what A2 adds to it: the same column of the blocks beyond the adjacent ones."""
+    """Computes the parts of A1 and of A2 without A1: the same column of blocks not adjacent."""
     length = query.shape[2]
     near = blocks.band(query, key, value, mask, reach=size, causal=causal, rate=rate, rng=rngs[0])
     columns = [jnp.swapaxes(blocks.cut(a, size), 2, 3) for a in (query, key, value, mask)]
@@ -86,7 +86,7 @@ def _strided(query, key, value, mask, size, causal, rate, rngs) -> list[blocks.P
 
 
 def _fixed(query, key, value, mask, size, summary, causal, rate, rngs) -> list[blocks.Part]:
-    """A1, and what A2 adds to it: the last `summary` columns of the other blocks."""
+    """Computes the parts of A1 and of A2 without A1: the last columns of the other blocks."""
     length = query.shape[2]
     cut = [blocks.cut(a, size) for a in (query, key, value, mask)]
     allowed = (_back(size) >= 0)[None, None, None] if causal else None
@@ -100,46 +100,37 @@ def _fixed(query, key, value, mask, size, summary, causal, rate, rngs) -> list[b
 
 
 def _back(number):
-    """The lags i - j of i and j below `number`: int [number, number]."""
+    """Returns the lags i - j of all i and j below `number`: int [number, number]."""
     return jnp.arange(number)[:, None] - jnp.arange(number)[None]
 
 
 @gin.configurable
 class SparseAttention(HeadMixer):
-    """Attention in the Sparse Transformer's patterns, every head in both sets; LRA's projections.
+    """Attends in the Sparse Transformer's patterns, each head to both sets; LRA's projections.
 
-    Two things of the paper are left out, as in LRA: its residual blocks and initialisation, and
-    summary columns that differ between heads (Sec. 4.3). Each head has the last columns of a block.
-
-    Raises:
-      UserError: if `pattern` is unknown, or `block_size` or `summary` is too small.
+    As in LRA, two features of the paper are left out: its residual blocks and initialisation, and
+    summary columns that differ between heads (Sec. 4.3). Every head uses the last columns of a
+    block.
     """
 
     pattern: str  # "fixed" or "strided"
     block_size: int  # l; 0 for the smallest integer >= sqrt(max_len)
-    summary: int  # c, for "fixed"; with c >= l every position is seen by all
+    summary: int  # c, for "fixed"; with c >= l all see every position
     causal: bool
     global_first: bool
 
     uses_mask: ClassVar[bool] = True
+    growth: ClassVar[tuple[float, float]] = (1.5, 1.5)  # with l near sqrt(L)
+
+    def check(self):
+        """See `Mixer.check`."""
+        one_of(self, pattern=PATTERNS)
+        at_least(self, 0, block_size=0)
+        if self.pattern == "fixed":
+            at_least(self, 1, summary=8)
 
     def attend(self, query, key, value, mask, *, train):
         """See `sparse_attention`; dropout on the weights in training."""
-        if self.pattern not in PATTERNS:
-            raise UserError(
-                f"SparseAttention.pattern must be one of {', '.join(PATTERNS)}, got "
-                f"{self.pattern!r}: set it to one of these"
-            )
-        if self.block_size < 0:
-            raise UserError(
-                "SparseAttention.block_size must be at least 1 position, or 0 for sqrt(max_len), "
-                f"got {self.block_size}: set it to 0, say"
-            )
-        if self.summary < 1 and self.pattern == "fixed":
-            raise UserError(
-                "SparseAttention.summary must be at least 1 position a block, got "
-                f"{self.summary}: set it to 8, say"
-            )
         return sparse_attention(
             query,
             key,

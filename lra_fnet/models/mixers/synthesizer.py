@@ -1,7 +1,7 @@
 """Synthesizer: attention weights made without comparing tokens (Tay et al., arXiv:2005.00743).
 
 K is the width of one head, H the number of heads, Q the rows of one block. Time grows as L^2, as in
-the paper; with blocks of rows, memory grows as L, but for the parameters of "random" (H L^2).
+the paper; with blocks of rows, memory grows as L, except for the parameters of "random" (H L^2).
 """
 
 from typing import ClassVar
@@ -10,20 +10,19 @@ import flax.linen as nn
 import gin
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.mixer import HeadMixer
-from lra_fnet.models.mixers.attention import weigh
+from lra_fnet.models.mixer import HeadMixer, at_least
+from lra_fnet.models.mixers.attention import map_rows, weigh
 
 KINDS = ("dense", "random", "factorized_dense", "factorized_random", "attention")
 
 
 def tiled(first, second):
-    """H_A(A) * H_B(B) of the paper's factorised dense Synthesizer (Sec. 3.3).
+    """Computes H_A(A) * H_B(B) of the paper's factorised dense Synthesizer (Sec. 3.3).
 
-    Entry j of a row is A[j // b] B[j mod b]: one factor repeats its entries, the other is repeated
-    whole, so that every pair meets once. The paper only says that both are tiled.
+    Entry j of a row is A[j // b] B[j mod b]: one factor repeats each entry, the other repeats as a
+    whole, so that every pair occurs once. The paper only says that both are tiled.
 
     Args:
       first: A, [..., a].
@@ -37,74 +36,69 @@ def tiled(first, second):
 
 
 def synthesize(rows, logits, value, mask, *, block_size, rate=0.0, rng=None):
-    """softmax(S) V (the paper's Sec. 3) with at most `block_size` rows of S at a time.
-
-    The backward pass computes each block's weights again, so it holds no more than the forward
-    pass. The length need not be a multiple of the block.
+    """Computes softmax(S) V (the paper's Sec. 3) with at most `block_size` rows of S at a time.
 
     Args:
-      rows: tree of arrays [B or 1, H, L, any width], row i of which makes row i of S.
+      rows: tree of arrays [B or 1, H, L, any width]; row i of S is computed from their rows i.
       logits: function of a block of `rows` [.., Q, ..] -> S [B or 1, H, Q, L], float32 or wider.
       value: [B, L, H, K].
       mask: bool [B, L], True at positions that may be attended to.
-      block_size: most rows at a time.
+      block_size: largest number of rows at a time; see `map_rows`.
       rate: dropout probability of each weight (after the softmax, one draw for each weight).
       rng: key of the dropout; needed if rate > 0.
 
     Returns:
       [B, L, H, K] in value's dtype; zeros where a text has no position to attend to.
     """
-    length = value.shape[1]
-    num_blocks = -(-length // block_size)
-    size = -(-length // num_blocks)  # blocks of nearly equal length, so little is wasted
-    value = jnp.swapaxes(value, 1, 2)
+    length, value = value.shape[1], jnp.swapaxes(value, 1, 2)
     valid = mask[:, None, None, :]
 
-    def split(x):
-        x = jnp.pad(x, ((0, 0), (0, 0), (0, num_blocks * size - length), (0, 0)))
-        return jnp.moveaxis(x.reshape(*x.shape[:2], num_blocks, size, x.shape[3]), 2, 0)
-
-    def attend(numbered_block):
-        number, block = numbered_block
-        block_rng = None if rng is None else jax.random.fold_in(rng, number)
+    def attend(block, block_rng):
         return weigh(logits(block), valid, value, rate=rate, rng=block_rng)
 
-    # Inside a scan nothing can be merged with the recomputation, so prevent_cse is not needed.
-    attend = jax.checkpoint(attend, prevent_cse=False)
-    out = lax.map(attend, (jnp.arange(num_blocks), jax.tree.map(split, rows)))
-    out = jnp.moveaxis(out, 0, 2).reshape(*value.shape[:2], num_blocks * size, value.shape[3])
-    return jnp.swapaxes(out[:, :, :length], 1, 2)
+    return map_rows(attend, rows, length=length, block_size=block_size, rng=rng)
 
 
 @gin.configurable
 class Synthesizer(HeadMixer):
-    """Each of `kinds` makes logits [L, L] for every head; several are mixed before the softmax.
+    """Mixes by one or more `kinds` of logits [L, L] per head, summed before the softmax.
 
     "dense": W_2 relu(W_1 x_i) (Sec. 3.1); "random": a learned matrix R (Sec. 3.2);
     "factorized_dense": `tiled` products of b = `factor` and a = max_len / b outputs on such a
-    hidden layer, the last ones cut off where b does not divide; "factorized_random": R_1 R_2^T of
-    rank `factor` (Sec. 3.3); "attention": Q K^T / sqrt(K), as the Transformer. A mixture of several
-    is their sum with weights alpha, learned for every head, that sum to 1 (the paper's Mixture of
-    Synthesizers): a softmax of zeros at first, as in the authors' code. LRA's code sums without
+    hidden layer, cut off at the end where b does not divide; "factorized_random": R_1 R_2^T of
+    rank `factor` (Sec. 3.3); "attention": Q K^T / sqrt(K), as in the Transformer. Several are
+    summed with weights alpha, learned for every head, that sum to 1 (the paper's Mixture of
+    Synthesizers): initially a softmax of zeros, as in the authors' code. LRA's code sums without
     weights. There are no biases, as in LRA and in the paper's count of parameters.
 
-    Inputs shorter than max_len take the first rows and columns. "random" has num_heads x max_len^2
-    parameters: 268 million a head for 16384 tokens.
-
-    Raises:
-      UserError: if `kinds` is no list of known ones, or `factor` or `block_size` is below 1.
+    Inputs shorter than max_len use the first rows and columns. "random" has num_heads x max_len^2
+    parameters: 268 million per head for 16384 tokens.
     """
 
     kinds: tuple[str, ...]  # one or more of KINDS
-    factor: int  # k of the paper, for the factorized ones
-    block_size: int  # rows at a time; changes memory and speed only
+    factor: int  # k of the paper, for the factorised ones
+    block_size: int  # rows at a time; affects memory and speed only
 
     uses_mask: ClassVar[bool] = True
+
+    @property
+    def growth(self) -> tuple[float, float]:
+        """Only "random" has a matrix of L x L entries."""
+        return 2, 2 if "random" in self.kinds else 1
+
+    def check(self):
+        """See `Mixer.check`; `kinds` must list known ones, each once."""
+        kinds = self.kinds if isinstance(self.kinds, tuple | list) else ()
+        if not kinds or len({*kinds} & {*KINDS}) < len(kinds):
+            raise UserError(
+                f"Synthesizer.kinds must list one or more of {', '.join(KINDS)}, each once, got "
+                f"{self.kinds!r}: set it to ('random', 'attention'), say"
+            )
+        at_least(self, 1, factor=8, block_size=256)
 
     @nn.compact
     def __call__(self, x, mask, *, train):
         """Mixes x [B, L, D] under mask bool [B, L] -> [B, L, D]."""
-        self._check()
         value = self.heads(x, "value")
         rows, makers = zip(*(getattr(self, f"_{kind}")(x) for kind in self.kinds), strict=True)
         if len(self.kinds) > 1:
@@ -121,7 +115,7 @@ class Synthesizer(HeadMixer):
         size = self.block_size
         return self.merge(synthesize(rows, logits, value, mask, block_size=size, **dropout))
 
-    # Each kind gives what the rows of its logits are made from, and the function that makes them.
+    # Each kind returns the rows that its logits are computed from, and the function that does it.
 
     def _dense(self, x):
         hidden, columns = self._hidden(x, "dense"), self._columns(x, "dense", self.max_len)
@@ -164,26 +158,13 @@ class Synthesizer(HeadMixer):
         init = nn.initializers.xavier_uniform(batch_axis=0)
         return self.param(name, init, (self.num_heads, rows, columns))
 
-    def _check(self):
-        kinds = self.kinds if isinstance(self.kinds, tuple | list) else ()
-        if not kinds or len({*kinds} & {*KINDS}) < len(kinds):
-            raise UserError(
-                f"Synthesizer.kinds must list one or more of {', '.join(KINDS)}, each once, got "
-                f"{self.kinds!r}: set it to ('random', 'attention'), say"
-            )
-        for field, remedy in (("factor", 8), ("block_size", 256)):
-            if (value := getattr(self, field)) < 1:
-                raise UserError(
-                    f"Synthesizer.{field} must be at least 1, got {value}: set it to {remedy}, say"
-                )
-
 
 def _wide(x):
     return jnp.promote_types(x.dtype, jnp.float32)
 
 
 def _products(rows, columns):
-    """Rows [B, H, Q, W] times columns [H, L, W] or [B, H, L, W] -> [B, H, Q, L]."""
+    """Multiplies rows [B, H, Q, W] and columns [H, L, W] or [B, H, L, W] -> [B, H, Q, L]."""
     batch = "b" if columns.ndim == 4 else ""
     subscripts = f"bhqw,{batch}hkw->bhqk"
     return jnp.einsum(subscripts, rows, columns, preferred_element_type=_wide(rows))

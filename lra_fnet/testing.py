@@ -1,0 +1,201 @@
+"""Checks that hold mixers and tasks, ours and a user's, to their contracts."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lra_fnet.errors import UserError
+from lra_fnet.models.mixer import Mixer
+
+# Mixers
+
+LENGTH, SHORT = 13, 7  # primes: no block size between 2 and 12 divides them
+SIZES = {"dim": 6, "num_heads": 2, "qkv_dim": 4, "max_len": LENGTH, "layer": 0, "num_layers": 2}
+DROPOUT = 0.5
+CLOSE = 1e-4  # relative difference of float32 outputs that count as equal
+BFLOAT16_CLOSE = 0.05  # eight bits of mantissa: 0.004 for each rounding
+SLOPE_CLOSE = 1e-5  # relative difference of a gradient from finite differences, in float64
+
+
+def check_mixer(cls: type[Mixer], **settings) -> None:
+    """Checks a mixer against the contract in `lra_fnet.models.mixer`.
+
+    The properties, on small random inputs of prime lengths: the output has the shape and dtype of
+    the input and is finite under any mask, also one without tokens; examples are independent;
+    padding, whatever it contains and however much there is, is invisible exactly if `uses_mask`;
+    the gradient equals finite differences in float64 and is finite at zero; bfloat16 is close to
+    float32; dropout has no effect in evaluation, and has one in training exactly if `uses_dropout`;
+    the output depends on nothing else; the mixer commutes with permutations of the positions
+    exactly if `equivariant`.
+
+    Example: check_mixer(MyMixer, width=3).
+
+    Args:
+      cls: the mixer's class.
+      **settings: the fields of the class; those of `Mixer` default to small sizes.
+
+    Raises:
+      AssertionError: if a property does not hold; its one line names the property.
+      UserError: if the class rejects its settings.
+    """
+    checks = _MixerChecks(cls, settings)
+    checks.shape_and_dtype()
+    checks.any_mask()
+    checks.padding()
+    checks.gradient()
+    checks.bfloat16()
+    checks.randomness()
+    checks.permutation()
+
+
+class _MixerChecks:
+    """One method for each property; see `check_mixer`."""
+
+    def __init__(self, cls, settings):
+        self.name = cls.__name__
+        fields = SIZES | {"dropout": DROPOUT} | settings
+        self.mixer = cls(**fields, parent=None)
+        self.without_dropout = cls(**(fields | {"dropout": 0.0}), parent=None)
+        self.length = self.mixer.max_len
+        rng = np.random.default_rng(0)
+        self.x = rng.normal(size=(4, self.length, self.mixer.dim)).astype(np.float32)
+        # Four rows: full, padded at the end, with holes, and without tokens.
+        positions = np.arange(self.length)
+        holes = rng.random(self.length) < 0.6
+        rows = [positions >= 0, positions < SHORT, holes, positions < 0]
+        self.mask = np.stack(rows)
+        shapes = jax.eval_shape(
+            functools.partial(self.mixer.init, train=False), jax.random.key(0), self.x, self.mask
+        )
+        self.variables = jax.tree.map(
+            lambda leaf: (0.5 * rng.normal(size=leaf.shape)).astype(leaf.dtype), shapes
+        )
+        self.evaluate = jax.jit(functools.partial(self.mixer.apply, train=False))
+        self.output = self._evaluate(self.x, self.mask)
+
+    def shape_and_dtype(self):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(self.variables.get("params", {})):
+            name = jax.tree_util.keystr(path)
+            self._require(leaf.dtype == np.float32, f"has a {leaf.dtype} parameter {name}")
+        got, want = self.output, self.x
+        self._require(got.shape == want.shape, f"maps {want.shape} to {got.shape}: keep the shape")
+        self._require(got.dtype == want.dtype, f"maps {want.dtype} to {got.dtype}: keep the dtype")
+
+    def any_mask(self):
+        self._require(np.isfinite(self.output).all(), "gives NaN or infinity for some mask")
+        x, mask = self.x.copy(), self.mask.copy()
+        x[3], mask[3] = 2 * x[0], True
+        others = self._evaluate(x, mask)[:3]
+        self._require(_close(others, self.output[:3]), "mixes the examples of a batch")
+
+    def padding(self):
+        junk = self._evaluate(np.where(self.mask[..., None], self.x, 50), self.mask)
+        self._require(np.isfinite(junk).all(), "gives NaN or infinity for some padding")
+        content = _close(junk[self.mask], self.output[self.mask])
+        try:
+            short = self._evaluate(self.x[:, :SHORT], self.mask[:, :SHORT])
+        except UserError:  # it takes max_len positions only
+            amount = not self.mixer.uses_mask
+        else:
+            x, mask = self.x.copy(), self.mask.copy()
+            x[:, SHORT:], mask[:, SHORT:] = 0, False
+            long = self._evaluate(x, mask)[:, :SHORT]
+            amount = _close(short[mask[:, :SHORT]], long[mask[:, :SHORT]])
+        if self.mixer.uses_mask:
+            self._require(content, "declares uses_mask, but the content of padding changes outputs")
+            self._require(amount, "declares uses_mask, but the amount of padding changes outputs")
+        else:
+            self._require(
+                not (content and amount), "declares no uses_mask, but padding changes no output"
+            )
+
+    def gradient(self):
+        rng = np.random.default_rng(1)
+
+        def draw(leaf):
+            return rng.normal(size=leaf.shape)
+
+        point = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), (self.variables, self.x))
+        direction, cotangent = jax.tree.map(draw, point), draw(self.x)
+        dtypes = []
+
+        @jax.jit
+        @jax.value_and_grad
+        def loss(point):
+            variables, x = point
+            y = self.mixer.apply(variables, x, self.mask, train=False)
+            dtypes.append(y.dtype)
+            return (y * cotangent).sum()
+
+        def shifted(step):
+            return jax.tree.map(lambda leaf, slope: leaf + step * slope, point, direction)
+
+        with jax.enable_x64(True):
+            gradient = jax.device_get(loss(point)[1])
+            at_zero = jax.device_get(loss((point[0], 0 * point[1]))[1])
+            step = 1e-6
+            difference = (loss(shifted(step))[0] - loss(shifted(-step))[0]) / (2 * step)
+        self._require(dtypes[0] == np.float64, f"maps float64 to {dtypes[0]}: keep the dtype")
+        finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((gradient, at_zero)))
+        self._require(finite, "has a gradient with NaN or infinity")
+        products = jax.tree.map(lambda slope, leaf: (slope * leaf).sum(), gradient, direction)
+        want, slope = float(difference), sum(jax.tree.leaves(products))
+        self._require(
+            abs(slope - want) <= SLOPE_CLOSE * max(1.0, abs(want)),
+            f"has the gradient {slope:.8g} in a direction of slope {want:.8g}",
+        )
+
+    def bfloat16(self):
+        got = self._evaluate(jnp.asarray(self.x, jnp.bfloat16), self.mask)
+        self._require(got.dtype == jnp.bfloat16, f"maps bfloat16 to {got.dtype}: keep the dtype")
+        error = _norm(got.astype(np.float32) - self.output)
+        self._require(
+            error <= BFLOAT16_CLOSE * _norm(self.output), "in bfloat16 is far from float32"
+        )
+
+    def randomness(self):
+        again = self._evaluate(self.x, self.mask, rngs={"dropout": jax.random.key(1)})
+        self._require((again == self.output).all(), "is random in evaluation")
+
+        def train(mixer):
+            call = jax.jit(functools.partial(mixer.apply, train=True))
+            rngs = {"dropout": jax.random.key(2)}
+            return [np.asarray(call(self.variables, self.x, self.mask, rngs=rngs)) for _ in "12"]
+
+        first, second = train(self.mixer)
+        self._require((first == second).all(), "is random in training beyond its dropout key")
+        if not self.mixer.dropout:
+            return
+        drops = bool((first != train(self.without_dropout)[0]).any())
+        effect = "changes" if drops else "does not change"
+        self._require(
+            drops == self.mixer.uses_dropout,
+            f"declares uses_dropout = {self.mixer.uses_dropout}, but dropout {effect} its training",
+        )
+
+    def permutation(self):
+        order = np.random.default_rng(2).permutation(self.length)
+        moved = self._evaluate(self.x[:, order], self.mask[:, order])
+        commutes = _close(moved, self.output[:, order])
+        effect = "commutes" if commutes else "does not commute"
+        self._require(
+            commutes == self.mixer.equivariant,
+            f"declares equivariant = {self.mixer.equivariant}, but {effect} with permutations of "
+            "the positions",
+        )
+
+    def _evaluate(self, x, mask, **rngs):
+        return np.asarray(self.evaluate(self.variables, x, mask, **rngs))
+
+    def _require(self, holds, message):
+        assert holds, f"{self.name} {message}"
+
+
+def _close(got, want) -> bool:
+    return abs(got - want).max(initial=0) <= CLOSE * max(1.0, abs(want).max(initial=0))
+
+
+def _norm(array) -> float:
+    return float(np.sqrt(np.square(array).sum()))

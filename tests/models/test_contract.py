@@ -1,0 +1,436 @@
+"""Every mixer against the contract; that each check of it fails; settings; dropout of weights."""
+
+import functools
+import importlib
+import inspect
+import pkgutil
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from arrays import assert_close, new_key, normal
+
+from lra_fnet import config, experiment
+from lra_fnet.errors import UserError
+from lra_fnet.models import mixers
+from lra_fnet.models.mixer import FixedTransform, HeadMixer, Mixer
+from lra_fnet.models.mixers import (
+    attention,
+    bigbird,
+    linformer,
+    local,
+    longformer,
+    reformer,
+    sinkhorn,
+    sparse,
+    synthesizer,
+)
+from lra_fnet.models.mixers.attention import Attention
+from lra_fnet.models.mixers.bigbird import BigBird
+from lra_fnet.models.mixers.fourier import Fourier
+from lra_fnet.models.mixers.linear import LinearMixing
+from lra_fnet.models.mixers.linear_attention import LinearAttention
+from lra_fnet.models.mixers.linformer import Linformer
+from lra_fnet.models.mixers.local import LocalAttention
+from lra_fnet.models.mixers.longformer import Longformer
+from lra_fnet.models.mixers.none import NoMixing
+from lra_fnet.models.mixers.performer import Performer
+from lra_fnet.models.mixers.random import RandomMixing
+from lra_fnet.models.mixers.reformer import Reformer
+from lra_fnet.models.mixers.sinkhorn import Sinkhorn
+from lra_fnet.models.mixers.sparse import SparseAttention
+from lra_fnet.models.mixers.synthesizer import Synthesizer
+from lra_fnet.models.mixers.transforms import DCT, Hadamard, Hartley, SequenceFourier
+from lra_fnet.testing import check_mixer
+
+BIGBIRD = {"block_size": 2, "num_random": 1, "num_global": 1, "last_is_global": True, "seed": 0}
+PERFORMER = {"kernel": "softmax", "num_features": 8, "orthogonal": True, "redraw": False, "seed": 0}
+REFORMER = {"num_hashes": 2, "num_buckets": 4, "chunk_size": 3, "redraw": False, "seed": 0}
+SINKHORN = {"block_size": 3, "iterations": 3, "temperature": 0.75, "gumbel": True}
+SPARSE = {"pattern": "fixed", "block_size": 0, "summary": 1, "causal": False, "global_first": False}
+SYNTHESIZER = {"kinds": ("random", "attention"), "factor": 4, "block_size": 3}
+# Settings under which a few tokens are several blocks, chunks or windows.
+CASES = {
+    "naive": (Attention, {"implementation": "naive", "block_size": 4}),
+    "blockwise": (Attention, {"implementation": "blockwise", "block_size": 4}),
+    "bigbird": (BigBird, BIGBIRD),
+    "bigbird, nothing global": (BigBird, BIGBIRD | {"num_global": 0, "last_is_global": False}),
+    "fourier": (Fourier, {"method": "auto"}),
+    "matmul": (Fourier, {"method": "matmul"}),
+    "linear": (LinearMixing, {}),
+    "linear attention": (LinearAttention, {}),
+    "linformer, kv": (Linformer, {"k": 4, "sharing": "kv"}),
+    "linformer, none": (Linformer, {"k": 4, "sharing": "none"}),
+    "local": (LocalAttention, {"block_size": 4, "neighbours": 0}),
+    "longformer": (Longformer, {"window": 4, "num_global": 1}),
+    "nothing": (NoMixing, {"identity": False}),
+    "identity": (NoMixing, {"identity": True}),
+    "performer": (Performer, PERFORMER),
+    "performer, relu": (Performer, PERFORMER | {"kernel": "relu", "num_features": 0}),
+    "random": (RandomMixing, {"seed": 0}),
+    "reformer": (Reformer, REFORMER | {"redraw": True}),
+    "sinkhorn": (Sinkhorn, SINKHORN),
+    "fixed": (SparseAttention, SPARSE),
+    "strided": (SparseAttention, SPARSE | {"pattern": "strided", "global_first": True}),
+    "synthesizer": (Synthesizer, SYNTHESIZER | {"kinds": synthesizer.KINDS}),
+    "sequence": (SequenceFourier, {}),
+    "hartley": (Hartley, {}),
+    "dct": (DCT, {}),
+    "hadamard": (Hadamard, {}),
+}
+
+
+@functools.cache
+def defined():
+    """All mixer classes of the package."""
+    classes = set()
+    for module in pkgutil.iter_modules(mixers.__path__):
+        members = vars(importlib.import_module(f"{mixers.__name__}.{module.name}")).values()
+        classes |= {c for c in members if inspect.isclass(c) and issubclass(c, Mixer)}
+    return classes - {Mixer, HeadMixer, FixedTransform}
+
+
+@pytest.mark.parametrize(("cls", "settings"), CASES.values(), ids=CASES)
+def test_mixer_keeps_the_contract(cls, settings):
+    check_mixer(cls, **settings)
+
+
+def test_every_mixer_is_checked_and_has_a_gin_file():
+    built = [experiment.load("listops", model, "cpu") for model in config.known("models")]
+    used = {type(mixer) for one in built for mixer in one.model.encoder.mixers}
+    assert defined() == used == {cls for cls, _ in CASES.values()}
+
+
+# One broken mixer for each check
+
+
+class Moving(Mixer):
+    """A mixer that keeps the contract: the mean over real tokens is added to each."""
+
+    uses_mask = True
+    equivariant = True
+
+    @nn.compact
+    def __call__(self, x, mask, *, train):
+        scale = self.param("scale", nn.initializers.ones, (self.dim,))
+        total = jnp.where(mask[..., None], x, 0).sum(axis=1, keepdims=True)
+        count = jnp.maximum(mask.sum(axis=1)[:, None, None], 1).astype(x.dtype)
+        return self.change(x + total / count * scale.astype(x.dtype)[None, None], x, mask, train)
+
+    def change(self, y, x, mask, train):
+        return y
+
+
+def broken(change, **facts):
+    return type("Broken", (Moving,), {"change": change, **facts})
+
+
+@jax.custom_vjp
+def wrong_gradient(y):
+    return y
+
+
+wrong_gradient.defvjp(lambda y: (y, None), lambda _, cotangent: (1.01 * cotangent,))
+
+
+class HalfParameters(Moving):
+    @nn.compact
+    def __call__(self, x, mask, *, train):
+        return x + self.param("scale", nn.initializers.ones, (self.dim,), jnp.bfloat16)[None, None]
+
+
+BROKEN = {
+    "dtype of parameters": (HalfParameters, "has a bfloat16 parameter"),
+    "shape": (broken(lambda self, y, x, mask, train: y[:, 1:]), "keep the shape"),
+    "dtype": (
+        broken(lambda self, y, x, mask, train: y.astype(jnp.bfloat16)),
+        "maps float32 to bfloat16: keep the dtype",
+    ),
+    "finite": (
+        broken(lambda self, y, x, mask, train: y / mask.any(axis=1)[:, None, None]),
+        "gives NaN or infinity for some mask",
+    ),
+    "examples": (
+        broken(lambda self, y, x, mask, train: y + y.mean(axis=0, keepdims=True)),
+        "mixes the examples of a batch",
+    ),
+    "padding's content": (
+        broken(lambda self, y, x, mask, train: y + x.mean(axis=1, keepdims=True)),
+        "the content of padding changes outputs",
+    ),
+    "padding's amount": (
+        broken(lambda self, y, x, mask, train: y / x.shape[1]),
+        "the amount of padding changes outputs",
+    ),
+    "padding unseen": (
+        broken(lambda self, y, x, mask, train: y, uses_mask=False),
+        "declares no uses_mask, but padding changes no output",
+    ),
+    "gradient": (
+        broken(lambda self, y, x, mask, train: wrong_gradient(y)),
+        "has the gradient",
+    ),
+    "gradient at zero": (
+        broken(lambda self, y, x, mask, train: y + jnp.sqrt(x**2)),
+        "has a gradient with NaN or infinity",
+    ),
+    "float64": (
+        broken(lambda self, y, x, mask, train: y.astype(jnp.float32).astype(y.dtype)),
+        "has the gradient",
+    ),
+    "bfloat16": (
+        broken(lambda self, y, x, mask, train: y * (1 + 0.2 * (x.dtype == jnp.bfloat16))),
+        "in bfloat16 is far from float32",
+    ),
+    "bfloat16's dtype": (
+        broken(lambda self, y, x, mask, train: y + 0 * x.astype(jnp.promote_types(x.dtype, "f4"))),
+        "maps bfloat16 to float32: keep the dtype",
+    ),
+    "evaluation": (
+        broken(
+            lambda self, y, x, mask, train: (
+                y * jax.random.uniform(self.make_rng("dropout"))
+                if self.has_rng("dropout") and not train
+                else y
+            )
+        ),
+        "is random in evaluation",
+    ),
+    "dropout declared": (
+        broken(lambda self, y, x, mask, train: y, uses_dropout=True),
+        "declares uses_dropout = True, but dropout does not change its training",
+    ),
+    "dropout not declared": (
+        broken(lambda self, y, x, mask, train: y * (1 - self.dropout * train)),
+        "declares uses_dropout = False, but dropout changes its training",
+    ),
+    "order": (
+        broken(lambda self, y, x, mask, train: y * jnp.arange(y.shape[1], dtype=y.dtype)[None, :, None]),
+        "does not commute with permutations of the positions",
+    ),
+    "no order": (
+        broken(lambda self, y, x, mask, train: y, equivariant=False),
+        "declares equivariant = False, but commutes",
+    ),
+}
+
+
+def test_the_unbroken_mixer_passes():
+    check_mixer(Moving)
+
+
+@pytest.mark.parametrize(("cls", "message"), BROKEN.values(), ids=BROKEN)
+def test_each_check_fails_with_one_line(cls, message):
+    with jax.debug_nans(False), pytest.raises(AssertionError) as caught:
+        check_mixer(cls)
+    (line,) = str(caught.value).splitlines()[:1]
+    assert line.startswith(cls.__name__)
+    assert message in line
+
+
+def test_a_mixer_that_is_random_without_its_key_is_found():
+    noise = iter(range(100))
+    cls = broken(
+        lambda self, y, x, mask, train: (
+            y + train * jax.pure_callback(lambda: y.dtype.type(next(noise)), jnp.zeros((), y.dtype))
+        )
+    )
+    with pytest.raises(AssertionError, match="is random in training beyond its dropout key"):
+        check_mixer(cls)
+
+
+# Settings
+
+FIELDS = {"dim": 6, "num_heads": 2, "qkv_dim": 4, "max_len": 13, "layer": 0, "num_layers": 2}
+
+
+def make(cls, settings, **changes):
+    return cls(**(FIELDS | settings | {"dropout": 0.0} | changes))
+
+
+@pytest.mark.parametrize(
+    ("case", "changes", "message"),
+    [
+        (
+            "naive",
+            {"implementation": "flash"},
+            "implementation must be one of naive, blockwise, fused, got 'flash': set it to one of "
+            "these",
+        ),
+        ("naive", {"block_size": 0}, "block_size must be at least 1, got 0: set it to 256, say"),
+        ("local", {"block_size": 0}, "block_size must be at least 1, got 0: set it to 50, say"),
+        ("local", {"neighbours": -1}, "neighbours must be at least 0, got -1: set it to 0, say"),
+        (
+            "fixed",
+            {"pattern": "random"},
+            "pattern must be one of fixed, strided, got 'random': set it to one of these",
+        ),
+        ("fixed", {"block_size": -1}, "block_size must be at least 0, got -1: set it to 0, say"),
+        ("fixed", {"summary": 0}, "summary must be at least 1, got 0: set it to 8, say"),
+        ("longformer", {"window": 7}, "window must be even, got 7: set it to 512, say"),
+        ("longformer", {"window": 0}, "window must be at least 2, got 0: set it to 512, say"),
+        (
+            "longformer",
+            {"num_global": -1},
+            "num_global must be at least 0, got -1: set it to 1, say",
+        ),
+        ("bigbird", {"block_size": 0}, "block_size must be at least 1, got 0: set it to 64, say"),
+        ("bigbird", {"num_random": -1}, "num_random must be at least 0, got -1: set it to 3, say"),
+        ("bigbird", {"num_global": -1}, "num_global must be at least 0, got -1: set it to 1, say"),
+        (
+            "linformer, kv",
+            {"sharing": "layerwise"},
+            "sharing must be one of none, headwise, kv, got 'layerwise': set it to one of these",
+        ),
+        ("linformer, kv", {"k": 0}, "k must be at least 1, got 0: set it to 256, say"),
+        *(
+            (
+                "synthesizer",
+                {"kinds": kinds},
+                "kinds must list one or more of dense, random, factorized_dense, "
+                f"factorized_random, attention, each once, got {kinds!r}: set it to "
+                "('random', 'attention'), say",
+            )
+            for kinds in ((), "dense", ("dense", "dense"), ("dense", "local"), None)
+        ),
+        ("synthesizer", {"factor": 0}, "factor must be at least 1, got 0: set it to 8, say"),
+        (
+            "synthesizer",
+            {"block_size": 0},
+            "block_size must be at least 1, got 0: set it to 256, say",
+        ),
+        (
+            "performer",
+            {"kernel": "exp"},
+            "kernel must be one of softmax, relu, got 'exp': set it to one of these",
+        ),
+        (
+            "performer",
+            {"num_features": 0},
+            "num_features must be at least 1 (0 with kernel 'relu' only), got 0 with kernel "
+            "'softmax': set it to 256, say",
+        ),
+        ("reformer", {"num_hashes": 0}, "num_hashes must be at least 1, got 0: set it to 4, say"),
+        ("reformer", {"chunk_size": 0}, "chunk_size must be at least 1, got 0: set it to 64, say"),
+        (
+            "reformer",
+            {"num_buckets": 5},
+            "num_buckets must be even and at least 2 (a direction and its opposite), got 5: set it "
+            "to 64, say",
+        ),
+        (
+            "reformer",
+            {"num_buckets": 2**28},
+            "num_buckets must be at most 134217727 for 13 tokens, got 268435456: set it to 64, say",
+        ),
+        ("sinkhorn", {"block_size": 0}, "block_size must be at least 1, got 0: set it to 64, say"),
+        ("sinkhorn", {"iterations": 0}, "iterations must be at least 1, got 0: set it to 8, say"),
+        (
+            "sinkhorn",
+            {"temperature": 0.0},
+            "temperature must be above 0, got 0.0: set it to 0.75, say",
+        ),
+        (
+            "fourier",
+            {"method": "fft"},
+            "method must be one of auto, definition, rfft, matmul, matmul_fft, four_step, got "
+            "'fft': set it to one of these",
+        ),
+    ],
+)
+def test_a_wrong_setting_is_named_at_construction(case, changes, message):
+    cls, settings = CASES[case]
+    with pytest.raises(UserError) as caught:
+        make(cls, settings, **changes)
+    # gin adds "In call to configurable ..."
+    assert str(caught.value).splitlines()[0] == f"{cls.__name__}.{message}"
+
+
+def test_strided_attention_ignores_summary():
+    make(SparseAttention, SPARSE, pattern="strided", summary=0)
+
+
+@pytest.mark.parametrize(("base", "method"), [(HeadMixer, "attend"), (FixedTransform, "transform")])
+def test_a_base_class_names_the_method_that_is_missing(base, method):
+    cls = type("Unfinished", (base,), {"uses_mask": True})
+    x, mask = jnp.ones((1, 13, 6)), jnp.ones((1, 13), bool)
+    with pytest.raises(NotImplementedError, match=f"Unfinished must define {method}"):
+        jax.eval_shape(functools.partial(make(cls, {}).init, train=False), new_key(0), x, mask)
+
+
+# Dropout of weights
+
+LENGTH, COPIES = 16, 32
+
+
+def bigbird_attention(*inputs, **drop):
+    picks = bigbird.draw_blocks(np.random.default_rng(0).random((2, 6, 1)))
+    layout = {"block_size": 2, "num_blocks": 8, "first": 1, "stop": 7, "picks": picks}
+    return bigbird.bigbird_attention(*inputs, **layout, **drop)
+
+
+def longformer_attention(query, key, value, mask, **drop):
+    across = query[:, :1], key, value
+    return longformer.longformer_attention(
+        query, key, value, mask, window=10, global_projections=across, **drop
+    )
+
+
+def lsh_attention(query, key, value, mask, **drop):
+    query = jnp.broadcast_to(normal(1, *query.shape[1:]), query.shape)
+    buckets = jnp.zeros((COPIES, 2, 1, LENGTH), jnp.int32)
+    return reformer.lsh_attention(
+        query, value, mask, buckets, num_buckets=2, chunk_size=LENGTH, **drop
+    )
+
+
+def sinkhorn_attention(*inputs, **drop):
+    sorting = jnp.broadcast_to(jnp.eye(2)[::-1], (COPIES, 2, 2, 2))
+    return sinkhorn.sinkhorn_attention(*inputs, sorting, block_size=8, **drop)
+
+
+def linformer_attention(*inputs, **drop):
+    matrices = jnp.ones((LENGTH, LENGTH)), jnp.eye(LENGTH)
+    return linformer.projected_attention(*inputs, *matrices, **drop)
+
+
+def synthesize(query, key, value, mask, **drop):
+    rows = jnp.zeros((1, 2, LENGTH, LENGTH))
+    return synthesizer.synthesize(rows, lambda block: block, value, mask, block_size=5, **drop)
+
+
+sparse_attention = functools.partial(sparse.sparse_attention, summary=1, global_first=True)
+WEIGHTED = {
+    "naive": attention.naive,
+    "blockwise": functools.partial(attention.blockwise, block_size=5),
+    "local": functools.partial(local.local_attention, block_size=4),
+    "fixed": functools.partial(sparse_attention, pattern="fixed", block_size=4),
+    "strided": functools.partial(sparse_attention, pattern="strided", block_size=4),
+    "longformer": longformer_attention,
+    "bigbird": bigbird_attention,
+    "reformer": lsh_attention,
+    "sinkhorn": sinkhorn_attention,
+    "linformer": linformer_attention,
+    "synthesizer": synthesize,
+}
+
+
+@pytest.mark.parametrize("attend", WEIGHTED.values(), ids=WEIGHTED)
+def test_dropout_drops_single_weights_and_keeps_the_mean(attend):
+    """The examples are equal and values are unit vectors, so outputs are the weights."""
+    rate, shape = 0.25, (COPIES, LENGTH, 2, LENGTH)
+    zero, value = jnp.zeros(shape), jnp.broadcast_to(jnp.eye(LENGTH)[None, :, None], shape)
+    inputs = zero, zero, value, jnp.ones((COPIES, LENGTH), bool)
+    weights, dropped = jax.jit(
+        lambda *inputs: (attend(*inputs), attend(*inputs, rate=rate, rng=new_key(0)))
+    )(*inputs)
+    used = np.asarray(weights)[0] > 0
+    weights, dropped = np.asarray(weights)[:, used], np.asarray(dropped)
+    assert not dropped[:, ~used].any()
+    kept = dropped[:, used] > 0
+    assert_close(dropped[:, used], np.where(kept, weights / (1 - rate), 0))
+    assert abs(kept.mean() - (1 - rate)) < 4 * np.sqrt(rate * (1 - rate) / kept.size)
+    assert len(np.unique(kept, axis=0)) == COPIES  # no two examples share their draws,
+    assert len(np.unique(kept.T, axis=0)) == kept.shape[1]  # nor do rows, heads or parts
