@@ -1,4 +1,7 @@
-"""An encoder of your own: every channel is filtered along the text (a depthwise convolution)."""
+"""Your own encoder: every channel is filtered along the text (a depthwise convolution).
+
+`lra_fnet.testing.check_mixer(MyMixer, width=3)` checks that a mixer keeps its contract.
+"""
 
 from typing import ClassVar
 
@@ -11,11 +14,11 @@ from lra_fnet.models.mixer import Mixer
 
 @gin.configurable
 class MyMixer(Mixer):
-    """y[n, d] = sum over i of taps[i, d] x[n + i - width // 2, d], zeros outside the text."""
+    """y[n, d] = sum over i of taps[i, d] x[n + i - width // 2, d], with zeros outside the text."""
 
     width: int  # tokens that an output sees; bound in the gin file
 
-    uses_mask: ClassVar[bool] = True  # what stands at padding changes nothing: the tests hold it
+    uses_mask: ClassVar[bool] = True  # padding changes no output: check_mixer holds it to that
 
     @nn.compact
     def __call__(self, x, mask, *, train):

@@ -90,6 +90,7 @@ MORE = {  # and beside the sizes
     ("image", "sinkhorn"): {"weight_decay": 0.7},
 }
 ORIGINAL = {"norm": "post", "norm_epsilon": 1e-12, "embedding": "bert", "num_types": 4}
+ORIGINAL["positions"] = "learned"
 
 
 def own_settings(preset, task, model):

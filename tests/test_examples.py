@@ -12,6 +12,7 @@ from paths import ROOT
 from PIL import Image, ImageDraw
 
 from lra_fnet import cli, config, tasks
+from lra_fnet.testing import check_mixer
 
 EXAMPLES = ROOT / "examples"
 OUTSIDE = ROOT / "tests/outside"
@@ -98,6 +99,10 @@ def test_my_mixer_is_the_convolution_it_says_and_cannot_see_padding(width):
     assert (mix(np.where(mask[..., None], x, 9)) == mix(x)).all()
     x = jnp.asarray(x, jnp.bfloat16)
     assert mix(x).dtype == jnp.bfloat16
+
+
+def test_my_mixer_keeps_the_contract():
+    check_mixer(example("my_mixer").MyMixer, width=3)
 
 
 # Tasks

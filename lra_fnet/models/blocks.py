@@ -1,12 +1,12 @@
-"""Softmax attention in blocks of neighbouring positions: what the sparse patterns share.
+"""Softmax attention in blocks of neighbouring positions, shared by the sparse patterns.
 
 K is the width of one head, H the number of heads, N the number of blocks, S the positions in one.
 Heads come before positions here: [B, H, L, K], and in blocks [B, H, N, S, K]. A mask of keys has
 the same axes with H = K = 1, so it is cut and shifted as the keys are.
 
-A query's keys may lie in several parts (its window, global keys, random blocks), each with a layout
-of its own. `attend` does one part and `combine` joins them into one softmax over all: the parts
-must be disjoint, since a key that stands in two is counted twice.
+The keys of a query may be in several parts (its window, global keys, random blocks) with different
+layouts. `attend` computes one part and `combine` joins them into one softmax over all keys. The
+parts must be disjoint: a key in two of them counts twice.
 """
 
 from typing import NamedTuple
@@ -21,20 +21,20 @@ from lra_fnet.models.pointwise import dropout
 class Part(NamedTuple):
     """Attention of queries [..., Q, K] to some of their keys, before the division.
 
-    With s the scores of these keys: exp(s - peak) V, its sum over the keys, and peak = max s.
+    With s the scores of these keys and peak = max s, the weights are exp(s - peak).
     """
 
-    numerator: jax.Array  # [..., Q, K], float32 or wider
-    total: jax.Array  # [..., Q, 1]; 0 where no key is valid
+    numerator: jax.Array  # weighted sum of the values, [..., Q, K], float32 or wider
+    total: jax.Array  # sum of the weights, [..., Q, 1]; 0 where no key is valid
     peak: jax.Array  # [..., Q, 1]
 
 
 def attend(query, key, value, mask, *, allowed=None, rate, rng) -> Part:
-    """One part of softmax(Q K^T / sqrt(K)) V.
+    """Computes one part of softmax(Q K^T / sqrt(K)) V.
 
     Args:
       query: [..., Q, K].
-      key: [..., M, K]; the axes in front as the query's.
+      key: [..., M, K], with the leading axes of the query.
       value: [..., M, K].
       mask: bool [..., M, 1], True at keys that may be attended to.
       allowed: bool [..., Q, M], the pattern; None for every pair.
@@ -62,7 +62,7 @@ def attend(query, key, value, mask, *, allowed=None, rate, rng) -> Part:
 
 
 def combine(parts, dtype) -> jax.Array:
-    """The softmax over the keys of all parts, [..., Q, K] in dtype; zeros where there is no key."""
+    """Joins parts into one softmax over all keys, [..., Q, K] in dtype; zeros without a key."""
     peak = parts[0].peak
     for part in parts[1:]:
         peak = jnp.maximum(peak, part.peak)
@@ -73,9 +73,9 @@ def combine(parts, dtype) -> jax.Array:
 
 
 def band(query, key, value, mask, *, reach, causal=False, rate, rng) -> Part:
-    """The part of the keys at most `reach` positions away: |i - j| <= reach, exactly.
+    """Computes the part of the keys at most `reach` positions away, |i - j| <= reach exactly.
 
-    Blocks of `reach` queries see their own and the adjacent blocks of keys: linear in L.
+    It is linear in L: blocks of `reach` queries see their own and the adjacent blocks of keys.
 
     Args:
       query: [B, H, L, K].
@@ -83,7 +83,7 @@ def band(query, key, value, mask, *, reach, causal=False, rate, rng) -> Part:
       value: [B, H, L, K].
       mask: bool [B, 1, L, 1].
       reach: positions on each side, at least 1.
-      causal: only on the left, i - reach <= j <= i.
+      causal: whether to see only the left side, i - reach <= j <= i.
       rate: see `attend`.
       rng: see `attend`.
     """
@@ -100,12 +100,12 @@ def band(query, key, value, mask, *, reach, causal=False, rate, rng) -> Part:
 
 
 def heads_first(query, key, value, mask) -> list[jax.Array]:
-    """Three [B, L, H, K] and bool [B, L] -> three [B, H, L, K] and bool [B, 1, L, 1]."""
+    """Puts heads first: three [B, L, H, K], bool [B, L] -> [B, H, L, K], bool [B, 1, L, 1]."""
     return [*(jnp.swapaxes(a, 1, 2) for a in (query, key, value)), mask[:, None, :, None]]
 
 
 def cut(x, size, num_blocks=None) -> jax.Array:
-    """Into blocks of `size`: [B, H, L, K] -> [B, H, N, S, K], filled up with zeros (False)."""
+    """Cuts into blocks of `size`, padded with zeros (False): [B, H, L, K] -> [B, H, N, S, K]."""
     num_blocks = num_blocks or -(-x.shape[2] // size)
     filler = num_blocks * size - x.shape[2]
     x = jnp.pad(x, ((0, 0), (0, 0), (0, filler), (0, 0)))
@@ -113,14 +113,14 @@ def cut(x, size, num_blocks=None) -> jax.Array:
 
 
 def flat(part, length=None):
-    """Undoes `cut` for arrays of any width, cut to `length`: [B, H, N, S, K] -> [B, H, L, K]."""
+    """Undoes `cut` and keeps `length` positions: arrays [B, H, N, S, K] -> [B, H, L, K]."""
     return jax.tree.map(lambda a: a.reshape(*a.shape[:2], -1, a.shape[-1])[:, :, :length], part)
 
 
 def around(blocks, before, after) -> jax.Array:
-    """Each block with its neighbours: [B, H, N, S, K] -> [B, H, N, (before + 1 + after) S, K].
+    """Joins blocks with their neighbours: [B, H, N, S, K] -> [B, H, N, (before + 1 + after) S, K].
 
-    Beyond the ends stand zeros (False).
+    Neighbours beyond the ends are zeros (False).
     """
     num_blocks = blocks.shape[2]
     padded = jnp.pad(blocks, ((0, 0), (0, 0), (before, after), (0, 0), (0, 0)))
@@ -129,5 +129,5 @@ def around(blocks, before, after) -> jax.Array:
 
 
 def split(rng, number):
-    """Keys of the dropout for so many parts; Nones if there is none."""
+    """Returns a dropout key for each of `number` parts; Nones if rng is None."""
     return [None] * number if rng is None else list(jax.random.split(rng, number))

@@ -1,4 +1,4 @@
-"""Which of several functions that compute the same is the fastest here: measured once, and kept."""
+"""Chooses the fastest of several equivalent functions on this device, by measuring them once."""
 
 import functools
 import json
@@ -14,15 +14,15 @@ import numpy as np
 
 from lra_fnet.machine import disk
 
-MARGIN = 1.2  # how much faster another than the usual one must be: noise changes no choice
+MARGIN = 1.2  # how much faster than the usual one another must be, so that noise has no effect
 ROUNDS = 5
-HOPELESS = 3.0  # times the fastest in the first call: not timed again
-MAX_SIZE = {"cpu": 1 << 21}  # numbers of the input that is timed, by backend; fewer rows do
+HOPELESS = 3.0  # a candidate that is so many times slower in the first round is not timed again
+MAX_SIZE = {"cpu": 1 << 21}  # largest number of entries of the timed input, by backend
 OTHER_MAX_SIZE = 1 << 26
 
 
 class Choice(NamedTuple):
-    """A name, and why: the seconds of each candidate, none where nothing was measured."""
+    """A candidate's name and the seconds of all candidates, empty if nothing was measured."""
 
     name: str
     seconds: Mapping[str, float] = {}
@@ -31,18 +31,19 @@ class Choice(NamedTuple):
 def fastest(
     what: str, candidates: Mapping[str, Callable], shape: tuple[int, ...], usual: str
 ) -> Choice:
-    """The candidate that takes the least time on the default device; `usual` unless it is beaten.
+    """Returns the candidate that takes the least time on the default device.
 
-    Measured in turn, medians of five rounds, on random float32 inputs of `shape` with fewer rows
-    on the first axis where it is large. The outcome is kept in the user's cache folder for this
-    device, number of cores, version of jax and shape, and holds for the process even if it cannot
-    be written there. With several processes it is `usual`: they must run the same program.
+    The candidates are timed in turn, by medians of five rounds, on random float32 inputs of
+    `shape`, with fewer rows on the first axis if it is large. The times are kept in the user's
+    cache folder for this device, number of cores, version of jax and shape; if it cannot be
+    written, they hold for this process. With several processes, which must run the same program,
+    nothing is measured and the choice is `usual`.
 
     Args:
       what: name of the group of candidates in the file.
-      candidates: functions of one array, by name; all give the same up to rounding.
+      candidates: functions of one array, by name, that are equal up to rounding.
       shape: of the input.
-      usual: the candidate that another must beat by a factor of 1.2.
+      usual: the candidate to return unless another is at least 1.2 times as fast.
     """
     if jax.process_count() > 1:
         return Choice(usual)
@@ -66,7 +67,7 @@ def _kept(key, candidates, shape, usual):
             path.parent.mkdir(parents=True, exist_ok=True)
             disk.replace(path, json.dumps(table, indent=1, sort_keys=True) + "\n")
         except OSError:
-            pass  # measured again by the next process
+            pass  # the next process measures again
     best = min(seconds, key=lambda name: seconds[name])
     beaten = seconds[usual] >= MARGIN * seconds[best]
     return Choice(best if beaten else usual, seconds)
@@ -81,7 +82,7 @@ def _read(path) -> dict:
 
 
 def _measure(candidates, shape) -> dict[str, float]:
-    """Seconds a call of each; runs while another program is traced, so it traces nothing there."""
+    """Measures the seconds per call; adds nothing to a program that is being traced."""
     x = np.random.default_rng(0).standard_normal(shape, np.float32)
     with jax.ensure_compile_time_eval():
         x = jax.device_put(x)

@@ -1,4 +1,4 @@
-"""From pooled vectors to logits, and the whole classifier."""
+"""The head, from pooled vectors to logits, and the whole classifier."""
 
 import flax.linen as nn
 import gin
@@ -6,15 +6,16 @@ import jax.numpy as jnp
 
 from lra_fnet.errors import UserError
 from lra_fnet.models.encoder import Encoder
+from lra_fnet.models.mixer import at_least
 
 INTERACTIONS = {1: ("none",), 2: ("concat", "nli")}  # by the number of texts
 
 
 def interact(pooled, interaction):
-    """What a head sees of two texts: [B, 2, D] -> [B, 2 D] ("concat") or [B, 4 D] ("nli").
+    """Combines the vectors of two texts: [B, 2, D] -> [B, 2 D] ("concat") or [B, 4 D] ("nli").
 
-    With e1 and e2 the texts' vectors, "concat" is [e1, e2] and "nli" [e1, e2, e1 * e2, e1 - e2]
-    (Long-Range Arena, arXiv:2011.04006, Sec. 2.2).
+    For vectors e1 and e2, "concat" is [e1, e2] and "nli" is [e1, e2, e1 * e2, e1 - e2] (Long-Range
+    Arena, arXiv:2011.04006, Sec. 2.2).
     """
     first, second = pooled[:, 0], pooled[:, 1]
     parts = [first, second]
@@ -31,12 +32,12 @@ class Head(nn.Module):
     Dense(mlp_dim // 2), ReLU, Dense(C).
 
     Raises:
-      UserError: when built with a value that is unknown or does not fit the task's texts.
+      UserError: on construction, if a setting is unknown or does not fit the task.
     """
 
     num_classes: int  # from the task
     mlp_dim: int
-    num_inputs: int = 1  # texts a row, from the task
+    num_inputs: int = 1  # texts per row, from the task
     interaction: str = "none"  # of two texts: "concat" or "nli"; "none" for one text
 
     def __post_init__(self):
@@ -46,19 +47,15 @@ class Head(nn.Module):
     def _check(self):
         if self.num_inputs not in INTERACTIONS:
             raise UserError(
-                f"Head takes rows of one text or two, got a task with {self.num_inputs}: "
-                "make its rows one text each"
+                f"Head takes rows of one or two texts, got a task with {self.num_inputs}: "
+                "set the task's num_inputs to 1"
             )
         if self.interaction not in (known := INTERACTIONS[self.num_inputs]):
             raise UserError(
                 f"Head.interaction must be {' or '.join(known)} for a task with "
                 f"num_inputs = {self.num_inputs}, got {self.interaction!r}: set it so"
             )
-        if self.mlp_dim < self.num_inputs:
-            raise UserError(
-                f"Head.mlp_dim must be at least {self.num_inputs}, got {self.mlp_dim}: "
-                "set it higher"
-            )
+        at_least(self, self.num_inputs, mlp_dim=256)
 
     @nn.compact
     def __call__(self, pooled):
@@ -75,7 +72,7 @@ class Head(nn.Module):
 class Classifier(nn.Module):
     """Encoder and head in one module: the model that is trained.
 
-    Two texts go through the one encoder as rows of their own.
+    The encoder sees the two texts of a row as separate rows.
     """
 
     encoder: Encoder

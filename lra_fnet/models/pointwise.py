@@ -1,6 +1,6 @@
-"""What a block does to each token, written so that XLA makes few passes and keeps few arrays.
+"""Operations of a block on each token, written for few passes over memory and few kept arrays.
 
-Each function computes what its flax or jax.nn namesake does; only passes and memory differ.
+Each function computes the same as its namesake in flax or jax.nn.
 """
 
 import functools
@@ -13,17 +13,17 @@ import numpy as np
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
-PRODUCT = "product"  # name of dense products for policies of jax.checkpoint
+PRODUCT = "product"  # the name of dense products in policies of jax.checkpoint
 
 
 def flat_product(x, kernel, dimension_numbers=None, precision=None, preferred_element_type=None):
-    """The product x @ kernel with all leading axes of x as one, [..., D] x [D, M] -> [..., M].
+    """Computes x @ kernel with all leading axes of x as one, [..., D] x [D, M] -> [..., M].
 
-    For `nn.Dense(dot_general=...)`. The gradient of a kernel contracts every axis but the last;
-    where these are two, XLA copies both operands into another order first. Reverse-mode
+    It is meant for `nn.Dense(dot_general=...)`. The gradient of a kernel contracts all axes but the
+    last; if there are two of them, XLA first copies both operands into another order. Reverse-mode
     derivatives only.
     """
-    del dimension_numbers, preferred_element_type  # Dense's: last axis with first, and none
+    del dimension_numbers, preferred_element_type  # Dense contracts the last axis with the first
     y = jnp.asarray(_product(precision, x.reshape(-1, x.shape[-1]), kernel))
     return checkpoint_name(y.reshape(*x.shape[:-1], kernel.shape[-1]), PRODUCT)
 
@@ -36,12 +36,12 @@ def _product(precision, x, kernel):
 def _product_backward(precision, kept, cotangent):
     x, kernel = kept
 
-    def contract(one, other, axis):
-        return lax.dot_general(one, other, (((axis,), (axis,)), ((), ())), precision=precision)
+    def contract(left, right, axis):
+        return lax.dot_general(left, right, (((axis,), (axis,)), ((), ())), precision=precision)
 
     if kernel.shape[0] <= kernel.shape[1]:
         slope = contract(x, cotangent, 0)
-    else:  # XLA's CPU product takes half as long again for [1024, 256] as for [256, 1024]
+    else:  # XLA's CPU product takes 1.5 times as long for [1024, 256] as for [256, 1024]
         slope = lax.optimization_barrier(contract(cotangent, x, 0)).T
     return contract(cotangent, kernel, 1), slope
 
@@ -50,15 +50,15 @@ _product.defvjp(lambda p, x, kernel: (_product(p, x, kernel), (x, kernel)), _pro
 
 
 def recompute(function, x, *rest):
-    """function(x, *rest), of which the backward pass keeps the arguments and computes the rest.
+    """Computes function(x, *rest) and recomputes it in the backward pass from its arguments.
 
-    As jax.checkpoint, whose recomputation XLA's CPU scheduler moves to the end of the forward pass:
-    then everything is held at once after all. Here it waits for the cotangent, by adding a zero
-    made of it. Reverse-mode derivatives only.
+    jax.checkpoint does not serve: XLA's CPU scheduler moves its recomputation to the end of the
+    forward pass, and then all arrays are held at once after all. Here the recomputation waits for
+    the cotangent, because a zero computed from it is added to x. Reverse-mode derivatives only.
 
     Args:
       function: hashable; maps floating-point x and arrays of any kind to an array.
-      x: what the recomputation starts from.
+      x: the array that the recomputation starts from.
       *rest: the other arguments.
     """
     return jnp.asarray(_recompute(function, x, rest))
@@ -79,7 +79,7 @@ _recompute.defvjp(lambda f, x, rest: (_recompute(f, x, rest), (x, rest)), _recom
 
 
 def _after(other, x):
-    """The array x, once `other` is there: plus 0, or NaN where `other` begins with it."""
+    """Returns x after `other` is computed: x + 0, or NaN if the first entry of `other` is NaN."""
     first = other[(0,) * other.ndim].astype(x.dtype)
     return x + jnp.where(first == first, jnp.zeros((), x.dtype), first)
 
@@ -97,15 +97,15 @@ def part_of(key):
 
 
 def keep(key, shape, rate):
-    """Which entries a dropout of this rate keeps, each by itself: bool `shape`.
+    """Draws the mask of the entries that a dropout of this rate keeps, independently: bool `shape`.
 
-    Three words of the key and the entry's place go through integer hashes, so that the mask is
-    computed where it is used: it reads no memory, and the backward pass makes it again instead of
-    keeping it. jax.random.bernoulli writes and reads an array for every four rounds of Threefry.
-    The hash is lowbias32 of Wellons (Hash Prospector, 2018): its two multiplications flip each
-    output bit with probability 1/2, within 0.2 %, for each input bit flipped. Rows (all axes but
-    the last) are hashed twice; an entry mixes its column with its row's words before each
-    multiplication, so that no two rows share a shifted sequence.
+    The mask is an integer hash of three words of the key and the entry's index, computed where it
+    is used: it reads no memory, and the backward pass computes it again instead of keeping it.
+    jax.random.bernoulli writes and reads an array for every four rounds of Threefry. The hash is
+    lowbias32 of Wellons (Hash Prospector, 2018): its two multiplications flip each output bit with
+    probability 1/2, within 0.2 %, for each input bit flipped. Rows (all axes but the last) are
+    hashed twice; an entry mixes its column with its row's words before each multiplication, so
+    that no two rows share a shifted sequence.
 
     Args:
       key: a JAX random key.
@@ -121,13 +121,13 @@ def keep(key, shape, rate):
             row += part * np.uint32(size)
     first = _hash(_hash(row ^ words[0], words[1]), words[2])
     second = _hash(first, words[0])
-    first, second = lax.optimization_barrier((first, second))  # once a row, not once an entry
+    first, second = lax.optimization_barrier((first, second))  # once per row, not per entry
     column = lax.broadcasted_iota(jnp.uint32, shape, len(shape) - 1)
     return _hash(column * np.uint32(0x9E3779B9) + first, second) >= np.uint32(round(rate * 2**32))
 
 
 def _hash(x, word):
-    """lowbias32, with a word added between its multiplications: uint32 -> uint32."""
+    """Computes lowbias32 with a word added between its multiplications: uint32 -> uint32."""
     x = x ^ (x >> 16)
     x = x * np.uint32(0x7FEB352D) + word
     x = x ^ (x >> 15)
@@ -138,7 +138,7 @@ def _hash(x, word):
 def dropout(x, key, rate):
     """Zeros entries with probability `rate` and divides the others by 1 - rate.
 
-    The backward pass makes the mask again.
+    The backward pass computes the mask again.
 
     Args:
       x: [..., D].
@@ -164,7 +164,7 @@ _dropout.defvjp(lambda rate, x, key: (_dropout(rate, x, key), key), _dropout_bac
 
 
 class Dropout(nn.Module):
-    """`dropout` with keys of the collection "dropout"."""
+    """Applies `dropout` with keys of the collection "dropout"."""
 
     rate: float
 
@@ -178,11 +178,11 @@ class Dropout(nn.Module):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def layer_norm(x, scale, bias, epsilon):
-    """(x - mean) / sqrt(variance + epsilon) scale + bias (Ba et al., arXiv:1607.06450, Eq. 4).
+    """Computes (x - mean) / sqrt(variance + epsilon) scale + bias (arXiv:1607.06450, Eq. 4).
 
-    Statistics are float32 (or wider), the variance E[x^2] - E[x]^2 as flax's. The barriers keep
-    XLA's reductions apart from what feeds them, where it would write scale to an array of x's
-    shape. Reverse-mode derivatives only.
+    Statistics are float32 (or wider), with the variance E[x^2] - E[x]^2 as in flax. The barriers
+    keep XLA from fusing its reductions with their inputs, which would materialise scale in an array
+    of x's shape. Reverse-mode derivatives only.
 
     Args:
       x: [..., D].
@@ -224,10 +224,10 @@ layer_norm.defvjp(_layer_norm_forward, _layer_norm_backward)
 
 
 def _on_two_axes(x):
-    """The tokens of x [..., D] along two axes or more, unless their number is a prime.
+    """Reshapes x [..., D] to have tokens along two axes or more, unless their number is prime.
 
-    Along one axis (of one example, say) XLA's CPU reductions take in the broadcast of what they
-    give: each mean would be an array of x's shape, and so would scale.
+    With one axis (for batch size 1, say) XLA's CPU reductions fuse with the broadcast of their
+    results: each mean would be materialised in an array of x's shape, and so would scale.
     """
     if sum(size > 1 for size in x.shape[:-1]) > 1:
         return x
@@ -241,12 +241,12 @@ def _means(*arrays):
 
 
 def _row(vector, like):
-    """A vector [D] in the dtype and with the number of axes of `like`."""
+    """Returns a vector [D] in the dtype and with the number of axes of `like`."""
     return vector.astype(like.dtype).reshape((1,) * (like.ndim - 1) + (-1,))
 
 
 class LayerNorm(nn.Module):
-    """`layer_norm` with the parameters of flax's, "scale" and "bias", float32."""
+    """Applies `layer_norm` with the parameters of flax's LayerNorm, "scale" and "bias", float32."""
 
     epsilon: float
 

@@ -45,7 +45,7 @@ MIXERS: dict[str, Callable[..., Mixer]] = {
 
 
 def count(built: experiment.Experiment) -> int:
-    """Counts the trained parameters of a model, its head included.
+    """Counts the trained parameters of a model, its head included."""
 
     def shapes_of_model(encoder):
         model = built.model.clone(encoder=encoder, parent=None)

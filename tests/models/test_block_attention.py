@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import naive as oracle
 import numpy as np
 import pytest
-from arrays import assert_close, float64, largest, new_key, normal
+from arrays import assert_close, float64, new_key, normal
 
-from lra_fnet.errors import UserError
 from lra_fnet.models import blocks
 from lra_fnet.models.mixers import attention, bigbird, local, longformer, sparse
 
@@ -198,7 +197,7 @@ FULL = {
 
 
 @pytest.mark.parametrize("attend", FULL.values(), ids=FULL)
-def test_what_covers_all_pairs_is_full_attention_and_counts_each_key_once(attend):
+def test_patterns_of_all_pairs_equal_full_attention_and_count_each_key_once(attend):
     inputs, mask = qkv(), holes()
     assert_close(jit(attend)(*inputs, mask), naive(*inputs, mask))
 
@@ -337,32 +336,7 @@ def test_bigbird_with_too_few_blocks_for_the_random_ones_is_full_attention(max_l
     assert_close(jit(attend)(*inputs, mask), naive(*inputs, mask))
 
 
-# All modules
-
-
-
-
-
-
-
-
-
-
-# Growth
-
-
-
-
-
-
-# Settings
-
-
-
-
-
-
-def test_a_block_of_the_past_alone_stands_before_its_successor():
+def test_around_puts_the_previous_block_before_each_block():
     x = jnp.arange(6.0).reshape(1, 1, 6, 1)
     pairs = blocks.around(blocks.cut(x, 2), 1, 0)[0, 0, :, :, 0]
     assert pairs.tolist() == [[0, 0, 0, 1], [0, 1, 2, 3], [2, 3, 4, 5]]

@@ -207,7 +207,9 @@ BROKEN = {
         "declares uses_dropout = False, but dropout changes its training",
     ),
     "order": (
-        broken(lambda self, y, x, mask, train: y * jnp.arange(y.shape[1], dtype=y.dtype)[None, :, None]),
+        broken(
+            lambda self, y, x, mask, train: y * jnp.arange(y.shape[1], dtype=y.dtype)[None, :, None]
+        ),
         "does not commute with permutations of the positions",
     ),
     "no order": (

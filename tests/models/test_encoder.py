@@ -1,65 +1,98 @@
-"""The encoder around every mixer, found from the files: a new mixer is tested by itself."""
+"""The encoder around the mixers: against a float64 oracle, closed formulas and its own settings."""
 
 import dataclasses
 import functools
-import importlib
-import inspect
-import pathlib
 
-import gin
 import jax
 import jax.numpy as jnp
-import jax.test_util
 import naive as oracle
 import numpy as np
 import pytest
 from arrays import TINY, assert_close, new_key, random_variables, shapes_of
-from paths import ROOT
 
-from lra_fnet import experiment
+from lra_fnet import config, experiment
 from lra_fnet.errors import UserError
-from lra_fnet.models import encoder as encoder_module
 from lra_fnet.models.encoder import Encoder, lookup, parameter_count, pool, sinusoidal_positions
 from lra_fnet.models.mixer import HeadMixer, Mixer
 from lra_fnet.models.mixers.attention import Attention
 from lra_fnet.models.mixers.fourier import Fourier
 
-MODELS = sorted(path.stem for path in (ROOT / "gin/models").glob("*.gin"))
 LENGTHS = jnp.asarray([8, 5, 3])
 MASK = jnp.arange(8)[None] < LENGTHS[:, None]
 IDS = jnp.where(MASK, jnp.arange(1, 25).reshape(3, 8) % 10 + 1, 0)
 attention = functools.partial(Attention, implementation="naive", block_size=4)
+fourier = functools.partial(Fourier, method="rfft")
 
 
-# Settings under which eight tokens are several blocks, chunks or windows.
+def build(mixers, **changes):
+    return Encoder(mixers=mixers, **(TINY | changes))
 
 
+def test_padding_is_invisible_iff_the_mixers_say_so():
+    """Its content and its amount, at one max_len; holes too, as LRA's mask on black pixels has."""
+    holes = MASK.at[1, 2].set(False)
+    for mixer in (attention, fourier):
+        encoder = build(mixer, max_len=11)
+        variables = random_variables(encoder, IDS, MASK)
+        encode = jax.jit(functools.partial(encoder.apply, variables, train=False))
+        long_ids, long_mask = (jnp.pad(a, ((0, 0), (0, 3))) for a in (IDS, holes))
+        base = encode(long_ids, long_mask)
+        for other in (
+            encode(jnp.where(long_mask, long_ids, 11), long_mask),
+            encode(IDS, holes),
+        ):
+            assert bool(jnp.allclose(base, other, atol=1e-5)) == encoder.uses_mask
+    assert build(attention).uses_mask
+    assert not build((attention, fourier), num_layers=2).uses_mask
 
 
+def test_a_text_without_a_token_is_finite_and_leaves_the_others_alone():
+    """Its positions are pooled all the same, as those of an image that LRA's code calls padding."""
+    encoder = build(attention, pooling="mean_all")
+    variables = random_variables(encoder, IDS, MASK)
+
+    @jax.jit
+    def run(variables, mask):
+        def loss(variables):
+            out = encoder.apply(variables, IDS, mask, train=False)
+            return jnp.square(out - 1).sum(), out
+
+        return jax.grad(loss, has_aux=True)(variables)
+
+    gradient, out = run(variables, MASK.at[1].set(False))
+    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves((gradient, out)))
+    assert_close(out[::2], run(variables, MASK)[1][::2])
 
 
+def test_bfloat16_is_close_to_float32_and_pools_in_float32():
+    variables = random_variables(build(attention), IDS, MASK)
+    want, got = (
+        jax.jit(functools.partial(build(attention, dtype=dtype).apply, train=False))(
+            variables, IDS, MASK
+        )
+        for dtype in ("float32", "bfloat16")
+    )
+    assert got.dtype == jnp.float32
+    error = jnp.linalg.norm(got - want) / jnp.linalg.norm(want)
+    assert 0 < error < 0.03  # eight bits of mantissa: 0.004 for each rounding
 
 
+def test_dropout_acts_in_training_only_and_follows_its_key():
+    encoder = build(fourier, dropout=0.3)
+    variables = random_variables(encoder, IDS, MASK)
+
+    @functools.partial(jax.jit, static_argnames="train")
+    def run(seed, *, train):
+        rngs = {"dropout": new_key(seed)}
+        return encoder.apply(variables, IDS, MASK, train=train, rngs=rngs)
+
+    assert (run(0, train=False) == run(1, train=False)).all()
+    assert (run(0, train=True) == run(0, train=True)).all()
+    assert (run(0, train=True) != run(1, train=True)).any()
+    assert (run(0, train=True) != run(0, train=False)).any()
 
 
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
+@pytest.mark.parametrize("model", config.known("models"))
 def test_parameter_count_is_the_closed_formula(model):
     # The LRA paper's ListOps: 512 / 8 / 6 / 512 / 2048, length 2000 and CLS.
     vocab, length, dim, qkv, mlp, layers, classes = 16, 2001, 512, 512, 2048, 6, 10
@@ -74,16 +107,15 @@ def test_parameter_count_is_the_closed_formula(model):
         "sinkhorn": projections + (dim * dim + dim) + (dim + 1) * heads * blocks,
         "synthesizer": projections + heads * length**2 + 2 * heads,  # two kinds, weighed per head
     }
-    transforms = {"dct", "fnet", "fnet_1d", "fnet_mat", "fnet_original", "hadamard", "hartley"}
-    mixing |= dict.fromkeys(transforms | {"ff_only", "random"}, 0)
-    block = mixing.get(model, projections)
+    sets = ["DATASET=full", "MAX_LEN=2000"]
+    built = experiment.load("listops", model, "paper", sets)
+    has_heads = isinstance(built.model.encoder.mixers[0], HeadMixer)
+    block = mixing.get(model, projections if has_heads else 0)
     block += (dim * mlp + mlp) + (mlp * dim + dim) + 2 * (2 * dim)
     want = vocab * dim + dim + layers * block + 2 * dim
     want += (dim * mlp + mlp) + (mlp * classes + classes)
-    sets = ["DATASET=full", "MAX_LEN=2000"]
     if model == "fnet_original":
         want += (length + 4) * dim + dim * dim + dim  # positions, types, Dense; its norm for ours
-    built = experiment.load("listops", model, "paper", sets)
     inputs = jnp.zeros((1, 2000), jnp.int32), jnp.ones((1, 2000), bool)
     assert parameter_count(shapes_of(built.model, *inputs)) == want
 
@@ -239,24 +271,30 @@ def test_remat_changes_neither_outputs_nor_gradients_but_what_is_kept():
 
 
 def test_a_layout_gives_each_layer_its_mixer():
-    def layout(layer, num_layers):
-        return functools.partial(Fourier, method="rfft") if layer < num_layers - 1 else attention
+    def layout(*, layer, num_layers, **fields):
+        make = fourier if layer < num_layers - 1 else attention
+        return make(layer=layer, num_layers=num_layers, **fields)
 
-    encoder = build(layout, num_layers=2)
-    assert [encoder.mixer_class(layer) for layer in range(2)] == [Fourier, Attention]
-    assert not encoder.uses_mask
-    shapes = shapes_of(encoder, IDS, MASK)
-    assert "mixer" not in shapes["params"]["block_0"]
-    assert "mixer" in shapes["params"]["block_1"]
+    for mixers in (layout, (fourier, attention), [fourier, attention]):
+        encoder = build(mixers, num_layers=2)
+        assert [type(mixer) for mixer in encoder.mixers] == [Fourier, Attention]
+        shapes = shapes_of(encoder, IDS, MASK)
+        assert "mixer" not in shapes["params"]["block_0"]
+        assert set(shapes["params"]["block_1"]["mixer"]) == {"query", "key", "value", "out"}
 
 
 def test_mixers_receive_the_encoders_sizes_and_the_length_with_cls():
     assert build(attention).mixer_length == build(attention, pooling="first").mixer_length == 8
     encoder = build(attention, pooling="cls", attention_dropout=0.25, num_layers=2)
     assert encoder.mixer_length == 9
-    mixer = encoder.make_mixer(1)(parent=None)
-    received = [getattr(mixer, field.name) for field in dataclasses.fields(Mixer)]
-    assert received[:7] == [6, 2, 4, 9, 1, 2, 0.25]
+    names = [field.name for field in dataclasses.fields(Mixer)][:7]
+
+    def received(encoder):
+        return [getattr(encoder.mixers[1], name) for name in names]
+
+    assert received(encoder) == [6, 2, 4, 9, 1, 2, 0.25]
+    changed = encoder.clone(dim=12, pooling="mean", attention_dropout=0.0)  # as its mixers change
+    assert received(changed) == [12, 2, 4, 8, 1, 2, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -298,7 +336,7 @@ def test_mixers_receive_the_encoders_sizes_and_the_length_with_cls():
         ),
         (
             {"num_layers": 0},
-            "Encoder.num_layers must be at least 1, got 0: set it higher",
+            "Encoder.num_layers must be at least 1, got 0: set it to 2, say",
         ),
         (
             {"dropout": 1.0},
@@ -308,6 +346,26 @@ def test_mixers_receive_the_encoders_sizes_and_the_length_with_cls():
             {"mixers": "fourier"},
             "Encoder.mixers must give a subclass of Mixer that declares uses_mask, got 'fourier' "
             "for layer 0: bind MIXERS to one, as the files in gin/models do",
+        ),
+        (
+            {"mixers": dict},
+            "Encoder.mixers must give a subclass of Mixer that declares uses_mask, got "
+            "<class 'dict'> for layer 0: bind MIXERS to one, as the files in gin/models do",
+        ),
+        (
+            {"mixers": (attention, attention)},
+            "Encoder.mixers lists 2 mixers for 1 layers: list one for each, or bind MIXERS to one "
+            "for all",
+        ),
+        (
+            {"embedding": "bert"},
+            "Encoder.positions must be learned with embedding bert, got 'sinusoidal': set "
+            "positions to learned",
+        ),
+        (
+            {"num_types": 2},
+            "Encoder.num_types must be 1 with embedding lra, got 2: set embedding to bert, or "
+            "num_types to 1",
         ),
     ],
 )

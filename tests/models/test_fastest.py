@@ -1,4 +1,4 @@
-"""The choice by measurement: which it takes, what it keeps, that it never gets in the way."""
+"""The choice of the fastest function: the result, the kept file, and failures that do no harm."""
 
 import json
 
@@ -11,14 +11,14 @@ from lra_fnet.models import fastest
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
+def cache_file(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     fastest._kept.cache_clear()
     return tmp_path / "lra-fnet" / "choices.json"
 
 
 def measured(monkeypatch, **seconds):
-    """Makes every measurement say this; returns the shapes that were asked for."""
+    """Replaces measurements by `seconds`; returns the list of shapes that are measured."""
     asked = []
 
     def measure(candidates, shape):
@@ -43,12 +43,12 @@ def test_the_fastest_is_found_by_running_the_candidates():
 
 
 @pytest.mark.parametrize(("b", "name"), [(0.9, "a"), (1 / 1.19, "a"), (1 / 1.21, "b"), (2, "a")])
-def test_the_usual_one_stays_unless_another_is_a_fifth_faster(monkeypatch, b, name):
+def test_the_usual_candidate_is_chosen_unless_another_is_a_fifth_faster(monkeypatch, b, name):
     measured(monkeypatch, a=1.0, b=b)
     assert ask() == (name, {"a": 1.0, "b": b})
 
 
-def test_what_was_measured_is_kept_on_disk_for_its_shape(monkeypatch, own_cache):
+def test_measurements_are_kept_on_disk_for_each_shape(monkeypatch, cache_file):
     asked = measured(monkeypatch, a=2.0, b=1.0)
     assert [ask().name for _ in range(2)] == ["b", "b"]
     assert len(asked) == 1
@@ -57,26 +57,24 @@ def test_what_was_measured_is_kept_on_disk_for_its_shape(monkeypatch, own_cache)
     assert len(asked) == 1
     ask((4, 7, 5))
     assert asked == [(4, 6, 5), (4, 7, 5)]
-    assert len(json.loads(own_cache.read_text())) == 2
+    assert len(json.loads(cache_file.read_text())) == 2
 
 
-def test_a_changed_file_decides_and_a_damaged_one_is_measured_anew(monkeypatch, own_cache):
+def test_a_changed_file_decides_and_a_damaged_one_is_replaced(monkeypatch, cache_file):
     asked = measured(monkeypatch, a=1.0, b=2.0)
     assert ask().name == "a"
-    (key,) = json.loads(own_cache.read_text())
-    own_cache.write_text(json.dumps({key: {"a": 9.0, "b": 1.0}}))
+    (key,) = json.loads(cache_file.read_text())
+    cache_file.write_text(json.dumps({key: {"a": 9.0, "b": 1.0}}))
     fastest._kept.cache_clear()
     assert ask().name == "b"
     for damage in ("{", "[]", json.dumps({key: {"a": 1.0}}), json.dumps({key: 3})):
-        own_cache.write_text(damage)
+        cache_file.write_text(damage)
         fastest._kept.cache_clear()
         assert ask().name == "a"
     assert len(asked) == 5
 
 
-def test_a_folder_that_cannot_be_written_costs_nothing_but_the_next_measurement(
-    monkeypatch, tmp_path
-):
+def test_without_a_writable_folder_the_choice_holds_for_the_process(monkeypatch, tmp_path):
     asked = measured(monkeypatch, a=2.0, b=1.0)
     (tmp_path / "lra-fnet").write_text("a file, where the folder should be")
     assert [ask().name for _ in range(2)] == ["b", "b"]
@@ -90,7 +88,7 @@ def test_large_inputs_are_timed_with_fewer_rows(monkeypatch):
     assert asked == [(4, 1 << 18, 2), (1, 1 << 20, 4)]
 
 
-def test_several_processes_take_the_usual_one_unmeasured(monkeypatch):
+def test_several_processes_take_the_usual_candidate_without_measuring(monkeypatch):
     asked = measured(monkeypatch, a=2.0, b=1.0)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     assert ask() == ("a", {})

@@ -160,5 +160,3 @@ def test_auto_measures_large_inputs_and_takes_the_fastest(monkeypatch):
         ("fourier", (*methods, "matmul"), (4, 4096, 16), "rfft"),
         ("fourier", methods, (4, 4097, 16), "rfft"),
     ]
-
-

@@ -82,7 +82,7 @@ def test_both_texts_go_through_one_encoder_each_under_its_own_mask(interaction):
     ("interaction", "signs", "order"),
     [("concat", [1, 1], [1, 0]), ("nli", [1, 1, 1, -1], [1, 0, 2, 3])],
 )
-def test_swapping_the_texts_swaps_what_the_first_layer_sees(interaction, signs, order):
+def test_swapping_the_texts_permutes_the_inputs_of_the_first_layer(interaction, signs, order):
     """[e2, e1] for [e1, e2]; of "nli" e1 * e2 stays and e1 - e2 changes its sign."""
     classifier = Classifier(ENCODER, two_texts(interaction))
     variables = random_variables(functools.partial(classifier.init, train=False), IDS, MASK)
@@ -95,7 +95,7 @@ def test_swapping_the_texts_swaps_what_the_first_layer_sees(interaction, signs, 
     assert_close(swapped, apply(variables, IDS, MASK), 1e-4)
 
 
-def test_two_texts_cost_no_parameter_but_the_heads():
+def test_two_texts_add_parameters_only_to_the_head():
     def count(head, ids, mask):
         classifier = Classifier(ENCODER, head)
         init = functools.partial(classifier.init, train=False)
@@ -128,11 +128,12 @@ def test_two_texts_cost_no_parameter_but_the_heads():
         ),
         (
             {"num_inputs": 3},
-            "Head takes rows of one text or two, got a task with 3: make its rows one text each",
+            "Head takes rows of one or two texts, got a task with 3: set the task's num_inputs to "
+            "1",
         ),
         (
             {"num_inputs": 2, "interaction": "nli", "mlp_dim": 1},
-            "Head.mlp_dim must be at least 2, got 1: set it higher",
+            "Head.mlp_dim must be at least 2, got 1: set it to 256, say",
         ),
     ],
 )

@@ -11,9 +11,8 @@ import naive as oracle
 import naive as softmax_oracle
 import numpy as np
 import pytest
-from arrays import assert_close, float64, largest_array, new_key, normal
+from arrays import assert_close, float64, new_key, normal
 
-from lra_fnet.errors import UserError
 from lra_fnet.models.mixers import attention, linear_attention, linformer, synthesizer
 
 FIELDS = {
@@ -82,19 +81,6 @@ def projected(params, x, name, num_heads=2):
     return y.reshape(*x.shape[:2], num_heads, -1)
 
 
-
-
-# All three
-
-
-
-
-
-
-
-
-
-
 @pytest.mark.parametrize(
     ("module", "own"),
     [
@@ -109,12 +95,8 @@ def projected(params, x, name, num_heads=2):
         (synthesizer_module(kinds=("factorized_random",)), 2 * 2 * 9 * 4 - 2 * 60),
     ],
 )
-def test_parameters_beside_the_four_projections(module, own):
+def test_parameters_in_addition_to_the_four_projections(module, own):
     assert sizes(shapes_of(module)) == 4 * 6 * 10 + own
-
-
-
-
 
 
 # Linformer
@@ -128,7 +110,7 @@ def test_linformer_equals_the_oracle_with_holes_and_an_empty_text():
 
 
 @pytest.mark.parametrize("sharing", linformer.SHARING)
-def test_sharing_says_which_matrix_projects_what(sharing):
+def test_sharing_selects_the_matrices_of_heads_keys_and_values(sharing):
     module = linformer_module(sharing=sharing)
     variables, x = random_variables(module), normal(3, 7, 6)
     params = variables["params"]
@@ -237,7 +219,7 @@ def test_a_random_synthesizer_of_zeros_is_the_mean_of_the_values():
     assert_close(got, np.broadcast_to(mean[:, None], got.shape))
 
 
-def test_every_column_has_a_pair_of_its_own():
+def test_every_column_has_a_different_pair_of_factors():
     first, second = jnp.asarray([1.0, 2.0, 3.0]), jnp.asarray([5.0, 7.0])
     assert synthesizer.tiled(first, second).tolist() == [5, 7, 10, 14, 15, 21]
 
@@ -306,10 +288,3 @@ def test_elu_gradient_at_zero_is_one():
 
     # phi(k_2) / (phi(k_1) + phi(k_2)) at 1 / 2: the slopes are -1/4 and 1/4.
     np.testing.assert_allclose(jax.jit(jax.grad(first))(zeros).ravel(), [-0.25, 0.25])
-
-
-# Dropout
-
-
-
-

@@ -8,10 +8,9 @@ import jax.numpy as jnp
 import naive as oracle
 import numpy as np
 import pytest
-from arrays import assert_close, float64, largest_array, new_key, normal
+from arrays import assert_close, float64, new_key, normal
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.mixer import HeadMixer, Mixer
 from lra_fnet.models.mixers import attention, linear, performer
 
 FIELDS = {"dim": 6, "num_heads": 2, "qkv_dim": 4, "max_len": 7, "layer": 0, "num_layers": 2}
@@ -67,17 +66,9 @@ def test_blockwise_gradient_equals_naive_gradient(block_size):
         assert_close(got, want)
 
 
-
-
-
-
 def attention_module(**changes):
     fields = {"implementation": "naive", "block_size": 4, "dropout": 0.0}
     return attention.Attention(**FIELDS, **(fields | changes))
-
-
-
-
 
 
 @pytest.mark.parametrize(
@@ -232,10 +223,3 @@ def test_features_are_fixed_by_seed_and_layer_and_redrawn_only_in_training():
     assert (first == again).all()
     assert (first != base).any()
     assert (first != other).any()
-
-
-
-
-# Modules
-
-

@@ -1,4 +1,4 @@
-"""What a block does to each token: against float64, flax's own, and the laws of chance."""
+"""Operations on each token against float64 oracles, flax, and the statistics of a random mask."""
 
 import itertools
 import math
@@ -15,7 +15,7 @@ from lra_fnet.models import pointwise
 
 
 def kept_by_backward(function, *inputs):
-    """Numbers that the backward pass holds on to, inputs among them."""
+    """Counts the entries that the backward pass keeps, inputs included."""
     _, backward = jax.vjp(function, *inputs)
     return sum(leaf.size for leaf in jax.tree.leaves(backward) if hasattr(leaf, "size"))
 
@@ -28,7 +28,7 @@ def test_layer_norm_equals_the_oracle(shape):
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (2, 3, 7)])
-def test_layer_norms_gradients_equal_autodiff_of_flaxs(shape):
+def test_layer_norm_gradients_equal_those_of_flax(shape):
     x, weights = normal(*shape), normal(*shape, seed=3)
     params = {"scale": normal(shape[-1], seed=1), "bias": normal(shape[-1], seed=2)}
 
@@ -46,7 +46,7 @@ def test_layer_norms_gradients_equal_autodiff_of_flaxs(shape):
 
 
 @pytest.mark.parametrize("shape", [(1, 96, 64), (96, 64), (1, 97, 64), (1, 64)])
-def test_layer_norm_of_one_example_is_that_of_several(shape):
+def test_layer_norm_of_one_example_equals_that_of_a_batch(shape):
     x = normal(*shape)
     layer = pointwise.LayerNorm(1e-6)
     variables = {"params": {"scale": normal(64, seed=1), "bias": normal(64, seed=2)}}
@@ -58,7 +58,7 @@ def test_layer_norm_of_one_example_is_that_of_several(shape):
 
 
 def test_layer_norm_of_one_example_keeps_no_more_arrays_than_of_two():
-    """XLA's CPU reductions would write their means, broadcast, and so scale."""
+    """XLA's CPU reductions would materialise their means and scale in arrays of x's shape."""
 
     def temporary(*shape):
         layer = pointwise.LayerNorm(1e-6)
@@ -86,7 +86,7 @@ def test_layer_norm_keeps_the_dtype_and_counts_in_float32():
     assert_close(got.astype(jnp.float32), want.astype(np.float32), 1e-2)
 
 
-def test_recompute_changes_no_value_and_no_gradient_and_keeps_the_arguments_only():
+def test_recompute_keeps_only_the_arguments_and_has_the_same_values_and_gradients():
     x, kernel, key = normal(6, 50), normal(50, 3), new_key(0)
 
     def product(x, kernel, key):
@@ -106,7 +106,7 @@ def test_recompute_changes_no_value_and_no_gradient_and_keeps_the_arguments_only
     assert kept_by_backward(lambda x, k: product(x, k, key), x, kernel) > arguments + 2 * x.size
 
 
-def test_a_recomputation_waits_for_the_cotangent_and_shows_when_it_is_not_a_number():
+def test_a_recomputation_waits_for_the_cotangent_and_propagates_its_nan():
     x = normal(3, 4)
     got = pointwise._after(normal(2, 5), x)
     np.testing.assert_array_equal(got, x)
@@ -143,13 +143,13 @@ def test_the_mask_is_the_hash_of_key_row_and_column():
 
 
 def deviations(successes, trials, probability):
-    """How many standard deviations a count is from its expectation."""
+    """Returns the distance of a count from its expectation in standard deviations."""
     expected = trials * probability
     return abs(successes - expected) / math.sqrt(expected * (1 - probability))
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.1, 0.5, 0.9])
-def test_entries_are_kept_as_often_as_the_rate_says_in_all_and_in_every_column(rate):
+def test_entries_are_kept_at_the_rate_overall_and_in_every_row_and_column(rate):
     mask = np.asarray(jax.jit(lambda: pointwise.keep(new_key(0), (64, 128, 96), rate))())
     assert deviations(mask.sum(), mask.size, 1 - rate) < 4.5
     assert deviations(mask.sum(axis=(0, 1)), 64 * 128, 1 - rate).max() < 5
@@ -158,7 +158,7 @@ def test_entries_are_kept_as_often_as_the_rate_says_in_all_and_in_every_column(r
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
-def test_entries_of_a_mask_and_of_masks_by_other_keys_are_independent(rate):
+def test_entries_of_a_mask_and_masks_of_different_keys_are_independent(rate):
     masks = np.stack([pointwise.keep(new_key(k), (256, 512), rate) for k in range(3)])
     pairs = {
         "columns": (masks[:, :, 1:], masks[:, :, :-1]),
@@ -182,7 +182,7 @@ def test_the_mask_of_a_row_does_not_depend_on_how_many_follow():
     np.testing.assert_array_equal(small, large[:2])
 
 
-def test_dropout_scales_what_it_keeps_and_its_gradient_has_the_same_mask():
+def test_dropout_scales_kept_entries_and_its_gradient_has_the_same_mask():
     x, key = 1 + normal(8, 40) ** 2, new_key(2)
 
     def call(x):

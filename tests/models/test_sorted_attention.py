@@ -9,9 +9,8 @@ import naive
 import naive as oracle
 import numpy as np
 import pytest
-from arrays import assert_close, float64, largest_array, new_key, normal
+from arrays import assert_close, float64, new_key, normal
 
-from lra_fnet.errors import UserError
 from lra_fnet.models.mixers import reformer, sinkhorn
 from lra_fnet.models.mixers.reformer import Reformer
 from lra_fnet.models.mixers.sinkhorn import Sinkhorn
@@ -58,21 +57,6 @@ def reformer_module(**changes):
 
 def sinkhorn_module(**changes):
     return Sinkhorn(**(FIELDS | SINKHORN | {"dropout": 0.0} | changes))
-
-
-# Both
-
-
-
-
-
-
-
-
-
-
-
-
 
 
 # Reformer
@@ -320,8 +304,6 @@ def test_sinkhorn_equals_the_oracle_for_texts_shorter_than_max_len():
     want = oracle.sorted_block_attention(*arrays, mask64, sorting, 3)
     got = jax.jit(functools.partial(module.apply, variables, train=False))(x, mask)
     assert_close(got, want.reshape(4, LENGTH, 4) @ params["out"]["kernel"])
-
-
 
 
 def test_gradients_reach_the_sorting_network_and_depend_on_it():

@@ -1,7 +1,4 @@
-"""The FNet family's other mixers: transforms, fixed matrices, nothing, and a hybrid's layout."""
-
-import dataclasses
-import functools
+"""The other mixers of the FNet paper: transforms, fixed matrices, none, and the hybrid's layout."""
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +7,11 @@ import numpy as np
 import pytest
 import scipy.fft
 import scipy.linalg
-from arrays import TINY, assert_close, new_key, normal
+from arrays import assert_close, new_key, normal
 
 from lra_fnet import experiment
 from lra_fnet.errors import UserError
-from lra_fnet.models.encoder import Encoder, parameter_count
+from lra_fnet.models.encoder import parameter_count
 from lra_fnet.models.mixers import random, transforms
 from lra_fnet.models.mixers.attention import Attention
 from lra_fnet.models.mixers.fourier import Fourier
@@ -214,7 +211,7 @@ def test_hybrid_layout_of_twelve_layers(layout, count, want):
 
 
 @pytest.mark.parametrize("layout", ["TOP", "BOTTOM", "MIDDLE", "MIXED"])
-def test_hybrid_has_as_many_attention_layers_as_asked(layout):
+def test_hybrid_has_the_requested_number_of_attention_layers(layout):
     for num_layers in range(1, 9):
         for count in range(11):
             chosen = [is_attention(i, num_layers, count, layout) for i in range(num_layers)]
@@ -229,28 +226,18 @@ def test_hybrid_reads_every_binding_at_any_number_of_attention_layers(num_layers
     for count in range(6):
         sets = [f"Encoder.num_layers={num_layers}", f"hybrid.attention_layers={count}"]
         encoder = experiment.load("listops", "fnet_hybrid", "cpu", sets).model.encoder
-        kinds = [encoder.mixer_class(layer) for layer in range(num_layers)]
+        kinds = [type(mixer) for mixer in encoder.mixers]
         attention = min(count, num_layers)
         assert kinds == [Fourier] * (num_layers - attention) + [Attention] * attention
         assert encoder.uses_mask == (attention == num_layers)
 
 
-SETTINGS = {
-    "attention_layers": 1,
-    "layout": "TOP",
-    "fourier_method": "matmul",
-    "attention_implementation": "blockwise",
-    "attention_block_size": 3,
-}
-
-
-def test_hybrid_hands_its_settings_to_both_classes():
-    mixers = functools.partial(hybrid, **SETTINGS).__call__
-    encoder = Encoder(**(TINY | {"num_layers": 2}), mixers=mixers)
-    fourier, attention = (encoder.make_mixer(layer)(parent=None) for layer in range(2))
+def test_hybrid_gives_each_class_its_own_bindings():
+    sets = ["Fourier.method=matmul", "Attention.block_size=3", "Encoder.num_layers=2"]
+    encoder = experiment.load("listops", "fnet_hybrid", "cpu", sets).model.encoder
+    fourier, attention = encoder.mixers
     assert fourier.method == "matmul"
     assert (attention.implementation, attention.block_size) == ("blockwise", 3)
-    assert {field.name for field in dataclasses.fields(attention)} > set(FIELDS)
 
 
 @pytest.mark.parametrize(
@@ -269,5 +256,5 @@ def test_hybrid_hands_its_settings_to_both_classes():
 )
 def test_hybrid_names_a_wrong_setting(changes, message):
     with pytest.raises(UserError) as caught:
-        hybrid(0, 4, **(SETTINGS | changes))
+        hybrid(**({"attention_layers": 1, "layout": "TOP"} | changes))
     assert str(caught.value).splitlines()[0] == message  # gin adds "In call to configurable ..."

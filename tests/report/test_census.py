@@ -18,14 +18,14 @@ N, D = 512, 768  # the FNet paper's length and its Base width
 
 
 def cells(text, title):
-    """The lines of the table under the first heading that begins so, as {first cell: others}."""
+    """Returns the first table below a heading that begins with `title`, as {first cell: others}."""
     section = text[text.index(f"## {title}") :]
     table = next(part for part in section.split("\n\n") if part.startswith("|"))
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
     return {name: row for name, *row in [rows[0], *rows[2:]]}
 
 
-HOW = """run `python -c 'from lra_fnet import census; census.write("results/census.md")'`"""
+HOW = """run `python -c 'from lra_fnet.report import census; census.write("results/census.md")'`"""
 
 
 @pytest.mark.slow
@@ -42,7 +42,7 @@ def test_rest_of_the_committed_census_is_what_the_code_gives(monkeypatch):
 
 
 @pytest.mark.parametrize("model", ["transformer", "fnet_hybrid", "linear", "fnet_original"])
-def test_count_of_one_layer_of_each_kind_is_that_of_the_whole_model(model):
+def test_count_equals_that_of_the_whole_traced_model(model):
     built = experiment.load("image", model, "cpu", ["Encoder.num_layers=3"])
     shapes = jax.eval_shape(functools.partial(built.init, 0))
     assert census.count(built) == parameter_count(shapes)
@@ -65,7 +65,7 @@ def test_census_of_listops_is_the_closed_formula():
         assert census.count(experiment.load("listops", model, "paper")) == want, model
 
 
-def test_census_lists_every_model_and_task_and_why_a_cell_is_empty(monkeypatch):
+def test_census_lists_every_model_and_task_and_the_reason_of_an_empty_cell(monkeypatch):
     def count(built):
         if built.task.name == "pathx":
             raise UserError("too long: set it lower")

@@ -23,7 +23,7 @@ ORIGINAL = SIZES | {
     "qkv_dim": 4,
     "dropout": 0.0,
     "attention_dropout": 0.0,
-    "positions": "sinusoidal",  # not looked at
+    "positions": "learned",
     "embedding": "bert",
     "num_types": 3,
     "norm": "post",
@@ -139,7 +139,7 @@ def test_original_initialisation_is_the_authors():
     assert "norm" not in params
 
 
-def test_fnet_original_is_the_model_file_of_it():
+def test_the_model_fnet_original_builds_this_encoder():
     encoder = experiment.load("listops", "fnet_original", "cpu").model.encoder
     assert (encoder.embedding, encoder.num_types, encoder.norm) == ("bert", 4, "post")
     assert encoder.norm_epsilon == 1e-12
@@ -155,7 +155,7 @@ def test_fnet_original_is_the_model_file_of_it():
         ),
         (
             {"num_types": 0},
-            "Encoder.num_types must be at least 1, got 0: set it higher",
+            "Encoder.num_types must be at least 1, got 0: set it to 1, say",
         ),
     ],
 )
@@ -241,14 +241,20 @@ def test_conversion_there_and_back_is_exact_and_complete():
         ),
     ],
 )
-def test_conversion_names_what_does_not_fit(config, change, message):
+def test_conversion_names_the_mismatch(config, change, message):
     with pytest.raises(UserError) as caught:
         convert.fnet_from_transformers(weights() | change, CONFIG | config)
     assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(
-    "changes", [{"embedding": "lra"}, {"norm": "pre"}, {"pooling": "first"}, {"mixer": "attention"}]
+    "changes",
+    [
+        {"embedding": "lra", "num_types": 1},
+        {"norm": "pre"},
+        {"pooling": "first"},
+        {"mixer": "attention"},
+    ],
 )
 def test_only_the_original_encoder_converts_back(changes):
     with pytest.raises(UserError, match="only an encoder of Fourier mixers with embedding bert"):
