@@ -350,7 +350,7 @@ def _train(args) -> None:
     if not hosts.first():
         return
     if result.score("test"):
-        report.print_run(result.raw)
+        report.print_run(result)
     print(f"run folder: {asked.folder}")
 
 
@@ -363,7 +363,7 @@ def _evaluate(args) -> None:
     from lra_fnet import report
     from lra_fnet.run import evaluate
 
-    report.print_run(evaluate.evaluate(args.run).raw)
+    report.print_run(evaluate.evaluate(args.run))
 
 
 def _span(args) -> None:
@@ -472,7 +472,7 @@ def _finish(args) -> None:
 
     planned = plan.load(args.runs, args.name, None)
     for result in finish.finish(planned):
-        report.print_run(result.raw)
+        report.print_run(result)
     print(f"selected: {planned.folder / 'selected.json'}")
 
 
@@ -485,8 +485,8 @@ def _report(args) -> None:
     from lra_fnet import report
 
     report.main([args.runs, args.results], args.out)
-    if args.readme and report.update_readme(args.readme, report.collect([args.results])):
-        print(f"updated {args.readme}")
+    for file in report.update_readme(args.readme, args.results) if args.readme else ():
+        print(f"updated {file}")
 
 
 def _compare(args) -> None:
@@ -525,7 +525,7 @@ def _benchmark(args) -> None:
       lra-fnet benchmark --task text --models fnet,transformer --preset cpu --lengths 512,1024
     """
     from lra_fnet.benchmark import cells, overhead, scaling
-    from lra_fnet.report import benchmark_figures, benchmarks
+    from lra_fnet.report import benchmarks, figures
 
     if args.rounds < 1 or (args.seconds is not None and args.seconds <= 0):
         raise UserError(
@@ -551,7 +551,7 @@ def _benchmark(args) -> None:
 
     if plan:
         results = cells.run(plan, args.rounds, save)
-        benchmark_figures.draw(results, args.out)
+        figures.draw(results, args.out)
         print(benchmarks.render(results), end="")
     for cell in scaled:
         scaling.main(cell, args.devices, args.out)

@@ -1,12 +1,16 @@
-"""Results of runs that never were, for the tests of the report."""
+"""Invented results, as the objects of their JSON files, for the tests of the report."""
 
+import dataclasses
 import json
 
-from lra_fnet import report
+import numpy as np
+
+from lra_fnet import intervals
+from lra_fnet.run import record
 
 
 def a_result(**changes):
-    """A complete ListOps run of 2,000 test rows: 600 right at the best step, 580 at the last."""
+    """Returns a complete ListOps run: of 2,000 test rows, 600 correct at best and 580 at last."""
     result = {
         "schema": 1,
         "state": "complete",
@@ -46,7 +50,7 @@ def a_result(**changes):
 
 
 def with_test(best, last=None, count=2000, **changes):
-    """A result with these numbers of right test rows."""
+    """Returns a result with these numbers of correct test rows."""
     last = best if last is None else last
     test = {
         "last": {"step": 1000, "correct": last, "count": count, "loss": 1.0},
@@ -55,8 +59,20 @@ def with_test(best, last=None, count=2000, **changes):
     return a_result(test=test, **changes)
 
 
+RIGHT = np.random.default_rng(0).random((2, 3, 2000)) < 0.3  # models, seeds, rows
+
+
+def scored(model, seed, **changes):
+    """Returns a run that kept which test rows are correct; at the last step, all others are."""
+    right = RIGHT[["fnet", "linear"].index(model), seed]
+    result = with_test(int(right.sum()), int((~right).sum()), model=model, seed=seed, **changes)
+    for checkpoint, rows in {"best": right, "last": ~right}.items():
+        result["test"][checkpoint]["correct_bits"] = intervals.encode(rows)
+    return result
+
+
 def a_failure(state, **changes):
-    """What a run leaves that diverged or ran out of memory: nothing was measured."""
+    """Returns the result of a run that diverged or ran out of memory, so nothing was measured."""
     result = a_result(state=state, validation=None, test=None, train=None, **changes)
     for key in ("parameters", "steps_per_second", "peak_bytes", "wall_seconds"):
         del result[key]
@@ -65,27 +81,31 @@ def a_failure(state, **changes):
 
 def put(root, result):
     """Writes a result into its run folder; returns the file."""
-    name = result["model"] + (f"+{result['variant']}" if result["variant"] else "")
-    folder = root / result["preset"] / result["task"] / name / f"seed{result['seed']}"
+    folder = root / folder_of(result)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "result.json").write_text(json.dumps(result))
     return folder / "result.json"
 
 
-def collected(tmp_path, *results):
-    for result in results:
-        put(tmp_path / "runs", result)
-    return report.collect([tmp_path / "runs"])
+def records(*results):
+    """Parses results, as `record.collect` does for those in folders."""
+    return [dataclasses.replace(record.parse(r), folder=f"runs/{folder_of(r)}") for r in results]
 
 
-def the_cell(table, label, source, column):
-    """The text of one cell of the table's first part."""
+def folder_of(result):
+    """Returns a result's run folder below its root."""
+    name = result["model"] + (f"+{result['variant']}" if result["variant"] else "")
+    return f"{result['preset']}/{result['task']}/{name}/seed{result['seed']}"
+
+
+def cell_text(table, label, source, column):
+    """Returns the text of one cell of the table's first part."""
     (row,) = [r for r in table.rows if (r.label, r.source) == (label, source)]
     return ", ".join(row.cells[column].lines)
 
 
 def put_curve(file, steps=200, drop=2.0):
-    """A metrics.jsonl beside a result: loss each 10 steps, validation each 50; returns the file."""
+    """Writes a metrics.jsonl next to a result: loss every 10 steps, validation every 50."""
     lines = []
     for step in range(10, steps + 1, 10):
         lines.append(
@@ -99,7 +119,7 @@ def put_curve(file, steps=200, drop=2.0):
 
 
 def a_trial(number, model="fnet", layers=1, seed=0, state="complete", validation=None, **changes):
-    """An entry of a sweep's trials.json."""
+    """Returns an entry of a sweep's trials.json."""
     override = f"Encoder.num_layers={layers}"
     trial = {
         "number": number,
@@ -120,7 +140,7 @@ def a_trial(number, model="fnet", layers=1, seed=0, state="complete", validation
 
 
 def put_sweep(root, name, trials, selected=None, **about):
-    """The files of a sweep under a root of runs; returns its folder."""
+    """Writes the files of a sweep below a root of runs; returns its folder."""
     folder = root / "sweeps" / name
     folder.mkdir(parents=True)
     head = {
@@ -144,7 +164,7 @@ def put_sweep(root, name, trials, selected=None, **about):
 
 
 def a_measured_cell(model, length, seconds, **changes):
-    """A cell of a benchmark.json: training at so many tokens, rounds of these seconds a step."""
+    """Returns a cell of a benchmark.json: training at a length, rounds of these seconds a step."""
     limits = {"floor_seconds": 0.01, "bytes": 8, "copy_bytes_per_second": 1000}
     cell = {
         "what": "train",
@@ -175,6 +195,6 @@ def a_measured_cell(model, length, seconds, **changes):
 
 
 def a_span(*means):
-    """An attention_span.json with these means of layers."""
+    """Returns an attention_span.json with these means of layers."""
     layers = [{"layer": n, "mean": mean, "heads": [mean]} for n, mean in enumerate(means)]
     return {"mean": sum(means) / len(means), "uniform": 80.0, "layers": layers, "rows": 1000}

@@ -1,4 +1,4 @@
-"""Intervals and tests of differences: against SciPy, brute force and published examples."""
+"""Intervals and tests of differences, compared with SciPy, brute force and published examples."""
 
 import itertools
 import math
@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 import scipy.optimize
-import scipy.special
 import scipy.stats
 
 from lra_fnet import intervals
@@ -23,7 +22,7 @@ TABLES = [  # both right, only a, only b, both wrong
 
 
 def rows(both, only_a, only_b, neither):
-    """Which rows a and b got right."""
+    """Returns which rows a and b answer correctly."""
     a = [True] * (both + only_a) + [False] * (only_b + neither)
     b = [True] * both + [False] * only_a + [True] * only_b + [False] * neither
     return np.array(a), np.array(b)
@@ -33,7 +32,7 @@ def rows(both, only_a, only_b, neither):
 
 
 @pytest.mark.parametrize("n", [1, 7, 8, 9, 2000, 25_000])
-def test_which_rows_are_right_comes_back(n):
+def test_encoded_rows_are_decoded_again(n):
     right = np.random.default_rng(n).random(n) < 0.6
     counts = {"correct": int(right.sum()), "count": n, "correct_bits": intervals.encode(right)}
     back = intervals.bits(counts)
@@ -43,23 +42,40 @@ def test_which_rows_are_right_comes_back(n):
     assert len(counts["correct_bits"]) < 40 + n / 6 + 1  # four characters for three bytes
 
 
-def test_without_them_there_are_none():
+def test_counts_without_bits_decode_to_none():
     assert intervals.bits({"correct": 3, "count": 5}) is None
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (intervals.encode([True] * 9), "2 bytes, 8 rows take 1"),
-        (intervals.encode([True] * 4 + [False] * 4), "4 right rows, 'correct' says 5"),
-        ("no base64!", "no base64 of zlib"),
-        ("AAAA", "no base64 of zlib"),
-        (7, "no base64 of zlib"),
+        (intervals.encode([True] * 9), "2 bytes, but 8 rows need 1"),
+        (intervals.encode([True] * 4 + [False] * 4), "4 correct rows, but 'correct' says 5"),
+        ("no base64!", "not base64 of zlib data"),
+        ("AAAA", "not base64 of zlib data"),
+        (7, "not base64 of zlib data"),
     ],
 )
-def test_broken_ones_are_refused(text, words):
+def test_damaged_bits_raise_value_error(text, words):
     with pytest.raises(ValueError, match=words):
         intervals.bits({"correct": 5, "count": 8, "correct_bits": text})
+
+
+# One proportion
+
+
+@pytest.mark.parametrize(("correct", "count"), [(0, 10), (7, 10), (600, 2000), (361, 2000), (5, 5)])
+def test_wilson_ends_solve_the_score_equation(correct, count):
+    """Second way: find the p at which |share - p| is z standard errors OF p."""
+    share = correct / count
+
+    def excess(p):
+        return abs(share - p) - Z * math.sqrt(p * (1 - p) / count)
+
+    low, high = intervals.wilson(correct, count)
+    below = scipy.optimize.brentq(excess, 0, share - 1e-12) if correct else 0
+    above = scipy.optimize.brentq(excess, share + 1e-12, 1) if correct < count else 1
+    assert (low, high) == pytest.approx((below, above), abs=1e-9)
 
 
 # On the same rows
@@ -67,14 +83,14 @@ def test_broken_ones_are_refused(text, words):
 
 @pytest.mark.parametrize("table", TABLES)
 def test_the_paired_interval_ends_where_the_score_test_rejects(table):
-    """Second way: the most likely table at each end, searched for, not solved for."""
+    """Second way: the most likely table at each end, difference by search instead of a formula."""
     both, only_a, only_b, neither = table
     n = sum(table)
-    found = intervals.paired(*rows(*table))
-    assert found.mean == pytest.approx(100 * (only_a - only_b) / n)
-    for end in (found.low / 100, found.high / 100):
+    difference = intervals.paired(*rows(*table))
+    assert difference.mean == pytest.approx(100 * (only_a - only_b) / n)
+    for end in (difference.low / 100, difference.high / 100):
         if abs(end) > 1 - 1e-9:
-            continue  # the largest difference that there is
+            continue  # the largest possible difference
 
         def unlikely(share, end=end):  # share: the probability of "only b"
             cells = [(only_b, share), (only_a, share + end), (both + neither, 1 - 2 * share - end)]
@@ -90,34 +106,36 @@ def test_the_paired_interval_ends_where_the_score_test_rejects(table):
 
 def test_published_intervals_of_paired_shares():
     """Airway hyper-responsiveness before and after transplantation (Fagerland et al. 2014)."""
-    found = intervals.paired(*rows(1, 1, 7, 12))
-    assert (found.mean, found.low, found.high) == pytest.approx((-28.6, -51.7, -2.6), abs=0.05)
-    assert found.n == 21
+    difference = intervals.paired(*rows(1, 1, 7, 12))
+    assert (difference.mean, difference.low, difference.high) == pytest.approx(
+        (-28.6, -51.7, -2.6), abs=0.05
+    )
+    assert difference.n == 21
 
 
-def test_two_that_agree_on_every_row_differ_by_at_most_z2_over_n_and_z2():
-    found = intervals.paired(*rows(40, 0, 0, 60))
+def test_interval_of_models_that_agree_on_every_row_is_the_closed_form():
+    difference = intervals.paired(*rows(40, 0, 0, 60))
     most = 100 * Z**2 / (100 + Z**2)
-    assert found == pytest.approx((0.0, -most, most, 1.0, 100))
+    assert difference == pytest.approx((0.0, -most, most, 1.0, 100))
 
 
 @pytest.mark.parametrize(("a", "b"), [(0, 0), (1, 0), (3, 3), (2, 9), (90, 130), (12_000, 12_500)])
-def test_the_paired_p_is_the_binomial_tests_on_discordant_rows(a, b):
+def test_paired_p_value_is_that_of_the_binomial_test_on_discordant_rows(a, b):
     want = scipy.stats.binomtest(a, a + b).pvalue if a + b else 1.0
     assert intervals.paired(*rows(5, a, b, 5)).p_value == pytest.approx(want, rel=1e-9)
 
 
-def test_exchanging_the_models_turns_the_sign():
+def test_exchanging_the_models_changes_the_sign():
     a, b = rows(500, 90, 130, 280)
     one, other = intervals.paired(a, b), intervals.paired(b, a)
     assert other == pytest.approx((-one.mean, -one.high, -one.low, one.p_value, one.n))
 
 
-def test_the_paired_interval_holds_the_truth_95_times_in_100():
+def test_paired_interval_holds_the_truth_95_times_in_100():
     rng, held = np.random.default_rng(0), 0
     for only_a, only_b, same in rng.multinomial(200, [0.12, 0.07, 0.81], 1000):
-        found = intervals.paired(*rows(same, only_a, only_b, 0))
-        held += found.low <= 5 <= found.high
+        difference = intervals.paired(*rows(same, only_a, only_b, 0))
+        held += difference.low <= 5 <= difference.high
     assert 930 <= held <= 970
 
 
@@ -126,13 +144,15 @@ def test_the_paired_interval_holds_the_truth_95_times_in_100():
 
 def test_published_interval_of_independent_shares():
     """56 of 70 and 48 of 80: Newcombe 1998, Table II (a), method 10."""
-    found = intervals.unpaired(56, 70, 48, 80)
-    assert (found.mean, found.low, found.high) == pytest.approx((20.0, 5.24, 33.39), abs=0.005)
-    assert found.n == 150
+    difference = intervals.unpaired(56, 70, 48, 80)
+    assert (difference.mean, difference.low, difference.high) == pytest.approx(
+        (20.0, 5.24, 33.39), abs=0.005
+    )
+    assert difference.n == 150
 
 
 @pytest.mark.parametrize("counts", [(56, 70, 48, 80), (600, 2000, 640, 2000), (0, 10, 3, 20)])
-def test_the_unpaired_p_is_that_of_the_chi_squared_test(counts):
+def test_unpaired_p_value_is_that_of_the_chi_squared_test(counts):
     right_a, n_a, right_b, n_b = counts
     table = [[right_a, n_a - right_a], [right_b, n_b - right_b]]
     want = scipy.stats.chi2_contingency(table, correction=False).pvalue
@@ -140,16 +160,16 @@ def test_the_unpaired_p_is_that_of_the_chi_squared_test(counts):
 
 
 @pytest.mark.parametrize("counts", [(0, 10, 0, 20), (10, 10, 20, 20)])
-def test_equal_shares_of_none_or_all_do_not_differ(counts):
-    found = intervals.unpaired(*counts)
-    assert (found.mean, found.p_value) == (0.0, 1.0)
-    assert found.low < 0 < found.high
+def test_two_shares_of_none_or_all_do_not_differ(counts):
+    difference = intervals.unpaired(*counts)
+    assert (difference.mean, difference.p_value) == (0.0, 1.0)
+    assert difference.low < 0 < difference.high
 
 
 # Over seeds
 
 
-@pytest.mark.filterwarnings("ignore:Precision loss")  # SciPy, of a side without spread
+@pytest.mark.filterwarnings("ignore:Precision loss")  # from SciPy, for a side without spread
 @pytest.mark.parametrize(
     ("a", "b"),
     [
@@ -161,33 +181,21 @@ def test_equal_shares_of_none_or_all_do_not_differ(counts):
     ],
 )
 def test_seeds_are_compared_by_welchs_test(a, b):
-    found = intervals.seeds(a, b)
+    difference = intervals.seeds(a, b)
     want = scipy.stats.ttest_ind(a, b, equal_var=False)
     interval = want.confidence_interval()
-    assert found is not None
-    assert found.mean == pytest.approx(np.mean(a) - np.mean(b))
-    assert (found.low, found.high) == pytest.approx((interval.low, interval.high), rel=1e-9)
-    assert found.p_value == pytest.approx(want.pvalue, rel=1e-9)
-    assert found.n == len(a) + len(b)
+    assert difference is not None
+    assert difference.mean == pytest.approx(np.mean(a) - np.mean(b))
+    assert (difference.low, difference.high) == pytest.approx(
+        (interval.low, interval.high), rel=1e-9
+    )
+    assert difference.p_value == pytest.approx(want.pvalue, rel=1e-9)
+    assert difference.n == len(a) + len(b)
 
 
 @pytest.mark.parametrize(("a", "b"), [([30.0], [31.0, 32.0]), ([], []), ([3.0, 3.0], [4.0, 4.0])])
-def test_without_seeds_or_spread_there_is_nothing_to_judge_by(a, b):
+def test_welchs_test_needs_two_seeds_and_spread(a, b):
     assert intervals.seeds(a, b) is None
-
-
-@pytest.mark.parametrize("freedom", [1, 1.3, 2, 4.7, 30, 1e4])
-def test_students_quantile(freedom):
-    want = scipy.stats.t.ppf(0.975, freedom)
-    assert intervals._t_quantile(freedom) == pytest.approx(want, rel=1e-9)
-
-
-def test_the_incomplete_beta_function():
-    rng = np.random.default_rng(0)
-    for a, b, x in zip(*10 ** rng.uniform(-1, 4, (2, 300)), rng.random(300), strict=True):
-        want = scipy.special.betainc(a, b, x)
-        assert intervals._beta(a, b, x) == pytest.approx(want, rel=1e-8, abs=1e-12)
-    assert [intervals._beta(2.0, 3.0, x) for x in (0.0, 1.0)] == [0.0, 1.0]
 
 
 # Many tests
@@ -201,7 +209,7 @@ def test_holms_values_worked_by_hand():
 
 
 def test_holm_is_bonferroni_of_every_set_of_hypotheses():
-    """Second way: a hypothesis falls when every set that it is in falls (closed testing)."""
+    """Second way, closed testing: reject a hypothesis if every set that holds it is rejected."""
     p_values = np.random.default_rng(0).random(5) ** 3
     sets = [s for size in range(1, 6) for s in itertools.combinations(range(5), size)]
     want = [

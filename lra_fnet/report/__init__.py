@@ -1,122 +1,89 @@
-"""From result files to what people read: terminal, Markdown, CSV, LaTeX, one HTML page, README."""
+"""Turns run folders into reports: terminal, Markdown, CSV, LaTeX, one HTML page, README.
 
-from collections.abc import Mapping, Sequence
+`sources.read` reads the files, `build` computes everything that is shown, and every form is a
+function of what `build` returns.
+"""
+
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
-from lra_fnet.report import accuracy as tables
-from lra_fnet.report import sources
-from lra_fnet.report.grid import Grid
-from lra_fnet.report.results import collect
-from lra_fnet.report.sources import Sources
-from lra_fnet.report.text import (
-    LEGEND,
-    print_run,
-    render_csv,
-    render_grids_csv,
-    render_markdown,
-    render_runs_csv,
-    render_terminal,
-    render_trials_csv,
-    run_table,
-)
+from lra_fnet.report import sources, text
+from lra_fnet.report.contents import Report, build
+from lra_fnet.report.text import print_run
 
-__all__ = [
-    "BEGIN",
-    "END",
-    "LEGEND",
-    "collect",
-    "main",
-    "print_run",
-    "readme_section",
-    "render_csv",
-    "render_grids_csv",
-    "render_markdown",
-    "render_runs_csv",
-    "render_terminal",
-    "render_trials_csv",
-    "run_table",
-    "update_readme",
-    "write",
-]
+__all__ = ["BEGIN", "END", "Report", "build", "main", "print_run", "update_readme", "write"]
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
+ABOUT = "Generated from the committed results by `lra-fnet report --readme README.md`."
 
 
-def write(found: Sources, out_dir: str | Path) -> list[Path]:
+def write(report: Report, out_dir: str | Path) -> list[Path]:
     """Writes every form of the report; each file replaces its old version in one step.
 
     Raises:
       UserError: the folder cannot be written.
     """
-    from lra_fnet.report import grids, latex, page  # late: the table after a run needs none of them
+    from lra_fnet.report import latex, page  # the table after a run needs neither
 
-    accuracy = tables.accuracy_tables(found.results)
-    sections = grids.sections(found, accuracy)
     texts = {
-        "index.html": page.render(found, accuracy),
-        "accuracy.md": "# Accuracy\n\n" + render_markdown(accuracy),
-        "report.md": _markdown(accuracy, sections),
-        "accuracy.csv": render_csv(accuracy),
-        "runs.csv": render_runs_csv(found.results, found.readings),
-        "tables.csv": render_grids_csv(sections),
-        "trials.csv": render_trials_csv(found.sweeps),
-        **latex.files(found, accuracy, sections),
+        "index.html": page.render(report),
+        "accuracy.md": "# Accuracy\n\n" + text.accuracy_markdown(report.tables),
+        "report.md": text.markdown(report),
+        "accuracy.csv": text.accuracy_csv(report.tables),
+        "runs.csv": text.runs_csv(report),
+        "tables.csv": text.tables_csv(report),
+        "trials.csv": text.trials_csv(report),
+        **latex.files(report),
     }
-    files = [Path(out_dir) / name for name, text in texts.items() if text.strip()]
-    for file in files:
-        _write(file, texts[file.relative_to(out_dir).as_posix()])
-    return files
+    files = {Path(out_dir) / name: content for name, content in texts.items() if content.strip()}
+    for file, content in files.items():
+        _write(file, content, "--out")
+    return list(files)
 
 
-def _markdown(accuracy: Sequence[tables.Table], sections: Mapping[str, Sequence[Grid]]) -> str:
-    """Everything: the accuracy tables, then the others under their headings."""
-    parts = ["# Report", "## Accuracy", render_markdown(accuracy)]
-    for heading, found in sections.items():
-        parts += [f"## {heading}", *(grid.markdown() for grid in found)]
-    return "\n\n".join(part.strip() for part in parts) + "\n"
-
-
-def _write(file: Path, text: str) -> None:
-    """As `disk.replace`; what the disk refuses is one line."""
-    try:
+def _write(file: Path, content: str, option: str) -> None:
+    with disk.writable(file, option):
         file.parent.mkdir(parents=True, exist_ok=True)
-        disk.replace(file, text)
-    except OSError as error:
-        reason = error.strerror or error
-        raise UserError(
-            f"{file}: cannot be written ({reason}); make room or name another"
-        ) from error
+        disk.replace(file, content)
 
 
-def readme_section(results: Sequence[dict[str, Any]]) -> str:
-    """The README's tables, its two marker lines included. Give it results/ only, never runs/."""
-    text = render_markdown(tables.accuracy_tables(results)) or "No measured runs yet.\n"
-    return f"{BEGIN}\n\n{text}\n{END}"
+def update_readme(path: str | Path, results: str | Path) -> list[Path]:
+    """Writes the README's tables between its markers, and RESULTS.md next to it.
 
+    Args:
+      path: the README.
+      results: the folder with the committed results. runs/ is not shown, because a reader of the
+        repository does not have it.
 
-def update_readme(path: str | Path, results: Sequence[dict[str, Any]]) -> bool:
-    """Puts readme_section in place of what stands between the markers; True if the file changed.
+    Returns:
+      The files that changed.
 
     Raises:
-      UserError: the file does not hold each marker once, in order, or cannot be read or written.
+      UserError: the README does not hold each marker once and in order, or a file cannot be read
+        or written.
     """
-    file = Path(path)
+    readme = Path(path)
     try:
-        old = file.read_text(encoding="utf-8")
+        old = readme.read_text(encoding="utf-8")
     except OSError as error:
-        raise UserError(f"{file}: cannot be read ({error.strerror}); name the README") from error
+        raise UserError(f"{readme}: cannot be read ({error.strerror}); name the README") from None
     if old.count(BEGIN) != 1 or old.count(END) != 1 or old.index(BEGIN) > old.index(END):
-        raise UserError(f"{file}: expected one line {BEGIN} and after it one line {END}; add them")
-    new = old[: old.index(BEGIN)] + readme_section(results) + old[old.index(END) + len(END) :]
-    if new != old:
-        _write(file, new)
-    return new != old
+        raise UserError(f"{readme}: expected one line {BEGIN} followed by one line {END}; add them")
+    report = build(sources.read([results]))
+    section = f"{BEGIN}\n\n{text.main_models(report)}\n{END}"
+    texts = {
+        readme: old[: old.index(BEGIN)] + section + old[old.index(END) + len(END) :],
+        readme.with_name("RESULTS.md"): text.markdown(report, "Results", ABOUT),
+    }
+    changed = [f for f, new in texts.items() if not f.exists() or f.read_text("utf-8") != new]
+    for file in changed:
+        _write(file, texts[file], "--readme")
+    return changed
 
 
 def main(
@@ -124,29 +91,28 @@ def main(
     out_dir: str | Path = "reports",
     console: Console | None = None,
 ) -> list[Path]:
-    """Collects, prints the tables, writes the files and says where they lie.
+    """Collects the sources, prints the accuracy tables, writes the files and says where they are.
 
     Raises:
-      UserError: no run has a test accuracy or a state to show, or a result is broken.
+      UserError: no run has a test accuracy or a state to show, or a file is damaged.
     """
-    everything = sources.read(roots, out_dir)
-    found = tables.accuracy_tables(everything.results)
-    if not found and not everything.sweeps:
+    report = build(sources.read(roots, out_dir))
+    if not report.presets and not report.sweeps:
         where = " or ".join(map(str, roots))
         raise UserError(
             f"expected at least one run with a test accuracy under {where}, found none; "
-            "`make lra TASK=listops MODEL=fnet PRESET=cpu` makes one"
+            "`lra-fnet train --task listops --model fnet --preset cpu` makes one"
         )
     if console is None:
         console = Console()
         if not console.is_terminal:
-            console.width = 200  # a file has no edge to fold at
-    for table in render_terminal(found):
+            console.width = 200  # nothing folds lines in a file
+    for table in text.terminal(report.tables):
         console.print(table)
-    console.print(Text(LEGEND))
-    files = write(everything, out_dir)
-    told = {file: "" for file in files if file.parent == Path(out_dir)}
-    told[Path(out_dir) / "latex" / "report.tex"] = ", and beside it the tables that it takes in"
-    for file, more in told.items():
-        console.print(f"wrote {file}{more}", markup=False, highlight=False, soft_wrap=True)
+    console.print(Text(text.LEGEND))
+    files = write(report, out_dir)
+    listed = [str(file) for file in files if file.parent == Path(out_dir)]
+    listed.append(f"{Path(out_dir) / 'latex' / 'report.tex'}, and the tables that it includes")
+    for words in listed:
+        console.print(f"wrote {words}", markup=False, highlight=False, soft_wrap=True)
     return files

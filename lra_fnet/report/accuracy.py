@@ -1,8 +1,8 @@
-"""From results and published numbers to the rows of the accuracy tables.
+"""Builds the rows of the accuracy tables from runs and published numbers.
 
 A cell is a value (the mean over seeds, in % of test rows, with spread, maximum and number of seeds)
 or a state: `-` not run, `OOM` out of memory, `FAIL` not above the majority floor or diverged, `n/a`
-the source has no such number. A state is never a number: it is not 0 and enters no average.
+not reported by the source. A state is never a number: it does not count as 0 and enters no average.
 """
 
 import dataclasses
@@ -15,53 +15,72 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lra_fnet import config
+from lra_fnet import config, tasks
 from lra_fnet.intervals import wilson
+from lra_fnet.run.record import Checkpoint, Record
 
-TASKS = {
-    "listops": "ListOps",
-    "text": "Text",
-    "retrieval": "Retrieval",
-    "image": "Image",
-    "pathfinder": "Pathfinder",
-    "pathx": "Path-X",
-}
+TASKS = {name: tasks.title(name) for name in tasks.BUILT_IN}
 AVERAGES = {"average5": "Mean of 5", "average6": "Mean of 6"}
 PRESETS = ("paper", "lra-code", "tuned", "cpu")
-SOURCES = ("fnet", "lra")  # accuracy tables of published.json that stand beside ours
+SOURCES = ("fnet", "lra")  # accuracy tables of published.json that are shown next to ours
 FAILED_PATHX = 50.0  # %: what S4 and its successors count for a failed Path-X
 
 
 @functools.cache
 def published() -> dict[str, Any]:
-    """The numbers of published.json; each group of them names its paper and table."""
+    """Returns the numbers of published.json; each group of them names its paper and table."""
     return json.loads(Path(__file__).with_name("published.json").read_text(encoding="utf-8"))
 
 
 def corrected(number: Any) -> Any:
-    """The number or state of an entry of published.json, its misprint mended where it has one."""
+    """Returns the number or state of an entry of published.json, with misprints corrected."""
     return number["corrected"] if isinstance(number, dict) else number
 
 
-def _floor(floor: Mapping[str, int]) -> float:
-    """The accuracy, in %, of always answering the most frequent label."""
-    return 100 * floor["correct"] / floor["count"]
+def name_of(run: Record) -> str:
+    """Returns the label of a run's row: the model's title, or model+variant."""
+    return run.name if run.variant else config.title(run.model)
+
+
+def in_order(names: Iterable[str], known: Sequence[str]) -> list[str]:
+    """Returns the known names first, in their order, then the others by name."""
+    names = set(names)
+    return [name for name in known if name in names] + sorted(names.difference(known))
+
+
+def models_in_order(names: Iterable[str]) -> list[str]:
+    """Returns models in the order of the papers' accuracy tables, then the others by name."""
+    printed = [model for source in SOURCES for model in published()["accuracy"][source]["rows"]]
+    return in_order(names, list(dict.fromkeys(printed)))
+
+
+def sort(runs: Sequence[Record]) -> list[Record]:
+    """Returns runs in the order of the tables: preset, task, model, variant, seed."""
+    presets = in_order({run.preset for run in runs}, PRESETS)
+    names = in_order({run.task for run in runs}, list(TASKS))
+    models = models_in_order(run.model for run in runs)
+
+    def place(run: Record):
+        task, model = names.index(run.task), models.index(run.model)
+        return presets.index(run.preset), task, model, run.variant or "", run.seed
+
+    return sorted(runs, key=place)
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One cell: a value in %, or a state (see the module's text)."""
+    """One cell: a value in %, or a state (see the module's docstring)."""
 
     state: str  # "value", "-", "OOM", "FAIL" or "n/a"
     mean: float | None = None
     sd: float | None = None  # sample standard deviation over seeds; None with one seed
     maximum: float | None = None
-    seeds: int = 0  # runs behind it; 0 for averages and published numbers
-    unfinished: int = 0  # runs beyond `seeds` that diverged or ran out of memory
+    seeds: int = 0  # complete runs; 0 for averages and published numbers
+    unfinished: int = 0  # further runs that diverged or ran out of memory
     validation_is_test: bool = False
     low: float | None = None  # ends of the 95 % interval for the rows of one test set
     high: float | None = None
-    folders: tuple[str, ...] = ()  # of the runs, those that are not done included
+    runs: tuple[Record, ...] = ()  # unfinished ones included
 
     @property
     def lines(self) -> list[str]:
@@ -79,67 +98,87 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A line of a table: ours, a paper's, or the floors."""
+    """A row of a table: ours, a paper's, or the floors."""
 
-    label: str  # a model's name, or model+variant
+    label: str  # a model's title, or model+variant
     source: str  # "ours", a paper's name, or "" for the floors
-    cells: Mapping[str, Cell]  # a task or average to its cell
-    uses_mask: bool = True  # False: some run of this row mixed padding in
-    model: str = ""  # a name of `make lra MODEL=`; "" for the floors
+    cells: Mapping[str, Cell]  # by task or average
+    uses_mask: bool = True  # False: some run of this row mixes padding into its outputs
+    model: str = ""  # "" for the floors
     variant: str | None = None
+
+    @property
+    def ours(self) -> bool:
+        """Whether the row shows runs rather than published numbers or floors."""
+        return self.source == "ours"
+
+    @property
+    def marked(self) -> str:
+        """The label, with a mark if the model sees the padding."""
+        return self.label + ("" if self.uses_mask else " ‡")
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Everything about one preset."""
+    """The accuracies under one preset."""
 
     preset: str
-    columns: Mapping[str, str]  # the six tasks, the two averages, then tasks of users: key to title
+    columns: Mapping[str, str]  # titles of the six tasks, the two averages, then users' tasks
     rows: list[Row]  # checkpoint with the best validation accuracy; ours, each paper's, floors
     last_rows: list[Row]  # ours at the last step
     notes: list[str]
     provenance: list[str]
 
+    @property
+    def tasks(self) -> list[str]:
+        """The columns that are not averages."""
+        return [column for column in self.columns if column not in AVERAGES]
 
-def cell(runs: Sequence[dict], checkpoint: str = "best") -> Cell:
-    """The cell of the runs of one model, preset, variant and task, over their seeds.
+    @property
+    def parts(self) -> list[tuple[str, list[Row]]]:
+        """The two tables of the preset, each with its title."""
+        head = f"Test accuracy (%), preset {self.preset}"
+        best, last = f"{head}: checkpoint best on validation", f"{head}: last step"
+        return [(best, self.rows), (last, self.last_rows)]
 
-    FAIL compares the mean accuracy over seeds with the floor, in an interval for the rows of ONE
-    test set: seeds share these rows, so adding their counts would count each row several times and
-    make the interval too narrow. A cell in which some seeds diverged or ran out of memory shows the
-    others and says how many; without any value it is FAIL if one diverged, else OOM.
+
+def cell(runs: Sequence[Record], checkpoint: Checkpoint = "best") -> Cell:
+    """Returns the cell of one model, preset, variant and task, over seeds.
+
+    FAIL compares the mean accuracy over seeds with the floor, using the interval for the rows of
+    ONE test set: all seeds share these rows, so adding their counts would count each row several
+    times and make the interval too narrow. If some seeds diverged or ran out of memory, the cell
+    shows the others and says how many; without any value it is FAIL if one diverged, else OOM.
 
     Args:
-      runs: results with a test accuracy, or with the state OOM or diverged.
+      runs: each has a test accuracy, or the state OOM or diverged.
       checkpoint: "best" on validation, or "last".
     """
     if not runs:
         return Cell("-")
-    done = [run["test"][checkpoint] for run in runs if run["state"] == "complete"]
+    scores = [score for run in runs if (score := run.score("test", checkpoint))]
     marks: dict[str, Any] = {
-        "seeds": len(done),
-        "unfinished": len(runs) - len(done),
-        "validation_is_test": any(run["validation_is_test"] for run in runs),
-        "folders": tuple(run.get("folder", "") for run in runs),
+        "seeds": len(scores),
+        "unfinished": len(runs) - len(scores),
+        "validation_is_test": any(run.validation_is_test for run in runs),
+        "runs": tuple(runs),
     }
-    if not done:
-        diverged = any(run["state"] == "diverged" for run in runs)
+    if not scores:
+        diverged = any(run.state == "diverged" for run in runs)
         return Cell("FAIL" if diverged else "OOM", **marks)
-    shares = [counts["correct"] / counts["count"] for counts in done]
-    rows = min(counts["count"] for counts in done)
-    low, high = (100 * end for end in wilson(statistics.fmean(shares) * rows, rows))
-    if low <= max(_floor(run["floor"]) for run in runs):
+    accuracies = [score.accuracy for score in scores]
+    mean, rows = statistics.fmean(accuracies), min(score.count for score in scores)
+    low, high = (100 * end for end in wilson(mean / 100 * rows, rows))
+    if low <= max(run.floor.accuracy for run in runs):
         return Cell("FAIL", **marks)
-    marks |= {"low": low, "high": high}
-    accuracies = [100 * share for share in shares]
     spread = statistics.stdev(accuracies) if len(accuracies) > 1 else None
-    return Cell("value", statistics.fmean(accuracies), spread, max(accuracies), **marks)
+    return Cell("value", mean, spread, max(accuracies), low=low, high=high, **marks)
 
 
 def averages(cells: Mapping[str, Cell]) -> dict[str, Cell]:
-    """LRA's mean of five tasks, and S4's of six in which a failed Path-X counts 50.
+    """Returns LRA's mean of five tasks, and S4's of six in which a failed Path-X counts 50.
 
-    Each is `-` unless all its tasks have a value of every seed. An OOM is no failed Path-X.
+    Each is `-` unless all its tasks have a value of every seed. OOM is not a failed Path-X.
     """
 
     def value(task: str) -> float | None:
@@ -158,12 +197,12 @@ def averages(cells: Mapping[str, Cell]) -> dict[str, Cell]:
 
 
 def published_cells(model: str, source: str, columns: Sequence[str] = ()) -> dict[str, Cell] | None:
-    """The row of a model in a paper's accuracy table; None where the paper has none.
+    """Returns a model's row of a paper's accuracy table, or None if the paper has none.
 
     Args:
-      model: a name of `make lra MODEL=`.
+      model: its name on the command line.
       source: an accuracy table of published.json, "fnet" or "lra".
-      columns: further tasks, which the paper does not have: n/a.
+      columns: tasks that the paper does not have; their cells are n/a.
     """
     row = published()["accuracy"][source]["rows"].get(model)
     if row is None:
@@ -175,30 +214,30 @@ def published_cells(model: str, source: str, columns: Sequence[str] = ()) -> dic
     return cells | averages(cells)
 
 
-def _papers(model: str, name: str, columns: Sequence[str]) -> list[Row]:
-    """A model's rows in the papers' tables, of those that have one of their own for it."""
-    rows = {source: published_cells(model, source, columns) for source in SOURCES}
-    return [
-        Row(name, published()["accuracy"][source]["name"], cells, model=model)
-        for source, cells in rows.items()
-        if cells
-    ]
+def _published_rows(model: str, columns: Sequence[str]) -> list[Row]:
+    """Returns a model's rows in the papers that have one."""
+    cells = {source: published_cells(model, source, columns) for source in SOURCES}
+    names = {source: published()["accuracy"][source]["name"] for source in SOURCES}
+    return [Row(config.title(model), names[s], row, model=model) for s, row in cells.items() if row]
 
 
-def _ours(
-    label: str, identity: tuple[str, str | None], runs: list[dict], columns, checkpoint: str
+def _our_row(
+    model: str, variant: str | None, runs: Sequence[Record], columns, checkpoint: Checkpoint
 ) -> Row:
-    by_task = {task: [run for run in runs if run["task"] == task] for task in columns}
-    cells = {task: cell(found, checkpoint) for task, found in by_task.items()}
-    uses_mask = all(run["uses_mask"] for run in runs)
-    return Row(label, "ours", cells | averages(cells), uses_mask, *identity)
+    cells = {c: cell([run for run in runs if run.task == c], checkpoint) for c in columns}
+    uses_mask = all(run.uses_mask for run in runs)
+    label = f"{model}+{variant}" if variant else config.title(model)
+    return Row(label, "ours", cells | averages(cells), uses_mask, model, variant)
 
 
-def _floors(runs: list[dict], columns: Sequence[str]) -> tuple[Row, list[str]]:
-    """The floor of each task, the highest where runs read different data, and notes that say so."""
+def _floors(runs: Sequence[Record], columns: Sequence[str]) -> tuple[Row, list[str]]:
+    """Returns the floor of each task, and notes on tasks whose runs read data of several floors.
+
+    Where floors differ, the row shows the highest.
+    """
     cells, notes = {}, []
     for task in columns:
-        floors = {_floor(run["floor"]) for run in runs if run["task"] == task}
+        floors = {run.floor.accuracy for run in runs if run.task == task}
         cells[task] = Cell("value", max(floors)) if floors else Cell("-")
         if len(floors) > 1:
             shares = ", ".join(f"{share:.2f}" for share in sorted(floors))
@@ -207,7 +246,7 @@ def _floors(runs: list[dict], columns: Sequence[str]) -> tuple[Row, list[str]]:
 
 
 def marks(preset: str, validation_is_test: bool, uses_mask: bool) -> list[str]:
-    """What a reader must know of a table: foreign setting, and the meaning of † and ‡ in it."""
+    """Returns the notes that a table needs: another setting than the papers', and † and ‡."""
     notes = []
     if preset != "paper":
         notes.append(
@@ -220,31 +259,38 @@ def marks(preset: str, validation_is_test: bool, uses_mask: bool) -> list[str]:
     return notes
 
 
-def _notes(preset: str, groups: Mapping[tuple, list[dict]], rows: list[Row]) -> list[str]:
-    cells = [c for row in rows for c in row.cells.values()]
-    marked = any(c.validation_is_test for c in cells)
-    notes = marks(preset, marked, all(row.uses_mask for row in rows))
-    if any(c.seeds and c.unfinished for c in cells):
+def table_marks(preset: str, rows: Sequence[Row]) -> list[str]:
+    """Returns the `marks` that these rows need."""
+    marked = any(c.validation_is_test for row in rows for c in row.cells.values())
+    return marks(preset, marked, all(row.uses_mask for row in rows))
+
+
+def _notes(preset: str, runs: Sequence[Record], rows: Sequence[Row]) -> list[str]:
+    notes = table_marks(preset, rows)
+    if any(c.seeds and c.unfinished for row in rows for c in row.cells.values()):
         notes.append(
             "A cell of `n of m seeds` leaves out seeds that diverged or ran out of memory, and "
             "enters no average."
         )
-    for (model, variant), runs in groups.items():
-        if variant is not None:
-            settings = sorted({" ".join(run["overrides"]) or "no overrides" for run in runs})
-            notes.append(f"`{model}+{variant}`: `{'` or `'.join(settings)}`")
-        name = model if variant is None else f"{model}+{variant}"
-        for task in sorted({run["task"] for run in runs}):
-            same = [run for run in runs if run["task"] == task]
-            if len({run["data_sha256"] for run in same}) > 1:
+    by_name: dict[str, list[Record]] = defaultdict(list)
+    for run in runs:
+        by_name[run.name].append(run)
+    names = [f"{row.model}+{row.variant}" if row.variant else row.model for row in rows if row.ours]
+    for name in (name for name in names if name in by_name):
+        if by_name[name][0].variant is not None:
+            settings = sorted({" ".join(run.overrides) or "no overrides" for run in by_name[name]})
+            notes.append(f"`{name}`: `{'` or `'.join(settings)}`")
+        for task in sorted({run.task for run in by_name[name]}):
+            same = [run for run in by_name[name] if run.task == task]
+            if len({run.data_sha256 for run in same}) > 1:
                 notes.append(f"The runs of `{name}` on {task} differ in their data.")
-            if names := bound_otherwise({run["config"] for run in same}):
+            if names := bound_differently({run.config for run in same}):
                 notes.append(f"The runs of `{name}` on {task} differ in {', '.join(names)}.")
     return notes
 
 
-def bound_otherwise(texts: Iterable[str]) -> list[str]:
-    """Names that gin texts bind to different values.
+def bound_differently(texts: Iterable[str]) -> list[str]:
+    """Returns the names that gin texts bind to different values.
 
     Skips names that are missing from some texts: they were added later, with a default that
     preserves the old behaviour.
@@ -256,80 +302,46 @@ def bound_otherwise(texts: Iterable[str]) -> list[str]:
     return sorted(names)
 
 
-def _provenance(runs: list[dict]) -> list[str]:
-    """A line for the seeds of one cell that share commit, device and data."""
+def _provenance(runs: Sequence[Record]) -> list[str]:
+    """Returns a line for the seeds of each cell that share commit, device and data."""
     seeds = defaultdict(list)
     for run in runs:
-        device = run["device"]
-        commit = (run["commit"] or "unknown")[:12] + (" (dirty)" if run["dirty"] else "")
-        machine = (
-            f"{device['count']} x {device['name']} ({device['platform']}, {device['cores']} cores)"
-        )
-        data = run["data_sha256"][:12]
-        if "dataset" in run:
-            data = f"{run['dataset']} from {run['data_source']}, {data}"
-        line = f"commit {commit}; {machine}; data {data}"
-        seeds[run["folder"].rpartition("/seed")[0], line].append(run["seed"])
+        seeds[run.folder.rpartition("/seed")[0], run.provenance].append(run.seed)
     return [
-        f"`{folder}`, seed {', '.join(map(str, sorted(found)))}: {line}"
-        for (folder, line), found in seeds.items()
+        f"`{folder}`, seed {', '.join(map(str, sorted(numbers)))}: {provenance}"
+        for (folder, provenance), numbers in seeds.items()
     ]
 
 
-def name_of(run: Mapping[str, Any]) -> str:
-    """The row's label of a run: the model's name, or model+variant."""
-    if run["variant"]:
-        return f"{run['model']}+{run['variant']}"
-    return published()["models"].get(run["model"], run["model"])
+def tables(runs: Sequence[Record]) -> list[Table]:
+    """Returns one table per preset; a row holds the runs of one model with one set of overrides.
 
-
-def tested(run: dict) -> bool:
-    """Whether a run has something to show: a test accuracy, or a state instead of one."""
-    return run["state"] != "complete" or run["test"] is not None
-
-
-def in_order(names: Iterable[str], known: Sequence[str]) -> list[str]:
-    """Known names first, in their order, then the others by name."""
-    names = set(names)
-    return [name for name in known if name in names] + sorted(names.difference(known))
-
-
-def accuracy_tables(results: Sequence[dict]) -> list[Table]:
-    """One table a preset. A row holds the runs of one model with one set of overrides.
-
-    A run that finished without reading the test split (a trial of a sweep) is in no table.
-
-    Args:
-      results: what `report.collect` returns.
-
-    Returns:
-      Tables in the order paper, lra-code, tuned, cpu, then others by name. Models that have a run
-      under any preset have a row in each, in the order of published.json.
+    A run that finished without reading the test split (a trial of a sweep) is in no table. Tables
+    are in the order paper, lra-code, tuned, cpu, then others by name. Every model that has a run
+    under any preset has a row in each.
     """
-    shown = [run for run in results if tested(run)]
-    models = in_order({run["model"] for run in shown}, list(published()["models"]))
-    presets = in_order({run["preset"] for run in shown}, PRESETS)
-    tables = []
-    for preset in presets:
-        runs = [run for run in shown if run["preset"] == preset]
-        extra = sorted({run["task"] for run in runs}.difference(TASKS))  # users' own tasks
-        tasks = [*TASKS, *extra]
-        groups: dict[tuple[str, str | None], list[dict]] = {}
-        rows, last_rows = [], []
-        for model in models:
-            name = published()["models"].get(model, model)
-            variants = {run["variant"] for run in runs if run["model"] == model and run["variant"]}
-            for variant in [None, *sorted(variants)]:
-                own = [r for r in runs if r["model"] == model and r["variant"] == variant]
-                groups[model, variant] = own
-                label = f"{model}+{variant}" if variant else name
-                rows.append(_ours(label, (model, variant), own, tasks, "best"))
-                last_rows.append(_ours(label, (model, variant), own, tasks, "last"))
-                if not variant:
-                    rows += _papers(model, name, tasks)
-        floors, floor_notes = _floors(runs, tasks)
-        rows.append(floors)
-        columns = TASKS | AVERAGES | {task: task for task in extra}
-        notes = _notes(preset, groups, rows) + floor_notes
-        tables.append(Table(preset, columns, rows, last_rows, notes, _provenance(runs)))
-    return tables
+    shown = sort([run for run in runs if run.tested])
+    models = models_in_order(run.model for run in shown)
+    return [
+        _table(preset, models, [run for run in shown if run.preset == preset])
+        for preset in dict.fromkeys(run.preset for run in shown)
+    ]
+
+
+def _table(preset: str, models: Sequence[str], runs: Sequence[Record]) -> Table:
+    own_tasks = sorted({run.task for run in runs}.difference(TASKS))  # those of users
+    columns = [*TASKS, *own_tasks]
+    rows, last_rows = [], []
+    for model in models:
+        variants = {run.variant for run in runs if run.model == model and run.variant}
+        for variant in (None, *sorted(variants)):
+            same = [run for run in runs if (run.model, run.variant) == (model, variant)]
+            rows.append(_our_row(model, variant, same, columns, "best"))
+            last_rows.append(_our_row(model, variant, same, columns, "last"))
+            if variant is None:
+                rows += _published_rows(model, columns)
+    floors, floor_notes = _floors(runs, columns)
+    rows.append(floors)
+    titles = TASKS | AVERAGES | {task: tasks.title(task) for task in own_tasks}
+    notes = _notes(preset, runs, rows) + floor_notes
+    return Table(preset, titles, rows, last_rows, notes, _provenance(runs))

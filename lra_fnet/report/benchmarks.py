@@ -1,4 +1,4 @@
-"""What was measured, in the layouts of the FNet paper's tables of speed and memory.
+"""Tables of measured speed and memory, in the layouts of the FNet paper.
 
 The tables are those of arXiv:2105.03824: training steps/s and peak memory, inference in ms a batch
 (Table 4), operations of a forward pass (Table 3), the mixing sublayer alone (Table 8). A number is
@@ -9,12 +9,14 @@ the Transformer in the same round.
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from statistics import median
 from typing import Any
 
 from lra_fnet.report.grid import Grid
+from lra_fnet.run.record import Device
 
 BASELINE = "transformer"
-VERSIONS = ("jax", "torch", "transformers")  # those that the caption tells
+VERSIONS = ("jax", "torch", "transformers")  # those that the caption names
 TITLES = {"train": "Training", "infer": "Inference"}
 LEGEND = (
     "Medians of the rounds, ± half their range; in parentheses the speed-up against the "
@@ -23,37 +25,38 @@ LEGEND = (
     "the peak of the cell's own process above what it held before the model was made."
 )
 
-Result = dict[str, Any]
+Result = dict[str, Any]  # a cell of benchmark.json
 
 
-def render(found: Sequence[Result]) -> str:
-    """Markdown: a table for everything that was measured, and what it was measured on."""
-    parts = [grid.markdown() for grid in grids(found)]
-    return "\n".join([*parts, f"{caption(found)}\n\n{LEGEND}\n".lstrip()])
+def render(cells: Sequence[Result]) -> str:
+    """Returns Markdown: a table for everything that was measured, and where it was measured."""
+    parts = [grid.markdown() for grid in grids(cells)]
+    return "\n".join([*parts, f"{caption(cells)}\n\n{LEGEND}\n".lstrip()])
 
 
-def grids(found: Sequence[Result]) -> list[Grid]:
-    """The tables of `render`, without what they were measured on."""
-    ours = [cell for cell in found if cell["side"] == "ours"]
+def grids(cells: Sequence[Result]) -> list[Grid]:
+    """Returns the tables of everything that was measured."""
+    ours = [cell for cell in cells if cell["side"] == "ours"]
     train, infer = ([cell for cell in ours if cell["what"] == what] for what in TITLES)
-    unit, scale = ("MB", 1e6) if _platform(found) == "cpu" else ("GB", 1e9)
-    parts = [
+    platform = next((cell["device"]["platform"] for cell in cells if "device" in cell), "cpu")
+    unit, scale = ("MB", 1e6) if platform == "cpu" else ("GB", 1e9)
+    tables = [
         _grid("Training speed (steps/s)", train, _steps),
         _grid(f"Peak memory of training ({unit})", train, lambda c, _: _memory(c, scale)),
         _grid("Inference (ms/batch)", infer, _milliseconds),
         _grid(f"Peak memory of inference ({unit})", infer, lambda c, _: _memory(c, scale)),
         _grid("GFLOPs of a forward pass of one example", infer, _operations),
-        _mixing([cell for cell in found if cell["what"] == "mixing"]),
-        *(_peers(what, found, unit, scale) for what in TITLES),
+        _mixing([cell for cell in cells if cell["what"] == "mixing"]),
+        *(_peers(what, cells, unit, scale) for what in TITLES),
         _grid("Of the roofline (of the floor): training", train, _fractions),
         _grid("Of the roofline (of the floor): inference", infer, _fractions),
         _exponents(train, infer),
     ]
-    return [grid for grid in parts if grid is not None]
+    return [grid for grid in tables if grid is not None]
 
 
 def exponent(lengths: Sequence[float], values: Sequence[float]) -> float | None:
-    """The least-squares slope of log(value) over log(length); None with fewer than two points."""
+    """Returns the least-squares slope of log(value) over log(length); None below two points."""
     if len(lengths) < 2:
         return None
     x, y = ([math.log(v) for v in column] for column in (lengths, values))
@@ -61,51 +64,58 @@ def exponent(lengths: Sequence[float], values: Sequence[float]) -> float | None:
 
 
 def curve(cells: Sequence[Result], label: str, value: str) -> tuple[list[int], list[float]]:
-    """Lengths and numbers of one row, CLS left out: "seconds" (median) or "peak_bytes"."""
-    own = [c for c in cells if c["label"] == label and c["state"] == "ok" and not c["cls"]]
-    own.sort(key=lambda cell: cell["length"])
-    numbers = [_median(c["seconds"]) if value == "seconds" else max(c[value], 1) for c in own]
-    return [cell["length"] for cell in own], numbers
+    """Returns lengths and numbers of a row without CLS: "seconds" (median) or "peak_bytes"."""
+    row = [c for c in cells if c["label"] == label and c["state"] == "ok" and not c["cls"]]
+    row.sort(key=lambda cell: cell["length"])
+    numbers = [median(c["seconds"]) if value == "seconds" else max(c[value], 1) for c in row]
+    return [cell["length"] for cell in row], numbers
 
 
 def labels(cells: Sequence[Result]) -> list[str]:
-    """The rows, in the order of the cells."""
+    """Returns the labels of the rows, in the order of the cells."""
     return list(dict.fromkeys(cell["label"] for cell in cells))
 
 
 def _grid(
-    title: str, cells: Sequence[Result], shown: Callable[[Result, Result | None], str]
+    title: str, cells: Sequence[Result], text: Callable[[Result, Result | None], str]
 ) -> Grid | None:
-    """A row for each model and a column for each length; `shown` also gets the baseline's cell."""
+    """Returns a row for each model and a column for each length.
+
+    `text` turns a cell and the baseline's cell of the same length into text.
+    """
     if not cells:
         return None
     lengths = sorted({cell["length"] for cell in cells})
     by_place = {(cell["label"], cell["length"]): cell for cell in cells}
-    rows = []
-    for label in labels(cells):
-        row = [label]
-        for length in lengths:
-            cell, base = by_place.get((label, length)), by_place.get((BASELINE, length))
-            row.append(_shown(cell, lambda c, base=base: shown(c, base)))
-        rows.append(row)
+    rows = [
+        [
+            label,
+            *(
+                _shown(by_place.get((label, length)), text, by_place.get((BASELINE, length)))
+                for length in lengths
+            ),
+        ]
+        for label in labels(cells)
+    ]
     return Grid(title, ["model", *(f"{length:,}" for length in lengths)], rows)
 
 
-def _shown(cell: Result | None, value: Callable[[Result], str]) -> str:
+def _shown(cell: Result | None, text: Callable[..., str], *arguments: Any) -> str:
+    """Returns a cell's text, or its state where it has no numbers."""
     if cell is None:
         return "-"
     if cell["state"] != "ok":
         return cell["state"]
-    return value(cell) + (" †" if cell.get("alone") else "")
+    return text(cell, *arguments) + (" †" if cell.get("alone") else "")
 
 
 def _steps(cell: Result, base: Result | None) -> str:
-    return f"{_number(1 / _median(cell['seconds']))} {_spread(cell)}{_speed_up(cell, base)}"
+    return f"{_number(1 / median(cell['seconds']))} {_spread(cell)}{_speed_up(cell, base)}"
 
 
-def _milliseconds(cell: Result, base: Result | None, kind: str = "") -> str:
-    seconds = _median(cell[f"{kind}seconds"])
-    return f"{_number(1e3 * seconds)} {_spread(cell, kind)}{_speed_up(cell, base, kind)}"
+def _milliseconds(cell: Result, base: Result | None = None, kind: str = "") -> str:
+    milliseconds = _number(1e3 * median(cell[f"{kind}seconds"]))
+    return f"{milliseconds} {_spread(cell, kind)}{_speed_up(cell, base, kind)}"
 
 
 def _memory(cell: Result, scale: float) -> str:
@@ -113,73 +123,65 @@ def _memory(cell: Result, scale: float) -> str:
 
 
 def _operations(cell: Result, base: Result | None) -> str:
-    own = _number(cell["flops"] / cell["batch_size"] / 1e9)
+    operations = _number(cell["flops"] / cell["batch_size"] / 1e9)
     if base is None or base is cell or base["state"] != "ok":
-        return own
-    return f"{own} ({100 * cell['flops'] / base['flops']:.0f}%)"
+        return operations
+    return f"{operations} ({100 * cell['flops'] / base['flops']:.0f}%)"
 
 
-def _fractions(cell: Result, _: Result | None) -> str:
-    floor, roofline = (_median(column) for column in _limits(cell))
-    return f"{100 * roofline:.0f}% ({100 * floor:.0f}%)"
+def _fractions(cell: Result, _: Result | None = None) -> str:
+    floor, roofline = _limits(cell)
+    return f"{roofline} ({floor})"
 
 
-def _limits(cell: Result) -> tuple[list[float], list[float]]:
-    """Floor and roofline over the measured time, round by round."""
+def _limits(cell: Result) -> list[str]:
+    """Returns floor and roofline over the measured time, as medians of the rounds."""
     floors, rooflines = [], []
     for seconds, limits in zip(cell["seconds"], cell["roofline"], strict=True):
         floor = limits["floor_seconds"]
         copy = limits["bytes"] / limits["copy_bytes_per_second"]
         floors.append(floor / seconds)
         rooflines.append(max(floor, copy) / seconds)
-    return floors, rooflines
+    return [f"{100 * median(column):.0f}%" for column in (floors, rooflines)]
 
 
 def _mixing(cells: Sequence[Result]) -> Grid | None:
-    """The mixing sublayer alone: forward and backward, forward."""
+    """Returns the mixing sublayer alone: forward and backward, forward."""
     if not cells:
         return None
     by_place = {(c["label"], c["side"], c["size"], c["length"]): c for c in cells}
+    sides = {"ours": "", "definition": ", by its definition"}
     rows = []
     for (label, side, size, length), cell in sorted(by_place.items(), key=lambda kv: kv[0][2:]):
-        name = {"ours": label, "definition": f"{label}, by its definition"}.get(
-            side, f"{label}, {side}"
-        )
         base = by_place.get((BASELINE, "ours", size, length))
-        ok = cell["state"] == "ok"
-        config = f"{cell['dim']:,} x {cell['batch_size']}" if ok else "-"
-        numbers = [
-            _shown(cell, lambda c, base=base, kind=kind: _milliseconds(c, base, kind))
-            for kind in ("", "forward_")
-        ]
-        rows.append([f"{name} ({size.capitalize()})", config, f"{length:,}", *numbers])
+        shape = f"{cell['dim']:,} x {cell['batch_size']}" if cell["state"] == "ok" else "-"
+        numbers = [_shown(cell, _milliseconds, base, kind) for kind in ("", "forward_")]
+        name = f"{label}{sides.get(side, f', {side}')} ({size.capitalize()})"
+        rows.append([name, shape, f"{length:,}", *numbers])
     head = ["sublayer", "width x batch", "length", "training ms/batch", "inference ms/batch"]
     return Grid("Mixing sublayer alone", head, rows)
 
 
-def _peers(what: str, found: Sequence[Result], unit: str, scale: float) -> Grid | None:
-    """Ours beside PyTorch: times, memory, and the floor of the same products."""
-    by_place = {(c["label"], c["length"], c["side"]): c for c in found if c["what"] == what}
+def _peers(what: str, cells: Sequence[Result], unit: str, scale: float) -> Grid | None:
+    """Returns our times and memory next to PyTorch's, and the floor of the same products."""
+    by_place = {(c["label"], c["length"], c["side"]): c for c in cells if c["what"] == what}
     rows = []
-    for label, length in dict.fromkeys((c["label"], c["length"]) for c in found):
+    for label, length in dict.fromkeys((c["label"], c["length"]) for c in cells):
         sides = [by_place.get((label, length, s)) for s in ("ours", "eager", "compiled")]
         if not any(sides[1:]):
             continue
-        own = sides[0]
-        peers = [cell for cell in sides[1:] if cell and cell["state"] == "ok"]
-        row = [label, f"{length:,}", *(_shown(c, lambda c: _milliseconds(c, None)) for c in sides)]
-        if own is None or own["state"] != "ok" or not peers:
+        row = [label, f"{length:,}", *(_shown(cell, _milliseconds) for cell in sides)]
+        ours, *peers = [cell if cell and cell["state"] == "ok" else None for cell in sides]
+        peer = min(filter(None, peers), key=lambda c: median(c["seconds"]), default=None)
+        if ours is None or peer is None:
             rows.append([*row, "-", "-", "-", "-", "-"])
             continue
-        peer = min(peers, key=lambda cell: _median(cell["seconds"]))
-        memory = f"{_memory(own, scale)} / {_memory(peer, scale)}"
-        floor, roofline = (_median(column) for column in _limits(own))
+        memory = f"{_memory(ours, scale)} / {_memory(peer, scale)}"
         row += [
-            _ratio(own, peer),
-            f"{memory} = {own['peak_bytes'] / max(peer['peak_bytes'], 1):.2f}",
-            _number(1e3 * _median([limits["floor_seconds"] for limits in own["roofline"]])),
-            f"{100 * floor:.0f}%",
-            f"{100 * roofline:.0f}%",
+            _ratio(ours, peer),
+            f"{memory} = {ours['peak_bytes'] / max(peer['peak_bytes'], 1):.2f}",
+            _number(1e3 * median([limits["floor_seconds"] for limits in ours["roofline"]])),
+            *_limits(ours),
         ]
         rows.append(row)
     head = ["model", "length", "ours ms", "eager ms", "compiled ms", "times faster"]
@@ -188,9 +190,9 @@ def _peers(what: str, found: Sequence[Result], unit: str, scale: float) -> Grid 
 
 
 def _ratio(cell: Result, base: Result, kind: str = "") -> str:
-    """How many times faster than `base`: the median of the rounds' ratios."""
+    """Returns how many times faster than `base` a cell is: the median of the rounds' ratios."""
     pairs = zip(base[f"{kind}seconds"], cell[f"{kind}seconds"], strict=True)
-    ratio = _median([theirs / own for theirs, own in pairs])
+    ratio = median([slow / fast for slow, fast in pairs])
     return f"{ratio:.0f}x" if ratio >= 10 else f"{ratio:.1f}x"
 
 
@@ -201,7 +203,7 @@ def _speed_up(cell: Result, base: Result | None, kind: str = "") -> str:
 
 
 def _exponents(train: Sequence[Result], infer: Sequence[Result]) -> Grid | None:
-    """Growth of time and memory with the length: over all lengths, between the two longest."""
+    """Returns the growth of time and memory: over all lengths, between the two longest."""
     kinds = [(train, "seconds"), (infer, "seconds"), (train, "peak_bytes")]
     rows = []
     for label in labels([*train, *infer]):
@@ -217,42 +219,34 @@ def _exponents(train: Sequence[Result], infer: Sequence[Result]) -> Grid | None:
     return Grid("Growth exponents over all lengths / between the two longest", head, rows)
 
 
-def caption(found: Sequence[Result]) -> str:
-    """Device, sizes, threads, rounds, versions, commit; nothing of cells without a device."""
-    ours = [cell for cell in found if cell["side"] == "ours" and "device" in cell]
+_SIZES = {
+    "task": "task",
+    "preset": "preset",
+    "layers": "num_layers",
+    "width": "dim",
+    "batch": "batch_size",
+    "dtype": "dtype",
+    "threads": "threads",
+}
+
+
+def caption(cells: Sequence[Result]) -> str:
+    """Returns device, sizes, rounds, versions and commit; nothing if no cell has a device."""
+    ours = [cell for cell in cells if cell["side"] == "ours" and "device" in cell]
     if not ours:
         return ""
-    device = ours[0]["device"]
     sizes = [
         f"{name} {', '.join(dict.fromkeys(str(cell[field]) for cell in ours))}"
-        for name, field in (
-            ("task", "task"),
-            ("preset", "preset"),
-            ("layers", "num_layers"),
-            ("width", "dim"),
-            ("batch", "batch_size"),
-            ("dtype", "dtype"),
-            ("threads", "threads"),
-        )
+        for name, field in _SIZES.items()
     ]
     rounds = max((len(cell.get("seconds", ())) for cell in ours), default=0)
-    versions = {}
-    for cell in found:
-        versions |= {k: v for k, v in cell.get("versions", {}).items() if k in VERSIONS}
+    versions = {name: v for cell in cells for name, v in cell.get("versions", {}).items()}
+    listed = ", ".join(f"{name} {v}" for name, v in versions.items() if name in VERSIONS)
+    dirty = " (dirty)" if ours[0]["dirty"] else ""
     return (
-        f"{device['count']} x {device['name']} ({device['platform']}, {device['cores']} cores); "
-        f"{'; '.join(sizes)}; {rounds} rounds; "
-        f"{', '.join(f'{name} {version}' for name, version in versions.items())}; "
-        f"commit {str(ours[0]['commit'])[:12]}{', changed' if ours[0]['dirty'] else ''}."
+        f"{Device(**ours[0]['device'])}; {'; '.join(sizes)}; {rounds} rounds; {listed}; "
+        f"commit {str(ours[0]['commit'])[:12]}{dirty}."
     )
-
-
-def _platform(found: Sequence[Result]) -> str:
-    return next((cell["device"]["platform"] for cell in found if "device" in cell), "cpu")
-
-
-def _median(values: Sequence[float]) -> float:
-    return statistics.median(values)
 
 
 def _number(value: float) -> str:
@@ -261,4 +255,4 @@ def _number(value: float) -> str:
 
 def _spread(cell: Result, kind: str = "") -> str:
     values = cell[f"{kind}seconds"]
-    return f"±{50 * (max(values) - min(values)) / _median(values):.0f}%"
+    return f"±{50 * (max(values) - min(values)) / median(values):.0f}%"

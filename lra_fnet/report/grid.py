@@ -11,11 +11,11 @@ class Grid:
     title: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
-    notes: Sequence[str] = ()  # what a reader must know of it, a sentence each
-    words: int = 1  # so many columns from the left hold words, the others numbers
+    notes: Sequence[str] = ()  # one sentence each
+    words: int = 1  # the number of columns, from the left, that hold words; the others hold numbers
 
     def markdown(self) -> str:
-        """The title in bold, the table, then the notes."""
+        """Returns the title in bold, the table, then the notes."""
         rule = "|" + "---|" * self.words + "---:|" * (len(self.head) - self.words)
         lines = [f"**{self.title}**", "", _line(self.head), rule, *map(_line, self.rows), ""]
         return "\n".join(

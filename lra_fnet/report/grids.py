@@ -1,123 +1,89 @@
-"""The tables beside those of accuracy: generalisation, what is missing, sweeps, spans."""
+"""The tables other than accuracy: generalisation, missing runs, published speeds, sweeps, spans."""
 
 import ast
-import dataclasses
 import shlex
 import statistics
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lra_fnet.report import accuracy as tables
-from lra_fnet.report import benchmarks, tradeoff
+from lra_fnet import tasks
+from lra_fnet.report import accuracy
+from lra_fnet.report.accuracy import Cell, Table
 from lra_fnet.report.grid import Grid
-from lra_fnet.report.sources import Benchmark, Sources, Sweep
+from lra_fnet.report.sources import Benchmark, Sweep
+from lra_fnet.run.record import Record
 
 
-def sections(sources: Sources, found: Sequence[tables.Table]) -> dict[str, list[Grid]]:
-    """Every table but those of accuracy, by the heading that it stands under."""
-    runs = {run["folder"]: run for run in sources.results}
-    trades = [trade for table in found for trade in tradeoff.from_runs(table, sources.results)]
-    for benchmark in sources.benchmarks:
-        trades += tradeoff.from_benchmark(benchmark, found)
-    by_heading: dict[str, list[Grid | None]] = {
-        "Training and test rows": [generalisation(table, runs) for table in found],
-        "Score against speed": [trade.grid() for trade in trades],
-        "Speed and memory": [
-            *(
-                dataclasses.replace(grid, title=f"{grid.title}, {benchmark.name}")
-                for benchmark in sources.benchmarks
-                for grid in benchmarks.grids(benchmark.cells)
-            ),
-            *published(sources.benchmarks),
-        ],
-        "Sweeps": [of(sweep) for sweep in sources.sweeps for of in (trials, selected)],
-        "Required attention span": [spans(sources.spans, runs)],
-        "Missing": [missing(table, sources.begun) for table in found],
-    }
-    whole = {h: [grid for grid in found if grid] for h, found in by_heading.items()}
-    return {heading: found for heading, found in whole.items() if found}
-
-
-def generalisation(table: tables.Table, runs: Mapping[str, dict[str, Any]]) -> Grid | None:
-    """Accuracy on training rows beside test (arXiv:2011.04006, Table 3), at the last step."""
-    ours = [row for row in table.last_rows if row.source == "ours"]
-    counted = {
-        (row.model, row.variant, task): _train_and_test(row.cells[task], runs)
-        for row in ours
-        for task in table.columns
-    }
-    tasks = [task for task in table.columns if any(counted[r.model, r.variant, task] for r in ours)]
-    rows = []
-    for row in ours:
-        pairs = [counted[row.model, row.variant, task] for task in tasks]
-        if any(pairs):
-            cells = [_gap(pair) if pair else ["-"] * 3 for pair in pairs]
-            rows.append([row.label, *(text for three in cells for text in three)])
-    if not rows:
+def generalisation(table: Table) -> Grid | None:
+    """Returns train and test accuracy (arXiv:2011.04006, Table 3) at the last step."""
+    rows = [row for row in table.last_rows if row.ours]
+    gaps = {(row.label, task): _gap(row.cells[task]) for row in rows for task in table.tasks}
+    columns = [task for task in table.tasks if any(gaps[row.label, task] for row in rows)]
+    body = []
+    for row in rows:
+        cells = [gaps[row.label, task] for task in columns]
+        if any(cells):
+            body.append([row.label, *(text for cell in cells for text in cell or ["-"] * 3)])
+    if not body:
         return None
-    names = [f"{table.columns[task]} {what}" for task in tasks for what in ("train", "test", "gap")]
+    head = [
+        f"{table.columns[task]} {what}" for task in columns for what in ("train", "test", "gap")
+    ]
     return Grid(
         f"Accuracy on training and test rows (%), preset {table.preset}: last step",
-        ["Model", *names],
-        rows,
+        ["Model", *head],
+        body,
         [
-            "Means over seeds. Train: as many training rows as validation has. The gap is train "
-            "minus test in percentage points: large where a model learns rows by heart.",
+            "Means over seeds. Train: on as many training rows as validation has. The gap is train "
+            "minus test in percentage points: it is large where a model memorises rows.",
         ],
     )
 
 
-def _train_and_test(cell: tables.Cell, runs) -> tuple[float, float] | None:
-    done = [runs[f] for f in cell.folders if runs[f]["state"] == "complete" and runs[f]["train"]]
-    if not done:
-        return None
-    sides = ([run["train"] for run in done], [run["test"]["last"] for run in done])
-    train, test = (
-        statistics.fmean(100 * c["correct"] / c["count"] for c in side) for side in sides
-    )
-    return train, test
-
-
-def _gap(pair: tuple[float, float]) -> list[str]:
-    train, test = pair
+def _gap(cell: Cell) -> list[str]:
+    """Returns train, test and gap of a cell's complete runs as texts; nothing without any."""
+    scores = [(run.train, run.score("test", "last")) for run in cell.runs]
+    pairs = [(train.accuracy, test.accuracy) for train, test in scores if train and test]
+    if not pairs:
+        return []
+    train, test = map(statistics.fmean, zip(*pairs, strict=True))
     return [f"{train:.2f}", f"{test:.2f}", f"{train - test:+.2f}"]
 
 
-def missing(table: tables.Table, begun: Mapping[str, dict[str, Any]]) -> Grid | None:
-    """Seeds of every model and task of a preset, and the command that fills each gap."""
-    ours = [row for row in table.rows if row.source == "ours" and row.variant is None]
-    rows = []
-    for task in (task for task in table.columns if task not in tables.AVERAGES):
-        absent = [row.model for row in ours if row.cells[task].state == "-"]
-        if absent:
-            outside = _outside(
-                [r for r in begun.values() if {r["model"], r["task"]} & {*absent, task}]
-            )
-            words = (
-                f"TASK={shlex.quote(task)} MODEL=$model PRESET={shlex.quote(table.preset)}{outside}"
-            )
-            models = " ".join(map(shlex.quote, absent))
-            command = f"for model in {models}; do make lra {words}; done"
-            if len(absent) == 1:
-                command = f"make lra {words.replace('$model', models)}"
-            rows.append([table.columns[task], f"{len(absent)} of {len(ours)}", command])
-    if not rows:
+def missing(table: Table, started: Mapping[str, Mapping[str, Any]]) -> Grid | None:
+    """Returns the cells of a preset without a run, and the command that fills each gap.
+
+    Args:
+      table: of the preset.
+      started: the run.json of each run; it names the modules and gin folders of a user.
+    """
+    rows = [row for row in table.rows if row.ours and row.variant is None]
+    body = []
+    for task in table.tasks:
+        models = [row.model for row in rows if row.cells[task].state == "-"]
+        if not models:
+            continue
+        own = [run for run in started.values() if {run["model"], run["task"]} & {*models, task}]
+        model = shlex.quote(models[0]) if len(models) == 1 else "$model"
+        command = (
+            f"lra-fnet train --task {shlex.quote(task)} --model {model} "
+            f"--preset {shlex.quote(table.preset)}{_options(own)}"
+        )
+        if len(models) > 1:
+            command = f"for model in {' '.join(map(shlex.quote, models))}; do {command}; done"
+        body.append([table.columns[task], f"{len(models)} of {len(rows)}", command])
+    if not body:
         return None
-    return Grid(
-        f"Cells without a run, preset {table.preset}",
-        ["Task", "Models missing", "Command"],
-        rows,
-        words=3,
-    )
+    title = f"Cells without a run, preset {table.preset}"
+    return Grid(title, ["Task", "Models missing", "Command"], body, words=3)
 
 
-def _outside(begun: Sequence[Mapping[str, Any]]) -> str:
-    """IMPORT= and GIN_DIR= of runs that read modules or gin files of a user."""
+def _options(started: Sequence[Mapping[str, Any]]) -> str:
+    """Returns --import and --gin-dir of runs that read modules or gin files of a user."""
     words = ""
-    for variable, field in (("IMPORT", "imports"), ("GIN_DIR", "gin_dirs")):
-        values = dict.fromkeys(str(value) for run in begun for value in run.get(field, ()))
-        words += f" {variable}={shlex.quote(' '.join(values))}" if values else ""
+    for option, field in (("--import", "imports"), ("--gin-dir", "gin_dirs")):
+        values = dict.fromkeys(str(value) for run in started for value in run.get(field, ()))
+        words += "".join(f" {option} {shlex.quote(value)}" for value in values)
     return words
 
 
@@ -127,12 +93,12 @@ _QUANTITIES = {
 }
 
 
-def published(found_here: Sequence[Benchmark]) -> list[Grid]:
-    """The papers' tables of speed and memory, of what was measured here too: train, infer."""
-    whats = {cell["what"] for benchmark in found_here for cell in benchmark.cells}
+def published(benchmarks: Sequence[Benchmark]) -> list[Grid]:
+    """Returns the papers' tables of speed and memory, for what was measured here too."""
+    whats = {cell["what"] for benchmark in benchmarks for cell in benchmark.cells}
     wanted = [quantity for what in _QUANTITIES if what in whats for quantity in _QUANTITIES[what]]
-    found = []
-    for group in tables.published()["efficiency"].values():
+    grids = []
+    for group in accuracy.published()["efficiency"].values():
         if group["quantity"] in wanted:
             ratios = group.get("speedup", {})
             rows = [
@@ -141,21 +107,23 @@ def published(found_here: Sequence[Benchmark]) -> list[Grid]:
             ]
             what = f"{group['quantity']} ({group['unit']}) on {group['hardware']}"
             source = f"arXiv:{group['arxiv']}, Table {group['table']}"
-            lengths = [f"{tables.corrected(length):,}" for length in group["lengths"]]
-            title = f"Published: {what}, {source}"
+            lengths = [f"{accuracy.corrected(length):,}" for length in group["lengths"]]
             notes = [group["note"]] if "note" in group else []
-            found.append(Grid(title, ["model", *lengths], rows, notes))
-    return found
+            grids.append(Grid(f"Published: {what}, {source}", ["model", *lengths], rows, notes))
+    return grids
 
 
 def _printed(number: Any, ratio: float | None) -> str:
-    """A published number or state, its printed speed-up behind it."""
-    text = str(tables.corrected(number))
+    """Returns a published number or state, followed by its printed speed-up."""
+    text = str(accuracy.corrected(number))
     return text if ratio is None else f"{text} ({ratio:.1f}x)"
 
 
 def value_of(trial: Mapping[str, Any], axis: str) -> Any:
-    """What a trial binds an axis to: a Python value, its text where it is none, None if unbound."""
+    """Returns the value that a trial binds an axis to, or None.
+
+    A text that is not a Python literal is returned as it is.
+    """
     for binding in trial["overrides"]:
         name, _, text = binding.partition("=")
         if name.strip() == axis:
@@ -166,57 +134,48 @@ def value_of(trial: Mapping[str, Any], axis: str) -> Any:
     return None
 
 
-def best_trials(sweep: Sweep) -> set[int]:
-    """Numbers of the trials of each task and model's best setting that is whole; ties: the first.
-
-    A setting is as good as the mean of its seeds.
-    """
-    settings: dict[tuple, dict[tuple, list[dict]]] = defaultdict(lambda: defaultdict(list))
-    for trial in sweep.trials:
-        setting = tuple(sorted(trial["overrides"]))
-        settings[trial["task"], trial["model"]][setting].append(trial)
-    found = set()
-    for own in settings.values():
-        whole = [t for t in own.values() if all(trial["state"] == "complete" for trial in t)]
-        if whole:
-            best = max(whole, key=lambda t: statistics.fmean(x["validation"] for x in t))
-            found |= {trial["number"] for trial in best}
-    return found
+def swept(sweep: Sweep) -> list[Grid]:
+    """Returns the tables of a sweep."""
+    return [trials(sweep), *([selected(sweep)] if sweep.selected else [])]
 
 
 def trials(sweep: Sweep) -> Grid:
-    """Every trial of a sweep with its state; the best setting of each model is marked."""
+    """Returns every trial of a sweep with its state; those of selected settings are marked."""
     axes = list(sweep.about.get("axes", {}))
-    best = best_trials(sweep)
-    shared = (
-        set.intersection(*(set(t["overrides"]) for t in sweep.trials)) if sweep.trials else set()
-    )
+    settings = [set(trial["overrides"]) for trial in sweep.trials]
+    shared = set.intersection(*settings) if settings else set()
     rows = []
     for trial in sweep.trials:
-        values = [value_of(trial, axis) for axis in axes]
-        validation = trial["validation"]
+        validation, error = trial["validation"], trial["error"]
         rows.append(
             [
-                *(str(trial["number"]), tables.TASKS.get(trial["task"], trial["task"])),
+                str(trial["number"]),
+                tasks.title(trial["task"]),
                 trial["model"],
-                trial["state"] + (f": {trial['error']}" if trial["error"] else ""),
-                *map(_value, values),
+                trial["state"] + (f": {error}" if error else ""),
+                *(_value(value_of(trial, axis)) for axis in axes),
                 str(trial["seed"]),
-                _of(trial["step"], trial["num_steps"]),
+                _steps(trial["step"], trial["num_steps"]),
                 "-" if validation is None else f"{100 * validation:.2f}",
-                "best" if trial["number"] in best else "",
+                "selected" if any(_selects(choice, trial) for choice in sweep.selected) else "",
             ]
         )
     fixed = sorted(binding for binding in shared if binding.partition("=")[0].strip() not in axes)
     notes = [f"Bound in every trial: `{' '.join(fixed)}`."] if fixed else []
-    notes.append(
-        "Validation: accuracy in %. Best: the setting of a task and model with the highest mean "
-        "over its seeds, all of them complete."
-        + " Its trials never read the test split."
-        * bool(axes)
-    )
-    head = ["Trial", "Task", "Model", "State", *axes, "Seed", "Step", "Validation", "Chosen"]
+    notes.append("Validation: accuracy in %.")
+    if axes:
+        notes[-1] += (
+            " Selected: the setting of a task and model with the highest mean over its seeds when "
+            "the sweep was finished. Trials never read the test split."
+        )
+    head = ["Trial", "Task", "Model", "State", *axes, "Seed", "Step", "Validation", "Selected"]
     return Grid(f"Trials of the sweep {sweep.name}", head, rows, notes, words=4)
+
+
+def _selects(choice: Mapping[str, Any], trial: Mapping[str, Any]) -> bool:
+    """Returns whether an entry of selected.json is the setting of a trial."""
+    same = all(choice[key] == trial[key] for key in ("task", "model"))
+    return same and sorted(choice["overrides"]) == sorted(trial["overrides"])
 
 
 def _value(value: Any) -> str:
@@ -225,19 +184,18 @@ def _value(value: Any) -> str:
     return "-" if value is None else str(value)
 
 
-def _of(step: int | None, num_steps: int | None) -> str:
+def _steps(step: int | None, num_steps: int | None) -> str:
     if step is None:
         return "-"
     return f"{step:,}" + (f" of {num_steps:,}" if num_steps and step != num_steps else "")
 
 
-def selected(sweep: Sweep) -> Grid | None:
-    """What `lra-fnet sweep --finish` chose on validation and scored on test."""
-    if not sweep.selected:
-        return None
+def selected(sweep: Sweep) -> Grid:
+    """Returns the settings that were selected on validation and scored on test."""
     rows = [
         [
-            *(tables.TASKS.get(choice["task"], choice["task"]), choice["model"]),
+            tasks.title(choice["task"]),
+            choice["model"],
             " ".join(choice["overrides"]),
             ", ".join(map(str, choice["seeds"])),
             "-" if choice["validation"] is None else f"{100 * choice['validation']:.2f}",
@@ -248,16 +206,21 @@ def selected(sweep: Sweep) -> Grid | None:
     return Grid(f"Selected in the sweep {sweep.name}", head, rows, words=3)
 
 
-def spans(found: Mapping[str, dict[str, Any]], runs: Mapping[str, dict[str, Any]]) -> Grid | None:
-    """The required attention span of every run that has one (arXiv:2011.04006, Sec. 2.3)."""
+def spans(runs: Sequence[Record], by_folder: Mapping[str, dict[str, Any]]) -> Grid | None:
+    """Returns the required attention span of every run that has one (arXiv:2011.04006, Sec. 2.3).
+
+    Args:
+      runs: in the order of the rows.
+      by_folder: the attention_span.json of each run.
+    """
     rows = []
-    for folder, span in found.items():
-        run = runs[folder]
-        layers = ", ".join(f"{layer['mean']:.1f}" for layer in span["layers"])
+    for run in (run for run in runs if run.folder in by_folder):
+        span = by_folder[run.folder]
         rows.append(
             [
-                *(tables.TASKS.get(run["task"], run["task"]), run["preset"], tables.name_of(run)),
-                *(str(run["seed"]), f"{span['mean']:.1f}", f"{span['uniform']:.1f}", layers),
+                *(tasks.title(run.task), run.preset, accuracy.name_of(run), str(run.seed)),
+                *(f"{span['mean']:.1f}", f"{span['uniform']:.1f}"),
+                ", ".join(f"{layer['mean']:.1f}" for layer in span["layers"]),
                 f"{span['rows']:,}",
             ]
         )
@@ -265,7 +228,8 @@ def spans(found: Mapping[str, dict[str, Any]], runs: Mapping[str, dict[str, Any]
         return None
     head = ["Task", "Preset", "Model", "Seed", "Span (tokens)", "Equal weights", "By layer", "Rows"]
     note = (
-        "Mean distance between a query and what it attends to, weighted by attention, over heads, "
-        "layers and rows of validation. Equal weights: the same if every token got the same weight."
+        "Mean distance between a query and the tokens that it attends to, weighted by attention, "
+        "over heads, layers and validation rows. Equal weights: the same if every token had the "
+        "same weight."
     )
     return Grid("Required attention span", head, rows, [note], words=3)

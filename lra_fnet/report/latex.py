@@ -1,13 +1,13 @@
-r"""The tables as LaTeX: a tabular (booktabs) for \input each, and a document that compiles."""
+r"""The report as LaTeX: one booktabs tabular per file for \input, and a document that compiles."""
 
 import re
 from collections.abc import Mapping, Sequence
 
-from lra_fnet.report import accuracy as tables
-from lra_fnet.report import significance, text
+from lra_fnet.report.accuracy import Cell, Row, Table
+from lra_fnet.report.contents import Report
 from lra_fnet.report.grid import Grid
 from lra_fnet.report.significance import Marks
-from lra_fnet.report.sources import Sources
+from lra_fnet.report.text import LEGEND
 
 _SPECIAL = {
     **{char: f"\\{char}" for char in "&%$#_{}"},
@@ -23,9 +23,7 @@ _SPECIAL = {
     "†": r"$\dagger$",
     "‡": r"$\ddagger$",
 }
-_LEGEND = text.LEGEND.replace(
-    "with the maximum.", "with the maximum and, in parentheses, their number."
-)
+_LEGEND = LEGEND.replace("with the maximum.", "with the maximum and, in parentheses, their number.")
 _DOCUMENT = r"""\documentclass[10pt]{article}
 \usepackage[T1]{fontenc}
 \usepackage[utf8]{inputenc}
@@ -46,30 +44,19 @@ _DOCUMENT = r"""\documentclass[10pt]{article}
 """
 
 
-def files(
-    sources: Sources, found: Sequence[tables.Table], sections: Mapping[str, Sequence[Grid]]
-) -> dict[str, str]:
-    """Name and text of each file: latex/report.tex and what it takes in.
-
-    Args:
-      sources: everything that was read.
-      found: its accuracy tables.
-      sections: the other tables by heading; what is missing stays out.
-    """
-    runs = {run["folder"]: run for run in sources.results}
+def files(report: Report) -> dict[str, str]:
+    """Returns the text of each file by name: latex/report.tex and the tables that it includes."""
     bodies, captions = {}, {}
-    for table in found:
-        tasks = [task for task in table.columns if task not in tables.AVERAGES]
-        for (title, rows), checkpoint in zip(text.parts(table), ("best", "last"), strict=True):
-            marks = significance.best(rows, tasks, runs, checkpoint)
+    for preset in report.presets:
+        table, checkpoints = preset.table, (("best", preset.best), ("last", preset.last))
+        for (title, rows), (checkpoint, marks) in zip(table.parts, checkpoints, strict=True):
             name = f"accuracy-{_slug(table.preset)}-{checkpoint}"
             bodies[name] = accuracy(table, rows, marks)
             captions[name] = " ".join([f"{title}.", _LEGEND, *table.notes, marks.note])
-    for heading, found_here in sections.items():
-        for grid in found_here if heading != "Missing" else ():
-            name = _slug(grid.title)
-            bodies[name] = tabular(grid)
-            captions[name] = " ".join([f"{grid.title}.", *grid.notes])
+    for heading, grids in report.sections.items():
+        for grid in grids if heading != "Missing" else ():
+            bodies[_slug(grid.title)] = tabular(grid)
+            captions[_slug(grid.title)] = " ".join([f"{grid.title}.", *grid.notes])
     texts = {f"latex/{name}.tex": body for name, body in bodies.items()}
     return {"latex/report.tex": document(captions)} | texts
 
@@ -79,16 +66,13 @@ def _slug(words: str) -> str:
 
 
 def escape(words: str) -> str:
-    """Text that LaTeX prints as it stands; a letter outside Latin-1 as its code point."""
-    out = []
-    for char in words:
-        known = _SPECIAL.get(char, char if ord(char) < 0x100 else f"[U+{ord(char):04X}]")
-        out.append(known)
-    return "".join(out).replace("--", "-{}-")
+    """Returns text that LaTeX prints literally; letters outside Latin-1 become code points."""
+    chars = (_SPECIAL.get(c, c if ord(c) < 0x100 else f"[U+{ord(c):04X}]") for c in words)
+    return "".join(chars).replace("--", "-{}-")
 
 
-def accuracy(table: tables.Table, rows: Sequence[tables.Row], marks: Marks) -> str:
-    """The tabular of one part of an accuracy table: ours, published, floors."""
+def accuracy(table: Table, rows: Sequence[Row], marks: Marks) -> str:
+    """Returns the tabular of one part of an accuracy table: ours, published, floors."""
     body = []
     for number, row in enumerate(rows):
         if row.source == "" and number:
@@ -100,18 +84,18 @@ def accuracy(table: tables.Table, rows: Sequence[tables.Row], marks: Marks) -> s
     return _tabular("ll" + "r" * len(table.columns), head, body)
 
 
-def _cell(cell: tables.Cell, bold: bool) -> str:
-    first, *more = cell.lines
+def _cell(cell: Cell, bold: bool) -> str:
+    first, *details = cell.lines
     number, _, rest = first.partition(" ")
     text = rf"\textbf{{{escape(number)}}}" if bold else escape(number)
     text += f" {escape(rest)}" if rest else ""
     if cell.seeds > 1 and cell.mean is not None:
-        text += f", {more[0]}"
+        text += f", {details[0]}"
     return text + (rf" {{\tiny({cell.seeds})}}" if cell.seeds and cell.mean is not None else "")
 
 
 def tabular(grid: Grid) -> str:
-    """The tabular of any other table."""
+    """Returns the tabular of any other table."""
     columns = "l" * grid.words + "r" * (len(grid.head) - grid.words)
     body = [" & ".join(map(escape, row)) + r" \\" for row in grid.rows]
     return _tabular(columns, list(map(escape, grid.head)), body)
@@ -124,7 +108,7 @@ def _tabular(columns: str, head: Sequence[str], body: Sequence[str]) -> str:
 
 
 def document(captions: Mapping[str, str]) -> str:
-    r"""A document that \inputs the named files, each as a table with its caption."""
+    r"""Returns a document that \inputs the named files, each as a table with its caption."""
     parts = [
         "\n".join(
             [

@@ -1,31 +1,36 @@
-"""The report as one HTML file that asks nothing of a network: tables, figures, provenance."""
+"""The report as one HTML file that needs no network: tables, figures, provenance."""
 
 import dataclasses
 import hashlib
+import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import markupsafe
 
-from lra_fnet.report import accuracy as tables
-from lra_fnet.report import benchmarks, charts, grids, significance, text, tradeoff
-from lra_fnet.report.grid import Grid
-from lra_fnet.report.sources import Benchmark, Sources, Sweep
+from lra_fnet import tasks
+from lra_fnet.report import benchmarks, figures, grids, text
+from lra_fnet.report.accuracy import Cell, Row, Table
+from lra_fnet.report.contents import Preset, Report
+from lra_fnet.report.figures import Figure
+from lra_fnet.report.significance import Against, Marks
+from lra_fnet.report.sources import Sweep
+from lra_fnet.run.record import Record
 
 
 @dataclasses.dataclass(frozen=True)
 class Tip:
-    """What is told of a cell: its runs, and how it compares with the best of its column."""
+    """The tip of a cell: its runs, and how it compares with the best of its column."""
 
     id: str
     title: str
     interval: str
     against: str
-    runs: list[dict[str, Any]]
-    places: list[str]  # commit, device and data, once each
+    runs: Sequence[Record]
+    provenance: list[str]  # each once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,36 +38,19 @@ class Part:
     """One of a preset's accuracy tables."""
 
     title: str
-    groups: list[list[tables.Row]]  # of one model: ours, then published; or a variant
-    floors: list[tables.Row]
-    marks: significance.Marks
+    groups: list[list[Row]]  # of one model: ours, then published; or a variant
+    floors: list[Row]
+    marks: Marks
     spread: set[str]  # columns in which a cell has a spread
 
 
-@dataclasses.dataclass(frozen=True)
-class Preset:
-    """Everything under one preset."""
-
-    table: tables.Table
-    parts: list[Part]
-    notes: list[str]
-    intervals: list[charts.Chart]
-    generalisation: Grid | None
-    tradeoffs: list[tuple[charts.Chart, Grid]]
-    curves: list[charts.Chart]
-    missing: Grid | None
-
-
-def render(sources: Sources, found: Sequence[tables.Table]) -> str:
-    """The page's text.
-
-    Args:
-      sources: everything that was read.
-      found: its accuracy tables.
-    """
-    runs = {run["folder"]: run for run in sources.results}
-    configs = _configs(sources.results)
-    made = _Maker(sources, runs, found)
+def render(report: Report) -> str:
+    """Returns the page."""
+    tips = _tips(report.presets)
+    keys = (f"f{number}" for number in itertools.count())
+    configs: dict[str, tuple[str, list[str]]] = {}  # text and run folders by digest
+    for run in report.runs:
+        configs.setdefault(_digest(run), (run.config, []))[1].append(run.folder)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
         autoescape=True,
@@ -70,31 +58,28 @@ def render(sources: Sources, found: Sequence[tables.Table]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"code": _code, "slug": _slug}
+    environment.filters |= {"code": _code, "slug": _slug, "digest": _digest}
     return environment.get_template("index.html").render(
-        presets=[made.preset(table) for table in found],
-        sweeps=[(sweep, *_sweep(sweep)) for sweep in sources.sweeps],
-        benchmarks=[(b, *_benchmark(b)) for b in sources.benchmarks],
-        spans=grids.spans(sources.spans, runs),
-        tips=list(made.tips.values()),
-        tip_of=made.tip_of,
-        results=sources.results,
-        readings=sources.readings,
+        report=report,
+        presets=[(preset, _Drawn(preset, report)) for preset in report.presets],
+        sweeps=[(tables, _swept(tables.sweep)) for tables in report.sweeps],
+        benchmarks=[(b, figures.measured(b.benchmark.cells).values()) for b in report.benchmarks],
+        svg=lambda title, figure: _svg(title, figure, keys),
+        tips=tips,
+        tip_of=lambda cell: tips[cell.runs[0].label].id if cell.runs else "",
         configs=configs,
-        config_of=lambda run: _digest(run["config"]),
-        device=tradeoff.device,
         legend=text.LEGEND,
-        published=grids.published(sources.benchmarks),
         benchmark_legend=benchmarks.LEGEND,
-        read_twice=[folder for folder, count in sources.readings.items() if count > 1],
-        tasks=tables.TASKS,
-        averages=tables.AVERAGES,
-        name_of=tables.name_of,
+        read_twice=[folder for folder, count in report.readings.items() if count > 1],
     )
 
 
+def _svg(title: str, figure: Figure, keys: Iterator[str]) -> markupsafe.Markup:
+    return markupsafe.Markup(figures.inline(figure, next(keys), title))
+
+
 def _code(words: str) -> markupsafe.Markup:
-    """Words in which `this` is code."""
+    """Turns text between backquotes into code."""
     escaped = str(markupsafe.escape(words))
     return markupsafe.Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", escaped))
 
@@ -103,144 +88,70 @@ def _slug(words: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "-", words).strip("-")
 
 
-def _digest(config: str) -> str:
-    return hashlib.sha256(config.encode()).hexdigest()[:10]
+def _digest(run: Record) -> str:
+    return hashlib.sha256(run.config.encode()).hexdigest()[:10]
 
 
-def _configs(results: Sequence[dict[str, Any]]) -> dict[str, tuple[str, list[str]]]:
-    """Each configuration once: its text, and the folders of its runs."""
-    found: dict[str, tuple[str, list[str]]] = {}
-    for run in results:
-        found.setdefault(_digest(run["config"]), (run["config"], []))[1].append(run["folder"])
-    return found
-
-
-class _Maker:
-    """Makes the presets' parts, and a tip for each cell that has runs."""
-
-    def __init__(self, sources: Sources, runs: Mapping[str, dict], found: Sequence[tables.Table]):
-        self.sources, self.runs = sources, runs
-        self.tips: dict[tuple[str, ...], Tip] = {}
-        labels = [row.label for table in found for row in table.rows if row.source == "ours"]
-        self.indices = {label: number for number, label in enumerate(dict.fromkeys(labels))}
-
-    def tip_of(self, cell: tables.Cell) -> str:
-        """The id of a cell's tip; nothing where no run is behind it."""
-        return self.tips[cell.folders].id if cell.folders else ""
-
-    def preset(self, table: tables.Table) -> Preset:
-        """Everything under one preset."""
-        tasks = [task for task in table.columns if task not in tables.AVERAGES]
-        parts = []
-        for (title, rows), checkpoint in zip(text.parts(table), ("best", "last"), strict=True):
-            marks = significance.best(rows, tasks, self.runs, checkpoint)
-            parts.append(_part(title, rows, marks))
-            if checkpoint == "best":
-                self._add_tips(table, marks)
-        trades = tradeoff.from_runs(table, self.sources.results)
-        for benchmark in self.sources.benchmarks:
-            trades += tradeoff.from_benchmark(benchmark, [table])
-        return Preset(
-            table,
-            parts,
-            [*table.notes, *([parts[0].marks.note] if parts[0].marks.note else [])],
-            self._intervals(table, tasks),
-            grids.generalisation(table, self.runs),
-            [
-                (charts.bubbles(t, self.indices, self._tips(table, t.column)), t.grid())
-                for t in trades
-            ],
-            self._curves(table, tasks),
-            grids.missing(table, self.sources.begun),
-        )
-
-    def _add_tips(self, table: tables.Table, marks: significance.Marks) -> None:
-        for row in table.rows:
-            for task, cell in row.cells.items():
-                if not cell.folders:
-                    continue
-                runs = [self.runs[folder] for folder in cell.folders]
-                self.tips[cell.folders] = Tip(
-                    f"t{len(self.tips)}",
+def _tips(presets: Sequence[Preset]) -> dict[str, Tip]:
+    """Returns a tip for each cell with runs, by the label of the runs."""
+    tips: dict[str, Tip] = {}
+    for preset in presets:
+        table = preset.table
+        for row, task in itertools.product(table.rows, table.tasks):
+            cell = row.cells[task]
+            if cell.runs:
+                tips[cell.runs[0].label] = Tip(
+                    f"t{len(tips)}",
                     f"{row.label}, {table.columns[task]}, preset {table.preset}",
                     _interval(cell),
-                    _against(marks.against.get((row.model, row.variant, task))),
-                    runs,
-                    list(dict.fromkeys(_place(run) for run in runs)),
+                    _against(preset.best.against.get((row.model, row.variant, task))),
+                    cell.runs,
+                    list(dict.fromkeys(run.provenance for run in cell.runs)),
                 )
-
-    def _tips(self, table: tables.Table, column: str) -> dict[str, str]:
-        """Ids of a column's tips by the label of their row."""
-        ours = [row for row in table.rows if row.source == "ours"]
-        ids = {row.label: self.tip_of(row.cells[column]) for row in ours}
-        return {label: id for label, id in ids.items() if id}
-
-    def _intervals(self, table: tables.Table, tasks: Sequence[str]) -> list[charts.Chart]:
-        out = []
-        floors = table.rows[-1].cells
-        for task in tasks:
-            published: dict[str, list[tuple[str, float]]] = {}
-            for row in table.rows:
-                mean = row.cells[task].mean
-                if row.source not in ("ours", "") and mean is not None:
-                    published.setdefault(row.model, []).append((row.source, mean))
-            bars = []
-            for row in table.rows:
-                cell = row.cells[task]
-                if row.source != "ours" or cell.mean is None:
-                    continue
-                assert cell.low is not None
-                assert cell.high is not None
-                tests = [self.runs[f]["test"] for f in cell.folders if self.runs[f]["test"]]
-                shares = [100 * t["best"]["correct"] / t["best"]["count"] for t in tests]
-                bars.append(
-                    charts.Bar(
-                        *(row.label, self.indices[row.label], cell.mean, cell.low, cell.high),
-                        shares if len(shares) > 1 else (),
-                        () if row.variant else published.get(row.model, ()),
-                        ", ".join(cell.lines) + f"; {_interval(cell)}",
-                        self.tip_of(cell),
-                    )
-                )
-            if bars:
-                bars.sort(key=lambda bar: -bar.mean)
-                out.append(charts.intervals(table.columns[task], bars, floors[task].mean))
-        return out
-
-    def _curves(self, table: tables.Table, tasks: Sequence[str]) -> list[charts.Chart]:
-        out = []
-        for task in tasks:
-            curves = {
-                row.label: [
-                    self.sources.curves[folder]
-                    for folder in row.cells[task].folders
-                    if folder in self.sources.curves
-                ]
-                for row in table.rows
-                if row.source == "ours"
-            }
-            tips = self._tips(table, task)
-            for field, title in (
-                ("loss", "training loss (nats)"),
-                ("validation", "validation (%)"),
-            ):
-                own = {
-                    label: [charts.thinned(getattr(c, field)) for c in group if getattr(c, field)]
-                    for label, group in curves.items()
-                }
-                own = {label: group for label, group in own.items() if group}
-                if own:
-                    name = f"{table.columns[task]}, {title}"
-                    out.append(
-                        charts.lines(name, own, self.indices, ("Optimizer step", title), tips=tips)
-                    )
-        return out
+    return tips
 
 
-def _part(title: str, rows: Sequence[tables.Row], marks: significance.Marks) -> Part:
-    groups: list[list[tables.Row]] = []
+def _interval(cell: Cell) -> str:
+    if cell.low is None or cell.high is None:
+        return ""
+    return f"95 % interval for these test rows: {cell.low:.2f} to {cell.high:.2f}"
+
+
+def _against(against: Against | None) -> str:
+    if against is None:
+        return ""
+    word = "Below" if against.significant else "Not significantly different from"
+    comparison = against.comparison
+    mean, low, high, *_ = comparison.difference
+    return (
+        f"{word} the best, {against.best}: {mean:+.2f} points ({low:+.2f} to {high:+.2f}), "
+        f"p = {against.p_value:.2g} ({comparison.test})"
+    )
+
+
+class _Drawn:
+    """The parts of a preset that only the page shows: grouped rows and figures."""
+
+    def __init__(self, preset: Preset, report: Report):
+        table = preset.table
+        rows = [row.label for table in report.tables for row in table.rows if row.ours]
+        indices = {label: number for number, label in enumerate(dict.fromkeys(rows))}
+        marks = (preset.best, preset.last)
+        self.parts = [_part(*part, m) for part, m in zip(table.parts, marks, strict=True)]
+        self.notes = [note for note in (*table.notes, preset.best.note) if note]
+        self.intervals = [
+            (table.columns[task], figures.intervals(bars, table.rows[-1].cells[task].mean))
+            for task in table.tasks
+            if (bars := _bars(table, task))
+        ]
+        self.tradeoffs = [(t, figures.bubbles(t.points, indices)) for t in preset.tradeoffs]
+        self.curves = list(_curves(table, report, indices))
+
+
+def _part(title: str, rows: Sequence[Row], marks: Marks) -> Part:
+    groups: list[list[Row]] = []
     for row in rows:
-        if row.source == "ours":
+        if row.ours:
             groups.append([row])
         elif row.source:
             groups[-1].append(row)
@@ -248,72 +159,60 @@ def _part(title: str, rows: Sequence[tables.Row], marks: significance.Marks) -> 
     return Part(title, groups, [row for row in rows if not row.source], marks, spread)
 
 
-def _interval(cell: tables.Cell) -> str:
-    if cell.low is None or cell.high is None:
-        return ""
-    return f"95 % interval for these test rows: {cell.low:.2f} to {cell.high:.2f}"
+def _bars(table: Table, task: str) -> list[figures.Bar]:
+    """Returns the rows of a task's figure, the most accurate first."""
+    published: dict[str, dict[str, float]] = {}
+    for row in table.rows:
+        mean = row.cells[task].mean
+        if row.source and not row.ours and mean is not None:
+            published.setdefault(row.model, {})[row.source] = mean
+    bars = []
+    for row in table.rows:
+        cell = row.cells[task]
+        if row.ours and cell.mean is not None and cell.low is not None and cell.high is not None:
+            tested = [run.accuracy("test") for run in cell.runs]
+            seeds = [accuracy for accuracy in tested if accuracy is not None]
+            bars.append(
+                figures.Bar(
+                    *(row.label, cell.mean, cell.low, cell.high),
+                    seeds if len(seeds) > 1 else (),
+                    {} if row.variant else published.get(row.model, {}),
+                    f"{row.label}: {', '.join(cell.lines)}; {_interval(cell)}",
+                )
+            )
+    return sorted(bars, key=lambda bar: -bar.mean)
 
 
-def _against(found: significance.Against | None) -> str:
-    if found is None:
-        return ""
-    word = "Below" if found.told_apart else "Not told from"
-    return (
-        f"{word} the best, {found.best}: {found.mean:+.2f} points "
-        f"({found.low:+.2f} to {found.high:+.2f}), p = {found.p_value:.2g} ({found.test})"
-    )
+def _curves(
+    table: Table, report: Report, indices: Mapping[str, int]
+) -> Iterator[tuple[str, Figure]]:
+    """Yields the learning curves of each task, with titles."""
+    for task in table.tasks:
+        for field, label in (("loss", "Training loss (nats)"), ("validation", "Validation (%)")):
+            curves: dict[str, list[figures.Points]] = {}
+            for row in (row for row in table.rows if row.ours):
+                read = [report.curves.get(run.folder) for run in row.cells[task].runs]
+                curves[row.label] = [
+                    figures.thinned(p) for curve in read if (p := getattr(curve, field, ()))
+                ]
+            curves = {label: group for label, group in curves.items() if group}
+            if curves:
+                drawn = figures.lines(curves, ("Optimizer step", label), indices)
+                yield f"{table.columns[task]}, {label[0].lower()}{label[1:]}", drawn
 
 
-def _place(run: dict[str, Any]) -> str:
-    commit = (run["commit"] or "unknown")[:12] + (" (changed)" if run["dirty"] else "")
-    return f"commit {commit}; {tradeoff.device(run)}; data {run['data_sha256'][:12]}"
-
-
-def _sweep(sweep: Sweep) -> tuple[Grid, Grid | None, list[charts.Chart]]:
-    """Its trials, what was selected, and validation against each axis."""
-    models = dict.fromkeys(trial["model"] for trial in sweep.trials)
-    indices = {model: number for number, model in enumerate(models)}
-    out = []
+def _swept(sweep: Sweep) -> list[tuple[str, Figure]]:
+    """Returns figures of validation accuracy against each axis of a sweep, with titles."""
+    drawn = []
     for task in dict.fromkeys(trial["task"] for trial in sweep.trials):
         for axis in sweep.about.get("axes", {}):
             groups: dict[str, list[tuple[Any, float]]] = {}
             for trial in sweep.trials:
                 value = grids.value_of(trial, axis)
                 if (trial["task"], trial["state"]) == (task, "complete") and value is not None:
-                    key = tuple(value) if isinstance(value, list) else value
-                    groups.setdefault(trial["model"], []).append((key, 100 * trial["validation"]))
+                    point = str(value) if isinstance(value, list) else value
+                    groups.setdefault(trial["model"], []).append((point, 100 * trial["validation"]))
             if groups:
-                title = f"{tables.TASKS.get(task, task)}, {axis}"
-                out.append(charts.scatter(title, groups, indices, (axis, "Validation (%)")))
-    return grids.trials(sweep), grids.selected(sweep), out
-
-
-_FIGURES = (
-    ("train", "seconds", "Training", "ms a step", 1e-3),
-    ("infer", "seconds", "Inference", "ms a batch", 1e-3),
-    ("train", "peak_bytes", "Peak memory of training", "MB", 1e6),
-)
-
-
-def _benchmark(benchmark: Benchmark) -> tuple[list[Grid], str, list[charts.Chart]]:
-    """Its tables, what it was measured on, and time and memory against the length."""
-    out = []
-    every = benchmarks.labels([cell for cell in benchmark.cells if cell["side"] == "ours"])
-    indices = {label: number for number, label in enumerate(every)}
-    for what, value, title, unit, scale in _FIGURES:
-        cells = [c for c in benchmark.cells if c["what"] == what and c["side"] == "ours"]
-        rows = {label: benchmarks.curve(cells, label, value) for label in benchmarks.labels(cells)}
-        curves = {
-            label: [[(x, y / scale) for x, y in zip(lengths, numbers, strict=True)]]
-            for label, (lengths, numbers) in rows.items()
-            if len(lengths) > 1
-        }
-        if curves:
-            lengths = sorted({int(x) for (curve,) in curves.values() for x, _ in curve})
-            axes = ("Length (tokens)", f"{title} ({unit})")
-            out.append(
-                charts.lines(
-                    *(title, curves, indices, axes), log=(True, True), x_ticks=lengths, markers=True
-                )
-            )
-    return benchmarks.grids(benchmark.cells), benchmarks.caption(benchmark.cells), out
+                figure = figures.scatter(groups, (axis, "Validation (%)"))
+                drawn.append((f"{tasks.title(task)}, {axis}", figure))
+    return drawn

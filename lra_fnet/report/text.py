@@ -1,12 +1,11 @@
-"""The accuracy tables as text: terminal, Markdown, CSV.
-
-The rules of a cell stand in `tables`. Missing is never 0.
-"""
+"""The report as text: terminal, Markdown, CSV. Missing is never 0."""
 
 import csv
+import dataclasses
 import io
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich import box
@@ -14,56 +13,36 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from lra_fnet.report import accuracy as tables
+from lra_fnet import tasks
+from lra_fnet.intervals import wilson
+from lra_fnet.report import accuracy
+from lra_fnet.report.accuracy import Row, Table
+from lra_fnet.report.contents import Report
 from lra_fnet.report.grid import Grid
-from lra_fnet.report.sources import Sweep
+from lra_fnet.run.record import Record
 
-_IDENTITY = ("state", "preset", "task", "model", "variant", "seed")
-_MEASURED = (
-    "mixer_length",
-    "uses_mask",
-    "validation_is_test",
-    "parameters",
-    "steps_per_second",
-    "peak_bytes",
-    "wall_seconds",
-)
-_TRIAL = (
-    *("number", "task", "model", "preset", "seed", "overrides", "state", "step", "num_steps"),
-    *("validation", "folder", "error", "command"),
-)
-_DEVICE = ("name", "platform", "count", "cores")
+MAIN = ("transformer", "linear", "fnet", "performer")  # models of the README's table
 LEGEND = (
-    "Ours: mean over seeds ± sample standard deviation, in % of test rows, with the maximum. `-` "
-    "not run; `OOM` out of memory; `FAIL` diverged, or the lower end of the 95 % Wilson interval "
-    "of the mean accuracy on the rows of one test set is not above the majority floor; `n/a` the "
-    "source has no such number. Mean of 5 leaves out Path-X; Mean of 6 counts a failed Path-X as "
-    "50. A mean stands only where all its tasks have a value."
+    "Ours: mean over seeds ± sample standard deviation, in % of test rows, with the maximum. `-`: "
+    "not run; `OOM`: out of memory; `FAIL`: diverged, or the lower end of the 95 % Wilson interval "
+    "of the mean accuracy on the rows of one test set is not above the majority floor; `n/a`: not "
+    "reported by the source. Mean of 5 leaves out Path-X; Mean of 6 counts a failed Path-X as 50. "
+    "A mean is shown only where all its tasks have a value."
+)
+_SHORT_LEGEND = (
+    "Ours: mean over seeds ± sample standard deviation, in % of test rows, with the maximum. `-`: "
+    "not run; `FAIL`: not above the majority floor; `OOM`: out of memory."
 )
 
 
-def parts(table: tables.Table) -> list[tuple[str, list[tables.Row]]]:
-    """The two tables of a preset, each with its title."""
-    head = f"Test accuracy (%), preset {table.preset}"
-    return [
-        (f"{head}: checkpoint best on validation", table.rows),
-        (f"{head}: last step", table.last_rows),
-    ]
+def terminal(tables: Sequence[Table]) -> list[RichTable]:
+    """Returns two rich tables per preset: checkpoint best on validation, and last step.
 
-
-def label(row: tables.Row) -> str:
-    """The row's label, marked if its model sees the padding."""
-    return row.label + ("" if row.uses_mask else " ‡")
-
-
-def render_terminal(found: Sequence[tables.Table]) -> list[RichTable]:
-    """Two rich tables a preset: at the checkpoint best on validation, and at the last step.
-
-    A paper's row stands indented under ours. 80 columns hold the table of one task.
+    A paper's row is indented under ours. 80 columns are enough for the table of one task.
     """
-    out = []
-    for table in found:
-        for title, rows in parts(table):
+    rich_tables = []
+    for table in tables:
+        for title, rows in table.parts:
             text = [*table.notes, *table.provenance] if rows is table.rows else []
             rich_table = RichTable(
                 title=Text(title, style="bold"),
@@ -79,42 +58,63 @@ def render_terminal(found: Sequence[tables.Table]) -> list[RichTable]:
                 rich_table.add_column(head, justify="right", overflow="fold")
             for row in rows:
                 published = row.source not in ("ours", "")
-                name = f"  {row.source}" if published else label(row)
+                name = f"  {row.source}" if published else row.marked
                 lines = ["\n".join(row.cells[c].lines).replace(" ± ", "±") for c in table.columns]
                 style = "dim" if published else None
                 rich_table.add_row(Text(name), *map(Text, lines), style=style)
-            out.append(rich_table)
-    return out
+            rich_tables.append(rich_table)
+    return rich_tables
 
 
-def render_markdown(found: Sequence[tables.Table]) -> str:
-    """The tables of every preset with notes and provenance, headings from level 3 on."""
+def accuracy_grid(table: Table, title: str, rows: Sequence[Row]) -> Grid:
+    """Returns the rows of an accuracy table as text."""
+    body = [
+        [row.marked, row.source, *(", ".join(row.cells[column].lines) for column in table.columns)]
+        for row in rows
+    ]
+    return Grid(title, ["Model", "Source", *table.columns.values()], body, words=2)
+
+
+def accuracy_markdown(tables: Sequence[Table]) -> str:
+    """Returns the accuracy tables of every preset with notes and provenance, from level 3 on."""
     lines = []
-    for table in found:
+    for table in tables:
         lines += [f"### Preset {table.preset}", ""]
-        for title, rows in parts(table):
-            lines += [f"**{title}**", ""]
-            heads = ["Model", "Source", *table.columns.values()]
-            lines += [
-                f"| {' | '.join(heads)} |",
-                "| --- | --- |" + " ---: |" * len(table.columns),
-            ]
-            for row in rows:
-                cells = [", ".join(row.cells[column].lines) for column in table.columns]
-                lines.append(f"| {' | '.join([label(row), row.source, *cells])} |")
-            lines.append("")
+        lines += [accuracy_grid(table, *part).markdown() for part in table.parts]
         lines += [LEGEND, "", *(f"- {note}" for note in table.notes), ""]
-        lines += [
-            "Runs behind this preset's tables:",
-            "",
-            *(f"- {p}" for p in table.provenance),
-            "",
-        ]
+        lines += ["Runs behind this preset's tables:", ""]
+        lines += [*(f"- {provenance}" for provenance in table.provenance), ""]
     return "\n".join(lines)
 
 
-def _csv(rows: list[dict[str, Any]]) -> str:
-    """CSV text with a header; None is an empty field, true and false are lower case."""
+def markdown(report: Report, title: str = "Report", about: str = "") -> str:
+    """Returns everything: the accuracy tables, then the others under their headings."""
+    parts = [f"# {title}", *([about] if about else [])]
+    parts += ["## Accuracy", accuracy_markdown(report.tables)]
+    for heading, grids in report.sections.items():
+        parts += [f"## {heading}", *(grid.markdown() for grid in grids)]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def main_models(report: Report) -> str:
+    """Returns the README's tables: accuracy of the main models, without overrides."""
+    parts = []
+    for table in report.tables:
+        rows = [row for row in table.rows if row.model in (*MAIN, "") and row.variant is None]
+        if any(cell.runs for row in rows for cell in row.cells.values()):
+            grid = accuracy_grid(table, f"Test accuracy (%), preset {table.preset}", rows)
+            notes = [_SHORT_LEGEND, *accuracy.table_marks(table.preset, rows)]
+            parts.append(dataclasses.replace(grid, notes=notes).markdown())
+    if not parts:
+        return "No measured runs yet.\n"
+    more = (
+        "All models, the last step, speed and memory, and the commit, device and data of each run"
+    )
+    return "\n".join([*parts, f"{more}: [RESULTS.md](RESULTS.md).\n"])
+
+
+def _csv(rows: Sequence[dict[str, Any]]) -> str:
+    """Returns CSV with a header; None is an empty field, true and false are lower case."""
     out = io.StringIO()
     writer = csv.DictWriter(out, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
@@ -123,80 +123,70 @@ def _csv(rows: list[dict[str, Any]]) -> str:
     return out.getvalue()
 
 
-def render_csv(found: Sequence[tables.Table]) -> str:
-    """One line a cell: a number only where the cell has a value, else its state alone."""
+def accuracy_csv(tables: Sequence[Table]) -> str:
+    """Returns one line per cell: a number only where the cell has a value, else its state."""
     rows = []
-    for table in found:
-        for checkpoint, source in (("best", table.rows), ("last", table.last_rows)):
-            for row in source:
-                for column in table.columns:
-                    cell = row.cells[column]
-                    rows.append(
-                        {
-                            "preset": table.preset,
-                            "checkpoint": checkpoint,
-                            "model": row.label,
-                            "source": row.source or "floor",
-                            "column": column,
-                            "state": cell.state,
-                            "mean": cell.mean,
-                            "sd": cell.sd,
-                            "maximum": cell.maximum,
-                            "seeds": cell.seeds,
-                            "unfinished_seeds": cell.unfinished,
-                            "uses_mask": row.uses_mask if row.source == "ours" else None,
-                            "validation_is_test": cell.validation_is_test,
-                        }
-                    )
+    fields = ("state", "mean", "sd", "maximum", "seeds")
+    for table in tables:
+        for checkpoint, part in (("best", table.rows), ("last", table.last_rows)):
+            for row, column in itertools.product(part, table.columns):
+                cell, source = row.cells[column], row.source or "floor"
+                line = {"preset": table.preset, "checkpoint": checkpoint, "model": row.label}
+                line |= {"source": source, "column": column}
+                line |= {field: getattr(cell, field) for field in fields}
+                line |= {"unfinished_seeds": cell.unfinished}
+                line |= {"uses_mask": row.uses_mask if row.ours else None}
+                rows.append(line | {"validation_is_test": cell.validation_is_test})
     return _csv(rows)
 
 
-def render_runs_csv(
-    results: Sequence[dict[str, Any]], readings: Mapping[str, int] | None = None
-) -> str:
-    """One line a run, with counts: the file to read for anything that the tables do not show.
-
-    Args:
-      results: what `results.collect` returns.
-      readings: how often the test split was read, by run folder.
-    """
+def runs_csv(report: Report) -> str:
+    """Returns one line per run, with counts, for anything that the tables do not show."""
     rows = []
-    for run in results:
-        row = {"folder": run["folder"], **{key: run[key] for key in _IDENTITY}}
-        row["overrides"] = " ".join(run["overrides"])
+    for run in report.runs:
+        fields = ("folder", "state", "preset", "task", "model", "variant", "seed")
+        row = {field: getattr(run, field) for field in fields}
+        row["overrides"] = " ".join(run.overrides)
         for split in ("validation", "test"):
             for checkpoint in ("best", "last"):
-                counts = (run[split] or {}).get(checkpoint) or {}
-                for key in ("step", "correct", "count"):
-                    row[f"{split}_{checkpoint}_{key}"] = counts.get(key)
+                score = run.score(split, checkpoint)
+                for field in ("step", "correct", "count"):
+                    row[f"{split}_{checkpoint}_{field}"] = getattr(score, field, None)
         for name in ("train", "floor"):
-            for key in ("correct", "count"):
-                row[f"{name}_{key}"] = (run[name] or {}).get(key)
-        row |= {key: run.get(key) for key in _MEASURED}
-        row["test_readings"] = (readings or {}).get(run["folder"])
-        row |= {f"device_{key}": run["device"][key] for key in _DEVICE}
-        row |= {key: run[key] for key in ("commit", "dirty", "data_sha256")}
-        row["versions"] = json.dumps(run["versions"], sort_keys=True)
+            for field in ("correct", "count"):
+                row[f"{name}_{field}"] = getattr(getattr(run, name), field, None)
+        fields = ("mixer_length", "uses_mask", "validation_is_test", "parameters")
+        fields += ("steps_per_second", "peak_bytes", "wall_seconds")
+        row |= {field: getattr(run, field) for field in fields}
+        row["test_readings"] = report.readings[run.folder]
+        fields = ("name", "platform", "count", "cores")
+        row |= {f"device_{field}": getattr(run.device, field) for field in fields}
+        row |= {field: getattr(run, field) for field in ("commit", "dirty", "data_sha256")}
+        row["versions"] = json.dumps(dict(run.versions), sort_keys=True)
         rows.append(row)
     return _csv(rows)
 
 
-def render_trials_csv(sweeps: Sequence[Sweep]) -> str:
-    """One line a trial of a sweep."""
-    rows = []
-    for sweep in sweeps:
-        for trial in sweep.trials:
-            row = {"sweep": sweep.name, **{key: trial[key] for key in _TRIAL}}
-            row["overrides"] = " ".join(trial["overrides"])
-            rows.append(row)
-    return _csv(rows)
+def trials_csv(report: Report) -> str:
+    """Returns one line per trial of a sweep."""
+    fields = ("number", "task", "model", "preset", "seed", "overrides", "state", "step")
+    fields += ("num_steps", "validation", "folder", "error", "command")
+    return _csv(
+        [
+            {"sweep": sweep.name}
+            | {field: trial[field] for field in fields}
+            | {"overrides": " ".join(trial["overrides"])}
+            for sweep in (tables.sweep for tables in report.sweeps)
+            for trial in sweep.trials
+        ]
+    )
 
 
-def render_grids_csv(sections: Mapping[str, Sequence[Grid]]) -> str:
-    """One line a cell of every other table, as its text: section, table, row, column, value."""
+def tables_csv(report: Report) -> str:
+    """Returns one line per cell of every table but accuracy: section, table, row, column, value."""
     rows = []
-    for section, found in sections.items():
-        for grid in found:
+    for section, grids in report.sections.items():
+        for grid in grids:
             for cells in grid.rows:
                 place = {"section": section, "table": grid.title}
                 place["row"] = " | ".join(cells[: grid.words])
@@ -205,36 +195,31 @@ def render_grids_csv(sections: Mapping[str, Sequence[Grid]]) -> str:
     return _csv(rows)
 
 
-def run_table(result: dict[str, Any]) -> RichTable:
-    """What `make lra` prints after a run: its test accuracy beside floor and published numbers."""
-    cell = tables.cell([result] if tables.tested(result) else [])
-    name = result["model"] + (f"+{result['variant']}" if result["variant"] else "")
-    accuracy = Text("\n".join(cell.lines[:1]))
-    if result["state"] == "diverged":
-        accuracy = Text("FAIL (diverged)")
-    elif result["state"] == "complete" and tables.tested(result):
-        best = result["test"]["best"]
-        low, high = (100 * end for end in tables.wilson(best["correct"], best["count"]))
-        lines = [
-            f"{100 * best['correct'] / best['count']:.2f} %" + "†" * result["validation_is_test"],
-            f"{best['correct']} of {best['count']}",
-            f"95 %: {low:.2f} to {high:.2f}",
-        ]
-        accuracy = Text("\n".join([*(["FAIL"] if cell.state == "FAIL" else []), *lines]))
-    floor = result["floor"]
+def run_table(run: Record) -> RichTable:
+    """Returns what `lra-fnet train` prints after a run: test accuracy, floor, published numbers."""
+    score = run.score("test")
+    accuracy_text = "FAIL (diverged)" if run.state == "diverged" else "-"
+    if score is not None:
+        low, high = (100 * end for end in wilson(score.correct, score.count))
+        failed = ["FAIL"] * (accuracy.cell([run]).state == "FAIL")
+        value = f"{score.accuracy:.2f} %" + "†" * run.validation_is_test
+        counts = f"{score.correct} of {score.count}"
+        accuracy_text = "\n".join([*failed, value, counts, f"95 %: {low:.2f} to {high:.2f}"])
+    elif run.state == "OOM":
+        accuracy_text = "OOM"
     columns = {
-        "Model": name + ("" if result["uses_mask"] else " ‡"),
-        "Task": tables.TASKS.get(result["task"], result["task"]),
-        "Preset": result["preset"],
-        "Test accuracy": accuracy,
-        "Majority floor": f"{100 * floor['correct'] / floor['count']:.2f} %",
+        "Model": run.name + ("" if run.uses_mask else " ‡"),
+        "Task": tasks.title(run.task),
+        "Preset": run.preset,
+        "Test accuracy": accuracy_text,
+        "Majority floor": f"{run.floor.accuracy:.2f} %",
     }
-    for source in tables.SOURCES:
-        row = tables.published_cells(result["model"], source) or {}
-        published = row.get(result["task"], tables.Cell("n/a"))
-        columns[tables.published()["accuracy"][source]["name"]] = ", ".join(published.lines)
-    notes = [f"Overrides: {' '.join(result['overrides'])}"] if result["overrides"] else []
-    notes += tables.marks(result["preset"], result["validation_is_test"], result["uses_mask"])
+    for source in accuracy.SOURCES:
+        row = accuracy.published_cells(run.model, source) or {}
+        published = row.get(run.task, accuracy.Cell("n/a"))
+        columns[accuracy.published()["accuracy"][source]["name"]] = ", ".join(published.lines)
+    notes = [f"Overrides: {' '.join(run.overrides)}"] if run.overrides else []
+    notes += accuracy.marks(run.preset, run.validation_is_test, run.uses_mask)
     table = RichTable(
         box=box.SIMPLE_HEAD,
         pad_edge=False,
@@ -243,12 +228,10 @@ def run_table(result: dict[str, Any]) -> RichTable:
     )
     for column in columns:
         table.add_column(column, overflow="fold")
-    table.add_row(
-        *(value if isinstance(value, Text) else Text(value) for value in columns.values())
-    )
+    table.add_row(*map(Text, columns.values()))
     return table
 
 
-def print_run(result: dict[str, Any], console: Console | None = None) -> None:
-    """Prints run_table to the terminal."""
-    (console or Console()).print(run_table(result))
+def print_run(run: Record, console: Console | None = None) -> None:
+    """Prints `run_table` to the terminal."""
+    (console or Console()).print(run_table(run))

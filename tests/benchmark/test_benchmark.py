@@ -12,8 +12,8 @@ from lra_fnet import cli
 from lra_fnet.benchmark import cells, explain, timing
 from lra_fnet.errors import UserError
 from lra_fnet.models import fastest
-from lra_fnet.report import benchmark_figures as figures
 from lra_fnet.report import benchmarks as tables
+from lra_fnet.report import figures
 
 CELL = cells.Cell("train", "ours", "text", "fnet", "cpu", 16, label="fnet", seconds=0.01)
 SMALL = ("Encoder.dim=8", "Encoder.num_layers=1", "Encoder.mlp_dim=8", "Run.batch_size=2")

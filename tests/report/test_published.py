@@ -1,19 +1,19 @@
-"""published.json: every number against the text that it was read from."""
+"""Every number of published.json is the one that its source prints."""
 
 import itertools
 import re
 import statistics
 
 import pytest
-from paths import SHARED
+from paths import TESTS
 
 from lra_fnet.report import accuracy as tables
 
-REFERENCE = SHARED / "reference"
+DATA = TESTS / "data"  # quotations of the papers' tables
 
 
 def test_published_averages_are_the_means_of_their_rows():
-    """Second source of every accuracy: the printed (or corrected) average, to its two digits."""
+    """Checks every accuracy against the printed (or corrected) average, to its two digits."""
     for source, table in tables.published()["accuracy"].items():
         for model, row in table["rows"].items():
             values = [tables.corrected(row[task]) for task in tables.TASKS if task != "pathx"]
@@ -33,29 +33,16 @@ def test_every_published_group_names_its_source():
         assert all(len(row) == len(group["lengths"]) for row in group["rows"].values())
 
 
-def reference(name):
-    path = REFERENCE / name
-    if not path.exists():
-        pytest.skip(f"{name} is not beside this checkout (../shared/reference)")
-    return path.read_text(encoding="utf-8")
-
-
 def printed_table(label):
-    """A LaTeX table of the FNet paper: its lines of cells, without bold and underline.
-
-    A table's label stands before its tabular, a subtable's after it.
-    """
-    tex = reference("fnet_paper.tex")
-    at = tex.index(f"\\label{{{label}}}")
-    after = tex.index("\\begin{tabular}", at)
-    begin = tex.rindex("\\begin{tabular}", 0, at) if "\\end{" in tex[at:after] else after
-    body = tex[begin : tex.index("\\end{tabular}", begin)]
+    """Returns the cells of a table of the FNet paper, line by line, without bold and underline."""
+    tex = (DATA / "fnet_paper_tables.tex").read_text(encoding="utf-8")
+    body = tex[tex.index(f"\\label{{{label}}}") :].partition("\\end{tabular}")[0]
     plain = re.sub(r"\\(textbf|underline|hline)|[{}]", "", body)
     return [[cell.strip() for cell in line.split("&")] for line in plain.split("\\\\")]
 
 
 def printed_cells(label):
-    """The lines of printed_table that begin with a model's name."""
+    """Returns the lines of `printed_table` that begin with a model's name."""
     return [line for line in printed_table(label) if line[0].partition(" (")[0] in NAMES]
 
 
@@ -64,7 +51,7 @@ def as_printed(number):
 
 
 def agree(cells, numbers, speedups=None):
-    """Whether printed cells are these numbers or states, with these multipliers in parentheses."""
+    """Returns whether cells print these numbers or states, with these speed-ups in parentheses."""
     speedups = speedups or [None] * len(numbers)
     got = []
     for number, speedup in zip(numbers, speedups, strict=True):
@@ -117,7 +104,7 @@ def test_published_accuracies_are_those_of_the_fnet_paper():
 
 
 def test_corrected_quotes_are_lras_own_numbers():
-    """What FNet's paper quotes is LRA's table, once the misprints are mended."""
+    """What FNet's paper quotes is LRA's table, once the misprints are corrected."""
     accuracy = tables.published()["accuracy"]
     quoted, lra = (
         {m: [tables.corrected(v) for v in row.values()] for m, row in accuracy[g]["rows"].items()}
@@ -141,7 +128,7 @@ def test_corrected_quotes_are_lras_own_numbers():
     ],
 )
 def test_published_efficiency_is_that_of_the_fnet_paper(label, num_lines, groups):
-    """A line of Table 4b holds two groups side by side; in Table 7 three follow each other."""
+    """A line of Table 4b holds two groups side by side; Table 7 lists three below each other."""
     (head,) = [line[1:] for line in printed_table(label) if line[0].endswith("Seq. length")]
     lines = printed_cells(label)
     assert len(lines) == num_lines
@@ -191,10 +178,9 @@ def test_published_parameters_are_those_of_the_fnet_paper():
         assert re.sub(r"[ $+\\]", "", operations) in formula.replace("+", "")
 
 
-def test_published_lra_numbers_are_those_of_the_notes():
-    """Table 1 and the speed table of LRA as the reference notes give them."""
-    facts = reference("lra_facts.md")
-    section = facts[facts.index("### 1.7") : facts.index("### 1.8")]
+def test_published_lra_numbers_are_those_of_the_lra_paper():
+    """Table 1 and Table 2; the average of a row may name the README's number after the paper's."""
+    section = (DATA / "lra_tables.md").read_text(encoding="utf-8")
     rows = {}
     for line in section.splitlines():
         name, *cells = [cell.strip() for cell in line.strip("|").split("|")]

@@ -51,11 +51,11 @@ BROKEN = {
     "rows left out": (with_test(600, count=1999), "test best: 1999 rows, the floor has 2000"),
     "too few bits": (
         with_bits("best", [True] * 600),
-        "test best: 'correct_bits' does not fit: 75 bytes, 2000 rows take 250",
+        "test best: 'correct_bits' does not fit: 75 bytes, but 2000 rows need 250",
     ),
     "other bits": (
         with_bits("last", [True] * 601 + [False] * 1399),
-        "test last: 'correct_bits' does not fit: 601 right rows, 'correct' says 580",
+        "test last: 'correct_bits' does not fit: 601 correct rows, but 'correct' says 580",
     ),
     "no best": (
         a_result(validation={"last": {"step": 1, "correct": 1, "count": 2}}),

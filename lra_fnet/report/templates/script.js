@@ -2,7 +2,7 @@
 (() => {
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 
-  // Sorting: a click on a column's head, largest number or first word first; a third restores.
+  // Sorting: a click on a column's head, largest number or first word first; a third click restores the order.
   const value = (cell) => {
     const text = (cell?.querySelector(".v") ?? cell)?.textContent.trim() ?? "";
     const number = parseFloat(text.replace(/,/g, ""));
@@ -38,7 +38,7 @@
     });
   }
 
-  // Tabs: one preset at a time; without this script all stand below each other.
+  // Tabs show one preset at a time; without this script all are below each other.
   const panels = all(".presets > section");
   const show = (panel) => {
     for (const other of panels) {
@@ -75,7 +75,7 @@
     show(panels[0]);
   }
 
-  // Tips: on hover and focus; a click or Enter keeps one open, Escape closes it.
+  // Tips appear on hover and focus; a click or Enter keeps one open, Escape closes it.
   const tip = document.getElementById("tip");
   let owner = null;
   let kept = false;
@@ -92,14 +92,7 @@
     if (owner === target) return;
     if (owner) close();
     const source = document.getElementById(target.dataset.tip);
-    const head = target.closest("svg") ? target.getAttribute("aria-label") : "";
-    tip.replaceChildren();
-    if (head) {
-      const line = document.createElement("p");
-      line.textContent = head;
-      tip.append(line);
-    }
-    if (source) tip.append(source.content.cloneNode(true));
+    tip.replaceChildren(source.content.cloneNode(true));
     owner = target;
     tip.hidden = false;
     target.setAttribute("aria-describedby", "tip");
@@ -130,9 +123,6 @@
       if (event.key === "Tab" && !event.shiftKey && kept && owner === target) {
         const link = tip.querySelector("a");
         if (link) { event.preventDefault(); link.focus(); }
-      } else if (target.closest("svg") && (event.key === "Enter" || event.key === " ")) {
-        event.preventDefault();
-        target.dispatchEvent(new Event("click"));
       }
     });
   }
@@ -159,23 +149,6 @@
     if (owner && !tip.contains(event.target) && !event.target.closest("[data-tip]")) close();
   });
 
-  // Figures: one stop of the Tab key each; arrows go from series to series.
-  for (const figure of all("svg")) {
-    const series = all(".series", figure);
-    series.forEach((own, number) => {
-      own.tabIndex = number ? -1 : 0;
-      own.addEventListener("keydown", (event) => {
-        const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
-        if (!step) return;
-        event.preventDefault();
-        const next = series[(number + step + series.length) % series.length];
-        own.tabIndex = -1;
-        next.tabIndex = 0;
-        next.focus();
-      });
-    });
-  }
-
   // A link into a hidden tab or a closed section opens it.
   const reveal = () => {
     const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
@@ -193,11 +166,11 @@
   });
   reveal();
 
-  // In print every section is open; the configurations stay on the screen.
+  // In print, every section is open but the configurations, which are not printed.
   let closed = [];
   addEventListener("beforeprint", () => {
     closed = all("details:not([open]):not([id])");
-    closed.forEach((one) => { one.open = true; });
+    closed.forEach((details) => { details.open = true; });
   });
-  addEventListener("afterprint", () => closed.forEach((one) => { one.open = false; }));
+  addEventListener("afterprint", () => closed.forEach((details) => { details.open = false; }));
 })();

@@ -1,4 +1,4 @@
-"""What the report reads beside result.json, and the tables that it makes of it."""
+"""What the report reads, and its tables other than accuracy."""
 
 import csv
 import io
@@ -14,13 +14,13 @@ from made_results import (
     put,
     put_curve,
     put_sweep,
+    records,
     with_test,
 )
 
 from lra_fnet import report
 from lra_fnet.errors import UserError
-from lra_fnet.report import accuracy as tables
-from lra_fnet.report import grids, sources, tradeoff
+from lra_fnet.report import accuracy, grids, sources, text, tradeoff
 from lra_fnet.report.grid import Grid
 
 LOG = "test_log.jsonl"
@@ -34,35 +34,35 @@ def logged(root, *lines):
 # Reading
 
 
-def test_an_evaluation_on_test_is_counted_once_though_it_logs_two_checkpoints(tmp_path):
+def test_evaluation_on_test_counts_once_although_it_logs_two_checkpoints(tmp_path):
     runs, results = tmp_path / "runs", tmp_path / "results"
     put(runs, a_result())
     put(runs, a_result(seed=1))
     put(runs, a_result(seed=2, test=None))
-    put(results, a_result(seed=3))  # no log: its result tells of one
+    put(results, a_result(seed=3))  # no log, but its result has one
     put(results, a_result(seed=4, test=None))
     name = "cpu/listops/fnet/seed"
     both = ("last", "best")
     logged(runs, *[(f"{name}0", k) for k in both * 3], *[(f"{name}1", k) for k in both])
-    found = sources.read([runs, results])
-    assert found.readings == {
+    read = sources.read([runs, results])
+    assert read.readings == {
         f"runs/{name}0": 3,
         f"runs/{name}1": 1,
         f"runs/{name}2": 0,
         f"results/{name}3": 1,
         f"results/{name}4": 0,
     }
-    rows = list(csv.DictReader(io.StringIO(report.render_runs_csv(found.results, found.readings))))
-    assert [row["test_readings"] for row in rows] == ["3", "1", "0", "1", "0"]
+    rows = list(csv.DictReader(io.StringIO(text.runs_csv(report.build(read)))))
+    assert {row["folder"]: int(row["test_readings"]) for row in rows} == read.readings
 
 
-def test_lines_of_the_log_without_a_run_count_for_none(tmp_path):
+def test_lines_of_the_log_without_a_run_are_not_counted(tmp_path):
     put(tmp_path, a_result())
     (tmp_path / LOG).write_text('{"what": "something else"}\n')
     assert list(sources.read([tmp_path]).readings.values()) == [1]
 
 
-def test_a_curve_has_loss_and_accuracy_and_leaves_half_a_line_out(tmp_path):
+def test_curve_has_loss_and_accuracy_without_an_incomplete_line(tmp_path):
     file = put_curve(put(tmp_path, a_result()), steps=100, drop=2.0)
     with file.open("a") as lines:
         lines.write('{"kind": "train", "st')
@@ -73,7 +73,7 @@ def test_a_curve_has_loss_and_accuracy_and_leaves_half_a_line_out(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "problem"),
+    ("name", "content", "problem"),
     [
         ("metrics.jsonl", "{\n", "cannot be read"),
         ("metrics.jsonl", '{"kind": "train", "step": 1}\n', "a line lacks 'loss'"),
@@ -82,16 +82,17 @@ def test_a_curve_has_loss_and_accuracy_and_leaves_half_a_line_out(tmp_path):
         ("run.json", "", "cannot be read"),
     ],
 )
-def test_a_broken_file_is_one_line_that_names_it(tmp_path, name, text, problem):
+def test_damaged_file_fails_with_one_line_that_names_it(tmp_path, name, content, problem):
     file = put(tmp_path, a_result()).with_name(name)
-    file.write_text(text)
+    file.write_text(content)
     with pytest.raises(UserError) as caught:
         sources.read([tmp_path])
-    assert str(caught.value).startswith(f"{file}: {problem}")
+    assert str(file) in str(caught.value)
+    assert problem in str(caught.value)
     assert str(caught.value).endswith("move it away")
 
 
-def test_a_broken_sweep_or_benchmark_is_one_line_that_names_it(tmp_path):
+def test_damaged_sweep_or_benchmark_fails_with_one_line_that_names_it(tmp_path):
     folder = put_sweep(tmp_path, "s", [{"number": 1}])
     with pytest.raises(UserError, match=r"trials\.json: an entry lacks 'task'"):
         sources.read([tmp_path])
@@ -101,69 +102,60 @@ def test_a_broken_sweep_or_benchmark_is_one_line_that_names_it(tmp_path):
         sources.read([tmp_path / "none"], tmp_path)
 
 
-def test_benchmarks_are_found_under_results_and_reports_and_named_by_their_folder(tmp_path):
+def test_benchmarks_below_results_and_reports_are_named_by_their_folder(tmp_path):
     for folder in ("results/benchmark/h200/text", "reports"):
         (tmp_path / folder).mkdir(parents=True)
         text = json.dumps([a_measured_cell("fnet", 512, [1.0])])
         (tmp_path / folder / "benchmark.json").write_text(text)
-    found = sources.read([tmp_path / "results"], tmp_path / "reports").benchmarks
-    assert [b.name for b in found] == ["results/benchmark/h200/text", "reports"]
+    benchmarks = sources.read([tmp_path / "results"], tmp_path / "reports").benchmarks
+    assert [b.name for b in benchmarks] == ["results/benchmark/h200/text", "reports"]
 
 
 # Tables
 
 
-def accuracy(tmp_path, *results):
-    for result in results:
-        put(tmp_path / "runs", result)
-    found = sources.read([tmp_path / "runs"])
-    return found, tables.accuracy_tables(found.results)
+def tables_of(*results):
+    return accuracy.tables(records(*results))
 
 
-def test_the_gap_is_train_minus_test_at_the_last_step(tmp_path):
-    found, (table,) = accuracy(
-        tmp_path,
+def test_gap_is_train_minus_test_at_the_last_step():
+    (table,) = tables_of(
         with_test(600, last=500, train={"correct": 900, "count": 1000}),
         with_test(600, last=540, seed=1, train={"correct": 800, "count": 1000}),
         a_failure("OOM", model="linear"),
     )
-    grid = grids.generalisation(table, {run["folder"]: run for run in found.results})
+    grid = grids.generalisation(table)
     assert grid is not None
     assert list(grid.head) == ["Model", "ListOps train", "ListOps test", "ListOps gap"]
     # Means: train (90 + 80) / 2, test (25 + 27) / 2.
     assert [list(row) for row in grid.rows] == [["FNet", "85.00", "26.00", "+59.00"]]
 
 
-def test_what_is_missing_is_told_with_a_command_that_a_shell_takes(tmp_path):
-    _, (table,) = accuracy(tmp_path, a_result(), a_result(model="linear"), a_result(task="text"))
-    grid = grids.missing(table, {})
+def missing(*results, started=None):
+    (table,) = tables_of(*results)
+    grid = grids.missing(table, started or {})
     assert grid is not None
-    rows = {row[0]: (row[1], row[2]) for row in grid.rows}
+    return {row[0]: list(row[1:]) for row in grid.rows}
+
+
+def test_missing_cells_come_with_a_command_for_the_shell():
+    rows = missing(a_result(), a_result(model="linear"), a_result(task="text"))
     assert list(rows) == ["Text", "Retrieval", "Image", "Pathfinder", "Path-X"]
-    assert rows["Text"] == ("1 of 2", "make lra TASK=text MODEL=linear PRESET=cpu")
-    assert rows["Image"] == (
-        "2 of 2",
-        "for model in linear fnet; do make lra TASK=image MODEL=$model PRESET=cpu; done",
-    )
+    assert rows["Text"] == ["1 of 2", "lra-fnet train --task text --model linear --preset cpu"]
+    train = "lra-fnet train --task image --model $model --preset cpu"
+    assert rows["Image"] == ["2 of 2", f"for model in linear fnet; do {train}; done"]
 
 
-def test_a_users_module_stands_in_the_command(tmp_path):
-    file = put(tmp_path / "runs", a_result(model="mine"))
-    begun = {"task": "listops", "model": "mine", "imports": ["my mixer.py"], "gin_dirs": ["g"]}
-    file.with_name("run.json").write_text(json.dumps(begun))
-    found, (table,) = accuracy(tmp_path)
-    grid = grids.missing(table, found.begun)
-    assert grid is not None
-    command = "make lra TASK=text MODEL=mine PRESET=cpu IMPORT='my mixer.py' GIN_DIR=g"
-    assert grid.rows[0][2] == command
+def test_command_of_a_missing_cell_names_the_users_modules():
+    started = {"task": "listops", "model": "mine", "imports": ["my mixer.py"], "gin_dirs": ["g"]}
+    rows = missing(a_result(model="mine"), started={"runs/cpu/listops/mine/seed0": started})
+    command = "lra-fnet train --task text --model mine --preset cpu"
+    assert rows["Text"][1] == f"{command} --import 'my mixer.py' --gin-dir g"
 
 
-def test_a_failed_cell_is_not_missing_and_a_variant_fills_none(tmp_path):
+def test_failed_cell_is_not_missing_and_a_variant_fills_none():
     variant = a_result(overrides=["A.b=1"], variant="v", task="text")
-    _, (table,) = accuracy(tmp_path, a_failure("OOM"), variant)
-    grid = grids.missing(table, {})
-    assert grid is not None
-    assert [row[0] for row in grid.rows][:2] == ["Text", "Retrieval"]
+    assert list(missing(a_failure("OOM"), variant))[:2] == ["Text", "Retrieval"]
 
 
 # Sweeps
@@ -173,71 +165,69 @@ TRIALS = [
     a_trial(0, layers=1, seed=0, validation=0.30),
     a_trial(1, layers=1, seed=1, validation=0.34),
     a_trial(2, layers=2, seed=0, validation=0.33),
-    a_trial(3, layers=2, seed=1, validation=0.32),  # the mean of 2 layers: 0.325 > 0.32
-    a_trial(4, layers=3, seed=0, validation=0.90),  # not whole: the other seed diverged
+    a_trial(3, layers=2, seed=1, validation=0.32),
+    a_trial(4, layers=3, seed=0, validation=0.90),
     a_trial(5, layers=3, seed=1, state="diverged", error="step 41: loss nan | x"),
-    a_trial(6, "linear", layers=1, state="running", validation=0.2),
+    a_trial(6, "linear", layers=2, state="running", validation=0.2),
 ]
+SELECTED = {
+    "task": "listops",
+    "model": "fnet",
+    "overrides": ["Encoder.num_layers=2", "Run.num_steps=100"],
+    "seeds": [0, 1],
+    "validation": 0.325,
+}
 
 
-def test_the_best_setting_has_the_highest_mean_over_whole_seeds(tmp_path):
-    put_sweep(tmp_path, "s", TRIALS)
+@pytest.fixture
+def sweep(tmp_path):
+    put_sweep(tmp_path, "s", TRIALS, [SELECTED])
     (sweep,) = sources.read([tmp_path]).sweeps
-    assert grids.best_trials(sweep) == {2, 3}
+    return sweep
 
 
-def test_a_trials_row_has_its_axis_state_error_and_step(tmp_path):
-    put_sweep(tmp_path, "s", TRIALS)
-    (sweep,) = sources.read([tmp_path]).sweeps
+def test_trials_show_axis_state_error_and_step_and_what_was_selected(sweep):
     grid = grids.trials(sweep)
     head = ["Trial", "Task", "Model", "State", "Encoder.num_layers", "Seed", "Step", "Validation"]
-    assert list(grid.head) == [*head, "Chosen"]
-    step = ["100", "33.00", "best"]
+    assert list(grid.head) == [*head, "Selected"]
+    step = ["100", "33.00", "selected"]
     assert list(grid.rows[2]) == ["2", "ListOps", "fnet", "complete", "2", "0", *step]
     state = "diverged: step 41: loss nan | x"
     assert list(grid.rows[5][3:]) == [state, "3", "1", "40 of 100", "-", ""]
+    assert [row[0] for row in grid.rows if row[-1]] == ["2", "3"]  # not 6, another model
     assert grid.notes[0] == "Bound in every trial: `Run.num_steps=100`."
     assert "nan \\| x" in grid.markdown()
 
 
-def test_values_of_an_axis_are_pythons_and_else_text():
+def test_values_of_an_axis_are_python_literals_or_text():
     trial = a_trial(0, overrides=["A.b=[1, 2]", "C.d=@Fourier", "E.f = 1e-3"])
-    found = [grids.value_of(trial, axis) for axis in ("A.b", "C.d", "E.f", "G.h")]
-    assert found == [[1, 2], "@Fourier", 1e-3, None]
+    values = [grids.value_of(trial, axis) for axis in ("A.b", "C.d", "E.f", "G.h")]
+    assert values == [[1, 2], "@Fourier", 1e-3, None]
 
 
-def test_a_sweep_in_two_roots_counts_once_and_the_first_root_wins(tmp_path):
+def test_sweep_in_two_roots_counts_once_and_the_first_root_wins(tmp_path):
     put_sweep(tmp_path / "runs", "s", TRIALS)
     put_sweep(tmp_path / "results", "s", TRIALS[:1])
     put_sweep(tmp_path / "results", "t", TRIALS[:1])
-    found = sources.read([tmp_path / "runs", tmp_path / "results"]).sweeps
-    assert [(s.name, len(s.trials)) for s in found] == [("s", len(TRIALS)), ("t", 1)]
+    sweeps = sources.read([tmp_path / "runs", tmp_path / "results"]).sweeps
+    assert [(s.name, len(s.trials)) for s in sweeps] == [("s", len(TRIALS)), ("t", 1)]
 
 
-def test_what_was_selected_and_trials_csv(tmp_path):
-    chosen = {"task": "listops", "model": "fnet", "overrides": ["A=1", "B=2"], "seeds": [0, 1]}
-    put_sweep(tmp_path, "s", TRIALS, [chosen | {"validation": 0.325}])
-    (sweep,) = sources.read([tmp_path]).sweeps
-    grid = grids.selected(sweep)
-    assert grid is not None
-    assert [list(row) for row in grid.rows] == [["ListOps", "fnet", "A=1 B=2", "0, 1", "32.50"]]
-    rows = list(csv.DictReader(io.StringIO(report.render_trials_csv([sweep]))))
-    assert [row["validation"] for row in rows][:2] == ["0.3", "0.34"]
-    assert (rows[5]["state"], rows[5]["validation"]) == ("diverged", "")
-    assert rows[0]["overrides"] == "Encoder.num_layers=1 Run.num_steps=100"
+def test_selected_settings_and_trials_are_written(sweep, tmp_path):
+    setting = "Encoder.num_layers=2 Run.num_steps=100"
+    rows = [["ListOps", "fnet", setting, "0, 1", "32.50"]]
+    assert [list(row) for row in grids.selected(sweep).rows] == rows
+    files = report.main([tmp_path], tmp_path / "reports")  # a sweep alone makes a report
+    (file,) = [file for file in files if file.name == "trials.csv"]
+    lines = list(csv.DictReader(io.StringIO(file.read_text())))
+    assert [line["validation"] for line in lines][:2] == ["0.3", "0.34"]
+    assert (lines[5]["state"], lines[5]["validation"]) == ("diverged", "")
+    assert lines[2]["overrides"] == setting
 
 
-def test_a_sweep_alone_makes_a_report(tmp_path):
-    put_sweep(tmp_path / "runs", "s", TRIALS)
-    files = report.main([tmp_path / "runs"], tmp_path / "reports")
-    assert "trials.csv" in [file.name for file in files]
-
-
-def test_spans_are_told_beside_equal_weights(tmp_path):
-    file = put(tmp_path / "runs", a_result(model="transformer"))
-    file.with_name("attention_span.json").write_text(json.dumps(a_span(12.0, 40.5)))
-    found = sources.read([tmp_path / "runs"])
-    grid = grids.spans(found.spans, {run["folder"]: run for run in found.results})
+def test_attention_spans_are_shown_with_equal_weights():
+    runs = records(a_result(model="transformer"), a_result())
+    grid = grids.spans(runs, {runs[0].folder: a_span(12.0, 40.5)})
     assert grid is not None
     row = ["ListOps", "cpu", "Transformer", "0", "26.2", "80.0", "12.0, 40.5", "1,000"]
     assert [list(row) for row in grid.rows] == [row]
@@ -246,60 +236,53 @@ def test_spans_are_told_beside_equal_weights(tmp_path):
 # Score against speed
 
 
-def points(*numbers):
-    return [
-        tradeoff.Point(f"m{i}", score, speed, None, f"m{i}", None)
-        for i, (score, speed) in enumerate(numbers)
-    ]
-
-
-def test_the_frontier_holds_what_no_other_beats():
+def test_frontier_holds_the_points_that_no_other_beats():
     """Second way: a point is out if another is as good in both and better in one."""
     numbers = [(s * 7 % 11, v * 5 % 13) for s in range(1, 6) for v in range(1, 6)]
-    every = points(*numbers)
+    points = [tradeoff.Point("m", score, speed, None) for score, speed in numbers]
 
     def beaten(p):
         return any(
             q.score >= p.score and q.speed >= p.speed and (q.score, q.speed) != (p.score, p.speed)
-            for q in every
+            for q in points
         )
 
-    wanted = {(p.score, p.speed) for p in every if not beaten(p)}
-    found = tradeoff.frontier(every)
-    assert {(p.score, p.speed) for p in found} == wanted
-    assert [p.speed for p in found] == sorted(p.speed for p in found)
+    expected = {(p.score, p.speed) for p in points if not beaten(p)}
+    frontier = tradeoff.frontier(points)
+    assert {(p.score, p.speed) for p in frontier} == expected
+    assert [p.speed for p in frontier] == sorted(p.speed for p in frontier)
 
 
-def test_runs_of_another_device_or_preset_stand_in_no_common_figure(tmp_path):
+def test_runs_on_other_devices_or_presets_share_no_figure():
     other = {"name": "GPU", "platform": "gpu", "count": 1, "cores": 8}
-    found, (paper, cpu) = accuracy(
-        tmp_path,
+    paper, cpu = tables_of(
         with_test(600, peak_bytes=10),
         with_test(640, model="linear", peak_bytes=30, steps_per_second=4.0),
         with_test(700, model="performer", device=other),
         with_test(700, model="linear", preset="paper"),
         with_test(361, model="local"),  # FAIL: no value
     )
-    assert tradeoff.from_runs(paper, found.results) == []
-    (trade,) = tradeoff.from_runs(cpu, found.results)
+    assert tradeoff.from_runs(paper) == []
+    (trade,) = tradeoff.from_runs(cpu)
     assert trade.title == "ListOps, preset cpu, 1 x Some CPU (cpu, 2 cores)"
     numbers = [(p.label, p.score, p.speed, p.memory) for p in trade.points]
     assert numbers == [("Linear", 32.0, 4.0, 30), ("FNet", 30.0, 8.5, 10)]
 
 
-def test_the_figure_over_tasks_has_the_mean_of_five_and_the_speed_on_text(tmp_path):
-    five = [
-        with_test(count, task=task, model=model, steps_per_second=rate)
-        for model, count in (("fnet", 800), ("linear", 900))
-        for rate, task in enumerate([t for t in tables.TASKS if t != "pathx"], 1)
-    ]
-    found, (table,) = accuracy(tmp_path, *five)
-    trade = tradeoff.from_runs(table, found.results)[-1]
+def test_figure_over_tasks_has_the_mean_of_five_and_the_speed_on_text():
+    (table,) = tables_of(
+        *(
+            with_test(count, task=task, model=model, steps_per_second=rate)
+            for model, count in (("fnet", 800), ("linear", 900))
+            for rate, task in enumerate([t for t in accuracy.TASKS if t != "pathx"], 1)
+        )
+    )
+    trade = tradeoff.from_runs(table)[-1]
     numbers = [(p.label, round(p.score, 6), p.speed) for p in trade.points]
     assert numbers == [("Linear", 45.0, 2), ("FNet", 40.0, 2)]  # text is the second task
 
 
-def test_a_benchmarks_longest_length_gives_speed_and_memory(tmp_path):
+def test_longest_length_of_a_benchmark_gives_speed_and_memory():
     cells = [
         a_measured_cell("fnet", 512, [1.0]),
         a_measured_cell("fnet", 1024, [0.5, 0.25, 0.1]),
@@ -308,14 +291,14 @@ def test_a_benchmarks_longest_length_gives_speed_and_memory(tmp_path):
         a_measured_cell("fnet", 1024, [9.0], what="infer"),
         a_measured_cell("performer", 1024, [9.0], preset="paper"),
     ]
-    _, (table,) = accuracy(tmp_path, *(a_result(model=m) for m in ("fnet", "linear", "local")))
-    (trade,) = tradeoff.from_benchmark(sources.Benchmark("b", cells), [table])
+    (table,) = tables_of(*(a_result(model=m) for m in ("fnet", "linear", "local")))
+    (trade,) = tradeoff.from_benchmark(sources.Benchmark("b", cells), table)
     numbers = [(p.label, p.speed, p.memory) for p in trade.points]
     assert numbers == [("Linear", 0.5, 5), ("FNet", 4.0, 1024000000)]
     assert "1,024 tokens" in trade.note
 
 
-def test_the_papers_speeds_stand_beside_what_was_measured_here():
+def test_published_speeds_are_shown_for_what_was_measured_here():
     """Hand-copied from arXiv:2105.03824, Tables 4b, 4c and 7."""
 
     def published(*whats):
@@ -343,19 +326,18 @@ def test_markdown_of_a_grid_is_whole_and_aligned():
     )
 
 
-def test_every_other_table_is_in_tables_csv_and_report_md(tmp_path):
-    put_sweep(tmp_path / "runs", "s", TRIALS)
-    found, accuracies = accuracy(tmp_path, a_result(), with_test(640, model="linear"))
-    sections = grids.sections(found, accuracies)
-    assert list(sections) == [
-        *("Training and test rows", "Score against speed", "Sweeps", "Missing"),
-    ]
-    rows = list(csv.DictReader(io.StringIO(report.render_grids_csv(sections))))
+def test_every_table_but_accuracy_is_in_tables_csv_and_report_md(tmp_path):
+    put_sweep(tmp_path, "s", TRIALS)
+    for result in (a_result(), with_test(640, model="linear")):
+        put(tmp_path, result)
+    built = report.build(sources.read([tmp_path]))
+    headings = ["Training and test rows", "Score against speed", "Sweeps", "Missing"]
+    assert list(built.sections) == headings
+    rows = list(csv.DictReader(io.StringIO(text.tables_csv(built))))
     place = ("Training and test rows", "FNet", "ListOps gap")
     (row,) = [r for r in rows if (r["section"], r["row"], r["column"]) == place]
     assert row["value"] == "+6.00"  # 700 of 2,000 train rows, 580 of 2,000 test rows
-    report.write(found, tmp_path / "reports")
-    text = (tmp_path / "reports" / "report.md").read_text()
-    for heading, own in sections.items():
-        assert f"\n## {heading}\n" in text
-        assert all(grid.markdown().strip() in text for grid in own)
+    markdown = text.markdown(built)
+    for heading, listed in built.sections.items():
+        assert f"\n## {heading}\n" in markdown
+        assert all(grid.markdown().strip() in markdown for grid in listed)

@@ -1,0 +1,380 @@
+"""The HTML page, its figures, and the LaTeX files."""
+
+import html.parser
+import itertools
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from made_results import (
+    a_failure,
+    a_measured_cell,
+    a_result,
+    a_span,
+    a_trial,
+    put,
+    put_curve,
+    put_sweep,
+    with_test,
+)
+
+from lra_fnet import report
+from lra_fnet.report import figures, latex, page, sources, tradeoff
+
+TEMPLATES = Path(page.__file__).with_name("templates")
+VOID = {"meta", "path", "rect", "use", "br", "hr", "img", "input", "link"}
+HOSTILE = 'x</script><b>&"quoted"'
+
+
+class Page(html.parser.HTMLParser):
+    """Elements of a page as (tag, attributes, text); fails on tags that do not nest."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.elements, self._open = [], []
+        self.feed(text)
+        self.close()
+        assert self._open == [], f"left open: {self._open}"
+
+    def handle_starttag(self, tag, attrs):
+        names = [name for name, _ in attrs]
+        assert len(names) == len(set(names)), f"{tag} has {names} twice"
+        self.elements.append((tag, dict(attrs), []))
+        if tag not in VOID:
+            self._open.append((tag, self.elements[-1]))
+
+    def handle_startendtag(self, tag, attrs):
+        assert tag in VOID, f"<{tag}/> is not an empty element"
+        self.elements.append((tag, dict(attrs), []))
+
+    def handle_endtag(self, tag):
+        assert self._open, f"</{tag}> closes nothing"
+        opened, _ = self._open.pop()
+        assert opened == tag, f"</{tag}> closes <{opened}> at {self.getpos()}"
+
+    def handle_data(self, data):
+        if self._open:
+            self._open[-1][1][2].append(data)
+
+    def all(self, tag, **wanted):
+        return [
+            (attributes, "".join(text).strip())
+            for name, attributes, text in self.elements
+            if name == tag and all(attributes.get(k) == v for k, v in wanted.items())
+        ]
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    """A report with every state and form under two presets, sweep, benchmark, span, curves."""
+    root = tmp_path_factory.mktemp("made") / "runs"
+    for preset in ("paper", "cpu"):
+        for model, best in (("fnet", 700), ("linear", 640)):
+            put(root, with_test(best, model=model, preset=preset))
+    put_curve(put(root, with_test(690, seed=1, uses_mask=False, validation_is_test=True)))
+    put(root, with_test(361, model="local"))
+    put(root, a_failure("OOM", model="transformer", task="pathx"))
+    put(root, a_failure("diverged", model="linear", seed=1))
+    put(root, a_result(overrides=[f"A.b='{HOSTILE}'"], variant="odd", config=f"# {HOSTILE}\n"))
+    put_curve(put(root, a_result(model=HOSTILE.replace("/", "_"), peak_bytes=5_000_000)))
+    spanned = put(root, a_result(model="transformer"))
+    spanned.with_name("attention_span.json").write_text(json.dumps(a_span(3.0)))
+    trials = [
+        a_trial(0, layers=1, validation=0.3),
+        a_trial(1, layers=2, validation=0.33),
+        a_trial(2, "linear", layers=2, state="failed", error=HOSTILE),
+    ]
+    put_sweep(root, "layers", trials, [])
+    folder = root / "benchmark" / "b"
+    folder.mkdir(parents=True)
+    cells = [
+        a_measured_cell(model, length, [length / 1e4, length / 2e4])
+        for model in ("transformer", "fnet", "linear")
+        for length in (512, 1024)
+    ]
+    (folder / "benchmark.json").write_text(json.dumps(cells))
+    return report.build(sources.read([root]))
+
+
+@pytest.fixture(scope="module")
+def text(everything):
+    return page.render(everything)
+
+
+# The page
+
+
+def test_tags_nest_and_ids_are_unique(text):
+    elements = Page(text)
+    ids = [attributes["id"] for _, attributes, _ in elements.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert text.startswith("<!DOCTYPE html>")
+
+
+def test_page_needs_no_network(text):
+    elements = Page(text)
+    assert not re.search(r"https?:/|//\w+\.\w|@import|url\((?!#)", text)
+    assert not elements.all("link")
+    assert not elements.all("img")
+    assert all("src" not in attributes for _, attributes, _ in elements.elements)
+    assert all(attributes["href"].startswith("#") for attributes, _ in elements.all("a"))
+
+
+def test_every_link_and_tip_has_a_target(text):
+    elements = Page(text)
+    ids = {attributes["id"] for _, attributes, _ in elements.elements if "id" in attributes}
+    assert {attributes["href"][1:] for attributes, _ in elements.all("a")} <= ids
+    tips = {a["data-tip"] for _, a, _ in elements.elements if a.get("data-tip")}
+    assert tips == {attributes["id"] for attributes, _ in elements.all("template")}
+
+
+def test_names_of_users_are_escaped(text):
+    assert HOSTILE not in text
+    assert "&lt;/script&gt;" in text
+    assert len(Page(text).all("script")) == 1
+    assert not Page(text).all("b")
+
+
+def test_headings_descend_by_one_and_tables_have_captions(text):
+    elements = Page(text)
+    levels = [int(tag[1]) for tag, *_ in elements.elements if re.fullmatch(r"h\d", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(b - a <= 1 for a, b in itertools.pairwise(levels))
+    in_tips = len(elements.all("template"))
+    assert len(elements.all("caption")) == len(elements.all("table")) - in_tips
+    assert all("scope" in attributes for attributes, _ in elements.all("th"))
+
+
+def test_states_counts_and_provenance_are_in_the_page(text):
+    words = " ".join(re.sub(r"<[^>]+>", " ", text).split())
+    for part in (
+        *("OOM", "FAIL", "n/a", "max 35.00, 2 seeds", "FNet paper", "Majority floor"),
+        *("95 % interval for these test rows: 3", "700 of 2,000", "commit 0123456789ab"),
+        *("1 x Some CPU (cpu, 2 cores)", "Required attention span", "Trials of the sweep layers"),
+        *("Training speed (steps/s)", "lra-fnet train --task text", "1 of 2 seeds"),
+    ):
+        assert part in words, part
+
+
+def test_each_configuration_is_shown_once(text):
+    blocks = [body for _, body in Page(text).all("pre")]
+    assert len(blocks) == len(set(blocks)) == 2
+    assert f"# {HOSTILE}" in blocks
+
+
+def test_each_preset_has_a_section(text):
+    titles = [
+        attributes["data-title"]
+        for attributes, _ in Page(text).all("section")
+        if "data-title" in attributes
+    ]
+    assert titles == ["Preset paper", "Preset cpu"]
+
+
+def test_script_is_valid():
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("no node to parse the script")
+    subprocess.run([node, "--check", str(TEMPLATES / "script.js")], check=True)
+
+
+def test_page_without_curves_sweeps_or_benchmarks_says_so(tmp_path):
+    put(tmp_path, a_result())
+    text = page.render(report.build(sources.read([tmp_path])))
+    Page(text)
+    for part in (
+        "None: no run of this preset",
+        "No sweep.",
+        "No benchmark.",
+        "Not measured",
+        "No two models",
+    ):
+        assert part in text
+
+
+def luminance(colour):
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(a, b):
+    light, dark = sorted((luminance(a), luminance(b)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_colours_have_contrast(scheme):
+    """WCAG 2.2: 4.5 for text (1.4.3), 3 for what is needed to understand a figure (1.4.11)."""
+    blocks = re.findall(r":root \{(.*?)\}", (TEMPLATES / "style.css").read_text(), re.S)
+    colours = dict(re.findall(r"--(\w+): (#\w{6})", blocks[scheme]))
+    assert len(colours) == 7 + len(figures.COLOURS)
+    for ground in ("page", "soft"):
+        for name in ("text", "muted", "link"):
+            assert contrast(colours[name], colours[ground]) >= 4.5, (name, ground)
+    for number in range(len(figures.COLOURS)):
+        assert contrast(colours[f"c{number}"], colours["page"]) >= 3, number
+
+
+def test_contrast_formula_gives_the_values_of_the_guidelines():
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
+
+
+def test_titles_of_series_are_text_and_colours_follow_the_style_sheet(text):
+    titles = [words for _, words in Page(text).all("title")]
+    assert (
+        f"{HOSTILE.replace('/', '_').replace(chr(34), chr(39))}: 30.00 %, 8.5 steps/s, 5 MB"
+        in titles
+    )
+    assert any(
+        title.startswith("FNet: Validation (%) 20 at Optimizer step 200") for title in titles
+    )
+    svg = "".join(re.findall(r"<svg.*?</svg>", text, re.S))
+    assert set(re.findall(r"#[0-9a-f]{6}\b", svg)) <= {"#ffffff"}
+    assert "var(--c1)" in svg
+    assert "currentColor" in svg
+
+
+# Figures
+
+
+def test_bold_shows_in_the_page_and_in_latex(tmp_path):
+    for model, n in (("fnet", 640), ("linear", 560)):
+        put(tmp_path, with_test(n, model=model))
+    built = report.build(sources.read([tmp_path]))
+    (preset,) = built.presets
+    body = latex.accuracy(preset.table, preset.table.rows, preset.best)
+    assert r"\textbf{32.00}" in body
+    assert r"\textbf{28.00}" not in body
+    text = page.render(built)
+    assert len(re.findall(r'<td class="best', text)) == 2  # best on validation, last step
+    assert "Below the best, FNet: -4.00 points" in text
+    assert f"p = {preset.best.against['linear', None, 'listops'].p_value:.2g}" in text
+
+
+def drawn(axes):
+    """Returns the lines of a figure by label, as lists of points."""
+    return {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
+
+
+def test_line_is_the_mean_of_its_seeds_and_the_band_their_range():
+    seeds = [[(0, 0.0), (10, 10.0)], [(0, 2.0), (10, 20.0), (20, 5.0)]]
+    (axes,) = figures.lines({"m": seeds}, ("x", "y")).axes
+    assert drawn(axes) == {"m": [[0, 1], [10, 15]]}
+    corners = {tuple(point) for point in axes.collections[0].get_paths()[0].vertices.tolist()}
+    assert corners == {(0, 0), (0, 2), (10, 10), (10, 20)}
+    assert axes.lines[0].get_gid() == "title:m: y 15 at x 10"
+
+
+def test_long_curve_is_thinned_to_means():
+    thinned = figures.thinned([(step, float(step % 2)) for step in range(1, 1001)], most=100)
+    assert len(thinned) == 100
+    assert thinned[0] == (10, 0.5)
+    assert thinned[-1] == (1000, 0.5)
+    assert figures.thinned([(1, 2.0)]) == [(1, 2.0)]
+
+
+def test_first_63_series_differ_in_colour_or_marker():
+    styles = {tuple(figures._style(index).values()) for index in range(63)}
+    assert len(styles) == len(figures.COLOURS) * len(figures.MARKERS) == 63
+
+
+def test_area_of_a_bubble_is_the_memory_and_the_line_is_the_frontier():
+    points = [
+        tradeoff.Point(
+            f"m{i}",
+            30.0 + i,
+            5.0 - i,
+            memory,
+        )
+        for i, memory in enumerate((4_000_000_000, 1_000_000_000))
+    ]
+    points.append(tradeoff.Point("slow", 10.0, 1.0, None))
+    (axes,) = figures.bubbles(points).axes
+    big, small, _ = (float(bubble.get_sizes()[0]) for bubble in axes.collections)
+    assert big / small == pytest.approx(4)
+    assert axes.lines[0].get_xydata().tolist() == [[4, 31], [5, 30]]
+
+
+def test_intervals_show_ours_seeds_published_and_floor():
+    bar = figures.Bar("m", 30.0, 28.0, 32.0, [29.0, 31.0], {"FNet paper": 35.0}, "m: 30.00")
+    (axes,) = figures.intervals([bar], 18.0).axes
+    points = [sorted({x for x, _ in line.get_xydata().tolist()}) for line in axes.lines]
+    assert points == [[28, 32], [30], [29, 31], [35], [18]]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["m"]
+
+
+@pytest.mark.parametrize(
+    ("values", "ticks", "scale"),
+    [
+        (["@A", "@B"], ["@A", "@B"], "linear"),
+        ([1, 2, 4], ["1", "2", "4"], "linear"),
+        ([0.001, 0.1], ["0.001", "0.1"], "log"),
+    ],
+)
+def test_values_of_a_sweep_have_ticks_points_and_means(values, ticks, scale):
+    groups = {"m": [(value, score) for score in (1.0, 3.0) for value in values]}
+    (axes,) = figures.scatter(groups, ("x", "y")).axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == ticks
+    assert axes.get_xscale() == scale
+    points, means = (line.get_xydata().tolist() for line in axes.lines)
+    assert len(points) == 2 * len(values)
+    assert [y for _, y in means] == [2.0] * len(values)
+
+
+def test_same_numbers_give_the_same_bytes_and_ids_do_not_collide():
+    curves = {"m $x$": [[(0, 1.0), (1, 2.0)]]}
+    first, again = (figures.inline(figures.lines(curves, ("x", "y")), "k", "T") for _ in range(2))
+    assert first == again
+    other = figures.inline(figures.lines(curves, ("x", "y")), "other", "T")
+    ids = [set(re.findall(r' id="([^"]*)"', svg)) for svg in (first, other)]
+    assert ids[0]
+    assert ids[0].isdisjoint(ids[1])
+    assert "m $x$</text>" in first  # not read as a formula
+
+
+# LaTeX
+
+
+def test_latex_prints_special_characters_literally():
+    assert latex.escape(r"50 % of a_b & {x} #1 $2 ~ ^ \n") == (
+        r"50 \% of a\_b \& \{x\} \#1 \$2 \textasciitilde{} \textasciicircum{} \textbackslash{}n"
+    )
+    assert latex.escape("1 ± 2 ‡ --no 中") == r"1 $\pm$ 2 $\ddagger$ -{}-no [U+4E2D]"
+
+
+def test_every_line_of_a_tabular_has_as_many_cells_as_its_head(everything):
+    files = latex.files(everything)
+    for name, body in files.items():
+        if name != "latex/report.tex":
+            rows = [line for line in body.splitlines() if line.endswith(r"\\")]
+            assert len({len(re.findall(r"(?<!\\)&", row)) for row in rows}) == 1
+            assert body.count(r"\toprule") == body.count(r"\bottomrule") == 1
+            columns = re.search(r"\{@\{\}(\w+)@\{\}\}", body)
+            assert columns is not None
+            assert len(columns[1]) == len(re.findall(r"(?<!\\)&", rows[0])) + 1
+
+
+def test_document_includes_every_table(everything):
+    files = latex.files(everything)
+    assert "latex/accuracy-cpu-last.tex" in files
+    taken = re.findall(r"\\fitted\{([\w-]+)\}", files["latex/report.tex"])
+    assert sorted(f"latex/{name}.tex" for name in taken) == sorted(
+        set(files) - {"latex/report.tex"}
+    )
+
+
+def test_document_compiles(everything, tmp_path):
+    pdflatex = shutil.which("pdflatex")
+    if pdflatex is None:
+        pytest.skip("no pdflatex to compile with")
+    report.write(everything, tmp_path)
+    command = [pdflatex, "-interaction=nonstopmode", "-halt-on-error", "report.tex"]
+    done = subprocess.run(command, cwd=tmp_path / "latex", capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert (tmp_path / "latex" / "report.pdf").stat().st_size > 10_000
