@@ -269,21 +269,26 @@ def _where(parser) -> None:
 
 
 def _hosts(parser) -> None:
-    """Several processes for one run; each is given in the environment too."""
+    """Adds the options of a run on several hosts; environment variables give their defaults."""
     parser.add_argument(
         "--coordinator",
         metavar="HOST:PORT",
         default=os.environ.get("LRA_FNET_COORDINATOR"),
-        help="of several processes: where process 0 runs, and a free port there",
+        help="for a run in several processes: the host of process 0, and a free port there",
     )
-    for name, what in (("processes", "how many there are"), ("process", "which one, from 0")):
-        variable = f"LRA_FNET_{name.upper()}"
-        parser.add_argument(f"--{name}", type=int, default=os.environ.get(variable), help=what)
+    for name, default, text in (
+        ("processes", None, "number of processes"),
+        ("process", None, "index of this process, from 0"),
+        ("join-seconds", 60, "how long to wait until all processes have joined"),
+    ):
+        variable = f"LRA_FNET_{name.upper().replace('-', '_')}"
+        value = os.environ.get(variable, default)
+        parser.add_argument(f"--{name}", type=int, default=value, help=text)
     parser.add_argument(
         "--hosts",
         choices=["auto"],
         default=os.environ.get("LRA_FNET_HOSTS"),
-        help="ask the cluster for all three: SLURM, Open MPI, Cloud TPU, Kubernetes",
+        help="take all three from the cluster: SLURM, Open MPI, Cloud TPU or Kubernetes",
     )
 
 
@@ -320,23 +325,25 @@ def _data(args) -> None:
 
 
 def _train(args) -> None:
-    from lra_fnet import report
-    from lra_fnet.run import job
     from lra_fnet.train import hosts
 
+    hosts.JOIN_SECONDS = args.join_seconds
     where = hosts.place(args.coordinator, args.processes, args.process, bool(args.hosts))
-    one = next(
-        _jobs(
-            args,
-            [args.model],
-            seed=args.seed,
-            name=args.name or None,
-            force=args.force,
-            test=not args.no_test,
-            fit=args.fit,
+    with hosts.join(where):  # forks, so nothing that starts threads is imported before
+        from lra_fnet import report
+        from lra_fnet.run import job
+
+        one = next(
+            _jobs(
+                args,
+                [args.model],
+                seed=args.seed,
+                name=args.name or None,
+                force=args.force,
+                test=not args.no_test,
+                fit=args.fit,
+            )
         )
-    )
-    with hosts.join(where):
         result = job.run(one)
     if not hosts.first():
         return
