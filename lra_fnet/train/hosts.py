@@ -31,6 +31,7 @@ JOIN_SECONDS = 60  # for all processes to join; --join-seconds
 GRACE_SECONDS = 5  # for a process to report its own error after another one has reported one
 
 _LONG = 365 * 24 * 3600  # no limit: heartbeats notice a lost process
+_RESUME = "the same command in each process resumes"
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -126,9 +127,9 @@ def join(where: Place | None) -> Iterator[None]:
     _place = where
     progress.console.quiet = not first()
     threading.Thread(target=_obey, daemon=True).start()
+    follower = threading.Thread(target=_follow, daemon=True)
     try:
-        _start_jax(where)
-        threading.Thread(target=_follow, daemon=True).start()
+        _start_jax(where, follower)
         yield
     except BaseException as error:
         if not isinstance(error, Interrupted):  # which all processes have agreed on
@@ -136,12 +137,13 @@ def join(where: Place | None) -> Iterator[None]:
         raise
     finally:
         jax.distributed.shutdown()  # waits until every process has finished
+        follower.join()  # Python would kill it inside JAX, which then aborts
         _report(text="")
 
 
-def _start_jax(where: Place) -> None:
+def _start_jax(where: Place, follower: threading.Thread) -> None:
     import jax
-    from jax._src.lib import _jax
+    from jax._src.lib import _jax  # pyright: ignore[reportPrivateImportUsage]
 
     jax.config.update("jax_enable_preemption_service", False)  # it would handle SIGTERM
     host, _, port = where.coordinator.rpartition(":")
@@ -151,20 +153,23 @@ def _start_jax(where: Place) -> None:
     _jax.get_distributed_runtime_service = functools.partial(
         _jax.get_distributed_runtime_service, cluster_register_timeout=JOIN_SECONDS
     )
-    try:
-        jax.distributed.initialize(
-            where.coordinator,
-            where.processes,
-            where.process,
-            where.local_devices,
-            cluster_detection_method="deactivate",
-            initialization_timeout=JOIN_SECONDS + GRACE_SECONDS,
-            heartbeat_timeout_seconds=SILENT_SECONDS,
-            shutdown_timeout_seconds=_LONG,
-            coordinator_bind_address=where.coordinator if loopback else f"[::]:{port}",
-        )
-    except jax.errors.JaxRuntimeError:
-        raise UserError(f"--coordinator expects a free port, got {where.coordinator}") from None
+    if first():
+        try:
+            socket.create_server(("", int(port))).close()  # JAX crashes if the port is in use
+        except OSError:
+            raise UserError(f"--coordinator expects a free port, got {where.coordinator}") from None
+    jax.distributed.initialize(
+        where.coordinator,
+        where.processes,
+        where.process,
+        where.local_devices,
+        cluster_detection_method="deactivate",
+        initialization_timeout=JOIN_SECONDS + GRACE_SECONDS,
+        heartbeat_timeout_seconds=SILENT_SECONDS,
+        shutdown_timeout_seconds=_LONG,
+        coordinator_bind_address=where.coordinator if loopback else f"[::]:{port}",
+    )
+    follower.start()
     _store().key_value_set(f"lra-fnet/host/{where.process}", socket.gethostname())
     same("processes", {"--processes": where.processes})
     for index in range(where.processes):
@@ -199,7 +204,7 @@ def first() -> bool:
     return _place is None or _place.process == 0
 
 
-def _store():
+def _store() -> Any:
     """Returns the client of JAX's coordination service; it has no public name."""
     from jax._src import distributed
 
@@ -247,14 +252,12 @@ def same(about: str, facts: Mapping[str, Any]) -> None:
       about: the subject; use each one only once.
       facts: JSON values by name.
     """
-    if _place is None:
-        return
     expected = agree(facts, about)
     for name, value in facts.items():
         if value != expected.get(name):
-            text = f"{name} is {value}, but {expected.get(name)} in process 0"
-            fail(UserError(f"{text}: give all processes the same command"))
-    _store().wait_at_barrier(f"lra-fnet/same/{about}", 1000 * _LONG)
+            fail(UserError(f"{name} expects {expected.get(name)}, as in process 0, got {value}"))
+    if _place is not None:
+        _store().wait_at_barrier(f"lra-fnet/same/{about}", 1000 * _LONG)
 
 
 def check_shared(folder: Path) -> None:
@@ -288,8 +291,7 @@ def together() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        full = "RESOURCE_EXHAUSTED" in str(error)
-        if not full and not isinstance(error, (Interrupted, RunFailed)):
+        if not isinstance(error, (Interrupted, RunFailed)) and "RESOURCE_EXH" not in str(error):
             fail(error)
         raise
 
@@ -309,10 +311,9 @@ def fail(error: BaseException) -> None:
 
 def _end(code: int, text: str) -> NoReturn:
     """Ends this process with one line, once the others know why."""
-    assert _place is not None
     _ending.acquire()  # for good: the first reason counts
     _report(code, text)
-    if _calls:  # all have joined
+    if _place and _calls:  # all have joined
         with contextlib.suppress(Exception):  # another process has ended, too
             message = json.dumps([code, f"{_names[_place.process]}: {text}"])
             _store().key_value_set("lra-fnet/end", message, allow_overwrite=True)
@@ -351,12 +352,12 @@ def _supervise(where: Place, child: int, link: socket.socket, log: int) -> NoRet
 
 def _reason(where: Place, code: int, trace: str) -> tuple[int, str]:
     """Returns exit status and text for a child that was aborted by JAX or killed."""
-    name, status, advice = _names[where.process], Gone.code, "the same command in each resumes"
+    name, status, advice = _names[where.process], Gone.code, _RESUME
     refused = re.search(r"absl::Status: (.*)\n+RPC: .*RegisterTask", trace)
     if listed := re.search(r"(heartbeats|task names).*:\n([\d\n]+)", trace):
         name = ", ".join(_names[index] for index in sorted(map(int, listed[2].split())))
-        seconds = SILENT_SECONDS if listed[1] == "heartbeats" else JOIN_SECONDS
-        problem = f"has not answered for {seconds} s"
+        absent = f"did not join within {JOIN_SECONDS} s"
+        problem = "does not answer" if listed[1] == "heartbeats" else absent
     elif refused:
         status = Gone.code if "DEADLINE" in refused[1] else 2
         problem = f"cannot join process 0 at {where.coordinator} ({refused[1]})"
