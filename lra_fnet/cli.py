@@ -276,14 +276,13 @@ def _hosts(parser) -> None:
         default=os.environ.get("LRA_FNET_COORDINATOR"),
         help="for a run in several processes: the host of process 0, and a free port there",
     )
-    for name, default, text in (
-        ("processes", None, "number of processes"),
-        ("process", None, "index of this process, from 0"),
-        ("join-seconds", 60, "how long to wait until all processes have joined"),
+    for name, text in (
+        ("processes", "number of processes"),
+        ("process", "index of this process, from 0"),
+        ("join-seconds", "how long to wait until all processes have joined (default: 50)"),
     ):
         variable = f"LRA_FNET_{name.upper().replace('-', '_')}"
-        value = os.environ.get(variable, default)
-        parser.add_argument(f"--{name}", type=int, default=value, help=text)
+        parser.add_argument(f"--{name}", type=int, default=os.environ.get(variable), help=text)
     parser.add_argument(
         "--hosts",
         choices=["auto"],
@@ -327,7 +326,7 @@ def _data(args) -> None:
 def _train(args) -> None:
     from lra_fnet.train import hosts
 
-    hosts.JOIN_SECONDS = args.join_seconds
+    hosts.JOIN_SECONDS = args.join_seconds or hosts.JOIN_SECONDS
     where = hosts.place(args.coordinator, args.processes, args.process, bool(args.hosts))
     with hosts.join(where):  # forks, so nothing that starts threads is imported before
         from lra_fnet import report

@@ -27,12 +27,11 @@ from lra_fnet.errors import Gone, Interrupted, RunFailed, UserError
 from lra_fnet.machine import progress
 
 SILENT_SECONDS = 30  # without a heartbeat, a process counts as lost
-JOIN_SECONDS = 60  # for all processes to join; --join-seconds
+JOIN_SECONDS = 50  # for all processes to join; --join-seconds changes it
 GRACE_SECONDS = 5  # for a process to report its own error after another one has reported one
 
 _LONG = 365 * 24 * 3600  # no limit: heartbeats notice a lost process
 _RESUME = "the same command in each process resumes"
-_STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 class Place(NamedTuple):
@@ -122,7 +121,7 @@ def join(where: Place | None) -> Iterator[None]:
     os.setpgid(0, 0)  # Ctrl-C reaches the supervisor alone, which passes it on
     sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
     os.dup2(log_in, 2)
-    for number in _STOPPING:
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     _place = where
     progress.console.quiet = not first()
@@ -328,7 +327,7 @@ def _supervise(where: Place, child: int, link: socket.socket, log: int) -> NoRet
         with contextlib.suppress(OSError):
             link.send(bytes([number]))
 
-    for number in _STOPPING:
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, forward)
     trace = b""
     while words := os.read(log, 1 << 16):
@@ -353,12 +352,13 @@ def _supervise(where: Place, child: int, link: socket.socket, log: int) -> NoRet
 def _reason(where: Place, code: int, trace: str) -> tuple[int, str]:
     """Returns exit status and text for a child that was aborted by JAX or killed."""
     name, status, advice = _names[where.process], Gone.code, _RESUME
-    refused = re.search(r"absl::Status: (.*)\n+RPC: .*RegisterTask", trace)
     if listed := re.search(r"(heartbeats|task names).*:\n([\d\n]+)", trace):
-        name = ", ".join(_names[index] for index in sorted(map(int, listed[2].split())))
-        absent = f"did not join within {JOIN_SECONDS} s"
-        problem = "does not answer" if listed[1] == "heartbeats" else absent
-    elif refused:
+        lost = sorted(map(int, listed[2].split()))
+        name = f"process {', '.join(map(str, lost))}"
+        problem = f"did not join within {JOIN_SECONDS} s"
+        if listed[1] == "heartbeats":
+            name, problem = ", ".join(_names[index] for index in lost), "does not answer"
+    elif refused := re.search(r"absl::Status: (.*)\n+RPC: .*RegisterTask", trace):
         status = Gone.code if "DEADLINE" in refused[1] else 2
         problem = f"cannot join process 0 at {where.coordinator} ({refused[1]})"
         advice = "check --coordinator, --processes and --process"
