@@ -1,9 +1,9 @@
 #!/bin/sh
-# Several hosts tried on one: N processes of one run over loopback, joined as on a cluster.
+# Tries a run on several hosts on one machine: starts N processes that join over loopback.
 #   launch/hosts.sh 2 .venv/bin/lra-fnet train --task listops --model fnet --preset cpu
-# On real hosts each runs that command with --coordinator HOST:PORT --processes N --process I, or
-# with --hosts auto where the cluster is known; RUNS lies on a file system that they share.
-# PORT=29500 names the port. The exit status is the first that is not 0.
+# On real hosts, run that command on each one with --coordinator HOST:PORT --processes N --process I,
+# or with --hosts auto on a cluster that JAX knows. --runs must be on a file system that all share.
+# PORT=29500 sets the port. The exit status is the first one that is not 0.
 set -eu
 case ${1:-} in
 '' | *[!0-9]* | 0)

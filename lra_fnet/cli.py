@@ -241,21 +241,25 @@ def _parser() -> _Parser:
 
 
 def _hosts(parser) -> None:
-    """Adds the options of a run on several processes; the environment can give them too."""
+    """Adds the options of a run on several hosts; environment variables give their defaults."""
     parser.add_argument(
         "--coordinator",
         metavar="HOST:PORT",
         default=os.environ.get("LRA_FNET_COORDINATOR"),
         help="for several processes: the host of process 0 and a free port there",
     )
-    for name, what in (("processes", "how many there are"), ("process", "which one, from 0")):
-        variable = f"LRA_FNET_{name.upper()}"
-        parser.add_argument(f"--{name}", type=int, default=os.environ.get(variable), help=what)
+    for name, text in (
+        ("processes", "number of processes"),
+        ("process", "index of this process, from 0"),
+        ("join-seconds", "how long to wait until all processes have joined (default: 50)"),
+    ):
+        variable = f"LRA_FNET_{name.upper().replace('-', '_')}"
+        parser.add_argument(f"--{name}", type=int, default=os.environ.get(variable), help=text)
     parser.add_argument(
         "--hosts",
         choices=["auto"],
         default=os.environ.get("LRA_FNET_HOSTS"),
-        help="ask the cluster for all three: SLURM, Open MPI, Cloud TPU, Kubernetes",
+        help="take all three from the cluster: SLURM, Open MPI, Cloud TPU or Kubernetes",
     )
 
 
@@ -338,14 +342,16 @@ def _train(args) -> None:
     Example:
       lra-fnet train --task listops --model fnet --preset cpu --seed 1
     """
-    from lra_fnet import report
-    from lra_fnet.run import job
     from lra_fnet.train import hosts
 
+    hosts.JOIN_SECONDS = args.join_seconds or hosts.JOIN_SECONDS
     place = hosts.place(args.coordinator, args.processes, args.process, bool(args.hosts))
-    options = {"force": args.force, "test": not args.no_test, "fit": args.fit}
-    asked = _job(args, args.model, seed=args.seed, name=args.name or None, **options)
-    with hosts.join(place):
+    with hosts.join(place):  # forks, so nothing that starts threads is imported before
+        from lra_fnet import report
+        from lra_fnet.run import job
+
+        options = {"force": args.force, "test": not args.no_test, "fit": args.fit}
+        asked = _job(args, args.model, seed=args.seed, name=args.name or None, **options)
         result = job.run(asked)
     if not hosts.first():
         return

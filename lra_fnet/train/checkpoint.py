@@ -24,7 +24,8 @@ from lra_fnet.errors import UserError
 from lra_fnet.machine.disk import writable
 from lra_fnet.train import hosts
 
-logging.getLogger("absl").setLevel(logging.ERROR)  # orbax logs several lines per save
+# Orbax logs every save in several lines, and a traceback of each error that it also raises.
+logging.getLogger("absl").setLevel(logging.CRITICAL)
 
 
 class Checkpoints:

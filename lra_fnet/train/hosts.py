@@ -1,74 +1,72 @@
-"""Several processes as one run, on one machine or many: they join, agree, and end together.
+"""Runs several processes as one, on one machine or on many: they join, agree, and end together.
 
-Process 0 listens at the coordinator's address; every other process keeps a connection to it, apart
-from those of JAX. In each process a thread sends a beat every second and listens. A process that
-ends closes its connection, which is noticed at once; one that is stopped or cut off falls silent,
-which is noticed after SILENT_SECONDS. The thread then says which process is missing and ends its
-own process, whatever that is doing: a collective would wait for ever. Threads of Python run during
-compilation and collectives, so a slow process is not taken for a stopped one.
+JAX's coordination service does the work. Its key-value store carries the values that the processes
+agree on, and the error of a process that ends. Its barriers let all processes start and leave
+together. Its heartbeats notice a process that was killed, hangs or is cut off.
 
-The same connections carry what the processes must agree on, in `agree` and `same`.
+JAX then aborts the other processes with a stack trace, and a Python callback in its place crashes
+(jaxlib 0.10: std::bad_cast). So `join` forks: the child is the run, and its parent, the supervisor,
+passes signals on, holds the stack trace back, and prints one line with the reason instead.
 """
 
-import collections
 import contextlib
-import dataclasses
 import functools
 import json
 import os
-import secrets
-import selectors
+import re
 import signal
 import socket
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 from lra_fnet.errors import Gone, Interrupted, RunFailed, UserError
 from lra_fnet.machine import progress
 
-BEAT_SECONDS = 1.0
-SILENT_SECONDS = 30.0  # without a beat: taken for stopped
-JOIN_SECONDS = 300.0  # for all processes to come
-GRACE_SECONDS = 5.0  # for a process to end by itself after an error of another
+SILENT_SECONDS = 30  # without a heartbeat, a process counts as lost
+JOIN_SECONDS = 50  # for all processes to join; --join-seconds changes it
+GRACE_SECONDS = 5  # for a process to report its own error after another one has reported one
 
-_JAX_HEARTBEAT_SECONDS = 24 * 3600  # JAX's own watch, after ours: all may be stopped for a while
-
-_STOPPING = (signal.SIGINT, signal.SIGTERM)
+_LONG = 365 * 24 * 3600  # no limit: heartbeats notice a lost process
+_RESUME = "the same command in each process resumes"
 
 
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """Which of how many processes this one is, and where process 0 listens."""
+class Place(NamedTuple):
+    """The index of this process, the number of processes, and the address of process 0."""
 
-    host: str
-    port: int
+    coordinator: str  # HOST:PORT
     processes: int
     process: int
     local_devices: Sequence[int] | None = None  # None: all devices of the machine
 
 
+_place: Place | None = None  # of this process, once it has joined
+_names: list[str]  # of all processes, for messages
+_link: socket.socket  # to the supervisor: lines of JSON, [_names, status, text]
+_calls: dict[str, int] = {}  # newest call of `agree`, by subject
+_ending = threading.Lock()
+
+
 def place(
     coordinator: str | None, processes: int | None, process: int | None, detect: bool
 ) -> Place | None:
-    """The place that the arguments give; None for a run of one process.
+    """Returns the place that the arguments describe; None for a run of one process.
 
     Args:
       coordinator: HOST:PORT of process 0; PORT is any free one.
-      processes: how many there are.
-      process: which one this is, from 0.
-      detect: ask the cluster for all three (SLURM, Open MPI, Cloud TPU, Kubernetes).
+      processes: number of processes.
+      process: index of this process, from 0.
+      detect: take all three from the cluster (SLURM, Open MPI, Cloud TPU, Kubernetes).
 
     Raises:
-      UserError: some are missing or out of range, or no cluster is found.
+      UserError: an argument is missing or out of range, or there is no cluster.
     """
     devices = None
     if detect:
-        coordinator, processes, process, devices = _detected()
+        coordinator, processes, process, devices = _detect()
     elif coordinator is None and processes is None and process is None:
         return None
     if coordinator is None or processes is None or process is None:
@@ -81,562 +79,292 @@ def place(
     if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
         raise UserError(f"--coordinator expects HOST:PORT, got {coordinator!r}")
     if processes < 1 or not 0 <= process < processes:
-        raise UserError(
-            f"--process expects 0 to --processes - 1, got --process {process} "
-            f"--processes {processes}"
-        )
-    if processes == 1:
-        return None
-    return Place(host.strip("[]"), int(port), processes, process, devices)
+        raise UserError(f"--process expects 0 to --processes - 1, got {process} of {processes}")
+    return Place(coordinator, processes, process, devices) if processes > 1 else None
 
 
-def _detected():
-    """Coordinator, processes, process and local devices as JAX finds them; None what it does not.
+def _detect():
+    """Returns coordinator, processes, process and local devices; None for what JAX cannot find.
 
-    JAX has no public name for this.
+    JAX has no public function for this.
     """
     from jax._src import clusters
 
     try:
-        return clusters.ClusterEnv.auto_detect_unset_distributed_params(
-            None, None, None, None, None, int(JOIN_SECONDS)
-        )
+        detect = clusters.ClusterEnv.auto_detect_unset_distributed_params
+        return detect(None, None, None, None, None, JOIN_SECONDS)
     except (RuntimeError, OSError, ValueError) as error:
         raise UserError(f"--hosts auto: {str(error).splitlines()[0]}") from None
 
 
-_group: "_Group | None" = None  # the one that this process has joined
-
-
 @contextlib.contextmanager
 def join(where: Place | None) -> Iterator[None]:
-    """Joins the other processes, and leaves together with them; nothing without a place.
+    """Joins the other processes, and leaves together with them. Without a place it does nothing.
 
-    An error inside ends all processes with one line in each; see `fail`.
-
-    Raises:
-      Gone: process 0 cannot be reached.
-      UserError: process 0 cannot listen, or refuses this process.
+    The body runs in a forked child, so call this before any thread is started. The calling process
+    supervises it and exits with its status. An error in the body ends all processes (see `fail`).
     """
-    global _group
+    global _place, _names, _link
     if where is None:
         yield
         return
-    _group = _Group(where)
+    _names = [f"process {index} of {where.processes}" for index in range(where.processes)]
+    supervisor, _link = socket.socketpair()
+    log_out, log_in = os.pipe()
+    if child := os.fork():
+        _link.close()
+        os.close(log_in)
+        _supervise(where, child, supervisor, log_out)
+    import jax
+
+    supervisor.close()
+    os.setpgid(0, 0)  # Ctrl-C reaches the supervisor alone, which passes it on
+    sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
+    os.dup2(log_in, 2)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    _place = where
+    progress.console.quiet = not first()
+    threading.Thread(target=_obey, daemon=True).start()
+    follower = threading.Thread(target=_follow, daemon=True)
     try:
-        progress.console.quiet = not first()
-        _start_jax(where, _group.gather())
+        _start_jax(where, follower)
         yield
-    except Interrupted:  # agreed on
-        _group.leave()
-        raise
     except BaseException as error:
-        fail(error)
-    else:
-        _group.leave()
+        if not isinstance(error, Interrupted):  # which all processes have agreed on
+            fail(error)
+        raise
+    finally:
+        jax.distributed.shutdown()  # waits until every process has finished
+        follower.join()  # Python would kill it inside JAX, which then aborts
+        _report(text="")
 
 
-def _start_jax(where: Place, port: int) -> None:
-    """Joins JAX's processes; to notice a loss is left to the watch."""
-    import jax  # late: to agree and to end together takes no JAX
+def _start_jax(where: Place, follower: threading.Thread) -> None:
+    import jax
+    from jax._src.lib import _jax  # pyright: ignore[reportPrivateImportUsage]
 
-    jax.config.update("jax_enable_preemption_service", False)  # it takes SIGTERM for itself
-    host = f"[{where.host}]" if ":" in where.host else where.host
-    near = f"{host}:{port}" if where.process == 0 else f"127.0.0.1:{_relay(where.host, port)}"
+    jax.config.update("jax_enable_preemption_service", False)  # it would handle SIGTERM
+    host, _, port = where.coordinator.rpartition(":")
+    loopback = host in ("localhost", "[::1]") or host.startswith("127.")
+    progress.say(f"waiting for {where.processes - 1} more processes at {where.coordinator}")
+    # `initialize` has no option for this limit, whose message names the missing processes.
+    _jax.get_distributed_runtime_service = functools.partial(
+        _jax.get_distributed_runtime_service, cluster_register_timeout=JOIN_SECONDS
+    )
+    if first():
+        try:
+            socket.create_server(("", int(port))).close()  # JAX crashes if the port is in use
+        except OSError:
+            raise UserError(f"--coordinator expects a free port, got {where.coordinator}") from None
     jax.distributed.initialize(
-        near,
+        where.coordinator,
         where.processes,
         where.process,
         where.local_devices,
         cluster_detection_method="deactivate",
-        heartbeat_timeout_seconds=_JAX_HEARTBEAT_SECONDS,
-        coordinator_bind_address=f"{host if _near(where.host) else '[::]'}:{port}",
+        initialization_timeout=JOIN_SECONDS + GRACE_SECONDS,
+        heartbeat_timeout_seconds=SILENT_SECONDS,
+        shutdown_timeout_seconds=_LONG,
+        coordinator_bind_address=where.coordinator if loopback else f"[::]:{port}",
     )
-    jax.devices()  # found together
+    follower.start()
+    _store().key_value_set(f"lra-fnet/host/{where.process}", socket.gethostname())
+    same("processes", {"--processes": where.processes})
+    for index in range(where.processes):
+        _names[index] += f" ({_store().key_value_try_get(f'lra-fnet/host/{index}')})"
+    _report()
 
 
-def _stop_jax() -> None:
-    """Leaves JAX's processes."""
-    import jax
-
-    jax.distributed.shutdown()
+def _report(status: int | None = None, text: str | None = None) -> None:
+    _link.send(json.dumps([_names, status, text]).encode() + b"\n")
 
 
-def _relay(host: str, port: int) -> int:
-    """A port of this machine that leads to JAX's service and stays open when that one closes.
-
-    JAX ends a process with a dump of its own as soon as it loses the service of process 0.
-    """
-    listener = socket.create_server(("127.0.0.1", 0))
-    kept = []
-
-    def pump(source, target, close):
-        with contextlib.suppress(OSError):
-            while data := source.recv(1 << 16):
-                target.sendall(data)
-        if close:
-            target.close()
-
-    def connect():
-        while True:
-            with contextlib.suppress(OSError):  # the service is about to start
-                return socket.create_connection((host, port))
-            time.sleep(0.1)
-
-    def serve():
-        while True:
-            near, _ = listener.accept()
-            far = connect()
-            kept.append(near)
-            for ends in ((near, far, True), (far, near, False)):
-                threading.Thread(target=pump, args=ends, daemon=True).start()
-
-    threading.Thread(target=serve, daemon=True).start()
-    return listener.getsockname()[1]
+def _obey() -> None:
+    """In a thread: handles signals that the supervisor passes on; ends when the supervisor does."""
+    with contextlib.suppress(OSError):
+        while data := _link.recv(1):
+            if signal.getsignal(data[0]) is signal.SIG_DFL:
+                _end(128 + data[0], f"stopped by {signal.Signals(data[0]).name}")
+            os.kill(os.getpid(), data[0])  # the training loop saves
+    os._exit(Gone.code)
 
 
-def _near(host: str) -> bool:
-    """Whether an address is of this machine alone."""
-    return host in ("localhost", "::1") or host.startswith("127.")
+def _follow() -> None:
+    """In a thread: ends this process when another one has reported an error."""
+    with contextlib.suppress(Exception):  # the processes have left
+        code, text = json.loads(_store().blocking_key_value_get("lra-fnet/end", 1000 * _LONG))
+        time.sleep(GRACE_SECONDS)
+        _end(code, text)
 
 
 def first() -> bool:
-    """Whether this process writes and speaks: process 0, or the only one."""
-    return _group is None or _group.index == 0
+    """Returns whether this process writes and prints: process 0, or the only one."""
+    return _place is None or _place.process == 0
+
+
+def _store() -> Any:
+    """Returns the client of JAX's coordination service; it has no public name."""
+    from jax._src import distributed
+
+    return distributed.global_state.client
 
 
 def agree(value, about: str = "loop"):
-    """Process 0's value, in every process: the k-th call about the same thing gives its k-th.
+    """Returns process 0's value in every process: the k-th call about a subject returns its k-th.
 
-    Process 0 does not wait. The value is one of JSON.
+    Process 0 does not wait.
+
+    Args:
+      value: a JSON value; ignored in the other processes.
+      about: the subject; each thread needs its own.
     """
-    return value if _group is None else _group.agree(value, about)
+    if _place is None:
+        return value
+    key = f"lra-fnet/agree/{about}"
+    call = _calls[about] = _calls.get(about, -1) + 1
+    if not first():
+        return json.loads(_store().blocking_key_value_get(f"{key}/{call}", 1000 * _LONG))
+    _store().key_value_set(f"{key}/{call}", json.dumps(value))
+    _store().key_value_delete(f"{key}/{call - 100}")  # no process lags that far behind
+    return value
 
 
 def agree_on_signal(mine: int | None) -> int | None:
-    """The signal that stops all processes, if one of them got one; as `agree`."""
-    if _group is None:
+    """Returns the signal that stops all processes, once one of them has received it.
+
+    Args:
+      mine: the signal that this process has received. Like `agree`, call it equally often in all.
+    """
+    if _place is None:
         return mine
-    if mine and not first():
-        _group.tell(["signal", mine])
-    return _group.agree(mine or _group.signal, "loop")
+    if mine:
+        _store().key_value_set(f"lra-fnet/signal/{_place.process}", str(mine), True)
+    received = _store().key_value_dir_get("lra-fnet/signal") if first() else []
+    return agree(int(received[0][1]) if received else None)
 
 
 def same(about: str, facts: Mapping[str, Any]) -> None:
-    """Waits for all processes; they end with one line if their facts differ. Once for a subject."""
-    if _group is not None:
-        _group.compare(about, dict(facts))
+    """Waits for all processes, and ends them with one line if their facts differ.
+
+    Args:
+      about: the subject; use each one only once.
+      facts: JSON values by name.
+    """
+    expected = agree(facts, about)
+    for name, value in facts.items():
+        if value != expected.get(name):
+            fail(UserError(f"{name} expects {expected.get(name)}, as in process 0, got {value}"))
+    if _place is not None:
+        _store().wait_at_barrier(f"lra-fnet/same/{about}", 1000 * _LONG)
 
 
 def check_shared(folder: Path) -> None:
-    """Holds the folder to be one that all processes share.
+    """Checks that all processes share the folder.
 
     Raises:
-      UserError: this process does not see in it what process 0 has written.
+      UserError: this process does not see the file that process 0 has written there.
     """
-    if _group is None:
+    if _place is None:
         return
-    mark = folder / ".shared"
-    word = agree(secrets.token_hex(8), "shared")
+    mark = folder / f".shared-{agree(time.time_ns(), 'shared')}"
     if first():
-        mark.write_text(word)
-    same("written", {})
-    seen, deadline = False, time.monotonic() + SILENT_SECONDS  # NFS shows a file with delay
-    while not seen and time.monotonic() < deadline:
-        with contextlib.suppress(OSError):
-            seen = mark.read_text() == word
-        if not seen:
-            time.sleep(0.1)
-    if not seen:
-        raise UserError(
-            f"{folder.absolute()} is not the folder that process 0 writes: --runs takes one that "
-            "all hosts share"
-        )
-    same("seen", {})
+        mark.touch()
+    same("file written", {})
+    deadline = time.monotonic() + SILENT_SECONDS  # NFS shows a new file with a delay
+    while not mark.exists():
+        if time.monotonic() > deadline:
+            raise UserError(f"--runs expects a folder that all hosts share, got {folder.resolve()}")
+        time.sleep(0.1)
+    same("file seen", {})
     if first():
         mark.unlink()
 
 
 @contextlib.contextmanager
 def together() -> Iterator[None]:
-    """An error inside ends every process, before anything waits for the others.
+    """Ends every process if the body raises, before anything waits for the others.
 
-    What all processes find alike passes: a signal, a divergence, a full device.
+    Outcomes that all processes reach alike pass through: a signal, divergence, a full device.
     """
     try:
         yield
-    except (Interrupted, RunFailed):
-        raise
     except BaseException as error:
-        from jax.errors import JaxRuntimeError
-
-        if not (isinstance(error, JaxRuntimeError) and "RESOURCE_EXH" in str(error)):
+        if not isinstance(error, (Interrupted, RunFailed)) and "RESOURCE_EXH" not in str(error):
             fail(error)
         raise
 
 
 def fail(error: BaseException) -> None:
-    """Ends this process and tells the others why; returns only where there are no others."""
-    if _group is None:
+    """Ends all processes with the error's text; returns only in a run of one process."""
+    if _place is None:
         return
-    code, text = 1, " ".join(str(error).split())
-    if isinstance(error, UserError):
-        code = 2
-    elif not isinstance(error, RunFailed):
-        time.sleep(GRACE_SECONDS)  # a collective that lost its peer: the watch ends this process
-        traceback.print_exception(error)
+    code, text = 2 if isinstance(error, UserError) else 1, " ".join(str(error).split())
+    if not isinstance(error, (UserError, RunFailed)):
+        # When a process is lost, a collective fails with "UNKNOWN: ..." before JAX aborts this one.
+        time.sleep(GRACE_SECONDS + (SILENT_SECONDS if re.match("[A-Z_]+: ", text) else 0))
+        sys.excepthook(type(error), error, error.__traceback__)
         text = f"{type(error).__name__}: {text[:200]}"
-    _group.end(code, text)
+    _end(code, text)
 
 
-class _Peer:
-    """A connection, and what is known of the process at its other end."""
-
-    def __init__(self, connection: socket.socket):
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.socket = connection
-        self.lock = threading.Lock()  # held by who sends
-        self.unread = b""
-        self.silent = 0.0  # seconds since anything came
-        self.index: int | None = None
-        self.name = ""  # of the process, for people
-        self.left = False  # it has nothing more to do
-
-    def send(self, message: list, wait: bool = True, patience: float = 0.0) -> None:
-        """One line of JSON; without `wait` it is dropped where the other end does not read.
-
-        And where another thread is sending for more than `patience` seconds.
-        """
-        if not self.lock.acquire(timeout=-1 if wait else patience):
-            return
-        try:
-            line = json.dumps(message).encode() + b"\n"
-            self.socket.sendall(line, 0 if wait else socket.MSG_DONTWAIT)
-        except OSError:
-            pass  # the watch will see it closed or silent
-        finally:
-            self.lock.release()
-
-    def receive(self) -> list[bytes] | None:
-        """The lines that have come; None at the end."""
-        try:
-            data = self.socket.recv(1 << 16)
-        except OSError:
-            data = b""
-        if not data:
-            return None
-        self.silent = 0.0
-        *lines, self.unread = (self.unread + data).split(b"\n")
-        return lines
+def _end(code: int, text: str) -> NoReturn:
+    """Ends this process with one line, once the others know why."""
+    _ending.acquire()  # for good: the first reason counts
+    _report(code, text)
+    if _place and _calls:  # all have joined
+        with contextlib.suppress(Exception):  # another process has ended, too
+            message = json.dumps([code, f"{_names[_place.process]}: {text}"])
+            _store().key_value_set("lra-fnet/end", message, allow_overwrite=True)
+            _store().wait_at_barrier("lra-fnet/end", 2000 * GRACE_SECONDS)
+    os._exit(code)
 
 
-@dataclasses.dataclass
-class _Ending:
-    """How this process is about to end."""
+def _supervise(where: Place, child: int, link: socket.socket, log: int) -> NoReturn:
+    """Waits until the child has ended; prints its last line, and exits with its status."""
 
-    code: int
-    text: str
-    awaited: set[int | None]  # processes that should have closed their connections before
-    not_before: float
-    deadline: float
+    def forward(number, _):
+        with contextlib.suppress(OSError):
+            link.send(bytes([number]))
 
-
-class _Group:
-    """This process's connections: of process 0 to all others, of the others to process 0."""
-
-    def __init__(self, where: Place):
-        self.where, self.index = where, where.process
-        self.name = self._name(self.index, socket.gethostname())
-        self.signal = 0  # one that another process got
-        self._peers: dict[int, _Peer] = {}
-        self._changed = threading.Condition()
-        self._words = collections.defaultdict(collections.deque)  # of process 0, by subject
-        self._reports = collections.defaultdict(dict)  # to process 0: subject -> process -> facts
-        self._complete = False  # all have joined
-        self._ending: _Ending | None = None
-        self._over = False
-        self._selector = selectors.DefaultSelector()
-        self._woken, self._wake = socket.socketpair()
-        self._wake.setblocking(False)
-        self._selector.register(self._woken, selectors.EVENT_READ, self._on_wake)
-        if self.index == 0:
-            self._listen()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, forward)
+    trace = b""
+    while words := os.read(log, 1 << 16):
+        if trace or b"coordination_service" in words or b"JAX distributed service" in words:
+            trace += words
         else:
-            self._call()
-        self._thread = threading.Thread(target=self._watch, name="hosts", daemon=True)
-        self._thread.start()
-        self._handlers = {number: signal.signal(number, _noted) for number in _STOPPING}
-        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
-
-    def _name(self, index: int, host: str) -> str:
-        return f"process {index} of {self.where.processes} ({host})"
-
-    # Joining.
-
-    def _listen(self) -> None:
-        """Opens the coordinator's port; on this machine alone if its address is loopback."""
-        host, port = self.where.host, self.where.port
-        try:
-            if _near(host):
-                family = socket.AF_INET6 if ":" in host else socket.AF_INET
-                listener = socket.create_server((host, port), family=family, backlog=1024)
-            else:
-                both = socket.has_dualstack_ipv6()
-                family = socket.AF_INET6 if both else socket.AF_INET
-                listener = socket.create_server(
-                    ("", port), family=family, backlog=1024, dualstack_ipv6=both
-                )
-        except OSError as error:
-            raise UserError(
-                f"process 0 cannot listen at {host}:{port} ({error.strerror}): choose another "
-                "port with --coordinator HOST:PORT"
-            ) from None
-        self._listener = listener
-        self._selector.register(listener, selectors.EVENT_READ, self._admit)
-
-    def _call(self) -> None:
-        """Connects to process 0, which may come later than this process."""
-        where = self.where
-        hello = {"process": self.index, "processes": where.processes, "name": self.name}
-        deadline = time.monotonic() + JOIN_SECONDS
-        while True:
-            reason = "it does not answer"
-            try:
-                connection = socket.create_connection((where.host, where.port), SILENT_SECONDS)
-                peer = _Peer(connection)
-                peer.send(["lra-fnet", hello])
-                answer = peer.receive()
-                if answer:
-                    break  # an answer is one short line, so it comes whole
-                connection.close()
-            except OSError as error:
-                reason = error.strerror or str(error)
-            if time.monotonic() > deadline:
-                raise Gone(
-                    f"process 0 cannot be reached at {where.host}:{where.port} within "
-                    f"{JOIN_SECONDS:.0f} s ({reason}): start it, or name it with --coordinator"
-                )
-            time.sleep(0.2)
-        connection.settimeout(None)
-        peer.index, peer.name = 0, self._name(0, where.host)
-        self._peers[0] = peer
-        kind, *rest = json.loads(answer[0])
-        if kind == "end":
-            raise UserError(rest[1])
-        peer.unread = b"\n".join([*answer[1:], peer.unread])  # heard with what comes next
-        self._selector.register(connection, selectors.EVENT_READ, functools.partial(self._on, peer))
-
-    def _admit(self) -> None:
-        connection, _ = self._listener.accept()
-        peer = _Peer(connection)
-        self._selector.register(connection, selectors.EVENT_READ, functools.partial(self._on, peer))
-
-    def _greet(self, peer: _Peer, line: bytes) -> None:
-        """At process 0: another process, or anything else that found the port."""
-        try:
-            word, hello = json.loads(line)
-            index, processes, name = hello["process"], hello["processes"], hello["name"]
-        except (ValueError, TypeError, KeyError):
-            word = None
-        if word != "lra-fnet":
-            self._drop(peer)
-            return
-        refusal = None
-        if self._complete:
-            refusal = f"the run at this address has all its processes without {name}"
-        elif processes != self.where.processes:
-            refusal = f"{name} meets {self.name}: give the same --processes to all"
-        elif index in self._peers:
-            refusal = f"{self._peers[index].name} was started twice: give each its own --process"
-        if refusal is None:
-            peer.index, peer.name = index, name
-            peer.send(["welcome"], wait=False)
-            with self._changed:
-                self._peers[index] = peer
-                self._changed.notify_all()
-            return
-        peer.send(["end", 2, refusal], wait=False)
-        if not self._complete:
-            self.end(2, refusal)
-
-    def gather(self) -> int:
-        """Waits for all processes; returns a free port of process 0's machine."""
-        port, where = 0, self.where
-        if self.index == 0:
-            progress.say(
-                f"waiting for {where.processes - 1} more processes at {where.host}:{where.port}"
-            )
-            with self._changed:
-                self._complete = self._changed.wait_for(
-                    lambda: len(self._peers) == where.processes - 1, JOIN_SECONDS
-                )
-            if not self._complete:
-                missing = [str(i) for i in range(1, where.processes) if i not in self._peers]
-                self.end(
-                    Gone.code,
-                    f"{len(missing)} of {where.processes} processes did not come within "
-                    f"{JOIN_SECONDS:.0f} s: --process {', '.join(missing)}",
-                )
-            with socket.create_server(("", 0)) as free:
-                port = free.getsockname()[1]
-        return self.agree(port, "port")
-
-    # Agreeing.
-
-    def tell(self, message: list) -> None:
-        """Sends to all of this process's connections."""
-        for peer in list(self._peers.values()):
-            peer.send(message)
-
-    def agree(self, value, about: str):
-        """As the function `agree`."""
-        if self.index == 0:
-            self.tell(["word", about, value])
-            return value
-        with self._changed:
-            self._changed.wait_for(lambda: self._words[about])
-            return self._words[about].popleft()
-
-    def compare(self, about: str, facts: dict) -> None:
-        """As the function `same`."""
-        if self.index == 0:
-            reports = self._reports[about]
-            with self._changed:
-                self._changed.wait_for(lambda: len(reports) == self.where.processes - 1)
-            for index, theirs in sorted(reports.items()):
-                if differing := [name for name in facts if facts[name] != theirs.get(name)]:
-                    pairs = (f"{n} {theirs.get(n)}, not {facts[n]}" for n in differing)
-                    text = f"{self._peers[index].name} differs from process 0: {'; '.join(pairs)}"
-                    self.end(2, " ".join(text.split()))
-        else:
-            self.tell(["report", about, facts])
-        self.agree(None, about)
-
-    def leave(self) -> None:
-        """Waits until every process has nothing more to do; then closes."""
-        _stop_jax()
-        if self.index != 0:
-            self.tell(["leave"])
-        with self._changed:
-            self._changed.wait_for(lambda: all(peer.left for peer in self._peers.values()))
-        if self.index == 0:
-            self.tell(["leave"])
-        signal.set_wakeup_fd(-1)
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-        self._over = True
-        self._wake.send(b"\0")
-        self._thread.join()
-
-    # Watching; all below runs in the thread, but for `end`.
-
-    def _watch(self) -> None:
-        beaten = time.monotonic()
-        try:
-            while not self._over:
-                for key, _ in self._selector.select(BEAT_SECONDS):
-                    key.data()
-                now = time.monotonic()
-                if now - beaten >= BEAT_SECONDS:
-                    # A process that was itself stopped has not listened: that is nobody's silence.
-                    self._beat(min(now - beaten, 2 * BEAT_SECONDS))
-                    beaten = now
-                if self._ending is not None:
-                    self._try_to_end(self._ending)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-
-    def _beat(self, seconds: float) -> None:
-        for index, peer in list(self._peers.items()):
-            peer.send(["beat"], wait=False)
-            peer.silent += seconds
-            if peer.silent > SILENT_SECONDS and not peer.left:
-                self._lose(index, f"has not answered for {SILENT_SECONDS:.0f} s")
-
-    def _on(self, peer: _Peer) -> None:
-        lines = peer.receive()
-        if lines is None:
-            self._drop(peer)
-            if peer.index is not None and not peer.left:
-                self._lose(peer.index, "has ended")
-            return
-        for line in lines:
-            if peer.index is None:
-                self._greet(peer, line)
-            else:
-                self._hear(peer, line)
-
-    def _hear(self, peer: _Peer, line: bytes) -> None:
-        kind, *rest = json.loads(line)
-        if kind == "end":
-            self._told(peer, *rest)
-        with self._changed:
-            if kind == "word":
-                self._words[rest[0]].append(rest[1])
-            elif kind == "report":
-                self._reports[rest[0]][peer.index] = rest[1]
-            elif kind == "signal":
-                self.signal = rest[0]
-            elif kind == "leave":
-                peer.left = True
-            self._changed.notify_all()
-
-    def _drop(self, peer: _Peer) -> None:
-        self._selector.unregister(peer.socket)
-        peer.socket.close()
-        if self._ending is not None:
-            self._ending.awaited.discard(peer.index)
-
-    def _lose(self, index: int, how: str) -> None:
-        text = f"{self._peers[index].name} {how}; the same command in each process resumes"
-        self.end(Gone.code, text, without=index)
-
-    def _told(self, peer: _Peer, code: int, text: str) -> None:
-        """Another process ends the run; this one may be about to find the same error itself."""
-        grace = 0.0 if code == Gone.code else GRACE_SECONDS
-        self.end(code, text, without=peer.index, grace=grace)
-
-    def _on_wake(self) -> None:
-        for number in self._woken.recv(1 << 10):
-            if number in _STOPPING and signal.getsignal(number) is _noted:
-                self.end(128 + number, f"stopped by {signal.Signals(number).name}")
-
-    def end(self, code: int, text: str, *, without: int | None = None, grace: float = 0.0) -> None:
-        """Tells the other processes and ends this one; does not return outside of the watch.
-
-        Args:
-          code: of the exit.
-          text: one line.
-          without: a process that need not be waited for: the one that is missing, or that told.
-          grace: seconds in which this process may still end by itself.
-        """
-        now = time.monotonic()
-        watching = threading.current_thread() is self._thread
-        if self._ending is None:
-            patience = GRACE_SECONDS if self.index == 0 else BEAT_SECONDS
-            deadline = now + grace + patience
-            awaited = set(self._peers) - {without}
-            self._ending = _Ending(code, text, {*awaited}, now + grace, deadline)
-            theirs = text if watching else f"{self.name}: {text}"
-            for index in awaited:
-                self._peers[index].send(["end", code, theirs], wait=False, patience=BEAT_SECONDS)
-        elif not watching:  # the process's own error says more than what it was told
-            self._ending.code, self._ending.text, self._ending.not_before = code, text, now
-        if not watching:
-            self._wake.send(b"\0")
-            self._thread.join()
-
-    def _try_to_end(self, ending: _Ending) -> None:
-        now = time.monotonic()
-        if now < ending.not_before or (ending.awaited and now < ending.deadline):
-            return
-        lines = f"lra-fnet: {ending.text}\n"
-        if sys.stderr.isatty():
-            lines = f"\r\x1b[?25h\x1b[K{lines}"  # the cursor that a bar has hidden
-        os.write(2, lines.encode())
-        os._exit(ending.code)
+            os.write(2, words)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    link.setblocking(False)
+    status, text = None, None
+    with contextlib.suppress(OSError):
+        for line in link.recv(1 << 20).splitlines():
+            _names[:], status, text = json.loads(line)
+    if text is None:
+        status, text = _reason(where, code, trace.decode(errors="replace"))
+    if text:
+        restore = "\r\x1b[?25h\x1b[K" if sys.stderr.isatty() else ""  # a bar hides the cursor
+        os.write(2, f"{restore}lra-fnet: {text}\n".encode())
+    os._exit(status or code)
 
 
-def _noted(number, frame) -> None:
-    """The handler of signals outside of the training loop: the watch acts on their numbers."""
+def _reason(where: Place, code: int, trace: str) -> tuple[int, str]:
+    """Returns exit status and text for a child that was aborted by JAX or killed."""
+    name, status, advice = _names[where.process], Gone.code, _RESUME
+    if listed := re.search(r"(heartbeats|task names).*:\n([\d\n]+)", trace):
+        lost = sorted(map(int, listed[2].split()))
+        name = f"process {', '.join(map(str, lost))}"
+        problem = f"did not join within {JOIN_SECONDS} s"
+        if listed[1] == "heartbeats":
+            name, problem = ", ".join(_names[index] for index in lost), "does not answer"
+    elif refused := re.search(r"absl::Status: (.*)\n+RPC: .*RegisterTask", trace):
+        status = Gone.code if "DEADLINE" in refused[1] else 2
+        problem = f"cannot join process 0 at {where.coordinator} ({refused[1]})"
+        advice = "check --coordinator, --processes and --process"
+    elif trace:
+        name, problem = _names[0], "has ended or does not answer"
+    else:
+        status = 128 - code if code < 0 else code
+        problem = f"has ended with {signal.Signals(-code).name if code < 0 else f'status {code}'}"
+    return status, f"{name} {problem}; {advice}"
