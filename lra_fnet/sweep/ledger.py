@@ -74,7 +74,7 @@ class Trial:
             "overrides": list(job.overrides),
             "folder": str(job.folder.relative_to(job.runs)),
             **{n: getattr(self, n) for n in ("state", "step", "num_steps", "validation", "error")},
-            "command": shlex.join(["lra-fnet", *plans.command(job)]),
+            "command": shlex.join(["lra-fnet", *job.command()]),
         }
 
 

@@ -338,14 +338,3 @@ def built(job: Job) -> tuple[str, int]:
     """
     experiment = job.load()
     return experiment.config, experiment.run.num_steps
-
-
-def command(job: Job) -> list[str]:
-    """Returns the arguments of `lra-fnet` that run a trial, as a person would type them."""
-    words = ["train", "--task", job.task, "--model", job.model, "--preset", job.preset]
-    words += ["--seed", str(job.seed), "--runs", str(job.runs), "--data", str(job.data)]
-    words += [word for text in job.overrides for word in ("--set", text)]
-    words += [word for name in job.imports for word in ("--import", name)]
-    words += [word for folder in job.gin_dirs for word in ("--gin-dir", str(folder))]
-    words += ["--source", str(job.source)] if job.source else []
-    return words if job.test else [*words, "--no-test"]

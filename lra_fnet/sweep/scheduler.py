@@ -76,7 +76,7 @@ def dry_run(sweep: plan.Plan, *, retry: bool = False) -> None:
         job = sweep.job(pair, point, seed)
         result = make_trial(sweep.number(pair, number, seed), job, pair, number).record()
         if result is None or (retry and not result.complete):
-            print(shlex.join(["lra-fnet", *plan.command(job)]))
+            print(shlex.join(["lra-fnet", *job.command()]))
 
 
 def share(cores: list[int], workers: int) -> list[list[int]]:
@@ -206,7 +206,7 @@ class _Workers:
         with log, _pinned_to(self._cores[worker]):
             begin = log.tell()
             process = subprocess.Popen(
-                [*PROGRAM, *plan.command(job)],
+                [*PROGRAM, *job.command()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
