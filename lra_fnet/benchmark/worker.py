@@ -17,7 +17,7 @@ from lra_fnet.benchmark import child, roofline, timing
 from lra_fnet.benchmark.cells import Cell, sizes
 from lra_fnet.errors import RunFailed
 from lra_fnet.experiment import Experiment
-from lra_fnet.machine import allocator, memory
+from lra_fnet.machine import memory
 from lra_fnet.models.encoder import parameter_count
 from lra_fnet.models.mixers import fourier
 from lra_fnet.run import folder as run_folder
@@ -240,8 +240,3 @@ class Side:
             "loss": float(logs.loss[0]),
             "all_reduces": len(re.findall(r"\ball-reduce(?:-start)?\(", text)),
         }
-
-
-if __name__ == "__main__":
-    allocator.keep_freed_memory()  # before any thread allocates, as in a run
-    child.main(Side)

@@ -23,6 +23,7 @@ from lra_fnet.run.job import Job
 
 SCHEMA = 1
 SAMPLERS = ("grid", "random", "tpe")
+SHARED = ("imports", "gin_dirs", "data", "source")  # fields of a job that sweep.json stores
 
 
 @gin.configurable
@@ -62,25 +63,23 @@ class Sweep:
                 raise UserError(
                     f"--{field} expects a whole number of at least {least}, got {count!r}"
                 )
-        if self.sampler not in SAMPLERS:
-            raise UserError(f"--sampler expects {', '.join(SAMPLERS)}, got {self.sampler!r}")
         axes = {name: _axis(name, values) for name, values in self.axes.items()}
         ranges = [name for name, values in axes.items() if isinstance(values, dict)]
-        is_grid, needs = self.sampler == "grid", "needs --sampler random or tpe"
-        mistakes = [
-            (
-                not (self.tasks and self.models),
-                "a sweep needs --task and --models, or --sweep FILE",
+        is_grid, is_search = self.sampler == "grid", axes and self.trials
+        needs = "needs --sampler random or tpe"
+        mistakes = {
+            f"--sampler expects {', '.join(SAMPLERS)}, got {self.sampler!r}": (
+                self.sampler not in SAMPLERS
             ),
-            (is_grid and ranges, f"the range of {', '.join(ranges)} {needs}"),
-            (is_grid and self.trials, f"--trials {needs}: a grid has all points"),
-            (
-                not is_grid and not (axes and self.trials),
-                f"--sampler {self.sampler} needs axes (--grid, --range) and --trials",
+            "a sweep needs --task and --models, or --sweep FILE": not (self.tasks and self.models),
+            f"the range of {', '.join(ranges)} {needs}": is_grid and ranges,
+            f"--trials {needs}: a grid has all points": is_grid and self.trials,
+            f"--sampler {self.sampler} needs axes (--grid, --range) and --trials": (
+                not is_grid and not is_search
             ),
-            (self.prune and not axes, "--prune needs axes (--grid, --range)"),
-        ]
-        for applies, text in mistakes:
+            "--prune needs axes (--grid, --range)": self.prune and not axes,
+        }
+        for text, applies in mistakes.items():
             if applies:
                 raise UserError(text)
         return dataclasses.replace(
@@ -289,19 +288,16 @@ class Plan:
             **fields,
             "name": self.name,
             "axes_python": repr(self.sweep.axes),  # JSON has no tuples
-            "imports": self.shared.imports,
-            "gin_dirs": [str(folder) for folder in self.shared.gin_dirs],
-            "data": str(self.shared.data),
-            "source": str(self.shared.source) if self.shared.source else None,
+            **{name: self.shared.to_json()[name] for name in SHARED},
         }
 
 
 def _sweep(fields: dict[str, Any]) -> Sweep:
     """Returns the sweep that a sweep.json describes."""
-    names = ("models", "preset", "seeds", "overrides", "sampler", "trials", "prune")
-    axes = ast.literal_eval(fields["axes_python"])
-    given = {name: fields[name] for name in names}
-    return Sweep(tasks=fields["task"].split(","), axes=axes, **given).checked()
+    stored = {field.name: fields.get(field.name) for field in dataclasses.fields(Sweep)}
+    stored["tasks"] = fields["task"].split(",")
+    stored["axes"] = ast.literal_eval(fields["axes_python"])
+    return Sweep(**stored | {"name": ""}).checked()
 
 
 def load(runs: Path, name: str, trials: int | None = None) -> Plan:
