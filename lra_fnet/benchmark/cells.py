@@ -209,7 +209,7 @@ def plan(
             shared,
             what=what,
             model=model,
-            overrides=(*shared.overrides, binding) if binding else shared.overrides,
+            overrides=(*shared.overrides, *filter(None, [binding])),
             label=f"{model} ({binding.partition('=')[2] or binding})" if binding else model,
         )
         sides = ["ours"]

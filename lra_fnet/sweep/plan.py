@@ -163,10 +163,6 @@ def axis(option: str, text: str) -> dict[str, Any]:
     raise UserError(f"--{option} expects Name.parameter={form}, got {text!r}")
 
 
-grid_axis = functools.partial(axis, "grid")
-range_axis = functools.partial(axis, "range")
-
-
 def _axis(name: str, values) -> list | dict:
     """Checks an axis; returns a list of values, or a range with all three fields."""
     match values:
@@ -250,13 +246,10 @@ class Plan:
         for pair, point in itertools.product(range(len(self.pairs)), grid(axes)):
             built(self.job(pair, point, 0))
 
-    def again(self, verb: str = "sweep", **options: Any) -> str:
+    def again(self, verb: str = "sweep", *options: str) -> str:
         """Returns the command that continues this sweep, for a person to type."""
-        runs = {} if self.shared.runs == Path("runs") else {"runs": self.shared.runs}
-        words = ["lra-fnet", verb, "--name", self.name]
-        for name, value in (runs | options).items():
-            words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
-        return shlex.join(words)
+        runs = [] if self.shared.runs == Job.runs else ["--runs", str(self.shared.runs)]
+        return shlex.join(["lra-fnet", verb, "--name", self.name, *runs, *options])
 
     def begin(self) -> None:
         """Writes sweep.json; the caller holds the sweep's lock.
@@ -294,10 +287,10 @@ class Plan:
 
 def _sweep(fields: dict[str, Any]) -> Sweep:
     """Returns the sweep that a sweep.json describes."""
-    stored = {field.name: fields.get(field.name) for field in dataclasses.fields(Sweep)}
-    stored["tasks"] = fields["task"].split(",")
-    stored["axes"] = ast.literal_eval(fields["axes_python"])
-    return Sweep(**stored | {"name": ""}).checked()
+    names = {field.name for field in dataclasses.fields(Sweep)} - {"tasks", "axes", "name"}
+    given: dict[str, Any] = {name: fields[name] for name in names}
+    axes = ast.literal_eval(fields["axes_python"])
+    return Sweep(tasks=fields["task"].split(","), axes=axes, **given).checked()
 
 
 def load(runs: Path, name: str, trials: int | None = None) -> Plan:
