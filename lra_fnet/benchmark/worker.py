@@ -41,8 +41,8 @@ def train(built: Experiment) -> Timed:
     program = step.Program.compile(built, pipeline.make_mesh(built.run.batch_size), batches)
     compile_seconds = time.perf_counter() - begun
     state, batches = program.initial_state(0), program.place(batches)
-    inputs = jax.eval_shape(lambda *inputs: inputs, state, batches, np.int32(1), program.key)
-    jaxpr = jax.make_jaxpr(step.make_update(built, program.mesh))(*inputs)
+    inputs = (state, batches, np.int32(1), program.key)
+    jaxpr = _traced(step.make_update(built, program.mesh), inputs)
 
     def call():
         nonlocal state
@@ -144,8 +144,7 @@ def _timed(function, inputs) -> Timed:
       RunFailed: on a CPU, if the program needs more memory than is free.
     """
     begun = time.perf_counter()
-    traced = jax.jit(function).trace(*inputs)
-    compiled = traced.lower().compile()
+    compiled = jax.jit(function).lower(*inputs).compile()
     compile_seconds = time.perf_counter() - begun
     if jax.default_backend() == "cpu" and slices.planned_bytes(compiled) > memory.free_memory():
         raise RunFailed("out of memory", "OOM")
@@ -153,7 +152,13 @@ def _timed(function, inputs) -> Timed:
     def call():
         jax.block_until_ready(compiled(*inputs))
 
-    return Timed(compiled, compile_seconds, call, traced.jaxpr)
+    return Timed(compiled, compile_seconds, call, _traced(function, inputs))
+
+
+def _traced(function, inputs) -> jax.extend.core.ClosedJaxpr:
+    """Returns the program that JAX traces for inputs of these shapes, at any place."""
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), inputs)
+    return jax.make_jaxpr(function)(*shapes)
 
 
 class Side:
