@@ -18,6 +18,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from lra_fnet import cli
 from lra_fnet.errors import UserError
 
 AGAIN = (75, 128 + signal.SIGTERM)  # exit codes: another host is gone; stopped after saving
@@ -93,12 +94,12 @@ def minutes(text: str) -> int:
     90
 
     Raises:
-      UserError: the text is not a time of at least a minute.
+      ArgumentTypeError: the text is not a time of at least a minute.
     """
     match = re.fullmatch(r"(\d+):([0-5]\d)", text)
     total = 60 * int(match[1]) + int(match[2]) if match else 0
     if not total:
-        raise UserError(f"--time expects hours and minutes, such as 4:00, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expects hours and minutes, such as 4:00, got {text!r}")
     return total
 
 
@@ -141,7 +142,7 @@ def submit(args: argparse.Namespace, trials: list[list[str]]) -> list:
         executor = submitit.SlurmExecutor(args.logs, max_num_timeout=TIME_LIMITS)
         executor.update_parameters(
             job_name="lra-fnet",
-            time=minutes(args.time),
+            time=args.time,
             nodes=args.nodes,
             ntasks_per_node=tasks,
             cpus_per_task=max(1, args.cpus // tasks),
@@ -156,26 +157,22 @@ def submit(args: argparse.Namespace, trials: list[list[str]]) -> list:
         raise UserError(" ".join(str(error).split())) from None
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message):
-        raise UserError(f"{message} (see --help)")
-
-
 def _positive(text: str) -> int:
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"expects a whole number of at least 1, got {text!r}")
     return int(text)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def _parser() -> cli.Parser:
+    parser = cli.Parser(
         prog="launch/slurm.py",
         usage="%(prog)s [options] -- lra-fnet train|sweep ...",
         description="Submits one run, or every trial of a sweep, to SLURM as one job array.",
     )
     option = parser.add_argument
     option("--partition", help="default: the cluster's default partition")
-    option("--time", required=True, metavar="H:MM", help="time limit, after which a job requeues")
+    limit = "time limit, after which a job requeues"
+    option("--time", required=True, type=minutes, metavar="H:MM", help=limit)
     option("--gpus", type=_positive, help="GPUs of each node (default: none)")
     option("--cpus", type=_positive, default=1, help="cores of each node (default: 1)")
     option("--nodes", type=_positive, default=1, help="nodes of one run (default: 1)")
@@ -193,7 +190,6 @@ def main(arguments: list[str]) -> int:
     split = arguments.index("--") if "--" in arguments else len(arguments)
     try:
         args = _parser().parse_args(arguments[:split])
-        minutes(args.time)
         trials = commands(arguments[split + 1 :])
         if not trials:
             print("all trials are complete: there is nothing to submit", file=sys.stderr)

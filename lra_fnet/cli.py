@@ -122,10 +122,11 @@ _SHARED = {
 }
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """Reports a wrong argument as a one-line UserError, like every other mistake."""
 
     def error(self, message):
+        """Raises a UserError."""
         message = re.sub(r"^argument (\S+): (?=expects)", r"\1 ", message)
         raise UserError(f"{message} (see {self.prog} --help)")
 
@@ -146,13 +147,13 @@ def _document(documented) -> dict:
     }
 
 
-def _parser() -> _Parser:
-    parser = _Parser(prog="lra-fnet", **_document(sys.modules[__name__]))
+def _parser() -> Parser:
+    parser = Parser(prog="lra-fnet", **_document(sys.modules[__name__]))
     parser.add_argument("--version", action="version", version=f"lra-fnet {__version__}")
     parser.set_defaults(call=None)
-    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Parser)
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
 
-    def verb(call, shared: str, **options: dict) -> _Parser:
+    def verb(call, shared: str, **options: dict) -> Parser:
         keywords = _document(call)
         summary = keywords["description"].partition("\n")[0]
         added = verbs.add_parser(call.__name__.strip("_"), help=summary, **keywords)
@@ -444,8 +445,8 @@ def _sweep(args) -> int | None:
         "models": _names(args, "models", "models"),
         **{name: getattr(args, name) for name in ("preset", "seeds", "sampler", "prune")},
     }
-    axes = [plan.grid_axis(text) for text in args.grid + config.split_bindings(args.grids)]
-    axes += [plan.range_axis(text) for text in args.range + config.split_bindings(args.ranges)]
+    axes = [plan.axis("grid", text) for text in args.grid + config.split_bindings(args.grids)]
+    axes += [plan.axis("range", text) for text in args.range + config.split_bindings(args.ranges)]
     overrides = _overrides(args)
     if args.name and not (args.sweep or args.task):
         if axes or overrides or any(value is not None for value in given.values()):

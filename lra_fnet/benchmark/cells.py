@@ -19,7 +19,6 @@ from lra_fnet.machine import progress
 PAUSE = 0.3  # seconds between turns, in which the threads of the previous side stop spinning
 PEER_PYTHON = "LRA_FNET_PEER_PYTHON"  # the interpreter that has PyTorch
 PEERS = ("eager", "compiled", "torch")  # sides that PyTorch computes
-LIMITED = ("ours", "eager", "compiled")  # sides whose floor is measured
 SIZES = {"base": (768, 12), "large": (1024, 16)}  # width and heads: arXiv:2105.03824, Table 6
 WHATS = ("train", "infer", "mixing")
 ENVIRONMENT = {
@@ -111,7 +110,7 @@ class Worker:
         if cell.side in PEERS:
             python, module = os.environ.get(PEER_PYTHON, sys.executable), "peer"
         self._process = subprocess.Popen(
-            [python, "-m", f"lra_fnet.benchmark.{module}"],
+            [python, "-m", "lra_fnet.benchmark.child", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -133,7 +132,7 @@ class Worker:
             if f"{kind}calls" in reply:
                 a_call = reply[f"{kind}seconds"] / reply[f"{kind}calls"]
                 self.result.setdefault(f"{kind}seconds", []).append(a_call)
-        if self.cell.side in LIMITED and self.result["state"] == "ok":
+        if self.cell.side == "ours" and self.result["state"] == "ok":
             limits = self.ask({"roofline": self.cell.seconds})
             self.result.setdefault("roofline", []).append(limits)
 
@@ -210,7 +209,7 @@ def plan(
             shared,
             what=what,
             model=model,
-            overrides=(*shared.overrides, binding) if binding else shared.overrides,
+            overrides=(*shared.overrides, *filter(None, [binding])),
             label=f"{model} ({binding.partition('=')[2] or binding})" if binding else model,
         )
         sides = ["ours"]

@@ -5,14 +5,17 @@
                               fewer devices than the cell
     {"seconds": s}            {"calls": n, "seconds": t}: calls one after another until t >= s
     {"steps": n}              {"loss", "all_reduces"}: n training steps and the last one's loss
-    {"roofline": s}           `Side.limits`, measured for s seconds
+    {"roofline": s}           `worker.Side.limits`, measured for s seconds
 
 A mistake of the user is {"mistake": one line}. A call of a mixing sublayer is forward and backward;
 its replies also have "forward_calls" and "forward_seconds".
 
+    python -m lra_fnet.benchmark.child worker|peer
+
 Imports neither JAX nor PyTorch: the interpreter may lack one of them.
 """
 
+import importlib
 import json
 import os
 import sys
@@ -20,6 +23,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from lra_fnet.errors import RunFailed, UserError
+from lra_fnet.machine import allocator
 
 METHODS = {"seconds": "round", "steps": "steps", "roofline": "limits"}  # of a side, by request
 
@@ -58,8 +62,21 @@ def serve(make: Callable[..., Any], lines: Iterator[str], answer: Callable[[dict
         answer({"state": "OOM"})
 
 
-def main(make: Callable[..., Any]) -> None:
-    """Serves one cell; the output of libraries goes to standard error."""
+def main(module: str) -> None:
+    """Serves one cell with the `Side` of a module of this package, "worker" or "peer".
+
+    The output of libraries goes to standard error.
+    """
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+    def make(cell):
+        return importlib.import_module(f"lra_fnet.benchmark.{module}").Side(cell)
+
     serve(make, iter(sys.stdin), lambda reply: print(json.dumps(reply), file=replies, flush=True))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "worker":  # a peer does so after its peak is measured
+        allocator.keep_freed_memory()  # before any thread allocates, as in a run
+    main(sys.argv[1])

@@ -1,12 +1,11 @@
 """Explains how "auto" computes the Fourier transform of FNet at each length."""
 
-import dataclasses
 from collections.abc import Sequence
 
 from rich.box import SIMPLE
 from rich.table import Table
 
-from lra_fnet.benchmark.cells import Cell
+from lra_fnet.benchmark import cells
 from lra_fnet.machine import disk, progress
 from lra_fnet.models import fastest
 from lra_fnet.models.mixers import fourier
@@ -14,7 +13,7 @@ from lra_fnet.models.mixers import fourier
 METHODS = tuple(name for name in fourier.TRANSFORMS if name != "definition")
 
 
-def main(shared: Cell, lengths: Sequence[int], *, cls: bool = False) -> None:
+def main(shared: cells.Cell, lengths: Sequence[int], *, cls: bool = False) -> None:
     """Prints the chosen method at each length, with the milliseconds measured for all methods.
 
     Args:
@@ -26,13 +25,11 @@ def main(shared: Cell, lengths: Sequence[int], *, cls: bool = False) -> None:
       UserError: the preset cannot be built.
     """
     table = Table("B x L x D", *METHODS, "chosen", "why", title="ms a transform", box=SIMPLE)
-    for length in lengths:
-        for extra in (0, 1) if cls else (0,):
-            cell = dataclasses.replace(shared, model="fnet", length=length + extra, cls=bool(extra))
-            built = cell.load()
-            encoder = built.model.encoder
-            shape = (built.run.batch_size, encoder.mixer_length, encoder.dim)
-            table.add_row(*row(shape, fourier.explain(shape)))
+    for cell in cells.plan(shared, ["fnet"], ["infer"], lengths, cls=cls):
+        built = cell.load()
+        encoder = built.model.encoder
+        shape = (built.run.batch_size, encoder.mixer_length, encoder.dim)
+        table.add_row(*row(shape, fourier.explain(shape)))
     progress.console.print(table)
     progress.say(
         f"kept in {disk.user_cache() / 'choices.json'}: delete it to measure again, or bind "

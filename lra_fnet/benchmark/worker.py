@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
-from lra_fnet.benchmark import child, roofline, timing
+from lra_fnet.benchmark import roofline, timing
 from lra_fnet.benchmark.cells import Cell, sizes
 from lra_fnet.errors import RunFailed
 from lra_fnet.experiment import Experiment
-from lra_fnet.machine import allocator, memory
+from lra_fnet.machine import memory
 from lra_fnet.models.encoder import parameter_count
 from lra_fnet.models.mixers import fourier
 from lra_fnet.run import folder as run_folder
@@ -31,7 +31,7 @@ class Timed:
     compiled: jax.stages.Compiled
     compile_seconds: float
     call: Callable[[], Any]  # returns when its result is there
-    trace: Callable[[], jax.extend.core.ClosedJaxpr]
+    jaxpr: jax.extend.core.ClosedJaxpr
 
 
 def train(built: Experiment) -> Timed:
@@ -41,17 +41,15 @@ def train(built: Experiment) -> Timed:
     program = step.Program.compile(built, pipeline.make_mesh(built.run.batch_size), batches)
     compile_seconds = time.perf_counter() - begun
     state, batches = program.initial_state(0), program.place(batches)
+    inputs = (state, batches, np.int32(1), program.key)
+    jaxpr = _traced(step.make_update(built, program.mesh), inputs)
 
     def call():
         nonlocal state
         state, logs = program.steps(state, batches, 1)
         return jax.block_until_ready(logs)
 
-    def trace():
-        update = step.make_update(built, program.mesh)
-        return jax.make_jaxpr(update)(*_shapes((state, batches, np.int32(1), program.key)))
-
-    return Timed(program.update, compile_seconds, call, trace)
+    return Timed(program.update, compile_seconds, call, jaxpr)
 
 
 def infer(built: Experiment) -> Timed:
@@ -70,17 +68,13 @@ def mixing(built: Experiment) -> tuple[Timed, Timed]:
     """
     mixer = built.model.encoder.mixers[0]
     x, cotangent, mask = _mixing_inputs(built)
-    dropout = jax.random.key(1)
     variables = dict(mixer.init(jax.random.key(0), x, mask, train=False))
-    params = variables.pop("params", {})
+    params, rngs = variables.pop("params", {}), {"dropout": jax.random.key(1)}
 
-    def forward(params, x):
-        return mixer.apply({"params": params, **variables}, x, mask, train=False)
+    def forward(params, x, train=False):
+        return mixer.apply({"params": params, **variables}, x, mask, train=train, rngs=rngs)
 
-    def trained(params, x):
-        rngs = {"dropout": dropout}
-        return mixer.apply({"params": params, **variables}, x, mask, train=True, rngs=rngs)
-
+    trained = functools.partial(forward, train=True)
     return _both(trained, (params, x), cotangent), _timed(forward, (params, x))
 
 
@@ -158,14 +152,13 @@ def _timed(function, inputs) -> Timed:
     def call():
         jax.block_until_ready(compiled(*inputs))
 
-    return Timed(
-        compiled, compile_seconds, call, lambda: jax.make_jaxpr(function)(*_shapes(inputs))
-    )
+    return Timed(compiled, compile_seconds, call, _traced(function, inputs))
 
 
-def _shapes(inputs):
-    """Returns shapes and types without values and places."""
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), inputs)
+def _traced(function, inputs) -> jax.extend.core.ClosedJaxpr:
+    """Returns the program that JAX traces for inputs of these shapes, at any place."""
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), inputs)
+    return jax.make_jaxpr(function)(*shapes)
 
 
 class Side:
@@ -201,7 +194,7 @@ class Side:
             **sizes(self.built),
             "peak_bytes": peak,
             "planned_bytes": max(slices.planned_bytes(p.compiled) for p in self.programs),
-            "flops": operations(self.programs[0].trace()),
+            "flops": operations(self.programs[0].jaxpr),
             "compile_seconds": sum(p.compile_seconds for p in self.programs),
             **run_folder.provenance(),
         }
@@ -240,8 +233,3 @@ class Side:
             "loss": float(logs.loss[0]),
             "all_reduces": len(re.findall(r"\ball-reduce(?:-start)?\(", text)),
         }
-
-
-if __name__ == "__main__":
-    allocator.keep_freed_memory()  # before any thread allocates, as in a run
-    child.main(Side)

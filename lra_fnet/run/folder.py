@@ -161,11 +161,11 @@ def lock(folder: Path) -> Iterator[None]:
         yield
 
 
-def in_use(folder: Path) -> bool:
-    """Returns whether a process holds the folder's lock."""
-    if not (folder / ".lock").exists():
+def in_use(folder: Path, lock: str = ".lock") -> bool:
+    """Returns whether a process holds the folder's lock, or another lock file in it."""
+    if not (folder / lock).exists():
         return False
-    handle = disk.try_lock(folder / ".lock")
+    handle = disk.try_lock(folder / lock)
     if handle is not None:
         handle.close()
     return handle is None

@@ -16,36 +16,22 @@ from lra_fnet.sweep.plan import Plan
 
 # The first states are the ones shown when the terminal is too small for all trials.
 ORDER = ("running", *FAILED, "pruned", "waiting", "complete")
+_NUMBERS = ("step", "validation", "left")
 STYLES = {"running": "bold", "waiting": "dim", "pruned": "dim"} | dict.fromkeys(FAILED, "red")
 
 
-class Pace:
-    """Estimates how long trials take from the steps that pass."""
+def left(trials: Iterable[Trial]) -> float | None:
+    """Returns the seconds to the end of the trials, as if all steps took the same time.
 
-    def __init__(self):
-        self._seen: dict[int, tuple[float, int]] = {}  # by number: first time and step
-
-    def see(self, trials: Iterable[Trial]) -> None:
-        """Notes the steps of the running trials."""
-        for trial in trials:
-            if trial.state == "running":
-                self._seen.setdefault(trial.number, (time.monotonic(), trial.step))
-            elif trial.state in ("waiting", *FAILED):
-                self._seen.pop(trial.number, None)
-
-    def left(self, trials: Sequence[Trial]) -> float | None:
-        """Returns the seconds to the end of the trials, as if all steps took the same time.
-
-        It is None until a step has passed.
-        """
-        seen = [
-            (trial, *self._seen[trial.number]) for trial in trials if trial.number in self._seen
-        ]
-        passed = sum(trial.step - first for trial, _, first in seen)
-        if passed <= 0:
-            return None
-        left = sum((t.num_steps or 0) - t.step for t in trials if t.state not in ENDED)
-        return (time.monotonic() - min(begun for _, begun, _ in seen)) / passed * left
+    It is None until a step of theirs has been seen to pass, and 0 when all of them have ended.
+    """
+    trials = list(trials)
+    seen = [(*trial.first, trial.step) for trial in trials if trial.first]
+    passed = sum(step - first for _, first, step in seen)
+    if passed <= 0:
+        return None
+    steps = sum((t.num_steps or 0) - t.step for t in trials if t.state not in ENDED)
+    return (time.monotonic() - min(begun for begun, _, _ in seen)) / passed * steps
 
 
 class Board:
@@ -55,7 +41,6 @@ class Board:
 
     def __init__(self, plan: Plan):
         self._plan = plan
-        self._pace = Pace()
         self._live: Live | None = None
         if sys.stderr.isatty():
             self._live = Live(console=progress.console, auto_refresh=False, transient=True)
@@ -70,68 +55,57 @@ class Board:
 
     def show(self, trials: Sequence[Trial]) -> None:
         """Shows the current state of the trials."""
-        self._pace.see(trials)
         if self._live is not None:
             rows = max(1, progress.console.height - 6)
-            self._live.update(table(self._plan, trials, self._pace, rows), refresh=True)
+            self._live.update(table(self._plan, trials, rows), refresh=True)
             return
         is_time = time.monotonic() - self._printed >= self.seconds_a_line
         for trial in trials:
             changed = trial.state != self._states.get(trial.number, "waiting")
             self._states[trial.number] = trial.state
             if changed or (is_time and trial.state == "running"):
-                facts = ", ".join(_facts(trial, self._pace))
-                progress.say(f"[{trial.number + 1}/{len(trials)}] {trial.job.folder}: {facts}")
+                facts = [f"{name} {text}" for name, text in _facts(trial).items() if text]
+                facts += [trial.error] if trial.error and trial.state in FAILED else []
+                words = ", ".join([trial.state, *facts])
+                progress.say(f"[{trial.number + 1}/{len(trials)}] {trial.job.folder}: {words}")
         if is_time:
             self._printed = time.monotonic()
-            progress.say(summary(trials, self._pace))
+            progress.say(summary(trials))
 
 
-def summary(trials: Sequence[Trial], pace: Pace | None = None) -> str:
+def summary(trials: Sequence[Trial]) -> str:
     """Returns the number of trials in each state and the time left."""
     counts = Counter(trial.state for trial in trials)
     words = [f"{counts[state]} {state}" for state in ORDER if counts[state]]
-    left = pace.left(trials) if pace else None
-    return ", ".join([*words, f"about {progress.duration(left)} left"] if left else words)
+    seconds = left(trials)
+    return ", ".join([*words, f"about {progress.duration(seconds)} left"] if seconds else words)
 
 
-def table(
-    plan: Plan, trials: Sequence[Trial], pace: Pace | None = None, rows: int | None = None
-) -> Table:
+def table(plan: Plan, trials: Sequence[Trial], rows: int | None = None) -> Table:
     """Returns one row a trial, by number; of more than `rows` trials, those that matter most."""
     shown = list(trials)
     if rows is not None and len(shown) > rows:
         shown = sorted(shown, key=lambda trial: ORDER.index(trial.state))[:rows]
     title = plan.name + (": accuracy on validation" if plan.sweep.axes else "")
-    grid = Table(title=Text(title), caption=Text(summary(trials, pace)), box=box.SIMPLE_HEAD)
-    for name in ("task", "model", "point", "seed", "state", "step", "validation", "left"):
-        is_number = name in ("seed", "step", "validation", "left")
+    grid = Table(title=Text(title), caption=Text(summary(trials)), box=box.SIMPLE_HEAD)
+    for name in ("task", "model", "point", "seed", "state", *_NUMBERS):
+        is_number = name in ("seed", *_NUMBERS)
         grid.add_column(name, justify="right" if is_number else "left", overflow="fold")
     for trial in shown:
-        point = trial.job.overrides[len(plan.sweep.overrides) :]
-        left = pace.left([trial]) if pace and trial.state == "running" else None
-        words = [
-            trial.job.task,
-            trial.job.model,
-            " ".join(binding.partition(".")[2] or binding for binding in point),
-            str(trial.job.seed),
-            trial.state,
-            f"{trial.step}/{trial.num_steps or '?'}",
-            "" if trial.validation is None else f"{100 * trial.validation:.2f}",
-            "" if left is None else progress.duration(left),
-        ]
-        grid.add_row(*map(Text, words), style=STYLES.get(trial.state))
+        job = trial.job
+        point = job.overrides[len(plan.sweep.overrides) :]
+        settings = " ".join(binding.partition(".")[2] or binding for binding in point)
+        words = [job.task, job.model, settings, str(job.seed), trial.state]
+        grid.add_row(*map(Text, [*words, *_facts(trial).values()]), style=STYLES.get(trial.state))
     return grid
 
 
-def _facts(trial: Trial, pace: Pace) -> list[str]:
-    """Returns the state, progress, accuracy and error of a trial, as far as they are known."""
-    facts = [trial.state]
-    left = pace.left([trial]) if trial.state == "running" else None
-    if left is not None:
-        facts.append(f"step {trial.step} of {trial.num_steps}")
-    if trial.state in ("running", "complete") and trial.validation is not None:
-        facts.append(f"validation {100 * trial.validation:.2f}")
-    if left is not None:
-        facts.append(f"{progress.duration(left)} left")
-    return facts + ([trial.error] if trial.error and trial.state in FAILED else [])
+def _facts(trial: Trial) -> dict[str, str]:
+    """Returns the texts of a trial's _NUMBERS, empty where they are unknown."""
+    seconds = left([trial]) if trial.state == "running" else None
+    texts = (
+        f"{trial.step}/{trial.num_steps or '?'}",
+        "" if trial.validation is None else f"{100 * trial.validation:.2f}",
+        "" if seconds is None else progress.duration(seconds),
+    )
+    return dict(zip(_NUMBERS, texts, strict=True))

@@ -39,7 +39,8 @@ def finish(plan: Plan) -> list[Record]:
         earlier = disk.read_json(file, list) or []
         selected = select(plan, trials, earlier)
         if not selected:
-            raise UserError(f"no point of sweep {plan.name} is complete: {plan.again(retry=True)}")
+            again = plan.again("sweep", "--retry")
+            raise UserError(f"no point of sweep {plan.name} is complete: {again}")
         disk.write_json(file, selected)
     results = []
     for choice in selected:

@@ -7,8 +7,6 @@ kernel frees however the process ends.
 
 import contextlib
 import dataclasses
-import hashlib
-import math
 import shlex
 import statistics
 import time
@@ -27,8 +25,8 @@ from lra_fnet.sweep.studies import FrozenTrial, Studies, TrialState
 
 FAILED = ("failed", "OOM", "diverged")
 ENDED = ("complete", "pruned", *FAILED)
+CLAIM = ".claim"  # in a run folder, locked by the sweep that starts its trial
 ERROR = "error of seed {}"  # name of the attribute of a study's trial
-SECONDS_A_WRITE = 10.0  # between two versions of trials.json that differ in steps only
 
 
 @dataclasses.dataclass
@@ -45,6 +43,8 @@ class Trial:
     step: int = 0
     validation: float | None = None  # accuracy at the best step so far, a fraction
     error: str | None = None
+    curve: dict[int, float] = dataclasses.field(default_factory=dict)  # validation by step
+    first: tuple[float, int] | None = None  # time and step when it was first seen running
 
     def record(self) -> record.Record | None:
         """Returns the result if it has this configuration and the splits that the trial reads."""
@@ -54,16 +54,16 @@ class Trial:
         changed = self.config and config.differing(result.config, self.config)
         return None if changed else result
 
-    def curve(self) -> dict[int, float]:
-        """Returns the validation accuracy by step, a fraction, so far."""
-        lines = disk.read_lines(self.job.folder / "metrics.jsonl")
-        return {line["step"]: line["accuracy"] for line in lines if line["kind"] == "validation"}
-
     def look(self) -> None:
         """Updates step and accuracy from metrics.jsonl."""
         lines = disk.read_lines(self.job.folder / "metrics.jsonl")
         self.step = max((line["step"] for line in lines), default=0)
-        self.validation = max(self.curve().values(), default=None)
+        self.curve = {line["step"]: line["accuracy"] for line in lines if "accuracy" in line}
+        self.validation = max(self.curve.values(), default=None)
+        if self.state in ("waiting", *FAILED):
+            self.first = None
+        elif self.state == "running":
+            self.first = self.first or (time.monotonic(), self.step)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the trial's entry in trials.json."""
@@ -74,16 +74,16 @@ class Trial:
             "overrides": list(job.overrides),
             "folder": str(job.folder.relative_to(job.runs)),
             **{n: getattr(self, n) for n in ("state", "step", "num_steps", "validation", "error")},
-            "command": shlex.join(["lra-fnet", *plans.command(job)]),
+            "command": shlex.join(["lra-fnet", *job.command()]),
         }
 
 
-def make_trial(number: int, job: Job, pair: int, point: int) -> Trial:
+def make_trial(plan: plans.Plan, pair: int, point: int, params: dict, seed: int) -> Trial:
     """Returns a trial with the configuration that its result must have."""
-    config, num_steps = None, None
+    job, built = plan.job(pair, params, seed), (None, None)
     with contextlib.suppress(UserError):  # a point of a search that cannot be built: its run fails
-        config, num_steps = plans.built(dataclasses.replace(job, seed=0))
-    return Trial(number, job, pair, point, config, num_steps)
+        built = plans.built(dataclasses.replace(job, seed=0))
+    return Trial(plan.number(pair, point, seed), job, pair, point, *built)
 
 
 def mean_validation(seeds: Sequence[Trial]) -> float:
@@ -103,11 +103,8 @@ class Ledger:
         self.plan = plan
         self.known: dict[int, Trial] = {}  # by number
         self.retried: set[int] = set()  # numbers of failed trials that wait for another attempt
-        self._states: list = []  # as written to trials.json
-        self._written = -math.inf
+        self._written: list | None = None  # the entries of trials.json
         self._claims: dict[Path, IO[str]] = {}  # locked files, by run folder
-        with disk.writable(plan.folder):
-            (plan.folder / ".claimed").mkdir(parents=True, exist_ok=True)
         with self.locked():
             plan.begin()
             self.studies = Studies(plan)
@@ -132,8 +129,9 @@ class Ledger:
 
         Two points that a sampler draws alike have the same run folders.
         """
-        name = hashlib.sha256("/".join(folder.parts[-4:]).encode()).hexdigest()
-        handle = disk.try_lock(self.plan.folder / ".claimed" / name)
+        with disk.writable(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            handle = disk.try_lock(folder / CLAIM)
         if handle is not None:
             self._claims[folder] = handle
         return handle is not None
@@ -159,20 +157,22 @@ class Ledger:
                 for trial in seeds:
                     self._judge(trial, point, trial.number in running)
                 self._tell(pair, point, seeds)
-        self._write()
+        entries = [trial.to_json() for trial in self.trials]
+        if entries != self._written:
+            disk.write_json(self.plan.folder / "trials.json", entries)
+            self._written = entries
 
     def fail(self, trial: Trial, error: str) -> None:
         """Stores why a run failed; the caller holds the lock."""
-        for point in self.studies.points(trial.pair):
-            if point.number == trial.point and point.state == TrialState.RUNNING:
-                name = ERROR.format(trial.job.seed)
-                self.studies.storage.set_trial_user_attr(point._trial_id, name, error)
+        point = self.studies.by_pair[trial.pair].get_trials(deepcopy=False)[trial.point]
+        if point.state == TrialState.RUNNING:
+            name = ERROR.format(trial.job.seed)
+            self.studies.storage.set_trial_user_attr(point._trial_id, name, error)
 
     def _trial(self, pair: int, point: FrozenTrial, seed: int) -> Trial:
         number = self.plan.number(pair, point.number, seed)
         if number not in self.known:
-            job = self.plan.job(pair, point.params, seed)
-            self.known[number] = make_trial(number, job, pair, point.number)
+            self.known[number] = make_trial(self.plan, pair, point.number, point.params, seed)
         return self.known[number]
 
     def _judge(self, trial: Trial, point: FrozenTrial, mine: bool) -> None:
@@ -186,11 +186,12 @@ class Ledger:
         elif mine:
             trial.state = "running"
         elif result is not None and result.complete:
-            best, last = (result.scores["validation", which] for which in ("best", "last"))
             trial.state, trial.error = "complete", None
+            trial.look()
+            best, last = (result.scores["validation", which] for which in ("best", "last"))
             trial.step, trial.validation = last.step, best.correct / best.count
             return
-        elif self._is_claimed(folder) or run_folder.in_use(folder):
+        elif run_folder.in_use(folder, CLAIM) or run_folder.in_use(folder):
             trial.state = "running"
         elif trial.number in self.retried:
             trial.state = "waiting"
@@ -201,31 +202,17 @@ class Ledger:
         if trial.state == "running" or trial.state != before:
             trial.look()
 
-    def _is_claimed(self, folder: Path) -> bool:
-        if is_free := self.claim(folder):
-            self.drop(folder)
-        return not is_free
-
     def _tell(self, pair: int, point: FrozenTrial, seeds: list[Trial]) -> None:
         """Ends a point if all its seeds are complete, or if the first one falls behind."""
         if point.state != TrialState.RUNNING:
             return
         first = seeds[0]
-        if self.plan.sweep.prune and first.state in ("running", "complete"):
-            is_behind = self.studies.falls_behind(pair, point, first.curve())
-            if is_behind and first.state == "running":
-                self.studies.by_pair[pair].tell(point.number, state=TrialState.PRUNED)
-                for trial in seeds:
-                    trial.state = "pruned"
-                return
-        if all(trial.state == "complete" for trial in seeds):
+        is_behind = (
+            self.plan.sweep.prune
+            and first.state in ("running", "complete")
+            and self.studies.falls_behind(pair, point, first.curve)
+        )
+        if is_behind and first.state == "running":
+            self.studies.by_pair[pair].tell(point.number, state=TrialState.PRUNED)
+        elif all(trial.state == "complete" for trial in seeds):
             self.studies.by_pair[pair].tell(point.number, mean_validation(seeds))
-
-    def _write(self) -> None:
-        """Writes trials.json after a change of state, and every few seconds for the steps."""
-        states = [(trial.state, trial.error) for trial in self.trials]
-        now = time.monotonic()
-        if states != self._states or now - self._written > SECONDS_A_WRITE:
-            entries = [trial.to_json() for trial in self.trials]
-            disk.write_json(self.plan.folder / "trials.json", entries)
-            self._states, self._written = states, now

@@ -23,6 +23,7 @@ from lra_fnet.run.job import Job
 
 SCHEMA = 1
 SAMPLERS = ("grid", "random", "tpe")
+SHARED = ("imports", "gin_dirs", "data", "source")  # fields of a job that sweep.json stores
 
 
 @gin.configurable
@@ -62,25 +63,23 @@ class Sweep:
                 raise UserError(
                     f"--{field} expects a whole number of at least {least}, got {count!r}"
                 )
-        if self.sampler not in SAMPLERS:
-            raise UserError(f"--sampler expects {', '.join(SAMPLERS)}, got {self.sampler!r}")
         axes = {name: _axis(name, values) for name, values in self.axes.items()}
         ranges = [name for name, values in axes.items() if isinstance(values, dict)]
-        is_grid, needs = self.sampler == "grid", "needs --sampler random or tpe"
-        mistakes = [
-            (
-                not (self.tasks and self.models),
-                "a sweep needs --task and --models, or --sweep FILE",
+        is_grid, is_search = self.sampler == "grid", axes and self.trials
+        needs = "needs --sampler random or tpe"
+        mistakes = {
+            f"--sampler expects {', '.join(SAMPLERS)}, got {self.sampler!r}": (
+                self.sampler not in SAMPLERS
             ),
-            (is_grid and ranges, f"the range of {', '.join(ranges)} {needs}"),
-            (is_grid and self.trials, f"--trials {needs}: a grid has all points"),
-            (
-                not is_grid and not (axes and self.trials),
-                f"--sampler {self.sampler} needs axes (--grid, --range) and --trials",
+            "a sweep needs --task and --models, or --sweep FILE": not (self.tasks and self.models),
+            f"the range of {', '.join(ranges)} {needs}": is_grid and ranges,
+            f"--trials {needs}: a grid has all points": is_grid and self.trials,
+            f"--sampler {self.sampler} needs axes (--grid, --range) and --trials": (
+                not is_grid and not is_search
             ),
-            (self.prune and not axes, "--prune needs axes (--grid, --range)"),
-        ]
-        for applies, text in mistakes:
+            "--prune needs axes (--grid, --range)": self.prune and not axes,
+        }
+        for text, applies in mistakes.items():
             if applies:
                 raise UserError(text)
         return dataclasses.replace(
@@ -162,10 +161,6 @@ def axis(option: str, text: str) -> dict[str, Any]:
                 return {name.strip(): {"low": low, "high": high, "log": bool(log)}}
     form = {"grid": "[value, ...]", "range": '[low, high] or [low, high, "log"]'}[option]
     raise UserError(f"--{option} expects Name.parameter={form}, got {text!r}")
-
-
-grid_axis = functools.partial(axis, "grid")
-range_axis = functools.partial(axis, "range")
 
 
 def _axis(name: str, values) -> list | dict:
@@ -251,13 +246,10 @@ class Plan:
         for pair, point in itertools.product(range(len(self.pairs)), grid(axes)):
             built(self.job(pair, point, 0))
 
-    def again(self, verb: str = "sweep", **options: Any) -> str:
+    def again(self, verb: str = "sweep", *options: str) -> str:
         """Returns the command that continues this sweep, for a person to type."""
-        runs = {} if self.shared.runs == Path("runs") else {"runs": self.shared.runs}
-        words = ["lra-fnet", verb, "--name", self.name]
-        for name, value in (runs | options).items():
-            words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
-        return shlex.join(words)
+        runs = [] if self.shared.runs == Job.runs else ["--runs", str(self.shared.runs)]
+        return shlex.join(["lra-fnet", verb, "--name", self.name, *runs, *options])
 
     def begin(self) -> None:
         """Writes sweep.json; the caller holds the sweep's lock.
@@ -289,18 +281,15 @@ class Plan:
             **fields,
             "name": self.name,
             "axes_python": repr(self.sweep.axes),  # JSON has no tuples
-            "imports": self.shared.imports,
-            "gin_dirs": [str(folder) for folder in self.shared.gin_dirs],
-            "data": str(self.shared.data),
-            "source": str(self.shared.source) if self.shared.source else None,
+            **{name: self.shared.to_json()[name] for name in SHARED},
         }
 
 
 def _sweep(fields: dict[str, Any]) -> Sweep:
     """Returns the sweep that a sweep.json describes."""
-    names = ("models", "preset", "seeds", "overrides", "sampler", "trials", "prune")
+    names = {field.name for field in dataclasses.fields(Sweep)} - {"tasks", "axes", "name"}
+    given: dict[str, Any] = {name: fields[name] for name in names}
     axes = ast.literal_eval(fields["axes_python"])
-    given = {name: fields[name] for name in names}
     return Sweep(tasks=fields["task"].split(","), axes=axes, **given).checked()
 
 
@@ -338,14 +327,3 @@ def built(job: Job) -> tuple[str, int]:
     """
     experiment = job.load()
     return experiment.config, experiment.run.num_steps
-
-
-def command(job: Job) -> list[str]:
-    """Returns the arguments of `lra-fnet` that run a trial, as a person would type them."""
-    words = ["train", "--task", job.task, "--model", job.model, "--preset", job.preset]
-    words += ["--seed", str(job.seed), "--runs", str(job.runs), "--data", str(job.data)]
-    words += [word for text in job.overrides for word in ("--set", text)]
-    words += [word for name in job.imports for word in ("--import", name)]
-    words += [word for folder in job.gin_dirs for word in ("--gin-dir", str(folder))]
-    words += ["--source", str(job.source)] if job.source else []
-    return words if job.test else [*words, "--no-test"]

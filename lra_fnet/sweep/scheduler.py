@@ -9,8 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
+
+import numpy as np
 
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, progress
@@ -73,30 +74,16 @@ def dry_run(sweep: plan.Plan, *, retry: bool = False) -> None:
     for (number, point), pair, seed in itertools.product(
         points, range(len(sweep.pairs)), range(sweep.sweep.seeds)
     ):
-        job = sweep.job(pair, point, seed)
-        result = make_trial(sweep.number(pair, number, seed), job, pair, number).record()
+        trial = make_trial(sweep, pair, number, point, seed)
+        result = trial.record()
         if result is None or (retry and not result.complete):
-            print(shlex.join(["lra-fnet", *plan.command(job)]))
+            print(shlex.join(["lra-fnet", *trial.job.command()]))
 
 
 def share(cores: list[int], workers: int) -> list[list[int]]:
     """Distributes all cores as evenly as possible; every worker gets at least one."""
-    count = len(cores)
-    if workers > count:
-        return [[cores[worker % count]] for worker in range(workers)]
-    ends = [worker * count // workers for worker in range(workers + 1)]
-    return [cores[begin:end] for begin, end in itertools.pairwise(ends)]
-
-
-@contextlib.contextmanager
-def _pinned_to(cores: list[int]) -> Iterator[None]:
-    """Pins processes started in the block to these cores, from their first instruction."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
+    parts = np.array_split(cores, min(workers, len(cores)))
+    return [parts[worker % len(parts)].tolist() for worker in range(workers)]
 
 
 @dataclasses.dataclass
@@ -175,17 +162,14 @@ class _Workers:
                 self._ledger.fail(child.trial, "its gin files have changed since the sweep began")
 
     def _start(self) -> bool:
-        """Starts the next trial; returns False if there is none now."""
+        """Starts the next trial or draws another point; returns False if there is none now."""
         ledger = self._ledger
         for trial in ledger.trials:
             if self._startable(trial) and ledger.claim(trial.job.folder):
                 ledger.retried.discard(trial.number)
                 self._children[trial.number] = self._popen(trial)
                 return True
-        if ledger.plan.sweep.sampler == "tpe" and ledger.studies.ask():
-            ledger.refresh(self._children.keys())
-            return self._start()
-        return False
+        return ledger.plan.sweep.sampler == "tpe" and ledger.studies.ask()
 
     def _startable(self, trial: Trial) -> bool:
         """Returns whether a trial waits; with pruning, the first seed must have ended before."""
@@ -197,38 +181,42 @@ class _Workers:
     def _popen(self, trial: Trial) -> _Child:
         job = trial.job
         with disk.writable(job.folder):
-            job.folder.mkdir(parents=True, exist_ok=True)
             log = open(job.folder / "train.log", "ab")  # noqa: SIM115 (closed below)
+        begin = log.tell()
         busy = {child.worker for child in self._children.values()}
         worker = min(set(range(len(self._cores))) - busy)
         # Several trials may share a GPU.
         shared = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if len(self._cores) > 1 else {}
-        with log, _pinned_to(self._cores[worker]):
-            begin = log.tell()
+        cores = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, self._cores[worker])  # the process inherits it from the start
+        try:
             process = subprocess.Popen(
-                [*PROGRAM, *plan.command(job)],
+                [*PROGRAM, *job.command()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env=os.environ | shared,
                 start_new_session=True,  # Ctrl-C reaches only the parent, which stops each once
             )
-            return _Child(trial, process, worker, Path(log.name), begin)
+        finally:
+            os.sched_setaffinity(0, cores)
+            log.close()
+        return _Child(trial, process, worker, Path(log.name), begin)
 
 
 def _report(ledger: Ledger, jobs: int, stopped: int | None) -> int:
     """Prints the final table, the failures, and the command that continues; returns the code."""
     sweep, trials = ledger.plan, ledger.trials
-    options: dict = {"jobs": jobs} if jobs > 1 else {}
+    options = ["--jobs", str(jobs)] if jobs > 1 else []
     if stopped:
-        progress.say(f"saved; to resume: {sweep.again(**options)}")
+        progress.say(f"saved; to resume: {sweep.again('sweep', *options)}")
         return 128 + stopped
     progress.console.print(board.table(sweep, trials))
     failed = [trial for trial in trials if trial.state in FAILED]
     for trial in failed:
         progress.say(f"{trial.state}: {trial.job.folder}: {trial.error or 'see its train.log'}")
     if failed:
-        progress.say(f"to try them again: {sweep.again(**options, retry=True)}")
+        progress.say(f"to try them again: {sweep.again('sweep', *options, '--retry')}")
     if sweep.sweep.axes:
         progress.say(f"to score the best on test: {sweep.again('finish')}")
     return 1 if failed else 0

@@ -246,12 +246,13 @@ def fake_children(monkeypatch, script):
     monkeypatch.setattr(cells.Worker, "ask", ask)
     monkeypatch.setattr(cells.Worker, "close", lambda self: alive.remove(self.cell))
     monkeypatch.setattr(cells, "PAUSE", 0)
-    monkeypatch.setattr(cells, "LIMITED", ())
     return requests
 
 
 def three():
-    return [dataclasses.replace(CELL, model=m, label=m) for m in ("a", "b", "c")]
+    """Three cells, of a side whose limits are not measured."""
+    cell = dataclasses.replace(CELL, side="eager")
+    return [dataclasses.replace(cell, model=m, label=m) for m in ("a", "b", "c")]
 
 
 def test_cells_of_a_group_take_turns_and_each_round_starts_with_another(monkeypatch):

@@ -40,7 +40,7 @@ def test_blockwise_attention_has_the_operations_of_naive_attention():
     for block_size in (16, 64):
         overrides = (*cell.overrides, f"Attention.block_size={block_size}")
         program = worker.infer(dataclasses.replace(cell, overrides=overrides).load())
-        counts.append(worker.operations(program.trace()))
+        counts.append(worker.operations(program.jaxpr))
     assert counts[0] == pytest.approx(counts[1], rel=0.02)
 
 
@@ -56,7 +56,7 @@ def test_mixing_computes_the_gradient_in_input_and_parameters():
 def test_definition_is_measured_with_autodiff_on_the_same_input():
     built = dataclasses.replace(CELL, what="mixing", overrides=SMALL).load()
     x, cotangent, _ = worker._mixing_inputs(built)
-    definition, ours = (f(built)[0].trace() for f in (worker.definition, worker.mixing))
+    definition, ours = (f(built)[0].jaxpr for f in (worker.definition, worker.mixing))
     wanted = [np.fft.fft2(np.asarray(a, np.float64)).real for a in (x, cotangent)]
     for program in (definition, ours):
         got = jax.extend.core.jaxpr_as_fun(program)(x, cotangent)  # value, gradient

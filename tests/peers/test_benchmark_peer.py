@@ -9,10 +9,7 @@ from paths import ROOT
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402 (after the skips)
-from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
-
-from lra_fnet.benchmark import cells, child, peer  # noqa: E402
+from lra_fnet.benchmark import cells, child, peer  # noqa: E402 (after the skips)
 from lra_fnet.errors import UserError  # noqa: E402
 
 SIZES = {
@@ -80,20 +77,6 @@ def test_repeated_steps_learn_the_batch():
     assert losses[-1] < 0.95 * losses[0]
 
 
-@pytest.mark.parametrize("what", ["train", "infer", "mixing"])
-@pytest.mark.parametrize("model", ["fnet", "transformer"])
-def test_products_match_the_flop_counter_of_pytorch(monkeypatch, model, what):
-    monkeypatch.setattr(peer, "QUERIES", 5)
-    cell = a_cell(what, "torch" if what == "mixing" else "eager", model)
-    side = peer.Side(cell)
-    plain = sdpa_kernel(SDPBackend.MATH)  # the fused kernel is not counted
-    with FlopCounterMode(display=False) as counter, plain:
-        side.calls[0]()
-    found = peer.products(side.model, side.built, what)
-    needed = sum(2 * m * k * n * batch * count for (m, k, n, batch), count in found.items())
-    assert needed == counter.get_total_flops()
-
-
 def test_bfloat16_runs_under_autocast():
     side = peer.Side(a_cell("infer", "eager", "fnet", "Encoder.dtype=bfloat16"))
     kinds = set()
@@ -104,10 +87,10 @@ def test_bfloat16_runs_under_autocast():
     assert kinds == {torch.bfloat16}
 
 
-def test_replies_have_facts_rounds_and_limits():
-    requests = [{"seconds": 0.01}, {"roofline": 0.01}, {"seconds": 0.0}]
+def test_replies_have_facts_and_rounds():
+    requests = [{"seconds": 0.01}, {"seconds": 0.0}]
     cell = a_cell("train", "eager", "fnet")
-    facts, timed, limits, shortest = replies(cell, *requests)
+    facts, timed, shortest = replies(cell, *requests)
     assert facts["state"] == "ok"
     assert (facts["batch_size"], facts["dim"], facts["num_layers"]) == (2, 8, 2)
     assert facts["dtype"] == "float32"
@@ -115,7 +98,6 @@ def test_replies_have_facts_rounds_and_limits():
     assert facts["versions"]["torch"] == torch.__version__
     assert timed["calls"] >= 1
     assert timed["seconds"] >= 0.01
-    assert limits["floor_seconds"] > 0
     assert shortest["calls"] == 1
 
 
@@ -168,8 +150,3 @@ def test_missing_library_fails_with_one_line(missing, monkeypatch, tmp_path):
     with pytest.raises(UserError, match=f"has no {missing}: `make benchmark PEER=1`"):
         process.ready()
     process.close()
-
-
-def test_other_models_fail_with_one_line():
-    (reply,) = replies(a_cell("train", "eager", "linear"))
-    assert "fnet and transformer, got linear" in reply["mistake"]

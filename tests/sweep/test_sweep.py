@@ -93,12 +93,11 @@ def test_sweep_of_the_table_has_its_runs_and_options_replace_values_of_the_file(
     options = ["--preset", "cpu", "--models", "fnet,linear", "--seeds", "2", "--dry-run"]
     code, _, out = go("--sweep", table, *options)
     assert code == 0
-    words = [shlex.split(line) for line in out.splitlines()]
-    names = ("--task", "--model", "--seed")
-    got = Counter(tuple(w[w.index(name) + 1] for name in names) for w in words)
+    args = [cli._parser().parse_args(shlex.split(line)[1:]) for line in out.splitlines()]
     tasks = ("listops", "text", "retrieval", "image", "pathfinder", "pathx")
-    assert got == Counter((t, m, k) for t in tasks for m in ("fnet", "linear") for k in "01")
-    assert not any("--no-test" in w or "--set" in w for w in words)
+    wanted = Counter((t, m, k) for t in tasks for m in ("fnet", "linear") for k in (0, 1))
+    assert Counter((a.task, a.model, a.seed) for a in args) == wanted
+    assert not any(a.no_test or a.set for a in args)
 
 
 def test_lines_of_a_dry_run_parse_as_the_commands_of_the_trials(go):
@@ -170,8 +169,8 @@ def test_mistake_in_a_sweep_file_fails_with_one_line(go, text, words):
 
 
 def test_axes_of_the_command_line_are_python_values():
-    assert plan.grid_axis('C.d=["x", None]') == {"C.d": ["x", None]}
-    assert plan.range_axis("A.b=[1, 8]") == {"A.b": {"low": 1, "high": 8, "log": False}}
+    assert plan.axis("grid", 'C.d=["x", None]') == {"C.d": ["x", None]}
+    assert plan.axis("range", "A.b=[1, 8]") == {"A.b": {"low": 1, "high": 8, "log": False}}
     assert plan.grid({"A.b": [1], "C.d": [(1, 2)]}) == [{"A.b": "1", "C.d": "(1, 2)"}]
     assert plan.bindings({"A.b": "'x'", "C.d": 0.1}) == ("A.b='x'", "C.d=0.1")
 
@@ -635,11 +634,9 @@ def test_table_shows_state_step_accuracy_and_time_left_of_every_trial(monkeypatc
     planned = plan.Plan(swept().checked(), "s", job.Job("", "", ""))
     trials = made_trials(planned, "complete", "running", "waiting", "diverged")
     trials[1].step, trials[2].step, trials[0].step = 10, 0, 80
-    pace = board.Pace()
-    pace.see(trials)
+    trials[1].first = (100.0, 10)
     clock[0], trials[1].step = 130.0, 20  # ten steps in 30 s: 60 more in 180 s
-    pace.see(trials)
-    lines = shown(board.table(planned, trials, pace)).splitlines()
+    lines = shown(board.table(planned, trials)).splitlines()
     (running,) = [line.split() for line in lines if "running" in line and "b=1" in line]
     assert running == ["t", "m", "b=1", "0", "running", "20/80", "25.00", "3", "min", "0", "s"]
     (waiting,) = [line.split() for line in lines if "waiting" in line and "b=2" in line]
@@ -668,8 +665,8 @@ def test_every_change_of_state_is_one_plain_line_without_a_terminal(go):
     _, err, _ = go("--task", "parity", "--models", "fnet", "--preset", "cpu", *axes)
     lines = [line for line in err.splitlines() if line.startswith("[1/1] ")]
     assert [line.partition("seed0: ")[2] for line in lines] == [
-        "running",
-        "complete, validation 30.00",
+        "running, step 0/8",
+        "complete, step 8/8, validation 30.00",
     ]
     assert "\x1b" not in err
 
