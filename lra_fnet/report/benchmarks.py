@@ -52,7 +52,7 @@ def grids(cells: Sequence[Result]) -> list[Grid]:
         _grid("Of the roofline (of the floor): inference", infer, _fractions),
         _exponents(train, infer),
     ]
-    return [grid for grid in tables if grid is not None]
+    return [grid for grid in tables if grid]
 
 
 def exponent(lengths: Sequence[float], values: Sequence[float]) -> float | None:
@@ -78,13 +78,11 @@ def labels(cells: Sequence[Result]) -> list[str]:
 
 def _grid(
     title: str, cells: Sequence[Result], text: Callable[[Result, Result | None], str]
-) -> Grid | None:
+) -> Grid:
     """Returns a row for each model and a column for each length.
 
     `text` turns a cell and the baseline's cell of the same length into text.
     """
-    if not cells:
-        return None
     lengths = sorted({cell["length"] for cell in cells})
     by_place = {(cell["label"], cell["length"]): cell for cell in cells}
     rows = [
@@ -102,10 +100,8 @@ def _grid(
 
 def _shown(cell: Result | None, text: Callable[..., str], *arguments: Any) -> str:
     """Returns a cell's text, or its state where it has no numbers."""
-    if cell is None:
-        return "-"
-    if cell["state"] != "ok":
-        return cell["state"]
+    if cell is None or cell["state"] != "ok":
+        return cell["state"] if cell else "-"
     return text(cell, *arguments) + (" †" if cell.get("alone") else "")
 
 
@@ -145,10 +141,8 @@ def _limits(cell: Result) -> list[str]:
     return [f"{100 * median(column):.0f}%" for column in (floors, rooflines)]
 
 
-def _mixing(cells: Sequence[Result]) -> Grid | None:
+def _mixing(cells: Sequence[Result]) -> Grid:
     """Returns the mixing sublayer alone: forward and backward, forward."""
-    if not cells:
-        return None
     by_place = {(c["label"], c["side"], c["size"], c["length"]): c for c in cells}
     sides = {"ours": "", "definition": ", by its definition"}
     rows = []
@@ -162,7 +156,7 @@ def _mixing(cells: Sequence[Result]) -> Grid | None:
     return Grid("Mixing sublayer alone", head, rows)
 
 
-def _peers(what: str, cells: Sequence[Result], unit: str, scale: float) -> Grid | None:
+def _peers(what: str, cells: Sequence[Result], unit: str, scale: float) -> Grid:
     """Returns our times and memory next to PyTorch's, and the floor of the same products."""
     by_place = {(c["label"], c["length"], c["side"]): c for c in cells if c["what"] == what}
     rows = []
@@ -186,7 +180,7 @@ def _peers(what: str, cells: Sequence[Result], unit: str, scale: float) -> Grid 
         rows.append(row)
     head = ["model", "length", "ours ms", "eager ms", "compiled ms", "times faster"]
     head += [f"memory {unit}: ours / peer", "floor ms", "of the floor", "of the roofline"]
-    return Grid(f"{TITLES[what]} beside PyTorch's faster one", head, rows) if rows else None
+    return Grid(f"{TITLES[what]} beside PyTorch's faster one", head, rows)
 
 
 def _ratio(cell: Result, base: Result, kind: str = "") -> str:
@@ -202,7 +196,7 @@ def _speed_up(cell: Result, base: Result | None, kind: str = "") -> str:
     return f" ({_ratio(cell, base, kind)})"
 
 
-def _exponents(train: Sequence[Result], infer: Sequence[Result]) -> Grid | None:
+def _exponents(train: Sequence[Result], infer: Sequence[Result]) -> Grid:
     """Returns the growth of time and memory: over all lengths, between the two longest."""
     kinds = [(train, "seconds"), (infer, "seconds"), (train, "peak_bytes")]
     rows = []
@@ -214,7 +208,7 @@ def _exponents(train: Sequence[Result], infer: Sequence[Result]) -> Grid | None:
             row.append(" / ".join("-" if s is None else f"{s:.2f}" for s in slopes))
         rows.append(row)
     if all(set(text) <= set("- /") for row in rows for text in row[1:]):
-        return None
+        rows = []  # nothing was measured at two lengths
     head = ["model", "training time", "inference time", "training memory"]
     return Grid("Growth exponents over all lengths / between the two longest", head, rows)
 
