@@ -19,6 +19,7 @@ def render(name: str, **values: Any) -> str:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     environment.filters |= {key: value for key, value in values.items() if callable(value)}
     return environment.get_template(name).render(values)
