@@ -111,16 +111,8 @@ def mlm_count(dim: int) -> int:
 
 def multiplications(model: str, length: int, dim: int) -> int:
     """Counts the multiplications in a mixer's program: matrix products, forward, one text."""
-    mixer = MIXERS[model](
-        dim=dim,
-        num_heads=dim // 64,
-        qkv_dim=dim,
-        max_len=length,
-        layer=0,
-        num_layers=1,
-        dropout=0.0,
-        parent=None,
-    )
+    sizes = {"dim": dim, "num_heads": dim // 64, "qkv_dim": dim, "max_len": length}
+    mixer = MIXERS[model](**sizes, layer=0, num_layers=1, dropout=0.0, parent=None)
     x = jax.ShapeDtypeStruct((1, length, dim), jnp.float32)
     mask = jax.ShapeDtypeStruct((1, length), bool)
     apply = functools.partial(mixer.apply, train=False)
@@ -217,13 +209,11 @@ def _both(ours: int, printed: int) -> str:
 
 def markdown() -> str:
     """Returns the text of results/census.md."""
-    published = tables.published()["parameters"]
     return template.render(
         "census.md",
         presets={preset: lra_grids(preset) for preset in PRESETS},
-        sizes_table=published["fnet_model_sizes"]["table"],
+        published=tables.published()["parameters"],
         sizes=sizes_grid(),
-        params_table=published["fnet_model_params"]["table"],
         params=params_grid(),
         length=FNET["max_len"],
         dim=BASE[0],

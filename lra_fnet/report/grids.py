@@ -16,14 +16,15 @@ from lra_fnet.run.record import Record
 
 def generalisation(table: Table) -> Grid:
     """Returns train and test accuracy (arXiv:2011.04006, Table 3) at the last step."""
-    rows = [row for row in table.last_rows if row.ours]
-    gaps = {(row.label, task): _gap(row.cells[task]) for row in rows for task in table.tasks}
-    columns = [task for task in table.tasks if any(gaps[row.label, task] for row in rows)]
-    body = []
-    for row in rows:
-        cells = [gaps[row.label, task] for task in columns]
-        if any(cells):
-            body.append([row.label, *(text for cell in cells for text in cell or ["-"] * 3)])
+    by_row = {
+        row.label: {task: _gap(row.cells[task]) for task in table.tasks} for row in table.last_rows
+    }
+    columns = [task for task in table.tasks if any(gaps[task] for gaps in by_row.values())]
+    rows = [
+        [label, *(text for task in columns for text in gaps[task] or ["-"] * 3)]
+        for label, gaps in by_row.items()
+        if any(gaps.values())
+    ]
     head = [
         f"{table.columns[task]} {what}" for task in columns for what in ("train", "test", "gap")
     ]
@@ -32,7 +33,7 @@ def generalisation(table: Table) -> Grid:
         "Means over seeds. Train: on as many training rows as validation has. The gap is train "
         "minus test in percentage points: it is large where a model memorises rows."
     )
-    return Grid(title, ["Model", *head], body, [note])
+    return Grid(title, ["Model", *head], rows, [note])
 
 
 def _gap(cell: Cell) -> list[str]:
