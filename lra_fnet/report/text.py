@@ -15,7 +15,7 @@ from rich.text import Text
 
 from lra_fnet import tasks
 from lra_fnet.intervals import wilson
-from lra_fnet.report import accuracy
+from lra_fnet.report import accuracy, template
 from lra_fnet.report.accuracy import Row, Table
 from lra_fnet.report.contents import Report
 from lra_fnet.report.grid import Grid
@@ -91,15 +91,7 @@ def accuracy_grid(table: Table, title: str, rows: Sequence[Row]) -> Grid:
 
 def accuracy_markdown(tables: Sequence[Table]) -> str:
     """Returns the accuracy tables of every preset with notes and provenance, from level 3 on."""
-    lines = []
-    for table in tables:
-        lines += [f"### Preset {table.preset}", ""]
-        grids = [accuracy_grid(table, part.title, part.rows) for part in table.parts]
-        lines += [grid.markdown() for grid in grids]
-        lines += [LEGEND, "", *(f"- {note}" for note in table.notes), ""]
-        lines += ["Runs behind this preset's tables:", ""]
-        lines += [*(f"- {provenance}" for provenance in table.provenance), ""]
-    return "\n".join(lines)
+    return template.render("accuracy.md", tables=tables, grid=accuracy_grid, legend=LEGEND)
 
 
 def markdown(report: Report, title: str = "Report", about: str = "") -> str:
