@@ -13,7 +13,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lra_fnet import config, tasks
 from lra_fnet.intervals import wilson
@@ -113,9 +113,27 @@ class Row:
         return self.source == "ours"
 
     @property
+    def published(self) -> bool:
+        """Whether the row shows numbers of a paper."""
+        return self.source not in ("ours", "")
+
+    @property
     def marked(self) -> str:
         """The label, with a mark if the model sees the padding."""
         return self.label + ("" if self.uses_mask else " ‡")
+
+
+class Part(NamedTuple):
+    """One of a preset's accuracy tables."""
+
+    checkpoint: Checkpoint  # "best": ours, each paper's, floors; "last": only ours
+    title: str
+    rows: list[Row]
+
+    @property
+    def spread(self) -> set[str]:
+        """The columns in which a cell has a spread over seeds."""
+        return {c for row in self.rows for c, cell in row.cells.items() if cell.sd is not None}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,8 +142,7 @@ class Table:
 
     preset: str
     columns: Mapping[str, str]  # titles of the six tasks, the two averages, then users' tasks
-    rows: list[Row]  # checkpoint with the best validation accuracy; ours, each paper's, floors
-    last_rows: list[Row]  # ours at the last step
+    parts: list[Part]
     notes: list[str]
     provenance: list[str]
 
@@ -135,11 +152,14 @@ class Table:
         return [column for column in self.columns if column not in AVERAGES]
 
     @property
-    def parts(self) -> list[tuple[str, list[Row]]]:
-        """The two tables of the preset, each with its title."""
-        head = f"Test accuracy (%), preset {self.preset}"
-        best, last = f"{head}: checkpoint best on validation", f"{head}: last step"
-        return [(best, self.rows), (last, self.last_rows)]
+    def rows(self) -> list[Row]:
+        """The rows of the checkpoint with the best validation accuracy."""
+        return self.parts[0].rows
+
+    @property
+    def last_rows(self) -> list[Row]:
+        """Our rows at the last step."""
+        return self.parts[1].rows
 
 
 def cell(runs: Sequence[Record], checkpoint: Checkpoint = "best") -> Cell:
@@ -331,17 +351,22 @@ def tables(runs: Sequence[Record]) -> list[Table]:
 def _table(preset: str, models: Sequence[str], runs: Sequence[Record]) -> Table:
     own_tasks = sorted({run.task for run in runs}.difference(TASKS))  # those of users
     columns = [*TASKS, *own_tasks]
-    rows, last_rows = [], []
+    rows: dict[Checkpoint, list[Row]] = {"best": [], "last": []}
     for model in models:
         variants = {run.variant for run in runs if run.model == model and run.variant}
         for variant in (None, *sorted(variants)):
             same = [run for run in runs if (run.model, run.variant) == (model, variant)]
-            rows.append(_our_row(model, variant, same, columns, "best"))
-            last_rows.append(_our_row(model, variant, same, columns, "last"))
+            for checkpoint, ours in rows.items():
+                ours.append(_our_row(model, variant, same, columns, checkpoint))
             if variant is None:
-                rows += _published_rows(model, columns)
+                rows["best"] += _published_rows(model, columns)
     floors, floor_notes = _floors(runs, columns)
-    rows.append(floors)
+    rows["best"].append(floors)
+    head = f"Test accuracy (%), preset {preset}"
+    parts = [
+        Part("best", f"{head}: checkpoint best on validation", rows["best"]),
+        Part("last", f"{head}: last step", rows["last"]),
+    ]
     titles = TASKS | AVERAGES | {task: tasks.title(task) for task in own_tasks}
-    notes = _notes(preset, runs, rows) + floor_notes
-    return Table(preset, titles, rows, last_rows, notes, _provenance(runs))
+    notes = _notes(preset, runs, rows["best"]) + floor_notes
+    return Table(preset, titles, parts, notes, _provenance(runs))

@@ -52,7 +52,7 @@ def grids(cells: Sequence[Result]) -> list[Grid]:
         _grid("Of the roofline (of the floor): inference", infer, _fractions),
         _exponents(train, infer),
     ]
-    return [grid for grid in tables if grid is not None]
+    return [grid for grid in tables if grid]
 
 
 def exponent(lengths: Sequence[float], values: Sequence[float]) -> float | None:
@@ -78,44 +78,49 @@ def labels(cells: Sequence[Result]) -> list[str]:
 
 def _grid(
     title: str, cells: Sequence[Result], text: Callable[[Result, Result | None], str]
-) -> Grid | None:
+) -> Grid:
     """Returns a row for each model and a column for each length.
 
     `text` turns a cell and the baseline's cell of the same length into text.
     """
-    if not cells:
-        return None
     lengths = sorted({cell["length"] for cell in cells})
     by_place = {(cell["label"], cell["length"]): cell for cell in cells}
+    cell_at = by_place.get
     rows = [
-        [
-            label,
-            *(
-                _shown(by_place.get((label, length)), text, by_place.get((BASELINE, length)))
-                for length in lengths
-            ),
-        ]
+        [label, *(_shown(cell_at((label, n)), text, cell_at((BASELINE, n))) for n in lengths)]
         for label in labels(cells)
     ]
     return Grid(title, ["model", *(f"{length:,}" for length in lengths)], rows)
 
 
-def _shown(cell: Result | None, text: Callable[..., str], *arguments: Any) -> str:
-    """Returns a cell's text, or its state where it has no numbers."""
-    if cell is None:
-        return "-"
-    if cell["state"] != "ok":
-        return cell["state"]
-    return text(cell, *arguments) + (" †" if cell.get("alone") else "")
+def _shown(
+    cell: Result | None, text: Callable[..., str], base: Result | None = None, *arguments: Any
+) -> str:
+    """Returns a cell's text, or its state where it has no numbers.
+
+    `text` gets the cell and, if it is another one with numbers, the baseline's.
+    """
+    if cell is None or cell["state"] != "ok":
+        return cell["state"] if cell else "-"
+    if base is cell or (base and base["state"] != "ok"):
+        base = None
+    return text(cell, base, *arguments) + (" †" if cell.get("alone") else "")
 
 
 def _steps(cell: Result, base: Result | None) -> str:
-    return f"{_number(1 / median(cell['seconds']))} {_spread(cell)}{_speed_up(cell, base)}"
+    return _time(1 / median(cell["seconds"]), cell, base)
 
 
-def _milliseconds(cell: Result, base: Result | None = None, kind: str = "") -> str:
-    milliseconds = _number(1e3 * median(cell[f"{kind}seconds"]))
-    return f"{milliseconds} {_spread(cell, kind)}{_speed_up(cell, base, kind)}"
+def _milliseconds(cell: Result, base: Result | None, kind: str = "") -> str:
+    return _time(1e3 * median(cell[f"{kind}seconds"]), cell, base, kind)
+
+
+def _time(value: float, cell: Result, base: Result | None, kind: str = "") -> str:
+    """Returns a number with half the range of its rounds and the speed-up against `base`."""
+    values = cell[f"{kind}seconds"]
+    spread = f"±{50 * (max(values) - min(values)) / median(values):.0f}%"
+    speed_up = f" ({_ratio(cell, base, kind)})" if base else ""
+    return f"{_number(value)} {spread}{speed_up}"
 
 
 def _memory(cell: Result, scale: float) -> str:
@@ -124,9 +129,7 @@ def _memory(cell: Result, scale: float) -> str:
 
 def _operations(cell: Result, base: Result | None) -> str:
     operations = _number(cell["flops"] / cell["batch_size"] / 1e9)
-    if base is None or base is cell or base["state"] != "ok":
-        return operations
-    return f"{operations} ({100 * cell['flops'] / base['flops']:.0f}%)"
+    return f"{operations} ({100 * cell['flops'] / base['flops']:.0f}%)" if base else operations
 
 
 def _fractions(cell: Result, _: Result | None = None) -> str:
@@ -145,10 +148,8 @@ def _limits(cell: Result) -> list[str]:
     return [f"{100 * median(column):.0f}%" for column in (floors, rooflines)]
 
 
-def _mixing(cells: Sequence[Result]) -> Grid | None:
+def _mixing(cells: Sequence[Result]) -> Grid:
     """Returns the mixing sublayer alone: forward and backward, forward."""
-    if not cells:
-        return None
     by_place = {(c["label"], c["side"], c["size"], c["length"]): c for c in cells}
     sides = {"ours": "", "definition": ", by its definition"}
     rows = []
@@ -162,7 +163,7 @@ def _mixing(cells: Sequence[Result]) -> Grid | None:
     return Grid("Mixing sublayer alone", head, rows)
 
 
-def _peers(what: str, cells: Sequence[Result], unit: str, scale: float) -> Grid | None:
+def _peers(what: str, cells: Sequence[Result], unit: str, scale: float) -> Grid:
     """Returns our times and memory next to PyTorch's, and the floor of the same products."""
     by_place = {(c["label"], c["length"], c["side"]): c for c in cells if c["what"] == what}
     rows = []
@@ -173,20 +174,19 @@ def _peers(what: str, cells: Sequence[Result], unit: str, scale: float) -> Grid 
         row = [label, f"{length:,}", *(_shown(cell, _milliseconds) for cell in sides)]
         ours, *peers = [cell if cell and cell["state"] == "ok" else None for cell in sides]
         peer = min(filter(None, peers), key=lambda c: median(c["seconds"]), default=None)
-        if ours is None or peer is None:
-            rows.append([*row, "-", "-", "-", "-", "-"])
-            continue
-        memory = f"{_memory(ours, scale)} / {_memory(peer, scale)}"
-        row += [
-            _ratio(ours, peer),
-            f"{memory} = {ours['peak_bytes'] / max(peer['peak_bytes'], 1):.2f}",
-            _number(1e3 * median([limits["floor_seconds"] for limits in ours["roofline"]])),
-            *_limits(ours),
-        ]
-        rows.append(row)
+        numbers = ["-"] * 5
+        if ours and peer:
+            memory = f"{_memory(ours, scale)} / {_memory(peer, scale)}"
+            numbers = [
+                _ratio(ours, peer),
+                f"{memory} = {ours['peak_bytes'] / max(peer['peak_bytes'], 1):.2f}",
+                _number(1e3 * median([limits["floor_seconds"] for limits in ours["roofline"]])),
+                *_limits(ours),
+            ]
+        rows.append([*row, *numbers])
     head = ["model", "length", "ours ms", "eager ms", "compiled ms", "times faster"]
     head += [f"memory {unit}: ours / peer", "floor ms", "of the floor", "of the roofline"]
-    return Grid(f"{TITLES[what]} beside PyTorch's faster one", head, rows) if rows else None
+    return Grid(f"{TITLES[what]} beside PyTorch's faster one", head, rows)
 
 
 def _ratio(cell: Result, base: Result, kind: str = "") -> str:
@@ -196,13 +196,7 @@ def _ratio(cell: Result, base: Result, kind: str = "") -> str:
     return f"{ratio:.0f}x" if ratio >= 10 else f"{ratio:.1f}x"
 
 
-def _speed_up(cell: Result, base: Result | None, kind: str = "") -> str:
-    if base is None or base is cell or base["state"] != "ok":
-        return ""
-    return f" ({_ratio(cell, base, kind)})"
-
-
-def _exponents(train: Sequence[Result], infer: Sequence[Result]) -> Grid | None:
+def _exponents(train: Sequence[Result], infer: Sequence[Result]) -> Grid:
     """Returns the growth of time and memory: over all lengths, between the two longest."""
     kinds = [(train, "seconds"), (infer, "seconds"), (train, "peak_bytes")]
     rows = []
@@ -214,7 +208,7 @@ def _exponents(train: Sequence[Result], infer: Sequence[Result]) -> Grid | None:
             row.append(" / ".join("-" if s is None else f"{s:.2f}" for s in slopes))
         rows.append(row)
     if all(set(text) <= set("- /") for row in rows for text in row[1:]):
-        return None
+        rows = []  # nothing was measured at two lengths
     head = ["model", "training time", "inference time", "training memory"]
     return Grid("Growth exponents over all lengths / between the two longest", head, rows)
 
@@ -251,8 +245,3 @@ def caption(cells: Sequence[Result]) -> str:
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _spread(cell: Result, kind: str = "") -> str:
-    values = cell[f"{kind}seconds"]
-    return f"±{50 * (max(values) - min(values)) / median(values):.0f}%"

@@ -26,6 +26,7 @@ from lra_fnet.models.mixers.linear import LinearMixing
 from lra_fnet.models.mixers.none import NoMixing
 from lra_fnet.models.mixers.random import RandomMixing
 from lra_fnet.report import accuracy as tables
+from lra_fnet.report import template
 from lra_fnet.report.grid import Grid
 
 PRESETS = ("paper", "lra-code")
@@ -72,7 +73,7 @@ def lra(preset: str) -> tuple[dict[str, dict[str, int | None]], list[str]]:
     """Counts each model on each task; None, and a line with the reason, if it cannot be built."""
     counts: dict[str, dict[str, int | None]] = {}
     refused = []
-    for model in models_in_order():
+    for model in tables.models_in_order(config.known("models")):
         counts[model] = {}
         for task in tables.TASKS:
             try:
@@ -81,13 +82,6 @@ def lra(preset: str) -> tuple[dict[str, dict[str, int | None]], list[str]]:
                 counts[model][task] = None
                 refused.append(f"`{model}` on {tables.TASKS[task]}: {error}")
     return counts, refused
-
-
-def models_in_order() -> list[str]:
-    """Returns all models in the order of the papers' accuracy tables, then the others by name."""
-    accuracy = tables.published()["accuracy"]
-    printed = [model for source in ("fnet", "lra") for model in accuracy[source]["rows"]]
-    return tables.in_order(config.known("models"), list(dict.fromkeys(printed)))
 
 
 def fnet_count(model: str, dim: int, num_layers: int) -> int:
@@ -117,16 +111,8 @@ def mlm_count(dim: int) -> int:
 
 def multiplications(model: str, length: int, dim: int) -> int:
     """Counts the multiplications in a mixer's program: matrix products, forward, one text."""
-    mixer = MIXERS[model](
-        dim=dim,
-        num_heads=dim // 64,
-        qkv_dim=dim,
-        max_len=length,
-        layer=0,
-        num_layers=1,
-        dropout=0.0,
-        parent=None,
-    )
+    sizes = {"dim": dim, "num_heads": dim // 64, "qkv_dim": dim, "max_len": length}
+    mixer = MIXERS[model](**sizes, layer=0, num_layers=1, dropout=0.0, parent=None)
     x = jax.ShapeDtypeStruct((1, length, dim), jnp.float32)
     mask = jax.ShapeDtypeStruct((1, length), bool)
     apply = functools.partial(mixer.apply, train=False)
@@ -145,8 +131,8 @@ def _products(jaxpr) -> int:
     return total
 
 
-def lra_section(preset: str) -> list[str]:
-    """Returns the lines of one preset: exact counts, then relative to the Transformer."""
+def lra_grids(preset: str) -> list[Grid]:
+    """Returns the tables of one preset: exact counts, then relative to the Transformer."""
     counts, refused = lra(preset)
     head = ["Model", *tables.TASKS.values()]
 
@@ -167,25 +153,17 @@ def lra_section(preset: str) -> list[str]:
             for model, row in counts.items()
         ]
 
-    return [
-        f"## Preset {preset}",
-        "",
-        Grid("Trained parameters", head, rows(exact)).markdown(),
-        Grid(
-            f"Relative to `{BASELINE}`",
-            head,
-            rows(relative),
-            [
-                "**More than 10 % larger**, which LRA's rule excludes; *more than 10 % smaller*, "
-                "which it allows.",
-                *([f"n/a: {line}" for line in refused] or ["Every model can be built."]),
-            ],
-        ).markdown(),
+    notes = [
+        "**More than 10 % larger**, which LRA's rule excludes; *more than 10 % smaller*, which it "
+        "allows.",
+        *([f"n/a: {line}" for line in refused] or ["Every model can be built."]),
     ]
+    title = f"Relative to `{BASELINE}`"
+    return [Grid("Trained parameters", head, rows(exact)), Grid(title, head, rows(relative), notes)]
 
 
-def sizes_section() -> list[str]:
-    """Returns the lines of the FNet paper's table of model sizes next to ours."""
+def sizes_grid() -> Grid:
+    """Returns the FNet paper's table of model sizes next to ours."""
     published = tables.published()["parameters"]["fnet_model_sizes"]
     rows = []
     for size, printed in published["rows"].items():
@@ -195,20 +173,13 @@ def sizes_section() -> list[str]:
             for model, number in zip(published["columns"], printed, strict=True)
         ]
         rows.append([f"{dim}, {num_layers} layers", *cells])
-    return [
-        f"## The FNet paper's Table {published['table']}: pre-training model sizes",
-        "",
-        Grid(
-            "Millions of parameters, ours and (as printed)",
-            ["Size", *map(config.title, published["columns"])],
-            rows,
-            ["32,000 ids, 512 positions, 4 types, a Dense layer after the embedding, the pooler."],
-        ).markdown(),
-    ]
+    note = "32,000 ids, 512 positions, 4 types, a Dense layer after the embedding, the pooler."
+    head = ["Size", *map(config.title, published["columns"])]
+    return Grid("Millions of parameters, ours and (as printed)", head, rows, [note])
 
 
-def params_section() -> list[str]:
-    """Returns the lines of the FNet paper's table of parameters and operations next to ours."""
+def params_grid() -> Grid:
+    """Returns the FNet paper's table of parameters and operations next to ours."""
     published = tables.published()["parameters"]["fnet_model_params"]
     length, dim = FNET["max_len"], BASE[0]
     formulas = {
@@ -226,29 +197,9 @@ def params_section() -> list[str]:
         value = f"{formulas[formula]:,}" if formula in formulas else "n/a"
         products = f"{multiplications(model, length, dim):,}"
         rows.append([config.title(model), *sizes, f"`{formula}`", value, products])
-    biases, head = 4 * BASE[0] * BASE[1], mlm_count(BASE[0])
-    return [
-        f"## The FNet paper's Table {published['table']}: parameters and mixing operations",
-        "",
-        Grid(
-            "Millions of parameters, ours and (as printed); operations of one mixing sublayer",
-            ["Model", "Base", "Large", "Formula", "Its value", "Our products"],
-            rows,
-            [
-                "The parameters include the head of the masked language model. The operations are "
-                f"those at n = {length}, d = {dim}: the paper's formula, its value, and the "
-                "multiplications in the matrix products of our program.",
-                "The two tables differ (BERT 111 and 112, Linear 93 and 94) by that head: "
-                f"{head:,} parameters in Base (Dense, LayerNorm, a bias for each id; the output "
-                "matrix is the embedding table). The authors' attention has biases, ours (LRA's) "
-                f"has none: {biases:,} more in Base, which would change no printed digit.",
-                "FNet (DFT matrices) takes 2n (n + d) more than the formula: our matrices are "
-                "real, sine and cosine, and give columns 0 to d / 2; the others follow by "
-                "symmetry. The formula counts the complex products of the authors' matrices. The "
-                "FFT has no matrix products.",
-            ],
-        ).markdown(),
-    ]
+    head = ["Model", "Base", "Large", "Formula", "Its value", "Our products"]
+    title = "Millions of parameters, ours and (as printed); operations of one mixing sublayer"
+    return Grid(title, head, rows)
 
 
 def _both(ours: int, printed: int) -> str:
@@ -258,22 +209,17 @@ def _both(ours: int, printed: int) -> str:
 
 def markdown() -> str:
     """Returns the text of results/census.md."""
-    intro = [
-        "# Parameters",
-        "",
-        "Written by `lra_fnet.report.census`; a test compares it with the code. These are the",
-        "trained parameters, embedding and head included, counted from shapes. The fixed matrices",
-        "of `random` are not trained and not counted.",
-        "",
-        "LRA's rule (README of google-research/long-range-arena): a new model, in the provided",
-        'configuration, "should be within at best 10% larger in terms of parameters compared to',
-        'the base Transformer model". No model is resized to meet it: at preset paper every model',
-        "has the Transformer's sizes, so `linear` adds n x n parameters per layer, for example; at",
-        "preset lra-code LRA's files give some models other sizes.",
-        "",
-    ]
-    sections = [intro, *map(lra_section, PRESETS), sizes_section(), params_section()]
-    return "\n".join(line for section in sections for line in section)
+    return template.render(
+        "census.md",
+        presets={preset: lra_grids(preset) for preset in PRESETS},
+        published=tables.published()["parameters"],
+        sizes=sizes_grid(),
+        params=params_grid(),
+        length=FNET["max_len"],
+        dim=BASE[0],
+        head=mlm_count(BASE[0]),
+        biases=4 * BASE[0] * BASE[1],
+    )
 
 
 def write(path: str | Path) -> None:

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from lra_fnet import config, intervals
 from lra_fnet.errors import UserError
-from lra_fnet.report import accuracy, significance
+from lra_fnet.report import accuracy, significance, text
+from lra_fnet.report.grid import Grid
 from lra_fnet.report.significance import PAIRED
 from lra_fnet.run import record
 from lra_fnet.run.record import Record, Split
@@ -151,19 +151,17 @@ def _notes(first: Sequence[Record], second: Sequence[Record]) -> list[str]:
 def render(comparison: dict[str, Any]) -> list[Table | Text]:
     """Returns what `lra-fnet compare` prints of a comparison."""
     a, b = comparison["a"], comparison["b"]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("")
-    for head in ("A", "B", "A - B", "95 % interval", "p"):
-        table.add_column(head, justify="right")
+    ratio = comparison["steps_per_second_ratio"]
+    rows = []
     for split, numbers in comparison["differences"].items():
         accuracies = (f"{numbers[side]:.2f} %" for side in "ab")
-        table.add_row(split, *accuracies, *_interval(numbers), f"{numbers['p_value']:.2g}")
+        rows.append([split, *accuracies, *_interval(numbers), f"{numbers['p_value']:.2g}"])
     for pair in comparison["pairs"]:
         p_value = f"{pair['p_adjusted']:.2g} (Holm)"
-        table.add_row(f"test, seed {pair['seed']}", "", "", *_interval(pair), p_value)
-    table.add_row("parameters", f"{a['parameters']:,}", f"{b['parameters']:,}")
-    ratio = comparison["steps_per_second_ratio"]
-    table.add_row("steps/s", *map(_speed, (a, b)), "" if ratio is None else f"x {ratio:.2f}")
+        rows.append([f"test, seed {pair['seed']}", "", "", *_interval(pair), p_value])
+    rows.append(["parameters", f"{a['parameters']:,}", f"{b['parameters']:,}"])
+    rows.append(["steps/s", *map(_speed, (a, b)), "" if ratio is None else f"x {ratio:.2f}"])
+    table = text.rich_table(Grid("", ["", "A", "B", "A - B", "95 % interval", "p"], rows))
     head = [
         f"{name}  {side['model']}, seed {', '.join(map(str, side['seeds']))}"
         for name, side in (("A", a), ("B", b))

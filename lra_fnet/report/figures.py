@@ -133,15 +133,8 @@ def bubbles(points: Sequence[tradeoff.Point], indices: Mapping[str, int] | None 
         memory = f", {point.memory / 1e6:,.0f} MB" if point.memory else ""
         text = f"{point.label}: {point.score:.2f} %, {point.speed:.3g} steps/s{memory}"
         axes.plot([], [], label=point.label, linestyle="none", **style)  # for the legend
-        axes.scatter(
-            point.speed,
-            point.score,
-            s=area,
-            alpha=0.6,
-            gid=_titled(text),
-            zorder=2 + 1 / area,  # small ones on top
-            **style,
-        )
+        style |= {"s": area, "zorder": 2 + 1 / area}  # small ones on top
+        axes.scatter(point.speed, point.score, alpha=0.6, gid=_titled(text), **style)
     speeds = [point.speed for point in points]
     if max(speeds) > 4 * min(speeds):
         axes.set_xscale("log")

@@ -6,13 +6,17 @@ from collections.abc import Sequence
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """A title, a head and rows of equal length."""
+    """A title, a head and rows of equal length. A table without rows is false, and not shown."""
 
     title: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     notes: Sequence[str] = ()  # one sentence each
     words: int = 1  # the number of columns, from the left, that hold words; the others hold numbers
+
+    def __bool__(self) -> bool:
+        """Whether the table has a row."""
+        return bool(self.rows)
 
     def markdown(self) -> str:
         """Returns the title in bold, the table, then the notes."""

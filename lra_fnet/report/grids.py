@@ -14,30 +14,26 @@ from lra_fnet.report.sources import Benchmark, Sweep
 from lra_fnet.run.record import Record
 
 
-def generalisation(table: Table) -> Grid | None:
+def generalisation(table: Table) -> Grid:
     """Returns train and test accuracy (arXiv:2011.04006, Table 3) at the last step."""
-    rows = [row for row in table.last_rows if row.ours]
-    gaps = {(row.label, task): _gap(row.cells[task]) for row in rows for task in table.tasks}
-    columns = [task for task in table.tasks if any(gaps[row.label, task] for row in rows)]
-    body = []
-    for row in rows:
-        cells = [gaps[row.label, task] for task in columns]
-        if any(cells):
-            body.append([row.label, *(text for cell in cells for text in cell or ["-"] * 3)])
-    if not body:
-        return None
+    by_row = {
+        row.label: {task: _gap(row.cells[task]) for task in table.tasks} for row in table.last_rows
+    }
+    columns = [task for task in table.tasks if any(gaps[task] for gaps in by_row.values())]
+    rows = [
+        [label, *(text for task in columns for text in gaps[task] or ["-"] * 3)]
+        for label, gaps in by_row.items()
+        if any(gaps.values())
+    ]
     head = [
         f"{table.columns[task]} {what}" for task in columns for what in ("train", "test", "gap")
     ]
-    return Grid(
-        f"Accuracy on training and test rows (%), preset {table.preset}: last step",
-        ["Model", *head],
-        body,
-        [
-            "Means over seeds. Train: on as many training rows as validation has. The gap is train "
-            "minus test in percentage points: it is large where a model memorises rows.",
-        ],
+    title = f"Accuracy on training and test rows (%), preset {table.preset}: last step"
+    note = (
+        "Means over seeds. Train: on as many training rows as validation has. The gap is train "
+        "minus test in percentage points: it is large where a model memorises rows."
     )
+    return Grid(title, ["Model", *head], rows, [note])
 
 
 def _gap(cell: Cell) -> list[str]:
@@ -50,7 +46,7 @@ def _gap(cell: Cell) -> list[str]:
     return [f"{train:.2f}", f"{test:.2f}", f"{train - test:+.2f}"]
 
 
-def missing(table: Table, started: Mapping[str, Mapping[str, Any]]) -> Grid | None:
+def missing(table: Table, started: Mapping[str, Mapping[str, Any]]) -> Grid:
     """Returns the cells of a preset without a run, and the command that fills each gap.
 
     Args:
@@ -72,8 +68,6 @@ def missing(table: Table, started: Mapping[str, Mapping[str, Any]]) -> Grid | No
         if len(models) > 1:
             command = f"for model in {' '.join(map(shlex.quote, models))}; do {command}; done"
         body.append([table.columns[task], f"{len(models)} of {len(rows)}", command])
-    if not body:
-        return None
     title = f"Cells without a run, preset {table.preset}"
     return Grid(title, ["Task", "Models missing", "Command"], body, words=3)
 
@@ -132,11 +126,6 @@ def value_of(trial: Mapping[str, Any], axis: str) -> Any:
             except (ValueError, SyntaxError):
                 return text.strip()
     return None
-
-
-def swept(sweep: Sweep) -> list[Grid]:
-    """Returns the tables of a sweep."""
-    return [trials(sweep), *([selected(sweep)] if sweep.selected else [])]
 
 
 def trials(sweep: Sweep) -> Grid:
@@ -206,7 +195,7 @@ def selected(sweep: Sweep) -> Grid:
     return Grid(f"Selected in the sweep {sweep.name}", head, rows, words=3)
 
 
-def spans(runs: Sequence[Record], by_folder: Mapping[str, dict[str, Any]]) -> Grid | None:
+def spans(runs: Sequence[Record], by_folder: Mapping[str, dict[str, Any]]) -> Grid:
     """Returns the required attention span of every run that has one (arXiv:2011.04006, Sec. 2.3).
 
     Args:
@@ -224,8 +213,6 @@ def spans(runs: Sequence[Record], by_folder: Mapping[str, dict[str, Any]]) -> Gr
                 f"{span['rows']:,}",
             ]
         )
-    if not rows:
-        return None
     head = ["Task", "Preset", "Model", "Seed", "Span (tokens)", "Equal weights", "By layer", "Rows"]
     note = (
         "Mean distance between a query and the tokens that it attends to, weighted by attention, "

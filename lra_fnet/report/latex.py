@@ -1,13 +1,14 @@
 r"""The report as LaTeX: one booktabs tabular per file for \input, and a document that compiles."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from lra_fnet.report.accuracy import Cell, Row, Table
+from lra_fnet.report import template
+from lra_fnet.report.accuracy import Cell, Part, Table
 from lra_fnet.report.contents import Report
 from lra_fnet.report.grid import Grid
 from lra_fnet.report.significance import Marks
-from lra_fnet.report.text import LEGEND
+from lra_fnet.report.text import LEGEND, accuracy_grid
 
 _SPECIAL = {
     **{char: f"\\{char}" for char in "&%$#_{}"},
@@ -24,41 +25,25 @@ _SPECIAL = {
     "‡": r"$\ddagger$",
 }
 _LEGEND = LEGEND.replace("with the maximum.", "with the maximum and, in parentheses, their number.")
-_DOCUMENT = r"""\documentclass[10pt]{article}
-\usepackage[T1]{fontenc}
-\usepackage[utf8]{inputenc}
-\usepackage{textcomp}
-\usepackage{booktabs}
-\usepackage{graphicx}
-\usepackage[a4paper,landscape,margin=12mm]{geometry}
-\setlength{\belowcaptionskip}{6pt}
-\newsavebox{\wide}
-\newcommand{\fitted}[1]{\sbox{\wide}{\input{#1}}%%
-  \ifdim\wd\wide>\textwidth\resizebox{\textwidth}{!}{\usebox{\wide}}\else\usebox{\wide}\fi}
-\makeatletter\newcommand{\atable}{\def\@captype{table}}\makeatother
-\newenvironment{whole}{\noindent\begin{minipage}{\textwidth}\atable\centering\scriptsize
-  \setlength{\tabcolsep}{4pt}}{\end{minipage}\par\vspace{12mm plus 1fil}}
-\begin{document}
-%s
-\end{document}
-"""
 
 
 def files(report: Report) -> dict[str, str]:
     """Returns the text of each file by name: latex/report.tex and the tables that it includes."""
     bodies, captions = {}, {}
     for preset in report.presets:
-        table, checkpoints = preset.table, (("best", preset.best), ("last", preset.last))
-        for (title, rows), (checkpoint, marks) in zip(table.parts, checkpoints, strict=True):
-            name = f"accuracy-{_slug(table.preset)}-{checkpoint}"
-            bodies[name] = accuracy(table, rows, marks)
-            captions[name] = " ".join([f"{title}.", _LEGEND, *table.notes, marks.note])
+        table = preset.table
+        for part in table.parts:
+            marks = preset.marks[part.checkpoint]
+            name = f"accuracy-{_slug(table.preset)}-{part.checkpoint}"
+            bodies[name] = accuracy(table, part, marks)
+            captions[name] = " ".join([f"{part.title}.", _LEGEND, *table.notes, marks.note])
     for heading, grids in report.sections.items():
         for grid in grids if heading != "Missing" else ():
             bodies[_slug(grid.title)] = tabular(grid)
             captions[_slug(grid.title)] = " ".join([f"{grid.title}.", *grid.notes])
+    escaped = {name: escape(caption.replace("`", "")) for name, caption in captions.items()}
     texts = {f"latex/{name}.tex": body for name, body in bodies.items()}
-    return {"latex/report.tex": document(captions)} | texts
+    return {"latex/report.tex": template.render("report.tex", captions=escaped)} | texts
 
 
 def _slug(words: str) -> str:
@@ -71,17 +56,15 @@ def escape(words: str) -> str:
     return "".join(chars).replace("--", "-{}-")
 
 
-def accuracy(table: Table, rows: Sequence[Row], marks: Marks) -> str:
+def accuracy(table: Table, part: Part, marks: Marks) -> str:
     """Returns the tabular of one part of an accuracy table: ours, published, floors."""
-    body = []
-    for number, row in enumerate(rows):
-        if row.source == "" and number:
-            body.append(r"\midrule")
+    rows = []
+    for row in part.rows:
+        rule = "" if row.source else "\\midrule\n"
         name = escape(row.label) + ("" if row.uses_mask else r"$\ddagger$")
         cells = [_cell(row.cells[column], marks.has(row, column)) for column in table.columns]
-        body.append(" & ".join([name, escape(row.source), *cells]) + r" \\")
-    head = ["Model", "Source", *map(escape, table.columns.values())]
-    return _tabular("ll" + "r" * len(table.columns), head, body)
+        rows.append([rule + name, escape(row.source), *cells])
+    return tabular(accuracy_grid(table, part.title, part.rows), rows)
 
 
 def _cell(cell: Cell, bold: bool) -> str:
@@ -94,30 +77,18 @@ def _cell(cell: Cell, bold: bool) -> str:
     return text + (rf" {{\tiny({cell.seeds})}}" if cell.seeds and cell.mean is not None else "")
 
 
-def tabular(grid: Grid) -> str:
-    """Returns the tabular of any other table."""
+def tabular(grid: Grid, rows: Sequence[Sequence[str]] | None = None) -> str:
+    """Returns the tabular of a table.
+
+    Args:
+      grid: the table.
+      rows: its rows as LaTeX; by default the text of the rows, escaped.
+    """
     columns = "l" * grid.words + "r" * (len(grid.head) - grid.words)
-    body = [" & ".join(map(escape, row)) + r" \\" for row in grid.rows]
-    return _tabular(columns, list(map(escape, grid.head)), body)
-
-
-def _tabular(columns: str, head: Sequence[str], body: Sequence[str]) -> str:
-    begin = rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}"
-    lines = [begin, r"\toprule", " & ".join(head) + r" \\", r"\midrule", *body, r"\bottomrule"]
-    return "\n".join([*lines, r"\end{tabular}", ""])
-
-
-def document(captions: Mapping[str, str]) -> str:
-    r"""Returns a document that \inputs the named files, each as a table with its caption."""
-    parts = [
-        "\n".join(
-            [
-                r"\begin{whole}",
-                rf"\caption{{{escape(caption.replace('`', ''))}}}",
-                rf"\fitted{{{name}}}",
-                r"\end{whole}",
-            ]
-        )
-        for name, caption in captions.items()
+    head, *body = [
+        " & ".join(cells) + r" \\"
+        for cells in (map(escape, grid.head), *(rows or [map(escape, row) for row in grid.rows]))
     ]
-    return _DOCUMENT % "\n".join(parts)
+    begin = rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}"
+    lines = [begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", ""]
+    return "\n".join(lines)

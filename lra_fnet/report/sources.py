@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ def read(roots: Sequence[str | Path], out_dir: str | Path | None = None) -> Sour
     """
     runs = record.collect(roots)
     curves = {run.folder: record.curve(run.path) for run in runs}
-    spans = {run.folder: _object(run.path / "attention_span.json", _SPAN) for run in runs}
+    spans = {run.folder: _read(run.path / "attention_span.json", _SPAN, dict) for run in runs}
     started = {run.folder: disk.read_json(run.path / "run.json") for run in runs}
     places = [(Path(root), Path(root) / "benchmark") for root in roots]
     if out_dir is not None:
@@ -77,23 +78,13 @@ def read(roots: Sequence[str | Path], out_dir: str | Path | None = None) -> Sour
     )
 
 
-def _object(file: Path, keys: Sequence[str]) -> dict[str, Any] | None:
-    value = disk.read_json(file)
-    _check(file, [value] if value else [], keys)
+def _read(file: Path, keys: Sequence[str], kind: type = list) -> Any:
+    """Returns a list of objects (none if there is no file), or one object, that have these keys."""
+    value = disk.read_json(file, kind) or kind()
+    for entry, key in itertools.product(value if kind is list else filter(None, [value]), keys):
+        if not isinstance(entry, dict) or key not in entry:
+            raise UserError(f"{file}: an entry lacks {key!r}: move it away")
     return value
-
-
-def _list(file: Path, keys: Sequence[str]) -> list[dict[str, Any]]:
-    entries = disk.read_json(file, list) or []
-    _check(file, entries, keys)
-    return entries
-
-
-def _check(file: Path, entries: Sequence[Any], keys: Sequence[str]) -> None:
-    for entry in entries:
-        for key in keys:
-            if not isinstance(entry, dict) or key not in entry:
-                raise UserError(f"{file}: an entry lacks {key!r}: move it away")
 
 
 def _readings(runs: Sequence[Record], roots: Sequence[str | Path]) -> dict[str, int]:
@@ -126,13 +117,13 @@ def _sweeps(roots: Sequence[str | Path]) -> list[Sweep]:
 
 def _sweep(file: Path) -> Sweep:
     about = disk.read_json(file)
-    trials = _list(file.with_name("trials.json"), _TRIAL)
+    trials = _read(file.with_name("trials.json"), _TRIAL)
     trials = [dict.fromkeys(_TRIAL_MEASURED) | trial for trial in trials]
-    selected = _list(file.with_name("selected.json"), _SELECTED)
+    selected = _read(file.with_name("selected.json"), _SELECTED)
     return Sweep(about.get("name", file.parent.name), about, trials, selected)
 
 
 def _benchmark(file: Path, root: Path) -> Benchmark:
     folder = (root.resolve() / file.relative_to(root)).parent
     name = folder.relative_to(root.resolve().parent).as_posix()
-    return Benchmark(name, _list(file, _BENCHMARK))
+    return Benchmark(name, _read(file, _BENCHMARK))

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from lra_fnet import tasks
 from lra_fnet.intervals import wilson
-from lra_fnet.report import accuracy
+from lra_fnet.report import accuracy, template
 from lra_fnet.report.accuracy import Row, Table
 from lra_fnet.report.contents import Report
 from lra_fnet.report.grid import Grid
@@ -35,34 +35,48 @@ _SHORT_LEGEND = (
 )
 
 
+def rich_table(grid: Grid, **options: Any) -> RichTable:
+    """Returns a table for the terminal, its notes below it.
+
+    Args:
+      grid: the table.
+      **options: of rich's table.
+    """
+    table = RichTable(
+        title=Text(grid.title, style="bold") if grid.title else None,
+        caption=Text("\n".join(grid.notes)) if grid.notes else None,
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        **options,
+    )
+    for number, head in enumerate(grid.head):
+        justify = "left" if number < grid.words else "right"
+        table.add_column(Text(head), justify=justify, overflow="fold")
+    for row in grid.rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
 def terminal(tables: Sequence[Table]) -> list[RichTable]:
     """Returns two rich tables per preset: checkpoint best on validation, and last step.
 
     A paper's row is indented under ours. 80 columns are enough for the table of one task.
     """
     rich_tables = []
-    for table in tables:
-        for title, rows in table.parts:
-            text = [*table.notes, *table.provenance] if rows is table.rows else []
-            rich_table = RichTable(
-                title=Text(title, style="bold"),
-                caption=Text("\n".join(text)) if text else None,
-                caption_justify="left",
-                box=box.SIMPLE_HEAD,
-                padding=0,
-                pad_edge=False,
-            )
-            rich_table.add_column("Model", overflow="fold")
-            for column in table.columns.values():
-                head = Text(column.replace(" of", "\nof"))
-                rich_table.add_column(head, justify="right", overflow="fold")
-            for row in rows:
-                published = row.source not in ("ours", "")
-                name = f"  {row.source}" if published else row.marked
-                lines = ["\n".join(row.cells[c].lines).replace(" ± ", "±") for c in table.columns]
-                style = "dim" if published else None
-                rich_table.add_row(Text(name), *map(Text, lines), style=style)
-            rich_tables.append(rich_table)
+    for table, part in ((t, part) for t in tables for part in t.parts):
+        rows = [
+            [
+                f"  {row.source}" if row.published else row.marked,
+                *("\n".join(row.cells[c].lines).replace(" ± ", "±") for c in table.columns),
+            ]
+            for row in part.rows
+        ]
+        head = ["Model", *(title.replace(" of", "\nof") for title in table.columns.values())]
+        notes = [*table.notes, *table.provenance] if part.checkpoint == "best" else []
+        rich_tables.append(rich_table(Grid(part.title, head, rows, notes), padding=0))
+        for row, line in zip(part.rows, rich_tables[-1].rows, strict=True):
+            line.style = "dim" if row.published else None
     return rich_tables
 
 
@@ -77,14 +91,7 @@ def accuracy_grid(table: Table, title: str, rows: Sequence[Row]) -> Grid:
 
 def accuracy_markdown(tables: Sequence[Table]) -> str:
     """Returns the accuracy tables of every preset with notes and provenance, from level 3 on."""
-    lines = []
-    for table in tables:
-        lines += [f"### Preset {table.preset}", ""]
-        lines += [accuracy_grid(table, *part).markdown() for part in table.parts]
-        lines += [LEGEND, "", *(f"- {note}" for note in table.notes), ""]
-        lines += ["Runs behind this preset's tables:", ""]
-        lines += [*(f"- {provenance}" for provenance in table.provenance), ""]
-    return "\n".join(lines)
+    return template.render("accuracy.md", tables=tables, grid=accuracy_grid, legend=LEGEND)
 
 
 def markdown(report: Report, title: str = "Report", about: str = "") -> str:
@@ -114,55 +121,71 @@ def main_models(report: Report) -> str:
 
 
 def _csv(rows: Sequence[dict[str, Any]]) -> str:
-    """Returns CSV with a header; None is an empty field, true and false are lower case."""
+    """Returns CSV with a header.
+
+    None is an empty field, true and false are lower case, words of a list are separated by a space,
+    and a dictionary is JSON.
+    """
+
+    def field(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return " ".join(value)
+        if isinstance(value, bool | dict):
+            return json.dumps(value, sort_keys=True)
+        return value
+
     out = io.StringIO()
     writer = csv.DictWriter(out, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
-    for row in rows:
-        writer.writerow({k: str(v).lower() if isinstance(v, bool) else v for k, v in row.items()})
+    writer.writerows({name: field(value) for name, value in row.items()} for row in rows)
     return out.getvalue()
+
+
+def _fields(value: Any, names: str, prefix: str = "") -> dict[str, Any]:
+    """Returns attributes by prefix and name; None for each attribute of None."""
+    return {
+        prefix + name: None if value is None else getattr(value, name) for name in names.split()
+    }
 
 
 def accuracy_csv(tables: Sequence[Table]) -> str:
     """Returns one line per cell: a number only where the cell has a value, else its state."""
-    rows = []
-    fields = ("state", "mean", "sd", "maximum", "seeds")
-    for table in tables:
-        for checkpoint, part in (("best", table.rows), ("last", table.last_rows)):
-            for row, column in itertools.product(part, table.columns):
-                cell, source = row.cells[column], row.source or "floor"
-                line = {"preset": table.preset, "checkpoint": checkpoint, "model": row.label}
-                line |= {"source": source, "column": column}
-                line |= {field: getattr(cell, field) for field in fields}
-                line |= {"unfinished_seeds": cell.unfinished}
-                line |= {"uses_mask": row.uses_mask if row.ours else None}
-                rows.append(line | {"validation_is_test": cell.validation_is_test})
-    return _csv(rows)
+    return _csv(
+        [
+            {
+                "preset": table.preset,
+                "checkpoint": part.checkpoint,
+                "model": row.label,
+                "source": row.source or "floor",
+                "column": column,
+                **_fields(row.cells[column], "state mean sd maximum seeds"),
+                "unfinished_seeds": row.cells[column].unfinished,
+                "uses_mask": row.uses_mask if row.ours else None,
+                "validation_is_test": row.cells[column].validation_is_test,
+            }
+            for table in tables
+            for part in table.parts
+            for row, column in itertools.product(part.rows, table.columns)
+        ]
+    )
 
 
 def runs_csv(report: Report) -> str:
     """Returns one line per run, with counts, for anything that the tables do not show."""
     rows = []
     for run in report.runs:
-        fields = ("folder", "state", "preset", "task", "model", "variant", "seed")
-        row = {field: getattr(run, field) for field in fields}
-        row["overrides"] = " ".join(run.overrides)
+        row = _fields(run, "folder state preset task model variant seed overrides")
         for split in ("validation", "test"):
             for checkpoint in ("best", "last"):
-                score = run.score(split, checkpoint)
-                for field in ("step", "correct", "count"):
-                    row[f"{split}_{checkpoint}_{field}"] = getattr(score, field, None)
-        for name in ("train", "floor"):
-            for field in ("correct", "count"):
-                row[f"{name}_{field}"] = getattr(getattr(run, name), field, None)
-        fields = ("mixer_length", "uses_mask", "validation_is_test", "parameters")
-        fields += ("steps_per_second", "peak_bytes", "wall_seconds")
-        row |= {field: getattr(run, field) for field in fields}
-        row["test_readings"] = report.readings[run.folder]
-        fields = ("name", "platform", "count", "cores")
-        row |= {f"device_{field}": getattr(run.device, field) for field in fields}
-        row |= {field: getattr(run, field) for field in ("commit", "dirty", "data_sha256")}
-        row["versions"] = json.dumps(dict(run.versions), sort_keys=True)
+                prefix = f"{split}_{checkpoint}_"
+                row |= _fields(run.score(split, checkpoint), "step correct count", prefix)
+        row |= _fields(run.train, "correct count", "train_")
+        row |= _fields(run.floor, "correct count", "floor_")
+        row |= _fields(run, "mixer_length uses_mask validation_is_test parameters")
+        row |= _fields(run, "steps_per_second peak_bytes wall_seconds")
+        row["test_readings"] = report.sources.readings[run.folder]
+        row |= _fields(run.device, "name platform count cores", "device_")
+        row |= _fields(run, "commit dirty data_sha256 versions")
         rows.append(row)
     return _csv(rows)
 
@@ -173,10 +196,8 @@ def trials_csv(report: Report) -> str:
     fields += ("num_steps", "validation", "folder", "error", "command")
     return _csv(
         [
-            {"sweep": sweep.name}
-            | {field: trial[field] for field in fields}
-            | {"overrides": " ".join(trial["overrides"])}
-            for sweep in (tables.sweep for tables in report.sweeps)
+            {"sweep": sweep.name} | {field: trial[field] for field in fields}
+            for sweep, _ in report.sweeps
             for trial in sweep.trials
         ]
     )
@@ -220,16 +241,7 @@ def run_table(run: Record) -> RichTable:
         columns[accuracy.published()["accuracy"][source]["name"]] = ", ".join(published.lines)
     notes = [f"Overrides: {' '.join(run.overrides)}"] if run.overrides else []
     notes += accuracy.marks(run.preset, run.validation_is_test, run.uses_mask)
-    table = RichTable(
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        caption=Text("\n".join(notes)) if notes else None,
-        caption_justify="left",
-    )
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    table.add_row(*map(Text, columns.values()))
-    return table
+    return rich_table(Grid("", list(columns), [list(columns.values())], notes, len(columns)))
 
 
 def print_run(run: Record, console: Console | None = None) -> None:

@@ -1,15 +1,14 @@
 """Score against speed and memory: LRA's figure (arXiv:2011.04006, Figure 3), and its frontier."""
 
 import dataclasses
+import itertools
 import statistics
-from collections import defaultdict
 from collections.abc import Sequence
 
 from lra_fnet.report import accuracy
-from lra_fnet.report.accuracy import Table
+from lra_fnet.report.accuracy import Row, Table
 from lra_fnet.report.grid import Grid
 from lra_fnet.report.sources import Benchmark
-from lra_fnet.run.record import Record
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,46 +60,34 @@ def from_runs(table: Table) -> list[Tradeoff]:
 
     LRA's score is the mean of the five tasks, its speed that on Text.
     """
-    by_place: dict[tuple[str, str], list[Point]] = defaultdict(list)  # by column and device
-    for row in table.rows:
-        cells: dict[str, dict[str, accuracy.Cell]] = defaultdict(dict)
-        on_text: dict[str, Point] = {}
-        for task in table.tasks:
-            by_device: dict[str, list[Record]] = defaultdict(list)
-            for run in row.cells[task].runs:
-                if run.complete:
-                    by_device[str(run.device)].append(run)
-            for device, runs in by_device.items():
-                cells[device][task] = accuracy.cell(runs)
-                if point := _point(row.label, cells[device][task]):
-                    by_place[task, device].append(point)
-                    on_text |= {device: point} if task == "text" else {}
-        for device, point in on_text.items():
-            missing = dict.fromkeys(accuracy.TASKS, accuracy.Cell("-"))
-            score = accuracy.averages(missing | cells[device])["average5"].mean
-            if score is not None:
-                by_place["average5", device].append(dataclasses.replace(point, score=score))
+    cells = [cell for row in table.rows for cell in row.cells.values()]
+    devices = list(dict.fromkeys(str(run.device) for cell in cells for run in cell.runs))
     speed = "Speed: of the runs themselves, without evaluations."
     notes = {"average5": "Score: mean of the five tasks without Path-X. Speed and memory: on Text."}
-    return [
+    tradeoffs = [
         Tradeoff(
             f"{table.columns[column]}, preset {table.preset}, {device}",
             f"{notes.get(column, speed)} Memory: peak of the device; on CPU, of the whole process.",
-            points,
+            [point for row in table.rows if (point := _point(row, column, device))],
         )
-        for column in (*table.tasks, "average5")
-        for (place, device), points in by_place.items()
-        if place == column and len(points) > 1
+        for column, device in itertools.product((*table.tasks, "average5"), devices)
     ]
+    return [tradeoff for tradeoff in tradeoffs if len(tradeoff.points) > 1]
 
 
-def _point(label: str, cell: accuracy.Cell) -> Point | None:
-    """Returns the point of a cell's runs on one device; None without an accuracy or a speed."""
-    speeds = [run.steps_per_second for run in cell.runs if run.steps_per_second]
-    if cell.mean is None or len(speeds) < len(cell.runs):
+def _point(row: Row, column: str, device: str) -> Point | None:
+    """Returns the point of a row's runs on one device; None without an accuracy or a speed."""
+    cells = {
+        task: accuracy.cell([r for r in cell.runs if r.complete and str(r.device) == device])
+        for task, cell in row.cells.items()
+    }
+    score = (cells | accuracy.averages(cells))[column].mean
+    runs = cells["text" if column == "average5" else column].runs
+    speeds = [run.steps_per_second for run in runs if run.steps_per_second]
+    if score is None or len(speeds) < len(runs):
         return None
-    peaks = [run.peak_bytes for run in cell.runs if run.peak_bytes]
-    return Point(label, cell.mean, statistics.fmean(speeds), max(peaks, default=None))
+    peaks = [run.peak_bytes for run in runs if run.peak_bytes]
+    return Point(row.label, score, statistics.fmean(speeds), max(peaks, default=None))
 
 
 def from_benchmark(benchmark: Benchmark, table: Table) -> list[Tradeoff]:

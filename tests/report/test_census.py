@@ -19,10 +19,17 @@ N, D = 512, 768  # the FNet paper's length and its Base width
 
 def cells(text, title):
     """Returns the first table below a heading that begins with `title`, as {first cell: others}."""
-    section = text[text.index(f"## {title}") :]
-    table = next(part for part in section.split("\n\n") if part.startswith("|"))
+    parts = text[text.index(f"## {title}") :].split("\n\n")
+    table = next(part for part in parts if part.startswith("|"))
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
     return {name: row for name, *row in [rows[0], *rows[2:]]}
+
+
+def section(preset):
+    """Returns the part of the census about a preset."""
+    return "\n".join(
+        [f"## Preset {preset}", "", *(grid.markdown() for grid in census.lra_grids(preset))]
+    )
 
 
 HOW = """run `python -c 'from lra_fnet.report import census; census.write("results/census.md")'`"""
@@ -31,14 +38,15 @@ HOW = """run `python -c 'from lra_fnet.report import census; census.write("resul
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", census.PRESETS)
 def test_committed_counts_of_a_preset_are_what_the_code_gives(preset):
-    assert "\n".join(census.lra_section(preset)) in CENSUS.read_text(encoding="utf-8"), HOW
+    assert section(preset) in CENSUS.read_text(encoding="utf-8"), HOW
 
 
 def test_rest_of_the_committed_census_is_what_the_code_gives(monkeypatch):
     committed = CENSUS.read_text(encoding="utf-8")
     begin, end = (committed.index(f"## {title}") for title in ("Preset", "The FNet paper"))
-    monkeypatch.setattr(census, "lra_section", lambda preset: [])
-    assert committed[:begin] + committed[end:] == census.markdown(), HOW
+    monkeypatch.setattr(census, "lra_grids", lambda preset: [])
+    headings = "".join(f"## Preset {preset}\n\n" for preset in census.PRESETS)
+    assert committed[:begin] + headings + committed[end:] == census.markdown(), HOW
 
 
 @pytest.mark.parametrize("model", ["transformer", "fnet_hybrid", "linear", "fnet_original"])
@@ -74,7 +82,7 @@ def test_census_lists_every_model_and_task_and_the_reason_of_an_empty_cell(monke
     monkeypatch.setattr(census, "count", count)
     names = {"models": ["transformer", "fnet"], "tasks": list(tables.TASKS), "presets": ["paper"]}
     monkeypatch.setattr(config, "known", lambda kind, dirs=(): names[kind])
-    text = "\n".join(census.lra_section("paper"))
+    text = section("paper")
     table = cells(text, "Preset paper")
     assert table["Model"] == list(tables.TASKS.values())
     assert table["`fnet`"] == [str(len(task)) for task in list(tables.TASKS)[:5]] + ["n/a"]
@@ -86,7 +94,7 @@ def test_census_marks_what_lras_rule_excludes(monkeypatch):
     counts = {"transformer": 100, "linear": 111, "fnet": 89, "performer": 110}
     rows = {model: dict.fromkeys(tables.TASKS, number) for model, number in counts.items()}
     monkeypatch.setattr(census, "lra", lambda preset: (rows, []))
-    text = "\n".join(census.lra_section("paper"))
+    text = section("paper")
     for want in ("| `linear` | **+11.0 %** |", "| `fnet` | *-11.0 %* |", "| `performer` | +10.0 %"):
         assert want in text
 

@@ -248,13 +248,13 @@ def test_bold_shows_in_the_page_and_in_latex(tmp_path):
         put(tmp_path, with_test(n, model=model))
     built = report.build(sources.read([tmp_path]))
     (preset,) = built.presets
-    body = latex.accuracy(preset.table, preset.table.rows, preset.best)
+    body = latex.accuracy(preset.table, preset.table.parts[0], preset.marks["best"])
     assert r"\textbf{32.00}" in body
     assert r"\textbf{28.00}" not in body
     text = page.render(built)
     assert len(re.findall(r'<td class="best', text)) == 2  # best on validation, last step
     assert "Below the best, FNet: -4.00 points" in text
-    assert f"p = {preset.best.against['linear', None, 'listops'].p_value:.2g}" in text
+    assert f"p = {preset.marks['best'].against['linear', None, 'listops'].p_value:.2g}" in text
 
 
 def drawn(axes):

@@ -125,7 +125,6 @@ def test_gap_is_train_minus_test_at_the_last_step():
         a_failure("OOM", model="linear"),
     )
     grid = grids.generalisation(table)
-    assert grid is not None
     assert list(grid.head) == ["Model", "ListOps train", "ListOps test", "ListOps gap"]
     # Means: train (90 + 80) / 2, test (25 + 27) / 2.
     assert [list(row) for row in grid.rows] == [["FNet", "85.00", "26.00", "+59.00"]]
@@ -134,7 +133,6 @@ def test_gap_is_train_minus_test_at_the_last_step():
 def missing(*results, started=None):
     (table,) = tables_of(*results)
     grid = grids.missing(table, started or {})
-    assert grid is not None
     return {row[0]: list(row[1:]) for row in grid.rows}
 
 
@@ -228,7 +226,6 @@ def test_selected_settings_and_trials_are_written(sweep, tmp_path):
 def test_attention_spans_are_shown_with_equal_weights():
     runs = records(a_result(model="transformer"), a_result())
     grid = grids.spans(runs, {runs[0].folder: a_span(12.0, 40.5)})
-    assert grid is not None
     row = ["ListOps", "cpu", "Transformer", "0", "26.2", "80.0", "12.0, 40.5", "1,000"]
     assert [list(row) for row in grid.rows] == [row]
 

@@ -1,0 +1,25 @@
+"""Fills in the files in templates/."""
+
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+
+def render(name: str, **values: Any) -> str:
+    """Returns the text of a template. In HTML, values are escaped.
+
+    Args:
+      name: of the file.
+      **values: everything that the template names; a callable that takes text is a filter too.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
+        autoescape=jinja2.select_autoescape(["html"]),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {key: value for key, value in values.items() if callable(value)}
+    return environment.get_template(name).render(values)
