@@ -111,7 +111,7 @@ def test_lines_of_a_dry_run_parse_as_the_commands_of_the_trials(go):
     ):
         args = parser.parse_args(shlex.split(line)[1:])
         assert args.set == ["Run.num_steps=4", f"Encoder.norm='{norm}'"]
-        assert (args.seed, args.no_test, args.gin_dir) == (seed, True, [OUTSIDE])
+        assert (args.seed, args.test, args.gin_dirs) == (seed, False, [OUTSIDE])
 
 
 @pytest.mark.parametrize(
