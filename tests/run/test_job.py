@@ -151,7 +151,7 @@ def test_folder_in_use_by_another_process_is_refused(train, tmp_path):
         (["--model", "fnett"], "unknown model 'fnett'; known models: bigbird, "),
         (["--task", "parrity"], "unknown task 'parrity'"),
         (["--preset", "gpu"], "unknown preset 'gpu'"),
-        (["--seed", "-1"], "--seed expects a whole number of at least 0, got -1"),
+        (["--seed", "-1"], "--seed expects a whole number of at least 0, got '-1'"),
         (["--seed", "x"], "--seed expects a whole number of at least 0, got 'x'"),
         (["--name", "a/b"], "--name expects letters"),
         (["--set", "Run.num_steps=-3"], "Run.num_steps expects a whole number of at least 1"),

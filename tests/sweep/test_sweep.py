@@ -131,7 +131,7 @@ def test_lines_of_a_dry_run_parse_as_the_commands_of_the_trials(go):
         (["--task", "parity", "--prune"], "--prune needs axes"),
         (
             ["--task", "parity", "--seeds", "0"],
-            "--seeds expects a whole number of at least 1, got 0",
+            "--seeds expects a whole number of at least 1, got '0'",
         ),
         (["--task", "parity", "--name", "a/b"], "expects letters"),
         (["--name", "none"], "no sweep 'none' in runs/sweeps (it has: none)"),
