@@ -37,9 +37,6 @@ def main(arguments: list[str] | None = None) -> int:
     before = signal.signal(signal.SIGTERM, _terminated)
     try:
         args = parser.parse_args(arguments)
-        if args.call is None:
-            parser.print_help(sys.stderr)
-            return 2
         return args.call(args) or 0
     except (UserError, RunFailed) as error:
         return _fail(error, error.code)
@@ -178,7 +175,7 @@ def _document(documented) -> dict:
 def _parser() -> _Parser:
     parser = _Parser(prog="lra-fnet", **_document(sys.modules[__name__]))
     parser.add_argument("--version", action="version", version=f"lra-fnet {__version__}")
-    parser.set_defaults(call=None)
+    parser.set_defaults(call=lambda args: parser.print_help(sys.stderr) or 2)
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Parser)
 
     def verb(call, shared: str, **options: dict) -> None:
@@ -302,8 +299,7 @@ def _data(args) -> None:
     """
     from lra_fnet.tasks import prepare
 
-    for module in args.imports:
-        config.import_module(module)
+    config.import_modules(args.imports)
     prepare.command(args.task, args.dataset, args.data, args.source, args.gin_dirs)
 
 
@@ -315,8 +311,7 @@ def _describe(args) -> None:
     """
     from lra_fnet.tasks import prepare
 
-    for module in args.imports:
-        config.import_module(module)
+    config.import_modules(args.imports)
     prepare.describe(args.task, args.data, gin_dirs=args.gin_dirs)
 
 

@@ -99,8 +99,7 @@ def load(paths: Sequence[Path], bindings: Sequence[str] = (), imports: Sequence[
         cannot be imported.
     """
     gin.clear_config()
-    for module in imports:
-        import_module(module)
+    import_modules(imports)
     texts = [(str(path), path.read_text()) for path in paths]
     texts += [(f"--set {text!r}", normalise(text)) for text in bindings]
     declared = None
@@ -120,8 +119,7 @@ def load_operative(text: str, imports: Sequence[str] = ()) -> None:
       UserError: this version of the code lacks a name in the text, or a module is missing.
     """
     gin.clear_config()
-    for module in imports:
-        import_module(module)
+    import_modules(imports)
     _parse(text, "the run's config")
 
 
@@ -192,29 +190,27 @@ def split_bindings(text: str) -> list[str]:
     return [word for word in words if word]
 
 
-def import_module(name: str) -> None:
-    """Imports a dotted module or a path to a .py file, so that it registers its configurables.
+def import_modules(names: Iterable[str]) -> None:
+    """Imports dotted modules or paths to .py files, so that they register their configurables.
 
     Raises:
-      UserError: the module or file does not exist.
+      UserError: a module or file does not exist.
     """
-    try:
-        if name.endswith(".py"):
-            path = Path(name)
-            if not path.is_file():
+    for name in names:
+        path = Path(name)
+        try:
+            if path.suffix != ".py":
+                importlib.import_module(name)
+            elif not path.is_file():
                 raise UserError(f"--import expects a module or a .py file, {name!r} does not exist")
-            if path.stem in sys.modules:
-                return
-            spec = importlib.util.spec_from_file_location(path.stem, path)
-            assert spec is not None
-            assert spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            sys.modules[path.stem] = module
-            spec.loader.exec_module(module)
-        else:
-            importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise UserError(f"--import {name}: {error}") from None
+            elif path.stem not in sys.modules:
+                spec = importlib.util.spec_from_file_location(path.stem, path)
+                assert spec is not None
+                assert spec.loader is not None
+                sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+                spec.loader.exec_module(sys.modules[path.stem])
+        except ModuleNotFoundError as error:
+            raise UserError(f"--import {name}: {error}") from None
 
 
 def _search_path(dirs: Sequence[Path]) -> list[Path]:

@@ -1,6 +1,7 @@
 """The loop that trains any encoder on any task: dispatches, evaluations, saves and signals."""
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import math
 import os
@@ -27,24 +28,18 @@ DISPATCH_SECONDS = 0.5  # about how long a dispatch lasts at most: Ctrl-C waits 
 SLOW_SECONDS = 1800.0  # a run on a CPU that would take longer is announced
 
 
-class Stop:
+class Stop(contextlib.ExitStack):
     """Notes SIGINT and SIGTERM for the loop to act on; a second SIGINT ends the process at once.
 
     A second SIGTERM does nothing: schedulers send several, and SIGKILL in the end.
     """
 
-    def __init__(self):
-        self.signal: int | None = None
-        self._before: dict = {}
+    signal: int | None = None
 
     def __enter__(self):
         for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, *_):
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+            self.callback(signal.signal, number, signal.signal(number, self._note))
+        return super().__enter__()
 
     def check(self) -> None:
         """Raises KeyboardInterrupt if a signal was noted."""
@@ -52,12 +47,11 @@ class Stop:
             raise KeyboardInterrupt(self.signal)
 
     def _note(self, number, frame):
-        if self.signal is not None:
-            if number == signal.SIGINT:
-                os._exit(128 + number)
-            return
-        self.signal = number
-        os.write(2, b"\nstopping: saving after the step in progress (Ctrl-C again: stop now)\n")
+        if self.signal is None:
+            self.signal = number
+            os.write(2, b"\nstopping: saving after the step in progress (Ctrl-C again: stop now)\n")
+        elif number == signal.SIGINT:
+            os._exit(128 + number)
 
 
 @dataclasses.dataclass
@@ -134,16 +128,13 @@ class Loop:
           RunFailed: the loss or the gradient is not finite; the last good checkpoint stays.
           UserError: the disk is full.
         """
-        self.metrics = logs.Metrics(self.folder, self.step)
-        hosts.same("begin", {})
         self.bar = progress.Bar("training", self.run.num_steps, self.step, "steps")
         feeder = concurrent.futures.ThreadPoolExecutor(1)
-        try:
+        with logs.metrics(self.folder, self.step) as self._write:
+            hosts.same("begin", {})
             with Stop() as stop, feeder, self.bar:
                 self._run(stop, feeder)
             self.checkpoints.wait()
-        finally:
-            self.metrics.close()
 
     def close(self) -> None:
         """Waits for saves in flight."""
@@ -201,7 +192,7 @@ class Loop:
         Any step will do: every one resumes exactly.
         """
         enough = queued - self._saved_at >= self.run.save_every
-        return enough and self.checkpoints.would_save()
+        return enough and self.checkpoints.may_save()
 
     def _feed(self, step: int):
         """Puts the batches of the next dispatch on the devices, in the feeder's thread."""
@@ -273,7 +264,7 @@ class Loop:
         }
         self._logged_blocked = blocked
         self.history.window = {"loss": 0.0, "correct": 0.0}
-        self.metrics.write("train", self.step, self._newest)
+        self._write("train", self.step, self._newest)
 
     def _note(self) -> str:
         words = []
@@ -307,7 +298,7 @@ class Loop:
             "loss": sums["loss"] / sums["count"],
             "accuracy": sums["correct"] / sums["count"],
         }
-        self.metrics.write("validation", self.step, numbers)
+        self._write("validation", self.step, numbers)
         if not math.isfinite(sums["loss"]):
             self._diverged(self.step, sums["loss"], float("nan"))
         best = self.history.best

@@ -342,7 +342,7 @@ def test_make_passes_gin_on_as_it_was_typed(tmp_path):
 
 
 def test_run_chosen_on_test_rows_says_so(train, tmp_path, monkeypatch):
-    config.import_module(str(OUTSIDE / "parity.py"))
+    config.import_modules([str(OUTSIDE / "parity.py")])
     names = property(lambda task: ("train", "validation_is_test", "test"))
     parity = tasks.REGISTRY["parity"]
     raw = parity.raw
