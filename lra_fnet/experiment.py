@@ -97,10 +97,6 @@ class Experiment:
         shape = (batch_size, *texts, self.task.max_len)
         return jnp.zeros(shape, jnp.int32), jnp.ones(shape, bool)
 
-    def uses_mask(self) -> bool:
-        """Whether every layer's mixer respects the padding mask."""
-        return self.model.encoder.uses_mask
-
 
 @gin.configurable
 def build(task: Task) -> Experiment:
