@@ -84,20 +84,12 @@ def _number(about: str, default: float | None = None, least: float = 0, kind: ty
     return {"help": about, "default": default, "type": parse}
 
 
-def _folder(about: str, default: str | None = None, **more) -> dict:
-    return {"help": about, "default": default, "type": Path, **more}
-
-
 def _switch(about: str, default: bool | None = False) -> dict:
     return {"help": about, "default": default, "action": "store_true"}
 
 
 def _list(about: str, **more) -> dict:
     return {"help": about, "default": [], "action": "append", **more}
-
-
-def _bindings(about: str) -> dict:
-    return {"help": about, "default": [], "type": config.split_bindings}
 
 
 def _numbers(about: str, **more) -> dict:
@@ -110,6 +102,8 @@ def _numbers(about: str, **more) -> dict:
     return {"help": about, "default": [], "type": parse, "metavar": "N,N", **more}
 
 
+_folder = functools.partial(_text, type=Path)
+_bindings = functools.partial(_text, default=[], type=config.split_bindings)
 _NAMES = "names separated by commas, or all"
 _SIDE = {"help": "a run folder, or preset/task/model[+variant]"}
 _SHARED = {

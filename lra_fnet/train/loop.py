@@ -164,13 +164,15 @@ class Loop:
                 ahead = feeder.submit(self._feed, queued) if queued < end else None
             if in_flight:
                 self._finish(*in_flight.pop(0))
-            if self.step == boundary and not in_flight:
+            if in_flight:
+                continue
+            if self.step == boundary:
                 self._evaluate(stop)  # before a save, so that the saved history has it
-            if save_due and not in_flight:
+            if save_due:
                 self._save("last")
                 self._saved_at = self.step
                 save_due = False
-            if stopping and not in_flight:
+            if stopping:
                 break
         self._save("last", wait=True)
         if stopping := stopping or hosts.agree_on_signal(stop.signal):
@@ -277,9 +279,10 @@ class Loop:
         return ", ".join(words)
 
     def _evaluate(self, stop: Stop) -> None:
-        """Scores validation; a signal ends it without a score, and the resumed run scores first.
+        """Scores validation and saves the state if it is the best, by accuracy and then by loss.
 
-        Several processes score to the end together and then agree on the signal.
+        A signal ends it without a score, and the resumed run scores first. Several processes score
+        to the end together and then agree on the signal.
         """
         before = time.monotonic()
         check = stop.check if jax.process_count() == 1 else lambda: None
@@ -289,11 +292,7 @@ class Loop:
             return
         if self._tick is not None:
             self._tick += time.monotonic() - before  # steps/s leaves evaluations out
-        self._judge({"step": self.step, **sums})
-
-    def _judge(self, sums: dict) -> None:
-        """Logs an evaluation; saves the state if it is the best, by accuracy and then by loss."""
-        self.history.last = sums
+        self.history.last = sums = {"step": self.step, **sums}
         numbers = {
             "loss": sums["loss"] / sums["count"],
             "accuracy": sums["correct"] / sums["count"],
