@@ -69,8 +69,8 @@ def _fail(error: Exception | str, code: int) -> int:
 # The parser. Options that several commands have are declared once, in `_SHARED`.
 
 
-def _text(about: str, default: str | None = None, **more) -> dict:
-    return {"help": about, "default": default, "type": lambda text: text or None, **more}
+def _text(about: str, default: str | list | None = None, **keywords) -> dict:
+    return {"help": about, "default": default, "type": lambda text: text or None, **keywords}
 
 
 def _number(about: str, default: float | None = None, least: float = 0, kind: type = int) -> dict:
@@ -88,18 +88,18 @@ def _switch(about: str, default: bool | None = False) -> dict:
     return {"help": about, "default": default, "action": "store_true"}
 
 
-def _list(about: str, **more) -> dict:
-    return {"help": about, "default": [], "action": "append", **more}
+def _list(about: str, **keywords) -> dict:
+    return {"help": about, "default": [], "action": "append", **keywords}
 
 
-def _numbers(about: str, **more) -> dict:
+def _numbers(about: str, **keywords) -> dict:
     def parse(text):
         words = text.split(",") if text else []
         if not all(word.isdecimal() and int(word) for word in words):
             raise argparse.ArgumentTypeError(f"expects whole numbers like 1024,2048, got {text!r}")
         return [int(word) for word in words]
 
-    return {"help": about, "default": [], "type": parse, "metavar": "N,N", **more}
+    return {"help": about, "default": [], "type": parse, "metavar": "N,N", **keywords}
 
 
 _folder = functools.partial(_text, type=Path)
@@ -260,7 +260,7 @@ def _whats(text: str) -> list[str]:
     whats = text.split(",") if text else []
     if wrong := [what for what in whats if what not in _WHATS]:
         raise argparse.ArgumentTypeError(f"expects some of {', '.join(_WHATS)}, got {wrong[0]!r}")
-    return whats
+    return ["train" if what == "memory" else what for what in whats]  # both are measured at once
 
 
 def _names(args, option: str, kind: str) -> list[str] | None:
@@ -281,8 +281,8 @@ def _job(args, **fields):
     return Job(**{name: given[name] for name in names})
 
 
-# The verbs. Each docstring is the command's --help. They import what they need themselves, so that
-# `--help` starts at once.
+# The verbs. Each docstring is the command's --help. Each function imports the modules that it needs,
+# so that `--help` starts at once.
 
 
 def _data(args) -> None:
@@ -479,7 +479,7 @@ def _compare(args) -> None:
 
 
 def _cell(args, seconds: float = 2.0):
-    """Returns what all cells of a benchmark share."""
+    """Returns the settings that all cells of a benchmark share."""
     from lra_fnet.benchmark import cells
 
     return cells.Cell(
@@ -506,8 +506,7 @@ def _benchmark(args) -> None:
     whats = args.what or (["train", "infer"] if args.lengths else ["pipeline"])
     models = _names(args, "models", "models") or []
     shared = _cell(args, args.seconds or 2.0)
-    programs = dict.fromkeys("train" if what == "memory" else what for what in whats)
-    measured = [what for what in programs if what in cells.WHATS]
+    measured = [what for what in cells.WHATS if what in whats]
     plan = cells.plan(shared, models, measured, args.lengths, cls=args.cls, peer=args.peer)
     scaled = cells.plan(shared, models, ["train"], args.lengths) if "scaling" in whats else []
     jobs = [_job(args, model=model) for model in models] if "pipeline" in whats else []

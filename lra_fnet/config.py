@@ -2,7 +2,7 @@
 
 gin itself rejects a misspelt configurable or parameter, but accepts a misspelt macro and a binding
 that nothing reads. Both are errors here: `base.gin` declares every macro, and `unread_bindings`
-lists what was never read once everything has been built.
+lists those that nothing has read once everything has been built.
 """
 
 import ast

@@ -2,7 +2,7 @@
 
 
 class UserError(Exception):
-    """A mistake in what the user gave: arguments, configuration, files, disk.
+    """A mistake in the user's input: arguments, configuration, files, disk.
 
     Its text is one line that says what was expected, what was given, and what to do. The command
     line prints that line and exits with `code`.

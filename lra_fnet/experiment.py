@@ -80,7 +80,7 @@ class Experiment:
 
     @property
     def objective(self) -> Classify:
-        """What training minimises and evaluation counts."""
+        """The loss that training minimises and the counts that evaluation makes."""
         return Classify(self.task, self.model)
 
     def init(self, seed: int) -> dict:

@@ -95,7 +95,7 @@ class Checkpoints:
             )
 
     def may_save(self) -> bool:
-        """Whether a due save of the newest state may start now: none is in flight or recent.
+        """Returns whether a due save of the newest state may start: none is in flight or recent.
 
         The first process decides for all.
         """

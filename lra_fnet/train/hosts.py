@@ -28,7 +28,7 @@ from lra_fnet.machine import progress
 
 SILENT_SECONDS = 30  # without a heartbeat, a process counts as lost
 JOIN_SECONDS = 50  # for all processes to join; --join-seconds changes it
-GRACE_SECONDS = 5  # for a process to report its own error after another one has reported one
+GRACE_SECONDS = 5  # for a process to report its own error after another process has reported one
 
 _LONG = 365 * 24 * 3600  # no limit: heartbeats notice a lost process
 _RESUME = "the same command in each process resumes"
@@ -84,7 +84,7 @@ def place(
 
 
 def _detect():
-    """Returns coordinator, processes, process and local devices; None for what JAX cannot find.
+    """Returns coordinator, processes, process and local devices; None for a value that JAX cannot find.
 
     JAX has no public function for this.
     """

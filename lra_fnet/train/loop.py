@@ -56,7 +56,7 @@ class Stop(contextlib.ExitStack):
 
 @dataclasses.dataclass
 class History:
-    """What a run remembers besides its state; it is saved as the checkpoint's JSON."""
+    """The facts of a run besides its state; they are saved as the checkpoint's JSON."""
 
     best: dict | None = None  # validation sums of the best step, and its "step"
     last: dict | None = None  # the same of the newest evaluation
@@ -184,12 +184,12 @@ class Loop:
         return min(self.run.num_steps, every * (step // every + 1))
 
     def _unevaluated(self) -> bool:
-        """Whether the evaluation that follows the current step is missing."""
+        """Returns whether the evaluation that follows the current step is missing."""
         evaluated = self.history.last["step"] if self.history.last else 0
         return evaluated < self.step == self._boundary(self.step - 1)
 
     def _save_due(self, queued: int) -> bool:
-        """Whether to drain the dispatches in flight and save now.
+        """Returns whether to drain the dispatches in flight and save now.
 
         Any step will do: every one resumes exactly.
         """
