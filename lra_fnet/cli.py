@@ -281,8 +281,8 @@ def _job(args, **fields):
     return Job(**{name: given[name] for name in names})
 
 
-# The verbs. Each docstring is the command's --help. Each function imports the modules that it needs,
-# so that `--help` starts at once.
+# The verbs. Each docstring is the command's --help. Each function imports the modules that it
+# needs, so that `--help` starts at once.
 
 
 def _data(args) -> None:

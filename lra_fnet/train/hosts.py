@@ -84,7 +84,7 @@ def place(
 
 
 def _detect():
-    """Returns coordinator, processes, process and local devices; None for a value that JAX cannot find.
+    """Returns coordinator, processes, process and local devices; None where JAX finds none.
 
     JAX has no public function for this.
     """

@@ -135,7 +135,7 @@ def free_bytes(mesh: Mesh) -> int:
 
 
 def needed_bytes(update: Compiled, mesh: Mesh) -> int:
-    """Returns the bytes that a program takes of one device's memory; simulated CPU devices share it."""
+    """Returns the bytes that a program takes of a device's memory; simulated devices share it."""
     simulated = len(mesh.local_devices) if jax.default_backend() == "cpu" else 1
     return planned_bytes(update) * simulated
 
