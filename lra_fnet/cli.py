@@ -7,6 +7,8 @@ Example:
 """
 
 import argparse
+import contextlib
+import dataclasses
 import functools
 import inspect
 import os
@@ -16,7 +18,7 @@ import sys
 from pathlib import Path
 
 from lra_fnet import __version__, config
-from lra_fnet.errors import Gone, Interrupted, RunFailed, UserError
+from lra_fnet.errors import Interrupted, RunFailed, UserError
 from lra_fnet.machine import allocator, compile_cache, disk
 
 _WHATS = ("train", "infer", "memory", "mixing", "scaling", "pipeline")
@@ -35,15 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
     before = signal.signal(signal.SIGTERM, _terminated)
     try:
         args = parser.parse_args(arguments)
-        if args.call is None:
-            parser.print_help(sys.stderr)
-            return 2
         return args.call(args) or 0
-    except UserError as error:
-        return _fail(error, 2)
-    except RunFailed as error:
-        return _fail(error, 1)
-    except Gone as error:
+    except (UserError, RunFailed) as error:
         return _fail(error, error.code)
     except Interrupted as error:
         return 128 + error.signal
@@ -74,28 +69,43 @@ def _fail(error: Exception | str, code: int) -> int:
 # The parser. Options that several commands have are declared once, in `_SHARED`.
 
 
-def _text(about: str, default: str | None = None, **more) -> dict:
-    return {"help": about, "default": default, **more}
+def _text(about: str, default: str | list | None = None, **keywords) -> dict:
+    return {"help": about, "default": default, "type": lambda text: text or None, **keywords}
 
 
-def _number(about: str, default: int | None = None) -> dict:
-    return {"help": about, "default": default, "type": int}
+def _number(about: str, default: float | None = None, least: float = 0, kind: type = int) -> dict:
+    def parse(text):
+        with contextlib.suppress(ValueError):
+            if kind(text) >= least:
+                return kind(text)
+        number = "whole number" if kind is int else "number"
+        raise argparse.ArgumentTypeError(f"expects a {number} of at least {least}, got {text!r}")
 
-
-def _folder(about: str, default: str | None = None, **more) -> dict:
-    return {"help": about, "default": default, "type": Path, **more}
+    return {"help": about, "default": default, "type": parse}
 
 
 def _switch(about: str, default: bool | None = False) -> dict:
     return {"help": about, "default": default, "action": "store_true"}
 
 
-def _list(about: str, **more) -> dict:
-    return {"help": about, "default": [], "action": "append", **more}
+def _list(about: str, **keywords) -> dict:
+    return {"help": about, "default": [], "action": "append", **keywords}
 
 
+def _numbers(about: str, **keywords) -> dict:
+    def parse(text):
+        words = text.split(",") if text else []
+        if not all(word.isdecimal() and int(word) for word in words):
+            raise argparse.ArgumentTypeError(f"expects whole numbers like 1024,2048, got {text!r}")
+        return [int(word) for word in words]
+
+    return {"help": about, "default": [], "type": parse, "metavar": "N,N", **keywords}
+
+
+_folder = functools.partial(_text, type=Path)
+_bindings = functools.partial(_text, default=[], type=config.split_bindings)
 _NAMES = "names separated by commas, or all"
-_SIDE = "a run folder, or preset/task/model[+variant]"
+_SIDE = {"help": "a run folder, or preset/task/model[+variant]"}
 _SHARED = {
     "run": {"run": _folder("a run folder", required=True)},
     "task": {
@@ -104,11 +114,13 @@ _SHARED = {
     },
     "bindings": {
         "set": _list("a gin binding, such as Run.num_steps=100", metavar="NAME=VALUE"),
-        "gin": _text("several bindings in one string, separated by spaces", ""),
+        "gin": _bindings("several bindings in one string, separated by spaces"),
     },
     "outside": {
         "import": _list("your module or .py file", dest="imports", metavar="MODULE"),
-        "gin_dir": _list("a folder with your gin files", type=Path, metavar="FOLDER"),
+        "gin_dir": _list(
+            "a folder with your gin files", dest="gin_dirs", type=Path, metavar="FOLDER"
+        ),
     },
     "runs": {"runs": _folder("folder of all runs (default: runs)", "runs")},
     "results": {"results": _folder("folder of more results (default: results)", "results")},
@@ -120,6 +132,19 @@ _SHARED = {
         "cls": _switch("measure each length with CLS too, L + 1"),
     },
 }
+_HOSTS = {  # environment variables give the defaults, such as LRA_FNET_PROCESSES
+    "coordinator": _text(
+        "for several processes: the host of process 0 and a free port there",
+        metavar="HOST:PORT",
+    ),
+    "processes": _number("number of processes"),
+    "process": _number("index of this process, from 0"),
+    "join_seconds": _number("how long to wait until all processes have joined (default: 50)"),
+    "hosts": _text(
+        "take all three from the cluster: SLURM, Open MPI, Cloud TPU or Kubernetes",
+        choices=("auto",),
+    ),
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -129,11 +154,6 @@ class Parser(argparse.ArgumentParser):
         """Raises a UserError."""
         message = re.sub(r"^argument (\S+): (?=expects)", r"\1 ", message)
         raise UserError(f"{message} (see {self.prog} --help)")
-
-    def options(self, **options: dict) -> None:
-        """Adds options: `no_test={...}` is --no-test with these keywords of `add_argument`."""
-        for name, keywords in options.items():
-            self.add_argument(f"--{name.replace('_', '-')}", **keywords)
 
 
 def _document(documented) -> dict:
@@ -150,18 +170,21 @@ def _document(documented) -> dict:
 def _parser() -> Parser:
     parser = Parser(prog="lra-fnet", **_document(sys.modules[__name__]))
     parser.add_argument("--version", action="version", version=f"lra-fnet {__version__}")
-    parser.set_defaults(call=None)
+    parser.set_defaults(call=lambda args: parser.print_help(sys.stderr) or 2)
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
 
-    def verb(call, shared: str, **options: dict) -> Parser:
+    def verb(call, shared: str, **options: dict) -> None:
+        """Adds a command; `no_test={...}` is its option --no-test, `FILE={...}` an argument."""
         keywords = _document(call)
         summary = keywords["description"].partition("\n")[0]
         added = verbs.add_parser(call.__name__.strip("_"), help=summary, **keywords)
         added.set_defaults(call=call)
-        for group in shared.split():
-            added.options(**_SHARED[group])
-        added.options(**options)
-        return added
+        for group in (*(_SHARED[name] for name in shared.split()), options):
+            for name, keywords in group.items():
+                option = f"--{name.replace('_', '-')}" if name.islower() else name
+                added.add_argument(option, **keywords)
+        for name in _HOSTS.keys() & options.keys():
+            added.set_defaults(**{name: os.environ.get(f"LRA_FNET_{name.upper()}")})
 
     tasks, models = (", ".join(config.known(kind)) for kind in ("tasks", "models"))
     verb(
@@ -171,23 +194,20 @@ def _parser() -> Parser:
         dataset=_text("one data set of the task; default: all that the presets name"),
     )
     verb(_describe, "outside data", task=_text(f"{tasks}, or all (default)", "all"))
-    train = verb(
+    verb(
         _train,
         "task bindings outside runs data source",
         model=_text(models, required=True),
         seed=_number("seed of all randomness (default: 0)", 0),
         name=_text("a name for the bindings, used in the run folder's name"),
         force=_switch("move a complete run aside and train again"),
-        no_test=_switch("do not score the test split"),
+        no_test={"help": "do not score the test split", "action": "store_false", "dest": "test"},
         fit=_switch("split the batch into the largest slices that fit the device"),
+        **_HOSTS,
     )
-    _hosts(train)
     verb(_evaluate, "run")
-    verb(_span, "run", rows=_number("number of validation rows (default: 1000)", 1000))
-    predict = verb(_predict, "run")
-    predict.add_argument(
-        "files", nargs="*", type=Path, metavar="FILE", help="default: standard input"
-    )
+    verb(_span, "run", rows=_number("number of validation rows (default: 1000)", 1000, 1))
+    verb(_predict, "run", FILE={"nargs": "*", "type": Path, "help": "default: standard input"})
     verb(
         _export,
         "run",
@@ -202,113 +222,68 @@ def _parser() -> Parser:
         task=_text(_NAMES),
         models=_text(_NAMES),
         preset=_text("default: paper"),
-        seeds=_number("number of seeds: 0 to n - 1"),
+        seeds=_number("number of seeds: 0 to n - 1", least=1),
         grid=_list("an axis: every value of a list", metavar="NAME=[...]"),
-        grids=_text("several --grid in one string", ""),
+        grids=_bindings("several --grid in one string"),
         range=_list(
             'an axis for random and tpe; "log" is optional', metavar='NAME=[LOW,HIGH,"log"]'
         ),
-        ranges=_text("several --range in one string", ""),
+        ranges=_bindings("several --range in one string"),
         sampler=_text("how points are chosen", choices=("grid", "random", "tpe")),
-        trials=_number("points per task and model, for random and tpe"),
+        trials=_number("points per task and model, for random and tpe", least=1),
         prune=_switch("stop a point whose first seed is below the median of earlier points", None),
         name=_text("the sweep's name; --name alone resumes that sweep"),
-        jobs=_number("trials at a time, which share the cores (default: 1)", 1),
+        jobs=_number("trials at a time, which share the cores (default: 1)", 1, 1),
         retry=_switch("run failed trials once more"),
         dry_run=_switch("print the commands of the trials and stop"),
     )
     verb(_finish, "runs", name=_text("the name that the sweep printed", required=True))
     readme = _folder("update the tables in this file too", metavar="FILE")
     verb(_report, "runs results out", readme=readme)
-    compare = verb(_compare, "runs results", json=_switch("print one JSON object"))
-    for side in "AB":
-        compare.add_argument(side, help=_SIDE)
-    numbers = {"type": _numbers, "metavar": "N,N"}
+    verb(_compare, "runs results", json=_switch("print one JSON object"), A=_SIDE, B=_SIDE)
     measured = "train,infer with --lengths, else pipeline"
     verb(
         _benchmark,
         "task bindings outside runs data source shape out",
         models=_text(f"{_NAMES}; NAME:BINDING adds a binding", "transformer,linear,fnet,performer"),
-        lengths={"help": "in tokens", "default": [], **numbers},
+        lengths=_numbers("in tokens"),
         what=_text(f"any of {','.join(_WHATS)}; default: {measured}", type=_whats),
         peer=_switch("compare with PyTorch's models (LRA_FNET_PEER_PYTHON)"),
-        devices={"help": "numbers of devices, for scaling", "default": [1, 2, 4, 8], **numbers},
-        rounds=_number("number of measurements (default: 5)", 5),
-        seconds={"help": "seconds per measurement (default: 2; pipeline: 30)", "type": float},
+        devices=_numbers("numbers of devices, for scaling", default=[1, 2, 4, 8]),
+        rounds=_number("number of measurements (default: 5)", 5, 1),
+        seconds=_number("seconds per measurement (default: 2; pipeline: 30)", None, 0.001, float),
     )
-    explained = {"help": "in tokens", "required": True, **numbers}
-    verb(_explain, "task bindings outside shape", lengths=explained)
+    verb(_explain, "task bindings outside shape", lengths=_numbers("in tokens", required=True))
     return parser
-
-
-def _hosts(parser) -> None:
-    """Adds the options of a run on several hosts; environment variables give their defaults."""
-    parser.add_argument(
-        "--coordinator",
-        metavar="HOST:PORT",
-        default=os.environ.get("LRA_FNET_COORDINATOR"),
-        help="for several processes: the host of process 0 and a free port there",
-    )
-    for name, text in (
-        ("processes", "number of processes"),
-        ("process", "index of this process, from 0"),
-        ("join-seconds", "how long to wait until all processes have joined (default: 50)"),
-    ):
-        variable = f"LRA_FNET_{name.upper().replace('-', '_')}"
-        parser.add_argument(f"--{name}", type=int, default=os.environ.get(variable), help=text)
-    parser.add_argument(
-        "--hosts",
-        choices=["auto"],
-        default=os.environ.get("LRA_FNET_HOSTS"),
-        help="take all three from the cluster: SLURM, Open MPI, Cloud TPU or Kubernetes",
-    )
-
-
-def _numbers(text: str) -> list[int]:
-    """Parses positive whole numbers separated by commas; an empty text has none."""
-    words = text.split(",") if text else []
-    if not all(word.isdecimal() and int(word) for word in words):
-        raise argparse.ArgumentTypeError(f"expects whole numbers like 1024,2048, got {text!r}")
-    return [int(word) for word in words]
 
 
 def _whats(text: str) -> list[str]:
     whats = text.split(",") if text else []
     if wrong := [what for what in whats if what not in _WHATS]:
         raise argparse.ArgumentTypeError(f"expects some of {', '.join(_WHATS)}, got {wrong[0]!r}")
-    return whats
+    return ["train" if what == "memory" else what for what in whats]  # both are measured at once
 
 
 def _names(args, option: str, kind: str) -> list[str] | None:
     """Returns names separated by commas, or all of a kind; None if the option is not given."""
     text = getattr(args, option)
     if text == "all":
-        return config.known(kind, args.gin_dir)
+        return config.known(kind, args.gin_dirs)
     return [name for name in text.split(",") if name] if text else None
 
 
-def _overrides(args) -> tuple[str, ...]:
-    return (*args.set, *config.split_bindings(args.gin))
-
-
-def _job(args, model: str, **fields):
-    """Returns the job that the arguments describe."""
+def _job(args, **fields):
+    """Returns the job of the options that are named like its fields."""
     from lra_fnet.run.job import Job
 
-    which = {"task": args.task, "preset": args.preset, "overrides": _overrides(args)}
-    return Job(
-        model=model,
-        runs=args.runs,
-        data=args.data,
-        source=args.source or None,
-        imports=tuple(args.imports),
-        gin_dirs=tuple(args.gin_dir),
-        **(which | fields),
-    )
+    lists = {"imports": tuple(args.imports), "gin_dirs": tuple(args.gin_dirs)}
+    given = vars(args) | lists | {"overrides": (*args.set, *args.gin)} | fields
+    names = [field.name for field in dataclasses.fields(Job) if field.name in given]
+    return Job(**{name: given[name] for name in names})
 
 
-# The verbs. Each docstring is the command's --help. They import what they need themselves, so that
-# `--help` starts at once.
+# The verbs. Each docstring is the command's --help. Each function imports the modules that it
+# needs, so that `--help` starts at once.
 
 
 def _data(args) -> None:
@@ -319,9 +294,8 @@ def _data(args) -> None:
     """
     from lra_fnet.tasks import prepare
 
-    for module in args.imports:
-        config.import_module(module)
-    prepare.command(args.task, args.dataset or None, args.data, args.source or None, args.gin_dir)
+    config.import_modules(args.imports)
+    prepare.command(args.task, args.dataset, args.data, args.source, args.gin_dirs)
 
 
 def _describe(args) -> None:
@@ -332,9 +306,8 @@ def _describe(args) -> None:
     """
     from lra_fnet.tasks import prepare
 
-    for module in args.imports:
-        config.import_module(module)
-    prepare.describe(args.task, args.data, gin_dirs=args.gin_dir)
+    config.import_modules(args.imports)
+    prepare.describe(args.task, args.data, gin_dirs=args.gin_dirs)
 
 
 def _train(args) -> None:
@@ -351,8 +324,7 @@ def _train(args) -> None:
         from lra_fnet import report
         from lra_fnet.run import job
 
-        options = {"force": args.force, "test": not args.no_test, "fit": args.fit}
-        asked = _job(args, args.model, seed=args.seed, name=args.name or None, **options)
+        asked = _job(args)
         result = job.run(asked)
     if not hosts.first():
         return
@@ -411,7 +383,7 @@ def _predict(args) -> None:
     """
     from lra_fnet.run import predict
 
-    predict.main(args.run, args.files)
+    predict.main(args.run, args.FILE)
 
 
 def _export(args) -> None:
@@ -445,9 +417,9 @@ def _sweep(args) -> int | None:
         "models": _names(args, "models", "models"),
         **{name: getattr(args, name) for name in ("preset", "seeds", "sampler", "prune")},
     }
-    axes = [plan.axis("grid", text) for text in args.grid + config.split_bindings(args.grids)]
-    axes += [plan.axis("range", text) for text in args.range + config.split_bindings(args.ranges)]
-    overrides = _overrides(args)
+    axes = [plan.axis("grid", text) for text in args.grid + args.grids]
+    axes += [plan.axis("range", text) for text in args.range + args.ranges]
+    overrides = args.set + args.gin
     if args.name and not (args.sweep or args.task):
         if axes or overrides or any(value is not None for value in given.values()):
             raise UserError(
@@ -457,8 +429,8 @@ def _sweep(args) -> int | None:
         planned = plan.load(args.runs, args.name, args.trials)
     else:
         points = {name: values for axis in axes for name, values in axis.items()}
-        swept = plan.read(args.sweep, points, list(overrides), trials=args.trials, **given)
-        shared = _job(args, model="", task="", preset="", overrides=())
+        swept = plan.read(args.sweep, points, overrides, trials=args.trials, **given)
+        shared = _job(args, model="", task="", preset="", name=None, overrides=())
         planned = plan.Plan(swept, plan.folder_name(swept, args.name), shared)
     if args.dry_run:
         return scheduler.dry_run(planned, retry=args.retry)
@@ -508,16 +480,14 @@ def _compare(args) -> None:
 
 
 def _cell(args, seconds: float = 2.0):
-    """Returns what all cells of a benchmark share."""
+    """Returns the settings that all cells of a benchmark share."""
     from lra_fnet.benchmark import cells
 
-    if args.tokens < 0:
-        raise UserError(f"--tokens expects a whole number of at least 0, got {args.tokens}")
     return cells.Cell(
         *("train", "ours", args.task, "", args.preset, 0),
-        overrides=_overrides(args),
+        overrides=(*args.set, *args.gin),
         imports=tuple(args.imports),
-        gin_dirs=tuple(map(str, args.gin_dir)),
+        gin_dirs=tuple(map(str, args.gin_dirs)),
         seconds=seconds,
         tokens=args.tokens,
     )
@@ -534,19 +504,13 @@ def _benchmark(args) -> None:
     from lra_fnet.benchmark import cells, overhead, scaling
     from lra_fnet.report import benchmarks, figures
 
-    if args.rounds < 1 or (args.seconds is not None and args.seconds <= 0):
-        raise UserError(
-            f"--rounds expects 1 or more and --seconds more than 0, got {args.rounds} and "
-            f"{args.seconds}"
-        )
     whats = args.what or (["train", "infer"] if args.lengths else ["pipeline"])
     models = _names(args, "models", "models") or []
     shared = _cell(args, args.seconds or 2.0)
-    programs = dict.fromkeys("train" if what == "memory" else what for what in whats)
-    measured = [what for what in programs if what in cells.WHATS]
+    measured = [what for what in cells.WHATS if what in whats]
     plan = cells.plan(shared, models, measured, args.lengths, cls=args.cls, peer=args.peer)
     scaled = cells.plan(shared, models, ["train"], args.lengths) if "scaling" in whats else []
-    jobs = [_job(args, model) for model in models] if "pipeline" in whats else []
+    jobs = [_job(args, model=model) for model in models] if "pipeline" in whats else []
     for job in jobs:
         job.load()  # reports a mistake before anything is measured
 

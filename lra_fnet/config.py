@@ -2,7 +2,7 @@
 
 gin itself rejects a misspelt configurable or parameter, but accepts a misspelt macro and a binding
 that nothing reads. Both are errors here: `base.gin` declares every macro, and `unread_bindings`
-lists what was never read once everything has been built.
+lists those that nothing has read once everything has been built.
 """
 
 import ast
@@ -99,25 +99,17 @@ def load(paths: Sequence[Path], bindings: Sequence[str] = (), imports: Sequence[
         cannot be imported.
     """
     gin.clear_config()
-    for module in imports:
-        import_module(module)
-    declared: set[str] = set()
-    for path in paths:
-        _parse(path.read_text(), str(path))
+    import_modules(imports)
+    texts = [(str(path), path.read_text()) for path in paths]
+    texts += [(f"--set {text!r}", normalise(text)) for text in bindings]
+    declared = None
+    for where, text in texts:
+        _parse(text, where)
         macros = {name for name in _given() if "." not in name}
-        if path is paths[0]:
-            declared = macros
-        elif macros - declared:
-            _refuse_macro(min(macros - declared), declared, str(path))
-    for text in bindings:
-        binding = normalise(text)
-        name = _name(binding)
-        if "." not in name and name not in declared:
-            _refuse_macro(name, declared, f"--set {text!r}")
-        _parse(binding, f"--set {text!r}")
-    unknown = set(re.findall(r"%([\w./]+)", gin.config_str())) - declared - {"gin.REQUIRED"}
-    if unknown:
-        _refuse_macro(min(unknown), declared, "a reference")
+        declared = macros if declared is None else declared
+        _check_macros(macros, declared, where)
+    references = set(re.findall(r"%([\w./]+)", gin.config_str())) - {"gin.REQUIRED"}
+    _check_macros(references, declared or set(), "a reference")
 
 
 def load_operative(text: str, imports: Sequence[str] = ()) -> None:
@@ -127,8 +119,7 @@ def load_operative(text: str, imports: Sequence[str] = ()) -> None:
       UserError: this version of the code lacks a name in the text, or a module is missing.
     """
     gin.clear_config()
-    for module in imports:
-        import_module(module)
+    import_modules(imports)
     _parse(text, "the run's config")
 
 
@@ -184,50 +175,42 @@ def split_bindings(text: str) -> list[str]:
     Raises:
       UserError: a quote or bracket is not closed.
     """
-    words, word, quote, depth = [], "", "", 0
-    for character in text:
-        if quote:
-            quote = "" if character == quote else quote
-        elif character in "\"'":
-            quote = character
-        elif character in "([{":
-            depth += 1
-        elif character in ")]}":
-            depth -= 1
-        elif character.isspace() and depth == 0:
-            if word:
-                words.append(word)
-            word = ""
-            continue
-        word += character
-    if quote or depth:
+    words, depth = [""], 0
+    for part in re.findall(r"""\s+|"[^"]*"|'[^']*'|.""", text):
+        depth += (part in "([{") - (part in ")]}")
+        if part in ("'", '"'):
+            depth = 1
+            break
+        if part.isspace() and depth == 0:
+            words.append("")
+        else:
+            words[-1] += part
+    if depth:
         raise UserError(f"expected bindings with closed quotes and brackets, got {text!r}")
-    return [*words, word] if word else words
+    return [word for word in words if word]
 
 
-def import_module(name: str) -> None:
-    """Imports a dotted module or a path to a .py file, so that it registers its configurables.
+def import_modules(names: Iterable[str]) -> None:
+    """Imports dotted modules or paths to .py files, so that they register their configurables.
 
     Raises:
-      UserError: the module or file does not exist.
+      UserError: a module or file does not exist.
     """
-    try:
-        if name.endswith(".py"):
-            path = Path(name)
-            if not path.is_file():
+    for name in names:
+        path = Path(name)
+        try:
+            if path.suffix != ".py":
+                importlib.import_module(name)
+            elif not path.is_file():
                 raise UserError(f"--import expects a module or a .py file, {name!r} does not exist")
-            if path.stem in sys.modules:
-                return
-            spec = importlib.util.spec_from_file_location(path.stem, path)
-            assert spec is not None
-            assert spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            sys.modules[path.stem] = module
-            spec.loader.exec_module(module)
-        else:
-            importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise UserError(f"--import {name}: {error}") from None
+            elif path.stem not in sys.modules:
+                spec = importlib.util.spec_from_file_location(path.stem, path)
+                assert spec is not None
+                assert spec.loader is not None
+                sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+                spec.loader.exec_module(sys.modules[path.stem])
+        except ModuleNotFoundError as error:
+            raise UserError(f"--import {name}: {error}") from None
 
 
 def _search_path(dirs: Sequence[Path]) -> list[Path]:
@@ -258,11 +241,12 @@ def _parse(text: str, where: str) -> None:
         raise UserError(f"{where}: {reason}{hint}") from None
 
 
-def _refuse_macro(name: str, declared: set[str], where: str) -> None:
-    raise UserError(
-        f"{where}: no macro {name}; base.gin declares {', '.join(sorted(declared))}"
-        + _did_you_mean(name, declared)
-    )
+def _check_macros(names: set[str], declared: set[str], where: str) -> None:
+    for name in sorted(names - declared):
+        raise UserError(
+            f"{where}: no macro {name}; base.gin declares {', '.join(sorted(declared))}"
+            + _did_you_mean(name, declared)
+        )
 
 
 def _did_you_mean(name: str, candidates: Iterable[str]) -> str:

@@ -2,22 +2,26 @@
 
 
 class UserError(Exception):
-    """A mistake in what the user gave: arguments, configuration, files, disk.
+    """A mistake in the user's input: arguments, configuration, files, disk.
 
     Its text is one line that says what was expected, what was given, and what to do. The command
-    line prints that line and exits with code 2.
+    line prints that line and exits with `code`.
     """
+
+    code = 2
 
 
 class RunFailed(Exception):
     """A run that cannot continue: it diverged, or needs more memory than the device has.
 
-    Its text is one line. The command line prints it and exits with code 1.
+    Its text is one line. The command line prints it and exits with `code`.
 
     Attributes:
       state: "diverged" or "OOM", as in result.json and the report.
       step: the optimizer step at which it happened, or None if unknown.
     """
+
+    code = 1
 
     def __init__(self, text: str, state: str, step: int | None = None):
         super().__init__(text)
@@ -37,12 +41,3 @@ class Interrupted(Exception):
         super().__init__(f"stopped by signal {signal} at step {step}")
         self.signal = signal
         self.step = step
-
-
-class Gone(Exception):
-    """Another process of the run is missing; the same commands resume the run.
-
-    Its text is one line. The command line prints it and exits with `code`.
-    """
-
-    code = 75  # EX_TEMPFAIL of sysexits.h

@@ -80,7 +80,7 @@ class Experiment:
 
     @property
     def objective(self) -> Classify:
-        """What training minimises and evaluation counts."""
+        """The loss that training minimises and the counts that evaluation makes."""
         return Classify(self.task, self.model)
 
     def init(self, seed: int) -> dict:
@@ -96,10 +96,6 @@ class Experiment:
         texts = (self.task.num_inputs,) if self.task.num_inputs > 1 else ()
         shape = (batch_size, *texts, self.task.max_len)
         return jnp.zeros(shape, jnp.int32), jnp.ones(shape, bool)
-
-    def uses_mask(self) -> bool:
-        """Whether every layer's mixer respects the padding mask."""
-        return self.model.encoder.uses_mask
 
 
 @gin.configurable
@@ -143,13 +139,12 @@ def load(
     """
     config.load(config.files(task, model, preset, dirs), overrides, imports)
     built = _build()
-    unread = config.unread_bindings(overrides)
-    if unread:
+    if unread := config.unread_bindings(overrides):
         raise UserError(
             f"nothing reads {', '.join(unread)} with task {task}, model {model}, preset {preset}: "
             "remove the binding, or choose the model that has it"
         )
-    return dataclasses.replace(built, config=config.operative())
+    return built
 
 
 def restore(text: str, imports=()) -> Experiment:
@@ -161,13 +156,13 @@ def restore(text: str, imports=()) -> Experiment:
       UserError: see config.load_operative; a parameter that the text does not have.
     """
     config.load_operative(text, imports)
-    return dataclasses.replace(_build(), config=config.operative())
+    return _build()
 
 
 def _build() -> Experiment:
-    """Like `build`, but reports missing gin bindings as a one-line UserError."""
+    """Like `build`, but adds the config, and reports missing bindings as a one-line UserError."""
     try:
-        return build()
+        return dataclasses.replace(build(), config=config.operative())
     except (UserError, RuntimeError, TypeError) as error:
         reason = str(error).split("\n  In call to")[0]  # gin adds where it was called from
         missing = "Required bindings" in reason or "required positional argument" in reason

@@ -1,4 +1,4 @@
-"""What training minimises and evaluation counts, as frozen values.
+"""The loss that training minimises and the counts that evaluation makes, as frozen values.
 
 The trainer and the scorer know two methods of an objective: `logits`, and `sums` of a batch's
 logits.

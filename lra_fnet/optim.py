@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from lra_fnet.errors import UserError
+from lra_fnet.models.mixer import one_of
 
 # The fields that must be positive for a factor.
 FACTORS = {
@@ -59,10 +60,7 @@ class Optimizer:
             for field in FACTORS[name]:
                 if not getattr(self, field) > 0:
                     raise UserError(f"Optimizer.factors has {name}: Optimizer.{field} must be > 0")
-        if self.decay_mask not in ("all", "matrices"):
-            raise UserError(
-                f"Optimizer.decay_mask expects 'all' or 'matrices', got {self.decay_mask!r}"
-            )
+        one_of(self, decay_mask=("all", "matrices"))
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise UserError(f"Optimizer.clip_norm expects None or > 0, got {self.clip_norm!r}")
 
@@ -105,9 +103,7 @@ class Optimizer:
         """Returns AdamW on the schedule, after clipping if there is a clip_norm."""
 
         def decayed(params):
-            if self.decay_mask == "all":
-                return jax.tree.map(lambda leaf: True, params)
-            return jax.tree.map(lambda leaf: leaf.ndim >= 2, params)
+            return jax.tree.map(lambda leaf: self.decay_mask == "all" or leaf.ndim >= 2, params)
 
         clip = [] if self.clip_norm is None else [optax.clip_by_global_norm(self.clip_norm)]
         adam = optax.adamw(

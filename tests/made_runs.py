@@ -33,7 +33,7 @@ class Trained(dict):
 
 def trained(runs, model, *settings, options=()):
     """Trains a run of the task `parity` by the command, with data in `data`; returns its folder."""
-    config.import_module(str(OUTSIDE / "parity.py"))
+    config.import_modules([str(OUTSIDE / "parity.py")])
     which = ["--task", "parity", "--model", model, "--preset", "cpu", "--gin-dir", str(OUTSIDE)]
     where = ["--runs", str(runs), "--data", str(runs.parent / "data"), "--name", "tiny"]
     bindings = [f"--set={text}" for text in settings]

@@ -54,7 +54,10 @@ def test_help_lists_the_tasks_and_models_that_exist(capfd):
         ("sweep --name s --finish", "unrecognized arguments: --finish"),
         ("trian --task listops", "invalid choice: 'trian'"),
         ("train --model fnet", "required: --task"),
-        ("train --task listops --model fnet --seed x", "invalid int value: 'x'"),
+        (
+            "train --task listops --model fnet --seed x",
+            "--seed expects a whole number of at least 0, got 'x'",
+        ),
         ("explain --task text --lengths 16,x", "--lengths expects whole numbers like 1024,2048"),
         ("finish --name none", "no sweep 'none'"),
     ],

@@ -33,7 +33,7 @@ def go(command):
 
 def example(name):
     """Imports an example as `--import` does."""
-    config.import_module(str(EXAMPLES / f"{name}.py"))
+    config.import_modules([str(EXAMPLES / f"{name}.py")])
     return sys.modules[name]
 
 

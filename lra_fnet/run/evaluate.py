@@ -93,7 +93,7 @@ def facts(state: str, identity: dict, experiment: Experiment, data: Prepared) ->
         **identity,
         "floor": {"correct": correct, "count": count},
         "mixer_length": experiment.model.encoder.mixer_length,
-        "uses_mask": experiment.uses_mask(),
+        "uses_mask": experiment.model.encoder.uses_mask,
         "validation_is_test": experiment.task.validation_is_test,
         "dataset": experiment.task.config,
         "data_source": data.source,

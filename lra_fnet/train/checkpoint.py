@@ -1,8 +1,8 @@
 """Orbax checkpoints of a run: the newest state and the best on validation, async and atomic.
 
 A half-written checkpoint is ignored at restore and cleared at the next start. A due save of the
-newest state is skipped while another is in flight or shortly after one; a save of the best state is
-never skipped. All processes call these functions; the first one writes and the others wait for it.
+newest state waits while another is in flight or recent (`Checkpoints.may_save`); a save of the best
+state does not. All processes call these functions; the first one writes and the others wait for it.
 """
 
 import contextlib
@@ -53,30 +53,30 @@ class Checkpoints:
                 for kind in ("last", "best")
             }
 
-    def save(self, kind: str, step: int, state, meta: dict, *, wait: bool = False) -> bool:
-        """Starts a save; returns False if it was skipped (see `would_save`).
+    def save(self, kind: str, step: int, state, meta: dict, *, wait: bool = False) -> None:
+        """Starts a save, after waiting for an earlier one of the same kind.
 
         Args:
           kind: "last" or "best".
           step: the number of updates behind the state.
           state: a pytree of arrays; copied, so the caller may donate it.
           meta: a JSON object to store with it.
-          wait: whether to finish before returning, as at the end of a run and after a signal; such
-            a save is never skipped.
+          wait: whether to finish before returning, as at the end of a run and after a signal.
 
         Raises:
           UserError: the disk is full or read-only.
         """
         begun = time.perf_counter()
         manager = self._managers[kind]
-        if kind == "last" and not wait:
-            if not self.would_save():
-                return False
+        if step != manager.latest_step():  # after a resume: the same state, bit for bit
+            self._start(manager, step, state, meta)
+        if wait:
+            self.wait()
+        if kind == "last":
             self._saved = begun
-        if step == manager.latest_step():  # after a resume: the same state, bit for bit
-            if wait:
-                self.wait()
-            return True
+        self.blocked_seconds += time.perf_counter() - begun
+
+    def _start(self, manager: ocp.CheckpointManager, step: int, state, meta: dict) -> None:
         needed = 1.1 * sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + 1e6
         with writable(self.folder):
             free = shutil.disk_usage(self.folder).free
@@ -93,13 +93,9 @@ class Checkpoints:
                     state=ocp.args.StandardSave(copy), meta=ocp.args.JsonSave(meta)
                 ),
             )
-            if wait:
-                self.wait()
-        self.blocked_seconds += time.perf_counter() - begun
-        return True
 
-    def would_save(self) -> bool:
-        """Whether a due save of the newest state would start now: none is in flight or recent.
+    def may_save(self) -> bool:
+        """Returns whether a due save of the newest state may start: none is in flight or recent.
 
         The first process decides for all.
         """

@@ -23,12 +23,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from lra_fnet.errors import Gone, Interrupted, RunFailed, UserError
+from lra_fnet.errors import Interrupted, RunFailed, UserError
 from lra_fnet.machine import progress
 
 SILENT_SECONDS = 30  # without a heartbeat, a process counts as lost
 JOIN_SECONDS = 50  # for all processes to join; --join-seconds changes it
-GRACE_SECONDS = 5  # for a process to report its own error after another one has reported one
+GRACE_SECONDS = 5  # for a process to report its own error after another process has reported one
 
 _LONG = 365 * 24 * 3600  # no limit: heartbeats notice a lost process
 _RESUME = "the same command in each process resumes"
@@ -84,7 +84,7 @@ def place(
 
 
 def _detect():
-    """Returns coordinator, processes, process and local devices; None for what JAX cannot find.
+    """Returns coordinator, processes, process and local devices; None where JAX finds none.
 
     JAX has no public function for this.
     """
@@ -187,7 +187,7 @@ def _obey() -> None:
             if signal.getsignal(data[0]) is signal.SIG_DFL:
                 _end(128 + data[0], f"stopped by {signal.Signals(data[0]).name}")
             os.kill(os.getpid(), data[0])  # the training loop saves
-    os._exit(Gone.code)
+    os._exit(os.EX_TEMPFAIL)
 
 
 def _follow() -> None:
@@ -299,13 +299,13 @@ def fail(error: BaseException) -> None:
     """Ends all processes with the error's text; returns only in a run of one process."""
     if _place is None:
         return
-    code, text = 2 if isinstance(error, UserError) else 1, " ".join(str(error).split())
+    text = " ".join(str(error).split())
     if not isinstance(error, (UserError, RunFailed)):
         # When a process is lost, a collective fails with "UNKNOWN: ..." before JAX aborts this one.
         time.sleep(GRACE_SECONDS + (SILENT_SECONDS if re.match("[A-Z_]+: ", text) else 0))
         sys.excepthook(type(error), error, error.__traceback__)
         text = f"{type(error).__name__}: {text[:200]}"
-    _end(code, text)
+    _end(error.code if isinstance(error, UserError) else 1, text)
 
 
 def _end(code: int, text: str) -> NoReturn:
@@ -351,7 +351,7 @@ def _supervise(where: Place, child: int, link: socket.socket, log: int) -> NoRet
 
 def _reason(where: Place, code: int, trace: str) -> tuple[int, str]:
     """Returns exit status and text for a child that was aborted by JAX or killed."""
-    name, status, advice = _names[where.process], Gone.code, _RESUME
+    name, status, advice = _names[where.process], os.EX_TEMPFAIL, _RESUME
     if listed := re.search(r"(heartbeats|task names).*:\n([\d\n]+)", trace):
         lost = sorted(map(int, listed[2].split()))
         name = f"process {', '.join(map(str, lost))}"
@@ -359,7 +359,7 @@ def _reason(where: Place, code: int, trace: str) -> tuple[int, str]:
         if listed[1] == "heartbeats":
             name, problem = ", ".join(_names[index] for index in lost), "does not answer"
     elif refused := re.search(r"absl::Status: (.*)\n+RPC: .*RegisterTask", trace):
-        status = Gone.code if "DEADLINE" in refused[1] else 2
+        status = os.EX_TEMPFAIL if "DEADLINE" in refused[1] else 2
         problem = f"cannot join process 0 at {where.coordinator} ({refused[1]})"
         advice = "check --coordinator, --processes and --process"
     elif trace:

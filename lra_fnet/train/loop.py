@@ -1,6 +1,7 @@
 """The loop that trains any encoder on any task: dispatches, evaluations, saves and signals."""
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import math
 import os
@@ -27,24 +28,18 @@ DISPATCH_SECONDS = 0.5  # about how long a dispatch lasts at most: Ctrl-C waits 
 SLOW_SECONDS = 1800.0  # a run on a CPU that would take longer is announced
 
 
-class Stop:
+class Stop(contextlib.ExitStack):
     """Notes SIGINT and SIGTERM for the loop to act on; a second SIGINT ends the process at once.
 
     A second SIGTERM does nothing: schedulers send several, and SIGKILL in the end.
     """
 
-    def __init__(self):
-        self.signal: int | None = None
-        self._before: dict = {}
+    signal: int | None = None
 
     def __enter__(self):
         for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, *_):
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+            self.callback(signal.signal, number, signal.signal(number, self._note))
+        return super().__enter__()
 
     def check(self) -> None:
         """Raises KeyboardInterrupt if a signal was noted."""
@@ -52,17 +47,16 @@ class Stop:
             raise KeyboardInterrupt(self.signal)
 
     def _note(self, number, frame):
-        if self.signal is not None:
-            if number == signal.SIGINT:
-                os._exit(128 + number)
-            return
-        self.signal = number
-        os.write(2, b"\nstopping: saving after the step in progress (Ctrl-C again: stop now)\n")
+        if self.signal is None:
+            self.signal = number
+            os.write(2, b"\nstopping: saving after the step in progress (Ctrl-C again: stop now)\n")
+        elif number == signal.SIGINT:
+            os._exit(128 + number)
 
 
 @dataclasses.dataclass
 class History:
-    """What a run remembers besides its state; it is saved as the checkpoint's JSON."""
+    """The facts of a run besides its state; they are saved as the checkpoint's JSON."""
 
     best: dict | None = None  # validation sums of the best step, and its "step"
     last: dict | None = None  # the same of the newest evaluation
@@ -134,16 +128,13 @@ class Loop:
           RunFailed: the loss or the gradient is not finite; the last good checkpoint stays.
           UserError: the disk is full.
         """
-        self.metrics = logs.Metrics(self.folder, self.step)
-        hosts.same("begin", {})
         self.bar = progress.Bar("training", self.run.num_steps, self.step, "steps")
         feeder = concurrent.futures.ThreadPoolExecutor(1)
-        try:
+        with logs.metrics(self.folder, self.step) as self._write:
+            hosts.same("begin", {})
             with Stop() as stop, feeder, self.bar:
                 self._run(stop, feeder)
             self.checkpoints.wait()
-        finally:
-            self.metrics.close()
 
     def close(self) -> None:
         """Waits for saves in flight."""
@@ -173,13 +164,15 @@ class Loop:
                 ahead = feeder.submit(self._feed, queued) if queued < end else None
             if in_flight:
                 self._finish(*in_flight.pop(0))
-            if self.step == boundary and not in_flight:
+            if in_flight:
+                continue
+            if self.step == boundary:
                 self._evaluate(stop)  # before a save, so that the saved history has it
-            if save_due and not in_flight:
+            if save_due:
                 self._save("last")
                 self._saved_at = self.step
                 save_due = False
-            if stopping and not in_flight:
+            if stopping:
                 break
         self._save("last", wait=True)
         if stopping := stopping or hosts.agree_on_signal(stop.signal):
@@ -191,17 +184,17 @@ class Loop:
         return min(self.run.num_steps, every * (step // every + 1))
 
     def _unevaluated(self) -> bool:
-        """Whether the evaluation that follows the current step is missing."""
+        """Returns whether the evaluation that follows the current step is missing."""
         evaluated = self.history.last["step"] if self.history.last else 0
         return evaluated < self.step == self._boundary(self.step - 1)
 
     def _save_due(self, queued: int) -> bool:
-        """Whether to drain the dispatches in flight and save now.
+        """Returns whether to drain the dispatches in flight and save now.
 
         Any step will do: every one resumes exactly.
         """
         enough = queued - self._saved_at >= self.run.save_every
-        return enough and self.checkpoints.would_save()
+        return enough and self.checkpoints.may_save()
 
     def _feed(self, step: int):
         """Puts the batches of the next dispatch on the devices, in the feeder's thread."""
@@ -273,7 +266,7 @@ class Loop:
         }
         self._logged_blocked = blocked
         self.history.window = {"loss": 0.0, "correct": 0.0}
-        self.metrics.write("train", self.step, self._newest)
+        self._write("train", self.step, self._newest)
 
     def _note(self) -> str:
         words = []
@@ -286,9 +279,10 @@ class Loop:
         return ", ".join(words)
 
     def _evaluate(self, stop: Stop) -> None:
-        """Scores validation; a signal ends it without a score, and the resumed run scores first.
+        """Scores validation and saves the state if it is the best, by accuracy and then by loss.
 
-        Several processes score to the end together and then agree on the signal.
+        A signal ends it without a score, and the resumed run scores first. Several processes score
+        to the end together and then agree on the signal.
         """
         before = time.monotonic()
         check = stop.check if jax.process_count() == 1 else lambda: None
@@ -298,16 +292,12 @@ class Loop:
             return
         if self._tick is not None:
             self._tick += time.monotonic() - before  # steps/s leaves evaluations out
-        self._judge({"step": self.step, **sums})
-
-    def _judge(self, sums: dict) -> None:
-        """Logs an evaluation; saves the state if it is the best, by accuracy and then by loss."""
-        self.history.last = sums
+        self.history.last = sums = {"step": self.step, **sums}
         numbers = {
             "loss": sums["loss"] / sums["count"],
             "accuracy": sums["correct"] / sums["count"],
         }
-        self.metrics.write("validation", self.step, numbers)
+        self._write("validation", self.step, numbers)
         if not math.isfinite(sums["loss"]):
             self._diverged(self.step, sums["loss"], float("nan"))
         best = self.history.best

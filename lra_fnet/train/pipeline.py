@@ -36,13 +36,10 @@ def epoch_order(seed: int, epoch: int, num_rows: int) -> np.ndarray:
 
 def row_indices(seed: int, start: int, count: int, num_rows: int) -> np.ndarray:
     """Returns the rows at places start .. start + count of the endless stream, int64 [count]."""
-    parts = []
-    while count > 0:
-        epoch, offset = divmod(start, num_rows)
-        part = epoch_order(seed, epoch, num_rows)[offset : offset + count]
-        parts.append(part)
-        start, count = start + len(part), count - len(part)
-    return np.concatenate(parts)
+    first, offset = divmod(start, num_rows)
+    epochs = range(first, -(-(start + count) // num_rows))
+    stream = np.concatenate([epoch_order(seed, epoch, num_rows) for epoch in epochs])
+    return stream[offset : offset + count]
 
 
 def train_batches(

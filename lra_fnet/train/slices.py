@@ -2,8 +2,10 @@
 
 import bisect
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -94,36 +96,36 @@ def fit(
     run, free = experiment.run, free_bytes(mesh)
     most = microbatch_of(experiment, mesh.size)
     sizes = [n for n in range(most, 0, -1) if run.batch_size % n == 0 and n % mesh.size == 0]
-    tried: dict[int, tuple[Experiment, Compiled]] = {}
-    needed = 0  # by the newest candidate
 
-    def fits(size: int) -> bool:
-        nonlocal needed
+    @functools.cache
+    def attempt(size: int) -> tuple[Experiment, Any, int]:
+        """Returns the candidate, its update, and the bytes that a step needs."""
         candidate = dataclasses.replace(experiment, run=dataclasses.replace(run, microbatch=size))
         try:
-            tried[size] = candidate, compiled(candidate)
+            update = compiled(candidate)
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
-            needed = free + 1
-        else:
-            needed = needed_bytes(tried[size][1], mesh) + state_bytes
-        return hosts.agree(needed <= free)
+            return candidate, None, free + 1
+        return candidate, update, needed_bytes(update, mesh) + state_bytes
+
+    def fits(size: int) -> bool:
+        return hosts.agree(attempt(size)[2] <= free)
 
     best = 0 if fits(sizes[0]) else bisect.bisect_left(sizes, True, 1, key=fits)
+    size = sizes[min(best, len(sizes) - 1)]
+    candidate, update, needed = attempt(size)
     if best == len(sizes):
         raise RunFailed(
-            f"out of memory: a step in slices of {sizes[-1]} needs {needed / 1e9:.1f} GB, "
+            f"out of memory: a step in slices of {size} needs {needed / 1e9:.1f} GB, "
             f"{free / 1e9:.1f} GB are free: set Encoder.remat=True or a smaller model",
             "OOM",
         )
-    size = sizes[best]
-    needed = needed_bytes(tried[size][1], mesh) + state_bytes
     slices = f"in {run.batch_size // size} slices of {size}" if size < run.batch_size else "whole"
     progress.say(
         f"the batch of {run.batch_size} fits {slices}: {needed / 1e9:.1f} GB of {free / 1e9:.1f} GB"
     )
-    return tried[size]
+    return candidate, update
 
 
 def free_bytes(mesh: Mesh) -> int:
@@ -133,7 +135,7 @@ def free_bytes(mesh: Mesh) -> int:
 
 
 def needed_bytes(update: Compiled, mesh: Mesh) -> int:
-    """Returns what a program takes of one device's memory; simulated CPU devices share it."""
+    """Returns the bytes that a program takes of a device's memory; simulated devices share it."""
     simulated = len(mesh.local_devices) if jax.default_backend() == "cpu" else 1
     return planned_bytes(update) * simulated
 

@@ -336,8 +336,8 @@ def test_command_measures_in_processes_writes_and_prints(tmp_path, capfd, monkey
         ("--models fnet,fnot --lengths 16", "unknown model 'fnot'"),
         ("--models fnet --lengths 16 --what train,speed", "--what expects some of train, infer"),
         ("--models fnet --what infer", "--what infer needs --lengths"),
-        ("--models fnet --lengths 16 --rounds 0", "--rounds expects 1 or more"),
-        ("--models fnet --lengths 16 --seconds -1", "--seconds more than 0"),
+        ("--models fnet --lengths 16 --rounds 0", "--rounds expects a whole number of at least 1"),
+        ("--models fnet --lengths 16 --seconds -1", "--seconds expects a number of at least 0.001"),
         ("--models fnet:Attention.block_size=2 --lengths 16", "nothing reads Attention.block_size"),
     ],
 )

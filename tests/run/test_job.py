@@ -151,8 +151,8 @@ def test_folder_in_use_by_another_process_is_refused(train, tmp_path):
         (["--model", "fnett"], "unknown model 'fnett'; known models: bigbird, "),
         (["--task", "parrity"], "unknown task 'parrity'"),
         (["--preset", "gpu"], "unknown preset 'gpu'"),
-        (["--seed", "-1"], "--seed expects a whole number of at least 0, got -1"),
-        (["--seed", "x"], "invalid int value: 'x'"),
+        (["--seed", "-1"], "--seed expects a whole number of at least 0, got '-1'"),
+        (["--seed", "x"], "--seed expects a whole number of at least 0, got 'x'"),
         (["--name", "a/b"], "--name expects letters"),
         (["--set", "Run.num_steps=-3"], "Run.num_steps expects a whole number of at least 1"),
         (["--set", "Attention.implementation='naive'"], "nothing reads Attention.implementation"),
@@ -342,7 +342,7 @@ def test_make_passes_gin_on_as_it_was_typed(tmp_path):
 
 
 def test_run_chosen_on_test_rows_says_so(train, tmp_path, monkeypatch):
-    config.import_module(str(OUTSIDE / "parity.py"))
+    config.import_modules([str(OUTSIDE / "parity.py")])
     names = property(lambda task: ("train", "validation_is_test", "test"))
     parity = tasks.REGISTRY["parity"]
     raw = parity.raw

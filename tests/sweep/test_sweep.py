@@ -110,7 +110,7 @@ def test_lines_of_a_dry_run_parse_as_the_commands_of_the_trials(go):
     ):
         args = parser.parse_args(shlex.split(line)[1:])
         assert args.set == ["Run.num_steps=4", f"Encoder.norm='{norm}'"]
-        assert (args.seed, args.no_test, args.gin_dir) == (seed, True, [OUTSIDE])
+        assert (args.seed, args.test, args.gin_dirs) == (seed, False, [OUTSIDE])
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_lines_of_a_dry_run_parse_as_the_commands_of_the_trials(go):
         (["--task", "parity", "--prune"], "--prune needs axes"),
         (
             ["--task", "parity", "--seeds", "0"],
-            "--seeds expects a whole number of at least 1, got 0",
+            "--seeds expects a whole number of at least 1, got '0'",
         ),
         (["--task", "parity", "--name", "a/b"], "expects letters"),
         (["--name", "none"], "no sweep 'none' in runs/sweeps (it has: none)"),

@@ -39,7 +39,7 @@ def test_task_whose_black_is_padding_passes():
 
 
 def test_tasks_from_outside_pass():
-    config.import_module(str(OUTSIDE / "parity.py"))
+    config.import_modules([str(OUTSIDE / "parity.py")])
     check_task(tasks.make("parity"))
     check_task(TOY)
     check_task(Pairs("small", 9))

@@ -16,7 +16,7 @@ from lra_fnet.tasks import prepare
 @pytest.fixture(autouse=True)
 def parity():
     """The task of tests/outside."""
-    config.import_module(str(OUTSIDE / "parity.py"))
+    config.import_modules([str(OUTSIDE / "parity.py")])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -347,16 +347,15 @@ def test_tensorboard_files_hold_the_curves_of_the_metrics(tmp_path):
     assert events_of(tmp_path / "tensorboard") == pytest.approx(want, rel=1e-6)
 
 
-def test_save_of_the_newest_state_is_skipped_while_one_is_in_flight_and_of_the_best_never(
-    tmp_path, monkeypatch
-):
+def test_newest_state_may_be_saved_unless_a_save_is_in_flight_or_recent(tmp_path, monkeypatch):
     checkpoints = Checkpoints(tmp_path)
     state = {"w": jnp.arange(3.0)}
+    assert checkpoints.may_save()
     busy = checkpoints._managers["last"]
     monkeypatch.setattr(busy, "is_saving_in_progress", lambda: True)
-    assert not checkpoints.save("last", 1, state, {})
-    assert checkpoints.save("best", 1, state, {"a": 1})
-    assert checkpoints.save("last", 2, state, {"a": 2}, wait=True)  # the end of a run, a signal
+    assert not checkpoints.may_save()
+    checkpoints.save("best", 1, state, {"a": 1})
+    checkpoints.save("last", 2, state, {"a": 2}, wait=True)  # the end of a run, a signal
     checkpoints.wait()
     assert (checkpoints.step("last"), checkpoints.step("best")) == (2, 1)
     assert checkpoints.meta("last") == {"a": 2}
@@ -364,6 +363,22 @@ def test_save_of_the_newest_state_is_skipped_while_one_is_in_flight_and_of_the_b
     np.testing.assert_array_equal(checkpoints.restore("best", state)["w"], [0.0, 1.0, 2.0])
     checkpoints.close()
     often = Checkpoints(tmp_path / "often", seconds_between=1e9)
-    assert [often.save("last", step, state, {}) for step in (1, 2)] == [True, False]
-    assert often.save("last", 3, state, {}, wait=True)
+    often.save("best", 1, state, {})
+    assert often.may_save()
+    often.save("last", 1, state, {}, wait=True)
+    assert not often.may_save()
     often.close()
+
+
+def test_run_saves_the_newest_state_only_when_it_may(tmp_path, monkeypatch):
+    saved, save = [], Checkpoints.save
+
+    def note(self, kind, step, *given, **more):
+        saved.append((kind, step))
+        save(self, kind, step, *given, **more)
+
+    monkeypatch.setattr(Checkpoints, "save", note)
+    run(tiny(save_every=1, save_seconds=1e9), tmp_path)
+    steps = [step for kind, step in saved if kind == "last"]
+    assert len(steps) == 2
+    assert steps[-1] == 12
