@@ -168,7 +168,10 @@ def test_my_images_are_prepared_from_folders_of_classes_and_trained(go, tmp_path
     check_task(tasks.make("my_images"), source)
     prepared = tasks.make("my_images").open("data")
     assert sum(prepared.rows.values()) == 60
-    assert np.sum([*prepared.label_counts.values()], axis=0).tolist() == [30, 30]
+    assert sum(np.array(facts["label_counts"]) for facts in prepared.splits.values()).tolist() == [
+        30,
+        30,
+    ]
     arrays = prepared.arrays("train")
     assert (arrays.lengths == 32 * 32).all()
     white = (arrays.values > 200).mean(axis=1)

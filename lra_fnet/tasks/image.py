@@ -8,7 +8,6 @@ images in folders named after the classes.
 import dataclasses
 import hashlib
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -60,13 +59,9 @@ class Image(PixelTask):
     configs = MappingProxyType({"full": _PIXELS})
     label_names = CLASSES
     licence = "not stated; the publisher asks to cite Krizhevsky 2009"
+    remote = REMOTE
     pixel_mean = 122.37
     pixel_sd = 61.15
-
-    @property
-    def remote(self) -> sources.Remote | None:
-        """The binary batches."""
-        return REMOTE
 
     def raw(self, source: Path | None, jobs: int) -> Raw:
         """Returns the first nine tenths of the training images as train, the rest as validation.
@@ -122,73 +117,65 @@ def read(source: Path) -> tuple[Rows, Rows, str]:
     Raises:
         UserError: if `source` holds neither, not the whole of CIFAR-10, or a bad file.
     """
-    batches: dict[str, Rows] = {}
-    images: dict[str, list[Rows]] = {"train": [], "test": []}
-    bad_image, others, pickles, count = None, [], [], 0
-    with Bar(f"reading {source.absolute().name}", 6 * BATCH_ROWS, unit="images") as progress:
-        for file in sources.files(source):
-            name = file.path.name
-            if name in TRAIN + TEST:
-                if name in batches:
-                    raise UserError(f"{source}: expected one {name}, got two; get {REMOTE} again")
-                batches[name] = _read_batch(file)
-                count = BATCH_ROWS * len(batches)
-            elif match := _IMAGE_NAME.fullmatch(str(file.path)):
-                if batches or bad_image:
-                    continue
-                try:
-                    images[match[1].lower()].append(_read_image(file))
-                    count += 1
-                except UserError as error:  # raised below if there are no batches
-                    bad_image = error
-            else:
-                (pickles if _PICKLE_NAME.fullmatch(name) else others).append(name)
-            progress.update(count)
-    if batches:
-        train, test = (_joined(batches, names, source) for names in (TRAIN, TEST))
-    elif bad_image:
-        raise bad_image
-    elif images["train"] or images["test"]:
-        train, test = (_sorted(images[part]) for part in ("train", "test"))
-    else:
-        got = "Python's pickled batches" if pickles else ", ".join(others[:3]) or "no file"
+    paths = [file.path for file in sources.files(source)]
+    names = [path.name for path in paths]
+    for name in TRAIN + TEST:
+        if names.count(name) > 1:
+            raise UserError(f"{source}: expected one {name}, got two; get {REMOTE} again")
+    missing = [name for name in TRAIN + TEST if name not in names]
+    binary = len(missing) < len(TRAIN + TEST)
+    if binary and missing:
+        raise UserError(f"{source}: expected {', '.join(missing)}, found none; get {REMOTE} again")
+    if not binary and not any(_IMAGE_NAME.fullmatch(str(path)) for path in paths):
+        pickles = any(map(_PICKLE_NAME.fullmatch, names))
+        got = "Python's pickled batches" if pickles else ", ".join(names[:3]) or "no file"
         raise UserError(
             f"{source}: expected {TRAIN[0]} to {TRAIN[-1]} and {TEST[0]}, or "
             f"train/<class>/*.png and test/<class>/*.png, got {got}; get {REMOTE}"
         )
-    _check_counts(source, "training", train, len(TRAIN))
-    _check_counts(source, "test", test, len(TEST))
-    return train, test, "binary" if batches else "images"
+    # Rows with the key to sort them by: a batch's name, or the sha256 of an image and its label.
+    parts: dict[str, list[tuple[tuple, Rows]]] = {"train": [], "test": []}
+    count = 0
+    with Bar(f"reading {source.absolute().name}", 6 * BATCH_ROWS, unit="images") as progress:
+        for file in sources.files(source):
+            if binary and (name := file.path.name) in TRAIN + TEST:
+                rows = _read_batch(file)
+                parts["test" if name in TEST else "train"].append(((name,), rows))
+            elif not binary and (match := _IMAGE_NAME.fullmatch(str(file.path))):
+                rows = _read_image(file)
+                digest = hashlib.sha256(rows.values.tobytes()).digest()
+                parts[match[1].lower()].append(((digest, rows.labels[0]), rows))
+            else:
+                continue
+            count += len(rows.labels)
+            progress.update(count)
+    train = _joined(parts["train"], source, "training", len(TRAIN))
+    return (
+        train,
+        _joined(parts["test"], source, "test", len(TEST)),
+        "binary" if binary else "images",
+    )
 
 
-def _joined(batches: dict[str, Rows], names: Sequence[str], source: Path) -> Rows:
-    """Returns the rows of these batches in this order."""
-    if missing := [name for name in names if name not in batches]:
-        raise UserError(f"{source}: expected {', '.join(missing)}, found none; get {REMOTE} again")
-    return _concatenate([batches[name] for name in names])
+def _joined(parts: list[tuple[tuple, Rows]], source: Path, name: str, batches: int) -> Rows:
+    """Returns the rows of all parts, sorted by their keys.
 
-
-def _sorted(images: list[Rows]) -> Rows:
-    """Returns images sorted by the sha256 of their gray values, then by label."""
-    images.sort(key=lambda row: (hashlib.sha256(row.values.tobytes()).digest(), row.labels[0]))
-    return _concatenate(images)
-
-
-def _concatenate(parts: list[Rows]) -> Rows:
+    Raises:
+        UserError: unless each class has a tenth of the images of `batches` batches.
+    """
+    parts.sort(key=lambda part: part[0])
     empty = Rows(np.empty((0, _PIXELS), np.uint8), np.empty(0, np.uint8))
-    return Rows(*(np.concatenate(columns) for columns in zip(empty, *parts, strict=True)))
-
-
-def _check_counts(source: Path, part: str, rows: Rows, batches: int) -> None:
-    """Raises a UserError unless each class has a tenth of the images of `batches` batches."""
+    columns = zip(empty, *(rows for _, rows in parts), strict=True)
+    joined = Rows(*map(np.concatenate, columns))
     wanted = batches * BATCH_ROWS // len(CLASSES)
-    counts = np.bincount(rows.labels, minlength=len(CLASSES))
-    for name, count in zip(CLASSES, counts, strict=True):
+    counts = np.bincount(joined.labels, minlength=len(CLASSES))
+    for label, count in zip(CLASSES, counts, strict=True):
         if count != wanted:
             raise UserError(
-                f"{source}: expected {wanted} {part} images of the class {name}, got {count}; "
+                f"{source}: expected {wanted} {name} images of the class {label}, got {count}; "
                 f"get {REMOTE} again"
             )
+    return joined
 
 
 def _read_batch(file: sources.File) -> Rows:
@@ -223,5 +210,5 @@ def _read_image(file: sources.File) -> Rows:
 
 def _gray(content: bytes, *, resize: bool = False) -> np.ndarray:
     """Returns the gray values uint8 [1024] of an image file."""
-    colours = pixels.colours(content, _SIDE, resize=resize)
+    colours = pixels.read(content, _SIDE, "RGB", resize=resize)
     return luma(colours.reshape(1, _PIXELS, 3).transpose(0, 2, 1))[0]

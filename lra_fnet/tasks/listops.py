@@ -7,6 +7,7 @@ seed, so its published rows can only be matched in distribution.
 
 import dataclasses
 import hashlib
+import statistics
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -22,6 +23,13 @@ from lra_fnet.tasks.task import SPLITS, Raw, Task
 # The stored value of a token is its index here; the token id is the value + 1, and 0 is padding.
 TOKENS = (*"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]")
 _VALUES = {token: value for value, token in enumerate(TOKENS)}
+
+_OPERATORS = {
+    _VALUES["[MIN"]: min,
+    _VALUES["[MAX"]: max,
+    _VALUES["[MED"]: statistics.median,
+    _VALUES["[SM"]: lambda arguments: sum(arguments) % 10,
+}
 
 GENERATOR = 1  # increase it, and ListOps.version, whenever the generated rows change
 _CHUNK = 1000  # trees drawn from one random stream
@@ -146,12 +154,27 @@ def evaluate(values: np.ndarray) -> int:
     Raises:
         ValueError: if the values are not one whole expression.
     """
-    from lra_fnet.tasks import listops_trees
-
-    result = int(listops_trees.evaluate(np.ascontiguousarray(values, np.uint8)))
-    if result < 0:
-        raise ValueError(f"not an expression: {listops_trees.REASONS[result]}")
-    return result
+    stack: list[list[int]] = []  # open operators, each followed by its arguments so far
+    for i, value in enumerate(values.tolist()):
+        if value in _OPERATORS:
+            stack.append([value])
+            continue
+        if value >= len(TOKENS):
+            raise ValueError("not an expression: an unknown token")
+        if TOKENS[value] == "]":
+            if not stack:
+                raise ValueError("not an expression: a ] without an operator")
+            operator, *arguments = stack.pop()
+            if not arguments:
+                raise ValueError("not an expression: an operator without arguments")
+            value = int(_OPERATORS[operator](arguments))
+        if stack:
+            stack[-1].append(value)
+        elif i + 1 == len(values):
+            return value
+        else:
+            raise ValueError("not an expression: tokens after the end of the expression")
+    raise ValueError("not an expression: an operator that is not closed")
 
 
 def _parse(line: bytes) -> tuple[np.ndarray, int]:

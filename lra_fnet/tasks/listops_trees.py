@@ -1,4 +1,4 @@
-"""Random ListOps trees, and the value of an expression, compiled.
+"""Random ListOps trees, compiled.
 
 The grammar is that of the Long-Range Arena (arXiv 2011.04006, Sec. 2.2; its generator at commit
 cd31e5c, after Nangia & Bowman, arXiv 1804.06028). Tokens are values 0-14: digits 0-9, then
@@ -12,17 +12,7 @@ from lra_fnet.tasks.xoshiro import below, next_bits
 
 MAX_DEPTH = 10  # the root has depth 1; a node at MAX_DEPTH is a leaf
 MAX_ARGS = 10  # an operator has 2 .. MAX_ARGS arguments
-MIN, MAX, MED, SM, CLOSE = 10, 11, 12, 13, 14
-
-# Negative results of `evaluate`, and their meanings.
-NO_OPERATOR, NO_ARGUMENT, TRAILING, NOT_CLOSED, BAD_TOKEN = -1, -2, -3, -4, -5
-REASONS = {
-    NO_OPERATOR: "a ] without an operator",
-    NO_ARGUMENT: "an operator without arguments",
-    TRAILING: "tokens after the end of the expression",
-    NOT_CLOSED: "an operator that is not closed",
-    BAD_TOKEN: "an unknown token",
-}
+MIN, MAX, SM, CLOSE = 10, 11, 13, 14
 
 
 @numba.njit(nogil=True)
@@ -116,35 +106,3 @@ def draw_trees(state, num_trees, shortest, longest):
             labels[done] = label
             done += 1
     return values[:end].copy(), ends, labels, roots
-
-
-@numba.njit(nogil=True)
-def evaluate(values):
-    """Returns the value 0-9 of one expression, values uint8 [length]; a key of REASONS if bad."""
-    depth_limit = 1
-    for token in values:
-        depth_limit += token >= MIN and token < CLOSE
-    op = np.empty(depth_limit, np.int64)
-    counts = np.zeros((depth_limit, 10), np.int64)
-    depth = 0
-    for i in range(len(values)):
-        value = np.int64(values[i])
-        if value > CLOSE:
-            return BAD_TOKEN
-        if MIN <= value < CLOSE:
-            op[depth] = value
-            counts[depth] = 0
-            depth += 1
-            continue
-        if value == CLOSE:
-            if depth == 0:
-                return NO_OPERATOR
-            depth -= 1
-            if counts[depth].sum() == 0:
-                return NO_ARGUMENT
-            value = np.int64(_apply(op[depth], counts[depth]))
-        if depth > 0:
-            counts[depth - 1, value] += 1
-        else:
-            return value if i + 1 == len(values) else TRAILING
-    return NOT_CLOSED

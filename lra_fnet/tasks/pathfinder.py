@@ -141,15 +141,10 @@ def draw(setting: Setting, state: np.ndarray, number: int) -> Drawn:
     """Draws images with random numbers from `state`, uint64 [4], which advances."""
     from lra_fnet.tasks import pathfinder_images  # late: numba compiles it for seconds
 
-    values = np.arange(256) / 255
-    snake = setting.snake_contrast
-    contrasts = np.stack(
-        [  # the original adds paddles in single precision, discs in double
-            (values * (setting.paddle_contrast * snake)).astype(np.float32).astype(np.float64),
-            (values * snake).astype(np.float32).astype(np.float64),
-            values,
-        ]
-    )
+    values, snake = np.arange(256) / 255, setting.snake_contrast
+    # The original adds paddles in single precision, discs in double.
+    single = [(values * x).astype(np.float32) for x in (setting.paddle_contrast * snake, snake)]
+    contrasts = np.stack([*single, values])
     starts, weights = pathfinder_paddles.lanczos(
         pathfinder_paddles.SCALE * setting.window, setting.window
     )
@@ -228,7 +223,6 @@ def _find(source: Path, window: str, level: str) -> Path:
         here = Path(path)
         if here.name == level and window in here.parts and "metadata" in folders:
             places.append(here)
-            folders.clear()
         folders[:] = sorted({*folders} - {"imgs", "metadata"})  # these only hold files
     if len(places) != 1:
         names = ", ".join(map(str, places)) or "none"
@@ -285,6 +279,6 @@ def _rows(images: list[tuple[Path, int]], window: int) -> Iterator[tuple[np.ndar
     for path, label in images:
         try:
             with sources.readable(path):
-                yield pixels.gray(path.read_bytes(), window), label
+                yield pixels.read(path.read_bytes(), window, "L").reshape(-1), label
         except ValueError as error:
             raise UserError(f"{path}: {error}; get the release again") from None

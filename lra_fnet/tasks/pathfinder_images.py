@@ -170,7 +170,7 @@ def _two_contours(state, mask, drawn, tables, padding, seed_distance):
 def _has_room(mask, tables, turn, y, x):
     """Returns whether a first paddle can have its tail at (y, x); the edge counts as occupied."""
     last = mask.shape[0] - 1
-    for i in range(tables.num_seat[turn]):
+    for i in range(tables.seat.shape[1]):
         v, u = y + tables.seat[turn, i, 0], x + tables.seat[turn, i, 1]
         edge = v == 0 or u == 0 or v == last or u == last
         if _inside(v, u, last + 1) and (edge or mask[v, u] > FREE):
@@ -305,15 +305,12 @@ def stretch(layers, contrasts, out):
     """
     size = out.size
     flat = layers.reshape(3, size)
-    low, high = np.inf, -np.inf
     values = np.empty(size)
     for i in range(size):
-        value = contrasts[0, flat[0, i]]
-        value = max(value, contrasts[1, flat[1, i]])
-        value = max(value, contrasts[2, flat[2, i]])
-        values[i] = value
-        low, high = min(low, value), max(high, value)
-    scale = 255.0 / (high - low)
+        paddles = max(contrasts[0, flat[0, i]], contrasts[1, flat[1, i]])
+        values[i] = max(paddles, contrasts[2, flat[2, i]])
+    low = values.min()
+    scale = 255.0 / (values.max() - low)
     for i in range(size):
         out[i] = np.uint8((values[i] - low) * scale + 0.5)
 

@@ -36,8 +36,7 @@ class Paddles(NamedTuple):
     step: np.ndarray  # int64 [O, 2]: from one pivot to the next
     head: np.ndarray  # int64 [360, 2]: from a first paddle's tail to its head
     back: np.ndarray  # int64 [360, 2]: from that head to the pivot
-    seat: np.ndarray  # int64 [360, F, 2]: pixels that must be free round the tail of a first paddle
-    num_seat: np.ndarray  # int64 [360]: how many of the F are used
+    seat: np.ndarray  # int64 [360, F, 2]: pixels that must be free round a first tail, repeated
     seat_box: np.ndarray  # int64 [360, 4]: least and greatest y, least and greatest x of them
     usable: np.ndarray  # bool [360]: see `_usable`
     arc: np.ndarray  # int64 [K, 2]: places for the next head, from the pivot
@@ -64,9 +63,7 @@ def paddles(setting: "Setting", margin: int) -> Paddles:
     footprints = [_footprint(end, thickness, margin, half) for end in kinds]
     images, masks = (np.stack(stack) for stack in zip(*footprints, strict=True))
     seats = [_seat(masks[kinds[end]], radius) for end in ends[:DEGREES]]
-    seat = np.zeros((DEGREES, max(map(len, seats)), 2), np.int64)
-    for i, pixels in enumerate(seats):
-        seat[i, : len(pixels)] = pixels
+    most = max(map(len, seats))
     ys, xs = np.mgrid[-margin : margin + 1, -margin : margin + 1]
     return Paddles(
         half=half,
@@ -77,8 +74,7 @@ def paddles(setting: "Setting", margin: int) -> Paddles:
         step=np.array([_ceil(angle, length + 2 * margin) for angle in (*seeds, *onward)]),
         head=np.array([_ceil(angle, length) for angle in seeds]),
         back=np.array([_ceil(angle + math.pi, radius) for angle in seeds]),
-        seat=seat,
-        num_seat=np.array([len(pixels) for pixels in seats]),
+        seat=np.stack([np.resize(pixels, (most, 2)) for pixels in seats]),
         seat_box=np.array([[*p.min(0), *p.max(0)] for p in seats])[:, [0, 2, 1, 3]],
         usable=np.array([_usable(pixels) for pixels in seats]),
         arc=np.array(arc),
@@ -168,16 +164,11 @@ def line(size: int, start: tuple[int, int], end: tuple[int, int], width: int) ->
     image = np.zeros((size, size), np.uint8)
     (y, x), (dy, dx) = start, end
     if width == 1 or end == (0, 0):
-        steps, rest = max(abs(dy), abs(dx)), min(abs(dy), abs(dx))
-        error = 2 * rest - steps
-        image[y, x] = 255
-        for _ in range(steps):
-            if error >= 0:  # one step along the shorter side
-                y, x = (y, x + _sign(dx)) if abs(dy) > abs(dx) else (y + _sign(dy), x)
-                error -= 2 * steps
-            y, x = (y + _sign(dy), x) if abs(dy) > abs(dx) else (y, x + _sign(dx))
-            error += 2 * rest
-            image[y, x] = 255
+        steps = max(abs(dy), abs(dx), 1)
+        # Places 0 .. steps along both axes; halves are rounded away from the start.
+        place = np.arange(max(abs(dy), abs(dx)) + 1)
+        down, right = ((2 * abs(d) * place + steps) // (2 * steps) for d in end)
+        image[y + np.sign(dy) * down, x + np.sign(dx) * right] = 255
         return image
     more, less = (width // 2, (width - 1) // 2)  # on the two sides of the line
     length = math.hypot(dy, dx)
@@ -199,10 +190,6 @@ def line(size: int, start: tuple[int, int], end: tuple[int, int], width: int) ->
         first, last = math.floor(min(crossings) + 0.5), math.ceil(max(crossings) - 0.5)
         image[row, first : last + 1] = 255
     return image
-
-
-def _sign(value: int) -> int:
-    return (value > 0) - (value < 0)
 
 
 def _half_up(value: float) -> int:

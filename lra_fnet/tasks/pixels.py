@@ -12,33 +12,22 @@ LARGEST = 2**20  # bytes of a file that is not resized
 _MODES = ("L", "P", "RGB", "RGBA")
 
 
-def colours(content: bytes, side: int, *, resize: bool = False) -> np.ndarray:
-    """Returns the colours of an image file, without transparency; gray has three equal ones.
+def read(content: bytes, side: int, mode: str, *, resize: bool = False) -> np.ndarray:
+    """Returns the pixels of an image file, without transparency.
 
     Args:
         content: a PNG or JPEG file of 8 bits per colour.
         side: height and width that the image must have, in pixels.
+        mode: "RGB" for colours (gray has three equal ones), or "L" for gray values, as Pillow
+            converts them.
         resize: whether to resize an image of another size (bicubic).
 
     Returns:
-        uint8 [side, side, 3].
+        uint8 [side, side, 3] or uint8 [side, side].
 
     Raises:
         ValueError: if it is not such an image, or is damaged.
     """
-    return np.asarray(_decode(content, side, resize))
-
-
-def gray(content: bytes, side: int) -> np.ndarray:
-    """Returns the gray values uint8 [side * side] of an image file, as Pillow converts them.
-
-    Raises:
-        ValueError: as for `colours`.
-    """
-    return np.asarray(_decode(content, side, False).convert("L")).reshape(-1)
-
-
-def _decode(content: bytes, side: int, resize: bool):
     import PIL.Image  # late: only preparing and predicting need it
 
     try:
@@ -49,7 +38,8 @@ def _decode(content: bytes, side: int, resize: bool):
                 width, height = image.size
                 raise ValueError(f"{width} x {height} pixels of mode {image.mode}")
             rgb = image.convert("RGBA").convert("RGB")
-            return rgb if rgb.size == (side, side) else rgb.resize((side, side))
+            rgb = rgb if rgb.size == (side, side) else rgb.resize((side, side))
+            return np.asarray(rgb.convert(mode))
     except Exception as error:  # Pillow's decoders raise many types
         size = "" if resize else f" of {side} x {side} pixels"
         raise ValueError(

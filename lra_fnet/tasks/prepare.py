@@ -12,7 +12,10 @@ from lra_fnet.machine import progress
 from lra_fnet.tasks import Prepared
 from lra_fnet.tasks.sources import megabytes
 
-_QUANTILES = ("p10", "p50", "p90", "max")
+_COLUMNS = (
+    *("set", "rows", "tokens p10 / p50 / p90 / max", "classes", "majority floor", "on disk"),
+    *("made from", "licence"),
+)
 
 
 def command(
@@ -54,7 +57,10 @@ def command(
                 missing.append(f"{name}/{chosen}")
                 continue
             ready += 1
-            console.print(_table(prepared))
+            title = f"{name}/{chosen} from {prepared.source}, every record verified"
+            table = Table(*_COLUMNS, title=title)
+            table.add_row(*_row(prepared))
+            console.print(table)
             if drawing := value.illustrate(prepared):
                 progress.say(f"examples: {drawing}")
     if missing:
@@ -73,8 +79,7 @@ def describe(
         UserError: for an unknown task, or a damaged set.
     """
     table = Table(
-        *("set", "rows", "tokens p10 / p50 / p90 / max", "classes", "majority floor", "on disk"),
-        *("made from", "licence"),
+        *_COLUMNS,
         caption="rows: train / validation / test; tokens: of the training texts, before cutting; "
         "floor: always answering the most frequent test label",
         box=None,
@@ -85,18 +90,7 @@ def describe(
         for chosen in tasks.make(name).configs:
             value = tasks.make(name, chosen)
             if value.folder(data_dir).exists():
-                prepared = value.open(data_dir)
-                note = ", validation is test" if value.validation_is_test else ""
-                table.add_row(
-                    f"{name}/{chosen}",
-                    " / ".join(f"{rows:,}" for rows in prepared.rows.values()) + note,
-                    _lengths(prepared, value.splits[0]),
-                    str(value.num_classes),
-                    _floor(prepared),
-                    _size(prepared),
-                    prepared.source,
-                    value.licence,
-                )
+                table.add_row(*_row(value.open(data_dir)))
             elif chosen in needed:
                 table.add_row(f"{name}/{chosen}", "-", "", "", "", "", "not prepared")
     (console or Console(soft_wrap=True, width=200)).print(table)
@@ -120,29 +114,19 @@ def _sets(name: str, source: Path | str | None, gin_dirs: Sequence[Path]) -> lis
     return [chosen for chosen in configs if chosen in used] or configs[:1]
 
 
-def _table(prepared: Prepared) -> Table:
-    task = prepared.task
-    table = Table(
-        *("split", "rows", "rows of each label", "tokens p10 / p50 / p90 / max", "sha256"),
-        title=f"{task.name}/{task.config} from {prepared.source}, every record verified",
-        caption=f"{prepared.folder}, {_size(prepared)}; majority floor on test {_floor(prepared)}",
-    )
-    for split, rows in prepared.rows.items():
-        labels = " ".join(map(str, prepared.label_counts[split]))
-        lengths, sha256 = _lengths(prepared, split), prepared.sha256[split][:16]
-        table.add_row(split, f"{rows:,}", labels, lengths, sha256)
-    return table
-
-
-def _lengths(prepared: Prepared, split: str) -> str:
-    return " / ".join(f"{prepared.length_quantiles[split][key]:,.0f}" for key in _QUANTILES)
-
-
-def _floor(prepared: Prepared) -> str:
-    correct, count = prepared.floor
-    return f"{correct:,}/{count:,} = {100 * correct / count:.2f} %"
-
-
-def _size(prepared: Prepared) -> str:
+def _row(prepared: Prepared) -> list[str]:
+    """Returns the cells of a set under `_COLUMNS`."""
+    task, (correct, count) = prepared.task, prepared.floor
+    lengths = prepared.splits[task.splits[0]]["lengths"]
     paths = prepared.folder.rglob("*")
-    return megabytes(sum(path.stat().st_size for path in paths if path.is_file()))
+    return [
+        f"{task.name}/{task.config}",
+        " / ".join(f"{rows:,}" for rows in prepared.rows.values())
+        + (", validation is test" if task.validation_is_test else ""),
+        " / ".join(f"{lengths[key]:,.0f}" for key in ("p10", "p50", "p90", "max")),
+        str(task.num_classes),
+        f"{correct:,}/{count:,} = {100 * correct / count:.2f} %",
+        megabytes(sum(path.stat().st_size for path in paths if path.is_file())),
+        prepared.source,
+        task.licence,
+    ]

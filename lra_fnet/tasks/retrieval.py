@@ -86,16 +86,11 @@ def read_pairs(source: Path, config: str) -> Iterator[tuple[str, Pair]]:
         UserError: as for `sources.read_tables`; for "aan", also if a file does not have the
             published number of pairs.
     """
-    if config == "aan":
-        return sources.read_tables(
-            source,
-            "new_aan_pairs.{}.tsv",
-            _SPLIT_OF,
-            _parse,
-            f"get {REMOTE}, or read other pairs in this format with --dataset pairs",
-            counts=dict(zip(SPLITS, ROWS, strict=True)),
-        )
-    return sources.read_tables(source, "<name>.{}.tsv", _SPLIT_OF, _parse, "correct the files")
+    if config == "pairs":
+        return sources.read_tables(source, "<name>.{}.tsv", _SPLIT_OF, _parse, "correct the files")
+    counts: Mapping[str, int] = dict(zip(SPLITS, ROWS, strict=True))
+    remedy = f"get {REMOTE}, or read other pairs in this format with --dataset pairs"
+    return sources.read_tables(source, "new_aan_pairs.{}.tsv", _SPLIT_OF, _parse, remedy, counts)
 
 
 def _parse(line: bytes) -> Pair:

@@ -119,7 +119,13 @@ def fetch(remote: Remote, folder: Path) -> Path:
                 if _size(part) > before:
                     pauses = list(_PAUSES)
                 if not pauses or not _size(part):
-                    raise _failed_download(remote, error, _size(part)) from None
+                    kept = "are kept, the same command continues from there; or "
+                    kept = f"{megabytes(_size(part))} {kept}" if _size(part) else ""
+                    raise UserError(
+                        f"{remote} cannot be downloaded "
+                        f"({short(getattr(error, 'reason', None) or error)}); {kept}get it in "
+                        f"another way and give --source path/to/{remote.name}"
+                    ) from None
                 time.sleep(pauses.pop(0))
     _check(part, remote)
     part.replace(path)
@@ -129,15 +135,6 @@ def fetch(remote: Remote, folder: Path) -> Path:
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
-
-
-def _failed_download(remote: Remote, error: Exception, size: int) -> UserError:
-    kept = f"; {megabytes(size)} are kept, the same command continues from there" if size else ""
-    reason = short(getattr(error, "reason", None) or error)
-    return UserError(
-        f"{remote} cannot be downloaded ({reason}){kept}; or get it in another way and give "
-        f"--source path/to/{remote.name}"
-    )
 
 
 def short(error: object) -> str:
@@ -176,20 +173,16 @@ def _download(remote: Remote, part: Path, notes: Path, progress: Bar) -> None:
 def _check(path: Path, remote: Remote) -> None:
     """Raises a UserError if a file does not have the publisher's size and sha256."""
     size = path.stat().st_size
-    if remote.size is not None and size != remote.size:
-        raise UserError(
-            f"{path}: expected {remote.size} bytes, got {size}: the file is incomplete or not the "
-            f"publisher's; delete it and get {remote} again"
-        )
-    if remote.sha256 is None:
-        return
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != remote.sha256:
-        raise UserError(
-            f"{path}: expected the publisher's sha256 {remote.sha256[:16]}..., got "
-            f"{digest[:16]}...; delete it and get {remote} again"
-        )
+    problem = ""
+    if remote.size not in (None, size):
+        problem = f"{remote.size} bytes, got {size}: the file is incomplete or not the publisher's"
+    elif remote.sha256 is not None:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != remote.sha256:
+            problem = f"the publisher's sha256 {remote.sha256[:16]}..., got {digest[:16]}..."
+    if problem:
+        raise UserError(f"{path}: expected {problem}; delete it and get {remote} again")
 
 
 @contextlib.contextmanager

@@ -11,12 +11,11 @@ The folder appears whole or not at all. Only parts of TFDS that work without Ten
 import array
 import functools
 import hashlib
-import importlib.resources
 import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,6 +38,7 @@ Row = tuple[np.ndarray | Texts, int]  # values (one text) or a tuple of them (mo
 _BATCH = 1024  # rows per read or write
 _SHARD_BYTES = 2**30  # of tokens in one file; they are compressed on disk
 _FINGERPRINT = "fingerprint.json"
+_QUANTILES = {"min": 0, "p10": 0.1, "p50": 0.5, "p90": 0.9, "max": 1}  # of lengths
 
 
 class Arrays(NamedTuple):
@@ -60,16 +60,18 @@ class Prepared:
     task: "Task"
     folder: Path
     source: str  # "generator", or the name of the source that the rows were read from
-    rows: Mapping[str, int]
-    label_counts: Mapping[str, tuple[int, ...]]  # [num_classes] of each split
-    length_quantiles: Mapping[str, Mapping[str, float]]  # tokens: min, p10, p50, p90, max, mean
-    sha256: Mapping[str, str]  # of each split's content (see `Tally`)
+    splits: Mapping[str, Mapping[str, Any]]  # `Tally.summary` of each split
     fingerprint: str  # one sha256 over all splits
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """Number of rows of each split."""
+        return {split: facts["rows"] for split, facts in self.splits.items()}
 
     @property
     def floor(self) -> tuple[int, int]:
         """Test rows with the most frequent label, and all test rows."""
-        return max(self.label_counts["test"]), self.rows["test"]
+        return max(self.splits["test"]["label_counts"]), self.rows["test"]
 
     def arrays(self, split: str) -> Arrays:
         """Returns one whole split; longer texts are cut at the end.
@@ -88,15 +90,17 @@ class Prepared:
         """
         if split not in self.rows:
             raise UserError(f"unknown split {split!r}: expected one of {', '.join(self.rows)}")
-        shape = (self.rows[split], self.task.num_inputs, self.task.max_len)
+        k, max_len = self.task.num_inputs, self.task.max_len
+        shape = (self.rows[split], k, max_len)
         if math.prod(shape) > free_memory() // 2:
-            values, lengths, labels = self._mapped(split, shape)
+            folder = self.folder / f"mapped.{split}.{max_len}"
+            write_once(folder, folder.exists, functools.partial(self._map, split, shape))
+            values = np.load(folder / "values.npy", mmap_mode="c")
+            lengths, labels = (np.load(folder / f"{name}.npy") for name in Arrays._fields[1:])
         else:
             values = np.zeros(shape, np.uint8)
             lengths, labels = self._read(split, values)
-        if self.task.num_inputs == 1:
-            values, lengths = values[:, 0], lengths[:, 0]
-        return Arrays(values, lengths, labels)
+        return Arrays(*((values, lengths) if k > 1 else (values[:, 0], lengths[:, 0])), labels)
 
     def _read(self, split: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Fills values [n, k, max_len], which are zeros; returns lengths [n, k], labels [n]."""
@@ -110,27 +114,17 @@ class Prepared:
                 values[i, j, :length] = text[:length]
         return lengths, labels
 
-    def _mapped(self, split: str, shape: tuple[int, int, int]) -> list[np.ndarray]:
-        """Returns values, lengths and labels from files, which are written if necessary."""
-
-        def write_arrays(part: Path):
-            say(f"{split} does not fit into memory: decoding it to {folder}")
-            path = part / "values.npy"
-            with path.open("wb") as file:  # reserves the space: a full disk raises an error here
-                os.posix_fallocate(file.fileno(), 0, math.prod(shape) + 4096)
-            values = np.lib.format.open_memmap(path, "w+", np.uint8, shape)
-            lengths, labels = self._read(split, values)
-            values.flush()
-            np.save(part / "lengths.npy", lengths)
-            np.save(part / "labels.npy", labels)
-
-        folder = self.folder / f"mapped.{split}.{self.task.max_len}"
-        write_once(folder, folder.exists, write_arrays)
-        values, *columns = (
-            np.load(folder / f"{name}.npy", mmap_mode="c")
-            for name in ("values", "lengths", "labels")
-        )
-        return [values, *(np.array(column) for column in columns)]
+    def _map(self, split: str, shape: tuple[int, int, int], part: Path) -> None:
+        """Writes values, lengths and labels of a split to files in the empty folder `part`."""
+        say(f"{split} of {self.folder} does not fit into memory: decoding it to files there")
+        path = part / "values.npy"
+        with path.open("wb") as file:  # reserves the space: a full disk raises an error here
+            os.posix_fallocate(file.fileno(), 0, math.prod(shape) + 4096)
+        values = np.lib.format.open_memmap(path, "w+", np.uint8, shape)
+        lengths, labels = self._read(split, values)
+        values.flush()
+        np.save(part / "lengths.npy", lengths)
+        np.save(part / "labels.npy", labels)
 
 
 def write_once(folder: Path, exists: Callable[[], bool], write: Callable[[Path], None]) -> None:
@@ -168,8 +162,8 @@ def make(part: Path, task: "Task", raw: "Raw") -> None:
         UserError: if a split has no rows, or the rows are not those of data/expected.json.
         ValueError: if a row is not as the task's class variables say.
     """
-    with Bar(f"preparing {task.name}/{task.config}", raw.total) as progress:
-        splits = _write(part, task, raw.rows(), progress)
+    splits = _write(part, task, raw)
+    _compare_with_expected(task, raw.source, splits)
     record = {
         "schema": 1,
         "task": task.name,
@@ -181,7 +175,6 @@ def make(part: Path, task: "Task", raw: "Raw") -> None:
         "files": {path.name: path.stat().st_size for path in sorted(part.iterdir())},
         "fingerprint": _combine(splits),
     }
-    _compare_with_expected(task, record)
     disk.replace(part / _FINGERPRINT, json.dumps(record, indent=1) + "\n")
 
 
@@ -205,17 +198,7 @@ def open_set(task: "Task", folder: Path) -> Prepared:
                 f"{path}: expected {size} bytes, got {actual}: delete {folder} and prepare the set "
                 f"again with `lra-fnet data --task {task.name}`"
             )
-    splits = record["splits"]
-    return Prepared(
-        task=task,
-        folder=folder,
-        source=record["source"],
-        rows={split: splits[split]["rows"] for split in splits},
-        label_counts={split: tuple(splits[split]["label_counts"]) for split in splits},
-        length_quantiles={split: splits[split]["lengths"] for split in splits},
-        sha256={split: splits[split]["sha256"] for split in splits},
-        fingerprint=record["fingerprint"],
-    )
+    return Prepared(task, folder, record["source"], record["splits"], record["fingerprint"])
 
 
 def verify(prepared: Prepared) -> None:
@@ -225,51 +208,49 @@ def verify(prepared: Prepared) -> None:
         UserError: if a record cannot be read, or the rows are different.
     """
     task, folder = prepared.task, prepared.folder
-    record = read_fingerprint(folder)
-    assert record is not None
     with Bar(f"verifying {task.name}/{task.config}", sum(prepared.rows.values())) as progress:
-        for split, rows in prepared.rows.items():
+        for split, facts in prepared.splits.items():
             tally = Tally(task.num_classes)
-            for texts, label in read(folder, split, task.num_inputs, rows):
+            for texts, label in read(folder, split, task.num_inputs, facts["rows"]):
                 tally.add(texts, label)
                 progress.step()
-            if (actual := tally.summary()) != record["splits"][split]:
+            if (actual := tally.summary()) != facts:
                 raise UserError(
                     f"{folder}: split {split} holds other rows than were written (expected sha256 "
-                    f"{prepared.sha256[split][:12]}..., got {actual['sha256'][:12]}...): delete "
+                    f"{facts['sha256'][:12]}..., got {actual['sha256'][:12]}...): delete "
                     f"the folder and prepare the set again with `lra-fnet data --task {task.name}`"
                 )
-    _compare_with_expected(task, record, warn=True)
+    _compare_with_expected(task, prepared.source, prepared.splits, warn=True)
 
 
-def _compare_with_expected(task: "Task", record: dict[str, Any], warn: bool = False) -> None:
+def _compare_with_expected(
+    task: "Task", source: str, splits: Mapping[str, Mapping[str, Any]], warn: bool = False
+) -> None:
     """Compares rows with data/expected.json, if it lists this set and source.
 
     Generated rows must be the same. For published data, row and label counts must match; a
     different sha256 is only a warning, because a mirror may have fixed typos.
     """
     wanted = expected().get(task.name, {}).get(task.config)
-    if wanted is None or wanted.get("source", record["source"]) != record["source"]:
+    if wanted is None or wanted.get("source", source) != source:
         return
-    generated = record["source"] == "generator"
-    remedy = f"get {task.remote or record['source']} again"
-    if generated:
+    required, remedy = ("rows", "label_counts"), f"get {task.remote or source} again"
+    if source == "generator":
+        required += ("lengths", "sha256")
         remedy = "prepare it with the pinned versions of the libraries"
     for split, facts in wanted["splits"].items():
         for key, value in facts.items():
-            actual = record["splits"].get(split, {}).get(key)
-            if actual == value:
-                continue
+            actual = splits.get(split, {}).get(key)
             difference = (
                 f"{task.name}/{task.config}, split {split}: {key} is {actual}, "
                 f"data/expected.json says {value}"
             )
-            if generated or key in ("rows", "label_counts"):
+            if actual != value and key in required:
                 raise UserError(
                     f"{difference}; results on these rows are not comparable: delete the set if it "
                     f"is there, and {remedy}"
                 )
-            if warn and key == "sha256":
+            if actual != value and key == "sha256" and warn:
                 say(f"{difference}: rows and labels match in number, but the content differs")
 
 
@@ -300,18 +281,12 @@ class Tally:
     def summary(self) -> dict[str, Any]:
         """Returns rows, label counts, quantiles of lengths (tokens) and sha256, as JSON values."""
         lengths = np.asarray(self._lengths)
-        p10, p50, p90 = np.quantile(lengths, [0.1, 0.5, 0.9], method="inverted_cdf").tolist()
+        quantiles = np.quantile(lengths, [*_QUANTILES.values()], method="inverted_cdf").tolist()
+        mean = round(float(lengths.mean()), 2)
         return {
             "rows": self.rows,
             "label_counts": self._labels.tolist(),
-            "lengths": {
-                "min": int(lengths.min()),
-                "p10": p10,
-                "p50": p50,
-                "p90": p90,
-                "max": int(lengths.max()),
-                "mean": round(float(lengths.mean()), 2),
-            },
+            "lengths": {**dict(zip(_QUANTILES, quantiles, strict=True)), "mean": mean},
             "sha256": self._hash.hexdigest(),
         }
 
@@ -326,16 +301,13 @@ def _features(num_inputs: int) -> list[str]:
     return ["inputs"] if num_inputs == 1 else [f"inputs_{i + 1}" for i in range(num_inputs)]
 
 
-def _write(
-    folder: Path, task: "Task", rows: Iterable[tuple[str, Row]], progress: Bar
-) -> dict[str, dict[str, Any]]:
+def _write(folder: Path, task: "Task", raw: "Raw") -> dict[str, dict[str, Any]]:
     """Writes all splits to an empty folder, with few rows in memory at a time.
 
     Args:
         folder: folder for the files.
         task: the task of the rows; each of its splits must get a row.
-        rows: (split, row) in any order of splits; within a split, the order on disk.
-        progress: advanced by one for each row.
+        raw: the rows; within a split, the order on disk is theirs.
 
     Returns:
         The `Tally.summary` of each split.
@@ -352,13 +324,9 @@ def _write(
     text = tfds.features.Tensor(
         shape=(None,), dtype=np.uint8, encoding=tfds.features.Encoding.BYTES
     )
-    identity = DatasetIdentity(
-        name=f"lra_{task.name}",
-        version=tfds.core.Version(task.version),
-        data_dir=str(folder),
-        module_name="lra_fnet",  # TFDS would use a builder's module, but there is no builder
-        config_name=task.config,
-    )
+    # TFDS would use a builder's module as the fourth value, but there is no builder.
+    version = tfds.core.Version(task.version)
+    identity = DatasetIdentity(f"lra_{task.name}", version, str(folder), "lra_fnet", task.config)
     info = tfds.core.DatasetInfo(
         builder=identity,
         features=tfds.features.FeaturesDict(
@@ -367,31 +335,26 @@ def _write(
         disable_shuffling=True,  # keeps the task's own order
     )
     longest = task.num_inputs * task.configs[task.config]
-    writer = tfds.core.SequentialWriter(
-        info, max(_BATCH, _SHARD_BYTES // longest), file_format="array_record"
-    )
+    shard = max(_BATCH, _SHARD_BYTES // longest)
+    writer = tfds.core.SequentialWriter(info, shard, file_format="array_record")
     writer.initialize_splits(list(task.splits))
     waiting: dict[str, list[dict[str, Any]]] = {split: [] for split in task.splits}
-
-    def flush(split):
-        writer.add_examples({split: waiting[split]})
-        waiting[split] = []
-
-    for split, (values, label) in rows:
-        texts = values if isinstance(values, tuple) else (values,)
-        tally = tallies[split]
-        _check_row(task, split, tally.rows, texts, label)
-        tally.add(texts, label)
-        progress.step()
-        waiting[split].append({**dict(zip(keys, texts, strict=True)), "label": np.int32(label)})
-        if len(waiting[split]) == _BATCH:  # TFDS writes its metadata at each flush
-            flush(split)
+    with Bar(f"preparing {task.name}/{task.config}", raw.total) as progress:
+        for split, (values, label) in raw.rows():
+            texts = values if isinstance(values, tuple) else (values,)
+            _check_row(task, split, tallies[split].rows, texts, label)
+            tallies[split].add(texts, label)
+            progress.step()
+            waiting[split].append({**dict(zip(keys, texts, strict=True)), "label": np.int32(label)})
+            if len(waiting[split]) == _BATCH:  # TFDS writes its metadata with each batch
+                writer.add_examples({split: waiting[split]})
+                waiting[split] = []
     for split in task.splits:
         if not tallies[split].rows:
             raise UserError(
                 f"{task.name}/{task.config}: split {split} has no rows: add some to the source"
             )
-        flush(split)
+    writer.add_examples(waiting)
     writer.close_all()
     return {split: tally.summary() for split, tally in tallies.items()}
 
@@ -399,7 +362,7 @@ def _write(
 def _check_row(task: "Task", split: str, key: int, texts: Texts, label: int) -> None:
     good = len(texts) == task.num_inputs and 0 <= label < task.num_classes
     for text in texts:
-        good &= text.dtype == np.uint8 and text.ndim == 1 and len(text) > 0
+        good = good and text.dtype == np.uint8 and text.ndim == 1 and len(text) > 0
         good = good and text.max() < task.vocab_size - 1
     if not good:
         got = ", ".join(
@@ -471,11 +434,6 @@ def expected() -> dict[str, Any]:
 
     The file is next to the package in a checkout, and inside it in an installed wheel.
     """
-    package = importlib.resources.files("lra_fnet")
-    for path in (
-        package / "data" / "expected.json",
-        Path(str(package)).parent / "data/expected.json",
-    ):
-        if path.is_file():
-            return json.loads(path.read_text("utf-8"))
-    return {}
+    package = Path(__file__).parents[1]
+    contents = (disk.read_json(f / "data/expected.json") for f in (package, package.parent))
+    return next(filter(None, contents), {})

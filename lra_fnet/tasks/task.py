@@ -20,7 +20,6 @@ A row is `(values, label)`: values uint8 [length], label int. With two texts a r
 
 import abc
 import dataclasses
-import itertools
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -79,6 +78,9 @@ class Task(abc.ABC):
     label_names: ClassVar[tuple[str, ...]] = ()  # names of the classes, if they have any
     licence: ClassVar[str] = "not stated"  # of the rows
     one_line: ClassVar[bool] = False  # whether a file of inputs for `encode` has one per line
+    splits: ClassVar[tuple[str, str, str]] = SPLITS  # to train, to choose the model, to report
+    remote: ClassVar[sources.Remote | None] = None  # file to download if the user gives no source
+    zero_is_padding: ClassVar[bool] = False  # whether a value is its own id; see `PixelTask`
     value_is: ClassVar[str] = "as the class of the task says"  # meaning of a stored value
 
     config: str  # one of `configs`
@@ -106,19 +108,9 @@ class Task(abc.ABC):
             raise UserError(f"{self.name}: max_len must be at least 1 token, got {self.max_len!r}")
 
     @property
-    def splits(self) -> tuple[str, str, str]:
-        """Names of the splits to train on, to choose the model on, and to report."""
-        return SPLITS
-
-    @property
     def validation_is_test(self) -> bool:
         """Whether the model is chosen on the test rows, as LRA's code does for Text."""
         return self.splits[1] == "validation_is_test"
-
-    @property
-    def zero_is_padding(self) -> bool:
-        """Whether a stored value is its own id and 0 is padding (`PixelTask.black_is_padding`)."""
-        return False
 
     def tokens(self, values, lengths) -> "tuple[jax.Array, jax.Array]":
         """Returns token ids and the padding mask; call it inside a jitted function.
@@ -146,11 +138,6 @@ class Task(abc.ABC):
     def num_ids(self) -> int:
         """Number of rows of an embedding table, for ids 0 .. num_ids - 1."""
         return self.vocab_size - self.zero_is_padding
-
-    @property
-    def remote(self) -> sources.Remote | None:
-        """The file to download if the user gives no source; None if there is none."""
-        return None
 
     @abc.abstractmethod
     def raw(self, source: Path | None, jobs: int) -> Raw:
@@ -286,7 +273,7 @@ class PixelTask(Task):
         """
         from lra_fnet.tasks import pixels
 
-        return pixels.gray(content, math.isqrt(self.configs[self.config]))
+        return pixels.read(content, math.isqrt(self.configs[self.config]), "L").reshape(-1)
 
     def illustrate(self, prepared: Prepared) -> Path | None:
         """Writes contact_sheet.png: the first 32 training images, each with its label."""
@@ -298,8 +285,8 @@ class PixelTask(Task):
         axes = figure.subplots(4, 8).ravel()
         for axis in axes:
             axis.set_axis_off()
-        for axis, ((values,), label) in zip(axes, itertools.islice(rows, len(axes)), strict=False):
-            side = math.isqrt(len(values))
+        side = math.isqrt(self.configs[self.config])
+        for axis, ((values,), label) in zip(axes, rows, strict=False):
             axis.imshow(values.reshape(side, side), "gray", vmin=0, vmax=255)
             axis.set_title(self.class_names[label])
         path = prepared.folder.parent / "contact_sheet.png"

@@ -59,17 +59,13 @@ class Text(Task):
     configs = MappingProxyType({"full": 4000, "lra_code": 4000})
     label_names = ("negative", "positive")
     value_is = "a byte of the text, without the white space around it"
+    remote = REMOTE
     licence = "not stated; the publishers ask to cite Maas et al. 2011"
 
     @property
     def splits(self) -> tuple[str, str, str]:
         """In "lra_code", the middle split holds the test rows."""
         return SPLITS if self.config == "full" else ("train", "validation_is_test", "test")
-
-    @property
-    def remote(self) -> sources.Remote | None:
-        """The publishers' archive."""
-        return REMOTE
 
     def raw(self, source: Path | None, jobs: int) -> Raw:
         """Returns all reviews in `source`, which take 70 MB of memory."""
@@ -104,33 +100,31 @@ def read_reviews(source: Path) -> tuple[list[Review], list[Review]]:
         UserError: if a folder does not have the published number of reviews; for an empty or far
             too long review, or a rating that contradicts its folder.
     """
-    reviews: dict[str, list[Review]] = {"train": [], "test": []}
-    counts = collections.Counter()
+    reviews: dict[tuple[str, str], list[Review]] = collections.defaultdict(list)
     with Bar(f"reading {source.name}", 4 * REVIEWS, unit="reviews") as progress:
         for file in sources.files(source):
             if (match := _PATH.fullmatch(str(file.path))) is None:
                 continue
             split, folder, rating = match.groups()
             text = file.read(_LONGEST).strip()
+            ratings, problem = _RATINGS[folder], ""
             if not text:
-                raise UserError(f"{file}: expected a review, got an empty file; get {REMOTE} again")
-            ratings = _RATINGS[folder]
-            if int(rating) not in ratings:
-                raise UserError(
-                    f"{file}: expected a rating of {ratings[0]}-{ratings[-1]} in {folder}, got "
-                    f"{rating}; get {REMOTE} again"
-                )
-            digest = hashlib.sha256(text).digest()
-            reviews[split].append(Review(digest, int(folder == "pos"), text))
-            counts[split, folder] += 1
+                problem = "a review, got an empty file"
+            elif int(rating) not in ratings:
+                problem = f"a rating of {ratings[0]}-{ratings[-1]} in {folder}, got {rating}"
+            if problem:
+                raise UserError(f"{file}: expected {problem}; get {REMOTE} again")
+            review = Review(hashlib.sha256(text).digest(), int(folder == "pos"), text)
+            reviews[split, folder].append(review)
             progress.step()
-    for split, folder in itertools.product(reviews, _RATINGS):
-        if (count := counts[split, folder]) != REVIEWS:
+    for split, folder in itertools.product(("train", "test"), _RATINGS):
+        if (count := len(reviews[split, folder])) != REVIEWS:
             raise UserError(
                 f"{source}: expected {REVIEWS} reviews in {split}/{folder}, got {count}; --source "
                 f"must be all of {REMOTE}, packed or unpacked, once"
             )
-    return sorted(reviews["train"]), sorted(reviews["test"])
+    train, test = (sorted(reviews[s, "pos"] + reviews[s, "neg"]) for s in ("train", "test"))
+    return train, test
 
 
 def hold_out(

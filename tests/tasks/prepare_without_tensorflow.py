@@ -29,6 +29,7 @@ module = importlib.import_module(f"lra_fnet.tasks.{name}")
 for key, value in json.loads(settings).items():
     if key == "REMOTE":
         value = sources.Remote(*value)
+        tasks.REGISTRY[task].remote = value
     if key == "SETS":
         value = {**module.SETS, config: module.SETS[config]._replace(rows=tuple(value))}
     setattr(module, key, value)

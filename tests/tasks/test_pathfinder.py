@@ -111,7 +111,7 @@ def test_usable_orientations_are_those_that_opencvs_border_allows(window, usable
     counted, side = 0, 32
     for turn in range(360):
         dilated = np.full((side, side), -np.inf)
-        for y, x in table.seat[turn, : table.num_seat[turn]]:
+        for y, x in table.seat[turn]:
             rows, columns = np.arange(side) + y, np.arange(side) + x
             inside = np.ix_((rows >= 0) & (rows < side), (columns >= 0) & (columns < side))
             dilated[inside] = 0

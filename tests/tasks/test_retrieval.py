@@ -87,10 +87,10 @@ def test_rows_are_the_lines_in_their_order(tmp_path):
     files = made()
     prepared = tasks.make("retrieval").prepare(tmp_path / "data", write(files, tmp_path / "raw"))
     assert prepared.rows == {"train": 7, "validation": 3, "test": 4}
-    assert prepared.label_counts == {"train": (4, 3), "validation": (2, 1), "test": (2, 2)}
+    assert [facts["label_counts"] for facts in prepared.splits.values()] == [[4, 3], [2, 1], [2, 2]]
     for file, split in FILES.items():
         assert stored(prepared, split) == plain(files[file])
-    assert prepared.length_quantiles["train"]["max"] == 4000
+    assert prepared.splits["train"]["lengths"]["max"] == 4000
     assert prepared.source == "raw"
 
 
@@ -362,7 +362,7 @@ def test_carriage_return_inside_a_line_is_text_but_an_error_for_lras_reader(tmp_
 def test_acl_pairs_are_those_of_the_archive(tmp_path):
     prepared = tasks.make("retrieval", "pairs").prepare(tmp_path, REAL)
     assert prepared.rows == {"train": 4417, "validation": 552, "test": 553}
-    assert {split: count[1] for split, count in prepared.label_counts.items()} == {
+    assert {split: facts["label_counts"][1] for split, facts in prepared.splits.items()} == {
         "train": 2225,
         "validation": 265,
         "test": 271,

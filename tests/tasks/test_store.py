@@ -77,7 +77,7 @@ def test_several_files_per_split_hold_the_same_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "_BATCH", 50)
     parts = TOY.prepare(tmp_path / "parts")
     assert len(list(parts.folder.glob("*-train.array_record-*"))) == 3
-    assert parts.sha256 == whole.sha256
+    assert parts.splits == whole.splits
     for got, want in zip(parts.arrays("train"), whole.arrays("train"), strict=True):
         np.testing.assert_array_equal(got, want)
 
@@ -155,16 +155,16 @@ def test_fingerprint_holds_the_documented_facts(tmp_path):
             content += np.uint32(len(values)).astype("<u4").tobytes() + values.tobytes()
             labels[label] += 1
             lengths.append(len(values))
-        assert prepared.sha256[split] == hashlib.sha256(content).hexdigest()
+        assert prepared.splits[split]["sha256"] == hashlib.sha256(content).hexdigest()
         assert prepared.rows[split] == n
-        assert prepared.label_counts[split] == tuple(labels)
-        quantiles = prepared.length_quantiles[split]
+        assert prepared.splits[split]["label_counts"] == labels
+        quantiles = prepared.splits[split]["lengths"]
         assert (quantiles["min"], quantiles["max"]) == (min(lengths), max(lengths))
         assert quantiles["p50"] == sorted(lengths)[n // 2 - 1]
         assert quantiles["mean"] == pytest.approx(sum(lengths) / n, abs=0.005)
-        lines += f"{split} {prepared.sha256[split]}\n"
+        lines += f"{split} {prepared.splits[split]['sha256']}\n"
     assert prepared.fingerprint == hashlib.sha256(lines.encode()).hexdigest()
-    assert prepared.floor == (max(prepared.label_counts["test"]), 50)
+    assert prepared.floor == (max(prepared.splits["test"]["label_counts"]), 50)
     assert TOY.verify(tmp_path) == TOY.open(tmp_path) == TOY.prepare(tmp_path) == prepared
 
 

@@ -104,7 +104,7 @@ def test_rows_are_the_files_of_their_folders(tmp_path):
     files = made()
     prepared = tasks.make("text").prepare(tmp_path / "data", write(files, tmp_path / "raw"))
     assert prepared.rows == {"train": 8, "validation": 4, "test": 12}
-    assert prepared.label_counts == {"train": (4, 4), "validation": (2, 2), "test": (6, 6)}
+    assert [facts["label_counts"] for facts in prepared.splits.values()] == [[4, 4], [2, 2], [6, 6]]
     train = stored(prepared, "train") + stored(prepared, "validation")
     assert sorted(train) == sorted(labelled(files, "train"))
     assert sorted(stored(prepared, "test")) == sorted(labelled(files, "test"))
@@ -148,7 +148,7 @@ def test_texts_are_stored_whole_and_cut_when_read(tmp_path):
     files["test/pos/0_7.txt"] = long
     source = write(files, tmp_path / "raw")
     task = tasks.make("text")
-    assert task.prepare(tmp_path / "data", source).length_quantiles["test"]["max"] == 5200
+    assert task.prepare(tmp_path / "data", source).splits["test"]["lengths"]["max"] == 5200
     assert (long[:4000], 1) in stored(task.open(tmp_path / "data"), "test")
     longer = tasks.make("text", max_len=6000)
     assert (long, 1) in stored(longer.open(tmp_path / "data"), "test")
@@ -294,7 +294,7 @@ def test_token_ids_equal_lras_preprocessing(tmp_path):
 def test_real_reviews_are_those_of_the_archive(tmp_path):
     prepared = tasks.make("text", max_len=14_000).prepare(tmp_path, REAL)
     assert prepared.rows == {"train": 22_500, "validation": 2500, "test": 25_000}
-    assert prepared.label_counts["validation"] == (1250, 1250)
+    assert prepared.splits["validation"]["label_counts"] == [1250, 1250]
     train, validation, test = (stored(prepared, split) for split in tasks.SPLITS)
     assert not set(train) & set(validation)  # no text is on both sides
     whole = {"train": train + validation, "test": test}
