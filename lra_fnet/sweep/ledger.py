@@ -185,8 +185,8 @@ class Ledger:
             trial.state = "pruned"
         elif mine:
             trial.state = "running"
-        elif result is not None and result.complete:
-            best, last = (result.scores["validation", which] for which in ("best", "last"))
+        elif result is not None and result.validation is not None:  # complete
+            best, last = result.validation.best, result.validation.last
             trial.state, trial.error = "complete", None
             trial.step, trial.validation = last.step, best.correct / best.count
             return
