@@ -95,7 +95,7 @@ def test_overrides_get_a_separate_folder(train, tmp_path):
 @pytest.mark.parametrize(
     ("where", "saved"),
     [
-        ("lra_fnet.tasks.store.write", False),  # preparation
+        ("lra_fnet.tasks.store.make", False),  # preparation
         ("lra_fnet.train.loop.Program.compile", False),
         ("lra_fnet.train.loop.wait_for", True),  # the first steps
         ("lra_fnet.train.loop.Checkpoints.save", True),
