@@ -103,7 +103,8 @@ def _contents(task: Task, files: Sequence[Path]) -> Iterator[tuple[str, tuple[by
                 row = []
         except OSError as error:
             raise UserError(
-                f"{file} cannot be read ({error.strerror}): name files that exist, not folders"
+                f"{error.filename} cannot be read ({error.strerror}): name files that exist, not "
+                "folders"
             ) from None
 
 
