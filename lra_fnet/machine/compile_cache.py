@@ -58,11 +58,7 @@ class Timer:
     def _note(self, event, **_):
         self._events.append(event.removeprefix("/jax/compilation_cache/"))
 
-    @property
-    def from_cache(self) -> bool:
-        """Whether the cache held the program."""
-        return "cache_hits" in self._events and "cache_misses" not in self._events
-
     def __str__(self) -> str:
-        cached = " (from the cache)" if self.from_cache else ""
+        from_cache = "cache_hits" in self._events and "cache_misses" not in self._events
+        cached = " (from the cache)" if from_cache else ""
         return f"compiled in {self.seconds:.1f} s{cached}"

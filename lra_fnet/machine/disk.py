@@ -72,7 +72,7 @@ def read_json(path: Path, kind: type = dict) -> Any:
     """
     try:
         value = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}): move it away") from None

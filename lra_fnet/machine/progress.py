@@ -35,32 +35,28 @@ class Bar:
         self._done = self._start = done
         self._note = ""
         self._begun = self._printed = time.monotonic()
-        self._bar: Progress | None = None
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.completed:,} of {task.total:,}" if total else ""),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            refresh_per_second=4,
+            expand=True,
+            disable=not sys.stderr.isatty(),
+        )
+        self._row = self._bar.add_task(title, total=total, completed=done, note="")
 
     def __enter__(self):
-        if sys.stderr.isatty():
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=None),
-                TextColumn("{task.completed:,} of {task.total:,}" if self._total else ""),
-                TextColumn("{task.fields[note]}"),
-                TimeElapsedColumn(),
-                TimeRemainingColumn(),
-                console=console,
-                refresh_per_second=4,
-                expand=True,
-            )
-            self._row = self._bar.add_task(
-                self._title, total=self._total, completed=self._done, note=""
-            )
-            self._bar.start()
+        self._bar.start()
         return self
 
     def __exit__(self, error, *_):
-        if self._bar is not None:
-            self._bar.update(self._row, completed=self._done)
-            self._bar.stop()
-        elif error is None:
+        self._bar.update(self._row, completed=self._done)
+        self._bar.stop()
+        if self._bar.disable and error is None:
             elapsed = duration(time.monotonic() - self._begun)
             note = f" ({self._note})" if self._note else ""
             say(f"{self._title}: {self._done:,} {self._unit} in {elapsed}{note}")
@@ -75,16 +71,13 @@ class Bar:
     def update(self, done: int, note: str = "") -> None:
         """Shows that `done` of the total are done, with a note next to it."""
         self._done, self._note = done, note
+        self._bar.update(self._row, completed=done, note=note)
         now = time.monotonic()
-        if self._bar is not None:
-            self._bar.update(self._row, completed=done, note=note)
-        elif now - self._printed >= self.seconds_a_line:
+        if self._bar.disable and now - self._printed >= self.seconds_a_line:
             self._printed = now
-            say(f"{self._title}: {', '.join(filter(None, (self._count(), note, self._left(now))))}")
-
-    def _count(self) -> str:
-        total = f" of {self._total:,}" if self._total else ""
-        return f"{self._done:,}{total} {self._unit}"
+            total = f" of {self._total:,}" if self._total else ""
+            count = f"{done:,}{total} {self._unit}"
+            say(f"{self._title}: {', '.join(filter(None, (count, note, self._left(now))))}")
 
     def _left(self, now: float) -> str:
         if not self._total or self._done <= self._start:

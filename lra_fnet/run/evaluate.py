@@ -81,7 +81,7 @@ def facts(state: str, identity: dict, experiment: Experiment, data: Prepared) ->
     """Returns the fields of result.json that every outcome has.
 
     Args:
-      state: one of `record.STATES`.
+      state: a `record.State`.
       identity: the fields that name the run.
       experiment: the run's task and model.
       data: the prepared task.

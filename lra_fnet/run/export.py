@@ -23,7 +23,6 @@ from lra_fnet.run.trained import CONFIG, EXPORT, WEIGHTS, Run, flat, load_run
 from lra_fnet.train import checkpoint
 
 CARD = "README.md"
-_NAMES = ("task", "model", "preset", "overrides", "variant", "seed", "commit", "dirty", "versions")
 _SIZES = ("dim", "num_heads", "qkv_dim", "mlp_dim", "num_layers", "mixer_length")
 
 
@@ -41,12 +40,20 @@ def main(folder: Path, out: Path, kind: Checkpoint = "best", *, force: bool = Fa
     """
     _check(out, force)
     run = load_run(folder, kind)
+    leaves = jax.device_get(flat(run.variables))
+    arrays = {name: np.ascontiguousarray(leaf) for name, leaf in leaves.items()}
+    contents = {
+        WEIGHTS: safetensors.numpy.save(arrays),
+        CONFIG: (json.dumps(describe(run), indent=1) + "\n").encode(),
+        CARD: card(run).encode(),
+    }
     with disk.writable(out, "--out"):
         target = out.absolute()
         target.parent.mkdir(parents=True, exist_ok=True)
         with disk.partial(target) as partial:
             partial.mkdir()
-            _write(run, partial)
+            for name, content in contents.items():
+                (partial / name).write_bytes(content)
 
 
 def _check(out: Path, force: bool) -> None:
@@ -61,26 +68,13 @@ def _check(out: Path, force: bool) -> None:
         raise UserError(f"{out} holds an export: --force replaces it, or choose another folder")
 
 
-def _write(run: Run, folder: Path) -> None:
-    arrays = {
-        name: np.ascontiguousarray(jax.device_get(leaf))
-        for name, leaf in flat(run.variables).items()
-    }
-    (folder / WEIGHTS).write_bytes(safetensors.numpy.save(arrays))
-    text = json.dumps(describe(run), indent=1)
-    (folder / CONFIG).write_text(text + "\n", encoding="utf-8")
-    (folder / CARD).write_text(card(run), encoding="utf-8")
-
-
 def describe(run: Run) -> dict[str, Any]:
     """Returns the object of config.json."""
-    task, encoder, result = run.task, run.model.encoder, run.result
+    task, encoder = run.task, run.model.encoder
     return {
         "format": EXPORT,
-        **{name: getattr(result, name) for name in _NAMES},
         "checkpoint": run.checkpoint,
         "step": run.step,
-        "parameters": result.parameters,
         "parameters_sha256": checkpoint.sha256(run.variables["params"]),
         "sizes": {
             **{name: getattr(encoder, name) for name in _SIZES},
@@ -97,7 +91,6 @@ def describe(run: Run) -> dict[str, Any]:
             "longer_inputs": "cut at the end",
         },
         "imports": run.imports,
-        "config": run.experiment.config,
         "result": run.result.raw,
     }
 

@@ -5,6 +5,7 @@ import dataclasses
 import datetime
 import hashlib
 import importlib.metadata
+import json
 import os
 import platform
 import re
@@ -18,6 +19,7 @@ import jax
 from lra_fnet import config, experiment
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
+from lra_fnet.run.record import build
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Job:
     name: str | None = None
     runs: Path = Path("runs")
     data: Path = Path("data")
-    source: Path | str | None = None  # a folder, a file or a URL
+    source: str | Path | None = None  # a folder, a file or a URL
     imports: tuple[str, ...] = ()
     gin_dirs: tuple[Path, ...] = ()
     force: bool = False
@@ -76,26 +78,14 @@ class Job:
 
     def identity(self) -> dict[str, Any]:
         """Returns the fields of result.json and run.json that name the run."""
-        return {
-            "task": self.task,
-            "model": self.model,
-            "preset": self.preset,
-            "overrides": sorted(self.overrides),
-            "variant": self.variant,
-            "seed": self.seed,
-        }
+        names = ("task", "model", "preset", "variant", "seed")
+        return {name: getattr(self, name) for name in names} | {"overrides": sorted(self.overrides)}
 
     def to_json(self) -> dict[str, Any]:
         """Returns what `read_job` reads from run.json."""
-        return {
-            **self.identity(),
-            "imports": list(self.imports),
-            "gin_dirs": [str(path) for path in self.gin_dirs],
-            "data": str(self.data),
-            "source": str(self.source) if self.source else None,
-            "test": self.test,
-            "fit": self.fit,
-        }
+        names = ("imports", "gin_dirs", "data", "source", "test", "fit")
+        fields = self.identity() | {name: getattr(self, name) for name in names}
+        return json.loads(json.dumps(fields, default=str))
 
 
 def read_job(folder: Path) -> Job | None:
@@ -104,20 +94,16 @@ def read_job(folder: Path) -> Job | None:
     Raises:
       UserError: the file is damaged.
     """
-    begun = disk.read_json(folder / "run.json")
+    file = folder / "run.json"
+    begun = disk.read_json(file)
     if begun is None:
         return None
-    overrides = tuple(begun["overrides"])
-    return Job(
-        **{key: begun[key] for key in ("task", "model", "preset", "seed")},
-        **{key: begun[key] for key in ("source", "test", "fit") if key in begun},
-        overrides=overrides,
-        name=None if begun["variant"] == variant(overrides) else begun["variant"],
-        runs=Path(os.path.relpath(folder.absolute().parents[3])),
-        data=Path(begun["data"]),
-        imports=tuple(begun["imports"]),
-        gin_dirs=tuple(map(Path, begun["gin_dirs"])),
-    )
+    runs = Path(os.path.relpath(folder.absolute().parents[3]))
+    try:
+        job = build(Job, {**begun, "name": begun.get("variant")}, runs=runs)
+    except ValueError as error:
+        raise UserError(f"{file}: {error}; move it away") from None
+    return dataclasses.replace(job, name=None) if job.name == variant(job.overrides) else job
 
 
 def variant(overrides: Sequence[str], name: str | None = None) -> str | None:

@@ -37,7 +37,13 @@ def run(job: Job) -> Record:
         raise UserError(f"--seed expects a whole number of at least 0, got {job.seed}")
     experiment = job.load()
     folder = job.folder
-    hosts.same("run", _shared_facts(job, experiment))
+    versions = run_folder.provenance()["versions"]
+    facts = {
+        **{name: versions[name] for name in ("jax", "jaxlib", "flax", "optax")},
+        **{name: getattr(job, name) for name in ("force", "test", "fit")},
+        "config": hashlib.sha256(experiment.config.encode()).hexdigest()[:8],
+    }
+    hosts.same("run", job.identity() | facts)
     with run_folder.lock(folder) if hosts.first() else contextlib.nullcontext():
         data = _prepare(job, experiment)
         complete = _complete(job, folder, experiment, data) if hosts.first() else None
@@ -48,19 +54,6 @@ def run(job: Job) -> Record:
         if hosts.first():
             _begin(job, folder, experiment, data)
         return _train(job, folder, experiment, data)
-
-
-def _shared_facts(job: Job, experiment: Experiment) -> dict[str, Any]:
-    """Returns what all processes of one run must have in common."""
-    versions = run_folder.provenance()["versions"]
-    return {
-        **job.identity(),
-        "force": job.force,
-        "test": job.test,
-        "fit": job.fit,
-        "config": hashlib.sha256(experiment.config.encode()).hexdigest()[:8],
-        **{name: versions[name] for name in ("jax", "jaxlib", "flax", "optax")},
-    }
 
 
 def _prepare(job: Job, experiment: Experiment) -> Prepared:

@@ -3,9 +3,9 @@
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO
 
 import numpy as np
 
@@ -15,13 +15,6 @@ from lra_fnet.run.trained import Run, load_run
 from lra_fnet.tasks import PixelTask, Task
 
 STDIN = "standard input"
-
-
-class Example(NamedTuple):
-    """One input."""
-
-    place: str  # its file, or its file and line
-    texts: tuple[np.ndarray, ...]  # values uint8 [length] of each of its texts, not truncated
 
 
 def main(folder: Path, files: Sequence[Path]) -> None:
@@ -39,28 +32,39 @@ def main(folder: Path, files: Sequence[Path]) -> None:
     if not files and sys.stdin.isatty():
         progress.say("reading standard input; Ctrl-D ends it")
         batch_size = 1  # a person waits for each answer
-    for batch in _batches(read(run, files), batch_size):
-        for line in lines(run, batch):
+    batch: list[tuple[str, tuple[np.ndarray, ...]]] = []
+
+    def answer():
+        rows = run.predict([texts for _, texts in batch])
+        for (place, texts), row in zip(batch, rows, strict=True):
+            label = int(row.argmax())
+            line = {
+                "label": label,
+                "class": run.task.class_names[label],
+                "probability": round(float(row[label]), 6),
+                "probabilities": [round(share, 6) for share in row.tolist()],
+                "truncated": any(len(text) > run.task.max_len for text in texts),
+                "input": place,
+            }
             print(json.dumps(line))
         sys.stdout.flush()
+        batch.clear()
+
+    try:
+        for example in read(run, files):
+            batch.append(example)
+            if len(batch) == batch_size:
+                answer()
+    except UserError:
+        answer()
+        raise
+    answer()
 
 
-def lines(run: Run, batch: Sequence[Example]) -> Iterator[dict[str, Any]]:
-    """Yields what is printed for each input of a batch."""
-    for example, row in zip(batch, run.predict([e.texts for e in batch]), strict=True):
-        label = int(row.argmax())
-        yield {
-            "label": label,
-            "class": run.task.class_names[label],
-            "probability": round(float(row[label]), 6),
-            "probabilities": [round(share, 6) for share in row.tolist()],
-            "truncated": any(len(text) > run.task.max_len for text in example.texts),
-            "input": example.place,
-        }
+def read(run: Run, files: Sequence[Path]) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
+    """Yields for each input its place (file, or file and line) and its texts, uint8 [length] each.
 
-
-def read(run: Run, files: Sequence[Path]) -> Iterator[Example]:
-    """Yields the inputs; `lra-fnet predict --help` says what a file holds.
+    `lra-fnet predict --help` says what a file holds.
 
     Raises:
       UserError: a file cannot be read; a task with two texts per row gets an odd number of files;
@@ -68,22 +72,19 @@ def read(run: Run, files: Sequence[Path]) -> Iterator[Example]:
     """
     for place, contents in _contents(run.task, files):
         try:
-            yield Example(place, run.values(contents))
+            yield place, run.values(contents)
         except ValueError as error:
             raise UserError(f"{place}: {error}") from None
 
 
 def _contents(task: Task, files: Sequence[Path]) -> Iterator[tuple[str, tuple[bytes, ...]]]:
     """Yields the place and the raw texts of each input."""
-    for file in files:
-        if not file.exists() or file.is_dir():
-            kind = "a folder" if file.is_dir() else "nothing"
-            raise UserError(f"{file}: expected a file, got {kind}: name the files themselves")
     if not files and isinstance(task, PixelTask):
         yield STDIN, (sys.stdin.buffer.read(),)
     elif not files:
         yield from _lines(task, STDIN, sys.stdin.buffer)
-    whole = [file for file in files if not _has_lines(task, file)]
+    always_whole, never_whole = isinstance(task, PixelTask), task.one_line
+    whole = [f for f in files if always_whole or not (never_whole or f.suffix == ".jsonl")]
     if len(whole) % task.num_inputs:
         raise UserError(
             f"task {task.name} takes {task.num_inputs} files a row, got {len(whole)}: add the "
@@ -101,12 +102,10 @@ def _contents(task: Task, files: Sequence[Path]) -> Iterator[tuple[str, tuple[by
                 yield " and ".join(map(str, row)), tuple(path.read_bytes() for path in row)
                 row = []
         except OSError as error:
-            raise UserError(f"{file} cannot be read ({error.strerror})") from None
-
-
-def _has_lines(task: Task, file: Path) -> bool:
-    """Returns whether each line of a file is an input, and not the whole file one."""
-    return not isinstance(task, PixelTask) and (task.one_line or file.suffix == ".jsonl")
+            raise UserError(
+                f"{error.filename} cannot be read ({error.strerror}): name files that exist, not "
+                "folders"
+            ) from None
 
 
 def _lines(task: Task, name: str, stream: BinaryIO) -> Iterator[tuple[str, tuple[bytes, ...]]]:
@@ -126,20 +125,3 @@ def _lines(task: Task, name: str, stream: BinaryIO) -> Iterator[tuple[str, tuple
             start = line[:40].decode(errors="replace")
             raise UserError(f"{place}: expected a JSON object {expected}, got {start!r}") from None
         yield place, texts
-
-
-def _batches(examples: Iterable[Example], size: int) -> Iterator[list[Example]]:
-    """Yields lists of at most `size`; raises for a bad input after yielding those before it."""
-    batch: list[Example] = []
-    try:
-        for example in examples:
-            batch.append(example)
-            if len(batch) == size:
-                yield batch
-                batch = []
-    except UserError:
-        if batch:
-            yield batch
-        raise
-    if batch:
-        yield batch

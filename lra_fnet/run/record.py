@@ -7,7 +7,7 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -16,9 +16,10 @@ from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 
 SCHEMA = 1
-STATES = ("complete", "OOM", "diverged")
+State = Literal["complete", "OOM", "diverged"]
 Split = Literal["validation", "test"]
 Checkpoint = Literal["best", "last"]
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +60,14 @@ class Score(Counts):
 
 
 @dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """The scores of one split at both checkpoints of a run."""
+
+    best: Score
+    last: Score
+
+
+@dataclasses.dataclass(frozen=True)
 class Device:
     """The machine that a run was trained on."""
 
@@ -76,7 +85,8 @@ class Device:
 class Record:
     """What a run was and how it ended. Runs of one model and variant differ only in their seed."""
 
-    state: str  # one of STATES
+    schema: Literal[1]  # SCHEMA
+    state: State
     task: str
     model: str
     preset: str
@@ -87,7 +97,8 @@ class Record:
     mixer_length: int | None  # tokens, CLS included
     uses_mask: bool
     validation_is_test: bool
-    scores: Mapping[tuple[Split, Checkpoint], Score]  # empty unless complete
+    validation: Evaluation | None  # None unless complete
+    test: Evaluation | None  # None if that split was not read
     train: Counts | None
     device: Device
     versions: dict[str, str]
@@ -116,7 +127,7 @@ class Record:
     @property
     def tested(self) -> bool:
         """Whether it has something to show: a test accuracy, or a state instead of one."""
-        return not self.complete or ("test", "best") in self.scores
+        return not self.complete or self.test is not None
 
     @property
     def name(self) -> str:
@@ -143,7 +154,8 @@ class Record:
 
     def score(self, split: Split, checkpoint: Checkpoint = "best") -> Score | None:
         """Returns the sums of an evaluation, or None if the split was not read."""
-        return self.scores.get((split, checkpoint))
+        evaluation = getattr(self, split)
+        return evaluation and getattr(evaluation, checkpoint)
 
     def accuracy(self, split: Split, checkpoint: Checkpoint = "best") -> float | None:
         """Returns the accuracy in percent, or None if the split was not read."""
@@ -170,25 +182,22 @@ def parse(value: Any, parts: Sequence[str] = (), path: Path | None = None) -> Re
     """
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object, got a {type(value).__name__}")
-    if value.get("schema") != SCHEMA:
-        raise ValueError(f"expected schema {SCHEMA}, got {_short(value.get('schema'))}")
-    overrides = _get(value, "overrides", list)
-    if not all(isinstance(binding, str) for binding in overrides):
-        raise ValueError(f"'overrides' should be strings, are {_short(overrides)}")
-    if (state := value.get("state")) not in STATES:
-        raise ValueError(f"expected a state of {', '.join(STATES)}, got {_short(state)}")
-    record = _build(
+    record = build(
         Record,
         value,
-        overrides=tuple(overrides),
-        scores=_scores(value) if state == "complete" else {},
         folder="/".join(path.resolve().parts[-5:]) if path else "",
         path=path or Path(),
         raw=value,
     )
-    for name in ("train", "parameters") if record.complete else ():
+    for name in ("validation", "train", "parameters") if record.complete else ():
         if getattr(record, name) is None:
             raise ValueError(f"{name!r} is missing")
+    for checkpoint in typing.get_args(Checkpoint):
+        score = record.score("test", checkpoint)
+        if score and score.count != record.floor.count:
+            raise ValueError(
+                f"test {checkpoint}: {score.count} rows, the floor has {record.floor.count}"
+            )
     if record.overrides and record.variant is None:
         raise ValueError("a run with overrides needs a variant")
     names = (record.preset, record.task, record.name, f"seed{record.seed}")
@@ -197,65 +206,60 @@ def parse(value: Any, parts: Sequence[str] = (), path: Path | None = None) -> Re
     return record
 
 
-def _scores(value: dict) -> dict[tuple[Split, Checkpoint], Score]:
-    """Returns the evaluations of a complete run; "test" is null if that split was not read."""
-    scores: dict[tuple[Split, Checkpoint], Score] = {}
-    for split in typing.get_args(Split):
-        sums = _get(value, split, dict | None if split == "test" else dict) or {}
-        for checkpoint in typing.get_args(Checkpoint) if value[split] is not None else ():
-            score = _get(sums, checkpoint, Score, f"{split} ")
-            floor = _get(value, "floor", Counts)
-            if split == "test" and score.count != floor.count:
-                raise ValueError(
-                    f"{split} {checkpoint}: {score.count} rows, the floor has {floor.count}"
-                )
-            scores[split, checkpoint] = score
-    return scores
-
-
-def _short(value: Any) -> str:
-    return json.dumps(value)[:40]
-
-
-def _get(value: Mapping, key: str, hint: Any, where: str = "") -> Any:
-    """Returns the value of a key, which must have the type; an object becomes a dataclass.
+def build(cls: type[T], value: Mapping[str, Any], where: str = "", **given: Any) -> T:
+    """Makes a dataclass from a JSON object whose values have the types of the fields.
 
     Args:
-      value: the object that has the key.
-      key: the key.
-      hint: a type, a dataclass, or a union of these with None.
-      where: begins the text of an error.
+      cls: the dataclass.
+      value: the object; keys that are not fields are ignored.
+      where: begins the text of an error: the keys that lead to the object.
+      **given: fields that do not come from the object.
+
+    Raises:
+      ValueError: a field without a default is missing, or a value has another type.
     """
-    if key not in value:
-        raise ValueError(f"{where}{key!r} is missing")
-    item = value[key]
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if dataclasses.is_dataclass(kinds[0]) and isinstance(item, dict):
-        return _build(kinds[0], item, f"{where}{key}: ")
-    kinds = [dict if dataclasses.is_dataclass(k) else typing.get_origin(k) or k for k in kinds]
-    if float in kinds:
-        kinds.insert(0, int)  # JSON writes 2.0 as 2
-    wrong_bool = isinstance(item, bool) and bool not in kinds  # Python's bool is an int
-    if wrong_bool or not isinstance(item, tuple(kinds)):
-        names = " or ".join("null" if kind is types.NoneType else kind.__name__ for kind in kinds)
-        raise ValueError(f"{where}{key!r} should be {names}, is {_short(item)}")
-    return item
-
-
-def _build(cls: Any, value: Mapping, where: str = "", **given: Any) -> Any:
-    """Makes a dataclass from an object whose values have the types of the fields.
-
-    Keys that are not fields are ignored, and `given` fields do not come from the object.
-    """
-    hints = typing.get_type_hints(cls)
-    for field in dataclasses.fields(cls):
-        needed = field.default is dataclasses.MISSING
-        if field.name not in given and (needed or field.name in value):
-            given[field.name] = _get(value, field.name, hints[field.name], where)
+    for field in dataclasses.fields(cls):  # pyright: ignore[reportArgumentType]
+        if field.name in given:
+            continue
+        if field.name in value:
+            path = f"{where}.{field.name}".lstrip(".")
+            given[field.name] = _convert(value[field.name], field.type, path)
+        elif field.default is dataclasses.MISSING:
+            raise ValueError(f"{where}.{field.name} is missing".lstrip("."))
     try:
         return cls(**given)
     except ValueError as error:
-        raise ValueError(f"{where}{error}") from None
+        raise ValueError(f"{where}: {error}") from None
+
+
+def _convert(item: Any, hint: Any, where: str) -> Any:
+    """Returns a JSON value as a type: an object as a dataclass, a list as a tuple, text as a path.
+
+    Raises:
+      ValueError: the value has another type.
+    """
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    for option in options:
+        kind, arguments = typing.get_origin(option) or option, typing.get_args(option)
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(item, dict):
+            return build(option, item, where)
+        if kind is tuple and isinstance(item, list):
+            return tuple(_convert(entry, arguments[0], where) for entry in item)
+        if kind is Path and isinstance(item, str):
+            return Path(item)
+        if item in arguments if kind is Literal else type(item) is kind:
+            return item
+        if kind is float and type(item) is int:  # JSON writes 2.0 as 2
+            return item
+    names = " or ".join(map(_name, options))
+    raise ValueError(f"{where} should be {names}, is {json.dumps(item)[:40]}")
+
+
+def _name(option: Any) -> str:
+    """Returns how an error names a type."""
+    if typing.get_origin(option) is Literal:
+        return " or ".join(map(str, typing.get_args(option)))
+    return "null" if option is types.NoneType else option.__name__
 
 
 def read(folder: Path, *, moved: bool = False) -> Record | None:

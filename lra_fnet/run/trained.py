@@ -27,8 +27,9 @@ from lra_fnet.models.heads import Classifier
 from lra_fnet.run import record
 from lra_fnet.run.folder import Job, read_job
 from lra_fnet.run.record import Checkpoint, Record
-from lra_fnet.tasks import Prepared, Task
-from lra_fnet.train import checkpoint
+from lra_fnet.tasks import Arrays, Prepared, Task
+from lra_fnet.train import checkpoint as checkpoints
+from lra_fnet.train import pipeline
 from lra_fnet.train.step import initial_state
 
 KINDS: tuple[Checkpoint, ...] = ("best", "last")
@@ -119,22 +120,19 @@ class Run:
     def logits(self, inputs: Sequence[Input]) -> np.ndarray:
         """Returns logits float32 [n, C], computed in batches of at most Run.eval_batch_size.
 
-        A batch is filled up to a power of two, so that few programs are compiled; an input's
-        logits do not depend on the other inputs.
+        The size of the batches is a power of two up to that, so few programs are compiled; an
+        input's logits do not depend on the other inputs.
 
         Raises:
           UserError: an input does not fit the task.
         """
-        batch_size = self.experiment.run.eval_batch_size
-        logits = np.empty((len(inputs), self.task.num_classes), np.float32)
-        for start in range(0, len(inputs), batch_size):
-            values, lengths = self._padded(inputs[start : start + batch_size])
-            count = len(values)
-            filled = min(batch_size, 1 << (count - 1).bit_length())
-            rows = np.minimum(np.arange(filled), count - 1)  # repeats the last input
-            batch_logits = self._apply(self.variables, values[rows], lengths[rows])
-            logits[start : start + count] = np.asarray(batch_logits)[:count]
-        return logits
+        values, lengths = self._padded(inputs)
+        arrays = Arrays(values, lengths, np.zeros(len(values), np.int32))
+        size = 1 << (len(values) - 1).bit_length()
+        batches = pipeline.eval_batches(arrays, min(size, self.experiment.run.eval_batch_size))
+        logits = [self._apply(self.variables, batch.values, batch.lengths) for batch in batches]
+        none = np.empty((0, self.task.num_classes), np.float32)
+        return np.concatenate([none, *logits])[: len(values)]
 
     def predict(self, inputs: Sequence[Input]) -> np.ndarray:
         """Returns the probabilities of the classes, float64 [n, C]: the softmax of `logits`.
@@ -181,14 +179,24 @@ def load_run(folder: str | Path, checkpoint: Checkpoint | None = None) -> Run:
     folder = Path(folder)
     if checkpoint not in (None, *KINDS):
         raise UserError(f"checkpoint must be {' or '.join(KINDS)}, got {checkpoint!r}")
-    if folder.is_dir():
-        if (job := read_job(folder)) is not None:
-            return _from_run(folder, job, checkpoint or "best")
-        if (exported := disk.read_json(folder / CONFIG)) is not None:
-            return _from_export(folder, exported, checkpoint)
-    raise UserError(
-        f"{folder} is not a run folder (it has no run.json) or an export (no {CONFIG}): name one"
-    )
+    job, exported = read_job(folder), disk.read_json(folder / CONFIG)
+    if job is not None:
+        result, kind, imports = finished(folder, job), checkpoint or "best", job.imports
+        read = functools.partial(checkpoints.read, folder, kind)
+    elif exported is not None:
+        result = _exported_result(folder, exported, checkpoint)
+        kind, imports = exported["checkpoint"], tuple(exported["imports"])
+        read = functools.partial(_read_exported, folder, exported)
+    else:
+        raise UserError(
+            f"{folder} is not a run folder (it has no run.json) or an export (no {CONFIG}): name "
+            "one"
+        )
+    experiment = _experiment(folder, result, imports)
+    shapes = jax.eval_shape(lambda: initial_state(experiment, 0))
+    step, state = read({"params": shapes.params, "constants": shapes.constants})
+    variables = {"params": state["params"], **state["constants"]}
+    return Run(folder, experiment, variables, kind, step, result, imports, job)
 
 
 def finished(folder: Path, job: Job | None) -> Record:
@@ -211,45 +219,55 @@ def finished(folder: Path, job: Job | None) -> Record:
     return result
 
 
-def _from_run(folder: Path, job: Job, kind: Checkpoint) -> Run:
-    result = finished(folder, job)
-    experiment = _experiment(folder, result.config, job.imports, result.commit)
-    shapes = abstract_variables(experiment)
-    state = {"params": shapes.pop("params"), "constants": shapes}
-    step, state = checkpoint.read(folder, kind, state)
-    variables = {"params": state["params"], **state["constants"]}
-    return Run(folder, experiment, variables, kind, step, result, job.imports, job)
-
-
-def _from_export(folder: Path, exported: dict, kind: str | None) -> Run:
+def _exported_result(folder: Path, exported: dict, kind: Checkpoint | None) -> Record:
+    """Returns the record in an export, which must hold the checkpoint that is asked for."""
+    file, held = folder / CONFIG, exported.get("checkpoint")
     if exported.get("format") != EXPORT:
         raise UserError(
-            f"{folder / CONFIG}: expected the format {EXPORT!r}, got {exported.get('format')!r}: "
-            "export the run again"
+            f"{file}: expected the format {EXPORT!r}, got {exported.get('format')!r}: export the "
+            "run again"
         )
-    held = exported["checkpoint"]
     if kind not in (None, held):
         raise UserError(
             f"{folder} holds the checkpoint {held!r}, not {kind!r}: export that with "
             f"--checkpoint {kind}"
         )
-    imports = tuple(exported["imports"])
-    experiment = _experiment(folder, exported["config"], imports, exported["commit"])
     try:
-        arrays = safetensors.numpy.load_file(folder / WEIGHTS)
-        result = record.parse(exported["result"], path=folder)
-    except (OSError, ValueError, safetensors.SafetensorError) as error:
-        raise UserError(f"{folder / WEIGHTS} cannot be read ({error}): export it again") from None
-    variables = unflat(arrays, abstract_variables(experiment), folder / WEIGHTS)
-    if checkpoint.sha256(variables["params"]) != exported["parameters_sha256"]:
+        return record.parse(exported["result"], path=folder)
+    except ValueError as error:
+        raise UserError(f"{file} cannot be read ({error}): export it again") from None
+
+
+def _read_exported(folder: Path, exported: dict, like: dict) -> tuple[int, dict]:
+    """Returns the number of updates, and the arrays of an export as in `like`, on the first device.
+
+    Raises:
+      UserError: names, shapes or types differ, or the parameters are not those of config.json.
+    """
+    file = folder / WEIGHTS
+    try:
+        arrays = safetensors.numpy.load_file(file)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise UserError(f"{file} cannot be read ({error}): export it again") from None
+    expected, actual = (
+        {name: f"{leaf.dtype} {[*leaf.shape]}" for name, leaf in leaves.items()}
+        for leaves in (flat({"params": like["params"], **like["constants"]}), arrays)
+    )
+    for name, _ in sorted(expected.items() ^ actual.items()):
         raise UserError(
-            f"{folder / WEIGHTS}: the parameters differ from those of {CONFIG}: export them again"
+            f"{file}: expected {expected.get(name, 'none')} at {name}, got "
+            f"{actual.get(name, 'none')}: export it again"
         )
-    return Run(folder, experiment, variables, held, exported["step"], result, imports)
+    params = flax.traverse_util.unflatten_dict(jax.tree.map(jnp.asarray, arrays), sep="/")
+    constants = {name: params.pop(name) for name in like["constants"]}
+    if checkpoints.sha256(params) != exported["parameters_sha256"]:
+        raise UserError(f"{file}: the parameters differ from those of {CONFIG}: export them again")
+    return exported["step"], {"params": params, "constants": constants}
 
 
-def _experiment(folder: Path, text: str, imports: tuple[str, ...], commit: str | None):
+def _experiment(folder: Path, result: Record, imports: tuple[str, ...]) -> Experiment:
     """Returns the experiment of a run's config, which this version of the code must understand."""
+    text, commit = result.config, result.commit
     remedy = f"take the code of commit {commit}" if commit else "take the code that trained it"
     try:
         experiment = experiments.restore(text, imports)
@@ -265,32 +283,7 @@ def _experiment(folder: Path, text: str, imports: tuple[str, ...], commit: str |
     return experiment
 
 
-def abstract_variables(experiment: Experiment) -> dict:
-    """Returns the shapes of parameters and constants, by collection."""
-    state = jax.eval_shape(lambda: initial_state(experiment, 0))
-    return {"params": state.params, **state.constants}
-
-
 def flat(variables: Mapping[str, Any]) -> dict[str, Any]:
     """Returns arrays by name: encoder/block_0/mlp/wide/kernel, constants/encoder/... ."""
     constants = {name: tree for name, tree in variables.items() if name != "params"}
     return flax.traverse_util.flatten_dict({**variables["params"], **constants}, sep="/")
-
-
-def unflat(arrays: Mapping[str, np.ndarray], like: dict, file: Path) -> dict:
-    """Returns variables shaped as `like` from arrays by name, on the first device.
-
-    Raises:
-      UserError: names, shapes or types differ.
-    """
-    wanted = flat(like)
-    for name in sorted({*wanted, *arrays}):
-        expected, actual = (
-            f"{held[name].dtype} {[*held[name].shape]}" if name in held else "none"
-            for held in (wanted, arrays)
-        )
-        if expected != actual:
-            raise UserError(f"{file}: expected {expected} at {name}, got {actual}: export it again")
-    params = flax.traverse_util.unflatten_dict(jax.tree.map(jnp.asarray, dict(arrays)), sep="/")
-    constants = {name: params.pop(name, {}) for name in like if name != "params"}
-    return {"params": params, **constants}

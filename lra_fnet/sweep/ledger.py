@@ -185,10 +185,10 @@ class Ledger:
             trial.state = "pruned"
         elif mine:
             trial.state = "running"
-        elif result is not None and result.complete:
+        elif result is not None and result.validation is not None:  # complete
             trial.state, trial.error = "complete", None
             trial.look()
-            best, last = (result.scores["validation", which] for which in ("best", "last"))
+            best, last = result.validation.best, result.validation.last
             trial.step, trial.validation = last.step, best.correct / best.count
             return
         elif run_folder.in_use(folder, CLAIM) or run_folder.in_use(folder):

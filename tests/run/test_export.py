@@ -93,8 +93,6 @@ def test_config_describes_the_model_and_its_origin(folders, export, tmp_path):
     result = disk.read_json(folders["fnet"] / "result.json")
     assert config["result"] == result
     assert config["parameters_sha256"] == result["parameters_sha256"]
-    for name in ("task", "model", "preset", "overrides", "seed", "commit", "versions", "config"):
-        assert config[name] == result[name]
     assert (config["checkpoint"], config["step"]) == ("last", 12)
     assert config["sizes"] == {
         **{"dim": 8, "num_heads": 2, "qkv_dim": 8, "mlp_dim": 8, "num_layers": 1},
@@ -158,12 +156,16 @@ def test_empty_folder_is_accepted(folders, export, tmp_path):
 
 @pytest.mark.parametrize("force", [(), ("--force",)])
 def test_full_disk_leaves_the_folder_unchanged(folders, export, exported, monkeypatch, force):
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
+    write = Path.write_bytes
+
+    def full(file, content):
+        if file.name == "README.md":  # the others are written before
+            raise OSError(28, "No space left on device")
+        write(file, content)
 
     out = exported if force else exported.with_name("new")
     before = {path: path.read_bytes() for path in exported.iterdir()}
-    monkeypatch.setattr(Path, "write_text", full)  # the weights are written before
+    monkeypatch.setattr(Path, "write_bytes", full)
     code, err, _ = export(folders["random"], out, *force)
     assert code == 2
     assert err == (
@@ -227,7 +229,7 @@ def no_result(folder):
         (another_name, "expected float32 [2] at head/logits/bias, got none: export it again"),
         (another_library, "config.json: expected the format 'lra-fnet 1', got None: export"),
         (no_json, "config.json cannot be read ("),
-        (no_result, "cannot be read (expected schema 1, got null): export it again"),
+        (no_result, "config.json cannot be read (schema is missing): export it again"),
         (shutil.rmtree, "is not a run folder (it has no run.json) or an export (no config.json)"),
     ],
 )

@@ -238,8 +238,8 @@ def test_bad_line_is_named_after_the_answers_to_the_lines_before_it(predict, tas
 @pytest.mark.parametrize(
     ("task", "files", "words"),
     [
-        ("text", ["none.txt"], "none.txt: expected a file, got nothing: name the files"),
-        ("text", ["."], ".: expected a file, got a folder: name the files themselves"),
+        ("text", ["none.txt"], "none.txt cannot be read (No such file or directory): name files"),
+        ("text", ["."], ". cannot be read (Is a directory): name files that exist, not folders"),
         ("text", ["b.jsonl"], "b.jsonl, line 1: expected a JSON object"),
         ("listops", ["a.txt"], "a.txt, line 1: unknown token 'words'"),
         ("retrieval", ["a.txt"], "task retrieval takes 2 files a row, got 1: add the missing"),
