@@ -5,7 +5,7 @@ value [B, L, H, K] and a mask bool [B, L] of the keys to [B, L, H, K]. A row who
 masked gives zeros.
 """
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import gin
 import jax
@@ -13,10 +13,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.mixer import HeadMixer, at_least, one_of
+from lra_fnet.models.mixer import HeadMixer, Least
 from lra_fnet.models.pointwise import dropout
-
-IMPLEMENTATIONS = ("naive", "blockwise", "fused")
 
 
 def naive(query, key, value, mask, *, rate=0.0, rng=None):
@@ -146,8 +144,9 @@ class Attention(HeadMixer):
       UserError: on a call, if "fused" attention cannot run.
     """
 
-    implementation: str  # "naive", "blockwise" or "fused"
-    block_size: int  # queries at a time, for "blockwise"; affects memory and speed only
+    implementation: Literal["naive", "blockwise", "fused"]
+    # Queries at a time, for "blockwise"; affects memory and speed only.
+    block_size: Annotated[int, Least(1, 256)]
 
     uses_mask: ClassVar[bool] = True
     equivariant: ClassVar[bool] = True
@@ -156,11 +155,6 @@ class Attention(HeadMixer):
     def growth(self) -> tuple[float, float]:
         """Only the naive implementation holds all weights."""
         return 2, 2 if self.implementation == "naive" else 1
-
-    def check(self):
-        """See `Mixer.check`."""
-        one_of(self, implementation=IMPLEMENTATIONS)
-        at_least(self, 1, block_size=256)
 
     def attend(self, query, key, value, mask, *, train):
         """See `naive`; dropout on the weights in training."""

@@ -5,7 +5,7 @@ H the number of heads, N the number of blocks, S the positions in one. Linear in
 L x L entries.
 """
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import gin
 import jax
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lra_fnet.models import blocks
-from lra_fnet.models.mixer import HeadMixer, at_least, draw_once
+from lra_fnet.models.mixer import HeadMixer, Least, draw_once
 
 
 def draw_blocks(uniform):
@@ -117,19 +117,14 @@ class BigBird(HeadMixer):
     blocks are left than random ones, a query sees them all, and attention is full.
     """
 
-    block_size: int  # S, positions
-    num_random: int  # r, blocks
-    num_global: int  # blocks at the start
+    block_size: Annotated[int, Least(1, 64)]  # S, positions
+    num_random: Annotated[int, Least(0, 3)]  # r, blocks
+    num_global: Annotated[int, Least(0, 1)]  # blocks at the start
     last_is_global: bool  # whether the last block of the max_len positions is global too
     seed: int
 
     uses_mask: ClassVar[bool] = True
     growth: ClassVar[tuple[float, float]] = (1, 1)
-
-    def check(self):
-        """See `Mixer.check`."""
-        at_least(self, 1, block_size=64)
-        at_least(self, 0, num_random=3, num_global=1)
 
     def attend(self, query, key, value, mask, *, train):
         """See `bigbird_attention`; dropout on the weights in training."""

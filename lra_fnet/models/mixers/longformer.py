@@ -4,7 +4,7 @@ K is the width of one head, H the number of heads, G the number of global positi
 no array has L x L entries.
 """
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import flax.linen as nn
 import gin
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from lra_fnet.errors import UserError
 from lra_fnet.models import blocks
-from lra_fnet.models.mixer import HeadMixer, at_least
+from lra_fnet.models.mixer import HeadMixer, Least
 
 
 def longformer_attention(
@@ -64,16 +64,15 @@ class Longformer(HeadMixer):
     models only.
     """
 
-    window: int  # w: positions on both sides together
-    num_global: int  # G, from position 0 on: CLS or the first token; 0 in LRA's code
+    window: Annotated[int, Least(2, 512)]  # w: positions on both sides together
+    # G, from position 0 on: CLS or the first token; 0 in LRA's code.
+    num_global: Annotated[int, Least(0, 1)]
 
     uses_mask: ClassVar[bool] = True
     growth: ClassVar[tuple[float, float]] = (1, 1)
 
     def check(self):
         """See `Mixer.check`; the window must be even."""
-        at_least(self, 2, window=512)
-        at_least(self, 0, num_global=1)
         if self.window % 2:
             raise UserError(
                 f"Longformer.window must be even, got {self.window}: set it to 512, say"

@@ -5,7 +5,7 @@ size of a chunk. Queries and keys share one projection. The largest arrays have 
 (logits) and L * R * b / 2 (hashing); sorting takes L log L comparisons.
 """
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import flax.linen as nn
 import gin
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.mixer import HeadMixer, at_least, draw_once
+from lra_fnet.models.mixer import HeadMixer, Least, draw_once
 from lra_fnet.models.pointwise import dropout
 
 SELF_PENALTY = 1e5  # the paper's App. A: large but finite, on a token's logit to itself
@@ -168,9 +168,9 @@ class Reformer(HeadMixer):
     training step, from the "dropout" stream; evaluation always uses the draw of (seed, layer).
     """
 
-    num_hashes: int  # R
+    num_hashes: Annotated[int, Least(1, 4)]  # R
     num_buckets: int  # b
-    chunk_size: int  # tokens
+    chunk_size: Annotated[int, Least(1, 64)]  # tokens
     redraw: bool
     seed: int
 
@@ -179,7 +179,6 @@ class Reformer(HeadMixer):
 
     def check(self):
         """See `Mixer.check`; num_buckets must be even, and small enough to sort in int32."""
-        at_least(self, 1, num_hashes=4, chunk_size=64)
         if self.num_buckets < 2 or self.num_buckets % 2:
             raise UserError(
                 "Reformer.num_buckets must be even and at least 2 (a direction and its opposite), "

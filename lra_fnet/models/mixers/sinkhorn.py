@@ -6,7 +6,7 @@ about L^2 K / b multiplications. The terms in N^2 are inherent in the paper's me
 """
 
 import functools
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import flax.linen as nn
 import gin
@@ -17,7 +17,7 @@ from jax.scipy.special import logsumexp
 
 from lra_fnet.errors import UserError
 from lra_fnet.models import blocks
-from lra_fnet.models.mixer import HeadMixer, at_least
+from lra_fnet.models.mixer import HeadMixer, Least
 from lra_fnet.models.mixers.attention import weigh
 from lra_fnet.models.pointwise import keys_of_rows
 
@@ -117,8 +117,8 @@ class Sinkhorn(HeadMixer):
     logits, in training with Gumbel noise, are divided by `temperature` and balanced (Sec. 3.1.3).
     """
 
-    block_size: int  # b, tokens
-    iterations: int  # of balancing
+    block_size: Annotated[int, Least(1, 64)]  # b, tokens
+    iterations: Annotated[int, Least(1, 8)]  # of balancing
     temperature: float  # the lower, the closer to a permutation
     gumbel: bool  # noise on the logits in training, from the "dropout" stream
 
@@ -127,7 +127,6 @@ class Sinkhorn(HeadMixer):
 
     def check(self):
         """See `Mixer.check`; the temperature must be positive."""
-        at_least(self, 1, block_size=64, iterations=8)
         if not self.temperature > 0:
             raise UserError(
                 f"Sinkhorn.temperature must be above 0, got {self.temperature}: set it to 0.75, say"

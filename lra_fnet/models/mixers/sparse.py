@@ -5,15 +5,13 @@ memory grow as L sqrt(L): no array has L x L entries.
 """
 
 import math
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import gin
 import jax.numpy as jnp
 
 from lra_fnet.models import blocks
-from lra_fnet.models.mixer import HeadMixer, at_least, one_of
-
-PATTERNS = ("fixed", "strided")
+from lra_fnet.models.mixer import HeadMixer, Least, at_least
 
 
 def sparse_attention(
@@ -113,8 +111,9 @@ class SparseAttention(HeadMixer):
     block.
     """
 
-    pattern: str  # "fixed" or "strided"
-    block_size: int  # l; 0 for the smallest integer >= sqrt(max_len)
+    pattern: Literal["fixed", "strided"]
+    # l; 0 for the smallest integer >= sqrt(max_len).
+    block_size: Annotated[int, Least(0, 0)]
     summary: int  # c, for "fixed"; with c >= l all see every position
     causal: bool
     global_first: bool
@@ -123,11 +122,9 @@ class SparseAttention(HeadMixer):
     growth: ClassVar[tuple[float, float]] = (1.5, 1.5)  # with l near sqrt(L)
 
     def check(self):
-        """See `Mixer.check`."""
-        one_of(self, pattern=PATTERNS)
-        at_least(self, 0, block_size=0)
+        """See `Mixer.check`; "strided" ignores the summary."""
         if self.pattern == "fixed":
-            at_least(self, 1, summary=8)
+            at_least("SparseAttention.summary", self.summary, 1, 8)
 
     def attend(self, query, key, value, mask, *, train):
         """See `sparse_attention`; dropout on the weights in training."""

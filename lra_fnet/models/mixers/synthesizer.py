@@ -4,7 +4,7 @@ K is the width of one head, H the number of heads, Q the rows of one block. Time
 the paper; with blocks of rows, memory grows as L, except for the parameters of "random" (H L^2).
 """
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import flax.linen as nn
 import gin
@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.mixer import HeadMixer, at_least
+from lra_fnet.models.mixer import HeadMixer, Least
 from lra_fnet.models.mixers.attention import map_rows, weigh
 
 KINDS = ("dense", "random", "factorized_dense", "factorized_random", "attention")
@@ -76,8 +76,9 @@ class Synthesizer(HeadMixer):
     """
 
     kinds: tuple[str, ...]  # one or more of KINDS
-    factor: int  # k of the paper, for the factorised ones
-    block_size: int  # rows at a time; affects memory and speed only
+    factor: Annotated[int, Least(1, 8)]  # k of the paper, for the factorised ones
+    # Rows at a time; affects memory and speed only.
+    block_size: Annotated[int, Least(1, 256)]
 
     uses_mask: ClassVar[bool] = True
 
@@ -94,7 +95,6 @@ class Synthesizer(HeadMixer):
                 f"Synthesizer.kinds must list one or more of {', '.join(KINDS)}, each once, got "
                 f"{self.kinds!r}: set it to ('random', 'attention'), say"
             )
-        at_least(self, 1, factor=8, block_size=256)
 
     @nn.compact
     def __call__(self, x, mask, *, train):
