@@ -12,19 +12,10 @@ import gin
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.ad_checkpoint import checkpoint_name
 
 from lra_fnet.errors import UserError
 from lra_fnet.models.mixer import Least, Mixer, check_settings
-from lra_fnet.models.pointwise import (
-    PRODUCT,
-    Dropout,
-    LayerNorm,
-    dropout,
-    flat_product,
-    part,
-    recompute,
-)
+from lra_fnet.models.pointwise import PRODUCT, Dropout, LayerNorm, activated_product, flat_product
 
 ONE_HOT_MAX_VOCAB = 64  # measured on a CPU: up to here a matrix product beats a scatter
 
@@ -52,13 +43,10 @@ def lookup(table, ids, *, one_hot) -> jax.Array:
     vocabulary, and deterministic on a GPU, where a scatter adds in no fixed order; but it has
     reverse-mode derivatives only.
     """
-    if one_hot:
-        return jnp.asarray(_lookup_one_hot(table, ids))
-    return jnp.take(table, ids, axis=0, mode="clip")
+    return jnp.asarray((_take_one_hot if one_hot else _take)(table, ids))
 
 
-@jax.custom_vjp
-def _lookup_one_hot(table, ids):
+def _take(table, ids):
     return jnp.take(table, ids, axis=0, mode="clip")
 
 
@@ -70,8 +58,9 @@ def _lookup_backward(residual, cotangent):
     return jnp.matmul(hot, rows, precision="highest"), None
 
 
-_lookup_one_hot.defvjp(
-    lambda table, ids: (_lookup_one_hot(table, ids), (ids, table.shape[0])), _lookup_backward
+_take_one_hot = jax.custom_vjp(_take)
+_take_one_hot.defvjp(
+    lambda table, ids: (_take(table, ids), (ids, table.shape[0])), _lookup_backward
 )
 
 
@@ -119,26 +108,9 @@ class MLP(nn.Module):
         dense = functools.partial(nn.Dense, dtype=x.dtype, kernel_init=kernel_init)
         hidden = dense(self.mlp_dim, bias_init=wide_bias, dot_general=flat_product, name="wide")(x)
         rate = self.dropout if train and pre else 0.0
-        product = Activated(rate, self.make_rng("dropout") if rate else None)
+        product = activated_product(rate, self.make_rng("dropout") if rate else None)
         y = dense(self.dim, bias_init=narrow_bias, dot_general=product, name="narrow")(hidden)
         return Dropout(self.dropout)(y, train=train).reshape(shape)
-
-
-class Activated:
-    """Computes dropout(gelu(x)) @ kernel in `nn.Dense(dot_general=...)` and keeps only x."""
-
-    def __init__(self, rate, key):
-        self._activate = functools.partial(_activated_product, rate)
-        self._key = key
-
-    def __call__(self, x, kernel, dimension_numbers, precision=None, **_):
-        """Maps x [N, M] and kernel [M, D] -> [N, D]."""
-        return checkpoint_name(recompute(self._activate, x, kernel, self._key, part()), PRODUCT)
-
-
-def _activated_product(rate, x, kernel, key, number):
-    x = nn.gelu(x)
-    return flat_product(dropout(x, key, rate, number) if rate else x, kernel)
 
 
 class Block(nn.Module):
@@ -328,17 +300,11 @@ class Encoder(nn.Module):
         if self.remat:
             dots = jax.checkpoint_policies.save_only_these_names(PRODUCT)
             run = nn.remat(run, policy=dots if self.remat == "dots" else None)
-        for layer in range(self.num_layers):
-            block = Block(
-                mixer=self.mixers[layer].clone(name=None),  # named after Block's attribute
-                dim=self.dim,
-                mlp_dim=self.mlp_dim,
-                dropout=self.dropout,
-                norm=self.norm,
-                norm_epsilon=self.norm_epsilon,
-                name=f"block_{layer}",
-            )
-            x = run(block, x, mask)
+        names = ("dim", "mlp_dim", "dropout", "norm", "norm_epsilon")
+        settings = {name: getattr(self, name) for name in names}
+        for layer, mixer in enumerate(self.mixers):
+            mixer = mixer.clone(name=None)  # named after Block's attribute
+            x = run(Block(mixer=mixer, name=f"block_{layer}", **settings), x, mask)
         if self.norm == "pre":
             x = LayerNorm(self.norm_epsilon, name="norm")(x)
         if not pooled:

@@ -49,7 +49,7 @@ class Mixer(nn.Module):
     uses_dropout: ClassVar[bool] = False
     equivariant: ClassVar[bool] = False
     fixed_transform: ClassVar[bool] = False
-    growth: ClassVar[tuple[float, float]]
+    growth: ClassVar[tuple[float, float]] = (1, 1)
 
     def __post_init__(self):
         check_settings(self)
@@ -68,7 +68,6 @@ class FixedTransform(Mixer):
 
     uses_mask: ClassVar[bool] = False
     fixed_transform: ClassVar[bool] = True
-    growth: ClassVar[tuple[float, float]] = (1, 1)
 
     @nn.compact
     def __call__(self, x, mask, *, train):
@@ -85,9 +84,10 @@ class HeadMixer(Mixer):
     """Projects to heads, mixes them with `attend`, and projects back.
 
     The projections are LRA's: four matrices without bias, xavier_uniform. A subclass defines
-    `attend`, or a compact `__call__` that uses `heads` and `merge`.
+    `attend`, or a compact `__call__` that uses `heads` and `merge`, and respects the mask.
     """
 
+    uses_mask: ClassVar[bool] = True
     uses_dropout: ClassVar[bool] = True
 
     @nn.compact
@@ -172,3 +172,13 @@ def draw_once(function: Callable[[jax.Array], jax.Array], seed: int, layer: int)
     """
     with jax.ensure_compile_time_eval():
         return np.asarray(function(fixed_key(seed, layer)))
+
+
+def drawn(mixer, function: Callable[[jax.Array], jax.Array], *, train) -> jax.Array:
+    """Returns function(key): a new draw at each training step if `mixer.redraw`, else a fixed one.
+
+    The new ones are from the "dropout" stream, the fixed one is that of `draw_once`.
+    """
+    if mixer.redraw and train:
+        return function(mixer.make_rng("dropout"))
+    return jnp.asarray(draw_once(function, mixer.seed, mixer.layer))

@@ -107,9 +107,8 @@ def four_step(x):
     real, imaginary = cos_cos - sin_sin, -(sin_cos + cos_sin)  # (C - i S)(cosines - i sines)
 
     angle = 2 * np.pi / length * np.outer(np.arange(outer), np.arange(inner))
-    cos, sin = (jnp.asarray(f(angle), x.dtype)[..., None] for f in (np.cos, np.sin))
-    shape = (1,) * (x.ndim - 2) + cos.shape
-    cos, sin = cos.reshape(shape), sin.reshape(shape)
+    angle = angle.reshape((1,) * (x.ndim - 2) + (outer, inner, 1))
+    cos, sin = (jnp.asarray(f(angle), x.dtype) for f in (np.cos, np.sin))
     turned = (real * cos + imaginary * sin, imaginary * cos - real * sin)
 
     matrices = jnp.concatenate(_dft_matrices(inner, inner, x.dtype), axis=1)

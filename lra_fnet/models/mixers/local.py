@@ -3,7 +3,7 @@
 K is the width of one head, H the number of heads. Linear in L: no array has L x L entries.
 """
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import gin
 import jax.numpy as jnp
@@ -51,17 +51,7 @@ class LocalAttention(HeadMixer):
     block_size: Annotated[int, Least(1, 50)]  # positions
     neighbours: Annotated[int, Least(0, 0)]  # blocks on each side; 0 for no overlap
 
-    uses_mask: ClassVar[bool] = True
-    growth: ClassVar[tuple[float, float]] = (1, 1)
-
     def attend(self, query, key, value, mask, *, train):
         """See `local_attention`; dropout on the weights in training."""
-        return local_attention(
-            query,
-            key,
-            value,
-            mask,
-            block_size=self.block_size,
-            neighbours=self.neighbours,
-            **self.weight_dropout(train),
-        )
+        layout = {"block_size": self.block_size, "neighbours": self.neighbours}
+        return local_attention(query, key, value, mask, **layout, **self.weight_dropout(train))

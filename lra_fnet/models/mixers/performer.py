@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.mixer import HeadMixer, draw_once
+from lra_fnet.models.mixer import HeadMixer, drawn
 
 RELU_EPSILON = 1e-3  # added to each ReLU feature; kernel_epsilon of LRA and the Performer authors
 
@@ -134,10 +134,8 @@ class Performer(HeadMixer):
     redraw: bool
     seed: int
 
-    uses_mask: ClassVar[bool] = True
     uses_dropout: ClassVar[bool] = False
     equivariant: ClassVar[bool] = True
-    growth: ClassVar[tuple[float, float]] = (1, 1)
 
     def check(self):
         """See `Mixer.check`; only the ReLU kernel works without features."""
@@ -162,6 +160,4 @@ class Performer(HeadMixer):
         def draw(key):
             return draw_features(key, self.num_features, width, orthogonal=self.orthogonal)
 
-        if self.redraw and train:
-            return draw(self.make_rng("dropout"))
-        return jnp.asarray(draw_once(draw, self.seed, self.layer))
+        return drawn(self, draw, train=train)
