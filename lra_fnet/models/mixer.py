@@ -30,8 +30,8 @@ class Mixer(nn.Module):
       uses_dropout: whether `dropout` has an effect in training, as on attention weights.
       equivariant: whether permuting the positions of the input permutes the output alike.
       fixed_transform: whether the mixer is a linear transform without parameters.
-      growth: powers of L by which time and memory grow; a logarithm counts as 0. A property where
-        settings decide.
+      growth: powers of L by which time and memory grow, linear by default; a logarithm counts as 0.
+        A property where settings decide.
 
     Raises:
       UserError: on construction, if `check_settings` or `check` rejects a setting.
