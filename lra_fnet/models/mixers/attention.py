@@ -42,12 +42,11 @@ def blockwise(query, key, value, mask, *, block_size, rate=0.0, rng=None):
     See `by_rows`. Dropout draws different bits from `naive`.
     """
     query, key = (jnp.swapaxes(a, 1, 2) for a in (query, key))
-    rows = query * query.shape[-1] ** -0.5
 
     def logits(block):
-        return blocks.products(block, key)
+        return blocks.products(block * block.shape[-1] ** -0.5, key)
 
-    return by_rows(rows, logits, value, mask, block_size=block_size, rate=rate, rng=rng)
+    return by_rows(query, logits, value, mask, block_size=block_size, rate=rate, rng=rng)
 
 
 def by_rows(rows, logits, value, mask, *, block_size, rate=0.0, rng=None):
