@@ -44,21 +44,47 @@ def attend(query, key, value, mask, *, allowed=None, rate, rng) -> Part:
     Returns:
       A part; the exponentials and their sum are float32 (or wider).
     """
-    dtype = jnp.promote_types(value.dtype, jnp.float32)
     valid = jnp.swapaxes(mask, -1, -2)
     if allowed is not None:
         valid = valid & allowed
-    scaled = query * query.shape[-1] ** -0.5
-    scores = jnp.einsum("...qd,...md->...qm", scaled, key, preferred_element_type=dtype)
-    scores = jnp.where(valid, scores, jnp.finfo(dtype).min)
+    scores = products(query * query.shape[-1] ** -0.5, key)
+    weights, total, peak = soften(scores, valid, value.dtype, rate=rate, rng=rng)
+    numerator = jnp.einsum(
+        "...qm,...md->...qd", weights, value, preferred_element_type=scores.dtype
+    )
+    return Part(numerator, total, peak)
+
+
+def products(rows, columns) -> jax.Array:
+    """Multiplies rows [..., Q, K] and columns [..., M, K] -> [..., Q, M], float32 or wider."""
+    dtype = jnp.promote_types(rows.dtype, jnp.float32)
+    return jnp.einsum("...qd,...md->...qm", rows, columns, preferred_element_type=dtype)
+
+
+def soften(scores, valid, dtype, *, count=None, rate, rng):
+    """Computes the weights exp(scores - peak) of a softmax, which are not yet divided by their sum.
+
+    Args:
+      scores: [..., Q, M], float32 or wider.
+      valid: bool, broadcasts to the scores; False keys get no weight.
+      dtype: of the weights.
+      count: divides the weights, [..., Q, M]; None for 1.
+      rate: dropout probability of each weight (one draw for each).
+      rng: key of the dropout; needed if rate > 0.
+
+    Returns:
+      the weights [..., Q, M] after dropout, their sum before it and the largest score,
+      [..., Q, 1] each. Without a valid key the sum is 0.
+    """
+    scores = jnp.where(valid, scores, jnp.finfo(scores.dtype).min)
     peak = lax.stop_gradient(scores.max(axis=-1, keepdims=True))
     weights = jnp.where(valid, jnp.exp(scores - peak), 0)
+    if count is not None:
+        weights = weights / count
     total = weights.sum(axis=-1, keepdims=True)
     if rate > 0:
         weights = dropout(weights, rng, rate)
-    weights = weights.astype(value.dtype)
-    numerator = jnp.einsum("...qm,...md->...qd", weights, value, preferred_element_type=dtype)
-    return Part(numerator, total, peak)
+    return weights.astype(dtype), total, peak
 
 
 def combine(parts, dtype) -> jax.Array:
@@ -99,6 +125,36 @@ def band(query, key, value, mask, *, reach, causal=False, rate, rng) -> Part:
     return flat(part, length)
 
 
+def complete(parts, arrays, number, global_arrays, *, rate, rngs) -> jax.Array:
+    """Adds global positions to parts: the first ones, which see every position and are seen by all.
+
+    Args:
+      parts: of all queries, with keys that are not global (see `after`).
+      arrays: query, key, value and mask of all positions, from `heads_first`.
+      number: G, of global positions; may be 0.
+      global_arrays: query [B, H, G, K], key, value and mask, by which the global positions see all.
+      rate: see `attend`.
+      rngs: two keys, for the weights of the global keys and for those of the global queries.
+
+    Returns:
+      [B, L, H, K] in value's dtype.
+    """
+    query, *keys = arrays
+    dtype = keys[1].dtype
+    if number == 0:
+        return jnp.swapaxes(combine(parts, dtype), 1, 2)
+    few = [a[:, :, :number] for a in keys]
+    parts = [*parts, attend(query, *few, rate=rate, rng=rngs[0])]
+    rows = attend(*global_arrays, rate=rate, rng=rngs[1])
+    pieces = [combine([rows], dtype), combine(parts, dtype)[:, :, number:]]
+    return jnp.swapaxes(jnp.concatenate(pieces, axis=2), 1, 2)
+
+
+def after(mask, number) -> jax.Array:
+    """Masks the first `number` positions: bool [B, 1, L, 1] -> the same."""
+    return mask & (jnp.arange(mask.shape[2]) >= number)[None, None, :, None]
+
+
 def heads_first(query, key, value, mask) -> list[jax.Array]:
     """Puts heads first: three [B, L, H, K], bool [B, L] -> [B, H, L, K], bool [B, 1, L, 1]."""
     return [*(jnp.swapaxes(a, 1, 2) for a in (query, key, value)), mask[:, None, :, None]]
@@ -118,14 +174,15 @@ def flat(part, length=None):
 
 
 def around(blocks, before, after) -> jax.Array:
-    """Joins blocks with their neighbours: [B, H, N, S, K] -> [B, H, N, (before + 1 + after) S, K].
+    """Joins blocks with their neighbours: [..., N, S, K] -> [..., N, (before + 1 + after) S, K].
 
     Neighbours beyond the ends are zeros (False).
     """
-    num_blocks = blocks.shape[2]
-    padded = jnp.pad(blocks, ((0, 0), (0, 0), (before, after), (0, 0), (0, 0)))
-    slices = [padded[:, :, i : i + num_blocks] for i in range(before + 1 + after)]
-    return jnp.concatenate(slices, axis=3)
+    num_blocks = blocks.shape[-3]
+    padding = [(0, 0)] * (blocks.ndim - 3) + [(before, after), (0, 0), (0, 0)]
+    padded = jnp.pad(blocks, padding)
+    slices = [padded[..., i : i + num_blocks, :, :] for i in range(before + 1 + after)]
+    return jnp.concatenate(slices, axis=-2)
 
 
 def split(rng, number):

@@ -6,18 +6,32 @@ that library's tokenizer.
 """
 
 import functools
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from lra_fnet.errors import UserError
 from lra_fnet.models.encoder import Encoder
 from lra_fnet.models.mixers.fourier import Fourier
 
 GELU = ("gelu_new", "gelu_pytorch_tanh")  # that library's names of the tanh form, the only one here
+NAMES = {  # that library's names of our modules; those of a block within its layer
+    "embedding": "embeddings.word_embeddings",
+    "positions_learned": "embeddings.position_embeddings",
+    "types": "embeddings.token_type_embeddings",
+    "norm_embedding": "embeddings.LayerNorm",
+    "project": "embeddings.projection",
+    "norm_mixer": "fourier.output.LayerNorm",
+    "mlp/wide": "intermediate.dense",
+    "mlp/narrow": "output.dense",
+    "norm_mlp": "output.LayerNorm",
+    "pooler": "pooler.dense",
+}
 ORIGINAL = {"inputs": "tokens", "embedding": "bert", "norm": "post", "pooling": "tanh"}
 
 
@@ -30,19 +44,9 @@ def fnet_encoder(mixers, *, dim: int, norm_epsilon: float = 1e-12, **settings) -
       norm_epsilon: of LayerNorm; the authors' by default.
       **settings: other fields of `Encoder`: its sizes, num_types and dropout.
     """
-    return Encoder(
-        mixers=mixers,
-        dim=dim,
-        qkv_dim=dim,
-        attention_dropout=0.0,
-        positions="learned",
-        norm_epsilon=norm_epsilon,
-        dtype="float32",
-        remat=False,
-        parent=None,
-        **ORIGINAL,
-        **settings,
-    )
+    sizes = {"dim": dim, "qkv_dim": dim, "norm_epsilon": norm_epsilon}
+    fixed = {"attention_dropout": 0.0, "positions": "learned", "dtype": "float32", "remat": False}
+    return Encoder(mixers=mixers, parent=None, **ORIGINAL, **fixed, **sizes, **settings)
 
 
 def fnet_from_transformers(
@@ -81,28 +85,24 @@ def fnet_from_transformers(
         num_layers=config["num_hidden_layers"],
         dropout=float(config["hidden_dropout_prob"]),
     )
-    names = {theirs: (ours, transposed) for theirs, ours, transposed in _names(encoder.num_layers)}
-    if wrong := sorted(set(names) ^ set(state)):
+    shapes: dict[str, Any] = flatten_dict(shapes_of(encoder)["params"], sep="/")
+    paths = {_name(path): path for path in shapes}
+    if wrong := sorted(set(paths) ^ set(state)):
         raise UserError(
             f"the FNet's weights must be those of an FNetModel with a pooler, missing or unknown: "
             f"{', '.join(wrong[:3])}{' ...' if wrong[3:] else ''}: take model.state_dict() of one"
         )
-    shapes = shapes_of(encoder)["params"]
-    params: dict[str, Any] = {}
-    for theirs, (ours, transposed) in names.items():
-        value = np.asarray(state[theirs], np.float32)
-        value = value.T if transposed else value
-        want = functools.reduce(lambda tree, key: tree[key], ours, shapes).shape
+    params = {}
+    for name, path in sorted(paths.items()):
+        value = np.asarray(state[name], np.float32)
+        want = shapes[path].shape[::-1] if path.endswith("kernel") else shapes[path].shape
         if value.shape != want:
             raise UserError(
-                f"the FNet's {theirs} must have shape {want[::-1] if transposed else want}, got "
-                f"{np.shape(state[theirs])}: take weights and configuration of one model"
+                f"the FNet's {name} must have shape {want}, got {value.shape}: take weights and "
+                "configuration of one model"
             )
-        branch = params
-        for key in ours[:-1]:
-            branch = branch.setdefault(key, {})
-        branch[ours[-1]] = value
-    return encoder, {"params": params}
+        params[path] = value.T if path.endswith("kernel") else value
+    return encoder, {"params": unflatten_dict(params, sep="/")}
 
 
 def fnet_to_transformers(encoder: Encoder, variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -118,9 +118,9 @@ def fnet_to_transformers(encoder: Encoder, variables: Mapping[str, Any]) -> dict
             "inputs tokens is an FNetModel: set these fields so"
         )
     state = {}
-    for theirs, ours, transposed in _names(encoder.num_layers):
-        value = np.asarray(functools.reduce(lambda tree, key: tree[key], ours, variables["params"]))
-        state[theirs] = np.ascontiguousarray(value.T if transposed else value)
+    for path, value in flatten_dict(variables["params"], sep="/").items():
+        value = np.asarray(value)
+        state[_name(path)] = np.ascontiguousarray(value.T if path.endswith("kernel") else value)
     return state
 
 
@@ -132,22 +132,10 @@ def shapes_of(encoder: Encoder) -> dict[str, Any]:
     return dict(jax.eval_shape(init, jax.random.key(0), ids, mask))
 
 
-def _names(num_layers: int) -> Iterator[tuple[str, tuple[str, ...], bool]]:
-    """Yields (their name, our path, whether the matrix is transposed) for each weight."""
-
-    def pair(theirs: str, *ours: str, dense: bool):
-        yield f"{theirs}.weight", (*ours, "kernel" if dense else "scale"), dense
-        yield f"{theirs}.bias", (*ours, "bias"), False
-
-    yield "embeddings.word_embeddings.weight", ("embedding",), False
-    yield "embeddings.position_embeddings.weight", ("positions_learned",), False
-    yield "embeddings.token_type_embeddings.weight", ("types",), False
-    yield from pair("embeddings.LayerNorm", "norm_embedding", dense=False)
-    yield from pair("embeddings.projection", "project", dense=True)
-    for layer in range(num_layers):
-        theirs, ours = f"encoder.layer.{layer}", f"block_{layer}"
-        yield from pair(f"{theirs}.fourier.output.LayerNorm", ours, "norm_mixer", dense=False)
-        yield from pair(f"{theirs}.intermediate.dense", ours, "mlp", "wide", dense=True)
-        yield from pair(f"{theirs}.output.dense", ours, "mlp", "narrow", dense=True)
-        yield from pair(f"{theirs}.output.LayerNorm", ours, "norm_mlp", dense=False)
-    yield from pair("pooler.dense", "pooler", dense=True)
+def _name(path: str) -> str:
+    """Returns that library's name of the weight at our path, as in "block_0/mlp/wide/kernel"."""
+    match = re.fullmatch(r"(?:block_(\d+)/)?(.+?)(?:/(?:kernel|scale|(bias)))?", path)
+    assert match
+    layer, module, bias = match.groups()
+    prefix = f"encoder.layer.{layer}." if layer else ""
+    return f"{prefix}{NAMES[module]}.{bias or 'weight'}"

@@ -5,36 +5,18 @@ H heads. Nothing that affects a result has a default here; presets bind it.
 """
 
 import functools
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import flax.linen as nn
 import gin
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.ad_checkpoint import checkpoint_name
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.mixer import Mixer, at_least, one_of
-from lra_fnet.models.pointwise import (
-    PRODUCT,
-    Dropout,
-    LayerNorm,
-    dropout,
-    flat_product,
-    part,
-    recompute,
-)
+from lra_fnet.models.mixer import Least, Mixer, check_settings
+from lra_fnet.models.pointwise import PRODUCT, Dropout, LayerNorm, activated_product, flat_product
 
-CHOICES = {
-    "inputs": ("tokens", "pixels"),
-    "positions": ("sinusoidal", "learned"),
-    "embedding": ("lra", "bert"),
-    "norm": ("pre", "post"),
-    "pooling": ("cls", "first", "tanh", "mean", "mean_all"),
-    "dtype": ("float32", "bfloat16"),
-    "remat": (False, True, "dots"),
-}
 ONE_HOT_MAX_VOCAB = 64  # measured on a CPU: up to here a matrix product beats a scatter
 
 
@@ -61,13 +43,10 @@ def lookup(table, ids, *, one_hot) -> jax.Array:
     vocabulary, and deterministic on a GPU, where a scatter adds in no fixed order; but it has
     reverse-mode derivatives only.
     """
-    if one_hot:
-        return jnp.asarray(_lookup_one_hot(table, ids))
-    return jnp.take(table, ids, axis=0, mode="clip")
+    return jnp.asarray((_take_one_hot if one_hot else _take)(table, ids))
 
 
-@jax.custom_vjp
-def _lookup_one_hot(table, ids):
+def _take(table, ids):
     return jnp.take(table, ids, axis=0, mode="clip")
 
 
@@ -79,8 +58,9 @@ def _lookup_backward(residual, cotangent):
     return jnp.matmul(hot, rows, precision="highest"), None
 
 
-_lookup_one_hot.defvjp(
-    lambda table, ids: (_lookup_one_hot(table, ids), (ids, table.shape[0])), _lookup_backward
+_take_one_hot = jax.custom_vjp(_take)
+_take_one_hot.defvjp(
+    lambda table, ids: (_take(table, ids), (ids, table.shape[0])), _lookup_backward
 )
 
 
@@ -128,26 +108,9 @@ class MLP(nn.Module):
         dense = functools.partial(nn.Dense, dtype=x.dtype, kernel_init=kernel_init)
         hidden = dense(self.mlp_dim, bias_init=wide_bias, dot_general=flat_product, name="wide")(x)
         rate = self.dropout if train and pre else 0.0
-        product = Activated(rate, self.make_rng("dropout") if rate else None)
+        product = activated_product(rate, self.make_rng("dropout") if rate else None)
         y = dense(self.dim, bias_init=narrow_bias, dot_general=product, name="narrow")(hidden)
         return Dropout(self.dropout)(y, train=train).reshape(shape)
-
-
-class Activated:
-    """Computes dropout(gelu(x)) @ kernel in `nn.Dense(dot_general=...)` and keeps only x."""
-
-    def __init__(self, rate, key):
-        self._activate = functools.partial(_activated_product, rate)
-        self._key = key
-
-    def __call__(self, x, kernel, dimension_numbers, precision=None, **_):
-        """Maps x [N, M] and kernel [M, D] -> [N, D]."""
-        return checkpoint_name(recompute(self._activate, x, kernel, self._key, part()), PRODUCT)
-
-
-def _activated_product(rate, x, kernel, key, number):
-    x = nn.gelu(x)
-    return flat_product(dropout(x, key, rate, number) if rate else x, kernel)
 
 
 class Block(nn.Module):
@@ -190,30 +153,33 @@ class Encoder(nn.Module):
         more than max_len tokens.
     """
 
-    vocab_size: int  # ids of the task, padding included
-    max_len: int  # tokens; from the task, CLS not counted
-    inputs: str  # "tokens" (an embedding table) or "pixels" (real numbers through a Dense layer)
+    vocab_size: Annotated[int, Least(1, 256)]  # ids of the task, padding included
+    max_len: Annotated[int, Least(1, 1000)]  # tokens; from the task, CLS not counted
+    # "tokens": an embedding table; "pixels": real numbers through a Dense layer.
+    inputs: Literal["tokens", "pixels"]
     # Given: a mixer class, or a function of the fields of `Mixer` that returns a mixer, for all
     # layers; or a list with one of these for each layer. After construction: a tuple of modules.
     mixers: Any
-    dim: int
-    num_heads: int
-    qkv_dim: int
-    mlp_dim: int
-    num_layers: int
+    dim: Annotated[int, Least(1, 128)]
+    num_heads: Annotated[int, Least(1, 4)]
+    qkv_dim: Annotated[int, Least(1, 128)]
+    mlp_dim: Annotated[int, Least(1, 256)]
+    num_layers: Annotated[int, Least(1, 2)]
     dropout: float
     attention_dropout: float
-    positions: str  # "sinusoidal" or "learned"; "learned" with embedding "bert"
-    norm: str  # "pre" (LRA) or "post" (FNet)
+    positions: Literal["sinusoidal", "learned"]  # "learned" with embedding "bert"
+    norm: Literal["pre", "post"]  # "pre": LRA; "post": FNet
     norm_epsilon: float
-    pooling: str  # "cls" (a vector put in front), "first" (token; LRA's two texts), "tanh" (first
-    # token, Dense, tanh: BERT's pooler), "mean" (over real tokens) or "mean_all" (LRA: over padding
-    # too)
-    dtype: str  # of the computation, "float32" or "bfloat16"; parameters are float32
-    remat: bool | str  # what the backward pass computes again, to save memory: False nothing (but
-    # the pointwise parts), True each block, "dots" all of a block but its dense products
-    embedding: str  # "lra", or "bert", which is FNet's: see `_bert`
-    num_types: int  # kinds of tokens with embedding "bert"; 1 with "lra"
+    # "cls": a vector put in front; "first": the first token (LRA's two texts); "tanh": the first
+    # token, Dense, tanh (BERT's pooler); "mean": over real tokens; "mean_all": over padding too
+    # (LRA).
+    pooling: Literal["cls", "first", "tanh", "mean", "mean_all"]
+    dtype: Literal["float32", "bfloat16"]  # of the computation; parameters are float32
+    # What the backward pass computes again, to save memory: False nothing (but the pointwise
+    # parts), True each block, "dots" all of a block but its dense products.
+    remat: Literal[False, True, "dots"]
+    embedding: Literal["lra", "bert"]  # "bert" is FNet's: see `_bert`
+    num_types: Annotated[int, Least(1, 1)]  # kinds of tokens with embedding "bert"; 1 with "lra"
     pixel_mean: float | None = None  # from a task of images; for "pixels"
     pixel_sd: float | None = None
 
@@ -223,9 +189,7 @@ class Encoder(nn.Module):
         super().__post_init__()
 
     def _check(self):
-        one_of(self, **CHOICES)
-        at_least(self, 1, vocab_size=256, max_len=1000, dim=128, num_heads=4, qkv_dim=128)
-        at_least(self, 1, mlp_dim=256, num_layers=2, num_types=1)
+        check_settings(self)
         for field in ("dropout", "attention_dropout"):
             if not 0 <= (value := getattr(self, field)) < 1:
                 raise UserError(
@@ -336,17 +300,11 @@ class Encoder(nn.Module):
         if self.remat:
             dots = jax.checkpoint_policies.save_only_these_names(PRODUCT)
             run = nn.remat(run, policy=dots if self.remat == "dots" else None)
-        for layer in range(self.num_layers):
-            block = Block(
-                mixer=self.mixers[layer].clone(name=None),  # named after Block's attribute
-                dim=self.dim,
-                mlp_dim=self.mlp_dim,
-                dropout=self.dropout,
-                norm=self.norm,
-                norm_epsilon=self.norm_epsilon,
-                name=f"block_{layer}",
-            )
-            x = run(block, x, mask)
+        names = ("dim", "mlp_dim", "dropout", "norm", "norm_epsilon")
+        settings = {name: getattr(self, name) for name in names}
+        for layer, mixer in enumerate(self.mixers):
+            mixer = mixer.clone(name=None)  # named after Block's attribute
+            x = run(Block(mixer=mixer, name=f"block_{layer}", **settings), x, mask)
         if self.norm == "pre":
             x = LayerNorm(self.norm_epsilon, name="norm")(x)
         if not pooled:

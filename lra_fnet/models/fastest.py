@@ -1,17 +1,19 @@
 """Chooses the fastest of several equivalent functions on this device, by measuring them once."""
 
+import contextlib
 import functools
 import json
 import math
 import os
 import statistics
-import time
+import timeit
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
+from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 
 MARGIN = 1.2  # how much faster than the usual one another must be, so that noise has no effect
@@ -63,11 +65,9 @@ def _kept(key, candidates, shape, usual):
     if not isinstance(seconds, dict) or set(seconds) != {name for name, _ in candidates}:
         seconds = _measure(dict(candidates), shape)
         table = _read(path) | {key: seconds}
-        try:
+        with contextlib.suppress(OSError):  # the next process measures again
             path.parent.mkdir(parents=True, exist_ok=True)
             disk.replace(path, json.dumps(table, indent=1, sort_keys=True) + "\n")
-        except OSError:
-            pass  # the next process measures again
     best = min(seconds, key=lambda name: seconds[name])
     beaten = seconds[usual] >= MARGIN * seconds[best]
     return Choice(best if beaten else usual, seconds)
@@ -75,10 +75,9 @@ def _kept(key, candidates, shape, usual):
 
 def _read(path) -> dict:
     try:
-        table = json.loads(path.read_text())
-    except (OSError, ValueError):
+        return disk.read_json(path) or {}
+    except UserError:  # it is damaged
         return {}
-    return table if isinstance(table, dict) else {}
 
 
 def _measure(candidates, shape) -> dict[str, float]:
@@ -99,6 +98,4 @@ def _measure(candidates, shape) -> dict[str, float]:
 
 
 def _seconds(call, x) -> float:
-    begun = time.perf_counter()
-    jax.block_until_ready(call(x))
-    return time.perf_counter() - begun
+    return timeit.timeit(lambda: jax.block_until_ready(call(x)), number=1)

@@ -55,7 +55,7 @@ class Head(nn.Module):
                 f"Head.interaction must be {' or '.join(known)} for a task with "
                 f"num_inputs = {self.num_inputs}, got {self.interaction!r}: set it so"
             )
-        at_least(self, self.num_inputs, mlp_dim=256)
+        at_least("Head.mlp_dim", self.mlp_dim, self.num_inputs, 256)
 
     @nn.compact
     def __call__(self, pooled):

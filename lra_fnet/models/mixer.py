@@ -1,7 +1,9 @@
 """The contract of a mixing sublayer, [B, L, D] -> [B, L, D]: all that differs between models."""
 
+import dataclasses
+import typing
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -28,11 +30,11 @@ class Mixer(nn.Module):
       uses_dropout: whether `dropout` has an effect in training, as on attention weights.
       equivariant: whether permuting the positions of the input permutes the output alike.
       fixed_transform: whether the mixer is a linear transform without parameters.
-      growth: powers of L by which time and memory grow; a logarithm counts as 0. A property where
-        settings decide.
+      growth: powers of L by which time and memory grow, linear by default; a logarithm counts as 0.
+        A property where settings decide.
 
     Raises:
-      UserError: on construction, if `check` rejects a setting.
+      UserError: on construction, if `check_settings` or `check` rejects a setting.
     """
 
     dim: int  # D
@@ -47,14 +49,15 @@ class Mixer(nn.Module):
     uses_dropout: ClassVar[bool] = False
     equivariant: ClassVar[bool] = False
     fixed_transform: ClassVar[bool] = False
-    growth: ClassVar[tuple[float, float]]
+    growth: ClassVar[tuple[float, float]] = (1, 1)
 
     def __post_init__(self):
+        check_settings(self)
         self.check()
         super().__post_init__()
 
     def check(self):
-        """Raises a UserError if a setting is unknown or out of range; see `at_least`, `one_of`."""
+        """Raises a UserError if a setting is wrong in a way that its type does not say."""
 
 
 class FixedTransform(Mixer):
@@ -65,7 +68,6 @@ class FixedTransform(Mixer):
 
     uses_mask: ClassVar[bool] = False
     fixed_transform: ClassVar[bool] = True
-    growth: ClassVar[tuple[float, float]] = (1, 1)
 
     @nn.compact
     def __call__(self, x, mask, *, train):
@@ -82,9 +84,10 @@ class HeadMixer(Mixer):
     """Projects to heads, mixes them with `attend`, and projects back.
 
     The projections are LRA's: four matrices without bias, xavier_uniform. A subclass defines
-    `attend`, or a compact `__call__` that uses `heads` and `merge`.
+    `attend`, or a compact `__call__` that uses `heads` and `merge`, and respects the mask.
     """
 
+    uses_mask: ClassVar[bool] = True
     uses_dropout: ClassVar[bool] = True
 
     @nn.compact
@@ -119,37 +122,42 @@ class HeadMixer(Mixer):
         raise NotImplementedError(f"{type(self).__name__} must define attend")
 
 
-def at_least(module, least, **suggestions):
-    """Checks that numeric settings are not below a limit.
+class Least(NamedTuple):
+    """The limit in a field's type `Annotated[int, Least(...)]`; see `check_settings`."""
 
-    Args:
-      module: the object that has the settings.
-      least: the limit.
-      **suggestions: a sensible value of each setting to check, for the error.
-
-    Raises:
-      UserError: for the first setting below `least`.
-    """
-    for name, suggestion in suggestions.items():
-        if (value := getattr(module, name)) < least:
-            raise UserError(
-                f"{type(module).__name__}.{name} must be at least {least}, got {value}: "
-                f"set it to {suggestion}, say"
-            )
+    limit: float
+    suggestion: float  # a sensible value, for the error
 
 
-def one_of(module, **choices):
-    """Checks that each named setting of `module` is one of the given values.
+def check_settings(module):
+    """Checks the fields of a dataclass against their types, `Literal` or `Annotated` with `Least`.
 
     Raises:
-      UserError: for the first setting that is not.
+      UserError: for the first field with a value that its type does not allow.
     """
-    for name, known in choices.items():
-        if (value := getattr(module, name)) not in known:
-            raise UserError(
-                f"{type(module).__name__}.{name} must be one of {', '.join(map(str, known))}, "
-                f"got {value!r}: set it to one of these"
-            )
+    for field in dataclasses.fields(module):
+        name, value = f"{type(module).__name__}.{field.name}", getattr(module, field.name)
+        if typing.get_origin(field.type) is Literal:
+            one_of(name, value, typing.get_args(field.type))
+        for least in getattr(field.type, "__metadata__", ()):
+            at_least(name, value, *least)
+
+
+def at_least(name, value, limit, suggestion):
+    """Raises a UserError if the value of the setting `name` is below the limit."""
+    if value < limit:
+        raise UserError(
+            f"{name} must be at least {limit}, got {value}: set it to {suggestion}, say"
+        )
+
+
+def one_of(name, value, known):
+    """Raises a UserError if the value of the setting `name` is not one of the known ones."""
+    if value not in known:
+        raise UserError(
+            f"{name} must be one of {', '.join(map(str, known))}, got {value!r}: "
+            "set it to one of these"
+        )
 
 
 def fixed_key(seed: int, layer: int) -> jax.Array:
@@ -164,3 +172,13 @@ def draw_once(function: Callable[[jax.Array], jax.Array], seed: int, layer: int)
     """
     with jax.ensure_compile_time_eval():
         return np.asarray(function(fixed_key(seed, layer)))
+
+
+def drawn(mixer, function: Callable[[jax.Array], jax.Array], *, train) -> jax.Array:
+    """Returns function(key): a new draw at each training step if `mixer.redraw`, else a fixed one.
+
+    The new ones are from the "dropout" stream, the fixed one is that of `draw_once`.
+    """
+    if mixer.redraw and train:
+        return function(mixer.make_rng("dropout"))
+    return jnp.asarray(draw_once(function, mixer.seed, mixer.layer))

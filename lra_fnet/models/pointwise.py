@@ -201,6 +201,28 @@ class Dropout(nn.Module):
         return dropout(x, self.make_rng("dropout"), self.rate)
 
 
+def activated_product(rate, key):
+    """Returns the product dropout(gelu(x)) @ kernel for `nn.Dense(dot_general=...)`.
+
+    It keeps only x for the backward pass.
+
+    Args:
+      rate: of the dropout.
+      key: of the dropout; needed if rate > 0.
+    """
+    activate = functools.partial(_activated_product, rate)
+
+    def product(x, kernel, *_, **__):
+        return checkpoint_name(recompute(activate, x, kernel, key, part()), PRODUCT)
+
+    return product
+
+
+def _activated_product(rate, x, kernel, key, number):
+    x = nn.gelu(x)
+    return flat_product(dropout(x, key, rate, number) if rate else x, kernel)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def layer_norm(x, scale, bias, epsilon):
     """Computes (x - mean) / sqrt(variance + epsilon) scale + bias (arXiv:1607.06450, Eq. 4).

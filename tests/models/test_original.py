@@ -236,8 +236,8 @@ def test_conversion_there_and_back_is_exact_and_complete():
         (
             {"intermediate_size": 11},
             {},
-            "the FNet's encoder.layer.0.intermediate.dense.weight must have shape (11, 6), got "
-            "(10, 6): take weights and configuration of one model",
+            "the FNet's encoder.layer.0.intermediate.dense.bias must have shape (11,), got (10,): "
+            "take weights and configuration of one model",
         ),
     ],
 )

@@ -5,7 +5,7 @@ value [B, L, H, K] and a mask bool [B, L] of the keys to [B, L, H, K]. A row who
 masked gives zeros.
 """
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import gin
 import jax
@@ -13,10 +13,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.mixer import HeadMixer, at_least, one_of
-from lra_fnet.models.pointwise import dropout
-
-IMPLEMENTATIONS = ("naive", "blockwise", "fused")
+from lra_fnet.models import blocks
+from lra_fnet.models.mixer import HeadMixer, Least
 
 
 def naive(query, key, value, mask, *, rate=0.0, rng=None):
@@ -34,55 +32,57 @@ def naive(query, key, value, mask, *, rate=0.0, rng=None):
       [B, L, H, K] in value's dtype; the softmax is float32 (or wider).
     """
     query, key, value = (jnp.swapaxes(a, 1, 2) for a in (query, key, value))
-    return jnp.swapaxes(_rows(query, key, value, mask, rate, rng), 1, 2)
+    scores = blocks.products(query * query.shape[-1] ** -0.5, key)
+    return jnp.swapaxes(weigh(scores, mask[:, None, None, :], value, rate=rate, rng=rng), 1, 2)
 
 
 def blockwise(query, key, value, mask, *, block_size, rate=0.0, rng=None):
     """Computes `naive` for at most `block_size` queries at a time: memory grows as L, not as L^2.
 
-    See `map_rows`. Dropout draws different bits from `naive`.
+    See `by_rows`. Dropout draws different bits from `naive`.
     """
-    query, key, value = (jnp.swapaxes(a, 1, 2) for a in (query, key, value))
+    query, key = (jnp.swapaxes(a, 1, 2) for a in (query, key))
 
-    def attend(block, block_rng):
-        return _rows(block, key, value, mask, rate, block_rng)
+    def logits(block):
+        return blocks.products(block * block.shape[-1] ** -0.5, key)
 
-    return map_rows(attend, query, length=query.shape[2], block_size=block_size, rng=rng)
+    return by_rows(query, logits, value, mask, block_size=block_size, rate=rate, rng=rng)
 
 
-def map_rows(attend, rows, *, length, block_size, rng):
-    """Computes the rows of an attention matrix, times the values, block by block.
+def by_rows(rows, logits, value, mask, *, block_size, rate=0.0, rng=None):
+    """Computes softmax(S) V with at most `block_size` rows of S at a time.
 
     The backward pass computes each block again, so it holds no more than the forward pass. The
     length need not be a multiple of the block.
 
     Args:
-      attend: (block, rng) -> [B, H, Q, K]; block holds Q entries of `rows` along axis 2.
-      rows: tree of arrays [B or 1, H, L, any width] from which the rows are made.
-      length: L.
+      rows: tree of arrays [B or 1, H, L, any width]; row i of S is computed from their rows i.
+      logits: function of a block of `rows` [.., Q, ..] -> S [B or 1, H, Q, L], float32 or wider.
+      value: [B, L, H, K].
+      mask: bool [B, L], True at keys that may be attended to.
       block_size: largest Q.
-      rng: key of the dropout, folded with the block's number; or None.
+      rate: dropout probability of each weight (after the softmax, one draw for each weight).
+      rng: key of the dropout, folded with the block's number; needed if rate > 0.
 
     Returns:
-      [B, L, H, K].
+      [B, L, H, K] in value's dtype; zeros where a text has no key.
     """
+    length, value = value.shape[1], jnp.swapaxes(value, 1, 2)
     num_blocks = -(-length // block_size)
     size = -(-length // num_blocks)  # blocks of nearly equal length, so little is wasted
 
     def split(x):
-        x = jnp.pad(x, ((0, 0), (0, 0), (0, num_blocks * size - length), (0, 0)))
-        return jnp.moveaxis(x.reshape(*x.shape[:2], num_blocks, size, x.shape[3]), 2, 0)
+        return jnp.moveaxis(blocks.cut(x, size, num_blocks), 2, 0)
 
-    def attend_numbered(numbered_block):
+    def attend(numbered_block):
         number, block = numbered_block
-        return attend(block, None if rng is None else jax.random.fold_in(rng, number))
+        block_rng = None if rng is None else jax.random.fold_in(rng, number)
+        return weigh(logits(block), mask[:, None, None, :], value, rate=rate, rng=block_rng)
 
     # Inside a scan nothing can be merged with the recomputation, so prevent_cse is not needed.
-    attend_numbered = jax.checkpoint(attend_numbered, prevent_cse=False)
-    out = lax.map(attend_numbered, (jnp.arange(num_blocks), jax.tree.map(split, rows)))
-    out = jnp.moveaxis(out, 0, 2)
-    out = out.reshape(*out.shape[:2], num_blocks * size, out.shape[-1])
-    return jnp.swapaxes(out[:, :, :length], 1, 2)
+    attend = jax.checkpoint(attend, prevent_cse=False)
+    out = lax.map(attend, (jnp.arange(num_blocks), jax.tree.map(split, rows)))
+    return jnp.swapaxes(blocks.flat(jnp.moveaxis(out, 0, 2), length), 1, 2)
 
 
 def fused(query, key, value, mask, *, backend: Literal["cudnn", "xla"] = "cudnn"):
@@ -93,26 +93,9 @@ def fused(query, key, value, mask, *, backend: Literal["cudnn", "xla"] = "cudnn"
     """
     lengths = mask.sum(axis=1).astype(jnp.int32)
     out = jax.nn.dot_product_attention(
-        query,
-        key,
-        value,
-        key_value_seq_lengths=jnp.maximum(lengths, 1),
-        implementation=backend,
+        query, key, value, key_value_seq_lengths=jnp.maximum(lengths, 1), implementation=backend
     )
     return jnp.where((lengths > 0)[:, None, None, None], out, 0)
-
-
-def _rows(query, key, value, mask, rate, rng):
-    """Attends from some queries to all keys, heads before positions: [B, H, Q, K] -> the same."""
-    scaled = query * query.shape[-1] ** -0.5
-    valid = mask[:, None, None, :]
-    logits = jnp.einsum(
-        "bhqd,bhkd->bhqk",
-        scaled,
-        key,
-        preferred_element_type=jnp.promote_types(key.dtype, jnp.float32),
-    )
-    return weigh(logits, valid, value, rate=rate, rng=rng)
 
 
 def weigh(logits, valid, value, *, rate, rng):
@@ -128,13 +111,8 @@ def weigh(logits, valid, value, *, rate, rng):
     Returns:
       [..., Q, K] in value's dtype; zeros where a row has no valid key.
     """
-    logits = jnp.where(valid, logits, jnp.finfo(logits.dtype).min)
-    logits = logits - lax.stop_gradient(logits.max(axis=-1, keepdims=True))
-    weights = jnp.where(valid, jnp.exp(logits), 0)
-    total = weights.sum(axis=-1, keepdims=True)
-    if rate > 0:
-        weights = dropout(weights, rng, rate)
-    out = jnp.einsum("...qm,...mk->...qk", weights.astype(value.dtype), value)
+    weights, total, _ = blocks.soften(logits, valid, value.dtype, rate=rate, rng=rng)
+    out = jnp.einsum("...qm,...mk->...qk", weights, value)
     return (out / jnp.where(total > 0, total, 1)).astype(value.dtype)
 
 
@@ -146,21 +124,16 @@ class Attention(HeadMixer):
       UserError: on a call, if "fused" attention cannot run.
     """
 
-    implementation: str  # "naive", "blockwise" or "fused"
-    block_size: int  # queries at a time, for "blockwise"; affects memory and speed only
+    implementation: Literal["naive", "blockwise", "fused"]
+    # Queries at a time, for "blockwise"; affects memory and speed only.
+    block_size: Annotated[int, Least(1, 256)]
 
-    uses_mask: ClassVar[bool] = True
     equivariant: ClassVar[bool] = True
 
     @property
     def growth(self) -> tuple[float, float]:
         """Only the naive implementation holds all weights."""
         return 2, 2 if self.implementation == "naive" else 1
-
-    def check(self):
-        """See `Mixer.check`."""
-        one_of(self, implementation=IMPLEMENTATIONS)
-        at_least(self, 1, block_size=256)
 
     def attend(self, query, key, value, mask, *, train):
         """See `naive`; dropout on the weights in training."""

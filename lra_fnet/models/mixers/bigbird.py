@@ -5,7 +5,8 @@ H the number of heads, N the number of blocks, S the positions in one. Linear in
 L x L entries.
 """
 
-from typing import ClassVar
+import functools
+from typing import Annotated
 
 import gin
 import jax
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lra_fnet.models import blocks
-from lra_fnet.models.mixer import HeadMixer, at_least, draw_once
+from lra_fnet.models.mixer import HeadMixer, Least, draw_once
 
 
 def draw_blocks(uniform):
@@ -73,10 +74,11 @@ def bigbird_attention(
     arrays = [blocks.cut(a, block_size, num_blocks) for a in arrays]
     query, *keys = (blocks.flat(a) for a in arrays)
     ends = first * block_size, stop * block_size
-    few = [jnp.concatenate([a[:, :, : ends[0]], a[:, :, ends[1] :]], axis=2) for a in keys]
+    rows, *few = (
+        jnp.concatenate([a[:, :, : ends[0]], a[:, :, ends[1] :]], axis=2) for a in (query, *keys)
+    )
     pieces = []
     if few[0].shape[2]:
-        rows = jnp.concatenate([query[:, :, : ends[0]], query[:, :, ends[1] :]], axis=2)
         rows = blocks.combine([blocks.attend(rows, *keys, rate=rate, rng=rngs[0])], dtype)
         pieces = [rows[:, :, : ends[0]], rows[:, :, ends[0] :]]
     if first < stop:
@@ -117,19 +119,11 @@ class BigBird(HeadMixer):
     blocks are left than random ones, a query sees them all, and attention is full.
     """
 
-    block_size: int  # S, positions
-    num_random: int  # r, blocks
-    num_global: int  # blocks at the start
+    block_size: Annotated[int, Least(1, 64)]  # S, positions
+    num_random: Annotated[int, Least(0, 3)]  # r, blocks
+    num_global: Annotated[int, Least(0, 1)]  # blocks at the start
     last_is_global: bool  # whether the last block of the max_len positions is global too
     seed: int
-
-    uses_mask: ClassVar[bool] = True
-    growth: ClassVar[tuple[float, float]] = (1, 1)
-
-    def check(self):
-        """See `Mixer.check`."""
-        at_least(self, 1, block_size=64)
-        at_least(self, 0, num_random=3, num_global=1)
 
     def attend(self, query, key, value, mask, *, train):
         """See `bigbird_attention`; dropout on the weights in training."""
@@ -139,19 +133,8 @@ class BigBird(HeadMixer):
         stop = max(first, num_blocks - self.last_is_global)
         num_random = min(self.num_random, max(stop - first - 2, 0))  # a window has at least two
         shape = (self.num_heads, stop - first, num_random)
-
-        def draw(key):
-            return jax.random.uniform(key, shape, jnp.float32)
-
-        return bigbird_attention(
-            query,
-            key,
-            value,
-            mask,
-            block_size=size,
-            num_blocks=num_blocks,
-            first=first,
-            stop=stop,
-            picks=draw_blocks(draw_once(draw, self.seed, self.layer).astype(np.float64)),
-            **self.weight_dropout(train),
-        )
+        draw = functools.partial(jax.random.uniform, shape=shape, dtype=jnp.float32)
+        picks = draw_blocks(draw_once(draw, self.seed, self.layer).astype(np.float64))
+        layout = {"block_size": size, "num_blocks": num_blocks, "first": first, "stop": stop}
+        dropout = self.weight_dropout(train)
+        return bigbird_attention(query, key, value, mask, picks=picks, **layout, **dropout)

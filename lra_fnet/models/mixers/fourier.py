@@ -7,6 +7,7 @@ of the cotangent.
 """
 
 import math
+from typing import Literal
 
 import gin
 import jax
@@ -16,10 +17,9 @@ from jax import lax
 
 from lra_fnet.errors import UserError
 from lra_fnet.models import fastest
-from lra_fnet.models.mixer import FixedTransform, one_of
+from lra_fnet.models.mixer import FixedTransform
 from lra_fnet.models.pointwise import flat_product
 
-METHODS = ("auto", "definition", "rfft", "matmul", "matmul_fft", "four_step")
 TPU_MATMUL_MAX_LEN = 4096  # the paper (Sec. 3.3): up to here DFT matrices beat the FFT on a TPU
 MEASURED_MIN_SIZE = 1 << 18  # entries; fewer take well under a millisecond by any method
 CONSTANT_MAX_SIZE = 1024  # up to here a DFT matrix is a constant of the program (4 MB in float32)
@@ -107,9 +107,8 @@ def four_step(x):
     real, imaginary = cos_cos - sin_sin, -(sin_cos + cos_sin)  # (C - i S)(cosines - i sines)
 
     angle = 2 * np.pi / length * np.outer(np.arange(outer), np.arange(inner))
-    cos, sin = (jnp.asarray(f(angle), x.dtype)[..., None] for f in (np.cos, np.sin))
-    shape = (1,) * (x.ndim - 2) + cos.shape
-    cos, sin = cos.reshape(shape), sin.reshape(shape)
+    angle = angle.reshape((1,) * (x.ndim - 2) + (outer, inner, 1))
+    cos, sin = (jnp.asarray(f(angle), x.dtype) for f in (np.cos, np.sin))
     turned = (real * cos + imaginary * sin, imaginary * cos - real * sin)
 
     matrices = jnp.concatenate(_dft_matrices(inner, inner, x.dtype), axis=1)
@@ -188,27 +187,16 @@ def _angle(n, k, size, dtype):
     return (2 * np.pi / size) * signed.astype(dtype)
 
 
-TRANSFORMS = {
-    "definition": definition,
-    "rfft": rfft,
-    "matmul": matmul,
-    "matmul_fft": matmul_fft,
-    "four_step": four_step,
-}
+TRANSFORMS = {f.__name__: f for f in (definition, rfft, matmul, matmul_fft, four_step)}
 
 
-def choose_method(shape):
-    """Returns the method that "auto" stands for, given inputs [B, L, D] and the default device.
+def explain(shape) -> fastest.Choice:
+    """Returns the method of "auto" for inputs [B, L, D] on the default device, and its reasons.
 
     Small inputs take the paper's choice (Sec. 3.3): matrices on a TPU up to 4096 tokens, else the
     FFT. For larger ones the methods are measured once (see `fastest.fastest`), and a method that is
     at least 1.2 times as fast replaces the paper's choice.
     """
-    return explain(shape).name
-
-
-def explain(shape) -> fastest.Choice:
-    """Like `choose_method`, but returns the measurements too."""
     length = shape[-2]
     on_tpu = jax.default_backend() == "tpu"
     usual = "matmul" if on_tpu and length <= TPU_MATMUL_MAX_LEN else "rfft"
@@ -225,10 +213,10 @@ def fourier_mix(x, method="auto"):
 
     Args:
       x: [..., L, D] real; transformed in float32 (or wider) and returned in its own dtype.
-      method: one of METHODS; all give the same numbers up to rounding.
+      method: "auto" (see `explain`) or one of TRANSFORMS; all give the same numbers up to rounding.
     """
     if method == "auto":
-        method = choose_method(x.shape)
+        method = explain(x.shape).name
     transform = TRANSFORMS[method]
     return transform(x.astype(jnp.promote_types(x.dtype, jnp.float32))).astype(x.dtype)
 
@@ -237,16 +225,12 @@ def fourier_mix(x, method="auto"):
 class Fourier(FixedTransform):
     """FNet's mixing: see `fourier_mix`."""
 
-    method: str  # one of METHODS
+    method: Literal["auto", "definition", "rfft", "matmul", "matmul_fft", "four_step"]
 
     @property
     def growth(self) -> tuple[float, float]:
         """The method "matmul" has matrices of L x L entries."""
         return (2, 2) if self.method == "matmul" else (1, 1)
-
-    def check(self):
-        """See `Mixer.check`."""
-        one_of(self, method=METHODS)
 
     def transform(self, x):
         """See `fourier_mix`."""

@@ -2,8 +2,7 @@
 
 import gin
 
-from lra_fnet.errors import UserError
-from lra_fnet.models.mixer import Mixer
+from lra_fnet.models.mixer import Mixer, at_least, one_of
 from lra_fnet.models.mixers.attention import Attention
 from lra_fnet.models.mixers.fourier import Fourier
 
@@ -40,15 +39,8 @@ def hybrid(*, attention_layers, layout, **fields) -> Mixer:
     Raises:
       UserError: if attention_layers is negative or the layout unknown.
     """
-    if attention_layers < 0:
-        raise UserError(
-            f"hybrid.attention_layers must be at least 0, got {attention_layers}: set it to 2, say"
-        )
-    if layout not in LAYOUTS:
-        raise UserError(
-            f"hybrid.layout must be one of {', '.join(LAYOUTS)}, got {layout!r}: "
-            "set it to one of these"
-        )
+    at_least("hybrid.attention_layers", attention_layers, 0, 2)
+    one_of("hybrid.layout", layout, LAYOUTS)
     fourier, attention = Fourier(**fields), Attention(**fields)
     layer, num_layers = fields["layer"], fields["num_layers"]
     return attention if is_attention(layer, num_layers, attention_layers, layout) else fourier

@@ -40,10 +40,8 @@ class LinearAttention(HeadMixer):
     There are no attention weights, so `dropout` has no effect (as in LRA).
     """
 
-    uses_mask: ClassVar[bool] = True
     uses_dropout: ClassVar[bool] = False
     equivariant: ClassVar[bool] = True
-    growth: ClassVar[tuple[float, float]] = (1, 1)
 
     def attend(self, query, key, value, mask, *, train):
         """See `elu_attention`."""

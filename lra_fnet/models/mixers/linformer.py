@@ -4,16 +4,14 @@ K is the width of one head, H the number of heads, k the number of projected pos
 memory grow as L k; no array has L x L entries.
 """
 
-from typing import ClassVar
+from typing import Annotated, Literal
 
 import flax.linen as nn
 import gin
 import jax.numpy as jnp
 
-from lra_fnet.models.mixer import HeadMixer, at_least, one_of
+from lra_fnet.models.mixer import HeadMixer, Least
 from lra_fnet.models.mixers import attention
-
-SHARING = ("none", "headwise", "kv")
 
 
 def projected_attention(query, key, value, mask, project_key, project_value, *, rate=0.0, rng=None):
@@ -58,16 +56,8 @@ class Linformer(HeadMixer):
     key as large as a key.
     """
 
-    k: int  # projected positions
-    sharing: str  # "none", "headwise" or "kv"
-
-    uses_mask: ClassVar[bool] = True
-    growth: ClassVar[tuple[float, float]] = (1, 1)
-
-    def check(self):
-        """See `Mixer.check`."""
-        one_of(self, sharing=SHARING)
-        at_least(self, 1, k=256)
+    k: Annotated[int, Least(1, 256)]  # projected positions
+    sharing: Literal["none", "headwise", "kv"]
 
     def attend(self, query, key, value, mask, *, train):
         """See `projected_attention`; dropout on the weights in training."""

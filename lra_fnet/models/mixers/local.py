@@ -3,13 +3,13 @@
 K is the width of one head, H the number of heads. Linear in L: no array has L x L entries.
 """
 
-from typing import ClassVar
+from typing import Annotated
 
 import gin
 import jax.numpy as jnp
 
 from lra_fnet.models import blocks
-from lra_fnet.models.mixer import HeadMixer, at_least
+from lra_fnet.models.mixer import HeadMixer, Least
 
 
 def local_attention(query, key, value, mask, *, block_size, neighbours=0, rate=0.0, rng=None):
@@ -48,25 +48,10 @@ class LocalAttention(HeadMixer):
     L / block_size apart instead of adjacent ones.
     """
 
-    block_size: int  # positions
-    neighbours: int  # blocks on each side; 0 for no overlap
-
-    uses_mask: ClassVar[bool] = True
-    growth: ClassVar[tuple[float, float]] = (1, 1)
-
-    def check(self):
-        """See `Mixer.check`."""
-        at_least(self, 1, block_size=50)
-        at_least(self, 0, neighbours=0)
+    block_size: Annotated[int, Least(1, 50)]  # positions
+    neighbours: Annotated[int, Least(0, 0)]  # blocks on each side; 0 for no overlap
 
     def attend(self, query, key, value, mask, *, train):
         """See `local_attention`; dropout on the weights in training."""
-        return local_attention(
-            query,
-            key,
-            value,
-            mask,
-            block_size=self.block_size,
-            neighbours=self.neighbours,
-            **self.weight_dropout(train),
-        )
+        layout = {"block_size": self.block_size, "neighbours": self.neighbours}
+        return local_attention(query, key, value, mask, **layout, **self.weight_dropout(train))

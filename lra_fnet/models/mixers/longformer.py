@@ -4,15 +4,14 @@ K is the width of one head, H the number of heads, G the number of global positi
 no array has L x L entries.
 """
 
-from typing import ClassVar
+from typing import Annotated
 
 import flax.linen as nn
 import gin
-import jax.numpy as jnp
 
 from lra_fnet.errors import UserError
 from lra_fnet.models import blocks
-from lra_fnet.models.mixer import HeadMixer, at_least
+from lra_fnet.models.mixer import HeadMixer, Least
 
 
 def longformer_attention(
@@ -37,21 +36,13 @@ def longformer_attention(
     Returns:
       [B, L, H, K] in value's dtype; zeros where a query has no key.
     """
-    length, dtype = query.shape[1], value.dtype
     num_global = 0 if global_projections is None else global_projections[0].shape[1]
+    across = global_projections and blocks.heads_first(*global_projections, mask=mask)
     rngs = blocks.split(rng, 3)
-    flags = mask
-    query, key, value, mask = blocks.heads_first(query, key, value, mask)
-    rest = mask & (jnp.arange(length) >= num_global)[None, None, :, None]
-    parts = [blocks.band(query, key, value, rest, reach=window // 2, rate=rate, rng=rngs[0])]
-    if global_projections is None:
-        return jnp.swapaxes(blocks.combine(parts, dtype), 1, 2)
-    few = [a[:, :, :num_global] for a in (key, value, mask)]
-    parts.append(blocks.attend(query, *few, rate=rate, rng=rngs[1]))
-    arrays = blocks.heads_first(*global_projections, mask=flags)
-    rows = blocks.combine([blocks.attend(*arrays, rate=rate, rng=rngs[2])], dtype)
-    out = blocks.combine(parts, dtype)
-    return jnp.swapaxes(jnp.concatenate([rows, out[:, :, num_global:]], axis=2), 1, 2)
+    arrays = query, key, value, mask = blocks.heads_first(query, key, value, mask)
+    rest = blocks.after(mask, num_global)
+    near = blocks.band(query, key, value, rest, reach=window // 2, rate=rate, rng=rngs[0])
+    return blocks.complete([near], arrays, num_global, across, rate=rate, rngs=rngs[1:])
 
 
 @gin.configurable
@@ -64,16 +55,12 @@ class Longformer(HeadMixer):
     models only.
     """
 
-    window: int  # w: positions on both sides together
-    num_global: int  # G, from position 0 on: CLS or the first token; 0 in LRA's code
-
-    uses_mask: ClassVar[bool] = True
-    growth: ClassVar[tuple[float, float]] = (1, 1)
+    window: Annotated[int, Least(2, 512)]  # w: positions on both sides together
+    # G, from position 0 on: CLS or the first token; 0 in LRA's code.
+    num_global: Annotated[int, Least(0, 1)]
 
     def check(self):
         """See `Mixer.check`; the window must be even."""
-        at_least(self, 2, window=512)
-        at_least(self, 0, num_global=1)
         if self.window % 2:
             raise UserError(
                 f"Longformer.window must be even, got {self.window}: set it to 512, say"
@@ -85,18 +72,8 @@ class Longformer(HeadMixer):
         query, key, value = (self.heads(x, name) for name in ("query", "key", "value"))
         across = None
         if self.num_global:
-            across = (
-                self.heads(x[:, : self.num_global], "query_global"),
-                self.heads(x, "key_global"),
-                self.heads(x, "value_global"),
-            )
-        y = longformer_attention(
-            query,
-            key,
-            value,
-            mask,
-            window=self.window,
-            global_projections=across,
-            **self.weight_dropout(train),
-        )
-        return self.merge(y)
+            first = self.heads(x[:, : self.num_global], "query_global")
+            across = first, self.heads(x, "key_global"), self.heads(x, "value_global")
+        layout = {"window": self.window, "global_projections": across}
+        dropout = self.weight_dropout(train)
+        return self.merge(longformer_attention(query, key, value, mask, **layout, **dropout))

@@ -23,7 +23,6 @@ class NoMixing(Mixer):
 
     uses_mask: ClassVar[bool] = True
     equivariant: ClassVar[bool] = True
-    growth: ClassVar[tuple[float, float]] = (1, 1)
 
     @nn.compact
     def __call__(self, x, mask, *, train):

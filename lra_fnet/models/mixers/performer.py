@@ -4,7 +4,7 @@ K is the width of one head, H the number of heads, M the number of features. No 
 entries: phi(Q) (phi(K)^T V) is contracted from the right (the paper's Eq. 4).
 """
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import gin
 import jax
@@ -12,9 +12,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.mixer import HeadMixer, draw_once, one_of
+from lra_fnet.models.mixer import HeadMixer, drawn
 
-KERNELS = ("softmax", "relu")
 RELU_EPSILON = 1e-3  # added to each ReLU feature; kernel_epsilon of LRA and the Performer authors
 
 
@@ -129,20 +128,17 @@ class Performer(HeadMixer):
     step, from the "dropout" stream; evaluation always uses the draw of (seed, layer).
     """
 
-    kernel: str  # "softmax" (FAVOR+) or "relu"
+    kernel: Literal["softmax", "relu"]  # "softmax": FAVOR+
     num_features: int  # M; 0, for "relu" only: no projection
     orthogonal: bool
     redraw: bool
     seed: int
 
-    uses_mask: ClassVar[bool] = True
     uses_dropout: ClassVar[bool] = False
     equivariant: ClassVar[bool] = True
-    growth: ClassVar[tuple[float, float]] = (1, 1)
 
     def check(self):
         """See `Mixer.check`; only the ReLU kernel works without features."""
-        one_of(self, kernel=KERNELS)
         if self.num_features < (1 if self.kernel == "softmax" else 0):
             raise UserError(
                 f"Performer.num_features must be at least 1 (0 with kernel 'relu' only), got "
@@ -164,6 +160,4 @@ class Performer(HeadMixer):
         def draw(key):
             return draw_features(key, self.num_features, width, orthogonal=self.orthogonal)
 
-        if self.redraw and train:
-            return draw(self.make_rng("dropout"))
-        return jnp.asarray(draw_once(draw, self.seed, self.layer))
+        return drawn(self, draw, train=train)

@@ -5,7 +5,8 @@ size of a chunk. Queries and keys share one projection. The largest arrays have 
 (logits) and L * R * b / 2 (hashing); sorting takes L log L comparisons.
 """
 
-from typing import Any, ClassVar
+import functools
+from typing import Annotated, Any
 
 import flax.linen as nn
 import gin
@@ -14,8 +15,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.mixer import HeadMixer, at_least, draw_once
-from lra_fnet.models.pointwise import dropout
+from lra_fnet.models import blocks
+from lra_fnet.models.mixer import HeadMixer, Least, drawn
 
 SELF_PENALTY = 1e5  # the paper's App. A: large but finite, on a token's logit to itself
 
@@ -89,12 +90,13 @@ def lsh_attention(
     rank = jnp.put_along_axis(order, order, position, axis=-1, inplace=False)  # order's inverse
     # Chunks do not decrease with buckets, so places of different buckets differ by at least 2: j is
     # in the set P_i of a round exactly if its place is that of i, or one less.
-    places = rank // size + 2 * buckets
+    places = rank // size + 2 * buckets + 2  # a missing chunk has place 0
+    chunks = (*order.shape[:3], num_chunks, size)
 
     def sort(x):  # [B, L, H, K] -> [B, H, R, chunks, size, K]
         x = jnp.pad(jnp.swapaxes(x, 1, 2), (*padding[:2], padding[3], (0, 0)))
         x = jnp.broadcast_to(x[:, :, None], (*order.shape, x.shape[-1]))
-        return _cut(_permute(x, order, rank), size, axis=3)
+        return _permute(x, order, rank).reshape(*chunks, x.shape[-1])
 
     query, value = sort(query_key), sort(value)
     squares = jnp.square(query.astype(wide)).sum(axis=-1, keepdims=True)
@@ -103,24 +105,20 @@ def lsh_attention(
 
     def member(places):  # [B, H, 1 or R, L'] -> bool [B, H, R, chunks, size, 2 size]
         places = jnp.broadcast_to(places, order.shape)
-        i = _cut(jnp.take_along_axis(places, order, axis=-1), size, axis=3)[..., None]
-        difference = i - jnp.swapaxes(_with_previous(i, -2), -1, -2)
+        i = jnp.take_along_axis(places, order, axis=-1).reshape(*chunks, 1)
+        difference = i - jnp.swapaxes(_with_previous(i), -1, -2)
         return (difference == 0) | (difference == 1)
 
     seen = member(places)
     count = sum(member(places[:, :, r : r + 1]).astype(wide) for r in range(rounds))
     itself = jnp.eye(size, 2 * size, size, dtype=bool).reshape(1, 1, 1, 1, size, 2 * size)
-    logits = jnp.einsum(
-        "bhrcid,bhrcjd->bhrcij", query * width**-0.5, key, preferred_element_type=wide
-    )
+    logits = blocks.products(query * width**-0.5, key)
     logits = jnp.where(itself, logits - SELF_PENALTY, logits)
-    logits = jnp.where(seen, logits, jnp.finfo(wide).min)
-    top = lax.stop_gradient(logits.max(axis=-1, keepdims=True))
-    weights = jnp.where(seen, jnp.exp(logits - top), 0) / jnp.maximum(count, 1)
-    total = weights.sum(axis=-1, keepdims=True)  # not 0: every row has its own token
-    if rate > 0:
-        weights = dropout(weights, rng, rate)
-    out = jnp.einsum("bhrcij,bhrcjd->bhrcid", weights.astype(value.dtype), value) / total
+    count = jnp.maximum(count, 1)
+    weights, total, top = blocks.soften(  # no total is 0: every row has its own token
+        logits, seen, value.dtype, count=count, rate=rate, rng=rng
+    )
+    out = jnp.einsum("...ij,...jd->...id", weights, value) / total
 
     def unsort(x):  # [B, H, R, chunks, size, K] -> [B, H, R, L', K]
         return _permute(x.reshape(*order.shape, x.shape[-1]), rank, order)
@@ -146,16 +144,9 @@ _permute.defvjp(
 )
 
 
-def _cut(x, size, axis):
-    """Splits an axis of n * size entries into two, n and size."""
-    return x.reshape(*x.shape[:axis], -1, size, *x.shape[axis + 1 :])
-
-
-def _with_previous(x, fill=0):
-    """Prepends the previous chunk, or `fill`: [B, H, R, N, c, K] -> [B, H, R, N, 2c, K]."""
-    before = jnp.pad(
-        x[:, :, :, :-1], ((0, 0),) * 3 + ((1, 0), (0, 0), (0, 0)), constant_values=fill
-    )
+def _with_previous(x):
+    """Prepends the previous chunk, or zeros: [B, H, R, N, c, K] -> [B, H, R, N, 2c, K]."""
+    before = jnp.pad(x[:, :, :, :-1], ((0, 0),) * 3 + ((1, 0), (0, 0), (0, 0)))
     return jnp.concatenate([before, x], axis=-2)
 
 
@@ -168,18 +159,14 @@ class Reformer(HeadMixer):
     training step, from the "dropout" stream; evaluation always uses the draw of (seed, layer).
     """
 
-    num_hashes: int  # R
+    num_hashes: Annotated[int, Least(1, 4)]  # R
     num_buckets: int  # b
-    chunk_size: int  # tokens
+    chunk_size: Annotated[int, Least(1, 64)]  # tokens
     redraw: bool
     seed: int
 
-    uses_mask: ClassVar[bool] = True
-    growth: ClassVar[tuple[float, float]] = (1, 1)
-
     def check(self):
         """See `Mixer.check`; num_buckets must be even, and small enough to sort in int32."""
-        at_least(self, 1, num_hashes=4, chunk_size=64)
         if self.num_buckets < 2 or self.num_buckets % 2:
             raise UserError(
                 "Reformer.num_buckets must be even and at least 2 (a direction and its opposite), "
@@ -197,25 +184,13 @@ class Reformer(HeadMixer):
         """Mixes x [B, L, D] under mask bool [B, L] -> [B, L, D]."""
         query_key, value = self.heads(x, "query_key"), self.heads(x, "value")
         buckets = hash_buckets(query_key, self.rotations(query_key.shape[-1], train=train))
+        sizes = {"num_buckets": self.num_buckets, "chunk_size": self.chunk_size}
         dropout = self.weight_dropout(train)
-        y = lsh_attention(
-            query_key,
-            value,
-            mask,
-            buckets,
-            num_buckets=self.num_buckets,
-            chunk_size=self.chunk_size,
-            **dropout,
-        )
-        return self.merge(y)
+        return self.merge(lsh_attention(query_key, value, mask, buckets, **sizes, **dropout))
 
     def rotations(self, width, *, train) -> jax.Array:
         """Returns W [H, R, K, b / 2] of this layer for heads of this width."""
         shape = (self.num_heads, self.num_hashes, width, self.num_buckets // 2)
 
-        def draw(key):
-            return jax.random.normal(key, shape, jnp.float32)
-
-        if self.redraw and train:
-            return draw(self.make_rng("dropout"))
-        return jnp.asarray(draw_once(draw, self.seed, self.layer))
+        draw = functools.partial(jax.random.normal, shape=shape, dtype=jnp.float32)
+        return drawn(self, draw, train=train)

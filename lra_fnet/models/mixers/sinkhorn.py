@@ -6,7 +6,7 @@ about L^2 K / b multiplications. The terms in N^2 are inherent in the paper's me
 """
 
 import functools
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import flax.linen as nn
 import gin
@@ -17,7 +17,7 @@ from jax.scipy.special import logsumexp
 
 from lra_fnet.errors import UserError
 from lra_fnet.models import blocks
-from lra_fnet.models.mixer import HeadMixer, at_least
+from lra_fnet.models.mixer import HeadMixer, Least
 from lra_fnet.models.mixers.attention import weigh
 from lra_fnet.models.pointwise import keys_of_rows
 
@@ -79,7 +79,6 @@ def sinkhorn_attention(query, key, value, mask, sorting, *, block_size, rate=0.0
       [B, L, H, K] in value's dtype; zeros where there is no key. The softmax is float32 (or wider).
     """
     length, width = query.shape[1], query.shape[3]
-    wide = jnp.promote_types(query.dtype, jnp.float32)
     arrays = blocks.heads_first(query, key, value, mask)
     query, key, value, real = (blocks.cut(a, block_size) for a in arrays)  # [B, H, N, b, K]
     query, real = query * width**-0.5, real[..., 0]
@@ -94,15 +93,12 @@ def sinkhorn_attention(query, key, value, mask, sorting, *, block_size, rate=0.0
         taken = jnp.einsum("bhij,bhjtd->bhitd", sorting.astype(x.dtype), x)
         return (taken / share[..., None]).astype(x.dtype)
 
-    def score(keys):
-        return jnp.einsum("bhnid,bhnjd->bhnij", query, keys, preferred_element_type=wide)
-
-    logits = jnp.concatenate(
-        [score(key), score(sort(key)) + jnp.log(share)[..., None, :].astype(wide)], axis=-1
-    )
+    logits = [blocks.products(query, keys) for keys in (key, sort(key))]
+    logits[1] += jnp.log(share)[..., None, :].astype(logits[1].dtype)
     valid = jnp.concatenate([jnp.broadcast_to(real, present.shape), present], axis=-1)
     valid = valid[..., None, :]
     values = jnp.concatenate([value, sort(value)], axis=-2)
+    logits = jnp.concatenate(logits, axis=-1)
     out = weigh(logits, valid, values, rate=rate, rng=rng)
     return jnp.swapaxes(blocks.flat(out, length), 1, 2)
 
@@ -117,17 +113,15 @@ class Sinkhorn(HeadMixer):
     logits, in training with Gumbel noise, are divided by `temperature` and balanced (Sec. 3.1.3).
     """
 
-    block_size: int  # b, tokens
-    iterations: int  # of balancing
+    block_size: Annotated[int, Least(1, 64)]  # b, tokens
+    iterations: Annotated[int, Least(1, 8)]  # of balancing
     temperature: float  # the lower, the closer to a permutation
     gumbel: bool  # noise on the logits in training, from the "dropout" stream
 
-    uses_mask: ClassVar[bool] = True
     growth: ClassVar[tuple[float, float]] = (1.5, 1)  # the sort weighs every pair of blocks
 
     def check(self):
         """See `Mixer.check`; the temperature must be positive."""
-        at_least(self, 1, block_size=64, iterations=8)
         if not self.temperature > 0:
             raise UserError(
                 f"Sinkhorn.temperature must be above 0, got {self.temperature}: set it to 0.75, say"
@@ -146,12 +140,10 @@ class Sinkhorn(HeadMixer):
 
     def _sorting(self, x, mask, *, train):
         """Computes R [B, H, N, N] of x [B, L, D] and mask bool [B, L], N = ceil(L / block_size)."""
-        batch, length, dim = x.shape
-        num_blocks = -(-length // self.block_size)
-        padding = ((0, 0), (0, num_blocks * self.block_size - length))
-        real = jnp.pad(mask, padding).reshape(batch, num_blocks, self.block_size)
-        x = jnp.pad(x, (*padding, (0, 0))).reshape(*real.shape, dim)
-        x = jnp.where(real[..., None], x, 0).sum(axis=2)
+        arrays = x[:, None], mask[:, None, :, None]
+        x, real = (blocks.cut(a, self.block_size)[:, 0] for a in arrays)  # [B, N, b, D or 1]
+        x = jnp.where(real, x, 0).sum(axis=2)
+        batch, num_blocks, dim = x.shape
 
         # A column for each block of max_len: the number of a block does not depend on padding.
         columns = -(-self.max_len // self.block_size)
@@ -167,4 +159,4 @@ class Sinkhorn(HeadMixer):
             keys = keys_of_rows(self.make_rng("dropout"), batch)
             draw = functools.partial(jax.random.gumbel, shape=logits.shape[1:], dtype=logits.dtype)
             logits = logits + jax.vmap(draw)(keys)
-        return balance(logits / self.temperature, real.any(axis=-1), self.iterations)
+        return balance(logits / self.temperature, real.any(axis=(2, 3)), self.iterations)

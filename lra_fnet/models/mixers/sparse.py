@@ -5,15 +5,13 @@ memory grow as L sqrt(L): no array has L x L entries.
 """
 
 import math
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import gin
 import jax.numpy as jnp
 
 from lra_fnet.models import blocks
-from lra_fnet.models.mixer import HeadMixer, at_least, one_of
-
-PATTERNS = ("fixed", "strided")
+from lra_fnet.models.mixer import HeadMixer, Least, at_least
 
 
 def sparse_attention(
@@ -54,23 +52,17 @@ def sparse_attention(
     Returns:
       [B, L, H, K] in value's dtype; zeros where a query has no key.
     """
-    length, dtype = query.shape[1], value.dtype
     row_rng, column_rng, *rngs = blocks.split(rng, 4)
-    query, key, value, mask = blocks.heads_first(query, key, value, mask)
-    size = min(block_size, length)
-    rest = mask & (jnp.arange(length) >= int(global_first))[None, None, :, None]
+    arrays = query, key, value, mask = blocks.heads_first(query, key, value, mask)
+    size, num_global = min(block_size, query.shape[2]), int(global_first)
+    rest = blocks.after(mask, num_global)
     if pattern == "strided":
         parts = _strided(query, key, value, rest, size, causal, rate, rngs)
     else:
         parts = _fixed(query, key, value, rest, size, summary, causal, rate, rngs)
-    if global_first:
-        first = [a[:, :, :1] for a in (key, value, mask)]
-        parts.append(blocks.attend(query, *first, rate=rate, rng=column_rng))
-    out = blocks.combine(parts, dtype)
-    if global_first:
-        row = blocks.attend(query[:, :, :1], key, value, mask, rate=rate, rng=row_rng)
-        out = jnp.concatenate([blocks.combine([row], dtype), out[:, :, 1:]], axis=2)
-    return jnp.swapaxes(out, 1, 2)
+    first = query[:, :, :1], key, value, mask
+    rngs = column_rng, row_rng
+    return blocks.complete(parts, arrays, num_global, first, rate=rate, rngs=rngs)
 
 
 def _strided(query, key, value, mask, size, causal, rate, rngs) -> list[blocks.Part]:
@@ -113,33 +105,24 @@ class SparseAttention(HeadMixer):
     block.
     """
 
-    pattern: str  # "fixed" or "strided"
-    block_size: int  # l; 0 for the smallest integer >= sqrt(max_len)
+    pattern: Literal["fixed", "strided"]
+    # l; 0 for the smallest integer >= sqrt(max_len).
+    block_size: Annotated[int, Least(0, 0)]
     summary: int  # c, for "fixed"; with c >= l all see every position
     causal: bool
     global_first: bool
 
-    uses_mask: ClassVar[bool] = True
     growth: ClassVar[tuple[float, float]] = (1.5, 1.5)  # with l near sqrt(L)
 
     def check(self):
-        """See `Mixer.check`."""
-        one_of(self, pattern=PATTERNS)
-        at_least(self, 0, block_size=0)
+        """See `Mixer.check`; "strided" ignores the summary."""
         if self.pattern == "fixed":
-            at_least(self, 1, summary=8)
+            at_least("SparseAttention.summary", self.summary, 1, 8)
 
     def attend(self, query, key, value, mask, *, train):
         """See `sparse_attention`; dropout on the weights in training."""
-        return sparse_attention(
-            query,
-            key,
-            value,
-            mask,
-            pattern=self.pattern,
-            block_size=self.block_size or math.isqrt(self.max_len - 1) + 1,
-            summary=self.summary,
-            causal=self.causal,
-            global_first=self.global_first,
-            **self.weight_dropout(train),
-        )
+        size = self.block_size or math.isqrt(self.max_len - 1) + 1
+        sets = {"pattern": self.pattern, "block_size": size, "summary": self.summary}
+        limits = {"causal": self.causal, "global_first": self.global_first}
+        dropout = self.weight_dropout(train)
+        return sparse_attention(query, key, value, mask, **sets, **limits, **dropout)

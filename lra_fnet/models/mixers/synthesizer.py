@@ -4,7 +4,7 @@ K is the width of one head, H the number of heads, Q the rows of one block. Time
 the paper; with blocks of rows, memory grows as L, except for the parameters of "random" (H L^2).
 """
 
-from typing import ClassVar
+from typing import Annotated
 
 import flax.linen as nn
 import gin
@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.mixer import HeadMixer, at_least
-from lra_fnet.models.mixers.attention import map_rows, weigh
+from lra_fnet.models.blocks import products
+from lra_fnet.models.mixer import HeadMixer, Least
+from lra_fnet.models.mixers.attention import by_rows
 
 KINDS = ("dense", "random", "factorized_dense", "factorized_random", "attention")
 
@@ -35,30 +36,6 @@ def tiled(first, second):
     return product.reshape(*product.shape[:-2], -1)
 
 
-def synthesize(rows, logits, value, mask, *, block_size, rate=0.0, rng=None):
-    """Computes softmax(S) V (the paper's Sec. 3) with at most `block_size` rows of S at a time.
-
-    Args:
-      rows: tree of arrays [B or 1, H, L, any width]; row i of S is computed from their rows i.
-      logits: function of a block of `rows` [.., Q, ..] -> S [B or 1, H, Q, L], float32 or wider.
-      value: [B, L, H, K].
-      mask: bool [B, L], True at positions that may be attended to.
-      block_size: largest number of rows at a time; see `map_rows`.
-      rate: dropout probability of each weight (after the softmax, one draw for each weight).
-      rng: key of the dropout; needed if rate > 0.
-
-    Returns:
-      [B, L, H, K] in value's dtype; zeros where a text has no position to attend to.
-    """
-    length, value = value.shape[1], jnp.swapaxes(value, 1, 2)
-    valid = mask[:, None, None, :]
-
-    def attend(block, block_rng):
-        return weigh(logits(block), valid, value, rate=rate, rng=block_rng)
-
-    return map_rows(attend, rows, length=length, block_size=block_size, rng=rng)
-
-
 @gin.configurable
 class Synthesizer(HeadMixer):
     """Mixes by one or more `kinds` of logits [L, L] per head, summed before the softmax.
@@ -76,10 +53,9 @@ class Synthesizer(HeadMixer):
     """
 
     kinds: tuple[str, ...]  # one or more of KINDS
-    factor: int  # k of the paper, for the factorised ones
-    block_size: int  # rows at a time; affects memory and speed only
-
-    uses_mask: ClassVar[bool] = True
+    factor: Annotated[int, Least(1, 8)]  # k of the paper, for the factorised ones
+    # Rows at a time; affects memory and speed only.
+    block_size: Annotated[int, Least(1, 256)]
 
     @property
     def growth(self) -> tuple[float, float]:
@@ -94,7 +70,6 @@ class Synthesizer(HeadMixer):
                 f"Synthesizer.kinds must list one or more of {', '.join(KINDS)}, each once, got "
                 f"{self.kinds!r}: set it to ('random', 'attention'), say"
             )
-        at_least(self, 1, factor=8, block_size=256)
 
     @nn.compact
     def __call__(self, x, mask, *, train):
@@ -113,13 +88,13 @@ class Synthesizer(HeadMixer):
 
         dropout = self.weight_dropout(train)
         size = self.block_size
-        return self.merge(synthesize(rows, logits, value, mask, block_size=size, **dropout))
+        return self.merge(by_rows(rows, logits, value, mask, block_size=size, **dropout))
 
     # Each kind returns the rows that its logits are computed from, and the function that does it.
 
     def _dense(self, x):
         hidden, columns = self._hidden(x, "dense"), self._columns(x, "dense", self.max_len)
-        return hidden, lambda block: _products(block, columns[:, : x.shape[1]])
+        return hidden, lambda block: products(block, columns[:, : x.shape[1]])
 
     def _random(self, x):
         length = x.shape[1]
@@ -132,7 +107,7 @@ class Synthesizer(HeadMixer):
         second = self._columns(x, "factorized_dense_second", self.factor)
 
         def make(block):
-            return tiled(_products(block, first), _products(block, second))[..., : x.shape[1]]
+            return tiled(products(block, first), products(block, second))[..., : x.shape[1]]
 
         return hidden, make
 
@@ -142,11 +117,11 @@ class Synthesizer(HeadMixer):
             for side in ("left", "right")
         )
         columns = right.astype(_wide(x))
-        return left.astype(_wide(x))[None], lambda block: _products(block, columns)
+        return left.astype(_wide(x))[None], lambda block: products(block, columns)
 
     def _attention(self, x):
         query, key = (jnp.swapaxes(self.heads(x, name), 1, 2) for name in ("query", "key"))
-        return query * query.shape[-1] ** -0.5, lambda block: _products(block, key)
+        return query * query.shape[-1] ** -0.5, lambda block: products(block, key)
 
     def _hidden(self, x, name):
         return jnp.swapaxes(nn.relu(self.heads(x, f"{name}_hidden")), 1, 2)
@@ -161,10 +136,3 @@ class Synthesizer(HeadMixer):
 
 def _wide(x):
     return jnp.promote_types(x.dtype, jnp.float32)
-
-
-def _products(rows, columns):
-    """Multiplies rows [B, H, Q, W] and columns [H, L, W] or [B, H, L, W] -> [B, H, Q, L]."""
-    batch = "b" if columns.ndim == 4 else ""
-    subscripts = f"bhqw,{batch}hkw->bhqk"
-    return jnp.einsum(subscripts, rows, columns, preferred_element_type=_wide(rows))
