@@ -60,7 +60,7 @@ class Optimizer:
             for field in FACTORS[name]:
                 if not getattr(self, field) > 0:
                     raise UserError(f"Optimizer.factors has {name}: Optimizer.{field} must be > 0")
-        one_of(self, decay_mask=("all", "matrices"))
+        one_of("Optimizer.decay_mask", self.decay_mask, ("all", "matrices"))
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise UserError(f"Optimizer.clip_norm expects None or > 0, got {self.clip_norm!r}")
 

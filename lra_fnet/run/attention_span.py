@@ -155,21 +155,23 @@ def spans(query, key, mask) -> jax.Array:
     Returns:
       float32 [T, H]: the mean over a text's real tokens; 0 where it has none.
     """
-    length, block_size = query.shape[1], _block_size(query.shape)
-    query, key = (jnp.swapaxes(x, 1, 2) for x in (query * query.shape[3] ** -0.5, key))
-    positions = jnp.arange(length, dtype=query.dtype).reshape(1, 1, length, 1)
+    texts, length, heads, width = query.shape
+    size = _block_size(query.shape)
+    num_blocks = -(-length // size)
+    scaled = jnp.pad(query * width**-0.5, ((0, 0), (0, num_blocks * size - length), (0, 0), (0, 0)))
+    blocks = jnp.moveaxis(scaled.reshape(texts, num_blocks, size, heads, width), 1, 0)
 
-    def of_block(block, _):
-        queries, their_positions = block
-        logits = jnp.einsum("thqk,thmk->thqm", queries, key)[..., None, :]
-        distance = jnp.abs(their_positions - jnp.swapaxes(positions, 2, 3))[..., None]
-        valid = mask[:, None, None, None]
-        return attention.weigh(logits, valid, distance, rate=0.0, rng=None)[..., 0]
+    def of_block(numbered):
+        number, block = numbered
+        logits = jnp.einsum("tqhk,tmhk->tqhm", block, key)
+        positions = number * size + jnp.arange(size)
+        distance = jnp.abs(positions[:, None] - jnp.arange(length)[None]).astype(logits.dtype)
+        value = distance[None, :, :, None]
+        return attention.weigh(logits, mask[:, None, None], value, rate=0.0, rng=None)[..., 0]
 
-    distances = attention.map_rows(
-        of_block, (query, positions), length=length, block_size=block_size, rng=None
-    )
-    total = jnp.where(mask[..., None], distances[..., 0], 0).sum(1)
+    distances = jnp.moveaxis(jax.lax.map(of_block, (jnp.arange(num_blocks), blocks)), 0, 1)
+    distances = distances.reshape(texts, num_blocks * size, heads)[:, :length]
+    total = jnp.where(mask[..., None], distances, 0).sum(1)
     return total / jnp.maximum(mask.sum(1), 1)[:, None]
 
 
