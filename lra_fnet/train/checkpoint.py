@@ -69,6 +69,9 @@ class Checkpoints:
         begun = time.perf_counter()
         manager = self._managers[kind]
         if step != manager.latest_step():  # after a resume: the same state, bit for bit
+            if kind == "last":  # it names the best step, which must be on disk before it
+                with writable(self.folder):
+                    self._managers["best"].wait_until_finished()
             self._start(manager, step, state, meta)
         if wait:
             self.wait()
