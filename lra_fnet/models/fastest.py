@@ -18,7 +18,7 @@ from lra_fnet.machine import disk
 
 MARGIN = 1.2  # how much faster than the usual one another must be, so that noise has no effect
 ROUNDS = 5
-HOPELESS = 3.0  # a candidate that is so many times slower in the first round is not timed again
+HOPELESS = 3.0  # candidates this many times slower than the fastest in round one are dropped
 MAX_SIZE = {"cpu": 1 << 21}  # largest number of entries of the timed input, by backend
 OTHER_MAX_SIZE = 1 << 26
 
