@@ -2,6 +2,7 @@
 
     python tests/mutation/mutate.py map                        once; needs coverage
     python tests/mutation/mutate.py run --seed 0 --count 300   goes on where it was stopped
+    python tests/mutation/mutate.py again                      survivors, with every test there is
     python tests/mutation/mutate.py show
 
 `map` runs the fast tests of the modules below and notes which of them execute which line. `run`
@@ -53,6 +54,14 @@ OPTIONS = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not sl
 BUDGET = 30.0  # seconds of tests for a mutant, the fastest first
 BROKEN = 99  # exit code of a process that could not begin the tests
 LEAST_TIMEOUT = 60.0  # seconds
+# Run on survivors besides those that reach the line: they use it in processes of their own.
+OTHERS = ("tests/train/test_devices.py",)
+SITE = f"""import os, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+if words := os.environ.get("LRA_FNET_MUTANT"):
+    import mutate
+    mutate.install(*words.split())
+"""  # sitecustomize.py: processes that a test starts see the mutant too
 
 SWAPPED = {
     **{ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult},
@@ -169,6 +178,11 @@ class Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
+def install(file, number):
+    """Puts a mutant in the place of its module, which is not imported yet."""
+    sys.meta_path.insert(0, Finder(file, compiled(file, int(number))))
+
+
 class Contexts:
     """A plugin of pytest that notes each test's lines and seconds."""
 
@@ -210,7 +224,7 @@ def make_map(tests):
     file.write_text(json.dumps(known))
 
 
-def tests_of(known, file, statement, line):
+def tests_of(known, file, statement, line, budget=BUDGET):
     """Returns the tests that reach a line, the fastest first, as many as the budget allows."""
     lines = known["lines"].get(file, {})
     names = {*lines.get(str(line), ()), *lines.get(str(statement), ())}
@@ -219,10 +233,10 @@ def tests_of(known, file, statement, line):
     chosen, total = [], 0.0
     for name in sorted(names, key=lambda name: (known["seconds"].get(name, float("inf")), name)):
         total += known["seconds"].get(name, float("inf"))
-        if total > BUDGET and chosen or total == float("inf"):
+        if total > budget and chosen or total == float("inf"):
             break
         chosen.append(name)
-    return chosen, min(total, BUDGET)
+    return chosen, min(total, budget)
 
 
 def alive(file, number, tests, timeout):
@@ -230,12 +244,13 @@ def alive(file, number, tests, timeout):
     child = os.fork()
     if child == 0:
         os.setsid()
+        os.environ |= {"PYTHONPATH": f"{FOLDER}:{ROOT}", "LRA_FNET_MUTANT": f"{file} {number}"}
         log = os.open(FOLDER / "last.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(log, 1)
         os.dup2(log, 2)
         code = BROKEN
         try:
-            sys.meta_path.insert(0, Finder(file, compiled(file, number)))
+            install(file, number)
             import pytest
 
             code = int(pytest.main([*OPTIONS, *tests]))
@@ -256,14 +271,38 @@ def alive(file, number, tests, timeout):
     return "timeout"
 
 
-def run(seed, count, minutes, groups):
-    """Draws and runs mutants for some minutes; results.jsonl keeps what was run."""
+def prepare():
+    """Imports what every mutant's process needs; returns what `map` has found."""
+    FOLDER.mkdir(exist_ok=True)
+    (FOLDER / "sitecustomize.py").write_text(SITE)
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(FOLDER / "jax"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "0")
     for name in "flax.linen gin jax optax pytest rich.console scipy.stats".split():
         importlib.import_module(name)  # once; but no device, whose threads do not survive a fork
-    known = json.loads((FOLDER / "map.json").read_text())
+    return json.loads((FOLDER / "map.json").read_text())
+
+
+def again(minutes):
+    """Gives survivors all tests that reach them, and those in other processes."""
+    known, file = prepare(), FOLDER / "results.jsonl"
+    entries = [json.loads(line) for line in file.open()]
+    end = time.monotonic() + 60 * minutes
+    for entry in entries:
+        if entry["state"] != "survived" or entry.get("again") or time.monotonic() > end:
+            continue
+        path, number, statement, line, what = entry["mutant"]
+        tests, _ = tests_of(known, path, statement, line, float("inf"))
+        tests += OTHERS if "/train/" in path else ()
+        entry["state"] = alive(path, number, tests, 600)
+        entry["again"] = True
+        print(entry["state"], f"{path}:{line}", what, f"({len(tests)} tests)", flush=True)
+        file.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+
+
+def run(seed, count, minutes, groups):
+    """Draws and runs mutants for some minutes; results.jsonl keeps what was run."""
+    known = prepare()
     file = FOLDER / "results.jsonl"
     done = {tuple(json.loads(line)["mutant"][:2]) for line in file.open()} if file.exists() else ()
     end = time.monotonic() + 60 * minutes
@@ -306,7 +345,7 @@ def show():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["map", "run", "show", "one"])
+    parser.add_argument("what", choices=["map", "run", "again", "show", "one"])
     parser.add_argument("--tests", nargs="*", default=TESTS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=300, help="mutants of all groups together")
@@ -320,7 +359,10 @@ def main():
         make_map(options.tests)
     elif options.what == "show":
         show()
+    elif options.what == "again":
+        again(options.minutes)
     elif options.what == "one":
+        prepare()
         file, number = options.mutant
         print(alive(file, int(number), options.tests, 600))
     else:
