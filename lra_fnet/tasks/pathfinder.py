@@ -141,17 +141,11 @@ def draw(setting: Setting, state: np.ndarray, number: int) -> Drawn:
     """Draws images with random numbers from `state`, uint64 [4], which advances."""
     from lra_fnet.tasks import pathfinder_images  # late: numba compiles it for seconds
 
-    values, snake = np.arange(256) / 255, setting.snake_contrast
-    # The original adds paddles in single precision, discs in double.
-    single = [(values * x).astype(np.float32) for x in (setting.paddle_contrast * snake, snake)]
-    contrasts = np.stack([*single, values])
-    starts, weights = pathfinder_paddles.lanczos(
+    reduction = pathfinder_paddles.lanczos(
         pathfinder_paddles.SCALE * setting.window, setting.window
     )
     return Drawn(
-        *pathfinder_images.draw_images(
-            state, number, setting, tables(setting), contrasts, starts, weights
-        )
+        *pathfinder_images.draw_images(state, number, setting, tables(setting), *reduction)
     )
 
 

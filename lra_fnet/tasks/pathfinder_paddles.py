@@ -29,7 +29,8 @@ class Paddles(NamedTuple):
     """Tables for one setting and margin, with O = 360 + K orientations."""
 
     half: int  # a footprint reaches this far from its paddle's first end
-    images: np.ndarray  # uint8 [T, 2 half + 1, 2 half + 1]: the stroke, starting at the centre
+    images: np.ndarray  # float32 [2, T, 2 half + 1, 2 half + 1]: brightness of the stroke, which
+    # starts at the centre, in a long contour and in a distractor; white is 1
     masks: np.ndarray  # uint8 [T, 2 half + 1, 2 half + 1]: the stroke widened by the margin
     boxes: np.ndarray  # int64 [T, 4]: first and last row, first and last column that hold either
     footprint: np.ndarray  # int64 [O]: which of the T to draw
@@ -64,10 +65,11 @@ def paddles(setting: "Setting", margin: int) -> Paddles:
     images, masks = (np.stack(stack) for stack in zip(*footprints, strict=True))
     seats = [_seat(masks[kinds[end]], radius) for end in ends[:DEGREES]]
     most = max(map(len, seats))
+    contrasts = (setting.paddle_contrast * setting.snake_contrast, setting.snake_contrast)
     ys, xs = np.mgrid[-margin : margin + 1, -margin : margin + 1]
     return Paddles(
         half=half,
-        images=images,
+        images=np.stack([(images / 255 * x).astype(np.float32) for x in contrasts]),
         masks=masks,
         boxes=np.array([_box(both) for both in images | masks]),
         footprint=np.array([kinds[end] for end in ends]),
