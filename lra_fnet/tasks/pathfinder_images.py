@@ -100,33 +100,66 @@ def _extend(state, mask, contour, i, pivot, tables):
 
 
 @numba.njit(nogil=True)
-def _two_first_paddles(state, contours, pivot, tables, window, seed_distance):
+def _has_room(mask, tables, turn, y, x, border):
+    """Returns whether a first paddle can have its tail at (y, x); the border counts as occupied."""
+    window = mask.shape[0]
+    for i in range(tables.seat.shape[1]):
+        v, u = y + tables.seat[turn, i, 0], x + tables.seat[turn, i, 1]
+        edge = not _inside(v - border, u - border, window - 2 * border)
+        if _inside(v, u, window) and (edge or mask[v, u] > FREE):
+            return False
+    return True
+
+
+@numba.njit(nogil=True)
+def _draw_tail(state, mask, tables, turn, border):
+    """Returns a random pixel with room for a first paddle's tail; (-1, -1) if there is none."""
+    low = max(border - tables.half, 0)
+    size = mask.shape[0] - 2 * low
+    for _ in range(64):  # a few draws usually suffice
+        y, x = low + below(next_bits(state), size), low + below(next_bits(state), size)
+        if _has_room(mask, tables, turn, y, x, border):
+            return y, x
+    y, x, count = -1, -1, 0
+    for place in range(size * size):
+        v, u = low + place // size, low + place % size
+        if _has_room(mask, tables, turn, v, u, border):
+            count += 1
+            if below(next_bits(state), count) == 0:  # of `count` places, each is as likely
+                y, x = v, u
+    return y, x
+
+
+@numba.njit(nogil=True)
+def _start_anywhere(state, mask, paddle, pivot, tables, border):
+    """Puts a first paddle on a random free place inside the border and returns its success."""
+    for _ in range(PADDLE_TRIES):
+        turn = below(next_bits(state), DEGREES)
+        if not tables.usable[turn]:
+            return False
+        y, x = _draw_tail(state, mask, tables, turn, border)
+        if y < 0:
+            return False
+        if _first_paddle(paddle, pivot, tables, turn, y, x, mask.shape[0]):
+            return True
+    return False
+
+
+@numba.njit(nogil=True)
+def _two_first_paddles(state, mask, contours, pivot, tables, seed_distance):
     """Puts down the first paddles of contours int64 [2, length, 3]; fills pivot int64 [2, 3].
 
     The first tail, and all pixels round it that must be free, are at least twice seed_distance from
     every edge. The second tail is at seed_distance from the first, even if pixels there are taken.
     """
-    low, high = 2 * seed_distance, window - 2 * seed_distance
-    for _ in range(PADDLE_TRIES):
-        turn = below(next_bits(state), DEGREES)
-        if not tables.usable[turn]:
-            return False
-        box = tables.seat_box[turn]
-        rows, columns = high - low - box[1] + box[0], high - low - box[3] + box[2]
-        if rows <= 0 or columns <= 0:
-            return False
-        y = low - box[0] + below(next_bits(state), rows)
-        x = low - box[2] + below(next_bits(state), columns)
-        if _first_paddle(contours[0, 0], pivot[0], tables, turn, y, x, window):
-            break
-    else:
+    if not _start_anywhere(state, mask, contours[0, 0], pivot[0], tables, 2 * seed_distance):
         return False
     for _ in range(PADDLE_TRIES):
         turn = below(next_bits(state), DEGREES)
         angle = below(next_bits(state), DEGREES)
         y = np.int64(np.rint(contours[0, 0, 1] + tables.around[angle, 0]))
         x = np.int64(np.rint(contours[0, 0, 2] + tables.around[angle, 1]))
-        if _first_paddle(contours[1, 0], pivot[1], tables, turn, y, x, window):
+        if _first_paddle(contours[1, 0], pivot[1], tables, turn, y, x, mask.shape[0]):
             return True
     return False
 
@@ -144,7 +177,7 @@ def _two_contours(state, mask, contours, tables, padding, seed_distance):
         for j in range(window):
             mask[i, j] = 0 if low <= i < high and low <= j < high else 255
     pivot = np.empty((2, 3), np.int64)
-    if not _two_first_paddles(state, contours, pivot, tables, window, seed_distance):
+    if not _two_first_paddles(state, mask, contours, pivot, tables, seed_distance):
         return False
     for i in range(1, contours.shape[1]):
         for k in range(2):
@@ -155,55 +188,13 @@ def _two_contours(state, mask, contours, tables, padding, seed_distance):
 
 
 @numba.njit(nogil=True)
-def _has_room(mask, tables, turn, y, x):
-    """Returns whether a first paddle can have its tail at (y, x); the edge counts as occupied."""
-    last = mask.shape[0] - 1
-    for i in range(tables.seat.shape[1]):
-        v, u = y + tables.seat[turn, i, 0], x + tables.seat[turn, i, 1]
-        edge = v == 0 or u == 0 or v == last or u == last
-        if _inside(v, u, last + 1) and (edge or mask[v, u] > FREE):
-            return False
-    return True
-
-
-@numba.njit(nogil=True)
-def _draw_tail(state, mask, tables, turn):
-    """Returns a random pixel with room for a first paddle's tail; (-1, -1) if there is none."""
-    window = mask.shape[0]
-    for _ in range(64):  # a few draws usually suffice
-        y, x = below(next_bits(state), window), below(next_bits(state), window)
-        if _has_room(mask, tables, turn, y, x):
-            return y, x
-    places = np.empty(window * window, np.int64)
-    count = 0
-    for place in range(places.size):
-        if _has_room(mask, tables, turn, place // window, place % window):
-            places[count] = place
-            count += 1
-    if count == 0:
-        return -1, -1
-    place = places[below(next_bits(state), count)]
-    return place // window, place % window
-
-
-@numba.njit(nogil=True)
 def _distractor(state, mask, contour, tables):
     """Tries once to draw one distractor, contour int64 [length, 3]; returns its success.
 
     A failure leaves `mask` partly changed.
     """
-    window = mask.shape[0]
     pivot = np.empty(3, np.int64)
-    for _ in range(PADDLE_TRIES):
-        turn = below(next_bits(state), DEGREES)
-        if not tables.usable[turn]:
-            return False
-        y, x = _draw_tail(state, mask, tables, turn)
-        if y < 0:
-            return False
-        if _first_paddle(contour[0], pivot, tables, turn, y, x, window):
-            break
-    else:
+    if not _start_anywhere(state, mask, contour[0], pivot, tables, 1):
         return False
     for i in range(1, contour.shape[0]):
         if not _extend(state, mask, contour, i, pivot, tables):

@@ -38,7 +38,6 @@ class Paddles(NamedTuple):
     head: np.ndarray  # int64 [360, 2]: from a first paddle's tail to its head
     back: np.ndarray  # int64 [360, 2]: from that head to the pivot
     seat: np.ndarray  # int64 [360, F, 2]: pixels that must be free round a first tail, repeated
-    seat_box: np.ndarray  # int64 [360, 4]: least and greatest y, least and greatest x of them
     usable: np.ndarray  # bool [360]: see `_usable`
     arc: np.ndarray  # int64 [K, 2]: places for the next head, from the pivot
     weights: np.ndarray  # int64 [O, K]: of a place after an orientation, at most ONE
@@ -77,7 +76,6 @@ def paddles(setting: "Setting", margin: int) -> Paddles:
         head=np.array([_ceil(angle, length) for angle in seeds]),
         back=np.array([_ceil(angle + math.pi, radius) for angle in seeds]),
         seat=np.stack([np.resize(pixels, (most, 2)) for pixels in seats]),
-        seat_box=np.array([[*p.min(0), *p.max(0)] for p in seats])[:, [0, 2, 1, 3]],
         usable=np.array([_usable(pixels) for pixels in seats]),
         arc=np.array(arc),
         weights=np.array(
@@ -174,8 +172,10 @@ def line(size: int, start: tuple[int, int], end: tuple[int, int], width: int) ->
         return image
     more, less = (width // 2, (width - 1) // 2)  # on the two sides of the line
     length = math.hypot(dy, dx)
-    left, right = _half_down(less / length * dy), _half_down(more / length * dy)
-    above, below = _half_up(less / length * dx), _half_up(more / length * dx)
+    # Halves are rounded towards zero across, and away from it up and down.
+    left, right = (round(math.nextafter(n / length * dy, 0)) for n in (less, more))
+    away = math.copysign(math.inf, dx)
+    above, below = (round(math.nextafter(n / length * dx, away)) for n in (less, more))
     corners = [
         (y + below, x - left),
         (y + dy + below, x + dx - left),
@@ -192,16 +192,6 @@ def line(size: int, start: tuple[int, int], end: tuple[int, int], width: int) ->
         first, last = math.floor(min(crossings) + 0.5), math.ceil(max(crossings) - 0.5)
         image[row, first : last + 1] = 255
     return image
-
-
-def _half_up(value: float) -> int:
-    """Returns the nearest integer; halves are rounded away from zero."""
-    return int(math.copysign(math.floor(abs(value) + 0.5), value))
-
-
-def _half_down(value: float) -> int:
-    """Returns the nearest integer; halves are rounded towards zero."""
-    return int(math.copysign(math.ceil(abs(value) - 0.5), value))
 
 
 def dilate(image: np.ndarray, radius: int) -> np.ndarray:
