@@ -182,7 +182,9 @@ def load_run(folder: str | Path, checkpoint: Checkpoint | None = None) -> Run:
     job, exported = read_job(folder), disk.read_json(folder / CONFIG)
     if job is not None:
         result, kind, imports = finished(folder, job), checkpoint or "best", job.imports
-        read = functools.partial(checkpoints.read, folder, kind)
+        score = result.score("validation", kind)
+        assert score  # the run is complete
+        read = functools.partial(checkpoints.read, folder, kind, step=score.step)
     elif exported is not None:
         result = _exported_result(folder, exported, checkpoint)
         kind, imports = exported["checkpoint"], tuple(exported["imports"])
