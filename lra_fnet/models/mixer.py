@@ -143,7 +143,7 @@ def check_settings(module):
         if typing.get_origin(field.type) is Literal:
             one_of(name, value, typing.get_args(field.type))
         for least in getattr(field.type, "__metadata__", ()):
-            at_least(name, value, *least, kind=field.type.__origin__)
+            at_least(name, value, *least, kind=typing.get_args(field.type)[0])
 
 
 def at_least(name, value, limit, suggestion, below=math.inf, *, kind=int):

@@ -73,6 +73,9 @@ class Checkpoints:
         self.writer = concurrent.futures.ThreadPoolExecutor(1)
         self._pending: concurrent.futures.Future | None = None
         self.blocked_seconds = 0.0  # how long saves kept the loop waiting
+        for half in folder.glob("checkpoints/*/.*") if hosts.first() else ():
+            with writable(folder):
+                half.unlink()  # of a killed process
 
     def save(self, kind: str, step: int, state, history: dict, *, wait: bool = False) -> None:
         """Starts a save, after waiting for the one before.

@@ -234,7 +234,7 @@ def other_sizes(folder):
         (half_a_checkpoint, f"{BEST} cannot be read ("),
         (flipped_bit, f"{BEST} cannot be read (its content does not have its SHA-256): restore"),
         (earlier_version, "checkpoints/best: restore it from a copy, or train again with --force"),
-        (other_sizes, f"{BEST} does not fit the run's model (expected float32 [6] at params/"),
+        (other_sizes, f"{BEST} does not fit the run's model (expected float32 [6, 8] at params/"),
     ],
 )
 def test_folder_without_a_model_fails_with_one_line(copy, damage, words):
