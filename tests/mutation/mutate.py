@@ -51,7 +51,7 @@ TESTS = (
     *("tests/report/test_significance.py", "tests/report/test_compare.py"),
 )
 OPTIONS = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow")
-BUDGET = 30.0  # seconds of tests for a mutant, the fastest first
+BUDGET = 15.0  # seconds of tests for a mutant, the fastest first
 BROKEN = 99  # exit code of a process that could not begin the tests
 LEAST_TIMEOUT = 60.0  # seconds
 # Run on survivors besides those that reach the line: they use it in processes of their own.
@@ -103,8 +103,6 @@ def variants(node):
             yield "condition negated", changed(test=ast.UnaryOp(ast.Not(), test))
         case ast.Return(value=ast.expr()):
             yield "returns None", changed(value=ast.Constant(None))
-        case ast.keyword(arg=str() as name, value=ast.Constant()):
-            pass  # its constant is changed
         case ast.Expr(value=ast.Call()):
             yield "call left out", ast.Pass()
         case ast.Continue():
@@ -224,7 +222,7 @@ def make_map(tests):
     file.write_text(json.dumps(known))
 
 
-def tests_of(known, file, statement, line, budget=BUDGET):
+def reaching(known, file, statement, line, budget=BUDGET):
     """Returns the tests that reach a line, the fastest first, as many as the budget allows."""
     lines = known["lines"].get(file, {})
     names = {*lines.get(str(line), ()), *lines.get(str(statement), ())}
@@ -233,7 +231,7 @@ def tests_of(known, file, statement, line, budget=BUDGET):
     chosen, total = [], 0.0
     for name in sorted(names, key=lambda name: (known["seconds"].get(name, float("inf")), name)):
         total += known["seconds"].get(name, float("inf"))
-        if total > budget and chosen or total == float("inf"):
+        if (total > budget and chosen) or total == float("inf"):
             break
         chosen.append(name)
     return chosen, min(total, budget)
@@ -278,7 +276,7 @@ def prepare():
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(FOLDER / "jax"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "0")
-    for name in "flax.linen gin jax optax pytest rich.console scipy.stats".split():
+    for name in ("flax.linen", "gin", "jax", "optax", "pytest", "rich.console", "scipy.stats"):
         importlib.import_module(name)  # once; but no device, whose threads do not survive a fork
     return json.loads((FOLDER / "map.json").read_text())
 
@@ -292,7 +290,7 @@ def again(minutes):
         if entry["state"] != "survived" or entry.get("again") or time.monotonic() > end:
             continue
         path, number, statement, line, what = entry["mutant"]
-        tests, _ = tests_of(known, path, statement, line, float("inf"))
+        tests, _ = reaching(known, path, statement, line, float("inf"))
         tests += OTHERS if "/train/" in path else ()
         entry["state"] = alive(path, number, tests, 600)
         entry["again"] = True
@@ -306,24 +304,26 @@ def run(seed, count, minutes, groups):
     file = FOLDER / "results.jsonl"
     done = {tuple(json.loads(line)["mutant"][:2]) for line in file.open()} if file.exists() else ()
     end = time.monotonic() + 60 * minutes
+    drawn = []  # one of each group in turn, so that a run that is stopped is a sample too
     for group, whole in mutants().items():
-        drawn = random.Random(f"{seed} {group}").sample(whole, len(whole))
-        for mutant in drawn[: count.get(group, 0)] if group in groups else ():
-            if mutant[:2] in done:
-                continue
-            if time.monotonic() > end:
-                return
-            path, number, statement, line, what = mutant
-            tests, seconds = tests_of(known, path, statement, line)
-            begin = time.monotonic()
-            state = "survived"
-            if tests:
-                state = alive(path, number, tests, max(LEAST_TIMEOUT, 6 * seconds))
-            took = round(time.monotonic() - begin, 1)
-            entry = {"group": group, "mutant": mutant, "state": state}
-            with file.open("a") as results:
-                results.write(json.dumps(entry | {"tests": len(tests), "seconds": took}) + "\n")
-            print(state, f"{path}:{line}", what, f"({len(tests)} tests, {took} s)", flush=True)
+        sample = random.Random(f"{seed} {group}").sample(whole, len(whole))
+        chosen = sample[: count.get(group, 0)] if group in groups else ()
+        drawn += [(place / len(chosen), group, mutant) for place, mutant in enumerate(chosen)]
+    for _, group, mutant in sorted(drawn):
+        if mutant[:2] in done:
+            continue
+        if time.monotonic() > end:
+            return
+        path, number, statement, line, what = mutant
+        tests, seconds = reaching(known, path, statement, line)
+        begin, state = time.monotonic(), "survived"
+        if tests:
+            state = alive(path, number, tests, max(LEAST_TIMEOUT, 6 * seconds))
+        took = round(time.monotonic() - begin, 1)
+        entry = {"group": group, "mutant": mutant, "state": state}
+        with file.open("a") as results:
+            results.write(json.dumps(entry | {"tests": len(tests), "seconds": took}) + "\n")
+        print(state, f"{path}:{line}", what, f"({len(tests)} tests, {took} s)", flush=True)
 
 
 def show():
@@ -369,7 +369,12 @@ def main():
         whole = {group: len(found) for group, found in mutants().items()}
         share = {group: (number / sum(whole.values())) ** 0.5 for group, number in whole.items()}
         parts = {g: round(options.count * s / sum(share.values())) for g, s in share.items()}
-        run(options.seed, {g: min(parts[g], whole[g]) for g in parts}, options.minutes, options.groups)
+        run(
+            options.seed,
+            {g: min(parts[g], whole[g]) for g in parts},
+            options.minutes,
+            options.groups,
+        )
 
 
 if __name__ == "__main__":
