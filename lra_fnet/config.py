@@ -18,6 +18,7 @@ from typing import NamedTuple
 import gin
 
 from lra_fnet.errors import UserError
+from lra_fnet.machine import disk
 
 # Inside the package in an installed wheel, and next to it in a checkout. The order matters: next to
 # an installed package lies gin-config's folder gin.
@@ -43,7 +44,7 @@ def known(kind: str, dirs: Sequence[Path] = ()) -> list[str]:
 def datasets(task: str, dirs: Sequence[Path] = ()) -> list[str]:
     """Returns the data sets of a task that presets name as `DATASET = "..."`, sorted."""
     paths = (_find(f"presets/{preset}/{task}.gin", dirs) for preset in known("presets", dirs))
-    return sorted({name for p in paths if p for name in _DATASET.findall(p.read_text("utf-8"))})
+    return sorted({name for p in paths if p for name in _DATASET.findall(disk.read_text(p))})
 
 
 def title(model: str, dirs: Sequence[Path] = ()) -> str:
@@ -52,7 +53,7 @@ def title(model: str, dirs: Sequence[Path] = ()) -> str:
     A model without such a line, or without a file, has its name as its title.
     """
     path = _find(f"models/{model}.gin", dirs)
-    match = re.match(r"# ([^:\n]+):", path.read_text("utf-8")) if path else None
+    match = re.match(r"# ([^:\n]+):", disk.read_text(path)) if path else None
     return match[1] if match else model
 
 
@@ -102,7 +103,7 @@ def load(paths: Sequence[Path], bindings: Sequence[str] = (), imports: Sequence[
     """
     gin.clear_config()
     import_modules(imports)
-    texts = [(str(path), path.read_text()) for path in paths]
+    texts = [(str(path), disk.read_text(path)) for path in paths]
     texts += [(f"--set {text!r}", normalise(text)) for text in bindings]
     declared = None
     for where, text in texts:

@@ -93,12 +93,21 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return _read(path, parse) or []
 
 
+def read_text(path: Path) -> str:
+    """Returns the content of a text file, which must be there.
+
+    Raises:
+      UserError: the file cannot be read, or is not UTF-8.
+    """
+    return _read(path, str)
+
+
 def _read(path: Path, parse: Callable[[str], Any]) -> Any:
     try:
         return parse(path.read_text("utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read ({error}): move it away") from None
 
 
