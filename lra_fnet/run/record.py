@@ -6,6 +6,7 @@ import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
+from operator import index
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -326,8 +327,13 @@ def curve(folder: Path) -> Curve:
     lines = disk.read_lines(file)
     try:
         return Curve(
-            [(line["step"], line["loss"]) for line in lines if line["kind"] == "train"],
-            [(x["step"], 100 * x["accuracy"]) for x in lines if x["kind"] == "validation"],
+            [(index(x["step"]), float(x["loss"])) for x in lines if x["kind"] == "train"],
+            [
+                (index(x["step"]), 100 * float(x["accuracy"]))
+                for x in lines
+                if x["kind"] == "validation"
+            ],
         )
-    except (KeyError, TypeError) as error:
-        raise UserError(f"{file}: a line lacks {error}; move it away") from None
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        wrong = f"lacks {error}" if isinstance(error, KeyError) else f"is damaged ({error})"
+        raise UserError(f"{file}: a line {wrong}; move it away") from None
