@@ -258,7 +258,7 @@ def _columns(path: Path) -> list[list[str]]:
         if array.ndim != 2:
             raise ValueError(f"shape {array.shape}, expected two dimensions")
         return array.astype(str).tolist()
-    except (OSError, ValueError) as error:
+    except Exception as error:  # NumPy raises many types for a damaged header or text
         raise UserError(
             f"{path} cannot be read ({sources.short(error)}); get the release again"
         ) from None
