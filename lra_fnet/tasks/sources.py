@@ -185,11 +185,11 @@ def _check(path: Path, remote: Remote) -> None:
 
 
 @contextlib.contextmanager
-def readable(path: object, *more: type[Exception]) -> Iterator[None]:
+def readable(path: object) -> Iterator[None]:
     """Turns errors of reading a file or an archive into a one-line UserError that names `path`."""
     try:
         yield
-    except (*_UNREADABLE, *more) as error:
+    except _UNREADABLE as error:
         raise UserError(
             f"{path} is damaged, unreadable or not a tar archive ({short(error)}): get another copy"
         ) from None
@@ -245,8 +245,7 @@ def files(source: Path) -> Iterator[File]:
     if not source.is_file():
         raise UserError(f"--source {source}: no such file or folder")
     total = 0
-    # A member's header may hold numbers that are none.
-    with readable(source, ValueError), tarfile.open(source, "r:*") as archive:
+    with readable(source), tarfile.open(source, "r:*") as archive:
         for member in archive:
             path = PurePosixPath(member.name)
             if path.is_absolute() or ".." in path.parts:
