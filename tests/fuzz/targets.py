@@ -409,7 +409,7 @@ def metrics_of_a_resumed_run(place, given):
 def test_log_jsonl(place, given):
     made_results.put(place / "runs", RESULT)
     write(place, {"runs/test_log.jsonl": given})
-    assert len(report_sources.read([place / "runs"]).runs) == 1
+    assert len(report_sources.Sources([place / "runs"]).runs) == 1
 
 
 SWEEP = {
@@ -443,7 +443,7 @@ def files_of_a_report(place, given):
     good = {path: json.dumps(value).encode() for path, value in FILES.items()}
     write(place, good | {name: content})
     with contextlib.redirect_stderr(io.StringIO()):
-        report_sources.read([place / "runs"])
+        report_sources.Sources([place / "runs"])
 
 
 @target(json_file(SWEEP))
