@@ -65,9 +65,7 @@ def _kept(key, candidates, shape, usual):
     if (
         not isinstance(seconds, dict)
         or set(seconds) != {n for n, _ in candidates}
-        or not all(
-            isinstance(value, int | float) and 0 < value < math.inf for value in seconds.values()
-        )
+        or not all(isinstance(value, float) and 0 < value < math.inf for value in seconds.values())
     ):
         seconds = _measure(dict(candidates), shape)
         table = _read(path) | {key: seconds}
