@@ -1,0 +1,190 @@
+"""`lra-fnet drill`: strikes every command with faults, and counts what comes out of it."""
+
+import collections
+import datetime
+import functools
+import gc
+import importlib
+import multiprocessing
+import operator
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from lra_fnet.drill.stage import SHIM, build
+from lra_fnet.errors import RunFailed, UserError
+from lra_fnet.machine import disk
+from lra_fnet.machine.progress import Bar, duration, say
+
+_COLUMNS = ("equal", "refused", "wrong", "traceback", "hang", "skipped")
+_MODULES = """
+    flax orbax.checkpoint optax array_record.python.array_record_data_source tensorboardX
+    tensorflow_datasets
+    lra_fnet.report lra_fnet.report.compare lra_fnet.tasks.prepare lra_fnet.train.hosts
+    lra_fnet.run.job lra_fnet.run.predict lra_fnet.run.export lra_fnet.drill.toy
+""".split()  # noqa: SIM905 (a line is easier to read than a list)
+
+_shared: dict[str, Any] = {}  # cases, states and facts, for the processes of the pool
+
+
+def main(
+    call: Callable[[list[str]], int],
+    seed: int,
+    only: int | None,
+    sample: int | None,
+    jobs: int,
+    out: Path,
+) -> None:
+    """Plays the cases of a seed and writes the table.
+
+    Args:
+      call: the command line, `cli.main`.
+      seed: of the cases and of the runs in them.
+      only: the number of a case to play alone, with all that its commands said.
+      sample: how many cases to play, spread over all faults; None for all.
+      jobs: cases at a time.
+      out: the Markdown file to write.
+
+    Raises:
+      UserError: this is not Linux, or there is no C compiler.
+      RunFailed: a case ended wrong, with a traceback, or hung.
+    """
+    if SHIM not in os.environ:
+        _preload(seed, only, sample, jobs, out)
+    from lra_fnet.drill import faults
+
+    os.environ.pop("LD_PRELOAD", None)
+    for name in _MODULES:
+        importlib.import_module(name)
+    for name in ("features.Tensor", "core.DatasetInfo", "proto.tf_example_pb2"):  # lazy
+        operator.attrgetter(name)(sys.modules["tensorflow_datasets"])
+    begun = time.monotonic()
+    cores = sorted(os.sched_getaffinity(0))
+    _pin(cores)
+    folder = tempfile.mkdtemp(prefix="lra-fnet-drill-")  # a TemporaryDirectory ends with any fork
+    try:
+        cases = _prepare(Path(folder), seed, call)
+        chosen = range(len(cases)) if only is None else [only]
+        if sample is not None:
+            chosen = [len(cases) * k // sample for k in range(sample)]
+        if not set(chosen) <= set(range(len(cases))):
+            raise UserError(f"--case expects 0 to {len(cases) - 1}, got {only}")
+        print(f"seed {seed}: {len(cases)} cases, {len(chosen)} to play", flush=True)
+        played = _play_all(chosen, jobs, cores, aloud=only is not None)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    table = _table(
+        seed, [(cases[number], *rest) for number, *rest in played], time.monotonic() - begun
+    )
+    print(table)
+    if only is None:
+        with disk.writable(out.parent, "--out"):
+            out.parent.mkdir(parents=True, exist_ok=True)
+            disk.replace(
+                out, table + "\n" + Path(faults.__file__).with_name("found.md").read_text()
+            )
+        print(f"wrote {out}")
+    if bad := [
+        number for number, verdict, _ in played if verdict in ("wrong", "traceback", "hang")
+    ]:
+        raise RunFailed(f"{len(bad)} cases failed: {', '.join(map(str, bad[:20]))}", "drill")
+
+
+def _preload(seed, only, sample, jobs, out) -> None:
+    """Runs the same command again, in a process that has the shim; ends this one with its code."""
+    with tempfile.TemporaryDirectory() as folder:
+        shim = str(build(Path(folder)))
+        words = ["drill", "--seed", seed, "--jobs", jobs, "--out", out]
+        words += [] if only is None else ["--case", only]
+        words += [] if sample is None else ["--sample", sample]
+        settings = {"JAX_PLATFORMS": "cpu", "OPENBLAS_NUM_THREADS": "1", "XLA_FLAGS": ""}
+        settings |= {"LD_PRELOAD": shim, SHIM: shim}
+        # Pytest's and a user's own cache would be used in place of the drill's.
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "LRA_FNET_"))}
+        command = [sys.executable, "-m", "lra_fnet.cli", *map(str, words)]
+        sys.exit(subprocess.run(command, env=kept | settings).returncode)
+
+
+def _prepare(root: Path, seed: int, call) -> list:
+    """Makes the states, counts the calls of each scene, and returns the cases."""
+    from lra_fnet.drill import faults, stage
+
+    say("making the undisturbed runs")
+    facts = stage.make(root, seed, call)
+    stages = (
+        (scene, _stage(root, f"count{k}", faults.SCENES[scene][0], seed, call))
+        for k, scene in enumerate(faults.SCENES)
+    )
+    calls = {scene: faults.count(place, scene) for scene, place in stages}
+    facts["hosts"] = faults.hosts_facts(_stage(root, "hosts", "bare", seed, call))
+    cases = faults.cases(seed, root, calls)
+    _shared.update(
+        cases=cases, facts=facts, stage=functools.partial(_stage, root, seed=seed, call=call)
+    )
+    gc.freeze()  # so that forks share the memory
+    return cases
+
+
+def _stage(root: Path, name: str, state: str, seed: int, call):
+    from lra_fnet.drill.stage import Stage
+
+    shutil.copytree(root / state, root / name, symlinks=True)
+    return Stage(root / name, seed, call)
+
+
+def _play_all(numbers, jobs: int, cores, *, aloud: bool) -> list[tuple[int, str, str]]:
+    """Plays cases in `jobs` processes; returns number, verdict and log of each."""
+    played = []
+    pool = multiprocessing.get_context("fork").Pool(jobs, _pin, [cores])
+    with pool, Bar("drill", len(numbers), unit="cases") as bar:
+        for result in pool.imap_unordered(_play, numbers):
+            played.append(result)
+            number, verdict, log = result
+            if aloud or verdict in ("wrong", "traceback", "hang"):
+                case = _shared["cases"][number]
+                print(f"case {number}: {verdict}: {case.group}: {case.title}\n{log}", flush=True)
+            bar.update(len(played))
+    return sorted(played)
+
+
+def _pin(cores: Sequence[int]) -> None:
+    """Puts a process of the pool on one core: numbers depend on how many there are."""
+    os.sched_setaffinity(0, {cores[os.getpid() % len(cores)]})
+
+
+def _play(number: int) -> tuple[int, str, str]:
+    case = _shared["cases"][number]
+    stage = _shared["stage"](f"case{number}", case.state)
+    try:
+        verdict = case.play(stage, _shared["facts"]).name.lower()
+    except NotImplementedError as error:
+        verdict = "skipped"
+        stage.log.append(f"  {error}")
+    except Exception:  # of the drill itself
+        verdict = "traceback"
+        stage.log.append(f"the drill itself: {traceback.format_exc()}")
+    shutil.rmtree(stage.folder, ignore_errors=True)
+    return number, verdict, "\n".join(stage.log)
+
+
+def _table(seed: int, played: list, seconds: float) -> str:
+    """Returns the Markdown table of verdicts by fault, and the list of what failed."""
+    counts: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
+    for case, verdict, _ in played:
+        counts[case.group][verdict] += 1
+        counts["all"][verdict] += 1
+    counts["all"] = counts.pop("all")
+    rows = [("fault", "tried", *_COLUMNS)]
+    rows += [("---", *["---:"] * (1 + len(_COLUMNS)))]
+    rows += [(name, c.total(), *(c[column] for column in _COLUMNS)) for name, c in counts.items()]
+    lines = ["| " + " | ".join(map(str, row)) + " |" for row in rows]
+    today = datetime.date.today().isoformat()
+    head = f"## Seed {seed}, {today}, {duration(seconds)}\n"
+    return "\n".join([head, *lines, ""])

@@ -1,0 +1,411 @@
+"""The cases of the drill: which fault strikes which command where, in an order that the seed fixes.
+
+A case begins in one of the states of `stage.make`, lets a fault strike a command, and then runs
+commands without it, which must give what an undisturbed one gives or refuse with one line.
+"""
+
+import contextlib
+import dataclasses
+import errno
+import functools
+import itertools
+import os
+import random
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from lra_fnet.drill import hostile
+from lra_fnet.drill.stage import FILES, Process, Rule, Stage, Verdict
+from lra_fnet.train import hosts
+
+Facts = dict[str, Any]
+READERS = ("train", "evaluate", "predict", "export", "report")  # of a complete run
+# What is struck: the state that it begins in, the command, and what runs after it.
+SCENES = {
+    "train": ("bare", "train", ("train",)),
+    "resume": ("half", "train", ("train",)),
+    "evaluate": ("untested", "evaluate", ("evaluate",)),
+    "data": ("empty", "data", ("data",)),
+    "export": ("whole", "export", ("again", "exported")),
+    "export again": ("exported", "again", ("again", "exported")),
+    "report": ("whole", "report", ("report",)),
+}
+SIGNALS = {"INT": signal.SIGINT, "TERM": signal.SIGTERM, "HUP": signal.SIGHUP}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One fault; `play` lets it strike on a stage and returns the verdict."""
+
+    group: str
+    title: str
+    state: str
+    play: Callable[[Stage, Facts], Verdict]
+
+
+def cases(seed: int, root: Path, calls: dict[str, int]) -> list[Case]:
+    """Returns all cases.
+
+    Args:
+      seed: chooses among the calls, bytes and bits.
+      root: the folder of the states.
+      calls: how many calls each scene makes that change files.
+    """
+    rng = random.Random(seed)
+    return [
+        *_struck(rng, calls),
+        *_delayed(),
+        *_damaged(rng, root),
+        *_signalled(),
+        *_limited(),
+        *_joined(),
+        *(Case("hostile input", *case) for case in hostile.cases()),
+    ]
+
+
+def count(stage: Stage, scene: str) -> int:
+    """Returns how many calls the command of a scene makes that change files."""
+    stage.run(SCENES[scene][1], Rule("count", trace="trace"))
+    return len((stage.folder / "trace").read_text().splitlines())
+
+
+def _struck(rng: random.Random, calls: dict[str, int]) -> Iterator[Case]:
+    """Kills and I/O faults at calls that lie evenly over each scene."""
+    every = {"train": 1.0, "resume": 0.4, "evaluate": 0.1, "data": 0.2, "report": 0.06}
+    every |= {"export": 0.1, "export again": 0.1}
+    faults = {
+        "kill": ("kill", (), 80),
+        "half-written kill": ("half", (), 50),
+        "EIO": ("fail", (errno.EIO,), 40),
+        "ENOSPC": ("full", (errno.ENOSPC,), 30),
+        "short write": ("short", (), 12),
+    }
+    for (name, (action, numbers, wanted)), (scene, share) in itertools.product(
+        faults.items(), every.items()
+    ):
+        amount = max(1, min(round(wanted * share), calls[scene]))
+        start = rng.random()
+        for k in range(amount):
+            nth = 1 + int((k + start) * calls[scene] / amount)
+            rule = Rule(action, numbers, nth, "w" if name == "short write" else FILES)
+            yield _strike(name, scene, f"call {nth} of {calls[scene]}", [rule])
+    for scene, part in (("resume", "checkpoints"), ("train", "data"), ("evaluate", "checkpoints")):
+        for nth in rng.sample(range(1, 24), 6):
+            rule = Rule("fail", (errno.EIO,), nth, "r", part=part)
+            yield _strike("EIO", scene, f"reading {part}, file {nth}", [rule])
+
+
+def _strike(group: str, scene: str, title: str, rules: list[Rule]) -> Case:
+    return Case(
+        group,
+        f"{scene}: {title}",
+        SCENES[scene][0],
+        functools.partial(_play_struck, scene=scene, rules=rules),
+    )
+
+
+def _play_struck(stage: Stage, facts: Facts, scene: str, rules: list[Rule]) -> Verdict:
+    opened = Rule("count", kinds="r", part="-test.array_record", trace="opened")
+    _, command, after = SCENES[scene]
+    struck = stage.run(command, *rules, opened)
+    verdict = _clean(stage.judge(command, struck, facts[command], -signal.SIGKILL))
+    read = command != "data" and _lines(stage.folder / "opened")
+    if read and not _lines(stage.folder / "runs/test_log.jsonl"):
+        stage.log.append("  it read the test split, and test_log.jsonl does not say so")
+        verdict = Verdict.WRONG
+    return max(verdict, *_again(stage, facts, after))
+
+
+def _clean(verdict: Verdict) -> Verdict:
+    """Returns a verdict on a struck command, which may refuse: what counts is what comes after."""
+    return verdict if verdict > Verdict.REFUSED else Verdict.EQUAL
+
+
+def _again(stage: Stage, facts: Facts, commands) -> list[Verdict]:
+    return [stage.judge(command, stage.run(command), facts[command]) for command in commands]
+
+
+def _delayed() -> Iterator[Case]:
+    """Slow disks below one kind of checkpoint, and a kill once the other kind is on disk."""
+    slow = {"best": "last", "last": "best"}
+    for (kind, other), step, milliseconds in itertools.product(slow.items(), (4, 8), (3, 10)):
+        rules = [
+            Rule("delay", (1000 * milliseconds,), below="runs", part=f"checkpoints/{kind}/"),
+            Rule("half", (), 1, "n", part=f"checkpoints/{other}/{step}"),
+        ]
+        title = f"{milliseconds} ms a call below {kind}, kill when {other} {step} is there"
+        yield _strike("delay and kill", "train", title, rules)
+        yield _strike("delay", "train", f"{milliseconds} ms a call below {kind}", rules[:1])
+
+
+def _damaged(rng: random.Random, root: Path) -> Iterator[Case]:
+    """Damages every file of runs, prepared data, caches and exports."""
+    places = {  # state, folder, what reads it, number of flipped bits a file
+        "complete run": ("whole", "runs", READERS, 2),
+        "unfinished run": ("half", "runs", ("train",), 4),
+        "prepared data": ("bare", "data", ("train", "data"), 4),
+        "cache": ("half", "cache", ("train",), 1),
+        "export": ("exported", "export", ("exported",), 6),
+    }
+    for group, (state, folder, readers, flips) in places.items():
+        files = sorted(p for p in (root / state / folder).rglob("*") if p.is_file())
+        for file in files:
+            path, size = file.relative_to(root / state), file.stat().st_size
+            bits = sorted(rng.sample(range(8 * size), min(flips, 8 * size)))
+            damages = [
+                (f"bit {bit} of {8 * size} flipped", functools.partial(_flip, bit)) for bit in bits
+            ]
+            damages += [("halved", _halve)] if size > 1 else []
+            damages += [("emptied", _empty)] if size else []
+            damages += [("deleted", Path.unlink)]
+            for title, damage in damages:
+                play = functools.partial(_play_damaged, file=path, damage=damage, readers=readers)
+                yield Case(f"damaged {group}", f"{_short(path)}: {title}", state, play)
+
+
+def _short(path: Path) -> str:
+    return str(path).replace("runs/drill/toy/fnet/", "")
+
+
+def _flip(bit: int, file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[bit // 8] ^= 1 << bit % 8
+    file.write_bytes(data)
+
+
+def _halve(file: Path) -> None:
+    os.truncate(file, file.stat().st_size // 2)
+
+
+def _empty(file: Path) -> None:
+    os.truncate(file, 0)
+
+
+def _play_damaged(stage: Stage, facts: Facts, file: Path, damage, readers) -> Verdict:
+    damage(stage.folder / file)
+    verdicts = []
+    for command in readers:
+        outcome = stage.run(command)
+        expected, parts = facts[command], ("result", "table")
+        if command in ("train", "evaluate") and len(readers) > 2:  # they only print
+            expected = {name: expected[name] for name in parts}
+        verdict = stage.judge(command, outcome, expected)
+        if command == "report" and verdict is Verdict.WRONG and str(file.name) in outcome.err:
+            verdict = Verdict.REFUSED  # it left the file out, and says so
+        verdicts.append(verdict)
+    return max(verdicts)
+
+
+def _signalled() -> Iterator[Case]:
+    """Signals at events of every phase; the test with a cold cache has something to compile."""
+    train, cold = ("train", "bare"), ("train", "cold")
+    events = [  # phase, (scene, state), kinds, part, nth, milliseconds later
+        *(
+            ("import", ("train", "fresh"), "r", part, 1, 0)
+            for part in (
+                "/jax/__pycache__/__init__",
+                "/orbax/checkpoint/__pycache__/__init__",
+                "lra_fnet/run/__pycache__/job",
+            )
+        ),
+        *(
+            ("data", ("data", "empty"), kinds, part, nth, 0)
+            for kinds, part, nth in (
+                ("m", "/data", 2),
+                ("o", "-train.array_record", 1),
+                ("w", "fingerprint", 1),
+            )
+        ),
+        *(
+            ("compile", cold, "r", "lra-fnet/jax", nth, later)
+            for nth, later in ((1, 0), (6, 100), (12, 300), (14, 30))
+        ),
+        *(("first step", train, "o", "tensorboard/", 1, later) for later in (0, 10, 30)),
+        *(("training", train, "w", "metrics.jsonl", nth, 0) for nth in (1, 2, 4, 5)),
+        *(
+            ("saving", train, kinds, part, nth, 0)
+            for kinds, part, nth in (
+                ("m", "last/2", 1),
+                ("w", "last/2", 9),
+                ("n", "best/4", 2),
+                ("n", "last/8", 4),
+            )
+        ),
+        *(
+            ("scoring", train, kinds, part, nth, later)
+            for kinds, part, nth, later in (
+                ("w", "metrics.jsonl", 2, 3),
+                ("r", "-test.array_record", 1, 0),
+                ("r", "-test.array_record", 1, 20),
+                ("o", "test_log.jsonl", 1, 0),
+            )
+        ),
+        *(
+            ("writing the result", train, kinds, "result.json", nth, 0)
+            for kinds, nth in (("o", 1), ("w", 1), ("n", 1))
+        ),
+    ]
+    for phase, (scene, state), kinds, part, nth, later in events:
+        for name, number in {**SIGNALS, "INT twice": signal.SIGINT}.items():
+            times = 2 if name == "INT twice" else 1
+            rule = Rule("signal", (number, later, times), nth, kinds, part=part)
+            if state == "fresh":
+                rule = dataclasses.replace(rule, below="/")
+            title = f"{name} while {phase}: {kinds} {part} {nth}, {later} ms later"
+            play = functools.partial(_play_signalled, scene=scene, rule=rule, state=state)
+            yield Case("signal", title, SCENES[scene][0], play)
+
+
+def _play_signalled(stage: Stage, facts: Facts, scene: str, rule: Rule, state: str) -> Verdict:
+    if state == "cold":
+        shutil.rmtree(stage.folder / "cache/lra-fnet/jax")
+    _, command, after = SCENES[scene]
+    struck = stage.run(command, rule, fresh=state == "fresh")
+    code = 128 + rule.numbers[0]
+    verdict = stage.judge(command, struck, facts[command], code)
+    if struck.code == code and "resume" not in struck.err and "stop" not in struck.err:
+        stage.log.append("  it ended without a word")
+        verdict = Verdict.TRACEBACK
+    return max(verdict, *_again(stage, facts, after))
+
+
+def _limited() -> Iterator[Case]:
+    """Limits of file size, descriptors and memory, and a full disk."""
+    for scene, size in itertools.product(("train", "data", "export"), (0, 90, 400, 2000, 7000)):
+        before = functools.partial(_limit, resource.RLIMIT_FSIZE, size)
+        yield _limit_case(scene, f"files of at most {size} bytes", before=before)
+    for scene, number in itertools.product(("train", "data", "report"), (4, 7, 10, 16, 24)):
+        before = functools.partial(_limit, resource.RLIMIT_NOFILE, number)
+        yield _limit_case(scene, f"at most {number} descriptors", before=before)
+    for megabytes in (200, 700, 1000, 2000, 4000, 8000):
+        before = functools.partial(_limit, resource.RLIMIT_AS, megabytes << 20)
+        yield _limit_case("train", f"{megabytes} MB of memory", before=before, fresh=True)
+    disks = {"train": (64, 1100, 1200, 1300, 1500), "data": (8, 24, 48)}
+    for scene, kilobytes in ((scene, size) for scene, sizes in disks.items() for size in sizes):
+        title = f"{scene}: a disk of {kilobytes} kB"
+        play = functools.partial(_play_full, scene=scene, kilobytes=kilobytes)
+        yield Case("limit", title, SCENES[scene][0], play)
+
+
+def _limit(kind: int, value: int) -> None:
+    resource.setrlimit(kind, (value, value))
+
+
+def _limit_case(scene: str, title: str, **keywords) -> Case:
+    play = functools.partial(_play_limited, scene=scene, keywords=keywords)
+    return Case("limit", f"{scene}: {title}", SCENES[scene][0], play)
+
+
+def _play_limited(stage: Stage, facts: Facts, scene: str, keywords: dict) -> Verdict:
+    _, command, after = SCENES[scene]
+    verdict = stage.judge(command, stage.run(command, **keywords), facts[command])
+    again = _again(stage, facts, after)
+    return max(_clean(verdict), *again)
+
+
+def _play_full(stage: Stage, facts: Facts, scene: str, kilobytes: int) -> Verdict:
+    """Plays a scene on a small tmpfs, which is then made larger."""
+    _, command, after = SCENES[scene]
+    struck = stage.folder / ("data" if scene == "data" else "runs")
+    struck.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "none", str(struck)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        raise NotImplementedError("mount is not allowed here")
+    try:
+        verdict = stage.judge(command, stage.run(command), facts[command])
+        subprocess.run(["mount", "-o", "remount,size=64m", str(struck)], check=True)
+        again = _again(stage, facts, after)
+    finally:
+        subprocess.run(["umount", "-l", str(struck)], check=True)
+    return max(_clean(verdict), *again)
+
+
+def _joined() -> Iterator[Case]:
+    """Two hosts, of which one is killed, stopped or terminated."""
+    phases = {
+        "before joining": ("c", "/connect", 1),
+        "while compiling": ("r", "lra-fnet/jax", 4),
+        "in training": ("w", "metrics.jsonl", 2),
+        "while saving": ("n", "checkpoints/", 5),
+    }
+    for (phase, event), name, victim in itertools.product(
+        phases.items(), ("KILL", "STOP", "TERM"), (0, 1)
+    ):
+        play = functools.partial(_play_joined, event=event, name=name, victim=victim)
+        yield Case("two hosts", f"{name} process {victim} {phase}", "bare", play)
+
+
+def _hosts(stage: Stage, rules=((), ())) -> list[Process]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    def patience():
+        hosts.SILENT_SECONDS, hosts.GRACE_SECONDS = 15, 2
+
+    place = ("--coordinator", f"127.0.0.1:{port}", "--processes", "2", "--join-seconds", "20")
+    return [
+        Process(
+            stage,
+            [*stage.words("train"), *place, "--process", str(index)],
+            rules[index],
+            before=patience,
+        )
+        for index in (0, 1)
+    ]
+
+
+def hosts_facts(stage: Stage) -> Any:
+    """Returns the facts of an undisturbed run of two hosts."""
+    outcomes = [process.wait() for process in _hosts(stage)]
+    assert [outcome.code for outcome in outcomes] == [0, 0], "\n".join(map(str, outcomes))
+    return stage.facts("train", outcomes[0])
+
+
+def _play_joined(stage: Stage, facts: Facts, event, name: str, victim: int) -> Verdict:
+    kinds, part, nth = event
+    below = "/" if kinds == "c" else ""
+    slow = Rule("delay", (20_000,), 0, below="runs")  # so that nothing ends before the signal comes
+    noticed = Rule("count", (), 0, kinds, below, part, "trace")
+    observed = 0 if part in ("metrics.jsonl", "checkpoints/") else victim
+    rules = [[slow], [slow]]
+    rules[observed].append(noticed)
+    processes = _hosts(stage, rules)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and _lines(stage.folder / "trace") < nth:
+        time.sleep(0.01)
+    number, pid = getattr(signal, f"SIG{name}"), processes[victim].pid
+    child = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    for target in {"KILL": [pid, *child], "STOP": [pid, *child], "TERM": [pid]}[name]:
+        try:
+            os.kill(int(target), number)
+        except ProcessLookupError:
+            stage.log.append("  it had ended before the signal")
+    verdicts = []
+    for index in (1 - victim, victim):
+        stopped = name == "STOP" and index == victim
+        outcome = processes[index].wait(0.1 if stopped else 60)
+        stage.log.append(str(outcome))
+        if not stopped:
+            codes = (128 + number,) if name == "TERM" else (-number,) if index == victim else ()
+            verdicts.append(min(outcome.verdict(*codes), Verdict.HANG))
+    outcomes = [process.wait() for process in _hosts(stage)]
+    stage.log += map(str, outcomes)
+    for pid in child:
+        with contextlib.suppress(ProcessLookupError):  # its group is its own
+            os.kill(int(pid), signal.SIGKILL)
+    return max(
+        *map(_clean, verdicts),
+        stage.judge("train", outcomes[0], facts["hosts"]),
+        outcomes[1].verdict(),
+    )
+
+
+def _lines(file: Path) -> int:
+    return len(file.read_text().splitlines()) if file.exists() else 0
