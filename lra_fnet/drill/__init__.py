@@ -8,6 +8,7 @@ import importlib
 import multiprocessing
 import operator
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -71,9 +72,7 @@ def main(
     folder = tempfile.mkdtemp(prefix="lra-fnet-drill-")  # a TemporaryDirectory ends with any fork
     try:
         cases = _prepare(Path(folder), seed, call)
-        chosen = range(len(cases)) if only is None else [only]
-        if sample is not None:
-            chosen = [len(cases) * k // sample for k in range(sample)]
+        chosen = _spread(cases, seed)[:sample] if only is None else [only]
         if not set(chosen) <= set(range(len(cases))):
             raise UserError(f"--case expects 0 to {len(cases) - 1}, got {only}")
         print(f"seed {seed}: {len(cases)} cases, {len(chosen)} to play", flush=True)
@@ -130,6 +129,17 @@ def _prepare(root: Path, seed: int, call) -> list:
     )
     gc.freeze()  # so that forks share the memory
     return cases
+
+
+def _spread(cases: list, seed: int) -> list[int]:
+    """Returns the numbers of all cases in such an order that each beginning has all faults."""
+    numbers = random.Random(seed).sample(range(len(cases)), len(cases))
+    seen: collections.Counter = collections.Counter()
+    ranks = []
+    for number in numbers:
+        ranks.append((seen[cases[number].group], number))
+        seen[cases[number].group] += 1
+    return [number for _, number in sorted(ranks)]
 
 
 def _stage(root: Path, name: str, state: str, seed: int, call):

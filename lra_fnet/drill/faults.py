@@ -37,7 +37,37 @@ SCENES = {
     "export again": ("exported", "again", ("again", "exported")),
     "report": ("whole", "report", ("report",)),
 }
-SIGNALS = {"INT": signal.SIGINT, "TERM": signal.SIGTERM, "HUP": signal.SIGHUP}
+# When signals come: phase, scene, warm, cold or freshly started, and the call: kinds, part of its
+# path, which one, and how many milliseconds later.
+_EVENTS = """
+    import    train fresh r  /jax/__pycache__/__init__               1 0
+    import    train fresh r  /orbax/checkpoint/__pycache__/__init__  1 0
+    import    train fresh r  lra_fnet/run/__pycache__/job            1 0
+    data      data  warm  m  /data                 2 0
+    data      data  warm  o  -train.array_record   1 0
+    data      data  warm  w  fingerprint           1 0
+    compile   train cold  r  lra-fnet/jax          1 0
+    compile   train cold  r  lra-fnet/jax          6 100
+    compile   train cold  r  lra-fnet/jax         12 300
+    compile   train cold  r  lra-fnet/jax         14 30
+    begin     train warm  o  tensorboard/          1 0
+    begin     train warm  o  tensorboard/          1 10
+    begin     train warm  o  tensorboard/          1 30
+    train     train warm  w  metrics.jsonl         1 0
+    train     train warm  w  metrics.jsonl         4 0
+    train     train warm  w  metrics.jsonl         5 0
+    save      train warm  m  last/2                1 0
+    save      train warm  w  last/2                9 0
+    save      train warm  n  best/4                2 0
+    save      train warm  n  last/8                4 0
+    score     train warm  w  metrics.jsonl         2 3
+    score     train warm  r  -test.array_record    1 0
+    score     train warm  r  -test.array_record    1 20
+    score     train warm  o  test_log.jsonl        1 0
+    result    train warm  o  result.json           1 0
+    result    train warm  w  result.json           1 0
+    result    train warm  n  result.json           1 0
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,70 +234,23 @@ def _play_damaged(stage: Stage, facts: Facts, file: Path, damage, readers) -> Ve
 
 
 def _signalled() -> Iterator[Case]:
-    """Signals at events of every phase; the test with a cold cache has something to compile."""
-    train, cold = ("train", "bare"), ("train", "cold")
-    events = [  # phase, (scene, state), kinds, part, nth, milliseconds later
-        *(
-            ("import", ("train", "fresh"), "r", part, 1, 0)
-            for part in (
-                "/jax/__pycache__/__init__",
-                "/orbax/checkpoint/__pycache__/__init__",
-                "lra_fnet/run/__pycache__/job",
-            )
-        ),
-        *(
-            ("data", ("data", "empty"), kinds, part, nth, 0)
-            for kinds, part, nth in (
-                ("m", "/data", 2),
-                ("o", "-train.array_record", 1),
-                ("w", "fingerprint", 1),
-            )
-        ),
-        *(
-            ("compile", cold, "r", "lra-fnet/jax", nth, later)
-            for nth, later in ((1, 0), (6, 100), (12, 300), (14, 30))
-        ),
-        *(("first step", train, "o", "tensorboard/", 1, later) for later in (0, 10, 30)),
-        *(("training", train, "w", "metrics.jsonl", nth, 0) for nth in (1, 2, 4, 5)),
-        *(
-            ("saving", train, kinds, part, nth, 0)
-            for kinds, part, nth in (
-                ("m", "last/2", 1),
-                ("w", "last/2", 9),
-                ("n", "best/4", 2),
-                ("n", "last/8", 4),
-            )
-        ),
-        *(
-            ("scoring", train, kinds, part, nth, later)
-            for kinds, part, nth, later in (
-                ("w", "metrics.jsonl", 2, 3),
-                ("r", "-test.array_record", 1, 0),
-                ("r", "-test.array_record", 1, 20),
-                ("o", "test_log.jsonl", 1, 0),
-            )
-        ),
-        *(
-            ("writing the result", train, kinds, "result.json", nth, 0)
-            for kinds, nth in (("o", 1), ("w", 1), ("n", 1))
-        ),
-    ]
-    for phase, (scene, state), kinds, part, nth, later in events:
-        for name, number in {**SIGNALS, "INT twice": signal.SIGINT}.items():
-            times = 2 if name == "INT twice" else 1
-            rule = Rule("signal", (number, later, times), nth, kinds, part=part)
-            if state == "fresh":
-                rule = dataclasses.replace(rule, below="/")
-            title = f"{name} while {phase}: {kinds} {part} {nth}, {later} ms later"
-            play = functools.partial(_play_signalled, scene=scene, rule=rule, state=state)
-            yield Case("signal", title, SCENES[scene][0], play)
+    """Signals at events of every phase; with a cold cache there is something to compile."""
+    signals = {"INT": signal.SIGINT, "TERM": signal.SIGTERM, "HUP": signal.SIGHUP, "INT twice": 2}
+    for line, (name, number) in itertools.product(_EVENTS.strip().splitlines(), signals.items()):
+        phase, scene, how, kinds, part, nth, later = line.split()
+        numbers = (number, int(later), 2 if name == "INT twice" else 1)
+        below = "/" if how == "fresh" else ""
+        rule = Rule("signal", numbers, int(nth), kinds, below, part)
+        title = f"{name} while {phase}: {kinds} {part} {nth}, {later} ms later"
+        play = functools.partial(_play_signalled, scene=scene, rule=rule, how=how)
+        yield Case("signal", title, SCENES[scene][0], play)
 
 
-def _play_signalled(stage: Stage, facts: Facts, scene: str, rule: Rule, state: str) -> Verdict:
-    if state == "cold":
+def _play_signalled(stage: Stage, facts: Facts, scene: str, rule: Rule, how: str) -> Verdict:
+    if how == "cold":
         shutil.rmtree(stage.folder / "cache/lra-fnet/jax")
     _, command, after = SCENES[scene]
-    struck = stage.run(command, rule, fresh=state == "fresh")
+    struck = stage.run(command, rule, fresh=how == "fresh")
     code = 128 + rule.numbers[0]
     verdict = stage.judge(command, struck, facts[command], code)
     if struck.code == code and "resume" not in struck.err and "stop" not in struck.err:
@@ -278,32 +261,25 @@ def _play_signalled(stage: Stage, facts: Facts, scene: str, rule: Rule, state: s
 
 def _limited() -> Iterator[Case]:
     """Limits of file size, descriptors and memory, and a full disk."""
-    for scene, size in itertools.product(("train", "data", "export"), (0, 90, 400, 2000, 7000)):
-        before = functools.partial(_limit, resource.RLIMIT_FSIZE, size)
-        yield _limit_case(scene, f"files of at most {size} bytes", before=before)
-    for scene, number in itertools.product(("train", "data", "report"), (4, 7, 10, 16, 24)):
-        before = functools.partial(_limit, resource.RLIMIT_NOFILE, number)
-        yield _limit_case(scene, f"at most {number} descriptors", before=before)
-    for megabytes in (200, 700, 1000, 2000, 4000, 8000):
-        before = functools.partial(_limit, resource.RLIMIT_AS, megabytes << 20)
-        yield _limit_case("train", f"{megabytes} MB of memory", before=before, fresh=True)
+    limits = {  # scenes, values, whether the command is started freshly
+        resource.RLIMIT_FSIZE: ("train data export", (0, 90, 400, 2000, 7000), False),
+        resource.RLIMIT_NOFILE: ("train data report", (4, 7, 10, 16, 24), False),
+        resource.RLIMIT_AS: ("train", (200 << 20, 700 << 20, 1 << 30, 2 << 30, 6 << 30), True),
+    }
+    names = {resource.RLIMIT_FSIZE: "file size", resource.RLIMIT_NOFILE: "descriptors"}
+    for kind, (scenes, values, fresh) in limits.items():
+        for scene, value in itertools.product(scenes.split(), values):
+            before = functools.partial(resource.setrlimit, kind, (value, value))
+            title = f"{scene}: {names.get(kind, 'memory')} at most {value}"
+            play = functools.partial(_play_limited, scene=scene, before=before, fresh=fresh)
+            yield Case("limit", title, SCENES[scene][0], play)
     disks = {"train": (64, 1100, 1200, 1300, 1500), "data": (8, 24, 48)}
     for scene, kilobytes in ((scene, size) for scene, sizes in disks.items() for size in sizes):
-        title = f"{scene}: a disk of {kilobytes} kB"
         play = functools.partial(_play_full, scene=scene, kilobytes=kilobytes)
-        yield Case("limit", title, SCENES[scene][0], play)
+        yield Case("full disk", f"{scene}: {kilobytes} kB", SCENES[scene][0], play)
 
 
-def _limit(kind: int, value: int) -> None:
-    resource.setrlimit(kind, (value, value))
-
-
-def _limit_case(scene: str, title: str, **keywords) -> Case:
-    play = functools.partial(_play_limited, scene=scene, keywords=keywords)
-    return Case("limit", f"{scene}: {title}", SCENES[scene][0], play)
-
-
-def _play_limited(stage: Stage, facts: Facts, scene: str, keywords: dict) -> Verdict:
+def _play_limited(stage: Stage, facts: Facts, scene: str, **keywords) -> Verdict:
     _, command, after = SCENES[scene]
     verdict = stage.judge(command, stage.run(command, **keywords), facts[command])
     again = _again(stage, facts, after)

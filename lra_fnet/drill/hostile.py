@@ -12,10 +12,9 @@ import pickle
 import sys
 import tarfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-from lra_fnet.drill.stage import Stage, Verdict
+from lra_fnet.drill.stage import HERE, Stage, Verdict
 
 _EVIL = (
     "import pathlib\nimport gin\npathlib.Path('marker').touch()\nx = gin.configurable('x')(int)\n"
@@ -40,6 +39,19 @@ class _Pickled:
 
 
 PICKLE = pickle.dumps(_Pickled())
+TRAIN = ["train", "--task", "toy", "--model", "fnet", "--preset", "drill"]
+TRAIN += ["--gin-dir", str(HERE / "gin")]
+_MEMBERS = {  # of an archive: name, content, and what it links to
+    "a name that leads out": [("../marker", b"x", None)],
+    "an absolute name": [("/tmp/marker", b"x", None)],
+    "a link": [("data", b"", "/tmp"), ("data/marker", b"x", None)],
+    "a hard link": [("train/a", b"", "!/etc/passwd")],
+    "pickled batches": [("cifar-10-batches-py/data_batch_1", PICKLE, None)],
+    "a pickle as a batch": [
+        (f"{name}.bin", PICKLE, None)
+        for name in (*map("data_batch_{}".format, range(1, 6)), "test_batch")
+    ],
+}
 Change = Callable[[Stage], Any]
 
 
@@ -61,91 +73,40 @@ def _play(stage: Stage, facts, change: Change, words) -> Verdict:
 
 
 def _payloads() -> Iterator[tuple[str, str, Change, str | list[str]]]:
-    names = {"a module": "evil", "a file": "./evil.py"}
-    for (name, module), command in itertools.product(
-        names.items(), ("predict", "export", "report")
-    ):
-        change = _edit("{run}/run.json", imports=[module])
-        yield f"run.json imports {name}: {command}", "whole", change, command
-    yield (
-        "run.json imports a module: evaluate",
-        "untested",
-        _edit("{run}/run.json", imports=["evil"]),
-        "evaluate",
+    run, result, export = (
+        functools.partial(_edit, name)
+        for name in ("{run}/run.json", "{run}/result.json", "export/config.json")
     )
-    yield (
-        "run.json imports a module: train",
-        "half",
-        _edit("{run}/run.json", imports=["evil"]),
-        "train",
-    )
-    yield "run.json names a gin folder", "half", _edit("{run}/run.json", gin_dirs=["."]), "train"
-    yield (
-        "run.json: a newline in overrides",
-        "whole",
-        _edit("{run}/run.json", overrides=["Run.num_steps=8\nimport evil"]),
-        "predict",
-    )
+    states = {"predict": "whole", "export": "whole", "report": "whole", "evaluate": "untested"}
+    for module, (command, state) in itertools.product(("evil", "./evil.py"), states.items()):
+        yield f"run.json imports {module}: {command}", state, run(imports=[module]), command
+        if command == "predict":
+            yield f"export imports {module}", "exported", export(imports=[module]), "exported"
     for name, text in _CONFIGS.items():
-        yield f"result.json, {name}", "whole", _edit("{run}/result.json", config=text), "predict"
-        yield f"export, {name}", "exported", _edit("export/config.json", config=text), "exported"
-    for name, module in names.items():
-        yield (
-            f"export imports {name}",
-            "exported",
-            _edit("export/config.json", imports=[module]),
-            "exported",
-        )
-    yield "a pickle as weights", "exported", _write("export/model.safetensors", PICKLE), "exported"
-    yield (
-        "a pickle as history",
-        "half",
-        _write("{run}/checkpoints/*/*/meta/metadata", PICKLE),
-        "train",
+        yield f"result.json, {name}", "whole", result(config=text), "predict"
+        yield f"export, {name}", "exported", export(config=text), "exported"
+    newline = ["Run.num_steps=8\nimport evil"]
+    names = {"model": "../../../../marker", "task": "/tmp/marker"}
+    meta, state = (
+        f"{{run}}/checkpoints/*/*/{name}" for name in ("meta/metadata", "state/_METADATA")
     )
-    yield (
-        "a pickle as state",
-        "half",
-        _write("{run}/checkpoints/*/*/state/_METADATA", PICKLE),
-        "train",
-    )
-    yield (
-        "pickles as compiled programs",
-        "half",
-        _write("cache/lra-fnet/jax/*-cache", PICKLE),
-        "train",
-    )
-    yield "a pickle as inputs", "whole", _write("inputs.txt", PICKLE), "predict"
-    yield (
-        "names of files in result.json",
-        "whole",
-        _edit("{run}/result.json", model="../../../../marker", task="/tmp/marker"),
-        "report",
-    )
-    yield (
-        "a loop of links among the runs",
-        "whole",
-        lambda stage: (stage.folder / "runs/loop").symlink_to("."),
-        "report",
-    )
-    train = ["train", "--task", "toy", "--model", "fnet", "--preset", "drill"]
-    train += ["--gin-dir", str(Path(__file__).parent / "gin")]
-    yield "a newline in --set", "bare", _nothing, [*train, "--set", "Run.num_steps=8\nimport evil"]
-    yield "a name that leads out", "bare", _nothing, [*train, "--name", "../../../marker"]
+    yield "run.json imports a module: train", "half", run(imports=["evil"]), "train"
+    yield "run.json names a gin folder", "half", run(gin_dirs=["."]), "train"
+    yield "run.json: a newline in overrides", "whole", run(overrides=newline), "predict"
+    yield "a pickle as weights", "exported", _write("export/model.safetensors"), "exported"
+    yield "a pickle as history", "half", _write(meta), "train"
+    yield "a pickle as state", "half", _write(state), "train"
+    yield "pickles as compiled programs", "half", _write("cache/lra-fnet/jax/*-cache"), "train"
+    yield "a pickle as inputs", "whole", _write("inputs.txt"), "predict"
+    yield "names of files in result.json", "whole", result(**names), "report"
+    yield "a loop of links among the runs", "whole", _loop, "report"
+    yield "a newline in --set", "bare", _nothing, [*TRAIN, "--set", *newline]
+    yield "a name that leads out", "bare", _nothing, [*TRAIN, "--name", "../../../marker"]
     yield "a sweep that leads out", "bare", _nothing, ["finish", "--name", "../../evil"]
     for verb in ("finish", "sweep"):
         yield f"sweep.json imports a module: {verb}", "bare", _sweep, [verb, "--name", "s"]
-    archives = {
-        "a name that leads out": [("../marker", b"x", None)],
-        "an absolute name": [("/tmp/marker", b"x", None)],
-        "a link": [("data", b"", "/tmp"), ("data/marker", b"x", None)],
-        "a hard link": [("train/a", b"", "!/etc/passwd")],
-        "pickled batches": [("cifar-10-batches-py/data_batch_1", PICKLE, None)],
-        "a pickle as a batch": [(f"data_batch_{k}.bin", PICKLE, None) for k in range(1, 6)]
-        + [("test_batch.bin", PICKLE, None)],
-    }
     for task, (name, members) in itertools.product(
-        ("text", "retrieval", "image"), archives.items()
+        ("text", "retrieval", "image"), _MEMBERS.items()
     ):
         words = ["data", "--task", task, "--source", "a.tar"]
         yield f"{task}: {name} in an archive", "empty", functools.partial(_archive, members), words
@@ -155,6 +116,10 @@ def _payloads() -> Iterator[tuple[str, str, Change, str | list[str]]]:
 
 def _nothing(stage: Stage) -> None:
     """Leaves the stage as it is: the command itself is hostile."""
+
+
+def _loop(stage: Stage) -> None:
+    (stage.folder / "runs/loop").symlink_to(".")
 
 
 def _edit(name: str, **fields) -> Change:
@@ -173,26 +138,24 @@ def _edit(name: str, **fields) -> Change:
     return change
 
 
-def _write(pattern: str, data: bytes) -> Change:
+def _write(pattern: str) -> Change:
+    """Returns a change that puts the pickle in the place of files."""
+
     def change(stage):
-        pattern_here = pattern.format(run=stage.run_folder.relative_to(stage.folder))
-        files = list(stage.folder.glob(pattern_here))
-        assert files, pattern
-        for file in files:
-            file.write_bytes(data)
+        files = stage.folder.glob(pattern.format(run=stage.run_folder.relative_to(stage.folder)))
+        for file in list(files):
+            file.write_bytes(PICKLE)
 
     return change
 
 
 def _sweep(stage: Stage) -> None:
-    """Writes a sweep.json as `lra-fnet sweep` does, with a stranger's import in it."""
-    gin = str(Path(__file__).parent / "gin")
-    words = ["sweep", "--task", "toy", "--models", "fnet", "--preset", "drill", "--name", "s"]
-    stage.run([*words, "--gin-dir", gin])
+    """Runs a sweep, and puts a stranger's import into its sweep.json."""
+    words = [{"train": "sweep", "--model": "--models"}.get(word, word) for word in TRAIN]
+    stage.run([*words, "--name", "s"])
     file = stage.folder / "runs/sweeps/s/sweep.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    content = json.loads(file.read_text()) if file.exists() else {}
-    file.write_text(json.dumps(content | {"imports": ["evil"], "gin_dirs": ["."]}))
+    fields = {"imports": ["evil"], "gin_dirs": ["."]}
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
 
 
 def _archive(members, stage: Stage) -> None:
