@@ -12,9 +12,10 @@ import pickle
 import sys
 import tarfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
-from lra_fnet.drill.stage import HERE, Stage, Verdict
+from lra_fnet.drill.stage import Stage, Verdict
 
 _EVIL = (
     "import pathlib\nimport gin\npathlib.Path('marker').touch()\nx = gin.configurable('x')(int)\n"
@@ -39,8 +40,6 @@ class _Pickled:
 
 
 PICKLE = pickle.dumps(_Pickled())
-TRAIN = ["train", "--task", "toy", "--model", "fnet", "--preset", "drill"]
-TRAIN += ["--gin-dir", str(HERE / "gin")]
 _MEMBERS = {  # of an archive: name, content, and what it links to
     "a name that leads out": [("../marker", b"x", None)],
     "an absolute name": [("/tmp/marker", b"x", None)],
@@ -100,8 +99,9 @@ def _payloads() -> Iterator[tuple[str, str, Change, str | list[str]]]:
     yield "a pickle as inputs", "whole", _write("inputs.txt"), "predict"
     yield "names of files in result.json", "whole", result(**names), "report"
     yield "a loop of links among the runs", "whole", _loop, "report"
-    yield "a newline in --set", "bare", _nothing, [*TRAIN, "--set", *newline]
-    yield "a name that leads out", "bare", _nothing, [*TRAIN, "--name", "../../../marker"]
+    train = Stage(Path(), 0, lambda words: 0).words("train")
+    yield "a newline in --set", "bare", _nothing, [*train, "--set", *newline]
+    yield "a name that leads out", "bare", _nothing, [*train, "--name", "../../../marker"]
     yield "a sweep that leads out", "bare", _nothing, ["finish", "--name", "../../evil"]
     for verb in ("finish", "sweep"):
         yield f"sweep.json imports a module: {verb}", "bare", _sweep, [verb, "--name", "s"]
@@ -151,7 +151,8 @@ def _write(pattern: str) -> Change:
 
 def _sweep(stage: Stage) -> None:
     """Runs a sweep, and puts a stranger's import into its sweep.json."""
-    words = [{"train": "sweep", "--model": "--models"}.get(word, word) for word in TRAIN]
+    changes = {"train": "sweep", "--model": "--models"}
+    words = [changes.get(word, word) for word in stage.words("train")[:-2]]  # without --seed
     stage.run([*words, "--name", "s"])
     file = stage.folder / "runs/sweeps/s/sweep.json"
     fields = {"imports": ["evil"], "gin_dirs": ["."]}

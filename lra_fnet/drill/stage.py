@@ -35,6 +35,17 @@ HERE = Path(__file__).parent
 SHIM = "LRA_FNET_DRILL_SHIM"  # the compiled shim's path, in the drill's own environment
 FILES = "owstmnu"  # the kinds of calls of shim.c that change files
 PATIENCE = 60.0  # seconds until a command counts as hanging
+_COMMANDS = {
+    "data": "data --task toy --gin-dir {gin} --import lra_fnet.drill.toy",
+    "train": "train --task toy --model fnet --preset drill --gin-dir {gin} --seed {seed}",
+    "untested": "train --no-test --task toy --model fnet --preset drill --gin-dir {gin} --seed {seed}",
+    "evaluate": "evaluate --run {run}",
+    "predict": "predict --run {run} inputs.txt",
+    "export": "export --run {run} --out export",
+    "again": "export --run {run} --out export --force",
+    "exported": "predict --run export inputs.txt",
+    "report": "report --results none",
+}
 _NOISE = re.compile(
     r"Traceback \(most|Fatal Python error|Segmentation fault|stack trace|Exception ignored|"
     r"terminate called|\*\*\* Check failure|^[A-Z]\d{4} ",
@@ -154,10 +165,6 @@ class Process:
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             for number, end in enumerate(ends, 1):
                 os.dup2(end, number)
-            sys.stdin, sys.stdout, sys.stderr = (
-                open(number, mode, closefd=False)  # noqa: SIM115
-                for number, mode in enumerate("rww")
-            )
             os.closerange(3, 1 << 10)
             os.chdir(stage.folder)
             cache = stage.folder / "cache"
@@ -188,18 +195,12 @@ class Process:
 
     def wait(self, seconds: float = PATIENCE) -> Outcome:
         """Returns the outcome; a process that has not ended by then is killed."""
-        code = None
         handle = os.pidfd_open(self.pid)
         ended = select.select([handle], [], [], seconds)[0]
         os.close(handle)
-        with contextlib.suppress(ProcessLookupError):
-            if not ended:
-                os.killpg(self.pid, signal.SIGKILL)
-        status = os.waitpid(self.pid, 0)[1]
-        if ended:
-            code = os.waitstatus_to_exitcode(status)
-        with contextlib.suppress(ProcessLookupError):  # what it started and left behind
+        with contextlib.suppress(ProcessLookupError):  # it, or what it has left behind
             os.killpg(self.pid, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         texts = []
         for end in self._ends:
             os.set_blocking(end, False)
@@ -209,7 +210,7 @@ class Process:
                     data += chunk
             os.close(end)
             texts.append(data.decode(errors="replace"))
-        return Outcome(self.words, code, *texts)
+        return Outcome(self.words, code if ended else None, *texts)
 
 
 @dataclasses.dataclass
@@ -228,23 +229,8 @@ class Stage:
 
     def words(self, command: str) -> list[str]:
         """Returns the arguments of a command of the drill, by its short name."""
-        gin = ("--gin-dir", str(HERE / "gin"))
-        run = ("--run", str(self.run_folder.relative_to(self.folder)))
-        train = ("train", "--task", "toy", "--model", "fnet", "--preset", "drill", *gin)
-        imported = ("--import", "lra_fnet.drill.toy")
-        return list(
-            {
-                "data": ("data", "--task", "toy", *gin, *imported),
-                "train": (*train, "--seed", str(self.seed)),
-                "untested": (*train, "--seed", str(self.seed), "--no-test"),
-                "evaluate": ("evaluate", *run),
-                "predict": ("predict", *run, "inputs.txt"),
-                "export": ("export", *run, "--out", "export"),
-                "again": ("export", *run, "--out", "export", "--force"),
-                "exported": ("predict", "--run", "export", "inputs.txt"),
-                "report": ("report", "--results", "none"),
-            }[command]
-        )
+        run = self.run_folder.relative_to(self.folder)
+        return _COMMANDS[command].format(gin=HERE / "gin", run=run, seed=self.seed).split()
 
     def run(self, words: str | Sequence[str], *rules: Rule, **keywords) -> Outcome:
         """Runs a command, by its short name or its arguments, to its end."""
