@@ -18,7 +18,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -133,25 +133,51 @@ def _struck(rng: random.Random, calls: dict[str, int]) -> Iterator[Case]:
             yield _strike("EIO", scene, f"reading {part}, file {nth}", [rule])
 
 
-def _strike(group: str, scene: str, title: str, rules: list[Rule]) -> Case:
-    return Case(
-        group,
-        f"{scene}: {title}",
-        SCENES[scene][0],
-        functools.partial(_play_struck, scene=scene, rules=rules),
-    )
+def _strike(group: str, scene: str, title: str, rules: Sequence[Rule] = (), **how) -> Case:
+    """Returns the case of one of `SCENES`; `how` are further arguments of `_play`."""
+    play = functools.partial(_play, scene=scene, rules=rules, **how)
+    return Case(group, f"{scene}: {title}", SCENES[scene][0], play)
 
 
-def _play_struck(stage: Stage, facts: Facts, scene: str, rules: list[Rule]) -> Verdict:
-    opened = Rule("count", kinds="r", part="-test.array_record", trace="opened")
+def _play(
+    stage: Stage,
+    facts: Facts,
+    scene: str,
+    rules: Sequence[Rule],
+    *,
+    cold: bool = False,
+    kilobytes: int = 0,
+    **how,
+) -> Verdict:
+    """Plays a scene with a fault and then without it.
+
+    Args:
+      stage: where.
+      facts: of the undisturbed commands.
+      scene: one of `SCENES`.
+      rules: the fault, if it is one of the shim's.
+      cold: whether there are no compiled programs.
+      kilobytes: the size of the disk, if it is small; afterwards it is large.
+      **how: further arguments of `Process`.
+    """
+    if cold:
+        shutil.rmtree(stage.folder / "cache/lra-fnet/jax")
     _, command, after = SCENES[scene]
-    struck = stage.run(command, *rules, opened)
-    verdict = _clean(stage.judge(command, struck, facts[command], -signal.SIGKILL))
-    read = command != "data" and _lines(stage.folder / "opened")
-    if read and not _lines(stage.folder / "runs/test_log.jsonl"):
-        stage.log.append("  it read the test split, and test_log.jsonl does not say so")
-        verdict = Verdict.WRONG
-    return max(verdict, *_again(stage, facts, after))
+    opened = Rule("count", kinds="r", part="-test.array_record", trace="opened")
+    codes = [128 + rule.numbers[0] for rule in rules if rule.action == "signal"]
+    with _disk(stage.folder / ("data" if scene == "data" else "runs"), kilobytes) as enlarge:
+        struck = stage.run(command, *rules, opened, **how)
+        verdict = stage.judge(command, struck, facts[command], *codes, -signal.SIGKILL)
+        if struck.code in codes and not re.search("resume|stop", struck.err):
+            stage.log.append("  it ended without a word")
+            verdict = Verdict.TRACEBACK
+        read = command != "data" and _lines(stage.folder / "opened")
+        if read and not _lines(stage.folder / "runs/test_log.jsonl"):
+            stage.log.append("  it read the test split, and test_log.jsonl does not say so")
+            verdict = Verdict.WRONG
+        enlarge()
+        again = [stage.judge(each, stage.run(each), facts[each]) for each in after]
+    return max(_clean(verdict), *again)
 
 
 def _clean(verdict: Verdict) -> Verdict:
@@ -159,8 +185,21 @@ def _clean(verdict: Verdict) -> Verdict:
     return verdict if verdict > Verdict.REFUSED else Verdict.EQUAL
 
 
-def _again(stage: Stage, facts: Facts, commands) -> list[Verdict]:
-    return [stage.judge(command, stage.run(command), facts[command]) for command in commands]
+@contextlib.contextmanager
+def _disk(folder: Path, kilobytes: int) -> Iterator[Callable[[], Any]]:
+    """Puts a folder on a small disk for the block, if a size is given; yields what enlarges it."""
+    if not kilobytes:
+        yield lambda: None
+        return
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "none", str(folder)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        raise NotImplementedError("mount is not allowed here")
+    remount = ["mount", "-o", "remount,size=64m", str(folder)]
+    try:
+        yield functools.partial(subprocess.run, remount, check=True)
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def _delayed() -> Iterator[Case]:
@@ -190,13 +229,8 @@ def _damaged(rng: random.Random, root: Path) -> Iterator[Case]:
         for file in files:
             path, size = file.relative_to(root / state), file.stat().st_size
             bits = sorted(rng.sample(range(8 * size), min(flips, 8 * size)))
-            damages = [
-                (f"bit {bit} of {8 * size} flipped", functools.partial(_flip, bit)) for bit in bits
-            ]
-            damages += [("halved", _halve)] if size > 1 else []
-            damages += [("emptied", _empty)] if size else []
-            damages += [("deleted", Path.unlink)]
-            for title, damage in damages:
+            damages = {f"bit {bit} of {8 * size}": functools.partial(_flip, bit) for bit in bits}
+            for title, damage in (damages | _DAMAGES).items():
                 play = functools.partial(_play_damaged, file=path, damage=damage, readers=readers)
                 yield Case(f"damaged {group}", f"{_short(path)}: {title}", state, play)
 
@@ -216,12 +250,11 @@ def _flip(bit: int, file: Path) -> None:
     file.write_bytes(data)
 
 
-def _halve(file: Path) -> None:
-    os.truncate(file, file.stat().st_size // 2)
-
-
-def _empty(file: Path) -> None:
-    os.truncate(file, 0)
+_DAMAGES: dict[str, Callable] = {
+    "halved": lambda file: os.truncate(file, file.stat().st_size // 2),
+    "emptied": lambda file: os.truncate(file, 0),
+    "deleted": Path.unlink,
+}
 
 
 def _play_damaged(stage: Stage, facts: Facts, file: Path, damage, readers) -> Verdict:
@@ -245,24 +278,9 @@ def _signalled() -> Iterator[Case]:
     for line, (name, number) in itertools.product(_EVENTS.strip().splitlines(), signals.items()):
         phase, scene, how, kinds, part, nth, later = line.split()
         numbers = (number, int(later), 2 if name == "INT twice" else 1)
-        below = "/" if how == "fresh" else ""
-        rule = Rule("signal", numbers, int(nth), kinds, below, part)
+        rule = Rule("signal", numbers, int(nth), kinds, "/" if how == "fresh" else "", part)
         title = f"{name} while {phase}: {kinds} {part} {nth}, {later} ms later"
-        play = functools.partial(_play_signalled, scene=scene, rule=rule, how=how)
-        yield Case("signal", title, SCENES[scene][0], play)
-
-
-def _play_signalled(stage: Stage, facts: Facts, scene: str, rule: Rule, how: str) -> Verdict:
-    if how == "cold":
-        shutil.rmtree(stage.folder / "cache/lra-fnet/jax")
-    _, command, after = SCENES[scene]
-    struck = stage.run(command, rule, fresh=how == "fresh")
-    code = 128 + rule.numbers[0]
-    verdict = stage.judge(command, struck, facts[command], code)
-    if struck.code == code and "resume" not in struck.err and "stop" not in struck.err:
-        stage.log.append("  it ended without a word")
-        verdict = Verdict.TRACEBACK
-    return max(verdict, *_again(stage, facts, after))
+        yield _strike("signal", scene, title, [rule], fresh=how == "fresh", cold=how == "cold")
 
 
 def _limited() -> Iterator[Case]:
@@ -276,37 +294,11 @@ def _limited() -> Iterator[Case]:
     for kind, (scenes, values, fresh) in limits.items():
         for scene, value in itertools.product(scenes.split(), values):
             before = functools.partial(resource.setrlimit, kind, (value, value))
-            title = f"{scene}: {names.get(kind, 'memory')} at most {value}"
-            play = functools.partial(_play_limited, scene=scene, before=before, fresh=fresh)
-            yield Case("limit", title, SCENES[scene][0], play)
-    disks = {"train": (64, 1100, 1200, 1300, 1500), "data": (8, 24, 48)}
-    for scene, kilobytes in ((scene, size) for scene, sizes in disks.items() for size in sizes):
-        play = functools.partial(_play_full, scene=scene, kilobytes=kilobytes)
-        yield Case("full disk", f"{scene}: {kilobytes} kB", SCENES[scene][0], play)
-
-
-def _play_limited(stage: Stage, facts: Facts, scene: str, **keywords) -> Verdict:
-    _, command, after = SCENES[scene]
-    verdict = stage.judge(command, stage.run(command, **keywords), facts[command])
-    again = _again(stage, facts, after)
-    return max(_clean(verdict), *again)
-
-
-def _play_full(stage: Stage, facts: Facts, scene: str, kilobytes: int) -> Verdict:
-    """Plays a scene on a small tmpfs, which is then made larger."""
-    _, command, after = SCENES[scene]
-    struck = stage.folder / ("data" if scene == "data" else "runs")
-    struck.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "none", str(struck)]
-    if subprocess.run(mount, capture_output=True).returncode:
-        raise NotImplementedError("mount is not allowed here")
-    try:
-        verdict = stage.judge(command, stage.run(command), facts[command])
-        subprocess.run(["mount", "-o", "remount,size=64m", str(struck)], check=True)
-        again = _again(stage, facts, after)
-    finally:
-        subprocess.run(["umount", "-l", str(struck)], check=True)
-    return max(_clean(verdict), *again)
+            title = f"{names.get(kind, 'memory')} at most {value}"
+            yield _strike("limit", scene, title, before=before, fresh=fresh)
+    for scene, sizes in {"train": (64, 1100, 1200, 1300, 1500), "data": (8, 24, 48)}.items():
+        for size in sizes:
+            yield _strike("full disk", scene, f"{size} kB", kilobytes=size)
 
 
 def _joined() -> Iterator[Case]:

@@ -38,7 +38,7 @@ PATIENCE = 60.0  # seconds until a command counts as hanging
 _COMMANDS = {
     "data": "data --task toy --gin-dir {gin} --import lra_fnet.drill.toy",
     "train": "train --task toy --model fnet --preset drill --gin-dir {gin} --seed {seed}",
-    "untested": "train --no-test --task toy --model fnet --preset drill --gin-dir {gin} --seed {seed}",
+    "untested": "{train} --no-test",
     "evaluate": "evaluate --run {run}",
     "predict": "predict --run {run} inputs.txt",
     "export": "export --run {run} --out export",
@@ -230,7 +230,8 @@ class Stage:
     def words(self, command: str) -> list[str]:
         """Returns the arguments of a command of the drill, by its short name."""
         run = self.run_folder.relative_to(self.folder)
-        return _COMMANDS[command].format(gin=HERE / "gin", run=run, seed=self.seed).split()
+        text = _COMMANDS[command].replace("{train}", _COMMANDS["train"])
+        return text.format(gin=HERE / "gin", run=run, seed=self.seed).split()
 
     def run(self, words: str | Sequence[str], *rules: Rule, **keywords) -> Outcome:
         """Runs a command, by its short name or its arguments, to its end."""
