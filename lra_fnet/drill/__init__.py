@@ -26,7 +26,7 @@ from lra_fnet.machine.progress import Bar, duration, say
 
 _COLUMNS = ("equal", "refused", "wrong", "traceback", "hang", "skipped")
 _MODULES = """
-    flax orbax.checkpoint optax array_record.python.array_record_data_source tensorboardX
+    flax optax array_record.python.array_record_data_source tensorboardX
     tensorflow_datasets
     lra_fnet.report lra_fnet.report.compare lra_fnet.tasks.prepare lra_fnet.train.hosts
     lra_fnet.run.job lra_fnet.run.predict lra_fnet.run.export lra_fnet.drill.toy
@@ -121,7 +121,9 @@ def _prepare(root: Path, seed: int, call) -> list:
         (scene, _stage(root, f"count{k}", faults.SCENES[scene][0], seed, call))
         for k, scene in enumerate(faults.SCENES)
     )
-    calls = {scene: faults.count(place, scene) for scene, place in stages}
+    kinds = {scene: faults.count(place, scene) for scene, place in stages}
+    calls = {(scene, stage.FILES): len(called) for scene, called in kinds.items()}
+    calls |= {(scene, "w"): called.count("w") for scene, called in kinds.items()}
     facts["hosts"] = faults.hosts_facts(_stage(root, "hosts", "bare", seed, call))
     cases = faults.cases(seed, root, calls)
     _shared.update(

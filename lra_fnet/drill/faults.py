@@ -42,7 +42,7 @@ SCENES = {
 # path, which one, and how many milliseconds later.
 _EVENTS = """
     import    train fresh r  /jax/__pycache__/__init__               1 0
-    import    train fresh r  /orbax/checkpoint/__pycache__/__init__  1 0
+    import    train fresh r  /optax/__pycache__/__init__             1 0
     import    train fresh r  lra_fnet/run/__pycache__/job            1 0
     data      data  warm  m  /data                 2 0
     data      data  warm  o  -train.array_record   1 0
@@ -57,10 +57,10 @@ _EVENTS = """
     train     train warm  w  metrics.jsonl         1 0
     train     train warm  w  metrics.jsonl         4 0
     train     train warm  w  metrics.jsonl         5 0
-    save      train warm  m  last/2                1 0
-    save      train warm  w  last/2                9 0
-    save      train warm  n  best/4                2 0
-    save      train warm  n  last/8                4 0
+    save      train warm  o  checkpoints/last      1 0
+    save      train warm  w  checkpoints/last      2 0
+    save      train warm  n  checkpoints/best      1 0
+    save      train warm  s  checkpoints/last      3 0
     score     train warm  w  metrics.jsonl         2 3
     score     train warm  r  -test.array_record    1 0
     score     train warm  r  -test.array_record    1 20
@@ -81,13 +81,13 @@ class Case:
     play: Callable[[Stage, Facts], Verdict]
 
 
-def cases(seed: int, root: Path, calls: dict[str, int]) -> list[Case]:
+def cases(seed: int, root: Path, calls: dict[tuple[str, str], int]) -> list[Case]:
     """Returns all cases.
 
     Args:
       seed: chooses among the calls, bytes and bits.
       root: the folder of the states.
-      calls: how many calls each scene makes that change files.
+      calls: how many calls of which kinds each scene makes.
     """
     rng = random.Random(seed)
     return [
@@ -101,35 +101,30 @@ def cases(seed: int, root: Path, calls: dict[str, int]) -> list[Case]:
     ]
 
 
-def count(stage: Stage, scene: str) -> int:
-    """Returns how many calls the command of a scene makes that change files."""
+def count(stage: Stage, scene: str) -> list[str]:
+    """Returns the kinds of the calls of a scene's command that change files, in their order."""
     stage.run(SCENES[scene][1], Rule("count", trace="trace"))
-    return len((stage.folder / "trace").read_text().splitlines())
+    return [line.split()[1] for line in (stage.folder / "trace").read_text().splitlines()]
 
 
-def _struck(rng: random.Random, calls: dict[str, int]) -> Iterator[Case]:
+def _struck(rng: random.Random, calls: dict[tuple[str, str], int]) -> Iterator[Case]:
     """Kills and I/O faults at calls that lie evenly over each scene."""
-    every = {"train": 1.0, "resume": 0.4, "evaluate": 0.1, "data": 0.2, "report": 0.06}
-    every |= {"export": 0.1, "export again": 0.1}
-    faults = {
-        "kill": ("kill", (), 80),
-        "half-written kill": ("half", (), 50),
-        "EIO": ("fail", (errno.EIO,), 40),
-        "ENOSPC": ("full", (errno.ENOSPC,), 30),
-        "short write": ("short", (), 12),
+    faults = {  # action, its numbers, calls, and every how manieth is struck
+        "kill": ("kill", (), FILES, 1),
+        "half-written kill": ("half", (), FILES, 2),
+        "EIO": ("fail", (errno.EIO,), FILES, 3),
+        "ENOSPC": ("full", (errno.ENOSPC,), FILES, 4),
+        "short write": ("short", (), "w", 4),
     }
-    for (name, (action, numbers, wanted)), (scene, share) in itertools.product(
-        faults.items(), every.items()
+    for (name, (action, numbers, kinds, stride)), scene in itertools.product(
+        faults.items(), SCENES
     ):
-        amount = max(1, min(round(wanted * share), calls[scene]))
-        start = rng.random()
-        for k in range(amount):
-            nth = 1 + int((k + start) * calls[scene] / amount)
-            rule = Rule(action, numbers, nth, "w" if name == "short write" else FILES)
-            yield _strike(name, scene, f"call {nth} of {calls[scene]}", [rule])
+        for nth in range(1 + rng.randrange(stride), calls[scene, kinds] + 1, stride):
+            rule = Rule(action, numbers, nth, kinds)
+            yield _strike(name, scene, f"call {nth} of {calls[scene, kinds]}", [rule])
     for scene, part in (("resume", "checkpoints"), ("train", "data"), ("evaluate", "checkpoints")):
-        for nth in rng.sample(range(1, 24), 6):
-            rule = Rule("fail", (errno.EIO,), nth, "r", part=part)
+        for nth in range(1, 7):
+            rule = Rule("fail", (errno.EIO,), nth, "r", part=f"/{part}/")
             yield _strike("EIO", scene, f"reading {part}, file {nth}", [rule])
 
 
@@ -205,12 +200,12 @@ def _disk(folder: Path, kilobytes: int) -> Iterator[Callable[[], Any]]:
 def _delayed() -> Iterator[Case]:
     """Slow disks below one kind of checkpoint, and a kill once the other kind is on disk."""
     slow = {"best": "last", "last": "best"}
-    for (kind, other), step, milliseconds in itertools.product(slow.items(), (4, 8), (3, 10)):
+    for (kind, other), nth, milliseconds in itertools.product(slow.items(), (1, 2, 4), (3, 30)):
         rules = [
             Rule("delay", (1000 * milliseconds,), below="runs", part=f"checkpoints/{kind}/"),
-            Rule("half", (), 1, "n", part=f"checkpoints/{other}/{step}"),
+            Rule("half", (), nth, "n", part=f"checkpoints/{other}/"),
         ]
-        title = f"{milliseconds} ms a call below {kind}, kill when {other} {step} is there"
+        title = f"{milliseconds} ms a call below {kind}, kill when {other} {nth} is there"
         yield _strike("delay and kill", "train", title, rules)
         yield _strike("delay", "train", f"{milliseconds} ms a call below {kind}", rules[:1])
 
@@ -218,11 +213,11 @@ def _delayed() -> Iterator[Case]:
 def _damaged(rng: random.Random, root: Path) -> Iterator[Case]:
     """Damages every file of runs, prepared data, caches and exports."""
     places = {  # state, folder, what reads it, number of flipped bits a file
-        "complete run": ("whole", "runs", READERS, 2),
-        "unfinished run": ("half", "runs", ("train",), 4),
-        "prepared data": ("bare", "data", ("train", "data"), 4),
-        "cache": ("half", "cache", ("train",), 1),
-        "export": ("exported", "export", ("exported",), 6),
+        "complete run": ("whole", "runs", READERS, 14),
+        "unfinished run": ("half", "runs", ("train",), 18),
+        "prepared data": ("bare", "data", ("train", "data"), 14),
+        "cache": ("half", "cache", ("train",), 2),
+        "export": ("exported", "export", ("exported",), 20),
     }
     for group, (state, folder, readers, flips) in places.items():
         files = sorted(filter(Path.is_file, (root / state / folder).rglob("*")), key=_place)
@@ -307,7 +302,7 @@ def _joined() -> Iterator[Case]:
         "before joining": ("c", "/connect", 1),
         "while compiling": ("r", "lra-fnet/jax", 4),
         "in training": ("w", "metrics.jsonl", 2),
-        "while saving": ("n", "checkpoints/", 5),
+        "while saving": ("n", "checkpoints/", 3),
     }
     for (phase, event), name, victim in itertools.product(
         phases.items(), ("KILL", "STOP", "TERM"), (0, 1)

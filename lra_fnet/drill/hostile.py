@@ -86,15 +86,12 @@ def _payloads() -> Iterator[tuple[str, str, Change, str | list[str]]]:
         yield f"export, {name}", "exported", export(config=text), "exported"
     newline = ["Run.num_steps=8\nimport evil"]
     names = {"model": "../../../../marker", "task": "/tmp/marker"}
-    meta, state = (
-        f"{{run}}/checkpoints/*/*/{name}" for name in ("meta/metadata", "state/_METADATA")
-    )
     yield "run.json imports a module: train", "half", run(imports=["evil"]), "train"
     yield "run.json names a gin folder", "half", run(gin_dirs=["."]), "train"
     yield "run.json: a newline in overrides", "whole", run(overrides=newline), "predict"
     yield "a pickle as weights", "exported", _write("export/model.safetensors"), "exported"
-    yield "a pickle as history", "half", _write(meta), "train"
-    yield "a pickle as state", "half", _write(state), "train"
+    yield "pickles as checkpoints", "half", _write("{run}/checkpoints/*/*"), "train"
+    yield "pickles as checkpoints: predict", "whole", _write("{run}/checkpoints/*/*"), "predict"
     yield "pickles as compiled programs", "half", _write("cache/lra-fnet/jax/*-cache"), "train"
     yield "a pickle as inputs", "whole", _write("inputs.txt"), "predict"
     yield "names of files in result.json", "whole", result(**names), "report"
