@@ -1,7 +1,6 @@
 """`lra-fnet drill`: strikes every command with faults, and counts what comes out of it."""
 
 import collections
-import datetime
 import functools
 import gc
 import importlib
@@ -9,6 +8,7 @@ import multiprocessing
 import operator
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -19,12 +19,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lra_fnet.drill.stage import SHIM, build
+from lra_fnet.drill import faults, stage
+from lra_fnet.drill.stage import HERE, SHIM, build
 from lra_fnet.errors import RunFailed, UserError
 from lra_fnet.machine import disk
 from lra_fnet.machine.progress import Bar, duration, say
 
-_COLUMNS = ("equal", "refused", "wrong", "traceback", "hang", "skipped")
+_BAD = ("wrong", "traceback", "hang")
+_COLUMNS = ("equal", "refused", *_BAD, "skipped")
+_ABOUT = """\
+What `lra-fnet drill` counted. After each fault the same command runs without it: its numbers are
+equal to those of an undisturbed run, or it refuses with one line and exit code 2. Wrong is another
+number without a word, or a stranger's code that ran; a traceback is any other end; a hang lasts
+more than a minute."""
 _MODULES = """
     flax optax array_record.python.array_record_data_source tensorboardX
     tensorflow_datasets
@@ -59,8 +66,6 @@ def main(
     """
     if SHIM not in os.environ:
         _preload(seed, only, sample, jobs, out)
-    from lra_fnet.drill import faults
-
     os.environ.pop("LD_PRELOAD", None)
     for name in _MODULES:
         importlib.import_module(name)
@@ -79,21 +84,24 @@ def main(
         played = _play_all(chosen, jobs, cores, aloud=only is not None)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    table = _table(
-        seed, [(cases[number], *rest) for number, *rest in played], time.monotonic() - begun
-    )
+    table = _table(f"Seed {seed}, {duration(time.monotonic() - begun)}", played)
     print(table)
     if only is None:
-        with disk.writable(out.parent, "--out"):
-            out.parent.mkdir(parents=True, exist_ok=True)
-            disk.replace(
-                out, table + "\n" + Path(faults.__file__).with_name("found.md").read_text()
-            )
-        print(f"wrote {out}")
-    if bad := [
-        number for number, verdict, _ in played if verdict in ("wrong", "traceback", "hang")
-    ]:
+        _write(out, seed, table)
+    if bad := [number for number, verdict, _ in played if verdict in _BAD]:
         raise RunFailed(f"{len(bad)} cases failed: {', '.join(map(str, bad[:20]))}", "drill")
+
+
+def _write(out: Path, seed: int, table: str) -> None:
+    """Writes the file, with the tables of other seeds that it had."""
+    old = out.read_text() if out.exists() else ""
+    tables = dict(re.findall(r"(?ms)^(## Seed \d+),(.*?)(?=^## )", old))
+    tables |= dict(re.findall(r"(?ms)^(## Seed \d+),(.*)", table))
+    text = "".join(f"{name},{rest}" for name, rest in sorted(tables.items()))
+    with disk.writable(out.parent, "--out"):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        disk.replace(out, f"# Drill\n\n{_ABOUT}\n\n{text}{(HERE / 'found.md').read_text()}")
+    print(f"wrote {out}")
 
 
 def _preload(seed, only, sample, jobs, out) -> None:
@@ -113,22 +121,18 @@ def _preload(seed, only, sample, jobs, out) -> None:
 
 def _prepare(root: Path, seed: int, call) -> list:
     """Makes the states, counts the calls of each scene, and returns the cases."""
-    from lra_fnet.drill import faults, stage
-
     say("making the undisturbed runs")
     facts = stage.make(root, seed, call)
-    stages = (
-        (scene, _stage(root, f"count{k}", faults.SCENES[scene][0], seed, call))
-        for k, scene in enumerate(faults.SCENES)
-    )
-    kinds = {scene: faults.count(place, scene) for scene, place in stages}
+    new = functools.partial(_stage, root, seed=seed, call=call)
+    kinds = {
+        scene: faults.count(new(f"count {scene}", state), scene)
+        for scene, (state, *_) in faults.SCENES.items()
+    }
     calls = {(scene, stage.FILES): len(called) for scene, called in kinds.items()}
     calls |= {(scene, "w"): called.count("w") for scene, called in kinds.items()}
-    facts["hosts"] = faults.hosts_facts(_stage(root, "hosts", "bare", seed, call))
+    facts["hosts"] = faults.hosts_facts(new("hosts", "bare"))
     cases = faults.cases(seed, root, calls)
-    _shared.update(
-        cases=cases, facts=facts, stage=functools.partial(_stage, root, seed=seed, call=call)
-    )
+    _shared.update(cases=cases, facts=facts, new=new)
     gc.freeze()  # so that forks share the memory
     return cases
 
@@ -144,11 +148,9 @@ def _spread(cases: list, seed: int) -> list[int]:
     return [number for _, number in sorted(ranks)]
 
 
-def _stage(root: Path, name: str, state: str, seed: int, call):
-    from lra_fnet.drill.stage import Stage
-
+def _stage(root: Path, name: str, state: str, seed: int, call) -> stage.Stage:
     shutil.copytree(root / state, root / name, symlinks=True)
-    return Stage(root / name, seed, call)
+    return stage.Stage(root / name, seed, call)
 
 
 def _play_all(numbers, jobs: int, cores, *, aloud: bool) -> list[tuple[int, str, str]]:
@@ -159,7 +161,7 @@ def _play_all(numbers, jobs: int, cores, *, aloud: bool) -> list[tuple[int, str,
         for result in pool.imap_unordered(_play, numbers):
             played.append(result)
             number, verdict, log = result
-            if aloud or verdict in ("wrong", "traceback", "hang"):
+            if aloud or verdict in _BAD:
                 case = _shared["cases"][number]
                 print(f"case {number}: {verdict}: {case.group}: {case.title}\n{log}", flush=True)
             bar.update(len(played))
@@ -173,30 +175,28 @@ def _pin(cores: Sequence[int]) -> None:
 
 def _play(number: int) -> tuple[int, str, str]:
     case = _shared["cases"][number]
-    stage = _shared["stage"](f"case{number}", case.state)
+    place = _shared["new"](f"case{number}", case.state)
     try:
-        verdict = case.play(stage, _shared["facts"]).name.lower()
+        verdict = case.play(place, _shared["facts"]).name.lower()
     except NotImplementedError as error:
         verdict = "skipped"
-        stage.log.append(f"  {error}")
+        place.log.append(f"  {error}")
     except Exception:  # of the drill itself
         verdict = "traceback"
-        stage.log.append(f"the drill itself: {traceback.format_exc()}")
-    shutil.rmtree(stage.folder, ignore_errors=True)
-    return number, verdict, "\n".join(stage.log)
+        place.log.append(f"the drill itself: {traceback.format_exc()}")
+    shutil.rmtree(place.folder, ignore_errors=True)
+    return number, verdict, "\n".join(place.log)
 
 
-def _table(seed: int, played: list, seconds: float) -> str:
-    """Returns the Markdown table of verdicts by fault, and the list of what failed."""
-    counts: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
-    for case, verdict, _ in played:
-        counts[case.group][verdict] += 1
-        counts["all"][verdict] += 1
+def _table(title: str, played: list[tuple[int, str, str]]) -> str:
+    """Returns the Markdown table of verdicts by fault."""
+    counts: dict[str, collections.Counter] = {}
+    for number, verdict, _ in played:
+        for group in (_shared["cases"][number].group, "all"):
+            counts.setdefault(group, collections.Counter())[verdict] += 1
     counts["all"] = counts.pop("all")
-    rows = [("fault", "tried", *_COLUMNS)]
-    rows += [("---", *["---:"] * (1 + len(_COLUMNS)))]
+    rows = [("fault", "tried", *_COLUMNS), ("---", *["---:"] * (1 + len(_COLUMNS)))]
     rows += [(name, c.total(), *(c[column] for column in _COLUMNS)) for name, c in counts.items()]
-    lines = ["| " + " | ".join(map(str, row)) + " |" for row in rows]
-    today = datetime.date.today().isoformat()
-    head = f"## Seed {seed}, {today}, {duration(seconds)}\n"
-    return "\n".join([head, *lines, ""])
+    lines = ("| " + " | ".join(map(str, row)) + " |" for row in rows)
+    skipped = {log.strip() for _, verdict, log in played if verdict == "skipped"}
+    return "\n".join([f"## {title}\n", *lines, "", *(f"Skipped: {why}.\n" for why in skipped)])

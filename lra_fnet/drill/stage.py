@@ -231,7 +231,8 @@ class Stage:
         """Returns the arguments of a command of the drill, by its short name."""
         run = self.run_folder.relative_to(self.folder)
         text = _COMMANDS[command].replace("{train}", _COMMANDS["train"])
-        return text.format(gin=HERE / "gin", run=run, seed=self.seed).split()
+        places = {"gin": HERE / "gin", "run": run, "seed": self.seed}
+        return [word.format(**places) for word in text.split()]
 
     def run(self, words: str | Sequence[str], *rules: Rule, **keywords) -> Outcome:
         """Runs a command, by its short name or its arguments, to its end."""
