@@ -48,7 +48,7 @@ _COMMANDS = {
 }
 _NOISE = re.compile(
     r"Traceback \(most|Fatal Python error|Segmentation fault|stack trace|Exception ignored|"
-    r"terminate called|\*\*\* Check failure|^[A-Z]\d{4} ",
+    r"terminate called|\*\*\* Check failure|^[EF]\d{4} ",
     re.M,
 )
 
