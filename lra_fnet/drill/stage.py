@@ -46,6 +46,10 @@ _COMMANDS = {
     "exported": "predict --run export inputs.txt",
     "report": "report --results none",
 }
+_NUMBERS = (  # the fields of result.json that are no timings
+    *("state", "config", "data_sha256", "floor", "mixer_length", "validation", "test", "train"),
+    *("parameters", "parameters_sha256"),
+)
 _NOISE = re.compile(
     r"Traceback \(most|Fatal Python error|Segmentation fault|stack trace|Exception ignored|"
     r"terminate called|\*\*\* Check failure|^[EF]\d{4} ",
@@ -246,9 +250,8 @@ class Stage:
         if command in ("train", "untested", "evaluate"):
             result = record.read(self.run_folder)
             assert result is not None, "there is no result.json"
-            timings = ("device", "steps_per_second", "wall_seconds", "peak_bytes", "dirty")
             return {
-                "result": {k: v for k, v in result.raw.items() if k not in timings},
+                "result": {name: result.raw[name] for name in _NUMBERS},
                 "curve": _curve(self.run_folder / "metrics.jsonl"),
                 "readings": _readings(self.folder / "runs/test_log.jsonl"),
                 "table": outcome.out.partition("run folder: ")[0],
