@@ -17,9 +17,7 @@ from typing import Any
 
 from lra_fnet.drill.stage import Stage, Verdict
 
-_EVIL = (
-    "import pathlib\nimport gin\npathlib.Path('marker').touch()\nx = gin.configurable('x')(int)\n"
-)
+_EVIL = "import pathlib\npathlib.Path('marker').touch()\n"
 _DYNAMIC = "from __gin__ import dynamic_registration\n"
 _CONFIGS = {
     "import": "import evil\n",
