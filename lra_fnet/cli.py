@@ -13,13 +13,12 @@ import functools
 import inspect
 import os
 import re
-import signal
 import sys
 from pathlib import Path
 
 from lra_fnet import __version__, config
 from lra_fnet.errors import Interrupted, RunFailed, UserError
-from lra_fnet.machine import allocator, compile_cache, disk
+from lra_fnet.machine import allocator, compile_cache, disk, signals
 
 _WHATS = ("train", "infer", "memory", "mixing", "scaling", "pipeline")
 
@@ -34,36 +33,20 @@ def main(arguments: list[str] | None = None) -> int:
     allocator.keep_freed_memory()
     compile_cache.use()
     parser = _parser()
-    before = signal.signal(signal.SIGTERM, _terminated)
     try:
-        args = parser.parse_args(arguments)
-        return args.call(args) or 0
+        with signals.handled(signals.stop_at_once):
+            args = parser.parse_args(arguments)
+            code = args.call(args) or 0
+            sys.stdout.flush()
+            return code
     except (UserError, RunFailed) as error:
-        return _fail(error, error.code)
+        print(f"lra-fnet: {' '.join(str(error).split())}", file=sys.stderr)
+        return error.code
     except Interrupted as error:
         return 128 + error.signal
-    except KeyboardInterrupt:
-        return _fail("stopped; the same command resumes", 130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
-
-
-def _terminated(number, frame):
-    """Ends the process on SIGTERM outside of the training loop.
-
-    It raises no exception, because Python ignores one that is raised in a callback of its garbage
-    collector. Nothing is lost that SIGKILL would not lose.
-    """
-    os.write(2, b"lra-fnet: stopped; the same command resumes\n")
-    os._exit(128 + number)
-
-
-def _fail(error: Exception | str, code: int) -> int:
-    print(f"lra-fnet: {' '.join(str(error).split())}", file=sys.stderr)
-    return code
 
 
 # The parser. Options that several commands have are declared once, in `_SHARED`.
@@ -218,7 +201,7 @@ def _parser() -> Parser:
     verb(
         _sweep,
         "bindings outside runs data source",
-        sweep=_folder("a gin file that binds Sweep", metavar="FILE"),
+        sweep=_text(f"{', '.join(config.known('sweeps'))}, or your file", metavar="FILE"),
         task=_text(_NAMES),
         models=_text(_NAMES),
         preset=_text("default: paper"),
@@ -429,7 +412,8 @@ def _sweep(args) -> int | None:
         planned = plan.load(args.runs, args.name, args.trials)
     else:
         points = {name: values for axis in axes for name, values in axis.items()}
-        swept = plan.read(args.sweep, points, overrides, trials=args.trials, **given)
+        file = args.sweep and config.sweep(args.sweep, args.gin_dirs)
+        swept = plan.read(file, points, overrides, trials=args.trials, **given)
         shared = _job(args, model="", task="", preset="", name=None, overrides=())
         planned = plan.Plan(swept, plan.folder_name(swept, args.name), shared)
     if args.dry_run:

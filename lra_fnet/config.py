@@ -33,7 +33,7 @@ def known(kind: str, dirs: Sequence[Path] = ()) -> list[str]:
     """Returns the names that have a file, sorted.
 
     Args:
-      kind: "tasks", "models" or "presets" (a preset is a folder).
+      kind: "tasks", "models", "sweeps" or "presets" (a preset is a folder).
       dirs: folders with more gin files.
     """
     pattern = "*" if kind == "presets" else "*.gin"
@@ -54,6 +54,19 @@ def title(model: str, dirs: Sequence[Path] = ()) -> str:
     path = _find(f"models/{model}.gin", dirs)
     match = re.match(r"# ([^:\n]+):", path.read_text("utf-8")) if path else None
     return match[1] if match else model
+
+
+def sweep(name: str, dirs: Sequence[Path] = ()) -> Path:
+    """Returns the gin file of a sweep: the path `name`, or the file of that name in gin/sweeps/.
+
+    Raises:
+      UserError: there is neither.
+    """
+    path = Path(name) if Path(name).is_file() else _find(f"sweeps/{name}.gin", dirs)
+    if path is None:
+        names = ", ".join(known("sweeps", dirs))
+        raise UserError(f"--sweep expects a gin file, or one of {names}; got {name!r}")
+    return path
 
 
 def files(task: str, model: str, preset: str, dirs: Sequence[Path] = ()) -> list[Path]:
@@ -102,7 +115,7 @@ def load(paths: Sequence[Path], bindings: Sequence[str] = (), imports: Sequence[
     """
     gin.clear_config()
     import_modules(imports)
-    texts = [(str(path), path.read_text()) for path in paths]
+    texts = [(str(path), path.read_text("utf-8")) for path in paths]
     texts += [(f"--set {text!r}", normalise(text)) for text in bindings]
     declared = None
     for where, text in texts:
