@@ -135,7 +135,10 @@ def test_lines_of_a_dry_run_parse_as_the_commands_of_the_trials(go):
         (["--task", "parity", "--name", "a/b"], "expects letters"),
         (["--name", "none"], "no sweep 'none' in runs/sweeps (it has: none)"),
         (["--name", "none", "--seeds", "2"], "--name none alone"),
-        (["--sweep", "none.gin"], "--sweep expects a gin file, or one of image_layers, lra_table; got"),
+        (
+            ["--sweep", "none.gin"],
+            "--sweep expects a gin file, or one of image_layers, lra_table; got",
+        ),
         ([*PARITY, "--models", "fnet", "--jobs", "0"], "--jobs expects a whole number"),
         ([*PARITY, "--models", "fnett"], "unknown model 'fnett'"),
         ([*PARITY, "--models", "fnet", "--grid", "Encoder.num_layer=[1]"], "num_layer"),
