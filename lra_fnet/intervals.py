@@ -49,13 +49,17 @@ def bits(counts: Mapping) -> np.ndarray | None:
     try:
         packed = zlib.decompress(base64.b64decode(text, validate=True))
     except (TypeError, ValueError, zlib.error) as error:
-        raise ValueError(f"not base64 of zlib data ({error})") from None
+        raise ValueError(f"correct_bits: not base64 of zlib data ({error})") from None
     count = counts["count"]
     if len(packed) != -(-count // 8):
-        raise ValueError(f"{len(packed)} bytes, but {count} rows need {-(-count // 8)}")
+        raise ValueError(
+            f"correct_bits: {len(packed)} bytes, but {count} rows need {-(-count // 8)}"
+        )
     correct = np.unpackbits(np.frombuffer(packed, np.uint8), count=count).astype(bool)
     if correct.sum() != counts["correct"]:
-        raise ValueError(f"{correct.sum()} correct rows, but 'correct' says {counts['correct']}")
+        raise ValueError(
+            f"correct_bits: {correct.sum()} correct rows, but 'correct' says {counts['correct']}"
+        )
     return correct
 
 
