@@ -18,7 +18,7 @@ from pathlib import Path
 
 from lra_fnet import __version__, config
 from lra_fnet.errors import Interrupted, RunFailed, UserError
-from lra_fnet.machine import allocator, compile_cache, disk, signals
+from lra_fnet.machine import allocator, compile_cache, disk, memory, signals
 
 _WHATS = ("train", "infer", "memory", "mixing", "scaling", "pipeline")
 
@@ -35,10 +35,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = _parser()
     try:
         with signals.handled(signals.stop_at_once):
-            args = parser.parse_args(arguments)
-            code = args.call(args) or 0
-            sys.stdout.flush()
-            return code
+            try:
+                args = parser.parse_args(arguments)
+                memory.check_limits()
+                return args.call(args) or 0
+            finally:
+                sys.stdout.flush()
     except (UserError, RunFailed) as error:
         print(f"lra-fnet: {' '.join(str(error).split())}", file=sys.stderr)
         return error.code
@@ -47,6 +49,9 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except (OSError, MemoryError) as error:  # a limit of the process, or a disk that is gone
+        print(f"lra-fnet: {error}", file=sys.stderr)
+        return UserError.code
 
 
 # The parser. Options that several commands have are declared once, in `_SHARED`.
@@ -85,6 +90,11 @@ def _numbers(about: str, **keywords) -> dict:
     return {"help": about, "default": [], "type": parse, "metavar": "N,N", **keywords}
 
 
+def _module(text: str) -> str:
+    """Returns a file's absolute path, so that its run works from other folders; else the text."""
+    return os.path.abspath(text) if text.endswith(".py") else text
+
+
 _folder = functools.partial(_text, type=Path)
 _bindings = functools.partial(_text, default=[], type=config.split_bindings)
 _NAMES = "names separated by commas, or all"
@@ -100,7 +110,7 @@ _SHARED = {
         "gin": _bindings("several bindings in one string, separated by spaces"),
     },
     "outside": {
-        "import": _list("your module or .py file", dest="imports", metavar="MODULE"),
+        "import": _list("your module or .py file", dest="imports", type=_module, metavar="MODULE"),
         "gin_dir": _list(
             "a folder with your gin files", dest="gin_dirs", type=Path, metavar="FOLDER"
         ),

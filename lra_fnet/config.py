@@ -209,7 +209,7 @@ def import_modules(names: Iterable[str]) -> None:
     """Imports dotted modules or paths to .py files, so that they register their configurables.
 
     Raises:
-      UserError: a module or file does not exist.
+      UserError: a module or file does not exist, or raises an error.
     """
     for name in names:
         path = Path(name)
@@ -224,12 +224,19 @@ def import_modules(names: Iterable[str]) -> None:
                 assert spec.loader is not None
                 sys.modules[path.stem] = importlib.util.module_from_spec(spec)
                 spec.loader.exec_module(sys.modules[path.stem])
-        except ModuleNotFoundError as error:
-            raise UserError(f"--import {name}: {error}") from None
+        except UserError:
+            raise
+        except Exception as error:  # the user's code may raise anything
+            sys.modules.pop(path.stem, None)
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise UserError(f"--import {name}: {reason}") from None
 
 
 def _search_path(dirs: Sequence[Path]) -> list[Path]:
-    return [*dirs, GIN_DIR]  # the user's folders come first, so that their files replace ours
+    return [
+        *map(Path, dirs),
+        GIN_DIR,
+    ]  # the user's folders come first, so that their files replace ours
 
 
 def _find(relative: str, dirs: Sequence[Path]) -> Path | None:
