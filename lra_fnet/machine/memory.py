@@ -13,7 +13,7 @@ from lra_fnet.errors import UserError
 # Below these limits, libraries in C++ wait for ever or abort (measured: the smallest run has 2 GB
 # of address space and 100 open files).
 _LIMITS = {
-    "-v": (resource.RLIMIT_AS, 4 << 30, "bytes of address space"),
+    "-v": (resource.RLIMIT_AS, 3 << 30, "bytes of address space"),
     "-n": (resource.RLIMIT_NOFILE, 256, "open files"),
 }
 
