@@ -227,7 +227,8 @@ def import_modules(names: Iterable[str]) -> None:
         except UserError:
             raise
         except Exception as error:  # the user's code may raise anything
-            sys.modules.pop(path.stem, None)
+            if path.suffix == ".py":
+                sys.modules.pop(path.stem, None)
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise UserError(f"--import {name}: {reason}") from None
 

@@ -47,8 +47,7 @@ from lra_fnet import cli
 def collect(phase, _):
     if threading.current_thread() is threading.main_thread():
         os.kill(os.getpid(), {int(number)})
-gc.callbacks.append(collect)
-cli.main = lambda: [gc.collect() for _ in range(9)] and 0
+cli.main = lambda: gc.callbacks.append(collect) or [gc.collect() for _ in range(9)]
 """
     ended = start(fault=fault)
     assert (ended.returncode, ended.stderr) == (128 + number, STOPPED)
@@ -81,7 +80,7 @@ def test_nohup_keeps_the_end_of_a_terminal_ignored(monkeypatch):
 
 
 def test_a_terminal_without_utf_8_shows_question_marks(outside):
-    fault = "from lra_fnet import cli\ncli.main = lambda: print('76.8 \N{PLUS-MINUS SIGN} 1')"
+    fault = "from lra_fnet import cli\ncli.main = lambda: print('76.8 \\u00b1 1')"
     ended = start(fault=fault, env={"LC_ALL": "C", "PYTHONIOENCODING": "ascii"})
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "76.8 ? 1\n", "")
 
@@ -133,5 +132,6 @@ def test_a_limit_of_file_sizes_is_one_line(outside):
 
 
 def test_a_batch_that_no_machine_holds_is_one_line(command):
-    mistake = command("train", *PARITY, "--model", "fnet", "--set", "Run.batch_size=10_000_000_000")
-    assert "Unable to allocate" in mistake.mistake.splitlines()[-1]
+    ended = command("train", *PARITY, "--model", "fnet", "--set", f"Run.batch_size={10**12}")
+    assert ended.code == 2
+    assert "lra-fnet: Unable to allocate" in ended.err.splitlines()[-1]
