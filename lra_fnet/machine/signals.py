@@ -44,5 +44,5 @@ def end(code: int, text: str) -> NoReturn:
     """Prints one line, shows the cursor that a progress bar hides, and ends the process."""
     restore = "\r\x1b[?25h\x1b[K" if sys.__stderr__ and sys.__stderr__.isatty() else ""
     with contextlib.suppress(OSError):
-        os.write(2, f"{restore}lra-fnet: {text}\n".encode() if text else b"")
+        os.write(2, (restore + (f"lra-fnet: {text}\n" if text else "")).encode())
     os._exit(code)
