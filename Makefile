@@ -58,6 +58,7 @@ describe.takes := TASK DATA IMPORT GIN_DIR
 sweep.takes := $(outside.takes) TASK PRESET GIN RUNS MODEL MODELS SEEDS NAME ACCELERATOR SWEEP \
 	GRID RANGE SAMPLER TRIALS JOBS PRUNE RETRY
 finish.takes := NAME RUNS
+drill.takes := SEED JOBS
 report.takes := RUNS
 compare.takes := A B JSON RUNS
 benchmark.takes := $(outside.takes) TASK PRESET GIN MODEL MODELS ACCELERATOR LENGTHS WHAT CLS \
@@ -69,7 +70,7 @@ ifneq ($(and $(MAKECMDGOALS),$(unknown)),)
 $(error make $(MAKECMDGOALS) does not take $(sort $(unknown)); it takes $(strip $(takes) PYTHON VENV))
 endif
 
-.PHONY: help lra data describe sweep finish report compare benchmark test check peers slurm-test clean
+.PHONY: help lra data describe sweep finish report compare benchmark drill test check peers slurm-test clean
 
 help:
 	@echo 'make lra TASK=listops MODEL=fnet PRESET=cpu'
@@ -96,6 +97,8 @@ help:
 	@echo '    Measures speed and memory; without LENGTHS, the training loop.'
 	@echo '    WHAT=train,infer,memory,mixing,scaling,pipeline  CLS=1 (L + 1 too)'
 	@echo '    TOKENS=16384 (per batch)  ROUNDS=5  PEER=1 (PyTorch too)'
+	@echo 'make drill SEED=1'
+	@echo '    Strikes every command with faults and checks the results (Linux).'
 	@echo 'make test | check'
 	@echo '    Format, lint, types, tests; check leaves out the slow tests.'
 	@echo 'make peers | slurm-test'
@@ -150,6 +153,10 @@ benchmark:
 		$(job) --models $(call quote,$(or $(MODEL),$(MODELS))) --lengths $(call quote,$(LENGTHS)) \
 		--what $(call quote,$(WHAT)) --rounds $(call quote,$(ROUNDS)) $(call option,tokens,$(TOKENS)) \
 		$(if $(CLS),--cls) $(if $(PEER),--peer)
+
+drill:
+	$(call install,)
+	@$(FNET) drill $(call given,seed,SEED) $(call given,jobs,JOBS)
 
 check test:
 	$(call install,tf$(comma)dev$(comma)slurm)
