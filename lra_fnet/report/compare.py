@@ -12,6 +12,7 @@ from rich.text import Text
 
 from lra_fnet import config, intervals
 from lra_fnet.errors import UserError
+from lra_fnet.machine import progress
 from lra_fnet.report import accuracy, significance, text
 from lra_fnet.report.grid import Grid
 from lra_fnet.report.significance import PAIRED
@@ -30,7 +31,10 @@ def find(text: str, roots: Sequence[str | Path]) -> list[Record]:
       UserError: there is neither, or a result is damaged.
     """
     run = record.read(Path(text))
-    runs = [run] if run else [run for run in record.collect(roots) if run.label == text]
+    runs, problems = ([run], []) if run else record.collect(roots)
+    for problem in problems:
+        progress.say(f"left out: {problem}")
+    runs = [other for other in runs if run or other.label == text]
     if not runs:
         raise UserError(
             f"expected a run folder with a result.json, or preset/task/model[+variant] with runs "

@@ -55,7 +55,8 @@ class Sources:
         Raises:
           UserError: a file cannot be read, or does not hold what its name says.
         """
-        self.runs = runs = record.collect(roots)
+        runs, self.problems = record.collect(roots)
+        self.runs = runs
         curves = {run.folder: record.curve(run.path) for run in runs}
         spans = {run.folder: _read(run.path / "attention_span.json", _SPAN, dict) for run in runs}
         started = {run.folder: disk.read_json(run.path / "run.json") for run in runs}
