@@ -120,7 +120,8 @@ benchmark:
 	@$(if $(PEER),LRA_FNET_PEER_PYTHON='$(abspath $(VENV)-peers)/bin/python') $(FNET) benchmark \
 		--task '$(TASK)' --models '$(or $(MODEL),$(MODELS))' --preset '$(PRESET)' --gin "$$GIN" \
 		--lengths '$(LENGTHS)' --what '$(WHAT)' --rounds '$(ROUNDS)' --data '$(DATA)' $(source) \
-		$(outside) $(if $(CLS),--cls) $(if $(PEER),--peer) $(if $(TOKENS),--tokens '$(TOKENS)')
+		--runs '$(RUNS)' $(call given,name,NAME) $(outside) $(if $(CLS),--cls) $(if $(PEER),--peer) \
+		$(if $(TOKENS),--tokens '$(TOKENS)')
 
 check test:
 	$(call install,tf$(comma)dev$(comma)slurm)

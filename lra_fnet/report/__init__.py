@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from lra_fnet.errors import UserError
-from lra_fnet.machine import disk
+from lra_fnet.machine import disk, progress
 from lra_fnet.report import text
 from lra_fnet.report.contents import Report
 from lra_fnet.report.sources import Sources
@@ -94,10 +94,14 @@ def main(
 ) -> list[Path]:
     """Collects the sources, prints the accuracy tables, writes the files and says where they are.
 
+    Damaged files are left out, each with a line on standard error and in the report.
+
     Raises:
-      UserError: no run has a test accuracy or a state to show, or a file is damaged.
+      UserError: no run has a test accuracy or a state to show.
     """
-    report = Report(Sources(roots, out_dir))
+    report = Report(Sources(roots))
+    for problem in report.sources.problems:
+        progress.say(f"left out: {problem}")
     if not report.presets and not report.sweeps:
         where = " or ".join(map(str, roots))
         raise UserError(

@@ -67,12 +67,12 @@ def lines(
     return _with_legend(figure)
 
 
-def growth(curves: Mapping[str, Points], label: str) -> Figure:
+def growth(curves: Mapping[str, Points], label: str, *, fitted: bool = True) -> Figure:
     """Draws curves over the length on logarithmic axes; the legend has the fitted exponents."""
     figure, axes = _axes(("Length (tokens)", label), len(curves))
     for number, (name, points) in enumerate(curves.items()):
         x, y = zip(*points, strict=True)
-        text = f"{name}: L^{benchmarks.exponent(x, y):.2f}"
+        text = f"{name}: L^{benchmarks.exponent(x, y):.2f}" if fitted else name
         axes.loglog(x, y, label=text, gid=_titled(text), **_style(number))
     _log_ticks(axes.xaxis)
     _log_ticks(axes.yaxis)
@@ -181,7 +181,11 @@ def measured(cells: Sequence[benchmarks.Result]) -> dict[str, tuple[str, Figure]
             if len(row[0]) > 1
         }
         if curves:
-            figures[name] = (title, growth(curves, f"{title} ({unit})"))
+            tokens = any(cell.get("tokens") for cell in kept)
+            unit = "ms an example" if tokens and value == "seconds" else unit
+            grows = value == "seconds" or not tokens
+            drawn = growth(curves, f"{title} ({unit})", fitted=grows)
+            figures[name] = (f"{title}{benchmarks.constant(kept)}", drawn)
     return figures
 
 

@@ -220,14 +220,27 @@ def build(cls: type[T], value: Mapping[str, Any], where: str = "", **given: Any)
         raise ValueError(f"{where}: {error}") from None
 
 
+def load(file: Path, cls: type[T]) -> T | None:
+    """Returns the object of a JSON file as a dataclass, or None if there is no file.
+
+    Raises:
+      UserError: the file is damaged.
+    """
+    return _checked(file, disk.read_json(file), cls, "")
+
+
 def entries(file: Path, cls: type[T]) -> list[T]:
     """Returns the objects of a JSON list as dataclasses; none if there is no file.
 
     Raises:
       UserError: the file is damaged.
     """
+    return [_checked(file, value, cls, "an entry") for value in disk.read_json(file, list) or ()]
+
+
+def _checked(file: Path, value: Any, cls: type[T], where: str) -> Any:
     try:
-        return [_convert(value, cls, "an entry") for value in disk.read_json(file, list) or ()]
+        return None if value is None else _convert(value, cls, where)
     except ValueError as error:
         raise UserError(f"{file}: {error}; move it away") from None
 

@@ -129,7 +129,10 @@ def read(file: Path | None, axes: dict[str, Any], overrides: Sequence[str], **gi
     if file is not None:
         if not file.is_file():
             raise UserError(f"--sweep expects a gin file, there is no file {file}")
-        config.load([file])
+        try:
+            config.load([file])
+        except UnicodeDecodeError as error:
+            raise UserError(f"{file}: expected a gin file in UTF-8 ({error})") from None
     sweep = Sweep()
     if file is not None and (unread := config.unread_bindings()):
         raise UserError(f"{file}: a sweep does not read {', '.join(unread)}")
@@ -303,7 +306,7 @@ def _stored(file: Path) -> tuple[Sweep, Job, dict[str, Any]] | None:
         # Each trial has its own task, model, preset and overrides.
         own = {"task": "", "model": "", "preset": "", "overrides": (), "name": None}
         return sweep, build(Job, fields, runs=file.parents[2], **own), fields
-    except (KeyError, AttributeError, TypeError, ValueError, SyntaxError) as error:
+    except (LookupError, AttributeError, TypeError, ValueError, SyntaxError) as error:
         raise UserError(f"{file} is damaged ({error}): move its folder away") from None
 
 

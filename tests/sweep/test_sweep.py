@@ -3,6 +3,7 @@
 With the fixture `runner` the trials are `fake_train.py`, and hundreds of processes take seconds.
 """
 
+import dataclasses
 import json
 import os
 import re
@@ -602,11 +603,10 @@ def test_first_of_the_best_complete_points_is_selected(tmp_path):
             trial.state, trial.validation = state, value
             made.append(trial)
     (choice,) = finish.select(planned, made, [])
-    assert choice["overrides"] == ["A.b=1"]
-    assert choice["validation"] == pytest.approx(0.5)
-    assert finish.select(planned, made, [choice | {"overrides": ["A.b=7"]}])[0]["overrides"] == [
-        "A.b=7"
-    ]
+    assert choice.overrides == ("A.b=1",)
+    assert choice.validation == pytest.approx(0.5)
+    earlier = dataclasses.replace(choice, overrides=("A.b=7",))
+    assert finish.select(planned, made, [earlier]) == [earlier]
 
 
 # Display
