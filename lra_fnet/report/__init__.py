@@ -54,7 +54,7 @@ def _write(file: Path, content: str, option: str) -> None:
 
 
 def update_readme(path: str | Path, results: str | Path) -> list[Path]:
-    """Writes the README's tables between its markers, and RESULTS.md next to it.
+    """Writes the README's tables between its markers, RESULTS.md, and docs/figure.svg if linked.
 
     Args:
       path: the README.
@@ -81,6 +81,17 @@ def update_readme(path: str | Path, results: str | Path) -> list[Path]:
         readme: old[: old.index(BEGIN)] + section + old[old.index(END) + len(END) :],
         readme.with_name("RESULTS.md"): text.markdown(report, "Results", ABOUT),
     }
+    figure = readme.parent / "docs" / "figure.svg"
+    if "docs/figure.svg" in old and report.tables:
+        from lra_fnet.report import figures
+
+        trained = [
+            [c for c in b.cells if (c["what"], c["side"], c["state"]) == ("train", "ours", "ok")]
+            for b, _ in report.benchmarks
+        ]
+        measured = (cells for cells in trained if {*text.MAIN} <= {c["label"] for c in cells})
+        drawn = figures.overview(report.tables[0], next(measured, []), text.MAIN)
+        texts[figure] = figures.drawn(drawn, "svg").decode()
     changed = [f for f, new in texts.items() if not f.exists() or f.read_text("utf-8") != new]
     for file in changed:
         _write(file, texts[file], "--readme")

@@ -4,9 +4,11 @@ import csv
 import io
 import math
 import os
+import re
 
 import pytest
 from made_results import a_failure, a_result, put, records, with_test
+from paths import ROOT
 from rich.console import Console
 
 from lra_fnet import report
@@ -195,6 +197,23 @@ def test_readme_shows_the_main_models_and_results_md_everything(tmp_path):
         assert other in everything
         assert other not in section
     assert "‡" not in section  # only the Reformer of this test sees the padding
+    assert report.update_readme(readme, results) == []
+
+
+def test_readme_gets_the_figure_that_it_links_to(tmp_path):
+    """The committed one too: what is drawn from results/ is in docs/, but for the version."""
+    readme, results = tmp_path / "README.md", tmp_path / "results"
+    readme.write_text(f"![figure](docs/figure.svg)\n{report.BEGIN}\n{report.END}\n")
+    results.symlink_to(ROOT / "results")
+    figure = tmp_path / "docs" / "figure.svg"
+    assert figure in report.update_readme(readme, results)
+    drawn, committed = (
+        re.sub(r"<dc:title>.*?</dc:title>", "", file.read_text())
+        for file in (figure, ROOT / "docs" / "figure.svg")
+    )
+    assert drawn == committed
+    for words in ("Transformer", "Majority floor", "Accuracy, preset cpu", "4,096 tokens a batch"):
+        assert words in drawn
     assert report.update_readme(readme, results) == []
 
 
