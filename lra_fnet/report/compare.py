@@ -28,13 +28,14 @@ def find(text: str, roots: Sequence[str | Path]) -> list[Record]:
       roots: where to look for runs of a model, see `record.collect`.
 
     Raises:
-      UserError: there is neither, or a result is damaged.
+      UserError: there is neither, or the folder's result is damaged.
     """
-    run = record.read(Path(text))
-    runs, problems = ([run], []) if run else record.collect(roots)
+    if run := record.read(Path(text)):
+        return [run]
+    collected, problems = record.collect(roots)
     for problem in problems:
         progress.say(f"left out: {problem}")
-    runs = [other for other in runs if run or other.label == text]
+    runs = [run for run in collected if run.label == text]
     if not runs:
         raise UserError(
             f"expected a run folder with a result.json, or preset/task/model[+variant] with runs "

@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 from lra_fnet import tasks
+from lra_fnet.machine import disk
 from lra_fnet.report import benchmarks, tradeoff
 from lra_fnet.report.accuracy import Table
 
@@ -249,8 +250,13 @@ def draw(cells: Sequence[benchmarks.Result], out_dir: Path) -> list[Path]:
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Writes a figure; the ending of the path says in which format."""
-    path.write_bytes(drawn(figure, path.suffix[1:]))
+    """Writes a figure; the ending of the path says in which format.
+
+    Raises:
+      UserError: the disk refuses.
+    """
+    with disk.writable(path):
+        disk.replace(path, drawn(figure, path.suffix[1:]))
     return path
 
 

@@ -226,7 +226,8 @@ def load(file: Path, cls: type[T]) -> T | None:
     Raises:
       UserError: the file is damaged.
     """
-    return _checked(file, disk.read_json(file), cls, "")
+    value = disk.read_json(file)
+    return None if value is None else _checked(file, value, cls, "")
 
 
 def entries(file: Path, cls: type[T]) -> list[T]:
@@ -238,9 +239,9 @@ def entries(file: Path, cls: type[T]) -> list[T]:
     return [_checked(file, value, cls, "an entry") for value in disk.read_json(file, list) or ()]
 
 
-def _checked(file: Path, value: Any, cls: type[T], where: str) -> Any:
+def _checked(file: Path, value: Any, cls: type[T], where: str) -> T:
     try:
-        return None if value is None else _convert(value, cls, where)
+        return _convert(value, cls, where)
     except ValueError as error:
         raise UserError(f"{file}: {error}; move it away") from None
 

@@ -95,17 +95,18 @@ def test_terminal_shows_everything_in_80_columns():
         assert part in output
 
 
-def test_main_writes_every_form_and_says_where(tmp_path):
+def test_main_writes_every_form_and_says_where(tmp_path, console):
     for result in RESULTS:
         put(tmp_path / "runs", result)
-    out, stream = tmp_path / "reports", io.StringIO()
-    files = report.main([tmp_path / "runs"], out, Console(file=stream, width=200))
+    out = tmp_path / "reports"
+    files = report.main([tmp_path / "runs"], out, console)
     names = ("index.html", "accuracy.md", "report.md", "accuracy.csv", "runs.csv", "tables.csv")
     listed = [out / name for name in names]
     assert [file for file in files if file.parent == out] == listed
     assert sorted(path for path in out.rglob("*") if path.is_file()) == sorted(files)
     written = [*listed, out / "latex" / "report.tex"]
-    assert all(f"wrote {file}" in stream.getvalue() for file in written)
+    shown = console.export_text()
+    assert all(f"wrote {file}" in shown for file in written)
     assert (out / "accuracy.md").stat().st_mode & 0o777 == 0o644
 
 

@@ -4,6 +4,7 @@ With the fixture `runner` the trials are `fake_train.py`, and hundreds of proces
 """
 
 import dataclasses
+import functools
 import json
 import os
 import re
@@ -34,17 +35,9 @@ FAKE = [sys.executable, str(ROOT / "tests/fake_train.py")]
 
 
 @pytest.fixture
-def go(tmp_path, monkeypatch, capfd):
+def go(command):
     """Returns a function that calls `lra-fnet sweep`; it returns exit code, stderr and stdout."""
-    monkeypatch.syspath_prepend(str(OUTSIDE))
-    monkeypatch.chdir(tmp_path)
-
-    def call(*options):
-        code = cli.main(["sweep", *map(str, options)])
-        captured = capfd.readouterr()
-        return code, captured.err, captured.out
-
-    return call
+    return functools.partial(command, "sweep")
 
 
 @pytest.fixture
@@ -779,6 +772,7 @@ def test_sweep_that_is_killed_and_resumed_equals_an_uninterrupted_one(tmp_path, 
     settings = ["num_steps=100", "eval_every=25", "save_every=25", "save_seconds=0"]
     which = [*PARITY, "--models", "fnet", "--grid", "Optimizer.learning_rate=[1e-3, 1e-1]"]
     which += [word for setting in settings for word in ("--set", f"Run.{setting}")]
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")  # compiles faster
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(OUTSIDE)]))
     monkeypatch.syspath_prepend(str(OUTSIDE))
 
