@@ -123,10 +123,8 @@ class Ledger:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Holds the sweep's lock for the block."""
-        with contextlib.ExitStack() as stack:
-            with disk.writable(self.plan.folder):
-                stack.enter_context(disk.lock(self.plan.folder / ".lock"))
+        """Holds the sweep's lock for the block, in which disk errors are a UserError."""
+        with disk.writable(self.plan.folder), disk.lock(self.plan.folder / ".lock"):
             # The journal's lock is only taken under this one: a leftover is a killed process's.
             (self.plan.folder / "journal.log.lock").unlink(missing_ok=True)
             yield

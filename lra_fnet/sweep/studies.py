@@ -14,7 +14,6 @@ from optuna.storages.journal import JournalFileBackend, JournalStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from lra_fnet.errors import UserError
-from lra_fnet.machine import disk
 from lra_fnet.sweep.plan import Plan, Sweep, grid
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -55,10 +54,11 @@ class Studies:
         self._num_points = plan.sweep.trials
         self._space = space(plan.sweep.axes)
         file = plan.folder / "journal.log"
-        with disk.writable(file):
-            _drop_half_line(file)
+        _drop_half_line(file)
         try:
             self.storage = JournalStorage(JournalFileBackend(str(file)))
+        except OSError:
+            raise
         except Exception as error:  # Optuna replays the journal, and fails in many ways
             reason = f"{type(error).__name__}: {error}"
             raise UserError(

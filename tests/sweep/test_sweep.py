@@ -491,6 +491,17 @@ def test_lock_that_the_disk_refuses_is_one_line(go, monkeypatch):
     assert "Traceback" not in err
 
 
+@pytest.mark.usefixtures("runner")
+def test_full_disk_under_the_journal_is_one_line(go, monkeypatch):
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(optuna.storages.journal.JournalFileBackend, "append_logs", refuse)
+    code, err, _ = go(*TWO)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "runs/sweeps/mine cannot be written (No space left on device)" in err
+
+
 def test_sweep_file_that_is_not_utf_8_is_one_line(go):
     Path("s.gin").write_bytes(b"Sweep.tasks = ['\xff']\n")
     code, err, out = go("--sweep", "s.gin")
