@@ -40,7 +40,7 @@ def grids(cells: Sequence[Result]) -> list[Grid]:
     train, infer = ([cell for cell in ours if cell["what"] == what] for what in TITLES)
     platform = next((cell["device"]["platform"] for cell in cells if "device" in cell), "cpu")
     unit, scale = ("MB", 1e6) if platform == "cpu" else ("GB", 1e9)
-    fixed = constant(ours)
+    fixed = constant([*train, *infer])
     tables = [
         _grid(f"Training speed (steps/s){fixed}", train, _steps),
         _grid(f"Peak memory of training ({unit}){fixed}", train, lambda c, _: _memory(c, scale)),
