@@ -62,7 +62,7 @@ drill.takes := SEED JOBS
 report.takes := RUNS
 compare.takes := A B JSON RUNS
 benchmark.takes := $(outside.takes) TASK PRESET GIN MODEL MODELS ACCELERATOR LENGTHS WHAT CLS \
-	TOKENS PEER ROUNDS
+	TOKENS PEER ROUNDS NAME RUNS
 takes := $(sort $(foreach goal,$(MAKECMDGOALS),$($(goal).takes)))
 on_line := $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name)))
 unknown := $(filter-out $(takes) PYTHON VENV SHELL,$(on_line))
@@ -152,7 +152,7 @@ benchmark:
 	@$(if $(PEER),LRA_FNET_PEER_PYTHON=$(call quote,$(abspath $(VENV)-peers)/bin/python)) $(FNET) benchmark \
 		$(job) --models $(call quote,$(or $(MODEL),$(MODELS))) --lengths $(call quote,$(LENGTHS)) \
 		--what $(call quote,$(WHAT)) --rounds $(call quote,$(ROUNDS)) $(call option,tokens,$(TOKENS)) \
-		$(if $(CLS),--cls) $(if $(PEER),--peer)
+		--runs $(call quote,$(RUNS)) $(call given,name,NAME) $(if $(CLS),--cls) $(if $(PEER),--peer)
 
 drill:
 	$(call install,)

@@ -237,7 +237,8 @@ def _parser() -> Parser:
     measured = "train,infer with --lengths, else pipeline"
     verb(
         _benchmark,
-        "task bindings outside runs data source shape out",
+        "task bindings outside runs data source shape",
+        name=_text("the results' folder in RUNS/benchmark (default: made of the options)"),
         models=_text(f"{_NAMES}; NAME:BINDING adds a binding", "transformer,linear,fnet,performer"),
         lengths=_numbers("in tokens"),
         what=_text(f"any of {','.join(_WHATS)}; default: {measured}", type=_whats),
@@ -513,25 +514,29 @@ def _benchmark(args) -> None:
     measured = [what for what in cells.WHATS if what in whats]
     plan = cells.plan(shared, models, measured, args.lengths, cls=args.cls, peer=args.peer)
     scaled = cells.plan(shared, models, ["train"], args.lengths) if "scaling" in whats else []
-    jobs = [_job(args, model=model) for model in models] if "pipeline" in whats else []
+    jobs = [_job(args, model=m, name=None) for m in models] if "pipeline" in whats else []
     for job in jobs:
         job.load()  # reports a mistake before anything is measured
 
+    folder = cells.folder(args.runs / "benchmark", [*plan, *scaled], args.name)
+
     def save(name, render, results):
-        with disk.writable(args.out, "--out"):
-            args.out.mkdir(parents=True, exist_ok=True)
-            disk.write_json(args.out / f"{name}.json", results)
-            disk.replace(args.out / f"{name}.md", render(results))
+        with disk.writable(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            disk.write_json(folder / f"{name}.json", results)
+            disk.replace(folder / f"{name}.md", render(results))
 
     if plan:
         partial = functools.partial(save, "benchmark", benchmarks.render)
         results = cells.run(plan, args.rounds, partial)
-        figures.draw(results, args.out)
+        figures.draw(results, folder)
         print(benchmarks.render(results), end="")
     for cell in scaled:
         name = re.sub(r"[^\w.]+", "-", f"scaling.{cell.label}.{cell.length}")
         rows = scaling.run(cell, args.devices, functools.partial(save, name, benchmarks.scaling))
         print(benchmarks.scaling(rows), end="")
+    if plan or scaled:
+        print(f"wrote {folder}")
     for job in jobs:
         overhead.loop_overhead(job, args.rounds, args.seconds or 30.0)
 

@@ -203,7 +203,7 @@ def lock(path: Path, waiting: str = "") -> Iterator[None]:
 def holder(path: Path) -> str:
     """Returns the id of the process that holds the lock of a file, or held it last."""
     try:
-        return path.read_text().strip() or "unknown"
+        return path.read_text("utf-8", "replace").strip() or "unknown"
     except OSError:
         return "unknown"
 

@@ -148,7 +148,8 @@ def in_use(folder: Path, lock: str = ".lock") -> bool:
     """Returns whether a process holds the folder's lock, or another lock file in it."""
     if not (folder / lock).exists():
         return False
-    handle = disk.try_lock(folder / lock)
+    with disk.writable(folder):
+        handle = disk.try_lock(folder / lock)
     if handle is not None:
         handle.close()
     return handle is None
