@@ -88,7 +88,8 @@ lra:
 
 data:
 	$(call install,)
-	@$(FNET) data --task '$(TASK)' --dataset '$(DATASET)' --data '$(DATA)' $(source) $(outside)
+	@$(FNET) data --task '$(TASK)' --dataset '$(DATASET)' --data '$(DATA)' $(source) $(outside) \
+		$(if $(FORCE),--force)
 
 describe:
 	$(call install,)
