@@ -179,11 +179,8 @@ def _check(path: Path, remote: Remote) -> None:
     problem = ""
     if remote.size not in (None, size):
         problem = f"{remote.size} bytes, got {size}: the file is incomplete or not the publisher's"
-    elif remote.sha256 is not None:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if digest != remote.sha256:
-            problem = f"the publisher's sha256 {remote.sha256[:16]}..., got {digest[:16]}..."
+    elif remote.sha256 is not None and (actual := file_sha256(path)) != remote.sha256:
+        problem = f"the publisher's sha256 {remote.sha256[:16]}..., got {actual[:16]}..."
     if problem:
         raise UserError(f"{path}: expected {problem}; delete it and get {remote} again")
 
@@ -222,11 +219,17 @@ def digest(source: Path, *, content: bool) -> str:
     """
     sha256 = hashlib.sha256()
     for path in _paths(source) if source.is_dir() else [source]:
-        with readable(path), path.open("rb") as file:
+        with readable(path):
             facts = path.stat()
-            last = hashlib.file_digest(file, "sha256").hexdigest() if content else facts.st_mtime_ns
-        sha256.update(f"{path.relative_to(source)}\0{facts.st_size}\0{last}\n".encode())
+            fact = file_sha256(path) if content else f"{facts.st_size} {facts.st_mtime_ns}"
+        sha256.update(os.fsencode(path.relative_to(source)) + f"\0{fact}\n".encode())
     return sha256.hexdigest()
+
+
+def file_sha256(path: Path) -> str:
+    """Returns the sha256 of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class _Member(tarfile.TarInfo):

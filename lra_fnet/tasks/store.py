@@ -27,7 +27,7 @@ from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.machine.memory import free_memory
 from lra_fnet.machine.progress import Bar, say
-from lra_fnet.tasks.sources import Remote, digest, short
+from lra_fnet.tasks.sources import Remote, digest, file_sha256, short
 
 if TYPE_CHECKING:
     from lra_fnet.tasks.task import Raw, Task
@@ -101,8 +101,8 @@ class Prepared:
         system's cache, when they are used.
 
         Returns:
-            values uint8 [n, max_len] ([n, 2, max_len]), lengths int32 [n] ([n, 2]), labels int32
-            [n], in the order on disk.
+            values uint8 [n, max_len] ([n, 2, max_len]; uint16 for more than 256 tokens), lengths
+            int32 [n] ([n, 2]), labels int32 [n], in the order on disk.
 
         Raises:
             UserError: if there is no such split, a record cannot be read (names file and split),
@@ -155,11 +155,7 @@ class Prepared:
 
 def _sums(folder: Path) -> dict[str, str]:
     """Returns the sha256 of each array of a mapped split."""
-    sums = {}
-    for path in sorted(folder.glob("*.npy")):
-        with path.open("rb") as file:
-            sums[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return sums
+    return {path.name: file_sha256(path) for path in sorted(folder.glob("*.npy"))}
 
 
 def write_once(folder: Path, exists: Callable[[], bool], write: Callable[[Path], None]) -> None:

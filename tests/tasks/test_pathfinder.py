@@ -337,7 +337,9 @@ def test_statistics_equal_those_of_the_original_generator(config):
     means = images.mean(1)
     assert abs(means.mean() - mean) < error(means) + 0.05
     assert abs(means.std() / spread - 1) < 4 * math.sqrt(1 / (2 * n) + 1 / (2 * len(means))) + 0.1
-    for least, share, digit in zip((1, 64, 128, 200), shares, (5e-4,) * 3 + (5e-5,), strict=True):
+    # At 32 pixels, 199.5 is frequent. The statistics are of images that round it up.
+    levels = (1, 64, 128, 199 if side == 32 else 200)
+    for least, share, digit in zip(levels, shares, (5e-4,) * 3 + (5e-5,), strict=True):
         each = (images >= least).mean(1)
         assert abs(each.mean() - share) < error(each) + digit
     some = images[:400].reshape(-1, side, side) >= 64
