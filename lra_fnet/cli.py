@@ -185,6 +185,7 @@ def _parser() -> Parser:
         "outside data source",
         task=_text(f"{tasks}, or all", required=True),
         dataset=_text("one data set of the task; default: all that the presets name"),
+        force=_switch("prepare anew what is there, such as after a change of --source"),
     )
     verb(_describe, "outside data", task=_text(f"{tasks}, or all (default)", "all"))
     verb(
@@ -298,7 +299,9 @@ def _data(args) -> None:
     from lra_fnet.tasks import prepare
 
     config.import_modules(args.imports)
-    prepare.command(args.task, args.dataset, args.data, args.source, args.gin_dirs)
+    prepare.command(
+        args.task, args.dataset, args.data, args.source, args.gin_dirs, force=args.force
+    )
 
 
 def _describe(args) -> None:

@@ -24,6 +24,8 @@ def command(
     data_dir: Path,
     source: Path | str | None,
     gin_dirs: Sequence[Path] = (),
+    *,
+    force: bool = False,
 ) -> None:
     """Prepares and verifies the sets of one task or of "all", and prints what each holds.
 
@@ -36,6 +38,7 @@ def command(
         data_dir: folder of the prepared sets.
         source: the raw files, for tasks that read some: a folder, a file or a URL.
         gin_dirs: folders with more gin files.
+        force: whether to prepare sets anew that are there.
 
     Raises:
         UserError: for an unknown task or set, or a set that cannot be made or does not verify.
@@ -48,7 +51,7 @@ def command(
         for chosen in [dataset] if dataset else _sets(name, source, gin_dirs):
             try:
                 value = tasks.make(name, chosen)
-                value.prepare(data_dir, source=source)
+                value.prepare(data_dir, source=source, force=force)
                 prepared = value.verify(data_dir)
             except UserError as error:
                 if task != "all":
@@ -80,7 +83,7 @@ def describe(
     """
     table = Table(
         *_COLUMNS,
-        caption="rows: train / validation / test; tokens: of the training texts, before cutting; "
+        caption="rows: train / validation / test; tokens: of the training texts as stored; "
         "floor: always answering the most frequent test label",
         box=None,
         header_style="bold",
