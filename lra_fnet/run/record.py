@@ -13,6 +13,7 @@ import numpy as np
 
 from lra_fnet import intervals
 from lra_fnet.errors import UserError
+from lra_fnet.intervals import Counts
 from lra_fnet.machine import disk
 
 SCHEMA = 1
@@ -20,23 +21,6 @@ State = Literal["complete", "OOM", "diverged"]
 Split = Literal["validation", "test"]
 Checkpoint = Literal["best", "last"]
 T = TypeVar("T")
-
-
-@dataclasses.dataclass(frozen=True)
-class Counts:
-    """The number of rows answered correctly, and of all rows; never a percentage."""
-
-    correct: int
-    count: int
-
-    def __post_init__(self):
-        if not 0 <= self.correct <= self.count or self.count == 0:
-            raise ValueError(f"{self.correct} correct of {self.count} rows is impossible")
-
-    @property
-    def accuracy(self) -> float:
-        """The accuracy in percent."""
-        return 100 * self.correct / self.count
 
 
 @dataclasses.dataclass(frozen=True)
