@@ -192,6 +192,7 @@ def _parser() -> Parser:
         "outside data source",
         task=_text(f"{tasks}, or all", required=True),
         dataset=_text("one data set of the task; default: all that the presets name"),
+        update=_switch("for developers: write the shallow baselines to data/expected.json"),
     )
     verb(_describe, "outside data", task=_text(f"{tasks}, or all (default)", "all"))
     verb(
@@ -287,7 +288,7 @@ def _job(args, **fields):
 
 
 def _data(args) -> None:
-    """Prepares a task's data and verifies every record.
+    """Prepares a task's data, verifies every record and computes shallow baselines.
 
     Example:
       lra-fnet data --task listops
@@ -295,7 +296,7 @@ def _data(args) -> None:
     from lra_fnet.tasks import prepare
 
     config.import_modules(args.imports)
-    prepare.command(args.task, args.dataset, args.data, args.source, args.gin_dirs)
+    prepare.command(args.task, args.dataset, args.data, args.source, args.gin_dirs, args.update)
 
 
 def _describe(args) -> None:

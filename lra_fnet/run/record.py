@@ -15,6 +15,7 @@ from lra_fnet import intervals
 from lra_fnet.errors import UserError
 from lra_fnet.intervals import Counts
 from lra_fnet.machine import disk
+from lra_fnet.tasks.shallow import Shallow
 
 SCHEMA = 1
 State = Literal["complete", "OOM", "diverged"]
@@ -90,6 +91,7 @@ class Record:
     dirty: bool | None
     data_sha256: str
     config: str  # the operative gin text
+    shallow: Shallow | None = None  # the best shallow baseline, if `lra-fnet data` computed it
     parameters: int | None = None
     parameters_sha256: str | None = None
     microbatch: int | None = None

@@ -5,14 +5,13 @@ majority floor. The methods that fit a task are its `Task.baselines`. `lra-fnet 
 once for each set and length and writes them next to the fingerprint, as shallow.<length>.json.
 
 Method, k and penalty are chosen on validation. The test split is read once, after all choices.
-`python -m lra_fnet.tasks.shallow DATA` copies the baselines of prepared sets to data/expected.json.
+data/expected.json lists the results for the sets of this package.
 """
 
 import dataclasses
 import json
 import math
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 SCHEMA = 1  # increase it whenever a method changes: `lra-fnet data` then computes all again
 
 _PREFIXES = range(1, 9)  # values of k, in tokens
-_PENALTIES = (1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0)  # relative to the mean variance of the features
+_PENALTIES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0)  # relative to the mean variance of the features
 _BUCKETS = 2**11  # features of a histogram with more values than that
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio (Knuth, TAOCP 3, Sec. 6.4)
 _SIDE = 32  # pixels: larger images are averaged over blocks
@@ -53,9 +52,6 @@ class Shallow:
     validation: Counts
     test: Counts
     correct_bits: str | None = None  # which test rows are right, see `intervals.encode`
-
-    def __str__(self) -> str:
-        return self.method.format(**self.settings)
 
 
 class Method(NamedTuple):
@@ -245,7 +241,7 @@ def compute(prepared: Prepared) -> list[Shallow]:
         right = predict(test)[best] == test.labels
         results.append(
             Shallow(
-                method.title,
+                method.title.format(**method.settings[best]),
                 dict(method.settings[best]),
                 Counts(correct, len(validation.labels)),
                 Counts(int(right.sum()), len(right)),
@@ -263,7 +259,8 @@ def ensure(prepared: Prepared) -> list[Shallow]:
     Raises:
         UserError: if a split cannot be read, or the disk refuses.
     """
-    task, path = prepared.task, _path(prepared)
+    task = prepared.task
+    path = prepared.folder / f"shallow.{task.max_len}.json"
     results = read(prepared)
     if not results:
         say(f"computing shallow baselines of {task.name}/{task.config} at {task.max_len} tokens")
@@ -272,46 +269,44 @@ def ensure(prepared: Prepared) -> list[Shallow]:
         with disk.writable(path, "--data"):
             disk.replace(path, json.dumps(content, indent=1) + "\n")
     best = results[0]
-    say(f"best shallow baseline: {best}, {best.test.accuracy:.2f} % of the test rows")
+    say(f"best shallow baseline: {best.method}, {best.test.accuracy:.2f} % of the test rows")
     wanted = known(task.name, task.config, prepared.fingerprint, task.max_len)
     if wanted and wanted != [dataclasses.replace(one, correct_bits=None) for one in results]:
         say(
-            f"{path}: these counts are not those of data/expected.json: expected "
-            f"{wanted[0].test.correct} correct rows of the best one, got {best.test.correct}; "
-            f"another version of NumPy may be the reason"
+            f"{path}: other results than in data/expected.json, whose best one has "
+            f"{wanted[0].test.correct} of {wanted[0].test.count} test rows right: another version "
+            "of NumPy may round differently"
         )
     return results
 
 
 def read(prepared: Prepared) -> list[Shallow]:
-    """Returns the baselines on disk, the best on validation first; [] if there are no valid ones.
+    """Returns the baselines at the task's length, the best on validation first; [] without any."""
+    return read_all(prepared).get(prepared.task.max_len, [])
 
-    A damaged file, or one of another version of this module, counts as none: nothing depends on it
-    but tables, and `lra-fnet data` writes it again.
+
+def read_all(prepared: Prepared) -> dict[int, list[Shallow]]:
+    """Returns the baselines on disk by length.
+
+    A damaged file, or one of another version of this module, counts as none: only tables need it,
+    and `lra-fnet data` writes it again.
     """
-    try:
-        content = disk.read_json(_path(prepared)) or {}
-        results = _parse(content["baselines"])
-        expected = _object(prepared.fingerprint, prepared.task.max_len, results)
-        return results if content == expected else []
-    except (UserError, KeyError, TypeError, ValueError):
-        return []
+    found = {}
+    for path in prepared.folder.glob("shallow.*.json"):
+        try:
+            content = disk.read_json(path)
+            results, length = _parse(content["baselines"]), content["max_len"]
+        except (UserError, KeyError, TypeError, ValueError):
+            continue
+        if results and content == _object(prepared.fingerprint, length, results):
+            found[length] = results
+    return dict(sorted(found.items()))
 
 
 def known(task: str, config: str, fingerprint: str, max_len: int) -> list[Shallow]:
     """Returns the baselines in data/expected.json, without bits; [] if it does not list them."""
     facts = store.expected().get(task, {}).get(config, {}).get("shallow", {})
     return _parse(facts.get(fingerprint, {}).get(str(max_len), []))
-
-
-def lengths(folder: Path) -> list[int]:
-    """Returns the lengths for which a prepared set has baselines, sorted."""
-    names = (re.fullmatch(r"shallow\.(\d+)\.json", path.name) for path in folder.iterdir())
-    return sorted(int(name[1]) for name in names if name)
-
-
-def _path(prepared: Prepared) -> Path:
-    return prepared.folder / f"shallow.{prepared.task.max_len}.json"
 
 
 def _object(fingerprint: str, max_len: int, results: Sequence[Shallow]) -> dict[str, Any]:
@@ -325,33 +320,29 @@ def _parse(baselines: Sequence[Mapping[str, Any]]) -> list[Shallow]:
     return [Shallow(**{**one, **two}) for one, two in zip(baselines, counts, strict=True)]
 
 
-def update_expected(data_dir: Path, path: Path) -> None:
-    """Copies the baselines of all prepared sets that data/expected.json lists to that file.
+def update_expected(prepared: Prepared, results: Sequence[Shallow]) -> None:
+    """Writes baselines of a set to data/expected.json, for a task that the file lists.
 
-    Those of other rows, which have another fingerprint, stay there: old results refer to them.
+    Those of the set's earlier rows, which have another fingerprint, stay: old results need them.
 
-    Args:
-        data_dir: folder of the prepared sets.
-        path: of data/expected.json.
+    Raises:
+        UserError: if the package is not in a checkout, or the disk refuses.
     """
+    task, path = prepared.task, Path(__file__).parents[2] / "data/expected.json"
     facts = disk.read_json(path)
-    for file in sorted(data_dir.glob("lra_*/*/*/shallow.*.json")):
-        task, config = file.parts[-4].removeprefix("lra_"), file.parts[-3]
-        content = disk.read_json(file)
-        if task not in facts:
-            continue
-        entries = facts[task].setdefault(config, {}).setdefault("shallow", {})
-        baselines = [
-            {name: value for name, value in one.items() if name != "correct_bits"}
-            for one in content["baselines"]
-        ]
-        entries.setdefault(content["fingerprint"], {})[str(content["max_len"])] = baselines
+    if not facts or task.name not in facts:
+        raise UserError(f"expected {path} with the task {task.name}: is this a checkout?")
+    entries = facts[task.name].setdefault(task.config, {}).setdefault("shallow", {})
+    content = _object(prepared.fingerprint, task.max_len, results)
+    for one in content["baselines"]:
+        del one["correct_bits"]
+    entries.setdefault(prepared.fingerprint, {})[str(task.max_len)] = content["baselines"]
     short = r'\[[\d,\s]+\]|(?<="settings": )\{[^{}]*\}|\{\s*"correct"[^{}]*\}'  # one line each
-    text = re.sub(short, lambda match: " ".join(match[0].split()), json.dumps(facts, indent=1))
-    text = re.sub(r"(?<=[\[{]) | (?=[\]}])", "", text)
+
+    def on_a_line(match: re.Match) -> str:
+        return re.sub(r"(?<=[\[{]) | (?=[\]}])", "", " ".join(match[0].split()))
+
+    text = re.sub(short, on_a_line, json.dumps(facts, indent=1))
     with disk.writable(path):
         disk.replace(path, text + "\n")
-
-
-if __name__ == "__main__":
-    update_expected(Path(sys.argv[1]), Path(__file__).parents[2] / "data/expected.json")
+    store.expected.cache_clear()
