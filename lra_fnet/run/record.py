@@ -15,6 +15,7 @@ from lra_fnet import intervals
 from lra_fnet.errors import UserError
 from lra_fnet.intervals import Counts
 from lra_fnet.machine import disk
+from lra_fnet.tasks import shallow
 from lra_fnet.tasks.shallow import Shallow
 
 SCHEMA = 1
@@ -111,6 +112,14 @@ class Record:
     def tested(self) -> bool:
         """Whether it has something to show: a test accuracy, or a state instead of one."""
         return not self.complete or self.test is not None
+
+    @property
+    def baseline(self) -> Shallow | None:
+        """The best shallow baseline: recorded with the run, or else that of data/expected.json."""
+        length = re.search(r"^MAX_LEN = (\d+)", self.config, re.M)
+        if self.shallow or not length:
+            return self.shallow
+        return next(iter(shallow.known(self.task, self.data_sha256, int(length[1]))), None)
 
     @property
     def name(self) -> str:

@@ -279,7 +279,7 @@ def ensure(prepared: Prepared) -> list[Shallow]:
             disk.replace(path, json.dumps(content, indent=1) + "\n")
     best = results[0]
     say(f"best shallow baseline: {best.method}, {best.test.accuracy:.2f} % of the test rows")
-    wanted = known(task.name, task.config, prepared.fingerprint, task.max_len)
+    wanted = known(task.name, prepared.fingerprint, task.max_len)
     if wanted and wanted != [dataclasses.replace(one, correct_bits=None) for one in results]:
         say(
             f"{path}: other results than in data/expected.json, whose best one has "
@@ -312,10 +312,12 @@ def read_all(prepared: Prepared) -> dict[int, list[Shallow]]:
     return dict(sorted(found.items()))
 
 
-def known(task: str, config: str, fingerprint: str, max_len: int) -> list[Shallow]:
+def known(task: str, fingerprint: str, max_len: int) -> list[Shallow]:
     """Returns the baselines in data/expected.json, without bits; [] if it does not list them."""
-    facts = store.expected().get(task, {}).get(config, {}).get("shallow", {})
-    return _parse(facts.get(fingerprint, {}).get(str(max_len), []))
+    for facts in store.expected().get(task, {}).values():
+        if results := facts.get("shallow", {}).get(fingerprint, {}).get(str(max_len)):
+            return _parse(results)
+    return []
 
 
 def _object(fingerprint: str, max_len: int, results: Sequence[Shallow]) -> dict[str, Any]:
@@ -330,7 +332,7 @@ def _parse(baselines: Sequence[Mapping[str, Any]]) -> list[Shallow]:
 
 
 def update_expected(prepared: Prepared, results: Sequence[Shallow]) -> None:
-    """Writes baselines of a set to data/expected.json, for a task that the file lists.
+    """Writes baselines of a set to data/expected.json.
 
     Those of the set's earlier rows, which have another fingerprint, stay: old results need them.
 
@@ -339,9 +341,11 @@ def update_expected(prepared: Prepared, results: Sequence[Shallow]) -> None:
     """
     task, path = prepared.task, Path(__file__).parents[2] / "data/expected.json"
     facts = disk.read_json(path)
-    if not facts or task.name not in facts:
-        raise UserError(f"expected {path} with the task {task.name}: is this a checkout?")
-    entries = facts[task.name].setdefault(task.config, {}).setdefault("shallow", {})
+    if facts is None:
+        raise UserError(f"--update expects a checkout with {path}, found no such file")
+    entries = facts
+    for name in (task.name, task.config, "shallow"):
+        entries = entries.setdefault(name, {})
     content = _object(prepared.fingerprint, task.max_len, results)
     for one in content["baselines"]:
         del one["correct_bits"]

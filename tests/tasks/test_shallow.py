@@ -10,6 +10,7 @@ import pytest
 from toy import TOY, Pairs, Toy
 
 from lra_fnet import intervals, tasks
+from lra_fnet.errors import UserError
 from lra_fnet.tasks import Arrays, Prepared, pathfinder, shallow, store
 from lra_fnet.tasks.shallow import Counts
 
@@ -274,13 +275,13 @@ def test_results_that_differ_from_expected_json_are_reported(prepared, monkeypat
 def test_update_adds_to_expected_json_and_changes_nothing_else(prepared, tmp_path, monkeypatch):
     module = tmp_path / "lra_fnet/tasks/shallow.py"
     path = tmp_path / "data/expected.json"
-    path.parent.mkdir()
     real = (store.Path(store.__file__).parents[2] / "data/expected.json").read_text()
-    path.write_text(real)
     monkeypatch.setattr(shallow, "__file__", str(module))
     results = shallow.ensure(prepared)
-    with pytest.raises(tasks.task.UserError, match=r"with the task chosen: is this a checkout"):
+    with pytest.raises(UserError, match=r"^--update expects a checkout with .*, found no such"):
         shallow.update_expected(prepared, results)
+    path.parent.mkdir()
+    path.write_text(real)
     fake = types.SimpleNamespace(name="listops", config="short", max_len=256)
     shallow.update_expected(dataclasses.replace(prepared, task=fake), results)
     added = {line.strip(" ,\n") for line in path.read_text().splitlines()}
@@ -311,7 +312,7 @@ def test_expected_json_lists_the_baselines_of_all_sets_at_the_lengths_of_the_pre
         newest = [*facts["shallow"]][-1]
         if all("sha256" in split for split in facts.get("splits", {"": {}}).values()):
             assert newest == store._combine(facts["splits"]), (task, config)
-        baselines = shallow.known(task, config, newest, length)
+        baselines = shallow.known(task, newest, length)
         assert len(baselines) == len(tasks.make(task, config, length).baselines)
         shares = [one.validation.accuracy for one in baselines]
         assert shares == sorted(shares, reverse=True)
