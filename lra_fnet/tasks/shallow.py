@@ -62,6 +62,13 @@ class Shallow:
     test: Counts
     correct_bits: str | None = None  # which test rows are right, see `intervals.encode`
 
+    def __post_init__(self):
+        self.right()
+
+    def right(self) -> np.ndarray | None:
+        """Returns which test rows are right, bool [count], or None if that was not recorded."""
+        return intervals.bits(dataclasses.asdict(self.test) | {"correct_bits": self.correct_bits})
+
 
 class Method(NamedTuple):
     """A way to predict labels: a rule or a linear model that training rows determine."""
@@ -303,8 +310,8 @@ def read_all(prepared: Prepared) -> dict[int, list[Shallow]]:
     found = {}
     for path in prepared.folder.glob("shallow.*.json"):
         try:
-            content = disk.read_json(path)
-            results, length = _parse(content["baselines"]), content["max_len"]
+            length, content = int(path.name.split(".")[1]), disk.read_json(path)
+            results = _parse(content["baselines"])
         except (UserError, KeyError, TypeError, ValueError):
             continue
         if results and content == _object(prepared.fingerprint, length, results):
