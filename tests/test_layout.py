@@ -16,13 +16,8 @@ from lra_fnet import cli, report
 
 SRC = ROOT / "lra_fnet"
 ORDER = """
-<<<<<<< HEAD
     errors machine config intervals tasks models objective optim experiment train run sweep
-    benchmark report testing cli
-=======
-    errors machine config tasks models objective optim intervals experiment train run sweep
     benchmark report drill testing cli
->>>>>>> main
 """.split()  # noqa: SIM905 (a line is easier to read than a list)
 DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md")),
