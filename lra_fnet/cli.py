@@ -186,6 +186,7 @@ def _parser() -> Parser:
         task=_text(f"{tasks}, or all", required=True),
         dataset=_text("one data set of the task; default: all that the presets name"),
         force=_switch("prepare anew what is there, such as after a change of --source"),
+        update=_switch("for developers: write the shallow baselines to data/expected.json"),
     )
     verb(_describe, "outside data", task=_text(f"{tasks}, or all (default)", "all"))
     verb(
@@ -291,7 +292,7 @@ def _job(args, **fields):
 
 
 def _data(args) -> None:
-    """Prepares a task's data and verifies every record.
+    """Prepares a task's data, verifies every record and computes shallow baselines.
 
     Example:
       lra-fnet data --task listops
@@ -300,7 +301,13 @@ def _data(args) -> None:
 
     config.import_modules(args.imports)
     prepare.command(
-        args.task, args.dataset, args.data, args.source, args.gin_dirs, force=args.force
+        args.task,
+        args.dataset,
+        args.data,
+        args.source,
+        args.gin_dirs,
+        force=args.force,
+        update=args.update,
     )
 
 

@@ -26,6 +26,7 @@ GIN_DIR = next(d / "gin" for d in _PLACES if (d / "gin/base.gin").is_file())
 
 _BOUND_NAME = re.compile(r"^([\w./]+) =", re.MULTILINE)
 _DATASET = re.compile(r"""^DATASET\s*=\s*["'](\w+)["']""", re.MULTILINE)
+_MAX_LEN = re.compile(r"^MAX_LEN\s*=\s*([\d_]+)", re.MULTILINE)
 _BARE_WORD = re.compile(r"[A-Za-z_][\w.-]*")
 
 
@@ -42,8 +43,17 @@ def known(kind: str, dirs: Sequence[Path] = ()) -> list[str]:
 
 def datasets(task: str, dirs: Sequence[Path] = ()) -> list[str]:
     """Returns the data sets of a task that presets name as `DATASET = "..."`, sorted."""
-    paths = (_find(f"presets/{preset}/{task}.gin", dirs) for preset in known("presets", dirs))
-    return sorted({name for p in paths if p for name in _DATASET.findall(p.read_text("utf-8"))})
+    return sorted({name for text in _presets(task, dirs) for name in _DATASET.findall(text)})
+
+
+def lengths(task: str, dataset: str, dirs: Sequence[Path] = ()) -> list[int]:
+    """Returns the lengths that presets bind as `MAX_LEN` with a data set, sorted.
+
+    If no preset names the set, they are those of all sets of the task.
+    """
+    texts = _presets(task, dirs)
+    texts = [text for text in texts if dataset in _DATASET.findall(text)] or texts
+    return sorted({int(length) for text in texts for length in _MAX_LEN.findall(text)})
 
 
 def title(model: str, dirs: Sequence[Path] = ()) -> str:
@@ -238,6 +248,12 @@ def _search_path(dirs: Sequence[Path]) -> list[Path]:
         *map(Path, dirs),
         GIN_DIR,
     ]  # the user's folders come first, so that their files replace ours
+
+
+def _presets(task: str, dirs: Sequence[Path]) -> list[str]:
+    """Returns the texts of the presets' files for a task."""
+    paths = (_find(f"presets/{preset}/{task}.gin", dirs) for preset in known("presets", dirs))
+    return [path.read_text("utf-8") for path in paths if path]
 
 
 def _find(relative: str, dirs: Sequence[Path]) -> Path | None:

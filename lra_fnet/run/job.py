@@ -17,7 +17,7 @@ from lra_fnet.run import evaluate, record
 from lra_fnet.run import folder as run_folder
 from lra_fnet.run.folder import Job
 from lra_fnet.run.record import Record
-from lra_fnet.tasks import Prepared
+from lra_fnet.tasks import Prepared, shallow
 from lra_fnet.train import hosts
 from lra_fnet.train.loop import Loop
 
@@ -59,11 +59,15 @@ def run(job: Job) -> Record:
 def _prepare(job: Job, experiment: Experiment) -> Prepared:
     """Returns the task's data, which process 0 prepares before the other processes.
 
-    They find it ready on a shared file system, and prepare their own where --data is local.
+    They find it ready on a shared file system, and prepare their own where --data is local. A set
+    that one process has just made gets its shallow baselines; `lra-fnet data` adds missing ones.
     """
     if not hosts.first():
         hosts.agree(None, "data")
+    new = not experiment.task.folder(job.data).exists()
     data = experiment.task.prepare(job.data, source=job.source)
+    if new and jax.process_count() == 1:
+        shallow.ensure(data)
     if hosts.first():
         hosts.agree(None, "data")
     hosts.same("data", {"data": data.fingerprint[:8]})

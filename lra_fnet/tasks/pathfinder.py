@@ -19,7 +19,8 @@ import gin
 import numpy as np
 
 from lra_fnet.errors import UserError
-from lra_fnet.tasks import generated, pathfinder_paddles, pixels, sources
+from lra_fnet.tasks import generated, pathfinder_paddles, pixels, shallow, sources
+from lra_fnet.tasks.store import Arrays
 from lra_fnet.tasks.task import SPLITS, PixelTask, Raw
 
 GENERATOR = 2  # increase it, and the tasks' version, whenever the generated rows change
@@ -104,6 +105,11 @@ class Pathfinder(PixelTask):
     pixel_mean = 20.194
     pixel_sd = 51.136
 
+    @property
+    def baselines(self) -> tuple[shallow.Method, ...]:
+        """Those of pixels, and the distance of the two discs."""
+        return *super().baselines, DISCS
+
     def raw(self, source: Path | None, jobs: int) -> Raw:
         """Returns generated rows, or those of LRA's release in the folder `source`."""
         if source is not None:
@@ -161,6 +167,46 @@ def generate(config: str, seed: int, jobs: int) -> Iterator[tuple[np.ndarray, in
     tables(setting)  # made once, before threads need them
     for drawn in generated.chunks(lambda state: draw(setting, state, _CHUNK), seed, jobs):
         yield from zip(drawn.images, drawn.labels.tolist(), strict=True)
+
+
+_WIDTHS = (4, 2, 1, 0.5)  # pixels
+
+
+def _distances(task: Pathfinder, rows: Arrays) -> Iterator[list[int]]:
+    """Yields the distance of the two discs of each image, in multiples of each width."""
+    radius = SETS[task.config].marker_radius
+    images = shallow.images(task, rows)
+    chunks = (images[start : start + _CHUNK] for start in range(0, len(images), _CHUNK))
+    distances = np.concatenate([disc_distances(chunk, radius) for chunk in chunks])
+    for width in _WIDTHS:
+        yield (distances / width).astype(int).tolist()
+
+
+DISCS = shallow.most_frequent_label(
+    "most frequent label given the distance of the discs in steps of {width} pixels",
+    [{"width": width} for width in _WIDTHS],
+    _distances,
+)
+
+
+def disc_distances(images: np.ndarray, radius: float) -> np.ndarray:
+    """Returns the distance in pixels of the two discs of each image, uint8 [n, side, side].
+
+    A disc is where the darkest pixel of a square is brightest: paddles are too thin for that. The
+    second disc is the brightest place that is more than two radii away from the first.
+    """
+    reach = 2 * int(radius / 2**0.5) + 1  # side of a square that fits into a disc
+    for _ in range(2):  # rows, then columns
+        size = images.shape[1] - reach + 1
+        shifted = (images[:, start : start + size] for start in range(reach))
+        images = functools.reduce(np.minimum, shifted).swapaxes(1, 2)
+    side = images.shape[1]
+    darkest = images.reshape(-1, side**2).astype(np.int16)
+    rows, columns = np.divmod(np.arange(side**2), side)
+    first = darkest.argmax(1)[:, None]
+    near = np.maximum(abs(rows - rows[first]), abs(columns - columns[first])) <= 2 * radius
+    second = np.where(near, -1, darkest).argmax(1)[:, None]
+    return np.hypot(rows[first] - rows[second], columns[first] - columns[second])[:, 0]
 
 
 def read_official(task: str, config: str, source: Path) -> Raw:

@@ -277,7 +277,7 @@ def _compare_with_expected(
     if generated:
         required += ("lengths", "sha256")
         remedy = "prepare it with the pinned versions of the libraries"
-    for split, facts in wanted["splits"].items():
+    for split, facts in wanted.get("splits", {}).items():
         for key, value in facts.items():
             actual = splits.get(split, {}).get(key)
             difference = (
