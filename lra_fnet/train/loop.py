@@ -61,6 +61,7 @@ class History:
     best: dict | None = None  # validation sums of the best step, and its "step"
     last: dict | None = None  # the same of the newest evaluation
     window: dict = dataclasses.field(default_factory=lambda: {"loss": 0.0, "correct": 0.0})
+    curve: str = ""  # hash of metrics.jsonl up to here
     wall_seconds: float = 0.0  # compilation, evaluation and saves included
     timed_steps: int = 0  # steps after the first dispatch of each process
     timed_seconds: float = 0.0  # their time with saves, without evaluations
@@ -113,6 +114,8 @@ class Loop:
         self.history = History()
         if saved is not None:
             self.state, self.history = saved.fill(self.state), History(**saved.history)
+        # Compiled and run once now, so that all decisions are made before the first step.
+        self.score(self.variables(), Arrays(*(column[:1] for column in validation)))
         self._saved_at = self.step
         self._begun = time.monotonic() - self.history.wall_seconds
         self._tick: float | None = None  # when the newest dispatch was known to be done
@@ -130,7 +133,7 @@ class Loop:
         """
         self.bar = progress.Bar("training", self.run.num_steps, self.step, "steps")
         feeder = concurrent.futures.ThreadPoolExecutor(1)
-        with logs.metrics(self.folder, self.step) as self._write:
+        with logs.metrics(self.folder, self.step, self.history.curve) as self._write:
             hosts.same("begin", {})
             with Stop() as stop, feeder, self.checkpoints.writer, self.bar:
                 self._run(stop, feeder)
@@ -262,7 +265,7 @@ class Loop:
         }
         self._logged_blocked = blocked
         self.history.window = {"loss": 0.0, "correct": 0.0}
-        self._write("train", self.step, self._newest)
+        self.history.curve = self._write("train", self.step, self._newest)
 
     def _note(self) -> str:
         words = []
@@ -293,7 +296,7 @@ class Loop:
             "loss": sums["loss"] / sums["count"],
             "accuracy": sums["correct"] / sums["count"],
         }
-        self._write("validation", self.step, numbers)
+        self.history.curve = self._write("validation", self.step, numbers)
         if not math.isfinite(sums["loss"]):
             self._diverged(self.step, sums["loss"], float("nan"))
         best = self.history.best
