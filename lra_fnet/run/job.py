@@ -53,7 +53,7 @@ def run(job: Job) -> Record:
             return record.parse(raw, path=folder)
         hosts.check_shared(folder)
         begun = _begin(job, folder, experiment, data) if hosts.first() else {}
-        with fastest.decisions(hosts.agree(begun.get("resolved"))):
+        with fastest.decisions(hosts.agree(begun.get("resolved", {}))):
             return _train(job, folder, experiment, data, begun)
 
 
