@@ -13,14 +13,14 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from lra_fnet.errors import Interrupted, RunFailed
+from lra_fnet.errors import Interrupted, RunFailed, UserError
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import compile_cache, progress
 from lra_fnet.machine.memory import device_bytes
 from lra_fnet.models.encoder import parameter_count
 from lra_fnet.tasks import Arrays
 from lra_fnet.train import hosts, logs, pipeline
-from lra_fnet.train.checkpoint import Checkpoints
+from lra_fnet.train.checkpoint import AGAIN, Checkpoints, Saved
 from lra_fnet.train.score import make_scorer
 from lra_fnet.train.step import Program, StepLogs, initial_state, wait_for
 
@@ -65,6 +65,18 @@ class History:
     wall_seconds: float = 0.0  # compilation, evaluation and saves included
     timed_steps: int = 0  # steps after the first dispatch of each process
     timed_seconds: float = 0.0  # their time with saves, without evaluations
+
+    @classmethod
+    def of(cls, saved: Saved) -> "History":
+        """Returns the history in a checkpoint.
+
+        Raises:
+          UserError: another version of the code wrote it, with other facts.
+        """
+        try:
+            return cls(**saved.history)
+        except TypeError as error:
+            raise UserError(f"{saved.path} is of another version ({error}): {AGAIN}") from None
 
     @property
     def steps_per_second(self) -> float:
@@ -113,7 +125,7 @@ class Loop:
         self.parameters = parameter_count({"params": self.state.params})
         self.history = History()
         if saved is not None:
-            self.state, self.history = saved.fill(self.state), History(**saved.history)
+            self.state, self.history = saved.fill(self.state), History.of(saved)
         # Compiled and run once now, so that all decisions are made before the first step.
         self.score(self.variables(), Arrays(*(column[:1] for column in validation)))
         self._saved_at = self.step
