@@ -81,7 +81,8 @@ def test_evaluation_that_a_signal_ends_is_made_by_the_resumed_run(
     begun, batches = [], pipeline.eval_batches
 
     def interrupt(*given):
-        begun.append(given)
+        if len(given[0].labels) > 1:  # not the first call, which compiles the program
+            begun.append(given)
         for number, batch in enumerate(batches(*given)):  # three batches
             if (len(begun), number) == (evaluation, 1):
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -281,15 +282,15 @@ def test_number_of_devices_must_divide_the_batch(monkeypatch):
         pipeline.make_mesh(4)
 
 
-@pytest.mark.parametrize("kind", ["last", "best"])
+@pytest.mark.parametrize(("kind", "number"), [("last", 1), ("best", 2)])
 def test_full_disk_fails_with_one_line_and_keeps_what_resumes(
-    straight, tmp_path, kind, monkeypatch, capfd
+    straight, tmp_path, kind, number, monkeypatch, capfd
 ):
     replace, written = disk.replace, []
 
     def full(path, content):
         written.append(path.parent.name)
-        if written.count(kind) == 2:
+        if written.count(kind) == number:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         replace(path, content)
 
@@ -300,7 +301,8 @@ def test_full_disk_fails_with_one_line_and_keeps_what_resumes(
         ):
             run(tiny(), tmp_path)
     assert "Traceback" not in capfd.readouterr().err
-    assert checkpoint.load(tmp_path, kind).step < 12
+    kept = checkpoint.load(tmp_path, kind)
+    assert (kept is None) if number == 1 else (kept.step < 12)
     loop = run(tiny(), tmp_path)
     assert sha256(loop.state) == straight[0]
     assert loop.history.best == straight[1].best
