@@ -4,15 +4,20 @@ import contextlib
 import functools
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tensorboardX import SummaryWriter
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
+from tensorboardX.summary import scalar
 
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.machine.disk import writable
 from lra_fnet.train import hosts
+
+FLUSH_SECONDS = 10.0  # how late TensorBoard's files may be; a flush waits for the disk
 
 
 @contextlib.contextmanager
@@ -48,19 +53,26 @@ def metrics(folder: Path, step: int, curve: str) -> Iterator[Callable[[str, int,
     with writable(folder):
         disk.replace(path, "".join(lines))
         file = open(path, "a", buffering=1)  # noqa: SIM115 (closed below)
-        board = SummaryWriter(
-            str(folder / "tensorboard"), purge_step=step + 1 if step else None, flush_secs=10
-        )
+        (folder / "tensorboard").mkdir(exist_ok=True)
+        board = EventsWriter(str(folder / "tensorboard/events"))
+        if step:  # TensorBoard leaves out later lines of the files before
+            restart = SessionLog(status=SessionLog.START)
+            board.write_event(Event(step=step + 1, session_log=restart))
+        board.flush()
+    flushed = time.monotonic()
 
     def write(kind: str, step: int, numbers: dict) -> str:
-        nonlocal curve
+        nonlocal curve, flushed
         line = json.dumps({"kind": kind, "step": step, **numbers}) + "\n"
         curve = _extended(curve, line)
         with writable(folder):
             file.write(line)
             for name, value in numbers.items():
-                if isinstance(value, int | float):
-                    board.add_scalar(f"{kind}/{name}", value, step)
+                summary, now = scalar(f"{kind}/{name}", value), time.time()
+                board.write_event(Event(step=step, summary=summary, wall_time=now))
+            if time.monotonic() > flushed + FLUSH_SECONDS:
+                board.flush()
+                flushed = time.monotonic()
         return curve
 
     try:
