@@ -312,9 +312,17 @@ def test_full_disk_fails_with_one_line_and_keeps_what_resumes(
 @pytest.fixture(scope="module")
 def half(tmp_path_factory):
     """The folder of a run that was interrupted after step 8 of 12; its best step is 5."""
-    folder = tmp_path_factory.mktemp("half")
-    ended = start("killed", str(folder), 2)
-    assert ended.returncode == -9, ended.stderr
+    folder, finish = tmp_path_factory.mktemp("half"), train.Loop._finish
+
+    def interrupt(self, count, table):
+        before = self.step
+        finish(self, count, table)
+        if before < 8 <= self.step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(Interrupted):
+        patched.setattr(train.Loop, "_finish", interrupt)
+        run(tiny(steps_per_dispatch=1), folder)
     return folder
 
 
