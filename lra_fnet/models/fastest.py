@@ -27,7 +27,6 @@ HOPELESS = 3.0  # candidates this many times slower than the fastest in round on
 MAX_SIZE = {"cpu": 1 << 21}  # largest number of entries of the timed input, by backend
 OTHER_MAX_SIZE = 1 << 26
 
-
 _made: contextvars.ContextVar[dict | None] = contextvars.ContextVar("made", default=None)
 
 
@@ -37,7 +36,12 @@ def decisions(made: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
     Args:
       made: a JSON object, as in run.json and result.json; changed in place.
+
+    Raises:
+      UserError: it is not a JSON object.
     """
+    if not isinstance(made, dict):
+        raise UserError(f"resolved must be a JSON object, got {made!r}: restore the run.json")
     token = _made.set(made)
     try:
         yield made
@@ -67,7 +71,7 @@ def decide(what: str, choose: Callable[[], Any], known: Collection) -> Any:
     what = f"{what} on {jax.default_backend()}"
     if what not in made:
         made[what] = choose()
-    if made[what] not in known:
+    if made[what] not in list(known):
         raise UserError(
             f"the run's decision about {what} must be one of {', '.join(map(str, known))}, got "
             f"{made[what]!r}: restore its run.json or result.json"
