@@ -76,7 +76,7 @@ def test_decision_that_is_unknown_fails_with_one_line(train, machine, tmp_path):
     folder = folder_of(tmp_path / "runs")
     (folder / "result.json").unlink()
     begun = json.loads((folder / "run.json").read_text())
-    (name,) = [name for name in begun["resolved"] if name.startswith("fourier 4x")]
+    (name,) = [name for name in begun["resolved"] if name.startswith("fourier 8x")]
     begun["resolved"][name] = "fastest"
     (folder / "run.json").write_text(json.dumps(begun))
     code, err, _ = train("--runs", "runs", *MORE)
