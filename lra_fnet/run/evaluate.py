@@ -16,6 +16,7 @@ import jax
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk
 from lra_fnet.machine.memory import device_bytes
+from lra_fnet.models import fastest
 from lra_fnet.run import folder as run_folder
 from lra_fnet.run import record, trained
 from lra_fnet.run.record import Record
@@ -39,7 +40,8 @@ def evaluate(folder: Path) -> Record:
         last, best = (trained.load_run(folder, kind) for kind in ("last", "best"))
         score = make_scorer(last.experiment.objective, last.experiment.run.eval_batch_size)
         states = {run.checkpoint: (run.step, run.variables) for run in (last, best)}
-        test = score_test(score, states, last.data(), folder)
+        with fastest.decisions(dict(result.raw.get("resolved", {}))):
+            test = score_test(score, states, last.data(), folder)
         return record.write(folder, {**result.raw, "test": test})
 
 
@@ -101,6 +103,7 @@ def facts(state: str, identity: dict, experiment: Experiment, data: Prepared) ->
         "data_source": data.source,
         "data_sha256": data.fingerprint,
         "config": experiment.config,
+        "resolved": fastest.made(),
         "validation": None,
         "test": None,
         "train": None,

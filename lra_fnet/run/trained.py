@@ -24,6 +24,7 @@ from lra_fnet import experiment as experiments
 from lra_fnet.errors import UserError
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk
+from lra_fnet.models import fastest
 from lra_fnet.models.heads import Classifier
 from lra_fnet.run import record
 from lra_fnet.run.folder import Job, read_job
@@ -147,9 +148,14 @@ class Run:
         """
         return scipy.special.softmax(self.logits(inputs).astype(np.float64), axis=1)
 
+    def _apply(self, *given):
+        with fastest.decisions(dict(self.result.raw.get("resolved", {}))):
+            return self._program(*given)
+
     @functools.cached_property
-    def _apply(self):
-        return jax.jit(self.experiment.objective.logits)
+    def _program(self):
+        # Not jitted itself: jax would share the program with an equal model of other decisions.
+        return jax.jit(functools.partial(self.experiment.objective.logits))
 
     def _padded(self, inputs: Sequence[Input]) -> tuple[np.ndarray, np.ndarray]:
         """Returns values and lengths as a split in memory has them (`tasks.Arrays`)."""

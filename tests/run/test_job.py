@@ -90,7 +90,8 @@ def test_overrides_get_a_separate_folder(train, tmp_path):
     assert "run folder: runs/cpu/parity/fnet+short/seed0" in named
     code, err, _ = train("--set", "Run.num_steps=4", "--name", "short")
     assert code == 2
-    assert "another configuration (Run.num_steps: 3 -> 4): --force moves it aside, --name" in err
+    assert "another configuration (Optimizer.steps_per_cycle: 500 -> 667; Run.num_steps: " in err
+    assert "Run.num_steps: 3 -> 4): --force moves it aside, --name" in err
 
 
 @pytest.mark.parametrize(
