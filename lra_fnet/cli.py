@@ -106,8 +106,9 @@ _folder = functools.partial(_text, type=Path)
 _bindings = functools.partial(_text, default=[], type=config.split_bindings)
 _NAMES = "names separated by commas, or all"
 _SIDE = {"help": "a run folder, or preset/task/model[+variant]"}
+_IMPORT = {"import": _list("your module or .py file", dest="imports", metavar="MODULE")}
 _SHARED = {
-    "run": {"run": _folder("a run folder", required=True)},
+    "run": {"run": _folder("a run folder", required=True), **_IMPORT},
     "task": {
         "task": _text("the task's name", required=True),
         "preset": _text("paper (default), lra-code, tuned, cpu or yours", "paper"),
@@ -117,7 +118,7 @@ _SHARED = {
         "gin": _bindings("several bindings in one string, separated by spaces"),
     },
     "outside": {
-        "import": _list("your module or .py file", dest="imports", metavar="MODULE"),
+        **_IMPORT,
         "gin_dir": _list(
             "a folder with your gin files", dest="gin_dirs", type=Path, metavar="FOLDER"
         ),
@@ -342,7 +343,7 @@ def _evaluate(args) -> None:
     from lra_fnet import report
     from lra_fnet.run import evaluate
 
-    report.print_run(evaluate.evaluate(args.run))
+    report.print_run(evaluate.evaluate(args.run, args.imports))
 
 
 def _span(args) -> None:
@@ -354,7 +355,7 @@ def _span(args) -> None:
     from lra_fnet.machine import progress
     from lra_fnet.run import attention_span
 
-    spans = attention_span.span(args.run, args.rows)
+    spans = attention_span.span(args.run, args.rows, args.imports)
     progress.console.print(attention_span.table(spans))
     print(f"wrote {args.run / 'attention_span.json'}")
 
@@ -383,7 +384,7 @@ def _predict(args) -> None:
     """
     from lra_fnet.run import predict
 
-    predict.main(args.run, args.FILE)
+    predict.main(args.run, args.FILE, args.imports)
 
 
 def _export(args) -> None:
@@ -394,7 +395,7 @@ def _export(args) -> None:
     """
     from lra_fnet.run import export
 
-    export.main(args.run, args.out, args.checkpoint, force=args.force)
+    export.main(args.run, args.out, args.checkpoint, args.imports, force=args.force)
     print(f"exported to {args.out}")
 
 

@@ -138,6 +138,11 @@ def _refusal(error: BaseException | None) -> str | None:
     return None
 
 
+def no_links(path: str, flags: int) -> int:
+    """Opens a file for `open(opener=)`; fails at a symbolic link, which a stranger may have put."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
 def try_lock(path: Path, *, wait: bool = False) -> IO[str] | None:
     """Locks a file for this process; returns None if another process (or this one) holds it.
 
@@ -147,7 +152,7 @@ def try_lock(path: Path, *, wait: bool = False) -> IO[str] | None:
       path: the lock file.
       wait: waits for the other process instead of returning None.
     """
-    handle = open(path, "a+")  # noqa: SIM115 (held open by the caller)
+    handle = open(path, "a+", opener=no_links)  # noqa: SIM115 (held open by the caller)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:

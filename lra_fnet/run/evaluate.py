@@ -6,7 +6,7 @@ last one, and every reading adds a line to `test_log.jsonl` in the folder of all
 
 import datetime
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,12 @@ from lra_fnet.train.score import make_scorer
 from lra_fnet.train.slices import microbatch_of
 
 
-def evaluate(folder: Path) -> Record:
+def evaluate(folder: Path, imports: Sequence[str] = ()) -> Record:
     """Scores a trained run on the test split, unless it was scored before; returns its record.
+
+    Args:
+      folder: the run folder.
+      imports: see `trained.load_run`.
 
     Raises:
       UserError: the folder does not hold a finished run, or its data differs from the run's.
@@ -36,7 +40,7 @@ def evaluate(folder: Path) -> Record:
     if result.score("test"):
         return result
     with run_folder.lock(folder):
-        last, best = (trained.load_run(folder, kind) for kind in ("last", "best"))
+        last, best = (trained.load_run(folder, kind, imports) for kind in ("last", "best"))
         score = make_scorer(last.experiment.objective, last.experiment.run.eval_batch_size)
         states = {run.checkpoint: (run.step, run.variables) for run in (last, best)}
         test = score_test(score, states, last.data(), folder)

@@ -134,7 +134,9 @@ def test_run_of_a_user_mixer_is_loaded_by_its_imports(tmp_path):
         imports=(str(EXAMPLES / "my_mixer.py"),),
         dirs=(EXAMPLES / "gin",),
     )
-    run = lra_fnet.load_run(folder)
+    with pytest.raises(UserError, match=r"trained with outside code, .*my_mixer.py: if you trust"):
+        lra_fnet.load_run(folder)
+    run = lra_fnet.load_run(folder, imports=[str(EXAMPLES / "my_mixer.py")])
     assert run.predict(["[MAX 2 9 [MIN 4 7 ] 0 ]", b"7"]).shape == (2, 10)
 
 
