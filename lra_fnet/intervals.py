@@ -170,12 +170,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     With m values, the i-th smallest becomes the largest of (m - j + 1) p_j over j <= i, at most 1.
     Calling those up to 0.05 different keeps the probability of any false claim at 5 %.
     """
-    adjusted, largest = [0.0] * len(p_values), 0.0
-    order = sorted(range(len(p_values)), key=p_values.__getitem__)
-    for smaller, index in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - smaller) * p_values[index]))
-        adjusted[index] = largest
-    return adjusted
+    order = np.argsort(p_values, kind="stable")
+    products = np.asarray(p_values)[order] * np.arange(len(order), 0, -1)
+    adjusted = np.empty(len(order))
+    adjusted[order] = np.maximum.accumulate(products).clip(max=1)
+    return adjusted.tolist()
 
 
 def _tango(only_a: int, only_b: int, n: int, difference: float) -> float:

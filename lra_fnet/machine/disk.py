@@ -10,7 +10,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -70,30 +70,56 @@ def read_json(path: Path, kind: type = dict) -> Any:
     Raises:
       UserError: the file cannot be read, is not JSON, or holds something other than a `kind`.
     """
-    try:
-        value = json.loads(path.read_text("utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}): move it away") from None
-    if not isinstance(value, kind):
-        raise UserError(
-            f"{path}: expected a JSON {kind.__name__}, got a {type(value).__name__}: move it away"
-        )
-    return value
+
+    def parse(text):
+        value = json.loads(text)
+        if not isinstance(value, kind):
+            raise ValueError(f"expected a JSON {kind.__name__}, got a {type(value).__name__}")
+        return value
+
+    return _read(path, parse)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """Returns the objects of a JSON Lines file; a line that is still being written is skipped.
 
+    A kill can leave half a line, which a later writer ends: it is left out with a warning.
+
     Raises:
-      UserError: the file cannot be read, or a complete line is not JSON.
+      UserError: the file cannot be read.
     """
+
+    def parse(text):
+        *lines, _ = text.split("\n")
+        objects = []
+        for number, line in enumerate(lines, start=1):
+            try:
+                objects.append(dict(json.loads(line)))
+            except (ValueError, TypeError):
+                say(f"{path}, line {number} is damaged and left out: {line[:40]!r}")
+        return objects
+
+    return _read(path, parse) or []
+
+
+def append_line(path: Path, value: dict[str, Any]) -> None:
+    """Appends a line to a JSON Lines file, after ending one that a kill left half written.
+
+    Raises:
+      UserError: the file cannot be written.
+    """
+    with writable(path.parent), open(path, "a+b", opener=no_links) as file:
+        half = file.tell() and file.seek(-1, os.SEEK_END) >= 0 and file.read() != b"\n"
+        file.write(b"\n" * half + json.dumps(value).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _read(path: Path, parse: Callable[[str], Any]) -> Any:
     try:
-        text = path.read_text("utf-8")
-        return [json.loads(line) for line in text.splitlines(keepends=True) if line[-1] == "\n"]
-    except FileNotFoundError:
-        return []
+        return parse(path.read_text("utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}): move it away") from None
 

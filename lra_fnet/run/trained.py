@@ -288,6 +288,8 @@ def _experiment(folder: Path, result: Record, imports: Sequence[str]) -> tuple[E
         if changed := [d for d in differences if not d.name.startswith(_TRAINING_ONLY)]:
             raise UserError("; ".join(map(str, changed)))
         return experiment, jax.eval_shape(experiment.initial_variables, experiments.keys(0)[0])
+    except config.OutsideCode as error:
+        raise UserError(f"{folder}: {error}") from None
     except Exception as error:  # a config that was damaged or made up fails anywhere in the model
         reason = " ".join(str(error).split())[:300]
         remedy = "take the code of " + (f"commit {result.commit}" if result.commit else "the run")
