@@ -217,6 +217,17 @@ def _parser() -> Parser:
         force=_switch("replace an earlier export"),
     )
     verb(
+        _verify,
+        "outside data",
+        replay=_number("train this many first steps again and compare the losses", 0),
+        json=_switch("print JSON objects"),
+        PATH={
+            "nargs": "+",
+            "type": Path,
+            "help": "a run folder, an export, or a folder of results",
+        },
+    )
+    verb(
         _sweep,
         "bindings outside runs data source",
         sweep=_folder("a gin file that binds Sweep", metavar="FILE"),
@@ -397,6 +408,29 @@ def _export(args) -> None:
 
     export.main(args.run, args.out, args.checkpoint, args.imports, force=args.force)
     print(f"exported to {args.out}")
+
+
+def _verify(args) -> int:
+    """Checks results: a row for each run, a column for each check; code 1 if one fails.
+
+      result  result.json is whole: schema, counts against bits, steps, sha256
+      config  the configuration is the one that task, model, preset and overrides give
+      data    the rows are those of data/expected.json, or of the prepared set
+      code    the commit is known, and no file differed from it
+      score   the checkpoints give the recorded counts again (the test split is read and logged)
+      replay  the first steps, trained again, give the losses in metrics.jsonl
+
+    A check is "ok", "note" (with a remark below the table), "not there" (a file that it needs is
+    missing) or "FAILED". Scores and losses must be equal on the kind of machine that trained the
+    run; elsewhere 0.5 % of the rows and 1 % of a loss may differ.
+
+    Example:
+      lra-fnet verify runs/cpu/listops/fnet/seed0 --replay 100
+    """
+    from lra_fnet.run import verify
+
+    options = verify.Options(args.data, tuple(args.imports), tuple(args.gin_dirs), args.replay)
+    return verify.main(args.PATH, options, as_json=args.json)
 
 
 def _sweep(args) -> int | None:

@@ -199,7 +199,7 @@ def load_run(
         kind, named = checkpoint or "best", job.imports
         read = functools.partial(checkpoints.read, folder, kind)
     else:
-        export, result = _read_export(folder, exported, checkpoint)
+        export, result = read_export(folder, exported, checkpoint)
         kind, named = export.checkpoint, export.imports
         read = functools.partial(_read_weights, folder, export)
     if named and not imports:
@@ -234,7 +234,7 @@ def finished(folder: Path) -> tuple[Job, Record]:
     return job, result
 
 
-def _read_export(folder: Path, value: dict, kind: Checkpoint | None) -> tuple[Export, Record]:
+def read_export(folder: Path, value: dict, kind: Checkpoint | None) -> tuple[Export, Record]:
     """Checks the object of an export's config.json, also for the checkpoint that is asked for."""
     try:
         export = record.build(Export, value)

@@ -174,7 +174,7 @@ def make(part: Path, task: "Task", raw: "Raw") -> None:
         "details": dict(raw.details),
         "splits": splits,
         "files": {path.name: path.stat().st_size for path in sorted(part.iterdir())},
-        "fingerprint": _combine(splits),
+        "fingerprint": combine(splits),
     }
     disk.replace(part / _FINGERPRINT, json.dumps(record, indent=1) + "\n")
 
@@ -292,7 +292,7 @@ class Tally:
         }
 
 
-def _combine(splits: Mapping[str, Mapping[str, Any]]) -> str:
+def combine(splits: Mapping[str, Mapping[str, Any]]) -> str:
     """Returns the sha256 of the lines "<split> <sha256 of its content>", in the order of splits."""
     lines = [f"{split} {splits[split]['sha256']}\n" for split in splits]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
@@ -419,7 +419,7 @@ def read_fingerprint(folder: Path) -> dict[str, Any] | None:
     """
     record = disk.read_json(folder / _FINGERPRINT)
     try:
-        if record is None or record["fingerprint"] == _combine(record["splits"]):
+        if record is None or record["fingerprint"] == combine(record["splits"]):
             return record
     except (KeyError, TypeError):
         pass

@@ -75,7 +75,6 @@ def test_curve_has_loss_and_accuracy_without_an_incomplete_line(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
-        ("metrics.jsonl", "{\n", "cannot be read"),
         ("metrics.jsonl", '{"kind": "train", "step": 1}\n', "a line lacks 'loss'"),
         ("attention_span.json", "[]", "expected a JSON dict, got a list"),
         ("attention_span.json", '{"mean": 1}', "an entry lacks 'uniform'"),
