@@ -165,8 +165,8 @@ class Encoder(nn.Module):
     qkv_dim: Annotated[int, Least(1, 128)]
     mlp_dim: Annotated[int, Least(1, 256)]
     num_layers: Annotated[int, Least(1, 2)]
-    dropout: float
-    attention_dropout: float
+    dropout: Annotated[float, Least(0, 0.1, below=1)]
+    attention_dropout: Annotated[float, Least(0, 0.1, below=1)]
     positions: Literal["sinusoidal", "learned"]  # "learned" with embedding "bert"
     norm: Literal["pre", "post"]  # "pre": LRA; "post": FNet
     norm_epsilon: float
@@ -190,11 +190,6 @@ class Encoder(nn.Module):
 
     def _check(self):
         check_settings(self)
-        for field in ("dropout", "attention_dropout"):
-            if not 0 <= (value := getattr(self, field)) < 1:
-                raise UserError(
-                    f"Encoder.{field} must be in [0, 1), got {value}: set it to 0.1, say"
-                )
         if self.inputs == "pixels":
             if self.pixel_mean is None or self.pixel_sd is None:
                 raise UserError("Encoder.inputs = pixels needs a task of images: set it to tokens")

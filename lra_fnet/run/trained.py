@@ -197,7 +197,9 @@ def load_run(
     if exported is None:
         job, result = finished(folder)
         kind, named = checkpoint or "best", job.imports
-        read = functools.partial(checkpoints.read, folder, kind)
+        score = result.score("validation", kind)
+        assert score  # the run is complete
+        read = functools.partial(checkpoints.read, folder, kind, step=score.step)
     else:
         export, result = read_export(folder, exported, checkpoint)
         kind, named = export.checkpoint, export.imports
