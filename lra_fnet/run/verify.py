@@ -370,6 +370,8 @@ def _score(folder: Path, result: Record, kinds: Sequence[Checkpoint], options: O
         if rows > (0 if exact else ROWS_OFF * recorded.count):
             return Finding(FAILED, f"{name}: {rows} of {recorded.count} rows differ")
         off += rows
+        if abs(sums["loss"] - recorded.loss) > (1e-6 if exact else TOLERANCE) * recorded.loss:
+            return Finding(FAILED, f"{name}: loss {recorded.loss:.6g}, now {sums['loss']:.6g}")
         of_last = run.checkpoint == "last" and result.parameters_sha256
         if of_last and of_last != sha256(run.variables["params"]):
             return Finding(FAILED, "the parameters are not those that the result was made with")
