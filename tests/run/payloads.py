@@ -1,8 +1,8 @@
 """Hostile run folders and exports: what a stranger could put into one to run code or change files.
 
 Each payload changes a copy of a good folder. Whoever opens it must neither make the file `marker`
-nor change the file `victim`, and gets the model or one line. Everything is consistent: the sha256 of
-an edited result is mended.
+nor change the file `victim`, and gets the model or one line. The sha256 of an edited result is
+mended, so that it is consistent.
 """
 
 import json
