@@ -62,7 +62,8 @@ def _terminated(number, frame):
 
 
 def _fail(error: Exception | str, code: int) -> int:
-    print(f"lra-fnet: {' '.join(str(error).split())}", file=sys.stderr)
+    line = "".join(c if c.isprintable() else "?" for c in " ".join(str(error).split()))
+    print(f"lra-fnet: {line}", file=sys.stderr)  # a stranger's file may hold terminal codes
     return code
 
 

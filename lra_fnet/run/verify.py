@@ -126,9 +126,7 @@ def verify(folder: Path, options: Options, *, moved: bool = True) -> Row:
         result, kinds = _result(folder, moved=moved)
     except UserError as error:
         return Row(str(folder), findings | {"result": Finding(FAILED, str(error))})
-    findings["result"] = Finding(
-        OK if result.sha256 else NOTE, "" if result.sha256 else "no sha256"
-    )
+    findings["result"] = Finding() if result.sha256 else Finding(NOTE, "no sha256")
     checks = {
         "config": lambda: _config(result, options),
         "data": lambda: _data(result, options),
@@ -139,8 +137,8 @@ def verify(folder: Path, options: Options, *, moved: bool = True) -> Row:
     for name, check in checks.items():
         try:
             findings[name] = check()
-        except UserError as error:
-            findings[name] = Finding(FAILED, str(error))
+        except Exception as error:  # what a stranger wrote can fail anywhere in the model
+            findings[name] = Finding(FAILED, " ".join(str(error).split())[:300])
     return Row(str(folder), findings)
 
 
@@ -237,9 +235,9 @@ def _is_newer(difference: Difference, gone: Sequence[Difference], result: Record
 
 @functools.cache
 def _has_setting(commit: str | None, owner: str, name: str) -> bool:
-    """Returns whether a class had a field at a commit; True if that cannot be told."""
+    """Returns whether a class had a field at a commit; False for one that is not known here."""
     if commit is None or not _is_known(commit):
-        return True
+        return False
     code = ("--", "lra_fnet/*.py")
     files = _git("grep", "-lE", rf"^(class|def) {owner}\b", commit, *code).stdout.split()
     places = [file.partition(":")[2] for file in files]
@@ -357,10 +355,8 @@ def _score(folder: Path, result: Record, kinds: Sequence[Checkpoint], options: O
         again += [(run, "test", tested[run.checkpoint]) for run in runs]
     exact, off = _same_machine(result), 0
     for run, split, sums in again:
-        recorded, name = (
-            getattr(getattr(result, split), run.checkpoint),
-            f"{split} {run.checkpoint}",
-        )
+        name = f"{split} {run.checkpoint}"
+        recorded = getattr(getattr(result, split), run.checkpoint)
         if (run.step, sums["count"]) != (recorded.step, recorded.count):
             was = f"{recorded.count} rows at step {recorded.step}"
             return Finding(FAILED, f"{name}: {was}, now {sums['count']} at step {run.step}")
@@ -382,6 +378,8 @@ def _replay(folder: Path, result: Record, options: Options) -> Finding:
     """Trains the first steps again and compares the mean losses with metrics.jsonl."""
     if not options.replay:
         return Finding(ABSENT, "--replay STEPS was not given")
+    if not result.complete:
+        return Finding(ABSENT, f"the run ended as {result.state}")
     experiment = _experiment(result, options)
     try:
         data = _prepared(result, options)

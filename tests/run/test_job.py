@@ -53,6 +53,17 @@ def test_run_writes_everything_into_its_folder(train, tmp_path):
     assert (folder / "config.gin").read_text() == result["config"]
 
 
+def test_result_that_was_edited_is_refused_by_the_command_that_made_it(train, tmp_path):
+    assert train()[0] == 0
+    file = tmp_path / "runs/cpu/parity/fnet/seed0/result.json"
+    result = json.loads(file.read_text())
+    result["test"]["best"] |= {"correct": 25, "correct_bits": None}
+    file.write_text(json.dumps(result))
+    code, err, out = train()
+    assert (code, out) == (2, "")
+    assert f"{file}: its sha256 belongs to other content, so it was changed after the run" in err
+
+
 def test_step_that_exceeds_the_memory_is_a_state_and_not_a_crash(train, tmp_path, monkeypatch):
     """It ends before the state is made, so the kernel kills no process."""
     monkeypatch.setattr("lra_fnet.train.slices.free_memory", lambda: 10_000)
