@@ -120,7 +120,7 @@ def _read(path: Path, parse: Callable[[str], Any]) -> Any:
         return parse(path.read_text("utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read ({error}): move it away") from None
 
 
