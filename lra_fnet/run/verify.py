@@ -249,7 +249,7 @@ def _data(result: Record, options: Options) -> Finding:
     name = f"{result.task}/{result.dataset or '?'}"
     today = _known_sets(store.expected(), result)
     with contextlib.suppress(UserError):
-        today = [{"splits": _prepared(result, options).splits}]
+        today = [*today, {"splits": _experiment(result, options).task.open(options.data).splits}]
     then = _known_sets(_expected_at(result.commit), result)
     same = [facts for facts in today + then if _fingerprint(facts) == result.data_sha256]
     counted = [facts for facts in today + then if _fingerprint(facts) is None]
