@@ -61,7 +61,7 @@ def test_result_that_was_edited_is_refused_by_the_command_that_made_it(train, tm
     file.write_text(json.dumps(result))
     code, err, out = train()
     assert (code, out) == (2, "")
-    assert f"{file}: its sha256 belongs to other content, so it was changed after the run" in err
+    assert "seed0/result.json: its sha256 belongs to other content, so it was changed" in err
 
 
 def test_step_that_exceeds_the_memory_is_a_state_and_not_a_crash(train, tmp_path, monkeypatch):
