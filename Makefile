@@ -45,7 +45,7 @@ source = $(if $(SOURCE),--source '$(SOURCE)')
 given = $(if $(filter-out file undefined,$(origin $(2))),$(if $($(2)),--$(1) '$($(2))'))
 outside = $(foreach module,$(IMPORT),--import '$(module)') $(foreach folder,$(GIN_DIR),--gin-dir '$(folder)')
 
-.PHONY: help lra data describe sweep finish report compare benchmark test check peers slurm-test clean
+.PHONY: help lra data describe sweep finish report compare benchmark drill test check peers slurm-test clean
 
 help:
 	@echo 'make lra TASK=listops MODEL=fnet PRESET=cpu'
@@ -72,6 +72,8 @@ help:
 	@echo '    Measures speed and memory; without LENGTHS, the training loop.'
 	@echo '    WHAT=train,infer,memory,mixing,scaling,pipeline  CLS=1 (L + 1 too)'
 	@echo '    TOKENS=16384 (per batch)  ROUNDS=5  PEER=1 (PyTorch too)'
+	@echo 'make drill SEED=1'
+	@echo '    Strikes every command with faults and checks the results (Linux).'
 	@echo 'make test | check'
 	@echo '    Format, lint, types, tests; check leaves out the slow tests.'
 	@echo 'make peers | slurm-test'
@@ -121,6 +123,10 @@ benchmark:
 		--task '$(TASK)' --models '$(or $(MODEL),$(MODELS))' --preset '$(PRESET)' --gin "$$GIN" \
 		--lengths '$(LENGTHS)' --what '$(WHAT)' --rounds '$(ROUNDS)' --data '$(DATA)' $(source) \
 		$(outside) $(if $(CLS),--cls) $(if $(PEER),--peer) $(if $(TOKENS),--tokens '$(TOKENS)')
+
+drill:
+	$(call install,)
+	@$(FNET) drill --seed '$(SEED)' $(call given,jobs,JOBS)
 
 check test:
 	$(call install,tf$(comma)dev$(comma)slurm)

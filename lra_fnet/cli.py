@@ -266,6 +266,15 @@ def _parser() -> Parser:
         rounds=_number("number of measurements (default: 5)", 5, 1),
         seconds=_number("seconds per measurement (default: 2; pipeline: 30)", None, 0.001, float),
     )
+    verb(
+        _drill,
+        "",
+        seed=_number("chooses among the calls, bytes and bits (default: 1)", 1),
+        case=_number("play one case alone, and print what its commands said"),
+        sample=_number("play so many cases, spread over all faults; default: all", least=1),
+        jobs=_number("cases at a time (default: 2)", 2, 1),
+        out=_folder("the file to write (default: results/drill.md)", "results/drill.md"),
+    )
     verb(_explain, "task bindings outside shape", lengths=_numbers("in tokens", required=True))
     return parser
 
@@ -567,6 +576,21 @@ def _benchmark(args) -> None:
         print(benchmarks.scaling(rows), end="")
     for job in jobs:
         overhead.loop_overhead(job, args.rounds, args.seconds or 30.0)
+
+
+def _drill(args) -> None:
+    """Strikes every command with faults and checks what comes out (Linux, needs cc).
+
+    Kills, I/O errors, damaged files, signals, lost hosts, limits and hostile files, on a tiny task,
+    in an hour on two cores. After each fault the same command without it must give what an
+    undisturbed one gives, or refuse with one line. Cases are numbered; the seed chooses them.
+
+    Example:
+      lra-fnet drill --seed 1 --case 137
+    """
+    from lra_fnet import drill
+
+    drill.main(main, args.seed, args.case, args.sample, args.jobs, args.out)
 
 
 def _explain(args) -> None:
