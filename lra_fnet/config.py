@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import gin
+from gin import config_parser
 
 from lra_fnet.errors import UserError
 
@@ -145,12 +146,15 @@ def load(paths: Sequence[Path], bindings: Sequence[str] = (), imports: Sequence[
 def load_operative(text: str, imports: Sequence[str] = ()) -> None:
     """Clears gin, then parses the text that `operative` returned for a run; reads no file.
 
+    The text may be a stranger's, so it runs only code of this package and of `imports`.
+
     Raises:
-      UserError: this version of the code lacks a name in the text, or a module is missing.
+      UserError: the text includes a file or imports another module; this version of the code lacks
+        a name in the text, or a module is missing.
     """
     gin.clear_config()
     import_modules(imports)
-    _parse(text, "the run's config")
+    _parse(text, "the run's config", own=True)
 
 
 def unread_bindings(overrides: Sequence[str] = ()) -> list[str]:
@@ -181,7 +185,7 @@ def normalise(text: str) -> str:
       UserError: the text is not `name=value`, or the value is neither a gin value nor one word.
     """
     name, equals, value = (part.strip() for part in text.partition("="))
-    if not equals or not re.fullmatch(r"[\w./]+", name) or not value:
+    if not equals or not re.fullmatch(r"[\w./]+", name) or len(value.splitlines()) != 1:
         raise UserError(f"--set expects Name.parameter=value, got {text!r}")
     if value[0] not in "@%" and value not in ("True", "False", "None"):
         try:
@@ -307,8 +311,40 @@ def _given() -> set[str]:
     return set(_BOUND_NAME.findall(gin.config_str()))
 
 
-def _parse(text: str, where: str) -> None:
+class OutsideCode(UserError):
+    """Gin text would run code that this process has not imported."""
+
+
+class _Names(config_parser.ParserDelegate):
+    """Reads references and macros without looking them up."""
+
+    def configurable_reference(self, scoped_configurable_name, evaluate):
+        """Returns the name."""
+        return scoped_configurable_name
+
+    def macro(self, macro_name):
+        """Returns the name."""
+        return macro_name
+
+
+def _refuse_outside_code(text: str) -> None:
+    """Raises OutsideCode if gin text reads a file or imports a module that is not ours."""
+    for statement in config_parser.ConfigParser(text, _Names()):
+        if isinstance(statement, config_parser.IncludeStatement):
+            raise OutsideCode(f"its config includes the file {statement.filename!r}: do not use it")
+        if isinstance(statement, config_parser.ImportStatement):
+            module = statement.module
+            if module.partition(".")[0] != "lra_fnet" and module not in sys.modules:
+                raise OutsideCode(
+                    f"its config imports {module}, which is outside code: if you trust your copy, "
+                    "name it with --import"
+                )
+
+
+def _parse(text: str, where: str, *, own: bool = False) -> None:
     try:
+        if own:
+            _refuse_outside_code(text)
         gin.parse_config(text)
     except (ValueError, SyntaxError, NameError, AttributeError, ImportError) as error:
         reason = " ".join(str(error).split())

@@ -172,4 +172,8 @@ def _failure(error: Exception) -> RunFailed:
 
 def _record(folder: Path, result: dict[str, Any]) -> Record:
     """Returns the result as a value; the first process writes it."""
-    return record.write(folder, result) if hosts.first() else record.parse(result, path=folder)
+    return (
+        record.write(folder, result)
+        if hosts.first()
+        else record.parse(record.seal(result), path=folder)
+    )
