@@ -109,7 +109,7 @@ def count(stage: Stage, scene: str) -> list[str]:
 
 def _struck(rng: random.Random, calls: dict[tuple[str, str], int]) -> Iterator[Case]:
     """Kills and I/O faults at calls that lie evenly over each scene."""
-    faults = {  # action, its numbers, calls, and every how manieth is struck
+    faults = {  # action, its numbers, kinds of calls, and the step from call to call
         "kill": ("kill", (), FILES, 1),
         "half-written kill": ("half", (), FILES, 2),
         "EIO": ("fail", (errno.EIO,), FILES, 3),
