@@ -347,8 +347,11 @@ def _play_joined(stage: Stage, facts: Facts, event, name: str, victim: int) -> V
     rules[observed].append(noticed)
     processes = _hosts(stage, rules)
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and _lines(stage.folder / "trace") < nth:
+    while _lines(stage.folder / "trace") < nth and time.monotonic() < deadline:
         time.sleep(0.01)
+        if processes[observed].ended():
+            stage.log.append("  it had ended before the event")
+            break
     number, pid = getattr(signal, f"SIG{name}"), processes[victim].pid
     child = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     for target in {"KILL": [pid, *child], "STOP": [pid, *child], "TERM": [pid]}[name]:
