@@ -26,6 +26,7 @@ GIN_DIR = next(d / "gin" for d in _PLACES if (d / "gin/base.gin").is_file())
 
 _BOUND_NAME = re.compile(r"^([\w./]+) =", re.MULTILINE)
 _DATASET = re.compile(r"""^DATASET\s*=\s*["'](\w+)["']""", re.MULTILINE)
+_MAX_LEN = re.compile(r"^MAX_LEN\s*=\s*([\d_]+)", re.MULTILINE)
 _BARE_WORD = re.compile(r"[A-Za-z_][\w.-]*")
 
 
@@ -33,7 +34,7 @@ def known(kind: str, dirs: Sequence[Path] = ()) -> list[str]:
     """Returns the names that have a file, sorted.
 
     Args:
-      kind: "tasks", "models" or "presets" (a preset is a folder).
+      kind: "tasks", "models", "sweeps" or "presets" (a preset is a folder).
       dirs: folders with more gin files.
     """
     pattern = "*" if kind == "presets" else "*.gin"
@@ -42,8 +43,17 @@ def known(kind: str, dirs: Sequence[Path] = ()) -> list[str]:
 
 def datasets(task: str, dirs: Sequence[Path] = ()) -> list[str]:
     """Returns the data sets of a task that presets name as `DATASET = "..."`, sorted."""
-    paths = (_find(f"presets/{preset}/{task}.gin", dirs) for preset in known("presets", dirs))
-    return sorted({name for p in paths if p for name in _DATASET.findall(p.read_text("utf-8"))})
+    return sorted({name for text in _presets(task, dirs) for name in _DATASET.findall(text)})
+
+
+def lengths(task: str, dataset: str, dirs: Sequence[Path] = ()) -> list[int]:
+    """Returns the lengths that presets bind as `MAX_LEN` with a data set, sorted.
+
+    If no preset names the set, they are those of all sets of the task.
+    """
+    texts = _presets(task, dirs)
+    texts = [text for text in texts if dataset in _DATASET.findall(text)] or texts
+    return sorted({int(length) for text in texts for length in _MAX_LEN.findall(text)})
 
 
 def title(model: str, dirs: Sequence[Path] = ()) -> str:
@@ -54,6 +64,19 @@ def title(model: str, dirs: Sequence[Path] = ()) -> str:
     path = _find(f"models/{model}.gin", dirs)
     match = re.match(r"# ([^:\n]+):", path.read_text("utf-8")) if path else None
     return match[1] if match else model
+
+
+def sweep(name: str, dirs: Sequence[Path] = ()) -> Path:
+    """Returns the gin file of a sweep: the path `name`, or the file of that name in gin/sweeps/.
+
+    Raises:
+      UserError: there is neither.
+    """
+    path = Path(name) if Path(name).is_file() else _find(f"sweeps/{name}.gin", dirs)
+    if path is None:
+        names = ", ".join(known("sweeps", dirs))
+        raise UserError(f"--sweep expects a gin file, or one of {names}; got {name!r}")
+    return path
 
 
 def files(task: str, model: str, preset: str, dirs: Sequence[Path] = ()) -> list[Path]:
@@ -102,7 +125,7 @@ def load(paths: Sequence[Path], bindings: Sequence[str] = (), imports: Sequence[
     """
     gin.clear_config()
     import_modules(imports)
-    texts = [(str(path), path.read_text()) for path in paths]
+    texts = [(str(path), path.read_text("utf-8")) for path in paths]
     texts += [(f"--set {text!r}", normalise(text)) for text in bindings]
     declared = None
     for where, text in texts:
@@ -196,7 +219,7 @@ def import_modules(names: Iterable[str]) -> None:
     """Imports dotted modules or paths to .py files, so that they register their configurables.
 
     Raises:
-      UserError: a module or file does not exist.
+      UserError: a module or file does not exist, or raises an error.
     """
     for name in names:
         path = Path(name)
@@ -211,12 +234,26 @@ def import_modules(names: Iterable[str]) -> None:
                 assert spec.loader is not None
                 sys.modules[path.stem] = importlib.util.module_from_spec(spec)
                 spec.loader.exec_module(sys.modules[path.stem])
-        except ModuleNotFoundError as error:
-            raise UserError(f"--import {name}: {error}") from None
+        except UserError:
+            raise
+        except Exception as error:  # the user's code may raise anything
+            if path.suffix == ".py":
+                sys.modules.pop(path.stem, None)
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise UserError(f"--import {name}: {reason}") from None
 
 
 def _search_path(dirs: Sequence[Path]) -> list[Path]:
-    return [*dirs, GIN_DIR]  # the user's folders come first, so that their files replace ours
+    return [
+        *map(Path, dirs),
+        GIN_DIR,
+    ]  # the user's folders come first, so that their files replace ours
+
+
+def _presets(task: str, dirs: Sequence[Path]) -> list[str]:
+    """Returns the texts of the presets' files for a task."""
+    paths = (_find(f"presets/{preset}/{task}.gin", dirs) for preset in known("presets", dirs))
+    return [path.read_text("utf-8") for path in paths if path]
 
 
 def _find(relative: str, dirs: Sequence[Path]) -> Path | None:

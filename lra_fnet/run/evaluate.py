@@ -4,6 +4,7 @@ The model is chosen on validation. The test split is read once for the chosen st
 last one, and every reading adds a line to `test_log.jsonl` in the folder of all runs.
 """
 
+import dataclasses
 import datetime
 import json
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ from lra_fnet.machine.memory import device_bytes
 from lra_fnet.run import folder as run_folder
 from lra_fnet.run import record, trained
 from lra_fnet.run.record import Record
-from lra_fnet.tasks import Arrays, Prepared
+from lra_fnet.tasks import Arrays, Prepared, shallow
 from lra_fnet.train import checkpoint, hosts
 from lra_fnet.train.loop import Loop
 from lra_fnet.train.score import make_scorer
@@ -86,11 +87,13 @@ def facts(state: str, identity: dict, experiment: Experiment, data: Prepared) ->
       data: the prepared task.
     """
     correct, count = data.floor
+    baselines = shallow.read(data)
     return {
         "schema": record.SCHEMA,
         "state": state,
         **identity,
         "floor": {"correct": correct, "count": count},
+        "shallow": dataclasses.asdict(baselines[0]) if baselines else None,
         "mixer_length": experiment.model.encoder.mixer_length,
         "uses_mask": experiment.model.encoder.uses_mask,
         "validation_is_test": experiment.task.validation_is_test,

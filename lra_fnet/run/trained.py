@@ -102,10 +102,15 @@ class Run:
         if isinstance(text, bytes):
             return self.task.encode(text)
         largest = self.task.vocab_size - 2
-        if text.dtype != np.uint8 or text.ndim != 1 or not text.size or text.max() > largest:
+        if (
+            text.dtype != self.task.value_dtype
+            or text.ndim != 1
+            or not text.size
+            or text.max() > largest
+        ):
             raise ValueError(
-                f"expected values uint8 [length] of at most {largest}, got {text.dtype} "
-                f"{[*text.shape]}"
+                f"expected values {self.task.value_dtype} [length] of at most {largest}, "
+                f"got {text.dtype} {[*text.shape]}"
             )
         return text
 
@@ -148,8 +153,12 @@ class Run:
 
     def _padded(self, inputs: Sequence[Input]) -> tuple[np.ndarray, np.ndarray]:
         """Returns values and lengths as a split in memory has them (`tasks.Arrays`)."""
+        if isinstance(inputs, str | bytes):
+            raise UserError(
+                f"expected a list of inputs, got one: [{inputs[:20]!r}] is a list of it"
+            )
         shape = (len(inputs), self.task.num_inputs, self.task.max_len)
-        values, lengths = np.zeros(shape, np.uint8), np.zeros(shape[:2], np.int32)
+        values, lengths = np.zeros(shape, self.task.value_dtype), np.zeros(shape[:2], np.int32)
         for i, example in enumerate(inputs):
             try:
                 texts = self.values(example)

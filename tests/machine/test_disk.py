@@ -103,6 +103,22 @@ def test_other_errors_pass_unchanged(tmp_path, error):
     assert raised.value is error
 
 
+def test_what_a_killed_writer_left_is_removed_at_the_next_write(tmp_path):
+    """That of a writer that still lives, and of another machine, stays."""
+    write = "import os, sys; from pathlib import Path; from lra_fnet.machine import disk\n"
+    write += "with disk.partial(Path('a')) as path: path.write_text(''); os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", write], cwd=tmp_path, env=os.environ)
+    (left,) = tmp_path.iterdir()
+    alive, other = (
+        left.with_name(f"{left.name[: left.name.rindex('-')]}-1"),
+        tmp_path / ".a.node-99",
+    )
+    alive.touch()
+    other.touch()
+    disk.replace(tmp_path / "a", "new")
+    assert {path.name for path in tmp_path.iterdir()} == {"a", alive.name, other.name}
+
+
 HOLD = "import sys, time; from pathlib import Path; from lra_fnet.machine import disk\n"
 HOLD += "handle = disk.try_lock(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
 

@@ -38,6 +38,7 @@ def test_run_writes_everything_into_its_folder(train, tmp_path):
     last = result["validation"]["last"]
     assert last | {"loss": 0, "correct": 0} == {"step": 6, "correct": 0, "count": 20, "loss": 0}
     assert result["train"]["count"] == 20
+    assert result["shallow"]["test"]["count"] == 30  # the data were prepared by this run
     assert result["mixer_length"] == 12
     assert result["uses_mask"] is False
     assert result["overrides"] == []
