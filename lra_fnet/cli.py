@@ -42,16 +42,20 @@ def main(arguments: list[str] | None = None) -> int:
             finally:
                 sys.stdout.flush()
     except (UserError, RunFailed) as error:
-        print(f"lra-fnet: {' '.join(str(error).split())}", file=sys.stderr)
-        return error.code
+        return _fail(error, error.code)
     except Interrupted as error:
         return 128 + error.signal
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (OSError, MemoryError) as error:  # a limit of the process, or a disk that is gone
-        print(f"lra-fnet: {error}", file=sys.stderr)
-        return UserError.code
+        return _fail(error, UserError.code)
+
+
+def _fail(error: BaseException, code: int) -> int:
+    line = "".join(c if c.isprintable() else "?" for c in " ".join(str(error).split()))
+    print(f"lra-fnet: {line}", file=sys.stderr)  # a stranger's file may hold terminal codes
+    return code
 
 
 # The parser. Options that several commands have are declared once, in `_SHARED`.
@@ -99,8 +103,11 @@ _folder = functools.partial(_text, type=Path)
 _bindings = functools.partial(_text, default=[], type=config.split_bindings)
 _NAMES = "names separated by commas, or all"
 _SIDE = {"help": "a run folder, or preset/task/model[+variant]"}
+_IMPORT = {
+    "import": _list("your module or .py file", dest="imports", type=_module, metavar="MODULE")
+}
 _SHARED = {
-    "run": {"run": _folder("a run folder", required=True)},
+    "run": {"run": _folder("a run folder", required=True), **_IMPORT},
     "task": {
         "task": _text("the task's name", required=True),
         "preset": _text("paper (default), lra-code, tuned, cpu or yours", "paper"),
@@ -110,7 +117,7 @@ _SHARED = {
         "gin": _bindings("several bindings in one string, separated by spaces"),
     },
     "outside": {
-        "import": _list("your module or .py file", dest="imports", type=_module, metavar="MODULE"),
+        **_IMPORT,
         "gin_dir": _list(
             "a folder with your gin files", dest="gin_dirs", type=Path, metavar="FOLDER"
         ),
@@ -209,6 +216,17 @@ def _parser() -> Parser:
         out=_folder("the folder to write", required=True),
         checkpoint=_text("best on validation (default), or last", "best", choices=("best", "last")),
         force=_switch("replace an earlier export"),
+    )
+    verb(
+        _verify,
+        "outside data",
+        replay=_number("train this many first steps again and compare the losses", 0),
+        json=_switch("print JSON objects"),
+        PATH={
+            "nargs": "+",
+            "type": Path,
+            "help": "a run folder, an export, or a folder of results",
+        },
     )
     verb(
         _sweep,
@@ -355,7 +373,7 @@ def _evaluate(args) -> None:
     from lra_fnet import report
     from lra_fnet.run import evaluate
 
-    report.print_run(evaluate.evaluate(args.run))
+    report.print_run(evaluate.evaluate(args.run, args.imports))
 
 
 def _span(args) -> None:
@@ -367,7 +385,7 @@ def _span(args) -> None:
     from lra_fnet.machine import progress
     from lra_fnet.run import attention_span
 
-    spans = attention_span.span(args.run, args.rows)
+    spans = attention_span.span(args.run, args.rows, args.imports)
     progress.console.print(attention_span.table(spans))
     print(f"wrote {args.run / 'attention_span.json'}")
 
@@ -396,7 +414,7 @@ def _predict(args) -> None:
     """
     from lra_fnet.run import predict
 
-    predict.main(args.run, args.FILE)
+    predict.main(args.run, args.FILE, args.imports)
 
 
 def _export(args) -> None:
@@ -407,8 +425,31 @@ def _export(args) -> None:
     """
     from lra_fnet.run import export
 
-    export.main(args.run, args.out, args.checkpoint, force=args.force)
+    export.main(args.run, args.out, args.checkpoint, args.imports, force=args.force)
     print(f"exported to {args.out}")
+
+
+def _verify(args) -> int:
+    """Checks results: a row for each run, a column for each check; code 1 if one fails.
+
+      result  result.json is whole: schema, counts against bits, steps, sha256
+      config  the configuration is the one that task, model, preset and overrides give
+      data    the rows are those of data/expected.json, or of the prepared set
+      code    the commit is known, and no file differed from it
+      score   the checkpoints give the recorded counts again (the test split is read and logged)
+      replay  the first steps, trained again, give the losses in metrics.jsonl
+
+    A check is "ok", "note" (with a remark below the table), "not there" (a file that it needs is
+    missing) or "FAILED". Scores and losses must be equal on the kind of machine that trained the
+    run; elsewhere 0.5 % of the rows and 1 % of a loss may differ.
+
+    Example:
+      lra-fnet verify runs/cpu/listops/fnet/seed0 --replay 100
+    """
+    from lra_fnet.run import verify
+
+    options = verify.Options(args.data, tuple(args.imports), tuple(args.gin_dirs), args.replay)
+    return verify.main(args.PATH, options, as_json=args.json)
 
 
 def _sweep(args) -> int | None:

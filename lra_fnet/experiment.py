@@ -144,7 +144,8 @@ def load(task: str, model: str, preset: str, overrides=(), imports=(), dirs=()) 
 def restore(text: str, imports=()) -> Experiment:
     """Builds the experiment of an operative config, without reading gin files.
 
-    Its `config` differs from the text if parameters of the code have changed since.
+    Its `config` differs from the text if parameters of the code have changed since. The text may be
+    a stranger's: it runs only code of this package and of `imports`.
 
     Raises:
       UserError: see config.load_operative; a parameter that the text does not have.

@@ -1,6 +1,7 @@
 """Reads and writes result.json and reads metrics.jsonl; the rest of the code sees only values."""
 
 import dataclasses
+import hashlib
 import json
 import re
 import types
@@ -23,6 +24,7 @@ State = Literal["complete", "OOM", "diverged"]
 Split = Literal["validation", "test"]
 Checkpoint = Literal["best", "last"]
 T = TypeVar("T")
+NAME = re.compile(r"\w[\w.+-]*")  # of a task, model, preset or variant: a part of a folder's path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,9 +101,32 @@ class Record:
     dataset: str | None = None
     data_source: str | None = None
     step: int | None = None  # at which a run failed
+    resolved: dict[str, Any] = dataclasses.field(default_factory=dict)  # measured choices
+    sha256: str | None = None  # of the other fields, see `seal`; older results have none
     folder: str = ""  # <name of root>/<preset>/<task>/<name>/seed<k>, wherever the root is
     path: Path = Path()  # of the folder
     raw: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)  # result.json
+
+    def __post_init__(self):
+        for name in ("task", "model", "preset", "variant"):
+            text = getattr(self, name)
+            if text is not None and not NAME.fullmatch(text):
+                raise ValueError(f"{name} is no name of a folder: {text!r}")
+        for name in ("validation", "train", "parameters") if self.complete else ():
+            if getattr(self, name) is None:
+                raise ValueError(f"{name!r} is missing")
+        if self.overrides and self.variant is None:
+            raise ValueError("a run with overrides needs a variant")
+        for checkpoint in typing.get_args(Checkpoint):
+            chosen, test = (self.score(split, checkpoint) for split in ("validation", "test"))
+            if chosen and test and chosen.step != test.step:
+                raise ValueError(
+                    f"{checkpoint} is step {chosen.step} on validation, step {test.step} on test"
+                )
+            if test and test.count != self.floor.count:
+                raise ValueError(
+                    f"test {checkpoint}: {test.count} rows, the floor has {self.floor.count}"
+                )
 
     @property
     def complete(self) -> bool:
@@ -172,21 +197,20 @@ def parse(value: dict[str, Any], parts: Sequence[str] = (), path: Path | None = 
     """
     folder = "/".join(path.resolve().parts[-5:]) if path else ""
     record = build(Record, value, folder=folder, path=path or Path(), raw=value)
-    for name in ("validation", "train", "parameters") if record.complete else ():
-        if getattr(record, name) is None:
-            raise ValueError(f"{name!r} is missing")
-    for checkpoint in typing.get_args(Checkpoint):
-        score = record.score("test", checkpoint)
-        if score and score.count != record.floor.count:
-            raise ValueError(
-                f"test {checkpoint}: {score.count} rows, the floor has {record.floor.count}"
-            )
-    if record.overrides and record.variant is None:
-        raise ValueError("a run with overrides needs a variant")
+    needs_hash = "lra_fnet" in record.versions  # the version that began to write hashes
+    if (needs_hash or record.sha256) and record.sha256 != seal(value)["sha256"]:
+        raise ValueError("its sha256 belongs to other content, so it was changed after the run")
     names = (record.preset, record.task, record.name, f"seed{record.seed}")
     if parts and names != tuple(parts):
         raise ValueError(f"it says {'/'.join(names)}, its folder is {'/'.join(parts)}")
     return record
+
+
+def seal(value: dict[str, Any]) -> dict[str, Any]:
+    """Returns the object of a result.json with the sha256 of its other fields."""
+    rest = {name: item for name, item in value.items() if name != "sha256"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+    return {**rest, "sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 
 def build(cls: type[T], value: Mapping[str, Any], where: str = "", **given: Any) -> T:
@@ -207,12 +231,12 @@ def build(cls: type[T], value: Mapping[str, Any], where: str = "", **given: Any)
         if field.name in value:
             path = f"{where}.{field.name}".lstrip(".")
             given[field.name] = _convert(value[field.name], field.type, path)
-        elif field.default is dataclasses.MISSING:
+        elif field.default is field.default_factory:  # there is neither
             raise ValueError(f"{where}.{field.name} is missing".lstrip("."))
     try:
         return cls(**given)
     except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
+        raise ValueError(f"{where}: {error}".removeprefix(": ")) from None
 
 
 def load(file: Path, cls: type[T]) -> T | None:
@@ -286,12 +310,13 @@ def read(folder: Path, *, moved: bool = False) -> Record | None:
 
 
 def write(folder: Path, value: dict[str, Any]) -> Record:
-    """Writes the object of a result.json, after the check that every reader makes.
+    """Writes the object of a result.json, sealed, after the check that every reader makes.
 
     Raises:
       UserError: the disk refuses.
       ValueError: the object is not a result.
     """
+    value = json.loads(json.dumps(seal(value)))
     record = parse(value, path=folder)
     disk.write_json(folder / "result.json", value)
     return record

@@ -48,7 +48,8 @@ def finish(plan: Plan) -> list[Record]:
         word = "selected before" if choice in earlier else "selected"
         point = f"{choice.task} {choice.model} {' '.join(choice.overrides)}"
         progress.say(f"{word}: {point}: {100 * (choice.validation or 0):.2f} on validation")
-        results += [evaluate.evaluate(plan.shared.runs / folder) for folder in choice.folders]
+        shared = plan.shared
+        results += [evaluate.evaluate(shared.runs / x, shared.imports) for x in choice.folders]
     return results
 
 

@@ -30,7 +30,6 @@ import numpy as np
 
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
-from lra_fnet.machine.progress import say
 from lra_fnet.tasks import shallow, sources, store
 from lra_fnet.tasks.store import SPLITS, Prepared
 
