@@ -10,6 +10,7 @@ the other one (label 0).
 import dataclasses
 import functools
 import itertools
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -19,7 +20,8 @@ import gin
 import numpy as np
 
 from lra_fnet.errors import UserError
-from lra_fnet.tasks import generated, pathfinder_paddles, pixels, sources
+from lra_fnet.tasks import generated, pathfinder_paddles, pixels, shallow, sources
+from lra_fnet.tasks.store import Arrays
 from lra_fnet.tasks.task import SPLITS, PixelTask, Raw
 
 GENERATOR = 2  # increase it, and the tasks' version, whenever the generated rows change
@@ -104,6 +106,11 @@ class Pathfinder(PixelTask):
     pixel_mean = 20.194
     pixel_sd = 51.136
 
+    @property
+    def baselines(self) -> tuple[shallow.Method, ...]:
+        """Those of pixels, and the distance of the two discs."""
+        return *super().baselines, DISCS
+
     def raw(self, source: Path | None, jobs: int) -> Raw:
         """Returns generated rows, or those of LRA's release in the folder `source`."""
         if source is not None:
@@ -161,6 +168,46 @@ def generate(config: str, seed: int, jobs: int) -> Iterator[tuple[np.ndarray, in
     tables(setting)  # made once, before threads need them
     for drawn in generated.chunks(lambda state: draw(setting, state, _CHUNK), seed, jobs):
         yield from zip(drawn.images, drawn.labels.tolist(), strict=True)
+
+
+_WIDTHS = (4, 2, 1, 0.5)  # pixels
+
+
+def _distances(task: Pathfinder, rows: Arrays) -> Iterator[list[int]]:
+    """Yields the distance of the two discs of each image, in multiples of each width."""
+    radius = SETS[task.config].marker_radius
+    images = shallow.images(task, rows)
+    chunks = (images[start : start + _CHUNK] for start in range(0, len(images), _CHUNK))
+    distances = np.concatenate([disc_distances(chunk, radius) for chunk in chunks])
+    for width in _WIDTHS:
+        yield (distances / width).astype(int).tolist()
+
+
+DISCS = shallow.most_frequent_label(
+    "most frequent label given the distance of the discs in steps of {width} pixels",
+    [{"width": width} for width in _WIDTHS],
+    _distances,
+)
+
+
+def disc_distances(images: np.ndarray, radius: float) -> np.ndarray:
+    """Returns the distance in pixels of the two discs of each image, uint8 [n, side, side].
+
+    A disc is where the darkest pixel of a square is brightest: paddles are too thin for that. The
+    second disc is the brightest place that is more than two radii away from the first.
+    """
+    reach = 2 * int(radius / 2**0.5) + 1  # side of a square that fits into a disc
+    for _ in range(2):  # rows, then columns
+        size = images.shape[1] - reach + 1
+        shifted = (images[:, start : start + size] for start in range(reach))
+        images = functools.reduce(np.minimum, shifted).swapaxes(1, 2)
+    side = images.shape[1]
+    darkest = images.reshape(-1, side**2).astype(np.int16)
+    rows, columns = np.divmod(np.arange(side**2), side)
+    first = darkest.argmax(1)[:, None]
+    near = np.maximum(abs(rows - rows[first]), abs(columns - columns[first])) <= 2 * radius
+    second = np.where(near, -1, darkest).argmax(1)[:, None]
+    return np.hypot(rows[first] - rows[second], columns[first] - columns[second])[:, 0]
 
 
 def read_official(task: str, config: str, source: Path) -> Raw:
@@ -259,8 +306,11 @@ def _columns(path: Path) -> list[list[str]]:
         array = np.load(path, allow_pickle=False)
         if array.ndim != 2:
             raise ValueError(f"shape {array.shape}, expected two dimensions")
-        return array.astype(str).tolist()
-    except (OSError, ValueError) as error:
+        texts = array.astype(str, order="C")
+        if texts.size and texts.view(np.uint32).max() > sys.maxunicode:
+            raise ValueError("the text is damaged")
+        return texts.tolist()
+    except Exception as error:  # NumPy raises many types for a damaged header or text
         raise UserError(
             f"{path} cannot be read ({sources.short(error)}); get the release again"
         ) from None

@@ -211,7 +211,7 @@ def make(part: Path, task: "Task", raw: "Raw", source: Path | None) -> None:
         "details": dict(raw.details),
         "splits": splits,
         "files": {path.name: path.stat().st_size for path in sorted(part.iterdir())},
-        "fingerprint": _combine(splits),
+        "fingerprint": combine(splits),
     }
     disk.replace(part / _FINGERPRINT, json.dumps(record, indent=1) + "\n")
 
@@ -283,7 +283,7 @@ def _compare_with_expected(
     if generated:
         required += ("lengths", "sha256")
         remedy = "prepare it with the pinned versions of the libraries"
-    for split, facts in wanted["splits"].items():
+    for split, facts in wanted.get("splits", {}).items():
         for key, value in facts.items():
             actual = splits.get(split, {}).get(key)
             difference = (
@@ -336,7 +336,7 @@ class Tally:
         }
 
 
-def _combine(splits: Mapping[str, Mapping[str, Any]]) -> str:
+def combine(splits: Mapping[str, Mapping[str, Any]]) -> str:
     """Returns the sha256 of the lines "<split> <sha256 of its content>", in the order of splits."""
     lines = [f"{split} {splits[split]['sha256']}\n" for split in splits]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
@@ -473,7 +473,7 @@ def read_fingerprint(folder: Path) -> dict[str, Any] | None:
         ]
         np.array(numbers, float)
         complete = {"source", "files"} <= record.keys() and isinstance(record["files"], dict)
-        if complete and record["fingerprint"] == _combine(record["splits"]):
+        if complete and record["fingerprint"] == combine(record["splits"]):
             return record
     except (KeyError, TypeError, ValueError, AttributeError):
         pass

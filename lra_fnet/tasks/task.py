@@ -30,7 +30,7 @@ import numpy as np
 
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
-from lra_fnet.tasks import sources, store
+from lra_fnet.tasks import shallow, sources, store
 from lra_fnet.tasks.store import SPLITS, Prepared
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Task(abc.ABC):
         REGISTRY[cls.name] = cls  # a reloaded module replaces its own task
 
     def __post_init__(self):
-        if self.config not in self.configs:
+        if not isinstance(self.config, str) or self.config not in self.configs:
             known = ", ".join(self.configs)
             raise UserError(
                 f"unknown data set {self.config!r} of {self.name}: expected one of {known}"
@@ -179,6 +179,13 @@ class Task(abc.ABC):
     def class_names(self) -> tuple[str, ...]:
         """`label_names`, or the labels as text if there are none."""
         return self.label_names or tuple(map(str, range(self.num_classes)))
+
+    @property
+    def baselines(self) -> tuple[shallow.Method, ...]:
+        """The shallow baselines that fit the task; add your own, see `lra_fnet.tasks.shallow`."""
+        if self.num_inputs > 1:
+            return (shallow.PAIRS,)
+        return shallow.FIRST_TOKENS, shallow.HISTOGRAM, shallow.BIGRAMS
 
     def illustrate(self, prepared: Prepared) -> Path | None:
         """Draws some rows next to the set and returns the file's path; None if it draws nothing."""
@@ -288,6 +295,13 @@ class PixelTask(Task):
         from lra_fnet.tasks import pixels
 
         return pixels.read(content, math.isqrt(self.configs[self.config]), "L").reshape(-1)
+
+    @property
+    def baselines(self) -> tuple[shallow.Method, ...]:
+        """Those of gray values and pixels, or of two inputs."""
+        if self.num_inputs > 1:
+            return super().baselines
+        return shallow.GRAY_HISTOGRAM, shallow.PIXELS
 
     def illustrate(self, prepared: Prepared) -> Path | None:
         """Writes contact_sheet.png: the first 32 training images, each with its label."""
