@@ -13,13 +13,12 @@ import functools
 import inspect
 import os
 import re
-import signal
 import sys
 from pathlib import Path
 
 from lra_fnet import __version__, config
 from lra_fnet.errors import Interrupted, RunFailed, UserError
-from lra_fnet.machine import allocator, compile_cache, disk
+from lra_fnet.machine import allocator, compile_cache, disk, memory, signals
 
 _WHATS = ("train", "infer", "memory", "mixing", "scaling", "pipeline")
 
@@ -34,37 +33,26 @@ def main(arguments: list[str] | None = None) -> int:
     allocator.keep_freed_memory()
     compile_cache.use()
     parser = _parser()
-    before = signal.signal(signal.SIGTERM, _terminated)
     try:
-        args = parser.parse_args(arguments)
-        return args.call(args) or 0
+        with signals.handled(signals.stop_at_once):
+            try:
+                args = parser.parse_args(arguments)
+                memory.check_limits()
+                return args.call(args) or 0
+            finally:
+                sys.stdout.flush()
     except (UserError, RunFailed) as error:
-        return _fail(error, error.code)
+        line = " ".join(str(error).split())  # a stranger's file may hold codes for the terminal
+        print("lra-fnet:", "".join(c if c.isprintable() else "?" for c in line), file=sys.stderr)
+        return error.code
     except Interrupted as error:
         return 128 + error.signal
-    except KeyboardInterrupt:
-        return _fail("stopped; the same command resumes", 130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
-
-
-def _terminated(number, frame):
-    """Ends the process on SIGTERM outside of the training loop.
-
-    It raises no exception, because Python ignores one that is raised in a callback of its garbage
-    collector. Nothing is lost that SIGKILL would not lose.
-    """
-    os.write(2, b"lra-fnet: stopped; the same command resumes\n")
-    os._exit(128 + number)
-
-
-def _fail(error: Exception | str, code: int) -> int:
-    line = "".join(c if c.isprintable() else "?" for c in " ".join(str(error).split()))
-    print(f"lra-fnet: {line}", file=sys.stderr)  # a stranger's file may hold terminal codes
-    return code
+    except (OSError, MemoryError) as error:  # a limit of the process, or a disk that is gone
+        print(f"lra-fnet: {error}", file=sys.stderr)
+        return UserError.code
 
 
 # The parser. Options that several commands have are declared once, in `_SHARED`.
@@ -103,11 +91,18 @@ def _numbers(about: str, **keywords) -> dict:
     return {"help": about, "default": [], "type": parse, "metavar": "N,N", **keywords}
 
 
+def _module(text: str) -> str:
+    """Returns a file's absolute path, so that its run works from other folders; else the text."""
+    return os.path.abspath(text) if text.endswith(".py") else text
+
+
 _folder = functools.partial(_text, type=Path)
 _bindings = functools.partial(_text, default=[], type=config.split_bindings)
 _NAMES = "names separated by commas, or all"
 _SIDE = {"help": "a run folder, or preset/task/model[+variant]"}
-_IMPORT = {"import": _list("your module or .py file", dest="imports", metavar="MODULE")}
+_IMPORT = {
+    "import": _list("your module or .py file", dest="imports", type=_module, metavar="MODULE")
+}
 _SHARED = {
     "run": {"run": _folder("a run folder", required=True), **_IMPORT},
     "task": {
@@ -231,7 +226,7 @@ def _parser() -> Parser:
     verb(
         _sweep,
         "bindings outside runs data source",
-        sweep=_folder("a gin file that binds Sweep", metavar="FILE"),
+        sweep=_text(f"{', '.join(config.known('sweeps'))}, or your file", metavar="FILE"),
         task=_text(_NAMES),
         models=_text(_NAMES),
         preset=_text("default: paper"),
@@ -257,7 +252,8 @@ def _parser() -> Parser:
     measured = "train,infer with --lengths, else pipeline"
     verb(
         _benchmark,
-        "task bindings outside runs data source shape out",
+        "task bindings outside runs data source shape",
+        name=_text("the results' folder in RUNS/benchmark (default: made of the options)"),
         models=_text(f"{_NAMES}; NAME:BINDING adds a binding", "transformer,linear,fnet,performer"),
         lengths=_numbers("in tokens"),
         what=_text(f"any of {','.join(_WHATS)}; default: {measured}", type=_whats),
@@ -474,7 +470,8 @@ def _sweep(args) -> int | None:
         planned = plan.load(args.runs, args.name, args.trials)
     else:
         points = {name: values for axis in axes for name, values in axis.items()}
-        swept = plan.read(args.sweep, points, overrides, trials=args.trials, **given)
+        file = args.sweep and config.sweep(args.sweep, args.gin_dirs)
+        swept = plan.read(file, points, overrides, trials=args.trials, **given)
         shared = _job(args, model="", task="", preset="", name=None, overrides=())
         planned = plan.Plan(swept, plan.folder_name(swept, args.name), shared)
     if args.dry_run:
@@ -555,25 +552,29 @@ def _benchmark(args) -> None:
     measured = [what for what in cells.WHATS if what in whats]
     plan = cells.plan(shared, models, measured, args.lengths, cls=args.cls, peer=args.peer)
     scaled = cells.plan(shared, models, ["train"], args.lengths) if "scaling" in whats else []
-    jobs = [_job(args, model=model) for model in models] if "pipeline" in whats else []
+    jobs = [_job(args, model=m, name=None) for m in models] if "pipeline" in whats else []
     for job in jobs:
         job.load()  # reports a mistake before anything is measured
 
+    folder = cells.folder(args.runs / "benchmark", [*plan, *scaled], args.name)
+
     def save(name, render, results):
-        with disk.writable(args.out, "--out"):
-            args.out.mkdir(parents=True, exist_ok=True)
-            disk.write_json(args.out / f"{name}.json", results)
-            disk.replace(args.out / f"{name}.md", render(results))
+        with disk.writable(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            disk.write_json(folder / f"{name}.json", results)
+            disk.replace(folder / f"{name}.md", render(results))
 
     if plan:
         partial = functools.partial(save, "benchmark", benchmarks.render)
         results = cells.run(plan, args.rounds, partial)
-        figures.draw(results, args.out)
+        figures.draw(results, folder)
         print(benchmarks.render(results), end="")
     for cell in scaled:
         name = re.sub(r"[^\w.]+", "-", f"scaling.{cell.label}.{cell.length}")
         rows = scaling.run(cell, args.devices, functools.partial(save, name, benchmarks.scaling))
         print(benchmarks.scaling(rows), end="")
+    if plan or scaled:
+        print(f"wrote {folder}")
     for job in jobs:
         overhead.loop_overhead(job, args.rounds, args.seconds or 30.0)
 

@@ -34,7 +34,7 @@ def known(kind: str, dirs: Sequence[Path] = ()) -> list[str]:
     """Returns the names that have a file, sorted.
 
     Args:
-      kind: "tasks", "models" or "presets" (a preset is a folder).
+      kind: "tasks", "models", "sweeps" or "presets" (a preset is a folder).
       dirs: folders with more gin files.
     """
     pattern = "*" if kind == "presets" else "*.gin"
@@ -55,6 +55,19 @@ def title(model: str, dirs: Sequence[Path] = ()) -> str:
     path = _find(f"models/{model}.gin", dirs)
     match = re.match(r"# ([^:\n]+):", path.read_text("utf-8")) if path else None
     return match[1] if match else model
+
+
+def sweep(name: str, dirs: Sequence[Path] = ()) -> Path:
+    """Returns the gin file of a sweep: the path `name`, or the file of that name in gin/sweeps/.
+
+    Raises:
+      UserError: there is neither.
+    """
+    path = Path(name) if Path(name).is_file() else _find(f"sweeps/{name}.gin", dirs)
+    if path is None:
+        names = ", ".join(known("sweeps", dirs))
+        raise UserError(f"--sweep expects a gin file, or one of {names}; got {name!r}")
+    return path
 
 
 def files(task: str, model: str, preset: str, dirs: Sequence[Path] = ()) -> list[Path]:
@@ -103,7 +116,7 @@ def load(paths: Sequence[Path], bindings: Sequence[str] = (), imports: Sequence[
     """
     gin.clear_config()
     import_modules(imports)
-    texts = [(str(path), path.read_text()) for path in paths]
+    texts = [(str(path), path.read_text("utf-8")) for path in paths]
     texts += [(f"--set {text!r}", normalise(text)) for text in bindings]
     declared = None
     for where, text in texts:
@@ -200,7 +213,7 @@ def import_modules(names: Iterable[str]) -> None:
     """Imports dotted modules or paths to .py files, so that they register their configurables.
 
     Raises:
-      UserError: a module or file does not exist.
+      UserError: a module or file does not exist, or raises an error.
     """
     for name in names:
         path = Path(name)
@@ -215,12 +228,20 @@ def import_modules(names: Iterable[str]) -> None:
                 assert spec.loader is not None
                 sys.modules[path.stem] = importlib.util.module_from_spec(spec)
                 spec.loader.exec_module(sys.modules[path.stem])
-        except ModuleNotFoundError as error:
-            raise UserError(f"--import {name}: {error}") from None
+        except UserError:
+            raise
+        except Exception as error:  # the user's code may raise anything
+            if path.suffix == ".py":
+                sys.modules.pop(path.stem, None)
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise UserError(f"--import {name}: {reason}") from None
 
 
 def _search_path(dirs: Sequence[Path]) -> list[Path]:
-    return [*dirs, GIN_DIR]  # the user's folders come first, so that their files replace ours
+    return [
+        *map(Path, dirs),
+        GIN_DIR,
+    ]  # the user's folders come first, so that their files replace ours
 
 
 def _find(relative: str, dirs: Sequence[Path]) -> Path | None:

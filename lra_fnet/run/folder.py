@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 
-from lra_fnet import config, experiment
+from lra_fnet import __version__, config, experiment
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.run.record import NAME, build
@@ -152,7 +152,8 @@ def in_use(folder: Path, lock: str = ".lock") -> bool:
     """Returns whether a process holds the folder's lock, or another lock file in it."""
     if not (folder / lock).exists():
         return False
-    handle = disk.try_lock(folder / lock)
+    with disk.writable(folder):
+        handle = disk.try_lock(folder / lock)
     if handle is not None:
         handle.close()
     return handle is None
@@ -180,22 +181,28 @@ def provenance() -> dict:
             "processes": jax.process_count(),
             "cores": len(os.sched_getaffinity(0)),
         },
-        "versions": {"python": platform.python_version(), **versions},
+        "versions": {"python": platform.python_version(), "lra_fnet": __version__, **versions},
         "commit": revision,
         "dirty": dirty,
     }
 
 
 def commit() -> tuple[str | None, bool | None]:
-    """Returns this checkout's commit and whether tracked files differ; None outside a checkout."""
-    git = ["git", "-C", str(Path(__file__).parents[2]), "describe", "--always", "--abbrev=40"]
-    try:
-        described = subprocess.run(
-            [*git, "--exclude=*", "--dirty"], capture_output=True, text=True, check=True
-        ).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None, None
-    return described.removesuffix("-dirty"), described.endswith("-dirty")
+    """Returns the commit of this code and whether tracked files differ; None if neither is known.
+
+    An installed wheel has a file that hatch_build.py wrote; a checkout has git.
+    """
+    package = Path(__file__).parents[1]
+    git = ["git", "-C", str(package.parent), "describe", "--always", "--abbrev=40"]
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        if (package / "commit").is_file():
+            described = (package / "commit").read_text()
+        else:
+            described = subprocess.run(
+                [*git, "--exclude=*", "--dirty"], capture_output=True, text=True, check=True
+            ).stdout.strip()
+        return described.removesuffix("-dirty"), described.endswith("-dirty")
+    return None, None
 
 
 def _device_name() -> str:

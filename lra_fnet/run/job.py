@@ -33,8 +33,8 @@ def run(job: Job) -> Record:
       RunFailed: it diverged or ran out of device memory; result.json says so.
       Interrupted: a signal stopped it; the same command resumes.
     """
-    if job.seed < 0:
-        raise UserError(f"--seed expects a whole number of at least 0, got {job.seed}")
+    if not 0 <= job.seed < 2**32:  # JAX would take it modulo 2**32
+        raise UserError(f"--seed expects a whole number from 0 to {2**32 - 1}, got {job.seed}")
     experiment = job.load()
     folder = job.folder
     versions = run_folder.provenance()["versions"]

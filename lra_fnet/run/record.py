@@ -244,6 +244,32 @@ def build(cls: type[T], value: Mapping[str, Any], where: str = "", **given: Any)
         raise ValueError(f"{where}: {error}".removeprefix(": ")) from None
 
 
+def load(file: Path, cls: type[T]) -> T | None:
+    """Returns the object of a JSON file as a dataclass, or None if there is no file.
+
+    Raises:
+      UserError: the file is damaged.
+    """
+    value = disk.read_json(file)
+    return None if value is None else _checked(file, value, cls, "")
+
+
+def entries(file: Path, cls: type[T]) -> list[T]:
+    """Returns the objects of a JSON list as dataclasses; none if there is no file.
+
+    Raises:
+      UserError: the file is damaged.
+    """
+    return [_checked(file, value, cls, "an entry") for value in disk.read_json(file, list) or ()]
+
+
+def _checked(file: Path, value: Any, cls: type[T], where: str) -> T:
+    try:
+        return _convert(value, cls, where)
+    except ValueError as error:
+        raise UserError(f"{file}: {error}; move it away") from None
+
+
 def _convert(item: Any, hint: Any, where: str) -> Any:
     """Returns a JSON value as a type: an object as a dataclass, a list as a tuple, text as a path.
 
@@ -301,7 +327,7 @@ def write(folder: Path, value: dict[str, Any]) -> Record:
     return record
 
 
-def collect(roots: Sequence[str | Path]) -> list[Record]:
+def collect(roots: Sequence[str | Path]) -> tuple[list[Record], list[str]]:
     """Returns every result under <root>/<preset>/<task>/<model>[+<variant>]/seed<k>/.
 
     A run that has the same path in two roots counts once, with the earlier root's result: with the
@@ -312,20 +338,21 @@ def collect(roots: Sequence[str | Path]) -> list[Record]:
       roots: folders, in the order of precedence.
 
     Returns:
-      The records, sorted by label and seed.
-
-    Raises:
-      UserError: a file that is not a result of this schema, holds impossible counts, or lies in
-        the folder of another run.
+      The records, sorted by label and seed; and a line about each file that is left out because it
+      is damaged, holds impossible counts, or lies in the folder of another run.
     """
     records: dict[tuple[str, ...], Record] = {}
+    problems = []
     for root in map(Path, roots):
         for file in sorted(root.glob("*/*/*/*/result.json")):
             parts = file.relative_to(root).parts[:-1]
             regular = re.fullmatch(r"seed\d+", parts[-1]) and not any(p[0] == "." for p in parts)
-            if regular and parts not in records and (record := read(file.parent)) is not None:
-                records[parts] = record
-    return sorted(records.values(), key=lambda record: (record.label, record.seed))
+            try:
+                if regular and parts not in records and (found := read(file.parent)) is not None:
+                    records[parts] = found
+            except UserError as error:
+                problems.append(str(error))
+    return sorted(records.values(), key=lambda record: (record.label, record.seed)), problems
 
 
 @dataclasses.dataclass(frozen=True)
@@ -351,8 +378,12 @@ def curve(folder: Path) -> Curve:
     lines = disk.read_lines(file)
     try:
         return Curve(
-            [(line["step"], line["loss"]) for line in lines if line["kind"] == "train"],
-            [(x["step"], 100 * x["accuracy"]) for x in lines if x["kind"] == "validation"],
+            [_point(x, "loss", 1) for x in lines if x["kind"] == "train"],
+            [_point(x, "accuracy", 100) for x in lines if x["kind"] == "validation"],
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{file}: a line lacks {error}; move it away") from None
+
+
+def _point(line: dict[str, Any], name: str, scale: int) -> tuple[int, float]:
+    return _convert(line["step"], int, "step"), scale * _convert(line[name], float, name)

@@ -147,6 +147,10 @@ class Run:
 
     def _padded(self, inputs: Sequence[Input]) -> tuple[np.ndarray, np.ndarray]:
         """Returns values and lengths as a split in memory has them (`tasks.Arrays`)."""
+        if isinstance(inputs, str | bytes):
+            raise UserError(
+                f"expected a list of inputs, got one: [{inputs[:20]!r}] is a list of it"
+            )
         shape = (len(inputs), self.task.num_inputs, self.task.max_len)
         values, lengths = np.zeros(shape, np.uint8), np.zeros(shape[:2], np.int32)
         for i, example in enumerate(inputs):
