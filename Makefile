@@ -53,7 +53,7 @@ seeds = $(if $(call is_set,SEEDS),$(call count,$(SEEDS)),$(SEED))
 # The variables that the command line may set for each target: another one would have no effect.
 outside.takes := DATA SOURCE IMPORT GIN_DIR
 lra.takes := $(outside.takes) TASK PRESET GIN RUNS MODEL SEED SEEDS NAME ACCELERATOR FORCE FIT
-data.takes := $(outside.takes) TASK DATASET
+data.takes := $(outside.takes) TASK DATASET FORCE
 describe.takes := TASK DATA IMPORT GIN_DIR
 sweep.takes := $(outside.takes) TASK PRESET GIN RUNS MODEL MODELS SEEDS NAME ACCELERATOR SWEEP \
 	GRID RANGE SAMPLER TRIALS JOBS PRUNE RETRY
@@ -80,7 +80,7 @@ help:
 	@echo '    FIT=1 (slices that fit the memory)  ACCELERATOR=cuda (install for GPUs)'
 	@echo '    IMPORT=examples/my_mixer.py GIN_DIR=examples/gin (your own code)'
 	@echo 'make data TASK=text|all'
-	@echo '    Prepares and verifies data.  DATASET=  SOURCE=folder|file|URL'
+	@echo '    Prepares and verifies data.  DATASET=  SOURCE=folder|file|URL  FORCE=1'
 	@echo 'make describe'
 	@echo '    Describes the prepared data: rows, lengths, floors, sizes, licences.'
 	@echo 'make sweep TASK=listops MODELS=fnet,linear SEEDS=3'
@@ -119,7 +119,8 @@ lra:
 
 data:
 	$(call install,)
-	@$(FNET) data --task $(call quote,$(TASK)) --dataset $(call quote,$(DATASET)) $(source) $(outside)
+	@$(FNET) data --task $(call quote,$(TASK)) --dataset $(call quote,$(DATASET)) $(source) $(outside) \
+		$(if $(FORCE),--force)
 
 describe:
 	$(call install,)

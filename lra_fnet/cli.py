@@ -42,17 +42,20 @@ def main(arguments: list[str] | None = None) -> int:
             finally:
                 sys.stdout.flush()
     except (UserError, RunFailed) as error:
-        line = " ".join(str(error).split())  # a stranger's file may hold codes for the terminal
-        print("lra-fnet:", "".join(c if c.isprintable() else "?" for c in line), file=sys.stderr)
-        return error.code
+        return _fail(error, error.code)
     except Interrupted as error:
         return 128 + error.signal
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (OSError, MemoryError) as error:  # a limit of the process, or a disk that is gone
-        print(f"lra-fnet: {error}", file=sys.stderr)
-        return UserError.code
+        return _fail(error, UserError.code)
+
+
+def _fail(error: BaseException, code: int) -> int:
+    line = "".join(c if c.isprintable() else "?" for c in " ".join(str(error).split()))
+    print(f"lra-fnet: {line}", file=sys.stderr)  # a stranger's file may hold terminal codes
+    return code
 
 
 # The parser. Options that several commands have are declared once, in `_SHARED`.
@@ -189,6 +192,8 @@ def _parser() -> Parser:
         "outside data source",
         task=_text(f"{tasks}, or all", required=True),
         dataset=_text("one data set of the task; default: all that the presets name"),
+        force=_switch("prepare anew what is there, such as after a change of --source"),
+        update=_switch("for developers: write the shallow baselines to data/expected.json"),
     )
     verb(_describe, "outside data", task=_text(f"{tasks}, or all (default)", "all"))
     verb(
@@ -305,7 +310,7 @@ def _job(args, **fields):
 
 
 def _data(args) -> None:
-    """Prepares a task's data and verifies every record.
+    """Prepares a task's data, verifies every record and computes shallow baselines.
 
     Example:
       lra-fnet data --task listops
@@ -313,7 +318,15 @@ def _data(args) -> None:
     from lra_fnet.tasks import prepare
 
     config.import_modules(args.imports)
-    prepare.command(args.task, args.dataset, args.data, args.source, args.gin_dirs)
+    prepare.command(
+        args.task,
+        args.dataset,
+        args.data,
+        args.source,
+        args.gin_dirs,
+        force=args.force,
+        update=args.update,
+    )
 
 
 def _describe(args) -> None:

@@ -27,6 +27,7 @@ GIN_DIR = next(d / "gin" for d in _PLACES if (d / "gin/base.gin").is_file())
 
 _BOUND_NAME = re.compile(r"^([\w./]+) =", re.MULTILINE)
 _DATASET = re.compile(r"""^DATASET\s*=\s*["'](\w+)["']""", re.MULTILINE)
+_MAX_LEN = re.compile(r"^MAX_LEN\s*=\s*([\d_]+)", re.MULTILINE)
 _BARE_WORD = re.compile(r"[A-Za-z_][\w.-]*")
 
 
@@ -43,8 +44,17 @@ def known(kind: str, dirs: Sequence[Path] = ()) -> list[str]:
 
 def datasets(task: str, dirs: Sequence[Path] = ()) -> list[str]:
     """Returns the data sets of a task that presets name as `DATASET = "..."`, sorted."""
-    paths = (_find(f"presets/{preset}/{task}.gin", dirs) for preset in known("presets", dirs))
-    return sorted({name for p in paths if p for name in _DATASET.findall(p.read_text("utf-8"))})
+    return sorted({name for text in _presets(task, dirs) for name in _DATASET.findall(text)})
+
+
+def lengths(task: str, dataset: str, dirs: Sequence[Path] = ()) -> list[int]:
+    """Returns the lengths that presets bind as `MAX_LEN` with a data set, sorted.
+
+    If no preset names the set, they are those of all sets of the task.
+    """
+    texts = _presets(task, dirs)
+    texts = [text for text in texts if dataset in _DATASET.findall(text)] or texts
+    return sorted({int(length) for text in texts for length in _MAX_LEN.findall(text)})
 
 
 def title(model: str, dirs: Sequence[Path] = ()) -> str:
@@ -117,13 +127,18 @@ def load(paths: Sequence[Path], bindings: Sequence[str] = (), imports: Sequence[
     gin.clear_config()
     import_modules(imports)
     texts = [(str(path), path.read_text("utf-8")) for path in paths]
-    texts += [(f"--set {text!r}", normalise(text)) for text in bindings]
+    overrides = [normalise(text) for text in bindings]
+    texts += [(f"--set {text!r}", line) for text, line in zip(bindings, overrides, strict=True)]
     declared = None
-    for where, text in texts:
+    schedule = _schedule()
+    for number, (where, text) in enumerate(texts):
         _parse(text, where)
+        if number < len(paths):
+            schedule = _follow(schedule, text)
         macros = {name for name in _given() if "." not in name}
         declared = macros if declared is None else declared
         _check_macros(macros, declared, where)
+    _follow(schedule, "\n".join(overrides))
     references = set(re.findall(r"%([\w./]+)", gin.config_str())) - {"gin.REQUIRED"}
     _check_macros(references, declared or set(), "a reference")
 
@@ -244,8 +259,52 @@ def _search_path(dirs: Sequence[Path]) -> list[Path]:
     ]  # the user's folders come first, so that their files replace ours
 
 
+def _presets(task: str, dirs: Sequence[Path]) -> list[str]:
+    """Returns the texts of the presets' files for a task."""
+    paths = (_find(f"presets/{preset}/{task}.gin", dirs) for preset in known("presets", dirs))
+    return [path.read_text("utf-8") for path in paths if path]
+
+
 def _find(relative: str, dirs: Sequence[Path]) -> Path | None:
     return next((d / relative for d in _search_path(dirs) if (d / relative).is_file()), None)
+
+
+def _schedule() -> tuple[int, int, int] | None:
+    """Returns the bound steps of a run with a cosine: all, warm-up, cycle; None without them."""
+    names = "Run.num_steps", "Optimizer.warmup", "Optimizer.steps_per_cycle"
+    try:
+        values = tuple(gin.query_parameter(name) for name in names)
+        cosine = "cosine_decay" in str(gin.query_parameter("Optimizer.factors"))
+    except ValueError:  # one is not bound
+        return None
+    return values if cosine and all(type(value) is int and value >= 0 for value in values) else None
+
+
+def _follow(before: tuple[int, int, int] | None, text: str) -> tuple[int, int, int] | None:
+    """Lets the learning rate follow the length of the run, unless the parsed text binds both.
+
+    The warm-up keeps its share of the steps, and the cosine's cycle ends at the same share of them:
+    otherwise a shorter run would end at a high rate, and a longer one would start the cosine again.
+
+    Args:
+      before: the schedule before the text was parsed.
+      text: gin text of a file, or of all overrides.
+
+    Returns:
+      The schedule from now on.
+    """
+    after = _schedule()
+    if before is None or after is None or not before[0]:
+        return after
+    bound = set(re.findall(r"^\s*Optimizer\.(warmup|steps_per_cycle)\s*=", text, re.MULTILINE))
+    (steps, warmup, cycle), (new_steps, new_warmup, _) = before, after
+    if "warmup" not in bound:
+        new_warmup = max(min(warmup, 1), round(warmup * new_steps / steps))
+        gin.bind_parameter("Optimizer.warmup", new_warmup)
+    if "steps_per_cycle" not in bound:
+        end = -(-(warmup + cycle) * new_steps // steps)
+        gin.bind_parameter("Optimizer.steps_per_cycle", max(1, end - new_warmup))
+    return _schedule()
 
 
 def _given() -> set[str]:

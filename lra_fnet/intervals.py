@@ -7,6 +7,7 @@ import, so they are imported at the first test, not with this module.
 """
 
 import base64
+import dataclasses
 import math
 import statistics
 import zlib
@@ -17,6 +18,23 @@ import numpy as np
 
 _TAIL = 0.025  # above a two-sided 95 % interval
 _Z = statistics.NormalDist().inv_cdf(1 - _TAIL)
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """The number of rows answered correctly, and of all rows; never a percentage."""
+
+    correct: int
+    count: int
+
+    def __post_init__(self):
+        if not 0 <= self.correct <= self.count or self.count == 0:
+            raise ValueError(f"{self.correct} correct of {self.count} rows is impossible")
+
+    @property
+    def accuracy(self) -> float:
+        """The accuracy in percent."""
+        return 100 * self.correct / self.count
 
 
 class Difference(NamedTuple):

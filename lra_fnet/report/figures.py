@@ -160,7 +160,7 @@ def intervals(table: Table, task: str) -> Figure | None:
             if paper.published and paper.model == row.model and value is not None:
                 gid = _titled(f"{row.label}, {paper.source}: {value:.2f}")
                 axes.plot(value, y, marker=markers.get(paper.source, "s"), gid=gid, **hollow)
-    floor = table.rows[-1].cells[task].mean
+    floor = table.floors.cells[task].mean
     if floor is not None:
         axes.axvline(floor, color=INK, linestyle="--", linewidth=1)
     axes.set_yticks(range(len(bars)), [row.label for row in bars])

@@ -130,7 +130,7 @@ def main_models(report: Report) -> str:
         rows = [row for row in table.rows if row.model in (*MAIN, "") and row.variant is None]
         if any(cell.runs for row in rows for cell in row.cells.values()):
             grid = accuracy_grid(table, f"Test accuracy (%), preset {table.preset}", rows)
-            notes = [_SHORT_LEGEND, *accuracy.table_marks(table.preset, rows)]
+            notes = [_SHORT_LEGEND, *accuracy.table_marks(table.preset, rows), *table.baselines]
             parts.append(dataclasses.replace(grid, notes=notes).markdown())
     if not parts:
         return "No measured runs yet.\n"
@@ -249,6 +249,8 @@ def run_table(run: Record) -> RichTable:
         "Test accuracy": accuracy_text,
         "Majority floor": f"{run.floor.accuracy:.2f} %",
     }
+    if run.baseline:
+        columns["Shallow baseline"] = f"{run.baseline.test.accuracy:.2f} %, {run.baseline.method}"
     for source in accuracy.SOURCES:
         row = accuracy.published_cells(run.model, source) or {}
         published = row.get(run.task, accuracy.Cell("n/a"))

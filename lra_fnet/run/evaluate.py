@@ -5,6 +5,7 @@ last one. `test_log.jsonl` in the folder of all runs gets a line of kind "intend
 reading and one line for each checkpoint after it, so that a kill in between leaves a trace.
 """
 
+import dataclasses
 import datetime
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,10 +16,11 @@ import jax
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk
 from lra_fnet.machine.memory import device_bytes
+from lra_fnet.models import fastest
 from lra_fnet.run import folder as run_folder
 from lra_fnet.run import record, trained
 from lra_fnet.run.record import Record
-from lra_fnet.tasks import Arrays, Prepared
+from lra_fnet.tasks import Arrays, Prepared, shallow
 from lra_fnet.train import checkpoint, hosts
 from lra_fnet.train.loop import Loop
 from lra_fnet.train.score import make_scorer
@@ -42,7 +44,8 @@ def evaluate(folder: Path, imports: Sequence[str] = ()) -> Record:
         last, best = (trained.load_run(folder, kind, imports) for kind in ("last", "best"))
         score = make_scorer(last.experiment.objective, last.experiment.run.eval_batch_size)
         states = {run.checkpoint: (run.step, run.variables) for run in (last, best)}
-        test = score_test(score, states, last.data(), folder)
+        with fastest.decisions(dict(result.raw.get("resolved", {}))):
+            test = score_test(score, states, last.data(), folder)
         return record.write(folder, {**result.raw, "test": test})
 
 
@@ -90,11 +93,13 @@ def facts(state: str, identity: dict, experiment: Experiment, data: Prepared) ->
       data: the prepared task.
     """
     correct, count = data.floor
+    baselines = shallow.read(data)
     return {
         "schema": record.SCHEMA,
         "state": state,
         **identity,
         "floor": {"correct": correct, "count": count},
+        "shallow": dataclasses.asdict(baselines[0]) if baselines else None,
         "mixer_length": experiment.model.encoder.mixer_length,
         "uses_mask": experiment.model.encoder.uses_mask,
         "validation_is_test": experiment.task.validation_is_test,
@@ -102,6 +107,7 @@ def facts(state: str, identity: dict, experiment: Experiment, data: Prepared) ->
         "data_source": data.source,
         "data_sha256": data.fingerprint,
         "config": experiment.config,
+        "resolved": fastest.made(),
         "validation": None,
         "test": None,
         "train": None,

@@ -170,7 +170,7 @@ def move_aside(folder: Path) -> Path:
 
 def provenance() -> dict:
     """Returns commit, dirty, versions and device of this process, as result.json stores them."""
-    packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "gin-config")
+    packages = ("jax", "jaxlib", "flax", "optax", "safetensors", "numpy", "gin-config")
     versions = {name: importlib.metadata.version(name) for name in packages}
     revision, dirty = commit()
     return {

@@ -14,7 +14,10 @@ import numpy as np
 
 from lra_fnet import intervals
 from lra_fnet.errors import UserError
+from lra_fnet.intervals import Counts
 from lra_fnet.machine import disk
+from lra_fnet.tasks import shallow
+from lra_fnet.tasks.shallow import Shallow
 
 SCHEMA = 1
 State = Literal["complete", "OOM", "diverged"]
@@ -22,23 +25,6 @@ Split = Literal["validation", "test"]
 Checkpoint = Literal["best", "last"]
 T = TypeVar("T")
 NAME = re.compile(r"\w[\w.+-]*")  # of a task, model, preset or variant: a part of a folder's path
-
-
-@dataclasses.dataclass(frozen=True)
-class Counts:
-    """The number of rows answered correctly, and of all rows; never a percentage."""
-
-    correct: int
-    count: int
-
-    def __post_init__(self):
-        if not 0 <= self.correct <= self.count or self.count == 0:
-            raise ValueError(f"{self.correct} correct of {self.count} rows is impossible")
-
-    @property
-    def accuracy(self) -> float:
-        """The accuracy in percent."""
-        return 100 * self.correct / self.count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +91,7 @@ class Record:
     dirty: bool | None
     data_sha256: str
     config: str  # the operative gin text
+    shallow: Shallow | None = None  # the best shallow baseline, if `lra-fnet data` computed it
     parameters: int | None = None
     parameters_sha256: str | None = None
     microbatch: int | None = None
@@ -150,6 +137,14 @@ class Record:
     def tested(self) -> bool:
         """Whether it has something to show: a test accuracy, or a state instead of one."""
         return not self.complete or self.test is not None
+
+    @property
+    def baseline(self) -> Shallow | None:
+        """The best shallow baseline: recorded with the run, or else that of data/expected.json."""
+        length = re.search(r"^MAX_LEN = (\d+)", self.config, re.M)
+        if self.shallow or not length:
+            return self.shallow
+        return next(iter(shallow.known(self.task, self.data_sha256, int(length[1]))), None)
 
     @property
     def name(self) -> str:

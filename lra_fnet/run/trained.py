@@ -24,6 +24,7 @@ from lra_fnet import experiment as experiments
 from lra_fnet.errors import UserError
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk
+from lra_fnet.models import fastest
 from lra_fnet.models.heads import Classifier
 from lra_fnet.run import record
 from lra_fnet.run.folder import Job, read_job
@@ -101,10 +102,15 @@ class Run:
         if isinstance(text, bytes):
             return self.task.encode(text)
         largest = self.task.vocab_size - 2
-        if text.dtype != np.uint8 or text.ndim != 1 or not text.size or text.max() > largest:
+        if (
+            text.dtype != self.task.value_dtype
+            or text.ndim != 1
+            or not text.size
+            or text.max() > largest
+        ):
             raise ValueError(
-                f"expected values uint8 [length] of at most {largest}, got {text.dtype} "
-                f"{[*text.shape]}"
+                f"expected values {self.task.value_dtype} [length] of at most {largest}, "
+                f"got {text.dtype} {[*text.shape]}"
             )
         return text
 
@@ -141,9 +147,14 @@ class Run:
         """
         return scipy.special.softmax(self.logits(inputs).astype(np.float64), axis=1)
 
+    def _apply(self, *given):
+        with fastest.decisions(dict(self.result.raw.get("resolved", {}))):
+            return self._program(*given)
+
     @functools.cached_property
-    def _apply(self):
-        return jax.jit(self.experiment.objective.logits)
+    def _program(self):
+        # Not jitted itself: jax would share the program with an equal model of other decisions.
+        return jax.jit(functools.partial(self.experiment.objective.logits))
 
     def _padded(self, inputs: Sequence[Input]) -> tuple[np.ndarray, np.ndarray]:
         """Returns values and lengths as a split in memory has them (`tasks.Arrays`)."""
@@ -152,7 +163,7 @@ class Run:
                 f"expected a list of inputs, got one: [{inputs[:20]!r}] is a list of it"
             )
         shape = (len(inputs), self.task.num_inputs, self.task.max_len)
-        values, lengths = np.zeros(shape, np.uint8), np.zeros(shape[:2], np.int32)
+        values, lengths = np.zeros(shape, self.task.value_dtype), np.zeros(shape[:2], np.int32)
         for i, example in enumerate(inputs):
             try:
                 texts = self.values(example)

@@ -144,10 +144,13 @@ def test_report_without_results_names_a_command_that_makes_one(tmp_path, results
 
 
 def test_run_table_shows_counts_interval_floor_and_published_numbers():
-    (run,) = records(a_result(uses_mask=False, overrides=["A.b=[1]"], variant="v"))
+    shallow = {name: {"correct": 570, "count": 2000} for name in ("validation", "test")}
+    shallow |= {"method": "a rule", "settings": {}}
+    (run,) = records(a_result(uses_mask=False, overrides=["A.b=[1]"], variant="v", shallow=shallow))
     low, high = (100 * end for end in wilson(600, 2000))
     output = printed(text.run_table(run))
     parts = ("fnet+v ‡", "ListOps", "cpu", "30.00 %", "600 of 2000", "18.00 %", "35.33", "n/a")
+    parts += ("28.50 %", "a rule")
     for part in (*parts, f"95 %: {low:.2f} to {high:.2f}", "Overrides: A.b=[1]"):
         assert part in output
     assert "FAIL" not in output

@@ -38,6 +38,7 @@ def test_run_writes_everything_into_its_folder(train, tmp_path):
     last = result["validation"]["last"]
     assert last | {"loss": 0, "correct": 0} == {"step": 6, "correct": 0, "count": 20, "loss": 0}
     assert result["train"]["count"] == 20
+    assert result["shallow"]["test"]["count"] == 30  # the data were prepared by this run
     assert result["mixer_length"] == 12
     assert result["uses_mask"] is False
     assert result["overrides"] == []
@@ -100,7 +101,8 @@ def test_overrides_get_a_separate_folder(train, tmp_path):
     assert "run folder: runs/cpu/parity/fnet+short/seed0" in named
     code, err, _ = train("--set", "Run.num_steps=4", "--name", "short")
     assert code == 2
-    assert "another configuration (Run.num_steps: 3 -> 4): --force moves it aside, --name" in err
+    assert "another configuration (Optimizer.steps_per_cycle: 500 -> 667; Run.num_steps: " in err
+    assert "Run.num_steps: 3 -> 4): --force moves it aside, --name" in err
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def test_one_program_is_compiled_per_power_of_two(run):
     row = np.array([1, 0, 1], np.uint8)
     for count in range(1, 21):
         run.logits([row] * count)
-    assert run._apply._cache_size() == 4  # 1, 2, 4 and the 8 of Run.eval_batch_size
+    assert run._program._cache_size() == 4  # 1, 2, 4 and the 8 of Run.eval_batch_size
 
 
 def test_longer_inputs_are_truncated_at_the_end(run):
