@@ -272,7 +272,8 @@ def _data(result: Record, options: Options) -> Finding:
 def _known_sets(expected: Mapping[str, Any], result: Record) -> list[dict[str, Any]]:
     """Returns the entries of an expected.json that a run may have been trained on."""
     sets = expected.get(result.task, {})
-    return [sets[name] for name in sets if result.dataset in (None, name)]
+    named = [sets[name] for name in sets if result.dataset in (None, name)]
+    return [facts for facts in named if "splits" in facts]
 
 
 @functools.cache
