@@ -70,7 +70,7 @@ ifneq ($(and $(MAKECMDGOALS),$(unknown)),)
 $(error make $(MAKECMDGOALS) does not take $(sort $(unknown)); it takes $(strip $(takes) PYTHON VENV))
 endif
 
-.PHONY: help lra data describe sweep finish report compare benchmark drill test check peers slurm-test clean
+.PHONY: help lra data describe sweep finish report compare benchmark drill test check coverage peers slurm-test clean
 
 help:
 	@echo 'make lra TASK=listops MODEL=fnet PRESET=cpu'
@@ -101,6 +101,8 @@ help:
 	@echo '    Strikes every command with faults and checks the results (Linux).'
 	@echo 'make test | check'
 	@echo '    Format, lint, types, tests; check leaves out the slow tests.'
+	@echo 'make coverage'
+	@echo '    Tests again, with the share of lines and branches that they reach.'
 	@echo 'make peers | slurm-test'
 	@echo '    Tests against PyTorch encoders | on a real SLURM of one node (root).'
 	@echo 'make clean'
@@ -165,6 +167,10 @@ check test:
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
 	@$(VENV)/bin/pytest -q -n 2 $(if $(filter check,$@),-m 'not slow')
+
+coverage:
+	$(call install,tf$(comma)dev$(comma)slurm)
+	@$(VENV)/bin/pytest -q -n 2 --cov
 
 peers:
 	@launch/install.sh $(call quote,$(VENV)-peers) $(call quote,$(PYTHON)) dev,peers

@@ -19,6 +19,7 @@ import gin
 from gin import config_parser
 
 from lra_fnet.errors import UserError
+from lra_fnet.machine import disk
 
 # Inside the package in an installed wheel, and next to it in a checkout. The order matters: next to
 # an installed package lies gin-config's folder gin.
@@ -63,7 +64,7 @@ def title(model: str, dirs: Sequence[Path] = ()) -> str:
     A model without such a line, or without a file, has its name as its title.
     """
     path = _find(f"models/{model}.gin", dirs)
-    match = re.match(r"# ([^:\n]+):", path.read_text("utf-8")) if path else None
+    match = re.match(r"# ([^:\n]+):", disk.read_text(path)) if path else None
     return match[1] if match else model
 
 
@@ -126,7 +127,7 @@ def load(paths: Sequence[Path], bindings: Sequence[str] = (), imports: Sequence[
     """
     gin.clear_config()
     import_modules(imports)
-    texts = [(str(path), path.read_text("utf-8")) for path in paths]
+    texts = [(str(path), disk.read_text(path)) for path in paths]
     overrides = [normalise(text) for text in bindings]
     texts += [(f"--set {text!r}", line) for text, line in zip(bindings, overrides, strict=True)]
     declared = None
@@ -262,7 +263,7 @@ def _search_path(dirs: Sequence[Path]) -> list[Path]:
 def _presets(task: str, dirs: Sequence[Path]) -> list[str]:
     """Returns the texts of the presets' files for a task."""
     paths = (_find(f"presets/{preset}/{task}.gin", dirs) for preset in known("presets", dirs))
-    return [path.read_text("utf-8") for path in paths if path]
+    return [disk.read_text(path) for path in paths if path]
 
 
 def _find(relative: str, dirs: Sequence[Path]) -> Path | None:

@@ -108,6 +108,8 @@ def build(task: Task) -> Experiment:
     Raises:
       UserError: if settings do not fit the task or each other.
     """
+    if not isinstance(task, Task):
+        raise UserError(f"TASK must be a task, like @ListOps(), got {task!r}: leave it to --task")
     pixels = isinstance(task, PixelTask)
     encoder = Encoder(
         vocab_size=task.num_ids,

@@ -137,6 +137,15 @@ def append_line(path: Path, value: dict[str, Any]) -> None:
         os.fsync(file.fileno())
 
 
+def read_text(path: Path) -> str:
+    """Returns the content of a text file, which must be there.
+
+    Raises:
+      UserError: the file cannot be read, or is not UTF-8.
+    """
+    return _read(path, str)
+
+
 def _read(path: Path, parse: Callable[[str], Any]) -> Any:
     try:
         return parse(path.read_text("utf-8"))

@@ -10,6 +10,7 @@ the other one (label 0).
 import dataclasses
 import functools
 import itertools
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -305,8 +306,11 @@ def _columns(path: Path) -> list[list[str]]:
         array = np.load(path, allow_pickle=False)
         if array.ndim != 2:
             raise ValueError(f"shape {array.shape}, expected two dimensions")
-        return array.astype(str).tolist()
-    except (OSError, ValueError) as error:
+        texts = array.astype(str, order="C")
+        if texts.size and texts.view(np.uint32).max() > sys.maxunicode:
+            raise ValueError("the text is damaged")
+        return texts.tolist()
+    except Exception as error:  # NumPy raises many types for a damaged header or text
         raise UserError(
             f"{path} cannot be read ({sources.short(error)}); get the release again"
         ) from None

@@ -98,7 +98,7 @@ class Task(abc.ABC):
         REGISTRY[cls.name] = cls  # a reloaded module replaces its own task
 
     def __post_init__(self):
-        if self.config not in self.configs:
+        if not isinstance(self.config, str) or self.config not in self.configs:
             known = ", ".join(self.configs)
             raise UserError(
                 f"unknown data set {self.config!r} of {self.name}: expected one of {known}"
