@@ -296,7 +296,7 @@ def _curve(file: Path) -> list:
 def _readings(file: Path) -> list:
     """Returns each different reading of the test split; one that was made twice counts once."""
     names = ("run", "kind", "step", "correct", "count", "loss")
-    lines = [line for line in disk.read_lines(file) if "correct" in line]
+    lines = [line for line in disk.read_lines(file, skip=True) if "correct" in line]
     return sorted({tuple(line[name] for name in names) for line in lines})
 
 
