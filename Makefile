@@ -53,7 +53,7 @@ seeds = $(if $(call is_set,SEEDS),$(call count,$(SEEDS)),$(SEED))
 # The variables that the command line may set for each target: another one would have no effect.
 outside.takes := DATA SOURCE IMPORT GIN_DIR
 lra.takes := $(outside.takes) TASK PRESET GIN RUNS MODEL SEED SEEDS NAME ACCELERATOR FORCE FIT
-data.takes := $(outside.takes) TASK DATASET
+data.takes := $(outside.takes) TASK DATASET FORCE
 describe.takes := TASK DATA IMPORT GIN_DIR
 sweep.takes := $(outside.takes) TASK PRESET GIN RUNS MODEL MODELS SEEDS NAME ACCELERATOR SWEEP \
 	GRID RANGE SAMPLER TRIALS JOBS PRUNE RETRY
@@ -62,7 +62,7 @@ drill.takes := SEED JOBS
 report.takes := RUNS
 compare.takes := A B JSON RUNS
 benchmark.takes := $(outside.takes) TASK PRESET GIN MODEL MODELS ACCELERATOR LENGTHS WHAT CLS \
-	TOKENS PEER ROUNDS
+	TOKENS PEER ROUNDS NAME RUNS
 takes := $(sort $(foreach goal,$(MAKECMDGOALS),$($(goal).takes)))
 on_line := $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name)))
 unknown := $(filter-out $(takes) PYTHON VENV SHELL,$(on_line))
@@ -70,7 +70,7 @@ ifneq ($(and $(MAKECMDGOALS),$(unknown)),)
 $(error make $(MAKECMDGOALS) does not take $(sort $(unknown)); it takes $(strip $(takes) PYTHON VENV))
 endif
 
-.PHONY: help lra data describe sweep finish report compare benchmark drill test check peers slurm-test clean
+.PHONY: help lra data describe sweep finish report compare benchmark drill test check coverage peers slurm-test clean
 
 help:
 	@echo 'make lra TASK=listops MODEL=fnet PRESET=cpu'
@@ -80,7 +80,7 @@ help:
 	@echo '    FIT=1 (slices that fit the memory)  ACCELERATOR=cuda (install for GPUs)'
 	@echo '    IMPORT=examples/my_mixer.py GIN_DIR=examples/gin (your own code)'
 	@echo 'make data TASK=text|all'
-	@echo '    Prepares and verifies data.  DATASET=  SOURCE=folder|file|URL'
+	@echo '    Prepares and verifies data.  DATASET=  SOURCE=folder|file|URL  FORCE=1'
 	@echo 'make describe'
 	@echo '    Describes the prepared data: rows, lengths, floors, sizes, licences.'
 	@echo 'make sweep TASK=listops MODELS=fnet,linear SEEDS=3'
@@ -101,6 +101,8 @@ help:
 	@echo '    Strikes every command with faults and checks the results (Linux).'
 	@echo 'make test | check'
 	@echo '    Format, lint, types, tests; check leaves out the slow tests.'
+	@echo 'make coverage'
+	@echo '    Tests again, with the share of lines and branches that they reach.'
 	@echo 'make peers | slurm-test'
 	@echo '    Tests against PyTorch encoders | on a real SLURM of one node (root).'
 	@echo 'make clean'
@@ -119,7 +121,8 @@ lra:
 
 data:
 	$(call install,)
-	@$(FNET) data --task $(call quote,$(TASK)) --dataset $(call quote,$(DATASET)) $(source) $(outside)
+	@$(FNET) data --task $(call quote,$(TASK)) --dataset $(call quote,$(DATASET)) $(source) $(outside) \
+		$(if $(FORCE),--force)
 
 describe:
 	$(call install,)
@@ -152,7 +155,7 @@ benchmark:
 	@$(if $(PEER),LRA_FNET_PEER_PYTHON=$(call quote,$(abspath $(VENV)-peers)/bin/python)) $(FNET) benchmark \
 		$(job) --models $(call quote,$(or $(MODEL),$(MODELS))) --lengths $(call quote,$(LENGTHS)) \
 		--what $(call quote,$(WHAT)) --rounds $(call quote,$(ROUNDS)) $(call option,tokens,$(TOKENS)) \
-		$(if $(CLS),--cls) $(if $(PEER),--peer)
+		--runs $(call quote,$(RUNS)) $(call given,name,NAME) $(if $(CLS),--cls) $(if $(PEER),--peer)
 
 drill:
 	$(call install,)
@@ -164,6 +167,10 @@ check test:
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
 	@$(VENV)/bin/pytest -q -n 2 $(if $(filter check,$@),-m 'not slow')
+
+coverage:
+	$(call install,tf$(comma)dev$(comma)slurm)
+	@$(VENV)/bin/pytest -q -n 2 --cov
 
 peers:
 	@launch/install.sh $(call quote,$(VENV)-peers) $(call quote,$(PYTHON)) dev,peers

@@ -101,14 +101,45 @@ def read_json(path: Path, kind: type = dict) -> Any:
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """Returns the objects of a JSON Lines file; a line that is still being written is skipped.
 
+    A kill can leave half a line, which a later writer ends: it is left out with a warning.
+
     Raises:
-      UserError: the file cannot be read, or a complete line is not JSON.
+      UserError: the file cannot be read.
     """
 
     def parse(text):
-        return [json.loads(line) for line in text.splitlines(keepends=True) if line[-1] == "\n"]
+        *lines, _ = text.split("\n")
+        objects = []
+        for number, line in enumerate(lines, start=1):
+            try:
+                objects.append(dict(json.loads(line)))
+            except (ValueError, TypeError):
+                say(f"{path}, line {number} is damaged and left out: {line[:40]!r}")
+        return objects
 
     return _read(path, parse) or []
+
+
+def append_line(path: Path, value: dict[str, Any]) -> None:
+    """Appends a line to a JSON Lines file, after ending one that a kill left half written.
+
+    Raises:
+      UserError: the file cannot be written.
+    """
+    with writable(path.parent), open(path, "a+b", opener=no_links) as file:
+        half = file.tell() and file.seek(-1, os.SEEK_END) >= 0 and file.read() != b"\n"
+        file.write(b"\n" * half + json.dumps(value).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_text(path: Path) -> str:
+    """Returns the content of a text file, which must be there.
+
+    Raises:
+      UserError: the file cannot be read, or is not UTF-8.
+    """
+    return _read(path, str)
 
 
 def _read(path: Path, parse: Callable[[str], Any]) -> Any:
@@ -160,6 +191,11 @@ def _refusal(error: BaseException | None) -> str | None:
     return None
 
 
+def no_links(path: str, flags: int) -> int:
+    """Opens a file for `open(opener=)`; fails at a symbolic link, which a stranger may have put."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
 def try_lock(path: Path, *, wait: bool = False) -> IO[str] | None:
     """Locks a file for this process; returns None if another process (or this one) holds it.
 
@@ -169,7 +205,7 @@ def try_lock(path: Path, *, wait: bool = False) -> IO[str] | None:
       path: the lock file.
       wait: waits for the other process instead of returning None.
     """
-    handle = open(path, "a+")  # noqa: SIM115 (held open by the caller)
+    handle = open(path, "a+", opener=no_links)  # noqa: SIM115 (held open by the caller)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
@@ -203,7 +239,7 @@ def lock(path: Path, waiting: str = "") -> Iterator[None]:
 def holder(path: Path) -> str:
     """Returns the id of the process that holds the lock of a file, or held it last."""
     try:
-        return path.read_text().strip() or "unknown"
+        return path.read_text("utf-8", "replace").strip() or "unknown"
     except OSError:
         return "unknown"
 

@@ -19,7 +19,7 @@ import jax
 from lra_fnet import __version__, config, experiment
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
-from lra_fnet.run.record import build
+from lra_fnet.run.record import NAME, build
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,11 +56,14 @@ class Job:
         """Returns the experiment.
 
         Raises:
-          UserError: see `experiment.load`.
+          UserError: see `experiment.load`; a name that no folder may have.
         """
-        return experiment.load(
-            self.task, self.model, self.preset, self.overrides, self.imports, self.gin_dirs
-        )
+        names = self.task, self.model, self.preset
+        if bad := [name for name in names if not NAME.fullmatch(name)]:
+            raise UserError(
+                f"{bad[0]!r} is no name: expected letters, digits, '_', '.', '+' and '-'"
+            )
+        return experiment.load(*names, self.overrides, self.imports, self.gin_dirs)
 
     def command(self) -> list[str]:
         """Returns the arguments of `lra-fnet` that train or resume this run, without defaults."""
@@ -95,7 +98,8 @@ def read_job(folder: Path) -> Job | None:
     begun = disk.read_json(file)
     if begun is None:
         return None
-    runs = Path(os.path.relpath(folder.absolute().parents[3]))
+    above = folder.absolute().parents
+    runs = Path(os.path.relpath(above[min(3, len(above) - 1)]))
     try:
         job = build(Job, {**begun, "name": begun.get("variant")}, runs=runs)
     except ValueError as error:
@@ -148,7 +152,8 @@ def in_use(folder: Path, lock: str = ".lock") -> bool:
     """Returns whether a process holds the folder's lock, or another lock file in it."""
     if not (folder / lock).exists():
         return False
-    handle = disk.try_lock(folder / lock)
+    with disk.writable(folder):
+        handle = disk.try_lock(folder / lock)
     if handle is not None:
         handle.close()
     return handle is None
@@ -165,7 +170,7 @@ def move_aside(folder: Path) -> Path:
 
 def provenance() -> dict:
     """Returns commit, dirty, versions and device of this process, as result.json stores them."""
-    packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "gin-config")
+    packages = ("jax", "jaxlib", "flax", "optax", "safetensors", "numpy", "gin-config")
     versions = {name: importlib.metadata.version(name) for name in packages}
     revision, dirty = commit()
     return {

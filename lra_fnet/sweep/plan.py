@@ -300,7 +300,7 @@ def _stored(file: Path) -> tuple[Sweep, Job, dict[str, Any]] | None:
         # Each trial has its own task, model, preset and overrides.
         own = {"task": "", "model": "", "preset": "", "overrides": (), "name": None}
         return sweep, build(Job, fields, runs=file.parents[2], **own), fields
-    except (KeyError, AttributeError, TypeError, ValueError, SyntaxError) as error:
+    except (LookupError, AttributeError, TypeError, ValueError, SyntaxError) as error:
         raise UserError(f"{file} is damaged ({error}): move its folder away") from None
 
 

@@ -102,7 +102,8 @@ class _Child:
 
     def last_words(self, code: int) -> str:
         """Returns the line with which the trial failed."""
-        with self.log.open("rb") as log:
+        lines = []
+        with contextlib.suppress(OSError), self.log.open("rb") as log:
             log.seek(self.log_begin)
             lines = log.read().decode(errors="replace").strip().splitlines()
         if code < 0:
@@ -155,8 +156,11 @@ class _Workers:
                 continue  # somebody had started the same run by hand: that is the trial now
             elif code:
                 self._ledger.fail(child.trial, child.last_words(code))
-            elif child.trial.record() is None:
-                self._ledger.fail(child.trial, "its gin files have changed since the sweep began")
+            else:
+                child.trial.error = None
+                if child.trial.record() is None:
+                    changed = "its gin files have changed since the sweep began"
+                    self._ledger.fail(child.trial, child.trial.error or changed)
 
     def _start(self) -> bool:
         """Starts the next trial or draws another point; returns False if there is none now."""
