@@ -493,6 +493,41 @@ def test_a_user_registers_a_mixer_from_outside(tmp_path):
     assert "Halving.factor = 0.5" in built.config
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("def broken(:", "SyntaxError: invalid syntax (odd.py, line 1)"),
+        ("raise ValueError('a\\nb')", "ValueError: a b"),
+        ("import nothing_like_it", "ModuleNotFoundError: No module named 'nothing_like_it'"),
+        (None, "'odd.py' does not exist"),
+    ],
+)
+def test_an_import_with_a_mistake_fails_with_one_line(text, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if text is not None:
+        (tmp_path / "odd.py").write_text(text)
+    for _ in range(2):  # a failed import is not taken for a complete one
+        with pytest.raises(UserError) as caught:
+            config.import_modules(["odd.py"])
+        assert words in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_folders_of_gin_files_may_be_strings(tmp_path):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models/odd.gin").write_text("# Odd: a model.\n")
+    assert "odd" in config.known("models", [str(tmp_path)])
+    assert config.title("odd", [str(tmp_path)]) == "Odd"
+
+
+def test_a_sweep_is_found_by_its_name_or_path(tmp_path):
+    assert config.sweep("lra_table").name == "lra_table.gin"
+    (tmp_path / "mine").write_text("")
+    assert config.sweep(str(tmp_path / "mine")) == tmp_path / "mine"
+    with pytest.raises(UserError, match="or one of image_layers, lra_table; got 'lra'"):
+        config.sweep("lra")
+
+
 def test_title_of_a_model_is_in_the_first_line_of_its_file(tmp_path):
     (tmp_path / "models").mkdir()
     (tmp_path / "models/mine.gin").write_text("# My encoder: made of wood.\n")

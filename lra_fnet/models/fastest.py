@@ -118,7 +118,11 @@ def _kept(key, candidates, shape, usual):
     path = disk.user_cache() / "choices.json"
     table = _read(path)
     seconds = table.get(key)
-    if not isinstance(seconds, dict) or set(seconds) != {name for name, _ in candidates}:
+    if (
+        not isinstance(seconds, dict)
+        or set(seconds) != {n for n, _ in candidates}
+        or not all(isinstance(value, float) and 0 < value < math.inf for value in seconds.values())
+    ):
         seconds = _measure(dict(candidates), shape)
         table = _read(path) | {key: seconds}
         with contextlib.suppress(OSError):  # the next process measures again

@@ -18,7 +18,7 @@ from lra_fnet.run import evaluate, record
 from lra_fnet.run import folder as run_folder
 from lra_fnet.run.folder import Job
 from lra_fnet.run.record import Record
-from lra_fnet.tasks import Prepared
+from lra_fnet.tasks import Prepared, shallow
 from lra_fnet.train import hosts
 from lra_fnet.train.loop import Loop
 
@@ -34,8 +34,8 @@ def run(job: Job) -> Record:
       RunFailed: it diverged or ran out of device memory; result.json says so.
       Interrupted: a signal stopped it; the same command resumes.
     """
-    if job.seed < 0:
-        raise UserError(f"--seed expects a whole number of at least 0, got {job.seed}")
+    if not 0 <= job.seed < 2**32:  # JAX would take it modulo 2**32
+        raise UserError(f"--seed expects a whole number from 0 to {2**32 - 1}, got {job.seed}")
     experiment = job.load()
     folder = job.folder
     versions = run_folder.provenance()["versions"]
@@ -60,11 +60,15 @@ def run(job: Job) -> Record:
 def _prepare(job: Job, experiment: Experiment) -> Prepared:
     """Returns the task's data, which process 0 prepares before the other processes.
 
-    They find it ready on a shared file system, and prepare their own where --data is local.
+    They find it ready on a shared file system, and prepare their own where --data is local. A set
+    that one process has just made gets its shallow baselines; `lra-fnet data` adds missing ones.
     """
     if not hosts.first():
         hosts.agree(None, "data")
+    new = not experiment.task.folder(job.data).exists()
     data = experiment.task.prepare(job.data, source=job.source)
+    if new and jax.process_count() == 1:
+        shallow.ensure(data)
     if hosts.first():
         hosts.agree(None, "data")
     hosts.same("data", {"data": data.fingerprint[:8]})
@@ -168,4 +172,8 @@ def _failure(error: Exception) -> RunFailed:
 
 def _record(folder: Path, result: dict[str, Any]) -> Record:
     """Returns the result as a value; the first process writes it."""
-    return record.write(folder, result) if hosts.first() else record.parse(result, path=folder)
+    return (
+        record.write(folder, result)
+        if hosts.first()
+        else record.parse(record.seal(result), path=folder)
+    )

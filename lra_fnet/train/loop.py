@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding
 
 from lra_fnet.errors import Interrupted, RunFailed, UserError
 from lra_fnet.experiment import Experiment
-from lra_fnet.machine import compile_cache, progress
+from lra_fnet.machine import compile_cache, progress, signals
 from lra_fnet.machine.memory import device_bytes
 from lra_fnet.models.encoder import parameter_count
 from lra_fnet.tasks import Arrays
@@ -29,7 +29,7 @@ SLOW_SECONDS = 1800.0  # a run on a CPU that would take longer is announced
 
 
 class Stop(contextlib.ExitStack):
-    """Notes SIGINT and SIGTERM for the loop to act on; a second SIGINT ends the process at once.
+    """Notes SIGINT, SIGTERM or SIGHUP for the loop; a second SIGINT ends the process at once.
 
     A second SIGTERM does nothing: schedulers send several, and SIGKILL in the end.
     """
@@ -37,8 +37,7 @@ class Stop(contextlib.ExitStack):
     signal: int | None = None
 
     def __enter__(self):
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self.callback(signal.signal, number, signal.signal(number, self._note))
+        self.enter_context(signals.handled(self._note))
         return super().__enter__()
 
     def check(self) -> None:
@@ -51,7 +50,7 @@ class Stop(contextlib.ExitStack):
             self.signal = number
             os.write(2, b"\nstopping: saving after the step in progress (Ctrl-C again: stop now)\n")
         elif number == signal.SIGINT:
-            os._exit(128 + number)
+            signals.end(128 + number, "")
 
 
 @dataclasses.dataclass

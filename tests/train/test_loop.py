@@ -52,21 +52,26 @@ def test_steps_per_dispatch_do_not_change_a_bit(
     assert timeless(tmp_path) == straight[2]
 
 
-@pytest.mark.parametrize("at", [1, 6, 8, 11])
-def test_run_stopped_by_a_signal_resumes_to_the_same_bits(straight, tmp_path, at, monkeypatch):
+@pytest.mark.parametrize(
+    ("at", "number"),
+    [(1, signal.SIGTERM), (6, signal.SIGHUP), (8, signal.SIGINT), (11, signal.SIGTERM)],
+)
+def test_run_stopped_by_a_signal_resumes_to_the_same_bits(
+    straight, tmp_path, at, number, monkeypatch
+):
     finish = train.Loop._finish
 
     def interrupt(self, count, table):
         before = self.step
         finish(self, count, table)
         if before < at <= self.step:  # once: a second signal ends the process at once
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
 
     with monkeypatch.context() as patched:
         patched.setattr(train.Loop, "_finish", interrupt)
         with pytest.raises(Interrupted) as caught:
             run(tiny(steps_per_dispatch=1), tmp_path)
-    assert caught.value.signal == signal.SIGTERM
+    assert caught.value.signal == number
     assert at <= caught.value.step <= at + 1  # one dispatch may be in flight
     loop = run(tiny(steps_per_dispatch=1), tmp_path)
     assert sha256(loop.state) == straight[0]
