@@ -8,6 +8,7 @@ from paths import OUTSIDE
 
 from lra_fnet import cli, config
 from lra_fnet.machine import disk
+from lra_fnet.run import record
 from lra_fnet.run.folder import Job
 from lra_fnet.train.checkpoint import Checkpoints
 from lra_fnet.train.step import initial_state
@@ -57,5 +58,6 @@ def untrained(runs, task, model, *settings, imports=(), dirs=()):
 
 
 def change(file, **changes):
-    """Changes some keys of a JSON file."""
-    file.write_text(json.dumps(disk.read_json(file) | changes))
+    """Changes some keys of a JSON file; a result is as if it had been written so."""
+    value = disk.read_json(file) | changes
+    file.write_text(json.dumps(record.seal(value) if file.name == "result.json" else value))

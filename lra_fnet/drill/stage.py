@@ -197,6 +197,11 @@ class Process:
                 sys.stderr.flush()
             os._exit(code)
 
+    def ended(self) -> bool:
+        """Returns whether it has ended; `wait` still gives its outcome."""
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self.pid, flags) is not None
+
     def wait(self, seconds: float = PATIENCE) -> Outcome:
         """Returns the outcome; a process that has not ended by then is killed."""
         handle = os.pidfd_open(self.pid)

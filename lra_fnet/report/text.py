@@ -19,7 +19,7 @@ from lra_fnet.intervals import wilson
 from lra_fnet.report import accuracy, template
 from lra_fnet.report.accuracy import Row, Table
 from lra_fnet.report.contents import Report
-from lra_fnet.report.grid import Grid
+from lra_fnet.report.grid import Grid, literal
 from lra_fnet.run.record import Record
 
 MAIN = ("transformer", "linear", "fnet", "performer")  # models of the README's table
@@ -110,7 +110,8 @@ def accuracy_grid(table: Table, title: str, rows: Sequence[Row]) -> Grid:
 
 def accuracy_markdown(tables: Sequence[Table]) -> str:
     """Returns the accuracy tables of every preset with notes and provenance, from level 3 on."""
-    return template.render("accuracy.md", tables=tables, grid=accuracy_grid, legend=LEGEND)
+    values = {"tables": tables, "grid": accuracy_grid, "legend": LEGEND, "literal": literal}
+    return template.render("accuracy.md", **values)
 
 
 def markdown(report: Report, title: str = "Report", about: str = "") -> str:
@@ -209,7 +210,7 @@ def trials_csv(report: Report) -> str:
     """Returns one line per trial of a sweep."""
     return _csv(
         [
-            {"sweep": sweep.name} | {field: trial[field] for field in _TRIAL.split()}
+            {"sweep": sweep.name} | _fields(trial, _TRIAL)
             for sweep, _ in report.sweeps
             for trial in sweep.trials
         ]

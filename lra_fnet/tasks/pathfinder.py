@@ -10,7 +10,7 @@ the other one (label 0).
 import dataclasses
 import functools
 import itertools
-import os
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -57,6 +57,7 @@ _WINDOWS = {
     128: Setting(128, 1, 0, 0, 35, 5, 1.5, (2, 3), 20, 3.0, 1.8, 1.0, 0.9, _ROWS),
     256: Setting(256, 22, 0, 0, 30, 5, 2.0, (3, 3), 27, 5.0, 1.8, 1.0, 1.0, _ROWS),
 }
+MOST_EMPTY = 200  # images of LRA's release; it has one, an unpacking that failed has more
 LEVELS = {  # length of the long contours, and the folder in LRA's release
     "hard": (14, "curv_contour_length_14"),
     "intermediate": (9, "curv_contour_length_9"),
@@ -229,25 +230,27 @@ def read_official(task: str, config: str, source: Path) -> Raw:
         )
     window = SETS[config].window
     folder = _find(source, f"pathfinder{window}", LEVELS[level][1])
-    images, num_empty = [], 0
+    images, listed = [], 0
     for path, label in _metadata(folder):
+        listed += 1
         with sources.readable(path):
-            empty = path.stat().st_size == 0  # LRA skips them; its release has one
-        num_empty += empty
-        if not empty:
-            images.append((path, label))
-    ends = [round(share * len(images)) for share in (0.0, 0.8, 0.9, 1.0)]
-    if len(set(ends)) < 4:
+            if path.stat().st_size:  # LRA skips empty files; its release has one
+                images.append((path, label))
+    wanted, different = sum(SETS[config].rows), len(dict(images))
+    if listed != wanted or different != len(images) or different < wanted - MOST_EMPTY:
         raise UserError(
-            f"{folder}: expected at least 10 images for three splits, got {len(images)}"
+            f"{folder}: expected {wanted} different images, at most {MOST_EMPTY} of them empty, "
+            f"got {listed} with {different} different ones that are not empty; get the release "
+            f"again"
         )
+    ends = [round(share * different) for share in (0.0, 0.8, 0.9, 1.0)]
     return Raw(
         {
             split: _rows(images[start:end], window)
             for split, (start, end) in zip(SPLITS, itertools.pairwise(ends), strict=True)
         },
         source=source.name or folder.name,
-        details={"num_empty_images": num_empty},
+        details={"num_empty_images": listed - different},
         total=len(images),
     )
 
@@ -255,7 +258,7 @@ def read_official(task: str, config: str, source: Path) -> Raw:
 def _find(source: Path, window: str, level: str) -> Path:
     """Returns the only folder of this window and level in `source`, or `source` itself."""
     places = []
-    for path, folders, _ in os.walk(source.resolve()):
+    for path, folders, _ in sources.walk(source.resolve()):
         here = Path(path)
         if here.name == level and window in here.parts and "metadata" in folders:
             places.append(here)
@@ -283,7 +286,7 @@ def _metadata(folder: Path) -> Iterator[tuple[Path, int]]:
             name = PurePosixPath(*columns[:2])
             if len(columns) < 4 or columns[3] not in ("0", "1"):
                 problem = "expected at least 4 columns, with a label 0 or 1 in column 4"
-            elif name.is_absolute() or ".." in name.parts:
+            elif name.is_absolute() or ".." in name.parts or "\0" in str(name):
                 problem = f"expected a file in {folder}"
             else:
                 yield folder / name, int(columns[3])
@@ -303,8 +306,11 @@ def _columns(path: Path) -> list[list[str]]:
         array = np.load(path, allow_pickle=False)
         if array.ndim != 2:
             raise ValueError(f"shape {array.shape}, expected two dimensions")
-        return array.astype(str).tolist()
-    except (OSError, ValueError) as error:
+        texts = array.astype(str, order="C")
+        if texts.size and texts.view(np.uint32).max() > sys.maxunicode:
+            raise ValueError("the text is damaged")
+        return texts.tolist()
+    except Exception as error:  # NumPy raises many types for a damaged header or text
         raise UserError(
             f"{path} cannot be read ({sources.short(error)}); get the release again"
         ) from None

@@ -24,6 +24,8 @@ def command(
     data_dir: Path,
     source: Path | str | None,
     gin_dirs: Sequence[Path] = (),
+    *,
+    force: bool = False,
     update: bool = False,
 ) -> None:
     """Prepares and verifies the sets of one task or of "all", and prints what each holds.
@@ -38,6 +40,7 @@ def command(
         data_dir: folder of the prepared sets.
         source: the raw files, for tasks that read some: a folder, a file or a URL.
         gin_dirs: folders with more gin files.
+        force: whether to prepare sets anew that are there.
         update: whether to write the shallow baselines to data/expected.json.
 
     Raises:
@@ -51,7 +54,7 @@ def command(
         for chosen in [dataset] if dataset else _sets(name, source, gin_dirs):
             try:
                 value = tasks.make(name, chosen)
-                value.prepare(data_dir, source=source)
+                value.prepare(data_dir, source=source, force=force)
                 prepared = value.verify(data_dir)
                 for length in _lengths(value, gin_dirs):
                     cut = tasks.make(name, chosen, length).open(data_dir)
@@ -88,7 +91,7 @@ def describe(
     """
     table = Table(
         *_COLUMNS,
-        caption="rows: train / validation / test; tokens: of the training texts, before cutting; "
+        caption="rows: train / validation / test; tokens: of the training texts as stored; "
         "floor: always answering the most frequent test label",
         box=None,
         header_style="bold",
