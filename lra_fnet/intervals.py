@@ -68,7 +68,7 @@ def bits(counts: Mapping) -> np.ndarray | None:
     wanted, stream = -(-count // 8), zlib.decompressobj()
     try:  # no more than is wanted: a few bytes can hold gigabytes
         packed = stream.decompress(base64.b64decode(text, validate=True), wanted + 1)
-    except (TypeError, ValueError, zlib.error) as error:
+    except (TypeError, ValueError, OverflowError, zlib.error) as error:
         raise ValueError(f"correct_bits: not base64 of zlib data ({error})") from None
     if len(packed) != wanted or not stream.eof:
         raise ValueError(f"correct_bits: {len(packed)} bytes, but {count} rows need {wanted}")

@@ -186,11 +186,11 @@ def _check(path: Path, remote: Remote) -> None:
 
 
 @contextlib.contextmanager
-def readable(path: object) -> Iterator[None]:
+def readable(path: object, *more: type[Exception]) -> Iterator[None]:
     """Turns errors of reading a file or an archive into a one-line UserError that names `path`."""
     try:
         yield
-    except _UNREADABLE as error:
+    except (*_UNREADABLE, *more) as error:
         raise UserError(
             f"{path} is damaged, unreadable or not a tar archive ({short(error)}): get another copy"
         ) from None
@@ -295,7 +295,11 @@ def files(source: Path) -> Iterator[File]:
     if not source.is_file():
         raise UserError(f"--source {source}: no such file or folder")
     total = 0
-    with readable(source), tarfile.open(source, "r:*", tarinfo=_Member) as archive:
+    # tarfile raises ValueError where a header's number is none.
+    with (
+        readable(source, ValueError),
+        tarfile.open(source, "r:*", tarinfo=_Member) as archive,
+    ):
         for member in archive:
             # tarfile would keep 0.5 kB of each member.
             archive.members = []  # pyright: ignore[reportAttributeAccessIssue]

@@ -467,13 +467,14 @@ def choices_json(place, given):
             assert fastest._kept(key, candidates, (8,), "a").name in ("a", "b")
 
 
-FACTS = {"rows": 1, "label_counts": [1, 0], "lengths": {"p10": 1}, "sha256": "0" * 64}
+LENGTHS = {"min": 1, "p10": 1, "p50": 1, "p90": 1, "max": 1, "mean": 1.0}
+FACTS = {"rows": 1, "label_counts": [1, 0], "lengths": LENGTHS, "sha256": "0" * 64}
 FINGERPRINT = {
     **{"schema": 1, "task": "listops", "config": "short", "version": "1.0.0"},
     **{"source": "generator", "details": {}, "files": {"a": 1}},
     "splits": dict.fromkeys(store.SPLITS, FACTS),
 }
-FINGERPRINT["fingerprint"] = store._combine(FINGERPRINT["splits"])
+FINGERPRINT["fingerprint"] = store.combine(FINGERPRINT["splits"])
 
 
 @target(json_file(FINGERPRINT))

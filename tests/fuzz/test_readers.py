@@ -9,11 +9,9 @@ from targets import TARGETS
 
 EXAMPLES = 60
 KNOWN = {  # readers that do not refuse everything well yet, and what passes
-    "archive": "ValueError of tarfile for a size that is no number",
     "files_of_a_report": "TypeError for names that are no text",
     "fingerprint_json": "KeyError and TypeError for missing facts",
     "metrics_of_a_resumed_run": "KeyError and TypeError for lines without a step",
-    "pathfinder_release": "ValueError for a zero byte in a name",
     "test_log_jsonl": "TypeError for lines that are no objects",
 }
 NAMES = [
