@@ -8,21 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from targets import TARGETS
 
 EXAMPLES = 60
-KNOWN = {  # readers that do not refuse everything well yet, and what passes
-    "files_of_a_report": "TypeError for names that are no text",
-    "fingerprint_json": "KeyError and TypeError for missing facts",
-    "metrics_of_a_resumed_run": "KeyError and TypeError for lines without a step",
-    "test_log_jsonl": "TypeError for lines that are no objects",
-}
-NAMES = [
-    pytest.param(name, marks=pytest.mark.xfail(reason=KNOWN[name], strict=False))
-    if name in KNOWN
-    else name
-    for name in sorted(TARGETS)
-]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sorted(TARGETS))
 def test_reader_refuses_in_one_line(name):
     target = TARGETS[name]
 
