@@ -18,6 +18,7 @@ TINY = (
     *("Encoder.num_layers=1", "Head.mlp_dim=8", "Run.eval_batch_size=4"),
 )
 STEPS = ("Run.num_steps=12", "Run.eval_every=2", "Optimizer.learning_rate=0.03")
+STEPS += ("Optimizer.warmup=2", "Optimizer.steps_per_cycle=1000")
 
 
 class Trained(dict):

@@ -1,7 +1,6 @@
 """How the process of a command begins and ends: signals, closed and narrow streams, limits."""
 
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -86,7 +85,10 @@ def test_a_terminal_without_utf_8_shows_question_marks(outside):
 
 
 def test_a_closed_output_is_no_error(outside):
-    ended = start("--version", preexec_fn=lambda: [os.close(number) for number in (0, 1)])
+    words = [sys.executable, "-m", "lra_fnet", "--version"]
+    command = ["sh", "-c", '"$@" <&- >&-', "sh", *words]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
@@ -95,7 +97,7 @@ def test_a_reader_that_leaves_ends_the_command_with_141(words, outside):
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "lra_fnet", *words]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}
     ended = subprocess.run(command, env=environment, stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     assert (ended.returncode, ended.stderr) == (141, b"")
@@ -109,12 +111,8 @@ def test_a_reader_that_leaves_ends_the_command_with_141(words, outside):
     ],
 )
 def test_a_limit_below_what_every_run_needs_is_one_line(name, limit, words, outside):
-    number = getattr(resource, name)
-    ended = start(
-        *("train", *PARITY, "--model", "fnet"),
-        preexec_fn=lambda: resource.setrlimit(number, (limit, limit)),
-        timeout=60,
-    )
+    fault = f"import resource; resource.setrlimit(resource.{name}, ({limit}, {limit}))"
+    ended = start("train", *PARITY, "--model", "fnet", fault=fault, timeout=60)
     assert ended.returncode == 2
     (line,) = ended.stderr.splitlines()
     assert words in line
@@ -122,10 +120,8 @@ def test_a_limit_below_what_every_run_needs_is_one_line(name, limit, words, outs
 
 @pytest.mark.slow
 def test_a_limit_of_file_sizes_is_one_line(outside):
-    ended = start(
-        *("train", *PARITY, "--model", "fnet"),
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)),
-    )
+    fault = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))"
+    ended = start("train", *PARITY, "--model", "fnet", fault=fault)
     assert ended.returncode == 2
     assert "Traceback" not in ended.stderr
     assert ended.stderr.splitlines()[-1].startswith("lra-fnet: ")

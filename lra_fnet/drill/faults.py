@@ -109,7 +109,7 @@ def count(stage: Stage, scene: str) -> list[str]:
 
 def _struck(rng: random.Random, calls: dict[tuple[str, str], int]) -> Iterator[Case]:
     """Kills and I/O faults at calls that lie evenly over each scene."""
-    faults = {  # action, its numbers, calls, and every how manieth is struck
+    faults = {  # action, its numbers, kinds of calls, and the step from call to call
         "kill": ("kill", (), FILES, 1),
         "half-written kill": ("half", (), FILES, 2),
         "EIO": ("fail", (errno.EIO,), FILES, 3),
@@ -200,7 +200,7 @@ def _disk(folder: Path, kilobytes: int) -> Iterator[Callable[[], Any]]:
 def _delayed() -> Iterator[Case]:
     """Slow disks below one kind of checkpoint, and a kill once the other kind is on disk."""
     slow = {"best": "last", "last": "best"}
-    for (kind, other), nth, milliseconds in itertools.product(slow.items(), (1, 2, 4), (3, 30)):
+    for (kind, other), nth, milliseconds in itertools.product(slow.items(), (2, 3), (3, 30)):
         rules = [
             Rule("delay", (1000 * milliseconds,), below="runs", part=f"checkpoints/{kind}/"),
             Rule("half", (), nth, "n", part=f"checkpoints/{other}/"),
@@ -347,8 +347,11 @@ def _play_joined(stage: Stage, facts: Facts, event, name: str, victim: int) -> V
     rules[observed].append(noticed)
     processes = _hosts(stage, rules)
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and _lines(stage.folder / "trace") < nth:
+    while _lines(stage.folder / "trace") < nth and time.monotonic() < deadline:
         time.sleep(0.01)
+        if processes[observed].ended():
+            stage.log.append("  it had ended before the event")
+            break
     number, pid = getattr(signal, f"SIG{name}"), processes[victim].pid
     child = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     for target in {"KILL": [pid, *child], "STOP": [pid, *child], "TERM": [pid]}[name]:

@@ -18,6 +18,7 @@ from typing import Any
 from lra_fnet.drill.stage import Stage, Verdict
 
 _EVIL = "import pathlib\npathlib.Path('marker').touch()\n"
+_OUTSIDE = "/tmp/marker-of-the-drill"
 _DYNAMIC = "from __gin__ import dynamic_registration\n"
 _CONFIGS = {
     "import": "import evil\n",
@@ -40,8 +41,8 @@ class _Pickled:
 PICKLE = pickle.dumps(_Pickled())
 _MEMBERS = {  # of an archive: name, content, and what it links to
     "a name that leads out": [("../marker", b"x", None)],
-    "an absolute name": [("/tmp/marker", b"x", None)],
-    "a link": [("data", b"", "/tmp"), ("data/marker", b"x", None)],
+    "an absolute name": [(_OUTSIDE, b"x", None)],
+    "a link": [("data", b"", "/tmp"), (f"data/{Path(_OUTSIDE).name}", b"x", None)],
     "a hard link": [("train/a", b"", "!/etc/passwd")],
     "pickled batches": [("cifar-10-batches-py/data_batch_1", PICKLE, None)],
     "a pickle as a batch": [
@@ -63,7 +64,8 @@ def _play(stage: Stage, facts, change: Change, words) -> Verdict:
     (stage.folder / "evil.gin").write_text("import evil\n")
     change(stage)
     outcome = stage.run(words, before=lambda: sys.path.insert(0, str(stage.folder)))
-    if left := [*stage.folder.rglob("marker*"), *stage.folder.parent.glob("marker*")]:
+    inside, beside = stage.folder.rglob("marker*"), stage.folder.parent.glob("marker*")
+    if left := [*inside, *beside, *filter(Path.exists, [Path(_OUTSIDE)])]:
         stage.log.append(f"  the payload has left {left}")
         return Verdict.WRONG
     return outcome.verdict()
@@ -83,7 +85,7 @@ def _payloads() -> Iterator[tuple[str, str, Change, str | list[str]]]:
         yield f"result.json, {name}", "whole", result(config=text), "predict"
         yield f"export, {name}", "exported", export(config=text), "exported"
     newline = ["Run.num_steps=8\nimport evil"]
-    names = {"model": "../../../../marker", "task": "/tmp/marker"}
+    names = {"model": "../../../../marker", "task": _OUTSIDE}
     yield "run.json imports a module: train", "half", run(imports=["evil"]), "train"
     yield "run.json names a gin folder", "half", run(gin_dirs=["."]), "train"
     yield "run.json: a newline in overrides", "whole", run(overrides=newline), "predict"

@@ -197,6 +197,11 @@ class Process:
                 sys.stderr.flush()
             os._exit(code)
 
+    def ended(self) -> bool:
+        """Returns whether it has ended; `wait` still gives its outcome."""
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self.pid, flags) is not None
+
     def wait(self, seconds: float = PATIENCE) -> Outcome:
         """Returns the outcome; a process that has not ended by then is killed."""
         handle = os.pidfd_open(self.pid)
@@ -291,7 +296,7 @@ def _curve(file: Path) -> list:
 def _readings(file: Path) -> list:
     """Returns each different reading of the test split; one that was made twice counts once."""
     names = ("run", "kind", "step", "correct", "count", "loss")
-    lines = [line for line in disk.read_lines(file) if "correct" in line]
+    lines = [line for line in disk.read_lines(file, skip=True) if "correct" in line]
     return sorted({tuple(line[name] for name in names) for line in lines})
 
 

@@ -98,35 +98,30 @@ def read_json(path: Path, kind: type = dict) -> Any:
     return _read(path, parse)
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
+def read_lines(path: Path, *, skip: bool = False) -> list[dict[str, Any]]:
     """Returns the objects of a JSON Lines file; a line that is still being written is skipped.
 
-    A kill can leave half a line, which a later writer ends: it is left out with a warning.
+    Args:
+      path: the file.
+      skip: leaves out other lines that are not JSON objects, with a warning: half a line of a
+        killed process, which `append_line` has ended.
 
     Raises:
-      UserError: the file cannot be read.
+      UserError: the file cannot be read; a complete line is not JSON, unless it may be left out.
     """
 
     def parse(text):
-        *lines, _ = text.split("\n")
         objects = []
-        for number, line in enumerate(lines, start=1):
+        for number, line in enumerate(text.split("\n")[:-1], start=1):
             try:
-                objects.append(dict(json.loads(line)))
-            except (ValueError, TypeError):
+                objects.append(json.loads(line))
+            except ValueError:
+                if not skip:
+                    raise
                 say(f"{path}, line {number} is damaged and left out: {line[:40]!r}")
         return objects
 
     return _read(path, parse) or []
-
-
-def read_text(path: Path) -> str:
-    """Returns the content of a text file, which must be there.
-
-    Raises:
-      UserError: the file cannot be read, or is not UTF-8.
-    """
-    return _read(path, str)
 
 
 def append_line(path: Path, value: dict[str, Any]) -> None:
@@ -140,6 +135,15 @@ def append_line(path: Path, value: dict[str, Any]) -> None:
         file.write(b"\n" * half + json.dumps(value).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
+
+
+def read_text(path: Path) -> str:
+    """Returns the content of a text file, which must be there.
+
+    Raises:
+      UserError: the file cannot be read, or is not UTF-8.
+    """
+    return _read(path, str)
 
 
 def _read(path: Path, parse: Callable[[str], Any]) -> Any:

@@ -212,13 +212,15 @@ def _paths(folder: Path) -> list[Path]:
     return sorted(path for path in found if path.is_file())
 
 
-def digest(source: Path, *, content: bool) -> str:
+def digest(source: Path, *, content: bool, without: Path) -> str:
     """Returns a sha256 of a source: of names and content, or of names, sizes and times.
 
-    The place of the source and the name of a single file do not count.
+    The place of the source, the name of a single file and the folder `without` do not count.
     """
-    sha256 = hashlib.sha256()
+    sha256, source, without = hashlib.sha256(), source.resolve(), without.resolve()
     for path in _paths(source) if source.is_dir() else [source]:
+        if path.is_relative_to(without):
+            continue
         with readable(path):
             facts = path.stat()
             fact = file_sha256(path) if content else f"{facts.st_size} {facts.st_mtime_ns}"

@@ -89,8 +89,7 @@ class Prepared:
         if self.origin is None or not Path(source).exists():
             return not self.generated and self.source == Remote(str(source)).name
         return any(
-            self.origin[kind] == digest(Path(source), content=kind == "content")
-            for kind in ("facts", "content")
+            self.origin[kind] == sha256() for kind, sha256 in _origin(Path(source), self.folder)
         )
 
     def arrays(self, split: str) -> Arrays:
@@ -185,6 +184,14 @@ def write_once(folder: Path, exists: Callable[[], bool], write: Callable[[Path],
             write(part)
 
 
+def _origin(source: Path, folder: Path) -> list[tuple[str, Callable[[], str]]]:
+    """Returns the quick and the thorough digest of a source, which may contain the set's folder."""
+    return [
+        (kind, functools.partial(digest, source, content=content, without=folder.parents[1]))
+        for kind, content in (("facts", False), ("content", True))
+    ]
+
+
 def make(part: Path, task: "Task", raw: "Raw", source: Path | None) -> None:
     """Writes a whole set, whose rows `raw` come from `source`, to the empty folder `part`.
 
@@ -200,8 +207,7 @@ def make(part: Path, task: "Task", raw: "Raw", source: Path | None) -> None:
         "config": task.config,
         "version": task.version,
         "source": raw.source,
-        "origin": source
-        and {"facts": digest(source, content=False), "content": digest(source, content=True)},
+        "origin": source and {kind: sha256() for kind, sha256 in _origin(source, part)},
         "details": dict(raw.details),
         "splits": splits,
         "files": {path.name: path.stat().st_size for path in sorted(part.iterdir())},

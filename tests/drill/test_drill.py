@@ -112,3 +112,10 @@ def test_a_slice_of_the_drill_finds_nothing(tmp_path):
     assert tried == 36
     assert equal > refused
     assert sum(bad[:3]) == 0
+
+
+def test_the_track_record_names_tests_that_exist():
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (stage.HERE / "found.md").read_text())
+    assert named
+    for file, name in named:
+        assert f"def {name}(" in (ROOT / file).read_text(), name

@@ -77,8 +77,10 @@ def test_line_that_is_being_written_is_skipped(tmp_path):
 
 def test_bad_lines_are_left_out_with_a_warning(tmp_path, capfd):
     file = tmp_path / "a.jsonl"
-    file.write_text('{"a\n3\n{"a": 2}\n')
-    assert disk.read_lines(file) == [{"a": 2}]
+    file.write_text('{"a\n{"a": 2}\n')
+    with pytest.raises(UserError, match="cannot be read"):
+        disk.read_lines(file)
+    assert disk.read_lines(file, skip=True) == [{"a": 2}]
     assert "line 1 is damaged and left out" in capfd.readouterr().err
 
 
