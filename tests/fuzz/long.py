@@ -100,7 +100,9 @@ def guided(target, minutes):
             sys.stdout.flush()
             os._exit(bool(tally.failures))
 
-    atheris.Setup([sys.argv[0], "-max_len=16384", "-rss_limit_mb=0", "-timeout=0"], one)
+    atheris.Setup(
+        [sys.argv[0], "-max_len=16384", "-rss_limit_mb=0", f"-artifact_prefix={HERE}/."], one
+    )
     atheris.Fuzz()
 
 
