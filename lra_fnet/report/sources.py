@@ -151,7 +151,7 @@ class Sources:
         for number, line in enumerate(lines, 1):
             try:
                 readings.append(record.build(Reading, json.loads(line)))
-            except (TypeError, ValueError) as error:
+            except (TypeError, ValueError, RecursionError) as error:
                 self.problems.append(f"{file}, line {number}: {error}; delete it")
         return readings
 

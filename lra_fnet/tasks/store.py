@@ -472,7 +472,10 @@ def read_fingerprint(folder: Path) -> dict[str, Any] | None:
             for facts in record["splits"].values()
         ]
         np.array(numbers, float)
-        complete = {"source", "files"} <= record.keys() and isinstance(record["files"], dict)
+        counted = all(sum(x["label_counts"]) == x["rows"] for x in record["splits"].values())
+        complete = (
+            counted and {"source", "files"} <= record.keys() and isinstance(record["files"], dict)
+        )
         if complete and record["fingerprint"] == combine(record["splits"]):
             return record
     except (KeyError, TypeError, ValueError, AttributeError):

@@ -51,7 +51,8 @@ class Target:
 
     def check(self, given) -> None:
         """Raises if the reader does anything with an input that is not documented."""
-        with guard.folder() as place, guard.watched(place, *self.documented):
+        silent = contextlib.redirect_stderr(io.StringIO())
+        with guard.folder() as place, guard.watched(place, *self.documented), silent:
             self.read(place, given)
 
 
@@ -224,7 +225,7 @@ def batches(draw):
 def cifar_batches(place, given):
     files, mode = given
     source = packed_or_not(place, files, mode)
-    with mock.patch.object(image, "BATCH_ROWS", 10), contextlib.redirect_stderr(io.StringIO()):
+    with mock.patch.object(image, "BATCH_ROWS", 10):
         rows, test, _ = image.read(source)
     assert len(rows.labels) == 50
     assert len(test.labels) == 10
@@ -444,8 +445,7 @@ def files_of_a_report(place, given):
     name, content = given
     good = {path: json.dumps(value).encode() for path, value in FILES.items()}
     write(place, good | {name: content})
-    with contextlib.redirect_stderr(io.StringIO()):
-        report_sources.Sources([place / "runs"])
+    report_sources.Sources([place / "runs"])
 
 
 @target(json_file(SWEEP))
