@@ -154,7 +154,8 @@ def test_a_task_of_a_preset_binds_only_what_its_base_does_not(preset, task):
     base, values = bindings(preset, "base"), bindings(preset, task)
     for name in base.keys() & values.keys():
         first, second = (text.partition("#")[0].strip() for text in (base[name], values[name]))
-        assert first != second, name
+        keeps_its_steps = name == "Optimizer.warmup" and "Run.num_steps" in values
+        assert first != second or keeps_its_steps, name
     assert not {"DATASET", "MAX_LEN"} & base.keys()
     names = base.keys() | values.keys()
     assert names >= {"DATASET", "MAX_LEN", "Encoder.inputs", "Encoder.dropout"}

@@ -27,7 +27,7 @@ from lra_fnet.errors import Interrupted, RunFailed, UserError
 from lra_fnet.machine import progress, signals
 
 SILENT_SECONDS = 30  # without a heartbeat, a process counts as lost
-JOIN_SECONDS = 50  # for all processes to join; --join-seconds changes it
+JOIN_SECONDS = 45  # for all processes to join; --join-seconds changes it
 GRACE_SECONDS = 5  # for a process to report its own error after another process has reported one
 
 _LONG = 365 * 24 * 3600  # no limit: heartbeats notice a lost process
