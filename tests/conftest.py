@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 import tempfile
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ from rich.console import Console
 
 from lra_fnet import cli
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and tests send it
 jax.devices()  # XLA has read its flags
 os.environ["XLA_FLAGS"] = os.environ["XLA_FLAGS"].rpartition(" ")[0]
 

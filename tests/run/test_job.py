@@ -304,7 +304,7 @@ FULL = dataclasses.replace(
     runs=Path("my runs"),
     data=Path("elsewhere"),
     source="https://example.org/raw.tar",
-    imports=("a.py", "b"),
+    imports=("/a.py", "b"),
     gin_dirs=(Path("gins"),),
     test=False,
     fit=True,
@@ -333,23 +333,20 @@ def test_job_of_a_run_folder_is_the_one_that_made_it(tmp_path, monkeypatch, job)
     assert run_folder.read_job(job.folder.absolute()) == wanted
 
 
-def test_make_passes_gin_on_as_it_was_typed(tmp_path):
+def test_make_passes_gin_on_as_it_was_typed():
     """GIN with a list, a string and a tuple survives the shell; make alone lists the targets."""
     listed = subprocess.run(["make", "-s"], cwd=ROOT, capture_output=True, text=True).stdout
     for target in ("lra", "data", "test | check", "sweep", "report", "benchmark", "clean"):
         assert f"make {target}" in listed
-    echo = tmp_path / "bin"
-    echo.mkdir()
-    (echo / "lra-fnet").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
-    (echo / "lra-fnet").chmod(0o755)
     gin = """A.x=[1, 2] B.y="two words" C.z=(0.9, 0.98)"""
     shown = subprocess.run(
-        ["make", "-s", "lra", "TASK=listops", f"GIN={gin}", f"VENV={tmp_path}", "install="],
+        ["make", "-n", "lra", "TASK=listops", f"GIN={gin}"],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
-    ).stdout.splitlines()
+    ).stdout.replace("\\\n", " ")
+    shown = shlex.split(next(line for line in shown.splitlines() if "lra-fnet train" in line))
     assert config.split_bindings(shown[shown.index("--gin") + 1]) == [
         "A.x=[1, 2]",
         'B.y="two words"',

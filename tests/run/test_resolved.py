@@ -90,6 +90,8 @@ def test_runs_begun_before_decisions_were_kept_go_on(train, tmp_path):
     for name in ("run.json", "result.json"):
         value = json.loads((folder / name).read_text())
         del value["resolved"]
+        if name == "result.json":  # which had no hash and no version of lra-fnet then
+            del value["sha256"], value["versions"]["lra_fnet"]
         (folder / name).write_text(json.dumps(value))
     code, err, _ = train("--runs", "runs", *MORE)
     assert code == 0

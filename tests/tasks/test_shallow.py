@@ -312,7 +312,7 @@ def test_expected_json_lists_the_baselines_of_its_rows(task, config, length):
     facts = store.expected()[task][config]
     (fingerprint,) = facts["shallow"]
     if all("sha256" in split for split in facts.get("splits", {"": {}}).values()):
-        assert fingerprint == store._combine(facts["splits"])
+        assert fingerprint == store.combine(facts["splits"])
     baselines = shallow.known(task, fingerprint, length)
     assert len(baselines) == len(tasks.make(task, config, length).baselines)
     shares = [one.validation.accuracy for one in baselines]

@@ -215,7 +215,7 @@ def test_unreadable_subfolder_is_an_error(tmp_path, monkeypatch):
         return scan(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    with pytest.raises(UserError, match=r"unreadable .*Permission denied: .*/a/b"):
+    with pytest.raises(UserError, match=r"unreadable .*Permission denied"):
         list(sources.files(tmp_path))
 
 
