@@ -222,6 +222,9 @@ class Process:
         return Outcome(self.words, code if ended else None, *texts)
 
 
+_GLOO = re.compile(r"^\[Gloo\].*\n", re.MULTILINE)  # several processes print where they meet
+
+
 @dataclasses.dataclass
 class Stage:
     """A folder with the drill's task, in which commands run with their default folders."""
@@ -259,7 +262,7 @@ class Stage:
                 "result": {name: result.raw[name] for name in _NUMBERS},
                 "curve": _curve(self.run_folder / "metrics.jsonl"),
                 "readings": _readings(self.folder / "runs/test_log.jsonl"),
-                "table": outcome.out.partition("run folder: ")[0],
+                "table": _GLOO.sub("", outcome.out).partition("run folder: ")[0],
             }
         if command == "data":
             folder = next((self.folder / "data/lra_toy/full").glob("[0-9]*"))
