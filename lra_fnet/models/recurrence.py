@@ -29,7 +29,7 @@ def linear_recurrence(decay, inputs, *, reverse=False, method="auto"):
     """
     if method == "auto":
         method = "scan" if jax.default_backend() == "cpu" else "associative"
-    return _recurrence(reverse, method, decay, inputs)
+    return jnp.asarray(_recurrence(reverse, method, decay, inputs))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -59,7 +59,7 @@ def _forward(reverse, method, decay, inputs):
 
 def _backward(reverse, method, kept, cotangent):
     decay, states = kept
-    slope = _recurrence(not reverse, method, decay, cotangent)
+    slope = linear_recurrence(decay, cotangent, reverse=not reverse, method=method)
     # At each position, the state that decay multiplied.
     if reverse:
         return (slope[:, :-1] * states[:, 1:]).sum(axis=(0, 1)), slope

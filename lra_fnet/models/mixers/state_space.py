@@ -4,6 +4,7 @@ P is the number of complex modes of a state. States and kernels are computed in 
 at any dtype of the encoder. Padding counts as zeros, which leave no trace at real tokens.
 """
 
+import functools
 from typing import Annotated, ClassVar, Literal
 
 import flax.linen as nn
@@ -60,6 +61,9 @@ def complex_normal(deviation):
     return init
 
 
+_product = functools.partial(jnp.einsum, precision=lax.Precision.HIGHEST)
+
+
 def _check_step(mixer):
     if not 0 < mixer.dt_min <= mixer.dt_max:
         raise UserError(
@@ -102,7 +106,7 @@ class S4D(Mixer):
             start = normal_hippo(self.state)[0]
             if self.initial == "lin":
                 start = -0.5 + 1j * np.pi * np.arange(len(start))
-            parts = np.stack([np.log(-start.real), start.imag])
+            parts = np.stack([np.log(-np.real(start)), np.imag(start)])
             return jnp.asarray(np.broadcast_to(parts[:, None], (2, *shape)), jnp.float32)
 
         log_real, imaginary = self.param("a", decays).astype(dtype)
@@ -136,9 +140,9 @@ def vandermonde(weights, exponents, length):
     fine, coarse = (jnp.exp(exponents[..., None] * m[None, None]) for m in (steps, size * steps))
     left = weights[..., None] * coarse[None]
     # Real products only: Re(u v) = Re(u) Re(v) - Im(u) Im(v).
-    product = {"precision": lax.Precision.HIGHEST}
-    k = jnp.einsum("cdpi,dpj->cijd", left.real, fine.real, **product)
-    k -= jnp.einsum("cdpi,dpj->cijd", left.imag, fine.imag, **product)
+    left = jnp.concatenate([left.real, -left.imag], axis=2)
+    fine = jnp.concatenate([fine.real, fine.imag], axis=1)
+    k = _product("cdpi,dpj->cijd", left, fine)
     return 2 * k.reshape(len(k), size * size, k.shape[-1])[:, :length]
 
 
@@ -159,14 +163,17 @@ class Recurrent(Mixer):
         dtype = jnp.promote_types(u.dtype, jnp.float32)
         wide = jnp.where(mask[..., None], u, 0).astype(dtype)
         decay, b, c, skip = self.system(dtype)
-        product = {"precision": lax.Precision.HIGHEST}
-        parts = (jnp.einsum("bld,pd->blp", wide, part, **product) for part in (b.real, b.imag))
-        inputs = lax.complex(*parts)
-        y = skip[None, None] * wide
-        for matrix, reverse in zip(c, (False, True), strict=True):
-            x = linear_recurrence(decay, inputs, reverse=reverse, method=self.method)
-            y += jnp.einsum("blp,dp->bld", x.real, matrix.real, **product)
-            y -= jnp.einsum("blp,dp->bld", x.imag, matrix.imag, **product)
+        into = jnp.concatenate([b.real, b.imag])  # real products only: [2 P, D]
+        inputs = lax.complex(*jnp.split(_product("bld,pd->blp", wide, into), 2, axis=-1))
+        directions = (
+            linear_recurrence(decay, inputs, reverse=reverse, method=self.method)
+            for reverse in (False, True)
+        )
+        states = jnp.concatenate([part for x in directions for part in (x.real, -x.imag)], axis=-1)
+        out = jnp.concatenate(
+            [part for matrix in c for part in (matrix.real, matrix.imag)], axis=-1
+        )
+        y = _product("blp,dp->bld", states, out) + skip[None, None] * wide
         return Gate(self.dim, self.gate, name="gate")(y.astype(u.dtype))
 
     def system(self, dtype):
@@ -204,7 +211,7 @@ class S5(Recurrent):
         lecun = nn.initializers.lecun_normal()
 
         def decays(key):
-            parts = np.tile(np.stack([eigenvalues.real, eigenvalues.imag]), self.blocks)
+            parts = np.tile(np.stack([np.real(eigenvalues), np.imag(eigenvalues)]), self.blocks)
             return jnp.asarray(parts, jnp.float32)
 
         def inputs(key, _):
