@@ -514,18 +514,21 @@ def _benchmark(args) -> None:
     for job in jobs:
         job.load()  # reports a mistake before anything is measured
 
-    def save(results):
+    def save(name, render, results):
         with disk.writable(args.out, "--out"):
             args.out.mkdir(parents=True, exist_ok=True)
-            disk.write_json(args.out / "benchmark.json", results)
-            disk.replace(args.out / "benchmark.md", benchmarks.render(results))
+            disk.write_json(args.out / f"{name}.json", results)
+            disk.replace(args.out / f"{name}.md", render(results))
 
     if plan:
-        results = cells.run(plan, args.rounds, save)
+        partial = functools.partial(save, "benchmark", benchmarks.render)
+        results = cells.run(plan, args.rounds, partial)
         figures.draw(results, args.out)
         print(benchmarks.render(results), end="")
     for cell in scaled:
-        scaling.main(cell, args.devices, args.out)
+        name = re.sub(r"[^\w.]+", "-", f"scaling.{cell.label}.{cell.length}")
+        rows = scaling.run(cell, args.devices, functools.partial(save, name, benchmarks.scaling))
+        print(benchmarks.scaling(rows), end="")
     for job in jobs:
         overhead.loop_overhead(job, args.rounds, args.seconds or 30.0)
 

@@ -19,8 +19,10 @@ import gin
 
 from lra_fnet.errors import UserError
 
-_PACKAGE = Path(__file__).parent
-GIN_DIR = next((d for d in (_PACKAGE.parent / "gin", _PACKAGE / "gin") if d.is_dir()), None)
+# Inside the package in an installed wheel, and next to it in a checkout. The order matters: next to
+# an installed package lies gin-config's folder gin.
+_PLACES = Path(__file__).parent, Path(__file__).parents[1]
+GIN_DIR = next(d / "gin" for d in _PLACES if (d / "gin/base.gin").is_file())
 
 _BOUND_NAME = re.compile(r"^([\w./]+) =", re.MULTILINE)
 _DATASET = re.compile(r"""^DATASET\s*=\s*["'](\w+)["']""", re.MULTILINE)
@@ -132,7 +134,7 @@ def unread_bindings(overrides: Sequence[str] = ()) -> list[str]:
     read = set(_BOUND_NAME.findall(gin.operative_config_str()))
     # gin evaluates a macro under the scope of its reader: `MAX_LEN/ListOps.max_len`.
     read |= {name.rsplit("/", 1)[-1] for name in read}
-    overridden = {_name(normalise(text)) for text in overrides}
+    overridden = {normalise(text).partition(" =")[0] for text in overrides}
     return sorted(name for name in _given() - read if "." in name or name in overridden)
 
 
@@ -214,8 +216,6 @@ def import_modules(names: Iterable[str]) -> None:
 
 
 def _search_path(dirs: Sequence[Path]) -> list[Path]:
-    if GIN_DIR is None:
-        raise UserError("the gin files are missing: expected a folder gin/ next to lra_fnet/")
     return [*dirs, GIN_DIR]  # the user's folders come first, so that their files replace ours
 
 
@@ -227,17 +227,13 @@ def _given() -> set[str]:
     return set(_BOUND_NAME.findall(gin.config_str()))
 
 
-def _name(binding: str) -> str:
-    return binding.partition("=")[0].strip()
-
-
 def _parse(text: str, where: str) -> None:
     try:
         gin.parse_config(text)
     except (ValueError, SyntaxError, NameError, AttributeError, ImportError) as error:
         reason = " ".join(str(error).split())
         reason = re.split(r" In bindings string| In file | Failed to parse", reason)[0]
-        hint = _did_you_mean(_name(text), [n for n in _given() if "." in n])
+        hint = _did_you_mean(text.partition("=")[0].strip(), [n for n in _given() if "." in n])
         raise UserError(f"{where}: {reason}{hint}") from None
 
 

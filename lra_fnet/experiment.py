@@ -124,14 +124,7 @@ def build(task: Task) -> Experiment:
     return Experiment(task, Classifier(encoder, head), Optimizer(), Run())
 
 
-def load(
-    task: str,
-    model: str,
-    preset: str,
-    overrides=(),
-    imports=(),
-    dirs=(),
-) -> Experiment:
+def load(task: str, model: str, preset: str, overrides=(), imports=(), dirs=()) -> Experiment:
     """Builds the experiment of a task, a model, a preset and overrides.
 
     Raises:

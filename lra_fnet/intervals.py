@@ -49,13 +49,17 @@ def bits(counts: Mapping) -> np.ndarray | None:
     try:
         packed = zlib.decompress(base64.b64decode(text, validate=True))
     except (TypeError, ValueError, zlib.error) as error:
-        raise ValueError(f"not base64 of zlib data ({error})") from None
+        raise ValueError(f"correct_bits: not base64 of zlib data ({error})") from None
     count = counts["count"]
     if len(packed) != -(-count // 8):
-        raise ValueError(f"{len(packed)} bytes, but {count} rows need {-(-count // 8)}")
+        raise ValueError(
+            f"correct_bits: {len(packed)} bytes, but {count} rows need {-(-count // 8)}"
+        )
     correct = np.unpackbits(np.frombuffer(packed, np.uint8), count=count).astype(bool)
     if correct.sum() != counts["correct"]:
-        raise ValueError(f"{correct.sum()} correct rows, but 'correct' says {counts['correct']}")
+        raise ValueError(
+            f"correct_bits: {correct.sum()} correct rows, but 'correct' says {counts['correct']}"
+        )
     return correct
 
 
@@ -166,12 +170,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     With m values, the i-th smallest becomes the largest of (m - j + 1) p_j over j <= i, at most 1.
     Calling those up to 0.05 different keeps the probability of any false claim at 5 %.
     """
-    adjusted, largest = [0.0] * len(p_values), 0.0
-    order = sorted(range(len(p_values)), key=p_values.__getitem__)
-    for smaller, index in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - smaller) * p_values[index]))
-        adjusted[index] = largest
-    return adjusted
+    order = np.argsort(p_values, kind="stable")
+    products = np.asarray(p_values)[order] * np.arange(len(order), 0, -1)
+    adjusted = np.empty(len(order))
+    adjusted[order] = np.maximum.accumulate(products).clip(max=1)
+    return adjusted.tolist()
 
 
 def _tango(only_a: int, only_b: int, n: int, difference: float) -> float:

@@ -4,7 +4,7 @@ import functools
 import io
 import itertools
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
@@ -47,20 +47,17 @@ def check_mixer(cls: type[Mixer], **settings) -> None:
       UserError: if the class rejects its settings.
     """
     checks = _MixerChecks(cls, settings)
-    checks.shape_and_dtype()
-    checks.any_mask()
-    checks.padding()
-    checks.gradient()
-    checks.bfloat16()
-    checks.randomness()
-    checks.permutation()
+    for holds, fault in itertools.chain(
+        *(checks.shape_and_dtype(), checks.any_mask(), checks.padding(), checks.gradient()),
+        *(checks.bfloat16(), checks.randomness(), checks.permutation()),
+    ):
+        assert holds, f"{cls.__name__} {fault}"
 
 
 class _MixerChecks:
-    """One method for each property; see `check_mixer`."""
+    """Yields (holds, fault) pairs of each property in `check_mixer`, a method for each."""
 
     def __init__(self, cls, settings):
-        self.name = cls.__name__
         fields = SIZES | {"dropout": DROPOUT} | settings
         self.mixer = cls(**fields, parent=None)
         self.without_dropout = cls(**(fields | {"dropout": 0.0}), parent=None)
@@ -84,21 +81,21 @@ class _MixerChecks:
     def shape_and_dtype(self):
         for path, leaf in jax.tree_util.tree_leaves_with_path(self.variables.get("params", {})):
             name = jax.tree_util.keystr(path)
-            self._require(leaf.dtype == np.float32, f"has a {leaf.dtype} parameter {name}")
+            yield leaf.dtype == np.float32, f"has a {leaf.dtype} parameter {name}"
         got, want = self.output, self.x
-        self._require(got.shape == want.shape, f"maps {want.shape} to {got.shape}: keep the shape")
-        self._require(got.dtype == want.dtype, f"maps {want.dtype} to {got.dtype}: keep the dtype")
+        yield got.shape == want.shape, f"maps {want.shape} to {got.shape}: keep the shape"
+        yield got.dtype == want.dtype, f"maps {want.dtype} to {got.dtype}: keep the dtype"
 
     def any_mask(self):
-        self._require(np.isfinite(self.output).all(), "gives NaN or infinity for some mask")
+        yield np.isfinite(self.output).all(), "gives NaN or infinity for some mask"
         x, mask = self.x.copy(), self.mask.copy()
         x[3], mask[3] = 2 * x[0], True
         others = self._evaluate(x, mask)[:3]
-        self._require(_close(others, self.output[:3]), "mixes the examples of a batch")
+        yield _close(others, self.output[:3]), "mixes the examples of a batch"
 
     def padding(self):
         junk = self._evaluate(np.where(self.mask[..., None], self.x, 50), self.mask)
-        self._require(np.isfinite(junk).all(), "gives NaN or infinity for some padding")
+        yield np.isfinite(junk).all(), "gives NaN or infinity for some padding"
         content = _close(junk[self.mask], self.output[self.mask])
         try:
             short = self._evaluate(self.x[:, :SHORT], self.mask[:, :SHORT])
@@ -110,12 +107,10 @@ class _MixerChecks:
             long = self._evaluate(x, mask)[:, :SHORT]
             amount = _close(short[mask[:, :SHORT]], long[mask[:, :SHORT]])
         if self.mixer.uses_mask:
-            self._require(content, "declares uses_mask, but the content of padding changes outputs")
-            self._require(amount, "declares uses_mask, but the amount of padding changes outputs")
+            yield content, "declares uses_mask, but the content of padding changes outputs"
+            yield amount, "declares uses_mask, but the amount of padding changes outputs"
         else:
-            self._require(
-                not (content and amount), "declares no uses_mask, but padding changes no output"
-            )
+            yield not (content and amount), "declares no uses_mask, but padding changes no output"
 
     def gradient(self):
         rng = np.random.default_rng(1)
@@ -143,27 +138,24 @@ class _MixerChecks:
             at_zero = jax.device_get(loss((point[0], 0 * point[1]))[1])
             step = 1e-6
             difference = (loss(shifted(step))[0] - loss(shifted(-step))[0]) / (2 * step)
-        self._require(dtypes[0] == np.float64, f"maps float64 to {dtypes[0]}: keep the dtype")
+        yield dtypes[0] == np.float64, f"maps float64 to {dtypes[0]}: keep the dtype"
         finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((gradient, at_zero)))
-        self._require(finite, "has a gradient with NaN or infinity")
+        yield finite, "has a gradient with NaN or infinity"
         products = jax.tree.map(lambda slope, leaf: (slope * leaf).sum(), gradient, direction)
         want, slope = float(difference), sum(jax.tree.leaves(products))
-        self._require(
-            abs(slope - want) <= SLOPE_CLOSE * max(1.0, abs(want)),
-            f"has the gradient {slope:.8g} in a direction of slope {want:.8g}",
-        )
+        close = abs(slope - want) <= SLOPE_CLOSE * max(1.0, abs(want))
+        yield close, f"has the gradient {slope:.8g} in a direction of slope {want:.8g}"
 
     def bfloat16(self):
         got = self._evaluate(jnp.asarray(self.x, jnp.bfloat16), self.mask)
-        self._require(got.dtype == jnp.bfloat16, f"maps bfloat16 to {got.dtype}: keep the dtype")
-        error = _norm(got.astype(np.float32) - self.output)
-        self._require(
-            error <= BFLOAT16_CLOSE * _norm(self.output), "in bfloat16 is far from float32"
-        )
+        yield got.dtype == jnp.bfloat16, f"maps bfloat16 to {got.dtype}: keep the dtype"
+        error = np.linalg.norm(got.astype(np.float32) - self.output)
+        close = error <= BFLOAT16_CLOSE * np.linalg.norm(self.output)
+        yield close, "in bfloat16 is far from float32"
 
     def randomness(self):
         again = self._evaluate(self.x, self.mask, rngs={"dropout": jax.random.key(1)})
-        self._require((again == self.output).all(), "is random in evaluation")
+        yield (again == self.output).all(), "is random in evaluation"
 
         def train(mixer):
             call = jax.jit(functools.partial(mixer.apply, train=True))
@@ -171,40 +163,28 @@ class _MixerChecks:
             return [np.asarray(call(self.variables, self.x, self.mask, rngs=rngs)) for _ in "12"]
 
         first, second = train(self.mixer)
-        self._require((first == second).all(), "is random in training beyond its dropout key")
+        yield (first == second).all(), "is random in training beyond its dropout key"
         if not self.mixer.dropout:
             return
         drops = bool((first != train(self.without_dropout)[0]).any())
-        effect = "changes" if drops else "does not change"
-        self._require(
-            drops == self.mixer.uses_dropout,
-            f"declares uses_dropout = {self.mixer.uses_dropout}, but dropout {effect} its training",
-        )
+        declared = self.mixer.uses_dropout
+        fault = f"dropout {'changes' if drops else 'does not change'} its training"
+        yield drops == declared, f"declares uses_dropout = {declared}, but {fault}"
 
     def permutation(self):
         order = np.random.default_rng(2).permutation(self.length)
         moved = self._evaluate(self.x[:, order], self.mask[:, order])
         commutes = _close(moved, self.output[:, order])
-        effect = "commutes" if commutes else "does not commute"
-        self._require(
-            commutes == self.mixer.equivariant,
-            f"declares equivariant = {self.mixer.equivariant}, but {effect} with permutations of "
-            "the positions",
-        )
+        declared = self.mixer.equivariant
+        fault = "commutes" if commutes else "does not commute with permutations of the positions"
+        yield commutes == declared, f"declares equivariant = {declared}, but {fault}"
 
     def _evaluate(self, x, mask, **rngs):
         return np.asarray(self.evaluate(self.variables, x, mask, **rngs))
 
-    def _require(self, holds, message):
-        assert holds, f"{self.name} {message}"
-
 
 def _close(got, want) -> bool:
     return abs(got - want).max(initial=0) <= CLOSE * max(1.0, abs(want).max(initial=0))
-
-
-def _norm(array) -> float:
-    return float(np.sqrt(np.square(array).sum()))
 
 
 # Tasks
@@ -234,53 +214,49 @@ def check_task(
         ValueError: if a row is not as the task's class variables say.
     """
     with tempfile.TemporaryDirectory() as folder:
-        first, second = Path(folder, "first"), Path(folder, "second")
-        prepared = task.prepare(first, source, jobs=1)
-        again = task.prepare(second, source, jobs=2)
-        _require(task.verify(first) == prepared, task, "verify must return what prepare returned")
-        for split in task.splits:
-            _require(
-                prepared.splits[split] == again.splits[split],
-                task,
-                f"split {split} must have the same rows at every preparation, but a second one "
-                f"(with jobs=2) gives other rows: draw them from a seed",
-            )
-            rows = prepared.arrays(split)
-            _check_limits(task, split, rows)
-            _check_tokens(task, split, rows)
-            _check_encode(task, prepared, split, decode)
-        counts = prepared.splits[task.splits[0]]["label_counts"]
-        absent = [str(label) for label, count in enumerate(counts) if not count]
-        _require(not absent, task, f"no training row has the label {', '.join(absent)}")
+        for holds, rule in _task_checks(task, Path(folder), source, decode):
+            assert holds, f"{task.name}/{task.config}: {rule}"
 
 
-def _require(condition: bool, task: Task, text: str) -> None:
-    assert condition, f"{task.name}/{task.config}: {text}"
+def _task_checks(task: Task, folder: Path, source, decode) -> Iterator[tuple[bool, str]]:
+    prepared = task.prepare(folder / "first", source, jobs=1)
+    again = task.prepare(folder / "second", source, jobs=2)
+    yield task.verify(folder / "first") == prepared, "verify must return what prepare returned"
+    for split in task.splits:
+        yield (
+            prepared.splits[split] == again.splits[split],
+            f"split {split} must have the same rows at every preparation, but a second one (with "
+            "jobs=2) gives other rows: draw them from a seed",
+        )
+        rows = prepared.arrays(split)
+        yield from _limits(task, split, rows)
+        yield from _tokens(task, split, rows)
+        yield from _encodings(task, prepared, split, decode)
+    counts = prepared.splits[task.splits[0]]["label_counts"]
+    absent = ", ".join(str(label) for label, count in enumerate(counts) if not count)
+    yield not absent, f"no training row has the label {absent}"
 
 
-def _check_limits(task: Task, split: str, rows: Arrays) -> None:
+def _limits(task: Task, split: str, rows: Arrays) -> Iterator[tuple[bool, str]]:
     lows, highs = (0, 1, 0), (task.vocab_size - 2, task.max_len, task.num_classes - 1)
     for name, array, low, high in zip(Arrays._fields, rows, lows, highs, strict=True):
         smallest, largest = array.min(), array.max()
         text = f"{name} of {split} must be {low} to {high}, got {smallest} to {largest}"
-        _require(low <= smallest and largest <= high, task, text)
+        yield low <= smallest and largest <= high, text
 
 
-def _check_tokens(task: Task, split: str, rows: Arrays) -> None:
+def _tokens(task: Task, split: str, rows: Arrays) -> Iterator[tuple[bool, str]]:
     """Compares ids and mask of the first rows with those of NumPy."""
     values = rows.values[:4].reshape(-1, task.max_len)
     lengths = rows.lengths[:4].reshape(-1, 1)
     real = np.arange(task.max_len) < lengths
     ids = np.where(real, values.astype(np.int32) + (not task.zero_is_padding), 0)
-    result = task.tokens(values, lengths[:, 0])
-    same = all(np.array_equal(*pair) for pair in zip(result, (ids, ids > 0), strict=True))
-    _require(same, task, f"tokens of {split} must be value + 1 before the length and 0 after it")
-    _require(ids.max() < task.num_ids, task, f"token ids of {split} must be below {task.num_ids}")
+    same = all(map(np.array_equal, task.tokens(values, lengths[:, 0]), (ids, ids > 0)))
+    yield same, f"tokens of {split} must be value + 1 before the length and 0 after it"
+    yield ids.max() < task.num_ids, f"token ids of {split} must be below {task.num_ids}"
 
 
-def _check_encode(
-    task: Task, prepared: Prepared, split: str, decode: Callable[[np.ndarray], bytes] | None
-) -> None:
+def _encodings(task: Task, prepared: Prepared, split: str, decode) -> Iterator[tuple[bool, str]]:
     if decode is None and isinstance(task, PixelTask):
         decode = _png
     elif decode is None and task.vocab_size == 257:
@@ -289,12 +265,8 @@ def _check_encode(
         return
     rows = store.read(prepared.folder, split, task.num_inputs, prepared.rows[split])
     for number, (texts, _) in enumerate(itertools.islice(rows, 100)):
-        for text in texts:
-            _require(
-                np.array_equal(task.encode(decode(text)), text),
-                task,
-                f"encode must give the values of row {number} of {split} for its raw input",
-            )
+        same = all(np.array_equal(task.encode(decode(text)), text) for text in texts)
+        yield same, f"encode must give the values of row {number} of {split} for its raw input"
 
 
 def _png(values: np.ndarray) -> bytes:

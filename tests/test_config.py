@@ -19,7 +19,6 @@ CASES = [
     for task in config.known("tasks")
     for model in MODELS
 ]
-assert config.GIN_DIR is not None
 FOLDER = config.GIN_DIR / "presets"
 
 

@@ -1,5 +1,6 @@
 """Cells: each is measured by one child process, in turn with the cells it is compared with."""
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -200,8 +201,7 @@ def plan(
     """
     if not lengths and set(whats) - {"mixing"}:
         raise UserError(f"--what {','.join(whats)} needs --lengths, for example --lengths 512,1024")
-    extras = (0, 1) if cls else (0,)
-    places = [(length + extra, bool(extra)) for length in lengths for extra in extras]
+    places = [(length + extra, bool(extra)) for length in lengths for extra in range(1 + cls)]
     cells = []
     for what, word in itertools.product(whats, models):
         model, _, binding = word.partition(":")
@@ -262,10 +262,10 @@ def _measure(group: Sequence[Cell], rounds: int) -> list[dict[str, Any]]:
 
 
 def _in_turn(group: Sequence[Cell], rounds: int) -> list[dict[str, Any]]:
-    workers: list[Worker] = []
-    try:
+    with contextlib.ExitStack() as stack:
+        workers: list[Worker] = []
         for cell in group:
-            workers.append(Worker(cell))
+            workers.append(stack.enter_context(contextlib.closing(Worker(cell))))
             workers[-1].ready()
         for number in range(rounds):
             first = number % len(workers)
@@ -273,7 +273,4 @@ def _in_turn(group: Sequence[Cell], rounds: int) -> list[dict[str, Any]]:
                 if worker.result["state"] == "ok":
                     time.sleep(PAUSE)
                     worker.round()
-    finally:
-        for worker in workers:
-            worker.close()
     return [worker.result for worker in workers]

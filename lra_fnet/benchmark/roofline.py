@@ -57,14 +57,24 @@ def needs(experiment: Experiment, what: str) -> list[Product]:
     program = jax.make_jaxpr(forward)(params, variables, *inputs).jaxpr
     trained = [what != "infer"] * len(jax.tree.leaves(params))
     trained += [False] * len(jax.tree.leaves(variables)) + [what == "mixing", False]
+    return products(program, trained)
+
+
+def products(program, trained: Sequence[bool]) -> list[Product]:
+    """Returns the dense products of a program (a jaxpr) and of its gradient.
+
+    Args:
+      program: a jaxpr.
+      trained: for each input, whether its gradient is wanted; the gradient of none if it is empty.
+    """
     counts: Counter = Counter()
-    _collect(program, trained, 1, counts)
+    _collect(program, trained or [False] * len(program.invars), 1, counts)
     return [product._replace(count=count) for product, count in counts.items()]
 
 
-def flops(products: Sequence[Product]) -> int:
+def flops(counted: Sequence[Product]) -> int:
     """Returns the multiplications and additions of all products."""
-    return sum(2 * p.m * p.k * p.n * p.batch * p.count for p in products)
+    return sum(2 * p.m * p.k * p.n * p.batch * p.count for p in counted)
 
 
 def bytes_moved(experiment: Experiment, what: str) -> int:

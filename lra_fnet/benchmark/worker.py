@@ -176,10 +176,8 @@ class Side:
         jax.jit(jnp.tanh)(jnp.ones(())).block_until_ready()  # loads the compiler
         before = memory.forget_peak()
         self.cell, self.built = cell, cell.load(accelerator)
-        make = {"train": train, "infer": infer, "mixing": mixing}[cell.what]
-        if cell.side == "definition":
-            make = definition
-        programs = make(self.built)
+        makers = {"train": train, "infer": infer, "mixing": mixing, "definition": definition}
+        programs = makers[cell.what if cell.side == "ours" else cell.side](self.built)
         self.programs = programs if isinstance(programs, tuple) else (programs,)
         memory.forget_peak()  # the compiler's, which no program needs
         for program in self.programs:

@@ -10,7 +10,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -70,17 +70,14 @@ def read_json(path: Path, kind: type = dict) -> Any:
     Raises:
       UserError: the file cannot be read, is not JSON, or holds something other than a `kind`.
     """
-    try:
-        value = json.loads(path.read_text("utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}): move it away") from None
-    if not isinstance(value, kind):
-        raise UserError(
-            f"{path}: expected a JSON {kind.__name__}, got a {type(value).__name__}: move it away"
-        )
-    return value
+
+    def parse(text):
+        value = json.loads(text)
+        if not isinstance(value, kind):
+            raise ValueError(f"expected a JSON {kind.__name__}, got a {type(value).__name__}")
+        return value
+
+    return _read(path, parse)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -89,11 +86,18 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     Raises:
       UserError: the file cannot be read, or a complete line is not JSON.
     """
-    try:
-        text = path.read_text("utf-8")
+
+    def parse(text):
         return [json.loads(line) for line in text.splitlines(keepends=True) if line[-1] == "\n"]
-    except FileNotFoundError:
-        return []
+
+    return _read(path, parse) or []
+
+
+def _read(path: Path, parse: Callable[[str], Any]) -> Any:
+    try:
+        return parse(path.read_text("utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}): move it away") from None
 

@@ -1,7 +1,7 @@
 """Turns run folders into reports: terminal, Markdown, CSV, LaTeX, one HTML page, README.
 
-`sources.read` reads the files, `build` computes everything that is shown, and every form is a
-function of what `build` returns.
+`Sources` reads the files, `Report` computes everything that is shown, and every form is a function
+of it.
 """
 
 from collections.abc import Sequence
@@ -12,11 +12,12 @@ from rich.text import Text
 
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
-from lra_fnet.report import sources, text
-from lra_fnet.report.contents import Report, build
+from lra_fnet.report import text
+from lra_fnet.report.contents import Report
+from lra_fnet.report.sources import Sources
 from lra_fnet.report.text import print_run
 
-__all__ = ["BEGIN", "END", "Report", "build", "main", "print_run", "update_readme", "write"]
+__all__ = ["BEGIN", "END", "Report", "Sources", "main", "print_run", "update_readme", "write"]
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 ABOUT = "Generated from the committed results by `lra-fnet report --readme README.md`."
@@ -74,7 +75,7 @@ def update_readme(path: str | Path, results: str | Path) -> list[Path]:
         raise UserError(f"{readme}: cannot be read ({error.strerror}); name the README") from None
     if old.count(BEGIN) != 1 or old.count(END) != 1 or old.index(BEGIN) > old.index(END):
         raise UserError(f"{readme}: expected one line {BEGIN} followed by one line {END}; add them")
-    report = build(sources.read([results]))
+    report = Report(Sources([results]))
     section = f"{BEGIN}\n\n{text.main_models(report)}\n{END}"
     texts = {
         readme: old[: old.index(BEGIN)] + section + old[old.index(END) + len(END) :],
@@ -96,17 +97,14 @@ def main(
     Raises:
       UserError: no run has a test accuracy or a state to show, or a file is damaged.
     """
-    report = build(sources.read(roots, out_dir))
+    report = Report(Sources(roots, out_dir))
     if not report.presets and not report.sweeps:
         where = " or ".join(map(str, roots))
         raise UserError(
             f"expected at least one run with a test accuracy under {where}, found none; "
             "`lra-fnet train --task listops --model fnet --preset cpu` makes one"
         )
-    if console is None:
-        console = Console()
-        if not console.is_terminal:
-            console.width = 200  # nothing folds lines in a file
+    console = console or text.console()
     for table in text.terminal(report.tables):
         console.print(table)
     console.print(Text(text.LEGEND))

@@ -83,6 +83,13 @@ class Cell:
     runs: tuple[Record, ...] = ()  # unfinished ones included
 
     @property
+    def interval(self) -> str:
+        """The 95 % interval in words; empty for a state."""
+        if self.low is None:
+            return ""
+        return f"95 % interval for these test rows: {self.low:.2f} to {self.high:.2f}"
+
+    @property
     def lines(self) -> list[str]:
         """The text, most important part first: ["30.70 ± 0.41", "max 31.10", "3 seeds"]."""
         mark = "†" if self.validation_is_test else ""
@@ -136,30 +143,42 @@ class Part(NamedTuple):
         return {c for row in self.rows for c, cell in row.cells.items() if cell.sd is not None}
 
 
-@dataclasses.dataclass(frozen=True)
 class Table:
-    """The accuracies under one preset."""
+    """The accuracies under one preset.
 
-    preset: str
-    columns: Mapping[str, str]  # titles of the six tasks, the two averages, then users' tasks
-    parts: list[Part]
-    notes: list[str]
-    provenance: list[str]
+    Attributes:
+      preset: its name.
+      columns: titles of the six tasks, the two averages, then users' tasks.
+      tasks: the columns that are not averages.
+      rows: those of the checkpoint with the best validation accuracy.
+      last_rows: ours at the last step.
+      parts: both with their titles.
+      notes, provenance: lines below the table.
+    """
 
-    @property
-    def tasks(self) -> list[str]:
-        """The columns that are not averages."""
-        return [column for column in self.columns if column not in AVERAGES]
-
-    @property
-    def rows(self) -> list[Row]:
-        """The rows of the checkpoint with the best validation accuracy."""
-        return self.parts[0].rows
-
-    @property
-    def last_rows(self) -> list[Row]:
-        """Our rows at the last step."""
-        return self.parts[1].rows
+    def __init__(self, preset: str, models: Sequence[str], runs: Sequence[Record]):
+        own_tasks = sorted({run.task for run in runs}.difference(TASKS))  # those of users
+        self.preset, self.tasks = preset, [*TASKS, *own_tasks]
+        self.columns = TASKS | AVERAGES | {task: tasks.title(task) for task in own_tasks}
+        self.rows: list[Row] = []
+        self.last_rows: list[Row] = []
+        for model in models:
+            variants = {run.variant for run in runs if run.model == model and run.variant}
+            for variant in (None, *sorted(variants)):
+                same = [run for run in runs if (run.model, run.variant) == (model, variant)]
+                self.rows.append(_our_row(model, variant, same, self.tasks, "best"))
+                self.last_rows.append(_our_row(model, variant, same, self.tasks, "last"))
+                if variant is None:
+                    self.rows += _published_rows(model, self.tasks)
+        floors, floor_notes = _floors(runs, self.tasks)
+        self.rows.append(floors)
+        head = f"Test accuracy (%), preset {preset}"
+        self.parts = [
+            Part("best", f"{head}: checkpoint best on validation", self.rows),
+            Part("last", f"{head}: last step", self.last_rows),
+        ]
+        self.notes = _notes(preset, runs, self.rows) + floor_notes
+        self.provenance = _provenance(runs)
 
 
 def cell(runs: Sequence[Record], checkpoint: Checkpoint = "best") -> Cell:
@@ -343,30 +362,6 @@ def tables(runs: Sequence[Record]) -> list[Table]:
     shown = sort([run for run in runs if run.tested])
     models = models_in_order(run.model for run in shown)
     return [
-        _table(preset, models, [run for run in shown if run.preset == preset])
+        Table(preset, models, [run for run in shown if run.preset == preset])
         for preset in dict.fromkeys(run.preset for run in shown)
     ]
-
-
-def _table(preset: str, models: Sequence[str], runs: Sequence[Record]) -> Table:
-    own_tasks = sorted({run.task for run in runs}.difference(TASKS))  # those of users
-    columns = [*TASKS, *own_tasks]
-    rows: dict[Checkpoint, list[Row]] = {"best": [], "last": []}
-    for model in models:
-        variants = {run.variant for run in runs if run.model == model and run.variant}
-        for variant in (None, *sorted(variants)):
-            same = [run for run in runs if (run.model, run.variant) == (model, variant)]
-            for checkpoint, ours in rows.items():
-                ours.append(_our_row(model, variant, same, columns, checkpoint))
-            if variant is None:
-                rows["best"] += _published_rows(model, columns)
-    floors, floor_notes = _floors(runs, columns)
-    rows["best"].append(floors)
-    head = f"Test accuracy (%), preset {preset}"
-    parts = [
-        Part("best", f"{head}: checkpoint best on validation", rows["best"]),
-        Part("last", f"{head}: last step", rows["last"]),
-    ]
-    titles = TASKS | AVERAGES | {task: tasks.title(task) for task in own_tasks}
-    notes = _notes(preset, runs, rows["best"]) + floor_notes
-    return Table(preset, titles, parts, notes, _provenance(runs))

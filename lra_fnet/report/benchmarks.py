@@ -55,6 +55,38 @@ def grids(cells: Sequence[Result]) -> list[Grid]:
     return [grid for grid in tables if grid]
 
 
+def scaling(rows: Sequence[Result]) -> str:
+    """Returns Markdown: steps/s, efficiency relative to one device, loss and all-reduces by row.
+
+    Efficiency is the speed-up over the number of devices; in weak scaling, where a step of n
+    devices does the work of n steps, it is the ratio of steps/s.
+    """
+    measured = [row for row in rows if "loss" in row]
+    single = [median(row["steps_per_second"]) for row in measured if row["devices"] == 1]
+    body = []
+    for row in rows:
+        numbers = ["-"] * 4
+        if row in measured:
+            rate = median(row["steps_per_second"])
+            ideal = row["devices"] if row["scaling"] == "strong" else 1
+            efficiency = f"{rate / single[0] / ideal:.0%}" if single else "-"
+            numbers = [f"{rate:.3g}", efficiency, f"{row['loss']:.6f}", str(row["all_reduces"])]
+        body.append([row["scaling"], str(row["devices"]), str(row["batch_size"]), *numbers])
+    notes = []
+    if losses := [row["loss"] for row in measured if row["scaling"] == "strong"]:
+        spread = (max(losses) - min(losses)) / abs(losses[0])
+        notes.append(
+            "Losses after the same number of steps on one batch; those of strong scaling differ "
+            f"by {spread:.0e} of their value."
+        )
+    if any(row["platform"] == "cpu" for row in measured):
+        notes.append(
+            "Simulated CPU devices share the same cores: compare their losses, not their speed."
+        )
+    head = ["scaling", "devices", "batch", "steps/s", "efficiency", "loss", "all-reduces"]
+    return Grid("Scaling", head, body, notes).markdown()
+
+
 def exponent(lengths: Sequence[float], values: Sequence[float]) -> float | None:
     """Returns the least-squares slope of log(value) over log(length); None below two points."""
     if len(lengths) < 2:
@@ -85,9 +117,11 @@ def _grid(
     """
     lengths = sorted({cell["length"] for cell in cells})
     by_place = {(cell["label"], cell["length"]): cell for cell in cells}
-    cell_at = by_place.get
     rows = [
-        [label, *(_shown(cell_at((label, n)), text, cell_at((BASELINE, n))) for n in lengths)]
+        [
+            label,
+            *(_shown(by_place.get((label, n)), text, by_place.get((BASELINE, n))) for n in lengths),
+        ]
         for label in labels(cells)
     ]
     return Grid(title, ["model", *(f"{length:,}" for length in lengths)], rows)
@@ -213,15 +247,7 @@ def _exponents(train: Sequence[Result], infer: Sequence[Result]) -> Grid:
     return Grid("Growth exponents over all lengths / between the two longest", head, rows)
 
 
-_SIZES = {
-    "task": "task",
-    "preset": "preset",
-    "layers": "num_layers",
-    "width": "dim",
-    "batch": "batch_size",
-    "dtype": "dtype",
-    "threads": "threads",
-}
+_SIZES = {"layers": "num_layers", "width": "dim", "batch": "batch_size"}  # fields by their names
 
 
 def caption(cells: Sequence[Result]) -> str:
@@ -230,8 +256,8 @@ def caption(cells: Sequence[Result]) -> str:
     if not ours:
         return ""
     sizes = [
-        f"{name} {', '.join(dict.fromkeys(str(cell[field]) for cell in ours))}"
-        for name, field in _SIZES.items()
+        f"{name} {', '.join(dict.fromkeys(str(cell[_SIZES.get(name, name)]) for cell in ours))}"
+        for name in ("task", "preset", *_SIZES, "dtype", "threads")
     ]
     rounds = max((len(cell.get("seconds", ())) for cell in ours), default=0)
     versions = {name: v for cell in cells for name, v in cell.get("versions", {}).items()}

@@ -5,15 +5,14 @@ the FNet paper's two tables of sizes next to ours.
 """
 
 import functools
-import math
 from collections.abc import Callable
 from pathlib import Path
 
 import jax
-import jax.extend
 import jax.numpy as jnp
 
 from lra_fnet import config, experiment
+from lra_fnet.benchmark import roofline
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.models.convert import fnet_encoder, shapes_of
@@ -89,13 +88,9 @@ def fnet_count(model: str, dim: int, num_layers: int) -> int:
 
     "fnet_hybrid" has attention in the last two layers.
     """
-
-    def mixer(layer):
-        if model == "fnet_hybrid":
-            return MIXERS["transformer" if is_attention(layer, num_layers, 2, "TOP") else "fnet"]
-        return MIXERS[model]
-
-    mixers = [mixer(layer) for layer in range(num_layers)]
+    attention = [is_attention(layer, num_layers, 2, "TOP") for layer in range(num_layers)]
+    hybrid = [MIXERS["transformer" if is_last else "fnet"] for is_last in attention]
+    mixers = hybrid if model == "fnet_hybrid" else [MIXERS[model]] * num_layers
     sizes = {"mlp_dim": 4 * dim, "num_layers": num_layers, "num_heads": dim // 64}
     encoder = fnet_encoder(mixers, dim=dim, dropout=0.0, **sizes, **FNET)
     return _count(encoder, shapes_of)
@@ -117,18 +112,8 @@ def multiplications(model: str, length: int, dim: int) -> int:
     mask = jax.ShapeDtypeStruct((1, length), bool)
     apply = functools.partial(mixer.apply, train=False)
     shapes = jax.eval_shape(functools.partial(mixer.init, train=False), jax.random.key(0), x, mask)
-    return _products(jax.make_jaxpr(apply)(shapes, x, mask).jaxpr)
-
-
-def _products(jaxpr) -> int:
-    total = 0
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == "dot_general":
-            (contracted, _), _ = equation.params["dimension_numbers"]
-            shape = equation.invars[0].aval.shape
-            total += math.prod(shape[axis] for axis in contracted) * equation.outvars[0].aval.size
-        total += sum(map(_products, jax.extend.core.jaxprs_in_params(equation.params)))
-    return total
+    program = jax.make_jaxpr(apply)(shapes, x, mask).jaxpr
+    return roofline.flops(roofline.products(program, [])) // 2
 
 
 def lra_grids(preset: str) -> list[Grid]:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -194,8 +193,6 @@ def main(first: str, second: str, roots: Sequence[str | Path], *, as_json: bool 
     if as_json:
         print(json.dumps(comparison, indent=1))
         return
-    console = Console()
-    if not console.is_terminal:
-        console.width = 200  # nothing folds lines in a file
+    console = text.console()
     for part in render(comparison):
         console.print(part)

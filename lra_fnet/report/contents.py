@@ -1,44 +1,57 @@
 """Everything that a report shows, computed once; every form of the report is a function of it."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
 
 from lra_fnet.report import accuracy, benchmarks, grids, significance, tradeoff
-from lra_fnet.report.accuracy import Table
 from lra_fnet.report.grid import Grid
-from lra_fnet.report.significance import Marks
-from lra_fnet.report.sources import Benchmark, Sources, Sweep
-from lra_fnet.report.tradeoff import Tradeoff
-from lra_fnet.run.record import Checkpoint, Record
+from lra_fnet.report.sources import Sources
 
 
-@dataclasses.dataclass(frozen=True)
 class Preset:
-    """Everything under one preset."""
+    """Everything under one preset.
 
-    table: Table
-    marks: Mapping[Checkpoint, Marks]  # of each part of the table
-    generalisation: Grid
-    tradeoffs: list[Tradeoff]
-    missing: Grid
+    Attributes:
+      table: the accuracies.
+      marks: the best cells of each part of the table, by checkpoint.
+      generalisation, missing: tables, see `grids`.
+      tradeoffs: score against speed.
+    """
+
+    def __init__(self, table: accuracy.Table, sources: Sources):
+        self.table = table
+        self.marks = {
+            part.checkpoint: significance.marks(part.rows, table.tasks, part.checkpoint)
+            for part in table.parts
+        }
+        self.generalisation = grids.generalisation(table)
+        self.tradeoffs = tradeoff.from_runs(table)
+        self.missing = grids.missing(table, sources.started)
 
 
-@dataclasses.dataclass(frozen=True)
 class Report:
-    """The contents of a report."""
+    """The contents of a report.
 
-    sources: Sources
-    presets: list[Preset]
-    runs: list[Record]  # in the order of the tables
-    sweeps: list[tuple[Sweep, list[Grid]]]
-    benchmarks: list[tuple[Benchmark, list[Grid]]]
-    published: list[Grid]  # speed and memory
-    spans: Grid
+    Attributes:
+      sources: the files that it is made from.
+      runs: in the order of the tables.
+      tables: the accuracies, one table per preset.
+      presets: the same with everything else under that preset.
+      sweeps, benchmarks: each with its tables.
+      published: speed and memory in the papers.
+      spans: the required attention spans.
+    """
 
-    @property
-    def tables(self) -> list[Table]:
-        """The accuracy tables."""
-        return [preset.table for preset in self.presets]
+    def __init__(self, sources: Sources):
+        self.sources = sources
+        self.runs = accuracy.sort(sources.runs)
+        self.tables = accuracy.tables(self.runs)
+        self.presets = [Preset(table, sources) for table in self.tables]
+        self.sweeps = [
+            (s, list(filter(None, (grids.trials(s), grids.selected(s))))) for s in sources.sweeps
+        ]
+        self.benchmarks = [(b, benchmarks.grids(b.cells)) for b in sources.benchmarks]
+        self.published = grids.published(sources.benchmarks)
+        self.spans = grids.spans(self.runs, sources.spans)
 
     @property
     def sections(self) -> dict[str, list[Grid]]:
@@ -48,7 +61,7 @@ class Report:
             for benchmark, listed in self.benchmarks
             for grid in listed
         ]
-        sections: dict[str, Sequence[Grid]] = {
+        sections = {
             "Training and test rows": [preset.generalisation for preset in self.presets],
             "Score against speed": [t.grid() for preset in self.presets for t in preset.tradeoffs],
             "Speed and memory": [*measured, *self.published],
@@ -58,30 +71,3 @@ class Report:
         }
         present = {heading: list(filter(None, listed)) for heading, listed in sections.items()}
         return {heading: listed for heading, listed in present.items() if listed}
-
-
-def build(sources: Sources) -> Report:
-    """Computes everything that a report shows."""
-    runs = accuracy.sort(sources.runs)
-    return Report(
-        sources,
-        presets=[_preset(table, sources) for table in accuracy.tables(runs)],
-        runs=runs,
-        sweeps=[
-            (s, list(filter(None, (grids.trials(s), grids.selected(s))))) for s in sources.sweeps
-        ],
-        benchmarks=[(b, benchmarks.grids(b.cells)) for b in sources.benchmarks],
-        published=grids.published(sources.benchmarks),
-        spans=grids.spans(runs, sources.spans),
-    )
-
-
-def _preset(table: Table, sources: Sources) -> Preset:
-    measured = [t for b in sources.benchmarks for t in tradeoff.from_benchmark(b, table)]
-    return Preset(
-        table,
-        {p.checkpoint: significance.marks(p.rows, table.tasks, p.checkpoint) for p in table.parts},
-        grids.generalisation(table),
-        tradeoff.from_runs(table) + measured,
-        grids.missing(table, sources.started),
-    )

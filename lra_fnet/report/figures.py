@@ -8,7 +8,7 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 from lra_fnet.report import benchmarks, tradeoff
+from lra_fnet.report.accuracy import Table
 
 # The colours of Okabe and Ito, which are distinct for every type of colour vision.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -41,18 +42,6 @@ _STYLE: dict[Any, Any] = {
     "lines.markersize": 5,
 }
 Points = Sequence[tuple[float, float]]
-
-
-class Bar(NamedTuple):
-    """A row of `intervals`; accuracies in %."""
-
-    label: str
-    mean: float
-    low: float
-    high: float
-    seeds: Sequence[float]
-    published: Mapping[str, float]  # by the name of the paper
-    text: str  # shown when pointed at
 
 
 def lines(
@@ -143,21 +132,35 @@ def bubbles(points: Sequence[tradeoff.Point], indices: Mapping[str, int] | None 
     return _with_legend(figure)
 
 
-def intervals(bars: Sequence[Bar], floor: float | None) -> Figure:
-    """Draws accuracies with error bars, a row for each model; published ones hollow."""
+def intervals(table: Table, task: str) -> Figure | None:
+    """Draws a task's accuracies with error bars, the most accurate model first.
+
+    Published accuracies are hollow. Without a value there is no figure.
+    """
+    bars = [row for row in table.rows if row.ours and row.cells[task].mean is not None]
+    if not bars:
+        return None
+    bars.sort(key=lambda row: -(row.cells[task].mean or 0))
     figure, axes = _axes(("Test accuracy (%)", ""), 0, height=0.8 + 0.2 * len(bars))
+    hollow: dict[str, Any] = {"markerfacecolor": "none", "color": INK, "linestyle": "none"}
     markers = {"FNet paper": "D", "LRA paper": "^"}
-    for y, bar in enumerate(bars):
-        axes.plot([bar.low, bar.high], [y, y], color=COLOURS[0], gid=_titled(bar.text))
-        axes.plot(bar.mean, y, "o", color=COLOURS[0], gid=_titled(bar.text))
-        hollow: dict[str, Any] = {"markerfacecolor": "none", "color": INK, "linestyle": "none"}
-        axes.plot(bar.seeds, [y] * len(bar.seeds), marker="o", markersize=3, **hollow)
-        for paper, value in bar.published.items():
-            gid = _titled(f"{bar.label}, {paper}: {value:.2f}")
-            axes.plot(value, y, marker=markers.get(paper, "s"), gid=gid, **hollow)
+    for y, row in enumerate(bars):
+        cell = row.cells[task]
+        gid = _titled(f"{row.label}: {', '.join(cell.lines)}; {cell.interval}")
+        axes.plot(np.array([cell.low, cell.high], float), [y, y], color=COLOURS[0], gid=gid)
+        axes.plot(np.array(cell.mean, float), y, "o", color=COLOURS[0], gid=gid)
+        seeds = [accuracy for run in cell.runs if (accuracy := run.accuracy("test")) is not None]
+        seeds = seeds if len(seeds) > 1 else []
+        axes.plot(seeds, [y] * len(seeds), marker="o", markersize=3, **hollow)
+        for paper in table.rows if row.variant is None else ():
+            value = paper.cells[task].mean
+            if paper.published and paper.model == row.model and value is not None:
+                gid = _titled(f"{row.label}, {paper.source}: {value:.2f}")
+                axes.plot(value, y, marker=markers.get(paper.source, "s"), gid=gid, **hollow)
+    floor = table.rows[-1].cells[task].mean
     if floor is not None:
         axes.axvline(floor, color=INK, linestyle="--", linewidth=1)
-    axes.set_yticks(range(len(bars)), [bar.label for bar in bars])
+    axes.set_yticks(range(len(bars)), [row.label for row in bars])
     axes.set_ylim(len(bars) - 0.5, -0.5)
     return figure
 

@@ -61,24 +61,16 @@ def missing(table: Table, started: Mapping[str, Mapping[str, Any]]) -> Grid:
             continue
         own = [run for run in started.values() if {run["model"], run["task"]} & {*models, task}]
         model = shlex.quote(models[0]) if len(models) == 1 else "$model"
-        command = (
-            f"lra-fnet train --task {shlex.quote(task)} --model {model} "
-            f"--preset {shlex.quote(table.preset)}{_options(own)}"
-        )
+        command = f"lra-fnet train --task {shlex.quote(task)} --model {model} "
+        command += f"--preset {shlex.quote(table.preset)}"
+        for option, field in (("--import", "imports"), ("--gin-dir", "gin_dirs")):
+            values = dict.fromkeys(str(value) for run in own for value in run.get(field, ()))
+            command += "".join(f" {option} {shlex.quote(value)}" for value in values)
         if len(models) > 1:
             command = f"for model in {' '.join(map(shlex.quote, models))}; do {command}; done"
         body.append([table.columns[task], f"{len(models)} of {len(rows)}", command])
     title = f"Cells without a run, preset {table.preset}"
     return Grid(title, ["Task", "Models missing", "Command"], body, words=3)
-
-
-def _options(started: Sequence[Mapping[str, Any]]) -> str:
-    """Returns --import and --gin-dir of runs that read modules or gin files of a user."""
-    words = ""
-    for option, field in (("--import", "imports"), ("--gin-dir", "gin_dirs")):
-        values = dict.fromkeys(str(value) for run in started for value in run.get(field, ()))
-        words += "".join(f" {option} {shlex.quote(value)}" for value in values)
-    return words
 
 
 _QUANTITIES = {

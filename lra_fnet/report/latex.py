@@ -1,6 +1,5 @@
 r"""The report as LaTeX: one booktabs tabular per file for \input, and a document that compiles."""
 
-import re
 from collections.abc import Sequence
 
 from lra_fnet.report import template
@@ -34,20 +33,17 @@ def files(report: Report) -> dict[str, str]:
         table = preset.table
         for part in table.parts:
             marks = preset.marks[part.checkpoint]
-            name = f"accuracy-{_slug(table.preset)}-{part.checkpoint}"
+            name = f"accuracy-{template.slug(table.preset).lower()}-{part.checkpoint}"
             bodies[name] = accuracy(table, part, marks)
             captions[name] = " ".join([f"{part.title}.", _LEGEND, *table.notes, marks.note])
     for heading, grids in report.sections.items():
         for grid in grids if heading != "Missing" else ():
-            bodies[_slug(grid.title)] = tabular(grid)
-            captions[_slug(grid.title)] = " ".join([f"{grid.title}.", *grid.notes])
+            name = template.slug(grid.title).lower()
+            bodies[name] = tabular(grid)
+            captions[name] = " ".join([f"{grid.title}.", *grid.notes])
     escaped = {name: escape(caption.replace("`", "")) for name, caption in captions.items()}
     texts = {f"latex/{name}.tex": body for name, body in bodies.items()}
     return {"latex/report.tex": template.render("report.tex", captions=escaped)} | texts
-
-
-def _slug(words: str) -> str:
-    return re.sub(r"[^A-Za-z0-9]+", "-", words).strip("-").lower()
 
 
 def escape(words: str) -> str:

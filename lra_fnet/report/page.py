@@ -10,7 +10,7 @@ import markupsafe
 
 from lra_fnet import tasks
 from lra_fnet.report import benchmarks, figures, grids, template, text
-from lra_fnet.report.accuracy import Cell, Table
+from lra_fnet.report.accuracy import Table
 from lra_fnet.report.contents import Report
 from lra_fnet.report.figures import Figure
 from lra_fnet.report.sources import Sweep
@@ -38,21 +38,19 @@ def render(report: Report) -> str:
         cells=cells,
         tips={label: f"t{number}" for number, label in enumerate(labels)},
         configs=configs,
-        legend=text.LEGEND,
-        benchmark_legend=benchmarks.LEGEND,
+        text=text,
+        benchmarks=benchmarks,
+        figures=figures,
+        indices=indices,
         read_twice=[folder for folder, n in report.sources.readings.items() if n > 1],
         code=_code,
-        slug=_slug,
+        slug=template.slug,
         digest=_digest,
-        interval=_interval,
         svg=lambda title, figure: markupsafe.Markup(
             figures.inline(figure, f"f{next(keys)}", title)
         ),
         intervals=_intervals,
-        bubbles=lambda points: figures.bubbles(points, indices),
         curves=lambda table: list(_curves(table, report, indices)),
-        measured=lambda cells: figures.measured(cells).values(),
-        caption=benchmarks.caption,
         swept=_swept,
     )
 
@@ -63,51 +61,14 @@ def _code(words: str) -> markupsafe.Markup:
     return markupsafe.Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", escaped))
 
 
-def _slug(words: str) -> str:
-    return re.sub(r"[^A-Za-z0-9]+", "-", words).strip("-")
-
-
 def _digest(run: Record) -> str:
     return hashlib.sha256(run.config.encode()).hexdigest()[:10]
 
 
-def _interval(cell: Cell) -> str:
-    if cell.low is None or cell.high is None:
-        return ""
-    return f"95 % interval for these test rows: {cell.low:.2f} to {cell.high:.2f}"
-
-
 def _intervals(table: Table) -> list[tuple[str, Figure]]:
     """Returns a figure of the accuracies of each task that has any, with titles."""
-    return [
-        (table.columns[task], figures.intervals(bars, table.rows[-1].cells[task].mean))
-        for task in table.tasks
-        if (bars := _bars(table, task))
-    ]
-
-
-def _bars(table: Table, task: str) -> list[figures.Bar]:
-    """Returns the rows of a task's figure, the most accurate first."""
-    published: dict[str, dict[str, float]] = {}
-    for row in table.rows:
-        mean = row.cells[task].mean
-        if row.published and mean is not None:
-            published.setdefault(row.model, {})[row.source] = mean
-    bars = []
-    for row in table.rows:
-        cell = row.cells[task]
-        if row.ours and cell.mean is not None and cell.low is not None and cell.high is not None:
-            tested = [run.accuracy("test") for run in cell.runs]
-            seeds = [accuracy for accuracy in tested if accuracy is not None]
-            bars.append(
-                figures.Bar(
-                    *(row.label, cell.mean, cell.low, cell.high),
-                    seeds if len(seeds) > 1 else (),
-                    {} if row.variant else published.get(row.model, {}),
-                    f"{row.label}: {', '.join(cell.lines)}; {_interval(cell)}",
-                )
-            )
-    return sorted(bars, key=lambda bar: -bar.mean)
+    drawn = ((table.columns[task], figures.intervals(table, task)) for task in table.tasks)
+    return [(title, figure) for title, figure in drawn if figure]
 
 
 def _curves(

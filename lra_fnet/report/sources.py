@@ -3,14 +3,14 @@
 import collections
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.run import record
-from lra_fnet.run.record import Curve, Record
+from lra_fnet.run.record import Record
 
 _TRIAL = ("number", "task", "model", "preset", "seed", "overrides", "folder", "state")
 _TRIAL_MEASURED = ("step", "num_steps", "validation", "error", "command")
@@ -19,14 +19,15 @@ _SPAN = ("mean", "uniform", "layers", "rows")
 _BENCHMARK = ("what", "side", "label", "length", "state", "task", "preset", "model")
 
 
-@dataclasses.dataclass(frozen=True)
 class Sweep:
     """The files of a sweep: sweep.json, trials.json, selected.json."""
 
-    name: str
-    about: dict[str, Any]
-    trials: list[dict[str, Any]]
-    selected: list[dict[str, Any]]
+    def __init__(self, file: Path):
+        self.about = disk.read_json(file)
+        trials = _read(file.with_name("trials.json"), _TRIAL)
+        self.trials = [dict.fromkeys(_TRIAL_MEASURED) | trial for trial in trials]
+        self.selected = _read(file.with_name("selected.json"), _SELECTED)
+        self.name = self.about.get("name", file.parent.name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,45 +38,40 @@ class Benchmark:
     cells: list[dict[str, Any]]
 
 
-@dataclasses.dataclass(frozen=True)
 class Sources:
-    """Everything that a report is made from. Runs are named by `Record.folder`."""
+    """Everything that a report is made from. Runs are named by `Record.folder`.
 
-    runs: list[Record]
-    curves: Mapping[str, Curve]
-    spans: Mapping[str, dict[str, Any]]  # attention_span.json
-    started: Mapping[str, dict[str, Any]]  # run.json
-    readings: Mapping[str, int]  # how often the test split was read
-    sweeps: list[Sweep]
-    benchmarks: list[Benchmark]
-
-
-def read(roots: Sequence[str | Path], out_dir: str | Path | None = None) -> Sources:
-    """Reads everything under the roots, and the benchmarks in `out_dir`.
-
-    Raises:
-      UserError: a file cannot be read, or does not hold what its name says.
+    Attributes:
+      runs: their records.
+      curves: their courses, where metrics.jsonl is there.
+      spans, started: their attention_span.json and run.json.
+      readings: how often the test split was read.
+      sweeps, benchmarks: one for each folder.
     """
-    runs = record.collect(roots)
-    curves = {run.folder: record.curve(run.path) for run in runs}
-    spans = {run.folder: _read(run.path / "attention_span.json", _SPAN, dict) for run in runs}
-    started = {run.folder: disk.read_json(run.path / "run.json") for run in runs}
-    places = [(Path(root), Path(root) / "benchmark") for root in roots]
-    if out_dir is not None:
-        places.append((Path(out_dir), Path(out_dir)))
-    return Sources(
-        runs,
-        {folder: curve for folder, curve in curves.items() if curve.step},
-        {folder: span for folder, span in spans.items() if span},
-        {folder: run for folder, run in started.items() if run},
-        _readings(runs, roots),
-        _sweeps(roots),
-        [
+
+    def __init__(self, roots: Sequence[str | Path], out_dir: str | Path | None = None):
+        """Reads everything under the roots, and the benchmarks in `out_dir`.
+
+        Raises:
+          UserError: a file cannot be read, or does not hold what its name says.
+        """
+        self.runs = runs = record.collect(roots)
+        curves = {run.folder: record.curve(run.path) for run in runs}
+        spans = {run.folder: _read(run.path / "attention_span.json", _SPAN, dict) for run in runs}
+        started = {run.folder: disk.read_json(run.path / "run.json") for run in runs}
+        self.curves = {folder: curve for folder, curve in curves.items() if curve.step}
+        self.spans = {folder: span for folder, span in spans.items() if span}
+        self.started = {folder: run for folder, run in started.items() if run}
+        self.readings = _readings(runs, roots)
+        self.sweeps = _sweeps(roots)
+        places = [(Path(root), Path(root) / "benchmark") for root in roots]
+        if out_dir is not None:
+            places.append((Path(out_dir), Path(out_dir)))
+        self.benchmarks = [
             _benchmark(file, root)
             for root, place in places
             for file in sorted(place.rglob("benchmark.json"))
-        ],
-    )
+        ]
 
 
 def _read(file: Path, keys: Sequence[str], kind: type = list) -> Any:
@@ -110,17 +106,9 @@ def _sweeps(roots: Sequence[str | Path]) -> list[Sweep]:
     sweeps: dict[tuple, Sweep] = {}
     for root in roots:
         for file in sorted(Path(root).glob("sweeps/*/sweep.json")):
-            sweep = _sweep(file)
+            sweep = Sweep(file)
             sweeps.setdefault((sweep.name, sweep.about.get("created")), sweep)
     return list(sweeps.values())
-
-
-def _sweep(file: Path) -> Sweep:
-    about = disk.read_json(file)
-    trials = _read(file.with_name("trials.json"), _TRIAL)
-    trials = [dict.fromkeys(_TRIAL_MEASURED) | trial for trial in trials]
-    selected = _read(file.with_name("selected.json"), _SELECTED)
-    return Sweep(about.get("name", file.parent.name), about, trials, selected)
 
 
 def _benchmark(file: Path, root: Path) -> Benchmark:

@@ -1,9 +1,15 @@
 """Fills in the files in templates/."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import jinja2
+
+
+def slug(words: str) -> str:
+    """Returns text as a word for names of files and places: letters, digits and hyphens."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", words).strip("-")
 
 
 def render(name: str, **values: Any) -> str:

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import functools
 import io
 import itertools
 import json
@@ -33,6 +34,24 @@ _SHORT_LEGEND = (
     "Ours: mean over seeds ± sample standard deviation, in % of test rows, with the maximum. `-`: "
     "not run; `FAIL`: not above the majority floor; `OOM`: out of memory."
 )
+_RUN = """
+folder state preset task model variant seed overrides
+validation.best.step validation.best.correct validation.best.count
+validation.last.step validation.last.correct validation.last.count
+test.best.step test.best.correct test.best.count
+test.last.step test.last.correct test.last.count
+train.correct train.count floor.correct floor.count
+mixer_length uses_mask validation_is_test parameters steps_per_second peak_bytes wall_seconds
+"""
+_MACHINE = "device.name device.platform device.count device.cores commit dirty data_sha256 versions"
+_TRIAL = (
+    "number task model preset seed overrides state step num_steps validation folder error command"
+)
+
+
+def console() -> Console:
+    """Returns the terminal, or one of 200 columns for a file, where nothing folds lines."""
+    return Console() if Console().is_terminal else Console(width=200)
 
 
 def rich_table(grid: Grid, **options: Any) -> RichTable:
@@ -141,11 +160,16 @@ def _csv(rows: Sequence[dict[str, Any]]) -> str:
     return out.getvalue()
 
 
-def _fields(value: Any, names: str, prefix: str = "") -> dict[str, Any]:
-    """Returns attributes by prefix and name; None for each attribute of None."""
-    return {
-        prefix + name: None if value is None else getattr(value, name) for name in names.split()
-    }
+def _fields(value: Any, names: str) -> dict[str, Any]:
+    """Returns attributes such as `test.best.step` by name, as test_best_step.
+
+    Each attribute of None is None.
+    """
+
+    def attribute(path: str) -> Any:
+        return functools.reduce(lambda v, n: v and getattr(v, n), path.split("."), value)
+
+    return {path.replace(".", "_"): attribute(path) for path in names.split()}
 
 
 def accuracy_csv(tables: Sequence[Table]) -> str:
@@ -172,31 +196,20 @@ def accuracy_csv(tables: Sequence[Table]) -> str:
 
 def runs_csv(report: Report) -> str:
     """Returns one line per run, with counts, for anything that the tables do not show."""
-    rows = []
-    for run in report.runs:
-        row = _fields(run, "folder state preset task model variant seed overrides")
-        for split in ("validation", "test"):
-            for checkpoint in ("best", "last"):
-                prefix = f"{split}_{checkpoint}_"
-                row |= _fields(run.score(split, checkpoint), "step correct count", prefix)
-        row |= _fields(run.train, "correct count", "train_")
-        row |= _fields(run.floor, "correct count", "floor_")
-        row |= _fields(run, "mixer_length uses_mask validation_is_test parameters")
-        row |= _fields(run, "steps_per_second peak_bytes wall_seconds")
-        row["test_readings"] = report.sources.readings[run.folder]
-        row |= _fields(run.device, "name platform count cores", "device_")
-        row |= _fields(run, "commit dirty data_sha256 versions")
-        rows.append(row)
-    return _csv(rows)
+    readings = report.sources.readings
+    return _csv(
+        [
+            _fields(run, _RUN) | {"test_readings": readings[run.folder]} | _fields(run, _MACHINE)
+            for run in report.runs
+        ]
+    )
 
 
 def trials_csv(report: Report) -> str:
     """Returns one line per trial of a sweep."""
-    fields = ("number", "task", "model", "preset", "seed", "overrides", "state", "step")
-    fields += ("num_steps", "validation", "folder", "error", "command")
     return _csv(
         [
-            {"sweep": sweep.name} | {field: trial[field] for field in fields}
+            {"sweep": sweep.name} | {field: trial[field] for field in _TRIAL.split()}
             for sweep, _ in report.sweeps
             for trial in sweep.trials
         ]

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from lra_fnet.report import accuracy
 from lra_fnet.report.accuracy import Row, Table
 from lra_fnet.report.grid import Grid
-from lra_fnet.report.sources import Benchmark
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,30 +87,3 @@ def _point(row: Row, column: str, device: str) -> Point | None:
         return None
     peaks = [run.peak_bytes for run in runs if run.peak_bytes]
     return Point(row.label, score, statistics.fmean(speeds), max(peaks, default=None))
-
-
-def from_benchmark(benchmark: Benchmark, table: Table) -> list[Tradeoff]:
-    """Returns scores of an accuracy table with speeds of a benchmark at its longest length."""
-    tradeoffs = []
-    for task in table.tasks:
-        cells = [
-            cell
-            for cell in benchmark.cells
-            if (cell["what"], cell["side"], cell["state"]) == ("train", "ours", "ok")
-            and (cell["preset"], cell["task"]) == (table.preset, task)
-            and cell["label"] == cell["model"]
-            and not cell.get("cls")
-        ]
-        length = max((cell["length"] for cell in cells), default=0)
-        by_model = {cell["model"]: cell for cell in cells if cell["length"] == length}
-        points = [
-            Point(row.label, mean, 1 / statistics.median(cell["seconds"]), int(cell["peak_bytes"]))
-            for row in table.rows
-            if row.ours and row.variant is None and (cell := by_model.get(row.model))
-            if (mean := row.cells[task].mean) is not None
-        ]
-        if len(points) > 1:
-            title = f"{table.columns[task]}, preset {table.preset}, benchmark {benchmark.name}"
-            note = f"Speed and memory: of a training step at {length:,} tokens."
-            tradeoffs.append(Tradeoff(title, note, points))
-    return tradeoffs

@@ -8,6 +8,7 @@ as key; CLS counts at its position.
 """
 
 import dataclasses
+import operator
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,8 +52,6 @@ def span(folder: Path, rows: int = ROWS) -> dict[str, Any]:
       UserError: see `load_run`; the data differs from the run's; the model has no softmax
         attention over all tokens.
     """
-    if rows < 1:
-        raise UserError(f"--rows expects at least 1 row, got {rows}")
     run = load_run(folder)
     if not attention_layers(run.model.encoder):
         raise UserError(
@@ -96,19 +95,17 @@ def measure(
     Texts without a token have no span and do not count.
     """
     measure_batch = make_spans(objective)
-    totals: dict[int, np.ndarray] = {}
-    uniform, texts, rows = 0.0, 0, 0
-    with jax.default_matmul_precision("highest"), Bar("attention span", len(arrays.labels)) as bar:
-        for batch in pipeline.eval_batches(arrays, min(batch_size, len(arrays.labels))):
-            layers, equal, tokens = jax.device_get(measure_batch(variables, batch))
+    measured, rows = [], len(arrays.labels)
+    with jax.default_matmul_precision("highest"), Bar("attention span", rows) as bar:
+        for batch in pipeline.eval_batches(arrays, min(batch_size, rows)):
+            *batch_spans, tokens = jax.device_get(measure_batch(variables, batch))
             counted = (tokens > 0) & np.repeat(batch.valid, len(tokens) // len(batch.valid))
-            for layer, heads in layers.items():
-                totals[layer] = totals.get(layer, 0) + heads[counted].sum(0, dtype=np.float64)
-            uniform += equal[counted].sum(dtype=np.float64)
-            texts += int(counted.sum())
-            rows += int(batch.valid.sum())
-            bar.update(rows)
-    return {layer: total / texts for layer, total in totals.items()}, float(uniform / texts)
+            measured.append(jax.tree.map(operator.itemgetter(counted), batch_spans))
+            bar.update(min(rows, len(measured) * len(batch.valid)))
+    layers, uniform = jax.tree.map(
+        lambda *parts: np.concatenate(parts).mean(0, dtype=np.float64), *measured
+    )
+    return layers, float(uniform)
 
 
 def make_spans(objective: Classify) -> Callable:
@@ -155,23 +152,18 @@ def spans(query, key, mask) -> jax.Array:
     Returns:
       float32 [T, H]: the mean over a text's real tokens; 0 where it has none.
     """
-    texts, length, heads, width = query.shape
-    size = _block_size(query.shape)
-    num_blocks = -(-length // size)
-    scaled = jnp.pad(query * width**-0.5, ((0, 0), (0, num_blocks * size - length), (0, 0), (0, 0)))
-    blocks = jnp.moveaxis(scaled.reshape(texts, num_blocks, size, heads, width), 1, 0)
+    length = query.shape[1]
+    positions = jnp.arange(length)
 
-    def of_block(numbered):
-        number, block = numbered
-        logits = jnp.einsum("tqhk,tmhk->tqhm", block, key)
-        positions = number * size + jnp.arange(size)
-        distance = jnp.abs(positions[:, None] - jnp.arange(length)[None]).astype(logits.dtype)
-        value = distance[None, :, :, None]
-        return attention.weigh(logits, mask[:, None, None], value, rate=0.0, rng=None)[..., 0]
+    def distances(numbered):
+        number, row = numbered
+        logits = jnp.einsum("thk,tmhk->thm", row, key)
+        value = jnp.abs(number - positions).astype(logits.dtype)[None, :, None]
+        return attention.weigh(logits, mask[:, None], value, rate=0.0, rng=None)[..., 0]
 
-    distances = jnp.moveaxis(jax.lax.map(of_block, (jnp.arange(num_blocks), blocks)), 0, 1)
-    distances = distances.reshape(texts, num_blocks * size, heads)[:, :length]
-    total = jnp.where(mask[..., None], distances, 0).sum(1)
+    queries = (positions, jnp.moveaxis(query * query.shape[-1] ** -0.5, 1, 0))
+    means = jax.lax.map(distances, queries, batch_size=_block_size(query.shape))
+    total = jnp.where(mask.T[..., None], means, 0).sum(0)
     return total / jnp.maximum(mask.sum(1), 1)[:, None]
 
 

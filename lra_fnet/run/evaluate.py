@@ -32,7 +32,7 @@ def evaluate(folder: Path) -> Record:
     Raises:
       UserError: the folder does not hold a finished run, or its data differs from the run's.
     """
-    result = trained.finished(folder, run_folder.read_job(folder))
+    _, result = trained.finished(folder)
     if result.score("test"):
         return result
     with run_folder.lock(folder):

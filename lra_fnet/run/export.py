@@ -6,7 +6,6 @@ README.md           what it is, how good, on which data, how to use it
 """
 
 import json
-import typing
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,11 @@ import safetensors.numpy
 from lra_fnet import intervals
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
-from lra_fnet.run.record import Checkpoint, Split
-from lra_fnet.run.trained import CONFIG, EXPORT, WEIGHTS, Run, flat, load_run
+from lra_fnet.run.record import Checkpoint
+from lra_fnet.run.trained import CONFIG, WEIGHTS, Run, flat, load_run
 from lra_fnet.train import checkpoint
 
 CARD = "README.md"
-_SIZES = ("dim", "num_heads", "qkv_dim", "mlp_dim", "num_layers", "mixer_length")
 
 
 def main(folder: Path, out: Path, kind: Checkpoint = "best", *, force: bool = False) -> None:
@@ -57,11 +55,9 @@ def main(folder: Path, out: Path, kind: Checkpoint = "best", *, force: bool = Fa
 
 
 def _check(out: Path, force: bool) -> None:
-    if not out.exists():
-        return
-    if not out.is_dir():
+    if out.is_file():
         raise UserError(f"--out expects a folder, {out} is a file: choose another name")
-    names = {path.name for path in out.iterdir()}
+    names = {path.name for path in out.glob("*")}
     if names - {CONFIG, WEIGHTS, CARD}:
         raise UserError(f"{out} holds other files: choose a folder that does not exist")
     if names and not force:
@@ -70,25 +66,19 @@ def _check(out: Path, force: bool) -> None:
 
 def describe(run: Run) -> dict[str, Any]:
     """Returns the object of config.json."""
-    task, encoder = run.task, run.model.encoder
+    task = run.task
     return {
-        "format": EXPORT,
+        "format": "lra-fnet 1",
         "checkpoint": run.checkpoint,
         "step": run.step,
         "parameters_sha256": checkpoint.sha256(run.variables["params"]),
-        "sizes": {
-            **{name: getattr(encoder, name) for name in _SIZES},
-            "num_classes": task.num_classes,
-            "num_inputs": task.num_inputs,
-        },
+        "num_inputs": task.num_inputs,
         "classes": task.class_names,
         "vocabulary": {
             "num_ids": task.num_ids,
-            "padding": 0,
             "id": "the value" if task.zero_is_padding else "the value + 1",
             "value": task.value_is,
             "length": task.max_len,
-            "longer_inputs": "cut at the end",
         },
         "imports": run.imports,
         "result": run.result.raw,
@@ -97,13 +87,8 @@ def describe(run: Run) -> dict[str, Any]:
 
 def card(run: Run) -> str:
     """Returns the page for people, in Markdown."""
-    scores = []
-    for split in typing.get_args(Split):
-        if score := run.result.score(split, run.checkpoint):
-            low, high = intervals.wilson(score.correct, score.count)
-            scores.append((split, score, 100 * low, 100 * high))
     template = Path(__file__).with_name("templates") / "card.md"
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
     return environment.from_string(template.read_text("utf-8")).render(
-        run=run, result=run.result, task=run.task, scores=scores
+        run=run, result=run.result, task=run.task, wilson=intervals.wilson
     )

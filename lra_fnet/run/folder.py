@@ -68,11 +68,8 @@ class Job:
         for field in ("seed", "name", "runs", "data", "source"):
             value = getattr(self, field)
             words += [f"--{field}", str(value)] if value != getattr(Job, field) else []
-        for option, values in (
-            ("--set", self.overrides),
-            ("--import", self.imports),
-            ("--gin-dir", self.gin_dirs),
-        ):
+        lists = {"--set": self.overrides, "--import": self.imports, "--gin-dir": self.gin_dirs}
+        for option, values in lists.items():
             words += [word for value in values for word in (option, str(value))]
         return words + ["--no-test"] * (not self.test) + ["--fit"] * self.fit
 

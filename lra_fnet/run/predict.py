@@ -1,5 +1,6 @@
 """Classifies raw inputs from files or standard input by a trained run: one JSON line for each."""
 
+import itertools
 import json
 import re
 import sys
@@ -32,33 +33,30 @@ def main(folder: Path, files: Sequence[Path]) -> None:
     if not files and sys.stdin.isatty():
         progress.say("reading standard input; Ctrl-D ends it")
         batch_size = 1  # a person waits for each answer
-    batch: list[tuple[str, tuple[np.ndarray, ...]]] = []
+    examples, last = read(run, files), False
+    while not last:
+        batch: list[tuple[str, tuple[np.ndarray, ...]]] = []
+        try:
+            batch.extend(itertools.islice(examples, batch_size))
+        finally:  # a bad input ends the command after the answers to those before it
+            _answer(run, batch)
+        last = len(batch) < batch_size
 
-    def answer():
-        rows = run.predict([texts for _, texts in batch])
-        for (place, texts), row in zip(batch, rows, strict=True):
-            label = int(row.argmax())
-            line = {
-                "label": label,
-                "class": run.task.class_names[label],
-                "probability": round(float(row[label]), 6),
-                "probabilities": [round(share, 6) for share in row.tolist()],
-                "truncated": any(len(text) > run.task.max_len for text in texts),
-                "input": place,
-            }
-            print(json.dumps(line))
-        sys.stdout.flush()
-        batch.clear()
 
-    try:
-        for example in read(run, files):
-            batch.append(example)
-            if len(batch) == batch_size:
-                answer()
-    except UserError:
-        answer()
-        raise
-    answer()
+def _answer(run: Run, batch: Sequence[tuple[str, tuple[np.ndarray, ...]]]) -> None:
+    rows = run.predict([texts for _, texts in batch])
+    for (place, texts), row in zip(batch, rows, strict=True):
+        label = int(row.argmax())
+        line = {
+            "label": label,
+            "class": run.task.class_names[label],
+            "probability": round(float(row[label]), 6),
+            "probabilities": [round(share, 6) for share in row.tolist()],
+            "truncated": any(len(text) > run.task.max_len for text in texts),
+            "input": place,
+        }
+        print(json.dumps(line))
+    sys.stdout.flush()
 
 
 def read(run: Run, files: Sequence[Path]) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
@@ -79,12 +77,12 @@ def read(run: Run, files: Sequence[Path]) -> Iterator[tuple[str, tuple[np.ndarra
 
 def _contents(task: Task, files: Sequence[Path]) -> Iterator[tuple[str, tuple[bytes, ...]]]:
     """Yields the place and the raw texts of each input."""
-    if not files and isinstance(task, PixelTask):
+    pixels = isinstance(task, PixelTask)
+    if not files and pixels:
         yield STDIN, (sys.stdin.buffer.read(),)
     elif not files:
         yield from _lines(task, STDIN, sys.stdin.buffer)
-    always_whole, never_whole = isinstance(task, PixelTask), task.one_line
-    whole = [f for f in files if always_whole or not (never_whole or f.suffix == ".jsonl")]
+    whole = [f for f in files if pixels or not (task.one_line or f.suffix == ".jsonl")]
     if len(whole) % task.num_inputs:
         raise UserError(
             f"task {task.name} takes {task.num_inputs} files a row, got {len(whole)}: add the "

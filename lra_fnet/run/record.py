@@ -49,10 +49,7 @@ class Score(Counts):
 
     def __post_init__(self):
         super().__post_init__()
-        try:
-            self.right()
-        except ValueError as error:
-            raise ValueError(f"'correct_bits' does not fit: {error}") from None
+        self.right()
 
     def right(self) -> np.ndarray | None:
         """Returns which rows are right, bool [count], or None if that was not recorded."""
@@ -142,10 +139,8 @@ class Record:
     @property
     def provenance(self) -> str:
         """Commit, device and data in one line."""
-        data = self.data_sha256[:12]
-        if self.dataset:
-            data = f"{self.dataset} from {self.data_source}, {data}"
-        return f"commit {self.revision}; {self.device}; data {data}"
+        data = f"{self.dataset} from {self.data_source}, " if self.dataset else ""
+        return f"commit {self.revision}; {self.device}; data {data}{self.data_sha256[:12]}"
 
     @property
     def revision(self) -> str:
@@ -168,7 +163,7 @@ class Record:
         return None if score is None else score.right()
 
 
-def parse(value: Any, parts: Sequence[str] = (), path: Path | None = None) -> Record:
+def parse(value: dict[str, Any], parts: Sequence[str] = (), path: Path | None = None) -> Record:
     """Checks the object of a result.json and returns it as a value.
 
     Args:
@@ -180,15 +175,8 @@ def parse(value: Any, parts: Sequence[str] = (), path: Path | None = None) -> Re
     Raises:
       ValueError: the object is not a result; the text says what is wrong with it.
     """
-    if not isinstance(value, dict):
-        raise ValueError(f"expected a JSON object, got a {type(value).__name__}")
-    record = build(
-        Record,
-        value,
-        folder="/".join(path.resolve().parts[-5:]) if path else "",
-        path=path or Path(),
-        raw=value,
-    )
+    folder = "/".join(path.resolve().parts[-5:]) if path else ""
+    record = build(Record, value, folder=folder, path=path or Path(), raw=value)
     for name in ("validation", "train", "parameters") if record.complete else ():
         if getattr(record, name) is None:
             raise ValueError(f"{name!r} is missing")
@@ -247,19 +235,11 @@ def _convert(item: Any, hint: Any, where: str) -> Any:
             return tuple(_convert(entry, arguments[0], where) for entry in item)
         if kind is Path and isinstance(item, str):
             return Path(item)
-        if item in arguments if kind is Literal else type(item) is kind:
+        accepted = (float, int) if kind is float else (kind,)  # JSON writes 2.0 as 2
+        if item in arguments if kind is Literal else type(item) in accepted:
             return item
-        if kind is float and type(item) is int:  # JSON writes 2.0 as 2
-            return item
-    names = " or ".join(map(_name, options))
-    raise ValueError(f"{where} should be {names}, is {json.dumps(item)[:40]}")
-
-
-def _name(option: Any) -> str:
-    """Returns how an error names a type."""
-    if typing.get_origin(option) is Literal:
-        return " or ".join(map(str, typing.get_args(option)))
-    return "null" if option is types.NoneType else option.__name__
+    expected = hint.__name__ if isinstance(hint, type) else str(hint).removeprefix("typing.")
+    raise ValueError(f"{where} should be {expected}, is {json.dumps(item)[:40]}")
 
 
 def read(folder: Path, *, moved: bool = False) -> Record | None:

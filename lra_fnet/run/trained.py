@@ -6,9 +6,10 @@ Evaluation, prediction, export and the attention span all start here. Nothing is
 import dataclasses
 import functools
 import shlex
+import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import flax.traverse_util
 import jax
@@ -32,9 +33,8 @@ from lra_fnet.train import checkpoint as checkpoints
 from lra_fnet.train import pipeline
 from lra_fnet.train.step import initial_state
 
-KINDS: tuple[Checkpoint, ...] = ("best", "last")
+KINDS: tuple[Checkpoint, ...] = typing.get_args(Checkpoint)
 CONFIG, WEIGHTS = "config.json", "model.safetensors"  # of an exported folder
-EXPORT = "lra-fnet 1"  # the format of these two
 _TRAINING_ONLY = ("Run.", "Optimizer.")  # bindings that do not affect a trained model's outputs
 
 # One text: the content of a file, str as UTF-8, or the values of its tokens, uint8 [length]. For
@@ -158,9 +158,20 @@ class Run:
             for j, text in enumerate(texts):
                 kept = text[: self.task.max_len]
                 values[i, j, : len(kept)], lengths[i, j] = kept, len(kept)
-        if self.task.num_inputs == 1:
-            return values[:, 0], lengths[:, 0]
-        return values, lengths
+        one = self.task.num_inputs == 1
+        return (values[:, 0], lengths[:, 0]) if one else (values, lengths)
+
+
+@dataclasses.dataclass(frozen=True)
+class Export:
+    """The part of an exported config.json that `load_run` reads."""
+
+    checkpoint: Checkpoint
+    step: int
+    parameters_sha256: str
+    imports: tuple[str, ...]
+    result: dict  # the run's result.json
+    format: Literal["lra-fnet 1"]
 
 
 def load_run(folder: str | Path, checkpoint: Checkpoint | None = None) -> Run:
@@ -179,19 +190,15 @@ def load_run(folder: str | Path, checkpoint: Checkpoint | None = None) -> Run:
     folder = Path(folder)
     if checkpoint not in (None, *KINDS):
         raise UserError(f"checkpoint must be {' or '.join(KINDS)}, got {checkpoint!r}")
-    job, exported = read_job(folder), disk.read_json(folder / CONFIG)
-    if job is not None:
-        result, kind, imports = finished(folder, job), checkpoint or "best", job.imports
+    exported, job = disk.read_json(folder / CONFIG), None
+    if exported is None:
+        job, result = finished(folder)
+        kind, imports = checkpoint or "best", job.imports
         read = functools.partial(checkpoints.read, folder, kind)
-    elif exported is not None:
-        result = _exported_result(folder, exported, checkpoint)
-        kind, imports = exported["checkpoint"], tuple(exported["imports"])
-        read = functools.partial(_read_exported, folder, exported)
     else:
-        raise UserError(
-            f"{folder} is not a run folder (it has no run.json) or an export (no {CONFIG}): name "
-            "one"
-        )
+        export, result = _read_export(folder, exported, checkpoint)
+        kind, imports = export.checkpoint, export.imports
+        read = functools.partial(_read_weights, folder, export)
     experiment = _experiment(folder, result, imports)
     shapes = jax.eval_shape(lambda: initial_state(experiment, 0))
     step, state = read({"params": shapes.params, "constants": shapes.constants})
@@ -199,12 +206,13 @@ def load_run(folder: str | Path, checkpoint: Checkpoint | None = None) -> Run:
     return Run(folder, experiment, variables, kind, step, result, imports, job)
 
 
-def finished(folder: Path, job: Job | None) -> Record:
-    """Returns the record of a run that was trained to its last step.
+def finished(folder: Path) -> tuple[Job, Record]:
+    """Returns the job and the record of a run that was trained to its last step.
 
     Raises:
       UserError: the folder is not a run folder; its run is unfinished or has failed.
     """
+    job = read_job(folder)
     if job is None:
         raise UserError(f"{folder} is not a run folder (it has no run.json): name one")
     command = shlex.join(["lra-fnet", *job.command()])
@@ -216,29 +224,25 @@ def finished(folder: Path, job: Job | None) -> Record:
             f"{folder} holds a run that ended as {result.state}, so it has no model; to train it "
             f"again: {command}"
         )
-    return result
+    return job, result
 
 
-def _exported_result(folder: Path, exported: dict, kind: Checkpoint | None) -> Record:
-    """Returns the record in an export, which must hold the checkpoint that is asked for."""
-    file, held = folder / CONFIG, exported.get("checkpoint")
-    if exported.get("format") != EXPORT:
+def _read_export(folder: Path, value: dict, kind: Checkpoint | None) -> tuple[Export, Record]:
+    """Checks the object of an export's config.json, also for the checkpoint that is asked for."""
+    try:
+        export = record.build(Export, value)
+        result = record.parse(export.result, path=folder)
+    except ValueError as error:
+        raise UserError(f"{folder / CONFIG} cannot be read ({error}): export it again") from None
+    if kind not in (None, export.checkpoint):
         raise UserError(
-            f"{file}: expected the format {EXPORT!r}, got {exported.get('format')!r}: export the "
-            "run again"
-        )
-    if kind not in (None, held):
-        raise UserError(
-            f"{folder} holds the checkpoint {held!r}, not {kind!r}: export that with "
+            f"{folder} holds the checkpoint {export.checkpoint!r}, not {kind!r}: export that with "
             f"--checkpoint {kind}"
         )
-    try:
-        return record.parse(exported["result"], path=folder)
-    except ValueError as error:
-        raise UserError(f"{file} cannot be read ({error}): export it again") from None
+    return export, result
 
 
-def _read_exported(folder: Path, exported: dict, like: dict) -> tuple[int, dict]:
+def _read_weights(folder: Path, export: Export, like: dict) -> tuple[int, dict]:
     """Returns the number of updates, and the arrays of an export as in `like`, on the first device.
 
     Raises:
@@ -260,26 +264,21 @@ def _read_exported(folder: Path, exported: dict, like: dict) -> tuple[int, dict]
         )
     params = flax.traverse_util.unflatten_dict(jax.tree.map(jnp.asarray, arrays), sep="/")
     constants = {name: params.pop(name) for name in like["constants"]}
-    if checkpoints.sha256(params) != exported["parameters_sha256"]:
+    if checkpoints.sha256(params) != export.parameters_sha256:
         raise UserError(f"{file}: the parameters differ from those of {CONFIG}: export them again")
-    return exported["step"], {"params": params, "constants": constants}
+    return export.step, {"params": params, "constants": constants}
 
 
 def _experiment(folder: Path, result: Record, imports: tuple[str, ...]) -> Experiment:
     """Returns the experiment of a run's config, which this version of the code must understand."""
-    text, commit = result.config, result.commit
-    remedy = f"take the code of commit {commit}" if commit else "take the code that trained it"
     try:
-        experiment = experiments.restore(text, imports)
+        experiment = experiments.restore(result.config, imports)
+        differences = config.differing(result.config, experiment.config)
+        if changed := [d for d in differences if not d.name.startswith(_TRAINING_ONLY)]:
+            raise UserError("; ".join(map(str, changed)))
     except UserError as error:
+        remedy = "take the code of " + (f"commit {result.commit}" if result.commit else "the run")
         raise UserError(f"{folder} does not fit this version ({error}): {remedy}") from None
-    differences = "; ".join(
-        str(difference)
-        for difference in config.differing(text, experiment.config)
-        if not difference.name.startswith(_TRAINING_ONLY)
-    )
-    if differences:
-        raise UserError(f"{folder} does not fit this version ({differences}): {remedy}")
     return experiment
 
 

@@ -19,7 +19,8 @@ from lra_fnet import config
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.run import folder as run_folder
-from lra_fnet.run.job import Job
+from lra_fnet.run.folder import Job
+from lra_fnet.run.record import build
 
 SCHEMA = 1
 SAMPLERS = ("grid", "random", "tpe")
@@ -36,12 +37,12 @@ class Sweep:
     accuracy table, and they read the test split as those runs do.
     """
 
-    tasks: Sequence[str] = ()
-    models: Sequence[str] = ("transformer", "linear", "fnet", "performer")
+    tasks: tuple[str, ...] = ()
+    models: tuple[str, ...] = ("transformer", "linear", "fnet", "performer")
     preset: str = "paper"
     seeds: int = 1  # seeds 0 to seeds - 1 of every point
     axes: dict[str, Any] = dataclasses.field(default_factory=dict)
-    overrides: Sequence[str] = ()  # bindings of every trial
+    overrides: tuple[str, ...] = ()  # bindings of every trial
     sampler: str = "grid"
     trials: int = 0  # points for each task and model, with the samplers random and tpe
     prune: bool = False  # stop a point whose first seed is below the median of the earlier points
@@ -258,18 +259,19 @@ class Plan:
           UserError: the folder belongs to another sweep.
         """
         file = self.folder / "sweep.json"
-        fields = disk.read_json(file)
-        if fields is None:
+        stored = _stored(file)
+        if stored is None:
             now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             fields = self._to_json() | {"created": now, "commit": run_folder.commit()[0]}
         else:
-            old, new = _sweep(fields).identity(), self.sweep.identity()
+            sweep, _, fields = stored
+            old, new = sweep.identity(), self.sweep.identity()
             changes = [f"{n}: {old[n]!r} -> {new[n]!r}" for n in new if old[n] != new[n]]
             if changes:
                 raise UserError(
                     f"{self.folder} is another sweep ({'; '.join(changes)}): choose another --name"
                 )
-            if fields["trials"] >= self.sweep.trials:
+            if sweep.trials >= self.sweep.trials:
                 return
         disk.write_json(file, fields | {"trials": self.sweep.trials})
 
@@ -285,12 +287,24 @@ class Plan:
         }
 
 
-def _sweep(fields: dict[str, Any]) -> Sweep:
-    """Returns the sweep that a sweep.json describes."""
-    names = {field.name for field in dataclasses.fields(Sweep)} - {"tasks", "axes", "name"}
-    given: dict[str, Any] = {name: fields[name] for name in names}
-    axes = ast.literal_eval(fields["axes_python"])
-    return Sweep(tasks=fields["task"].split(","), axes=axes, **given).checked()
+def _stored(file: Path) -> tuple[Sweep, Job, dict[str, Any]] | None:
+    """Returns the sweep, the shared settings and the object of a sweep.json; None without the file.
+
+    Raises:
+      UserError: the file is damaged.
+    """
+    fields = disk.read_json(file)
+    if fields is None:
+        return None
+    try:
+        axes = ast.literal_eval(fields["axes_python"])
+        tasks = tuple(fields["task"].split(","))
+        sweep = build(Sweep, fields, tasks=tasks, axes=axes, name="").checked()
+        # Each trial has its own task, model, preset and overrides.
+        own = {"task": "", "model": "", "preset": "", "overrides": (), "name": None}
+        return sweep, build(Job, fields, runs=file.parents[2], **own), fields
+    except (KeyError, AttributeError, TypeError, ValueError, SyntaxError) as error:
+        raise UserError(f"{file} is damaged ({error}): move its folder away") from None
 
 
 def load(runs: Path, name: str, trials: int | None = None) -> Plan:
@@ -299,23 +313,16 @@ def load(runs: Path, name: str, trials: int | None = None) -> Plan:
     Raises:
       UserError: there is no such sweep.
     """
-    fields = disk.read_json(runs / "sweeps" / name / "sweep.json")
-    if fields is None:
+    stored = _stored(runs / "sweeps" / name / "sweep.json")
+    if stored is None:
         names = sorted(path.parent.name for path in runs.glob("sweeps/*/sweep.json"))
         raise UserError(
             f"no sweep {name!r} in {runs / 'sweeps'} (it has: {', '.join(names) or 'none'}): "
             "--task or --sweep begins a new one"
         )
-    sweep = _sweep(fields if trials is None else fields | {"trials": trials})
-    shared = Job(
-        *("", "", ""),  # task, model and preset: each trial has its own
-        runs=runs,
-        data=Path(fields["data"]),
-        source=fields["source"],
-        imports=tuple(fields["imports"]),
-        gin_dirs=tuple(map(Path, fields["gin_dirs"])),
-    )
-    return Plan(sweep, name, shared)
+    sweep, shared, _ = stored
+    grown = sweep if trials is None else dataclasses.replace(sweep, trials=trials).checked()
+    return Plan(grown, name, shared)
 
 
 @functools.cache

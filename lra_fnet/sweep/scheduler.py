@@ -40,8 +40,6 @@ def run(sweep: plan.Plan, *, jobs: int = 1, retry: bool = False) -> int:
     Raises:
       UserError: the sweep cannot be built or written.
     """
-    if jobs < 1:
-        raise UserError(f"--jobs expects a whole number of at least 1, got {jobs}")
     sweep.check()
     with contextlib.closing(Ledger(sweep)) as ledger:
         view, workers = board.Board(sweep), _Workers(ledger, jobs)

@@ -42,9 +42,8 @@ def raw(rows: Iterator[Row], counts: tuple[int, int, int], version: int) -> Raw:
         counts: rows of train, validation and test.
         version: of the generator.
     """
-    parts = zip(SPLITS, counts, strict=True)
     return Raw(
-        {split: itertools.islice(rows, count) for split, count in parts},
+        {split: itertools.islice(rows, count) for split, count in zip(SPLITS, counts, strict=True)},
         details={"generator": version, "seed": SEED},
         total=sum(counts),
     )

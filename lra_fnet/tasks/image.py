@@ -48,6 +48,9 @@ class Rows(NamedTuple):
     labels: np.ndarray  # uint8 [n]
 
 
+_NO_ROWS = Rows(np.empty((0, _PIXELS), np.uint8), np.empty(0, np.uint8))
+
+
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class Image(PixelTask):
@@ -119,13 +122,11 @@ def read(source: Path) -> tuple[Rows, Rows, str]:
     """
     paths = [file.path for file in sources.files(source)]
     names = [path.name for path in paths]
-    for name in TRAIN + TEST:
-        if names.count(name) > 1:
-            raise UserError(f"{source}: expected one {name}, got two; get {REMOTE} again")
-    missing = [name for name in TRAIN + TEST if name not in names]
-    binary = len(missing) < len(TRAIN + TEST)
-    if binary and missing:
-        raise UserError(f"{source}: expected {', '.join(missing)}, found none; get {REMOTE} again")
+    counts = {name: names.count(name) for name in TRAIN + TEST}
+    binary = any(counts.values())
+    for name, count in counts.items():
+        if binary and count != 1:
+            raise UserError(f"{source}: expected one {name}, got {count}; get {REMOTE} again")
     if not binary and not any(_IMAGE_NAME.fullmatch(str(path)) for path in paths):
         pickles = any(map(_PICKLE_NAME.fullmatch, names))
         got = "Python's pickled batches" if pickles else ", ".join(names[:3]) or "no file"
@@ -135,47 +136,30 @@ def read(source: Path) -> tuple[Rows, Rows, str]:
         )
     # Rows with the key to sort them by: a batch's name, or the sha256 of an image and its label.
     parts: dict[str, list[tuple[tuple, Rows]]] = {"train": [], "test": []}
-    count = 0
-    with Bar(f"reading {source.absolute().name}", 6 * BATCH_ROWS, unit="images") as progress:
+    with Bar(f"reading {source.absolute().name}", len(names), unit="files") as progress:
         for file in sources.files(source):
             if binary and (name := file.path.name) in TRAIN + TEST:
-                rows = _read_batch(file)
-                parts["test" if name in TEST else "train"].append(((name,), rows))
+                parts["test" if name in TEST else "train"].append(((name,), _read_batch(file)))
             elif not binary and (match := _IMAGE_NAME.fullmatch(str(file.path))):
                 rows = _read_image(file)
                 digest = hashlib.sha256(rows.values.tobytes()).digest()
                 parts[match[1].lower()].append(((digest, rows.labels[0]), rows))
-            else:
-                continue
-            count += len(rows.labels)
-            progress.update(count)
-    train = _joined(parts["train"], source, "training", len(TRAIN))
-    return (
-        train,
-        _joined(parts["test"], source, "test", len(TEST)),
-        "binary" if binary else "images",
+            progress.step()
+    for part in parts.values():
+        part.sort(key=lambda keyed: keyed[0])
+    train, test = (
+        Rows(*map(np.concatenate, zip(_NO_ROWS, *(rows for _, rows in part), strict=True)))
+        for part in parts.values()
     )
-
-
-def _joined(parts: list[tuple[tuple, Rows]], source: Path, name: str, batches: int) -> Rows:
-    """Returns the rows of all parts, sorted by their keys.
-
-    Raises:
-        UserError: unless each class has a tenth of the images of `batches` batches.
-    """
-    parts.sort(key=lambda part: part[0])
-    empty = Rows(np.empty((0, _PIXELS), np.uint8), np.empty(0, np.uint8))
-    columns = zip(empty, *(rows for _, rows in parts), strict=True)
-    joined = Rows(*map(np.concatenate, columns))
-    wanted = batches * BATCH_ROWS // len(CLASSES)
-    counts = np.bincount(joined.labels, minlength=len(CLASSES))
-    for label, count in zip(CLASSES, counts, strict=True):
-        if count != wanted:
-            raise UserError(
-                f"{source}: expected {wanted} {name} images of the class {label}, got {count}; "
-                f"get {REMOTE} again"
-            )
-    return joined
+    for rows, part, batches in ((train, "training", TRAIN), (test, "test", TEST)):
+        wanted = len(batches) * BATCH_ROWS // len(CLASSES)
+        for label, count in zip(CLASSES, np.bincount(rows.labels, minlength=10), strict=True):
+            if count != wanted:
+                raise UserError(
+                    f"{source}: expected {wanted} {part} images of the class {label}, got {count}; "
+                    f"get {REMOTE} again"
+                )
+    return train, test, "binary" if binary else "images"
 
 
 def _read_batch(file: sources.File) -> Rows:

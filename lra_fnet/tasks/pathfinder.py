@@ -23,7 +23,7 @@ from lra_fnet.errors import UserError
 from lra_fnet.tasks import generated, pathfinder_paddles, pixels, sources
 from lra_fnet.tasks.task import SPLITS, PixelTask, Raw
 
-GENERATOR = 1  # increase it, and the tasks' version, whenever the generated rows change
+GENERATOR = 2  # increase it, and the tasks' version, whenever the generated rows change
 _CHUNK = 250  # images drawn from one random stream
 
 
@@ -56,31 +56,26 @@ _WINDOWS = {
     128: Setting(128, 1, 0, 0, 35, 5, 1.5, (2, 3), 20, 3.0, 1.8, 1.0, 0.9, _ROWS),
     256: Setting(256, 22, 0, 0, 30, 5, 2.0, (3, 3), 27, 5.0, 1.8, 1.0, 1.0, _ROWS),
 }
-LEVELS = {"hard": 14, "intermediate": 9, "easy": 6}  # length of the long contours
-_FOLDERS = {  # in LRA's release
-    "hard": "curv_contour_length_14",
-    "intermediate": "curv_contour_length_9",
-    "easy": "curv_baseline",
+LEVELS = {  # length of the long contours, and the folder in LRA's release
+    "hard": (14, "curv_contour_length_14"),
+    "intermediate": (9, "curv_contour_length_9"),
+    "easy": (6, "curv_baseline"),
 }
 
 
 def _setting(window: int, contour_length: int, **changes: Any) -> Setting:
     """Returns LRA's setting: distractors have a third of the length, and are fewer if longer."""
-    base = _WINDOWS[window]
     short = contour_length // 3
-    derived = {
-        "contour_length": contour_length,
-        "distractor_length": short,
-        "num_distractors": base.num_distractors // short,
-    }
-    return base._replace(**(derived | changes))
+    number = _WINDOWS[window].num_distractors // short
+    base = _WINDOWS[window]._replace(contour_length=contour_length, distractor_length=short)
+    return base._replace(**({"num_distractors": number} | changes))
 
 
 SETS: Mapping[str, Setting] = MappingProxyType(
     {
         f"{level}_{window}": _setting(window, length)
         for window in _WINDOWS
-        for level, length in LEVELS.items()
+        for level, (length, _) in LEVELS.items()
     }
     | {  # for small machines: contours of three paddles only, which a small model learns in minutes
         "short_32": _setting(32, 3, num_distractors=0, rows=(40_000, 2_000, 2_000)),
@@ -103,6 +98,7 @@ class Pathfinder(PixelTask):
     title = "Pathfinder"
     num_classes = 2
     label_names = ("two contours", "one contour")
+    version = "2.0.0"
     licence = "generated here: as this repository"
     configs = _lengths(32, 64)
     pixel_mean = 20.194
@@ -141,17 +137,11 @@ def draw(setting: Setting, state: np.ndarray, number: int) -> Drawn:
     """Draws images with random numbers from `state`, uint64 [4], which advances."""
     from lra_fnet.tasks import pathfinder_images  # late: numba compiles it for seconds
 
-    values, snake = np.arange(256) / 255, setting.snake_contrast
-    # The original adds paddles in single precision, discs in double.
-    single = [(values * x).astype(np.float32) for x in (setting.paddle_contrast * snake, snake)]
-    contrasts = np.stack([*single, values])
-    starts, weights = pathfinder_paddles.lanczos(
+    reduction = pathfinder_paddles.lanczos(
         pathfinder_paddles.SCALE * setting.window, setting.window
     )
     return Drawn(
-        *pathfinder_images.draw_images(
-            state, number, setting, tables(setting), contrasts, starts, weights
-        )
+        *pathfinder_images.draw_images(state, number, setting, tables(setting), *reduction)
     )
 
 
@@ -187,12 +177,12 @@ def read_official(task: str, config: str, source: Path) -> Raw:
             while rows are read, for a bad image.
     """
     level = config.rpartition("_")[0]
-    if level not in _FOLDERS:
+    if level not in LEVELS:
         raise UserError(
             f"{task}/{config} is generated only; leave --source out, or use a preset of another set"
         )
     window = SETS[config].window
-    folder = _find(source, f"pathfinder{window}", _FOLDERS[level])
+    folder = _find(source, f"pathfinder{window}", LEVELS[level][1])
     images, num_empty = [], 0
     for path, label in _metadata(folder):
         with sources.readable(path):

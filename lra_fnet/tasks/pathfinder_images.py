@@ -50,13 +50,6 @@ def _collides(mask, masks, boxes, paddle, half):
 
 
 @numba.njit(nogil=True)
-def _copy(source, target):
-    """Copies a paddle in a loop, because numba takes seconds to compile slice assignments."""
-    for i in range(3):
-        target[i] = source[i]
-
-
-@numba.njit(nogil=True)
 def _first_paddle(paddle, pivot, tables, turn, y, x, window):
     """Puts a first paddle's tail at (y, x). Returns whether its head and pivot are inside."""
     head_y, head_x = y + tables.head[turn, 0], x + tables.head[turn, 1]
@@ -67,11 +60,10 @@ def _first_paddle(paddle, pivot, tables, turn, y, x, window):
 
 
 @numba.njit(nogil=True)
-def _extend(state, mask, paddle, pivot, tables):
-    """Adds a paddle to a contour and returns whether it succeeded.
+def _extend(state, mask, contour, i, pivot, tables):
+    """Adds paddle i to a contour, int64 [length, 3], and returns whether it succeeded.
 
-    `paddle` holds the last paddle and receives the new one; `mask` receives the mask of the last
-    one; `pivot` (y, x, orientation) advances.
+    `mask` receives the mask of paddle i - 1; `pivot` (y, x, orientation) advances.
     """
     window = mask.shape[0]
     last = pivot[2]
@@ -92,7 +84,7 @@ def _extend(state, mask, paddle, pivot, tables):
         sums[k] = total
     if total < DEAD_END:
         return False
-    new = np.empty(3, np.int64)
+    new = contour[i]
     for _ in range(PADDLE_TRIES):
         drawn = np.int64(next_bits(state) % np.uint64(total))
         k = 0
@@ -101,128 +93,113 @@ def _extend(state, mask, paddle, pivot, tables):
         new[0] = tables.footprint[DEGREES + k]
         new[1], new[2] = y + tables.arc[k, 0], x + tables.arc[k, 1]
         if not _collides(mask, tables.masks, tables.boxes, new, tables.half):
-            _paste(mask, tables.masks, tables.boxes, paddle, tables.half)
-            _copy(new, paddle)
+            _paste(mask, tables.masks, tables.boxes, contour[i - 1], tables.half)
             pivot[0], pivot[1], pivot[2] = y, x, DEGREES + k
             return True
     return False
 
 
 @numba.njit(nogil=True)
-def _two_first_paddles(state, paddle, pivot, tables, window, seed_distance):
-    """Puts down the first paddles of the two long contours: paddle, pivot int64 [2, 3].
+def _has_room(mask, tables, turn, y, x, border):
+    """Returns whether a first paddle can have its tail at (y, x); the border counts as occupied."""
+    window = mask.shape[0]
+    for i in range(tables.seat.shape[1]):
+        v, u = y + tables.seat[turn, i, 0], x + tables.seat[turn, i, 1]
+        edge = not _inside(v - border, u - border, window - 2 * border)
+        if _inside(v, u, window) and (edge or mask[v, u] > FREE):
+            return False
+    return True
 
-    The first tail, and all pixels round it that must be free, are at least twice seed_distance from
-    every edge. The second tail is at seed_distance from the first, even if pixels there are taken.
-    """
-    low, high = 2 * seed_distance, window - 2 * seed_distance
+
+@numba.njit(nogil=True)
+def _draw_tail(state, mask, tables, turn, border):
+    """Returns a random pixel with room for a first paddle's tail; (-1, -1) if there is none."""
+    low = max(border - tables.half, 0)
+    size = mask.shape[0] - 2 * low
+    for _ in range(64):  # a few draws usually suffice
+        y, x = low + below(next_bits(state), size), low + below(next_bits(state), size)
+        if _has_room(mask, tables, turn, y, x, border):
+            return y, x
+    y, x, count = -1, -1, 0
+    for place in range(size * size):
+        v, u = low + place // size, low + place % size
+        if _has_room(mask, tables, turn, v, u, border):
+            count += 1
+            if below(next_bits(state), count) == 0:  # of `count` places, each is as likely
+                y, x = v, u
+    return y, x
+
+
+@numba.njit(nogil=True)
+def _start_anywhere(state, mask, paddle, pivot, tables, border):
+    """Puts a first paddle on a random free place inside the border and returns its success."""
     for _ in range(PADDLE_TRIES):
         turn = below(next_bits(state), DEGREES)
         if not tables.usable[turn]:
             return False
-        box = tables.seat_box[turn]
-        rows, columns = high - low - box[1] + box[0], high - low - box[3] + box[2]
-        if rows <= 0 or columns <= 0:
+        y, x = _draw_tail(state, mask, tables, turn, border)
+        if y < 0:
             return False
-        y = low - box[0] + below(next_bits(state), rows)
-        x = low - box[2] + below(next_bits(state), columns)
-        if _first_paddle(paddle[0], pivot[0], tables, turn, y, x, window):
-            break
-    else:
-        return False
-    for _ in range(PADDLE_TRIES):
-        turn = below(next_bits(state), DEGREES)
-        angle = below(next_bits(state), DEGREES)
-        y = np.int64(np.rint(paddle[0, 1] + tables.around[angle, 0]))
-        x = np.int64(np.rint(paddle[0, 2] + tables.around[angle, 1]))
-        if _first_paddle(paddle[1], pivot[1], tables, turn, y, x, window):
+        if _first_paddle(paddle, pivot, tables, turn, y, x, mask.shape[0]):
             return True
     return False
 
 
 @numba.njit(nogil=True)
-def _two_contours(state, mask, drawn, tables, padding, seed_distance):
+def _two_first_paddles(state, mask, contours, pivot, tables, seed_distance):
+    """Puts down the first paddles of contours int64 [2, length, 3]; fills pivot int64 [2, 3].
+
+    The first tail, and all pixels round it that must be free, are at least twice seed_distance from
+    every edge. The second tail is at seed_distance from the first, even if pixels there are taken.
+    """
+    if not _start_anywhere(state, mask, contours[0, 0], pivot[0], tables, 2 * seed_distance):
+        return False
+    for _ in range(PADDLE_TRIES):
+        turn = below(next_bits(state), DEGREES)
+        angle = below(next_bits(state), DEGREES)
+        y = np.int64(np.rint(contours[0, 0, 1] + tables.around[angle, 0]))
+        x = np.int64(np.rint(contours[0, 0, 2] + tables.around[angle, 1]))
+        if _first_paddle(contours[1, 0], pivot[1], tables, turn, y, x, mask.shape[0]):
+            return True
+    return False
+
+
+@numba.njit(nogil=True)
+def _two_contours(state, mask, contours, tables, padding, seed_distance):
     """Tries once to draw both long contours, paddle by paddle in turn; returns its success.
 
-    `drawn` int64 [2, length, 3] receives the paddles, and `mask` the pixels that they occupy except
-    those of the first contour's last paddle, as in the original.
+    `contours` int64 [2, length, 3] receives the paddles, and `mask` the pixels that they occupy
+    except those of the first contour's last paddle, as in the original.
     """
     window = mask.shape[0]
     low, high = padding, window - padding
     for i in range(window):
         for j in range(window):
             mask[i, j] = 0 if low <= i < high and low <= j < high else 255
-    paddle, pivot = np.empty((2, 3), np.int64), np.empty((2, 3), np.int64)
-    if not _two_first_paddles(state, paddle, pivot, tables, window, seed_distance):
+    pivot = np.empty((2, 3), np.int64)
+    if not _two_first_paddles(state, mask, contours, pivot, tables, seed_distance):
         return False
-    for contour in range(2):
-        _copy(paddle[contour], drawn[contour, 0])
-    for i in range(1, drawn.shape[1]):
-        for contour in range(2):
-            if not _extend(state, mask, paddle[contour], pivot[contour], tables):
+    for i in range(1, contours.shape[1]):
+        for k in range(2):
+            if not _extend(state, mask, contours[k], i, pivot[k], tables):
                 return False
-            _copy(paddle[contour], drawn[contour, i])
-    _paste(mask, tables.masks, tables.boxes, paddle[1], tables.half)
+    _paste(mask, tables.masks, tables.boxes, contours[1, -1], tables.half)
     return True
 
 
 @numba.njit(nogil=True)
-def _has_room(mask, tables, turn, y, x):
-    """Returns whether a first paddle can have its tail at (y, x); the edge counts as occupied."""
-    last = mask.shape[0] - 1
-    for i in range(tables.seat.shape[1]):
-        v, u = y + tables.seat[turn, i, 0], x + tables.seat[turn, i, 1]
-        edge = v == 0 or u == 0 or v == last or u == last
-        if _inside(v, u, last + 1) and (edge or mask[v, u] > FREE):
-            return False
-    return True
-
-
-@numba.njit(nogil=True)
-def _draw_tail(state, mask, tables, turn):
-    """Returns a random pixel with room for a first paddle's tail; (-1, -1) if there is none."""
-    window = mask.shape[0]
-    for _ in range(64):  # a few draws usually suffice
-        y, x = below(next_bits(state), window), below(next_bits(state), window)
-        if _has_room(mask, tables, turn, y, x):
-            return y, x
-    places = np.empty(window * window, np.int64)
-    count = 0
-    for place in range(places.size):
-        if _has_room(mask, tables, turn, place // window, place % window):
-            places[count] = place
-            count += 1
-    if count == 0:
-        return -1, -1
-    place = places[below(next_bits(state), count)]
-    return place // window, place % window
-
-
-@numba.njit(nogil=True)
-def _distractor(state, mask, drawn, tables):
-    """Tries once to draw one distractor, drawn int64 [length, 3]; returns its success.
+def _distractor(state, mask, contour, tables):
+    """Tries once to draw one distractor, contour int64 [length, 3]; returns its success.
 
     A failure leaves `mask` partly changed.
     """
-    window = mask.shape[0]
-    paddle, pivot = np.empty(3, np.int64), np.empty(3, np.int64)
-    for _ in range(PADDLE_TRIES):
-        turn = below(next_bits(state), DEGREES)
-        if not tables.usable[turn]:
-            return False
-        y, x = _draw_tail(state, mask, tables, turn)
-        if y < 0:
-            return False
-        if _first_paddle(paddle, pivot, tables, turn, y, x, window):
-            break
-    else:
+    pivot = np.empty(3, np.int64)
+    if not _start_anywhere(state, mask, contour[0], pivot, tables, 1):
         return False
-    _copy(paddle, drawn[0])
-    for i in range(1, drawn.shape[0]):
-        if not _extend(state, mask, paddle, pivot, tables):
+    for i in range(1, contour.shape[0]):
+        if not _extend(state, mask, contour, i, pivot, tables):
             return False
-        _copy(paddle, drawn[i])
-    _paste(mask, tables.masks, tables.boxes, paddle, tables.half)
+    _paste(mask, tables.masks, tables.boxes, contour[-1], tables.half)
     return True
 
 
@@ -263,7 +240,7 @@ def draw_disc(canvas, y, x, radius, starts, weights):
     """Paints a disc, drawn at twice the size and reduced, where it is brighter than the canvas.
 
     Args:
-        canvas: uint8 [window, window].
+        canvas: float64 [window, window]; white is 1.
         y: row of the centre.
         x: column of the centre.
         radius: pixels of the canvas.
@@ -291,32 +268,11 @@ def draw_disc(canvas, y, x, radius, starts, weights):
                 v = starts[i] + t
                 if first <= v <= last:
                     total += weights[i, t] * rows[v - first, j - left]
-            canvas[i, j] = max(canvas[i, j], _reduced(total))
+            canvas[i, j] = max(canvas[i, j], _reduced(total) / 255)
 
 
 @numba.njit(nogil=True)
-def stretch(layers, contrasts, out):
-    """Takes the brightest of three layers in each pixel and stretches the range to 0 .. 255.
-
-    Args:
-        layers: uint8 [3, window, window]: long contours, distractors, discs.
-        contrasts: float64 [3, 256]: brightness of each layer's values.
-        out: uint8 [window * window], receives the image.
-    """
-    size = out.size
-    flat = layers.reshape(3, size)
-    values = np.empty(size)
-    for i in range(size):
-        paddles = max(contrasts[0, flat[0, i]], contrasts[1, flat[1, i]])
-        values[i] = max(paddles, contrasts[2, flat[2, i]])
-    low = values.min()
-    scale = 255.0 / (values.max() - low)
-    for i in range(size):
-        out[i] = np.uint8((values[i] - low) * scale + 0.5)
-
-
-@numba.njit(nogil=True)
-def draw_images(state, number, setting, tables, contrasts, starts, weights):
+def draw_images(state, number, setting, tables, starts, weights):
     """Draws images and labels.
 
     Args:
@@ -324,7 +280,6 @@ def draw_images(state, number, setting, tables, contrasts, starts, weights):
         number: number of images.
         setting: `lra_fnet.tasks.pathfinder.Setting`.
         tables: two `Paddles`, one for each of the setting's margins.
-        contrasts: float64 [3, 256]: brightness of long contours, distractors and discs.
         starts: int64 [window]; with `weights`, the filter that reduces discs.
         weights: int64 [window, taps].
 
@@ -353,14 +308,17 @@ def draw_images(state, number, setting, tables, contrasts, starts, weights):
             pass
         rest = paddles[n, targets:].reshape(setting.num_distractors, setting.distractor_length, 3)
         _distractors(state, mask, rest, table)
-        layers = np.zeros((3, window, window), np.uint8)
+        canvas = np.zeros((window, window))
         for i in range(num_paddles):
             if paddles[n, i, 0] != NO_PADDLE:
-                layer = layers[0] if i < targets else layers[1]
-                _paste(layer, table.images, table.boxes, paddles[n, i], table.half)
+                bright = table.images[np.int64(i >= targets)]
+                _paste(canvas, bright, table.boxes, paddles[n, i], table.half)
         choices[n, 1] = marked = np.int64(next_bits(state) >> np.uint64(63))
         other = marked if labels[n] else 1 - marked
         for tip in (contours[marked, 0], contours[other, length - 1]):
-            draw_disc(layers[2], tip[1], tip[2], setting.marker_radius, starts, weights)
-        stretch(layers, contrasts, images[n])
+            draw_disc(canvas, tip[1], tip[2], setting.marker_radius, starts, weights)
+        low = canvas.min()
+        scale = 255.0 / (canvas.max() - low)  # stretches the range to 0 .. 255
+        for i in range(canvas.size):
+            images[n, i] = np.uint8((canvas.flat[i] - low) * scale + 0.5)
     return images, labels, paddles, choices

@@ -29,7 +29,8 @@ class Paddles(NamedTuple):
     """Tables for one setting and margin, with O = 360 + K orientations."""
 
     half: int  # a footprint reaches this far from its paddle's first end
-    images: np.ndarray  # uint8 [T, 2 half + 1, 2 half + 1]: the stroke, starting at the centre
+    images: np.ndarray  # float32 [2, T, 2 half + 1, 2 half + 1]: brightness of the stroke, which
+    # starts at the centre, in a long contour and in a distractor; white is 1
     masks: np.ndarray  # uint8 [T, 2 half + 1, 2 half + 1]: the stroke widened by the margin
     boxes: np.ndarray  # int64 [T, 4]: first and last row, first and last column that hold either
     footprint: np.ndarray  # int64 [O]: which of the T to draw
@@ -37,7 +38,6 @@ class Paddles(NamedTuple):
     head: np.ndarray  # int64 [360, 2]: from a first paddle's tail to its head
     back: np.ndarray  # int64 [360, 2]: from that head to the pivot
     seat: np.ndarray  # int64 [360, F, 2]: pixels that must be free round a first tail, repeated
-    seat_box: np.ndarray  # int64 [360, 4]: least and greatest y, least and greatest x of them
     usable: np.ndarray  # bool [360]: see `_usable`
     arc: np.ndarray  # int64 [K, 2]: places for the next head, from the pivot
     weights: np.ndarray  # int64 [O, K]: of a place after an orientation, at most ONE
@@ -64,10 +64,11 @@ def paddles(setting: "Setting", margin: int) -> Paddles:
     images, masks = (np.stack(stack) for stack in zip(*footprints, strict=True))
     seats = [_seat(masks[kinds[end]], radius) for end in ends[:DEGREES]]
     most = max(map(len, seats))
+    contrasts = (setting.paddle_contrast * setting.snake_contrast, setting.snake_contrast)
     ys, xs = np.mgrid[-margin : margin + 1, -margin : margin + 1]
     return Paddles(
         half=half,
-        images=images,
+        images=np.stack([(images / 255 * x).astype(np.float32) for x in contrasts]),
         masks=masks,
         boxes=np.array([_box(both) for both in images | masks]),
         footprint=np.array([kinds[end] for end in ends]),
@@ -75,7 +76,6 @@ def paddles(setting: "Setting", margin: int) -> Paddles:
         head=np.array([_ceil(angle, length) for angle in seeds]),
         back=np.array([_ceil(angle + math.pi, radius) for angle in seeds]),
         seat=np.stack([np.resize(pixels, (most, 2)) for pixels in seats]),
-        seat_box=np.array([[*p.min(0), *p.max(0)] for p in seats])[:, [0, 2, 1, 3]],
         usable=np.array([_usable(pixels) for pixels in seats]),
         arc=np.array(arc),
         weights=np.array(
@@ -172,8 +172,10 @@ def line(size: int, start: tuple[int, int], end: tuple[int, int], width: int) ->
         return image
     more, less = (width // 2, (width - 1) // 2)  # on the two sides of the line
     length = math.hypot(dy, dx)
-    left, right = _half_down(less / length * dy), _half_down(more / length * dy)
-    above, below = _half_up(less / length * dx), _half_up(more / length * dx)
+    # Halves are rounded towards zero across, and away from it up and down.
+    left, right = (round(math.nextafter(n / length * dy, 0)) for n in (less, more))
+    away = math.copysign(math.inf, dx)
+    above, below = (round(math.nextafter(n / length * dx, away)) for n in (less, more))
     corners = [
         (y + below, x - left),
         (y + dy + below, x + dx - left),
@@ -190,16 +192,6 @@ def line(size: int, start: tuple[int, int], end: tuple[int, int], width: int) ->
         first, last = math.floor(min(crossings) + 0.5), math.ceil(max(crossings) - 0.5)
         image[row, first : last + 1] = 255
     return image
-
-
-def _half_up(value: float) -> int:
-    """Returns the nearest integer; halves are rounded away from zero."""
-    return int(math.copysign(math.floor(abs(value) + 0.5), value))
-
-
-def _half_down(value: float) -> int:
-    """Returns the nearest integer; halves are rounded towards zero."""
-    return int(math.copysign(math.ceil(abs(value) - 0.5), value))
 
 
 def dilate(image: np.ndarray, radius: int) -> np.ndarray:

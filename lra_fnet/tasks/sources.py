@@ -119,12 +119,11 @@ def fetch(remote: Remote, folder: Path) -> Path:
                 if _size(part) > before:
                     pauses = list(_PAUSES)
                 if not pauses or not _size(part):
-                    kept = "are kept, the same command continues from there; or "
-                    kept = f"{megabytes(_size(part))} {kept}" if _size(part) else ""
                     raise UserError(
                         f"{remote} cannot be downloaded "
-                        f"({short(getattr(error, 'reason', None) or error)}); {kept}get it in "
-                        f"another way and give --source path/to/{remote.name}"
+                        f"({short(getattr(error, 'reason', None) or error)}); "
+                        f"{megabytes(_size(part))} are kept, the same command continues from "
+                        f"there; or get it in another way and give --source path/to/{remote.name}"
                     ) from None
                 time.sleep(pauses.pop(0))
     _check(part, remote)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from lra_fnet import config
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.machine.memory import free_memory
@@ -432,8 +433,6 @@ def read_fingerprint(folder: Path) -> dict[str, Any] | None:
 def expected() -> dict[str, Any]:
     """Returns data/expected.json: task -> config -> facts of the set; {} if there is no such file.
 
-    The file is next to the package in a checkout, and inside it in an installed wheel.
+    It lies beside the folder of gin files.
     """
-    package = Path(__file__).parents[1]
-    contents = (disk.read_json(f / "data/expected.json") for f in (package, package.parent))
-    return next(filter(None, contents), {})
+    return disk.read_json(config.GIN_DIR.parent / "data/expected.json") or {}

@@ -1,10 +1,8 @@
 """The loop is measured against the bare program on a task outside the package."""
 
-import pytest
 from paths import OUTSIDE
 
 from lra_fnet.benchmark import overhead
-from lra_fnet.errors import UserError
 from lra_fnet.run.job import Job
 
 
@@ -12,8 +10,6 @@ def test_loop_and_bare_program_are_measured_in_every_round(tmp_path, monkeypatch
     monkeypatch.syspath_prepend(str(OUTSIDE))
     settings = ("Run.eval_every=10000", "Run.steps_per_dispatch=4")
     job = Job("parity", "fnet", "cpu", 0, settings, data=tmp_path, gin_dirs=(OUTSIDE,))
-    with pytest.raises(UserError, match="expected at least 1 round and more than 0 s, got 0 and"):
-        overhead.loop_overhead(job, 0, 1.0)
     ratio = overhead.loop_overhead(job, 2, 0.05)
     assert 0 < ratio < 10
     table = capfd.readouterr().err

@@ -18,11 +18,12 @@ from made_results import (
     put,
     put_curve,
     put_sweep,
+    records,
     with_test,
 )
 
 from lra_fnet import report
-from lra_fnet.report import figures, latex, page, sources, tradeoff
+from lra_fnet.report import accuracy, figures, latex, page, tradeoff
 
 TEMPLATES = Path(page.__file__).with_name("templates")
 VOID = {"meta", "path", "rect", "use", "br", "hr", "img", "input", "link"}
@@ -96,7 +97,7 @@ def everything(tmp_path_factory):
         for length in (512, 1024)
     ]
     (folder / "benchmark.json").write_text(json.dumps(cells))
-    return report.build(sources.read([root]))
+    return report.Report(report.Sources([root]))
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +185,7 @@ def test_script_is_valid():
 
 def test_page_without_curves_sweeps_or_benchmarks_says_so(tmp_path):
     put(tmp_path, a_result())
-    text = page.render(report.build(sources.read([tmp_path])))
+    text = page.render(report.Report(report.Sources([tmp_path])))
     Page(text)
     for part in (
         "None: no run of this preset",
@@ -246,7 +247,7 @@ def test_titles_of_series_are_text_and_colours_follow_the_style_sheet(text):
 def test_bold_shows_in_the_page_and_in_latex(tmp_path):
     for model, n in (("fnet", 640), ("linear", 560)):
         put(tmp_path, with_test(n, model=model))
-    built = report.build(sources.read([tmp_path]))
+    built = report.Report(report.Sources([tmp_path]))
     (preset,) = built.presets
     body = latex.accuracy(preset.table, preset.table.parts[0], preset.marks["best"])
     assert r"\textbf{32.00}" in body
@@ -302,11 +303,16 @@ def test_area_of_a_bubble_is_the_memory_and_the_line_is_the_frontier():
 
 
 def test_intervals_show_ours_seeds_published_and_floor():
-    bar = figures.Bar("m", 30.0, 28.0, 32.0, [29.0, 31.0], {"FNet paper": 35.0}, "m: 30.00")
-    (axes,) = figures.intervals([bar], 18.0).axes
+    runs = records(with_test(580), with_test(620, seed=1), with_test(640, model="linear"))
+    (table,) = accuracy.tables(runs)
+    cell = next(row.cells["listops"] for row in table.rows if row.label == "FNet")
+    figure = figures.intervals(table, "listops")
+    assert figure is not None
+    (axes,) = figure.axes
     points = [sorted({x for x, _ in line.get_xydata().tolist()}) for line in axes.lines]
-    assert points == [[28, 32], [30], [29, 31], [35], [18]]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["m"]
+    assert points[-5:] == [[cell.low, cell.high], [30], [29, 31], [35.33], [18]]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["Linear", "FNet"]
+    assert figures.intervals(table, "text") is None
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from rich.console import Console
 from lra_fnet import report
 from lra_fnet.errors import UserError
 from lra_fnet.intervals import wilson
-from lra_fnet.report import accuracy, sources, text
+from lra_fnet.report import accuracy, text
 
 RESULTS = [
     with_test(600, last=580),
@@ -27,7 +27,7 @@ TABLES = accuracy.tables(records(*RESULTS))
 def built(root, *results):
     for result in results:
         put(root, result)
-    return report.build(sources.read([root]))
+    return report.Report(report.Sources([root]))
 
 
 def lines_of(csv_text):

@@ -44,7 +44,7 @@ def test_evaluation_on_test_counts_once_although_it_logs_two_checkpoints(tmp_pat
     name = "cpu/listops/fnet/seed"
     both = ("last", "best")
     logged(runs, *[(f"{name}0", k) for k in both * 3], *[(f"{name}1", k) for k in both])
-    read = sources.read([runs, results])
+    read = report.Sources([runs, results])
     assert read.readings == {
         f"runs/{name}0": 3,
         f"runs/{name}1": 1,
@@ -52,21 +52,21 @@ def test_evaluation_on_test_counts_once_although_it_logs_two_checkpoints(tmp_pat
         f"results/{name}3": 1,
         f"results/{name}4": 0,
     }
-    rows = list(csv.DictReader(io.StringIO(text.runs_csv(report.build(read)))))
+    rows = list(csv.DictReader(io.StringIO(text.runs_csv(report.Report(read)))))
     assert {row["folder"]: int(row["test_readings"]) for row in rows} == read.readings
 
 
 def test_lines_of_the_log_without_a_run_are_not_counted(tmp_path):
     put(tmp_path, a_result())
     (tmp_path / LOG).write_text('{"what": "something else"}\n')
-    assert list(sources.read([tmp_path]).readings.values()) == [1]
+    assert list(report.Sources([tmp_path]).readings.values()) == [1]
 
 
 def test_curve_has_loss_and_accuracy_without_an_incomplete_line(tmp_path):
     file = put_curve(put(tmp_path, a_result()), steps=100, drop=2.0)
     with file.open("a") as lines:
         lines.write('{"kind": "train", "st')
-    (curve,) = sources.read([tmp_path]).curves.values()
+    (curve,) = report.Sources([tmp_path]).curves.values()
     assert [step for step, _ in curve.loss] == list(range(10, 101, 10))
     assert curve.loss[0] == (10, pytest.approx(2.2))
     assert curve.validation == [(50, pytest.approx(5.0)), (100, pytest.approx(10.0))]
@@ -86,7 +86,7 @@ def test_damaged_file_fails_with_one_line_that_names_it(tmp_path, name, content,
     file = put(tmp_path, a_result()).with_name(name)
     file.write_text(content)
     with pytest.raises(UserError) as caught:
-        sources.read([tmp_path])
+        report.Sources([tmp_path])
     assert str(file) in str(caught.value)
     assert problem in str(caught.value)
     assert str(caught.value).endswith("move it away")
@@ -95,11 +95,11 @@ def test_damaged_file_fails_with_one_line_that_names_it(tmp_path, name, content,
 def test_damaged_sweep_or_benchmark_fails_with_one_line_that_names_it(tmp_path):
     folder = put_sweep(tmp_path, "s", [{"number": 1}])
     with pytest.raises(UserError, match=r"trials\.json: an entry lacks 'task'"):
-        sources.read([tmp_path])
+        report.Sources([tmp_path])
     (folder / "trials.json").write_text("[]")
     (tmp_path / "benchmark.json").write_text("[1]")
     with pytest.raises(UserError, match=r"benchmark\.json: an entry lacks 'what'"):
-        sources.read([tmp_path / "none"], tmp_path)
+        report.Sources([tmp_path / "none"], tmp_path)
 
 
 def test_benchmarks_below_results_and_reports_are_named_by_their_folder(tmp_path):
@@ -107,7 +107,7 @@ def test_benchmarks_below_results_and_reports_are_named_by_their_folder(tmp_path
         (tmp_path / folder).mkdir(parents=True)
         text = json.dumps([a_measured_cell("fnet", 512, [1.0])])
         (tmp_path / folder / "benchmark.json").write_text(text)
-    benchmarks = sources.read([tmp_path / "results"], tmp_path / "reports").benchmarks
+    benchmarks = report.Sources([tmp_path / "results"], tmp_path / "reports").benchmarks
     assert [b.name for b in benchmarks] == ["results/benchmark/h200/text", "reports"]
 
 
@@ -180,7 +180,7 @@ SELECTED = {
 @pytest.fixture
 def sweep(tmp_path):
     put_sweep(tmp_path, "s", TRIALS, [SELECTED])
-    (sweep,) = sources.read([tmp_path]).sweeps
+    (sweep,) = report.Sources([tmp_path]).sweeps
     return sweep
 
 
@@ -207,7 +207,7 @@ def test_sweep_in_two_roots_counts_once_and_the_first_root_wins(tmp_path):
     put_sweep(tmp_path / "runs", "s", TRIALS)
     put_sweep(tmp_path / "results", "s", TRIALS[:1])
     put_sweep(tmp_path / "results", "t", TRIALS[:1])
-    sweeps = sources.read([tmp_path / "runs", tmp_path / "results"]).sweeps
+    sweeps = report.Sources([tmp_path / "runs", tmp_path / "results"]).sweeps
     assert [(s.name, len(s.trials)) for s in sweeps] == [("s", len(TRIALS)), ("t", 1)]
 
 
@@ -279,22 +279,6 @@ def test_figure_over_tasks_has_the_mean_of_five_and_the_speed_on_text():
     assert numbers == [("Linear", 45.0, 2), ("FNet", 40.0, 2)]  # text is the second task
 
 
-def test_longest_length_of_a_benchmark_gives_speed_and_memory():
-    cells = [
-        a_measured_cell("fnet", 512, [1.0]),
-        a_measured_cell("fnet", 1024, [0.5, 0.25, 0.1]),
-        a_measured_cell("linear", 1024, [2.0], peak_bytes=5),
-        a_measured_cell("local", 1024, [], state="OOM"),
-        a_measured_cell("fnet", 1024, [9.0], what="infer"),
-        a_measured_cell("performer", 1024, [9.0], preset="paper"),
-    ]
-    (table,) = tables_of(*(a_result(model=m) for m in ("fnet", "linear", "local")))
-    (trade,) = tradeoff.from_benchmark(sources.Benchmark("b", cells), table)
-    numbers = [(p.label, p.speed, p.memory) for p in trade.points]
-    assert numbers == [("Linear", 0.5, 5), ("FNet", 4.0, 1024000000)]
-    assert "1,024 tokens" in trade.note
-
-
 def test_published_speeds_are_shown_for_what_was_measured_here():
     """Hand-copied from arXiv:2105.03824, Tables 4b, 4c and 7."""
 
@@ -327,7 +311,7 @@ def test_every_table_but_accuracy_is_in_tables_csv_and_report_md(tmp_path):
     put_sweep(tmp_path, "s", TRIALS)
     for result in (a_result(), with_test(640, model="linear")):
         put(tmp_path, result)
-    built = report.build(sources.read([tmp_path]))
+    built = report.Report(report.Sources([tmp_path]))
     headings = ["Training and test rows", "Score against speed", "Sweeps", "Missing"]
     assert list(built.sections) == headings
     rows = list(csv.DictReader(io.StringIO(text.tables_csv(built))))

@@ -182,7 +182,6 @@ def other_data(folder):
     ("model", "damage", "rows", "words"),
     [
         ("fnet", None, 8, "needs softmax attention over all tokens, and no mixer of fnet computes"),
-        ("transformer", None, 0, "--rows expects at least 1 row, got 0"),
         ("transformer", other_data, 8, "was trained on data 00000000, "),
         ("transformer", unfinished, 8, "holds an unfinished run; to finish it: lra-fnet train"),
         ("transformer", no_run, 8, "is not a run folder"),

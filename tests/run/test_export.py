@@ -94,10 +94,7 @@ def test_config_describes_the_model_and_its_origin(folders, export, tmp_path):
     assert config["result"] == result
     assert config["parameters_sha256"] == result["parameters_sha256"]
     assert (config["checkpoint"], config["step"]) == ("last", 12)
-    assert config["sizes"] == {
-        **{"dim": 8, "num_heads": 2, "qkv_dim": 8, "mlp_dim": 8, "num_layers": 1},
-        **{"mixer_length": 12, "num_classes": 2, "num_inputs": 1},
-    }
+    assert config["num_inputs"] == 1
     assert config["classes"] == ["0", "1"]
     assert config["vocabulary"]["num_ids"] == 3
     assert config["vocabulary"]["id"] == "the value + 1"
@@ -227,10 +224,10 @@ def no_result(folder):
         (half, "model.safetensors cannot be read ("),
         (no_weights, "model.safetensors cannot be read ("),
         (another_name, "expected float32 [2] at head/logits/bias, got none: export it again"),
-        (another_library, "config.json: expected the format 'lra-fnet 1', got None: export"),
+        (another_library, "config.json cannot be read (checkpoint is missing): export it again"),
         (no_json, "config.json cannot be read ("),
         (no_result, "config.json cannot be read (schema is missing): export it again"),
-        (shutil.rmtree, "is not a run folder (it has no run.json) or an export (no config.json)"),
+        (shutil.rmtree, "is not a run folder (it has no run.json): name one"),
     ],
 )
 def test_damaged_export_fails_with_one_line(exported, damage, words):

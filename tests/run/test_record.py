@@ -28,7 +28,7 @@ BROKEN = {
     "not text": (b"\xff\xfe", r"cannot be read \('utf-8' codec"),
     "cut off": (b'{"schema": 1,', r"cannot be read \(Expecting property name"),
     "a list": ([], "expected a JSON dict, got a list"),
-    "other schema": (a_result(schema=2), "schema should be 1, is 2"),
+    "other schema": (a_result(schema=2), "schema should be Literal.1., is 2"),
     "no key": (without("floor"), "floor is missing"),
     "no measurement": (without("parameters"), "'parameters' is missing"),
     "no training rows": (a_result(train=None), "'train' is missing"),
@@ -38,10 +38,13 @@ BROKEN = {
     "bool for number": (a_result(seed=False), "seed should be int, is false"),
     "text for null": (
         a_result(peak_bytes="much"),
-        'peak_bytes should be int or null, is "much"',
+        'peak_bytes should be int . None, is "much"',
     ),
-    "list for object": (a_result(versions=[]), r"versions should be dict, is \[\]"),
-    "state": (a_result(state="done"), 'state should be complete or OOM or diverged, is "done"'),
+    "list for object": (a_result(versions=[]), r"versions should be dict.str, str., is \[\]"),
+    "state": (
+        a_result(state="done"),
+        "state should be Literal.'complete', 'OOM', 'diverged'., is .done",
+    ),
     "too many right": (with_test(2001), "test.best: 2001 correct of 2000 rows is impossible"),
     "negative": (with_test(600, last=-1), "test.last: -1 correct of 2000 rows is impossible"),
     "no rows": (
@@ -51,11 +54,11 @@ BROKEN = {
     "rows left out": (with_test(600, count=1999), "test best: 1999 rows, the floor has 2000"),
     "too few bits": (
         with_bits("best", [True] * 600),
-        "test.best: 'correct_bits' does not fit: 75 bytes, but 2000 rows need 250",
+        "test.best: correct_bits: 75 bytes, but 2000 rows need 250",
     ),
     "other bits": (
         with_bits("last", [True] * 601 + [False] * 1399),
-        "test.last: 'correct_bits' does not fit: 601 correct rows, but 'correct' says 580",
+        "test.last: correct_bits: 601 correct rows, but 'correct' says 580",
     ),
     "no best": (
         a_result(validation={"last": {"step": 1, "correct": 1, "count": 2}}),

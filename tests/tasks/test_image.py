@@ -282,10 +282,10 @@ AGAIN = (
 def test_missing_and_duplicate_batches_are_errors(tmp_path):
     binary = write_binary(tmp_path / "b")
     (binary / "data_batch_3.bin").unlink()
-    refused(binary, rf"SRC: expected data_batch_3\.bin, found none; {AGAIN}")
+    refused(binary, rf"SRC: expected one data_batch_3\.bin, got 0; {AGAIN}")
     twice = write_binary(tmp_path / "t" / "x")
     write_binary(twice.parent / "y")
-    refused(twice.parent, rf"SRC: expected one data_batch_1\.bin, got two; {AGAIN}")
+    refused(twice.parent, rf"SRC: expected one data_batch_1\.bin, got 2; {AGAIN}")
 
 
 @pytest.mark.parametrize("form", ["folder", "archive"])

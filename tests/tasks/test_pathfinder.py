@@ -78,9 +78,9 @@ def test_discs_are_pillows_even_at_the_edge(window):
     rng = np.random.default_rng(2)
     edges = [(0, 0), (0, window - 1), (window - 1, 3), (2, window // 2)]
     for y, x in [*edges, *rng.integers(0, window, (20, 2)).tolist()]:
-        canvas = np.zeros((window, window), np.uint8)
+        canvas = np.zeros((window, window))
         pathfinder_images.draw_disc(canvas, y, x, radius, starts, weights)
-        np.testing.assert_array_equal(canvas, disc(window, y, x, radius))
+        np.testing.assert_array_equal(canvas, disc(window, y, x, radius) / 255)
 
 
 # Tables of steps
@@ -233,9 +233,7 @@ def composed(setting, paddles, choices, label):
     for i, paddle in enumerate(paddles):
         if paddle[0] != pathfinder_images.NO_PADDLE:
             target = i < 2 * setting.contour_length
-            contrast = setting.snake_contrast * (setting.paddle_contrast if target else 1)
-            drawn = on_window(table.images, paddle, window) / 255 * contrast
-            image = np.maximum(image, drawn.astype(np.float32))
+            image = np.maximum(image, on_window(table.images[1 - target], paddle, window))
     first, last = tips(setting, paddles)
     for tip in (first[choices[1]], last[choices[1] if label else 1 - choices[1]]):
         image = np.maximum(image, disc(window, *tip, setting.marker_radius) / 255)
@@ -260,9 +258,12 @@ def test_images_are_drawn_from_paddles_and_the_label_moves_one_disc_only(config)
 
 
 def test_distractors_of_32_pixels_are_brighter_than_the_long_contours():
-    s32, s128 = pathfinder.SETS["hard_32"], pathfinder.SETS["hard_128"]
-    assert s32.paddle_contrast * s32.snake_contrast == 0.75 * s32.snake_contrast
-    assert s128.paddle_contrast * s128.snake_contrast == s128.snake_contrast
+    for window, share, contrast in ((32, 0.75, 2), (64, 1, 0.8), (128, 1, 0.9), (256, 1, 1)):
+        for table in pathfinder.tables(pathfinder.SETS[WINDOWS[window]]):
+            np.testing.assert_allclose(table.images[0], table.images[1] * share, rtol=1e-6)
+            drawn = table.images[1] / contrast * 255  # whole numbers, of 8 bits
+            np.testing.assert_allclose(drawn, np.rint(drawn), atol=1e-4)
+            assert 128 < drawn.max() < 255.5
 
 
 def test_numbers_of_distractors_are_those_of_lras_docstrings():
