@@ -167,7 +167,8 @@ class Encoder(nn.Module):
     num_layers: Annotated[int, Least(1, 2)]
     dropout: float
     attention_dropout: float
-    positions: Literal["sinusoidal", "learned"]  # "learned" with embedding "bert"
+    # "learned" with embedding "bert"; "none" for mixers that know positions by themselves.
+    positions: Literal["sinusoidal", "learned", "none"]
     norm: Literal["pre", "post"]  # "pre": LRA; "post": FNet
     norm_epsilon: float
     # "cls": a vector put in front; "first": the first token (LRA's two texts); "tanh": the first
@@ -289,7 +290,7 @@ class Encoder(nn.Module):
             mask = jnp.concatenate([jnp.ones((batch, 1), bool), mask], axis=1)
         if self.embedding == "bert":
             x = self._bert(x, types)
-        else:
+        elif self.positions != "none":
             x = x + self._positions(x.shape[1])[None]
         x = Dropout(self.dropout)(x, train=train)
         x = x.astype(self.dtype)

@@ -43,6 +43,7 @@ from lra_fnet.models.mixers.none import NoMixing
 from lra_fnet.models.mixers.performer import Performer
 from lra_fnet.models.mixers.random import RandomMixing
 from lra_fnet.models.mixers.reformer import Reformer
+from lra_fnet.models.mixers.rotary import Rotary, RotaryAttention
 from lra_fnet.models.mixers.sinkhorn import Sinkhorn
 from lra_fnet.models.mixers.sparse import SparseAttention
 from lra_fnet.models.mixers.state_space import LRU, S4D, S5, Recurrent
@@ -91,6 +92,7 @@ CASES = {
     "exact fourier": (ExactFourier, {}),
     "fourier filter": (FourierFilter, {}),
     "long convolution": (LongConvolution, {"threshold": 0.1, "scale": 0.5, "gate": "full"}),
+    "rotary": (RotaryAttention, {"implementation": "naive", "block_size": 4}),
     "s4d": (S4D, STEPS | {"state": 8, "initial": "legs", "gate": "full"}),
     "s4d, lin": (S4D, STEPS | {"state": 2, "initial": "lin", "gate": "none"}),
     "s5": (S5, STEPS | {"state": 8, "blocks": 2, "method": "scan", "gate": "half1"}),
@@ -109,7 +111,7 @@ def defined():
     for module in pkgutil.iter_modules(mixers.__path__):
         members = vars(importlib.import_module(f"{mixers.__name__}.{module.name}")).values()
         classes |= {c for c in members if inspect.isclass(c) and issubclass(c, Mixer)}
-    return classes - {Mixer, HeadMixer, FixedTransform, Recurrent}
+    return classes - {Mixer, HeadMixer, FixedTransform, Recurrent, Rotary}
 
 
 @pytest.mark.parametrize(("cls", "settings"), CASES.values(), ids=CASES)
