@@ -6,6 +6,7 @@
 import dataclasses
 import importlib
 import pkgutil
+from typing import Annotated
 
 import gin
 import jax
@@ -16,6 +17,7 @@ from lra_fnet.errors import UserError
 from lra_fnet.models import mixers
 from lra_fnet.models.encoder import Encoder
 from lra_fnet.models.heads import Classifier, Head
+from lra_fnet.models.mixer import Least, check_settings
 from lra_fnet.objective import Classify
 from lra_fnet.optim import Optimizer
 from lra_fnet.tasks import PixelTask, Task
@@ -43,25 +45,24 @@ class Run:
         the batch.
     """
 
-    num_steps: int
-    batch_size: int
-    eval_every: int  # steps between evaluations on validation; the last step is always evaluated
-    save_every: int  # fewest steps between checkpoints of the newest state
-    log_every: int  # steps that a line of metrics.jsonl averages over
-    eval_batch_size: int
-    save_seconds: float = 10.0  # shortest time between them; the last state is always saved
-    steps_per_dispatch: int = 32  # at most; the result does not depend on it
-    microbatch: int = 0  # examples per slice of the gradient; 0: see slices.rows_at_once
+    num_steps: Annotated[int, Least(1, 5000)]
+    batch_size: Annotated[int, Least(1, 32)]
+    # Steps between evaluations on validation; the last step is always evaluated.
+    eval_every: Annotated[int, Least(1, 500)]
+    save_every: Annotated[
+        int, Least(1, 500)
+    ]  # fewest steps between checkpoints of the newest state
+    log_every: Annotated[int, Least(1, 50)]  # steps that a line of metrics.jsonl averages over
+    eval_batch_size: Annotated[int, Least(1, 32)]
+    # Shortest time between checkpoints of the newest state; the last state is always saved.
+    save_seconds: Annotated[float, Least(0, 10)] = 10.0
+    # At most; the result does not depend on it.
+    steps_per_dispatch: Annotated[int, Least(1, 32)] = 32
+    # Examples per slice of the gradient; 0: see slices.rows_at_once.
+    microbatch: Annotated[int, Least(0, 0)] = 0
 
     def __post_init__(self):
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            least = 0 if field.name in ("microbatch", "save_seconds") else 1
-            kind, name = (int | float, "number") if field.type is float else (int, "whole number")
-            if isinstance(value, bool) or not isinstance(value, kind) or value < least:
-                raise UserError(
-                    f"Run.{field.name} expects a {name} of at least {least}, got {value!r}"
-                )
+        check_settings(self)
         if self.microbatch and self.batch_size % self.microbatch:
             raise UserError(
                 f"Run.microbatch ({self.microbatch}) must divide Run.batch_size ({self.batch_size})"

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Annotated, Literal
 
 import gin
 import jax
@@ -9,16 +10,34 @@ import jax.numpy as jnp
 import optax
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.mixer import one_of
+from lra_fnet.models.mixer import Least, check_settings
 
-# The fields that must be positive for a factor.
+
+@dataclasses.dataclass(frozen=True)
+class Factor:
+    """A factor of the learning rate, and the field that must be positive for it."""
+
+    apply: Callable  # (rate, optimizer, step) -> rate
+    period: str | None = None
+
+
+def _cosine(rate, optimizer, step):
+    progress = jnp.maximum(0.0, (step - optimizer.warmup) / optimizer.steps_per_cycle)
+    return rate * jnp.maximum(0.0, 0.5 * (1.0 + jnp.cos(jnp.pi * (progress % 1.0))))
+
+
 FACTORS = {
-    "constant": (),
-    "linear_warmup": ("warmup",),
-    "rsqrt_decay": ("warmup",),
-    "rsqrt_normalized_decay": ("warmup",),
-    "decay_every": ("steps_per_decay",),
-    "cosine_decay": ("steps_per_cycle",),
+    "constant": Factor(lambda rate, o, _: rate * o.learning_rate),
+    "linear_warmup": Factor(lambda rate, o, s: rate * jnp.minimum(1.0, s / o.warmup), "warmup"),
+    "rsqrt_decay": Factor(lambda rate, o, s: rate / jnp.sqrt(jnp.maximum(s, o.warmup)), "warmup"),
+    "rsqrt_normalized_decay": Factor(
+        lambda rate, o, s: rate * (jnp.sqrt(o.warmup) / jnp.sqrt(jnp.maximum(s, o.warmup))),
+        "warmup",
+    ),
+    "decay_every": Factor(
+        lambda rate, o, s: rate * o.decay_factor ** (s // o.steps_per_decay), "steps_per_decay"
+    ),
+    "cosine_decay": Factor(_cosine, "steps_per_cycle"),
 }
 
 
@@ -33,11 +52,12 @@ class Optimizer:
       UserError: an unknown factor or mask, a negative number, a missing period.
     """
 
-    learning_rate: float  # the `constant` factor
+    learning_rate: Annotated[float, Least(0, 1e-3)]  # the `constant` factor
     factors: str  # names of FACTORS joined with *
-    warmup: int  # optimizer steps
-    weight_decay: float
-    decay_mask: str  # "all" parameters (LRA), or "matrices": those with two axes or more
+    warmup: Annotated[int, Least(0, 100)]  # optimizer steps
+    weight_decay: Annotated[float, Least(0, 0.1)]
+    # "all" parameters (LRA), or "matrices": those with two axes or more.
+    decay_mask: Literal["all", "matrices"]
     clip_norm: float | None  # global norm of the gradient; None does not clip
     steps_per_cycle: int = 0  # cosine_decay
     decay_factor: float = 0.5  # decay_every
@@ -47,20 +67,16 @@ class Optimizer:
     epsilon: float = 1e-9
 
     def __post_init__(self):
-        for field in ("learning_rate", "weight_decay", "warmup"):
-            value = getattr(self, field)
-            if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-                raise UserError(f"Optimizer.{field} expects a number of at least 0, got {value!r}")
+        check_settings(self)
         for name in self.factor_names():
             if name not in FACTORS:
                 raise UserError(
                     f"Optimizer.factors expects names of {', '.join(FACTORS)} joined with *, "
                     f"got {name!r}"
                 )
-            for field in FACTORS[name]:
-                if not getattr(self, field) > 0:
-                    raise UserError(f"Optimizer.factors has {name}: Optimizer.{field} must be > 0")
-        one_of("Optimizer.decay_mask", self.decay_mask, ("all", "matrices"))
+            field = FACTORS[name].period
+            if field and not getattr(self, field) > 0:
+                raise UserError(f"Optimizer.factors has {name}: Optimizer.{field} must be > 0")
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise UserError(f"Optimizer.clip_norm expects None or > 0, got {self.clip_norm!r}")
 
@@ -82,19 +98,7 @@ class Optimizer:
             step = jnp.asarray(step, jnp.float32)
             rate = jnp.float32(1.0)
             for name in self.factor_names():
-                if name == "constant":
-                    rate *= self.learning_rate
-                elif name == "linear_warmup":
-                    rate *= jnp.minimum(1.0, step / self.warmup)
-                elif name == "rsqrt_decay":
-                    rate /= jnp.sqrt(jnp.maximum(step, self.warmup))
-                elif name == "rsqrt_normalized_decay":
-                    rate *= jnp.sqrt(self.warmup) / jnp.sqrt(jnp.maximum(step, self.warmup))
-                elif name == "decay_every":
-                    rate *= self.decay_factor ** (step // self.steps_per_decay)
-                elif name == "cosine_decay":
-                    progress = jnp.maximum(0.0, (step - self.warmup) / self.steps_per_cycle)
-                    rate *= jnp.maximum(0.0, 0.5 * (1.0 + jnp.cos(jnp.pi * (progress % 1.0))))
+                rate = FACTORS[name].apply(rate, self, step)
             return rate
 
         return learning_rate

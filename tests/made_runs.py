@@ -53,7 +53,6 @@ def untrained(runs, task, model, *settings, imports=(), dirs=()):
     state = initial_state(experiment, 0)
     for kind in ("best", "last"):
         checkpoints.save(kind, result["validation"][kind]["step"], state, {}, wait=True)
-    checkpoints.close()
     return folder
 
 

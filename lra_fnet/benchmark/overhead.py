@@ -34,7 +34,6 @@ def loop_overhead(job: Job, rounds: int, seconds: float) -> float:
             bare = _bare(loop, seconds)
             loop.run = dataclasses.replace(loop.run, num_steps=math.ceil(bare * seconds))
             loop()
-            loop.close()
         whole = loop.history.timed_steps / loop.history.timed_seconds
         ratios.append(whole / bare)
         table.add_row(str(number), f"{bare:.2f}", f"{whole:.2f}", f"{ratios[-1]:.3f}")

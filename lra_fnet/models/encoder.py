@@ -118,7 +118,8 @@ class Block(nn.Module):
 
     With norm "pre", LRA's block: x + mix(LN(x)), then x + MLP(LN(x)), with dropout on both. With
     "post", FNet's (arXiv:2105.03824, Fig. 1): LN(x + mix(x)), then LN(x + MLP(x)), with dropout on
-    the MLP only, as in the authors' code. LayerNorm's statistics are float32 at any dtype.
+    the MLP only, as in the authors' code. LayerNorm's statistics are float32 at any dtype. Without
+    mlp_dim there is no second sublayer.
     """
 
     mixer: Mixer
@@ -139,9 +140,9 @@ class Block(nn.Module):
         if self.norm == "pre":
             y = self.mixer(norm("norm_mixer", x), mask, train=train)
             x = x + Dropout(self.dropout)(y, train=train)
-            return x + mlp(norm("norm_mlp", x), train=train)
+            return x + mlp(norm("norm_mlp", x), train=train) if self.mlp_dim else x
         x = norm("norm_mixer", x + self.mixer(x, mask, train=train))
-        return norm("norm_mlp", x + mlp(x, train=train))
+        return norm("norm_mlp", x + mlp(x, train=train)) if self.mlp_dim else x
 
 
 @gin.configurable
@@ -163,10 +164,10 @@ class Encoder(nn.Module):
     dim: Annotated[int, Least(1, 128)]
     num_heads: Annotated[int, Least(1, 4)]
     qkv_dim: Annotated[int, Least(1, 128)]
-    mlp_dim: Annotated[int, Least(1, 256)]
+    mlp_dim: Annotated[int, Least(0, 256)]  # 0: no feed-forward sublayer
     num_layers: Annotated[int, Least(1, 2)]
-    dropout: float
-    attention_dropout: float
+    dropout: Annotated[float, Least(0, 0.1, below=1)]
+    attention_dropout: Annotated[float, Least(0, 0.1, below=1)]
     # "learned" with embedding "bert"; "none" for mixers that know positions by themselves.
     positions: Literal["sinusoidal", "learned", "none"]
     norm: Literal["pre", "post"]  # "pre": LRA; "post": FNet
@@ -191,11 +192,6 @@ class Encoder(nn.Module):
 
     def _check(self):
         check_settings(self)
-        for field in ("dropout", "attention_dropout"):
-            if not 0 <= (value := getattr(self, field)) < 1:
-                raise UserError(
-                    f"Encoder.{field} must be in [0, 1), got {value}: set it to 0.1, say"
-                )
         if self.inputs == "pixels":
             if self.pixel_mean is None or self.pixel_sd is None:
                 raise UserError("Encoder.inputs = pixels needs a task of images: set it to tokens")

@@ -1,6 +1,8 @@
 """The contract of a mixing sublayer, [B, L, D] -> [B, L, D]: all that differs between models."""
 
 import dataclasses
+import math
+import numbers
 import typing
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -123,10 +125,11 @@ class HeadMixer(Mixer):
 
 
 class Least(NamedTuple):
-    """The limit in a field's type `Annotated[int, Least(...)]`; see `check_settings`."""
+    """The limits in a field's type `Annotated[int, Least(...)]`; see `check_settings`."""
 
     limit: float
     suggestion: float  # a sensible value, for the error
+    below: float = math.inf
 
 
 def check_settings(module):
@@ -140,15 +143,17 @@ def check_settings(module):
         if typing.get_origin(field.type) is Literal:
             one_of(name, value, typing.get_args(field.type))
         for least in getattr(field.type, "__metadata__", ()):
-            at_least(name, value, *least)
+            at_least(name, value, *least, kind=typing.get_args(field.type)[0])
 
 
-def at_least(name, value, limit, suggestion):
-    """Raises a UserError if the value of the setting `name` is below the limit."""
-    if value < limit:
-        raise UserError(
-            f"{name} must be at least {limit}, got {value}: set it to {suggestion}, say"
-        )
+def at_least(name, value, limit, suggestion, below=math.inf, *, kind=int):
+    """Raises a UserError if the setting `name` is not a number of this kind in these limits."""
+    wanted = "a whole number" if kind is int else "a number"
+    if isinstance(value, numbers.Integral if kind is int else numbers.Real) and value is not True:
+        wanted = f"at least {limit}" + (f" and below {below}" if below < math.inf else "")
+        if limit <= value < below:
+            return
+    raise UserError(f"{name} must be {wanted}, got {value!r}: set it to {suggestion}, say")
 
 
 def one_of(name, value, known):

@@ -19,8 +19,7 @@ from lra_fnet.run import folder as run_folder
 from lra_fnet.run import record, trained
 from lra_fnet.run.record import Record
 from lra_fnet.tasks import Arrays, Prepared
-from lra_fnet.train import hosts
-from lra_fnet.train.checkpoint import sha256
+from lra_fnet.train import checkpoint, hosts
 from lra_fnet.train.loop import Loop
 from lra_fnet.train.score import make_scorer
 from lra_fnet.train.slices import microbatch_of
@@ -62,7 +61,7 @@ def finish(loop: Loop, data: Prepared, identity: dict, *, test: bool = True) -> 
         "validation": {"last": last, "best": best},
         "train": {"correct": train["correct"], "count": train["count"]},
         "parameters": loop.parameters,
-        "parameters_sha256": sha256(loop.state.params),
+        "parameters_sha256": checkpoint.sha256(loop.state.params),
         "microbatch": microbatch_of(loop.experiment, jax.device_count()),
         "steps_per_second": loop.history.timed_steps / max(loop.history.timed_seconds, 1e-9),
         "wall_seconds": loop.history.wall_seconds,
@@ -70,8 +69,8 @@ def finish(loop: Loop, data: Prepared, identity: dict, *, test: bool = True) -> 
     if test:
         states = dict.fromkeys(["last", "best"], (last["step"], loop.variables()))
         if best["step"] != last["step"]:
-            state = loop.checkpoints.restore("best", loop.state)
-            states["best"] = int(state.step), {"params": state.params, **state.constants}
+            state = checkpoint.read(loop.folder, "best", loop.state, step=best["step"])[1]
+            states["best"] = best["step"], {"params": state.params, **state.constants}
         result["test"] = score_test(loop.score, states, data, loop.folder)
     result["peak_bytes"] = device_bytes()[1]
     return result

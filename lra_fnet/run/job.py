@@ -115,7 +115,6 @@ def _begin(job: Job, folder: Path, experiment: Experiment, data: Prepared) -> No
 
 def _train(job: Job, folder: Path, experiment: Experiment, data: Prepared) -> Record:
     begun = time.monotonic()
-    loop = None
     try:
         with hosts.together():
             train, validation = map(data.arrays, experiment.task.splits[:2])
@@ -140,9 +139,6 @@ def _train(job: Job, folder: Path, experiment: Experiment, data: Prepared) -> Re
         facts = evaluate.facts(failure.state, job.identity(), experiment, data)
         _record(folder, {**facts, "step": failure.step})
         raise failure from None
-    finally:
-        if loop is not None:
-            loop.close()
     return _record(folder, result)
 
 

@@ -194,7 +194,9 @@ def load_run(folder: str | Path, checkpoint: Checkpoint | None = None) -> Run:
     if exported is None:
         job, result = finished(folder)
         kind, imports = checkpoint or "best", job.imports
-        read = functools.partial(checkpoints.read, folder, kind)
+        score = result.score("validation", kind)
+        assert score  # the run is complete
+        read = functools.partial(checkpoints.read, folder, kind, step=score.step)
     else:
         export, result = _read_export(folder, exported, checkpoint)
         kind, imports = export.checkpoint, export.imports

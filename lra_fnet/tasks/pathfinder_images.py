@@ -26,6 +26,12 @@ def _inside(y, x, window):
 
 
 @numba.njit(nogil=True)
+def _moved(table, turn, y, x, half):
+    """Returns where a table of `Paddles` moves a place that is at most `half` pixels outside."""
+    return table[turn, 0, y + half], table[turn, 1, x + half]
+
+
+@numba.njit(nogil=True)
 def _paste(canvas, shapes, boxes, paddle, half):
     """Paints a paddle (footprint, y, x) where it is brighter than the canvas; the edge cuts it."""
     kind, top, left = paddle[0], paddle[1] - half, paddle[2] - half
@@ -52,8 +58,8 @@ def _collides(mask, masks, boxes, paddle, half):
 @numba.njit(nogil=True)
 def _first_paddle(paddle, pivot, tables, turn, y, x, window):
     """Puts a first paddle's tail at (y, x). Returns whether its head and pivot are inside."""
-    head_y, head_x = y + tables.head[turn, 0], x + tables.head[turn, 1]
-    pivot[0], pivot[1] = head_y + tables.back[turn, 0], head_x + tables.back[turn, 1]
+    head_y, head_x = _moved(tables.head, turn, y, x, tables.half)
+    pivot[0], pivot[1] = _moved(tables.back, turn, head_y, head_x, tables.half)
     pivot[2] = turn
     paddle[0], paddle[1], paddle[2] = tables.footprint[turn], y, x
     return _inside(head_y, head_x, window) and _inside(pivot[0], pivot[1], window)
@@ -67,7 +73,7 @@ def _extend(state, mask, contour, i, pivot, tables):
     """
     window = mask.shape[0]
     last = pivot[2]
-    y, x = pivot[0] + tables.step[last, 0], pivot[1] + tables.step[last, 1]
+    y, x = _moved(tables.step, last, pivot[0], pivot[1], tables.half)
     places = tables.arc.shape[0]
     sums = np.empty(places, np.int64)
     total = 0
@@ -157,8 +163,7 @@ def _two_first_paddles(state, mask, contours, pivot, tables, seed_distance):
     for _ in range(PADDLE_TRIES):
         turn = below(next_bits(state), DEGREES)
         angle = below(next_bits(state), DEGREES)
-        y = np.int64(np.rint(contours[0, 0, 1] + tables.around[angle, 0]))
-        x = np.int64(np.rint(contours[0, 0, 2] + tables.around[angle, 1]))
+        y, x = _moved(tables.second, angle, contours[0, 0, 1], contours[0, 0, 2], tables.half)
         if _first_paddle(contours[1, 0], pivot[1], tables, turn, y, x, mask.shape[0]):
             return True
     return False

@@ -8,10 +8,17 @@ and reduction are written out here, so that the images do not depend on a librar
 Coordinates are (y, x) in pixels, y downwards; an angle a points to (sin a, cos a). Orientations are
 numbers: 0 .. 359 is the angle (number - 180) degrees of a first paddle; 360 + k points from a pivot
 to place k of the arc round it.
+
+The original rounds `coordinate + distance * sin(angle)` up to the next pixel, in double precision.
+There sin(180 degrees) is 1.2e-16, which moves a place by one pixel where the coordinate is so small
+that the sum does not lose it: a paddle straight down from x = 2 bends to x = 3. Tables therefore
+hold the new coordinate for every old one.
 """
 
+import functools
 import itertools
 import math
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -34,15 +41,16 @@ class Paddles(NamedTuple):
     masks: np.ndarray  # uint8 [T, 2 half + 1, 2 half + 1]: the stroke widened by the margin
     boxes: np.ndarray  # int64 [T, 4]: first and last row, first and last column that hold either
     footprint: np.ndarray  # int64 [O]: which of the T to draw
-    step: np.ndarray  # int64 [O, 2]: from one pivot to the next
-    head: np.ndarray  # int64 [360, 2]: from a first paddle's tail to its head
-    back: np.ndarray  # int64 [360, 2]: from that head to the pivot
+    # Of coordinate c, in rows and in columns: entry c + half, for c of -half .. window + half - 1.
+    step: np.ndarray  # int64 [O, 2, window + 2 half]: from one pivot to the next
+    head: np.ndarray  # int64 [360, 2, window + 2 half]: from a first paddle's tail to its head
+    back: np.ndarray  # int64 [360, 2, window + 2 half]: from that head to the pivot
+    second: np.ndarray  # int64 [360, 2, window + 2 half]: from the first tail to the second
     seat: np.ndarray  # int64 [360, F, 2]: pixels that must be free round a first tail, repeated
     usable: np.ndarray  # bool [360]: see `_usable`
     arc: np.ndarray  # int64 [K, 2]: places for the next head, from the pivot
     weights: np.ndarray  # int64 [O, K]: of a place after an orientation, at most ONE
     disc: np.ndarray  # int64 [D, 2]: pixels within the margin
-    around: np.ndarray  # float64 [360, 2]: from the first tail to the second, not rounded
 
 
 def paddles(setting: "Setting", margin: int) -> Paddles:
@@ -53,13 +61,20 @@ def paddles(setting: "Setting", margin: int) -> Paddles:
     length, thickness = setting.paddle_length, setting.paddle_thickness
     radius = length + margin
     arc = _arc(radius)
-    seeds = [math.radians(degrees - 180) for degrees in range(DEGREES)]
+    angles = [degrees * math.pi / 180 for degrees in range(-180, DEGREES)]
+    seeds, around = angles[:DEGREES], angles[180:]
     onward = [math.atan2(y, x) for y, x in arc]
-    flipped = [angle + math.pi if angle < 0 else angle - math.pi for angle in onward]
-    # A first paddle runs from its tail to its head, every other from its head to the pivot.
-    ends = [_ceil(angle, SCALE * length) for angle in (*seeds, *flipped)]
-    kinds = {end: i for i, end in enumerate(sorted(set(ends)))}
+    back, flipped = (
+        [angle + math.pi if angle < 0 else angle - math.pi for angle in some]
+        for some in (seeds, onward)
+    )
     half = length + math.ceil(thickness) + margin
+    # A first paddle runs from its tail to its head, every other from its head to the pivot.
+    centre = np.array([SCALE * half])
+    ends = _moved(centre, SCALE * length, (*seeds, *flipped))[..., 0] - centre
+    ends = [(int(y), int(x)) for y, x in ends]
+    kinds = {end: i for i, end in enumerate(sorted(set(ends)))}
+    places = np.arange(-half, setting.window + half)
     footprints = [_footprint(end, thickness, margin, half) for end in kinds]
     images, masks = (np.stack(stack) for stack in zip(*footprints, strict=True))
     seats = [_seat(masks[kinds[end]], radius) for end in ends[:DEGREES]]
@@ -72,9 +87,10 @@ def paddles(setting: "Setting", margin: int) -> Paddles:
         masks=masks,
         boxes=np.array([_box(both) for both in images | masks]),
         footprint=np.array([kinds[end] for end in ends]),
-        step=np.array([_ceil(angle, length + 2 * margin) for angle in (*seeds, *onward)]),
-        head=np.array([_ceil(angle, length) for angle in seeds]),
-        back=np.array([_ceil(angle + math.pi, radius) for angle in seeds]),
+        step=_moved(places, length + 2 * margin, (*seeds, *onward)),
+        head=_moved(places, length, seeds),
+        back=_moved(places, radius, back),
+        second=_moved(places, setting.seed_distance, around, np.rint),
         seat=np.stack([np.resize(pixels, (most, 2)) for pixels in seats]),
         usable=np.array([_usable(pixels) for pixels in seats]),
         arc=np.array(arc),
@@ -83,25 +99,37 @@ def paddles(setting: "Setting", margin: int) -> Paddles:
             np.int64,
         ),
         disc=np.argwhere(ys**2 + xs**2 <= margin**2) - margin,
-        around=np.array([_displacement(angle, setting.seed_distance) for angle in seeds]),
     )
 
 
-def _displacement(angle: float, distance: float) -> tuple[float, float]:
-    """Returns (y, x) of a distance in a direction, rounded to hide floating-point noise."""
-    return round(distance * math.sin(angle), 9), round(distance * math.cos(angle), 9)
+@functools.cache
+def sine_and_cosine(angle: float) -> tuple[float, float]:
+    """Returns both, correctly rounded: where places slip depends on their last bit.
+
+    C libraries are only nearly so precise. Sums 100 terms of the series in integers.
+    """
+    numerator, denominator = angle.as_integer_ratio()
+    x = (numerator << 200) // denominator
+    sums, term = [0, 0], 1 << 200
+    for n in range(100):
+        sums[n % 2] += term if n % 4 < 2 else -term
+        term = (term * x >> 200) // (n + 1)
+    return sums[1] / (1 << 200), sums[0] / (1 << 200)
 
 
-def _ceil(angle: float, distance: float) -> tuple[int, int]:
-    y, x = _displacement(angle, distance)
-    return math.ceil(y), math.ceil(x)
+def _moved(
+    places: np.ndarray, distance: float, angles: Sequence[float], rounded: Callable = np.ceil
+) -> np.ndarray:
+    """Returns where coordinates int64 [C] go by a distance in some directions: int64 [A, 2, C]."""
+    ways = distance * np.array([sine_and_cosine(angle) for angle in angles])
+    return rounded(places + ways[..., None]).astype(np.int64)
 
 
 def _arc(radius: int) -> list[tuple[int, int]]:
     """Returns the distinct pixels of a circle, sampled once per pixel of its arc, rounded down."""
     count = math.ceil(2 * math.pi * radius)
-    samples = (_displacement(i / radius, radius) for i in range(count))
-    return sorted({(math.floor(y), math.floor(x)) for y, x in samples})
+    samples = (sine_and_cosine(i / radius) for i in range(count))
+    return sorted({(math.floor(radius * y), math.floor(radius * x)) for y, x in samples})
 
 
 def _weight(continuity: float, last: float, angle: float) -> int:

@@ -1,101 +1,105 @@
-"""Orbax checkpoints of a run: the newest state and the best on validation, async and atomic.
+"""Checkpoints of a run: the newest state and the best on validation, written in the background.
 
-A half-written checkpoint is ignored at restore and cleared at the next start. A due save of the
-newest state waits while another is in flight or recent (`Checkpoints.may_save`); a save of the best
-state does not. All processes call these functions; the first one writes and the others wait for it.
+A checkpoint is one safetensors file: the arrays of the state, and in its header the history of the
+run and a SHA-256 of all, which every reader compares. It is replaced in one step, and one save ends
+before the next begins: no "last" is on disk before the "best" that it names. If several processes
+train a run, the first one writes and the others wait for it.
 """
 
-import contextlib
+import concurrent.futures
 import hashlib
-import logging
-import shutil
-import sys
+import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
+import safetensors
+import safetensors.numpy
 
 from lra_fnet.errors import UserError
+from lra_fnet.machine import disk, progress
 from lra_fnet.machine.disk import writable
 from lra_fnet.train import hosts
 
-# Orbax logs every save in several lines, and a traceback of each error that it also raises.
-logging.getLogger("absl").setLevel(logging.CRITICAL)
+AGAIN = "restore it from a copy, or train again with --force"
+
+
+class Saved(NamedTuple):
+    """A checkpoint that was read; its SHA-256 is right."""
+
+    path: Path
+    step: int  # updates behind the state
+    history: dict  # a JSON object
+    arrays: dict[str, np.ndarray]  # by the path in the state, as in "params/encoder/embedding"
+
+    @property
+    def best_step(self) -> int | None:
+        """The step of the checkpoint "best" that the history names."""
+        return (self.history.get("best") or {}).get("step")
+
+    def fill(self, like):
+        """Returns the arrays structured and placed like `like`, which is the state or a part of it.
+
+        Raises:
+          UserError: it has other names, shapes or types, because it belongs to another model.
+        """
+        wanted = _by_path(like)
+        arrays = [self.arrays.get(path) for path in wanted]
+        for (path, leaf), array in zip(wanted.items(), arrays, strict=True):
+            if array is None or (array.shape, array.dtype) != (leaf.shape, leaf.dtype):
+                held = "nothing" if array is None else f"{array.dtype} {[*array.shape]}"
+                raise UserError(
+                    f"{self.path} does not fit the run's model (expected {leaf.dtype} "
+                    f"{[*leaf.shape]} at {path}, got {held}): {AGAIN}"
+                )
+        # Copies, because they may be donated and device_put shares the memory of NumPy arrays.
+        placed = [
+            jnp.copy(jax.device_put(array, leaf.sharding))
+            for array, leaf in zip(arrays, wanted.values(), strict=True)
+        ]
+        return jax.tree.unflatten(jax.tree.structure(like), placed)
 
 
 class Checkpoints:
-    """The checkpoints "last" and "best" of a run folder."""
+    """The checkpoints "last" and "best" of a run folder, for the process that trains."""
 
     def __init__(self, folder: Path, seconds_between: float = 0.0):
         self.folder = folder
         self._seconds_between = seconds_between  # of saves of the newest state
         self._saved = -float("inf")
+        self.writer = concurrent.futures.ThreadPoolExecutor(1)
+        self._pending: concurrent.futures.Future | None = None
         self.blocked_seconds = 0.0  # how long saves kept the loop waiting
-        with writable(folder):
-            self._managers = {
-                kind: ocp.CheckpointManager(
-                    (folder / "checkpoints" / kind).absolute(),
-                    options=ocp.CheckpointManagerOptions(
-                        max_to_keep=1,
-                        create=True,
-                        cleanup_tmp_directories=True,
-                        # Both may save a step at once, and Orbax names its barriers by the step.
-                        multiprocessing_options=ocp.options.MultiprocessingOptions(
-                            barrier_sync_key_prefix=kind
-                        ),
-                    ),
-                )
-                for kind in ("last", "best")
-            }
+        for half in folder.glob("checkpoints/*/.*") if hosts.first() else ():
+            with writable(folder):
+                half.unlink()  # of a killed process
 
-    def save(self, kind: str, step: int, state, meta: dict, *, wait: bool = False) -> None:
-        """Starts a save, after waiting for an earlier one of the same kind.
+    def save(self, kind: str, step: int, state, history: dict, *, wait: bool = False) -> None:
+        """Starts a save, after waiting for the one before.
 
         Args:
           kind: "last" or "best".
           step: the number of updates behind the state.
           state: a pytree of arrays; copied, so the caller may donate it.
-          meta: a JSON object to store with it.
+          history: a JSON object to store with it.
           wait: whether to finish before returning, as at the end of a run and after a signal.
 
         Raises:
-          UserError: the disk is full or read-only.
+          UserError: the disk is full or read-only, now or in the save before.
         """
         begun = time.perf_counter()
-        manager = self._managers[kind]
-        if step != manager.latest_step():  # after a resume: the same state, bit for bit
-            if kind == "last":  # it names the best step, which must be on disk before it
-                with writable(self.folder):
-                    self._managers["best"].wait_until_finished()
-            self._start(manager, step, state, meta)
+        self.wait()
+        path, copy = _path(self.folder, kind), jax.tree.map(jnp.copy, state)
+        if hosts.first():
+            self._pending = self.writer.submit(_write, path, step, copy, json.dumps(history))
         if wait:
             self.wait()
         if kind == "last":
             self._saved = begun
         self.blocked_seconds += time.perf_counter() - begun
-
-    def _start(self, manager: ocp.CheckpointManager, step: int, state, meta: dict) -> None:
-        needed = 1.1 * sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + 1e6
-        with writable(self.folder):
-            free = shutil.disk_usage(self.folder).free
-            if free < needed:
-                raise UserError(
-                    f"no space left for {self.folder}: a checkpoint needs {needed / 1e6:.0f} MB, "
-                    f"{free / 1e6:.0f} MB are free; free some, then run the same command to resume"
-                )
-            manager.wait_until_finished()
-            copy = jax.tree.map(jnp.copy, state)
-            manager.save(
-                step,
-                args=ocp.args.Composite(
-                    state=ocp.args.StandardSave(copy), meta=ocp.args.JsonSave(meta)
-                ),
-            )
 
     def may_save(self) -> bool:
         """Returns whether a due save of the newest state may start: none is in flight or recent.
@@ -103,101 +107,115 @@ class Checkpoints:
         The first process decides for all.
         """
         recent = time.perf_counter() - self._saved < self._seconds_between
-        return hosts.agree(not recent and not self._managers["last"].is_saving_in_progress())
+        idle = self._pending is None or self._pending.done()
+        return hosts.agree(idle and not recent)
 
     def wait(self) -> None:
-        """Blocks until no save is in flight."""
-        with writable(self.folder):
-            for manager in self._managers.values():
-                manager.wait_until_finished()
-
-    def step(self, kind: str) -> int | None:
-        """Returns the step of the newest complete checkpoint of that kind; None without one."""
-        return self._managers[kind].latest_step()
-
-    def meta(self, kind: str) -> dict:
-        """Returns the JSON object stored with the newest complete checkpoint of that kind."""
-        wanted = ocp.args.Composite(meta=ocp.args.JsonRestore())
-        return self._managers[kind].restore(self.step(kind), args=wanted)["meta"]
-
-    def restore(self, kind: str, like):
-        """Returns the newest complete state of that kind, shaped, typed and placed like `like`.
+        """Blocks until no save is in flight.
 
         Raises:
-          UserError: it does not fit, because the run folder belongs to another model.
+          UserError: the disk refused it.
         """
-        step = self.step(kind)
-        wanted = ocp.args.Composite(state=ocp.args.StandardRestore(like))
-        remedy = "--force moves the run aside and starts again"
-        with _reading(f"{self.folder}/checkpoints/{kind}/{step}", remedy):
-            restored = self._managers[kind].restore(step, args=wanted)
-        # A copy, because it will be donated and the reader may share the restored buffers.
-        return jax.tree.map(jnp.copy, restored["state"])
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            with writable(self.folder):
+                pending.result()
+        hosts.agree(None, "checkpoint")
 
-    def close(self) -> None:
-        """Waits for saves in flight and frees the threads."""
-        for manager in self._managers.values():
-            manager.close()
+    def newest(self) -> Saved | None:
+        """Returns the checkpoint from which a run goes on exactly; None if there is none yet.
+
+        That is "last" if "best" is at the step that it names. Otherwise it is "best": training is a
+        function of the seed and the step, so it gives the same state again.
+
+        Raises:
+          UserError: a checkpoint is damaged or lost, and there is no other way but from the start.
+        """
+        found: dict[str, Saved | None] = {}
+        problems = []
+        for kind in ("last", "best"):
+            try:
+                found[kind] = load(self.folder, kind)
+            except UserError as error:
+                found[kind] = None
+                problems.append(str(error))
+        last, best = found["last"], found["best"]
+        if last and not problems and last.best_step != (best and best.step):
+            there = f"step {best.step} is there" if best else "there is none"
+            problems.append(f"{last.path} names step {last.best_step} as the best, but {there}")
+        if not problems:
+            return last or best
+        if best is None:
+            raise UserError(f"{problems[0].removesuffix(f': {AGAIN}')}: {AGAIN}")
+        progress.say(f"{problems[0]}; going on from {best.path}, which gives the same numbers")
+        return best
 
 
-def read(folder: Path, kind: str, like) -> tuple[int, Any]:
-    """Reads the newest complete checkpoint of that kind without changing the folder.
-
-    Args:
-      folder: a run folder.
-      kind: "last" or "best".
-      like: shapes of the wanted part of the state, a dict by the names of its fields.
-
-    Returns:
-      The number of updates, and arrays as in `like` on the first device.
+def load(folder: Path, kind: str) -> Saved | None:
+    """Returns the checkpoint of that kind of a run folder, or None if there is none.
 
     Raises:
-      UserError: there is none, or it does not fit.
+      UserError: it is damaged, or an earlier version wrote it, without a SHA-256.
     """
-    root = (folder / "checkpoints" / kind).absolute()
-    if not root.is_dir():
-        raise UserError(f"{folder} has no checkpoint {kind!r}: copy the whole run folder")
-    options = ocp.CheckpointManagerOptions(read_only=True, create=False)
-    place = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    with ocp.CheckpointManager(root, options=options) as manager:
-        step = manager.latest_step()
-        if step is None:
-            raise UserError(f"{root} has no complete checkpoint: copy the whole run folder")
-        wanted = ocp.args.PyTreeRestore(
-            item=jax.tree.map(lambda _: 0, like),  # with shapes, Orbax would not say which differ
-            restore_args=jax.tree.map(lambda _: ocp.ArrayRestoreArgs(sharding=place), like),
-            partial_restore=True,
-        )
-        with _reading(f"{root}/{step}", "copy it again"):
-            state = manager.restore(step, args=ocp.args.Composite(state=wanted))["state"]
-    shapes, expected = (jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (state, like))
-    if shapes != expected:
-        raise UserError(
-            f"{root}/{step} holds arrays of other shapes than the run's model: copy it again"
-        )
-    return step, state
-
-
-@contextlib.contextmanager
-def _reading(path: str, remedy: str) -> Iterator[None]:
-    """Turns Orbax's errors of reading into a one-line UserError.
-
-    After an error, Orbax's other reads go on and report to an event loop that it has closed; these
-    reports are not shown.
-    """
-    before = sys.unraisablehook
-
-    def hook(unraisable, /):
-        if str(unraisable.exc_value) != "Event loop is closed":
-            before(unraisable)
-
-    sys.unraisablehook = hook
+    path = _path(folder, kind)
     try:
-        yield
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        reason = str(error).splitlines()[0].partition(" [tensorstore_spec")[0]
-        raise UserError(f"{path} cannot be read ({reason}): {remedy}") from None
-    sys.unraisablehook = before
+        data = path.read_bytes()
+        size = int.from_bytes(data[:8], "little")  # of the header, which is JSON
+        header = json.loads(data[8 : 8 + size])["__metadata__"]
+        arrays = safetensors.numpy.load(data)
+        if _digest(header["meta"], arrays) != header["sha256"]:
+            raise ValueError("its content does not have its SHA-256")
+        return Saved(path=path, arrays=arrays, **json.loads(header["meta"]))
+    except (FileNotFoundError, NotADirectoryError):
+        if any(path.parent.glob("[!.]*")):
+            raise UserError(f"an earlier version wrote {path.parent}: {AGAIN}") from None
+        return None
+    except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
+        raise UserError(f"{path} cannot be read ({error}): {AGAIN}") from None
+
+
+def read(folder: Path, kind: str, like, *, step: int) -> tuple[int, Any]:
+    """Reads a part of the checkpoint of that kind.
+
+    Args:
+      folder: a run folder; it is not changed.
+      kind: "last" or "best".
+      like: shapes of the wanted part of the state, a dict by the names of its fields.
+      step: at which the run's record says that the checkpoint is.
+
+    Returns:
+      The number of updates, and arrays as in `like`, on the first device unless `like` has others.
+
+    Raises:
+      UserError: there is none, it is damaged, of another step, or does not fit.
+    """
+    saved = load(folder, kind)
+    if saved is None:
+        raise UserError(f"{folder} has no checkpoint {kind!r}: copy the whole run folder")
+    if saved.step != step:
+        raise UserError(f"{saved.path} is of step {saved.step}, expected step {step}: {AGAIN}")
+    return step, saved.fill(like)
+
+
+def _path(folder: Path, kind: str) -> Path:
+    return folder / "checkpoints" / kind / "state.safetensors"
+
+
+def _write(path: Path, step: int, state, history: str) -> None:
+    arrays = {name: np.asarray(leaf, order="C") for name, leaf in _by_path(state).items()}
+    meta = f'{{"step": {step}, "history": {history}}}'
+    header = {"meta": meta, "sha256": _digest(meta, arrays)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    disk.replace(path, safetensors.numpy.save(arrays, header))
+
+
+def _by_path(tree) -> dict[str, Any]:
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
+def _digest(meta: str, arrays: dict[str, np.ndarray]) -> str:
+    return sha256({**arrays, "meta": np.frombuffer(meta.encode(), np.uint8)})
 
 
 def sha256(tree) -> str:

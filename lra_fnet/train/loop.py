@@ -96,7 +96,9 @@ class Loop:
         self.compiled = "nothing to compile"  # how long the update took
         self.score = make_scorer(experiment.objective, self.run.eval_batch_size, mesh)
         self.checkpoints = Checkpoints(folder, self.run.save_seconds)
-        if (self.checkpoints.step("last") or 0) < self.run.num_steps:
+        saved = self.checkpoints.newest()
+        self.step = saved.step if saved else 0
+        if self.step < self.run.num_steps:
             batches = jax.eval_shape(lambda: self.batches(0, 1))
             with compile_cache.Timer() as timer:
                 self.program = Program.compile(experiment, mesh, batches, seed, fits=fits)
@@ -104,15 +106,13 @@ class Loop:
             self.run = self.experiment.run
             self.compiled = str(timer)
         state = initial_state(experiment, seed)
-        hosts.same("state", {})  # Gloo's first collective waits half a minute at most
+        # Gloo's first collective waits half a minute at most.
+        hosts.same("state", {"the checkpoint's step": self.step})
         self.state = jax.device_put(state, NamedSharding(mesh, pipeline.WHOLE))
         self.parameters = parameter_count({"params": self.state.params})
         self.history = History()
-        self.step = 0
-        if self.checkpoints.step("last") is not None:
-            self.state = self.checkpoints.restore("last", self.state)
-            self.history = History(**self.checkpoints.meta("last"))
-            self.step = int(self.state.step)
+        if saved is not None:
+            self.state, self.history = saved.fill(self.state), History(**saved.history)
         self._saved_at = self.step
         self._begun = time.monotonic() - self.history.wall_seconds
         self._tick: float | None = None  # when the newest dispatch was known to be done
@@ -132,13 +132,9 @@ class Loop:
         feeder = concurrent.futures.ThreadPoolExecutor(1)
         with logs.metrics(self.folder, self.step) as self._write:
             hosts.same("begin", {})
-            with Stop() as stop, feeder, self.bar:
+            with Stop() as stop, feeder, self.checkpoints.writer, self.bar:
                 self._run(stop, feeder)
             self.checkpoints.wait()
-
-    def close(self) -> None:
-        """Waits for saves in flight."""
-        self.checkpoints.close()
 
     def _run(self, stop: Stop, feeder: concurrent.futures.Executor) -> None:
         end = self.run.num_steps
@@ -312,8 +308,8 @@ class Loop:
 
     def _diverged(self, step: int, loss: float, grad_norm: float) -> None:
         self.checkpoints.wait()
-        saved = self.checkpoints.step("last")
-        kept = "no checkpoint yet" if saved is None else f"the checkpoint of step {saved} is kept"
+        saved = self.checkpoints.newest()
+        kept = f"the checkpoint of step {saved.step} is kept" if saved else "no checkpoint yet"
         raise RunFailed(
             f"step {step}: loss {loss}, gradient norm {grad_norm}: not finite; {kept}; lower "
             "Optimizer.learning_rate or set Optimizer.clip_norm (--set NAME=VALUE)",

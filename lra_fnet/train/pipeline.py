@@ -43,12 +43,7 @@ def row_indices(seed: int, start: int, count: int, num_rows: int) -> np.ndarray:
 
 
 def train_batches(
-    arrays: Arrays,
-    seed: int,
-    step: int,
-    num_steps: int,
-    batch_size: int,
-    capacity: int,
+    arrays: Arrays, seed: int, step: int, num_steps: int, batch_size: int, capacity: int
 ) -> Batch:
     """Returns the batches of steps step .. step + num_steps, [capacity, B, ...].
 

@@ -71,11 +71,7 @@ def make_scorer(
             wait_for(before)  # one batch in flight: a device cannot drop what is queued on it
             between()
         wait_for(sums)
-        result = {
-            "correct": int(sums.correct),
-            "count": int(sums.count),
-            "loss": float(sums.loss),
-        }
+        result = {"correct": int(sums.correct), "count": int(sums.count), "loss": float(sums.loss)}
         if bits:  # the filler rows come last
             right = np.concatenate([np.asarray(right) for right in rights])[: result["count"]]
             result["correct_bits"] = intervals.encode(right)

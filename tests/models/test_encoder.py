@@ -340,7 +340,7 @@ def test_mixers_receive_the_encoders_sizes_and_the_length_with_cls():
         ),
         (
             {"dropout": 1.0},
-            "Encoder.dropout must be in [0, 1), got 1.0: set it to 0.1, say",
+            "Encoder.dropout must be at least 0 and below 1, got 1.0: set it to 0.1, say",
         ),
         (
             {"mixers": "fourier"},

@@ -154,7 +154,10 @@ def test_folder_in_use_by_another_process_is_refused(train, tmp_path):
         (["--seed", "-1"], "--seed expects a whole number of at least 0, got '-1'"),
         (["--seed", "x"], "--seed expects a whole number of at least 0, got 'x'"),
         (["--name", "a/b"], "--name expects letters"),
-        (["--set", "Run.num_steps=-3"], "Run.num_steps expects a whole number of at least 1"),
+        (
+            ["--set", "Run.num_steps=-3"],
+            "Run.num_steps must be at least 1, got -3: set it to 5000, say",
+        ),
         (["--set", "Attention.implementation='naive'"], "nothing reads Attention.implementation"),
         (["--import", "no_such_module"], "No module named 'no_such_module'"),
         (["--runs", "/proc/runs"], "/proc/runs"),

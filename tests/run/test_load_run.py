@@ -1,5 +1,6 @@
 """A trained run is opened from its folder alone and gives the numbers of its training."""
 
+import os
 import shutil
 
 import jax
@@ -14,6 +15,7 @@ from lra_fnet.machine import disk
 from lra_fnet.run import folder as run_folder
 from lra_fnet.train import checkpoint
 
+BEST = "checkpoints/best/state.safetensors"
 MODELS = ("fnet", "random", "transformer")  # random has constants; transformer ignores padding
 
 
@@ -59,7 +61,7 @@ def test_loading_needs_no_data_and_changes_no_file(copy):
     def times():
         return {path: path.lstat().st_mtime_ns for path in [copy, *copy.rglob("*")]}
 
-    (copy / "checkpoints/best/7.orbax-checkpoint-tmp-1").mkdir()  # of a killed process
+    (copy / "checkpoints/best/.state.safetensors.1").touch()  # of a killed process
     change(copy / "run.json", data="nowhere")
     with run_folder.lock(copy):  # another process trains on
         before = times()
@@ -195,13 +197,22 @@ def no_checkpoints(folder):
 
 
 def half_a_checkpoint(folder):
-    for part in (folder / "checkpoints/best").glob("*/state/manifest.ocdbt"):
-        part.unlink()
+    os.truncate(folder / BEST, 1000)
 
 
-def empty_checkpoint(folder):
+def flipped_bit(folder):
+    data = bytearray((folder / BEST).read_bytes())
+    data[-1] ^= 1
+    (folder / BEST).write_bytes(data)
+
+
+def another_step(folder):
+    (folder / BEST).write_bytes((folder / BEST.replace("best", "last")).read_bytes())
+
+
+def earlier_version(folder):
     shutil.rmtree(folder / "checkpoints/best")
-    (folder / "checkpoints/best").mkdir()
+    (folder / "checkpoints/best/12/state").mkdir(parents=True)
 
 
 def other_sizes(folder):
@@ -220,9 +231,10 @@ def other_sizes(folder):
         (shutil.rmtree, "is not a run folder"),
         (a_file, "is not a run folder"),
         (no_checkpoints, "has no checkpoint 'best': copy the whole run folder"),
-        (empty_checkpoint, "checkpoints/best has no complete checkpoint: copy"),
-        (half_a_checkpoint, "cannot be read ("),
-        (other_sizes, "checkpoints/best/12 holds arrays of other shapes than the run's model"),
+        (half_a_checkpoint, f"{BEST} cannot be read ("),
+        (flipped_bit, f"{BEST} cannot be read (its content does not have its SHA-256): restore"),
+        (earlier_version, "checkpoints/best: restore it from a copy, or train again with --force"),
+        (other_sizes, f"{BEST} does not fit the run's model (expected float32 [6, 8] at params/"),
     ],
 )
 def test_folder_without_a_model_fails_with_one_line(copy, damage, words):

@@ -105,7 +105,6 @@ def save():
         for kind in ("last", "best"):
             kept.save(kind, k, {"x": x}, {})
         kept.wait()
-    kept.close()
 
 
 def main():

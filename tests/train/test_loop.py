@@ -1,10 +1,12 @@
 """The trainer: exact resume, signals, divergence, microbatches, and that it learns."""
 
 import dataclasses
+import errno
 import json
 import os
 import signal
 import struct
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +19,9 @@ from tiny import rows, tiny
 
 from lra_fnet import experiment
 from lra_fnet.errors import Interrupted, RunFailed, UserError
-from lra_fnet.machine import progress
+from lra_fnet.machine import disk, progress
+from lra_fnet.train import checkpoint, pipeline, score, slices, step
 from lra_fnet.train import loop as train
-from lra_fnet.train import pipeline, score, slices, step
 from lra_fnet.train.checkpoint import Checkpoints, sha256
 
 
@@ -97,17 +99,14 @@ def test_evaluation_that_a_signal_ends_is_made_by_the_resumed_run(
     assert timeless(tmp_path) == straight[2]
 
 
-@pytest.mark.parametrize("number", [1, 5])  # the first one, and the last, after the last step
-def test_signal_during_a_save_ends_the_run_once_it_is_saved(
-    straight, tmp_path, number, monkeypatch
-):
-    saves, save = [], Checkpoints.save
+@pytest.mark.parametrize("first", [True, False])  # or the last, after the last step
+def test_signal_during_a_save_ends_the_run_once_it_is_saved(straight, tmp_path, first, monkeypatch):
+    save = Checkpoints.save
 
-    def interrupt(self, kind, *given, **more):
-        saves.append(kind)
-        if len(saves) == number:
+    def interrupt(self, kind, step, *given, **more):
+        if first or (kind, step) == ("last", 12):
             os.kill(os.getpid(), signal.SIGTERM)
-        return save(self, kind, *given, **more)
+        return save(self, kind, step, *given, **more)
 
     with monkeypatch.context() as patched:
         patched.setattr(Checkpoints, "save", interrupt)
@@ -123,10 +122,8 @@ def test_killed_run_resumes_to_the_same_bits(straight, tmp_path, save_every):
     """It is killed after step 9; steps and lines after the checkpoint are made again."""
     ended = start("killed", str(tmp_path), save_every)
     assert ended.returncode == -9, ended.stderr
-    checkpoints = Checkpoints(tmp_path)
-    evaluated = 5 * (checkpoints.step("last") // 5)
-    assert (checkpoints.meta("last")["last"] or {"step": 0})["step"] == evaluated
-    checkpoints.close()
+    last = checkpoint.load(tmp_path, "last")
+    assert (last.history["last"] or {"step": 0})["step"] == 5 * (last.step // 5)
     loop = run(tiny(), tmp_path)
     assert sha256(loop.state) == straight[0]
     assert loop.history.best == straight[1].best
@@ -135,9 +132,8 @@ def test_killed_run_resumes_to_the_same_bits(straight, tmp_path, save_every):
 
 def test_half_written_checkpoint_is_ignored_and_cleared(straight, tmp_path):
     run(tiny(num_steps=4), tmp_path)
-    half = tmp_path / "checkpoints" / "last" / "8.orbax-checkpoint-tmp"
-    half.mkdir()
-    (half / "rubbish").write_text("half")
+    half = tmp_path / "checkpoints" / "last" / ".state.safetensors.1"
+    half.write_text("half")
     loop = run(tiny(), tmp_path)
     assert sha256(loop.state) == straight[0]
     assert not half.exists()
@@ -156,13 +152,10 @@ def test_loss_that_is_not_finite_names_its_step_and_keeps_the_checkpoint(tmp_pat
     assert caught.value.state == "diverged"
     assert 1 <= caught.value.step <= 3  # by its own numbers, long before an evaluation
     assert str(caught.value).startswith(f"step {caught.value.step}: ")
-    checkpoints = Checkpoints(tmp_path)
-    kept = checkpoints.step("last")
-    state = checkpoints.restore("last", step.initial_state(built, 0))
-    checkpoints.close()
-    assert kept is not None
-    assert kept <= caught.value.step
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
+    kept = checkpoint.load(tmp_path, "last")
+    assert kept.step <= caught.value.step
+    assert f"the checkpoint of step {kept.step} is kept" in str(caught.value)
+    assert all(np.isfinite(array).all() for array in kept.arrays.values())
 
 
 def test_training_learns_four_rows_by_heart(tmp_path):
@@ -176,7 +169,6 @@ def test_training_learns_four_rows_by_heart(tmp_path):
     four = rows(4)
     loop = train.Loop(built, four, four, tmp_path, 0)
     loop()
-    loop.close()
     assert loop.history.last["correct"] == 4
     assert loop.history.last["loss"] / 4 < 0.05
 
@@ -288,16 +280,30 @@ def test_number_of_devices_must_divide_the_batch(monkeypatch):
         pipeline.make_mesh(4)
 
 
-def test_full_disk_fails_with_one_line_and_keeps_the_old_checkpoint(tmp_path, monkeypatch):
-    run(tiny(num_steps=4), tmp_path)
-    full = os.statvfs_result((1, 1, 0, 0, 0, 0, 0, 0, 0, 0))
-    usage = type("usage", (), {"free": full.f_bavail})
-    monkeypatch.setattr("lra_fnet.train.checkpoint.shutil.disk_usage", lambda path: usage)
-    with pytest.raises(UserError, match=r"no space left for .*to resume"):
-        run(tiny(), tmp_path)
-    checkpoints = Checkpoints(tmp_path)
-    assert checkpoints.step("last") == 4
-    checkpoints.close()
+@pytest.mark.parametrize("kind", ["last", "best"])
+def test_full_disk_fails_with_one_line_and_keeps_what_resumes(
+    straight, tmp_path, kind, monkeypatch, capfd
+):
+    replace, written = disk.replace, []
+
+    def full(path, content):
+        written.append(path.parent.name)
+        if written.count(kind) == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace(path, content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(disk, "replace", full)
+        with pytest.raises(
+            UserError, match=r"cannot be written \(No space left on device\).* again"
+        ):
+            run(tiny(), tmp_path)
+    assert "Traceback" not in capfd.readouterr().err
+    assert checkpoint.load(tmp_path, kind).step < 12
+    loop = run(tiny(), tmp_path)
+    assert sha256(loop.state) == straight[0]
+    assert loop.history.best == straight[1].best
+    assert timeless(tmp_path) == straight[2]
 
 
 def test_long_run_on_cpu_is_announced_once_with_its_duration(straight, tmp_path, monkeypatch):
@@ -351,23 +357,21 @@ def test_newest_state_may_be_saved_unless_a_save_is_in_flight_or_recent(tmp_path
     checkpoints = Checkpoints(tmp_path)
     state = {"w": jnp.arange(3.0)}
     assert checkpoints.may_save()
-    busy = checkpoints._managers["last"]
-    monkeypatch.setattr(busy, "is_saving_in_progress", lambda: True)
-    assert not checkpoints.may_save()
+    held, replace = threading.Event(), disk.replace
+    monkeypatch.setattr(disk, "replace", lambda *given: (held.wait(10), replace(*given)))
     checkpoints.save("best", 1, state, {"a": 1})
+    assert not checkpoints.may_save()
+    held.set()
     checkpoints.save("last", 2, state, {"a": 2}, wait=True)  # the end of a run, a signal
-    checkpoints.wait()
-    assert (checkpoints.step("last"), checkpoints.step("best")) == (2, 1)
-    assert checkpoints.meta("last") == {"a": 2}
+    last, best = (checkpoint.load(tmp_path, kind) for kind in ("last", "best"))
+    assert (last.step, last.history, best.step, best.history) == (2, {"a": 2}, 1, {"a": 1})
     assert checkpoints.blocked_seconds > 0
-    np.testing.assert_array_equal(checkpoints.restore("best", state)["w"], [0.0, 1.0, 2.0])
-    checkpoints.close()
+    np.testing.assert_array_equal(best.fill(state)["w"], [0.0, 1.0, 2.0])
     often = Checkpoints(tmp_path / "often", seconds_between=1e9)
-    often.save("best", 1, state, {})
+    often.save("best", 1, state, {}, wait=True)
     assert often.may_save()
     often.save("last", 1, state, {}, wait=True)
     assert not often.may_save()
-    often.close()
 
 
 def test_run_saves_the_newest_state_only_when_it_may(tmp_path, monkeypatch):

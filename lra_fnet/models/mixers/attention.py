@@ -146,17 +146,10 @@ class Attention(HeadMixer):
         return blockwise(query, key, value, mask, block_size=self.block_size, **dropout)
 
     def _check_fused(self, dtype):
-        remedy = "set Attention.implementation = 'blockwise'"
         backend = jax.default_backend()
-        if backend != "gpu":
-            raise UserError(f"fused attention needs an NVIDIA GPU, this is a {backend}: {remedy}")
-        if dtype != jnp.bfloat16:
+        if (backend, dtype, self.dropout) != ("gpu", jnp.bfloat16, 0):
             raise UserError(
-                f"fused attention needs Encoder.dtype = 'bfloat16', got {dtype}: set it, "
-                f"or {remedy}"
-            )
-        if self.dropout > 0:
-            raise UserError(
-                "fused attention has no dropout on its weights, got Encoder.attention_dropout = "
-                f"{self.dropout}: set it to 0, or {remedy}"
+                "fused attention needs an NVIDIA GPU, Encoder.dtype = 'bfloat16' and "
+                f"Encoder.attention_dropout = 0, got a {backend}, {dtype} and {self.dropout}: "
+                "set these, or Attention.implementation = 'blockwise'"
             )

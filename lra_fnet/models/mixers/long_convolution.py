@@ -1,15 +1,14 @@
 """Long convolutions: learned kernels as long as the text (Fu et al., arXiv:2302.06646)."""
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import flax.linen as nn
 import gin
 import jax.numpy as jnp
 
-from lra_fnet.errors import UserError
 from lra_fnet.models.convolve import long_convolution
 from lra_fnet.models.gate import Gate, GateKind
-from lra_fnet.models.mixer import Mixer
+from lra_fnet.models.mixer import Least, Mixer
 from lra_fnet.models.pointwise import Dropout
 
 
@@ -26,20 +25,14 @@ class LongConvolution(Mixer):
     Encoder.attention_dropout is the rate of dropout on the kernel's entries.
     """
 
-    threshold: float  # of `squash`
-    scale: float  # standard deviation of the kernel's entries at initialisation
+    threshold: Annotated[float, Least(0, 0.003)]  # of `squash`
+    scale: Annotated[
+        float, Least(0, 0.002)
+    ]  # standard deviation of the kernel's entries at initialisation
     gate: GateKind
 
     uses_mask: ClassVar[bool] = True
     uses_dropout: ClassVar[bool] = True
-
-    def check(self):
-        """Raises a UserError for a negative threshold or scale."""
-        for name in ("threshold", "scale"):
-            if getattr(self, name) < 0:
-                raise UserError(
-                    f"LongConvolution.{name} must be at least 0, got {getattr(self, name)}"
-                )
 
     @nn.compact
     def __call__(self, x, mask, *, train):
