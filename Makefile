@@ -36,30 +36,55 @@ A ?=
 B ?=
 JSON ?=
 comma := ,
-export GIN GRID RANGE
 
 FNET = $(VENV)/bin/lra-fnet
-install = @launch/install.sh '$(VENV)' '$(PYTHON)' '$(1)'
-source = $(if $(SOURCE),--source '$(SOURCE)')
+install = @launch/install.sh $(call quote,$(VENV)) $(call quote,$(PYTHON)) '$(1)'
+quote = '$(subst ','\'',$(1))'# one word for the shell, whatever it contains
+option = $(if $(2),--$(1) $(call quote,$(2)))
+is_set = $(filter-out file undefined,$(origin $(1)))# by the user
 # --name 'value' if the user set the variable; otherwise the value in the sweep's file holds.
-given = $(if $(filter-out file undefined,$(origin $(2))),$(if $($(2)),--$(1) '$($(2))'))
-outside = $(foreach module,$(IMPORT),--import '$(module)') $(foreach folder,$(GIN_DIR),--gin-dir '$(folder)')
+given = $(if $(call is_set,$(2)),$(call option,$(1),$($(2))))
+source = --data $(call quote,$(DATA)) $(call option,source,$(SOURCE))
+outside = $(foreach module,$(IMPORT),$(call option,import,$(module))) $(foreach folder,$(GIN_DIR),$(call option,gin-dir,$(folder)))
+job = --task $(call quote,$(TASK)) --preset $(call quote,$(PRESET)) --gin $(call quote,$(GIN)) $(source) $(outside)
+count = $(or $(shell seq 0 $$(($(1) - 1)) 2>/dev/null),$(error SEEDS expects a whole number of at least 1, got $(1)))
+seeds = $(if $(call is_set,SEEDS),$(call count,$(SEEDS)),$(SEED))
 
-.PHONY: help lra data describe sweep finish report compare benchmark test check peers slurm-test clean
+# The variables that the command line may set for each target: another one would have no effect.
+outside.takes := DATA SOURCE IMPORT GIN_DIR
+lra.takes := $(outside.takes) TASK PRESET GIN RUNS MODEL SEED SEEDS NAME ACCELERATOR FORCE FIT
+data.takes := $(outside.takes) TASK DATASET FORCE
+describe.takes := TASK DATA IMPORT GIN_DIR
+sweep.takes := $(outside.takes) TASK PRESET GIN RUNS MODEL MODELS SEEDS NAME ACCELERATOR SWEEP \
+	GRID RANGE SAMPLER TRIALS JOBS PRUNE RETRY
+finish.takes := NAME RUNS
+drill.takes := SEED JOBS
+report.takes := RUNS
+compare.takes := A B JSON RUNS
+benchmark.takes := $(outside.takes) TASK PRESET GIN MODEL MODELS ACCELERATOR LENGTHS WHAT CLS \
+	TOKENS PEER ROUNDS NAME RUNS
+takes := $(sort $(foreach goal,$(MAKECMDGOALS),$($(goal).takes)))
+on_line := $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name)))
+unknown := $(filter-out $(takes) PYTHON VENV SHELL,$(on_line))
+ifneq ($(and $(MAKECMDGOALS),$(unknown)),)
+$(error make $(MAKECMDGOALS) does not take $(sort $(unknown)); it takes $(strip $(takes) PYTHON VENV))
+endif
+
+.PHONY: help lra data describe sweep finish report compare benchmark drill test check coverage peers slurm-test clean
 
 help:
 	@echo 'make lra TASK=listops MODEL=fnet PRESET=cpu'
 	@echo '    Prepares the data, trains or resumes, evaluates and prints the result.'
-	@echo '    PRESET=paper|lra-code|tuned|cpu  SEED=0  FORCE=1 (train again)'
+	@echo '    PRESET=paper|lra-code|tuned|cpu  SEED=0|SEEDS=3  FORCE=1 (train again)'
 	@echo '    GIN="Run.num_steps=100 Encoder.num_layers=2"  NAME=name-of-the-bindings'
 	@echo '    FIT=1 (slices that fit the memory)  ACCELERATOR=cuda (install for GPUs)'
 	@echo '    IMPORT=examples/my_mixer.py GIN_DIR=examples/gin (your own code)'
 	@echo 'make data TASK=text|all'
-	@echo '    Prepares and verifies data.  DATASET=  SOURCE=folder|file|URL'
+	@echo '    Prepares and verifies data.  DATASET=  SOURCE=folder|file|URL  FORCE=1'
 	@echo 'make describe'
 	@echo '    Describes the prepared data: rows, lengths, floors, sizes, licences.'
 	@echo 'make sweep TASK=listops MODELS=fnet,linear SEEDS=3'
-	@echo '    Trains several models.  SWEEP=gin/sweeps/lra_table.gin  JOBS=2  RETRY=1'
+	@echo '    Trains several models.  SWEEP=lra_table|FILE  JOBS=2  RETRY=1'
 	@echo '    GRID="Run.batch_size=[16,32]"  SAMPLER=random|tpe  TRIALS=20  PRUNE=1'
 	@echo '    RANGE="Optimizer.learning_rate=[1e-4,1e-2,\"log\"]"'
 	@echo 'make finish NAME=name-of-the-sweep'
@@ -72,55 +97,69 @@ help:
 	@echo '    Measures speed and memory; without LENGTHS, the training loop.'
 	@echo '    WHAT=train,infer,memory,mixing,scaling,pipeline  CLS=1 (L + 1 too)'
 	@echo '    TOKENS=16384 (per batch)  ROUNDS=5  PEER=1 (PyTorch too)'
+	@echo 'make drill SEED=1'
+	@echo '    Strikes every command with faults and checks the results (Linux).'
 	@echo 'make test | check'
 	@echo '    Format, lint, types, tests; check leaves out the slow tests.'
+	@echo 'make coverage'
+	@echo '    Tests again, with the share of lines and branches that they reach.'
 	@echo 'make peers | slurm-test'
 	@echo '    Tests against PyTorch encoders | on a real SLURM of one node (root).'
 	@echo 'make clean'
 	@echo '    Removes the environment and caches; keeps runs and data.'
 	@echo 'Everywhere: RUNS=runs  DATA=data  PYTHON=python3  VENV=.venv'
 
+define train
+@$(FNET) train $(job) --model $(call quote,$(MODEL)) --seed $(call quote,$(1)) \
+	--name $(call quote,$(NAME)) --runs $(call quote,$(RUNS)) $(if $(FORCE),--force) $(if $(FIT),--fit)
+
+endef
+
 lra:
 	$(call install,$(ACCELERATOR))
-	@$(FNET) train --task '$(TASK)' --model '$(MODEL)' --preset '$(PRESET)' --seed '$(SEED)' \
-		--gin "$$GIN" --name '$(NAME)' --runs '$(RUNS)' --data '$(DATA)' $(source) $(outside) \
-		$(if $(FORCE),--force) $(if $(FIT),--fit)
+	$(foreach seed,$(seeds),$(call train,$(seed)))
 
 data:
 	$(call install,)
-	@$(FNET) data --task '$(TASK)' --dataset '$(DATASET)' --data '$(DATA)' $(source) $(outside)
+	@$(FNET) data --task $(call quote,$(TASK)) --dataset $(call quote,$(DATASET)) $(source) $(outside) \
+		$(if $(FORCE),--force)
 
 describe:
 	$(call install,)
-	@$(FNET) describe --task '$(or $(TASK),all)' --data '$(DATA)' $(outside)
+	@$(FNET) describe --task $(call quote,$(or $(TASK),all)) --data $(call quote,$(DATA)) $(outside)
 
 sweep:
 	$(call install,$(ACCELERATOR))
-	@$(FNET) sweep $(call given,sweep,SWEEP) $(call given,task,TASK) $(call given,models,MODELS) \
-		$(call given,preset,PRESET) $(call given,seeds,SEEDS) $(call given,sampler,SAMPLER) \
-		$(call given,trials,TRIALS) $(call given,name,NAME) --gin "$$GIN" --grids "$$GRID" \
-		--ranges "$$RANGE" --jobs '$(JOBS)' $(if $(PRUNE),--prune) $(if $(RETRY),--retry) \
-		--runs '$(RUNS)' --data '$(DATA)' $(source) $(outside)
+	@$(FNET) sweep $(call given,sweep,SWEEP) $(call given,task,TASK) \
+		$(or $(call given,models,MODEL),$(call given,models,MODELS)) $(call given,preset,PRESET) \
+		$(call given,seeds,SEEDS) $(call given,sampler,SAMPLER) $(call given,trials,TRIALS) \
+		$(call given,name,NAME) --gin $(call quote,$(GIN)) --grids $(call quote,$(GRID)) \
+		--ranges $(call quote,$(RANGE)) --jobs $(call quote,$(JOBS)) $(if $(PRUNE),--prune) \
+		$(if $(RETRY),--retry) --runs $(call quote,$(RUNS)) $(source) $(outside)
 
 finish:
 	$(call install,)
-	@$(FNET) finish --name '$(NAME)' --runs '$(RUNS)'
+	@$(FNET) finish --name $(call quote,$(NAME)) --runs $(call quote,$(RUNS))
 
 report:
 	$(call install,)
-	@$(FNET) report --runs '$(RUNS)' --readme README.md
+	@$(FNET) report --runs $(call quote,$(RUNS)) --readme README.md
 
 compare:
 	$(call install,)
-	@$(FNET) compare '$(A)' '$(B)' --runs '$(RUNS)' $(if $(JSON),--json)
+	@$(FNET) compare $(call quote,$(A)) $(call quote,$(B)) --runs $(call quote,$(RUNS)) $(if $(JSON),--json)
 
 benchmark:
 	$(call install,$(ACCELERATOR))
-	$(if $(PEER),@launch/install.sh '$(VENV)-peers' '$(PYTHON)' dev$(comma)peers)
-	@$(if $(PEER),LRA_FNET_PEER_PYTHON='$(abspath $(VENV)-peers)/bin/python') $(FNET) benchmark \
-		--task '$(TASK)' --models '$(or $(MODEL),$(MODELS))' --preset '$(PRESET)' --gin "$$GIN" \
-		--lengths '$(LENGTHS)' --what '$(WHAT)' --rounds '$(ROUNDS)' --data '$(DATA)' $(source) \
-		$(outside) $(if $(CLS),--cls) $(if $(PEER),--peer) $(if $(TOKENS),--tokens '$(TOKENS)')
+	$(if $(PEER),@launch/install.sh $(call quote,$(VENV)-peers) $(call quote,$(PYTHON)) dev$(comma)peers)
+	@$(if $(PEER),LRA_FNET_PEER_PYTHON=$(call quote,$(abspath $(VENV)-peers)/bin/python)) $(FNET) benchmark \
+		$(job) --models $(call quote,$(or $(MODEL),$(MODELS))) --lengths $(call quote,$(LENGTHS)) \
+		--what $(call quote,$(WHAT)) --rounds $(call quote,$(ROUNDS)) $(call option,tokens,$(TOKENS)) \
+		--runs $(call quote,$(RUNS)) $(call given,name,NAME) $(if $(CLS),--cls) $(if $(PEER),--peer)
+
+drill:
+	$(call install,)
+	@$(FNET) drill $(call given,seed,SEED) $(call given,jobs,JOBS)
 
 check test:
 	$(call install,tf$(comma)dev$(comma)slurm)
@@ -129,8 +168,12 @@ check test:
 	@$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
 	@$(VENV)/bin/pytest -q -n 2 $(if $(filter check,$@),-m 'not slow')
 
+coverage:
+	$(call install,tf$(comma)dev$(comma)slurm)
+	@$(VENV)/bin/pytest -q -n 2 --cov
+
 peers:
-	@launch/install.sh '$(VENV)-peers' '$(PYTHON)' dev,peers
+	@launch/install.sh $(call quote,$(VENV)-peers) $(call quote,$(PYTHON)) dev,peers
 	@'$(VENV)-peers/bin/pytest' -q tests/peers
 
 slurm-test:
@@ -139,5 +182,5 @@ slurm-test:
 	@$(VENV)/bin/pytest -q tests/slurm/jobs.py
 
 clean:
-	rm -rf '$(VENV)' '$(VENV)-peers' .pytest_cache .ruff_cache reports build dist *.egg-info
+	rm -rf $(foreach file,$(VENV) $(VENV)-peers,$(call quote,$(file)) $(call quote,$(file).lock)) .pytest_cache .ruff_cache reports build dist *.egg-info
 	find lra_fnet tests examples -name __pycache__ -prune -exec rm -rf {} +

@@ -10,6 +10,14 @@ venv=$1 python=$2 extras=$3
     echo "lra-fnet needs Python 3.11 or later, but \"$python\" is ${found:-not found}; try make PYTHON=python3.12 ..." >&2
     exit 2
 }
+if command -v flock >/dev/null 2>&1; then # two at once would write into one folder
+    mkdir -p "$(dirname "$venv")"
+    exec 9>"$venv.lock"
+    flock -n 9 || {
+        echo "waiting for another installation into $venv" >&2
+        flock 9
+    }
+fi
 version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 key="$version $(cat pyproject.toml constraints.txt | cksum)"
 note="$venv/.installed"

@@ -84,7 +84,7 @@ def commands(words: list[str]) -> list[list[str]]:
 
 def _program(words: list[str]) -> list[str]:
     """Returns the command for the Python of this process, since a job may not find `lra-fnet`."""
-    return [sys.executable, "-m", "lra_fnet.cli", *words[1:]]
+    return [sys.executable, "-m", "lra_fnet", *words[1:]]
 
 
 def minutes(text: str) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -85,14 +86,20 @@ def load(
     return arrays
 
 
-def load_run(folder: str | Path, checkpoint: Literal["best", "last"] | None = None) -> Run:
+def load_run(
+    folder: str | Path,
+    checkpoint: Literal["best", "last"] | None = None,
+    imports: Sequence[str] = (),
+) -> Run:
     """Returns a trained run: model, parameters and task, for predictions and for your own code.
 
-    Only reads the folder; the run's data is not needed.
+    Only reads the folder; the run's data is not needed. The folder may be a stranger's: code that
+    it names is not run.
 
     Args:
         folder: a run folder, or one that `lra-fnet export` wrote.
         checkpoint: "best" on validation (the default) or "last"; an exported folder holds one.
+        imports: your modules or .py files that its model or task needs.
 
     Raises:
         UserError: the folder is neither, its run is unfinished or has failed, it is damaged, or it
@@ -100,4 +107,4 @@ def load_run(folder: str | Path, checkpoint: Literal["best", "last"] | None = No
     """
     from lra_fnet.run import trained
 
-    return trained.load_run(folder, checkpoint)
+    return trained.load_run(folder, checkpoint, imports)

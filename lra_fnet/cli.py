@@ -13,13 +13,12 @@ import functools
 import inspect
 import os
 import re
-import signal
 import sys
 from pathlib import Path
 
 from lra_fnet import __version__, config
 from lra_fnet.errors import Interrupted, RunFailed, UserError
-from lra_fnet.machine import allocator, compile_cache, disk
+from lra_fnet.machine import allocator, compile_cache, disk, memory, signals
 
 _WHATS = ("train", "infer", "memory", "mixing", "scaling", "pipeline")
 
@@ -34,35 +33,28 @@ def main(arguments: list[str] | None = None) -> int:
     allocator.keep_freed_memory()
     compile_cache.use()
     parser = _parser()
-    before = signal.signal(signal.SIGTERM, _terminated)
     try:
-        args = parser.parse_args(arguments)
-        return args.call(args) or 0
+        with signals.handled(signals.stop_at_once):
+            try:
+                args = parser.parse_args(arguments)
+                memory.check_limits()
+                return args.call(args) or 0
+            finally:
+                sys.stdout.flush()
     except (UserError, RunFailed) as error:
         return _fail(error, error.code)
     except Interrupted as error:
         return 128 + error.signal
-    except KeyboardInterrupt:
-        return _fail("stopped; the same command resumes", 130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+    except (OSError, MemoryError) as error:  # a limit of the process, or a disk that is gone
+        return _fail(error, UserError.code)
 
 
-def _terminated(number, frame):
-    """Ends the process on SIGTERM outside of the training loop.
-
-    It raises no exception, because Python ignores one that is raised in a callback of its garbage
-    collector. Nothing is lost that SIGKILL would not lose.
-    """
-    os.write(2, b"lra-fnet: stopped; the same command resumes\n")
-    os._exit(128 + number)
-
-
-def _fail(error: Exception | str, code: int) -> int:
-    print(f"lra-fnet: {' '.join(str(error).split())}", file=sys.stderr)
+def _fail(error: BaseException, code: int) -> int:
+    line = "".join(c if c.isprintable() else "?" for c in " ".join(str(error).split()))
+    print(f"lra-fnet: {line}", file=sys.stderr)  # a stranger's file may hold terminal codes
     return code
 
 
@@ -102,12 +94,20 @@ def _numbers(about: str, **keywords) -> dict:
     return {"help": about, "default": [], "type": parse, "metavar": "N,N", **keywords}
 
 
+def _module(text: str) -> str:
+    """Returns a file's absolute path, so that its run works from other folders; else the text."""
+    return os.path.abspath(text) if text.endswith(".py") else text
+
+
 _folder = functools.partial(_text, type=Path)
 _bindings = functools.partial(_text, default=[], type=config.split_bindings)
 _NAMES = "names separated by commas, or all"
 _SIDE = {"help": "a run folder, or preset/task/model[+variant]"}
+_IMPORT = {
+    "import": _list("your module or .py file", dest="imports", type=_module, metavar="MODULE")
+}
 _SHARED = {
-    "run": {"run": _folder("a run folder", required=True)},
+    "run": {"run": _folder("a run folder", required=True), **_IMPORT},
     "task": {
         "task": _text("the task's name", required=True),
         "preset": _text("paper (default), lra-code, tuned, cpu or yours", "paper"),
@@ -117,7 +117,7 @@ _SHARED = {
         "gin": _bindings("several bindings in one string, separated by spaces"),
     },
     "outside": {
-        "import": _list("your module or .py file", dest="imports", metavar="MODULE"),
+        **_IMPORT,
         "gin_dir": _list(
             "a folder with your gin files", dest="gin_dirs", type=Path, metavar="FOLDER"
         ),
@@ -192,6 +192,8 @@ def _parser() -> Parser:
         "outside data source",
         task=_text(f"{tasks}, or all", required=True),
         dataset=_text("one data set of the task; default: all that the presets name"),
+        force=_switch("prepare anew what is there, such as after a change of --source"),
+        update=_switch("for developers: write the shallow baselines to data/expected.json"),
     )
     verb(_describe, "outside data", task=_text(f"{tasks}, or all (default)", "all"))
     verb(
@@ -216,9 +218,20 @@ def _parser() -> Parser:
         force=_switch("replace an earlier export"),
     )
     verb(
+        _verify,
+        "outside data",
+        replay=_number("train this many first steps again and compare the losses", 0),
+        json=_switch("print JSON objects"),
+        PATH={
+            "nargs": "+",
+            "type": Path,
+            "help": "a run folder, an export, or a folder of results",
+        },
+    )
+    verb(
         _sweep,
         "bindings outside runs data source",
-        sweep=_folder("a gin file that binds Sweep", metavar="FILE"),
+        sweep=_text(f"{', '.join(config.known('sweeps'))}, or your file", metavar="FILE"),
         task=_text(_NAMES),
         models=_text(_NAMES),
         preset=_text("default: paper"),
@@ -244,7 +257,8 @@ def _parser() -> Parser:
     measured = "train,infer with --lengths, else pipeline"
     verb(
         _benchmark,
-        "task bindings outside runs data source shape out",
+        "task bindings outside runs data source shape",
+        name=_text("the results' folder in RUNS/benchmark (default: made of the options)"),
         models=_text(f"{_NAMES}; NAME:BINDING adds a binding", "transformer,linear,fnet,performer"),
         lengths=_numbers("in tokens"),
         what=_text(f"any of {','.join(_WHATS)}; default: {measured}", type=_whats),
@@ -252,6 +266,15 @@ def _parser() -> Parser:
         devices=_numbers("numbers of devices, for scaling", default=[1, 2, 4, 8]),
         rounds=_number("number of measurements (default: 5)", 5, 1),
         seconds=_number("seconds per measurement (default: 2; pipeline: 30)", None, 0.001, float),
+    )
+    verb(
+        _drill,
+        "",
+        seed=_number("chooses among the calls, bytes and bits (default: 1)", 1),
+        case=_number("play one case alone, and print what its commands said"),
+        sample=_number("play so many cases, spread over all faults; default: all", least=1),
+        jobs=_number("cases at a time (default: 2)", 2, 1),
+        out=_folder("the file to write (default: results/drill.md)", "results/drill.md"),
     )
     verb(_explain, "task bindings outside shape", lengths=_numbers("in tokens", required=True))
     return parser
@@ -287,7 +310,7 @@ def _job(args, **fields):
 
 
 def _data(args) -> None:
-    """Prepares a task's data and verifies every record.
+    """Prepares a task's data, verifies every record and computes shallow baselines.
 
     Example:
       lra-fnet data --task listops
@@ -295,7 +318,15 @@ def _data(args) -> None:
     from lra_fnet.tasks import prepare
 
     config.import_modules(args.imports)
-    prepare.command(args.task, args.dataset, args.data, args.source, args.gin_dirs)
+    prepare.command(
+        args.task,
+        args.dataset,
+        args.data,
+        args.source,
+        args.gin_dirs,
+        force=args.force,
+        update=args.update,
+    )
 
 
 def _describe(args) -> None:
@@ -342,7 +373,7 @@ def _evaluate(args) -> None:
     from lra_fnet import report
     from lra_fnet.run import evaluate
 
-    report.print_run(evaluate.evaluate(args.run))
+    report.print_run(evaluate.evaluate(args.run, args.imports))
 
 
 def _span(args) -> None:
@@ -354,7 +385,7 @@ def _span(args) -> None:
     from lra_fnet.machine import progress
     from lra_fnet.run import attention_span
 
-    spans = attention_span.span(args.run, args.rows)
+    spans = attention_span.span(args.run, args.rows, args.imports)
     progress.console.print(attention_span.table(spans))
     print(f"wrote {args.run / 'attention_span.json'}")
 
@@ -383,7 +414,7 @@ def _predict(args) -> None:
     """
     from lra_fnet.run import predict
 
-    predict.main(args.run, args.FILE)
+    predict.main(args.run, args.FILE, args.imports)
 
 
 def _export(args) -> None:
@@ -394,8 +425,31 @@ def _export(args) -> None:
     """
     from lra_fnet.run import export
 
-    export.main(args.run, args.out, args.checkpoint, force=args.force)
+    export.main(args.run, args.out, args.checkpoint, args.imports, force=args.force)
     print(f"exported to {args.out}")
+
+
+def _verify(args) -> int:
+    """Checks results: a row for each run, a column for each check; code 1 if one fails.
+
+      result  result.json is whole: schema, counts against bits, steps, sha256
+      config  the configuration is the one that task, model, preset and overrides give
+      data    the rows are those of data/expected.json, or of the prepared set
+      code    the commit is known, and no file differed from it
+      score   the checkpoints give the recorded counts again (the test split is read and logged)
+      replay  the first steps, trained again, give the losses in metrics.jsonl
+
+    A check is "ok", "note" (with a remark below the table), "not there" (a file that it needs is
+    missing) or "FAILED". Scores and losses must be equal on the kind of machine that trained the
+    run; elsewhere 0.5 % of the rows and 1 % of a loss may differ.
+
+    Example:
+      lra-fnet verify runs/cpu/listops/fnet/seed0 --replay 100
+    """
+    from lra_fnet.run import verify
+
+    options = verify.Options(args.data, tuple(args.imports), tuple(args.gin_dirs), args.replay)
+    return verify.main(args.PATH, options, as_json=args.json)
 
 
 def _sweep(args) -> int | None:
@@ -429,7 +483,8 @@ def _sweep(args) -> int | None:
         planned = plan.load(args.runs, args.name, args.trials)
     else:
         points = {name: values for axis in axes for name, values in axis.items()}
-        swept = plan.read(args.sweep, points, overrides, trials=args.trials, **given)
+        file = args.sweep and config.sweep(args.sweep, args.gin_dirs)
+        swept = plan.read(file, points, overrides, trials=args.trials, **given)
         shared = _job(args, model="", task="", preset="", name=None, overrides=())
         planned = plan.Plan(swept, plan.folder_name(swept, args.name), shared)
     if args.dry_run:
@@ -510,27 +565,46 @@ def _benchmark(args) -> None:
     measured = [what for what in cells.WHATS if what in whats]
     plan = cells.plan(shared, models, measured, args.lengths, cls=args.cls, peer=args.peer)
     scaled = cells.plan(shared, models, ["train"], args.lengths) if "scaling" in whats else []
-    jobs = [_job(args, model=model) for model in models] if "pipeline" in whats else []
+    jobs = [_job(args, model=m, name=None) for m in models] if "pipeline" in whats else []
     for job in jobs:
         job.load()  # reports a mistake before anything is measured
 
+    folder = cells.folder(args.runs / "benchmark", [*plan, *scaled], args.name)
+
     def save(name, render, results):
-        with disk.writable(args.out, "--out"):
-            args.out.mkdir(parents=True, exist_ok=True)
-            disk.write_json(args.out / f"{name}.json", results)
-            disk.replace(args.out / f"{name}.md", render(results))
+        with disk.writable(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            disk.write_json(folder / f"{name}.json", results)
+            disk.replace(folder / f"{name}.md", render(results))
 
     if plan:
         partial = functools.partial(save, "benchmark", benchmarks.render)
         results = cells.run(plan, args.rounds, partial)
-        figures.draw(results, args.out)
+        figures.draw(results, folder)
         print(benchmarks.render(results), end="")
     for cell in scaled:
         name = re.sub(r"[^\w.]+", "-", f"scaling.{cell.label}.{cell.length}")
         rows = scaling.run(cell, args.devices, functools.partial(save, name, benchmarks.scaling))
         print(benchmarks.scaling(rows), end="")
+    if plan or scaled:
+        print(f"wrote {folder}")
     for job in jobs:
         overhead.loop_overhead(job, args.rounds, args.seconds or 30.0)
+
+
+def _drill(args) -> None:
+    """Strikes every command with faults and checks what comes out (Linux, needs cc).
+
+    Kills, I/O errors, damaged files, signals, lost hosts, limits and hostile files, on a tiny task,
+    in an hour on two cores. After each fault the same command without it must give what an
+    undisturbed one gives, or refuse with one line. Cases are numbered; the seed chooses them.
+
+    Example:
+      lra-fnet drill --seed 1 --case 137
+    """
+    from lra_fnet import drill
+
+    drill.main(main, args.seed, args.case, args.sample, args.jobs, args.out)
 
 
 def _explain(args) -> None:

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import gin
+from gin import config_parser
 
 from lra_fnet.errors import UserError
+from lra_fnet.machine import disk
 
 # Inside the package in an installed wheel, and next to it in a checkout. The order matters: next to
 # an installed package lies gin-config's folder gin.
@@ -26,6 +28,7 @@ GIN_DIR = next(d / "gin" for d in _PLACES if (d / "gin/base.gin").is_file())
 
 _BOUND_NAME = re.compile(r"^([\w./]+) =", re.MULTILINE)
 _DATASET = re.compile(r"""^DATASET\s*=\s*["'](\w+)["']""", re.MULTILINE)
+_MAX_LEN = re.compile(r"^MAX_LEN\s*=\s*([\d_]+)", re.MULTILINE)
 _BARE_WORD = re.compile(r"[A-Za-z_][\w.-]*")
 
 
@@ -33,7 +36,7 @@ def known(kind: str, dirs: Sequence[Path] = ()) -> list[str]:
     """Returns the names that have a file, sorted.
 
     Args:
-      kind: "tasks", "models" or "presets" (a preset is a folder).
+      kind: "tasks", "models", "sweeps" or "presets" (a preset is a folder).
       dirs: folders with more gin files.
     """
     pattern = "*" if kind == "presets" else "*.gin"
@@ -42,8 +45,17 @@ def known(kind: str, dirs: Sequence[Path] = ()) -> list[str]:
 
 def datasets(task: str, dirs: Sequence[Path] = ()) -> list[str]:
     """Returns the data sets of a task that presets name as `DATASET = "..."`, sorted."""
-    paths = (_find(f"presets/{preset}/{task}.gin", dirs) for preset in known("presets", dirs))
-    return sorted({name for p in paths if p for name in _DATASET.findall(p.read_text("utf-8"))})
+    return sorted({name for text in _presets(task, dirs) for name in _DATASET.findall(text)})
+
+
+def lengths(task: str, dataset: str, dirs: Sequence[Path] = ()) -> list[int]:
+    """Returns the lengths that presets bind as `MAX_LEN` with a data set, sorted.
+
+    If no preset names the set, they are those of all sets of the task.
+    """
+    texts = _presets(task, dirs)
+    texts = [text for text in texts if dataset in _DATASET.findall(text)] or texts
+    return sorted({int(length) for text in texts for length in _MAX_LEN.findall(text)})
 
 
 def title(model: str, dirs: Sequence[Path] = ()) -> str:
@@ -52,8 +64,21 @@ def title(model: str, dirs: Sequence[Path] = ()) -> str:
     A model without such a line, or without a file, has its name as its title.
     """
     path = _find(f"models/{model}.gin", dirs)
-    match = re.match(r"# ([^:\n]+):", path.read_text("utf-8")) if path else None
+    match = re.match(r"# ([^:\n]+):", disk.read_text(path)) if path else None
     return match[1] if match else model
+
+
+def sweep(name: str, dirs: Sequence[Path] = ()) -> Path:
+    """Returns the gin file of a sweep: the path `name`, or the file of that name in gin/sweeps/.
+
+    Raises:
+      UserError: there is neither.
+    """
+    path = Path(name) if Path(name).is_file() else _find(f"sweeps/{name}.gin", dirs)
+    if path is None:
+        names = ", ".join(known("sweeps", dirs))
+        raise UserError(f"--sweep expects a gin file, or one of {names}; got {name!r}")
+    return path
 
 
 def files(task: str, model: str, preset: str, dirs: Sequence[Path] = ()) -> list[Path]:
@@ -102,14 +127,19 @@ def load(paths: Sequence[Path], bindings: Sequence[str] = (), imports: Sequence[
     """
     gin.clear_config()
     import_modules(imports)
-    texts = [(str(path), path.read_text()) for path in paths]
-    texts += [(f"--set {text!r}", normalise(text)) for text in bindings]
+    texts = [(str(path), disk.read_text(path)) for path in paths]
+    overrides = [normalise(text) for text in bindings]
+    texts += [(f"--set {text!r}", line) for text, line in zip(bindings, overrides, strict=True)]
     declared = None
-    for where, text in texts:
+    schedule = _schedule()
+    for number, (where, text) in enumerate(texts):
         _parse(text, where)
+        if number < len(paths):
+            schedule = _follow(schedule, text)
         macros = {name for name in _given() if "." not in name}
         declared = macros if declared is None else declared
         _check_macros(macros, declared, where)
+    _follow(schedule, "\n".join(overrides))
     references = set(re.findall(r"%([\w./]+)", gin.config_str())) - {"gin.REQUIRED"}
     _check_macros(references, declared or set(), "a reference")
 
@@ -117,12 +147,15 @@ def load(paths: Sequence[Path], bindings: Sequence[str] = (), imports: Sequence[
 def load_operative(text: str, imports: Sequence[str] = ()) -> None:
     """Clears gin, then parses the text that `operative` returned for a run; reads no file.
 
+    The text may be a stranger's, so it runs only code of this package and of `imports`.
+
     Raises:
-      UserError: this version of the code lacks a name in the text, or a module is missing.
+      UserError: the text includes a file or imports another module; this version of the code lacks
+        a name in the text, or a module is missing.
     """
     gin.clear_config()
     import_modules(imports)
-    _parse(text, "the run's config")
+    _parse(text, "the run's config", own=True)
 
 
 def unread_bindings(overrides: Sequence[str] = ()) -> list[str]:
@@ -153,7 +186,7 @@ def normalise(text: str) -> str:
       UserError: the text is not `name=value`, or the value is neither a gin value nor one word.
     """
     name, equals, value = (part.strip() for part in text.partition("="))
-    if not equals or not re.fullmatch(r"[\w./]+", name) or not value:
+    if not equals or not re.fullmatch(r"[\w./]+", name) or len(value.splitlines()) != 1:
         raise UserError(f"--set expects Name.parameter=value, got {text!r}")
     if value[0] not in "@%" and value not in ("True", "False", "None"):
         try:
@@ -196,7 +229,7 @@ def import_modules(names: Iterable[str]) -> None:
     """Imports dotted modules or paths to .py files, so that they register their configurables.
 
     Raises:
-      UserError: a module or file does not exist.
+      UserError: a module or file does not exist, or raises an error.
     """
     for name in names:
         path = Path(name)
@@ -211,24 +244,108 @@ def import_modules(names: Iterable[str]) -> None:
                 assert spec.loader is not None
                 sys.modules[path.stem] = importlib.util.module_from_spec(spec)
                 spec.loader.exec_module(sys.modules[path.stem])
-        except ModuleNotFoundError as error:
-            raise UserError(f"--import {name}: {error}") from None
+        except UserError:
+            raise
+        except Exception as error:  # the user's code may raise anything
+            if path.suffix == ".py":
+                sys.modules.pop(path.stem, None)
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise UserError(f"--import {name}: {reason}") from None
 
 
 def _search_path(dirs: Sequence[Path]) -> list[Path]:
-    return [*dirs, GIN_DIR]  # the user's folders come first, so that their files replace ours
+    return [
+        *map(Path, dirs),
+        GIN_DIR,
+    ]  # the user's folders come first, so that their files replace ours
+
+
+def _presets(task: str, dirs: Sequence[Path]) -> list[str]:
+    """Returns the texts of the presets' files for a task."""
+    paths = (_find(f"presets/{preset}/{task}.gin", dirs) for preset in known("presets", dirs))
+    return [disk.read_text(path) for path in paths if path]
 
 
 def _find(relative: str, dirs: Sequence[Path]) -> Path | None:
     return next((d / relative for d in _search_path(dirs) if (d / relative).is_file()), None)
 
 
+def _schedule() -> tuple[int, int, int] | None:
+    """Returns the bound steps of a run with a cosine: all, warm-up, cycle; None without them."""
+    names = "Run.num_steps", "Optimizer.warmup", "Optimizer.steps_per_cycle"
+    try:
+        values = tuple(gin.query_parameter(name) for name in names)
+        cosine = "cosine_decay" in str(gin.query_parameter("Optimizer.factors"))
+    except ValueError:  # one is not bound
+        return None
+    return values if cosine and all(type(value) is int and value >= 0 for value in values) else None
+
+
+def _follow(before: tuple[int, int, int] | None, text: str) -> tuple[int, int, int] | None:
+    """Lets the learning rate follow the length of the run, unless the parsed text binds both.
+
+    The warm-up keeps its share of the steps, and the cosine's cycle ends at the same share of them:
+    otherwise a shorter run would end at a high rate, and a longer one would start the cosine again.
+
+    Args:
+      before: the schedule before the text was parsed.
+      text: gin text of a file, or of all overrides.
+
+    Returns:
+      The schedule from now on.
+    """
+    after = _schedule()
+    if before is None or after is None or not before[0]:
+        return after
+    bound = set(re.findall(r"^\s*Optimizer\.(warmup|steps_per_cycle)\s*=", text, re.MULTILINE))
+    (steps, warmup, cycle), (new_steps, new_warmup, _) = before, after
+    if "warmup" not in bound:
+        new_warmup = max(min(warmup, 1), round(warmup * new_steps / steps))
+        gin.bind_parameter("Optimizer.warmup", new_warmup)
+    if "steps_per_cycle" not in bound:
+        end = -(-(warmup + cycle) * new_steps // steps)
+        gin.bind_parameter("Optimizer.steps_per_cycle", max(1, end - new_warmup))
+    return _schedule()
+
+
 def _given() -> set[str]:
     return set(_BOUND_NAME.findall(gin.config_str()))
 
 
-def _parse(text: str, where: str) -> None:
+class OutsideCode(UserError):
+    """Gin text would run code that this process has not imported."""
+
+
+class _Names(config_parser.ParserDelegate):
+    """Reads references and macros without looking them up."""
+
+    def configurable_reference(self, scoped_configurable_name, evaluate):
+        """Returns the name."""
+        return scoped_configurable_name
+
+    def macro(self, macro_name):
+        """Returns the name."""
+        return macro_name
+
+
+def _refuse_outside_code(text: str) -> None:
+    """Raises OutsideCode if gin text reads a file or imports a module that is not ours."""
+    for statement in config_parser.ConfigParser(text, _Names()):
+        if isinstance(statement, config_parser.IncludeStatement):
+            raise OutsideCode(f"its config includes the file {statement.filename!r}: do not use it")
+        if isinstance(statement, config_parser.ImportStatement):
+            module = statement.module
+            if module.partition(".")[0] != "lra_fnet" and module not in sys.modules:
+                raise OutsideCode(
+                    f"its config imports {module}, which is outside code: if you trust your copy, "
+                    "name it with --import"
+                )
+
+
+def _parse(text: str, where: str, *, own: bool = False) -> None:
     try:
+        if own:
+            _refuse_outside_code(text)
         gin.parse_config(text)
     except (ValueError, SyntaxError, NameError, AttributeError, ImportError) as error:
         reason = " ".join(str(error).split())

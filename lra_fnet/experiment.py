@@ -108,6 +108,8 @@ def build(task: Task) -> Experiment:
     Raises:
       UserError: if settings do not fit the task or each other.
     """
+    if not isinstance(task, Task):
+        raise UserError(f"TASK must be a task, like @ListOps(), got {task!r}: leave it to --task")
     pixels = isinstance(task, PixelTask)
     encoder = Encoder(
         vocab_size=task.num_ids,
@@ -144,7 +146,8 @@ def load(task: str, model: str, preset: str, overrides=(), imports=(), dirs=()) 
 def restore(text: str, imports=()) -> Experiment:
     """Builds the experiment of an operative config, without reading gin files.
 
-    Its `config` differs from the text if parameters of the code have changed since.
+    Its `config` differs from the text if parameters of the code have changed since. The text may be
+    a stranger's: it runs only code of this package and of `imports`.
 
     Raises:
       UserError: see config.load_operative; a parameter that the text does not have.

@@ -7,6 +7,7 @@ import, so they are imported at the first test, not with this module.
 """
 
 import base64
+import dataclasses
 import math
 import statistics
 import zlib
@@ -17,6 +18,23 @@ import numpy as np
 
 _TAIL = 0.025  # above a two-sided 95 % interval
 _Z = statistics.NormalDist().inv_cdf(1 - _TAIL)
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """The number of rows answered correctly, and of all rows; never a percentage."""
+
+    correct: int
+    count: int
+
+    def __post_init__(self):
+        if not 0 <= self.correct <= self.count or self.count == 0:
+            raise ValueError(f"{self.correct} correct of {self.count} rows is impossible")
+
+    @property
+    def accuracy(self) -> float:
+        """The accuracy in percent."""
+        return 100 * self.correct / self.count
 
 
 class Difference(NamedTuple):
@@ -46,15 +64,14 @@ def bits(counts: Mapping) -> np.ndarray | None:
     text = counts.get("correct_bits")
     if text is None:
         return None
-    try:
-        packed = zlib.decompress(base64.b64decode(text, validate=True))
-    except (TypeError, ValueError, zlib.error) as error:
-        raise ValueError(f"correct_bits: not base64 of zlib data ({error})") from None
     count = counts["count"]
-    if len(packed) != -(-count // 8):
-        raise ValueError(
-            f"correct_bits: {len(packed)} bytes, but {count} rows need {-(-count // 8)}"
-        )
+    wanted, stream = -(-count // 8), zlib.decompressobj()
+    try:  # no more than is wanted: a few bytes can hold gigabytes
+        packed = stream.decompress(base64.b64decode(text, validate=True), wanted + 1)
+    except (TypeError, ValueError, OverflowError, zlib.error) as error:
+        raise ValueError(f"correct_bits: not base64 of zlib data ({error})") from None
+    if len(packed) != wanted or not stream.eof:
+        raise ValueError(f"correct_bits: {len(packed)} bytes, but {count} rows need {wanted}")
     correct = np.unpackbits(np.frombuffer(packed, np.uint8), count=count).astype(bool)
     if correct.sum() != counts["correct"]:
         raise ValueError(

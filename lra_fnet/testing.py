@@ -263,7 +263,7 @@ def _encodings(task: Task, prepared: Prepared, split: str, decode) -> Iterator[t
         decode = np.ndarray.tobytes
     elif decode is None:
         return
-    rows = store.read(prepared.folder, split, task.num_inputs, prepared.rows[split])
+    rows = store.read(prepared, split)
     for number, (texts, _) in enumerate(itertools.islice(rows, 100)):
         same = all(np.array_equal(task.encode(decode(text)), text) for text in texts)
         yield same, f"encode must give the values of row {number} of {split} for its raw input"

@@ -101,7 +101,11 @@ accuracy = settings.get("Fake.accuracy", 0.5) + args.seed / 100
 for step in range(begin + 1, STEPS + 1):
     time.sleep(settings.get("Fake.seconds", 0.01))
     with metrics.open("a") as log:
-        kind = {"kind": "train"} if step % 2 else {"kind": "validation", "accuracy": accuracy}
+        kind = (
+            {"kind": "train", "loss": 1.0}
+            if step % 2
+            else {"kind": "validation", "accuracy": accuracy}
+        )
         log.write(json.dumps({**kind, "step": step}) + "\n")
     while step == 4 and accuracy < settings.get("Fake.hold", 0) and not stopped:
         if (args.runs / "go").exists():

@@ -8,6 +8,7 @@ from paths import OUTSIDE
 
 from lra_fnet import cli, config
 from lra_fnet.machine import disk
+from lra_fnet.run import record
 from lra_fnet.run.folder import Job
 from lra_fnet.train.checkpoint import Checkpoints
 from lra_fnet.train.step import initial_state
@@ -17,6 +18,7 @@ TINY = (
     *("Encoder.num_layers=1", "Head.mlp_dim=8", "Run.eval_batch_size=4"),
 )
 STEPS = ("Run.num_steps=12", "Run.eval_every=2", "Optimizer.learning_rate=0.03")
+STEPS += ("Optimizer.warmup=2", "Optimizer.steps_per_cycle=1000")
 
 
 class Trained(dict):
@@ -57,5 +59,6 @@ def untrained(runs, task, model, *settings, imports=(), dirs=()):
 
 
 def change(file, **changes):
-    """Changes some keys of a JSON file."""
-    file.write_text(json.dumps(disk.read_json(file) | changes))
+    """Changes some keys of a JSON file; a result is as if it had been written so."""
+    value = disk.read_json(file) | changes
+    file.write_text(json.dumps(record.seal(value) if file.name == "result.json" else value))

@@ -44,6 +44,12 @@ def test_help_lists_the_tasks_and_models_that_exist(capfd):
     assert set(re.findall(r"\w+", capfd.readouterr().out)).issuperset(config.known("tasks"))
 
 
+def test_a_relative_import_is_kept_as_an_absolute_path(outside):
+    line = "train --task parity --model fnet --import a.py --import package.module"
+    args = cli._parser().parse_args(line.split())
+    assert args.imports == [str(outside / "a.py"), "package.module"]
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
@@ -58,6 +64,7 @@ def test_help_lists_the_tasks_and_models_that_exist(capfd):
             "train --task listops --model fnet --seed x",
             "--seed expects a whole number of at least 0, got 'x'",
         ),
+        ("train --task listops --model fnet --seed 4294967296", "from 0 to 4294967295"),
         ("explain --task text --lengths 16,x", "--lengths expects whole numbers like 1024,2048"),
         ("finish --name none", "no sweep 'none'"),
     ],

@@ -158,7 +158,8 @@ def test_a_task_of_a_preset_binds_only_what_its_base_does_not(preset, task):
     base, values = bindings(preset, "base"), bindings(preset, task)
     for name in base.keys() & values.keys():
         first, second = (text.partition("#")[0].strip() for text in (base[name], values[name]))
-        assert first != second, name
+        keeps_its_steps = name == "Optimizer.warmup" and "Run.num_steps" in values
+        assert first != second or keeps_its_steps, name
     assert not {"DATASET", "MAX_LEN"} & base.keys()
     names = base.keys() | values.keys()
     assert names >= {"DATASET", "MAX_LEN", "Encoder.inputs", "Encoder.dropout"}
@@ -208,6 +209,40 @@ def test_a_task_that_a_preset_does_not_know_needs_few_bindings(tmp_path, preset,
     (tmp_path / f"presets/{preset}/new.gin").write_text("\n".join(lines))
     built = experiment.load("new", "fnet", preset, (), (), [tmp_path])
     assert built.task.max_len == 128
+
+
+@pytest.mark.parametrize(
+    ("overrides", "want"),
+    [
+        ((), (800, 50, 750)),
+        (("Run.num_steps=100",), (100, 6, 94)),
+        (("Run.num_steps=2000",), (2000, 125, 1875)),
+        (("Run.num_steps=7",), (7, 1, 6)),
+        (("Optimizer.warmup=10", "Run.num_steps=100"), (100, 10, 90)),
+        (("Optimizer.warmup=80",), (800, 80, 720)),
+        (("Run.num_steps=100", "Optimizer.steps_per_cycle=300"), (100, 6, 300)),
+    ],
+)
+def test_warm_up_and_cosine_follow_the_length_of_the_run_unless_they_are_set(overrides, want):
+    built = experiment.load("image", "fnet", "cpu", overrides)
+    optimizer = built.optimizer
+    assert (built.run.num_steps, optimizer.warmup, optimizer.steps_per_cycle) == want
+    rates = jax.vmap(optimizer.schedule())(jnp.arange(built.run.num_steps))
+    assert (jnp.diff(rates[optimizer.warmup :]) <= 0).all()  # the cosine does not start again
+
+
+def test_square_root_schedule_keeps_its_steps():
+    built = experiment.load("listops", "fnet", "paper", ("Run.num_steps=100",))
+    assert built.optimizer.warmup == 1000  # its rates depend on it
+
+
+def test_schedule_follows_a_length_that_only_a_file_sets(tmp_path):
+    (tmp_path / "presets/cpu").mkdir(parents=True)
+    (tmp_path / "presets/cpu/listops.gin").write_text(
+        'DATASET = "short"\nMAX_LEN = 128\nRun.num_steps = 1_200\n'
+    )
+    optimizer = experiment.load("listops", "fnet", "cpu", (), (), [tmp_path]).optimizer
+    assert (optimizer.warmup, optimizer.steps_per_cycle) == (100, 1100)
 
 
 # The settings of the LRA paper's text with the two exceptions of the FNet paper, by hand.
@@ -463,6 +498,41 @@ def test_a_user_registers_a_mixer_from_outside(tmp_path):
     built = experiment.load("listops", "halving", "cpu", (), [str(module)], [tmp_path])
     assert built.model.encoder.uses_mask
     assert "Halving.factor = 0.5" in built.config
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("def broken(:", "SyntaxError: invalid syntax (odd.py, line 1)"),
+        ("raise ValueError('a\\nb')", "ValueError: a b"),
+        ("import nothing_like_it", "ModuleNotFoundError: No module named 'nothing_like_it'"),
+        (None, "'odd.py' does not exist"),
+    ],
+)
+def test_an_import_with_a_mistake_fails_with_one_line(text, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if text is not None:
+        (tmp_path / "odd.py").write_text(text)
+    for _ in range(2):  # a failed import is not taken for a complete one
+        with pytest.raises(UserError) as caught:
+            config.import_modules(["odd.py"])
+        assert words in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_folders_of_gin_files_may_be_strings(tmp_path):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models/odd.gin").write_text("# Odd: a model.\n")
+    assert "odd" in config.known("models", [str(tmp_path)])
+    assert config.title("odd", [str(tmp_path)]) == "Odd"
+
+
+def test_a_sweep_is_found_by_its_name_or_path(tmp_path):
+    assert config.sweep("lra_table").name == "lra_table.gin"
+    (tmp_path / "mine").write_text("")
+    assert config.sweep(str(tmp_path / "mine")) == tmp_path / "mine"
+    with pytest.raises(UserError, match="or one of image_layers, lra_table; got 'lra'"):
+        config.sweep("lra")
 
 
 def test_title_of_a_model_is_in_the_first_line_of_its_file(tmp_path):

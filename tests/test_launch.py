@@ -110,7 +110,7 @@ def test_array_of_jobs_is_submitted_each_with_its_command(submitit, fake, tmp_pa
         assert (job, log) == (f"12_{number}", f"runs/slurm/12_{number}_0_log.out")
         pickled = tmp_path / f"runs/slurm/12_{number}_submitted.pkl"
         (command,) = submitit.core.utils.DelayedSubmission.load(pickled).args
-        assert command == [sys.executable, "-m", "lra_fnet.cli", *words[1:]]
+        assert command == [sys.executable, "-m", "lra_fnet", *words[1:]]
     assert number == 3
 
 

@@ -2,9 +2,11 @@
 
 import contextlib
 import dataclasses
+import hashlib
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from typing import Any
 from lra_fnet import experiment
 from lra_fnet.errors import UserError
 from lra_fnet.machine import progress
+from lra_fnet.run import folder as run_folder
 
 PAUSE = 0.3  # seconds between turns, in which the threads of the previous side stop spinning
 PEER_PYTHON = "LRA_FNET_PEER_PYTHON"  # the interpreter that has PyTorch
@@ -224,6 +227,30 @@ def plan(
             cell.load()  # reports a mistake now, not after an hour
             cells += [dataclasses.replace(cell, side=side) for side in sides]
     return cells
+
+
+def folder(root: Path, cells: Sequence[Cell], name: str | None = None) -> Path:
+    """Returns the folder for the results of these cells: one that does not exist yet.
+
+    Args:
+      root: holds the folders of all benchmarks.
+      cells: without a name, the folder's name is made of their task, preset and programs, and 8 hex
+        digits of everything else; a number is added if they were measured before.
+      name: the folder's name.
+
+    Raises:
+      UserError: there is a benchmark of this name, or it cannot be the name of a folder.
+    """
+    if name:
+        chosen = root / str(run_folder.variant((), name))
+        if chosen.exists():
+            raise UserError(f"{chosen} holds a benchmark already: choose another --name")
+        return chosen
+    digest = hashlib.sha256(repr(cells).encode()).hexdigest()[:8]
+    words = dict.fromkeys(word for c in cells for word in (c.task, c.preset, c.what))
+    slug = re.sub(r"[^A-Za-z0-9._]+", "-", "-".join([*words, digest]))
+    names = itertools.chain([slug], (f"{slug}-{number}" for number in itertools.count(2)))
+    return next(root / name for name in names if not (root / name).exists())
 
 
 def run(

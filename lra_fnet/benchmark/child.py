@@ -54,8 +54,8 @@ def serve(make: Callable[..., Any], lines: Iterator[str], answer: Callable[[dict
         answer({"mistake": str(error)})
     except ModuleNotFoundError as error:
         library = str(error.name).partition(".")[0]
-        mistake = f"{sys.executable} has no {library}: `make benchmark PEER=1` has an environment"
-        answer({"mistake": f"{mistake} with PyTorch, transformers and this package"})
+        mistake = f"{sys.executable} has no {library}: LRA_FNET_PEER_PYTHON expects a Python with"
+        answer({"mistake": f"{mistake} PyTorch, transformers and this package (lra-fnet[peers])"})
     except (RunFailed, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise

@@ -89,7 +89,7 @@ def random_batches(built: Experiment) -> pipeline.Batch:
     shape = (2, built.run.batch_size, *built.abstract_inputs(1)[0].shape[1:])
     rng = np.random.default_rng(0)
     return pipeline.Batch(
-        rng.integers(0, built.task.vocab_size - 1, shape).astype(np.uint8),
+        rng.integers(0, built.task.vocab_size - 1, shape).astype(built.task.value_dtype),
         np.full(shape[:-1], shape[-1], np.int32),
         rng.integers(0, built.task.num_classes, shape[:2]).astype(np.int32),
         np.ones(shape[:2], bool),

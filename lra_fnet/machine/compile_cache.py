@@ -7,11 +7,14 @@ returns the program that was compiled, so a run's numbers are the same with and 
 
 import os
 import tempfile
+import threading
 import time
 from pathlib import Path
 
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, progress
+
+SLOW_SECONDS = 8.0  # a compilation that takes longer is announced
 
 
 def use() -> None:
@@ -39,7 +42,10 @@ def use() -> None:
 
 
 class Timer:
-    """Times a compilation as a context manager; its text is "compiled in 12.3 s", for example."""
+    """Times a compilation as a context manager; its text is "compiled in 12.3 s", for example.
+
+    It says so while a compilation takes long.
+    """
 
     def __enter__(self):
         import jax  # late: the command line starts without it
@@ -47,11 +53,15 @@ class Timer:
         self._events: list[str] = []
         jax.monitoring.register_event_listener(self._note)
         self._begun = time.perf_counter()
+        self._word = threading.Timer(SLOW_SECONDS, progress.say, ["compiling; this takes a while"])
+        self._word.daemon = True
+        self._word.start()
         return self
 
     def __exit__(self, *_):
         import jax
 
+        self._word.cancel()
         self.seconds = time.perf_counter() - self._begun
         jax.monitoring.unregister_event_listener(self._note)
 

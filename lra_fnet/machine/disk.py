@@ -7,17 +7,21 @@ one translation of disk errors into a line for the user.
 import contextlib
 import errno
 import fcntl
+import glob
 import json
 import os
+import platform
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+import psutil
+
 from lra_fnet.errors import UserError
 from lra_fnet.machine.progress import say
 
-_REFUSALS = ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "EIO")
+_REFUSALS = ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "EIO", "EMFILE")
 
 
 def replace(path: Path, content: str | bytes) -> None:
@@ -37,21 +41,35 @@ def replace(path: Path, content: str | bytes) -> None:
 def partial(path: Path) -> Iterator[Path]:
     """Yields a hidden path next to `path` to write a file or a folder to.
 
-    It replaces `path` if the block ends without an exception, and is removed otherwise.
+    It replaces `path` if the block ends without an exception, and is removed otherwise. Removes
+    what processes of this machine left that were killed while they wrote to the same path.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    ours = f".{path.name}.{platform.node()}-"
+    beside = path.with_name(f"{ours}{os.getpid()}")
     old = beside.with_name(f"{beside.name}.old")
     try:
+        for left in path.parent.glob(f"{glob.escape(ours)}*"):
+            process = left.name.removeprefix(ours).removesuffix(".old")
+            if (
+                process.isdecimal()
+                and not psutil.pid_exists(int(process))
+                and (left.suffix != ".old" or path.exists())
+            ):
+                _remove(left)
         yield beside
         if path.is_dir():  # the system replaces files and empty folders only
             path.rename(old)
         os.replace(beside, path)
     finally:
-        for leftover in (beside, old):
-            if leftover.is_dir():
-                shutil.rmtree(leftover, ignore_errors=True)
-            else:
-                leftover.unlink(missing_ok=True)
+        _remove(beside)
+        _remove(old)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -80,17 +98,52 @@ def read_json(path: Path, kind: type = dict) -> Any:
     return _read(path, parse)
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
+def read_lines(path: Path, *, skip: bool = False) -> list[dict[str, Any]]:
     """Returns the objects of a JSON Lines file; a line that is still being written is skipped.
 
+    Args:
+      path: the file.
+      skip: leaves out other lines that are not JSON objects, with a warning: half a line of a
+        killed process, which `append_line` has ended.
+
     Raises:
-      UserError: the file cannot be read, or a complete line is not JSON.
+      UserError: the file cannot be read; a complete line is not JSON, unless it may be left out.
     """
 
     def parse(text):
-        return [json.loads(line) for line in text.splitlines(keepends=True) if line[-1] == "\n"]
+        objects = []
+        for number, line in enumerate(text.split("\n")[:-1], start=1):
+            try:
+                objects.append(json.loads(line))
+            except ValueError:
+                if not skip:
+                    raise
+                say(f"{path}, line {number} is damaged and left out: {line[:40]!r}")
+        return objects
 
     return _read(path, parse) or []
+
+
+def append_line(path: Path, value: dict[str, Any]) -> None:
+    """Appends a line to a JSON Lines file, after ending one that a kill left half written.
+
+    Raises:
+      UserError: the file cannot be written.
+    """
+    with writable(path.parent), open(path, "a+b", opener=no_links) as file:
+        half = file.tell() and file.seek(-1, os.SEEK_END) >= 0 and file.read() != b"\n"
+        file.write(b"\n" * half + json.dumps(value).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_text(path: Path) -> str:
+    """Returns the content of a text file, which must be there.
+
+    Raises:
+      UserError: the file cannot be read, or is not UTF-8.
+    """
+    return _read(path, str)
 
 
 def _read(path: Path, parse: Callable[[str], Any]) -> Any:
@@ -98,7 +151,7 @@ def _read(path: Path, parse: Callable[[str], Any]) -> Any:
         return parse(path.read_text("utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read ({error}): move it away") from None
 
 
@@ -142,6 +195,11 @@ def _refusal(error: BaseException | None) -> str | None:
     return None
 
 
+def no_links(path: str, flags: int) -> int:
+    """Opens a file for `open(opener=)`; fails at a symbolic link, which a stranger may have put."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
 def try_lock(path: Path, *, wait: bool = False) -> IO[str] | None:
     """Locks a file for this process; returns None if another process (or this one) holds it.
 
@@ -151,7 +209,7 @@ def try_lock(path: Path, *, wait: bool = False) -> IO[str] | None:
       path: the lock file.
       wait: waits for the other process instead of returning None.
     """
-    handle = open(path, "a+")  # noqa: SIM115 (held open by the caller)
+    handle = open(path, "a+", opener=no_links)  # noqa: SIM115 (held open by the caller)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
@@ -185,7 +243,7 @@ def lock(path: Path, waiting: str = "") -> Iterator[None]:
 def holder(path: Path) -> str:
     """Returns the id of the process that holds the lock of a file, or held it last."""
     try:
-        return path.read_text().strip() or "unknown"
+        return path.read_text("utf-8", "replace").strip() or "unknown"
     except OSError:
         return "unknown"
 

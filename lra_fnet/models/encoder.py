@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lra_fnet.errors import UserError
+from lra_fnet.models import fastest
 from lra_fnet.models.mixer import Least, Mixer, check_settings
 from lra_fnet.models.pointwise import PRODUCT, Dropout, LayerNorm, activated_product, flat_product
 
@@ -316,8 +317,12 @@ class Encoder(nn.Module):
         """Embeds ids by a table, LRA's normal(1) or BERT's normal(.02): [B, L] -> [B, L, D]."""
         init = nn.initializers.normal(1.0 if self.embedding == "lra" else 0.02)
         table = self.param("embedding", init, (self.vocab_size, self.dim))
-        one_hot = self.vocab_size <= ONE_HOT_MAX_VOCAB or jax.default_backend() != "cpu"
-        return lookup(table, ids, one_hot=one_hot)
+
+        def one_hot():
+            return self.vocab_size <= ONE_HOT_MAX_VOCAB or jax.default_backend() != "cpu"
+
+        what = f"one-hot gradient of {self.vocab_size} embeddings"
+        return lookup(table, ids, one_hot=fastest.decide(what, one_hot, (False, True)))
 
     def _pixels(self, ids, mask):
         """Embeds pixel values (id - 1), standardised, by a Dense layer; padding counts as 0.

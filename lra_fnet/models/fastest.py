@@ -1,14 +1,19 @@
-"""Chooses the fastest of several equivalent functions on this device, by measuring them once."""
+"""Chooses among equivalent functions by this device, by measuring if need be, and keeps the choice.
+
+The candidates are equal up to rounding, so a run must take the same ones wherever it goes on:
+`decisions` collects what was chosen while programs were built, and imposes it again.
+"""
 
 import contextlib
+import contextvars
 import functools
 import json
 import math
 import os
 import statistics
 import timeit
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -21,6 +26,57 @@ ROUNDS = 5
 HOPELESS = 3.0  # candidates this many times slower than the fastest in round one are dropped
 MAX_SIZE = {"cpu": 1 << 21}  # largest number of entries of the timed input, by backend
 OTHER_MAX_SIZE = 1 << 26
+
+_made: contextvars.ContextVar[dict | None] = contextvars.ContextVar("made", default=None)
+
+
+@contextlib.contextmanager
+def decisions(made: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Imposes the decisions in `made` on programs that are traced in the block, and adds theirs.
+
+    Args:
+      made: a JSON object, as in run.json and result.json; changed in place.
+
+    Raises:
+      UserError: it is not a JSON object.
+    """
+    if not isinstance(made, dict):
+        raise UserError(f"resolved must be a JSON object, got {made!r}: restore the run.json")
+    token = _made.set(made)
+    try:
+        yield made
+    finally:
+        _made.reset(token)
+
+
+def made() -> dict[str, Any]:
+    """Returns the decisions that the surrounding block of `decisions` has made so far."""
+    return dict(_made.get() or {})
+
+
+def decide(what: str, choose: Callable[[], Any], known: Collection) -> Any:
+    """Returns the decision that was made about `what` on this kind of device, or else makes it.
+
+    Args:
+      what: the subject, with all that the choice depends on but the machine.
+      choose: returns a JSON value; not called if the decision is given (see `decisions`).
+      known: all values that `choose` may return.
+
+    Raises:
+      UserError: the given decision is not one of them.
+    """
+    made = _made.get()
+    if made is None:
+        return choose()
+    what = f"{what} on {jax.default_backend()}"
+    if what not in made:
+        made[what] = choose()
+    if made[what] not in list(known):
+        raise UserError(
+            f"the run's decision about {what} must be one of {', '.join(map(str, known))}, got "
+            f"{made[what]!r}: restore its run.json or result.json"
+        )
+    return made[what]
 
 
 class Choice(NamedTuple):
@@ -62,7 +118,11 @@ def _kept(key, candidates, shape, usual):
     path = disk.user_cache() / "choices.json"
     table = _read(path)
     seconds = table.get(key)
-    if not isinstance(seconds, dict) or set(seconds) != {name for name, _ in candidates}:
+    if (
+        not isinstance(seconds, dict)
+        or set(seconds) != {n for n, _ in candidates}
+        or not all(isinstance(value, float) and 0 < value < math.inf for value in seconds.values())
+    ):
         seconds = _measure(dict(candidates), shape)
         table = _read(path) | {key: seconds}
         with contextlib.suppress(OSError):  # the next process measures again

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from lra_fnet.errors import UserError
 from lra_fnet.models.encoder import Encoder
-from lra_fnet.models.mixer import at_least
+from lra_fnet.models.mixer import at_least, check_settings
 
 INTERACTIONS = {1: ("none",), 2: ("concat", "nli")}  # by the number of texts
 
@@ -55,6 +55,7 @@ class Head(nn.Module):
                 f"Head.interaction must be {' or '.join(known)} for a task with "
                 f"num_inputs = {self.num_inputs}, got {self.interaction!r}: set it so"
             )
+        check_settings(self)
         at_least("Head.mlp_dim", self.mlp_dim, self.num_inputs, 256)
 
     @nn.compact

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import numbers
+import types
 import typing
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -132,8 +133,20 @@ class Least(NamedTuple):
     below: float = math.inf
 
 
+_PLAIN = {  # types of settings without limits: the values that fit, and how an error names them
+    bool: (bool, "True or False"),
+    int: (numbers.Integral, "a whole number"),
+    float: (numbers.Real, "a number"),
+    str: (str, "a text"),
+    types.NoneType: (types.NoneType, "None"),
+}
+
+
 def check_settings(module):
-    """Checks the fields of a dataclass against their types, `Literal` or `Annotated` with `Least`.
+    """Checks the fields of a dataclass against their types.
+
+    These are `Literal`, `Annotated` with `Least`, or plain ones; a field of another type takes any
+    value.
 
     Raises:
       UserError: for the first field with a value that its type does not allow.
@@ -144,6 +157,13 @@ def check_settings(module):
             one_of(name, value, typing.get_args(field.type))
         for least in getattr(field.type, "__metadata__", ()):
             at_least(name, value, *least, kind=typing.get_args(field.type)[0])
+        union = isinstance(field.type, types.UnionType)
+        options = typing.get_args(field.type) if union else (field.type,)
+        if all(option in _PLAIN for option in options):
+            fit = any(isinstance(value, _PLAIN[option][0]) for option in options)
+            if not fit or (isinstance(value, bool) and bool not in options):
+                wanted = " or ".join(_PLAIN[option][1] for option in options)
+                raise UserError(f"{name} must be {wanted}, got {value!r}: set it to one")
 
 
 def at_least(name, value, limit, suggestion, below=math.inf, *, kind=int):

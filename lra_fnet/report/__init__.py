@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from lra_fnet.errors import UserError
-from lra_fnet.machine import disk
+from lra_fnet.machine import disk, progress
 from lra_fnet.report import text
 from lra_fnet.report.contents import Report
 from lra_fnet.report.sources import Sources
@@ -54,7 +54,7 @@ def _write(file: Path, content: str, option: str) -> None:
 
 
 def update_readme(path: str | Path, results: str | Path) -> list[Path]:
-    """Writes the README's tables between its markers, and RESULTS.md next to it.
+    """Writes the README's tables between its markers, RESULTS.md, and docs/figure.svg if linked.
 
     Args:
       path: the README.
@@ -81,6 +81,17 @@ def update_readme(path: str | Path, results: str | Path) -> list[Path]:
         readme: old[: old.index(BEGIN)] + section + old[old.index(END) + len(END) :],
         readme.with_name("RESULTS.md"): text.markdown(report, "Results", ABOUT),
     }
+    figure = readme.parent / "docs" / "figure.svg"
+    if "docs/figure.svg" in old and report.tables:
+        from lra_fnet.report import figures
+
+        trained = [
+            [c for c in b.cells if (c["what"], c["side"], c["state"]) == ("train", "ours", "ok")]
+            for b, _ in report.benchmarks
+        ]
+        measured = (cells for cells in trained if {*text.MAIN} <= {c["label"] for c in cells})
+        drawn = figures.overview(report.tables[0], next(measured, []), text.MAIN)
+        texts[figure] = figures.drawn(drawn, "svg").decode()
     changed = [f for f, new in texts.items() if not f.exists() or f.read_text("utf-8") != new]
     for file in changed:
         _write(file, texts[file], "--readme")
@@ -94,10 +105,14 @@ def main(
 ) -> list[Path]:
     """Collects the sources, prints the accuracy tables, writes the files and says where they are.
 
+    Damaged files are left out, each with a line on standard error and in the report.
+
     Raises:
-      UserError: no run has a test accuracy or a state to show, or a file is damaged.
+      UserError: no run has a test accuracy or a state to show.
     """
-    report = Report(Sources(roots, out_dir))
+    report = Report(Sources(roots))
+    for problem in report.sources.problems:
+        progress.say(f"left out: {problem}")
     if not report.presets and not report.sweeps:
         where = " or ".join(map(str, roots))
         raise UserError(

@@ -81,6 +81,7 @@ class Cell:
     low: float | None = None  # ends of the 95 % interval for the rows of one test set
     high: float | None = None
     runs: tuple[Record, ...] = ()  # unfinished ones included
+    shallow: bool = False  # whether the interval does not lie above the shallow baseline
 
     @property
     def interval(self) -> str:
@@ -92,7 +93,7 @@ class Cell:
     @property
     def lines(self) -> list[str]:
         """The text, most important part first: ["30.70 ± 0.41", "max 31.10", "3 seeds"]."""
-        mark = "†" if self.validation_is_test else ""
+        mark = "†" * self.validation_is_test + "§" * self.shallow
         if self.mean is None:
             return [self.state + mark]
         first = f"{self.mean:.2f}" + (f" ± {self.sd:.2f}" if self.sd is not None else "") + mark
@@ -152,6 +153,8 @@ class Table:
       tasks: the columns that are not averages.
       rows: those of the checkpoint with the best validation accuracy.
       last_rows: ours at the last step.
+      floors: the row of majority floors.
+      baselines: a line that names the shallow baselines, if there are any.
       parts: both with their titles.
       notes, provenance: lines below the table.
     """
@@ -170,14 +173,15 @@ class Table:
                 self.last_rows.append(_our_row(model, variant, same, self.tasks, "last"))
                 if variant is None:
                     self.rows += _published_rows(model, self.tasks)
-        floors, floor_notes = _floors(runs, self.tasks)
-        self.rows.append(floors)
+        self.floors, floor_notes = _floors(runs, self.tasks)
+        baselines, self.baselines = _baselines(runs, self.tasks)
+        self.rows += [self.floors, *([baselines] if self.baselines else [])]
         head = f"Test accuracy (%), preset {preset}"
         self.parts = [
             Part("best", f"{head}: checkpoint best on validation", self.rows),
             Part("last", f"{head}: last step", self.last_rows),
         ]
-        self.notes = _notes(preset, runs, self.rows) + floor_notes
+        self.notes = _notes(preset, runs, self.rows) + floor_notes + self.baselines
         self.provenance = _provenance(runs)
 
 
@@ -211,6 +215,8 @@ def cell(runs: Sequence[Record], checkpoint: Checkpoint = "best") -> Cell:
     if low <= max(run.floor.accuracy for run in runs):
         return Cell("FAIL", **marks)
     spread = statistics.stdev(accuracies) if len(accuracies) > 1 else None
+    baselines = [run.baseline.test.accuracy for run in runs if run.baseline]
+    marks["shallow"] = any(low <= baseline for baseline in baselines)
     return Cell("value", mean, spread, max(accuracies), low=low, high=high, **marks)
 
 
@@ -284,8 +290,23 @@ def _floors(runs: Sequence[Record], columns: Sequence[str]) -> tuple[Row, list[s
     return Row("Majority floor", "", cells | averages(cells)), notes
 
 
-def marks(preset: str, validation_is_test: bool, uses_mask: bool) -> list[str]:
-    """Returns the notes that a table needs: another setting than the papers', and † and ‡."""
+def _baselines(runs: Sequence[Record], columns: Sequence[str]) -> tuple[Row, list[str]]:
+    """Returns the best shallow baseline of each task, the highest of its data, and their names."""
+    cells, notes = {}, []
+    for task in columns:
+        found = [run.baseline for run in runs if run.task == task and run.baseline]
+        best = max(found, key=lambda baseline: baseline.test.accuracy, default=None)
+        cells[task] = Cell("value", best.test.accuracy) if best else Cell("-")
+        notes += [f"{tasks.title(task)}: {best.method}"] if best else []
+    if notes:
+        notes = [f"Shallow baseline, chosen on validation: {'; '.join(notes)}."]
+    return Row("Shallow baseline", "", cells | averages(cells)), notes
+
+
+def marks(
+    preset: str, validation_is_test: bool, uses_mask: bool, shallow: bool = False
+) -> list[str]:
+    """Returns the notes that a table needs: another setting than the papers', and †, ‡ and §."""
     notes = []
     if preset != "paper":
         notes.append(
@@ -295,13 +316,16 @@ def marks(preset: str, validation_is_test: bool, uses_mask: bool) -> list[str]:
         notes.append("† The checkpoint was selected on the test rows (validation is test).")
     if not uses_mask:
         notes.append("‡ This model sees the padding: its mixer does not use the mask.")
+    if shallow:
+        notes.append("§ The 95 % interval does not lie above the shallow baseline.")
     return notes
 
 
 def table_marks(preset: str, rows: Sequence[Row]) -> list[str]:
     """Returns the `marks` that these rows need."""
-    marked = any(c.validation_is_test for row in rows for c in row.cells.values())
-    return marks(preset, marked, all(row.uses_mask for row in rows))
+    cells = [cell for row in rows for cell in row.cells.values()]
+    marked, shallow = (any(getattr(c, n) for c in cells) for n in ("validation_is_test", "shallow"))
+    return marks(preset, marked, all(row.uses_mask for row in rows), shallow)
 
 
 def _notes(preset: str, runs: Sequence[Record], rows: Sequence[Row]) -> list[str]:

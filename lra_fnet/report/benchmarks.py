@@ -40,19 +40,30 @@ def grids(cells: Sequence[Result]) -> list[Grid]:
     train, infer = ([cell for cell in ours if cell["what"] == what] for what in TITLES)
     platform = next((cell["device"]["platform"] for cell in cells if "device" in cell), "cpu")
     unit, scale = ("MB", 1e6) if platform == "cpu" else ("GB", 1e9)
+    fixed = constant([*train, *infer])
     tables = [
-        _grid("Training speed (steps/s)", train, _steps),
-        _grid(f"Peak memory of training ({unit})", train, lambda c, _: _memory(c, scale)),
-        _grid("Inference (ms/batch)", infer, _milliseconds),
-        _grid(f"Peak memory of inference ({unit})", infer, lambda c, _: _memory(c, scale)),
+        _grid(f"Training speed (steps/s){fixed}", train, _steps),
+        _grid(f"Peak memory of training ({unit}){fixed}", train, lambda c, _: _memory(c, scale)),
+        _grid(f"Inference (ms/batch){fixed}", infer, _milliseconds),
+        _grid(f"Peak memory of inference ({unit}){fixed}", infer, lambda c, _: _memory(c, scale)),
         _grid("GFLOPs of a forward pass of one example", infer, _operations),
         _mixing([cell for cell in cells if cell["what"] == "mixing"]),
         *(_peers(what, cells, unit, scale) for what in TITLES),
-        _grid("Of the roofline (of the floor): training", train, _fractions),
-        _grid("Of the roofline (of the floor): inference", infer, _fractions),
-        _exponents(train, infer),
+        _grid(f"Of the roofline (of the floor): training{fixed}", train, _fractions),
+        _grid(f"Of the roofline (of the floor): inference{fixed}", infer, _fractions),
+        _exponents(train, infer, fixed),
     ]
     return [grid for grid in tables if grid]
+
+
+def constant(cells: Sequence[Result]) -> str:
+    """Returns what all batches have in common, for a title: ", 16,384 tokens a batch"."""
+    measured = [cell for cell in cells if cell["state"] == "ok"]
+    for field, words in (("tokens", "{:,} tokens a batch"), ("batch_size", "batches of {:,}")):
+        values = {cell.get(field, 0) for cell in measured}
+        if len(values) == 1 and any(values):
+            return f", {words.format(*values)}"
+    return ""
 
 
 def scaling(rows: Sequence[Result]) -> str:
@@ -96,10 +107,17 @@ def exponent(lengths: Sequence[float], values: Sequence[float]) -> float | None:
 
 
 def curve(cells: Sequence[Result], label: str, value: str) -> tuple[list[int], list[float]]:
-    """Returns lengths and numbers of a row without CLS: "seconds" (median) or "peak_bytes"."""
+    """Returns lengths and numbers of a row without CLS: "seconds" (median) or "peak_bytes".
+
+    Where the number of tokens in a batch is constant, the seconds are those of one example, which
+    grow with the length as those of a batch of constant size.
+    """
     row = [c for c in cells if c["label"] == label and c["state"] == "ok" and not c["cls"]]
     row.sort(key=lambda cell: cell["length"])
-    numbers = [median(c["seconds"]) if value == "seconds" else max(c[value], 1) for c in row]
+    if value != "seconds":
+        return [cell["length"] for cell in row], [max(cell[value], 1) for cell in row]
+    sizes = [cell["batch_size"] if cell.get("tokens") else 1 for cell in row]
+    numbers = [median(cell["seconds"]) / size for cell, size in zip(row, sizes, strict=True)]
     return [cell["length"] for cell in row], numbers
 
 
@@ -230,9 +248,10 @@ def _ratio(cell: Result, base: Result, kind: str = "") -> str:
     return f"{ratio:.0f}x" if ratio >= 10 else f"{ratio:.1f}x"
 
 
-def _exponents(train: Sequence[Result], infer: Sequence[Result]) -> Grid:
+def _exponents(train: Sequence[Result], infer: Sequence[Result], fixed: str) -> Grid:
     """Returns the growth of time and memory: over all lengths, between the two longest."""
-    kinds = [(train, "seconds"), (infer, "seconds"), (train, "peak_bytes")]
+    per_example = any(cell.get("tokens") for cell in (*train, *infer))
+    kinds = [(train, "seconds"), (infer, "seconds"), ([] if per_example else train, "peak_bytes")]
     rows = []
     for label in labels([*train, *infer]):
         row = [label]
@@ -244,7 +263,10 @@ def _exponents(train: Sequence[Result], infer: Sequence[Result]) -> Grid:
     if all(set(text) <= set("- /") for row in rows for text in row[1:]):
         rows = []  # nothing was measured at two lengths
     head = ["model", "training time", "inference time", "training memory"]
-    return Grid("Growth exponents over all lengths / between the two longest", head, rows)
+    words = "Time is that of one example, because longer examples are fewer in a batch."
+    notes = [words] if per_example else []
+    title = f"Growth exponents over all lengths / between the two longest{fixed}"
+    return Grid(title, head, rows, notes)
 
 
 _SIZES = {"layers": "num_layers", "width": "dim", "batch": "batch_size"}  # fields by their names

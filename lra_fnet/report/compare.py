@@ -12,6 +12,7 @@ from rich.text import Text
 
 from lra_fnet import config, intervals
 from lra_fnet.errors import UserError
+from lra_fnet.machine import progress
 from lra_fnet.report import accuracy, significance, text
 from lra_fnet.report.grid import Grid
 from lra_fnet.report.significance import PAIRED
@@ -27,10 +28,14 @@ def find(text: str, roots: Sequence[str | Path]) -> list[Record]:
       roots: where to look for runs of a model, see `record.collect`.
 
     Raises:
-      UserError: there is neither, or a result is damaged.
+      UserError: there is neither, or the folder's result is damaged.
     """
-    run = record.read(Path(text))
-    runs = [run] if run else [run for run in record.collect(roots) if run.label == text]
+    if run := record.read(Path(text)):
+        return [run]
+    collected, problems = record.collect(roots)
+    for problem in problems:
+        progress.say(f"left out: {problem}")
+    runs = [run for run in collected if run.label == text]
     if not runs:
         raise UserError(
             f"expected a run folder with a result.json, or preset/task/model[+variant] with runs "

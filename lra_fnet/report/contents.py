@@ -39,6 +39,7 @@ class Report:
       sweeps, benchmarks: each with its tables.
       published: speed and memory in the papers.
       spans: the required attention spans.
+      problems: damaged files.
     """
 
     def __init__(self, sources: Sources):
@@ -52,6 +53,8 @@ class Report:
         self.benchmarks = [(b, benchmarks.grids(b.cells)) for b in sources.benchmarks]
         self.published = grids.published(sources.benchmarks)
         self.spans = grids.spans(self.runs, sources.spans)
+        problems = [[problem] for problem in sources.problems]
+        self.problems = Grid("Files that are left out because they are damaged", ["File"], problems)
 
     @property
     def sections(self) -> dict[str, list[Grid]]:
@@ -67,6 +70,7 @@ class Report:
             "Speed and memory": [*measured, *self.published],
             "Sweeps": [grid for _, listed in self.sweeps for grid in listed],
             "Required attention span": [self.spans],
+            "Left out": [self.problems],
             "Missing": [preset.missing for preset in self.presets],
         }
         present = {heading: list(filter(None, listed)) for heading, listed in sections.items()}

@@ -6,6 +6,7 @@ the series those of the style sheet, so that the figures follow a dark scheme.
 
 import io
 import re
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
+from lra_fnet import tasks
+from lra_fnet.machine import disk
 from lra_fnet.report import benchmarks, tradeoff
 from lra_fnet.report.accuracy import Table
 
@@ -67,12 +70,12 @@ def lines(
     return _with_legend(figure)
 
 
-def growth(curves: Mapping[str, Points], label: str) -> Figure:
+def growth(curves: Mapping[str, Points], label: str, *, fitted: bool = True) -> Figure:
     """Draws curves over the length on logarithmic axes; the legend has the fitted exponents."""
     figure, axes = _axes(("Length (tokens)", label), len(curves))
     for number, (name, points) in enumerate(curves.items()):
         x, y = zip(*points, strict=True)
-        text = f"{name}: L^{benchmarks.exponent(x, y):.2f}"
+        text = f"{name}: L^{benchmarks.exponent(x, y):.2f}" if fitted else name
         axes.loglog(x, y, label=text, gid=_titled(text), **_style(number))
     _log_ticks(axes.xaxis)
     _log_ticks(axes.yaxis)
@@ -157,11 +160,58 @@ def intervals(table: Table, task: str) -> Figure | None:
             if paper.published and paper.model == row.model and value is not None:
                 gid = _titled(f"{row.label}, {paper.source}: {value:.2f}")
                 axes.plot(value, y, marker=markers.get(paper.source, "s"), gid=gid, **hollow)
-    floor = table.rows[-1].cells[task].mean
+    floor = table.floors.cells[task].mean
     if floor is not None:
         axes.axvline(floor, color=INK, linestyle="--", linewidth=1)
     axes.set_yticks(range(len(bars)), [row.label for row in bars])
     axes.set_ylim(len(bars) - 0.5, -0.5)
+    return figure
+
+
+def overview(table: Table, cells: Sequence[benchmarks.Result], models: Sequence[str]) -> Figure:
+    """Draws the README's figure: accuracy of these models on each task, and training speed.
+
+    Args:
+      table: has a row of each model without overrides.
+      cells: training speeds, one for each model and length; without any there is one panel.
+      models: names.
+    """
+    rows = [row for row in table.rows if row.ours and not row.variant and row.model in models]
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(9, 3.4), layout="constrained")
+        axes, *speed = figure.subplots(1, 2 if cells else 1, squeeze=False)[0]
+        shown = [t for t in table.tasks if any(row.cells[t].mean is not None for row in rows)]
+        for number, row in enumerate(rows):
+            values = [row.cells[task].mean for task in shown]
+            x = np.arange(len(shown)) + 0.2 * (number - (len(rows) - 1) / 2)
+            heights = np.array(values, float)
+            axes.bar(x, heights, 0.17, label=row.label, color=COLOURS[number], alpha=0.85)
+            for place, task in zip(x, shown, strict=True):
+                seeds = [run.accuracy("test") for run in row.cells[task].runs]
+                axes.plot([place] * len(seeds), np.array(seeds, float), ".", color=INK)
+            for panel in speed:
+                own = [cell for cell in cells if cell["label"] == row.model]
+                own.sort(key=lambda cell: cell["length"])
+                rates = [1 / statistics.median(cell["seconds"]) for cell in own]
+                panel.plot([c["length"] for c in own], rates, color=COLOURS[number], marker="o")
+        for place, task in enumerate(shown):
+            floor = np.array([table.rows[-1].cells[task].mean] * 2, float)
+            label = {"label": "Majority floor"} if place == 0 else {}
+            axes.plot([place - 0.42, place + 0.42], floor, "--", color=INK, linewidth=1, **label)
+        axes.set_xticks(range(len(shown)), [table.columns[task] for task in shown])
+        axes.set_title(f"Accuracy, preset {table.preset} (dots: seeds)")
+        axes.set_ylabel("Test accuracy (%)")
+        for panel in speed:
+            panel.set_xscale("log")
+            _log_ticks(panel.xaxis)
+            panel.set_xticks(sorted({cell["length"] for cell in cells}))
+            panel.set_ylim(bottom=0)
+            cores = f"{cells[0]['threads']} {cells[0]['device']['platform'].upper()} cores"
+            size = tasks.title(cells[0]["task"])
+            panel.set_title(f"Speed, {size} sizes{benchmarks.constant(cells)}, {cores}")
+            panel.set_xlabel("Length (tokens)")
+            panel.set_ylabel("Training steps/s")
+        figure.legend(loc="outside lower center", ncols=len(rows) + 1)
     return figure
 
 
@@ -181,7 +231,11 @@ def measured(cells: Sequence[benchmarks.Result]) -> dict[str, tuple[str, Figure]
             if len(row[0]) > 1
         }
         if curves:
-            figures[name] = (title, growth(curves, f"{title} ({unit})"))
+            tokens = any(cell.get("tokens") for cell in kept)
+            unit = "ms an example" if tokens and value == "seconds" else unit
+            grows = value == "seconds" or not tokens
+            drawn = growth(curves, f"{title} ({unit})", fitted=grows)
+            figures[name] = (f"{title}{benchmarks.constant(kept)}", drawn)
     return figures
 
 
@@ -196,11 +250,23 @@ def draw(cells: Sequence[benchmarks.Result], out_dir: Path) -> list[Path]:
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Writes a figure; the ending of the path says in which format."""
-    with mpl.rc_context(_STYLE):
-        metadata = {"Date": None} if path.suffix == ".svg" else None
-        figure.savefig(path, dpi=150, metadata=metadata)
+    """Writes a figure; the ending of the path says in which format.
+
+    Raises:
+      UserError: the disk refuses.
+    """
+    with disk.writable(path):
+        disk.replace(path, drawn(figure, path.suffix[1:]))
     return path
+
+
+def drawn(figure: Figure, form: str) -> bytes:
+    """Returns a figure as the content of a file, "svg" or "png"."""
+    file = io.BytesIO()
+    with mpl.rc_context(_STYLE):
+        metadata = {"Date": None} if form == "svg" else None
+        figure.savefig(file, format=form, dpi=150, metadata=metadata)
+    return file.getvalue()
 
 
 def inline(figure: Figure, key: str, title: str) -> str:

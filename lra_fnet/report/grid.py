@@ -21,11 +21,15 @@ class Grid:
     def markdown(self) -> str:
         """Returns the title in bold, the table, then the notes."""
         rule = "|" + "---|" * self.words + "---:|" * (len(self.head) - self.words)
-        lines = [f"**{self.title}**", "", _line(self.head), rule, *map(_line, self.rows), ""]
-        return "\n".join(
-            [*lines, *(f"- {note}" for note in self.notes), *([""] * bool(self.notes))]
-        )
+        title, notes = literal(self.title), [f"- {literal(note)}" for note in self.notes]
+        lines = [f"**{title}**", "", _line(self.head), rule, *map(_line, self.rows), ""]
+        return "\n".join([*lines, *notes, *([""] * bool(notes))])
+
+
+def literal(words: str) -> str:
+    """Returns text in which Markdown sees no HTML and no line break."""
+    return words.replace("\n", " ").replace("<", "&lt;")
 
 
 def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+    return f"| {' | '.join(literal(cell).replace('|', chr(92) + '|') for cell in cells)} |"

@@ -10,8 +10,9 @@ from lra_fnet import tasks
 from lra_fnet.report import accuracy
 from lra_fnet.report.accuracy import Cell, Table
 from lra_fnet.report.grid import Grid
-from lra_fnet.report.sources import Benchmark, Sweep
+from lra_fnet.report.sources import Benchmark, Span, Started, Sweep
 from lra_fnet.run.record import Record
+from lra_fnet.sweep.files import Choice, Entry
 
 
 def generalisation(table: Table) -> Grid:
@@ -46,7 +47,7 @@ def _gap(cell: Cell) -> list[str]:
     return [f"{train:.2f}", f"{test:.2f}", f"{train - test:+.2f}"]
 
 
-def missing(table: Table, started: Mapping[str, Mapping[str, Any]]) -> Grid:
+def missing(table: Table, started: Mapping[str, Started]) -> Grid:
     """Returns the cells of a preset without a run, and the command that fills each gap.
 
     Args:
@@ -59,12 +60,12 @@ def missing(table: Table, started: Mapping[str, Mapping[str, Any]]) -> Grid:
         models = [row.model for row in rows if row.cells[task].state == "-"]
         if not models:
             continue
-        own = [run for run in started.values() if {run["model"], run["task"]} & {*models, task}]
+        own = [run for run in started.values() if {run.model, run.task} & {*models, task}]
         model = shlex.quote(models[0]) if len(models) == 1 else "$model"
         command = f"lra-fnet train --task {shlex.quote(task)} --model {model} "
         command += f"--preset {shlex.quote(table.preset)}"
         for option, field in (("--import", "imports"), ("--gin-dir", "gin_dirs")):
-            values = dict.fromkeys(str(value) for run in own for value in run.get(field, ()))
+            values = dict.fromkeys(str(value) for run in own for value in getattr(run, field))
             command += "".join(f" {option} {shlex.quote(value)}" for value in values)
         if len(models) > 1:
             command = f"for model in {' '.join(map(shlex.quote, models))}; do {command}; done"
@@ -105,12 +106,12 @@ def _printed(number: Any, ratio: float | None) -> str:
     return text if ratio is None else f"{text} ({ratio:.1f}x)"
 
 
-def value_of(trial: Mapping[str, Any], axis: str) -> Any:
+def value_of(trial: Entry, axis: str) -> Any:
     """Returns the value that a trial binds an axis to, or None.
 
     A text that is not a Python literal is returned as it is.
     """
-    for binding in trial["overrides"]:
+    for binding in trial.overrides:
         name, _, text = binding.partition("=")
         if name.strip() == axis:
             try:
@@ -122,21 +123,21 @@ def value_of(trial: Mapping[str, Any], axis: str) -> Any:
 
 def trials(sweep: Sweep) -> Grid:
     """Returns every trial of a sweep with its state; those of selected settings are marked."""
-    axes = list(sweep.about.get("axes", {}))
-    settings = [set(trial["overrides"]) for trial in sweep.trials]
+    axes = list(sweep.about.axes)
+    settings = [set(trial.overrides) for trial in sweep.trials]
     shared = set.intersection(*settings) if settings else set()
     rows = []
     for trial in sweep.trials:
-        validation, error = trial["validation"], trial["error"]
+        validation, error = trial.validation, trial.error
         rows.append(
             [
-                str(trial["number"]),
-                tasks.title(trial["task"]),
-                trial["model"],
-                trial["state"] + (f": {error}" if error else ""),
+                str(trial.number),
+                tasks.title(trial.task),
+                trial.model,
+                trial.state + (f": {error}" if error else ""),
                 *(_value(value_of(trial, axis)) for axis in axes),
-                str(trial["seed"]),
-                _steps(trial["step"], trial["num_steps"]),
+                str(trial.seed),
+                _steps(trial.step, trial.num_steps),
                 "-" if validation is None else f"{100 * validation:.2f}",
                 "selected" if any(_selects(choice, trial) for choice in sweep.selected) else "",
             ]
@@ -153,10 +154,10 @@ def trials(sweep: Sweep) -> Grid:
     return Grid(f"Trials of the sweep {sweep.name}", head, rows, notes, words=4)
 
 
-def _selects(choice: Mapping[str, Any], trial: Mapping[str, Any]) -> bool:
+def _selects(choice: Choice, trial: Entry) -> bool:
     """Returns whether an entry of selected.json is the setting of a trial."""
-    same = all(choice[key] == trial[key] for key in ("task", "model"))
-    return same and sorted(choice["overrides"]) == sorted(trial["overrides"])
+    same = (choice.task, choice.model) == (trial.task, trial.model)
+    return same and sorted(choice.overrides) == sorted(trial.overrides)
 
 
 def _value(value: Any) -> str:
@@ -175,11 +176,11 @@ def selected(sweep: Sweep) -> Grid:
     """Returns the settings that were selected on validation and scored on test."""
     rows = [
         [
-            tasks.title(choice["task"]),
-            choice["model"],
-            " ".join(choice["overrides"]),
-            ", ".join(map(str, choice["seeds"])),
-            "-" if choice["validation"] is None else f"{100 * choice['validation']:.2f}",
+            tasks.title(choice.task),
+            choice.model,
+            " ".join(choice.overrides),
+            ", ".join(map(str, choice.seeds)),
+            "-" if choice.validation is None else f"{100 * choice.validation:.2f}",
         ]
         for choice in sweep.selected
     ]
@@ -187,7 +188,7 @@ def selected(sweep: Sweep) -> Grid:
     return Grid(f"Selected in the sweep {sweep.name}", head, rows, words=3)
 
 
-def spans(runs: Sequence[Record], by_folder: Mapping[str, dict[str, Any]]) -> Grid:
+def spans(runs: Sequence[Record], by_folder: Mapping[str, Span]) -> Grid:
     """Returns the required attention span of every run that has one (arXiv:2011.04006, Sec. 2.3).
 
     Args:
@@ -200,9 +201,9 @@ def spans(runs: Sequence[Record], by_folder: Mapping[str, dict[str, Any]]) -> Gr
         rows.append(
             [
                 *(tasks.title(run.task), run.preset, accuracy.name_of(run), str(run.seed)),
-                *(f"{span['mean']:.1f}", f"{span['uniform']:.1f}"),
-                ", ".join(f"{layer['mean']:.1f}" for layer in span["layers"]),
-                f"{span['rows']:,}",
+                *(f"{span.mean:.1f}", f"{span.uniform:.1f}"),
+                ", ".join(f"{layer.mean:.1f}" for layer in span.layers),
+                f"{span.rows:,}",
             ]
         )
     head = ["Task", "Preset", "Model", "Seed", "Span (tokens)", "Equal weights", "By layer", "Rows"]

@@ -22,6 +22,7 @@ _SPECIAL = {
     "±": r"$\pm$",
     "†": r"$\dagger$",
     "‡": r"$\ddagger$",
+    "§": r"\S{}",
 }
 _LEGEND = LEGEND.replace("with the maximum.", "with the maximum and, in parentheses, their number.")
 
@@ -56,7 +57,7 @@ def accuracy(table: Table, part: Part, marks: Marks) -> str:
     """Returns the tabular of one part of an accuracy table: ours, published, floors."""
     rows = []
     for row in part.rows:
-        rule = "" if row.source else "\\midrule\n"
+        rule = "\\midrule\n" if row is table.floors else ""
         name = escape(row.label) + ("" if row.uses_mask else r"$\ddagger$")
         cells = [_cell(row.cells[column], marks.has(row, column)) for column in table.columns]
         rows.append([rule + name, escape(row.source), *cells])

@@ -92,14 +92,15 @@ def _curves(
 def _swept(sweep: Sweep) -> list[tuple[str, Figure]]:
     """Returns figures of validation accuracy against each axis of a sweep, with titles."""
     drawn = []
-    for task in dict.fromkeys(trial["task"] for trial in sweep.trials):
-        for axis in sweep.about.get("axes", {}):
+    for task in dict.fromkeys(trial.task for trial in sweep.trials):
+        for axis in sweep.about.axes:
             groups: dict[str, list[tuple[Any, float]]] = {}
             for trial in sweep.trials:
                 value = grids.value_of(trial, axis)
-                if (trial["task"], trial["state"]) == (task, "complete") and value is not None:
+                measured = (trial.task, trial.state) == (task, "complete")
+                if measured and value is not None and trial.validation is not None:
                     point = str(value) if isinstance(value, list) else value
-                    groups.setdefault(trial["model"], []).append((point, 100 * trial["validation"]))
+                    groups.setdefault(trial.model, []).append((point, 100 * trial.validation))
             if groups:
                 figure = figures.scatter(groups, (axis, "Validation (%)"))
                 drawn.append((f"{tasks.title(task)}, {axis}", figure))

@@ -1,33 +1,69 @@
-"""Reads everything that a report shows: runs, curves, sweeps, benchmarks, attention spans."""
+"""Reads everything that a report shows: runs, curves, sweeps, benchmarks, attention spans.
+
+A damaged file is left out, with one line in `Sources.problems`.
+"""
 
 import collections
 import dataclasses
-import itertools
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
+from lra_fnet.report import benchmarks
 from lra_fnet.run import record
-from lra_fnet.run.record import Record
+from lra_fnet.sweep.files import About, Choice, Entry
 
-_TRIAL = ("number", "task", "model", "preset", "seed", "overrides", "folder", "state")
-_TRIAL_MEASURED = ("step", "num_steps", "validation", "error", "command")
-_SELECTED = ("task", "model", "overrides", "seeds", "validation")
-_SPAN = ("mean", "uniform", "layers", "rows")
-_BENCHMARK = ("what", "side", "label", "length", "state", "task", "preset", "model")
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Started:
+    """What a report reads of a run.json."""
+
+    model: str
+    task: str
+    imports: tuple[str, ...] = ()
+    gin_dirs: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """The attention span of a layer."""
+
+    mean: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Span:
+    """An attention_span.json; spans in tokens."""
+
+    mean: float
+    uniform: float
+    layers: tuple[Layer, ...]
+    rows: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """A line of test_log.jsonl."""
+
+    run: str = ""
+    kind: str | None = None
 
 
 class Sweep:
     """The files of a sweep: sweep.json, trials.json, selected.json."""
 
     def __init__(self, file: Path):
-        self.about = disk.read_json(file)
-        trials = _read(file.with_name("trials.json"), _TRIAL)
-        self.trials = [dict.fromkeys(_TRIAL_MEASURED) | trial for trial in trials]
-        self.selected = _read(file.with_name("selected.json"), _SELECTED)
-        self.name = self.about.get("name", file.parent.name)
+        about = record.load(file, About)
+        assert about is not None
+        self.about = about
+        self.name = about.name or file.parent.name
+        self.trials = record.entries(file.with_name("trials.json"), Entry)
+        self.selected = record.entries(file.with_name("selected.json"), Choice)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +78,7 @@ class Sources:
     """Everything that a report is made from. Runs are named by `Record.folder`.
 
     Attributes:
+      problems: a line about each file that is left out because it is damaged.
       runs: their records.
       curves: their courses, where metrics.jsonl is there.
       spans, started: their attention_span.json and run.json.
@@ -49,69 +86,86 @@ class Sources:
       sweeps, benchmarks: one for each folder.
     """
 
-    def __init__(self, roots: Sequence[str | Path], out_dir: str | Path | None = None):
-        """Reads everything under the roots, and the benchmarks in `out_dir`.
+    def __init__(self, roots: Sequence[str | Path]):
+        """Reads everything under the roots."""
+        self.runs, self.problems = record.collect(roots)
+        folders = {run.folder: run.path for run in self.runs}
 
-        Raises:
-          UserError: a file cannot be read, or does not hold what its name says.
-        """
-        self.runs = runs = record.collect(roots)
-        curves = {run.folder: record.curve(run.path) for run in runs}
-        spans = {run.folder: _read(run.path / "attention_span.json", _SPAN, dict) for run in runs}
-        started = {run.folder: disk.read_json(run.path / "run.json") for run in runs}
+        def each(read: Callable[[Path], T | None]) -> dict[str, T]:
+            values = {folder: self._try(read, path) for folder, path in folders.items()}
+            return {folder: value for folder, value in values.items() if value is not None}
+
+        curves = each(record.curve)
         self.curves = {folder: curve for folder, curve in curves.items() if curve.step}
-        self.spans = {folder: span for folder, span in spans.items() if span}
-        self.started = {folder: run for folder, run in started.items() if run}
-        self.readings = _readings(runs, roots)
-        self.sweeps = _sweeps(roots)
-        places = [(Path(root), Path(root) / "benchmark") for root in roots]
-        if out_dir is not None:
-            places.append((Path(out_dir), Path(out_dir)))
-        self.benchmarks = [
-            _benchmark(file, root)
-            for root, place in places
-            for file in sorted(place.rglob("benchmark.json"))
-        ]
+        self.spans = each(lambda path: record.load(path / "attention_span.json", Span))
+        self.started = each(lambda path: record.load(path / "run.json", Started))
+        self.readings = self._readings(roots)
+        self.sweeps: list[Sweep] = []
+        self.benchmarks: list[Benchmark] = []
+        for root in map(Path, roots):
+            for file in sorted(root.glob("sweeps/*/sweep.json")):
+                sweep = self._try(Sweep, file)
+                known = [(other.name, other.about.created) for other in self.sweeps]
+                if sweep and (sweep.name, sweep.about.created) not in known:  # the first root's
+                    self.sweeps.append(sweep)
+            for file in sorted((root / "benchmark").rglob("benchmark.json")):
+                cells = self._try(_cells, file)
+                folder = file.parent.relative_to(root)
+                if cells:
+                    name = (Path(root.resolve().name) / folder).as_posix()
+                    self.benchmarks.append(Benchmark(name, cells))
+
+    def _try(self, read: Callable[[Path], T], path: Path) -> T | None:
+        """Returns what `read` makes of a path, or None with a line in `problems`."""
+        try:
+            return read(path)
+        except UserError as error:
+            self.problems.append(str(error))
+            return None
+
+    def _readings(self, roots: Sequence[str | Path]) -> dict[str, int]:
+        """Counts each run's evaluations on test, from its root's log or else from its result.
+
+        An evaluation logs one line for each checkpoint that it scores.
+        """
+        logged = {
+            root: collections.Counter((line.run, line.kind) for line in self._log(root))
+            for root in map(Path, roots)
+        }
+        readings = {}
+        for run in self.runs:
+            root = run.path.parents[3]
+            name = run.path.relative_to(root).as_posix()
+            counts = [count for (path, _), count in logged[root].items() if path == name]
+            readings[run.folder] = max([int(run.score("test") is not None), *counts])
+        return readings
+
+    def _log(self, root: Path) -> list[Reading]:
+        """Returns the lines of test_log.jsonl that are whole."""
+        file, readings = root / "test_log.jsonl", []
+        try:
+            lines = file.read_bytes().splitlines() if file.exists() else []
+        except OSError as error:
+            lines = []
+            self.problems.append(f"{file} cannot be read ({error.strerror}): move it away")
+        for number, line in enumerate(lines, 1):
+            try:
+                readings.append(record.build(Reading, json.loads(line)))
+            except (TypeError, ValueError, RecursionError) as error:
+                self.problems.append(f"{file}, line {number}: {error}; delete it")
+        return readings
 
 
-def _read(file: Path, keys: Sequence[str], kind: type = list) -> Any:
-    """Returns a list of objects (none if there is no file), or one object, that have these keys."""
-    value = disk.read_json(file, kind) or kind()
-    for entry, key in itertools.product(value if kind is list else filter(None, [value]), keys):
-        if not isinstance(entry, dict) or key not in entry:
-            raise UserError(f"{file}: an entry lacks {key!r}: move it away")
-    return value
+def _cells(file: Path) -> list[dict[str, Any]]:
+    """Returns the cells of a benchmark.json whose tables can be made.
 
-
-def _readings(runs: Sequence[Record], roots: Sequence[str | Path]) -> dict[str, int]:
-    """Counts each run's evaluations on test, from its root's test_log.jsonl or else its result.
-
-    An evaluation logs one line for each checkpoint that it scores.
+    Raises:
+      UserError: the file is damaged.
     """
-    logged: dict[Path, collections.Counter] = {}
-    for root in map(Path, roots):
-        lines = [line for line in disk.read_lines(root / "test_log.jsonl") if "run" in line]
-        logged[root] = collections.Counter((line["run"], line.get("kind")) for line in lines)
-    readings = {}
-    for run in runs:
-        root = run.path.parents[3]
-        name = run.path.relative_to(root).as_posix()
-        counts = [count for (path, _), count in logged[root].items() if path == name]
-        readings[run.folder] = max([int(run.score("test") is not None), *counts])
-    return readings
-
-
-def _sweeps(roots: Sequence[str | Path]) -> list[Sweep]:
-    """Reads every sweep once: the first root's if it is in two."""
-    sweeps: dict[tuple, Sweep] = {}
-    for root in roots:
-        for file in sorted(Path(root).glob("sweeps/*/sweep.json")):
-            sweep = Sweep(file)
-            sweeps.setdefault((sweep.name, sweep.about.get("created")), sweep)
-    return list(sweeps.values())
-
-
-def _benchmark(file: Path, root: Path) -> Benchmark:
-    folder = (root.resolve() / file.relative_to(root)).parent
-    name = folder.relative_to(root.resolve().parent).as_posix()
-    return Benchmark(name, _read(file, _BENCHMARK))
+    cells = disk.read_json(file, list) or []
+    try:
+        benchmarks.render(cells)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise UserError(f"{file} is damaged ({reason}): move it away") from None
+    return cells

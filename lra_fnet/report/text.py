@@ -19,7 +19,7 @@ from lra_fnet.intervals import wilson
 from lra_fnet.report import accuracy, template
 from lra_fnet.report.accuracy import Row, Table
 from lra_fnet.report.contents import Report
-from lra_fnet.report.grid import Grid
+from lra_fnet.report.grid import Grid, literal
 from lra_fnet.run.record import Record
 
 MAIN = ("transformer", "linear", "fnet", "performer")  # models of the README's table
@@ -110,7 +110,8 @@ def accuracy_grid(table: Table, title: str, rows: Sequence[Row]) -> Grid:
 
 def accuracy_markdown(tables: Sequence[Table]) -> str:
     """Returns the accuracy tables of every preset with notes and provenance, from level 3 on."""
-    return template.render("accuracy.md", tables=tables, grid=accuracy_grid, legend=LEGEND)
+    values = {"tables": tables, "grid": accuracy_grid, "legend": LEGEND, "literal": literal}
+    return template.render("accuracy.md", **values)
 
 
 def markdown(report: Report, title: str = "Report", about: str = "") -> str:
@@ -129,7 +130,7 @@ def main_models(report: Report) -> str:
         rows = [row for row in table.rows if row.model in (*MAIN, "") and row.variant is None]
         if any(cell.runs for row in rows for cell in row.cells.values()):
             grid = accuracy_grid(table, f"Test accuracy (%), preset {table.preset}", rows)
-            notes = [_SHORT_LEGEND, *accuracy.table_marks(table.preset, rows)]
+            notes = [_SHORT_LEGEND, *accuracy.table_marks(table.preset, rows), *table.baselines]
             parts.append(dataclasses.replace(grid, notes=notes).markdown())
     if not parts:
         return "No measured runs yet.\n"
@@ -209,7 +210,7 @@ def trials_csv(report: Report) -> str:
     """Returns one line per trial of a sweep."""
     return _csv(
         [
-            {"sweep": sweep.name} | {field: trial[field] for field in _TRIAL.split()}
+            {"sweep": sweep.name} | _fields(trial, _TRIAL)
             for sweep, _ in report.sweeps
             for trial in sweep.trials
         ]
@@ -248,6 +249,8 @@ def run_table(run: Record) -> RichTable:
         "Test accuracy": accuracy_text,
         "Majority floor": f"{run.floor.accuracy:.2f} %",
     }
+    if run.baseline:
+        columns["Shallow baseline"] = f"{run.baseline.test.accuracy:.2f} %, {run.baseline.method}"
     for source in accuracy.SOURCES:
         row = accuracy.published_cells(run.model, source) or {}
         published = row.get(run.task, accuracy.Cell("n/a"))

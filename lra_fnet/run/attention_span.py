@@ -9,7 +9,7 @@ as key; CLS counts at its position.
 
 import dataclasses
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ ROWS = 1000
 _WEIGHTS = 2**24  # attention weights that are held at a time: 64 MiB
 
 
-def span(folder: Path, rows: int = ROWS) -> dict[str, Any]:
+def span(folder: Path, rows: int = ROWS, imports: Sequence[str] = ()) -> dict[str, Any]:
     """Measures a run's span on validation rows and writes attention_span.json into its folder.
 
     The weights are those of the checkpoint best on validation, computed in float32.
@@ -42,6 +42,7 @@ def span(folder: Path, rows: int = ROWS) -> dict[str, Any]:
     Args:
       folder: a run folder.
       rows: number of rows, a fixed random choice; all rows if there are fewer.
+      imports: see `load_run`.
 
     Returns:
       The object of attention_span.json: {"mean", "uniform" (the span of equal weights on the same
@@ -52,7 +53,7 @@ def span(folder: Path, rows: int = ROWS) -> dict[str, Any]:
       UserError: see `load_run`; the data differs from the run's; the model has no softmax
         attention over all tokens.
     """
-    run = load_run(folder)
+    run = load_run(folder, imports=imports)
     if not attention_layers(run.model.encoder):
         raise UserError(
             f"{folder}: the attention span needs softmax attention over all tokens, and no mixer "

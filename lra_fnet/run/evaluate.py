@@ -1,12 +1,13 @@
 """Scores trained models and makes result.json; no other module opens the test split.
 
 The model is chosen on validation. The test split is read once for the chosen step and once for the
-last one, and every reading adds a line to `test_log.jsonl` in the folder of all runs.
+last one. `test_log.jsonl` in the folder of all runs gets a line of kind "intended" before each
+reading and one line for each checkpoint after it, so that a kill in between leaves a trace.
 """
 
+import dataclasses
 import datetime
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +16,23 @@ import jax
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk
 from lra_fnet.machine.memory import device_bytes
+from lra_fnet.models import fastest
 from lra_fnet.run import folder as run_folder
 from lra_fnet.run import record, trained
 from lra_fnet.run.record import Record
-from lra_fnet.tasks import Arrays, Prepared
+from lra_fnet.tasks import Arrays, Prepared, shallow
 from lra_fnet.train import checkpoint, hosts
 from lra_fnet.train.loop import Loop
 from lra_fnet.train.score import make_scorer
 from lra_fnet.train.slices import microbatch_of
 
 
-def evaluate(folder: Path) -> Record:
+def evaluate(folder: Path, imports: Sequence[str] = ()) -> Record:
     """Scores a trained run on the test split, unless it was scored before; returns its record.
+
+    Args:
+      folder: the run folder.
+      imports: see `trained.load_run`.
 
     Raises:
       UserError: the folder does not hold a finished run, or its data differs from the run's.
@@ -35,10 +41,11 @@ def evaluate(folder: Path) -> Record:
     if result.score("test"):
         return result
     with run_folder.lock(folder):
-        last, best = (trained.load_run(folder, kind) for kind in ("last", "best"))
+        last, best = (trained.load_run(folder, kind, imports) for kind in ("last", "best"))
         score = make_scorer(last.experiment.objective, last.experiment.run.eval_batch_size)
         states = {run.checkpoint: (run.step, run.variables) for run in (last, best)}
-        test = score_test(score, states, last.data(), folder)
+        with fastest.decisions(dict(result.raw.get("resolved", {}))):
+            test = score_test(score, states, last.data(), folder)
         return record.write(folder, {**result.raw, "test": test})
 
 
@@ -86,11 +93,13 @@ def facts(state: str, identity: dict, experiment: Experiment, data: Prepared) ->
       data: the prepared task.
     """
     correct, count = data.floor
+    baselines = shallow.read(data)
     return {
         "schema": record.SCHEMA,
         "state": state,
         **identity,
         "floor": {"correct": correct, "count": count},
+        "shallow": dataclasses.asdict(baselines[0]) if baselines else None,
         "mixer_length": experiment.model.encoder.mixer_length,
         "uses_mask": experiment.model.encoder.uses_mask,
         "validation_is_test": experiment.task.validation_is_test,
@@ -98,6 +107,7 @@ def facts(state: str, identity: dict, experiment: Experiment, data: Prepared) ->
         "data_source": data.source,
         "data_sha256": data.fingerprint,
         "config": experiment.config,
+        "resolved": fastest.made(),
         "validation": None,
         "test": None,
         "train": None,
@@ -124,24 +134,31 @@ def score_test(
       of the same step are scored once.
     """
     arrays = data.arrays("test")
+    steps = {kind: step for kind, (step, _) in states.items()}
+    _log(folder, kind="intended", steps=steps)
     sums: dict[int, dict] = {}
     for step, variables in states.values():
         if step not in sums:
             sums[step] = {"step": step, **score(variables, arrays, bits=True)}
     scores = {kind: dict(sums[step]) for kind, (step, _) in states.items()}
-    for kind in scores if hosts.first() else ():
-        _log_reading(folder, kind, scores[kind])
+    for kind, one in scores.items():
+        _log(
+            folder, kind=kind, **{name: one[name] for name in ("step", "correct", "count", "loss")}
+        )
     return scores
 
 
-def _log_reading(folder: Path, kind: str, sums: dict) -> None:
-    root = folder.absolute().parents[3]  # the folder is root/preset/task/model/seed
+def _log(folder: Path, **facts: Any) -> None:
+    """Adds a line to the log of the folder of all runs, or of a run folder that was moved."""
+    if not hosts.first():
+        return
+    folder, job = folder.absolute(), run_folder.read_job(folder)
+    inside = job is not None and job.folder.parts[-4:] == folder.parts[-4:]
+    root = folder.parents[3] if inside else folder
     line = {
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "run": str(folder.absolute().relative_to(root)),
-        "kind": kind,
-        **{name: sums[name] for name in ("step", "correct", "count", "loss")},
+        "run": folder.relative_to(root).as_posix(),
+        **facts,
         "platform": jax.default_backend(),
     }
-    with disk.writable(root), open(root / "test_log.jsonl", "a") as log:
-        log.write(json.dumps(line) + "\n")
+    disk.append_line(root / "test_log.jsonl", line)

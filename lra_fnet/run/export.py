@@ -6,6 +6,7 @@ README.md           what it is, how good, on which data, how to use it
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +25,28 @@ from lra_fnet.train import checkpoint
 CARD = "README.md"
 
 
-def main(folder: Path, out: Path, kind: Checkpoint = "best", *, force: bool = False) -> None:
+def main(
+    folder: Path,
+    out: Path,
+    kind: Checkpoint = "best",
+    imports: Sequence[str] = (),
+    *,
+    force: bool = False,
+) -> None:
     """Exports a run: `out` then holds all three files, or is as it was before.
 
     Args:
       folder: of a complete run.
       out: a new or empty folder or, with `force`, an earlier export, which is replaced.
       kind: the checkpoint, "best" or "last".
+      imports: see `load_run`.
       force: whether an earlier export may be replaced.
 
     Raises:
       UserError: see `load_run`; `out` holds something else, or cannot be written.
     """
     _check(out, force)
-    run = load_run(folder, kind)
+    run = load_run(folder, kind, imports)
     leaves = jax.device_get(flat(run.variables))
     arrays = {name: np.ascontiguousarray(leaf) for name, leaf in leaves.items()}
     contents = {

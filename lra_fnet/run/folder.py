@@ -16,10 +16,10 @@ from typing import Any
 
 import jax
 
-from lra_fnet import config, experiment
+from lra_fnet import __version__, config, experiment
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
-from lra_fnet.run.record import build
+from lra_fnet.run.record import NAME, build
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,11 +56,14 @@ class Job:
         """Returns the experiment.
 
         Raises:
-          UserError: see `experiment.load`.
+          UserError: see `experiment.load`; a name that no folder may have.
         """
-        return experiment.load(
-            self.task, self.model, self.preset, self.overrides, self.imports, self.gin_dirs
-        )
+        names = self.task, self.model, self.preset
+        if bad := [name for name in names if not NAME.fullmatch(name)]:
+            raise UserError(
+                f"{bad[0]!r} is no name: expected letters, digits, '_', '.', '+' and '-'"
+            )
+        return experiment.load(*names, self.overrides, self.imports, self.gin_dirs)
 
     def command(self) -> list[str]:
         """Returns the arguments of `lra-fnet` that train or resume this run, without defaults."""
@@ -95,7 +98,8 @@ def read_job(folder: Path) -> Job | None:
     begun = disk.read_json(file)
     if begun is None:
         return None
-    runs = Path(os.path.relpath(folder.absolute().parents[3]))
+    above = folder.absolute().parents
+    runs = Path(os.path.relpath(above[min(3, len(above) - 1)]))
     try:
         job = build(Job, {**begun, "name": begun.get("variant")}, runs=runs)
     except ValueError as error:
@@ -148,7 +152,8 @@ def in_use(folder: Path, lock: str = ".lock") -> bool:
     """Returns whether a process holds the folder's lock, or another lock file in it."""
     if not (folder / lock).exists():
         return False
-    handle = disk.try_lock(folder / lock)
+    with disk.writable(folder):
+        handle = disk.try_lock(folder / lock)
     if handle is not None:
         handle.close()
     return handle is None
@@ -165,7 +170,7 @@ def move_aside(folder: Path) -> Path:
 
 def provenance() -> dict:
     """Returns commit, dirty, versions and device of this process, as result.json stores them."""
-    packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "gin-config")
+    packages = ("jax", "jaxlib", "flax", "optax", "safetensors", "numpy", "gin-config")
     versions = {name: importlib.metadata.version(name) for name in packages}
     revision, dirty = commit()
     return {
@@ -176,22 +181,28 @@ def provenance() -> dict:
             "processes": jax.process_count(),
             "cores": len(os.sched_getaffinity(0)),
         },
-        "versions": {"python": platform.python_version(), **versions},
+        "versions": {"python": platform.python_version(), "lra_fnet": __version__, **versions},
         "commit": revision,
         "dirty": dirty,
     }
 
 
 def commit() -> tuple[str | None, bool | None]:
-    """Returns this checkout's commit and whether tracked files differ; None outside a checkout."""
-    git = ["git", "-C", str(Path(__file__).parents[2]), "describe", "--always", "--abbrev=40"]
-    try:
-        described = subprocess.run(
-            [*git, "--exclude=*", "--dirty"], capture_output=True, text=True, check=True
-        ).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None, None
-    return described.removesuffix("-dirty"), described.endswith("-dirty")
+    """Returns the commit of this code and whether tracked files differ; None if neither is known.
+
+    An installed wheel has a file that hatch_build.py wrote; a checkout has git.
+    """
+    package = Path(__file__).parents[1]
+    git = ["git", "-C", str(package.parent), "describe", "--always", "--abbrev=40"]
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        if (package / "commit").is_file():
+            described = (package / "commit").read_text()
+        else:
+            described = subprocess.run(
+                [*git, "--exclude=*", "--dirty"], capture_output=True, text=True, check=True
+            ).stdout.strip()
+        return described.removesuffix("-dirty"), described.endswith("-dirty")
+    return None, None
 
 
 def _device_name() -> str:

@@ -13,11 +13,12 @@ from lra_fnet import config
 from lra_fnet.errors import Interrupted, RunFailed, UserError
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk, progress
+from lra_fnet.models import fastest
 from lra_fnet.run import evaluate, record
 from lra_fnet.run import folder as run_folder
 from lra_fnet.run.folder import Job
 from lra_fnet.run.record import Record
-from lra_fnet.tasks import Prepared
+from lra_fnet.tasks import Prepared, shallow
 from lra_fnet.train import hosts
 from lra_fnet.train.loop import Loop
 
@@ -33,8 +34,8 @@ def run(job: Job) -> Record:
       RunFailed: it diverged or ran out of device memory; result.json says so.
       Interrupted: a signal stopped it; the same command resumes.
     """
-    if job.seed < 0:
-        raise UserError(f"--seed expects a whole number of at least 0, got {job.seed}")
+    if not 0 <= job.seed < 2**32:  # JAX would take it modulo 2**32
+        raise UserError(f"--seed expects a whole number from 0 to {2**32 - 1}, got {job.seed}")
     experiment = job.load()
     folder = job.folder
     versions = run_folder.provenance()["versions"]
@@ -51,19 +52,23 @@ def run(job: Job) -> Record:
         if raw is not None:
             return record.parse(raw, path=folder)
         hosts.check_shared(folder)
-        if hosts.first():
-            _begin(job, folder, experiment, data)
-        return _train(job, folder, experiment, data)
+        begun = _begin(job, folder, experiment, data) if hosts.first() else {}
+        with fastest.decisions(hosts.agree(begun.get("resolved", {}))):
+            return _train(job, folder, experiment, data, begun)
 
 
 def _prepare(job: Job, experiment: Experiment) -> Prepared:
     """Returns the task's data, which process 0 prepares before the other processes.
 
-    They find it ready on a shared file system, and prepare their own where --data is local.
+    They find it ready on a shared file system, and prepare their own where --data is local. A set
+    that one process has just made gets its shallow baselines; `lra-fnet data` adds missing ones.
     """
     if not hosts.first():
         hosts.agree(None, "data")
+    new = not experiment.task.folder(job.data).exists()
     data = experiment.task.prepare(job.data, source=job.source)
+    if new and jax.process_count() == 1:
+        shallow.ensure(data)
     if hosts.first():
         hosts.agree(None, "data")
     hosts.same("data", {"data": data.fingerprint[:8]})
@@ -104,31 +109,41 @@ def _complete(job: Job, folder: Path, experiment: Experiment, data: Prepared) ->
     return result
 
 
-def _begin(job: Job, folder: Path, experiment: Experiment, data: Prepared) -> None:
-    """Writes config.gin and run.json before the first step."""
+def _begin(job: Job, folder: Path, experiment: Experiment, data: Prepared) -> dict[str, Any]:
+    """Writes config.gin and run.json before the first step; returns the object of run.json.
+
+    Its "resolved" has what was chosen by measurement or by the machine (`fastest.decisions`).
+    """
     with disk.writable(folder):
         (folder / "config.gin").write_text(experiment.config)
         (folder / "result.json").unlink(missing_ok=True)  # of a failure, or without a test score
-    begun = {**job.to_json(), "data_sha256": data.fingerprint, "config": experiment.config}
+    resolved = (disk.read_json(folder / "run.json") or {}).get("resolved", {})
+    facts = {"data_sha256": data.fingerprint, "config": experiment.config, "resolved": resolved}
+    begun = job.to_json() | facts
     disk.write_json(folder / "run.json", begun)
+    return begun
 
 
-def _train(job: Job, folder: Path, experiment: Experiment, data: Prepared) -> Record:
-    begun = time.monotonic()
+def _train(
+    job: Job, folder: Path, experiment: Experiment, data: Prepared, begun: dict[str, Any]
+) -> Record:
+    start = time.monotonic()
     try:
         with hosts.together():
             train, validation = map(data.arrays, experiment.task.splits[:2])
             loop = Loop(experiment, train, validation, folder, job.seed, fits=job.fit)
-            start = f"resumes at step {loop.step}" if loop.step else "starts"
+            if hosts.first():
+                disk.write_json(folder / "run.json", begun)  # with the decisions
+            begins = f"resumes at step {loop.step}" if loop.step else "starts"
             progress.say(
-                f"{job.task} {job.model} {job.preset} seed {job.seed} {start}: "
+                f"{job.task} {job.model} {job.preset} seed {job.seed} {begins}: "
                 f"{loop.parameters:,} parameters, {experiment.run.num_steps:,} steps of "
                 f"{experiment.run.batch_size}, {jax.device_count()} {jax.default_backend()} "
                 f"device(s), {loop.compiled}"
             )
             loop()
             trained = "trained; evaluating on test" if job.test else "trained"
-            progress.say(f"{trained} after {progress.duration(time.monotonic() - begun)}")
+            progress.say(f"{trained} after {progress.duration(time.monotonic() - start)}")
             result = evaluate.finish(loop, data, job.identity(), test=job.test)
     except Interrupted:
         where = " (each process its own)" if jax.process_count() > 1 else ""
@@ -157,4 +172,8 @@ def _failure(error: Exception) -> RunFailed:
 
 def _record(folder: Path, result: dict[str, Any]) -> Record:
     """Returns the result as a value; the first process writes it."""
-    return record.write(folder, result) if hosts.first() else record.parse(result, path=folder)
+    return (
+        record.write(folder, result)
+        if hosts.first()
+        else record.parse(record.seal(result), path=folder)
+    )

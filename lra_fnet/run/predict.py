@@ -18,17 +18,18 @@ from lra_fnet.tasks import PixelTask, Task
 STDIN = "standard input"
 
 
-def main(folder: Path, files: Sequence[Path]) -> None:
+def main(folder: Path, files: Sequence[Path], imports: Sequence[str] = ()) -> None:
     """Prints a JSON line for each input, in order and one batch at a time.
 
     Args:
       folder: a run folder, or an exported one.
       files: the inputs; standard input if there are none.
+      imports: see `load_run`.
 
     Raises:
       UserError: see `load_run` and `read`; the lines for the inputs before a bad one are printed.
     """
-    run = load_run(folder)
+    run = load_run(folder, imports=imports)
     batch_size = run.experiment.run.eval_batch_size
     if not files and sys.stdin.isatty():
         progress.say("reading standard input; Ctrl-D ends it")

@@ -1,6 +1,7 @@
 """Reads and writes result.json and reads metrics.jsonl; the rest of the code sees only values."""
 
 import dataclasses
+import hashlib
 import json
 import re
 import types
@@ -13,30 +14,17 @@ import numpy as np
 
 from lra_fnet import intervals
 from lra_fnet.errors import UserError
+from lra_fnet.intervals import Counts
 from lra_fnet.machine import disk
+from lra_fnet.tasks import shallow
+from lra_fnet.tasks.shallow import Shallow
 
 SCHEMA = 1
 State = Literal["complete", "OOM", "diverged"]
 Split = Literal["validation", "test"]
 Checkpoint = Literal["best", "last"]
 T = TypeVar("T")
-
-
-@dataclasses.dataclass(frozen=True)
-class Counts:
-    """The number of rows answered correctly, and of all rows; never a percentage."""
-
-    correct: int
-    count: int
-
-    def __post_init__(self):
-        if not 0 <= self.correct <= self.count or self.count == 0:
-            raise ValueError(f"{self.correct} correct of {self.count} rows is impossible")
-
-    @property
-    def accuracy(self) -> float:
-        """The accuracy in percent."""
-        return 100 * self.correct / self.count
+NAME = re.compile(r"\w[\w.+-]*")  # of a task, model, preset or variant: a part of a folder's path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,6 +91,7 @@ class Record:
     dirty: bool | None
     data_sha256: str
     config: str  # the operative gin text
+    shallow: Shallow | None = None  # the best shallow baseline, if `lra-fnet data` computed it
     parameters: int | None = None
     parameters_sha256: str | None = None
     microbatch: int | None = None
@@ -112,9 +101,32 @@ class Record:
     dataset: str | None = None
     data_source: str | None = None
     step: int | None = None  # at which a run failed
+    resolved: dict[str, Any] = dataclasses.field(default_factory=dict)  # measured choices
+    sha256: str | None = None  # of the other fields, see `seal`; older results have none
     folder: str = ""  # <name of root>/<preset>/<task>/<name>/seed<k>, wherever the root is
     path: Path = Path()  # of the folder
     raw: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)  # result.json
+
+    def __post_init__(self):
+        for name in ("task", "model", "preset", "variant"):
+            text = getattr(self, name)
+            if text is not None and not NAME.fullmatch(text):
+                raise ValueError(f"{name} is no name of a folder: {text!r}")
+        for name in ("validation", "train", "parameters") if self.complete else ():
+            if getattr(self, name) is None:
+                raise ValueError(f"{name!r} is missing")
+        if self.overrides and self.variant is None:
+            raise ValueError("a run with overrides needs a variant")
+        for checkpoint in typing.get_args(Checkpoint):
+            chosen, test = (self.score(split, checkpoint) for split in ("validation", "test"))
+            if chosen and test and chosen.step != test.step:
+                raise ValueError(
+                    f"{checkpoint} is step {chosen.step} on validation, step {test.step} on test"
+                )
+            if test and test.count != self.floor.count:
+                raise ValueError(
+                    f"test {checkpoint}: {test.count} rows, the floor has {self.floor.count}"
+                )
 
     @property
     def complete(self) -> bool:
@@ -125,6 +137,14 @@ class Record:
     def tested(self) -> bool:
         """Whether it has something to show: a test accuracy, or a state instead of one."""
         return not self.complete or self.test is not None
+
+    @property
+    def baseline(self) -> Shallow | None:
+        """The best shallow baseline: recorded with the run, or else that of data/expected.json."""
+        length = re.search(r"^MAX_LEN = (\d+)", self.config, re.M)
+        if self.shallow or not length:
+            return self.shallow
+        return next(iter(shallow.known(self.task, self.data_sha256, int(length[1]))), None)
 
     @property
     def name(self) -> str:
@@ -177,21 +197,20 @@ def parse(value: dict[str, Any], parts: Sequence[str] = (), path: Path | None = 
     """
     folder = "/".join(path.resolve().parts[-5:]) if path else ""
     record = build(Record, value, folder=folder, path=path or Path(), raw=value)
-    for name in ("validation", "train", "parameters") if record.complete else ():
-        if getattr(record, name) is None:
-            raise ValueError(f"{name!r} is missing")
-    for checkpoint in typing.get_args(Checkpoint):
-        score = record.score("test", checkpoint)
-        if score and score.count != record.floor.count:
-            raise ValueError(
-                f"test {checkpoint}: {score.count} rows, the floor has {record.floor.count}"
-            )
-    if record.overrides and record.variant is None:
-        raise ValueError("a run with overrides needs a variant")
+    needs_hash = "lra_fnet" in record.versions  # the version that began to write hashes
+    if (needs_hash or record.sha256) and record.sha256 != seal(value)["sha256"]:
+        raise ValueError("its sha256 belongs to other content, so it was changed after the run")
     names = (record.preset, record.task, record.name, f"seed{record.seed}")
     if parts and names != tuple(parts):
         raise ValueError(f"it says {'/'.join(names)}, its folder is {'/'.join(parts)}")
     return record
+
+
+def seal(value: dict[str, Any]) -> dict[str, Any]:
+    """Returns the object of a result.json with the sha256 of its other fields."""
+    rest = {name: item for name, item in value.items() if name != "sha256"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+    return {**rest, "sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 
 def build(cls: type[T], value: Mapping[str, Any], where: str = "", **given: Any) -> T:
@@ -212,12 +231,38 @@ def build(cls: type[T], value: Mapping[str, Any], where: str = "", **given: Any)
         if field.name in value:
             path = f"{where}.{field.name}".lstrip(".")
             given[field.name] = _convert(value[field.name], field.type, path)
-        elif field.default is dataclasses.MISSING:
+        elif field.default is field.default_factory:  # there is neither
             raise ValueError(f"{where}.{field.name} is missing".lstrip("."))
     try:
         return cls(**given)
     except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
+        raise ValueError(f"{where}: {error}".removeprefix(": ")) from None
+
+
+def load(file: Path, cls: type[T]) -> T | None:
+    """Returns the object of a JSON file as a dataclass, or None if there is no file.
+
+    Raises:
+      UserError: the file is damaged.
+    """
+    value = disk.read_json(file)
+    return None if value is None else _checked(file, value, cls, "")
+
+
+def entries(file: Path, cls: type[T]) -> list[T]:
+    """Returns the objects of a JSON list as dataclasses; none if there is no file.
+
+    Raises:
+      UserError: the file is damaged.
+    """
+    return [_checked(file, value, cls, "an entry") for value in disk.read_json(file, list) or ()]
+
+
+def _checked(file: Path, value: Any, cls: type[T], where: str) -> T:
+    try:
+        return _convert(value, cls, where)
+    except ValueError as error:
+        raise UserError(f"{file}: {error}; move it away") from None
 
 
 def _convert(item: Any, hint: Any, where: str) -> Any:
@@ -265,18 +310,19 @@ def read(folder: Path, *, moved: bool = False) -> Record | None:
 
 
 def write(folder: Path, value: dict[str, Any]) -> Record:
-    """Writes the object of a result.json, after the check that every reader makes.
+    """Writes the object of a result.json, sealed, after the check that every reader makes.
 
     Raises:
       UserError: the disk refuses.
       ValueError: the object is not a result.
     """
+    value = json.loads(json.dumps(seal(value)))
     record = parse(value, path=folder)
     disk.write_json(folder / "result.json", value)
     return record
 
 
-def collect(roots: Sequence[str | Path]) -> list[Record]:
+def collect(roots: Sequence[str | Path]) -> tuple[list[Record], list[str]]:
     """Returns every result under <root>/<preset>/<task>/<model>[+<variant>]/seed<k>/.
 
     A run that has the same path in two roots counts once, with the earlier root's result: with the
@@ -287,20 +333,21 @@ def collect(roots: Sequence[str | Path]) -> list[Record]:
       roots: folders, in the order of precedence.
 
     Returns:
-      The records, sorted by label and seed.
-
-    Raises:
-      UserError: a file that is not a result of this schema, holds impossible counts, or lies in
-        the folder of another run.
+      The records, sorted by label and seed; and a line about each file that is left out because it
+      is damaged, holds impossible counts, or lies in the folder of another run.
     """
     records: dict[tuple[str, ...], Record] = {}
+    problems = []
     for root in map(Path, roots):
         for file in sorted(root.glob("*/*/*/*/result.json")):
             parts = file.relative_to(root).parts[:-1]
             regular = re.fullmatch(r"seed\d+", parts[-1]) and not any(p[0] == "." for p in parts)
-            if regular and parts not in records and (record := read(file.parent)) is not None:
-                records[parts] = record
-    return sorted(records.values(), key=lambda record: (record.label, record.seed))
+            try:
+                if regular and parts not in records and (found := read(file.parent)) is not None:
+                    records[parts] = found
+            except UserError as error:
+                problems.append(str(error))
+    return sorted(records.values(), key=lambda record: (record.label, record.seed)), problems
 
 
 @dataclasses.dataclass(frozen=True)
@@ -326,8 +373,12 @@ def curve(folder: Path) -> Curve:
     lines = disk.read_lines(file)
     try:
         return Curve(
-            [(line["step"], line["loss"]) for line in lines if line["kind"] == "train"],
-            [(x["step"], 100 * x["accuracy"]) for x in lines if x["kind"] == "validation"],
+            [_point(x, "loss", 1) for x in lines if x["kind"] == "train"],
+            [_point(x, "accuracy", 100) for x in lines if x["kind"] == "validation"],
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{file}: a line lacks {error}; move it away") from None
+
+
+def _point(line: dict[str, Any], name: str, scale: int) -> tuple[int, float]:
+    return _convert(line["step"], int, "step"), scale * _convert(line[name], float, name)

@@ -24,6 +24,7 @@ from lra_fnet import experiment as experiments
 from lra_fnet.errors import UserError
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk
+from lra_fnet.models import fastest
 from lra_fnet.models.heads import Classifier
 from lra_fnet.run import record
 from lra_fnet.run.folder import Job, read_job
@@ -31,7 +32,6 @@ from lra_fnet.run.record import Checkpoint, Record
 from lra_fnet.tasks import Arrays, Prepared, Task
 from lra_fnet.train import checkpoint as checkpoints
 from lra_fnet.train import pipeline
-from lra_fnet.train.step import initial_state
 
 KINDS: tuple[Checkpoint, ...] = typing.get_args(Checkpoint)
 CONFIG, WEIGHTS = "config.json", "model.safetensors"  # of an exported folder
@@ -70,14 +70,14 @@ class Run:
         return self.experiment.task
 
     def data(self) -> Prepared:
-        """Returns the data that the run was trained on; prepares it if it is not there.
+        """Opens the data that the run was trained on.
 
         Raises:
-          UserError: the run is an export, or the data differs from the run's.
+          UserError: the run is an export; the data is not prepared, or differs from the run's.
         """
         if self.job is None:
             raise UserError(f"{self.folder} is an export, without data: name the run folder")
-        data = self.task.prepare(self.job.data, source=self.job.source)
+        data = self.task.open(self.job.data)
         if data.fingerprint != self.result.data_sha256:
             raise UserError(
                 f"{self.folder} was trained on data {self.result.data_sha256[:8]}, {data.folder} "
@@ -102,10 +102,15 @@ class Run:
         if isinstance(text, bytes):
             return self.task.encode(text)
         largest = self.task.vocab_size - 2
-        if text.dtype != np.uint8 or text.ndim != 1 or not text.size or text.max() > largest:
+        if (
+            text.dtype != self.task.value_dtype
+            or text.ndim != 1
+            or not text.size
+            or text.max() > largest
+        ):
             raise ValueError(
-                f"expected values uint8 [length] of at most {largest}, got {text.dtype} "
-                f"{[*text.shape]}"
+                f"expected values {self.task.value_dtype} [length] of at most {largest}, "
+                f"got {text.dtype} {[*text.shape]}"
             )
         return text
 
@@ -142,14 +147,23 @@ class Run:
         """
         return scipy.special.softmax(self.logits(inputs).astype(np.float64), axis=1)
 
+    def _apply(self, *given):
+        with fastest.decisions(dict(self.result.raw.get("resolved", {}))):
+            return self._program(*given)
+
     @functools.cached_property
-    def _apply(self):
-        return jax.jit(self.experiment.objective.logits)
+    def _program(self):
+        # Not jitted itself: jax would share the program with an equal model of other decisions.
+        return jax.jit(functools.partial(self.experiment.objective.logits))
 
     def _padded(self, inputs: Sequence[Input]) -> tuple[np.ndarray, np.ndarray]:
         """Returns values and lengths as a split in memory has them (`tasks.Arrays`)."""
+        if isinstance(inputs, str | bytes):
+            raise UserError(
+                f"expected a list of inputs, got one: [{inputs[:20]!r}] is a list of it"
+            )
         shape = (len(inputs), self.task.num_inputs, self.task.max_len)
-        values, lengths = np.zeros(shape, np.uint8), np.zeros(shape[:2], np.int32)
+        values, lengths = np.zeros(shape, self.task.value_dtype), np.zeros(shape[:2], np.int32)
         for i, example in enumerate(inputs):
             try:
                 texts = self.values(example)
@@ -174,18 +188,22 @@ class Export:
     format: Literal["lra-fnet 1"]
 
 
-def load_run(folder: str | Path, checkpoint: Checkpoint | None = None) -> Run:
+def load_run(
+    folder: str | Path, checkpoint: Checkpoint | None = None, imports: Sequence[str] = ()
+) -> Run:
     """Returns the trained model of a run folder, or of one that `lra-fnet export` wrote.
 
-    The folder is not changed, and the run's data is not needed. Clears gin's bindings.
+    The folder is not changed, and the run's data is not needed. Clears gin's bindings. The folder
+    may be a stranger's: nothing that it names is run, except this package.
 
     Args:
       folder: a run folder, or an exported one.
       checkpoint: "best" (on validation, the default) or "last"; an export holds one of them.
+      imports: your modules or .py files that the model or task needs.
 
     Raises:
       UserError: the folder is neither, its run is unfinished or has failed, it is damaged, or it
-        needs another version of the code.
+        needs another version of the code, or outside code that `imports` does not name.
     """
     folder = Path(folder)
     if checkpoint not in (None, *KINDS):
@@ -193,19 +211,23 @@ def load_run(folder: str | Path, checkpoint: Checkpoint | None = None) -> Run:
     exported, job = disk.read_json(folder / CONFIG), None
     if exported is None:
         job, result = finished(folder)
-        kind, imports = checkpoint or "best", job.imports
+        kind, named = checkpoint or "best", job.imports
         score = result.score("validation", kind)
         assert score  # the run is complete
         read = functools.partial(checkpoints.read, folder, kind, step=score.step)
     else:
-        export, result = _read_export(folder, exported, checkpoint)
-        kind, imports = export.checkpoint, export.imports
+        export, result = read_export(folder, exported, checkpoint)
+        kind, named = export.checkpoint, export.imports
         read = functools.partial(_read_weights, folder, export)
-    experiment = _experiment(folder, result, imports)
-    shapes = jax.eval_shape(lambda: initial_state(experiment, 0))
-    step, state = read({"params": shapes.params, "constants": shapes.constants})
+    if named and not imports:
+        raise UserError(
+            f"{folder} was trained with outside code, {', '.join(named)}: if you trust your copy, "
+            "name it with --import"
+        )
+    experiment, shapes = _experiment(folder, result, imports)
+    step, state = read({"params": shapes.pop("params"), "constants": shapes})
     variables = {"params": state["params"], **state["constants"]}
-    return Run(folder, experiment, variables, kind, step, result, imports, job)
+    return Run(folder, experiment, variables, kind, step, result, named, job)
 
 
 def finished(folder: Path) -> tuple[Job, Record]:
@@ -229,7 +251,7 @@ def finished(folder: Path) -> tuple[Job, Record]:
     return job, result
 
 
-def _read_export(folder: Path, value: dict, kind: Checkpoint | None) -> tuple[Export, Record]:
+def read_export(folder: Path, value: dict, kind: Checkpoint | None) -> tuple[Export, Record]:
     """Checks the object of an export's config.json, also for the checkpoint that is asked for."""
     try:
         export = record.build(Export, value)
@@ -271,17 +293,24 @@ def _read_weights(folder: Path, export: Export, like: dict) -> tuple[int, dict]:
     return export.step, {"params": params, "constants": constants}
 
 
-def _experiment(folder: Path, result: Record, imports: tuple[str, ...]) -> Experiment:
-    """Returns the experiment of a run's config, which this version of the code must understand."""
+def _experiment(folder: Path, result: Record, imports: Sequence[str]) -> tuple[Experiment, dict]:
+    """Returns the experiment of a run's config and its variables' shapes, by collection.
+
+    Raises:
+      UserError: this version of the code does not understand the config.
+    """
     try:
         experiment = experiments.restore(result.config, imports)
         differences = config.differing(result.config, experiment.config)
         if changed := [d for d in differences if not d.name.startswith(_TRAINING_ONLY)]:
             raise UserError("; ".join(map(str, changed)))
-    except UserError as error:
+        return experiment, jax.eval_shape(experiment.initial_variables, experiments.keys(0)[0])
+    except config.OutsideCode as error:
+        raise UserError(f"{folder}: {error}") from None
+    except Exception as error:  # a config that was damaged or made up fails anywhere in the model
+        reason = " ".join(str(error).split())[:300]
         remedy = "take the code of " + (f"commit {result.commit}" if result.commit else "the run")
-        raise UserError(f"{folder} does not fit this version ({error}): {remedy}") from None
-    return experiment
+        raise UserError(f"{folder} does not fit this version ({reason}): {remedy}") from None
 
 
 def flat(variables: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,13 +1,14 @@
 """Selects the best point of each task and model on validation, and scores it on test once."""
 
 import contextlib
+import dataclasses
 from collections import defaultdict
-from typing import Any
 
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, progress
-from lra_fnet.run import evaluate
+from lra_fnet.run import evaluate, record
 from lra_fnet.run.record import Record
+from lra_fnet.sweep.files import Choice
 from lra_fnet.sweep.ledger import ENDED, Ledger, Trial, mean_validation
 from lra_fnet.sweep.plan import Plan
 
@@ -36,22 +37,23 @@ def finish(plan: Plan) -> list[Record]:
                 "continues them"
             )
         file = plan.folder / "selected.json"
-        earlier = disk.read_json(file, list) or []
+        earlier = record.entries(file, Choice)
         selected = select(plan, trials, earlier)
         if not selected:
             again = plan.again("sweep", "--retry")
             raise UserError(f"no point of sweep {plan.name} is complete: {again}")
-        disk.write_json(file, selected)
+        disk.write_json(file, [dataclasses.asdict(choice) for choice in selected])
     results = []
     for choice in selected:
         word = "selected before" if choice in earlier else "selected"
-        point = f"{choice['task']} {choice['model']} {' '.join(choice['overrides'])}"
-        progress.say(f"{word}: {point}: {100 * choice['validation']:.2f} on validation")
-        results += [evaluate.evaluate(plan.shared.runs / folder) for folder in choice["folders"]]
+        point = f"{choice.task} {choice.model} {' '.join(choice.overrides)}"
+        progress.say(f"{word}: {point}: {100 * (choice.validation or 0):.2f} on validation")
+        shared = plan.shared
+        results += [evaluate.evaluate(shared.runs / x, shared.imports) for x in choice.folders]
     return results
 
 
-def select(plan: Plan, trials: list[Trial], earlier: list[dict]) -> list[dict[str, Any]]:
+def select(plan: Plan, trials: list[Trial], earlier: list[Choice]) -> list[Choice]:
     """Returns the complete point with the best mean over its seeds, for each task and model.
 
     The first of equal points is selected.
@@ -64,7 +66,7 @@ def select(plan: Plan, trials: list[Trial], earlier: list[dict]) -> list[dict[st
     points = defaultdict(list)
     for trial in trials:
         points[trial.pair, trial.point].append(trial)
-    selected = {(choice["task"], choice["model"]): choice for choice in earlier}
+    selected = {(choice.task, choice.model): choice for choice in earlier}
     for pair, names in enumerate(plan.pairs):
         complete = [
             seeds
@@ -74,11 +76,11 @@ def select(plan: Plan, trials: list[Trial], earlier: list[dict]) -> list[dict[st
         if not complete or names in selected:
             continue
         best = max(complete, key=mean_validation)
-        selected[names] = {
-            **{name: getattr(best[0].job, name) for name in ("task", "model", "preset")},
-            "overrides": list(best[0].job.overrides),
-            "seeds": [trial.job.seed for trial in best],
-            "validation": mean_validation(best),
-            "folders": [str(trial.job.folder.relative_to(plan.shared.runs)) for trial in best],
-        }
+        job = best[0].job
+        selected[names] = Choice(
+            *(job.task, job.model, job.preset, job.overrides),
+            seeds=tuple(trial.job.seed for trial in best),
+            validation=mean_validation(best),
+            folders=tuple(str(t.job.folder.relative_to(plan.shared.runs)) for t in best),
+        )
     return list(selected.values())

@@ -12,15 +12,16 @@ import statistics
 import time
 from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from lra_fnet import config
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.run import folder as run_folder
 from lra_fnet.run import record
-from lra_fnet.run.job import Job
+from lra_fnet.run.folder import Job
 from lra_fnet.sweep import plan as plans
+from lra_fnet.sweep.files import Entry
 from lra_fnet.sweep.studies import FrozenTrial, Studies, TrialState
 
 FAILED = ("failed", "OOM", "diverged")
@@ -47,35 +48,41 @@ class Trial:
     first: tuple[float, int] | None = None  # time and step when it was first seen running
 
     def record(self) -> record.Record | None:
-        """Returns the result if it has this configuration and the splits that the trial reads."""
-        result = record.read(self.job.folder)
+        """Returns the result if it has this configuration and the splits that the trial reads.
+
+        A damaged file counts as no result; `error` names it.
+        """
+        try:
+            result = record.read(self.job.folder)
+        except UserError as error:
+            result, self.error = None, str(error)
         if result is None or (self.job.test and not result.tested):
             return None
         changed = self.config and config.differing(result.config, self.config)
         return None if changed else result
 
     def look(self) -> None:
-        """Updates step and accuracy from metrics.jsonl."""
-        lines = disk.read_lines(self.job.folder / "metrics.jsonl")
-        self.step = max((line["step"] for line in lines), default=0)
-        self.curve = {line["step"]: line["accuracy"] for line in lines if "accuracy" in line}
+        """Updates step and accuracy from metrics.jsonl; a damaged one is named in `error`."""
+        try:
+            curve = record.curve(self.job.folder)
+            self.step = curve.step
+            self.curve = {step: accuracy / 100 for step, accuracy in curve.validation}
+        except UserError as error:
+            self.error = self.error or str(error)
         self.validation = max(self.curve.values(), default=None)
         if self.state in ("waiting", *FAILED):
             self.first = None
         elif self.state == "running":
             self.first = self.first or (time.monotonic(), self.step)
 
-    def to_json(self) -> dict[str, Any]:
+    def entry(self) -> Entry:
         """Returns the trial's entry in trials.json."""
         job = self.job
-        return {
-            "number": self.number,
-            **{name: getattr(job, name) for name in ("task", "model", "preset", "seed")},
-            "overrides": list(job.overrides),
-            "folder": str(job.folder.relative_to(job.runs)),
-            **{n: getattr(self, n) for n in ("state", "step", "num_steps", "validation", "error")},
-            "command": shlex.join(["lra-fnet", *job.command()]),
-        }
+        return Entry(
+            *(self.number, job.task, job.model, job.preset, job.seed, job.overrides),
+            *(str(job.folder.relative_to(job.runs)), self.state, self.step, self.num_steps),
+            *(self.validation, self.error, shlex.join(["lra-fnet", *job.command()])),
+        )
 
 
 def make_trial(plan: plans.Plan, pair: int, point: int, params: dict, seed: int) -> Trial:
@@ -116,10 +123,8 @@ class Ledger:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Holds the sweep's lock for the block."""
-        with contextlib.ExitStack() as stack:
-            with disk.writable(self.plan.folder):
-                stack.enter_context(disk.lock(self.plan.folder / ".lock"))
+        """Holds the sweep's lock for the block, in which disk errors are a UserError."""
+        with disk.writable(self.plan.folder), disk.lock(self.plan.folder / ".lock"):
             # The journal's lock is only taken under this one: a leftover is a killed process's.
             (self.plan.folder / "journal.log.lock").unlink(missing_ok=True)
             yield
@@ -157,9 +162,10 @@ class Ledger:
                 for trial in seeds:
                     self._judge(trial, point, trial.number in running)
                 self._tell(pair, point, seeds)
-        entries = [trial.to_json() for trial in self.trials]
+        entries = [trial.entry() for trial in self.trials]
         if entries != self._written:
-            disk.write_json(self.plan.folder / "trials.json", entries)
+            values = [dataclasses.asdict(entry) for entry in entries]
+            disk.write_json(self.plan.folder / "trials.json", values)
             self._written = entries
 
     def fail(self, trial: Trial, error: str) -> None:
@@ -179,8 +185,9 @@ class Ledger:
         """Updates a trial's state."""
         if trial.state == "complete":
             return
-        before, folder, result = trial.state, trial.job.folder, trial.record()
+        before, folder = trial.state, trial.job.folder
         trial.error = point.user_attrs.get(ERROR.format(trial.job.seed))
+        result = trial.record()
         if point.state == TrialState.PRUNED:
             trial.state = "pruned"
         elif mine:

@@ -123,12 +123,9 @@ def read(file: Path | None, axes: dict[str, Any], overrides: Sequence[str], **gi
       **given: fields of Sweep that replace the file's; None keeps the file's.
 
     Raises:
-      UserError: there is no such file, Sweep does not read one of its bindings, or see
-        Sweep.checked.
+      UserError: Sweep does not read one of the file's bindings, or see Sweep.checked.
     """
     if file is not None:
-        if not file.is_file():
-            raise UserError(f"--sweep expects a gin file, there is no file {file}")
         config.load([file])
     sweep = Sweep()
     if file is not None and (unread := config.unread_bindings()):
@@ -303,7 +300,7 @@ def _stored(file: Path) -> tuple[Sweep, Job, dict[str, Any]] | None:
         # Each trial has its own task, model, preset and overrides.
         own = {"task": "", "model": "", "preset": "", "overrides": (), "name": None}
         return sweep, build(Job, fields, runs=file.parents[2], **own), fields
-    except (KeyError, AttributeError, TypeError, ValueError, SyntaxError) as error:
+    except (LookupError, AttributeError, TypeError, ValueError, SyntaxError) as error:
         raise UserError(f"{file} is damaged ({error}): move its folder away") from None
 
 

@@ -5,7 +5,6 @@ import dataclasses
 import itertools
 import os
 import shlex
-import signal
 import subprocess
 import sys
 import time
@@ -14,15 +13,15 @@ from pathlib import Path
 import numpy as np
 
 from lra_fnet.errors import UserError
-from lra_fnet.machine import disk, progress
+from lra_fnet.machine import disk, progress, signals
 from lra_fnet.run import folder as run_folder
 from lra_fnet.sweep import board, plan, studies
 from lra_fnet.sweep.ledger import ENDED, FAILED, Ledger, Trial, make_trial
 from lra_fnet.train.loop import Stop
 
-PROGRAM = (sys.executable, "-m", "lra_fnet.cli")
+PROGRAM = (sys.executable, "-m", "lra_fnet")
 SECONDS_A_LOOK = 1.0
-STOPPED = {128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM}
+STOPPED = {code for number in signals.STOPPING for code in (128 + number, -number)}
 
 
 def run(sweep: plan.Plan, *, jobs: int = 1, retry: bool = False) -> int:
@@ -103,7 +102,8 @@ class _Child:
 
     def last_words(self, code: int) -> str:
         """Returns the line with which the trial failed."""
-        with self.log.open("rb") as log:
+        lines = []
+        with contextlib.suppress(OSError), self.log.open("rb") as log:
             log.seek(self.log_begin)
             lines = log.read().decode(errors="replace").strip().splitlines()
         if code < 0:
@@ -156,8 +156,11 @@ class _Workers:
                 continue  # somebody had started the same run by hand: that is the trial now
             elif code:
                 self._ledger.fail(child.trial, child.last_words(code))
-            elif child.trial.record() is None:
-                self._ledger.fail(child.trial, "its gin files have changed since the sweep began")
+            else:
+                child.trial.error = None
+                if child.trial.record() is None:
+                    changed = "its gin files have changed since the sweep began"
+                    self._ledger.fail(child.trial, child.trial.error or changed)
 
     def _start(self) -> bool:
         """Starts the next trial or draws another point; returns False if there is none now."""

@@ -13,6 +13,7 @@ from optuna import distributions
 from optuna.storages.journal import JournalFileBackend, JournalStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from lra_fnet.errors import UserError
 from lra_fnet.sweep.plan import Plan, Sweep, grid
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -54,7 +55,15 @@ class Studies:
         self._space = space(plan.sweep.axes)
         file = plan.folder / "journal.log"
         _drop_half_line(file)
-        self.storage = JournalStorage(JournalFileBackend(str(file)))
+        try:
+            self.storage = JournalStorage(JournalFileBackend(str(file)))
+        except OSError:
+            raise
+        except Exception as error:  # Optuna replays the journal, and fails in many ways
+            reason = f"{type(error).__name__}: {error}"
+            raise UserError(
+                f"{file} is damaged ({reason}): move it away; the sweep keeps its complete runs"
+            ) from None
         self.by_pair = [
             optuna.create_study(
                 storage=self.storage,

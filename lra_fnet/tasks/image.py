@@ -16,7 +16,7 @@ import gin
 import numpy as np
 
 from lra_fnet.errors import UserError
-from lra_fnet.machine.progress import Bar
+from lra_fnet.machine.progress import Bar, say
 from lra_fnet.tasks import pixels, sources
 from lra_fnet.tasks.task import SPLITS, PixelTask, Raw
 
@@ -31,6 +31,7 @@ CLASSES = (
     *("dog", "frog", "horse", "ship", "truck"),
 )
 BATCH_ROWS = 10_000
+GRAY_SUMS = (6_265_041_906, 1_260_928_426)  # of all training and of all test pixels
 TRAIN = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
 TEST = ("test_batch.bin",)
 
@@ -75,6 +76,15 @@ class Image(PixelTask):
         if source is None:
             raise UserError(f"image: --source must be {REMOTE}, packed or unpacked")
         rows, test, form = read(source)
+        got = tuple(int(part.values.sum(dtype=np.int64)) for part in (rows, test))
+        if not np.allclose(got, GRAY_SUMS, rtol=0.01):
+            raise UserError(
+                f"{source}: expected gray values that sum to about {GRAY_SUMS[0]} and "
+                f"{GRAY_SUMS[1]} (training and test images), got {got[0]} and {got[1]}: these are "
+                f"not the images of CIFAR-10; get {REMOTE} again"
+            )
+        if got != GRAY_SUMS:
+            say(f"{source}: some pixels are not the publisher's, as in a copy with JPEG images")
         cut = len(rows.labels) * 9 // 10
         train = Rows(rows.values[:cut], rows.labels[:cut])
         validation = Rows(rows.values[cut:], rows.labels[cut:])

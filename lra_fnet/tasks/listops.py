@@ -177,7 +177,7 @@ def evaluate(values: np.ndarray) -> int:
 
 def _parse(line: bytes) -> tuple[np.ndarray, int]:
     """Returns the row of one line of an official file: the expression, a tab, its value."""
-    columns = line.decode(errors="replace").rstrip("\n").split("\t")
+    columns = line.decode(errors="replace").rstrip("\r\n").split("\t")  # LRA's lines end in \r\n
     if len(columns) != 2:
         raise ValueError(f"expected 2 columns, got {len(columns)}")
     if columns[1] not in TOKENS[:10]:

@@ -10,7 +10,7 @@ the other one (label 0).
 import dataclasses
 import functools
 import itertools
-import os
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -20,7 +20,8 @@ import gin
 import numpy as np
 
 from lra_fnet.errors import UserError
-from lra_fnet.tasks import generated, pathfinder_paddles, pixels, sources
+from lra_fnet.tasks import generated, pathfinder_paddles, pixels, shallow, sources
+from lra_fnet.tasks.store import Arrays
 from lra_fnet.tasks.task import SPLITS, PixelTask, Raw
 
 GENERATOR = 2  # increase it, and the tasks' version, whenever the generated rows change
@@ -56,6 +57,7 @@ _WINDOWS = {
     128: Setting(128, 1, 0, 0, 35, 5, 1.5, (2, 3), 20, 3.0, 1.8, 1.0, 0.9, _ROWS),
     256: Setting(256, 22, 0, 0, 30, 5, 2.0, (3, 3), 27, 5.0, 1.8, 1.0, 1.0, _ROWS),
 }
+MOST_EMPTY = 200  # images of LRA's release; it has one, an unpacking that failed has more
 LEVELS = {  # length of the long contours, and the folder in LRA's release
     "hard": (14, "curv_contour_length_14"),
     "intermediate": (9, "curv_contour_length_9"),
@@ -103,6 +105,11 @@ class Pathfinder(PixelTask):
     configs = _lengths(32, 64)
     pixel_mean = 20.194
     pixel_sd = 51.136
+
+    @property
+    def baselines(self) -> tuple[shallow.Method, ...]:
+        """Those of pixels, and the distance of the two discs."""
+        return *super().baselines, DISCS
 
     def raw(self, source: Path | None, jobs: int) -> Raw:
         """Returns generated rows, or those of LRA's release in the folder `source`."""
@@ -163,6 +170,46 @@ def generate(config: str, seed: int, jobs: int) -> Iterator[tuple[np.ndarray, in
         yield from zip(drawn.images, drawn.labels.tolist(), strict=True)
 
 
+_WIDTHS = (4, 2, 1, 0.5)  # pixels
+
+
+def _distances(task: Pathfinder, rows: Arrays) -> Iterator[list[int]]:
+    """Yields the distance of the two discs of each image, in multiples of each width."""
+    radius = SETS[task.config].marker_radius
+    images = shallow.images(task, rows)
+    chunks = (images[start : start + _CHUNK] for start in range(0, len(images), _CHUNK))
+    distances = np.concatenate([disc_distances(chunk, radius) for chunk in chunks])
+    for width in _WIDTHS:
+        yield (distances / width).astype(int).tolist()
+
+
+DISCS = shallow.most_frequent_label(
+    "most frequent label given the distance of the discs in steps of {width} pixels",
+    [{"width": width} for width in _WIDTHS],
+    _distances,
+)
+
+
+def disc_distances(images: np.ndarray, radius: float) -> np.ndarray:
+    """Returns the distance in pixels of the two discs of each image, uint8 [n, side, side].
+
+    A disc is where the darkest pixel of a square is brightest: paddles are too thin for that. The
+    second disc is the brightest place that is more than two radii away from the first.
+    """
+    reach = 2 * int(radius / 2**0.5) + 1  # side of a square that fits into a disc
+    for _ in range(2):  # rows, then columns
+        size = images.shape[1] - reach + 1
+        shifted = (images[:, start : start + size] for start in range(reach))
+        images = functools.reduce(np.minimum, shifted).swapaxes(1, 2)
+    side = images.shape[1]
+    darkest = images.reshape(-1, side**2).astype(np.int16)
+    rows, columns = np.divmod(np.arange(side**2), side)
+    first = darkest.argmax(1)[:, None]
+    near = np.maximum(abs(rows - rows[first]), abs(columns - columns[first])) <= 2 * radius
+    second = np.where(near, -1, darkest).argmax(1)[:, None]
+    return np.hypot(rows[first] - rows[second], columns[first] - columns[second])[:, 0]
+
+
 def read_official(task: str, config: str, source: Path) -> Raw:
     """Returns the rows of LRA's release: the folder pathfinder<window>/<level> in `source`.
 
@@ -183,25 +230,27 @@ def read_official(task: str, config: str, source: Path) -> Raw:
         )
     window = SETS[config].window
     folder = _find(source, f"pathfinder{window}", LEVELS[level][1])
-    images, num_empty = [], 0
+    images, listed = [], 0
     for path, label in _metadata(folder):
+        listed += 1
         with sources.readable(path):
-            empty = path.stat().st_size == 0  # LRA skips them; its release has one
-        num_empty += empty
-        if not empty:
-            images.append((path, label))
-    ends = [round(share * len(images)) for share in (0.0, 0.8, 0.9, 1.0)]
-    if len(set(ends)) < 4:
+            if path.stat().st_size:  # LRA skips empty files; its release has one
+                images.append((path, label))
+    wanted, different = sum(SETS[config].rows), len(dict(images))
+    if listed != wanted or different != len(images) or different < wanted - MOST_EMPTY:
         raise UserError(
-            f"{folder}: expected at least 10 images for three splits, got {len(images)}"
+            f"{folder}: expected {wanted} different images, at most {MOST_EMPTY} of them empty, "
+            f"got {listed} with {different} different ones that are not empty; get the release "
+            f"again"
         )
+    ends = [round(share * different) for share in (0.0, 0.8, 0.9, 1.0)]
     return Raw(
         {
             split: _rows(images[start:end], window)
             for split, (start, end) in zip(SPLITS, itertools.pairwise(ends), strict=True)
         },
         source=source.name or folder.name,
-        details={"num_empty_images": num_empty},
+        details={"num_empty_images": listed - different},
         total=len(images),
     )
 
@@ -209,7 +258,7 @@ def read_official(task: str, config: str, source: Path) -> Raw:
 def _find(source: Path, window: str, level: str) -> Path:
     """Returns the only folder of this window and level in `source`, or `source` itself."""
     places = []
-    for path, folders, _ in os.walk(source.resolve()):
+    for path, folders, _ in sources.walk(source.resolve()):
         here = Path(path)
         if here.name == level and window in here.parts and "metadata" in folders:
             places.append(here)
@@ -237,7 +286,7 @@ def _metadata(folder: Path) -> Iterator[tuple[Path, int]]:
             name = PurePosixPath(*columns[:2])
             if len(columns) < 4 or columns[3] not in ("0", "1"):
                 problem = "expected at least 4 columns, with a label 0 or 1 in column 4"
-            elif name.is_absolute() or ".." in name.parts:
+            elif name.is_absolute() or ".." in name.parts or "\0" in str(name):
                 problem = f"expected a file in {folder}"
             else:
                 yield folder / name, int(columns[3])
@@ -257,8 +306,11 @@ def _columns(path: Path) -> list[list[str]]:
         array = np.load(path, allow_pickle=False)
         if array.ndim != 2:
             raise ValueError(f"shape {array.shape}, expected two dimensions")
-        return array.astype(str).tolist()
-    except (OSError, ValueError) as error:
+        texts = array.astype(str, order="C")
+        if texts.size and texts.view(np.uint32).max() > sys.maxunicode:
+            raise ValueError("the text is damaged")
+        return texts.tolist()
+    except Exception as error:  # NumPy raises many types for a damaged header or text
         raise UserError(
             f"{path} cannot be read ({sources.short(error)}); get the release again"
         ) from None

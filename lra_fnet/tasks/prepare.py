@@ -9,12 +9,12 @@ from rich.table import Table
 from lra_fnet import config, tasks
 from lra_fnet.errors import UserError
 from lra_fnet.machine import progress
-from lra_fnet.tasks import Prepared
+from lra_fnet.tasks import Prepared, shallow
 from lra_fnet.tasks.sources import megabytes
 
 _COLUMNS = (
     *("set", "rows", "tokens p10 / p50 / p90 / max", "classes", "majority floor", "on disk"),
-    *("made from", "licence"),
+    *("best shallow baseline on test, by length", "made from", "licence"),
 )
 
 
@@ -24,10 +24,14 @@ def command(
     data_dir: Path,
     source: Path | str | None,
     gin_dirs: Sequence[Path] = (),
+    *,
+    force: bool = False,
+    update: bool = False,
 ) -> None:
     """Prepares and verifies the sets of one task or of "all", and prints what each holds.
 
-    With "all", sets that cannot be prepared are listed at the end, each with the reason.
+    Shallow baselines are computed at the lengths that presets use. With "all", sets that cannot be
+    prepared are listed at the end, each with the reason.
 
     Args:
         task: a name with a file in gin/tasks, or "all".
@@ -36,6 +40,8 @@ def command(
         data_dir: folder of the prepared sets.
         source: the raw files, for tasks that read some: a folder, a file or a URL.
         gin_dirs: folders with more gin files.
+        force: whether to prepare sets anew that are there.
+        update: whether to write the shallow baselines to data/expected.json.
 
     Raises:
         UserError: for an unknown task or set, or a set that cannot be made or does not verify.
@@ -48,8 +54,13 @@ def command(
         for chosen in [dataset] if dataset else _sets(name, source, gin_dirs):
             try:
                 value = tasks.make(name, chosen)
-                value.prepare(data_dir, source=source)
+                value.prepare(data_dir, source=source, force=force)
                 prepared = value.verify(data_dir)
+                for length in _lengths(value, gin_dirs):
+                    cut = tasks.make(name, chosen, length).open(data_dir)
+                    results = shallow.ensure(cut)
+                    if update:
+                        shallow.update_expected(cut, results)
             except UserError as error:
                 if task != "all":
                     raise
@@ -80,7 +91,7 @@ def describe(
     """
     table = Table(
         *_COLUMNS,
-        caption="rows: train / validation / test; tokens: of the training texts, before cutting; "
+        caption="rows: train / validation / test; tokens: of the training texts as stored; "
         "floor: always answering the most frequent test label",
         box=None,
         header_style="bold",
@@ -92,7 +103,7 @@ def describe(
             if value.folder(data_dir).exists():
                 table.add_row(*_row(value.open(data_dir)))
             elif chosen in needed:
-                table.add_row(f"{name}/{chosen}", "-", "", "", "", "", "not prepared")
+                table.add_row(f"{name}/{chosen}", "-", "", "", "", "", "", "not prepared")
     (console or Console(soft_wrap=True, width=200)).print(table)
 
 
@@ -114,11 +125,22 @@ def _sets(name: str, source: Path | str | None, gin_dirs: Sequence[Path]) -> lis
     return [chosen for chosen in configs if chosen in used] or configs[:1]
 
 
+def _lengths(task: tasks.Task, gin_dirs: Sequence[Path]) -> list[int]:
+    """Returns the lengths at which presets read a set; its full length if none does."""
+    full, used = task.configs[task.config], config.lengths(task.name, task.config, gin_dirs)
+    named = task.config in config.datasets(task.name, gin_dirs)
+    return used if named or full in used else [full]
+
+
 def _row(prepared: Prepared) -> list[str]:
     """Returns the cells of a set under `_COLUMNS`."""
     task, (correct, count) = prepared.task, prepared.floor
     lengths = prepared.splits[task.splits[0]]["lengths"]
     paths = prepared.folder.rglob("*")
+    baselines = [
+        f"{length:,}: {best.test.accuracy:.2f} %, {best.method}"
+        for length, (best, *_) in shallow.read_all(prepared).items()
+    ]
     return [
         f"{task.name}/{task.config}",
         " / ".join(f"{rows:,}" for rows in prepared.rows.values())
@@ -127,6 +149,7 @@ def _row(prepared: Prepared) -> list[str]:
         str(task.num_classes),
         f"{correct:,}/{count:,} = {100 * correct / count:.2f} %",
         megabytes(sum(path.stat().st_size for path in paths if path.is_file())),
+        "\n".join(baselines),
         prepared.source,
         task.licence,
     ]

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import json
 import lzma
+import os
 import re
 import tarfile
 import time
@@ -28,6 +29,8 @@ _TIMEOUT = 30.0  # seconds without a byte
 _PAUSES = (1, 5, 20)  # seconds before each retry; they start again after any progress
 _LARGEST = 2**38  # bytes that an archive may claim to unpack to
 _LONGEST_LINE = 2**26  # bytes
+_LONGEST_NAME = 2**20  # bytes of a header that extends another, such as GNU tar's long names
+_CONTENT = (*tarfile.REGULAR_TYPES, tarfile.GNUTYPE_SPARSE)
 _UNREACHABLE = (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError)
 _UNREADABLE = (OSError, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError)
 
@@ -79,7 +82,8 @@ def locate(source: str | Path | None, remote: Remote | None, downloads: Path) ->
         if not path.exists():
             raise UserError(f"--source {source}: no such file or folder")
         if remote is not None and path.is_file() and path.name == remote.name:
-            _check(path, remote)
+            with readable(path):
+                _check(path, remote)
         return path
     if remote is None:
         return None
@@ -175,24 +179,71 @@ def _check(path: Path, remote: Remote) -> None:
     problem = ""
     if remote.size not in (None, size):
         problem = f"{remote.size} bytes, got {size}: the file is incomplete or not the publisher's"
-    elif remote.sha256 is not None:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if digest != remote.sha256:
-            problem = f"the publisher's sha256 {remote.sha256[:16]}..., got {digest[:16]}..."
+    elif remote.sha256 is not None and (actual := file_sha256(path)) != remote.sha256:
+        problem = f"the publisher's sha256 {remote.sha256[:16]}..., got {actual[:16]}..."
     if problem:
         raise UserError(f"{path}: expected {problem}; delete it and get {remote} again")
 
 
 @contextlib.contextmanager
-def readable(path: object) -> Iterator[None]:
+def readable(path: object, *more: type[Exception]) -> Iterator[None]:
     """Turns errors of reading a file or an archive into a one-line UserError that names `path`."""
     try:
         yield
-    except _UNREADABLE as error:
+    except (*_UNREADABLE, *more) as error:
         raise UserError(
             f"{path} is damaged, unreadable or not a tar archive ({short(error)}): get another copy"
         ) from None
+
+
+def walk(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Like `os.walk`, but an unreadable subfolder is a UserError."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    with readable(folder):
+        yield from os.walk(folder, onerror=refuse)
+
+
+def _paths(folder: Path) -> list[Path]:
+    """Returns the files below a folder, sorted."""
+    found = (Path(place, name) for place, _, names in walk(folder) for name in names)
+    return sorted(path for path in found if path.is_file())
+
+
+def digest(source: Path, *, content: bool, without: Path) -> str:
+    """Returns a sha256 of a source: of names and content, or of names, sizes and times.
+
+    The place of the source, the name of a single file and the folder `without` do not count.
+    """
+    sha256, source, without = hashlib.sha256(), source.resolve(), without.resolve()
+    for path in _paths(source) if source.is_dir() else [source]:
+        if path.is_relative_to(without):
+            continue
+        with readable(path):
+            facts = path.stat()
+            fact = file_sha256(path) if content else f"{facts.st_size} {facts.st_mtime_ns}"
+        sha256.update(os.fsencode(path.relative_to(source)) + f"\0{fact}\n".encode())
+    return sha256.hexdigest()
+
+
+def file_sha256(path: Path) -> str:
+    """Returns the sha256 of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class _Member(tarfile.TarInfo):
+    """A member of an archive. tarfile would read a name of any length into memory."""
+
+    @classmethod
+    def frombuf(cls, buf, encoding, errors):
+        """Returns the member of a header; raises a ReadError for an extremely long name."""
+        member = super().frombuf(buf, encoding, errors)
+        if member.type not in _CONTENT and member.size > _LONGEST_NAME:
+            raise tarfile.ReadError(f"a name of {megabytes(member.size)}")
+        return member
 
 
 class File:
@@ -237,16 +288,21 @@ def files(source: Path) -> Iterator[File]:
             damaged, contains links or names that lead out of it, or claims to hold over 256 GiB.
     """
     if source.is_dir():
-        for path in sorted(source.rglob("*")):
-            if path.is_file():
-                with readable(path), path.open("rb") as stream:
-                    yield File(source, PurePosixPath(path.relative_to(source).as_posix()), stream)
+        for path in _paths(source):
+            with readable(path), path.open("rb") as stream:
+                yield File(source, PurePosixPath(path.relative_to(source).as_posix()), stream)
         return
     if not source.is_file():
         raise UserError(f"--source {source}: no such file or folder")
     total = 0
-    with readable(source), tarfile.open(source, "r:*") as archive:
+    # tarfile raises ValueError where a header's number is none.
+    with (
+        readable(source, ValueError),
+        tarfile.open(source, "r:*", tarinfo=_Member) as archive,
+    ):
         for member in archive:
+            # tarfile would keep 0.5 kB of each member.
+            archive.members = []  # pyright: ignore[reportAttributeAccessIssue]
             path = PurePosixPath(member.name)
             if path.is_absolute() or ".." in path.parts:
                 raise UserError(

@@ -27,7 +27,7 @@ from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.machine.memory import free_memory
 from lra_fnet.machine.progress import Bar, say
-from lra_fnet.tasks.sources import short
+from lra_fnet.tasks.sources import Remote, digest, file_sha256, short
 
 if TYPE_CHECKING:
     from lra_fnet.tasks.task import Raw, Task
@@ -39,6 +39,7 @@ Row = tuple[np.ndarray | Texts, int]  # values (one text) or a tuple of them (mo
 _BATCH = 1024  # rows per read or write
 _SHARD_BYTES = 2**30  # of tokens in one file; they are compressed on disk
 _FINGERPRINT = "fingerprint.json"
+_SUMS = "sha256.json"  # of a mapped split
 _QUANTILES = {"min": 0, "p10": 0.1, "p50": 0.5, "p90": 0.9, "max": 1}  # of lengths
 
 
@@ -61,6 +62,7 @@ class Prepared:
     task: "Task"
     folder: Path
     source: str  # "generator", or the name of the source that the rows were read from
+    origin: Mapping[str, str] | None  # `sources.digest` of that source; None if generated
     splits: Mapping[str, Mapping[str, Any]]  # `Tally.summary` of each split
     fingerprint: str  # one sha256 over all splits
 
@@ -74,6 +76,22 @@ class Prepared:
         """Test rows with the most frequent label, and all test rows."""
         return max(self.splits["test"]["label_counts"]), self.rows["test"]
 
+    @property
+    def generated(self) -> bool:
+        """Whether no source was read."""
+        return self.origin is None and self.source == "generator"
+
+    def is_from(self, source: str | Path) -> bool:
+        """Returns whether the rows were read from a source as it is now.
+
+        Its name decides if it cannot be compared: a URL, or files that are no longer there.
+        """
+        if self.origin is None or not Path(source).exists():
+            return not self.generated and self.source == Remote(str(source)).name
+        return any(
+            self.origin[kind] == sha256() for kind, sha256 in _origin(Path(source), self.folder)
+        )
+
     def arrays(self, split: str) -> Arrays:
         """Returns one whole split; longer texts are cut at the end.
 
@@ -82,8 +100,8 @@ class Prepared:
         system's cache, when they are used.
 
         Returns:
-            values uint8 [n, max_len] ([n, 2, max_len]), lengths int32 [n] ([n, 2]), labels int32
-            [n], in the order on disk.
+            values uint8 [n, max_len] ([n, 2, max_len]; uint16 for more than 256 tokens), lengths
+            int32 [n] ([n, 2]), labels int32 [n], in the order on disk.
 
         Raises:
             UserError: if there is no such split, a record cannot be read (names file and split),
@@ -91,15 +109,19 @@ class Prepared:
         """
         if split not in self.rows:
             raise UserError(f"unknown split {split!r}: expected one of {', '.join(self.rows)}")
-        k, max_len = self.task.num_inputs, self.task.max_len
+        k, max_len, dtype = self.task.num_inputs, self.task.max_len, self.task.value_dtype
         shape = (self.rows[split], k, max_len)
-        if math.prod(shape) > free_memory() // 2:
+        if math.prod(shape) * dtype.itemsize > free_memory() // 2:
             folder = self.folder / f"mapped.{split}.{max_len}"
-            write_once(folder, folder.exists, functools.partial(self._map, split, shape))
+            write_once(
+                folder,
+                lambda: disk.read_json(folder / _SUMS) == _sums(folder),
+                functools.partial(self._map, split, shape),
+            )
             values = np.load(folder / "values.npy", mmap_mode="c")
             lengths, labels = (np.load(folder / f"{name}.npy") for name in Arrays._fields[1:])
         else:
-            values = np.zeros(shape, np.uint8)
+            values = np.zeros(shape, dtype)
             lengths, labels = self._read(split, values)
         return Arrays(*((values, lengths) if k > 1 else (values[:, 0], lengths[:, 0])), labels)
 
@@ -108,7 +130,7 @@ class Prepared:
         n, k, max_len = values.shape
         lengths = np.zeros((n, k), np.int32)
         labels = np.zeros(n, np.int32)
-        for i, (texts, label) in enumerate(read(self.folder, split, k, n)):
+        for i, (texts, label) in enumerate(read(self, split)):
             labels[i] = label
             for j, text in enumerate(texts):
                 lengths[i, j] = length = min(len(text), max_len)
@@ -117,15 +139,22 @@ class Prepared:
 
     def _map(self, split: str, shape: tuple[int, int, int], part: Path) -> None:
         """Writes values, lengths and labels of a split to files in the empty folder `part`."""
+        dtype = self.task.value_dtype
         say(f"{split} of {self.folder} does not fit into memory: decoding it to files there")
         path = part / "values.npy"
         with path.open("wb") as file:  # reserves the space: a full disk raises an error here
-            os.posix_fallocate(file.fileno(), 0, math.prod(shape) + 4096)
-        values = np.lib.format.open_memmap(path, "w+", np.uint8, shape)
+            os.posix_fallocate(file.fileno(), 0, math.prod(shape) * dtype.itemsize + 4096)
+        values = np.lib.format.open_memmap(path, "w+", dtype, shape)
         lengths, labels = self._read(split, values)
         values.flush()
         np.save(part / "lengths.npy", lengths)
         np.save(part / "labels.npy", labels)
+        disk.replace(part / _SUMS, json.dumps(_sums(part)))
+
+
+def _sums(folder: Path) -> dict[str, str]:
+    """Returns the sha256 of each array of a mapped split."""
+    return {path.name: file_sha256(path) for path in sorted(folder.glob("*.npy"))}
 
 
 def write_once(folder: Path, exists: Callable[[], bool], write: Callable[[Path], None]) -> None:
@@ -148,33 +177,41 @@ def write_once(folder: Path, exists: Callable[[], bool], write: Callable[[Path],
     with disk.writable(folder, "--data"), disk.lock(lock, waiting):
         if exists():
             return
-        for leftover in (folder, *folder.parent.glob(f".{folder.name}.*")):
-            if leftover.exists():
-                shutil.rmtree(leftover)
+        for leftover in folder.parent.glob(f".{folder.name}.*"):
+            shutil.rmtree(leftover)
         with disk.partial(folder) as part:
             part.mkdir()
             write(part)
 
 
-def make(part: Path, task: "Task", raw: "Raw") -> None:
-    """Writes a whole set to the empty folder `part`.
+def _origin(source: Path, folder: Path) -> list[tuple[str, Callable[[], str]]]:
+    """Returns the quick and the thorough digest of a source, which may contain the set's folder."""
+    return [
+        (kind, functools.partial(digest, source, content=content, without=folder.parents[1]))
+        for kind, content in (("facts", False), ("content", True))
+    ]
+
+
+def make(part: Path, task: "Task", raw: "Raw", source: Path | None) -> None:
+    """Writes a whole set, whose rows `raw` come from `source`, to the empty folder `part`.
 
     Raises:
         UserError: if a split has no rows, or the rows are not those of data/expected.json.
         ValueError: if a row is not as the task's class variables say.
     """
     splits = _write(part, task, raw)
-    _compare_with_expected(task, raw.source, splits)
+    _compare_with_expected(task, splits, generated=source is None)
     record = {
         "schema": 1,
         "task": task.name,
         "config": task.config,
         "version": task.version,
         "source": raw.source,
+        "origin": source and {kind: sha256() for kind, sha256 in _origin(source, part)},
         "details": dict(raw.details),
         "splits": splits,
         "files": {path.name: path.stat().st_size for path in sorted(part.iterdir())},
-        "fingerprint": _combine(splits),
+        "fingerprint": combine(splits),
     }
     disk.replace(part / _FINGERPRINT, json.dumps(record, indent=1) + "\n")
 
@@ -199,7 +236,14 @@ def open_set(task: "Task", folder: Path) -> Prepared:
                 f"{path}: expected {size} bytes, got {actual}: delete {folder} and prepare the set "
                 f"again with `lra-fnet data --task {task.name}`"
             )
-    return Prepared(task, folder, record["source"], record["splits"], record["fingerprint"])
+    return Prepared(
+        task,
+        folder,
+        record["source"],
+        record.get("origin"),
+        record["splits"],
+        record["fingerprint"],
+    )
 
 
 def verify(prepared: Prepared) -> None:
@@ -212,7 +256,7 @@ def verify(prepared: Prepared) -> None:
     with Bar(f"verifying {task.name}/{task.config}", sum(prepared.rows.values())) as progress:
         for split, facts in prepared.splits.items():
             tally = Tally(task.num_classes)
-            for texts, label in read(folder, split, task.num_inputs, facts["rows"]):
+            for texts, label in read(prepared, split):
                 tally.add(texts, label)
                 progress.step()
             if (actual := tally.summary()) != facts:
@@ -221,11 +265,11 @@ def verify(prepared: Prepared) -> None:
                     f"{facts['sha256'][:12]}..., got {actual['sha256'][:12]}...): delete "
                     f"the folder and prepare the set again with `lra-fnet data --task {task.name}`"
                 )
-    _compare_with_expected(task, prepared.source, prepared.splits, warn=True)
+    _compare_with_expected(task, prepared.splits, generated=prepared.generated, warn=True)
 
 
 def _compare_with_expected(
-    task: "Task", source: str, splits: Mapping[str, Mapping[str, Any]], warn: bool = False
+    task: "Task", splits: Mapping[str, Mapping[str, Any]], *, generated: bool, warn: bool = False
 ) -> None:
     """Compares rows with data/expected.json, if it lists this set and source.
 
@@ -233,13 +277,13 @@ def _compare_with_expected(
     different sha256 is only a warning, because a mirror may have fixed typos.
     """
     wanted = expected().get(task.name, {}).get(task.config)
-    if wanted is None or wanted.get("source", source) != source:
+    if wanted is None or (wanted.get("source") == "generator" and not generated):
         return
-    required, remedy = ("rows", "label_counts"), f"get {task.remote or source} again"
-    if source == "generator":
+    required, remedy = ("rows", "label_counts"), f"get {task.remote or 'the source'} again"
+    if generated:
         required += ("lengths", "sha256")
         remedy = "prepare it with the pinned versions of the libraries"
-    for split, facts in wanted["splits"].items():
+    for split, facts in wanted.get("splits", {}).items():
         for key, value in facts.items():
             actual = splits.get(split, {}).get(key)
             difference = (
@@ -292,7 +336,7 @@ class Tally:
         }
 
 
-def _combine(splits: Mapping[str, Mapping[str, Any]]) -> str:
+def combine(splits: Mapping[str, Mapping[str, Any]]) -> str:
     """Returns the sha256 of the lines "<split> <sha256 of its content>", in the order of splits."""
     lines = [f"{split} {splits[split]['sha256']}\n" for split in splits]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
@@ -323,7 +367,7 @@ def _write(folder: Path, task: "Task", raw: "Raw") -> dict[str, dict[str, Any]]:
     keys = _features(task.num_inputs)
     tallies = {split: Tally(task.num_classes) for split in task.splits}
     text = tfds.features.Tensor(
-        shape=(None,), dtype=np.uint8, encoding=tfds.features.Encoding.BYTES
+        shape=(None,), dtype=task.value_dtype, encoding=tfds.features.Encoding.BYTES
     )
     # TFDS would use a builder's module as the fourth value, but there is no builder.
     version = tfds.core.Version(task.version)
@@ -363,7 +407,7 @@ def _write(folder: Path, task: "Task", raw: "Raw") -> dict[str, dict[str, Any]]:
 def _check_row(task: "Task", split: str, key: int, texts: Texts, label: int) -> None:
     good = len(texts) == task.num_inputs and 0 <= label < task.num_classes
     for text in texts:
-        good = good and text.dtype == np.uint8 and text.ndim == 1 and len(text) > 0
+        good = good and text.dtype == task.value_dtype and text.ndim == 1 and len(text) > 0
         good = good and text.max() < task.vocab_size - 1
     if not good:
         got = ", ".join(
@@ -371,12 +415,12 @@ def _check_row(task: "Task", split: str, key: int, texts: Texts, label: int) -> 
         )
         raise ValueError(
             f"{task.name}/{task.config}, {split} row {key}: expected {task.num_inputs} texts of "
-            f"values uint8 [length > 0] up to vocab_size - 2 = {task.vocab_size - 2} and a label "
-            f"below {task.num_classes}, got {got} and {label}"
+            f"values {task.value_dtype} [length > 0] up to vocab_size - 2 = {task.vocab_size - 2} "
+            f"and a label below {task.num_classes}, got {got} and {label}"
         )
 
 
-def read(folder: Path, split: str, num_inputs: int, rows: int) -> Iterator[tuple[Texts, int]]:
+def read(prepared: Prepared, split: str) -> Iterator[tuple[Texts, int]]:
     """Yields (texts, label) for every record of a split, in order.
 
     Raises:
@@ -386,9 +430,11 @@ def read(folder: Path, split: str, num_inputs: int, rows: int) -> Iterator[tuple
     from array_record.python.array_record_data_source import ArrayRecordDataSource
     from tensorflow_datasets.proto import tf_example_pb2
 
+    dtype = prepared.task.value_dtype
     parse = tf_example_pb2.Example.FromString  # pyright: ignore[reportAttributeAccessIssue]
-    path, seen = folder, 0
-    keys = _features(num_inputs)
+    path = folder = prepared.folder
+    rows, seen = prepared.rows[split], 0
+    keys = _features(prepared.task.num_inputs)
     try:
         info: Any = tfds.builder_from_directory(folder).info
         for path in map(Path, info.splits[split].filepaths):
@@ -401,7 +447,7 @@ def read(folder: Path, split: str, num_inputs: int, rows: int) -> Iterator[tuple
                         texts = (columns[key].bytes_list.value[0] for key in keys)
                         label = columns["label"].int64_list.value[0]
                         seen += 1
-                        yield tuple(np.frombuffer(text, np.uint8) for text in texts), label
+                        yield tuple(np.frombuffer(text, dtype) for text in texts), label
         if seen != rows:
             raise ValueError("the files end here")
     except Exception as error:  # Riegeli, protobuf and TFDS all raise different types
@@ -418,10 +464,21 @@ def read_fingerprint(folder: Path) -> dict[str, Any] | None:
         UserError: if the file cannot be read, or its parts do not agree.
     """
     record = disk.read_json(folder / _FINGERPRINT)
+    if record is None:
+        return None
     try:
-        if record is None or record["fingerprint"] == _combine(record["splits"]):
+        numbers = [
+            [facts["rows"], *facts["label_counts"], *(facts["lengths"][key] for key in _QUANTILES)]
+            for facts in record["splits"].values()
+        ]
+        np.array(numbers, float)
+        counted = all(sum(x["label_counts"]) == x["rows"] for x in record["splits"].values())
+        complete = (
+            counted and {"source", "files"} <= record.keys() and isinstance(record["files"], dict)
+        )
+        if complete and record["fingerprint"] == combine(record["splits"]):
             return record
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, ValueError, AttributeError):
         pass
     raise UserError(
         f"{folder / _FINGERPRINT} is damaged: its fingerprint is not that of its splits: delete "

@@ -30,8 +30,7 @@ import numpy as np
 
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
-from lra_fnet.machine.progress import say
-from lra_fnet.tasks import sources, store
+from lra_fnet.tasks import shallow, sources, store
 from lra_fnet.tasks.store import SPLITS, Prepared
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ class Task(abc.ABC):
         REGISTRY[cls.name] = cls  # a reloaded module replaces its own task
 
     def __post_init__(self):
-        if self.config not in self.configs:
+        if not isinstance(self.config, str) or self.config not in self.configs:
             known = ", ".join(self.configs)
             raise UserError(
                 f"unknown data set {self.config!r} of {self.name}: expected one of {known}"
@@ -133,6 +132,11 @@ class Task(abc.ABC):
         shift = 0 if self.zero_is_padding else 1
         ids = jnp.where(mask, values.astype(jnp.int32) + shift, 0)
         return ids, ids > 0
+
+    @property
+    def value_dtype(self) -> np.dtype:
+        """Of stored values: uint8, or uint16 if a byte does not hold them all."""
+        return np.dtype(np.uint8 if self.vocab_size <= 257 else np.dtype("<u2"))
 
     @property
     def num_ids(self) -> int:
@@ -176,6 +180,13 @@ class Task(abc.ABC):
         """`label_names`, or the labels as text if there are none."""
         return self.label_names or tuple(map(str, range(self.num_classes)))
 
+    @property
+    def baselines(self) -> tuple[shallow.Method, ...]:
+        """The shallow baselines that fit the task; add your own, see `lra_fnet.tasks.shallow`."""
+        if self.num_inputs > 1:
+            return (shallow.PAIRS,)
+        return shallow.FIRST_TOKENS, shallow.HISTOGRAM, shallow.BIGRAMS
+
     def illustrate(self, prepared: Prepared) -> Path | None:
         """Draws some rows next to the set and returns the file's path; None if it draws nothing."""
         return None
@@ -185,7 +196,12 @@ class Task(abc.ABC):
         return Path(data_dir) / f"lra_{self.name}" / self.config / self.version
 
     def prepare(
-        self, data_dir: str | Path, source: str | Path | None = None, jobs: int | None = None
+        self,
+        data_dir: str | Path,
+        source: str | Path | None = None,
+        jobs: int | None = None,
+        *,
+        force: bool = False,
     ) -> Prepared:
         """Makes the set if it is not there, with progress on stderr, and opens it.
 
@@ -197,11 +213,12 @@ class Task(abc.ABC):
             source: raw files: a folder, a file or a URL. None uses the set that is there, from any
                 source, or else generates or downloads it.
             jobs: processor cores to use, all by default; the rows do not depend on it.
+            force: makes the set again, which replaces the old one when it is complete.
 
         Raises:
             UserError: if the folder cannot be written, the disk is full, a download fails, a raw
-                file is bad, the existing set is damaged or was generated although a `source` is
-                given, or the rows are not those of data/expected.json.
+                file is bad, the existing set is damaged or was not made from `source` as it is
+                now, or the rows are not those of data/expected.json.
         """
         if jobs is not None and jobs < 1:
             raise UserError(f"jobs must be at least 1, got {jobs}")
@@ -211,17 +228,21 @@ class Task(abc.ABC):
             path = sources.locate(source, self.remote, Path(data_dir) / "downloads")
             with sources.readable(path or self.name):
                 raw = self.raw(path, jobs or len(os.sched_getaffinity(0)))
-            store.make(part, self, raw)
+            store.make(part, self, raw, path)
 
-        store.write_once(folder, lambda: store.read_fingerprint(folder) is not None, write)
+        def exists() -> bool:
+            return not force and store.read_fingerprint(folder) is not None
+
+        store.write_once(folder, exists, write)
         prepared = self.open(data_dir)
-        if source is not None and prepared.source == "generator":
+        if source is not None and not prepared.is_from(source):
             raise UserError(
-                f"{folder} already holds generated rows, not those of {source}: "
-                f"delete {folder} and run the same command again to read {source}"
+                f"{folder} does not hold the rows of {source} as it is now (made from: "
+                f"{prepared.source}): "
+                f"`lra-fnet data --task {self.name} --dataset {self.config} --source {source} "
+                f"--force` (make data ... FORCE=1) prepares the set anew; without a source, the "
+                f"set is used as it is"
             )
-        if source is not None and prepared.source != sources.Remote(str(source)).name:
-            say(f"{folder} already exists, made from {prepared.source}: it is used as it is")
         return prepared
 
     def open(self, data_dir: str | Path) -> Prepared:
@@ -275,12 +296,19 @@ class PixelTask(Task):
 
         return pixels.read(content, math.isqrt(self.configs[self.config]), "L").reshape(-1)
 
+    @property
+    def baselines(self) -> tuple[shallow.Method, ...]:
+        """Those of gray values and pixels, or of two inputs."""
+        if self.num_inputs > 1:
+            return super().baselines
+        return shallow.GRAY_HISTOGRAM, shallow.PIXELS
+
     def illustrate(self, prepared: Prepared) -> Path | None:
         """Writes contact_sheet.png: the first 32 training images, each with its label."""
         from matplotlib.figure import Figure  # late: takes a second
 
         split = self.splits[0]
-        rows = store.read(prepared.folder, split, 1, prepared.rows[split])
+        rows = store.read(prepared, split)
         figure = Figure(figsize=(12, 7), dpi=200, layout="constrained")
         axes = figure.subplots(4, 8).ravel()
         for axis in axes:

@@ -24,6 +24,7 @@ from lra_fnet.machine import disk, progress
 from lra_fnet.machine.disk import writable
 from lra_fnet.train import hosts
 
+FILE = "state.safetensors"
 AGAIN = "restore it from a copy, or train again with --force"
 
 
@@ -73,7 +74,7 @@ class Checkpoints:
         self.writer = concurrent.futures.ThreadPoolExecutor(1)
         self._pending: concurrent.futures.Future | None = None
         self.blocked_seconds = 0.0  # how long saves kept the loop waiting
-        for half in folder.glob("checkpoints/*/.*") if hosts.first() else ():
+        for half in folder.glob(f"checkpoints/*/.{FILE}.*") if hosts.first() else ():
             with writable(folder):
                 half.unlink()  # of a killed process
 
@@ -125,8 +126,8 @@ class Checkpoints:
     def newest(self) -> Saved | None:
         """Returns the checkpoint from which a run goes on exactly; None if there is none yet.
 
-        That is "last" if "best" is at the step that it names. Otherwise it is "best": training is a
-        function of the seed and the step, so it gives the same state again.
+        That is "last" if "best" is at the step that it names. Otherwise it is "best", which may be
+        newer, or older: training depends on the seed and the step only, so it gives the same again.
 
         Raises:
           UserError: a checkpoint is damaged or lost, and there is no other way but from the start.
@@ -138,17 +139,17 @@ class Checkpoints:
                 found[kind] = load(self.folder, kind)
             except UserError as error:
                 found[kind] = None
-                problems.append(str(error))
+                problems.append(str(error).removesuffix(f": {AGAIN}"))
         last, best = found["last"], found["best"]
-        if last and not problems and last.best_step != (best and best.step):
-            there = f"step {best.step} is there" if best else "there is none"
+        chosen = last if last and last.best_step == (best and best.step) else best
+        if last and chosen is best and (best is None or best.step < last.step):
+            there = f"step {best.step} is there" if best else "it is lost"
             problems.append(f"{last.path} names step {last.best_step} as the best, but {there}")
-        if not problems:
-            return last or best
-        if best is None:
-            raise UserError(f"{problems[0].removesuffix(f': {AGAIN}')}: {AGAIN}")
-        progress.say(f"{problems[0]}; going on from {best.path}, which gives the same numbers")
-        return best
+        if problems and chosen is None:
+            raise UserError(f"{problems[0]}: {AGAIN}")
+        if problems and chosen:
+            progress.say(f"{problems[0]}; going on from step {chosen.step}, with the same result")
+        return chosen
 
 
 def load(folder: Path, kind: str) -> Saved | None:
@@ -198,7 +199,7 @@ def read(folder: Path, kind: str, like, *, step: int) -> tuple[int, Any]:
 
 
 def _path(folder: Path, kind: str) -> Path:
-    return folder / "checkpoints" / kind / "state.safetensors"
+    return folder / "checkpoints" / kind / FILE
 
 
 def _write(path: Path, step: int, state, history: str) -> None:

@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from lra_fnet.errors import Interrupted, RunFailed, UserError
-from lra_fnet.machine import progress
+from lra_fnet.machine import progress, signals
 
 SILENT_SECONDS = 30  # without a heartbeat, a process counts as lost
-JOIN_SECONDS = 50  # for all processes to join; --join-seconds changes it
+JOIN_SECONDS = 45  # for all processes to join; --join-seconds changes it
 GRACE_SECONDS = 5  # for a process to report its own error after another process has reported one
 
 _LONG = 365 * 24 * 3600  # no limit: heartbeats notice a lost process
@@ -121,8 +121,7 @@ def join(where: Place | None) -> Iterator[None]:
     os.setpgid(0, 0)  # Ctrl-C reaches the supervisor alone, which passes it on
     sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
     os.dup2(log_in, 2)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
+    signals.handle(signal.SIG_DFL)
     _place = where
     progress.console.quiet = not first()
     threading.Thread(target=_obey, daemon=True).start()
@@ -327,8 +326,7 @@ def _supervise(where: Place, child: int, link: socket.socket, log: int) -> NoRet
         with contextlib.suppress(OSError):
             link.send(bytes([number]))
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, forward)
+    signals.handle(forward)
     trace = b""
     while words := os.read(log, 1 << 16):
         if trace or b"coordination_service" in words or b"JAX distributed service" in words:
@@ -343,10 +341,7 @@ def _supervise(where: Place, child: int, link: socket.socket, log: int) -> NoRet
             _names[:], status, text = json.loads(line)
     if text is None:
         status, text = _reason(where, code, trace.decode(errors="replace"))
-    if text:
-        restore = "\r\x1b[?25h\x1b[K" if sys.stderr.isatty() else ""  # a bar hides the cursor
-        os.write(2, f"{restore}lra-fnet: {text}\n".encode())
-    os._exit(status or code)
+    signals.end(status or code, text)
 
 
 def _reason(where: Place, code: int, trace: str) -> tuple[int, str]:

@@ -1,46 +1,79 @@
 """Writes the numbers of a run while it trains: metrics.jsonl and TensorBoard files."""
 
 import contextlib
+import functools
+import hashlib
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tensorboardX import SummaryWriter
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
+from tensorboardX.summary import scalar
 
+from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.machine.disk import writable
 from lra_fnet.train import hosts
 
+FLUSH_SECONDS = 10.0  # how late TensorBoard's files may be; a flush waits for the disk
+
 
 @contextlib.contextmanager
-def metrics(folder: Path, step: int) -> Iterator[Callable[[str, int, dict], None]]:
-    """Yields (kind, step, numbers) -> None, which logs to metrics.jsonl and to TensorBoard.
+def metrics(folder: Path, step: int, curve: str) -> Iterator[Callable[[str, int, dict], str]]:
+    """Yields (kind, step, numbers) -> curve, which logs to metrics.jsonl and to TensorBoard.
 
     A line is {"kind": "train" or "validation", "step": s, numbers}. When a run resumes at `step`,
     later lines are dropped, so no step appears twice. Only the first process writes.
 
+    Args:
+      folder: the run folder.
+      step: of the state that the run goes on from.
+      curve: a hash of all lines up to there, as the newest call returned it; "" without lines.
+
     Raises:
-      UserError: the disk is full; the yielded function raises it too.
+      UserError: the lines up to `step` are not those of the run. The disk is full; the yielded
+        function raises this too.
     """
     if not hosts.first():
-        yield lambda kind, step, numbers: None
+        yield lambda kind, step, numbers: ""
         return
     path = folder / "metrics.jsonl"
-    with writable(folder):
+    try:
         # A killed process may leave half a line at the end; it is later than `step` too.
-        lines = [line for line in disk.read_lines(path) if line["step"] <= step]
-        disk.replace(path, "".join(json.dumps(line) + "\n" for line in lines))
-        file = open(path, "a", buffering=1)  # noqa: SIM115 (closed below)
-        board = SummaryWriter(
-            str(folder / "tensorboard"), purge_step=step + 1 if step else None, flush_secs=10
+        lines = [json.dumps(x) + "\n" for x in disk.read_lines(path) if x["step"] <= step]
+    except (UserError, TypeError, KeyError):
+        lines = ["damaged"]
+    if functools.reduce(_extended, lines, "") != curve:
+        raise UserError(
+            f"{path} has changed: it lacks the curve of the run up to step {step}; restore it from "
+            "a copy, or train again with --force"
         )
+    with writable(folder):
+        disk.replace(path, "".join(lines))
+        file = open(path, "a", buffering=1)  # noqa: SIM115 (closed below)
+        (folder / "tensorboard").mkdir(exist_ok=True)
+        board = EventsWriter(str(folder / "tensorboard/events"))
+        if step:  # TensorBoard leaves out later lines of the files before
+            restart = SessionLog(status=SessionLog.START)
+            board.write_event(Event(step=step + 1, session_log=restart))
+        board.flush()
+    flushed = time.monotonic()
 
-    def write(kind: str, step: int, numbers: dict) -> None:
+    def write(kind: str, step: int, numbers: dict) -> str:
+        nonlocal curve, flushed
+        line = json.dumps({"kind": kind, "step": step, **numbers}) + "\n"
+        curve = _extended(curve, line)
         with writable(folder):
-            file.write(json.dumps({"kind": kind, "step": step, **numbers}) + "\n")
+            file.write(line)
             for name, value in numbers.items():
-                if isinstance(value, int | float):
-                    board.add_scalar(f"{kind}/{name}", value, step)
+                summary, now = scalar(f"{kind}/{name}", value), time.time()
+                board.write_event(Event(step=step, summary=summary, wall_time=now))
+            if time.monotonic() > flushed + FLUSH_SECONDS:
+                board.flush()
+                flushed = time.monotonic()
+        return curve
 
     try:
         yield write
@@ -48,3 +81,8 @@ def metrics(folder: Path, step: int) -> Iterator[Callable[[str, int, dict], None
         with writable(folder):
             file.close()
             board.close()
+
+
+def _extended(curve: str, line: str) -> str:
+    """Returns the hash of all lines so far and one more."""
+    return hashlib.sha256((curve + line).encode()).hexdigest()

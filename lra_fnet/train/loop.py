@@ -13,14 +13,14 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from lra_fnet.errors import Interrupted, RunFailed
+from lra_fnet.errors import Interrupted, RunFailed, UserError
 from lra_fnet.experiment import Experiment
-from lra_fnet.machine import compile_cache, progress
+from lra_fnet.machine import compile_cache, progress, signals
 from lra_fnet.machine.memory import device_bytes
 from lra_fnet.models.encoder import parameter_count
 from lra_fnet.tasks import Arrays
 from lra_fnet.train import hosts, logs, pipeline
-from lra_fnet.train.checkpoint import Checkpoints
+from lra_fnet.train.checkpoint import AGAIN, Checkpoints, Saved
 from lra_fnet.train.score import make_scorer
 from lra_fnet.train.step import Program, StepLogs, initial_state, wait_for
 
@@ -29,7 +29,7 @@ SLOW_SECONDS = 1800.0  # a run on a CPU that would take longer is announced
 
 
 class Stop(contextlib.ExitStack):
-    """Notes SIGINT and SIGTERM for the loop to act on; a second SIGINT ends the process at once.
+    """Notes SIGINT, SIGTERM or SIGHUP for the loop; a second SIGINT ends the process at once.
 
     A second SIGTERM does nothing: schedulers send several, and SIGKILL in the end.
     """
@@ -37,8 +37,7 @@ class Stop(contextlib.ExitStack):
     signal: int | None = None
 
     def __enter__(self):
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self.callback(signal.signal, number, signal.signal(number, self._note))
+        self.enter_context(signals.handled(self._note))
         return super().__enter__()
 
     def check(self) -> None:
@@ -51,7 +50,7 @@ class Stop(contextlib.ExitStack):
             self.signal = number
             os.write(2, b"\nstopping: saving after the step in progress (Ctrl-C again: stop now)\n")
         elif number == signal.SIGINT:
-            os._exit(128 + number)
+            signals.end(128 + number, "")
 
 
 @dataclasses.dataclass
@@ -61,9 +60,22 @@ class History:
     best: dict | None = None  # validation sums of the best step, and its "step"
     last: dict | None = None  # the same of the newest evaluation
     window: dict = dataclasses.field(default_factory=lambda: {"loss": 0.0, "correct": 0.0})
+    curve: str = ""  # hash of metrics.jsonl up to here
     wall_seconds: float = 0.0  # compilation, evaluation and saves included
     timed_steps: int = 0  # steps after the first dispatch of each process
     timed_seconds: float = 0.0  # their time with saves, without evaluations
+
+    @classmethod
+    def of(cls, saved: Saved) -> "History":
+        """Returns the history in a checkpoint.
+
+        Raises:
+          UserError: another version of the code wrote it, with other facts.
+        """
+        try:
+            return cls(**saved.history)
+        except TypeError as error:
+            raise UserError(f"{saved.path} is of another version ({error}): {AGAIN}") from None
 
     @property
     def steps_per_second(self) -> float:
@@ -112,7 +124,9 @@ class Loop:
         self.parameters = parameter_count({"params": self.state.params})
         self.history = History()
         if saved is not None:
-            self.state, self.history = saved.fill(self.state), History(**saved.history)
+            self.state, self.history = saved.fill(self.state), History.of(saved)
+        # Compiled and run once now, so that all decisions are made before the first step.
+        self.score(self.variables(), Arrays(*(column[:1] for column in validation)))
         self._saved_at = self.step
         self._begun = time.monotonic() - self.history.wall_seconds
         self._tick: float | None = None  # when the newest dispatch was known to be done
@@ -130,7 +144,7 @@ class Loop:
         """
         self.bar = progress.Bar("training", self.run.num_steps, self.step, "steps")
         feeder = concurrent.futures.ThreadPoolExecutor(1)
-        with logs.metrics(self.folder, self.step) as self._write:
+        with logs.metrics(self.folder, self.step, self.history.curve) as self._write:
             hosts.same("begin", {})
             with Stop() as stop, feeder, self.checkpoints.writer, self.bar:
                 self._run(stop, feeder)
@@ -262,7 +276,7 @@ class Loop:
         }
         self._logged_blocked = blocked
         self.history.window = {"loss": 0.0, "correct": 0.0}
-        self._write("train", self.step, self._newest)
+        self.history.curve = self._write("train", self.step, self._newest)
 
     def _note(self) -> str:
         words = []
@@ -293,7 +307,7 @@ class Loop:
             "loss": sums["loss"] / sums["count"],
             "accuracy": sums["correct"] / sums["count"],
         }
-        self._write("validation", self.step, numbers)
+        self.history.curve = self._write("validation", self.step, numbers)
         if not math.isfinite(sums["loss"]):
             self._diverged(self.step, sums["loss"], float("nan"))
         best = self.history.best

@@ -50,6 +50,7 @@ def train_batches(
     The room beyond num_steps is zeros: all dispatches have one shape, so there is one compiled
     program.
     """
+    valid = np.ones((capacity, batch_size), bool)  # first: fails at once if no memory holds it
     rows = row_indices(seed, step * batch_size, num_steps * batch_size, len(arrays.labels))
 
     def take(column):
@@ -57,7 +58,6 @@ def train_batches(
         np.take(column, rows, axis=0, out=out[: rows.size])
         return out.reshape(capacity, batch_size, *column.shape[1:])
 
-    valid = np.ones((capacity, batch_size), bool)
     return Batch(take(arrays.values), take(arrays.lengths), take(arrays.labels), valid)
 
 

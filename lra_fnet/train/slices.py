@@ -1,11 +1,9 @@
 """How many examples a program takes at a time, and whether a step fits the device's memory."""
 
 import bisect
-import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -15,6 +13,7 @@ from lra_fnet.errors import RunFailed
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import progress
 from lra_fnet.machine.memory import free_memory
+from lra_fnet.models import fastest
 from lra_fnet.models.heads import Classifier
 from lra_fnet.train import hosts
 
@@ -39,10 +38,16 @@ def rows_at_once(model: Classifier, rows: int, row: tuple[int, ...], train: bool
       A divisor of `rows`.
     """
     dim = model.encoder.dim
-    if jax.default_backend() != "cpu" or (train and dim < WIDE):
-        return rows
-    least = SLICE_SIZE / (math.prod(row) * dim)
-    return next((n for n in range(1, rows) if rows % n == 0 and n >= least), rows)
+    divisors = [n for n in range(1, rows + 1) if rows % n == 0]
+
+    def choose():
+        if jax.default_backend() != "cpu" or (train and dim < WIDE):
+            return rows
+        least = SLICE_SIZE / (math.prod(row) * dim)
+        return next((n for n in divisors if n >= least), rows)
+
+    what = f"rows of {'gradient' if train else 'score'} slices of {rows}"
+    return fastest.decide(what, choose, divisors)
 
 
 def microbatch_of(experiment: Experiment, devices: int) -> int:
@@ -72,23 +77,19 @@ def check(update: Compiled, mesh: Mesh) -> None:
 
 
 def fit(
-    experiment: Experiment, mesh: Mesh, compiled: Callable[[Experiment], Compiled], state_bytes: int
-) -> tuple[Experiment, Compiled]:
-    """Finds the largest microbatch whose step fits the device.
+    experiment: Experiment, mesh: Mesh, compiled: Callable[[int], Compiled], state_bytes: int
+) -> int:
+    """Returns the largest microbatch whose step fits the device.
 
-    Nothing else in the experiment changes. The candidates divide the batch, are multiples of the
-    number of devices and at most Run.microbatch if that is set. The largest is compiled first, then
-    the others are bisected. A step must fit together with the copy of the state that a checkpoint
-    takes.
+    The candidates divide the batch, are multiples of the number of devices and at most
+    Run.microbatch if that is set. The largest is compiled first, then the others are bisected. A
+    step must fit together with the copy of the state that a checkpoint takes.
 
     Args:
       experiment: the experiment to fit.
       mesh: the devices.
-      compiled: compiles the update of an experiment.
+      compiled: compiles the update for a microbatch.
       state_bytes: size of the state.
-
-    Returns:
-      The experiment with that microbatch, and its compiled update.
 
     Raises:
       RunFailed: if not even the smallest candidate fits.
@@ -98,23 +99,20 @@ def fit(
     sizes = [n for n in range(most, 0, -1) if run.batch_size % n == 0 and n % mesh.size == 0]
 
     @functools.cache
-    def attempt(size: int) -> tuple[Experiment, Any, int]:
-        """Returns the candidate, its update, and the bytes that a step needs."""
-        candidate = dataclasses.replace(experiment, run=dataclasses.replace(run, microbatch=size))
+    def needed_with(size: int) -> int:
         try:
-            update = compiled(candidate)
+            return needed_bytes(compiled(size), mesh) + state_bytes
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
-            return candidate, None, free + 1
-        return candidate, update, needed_bytes(update, mesh) + state_bytes
+            return free + 1
 
     def fits(size: int) -> bool:
-        return hosts.agree(attempt(size)[2] <= free)
+        return hosts.agree(needed_with(size) <= free)
 
     best = 0 if fits(sizes[0]) else bisect.bisect_left(sizes, True, 1, key=fits)
     size = sizes[min(best, len(sizes) - 1)]
-    candidate, update, needed = attempt(size)
+    needed = needed_with(size)
     if best == len(sizes):
         raise RunFailed(
             f"out of memory: a step in slices of {size} needs {needed / 1e9:.1f} GB, "
@@ -125,7 +123,7 @@ def fit(
     progress.say(
         f"the batch of {run.batch_size} fits {slices}: {needed / 1e9:.1f} GB of {free / 1e9:.1f} GB"
     )
-    return candidate, update
+    return size
 
 
 def free_bytes(mesh: Mesh) -> int:

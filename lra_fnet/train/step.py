@@ -6,6 +6,7 @@ is not used: it gathers the whole batch on every device before each Fourier tran
 """
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lra_fnet.errors import UserError
 from lra_fnet.experiment import Experiment, keys
+from lra_fnet.models import fastest
 from lra_fnet.models.pointwise import part_of_batch
 from lra_fnet.objective import Classify, Sums
 from lra_fnet.train import pipeline, slices
@@ -202,16 +204,26 @@ class Program:
         key = keys(seed)[1]
         state = jax.eval_shape(lambda: initial_state(experiment, seed))
 
-        def compiled(candidate):
-            return make_update(candidate, mesh).lower(state, batches, np.int32(1), key).compile()
+        def sliced(microbatch: int) -> Experiment:
+            run = dataclasses.replace(experiment.run, microbatch=microbatch)
+            return dataclasses.replace(experiment, run=run)
 
+        @functools.cache
+        def compiled(microbatch: int) -> jax.stages.Compiled:
+            update = make_update(sliced(microbatch), mesh)
+            return update.lower(state, batches, np.int32(1), key).compile()
+
+        microbatch = experiment.run.microbatch
         if fits:
             size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
-            experiment, update = slices.fit(experiment, mesh, compiled, size)
-        else:
-            update = compiled(experiment)
-            slices.check(update, mesh)
-        return cls(experiment, mesh, update, key)
+            microbatch = fastest.decide(
+                f"microbatch that fits {mesh.size} device(s)",
+                lambda: slices.fit(experiment, mesh, compiled, size),
+                range(1, experiment.run.batch_size + 1),
+            )
+        update = compiled(microbatch)
+        slices.check(update, mesh)
+        return cls(sliced(microbatch), mesh, update, key)
 
     def initial_state(self, seed: int) -> TrainState:
         """Returns step 0 on all devices."""

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import re
 import subprocess
 
 import pytest
@@ -39,8 +40,8 @@ def a_result(label, length, seconds, megabytes=1.0, what="train", side="ours", *
 
 
 def rows_of(results, title):
-    """The rows of one table, header first, as lists of cells."""
-    text = tables.render(results).split(f"**{title}**\n\n")[1].split("\n\n")[0]
+    """The rows of the table whose title begins so, header first, as lists of cells."""
+    text = tables.render(results).split(f"**{title}")[1].split("\n\n")[1]
     lines = [[cell.strip() for cell in line[1:-1].split("|")] for line in text.splitlines()]
     return [lines[0], *lines[2:]]
 
@@ -317,15 +318,53 @@ def test_command_measures_in_processes_writes_and_prints(tmp_path, capfd, monkey
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")  # compiles faster
     arguments = "benchmark --task text --models fnet --preset cpu --lengths 16 --what memory"
     sets = [word for size in SMALL for word in ("--set", size)]
-    more = ["--rounds", "2", "--seconds", "0.01", "--out", str(tmp_path)]
+    more = ["--rounds", "2", "--seconds", "0.01", "--runs", str(tmp_path), "--name", "mine"]
     assert cli.main([*arguments.split(), *sets, *more]) == 0
-    results = json.loads((tmp_path / "benchmark.json").read_text())
+    folder = tmp_path / "benchmark" / "mine"
+    results = json.loads((folder / "benchmark.json").read_text())
     (cell,) = results
     assert (cell["what"], cell["state"], cell["length"]) == ("train", "ok", 16)
     assert len(cell["seconds"]) == len(cell["roofline"]) == 2
     assert cell["peak_bytes"] > 0
-    assert (tmp_path / "benchmark.md").read_text() == tables.render(results)
-    assert tables.render(results) in capfd.readouterr().out
+    assert (folder / "benchmark.md").read_text() == tables.render(results)
+    printed = capfd.readouterr().out
+    assert tables.render(results) in printed
+    assert printed.endswith(f"wrote {folder}\n")
+    assert cli.main([*arguments.split(), *sets, *more]) == 2
+    assert "benchmark/mine holds a benchmark already" in capfd.readouterr().err
+
+
+def test_a_folder_holds_one_benchmark_and_is_named_by_what_differs(tmp_path):
+    train = plan(["fnet"])
+    first = cells.folder(tmp_path, train)
+    assert re.fullmatch(r"text-cpu-train-[0-9a-f]{8}", first.name)
+    assert cells.folder(tmp_path, train) == first
+    first.mkdir()
+    assert cells.folder(tmp_path, train).name == f"{first.name}-2"
+    others = [plan(["linear"]), plan(["fnet"], ["infer"]), plan(["fnet"], lengths=(32,))]
+    assert len({cells.folder(tmp_path, planned).name for planned in others} | {first.name}) == 4
+    with pytest.raises(UserError, match="--name expects letters, digits"):
+        cells.folder(tmp_path, train, "../elsewhere")
+
+
+def test_titles_say_what_is_constant_and_exponents_are_those_of_one_example():
+    """Attention in batches of 64 tokens: a batch takes L times as long, an example L^2."""
+    lengths = (16, 32, 64)
+    results = [
+        a_result("transformer", n, [n / 1e3], tokens=64, batch_size=64 // n) for n in lengths
+    ]
+    text = tables.render(results)
+    assert "**Training speed (steps/s), 64 tokens a batch**" in text
+    assert "Time is that of one example" in text
+    rows = rows_of(results, "Growth exponents over all lengths / between the two longest, 64 tok")
+    assert rows[1] == ["transformer", "2.00 / 2.00", "- / -", "- / -"]
+    titles = [title for title, _ in figures.measured(results).values()]
+    assert titles == ["Training, 64 tokens a batch", "Peak memory of training, 64 tokens a batch"]
+    labels = [f.axes[0].lines[0].get_label() for _, f in figures.measured(results).values()]
+    assert labels == ["transformer: L^2.00", "transformer"]
+    fixed = [a_result("fnet", n, [float(n)]) for n in lengths]
+    assert "**Training speed (steps/s), batches of 4**" in tables.render(fixed)
+    assert "Time is that of one example" not in tables.render(fixed)
 
 
 @pytest.mark.parametrize(
@@ -345,7 +384,7 @@ def test_mistake_fails_with_one_line_before_anything_is_measured(
     arguments, message, capfd, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(cells, "run", None)
-    base = ["benchmark", "--task", "text", "--preset", "cpu", "--out", str(tmp_path)]
+    base = ["benchmark", "--task", "text", "--preset", "cpu", "--runs", str(tmp_path)]
     assert cli.main(base + arguments.split()) == 2
     error = capfd.readouterr().err
     assert message in error

@@ -8,7 +8,9 @@ from lra_fnet.run.job import Job
 
 def test_loop_and_bare_program_are_measured_in_every_round(tmp_path, monkeypatch, capfd):
     monkeypatch.syspath_prepend(str(OUTSIDE))
-    settings = ("Run.eval_every=10000", "Run.steps_per_dispatch=4")
+    sizes = ("dim=8", "qkv_dim=8", "mlp_dim=8", "num_layers=1")
+    settings = ("Run.eval_every=10000", "Run.steps_per_dispatch=4", "Head.mlp_dim=8")
+    settings += tuple(f"Encoder.{size}" for size in sizes)
     job = Job("parity", "fnet", "cpu", 0, settings, data=tmp_path, gin_dirs=(OUTSIDE,))
     ratio = overhead.loop_overhead(job, 2, 0.05)
     assert 0 < ratio < 10

@@ -73,9 +73,35 @@ def test_line_that_is_being_written_is_skipped(tmp_path):
     assert disk.read_lines(file) == []
     file.write_text('{"a": 1}\n{"a": 2}\n{"a')
     assert disk.read_lines(file) == [{"a": 1}, {"a": 2}]
+
+
+def test_bad_lines_are_left_out_with_a_warning(tmp_path, capfd):
+    file = tmp_path / "a.jsonl"
     file.write_text('{"a\n{"a": 2}\n')
     with pytest.raises(UserError, match="cannot be read"):
         disk.read_lines(file)
+    assert disk.read_lines(file, skip=True) == [{"a": 2}]
+    assert "line 1 is damaged and left out" in capfd.readouterr().err
+
+
+def test_line_is_appended_after_a_half_written_one(tmp_path):
+    file = tmp_path / "a.jsonl"
+    for number in range(2):
+        disk.append_line(file, {"a": number})
+    assert file.read_text() == '{"a": 0}\n{"a": 1}\n'
+    file.write_text('{"a": 0}\n{"a"')
+    disk.append_line(file, {"a": 2})
+    assert file.read_text() == '{"a": 0}\n{"a"\n{"a": 2}\n'
+
+
+def test_files_behind_a_link_are_neither_locked_nor_appended_to(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "mine")
+    with pytest.raises(UserError, match="cannot be written"):
+        disk.append_line(tmp_path / "link", {"a": 1})
+    with pytest.raises(OSError, match="symbolic links"):
+        disk.try_lock(tmp_path / "link")
+    assert (tmp_path / "mine").read_text() == "mine"
 
 
 def wrapped():
@@ -101,6 +127,22 @@ def test_other_errors_pass_unchanged(tmp_path, error):
     with pytest.raises(type(error)) as raised, disk.writable(tmp_path):
         raise error
     assert raised.value is error
+
+
+def test_what_a_killed_writer_left_is_removed_at_the_next_write(tmp_path):
+    """That of a writer that still lives, and of another machine, stays."""
+    write = "import os, sys; from pathlib import Path; from lra_fnet.machine import disk\n"
+    write += "with disk.partial(Path('a')) as path: path.write_text(''); os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", write], cwd=tmp_path, env=os.environ)
+    (left,) = tmp_path.iterdir()
+    alive, other = (
+        left.with_name(f"{left.name[: left.name.rindex('-')]}-1"),
+        tmp_path / ".a.node-99",
+    )
+    alive.touch()
+    other.touch()
+    disk.replace(tmp_path / "a", "new")
+    assert {path.name for path in tmp_path.iterdir()} == {"a", alive.name, other.name}
 
 
 HOLD = "import sys, time; from pathlib import Path; from lra_fnet.machine import disk\n"

@@ -88,5 +88,5 @@ def test_operations_and_memory_grow_as_the_mixer_declares(case):
     if memory < 2:
         # No array of L x L entries, at any block size: width x L times a constant.
         assert largest(long) < LENGTHS[1] ** 2 / 4
-    if case in ("transformer", "linear", "fnet_mat", "sparse"):
-        assert ratio > 2 ** (time - 0.2)  # the count sees faster growth
+    if case != "sinkhorn":  # at these lengths its sort is a small part of all operations
+        assert ratio > 2 ** (time - 0.2)  # no faster growth is declared either

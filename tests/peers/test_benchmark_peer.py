@@ -147,6 +147,6 @@ def test_missing_library_fails_with_one_line(missing, monkeypatch, tmp_path):
     (tmp_path / f"{missing}.py").write_text(f"raise ModuleNotFoundError(name={missing!r})\n")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
     process = cells.Worker(a_cell("train", "eager", "fnet"))
-    with pytest.raises(UserError, match=f"has no {missing}: `make benchmark PEER=1`"):
+    with pytest.raises(UserError, match=f"has no {missing}: LRA_FNET_PEER_PYTHON expects"):
         process.ready()
     process.close()

@@ -8,6 +8,7 @@ from made_results import a_failure, a_result, cell_text, records, with_test
 from lra_fnet.intervals import wilson
 from lra_fnet.report import accuracy, text
 from lra_fnet.report.accuracy import Cell
+from lra_fnet.tasks import store
 
 
 def cell_of(*results, checkpoint="best"):
@@ -193,6 +194,48 @@ def test_different_floors_are_noted_and_the_highest_is_shown():
     (table,) = tables_of(a_result(), other)
     assert cell_text(table, "Majority floor", "", "listops") == "20.00"
     assert "Runs on listops read data with different floors: 18.00, 20.00." in table.notes
+
+
+SHALLOW = {
+    "method": "ridge on counts",
+    "settings": {"penalty": 0.1},
+    "validation": {"correct": 560, "count": 2000},
+    "test": {"correct": 570, "count": 2000},
+}
+
+
+def test_shallow_baseline_has_a_row_and_marks_cells_that_are_not_above_it():
+    """The interval of 600 of 2,000 rows begins at 28.03 %, that of 620 at 29.01 %."""
+    (table,) = tables_of(
+        with_test(600, 620, shallow=SHALLOW),
+        with_test(620, model="linear", shallow=SHALLOW),
+        with_test(361, model="dct", shallow=SHALLOW),
+        with_test(600, task="text"),
+    )
+    assert [row.label for row in table.rows[-2:]] == ["Majority floor", "Shallow baseline"]
+    assert table.floors is table.rows[-2]
+    assert cell_text(table, "Shallow baseline", "", "listops") == "28.50"
+    assert cell_text(table, "Shallow baseline", "", "text") == "-"
+    assert cell_text(table, "FNet", "ours", "listops") == "30.00§, 1 seed"
+    assert cell_text(table, "FNet", "ours", "text") == "30.00, 1 seed"
+    assert cell_text(table, "Linear", "ours", "listops") == "31.00, 1 seed"
+    assert table.last_rows[0].cells["listops"].lines[0] == "31.00"
+    assert "§ The 95 % interval does not lie above the shallow baseline." in table.notes
+    (names,) = table.baselines
+    assert names == "Shallow baseline, chosen on validation: ListOps: ridge on counts."
+    assert names in table.notes
+
+
+def test_baseline_of_an_older_result_is_that_of_expected_json(monkeypatch):
+    facts = {"shallow": {"d" * 64: {"256": [SHALLOW]}}}
+    monkeypatch.setattr(store, "expected", lambda: {"listops": {"short": facts}})
+    config = "# Macros:\nMAX_LEN = 256\nRun.num_steps = 1000\n"
+    (run,) = records(a_result(config=config))
+    assert run.baseline.test.correct == 570
+    other = {"config": config.replace("256", "2560")}, {"config": config, "data_sha256": "e" * 64}
+    for changes in (*other, {"config": config, "task": "text"}, {}):
+        (run,) = records(a_result(**changes))
+        assert run.baseline is None
 
 
 @pytest.mark.parametrize(

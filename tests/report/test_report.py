@@ -4,9 +4,11 @@ import csv
 import io
 import math
 import os
+import re
 
 import pytest
 from made_results import a_failure, a_result, put, records, with_test
+from paths import ROOT
 from rich.console import Console
 
 from lra_fnet import report
@@ -93,17 +95,18 @@ def test_terminal_shows_everything_in_80_columns():
         assert part in output
 
 
-def test_main_writes_every_form_and_says_where(tmp_path):
+def test_main_writes_every_form_and_says_where(tmp_path, console):
     for result in RESULTS:
         put(tmp_path / "runs", result)
-    out, stream = tmp_path / "reports", io.StringIO()
-    files = report.main([tmp_path / "runs"], out, Console(file=stream, width=200))
+    out = tmp_path / "reports"
+    files = report.main([tmp_path / "runs"], out, console)
     names = ("index.html", "accuracy.md", "report.md", "accuracy.csv", "runs.csv", "tables.csv")
     listed = [out / name for name in names]
     assert [file for file in files if file.parent == out] == listed
     assert sorted(path for path in out.rglob("*") if path.is_file()) == sorted(files)
     written = [*listed, out / "latex" / "report.tex"]
-    assert all(f"wrote {file}" in stream.getvalue() for file in written)
+    shown = console.export_text()
+    assert all(f"wrote {file}" in shown for file in written)
     assert (out / "accuracy.md").stat().st_mode & 0o777 == 0o644
 
 
@@ -141,10 +144,13 @@ def test_report_without_results_names_a_command_that_makes_one(tmp_path, results
 
 
 def test_run_table_shows_counts_interval_floor_and_published_numbers():
-    (run,) = records(a_result(uses_mask=False, overrides=["A.b=[1]"], variant="v"))
+    shallow = {name: {"correct": 570, "count": 2000} for name in ("validation", "test")}
+    shallow |= {"method": "a rule", "settings": {}}
+    (run,) = records(a_result(uses_mask=False, overrides=["A.b=[1]"], variant="v", shallow=shallow))
     low, high = (100 * end for end in wilson(600, 2000))
     output = printed(text.run_table(run))
     parts = ("fnet+v ‡", "ListOps", "cpu", "30.00 %", "600 of 2000", "18.00 %", "35.33", "n/a")
+    parts += ("28.50 %", "a rule")
     for part in (*parts, f"95 %: {low:.2f} to {high:.2f}", "Overrides: A.b=[1]"):
         assert part in output
     assert "FAIL" not in output
@@ -195,6 +201,23 @@ def test_readme_shows_the_main_models_and_results_md_everything(tmp_path):
         assert other in everything
         assert other not in section
     assert "‡" not in section  # only the Reformer of this test sees the padding
+    assert report.update_readme(readme, results) == []
+
+
+def test_readme_gets_the_figure_that_it_links_to(tmp_path):
+    """The committed one too: what is drawn from results/ is in docs/, but for the version."""
+    readme, results = tmp_path / "README.md", tmp_path / "results"
+    readme.write_text(f"![figure](docs/figure.svg)\n{report.BEGIN}\n{report.END}\n")
+    results.symlink_to(ROOT / "results")
+    figure = tmp_path / "docs" / "figure.svg"
+    assert figure in report.update_readme(readme, results)
+    drawn, committed = (
+        re.sub(r"<dc:title>.*?</dc:title>", "", file.read_text())
+        for file in (figure, ROOT / "docs" / "figure.svg")
+    )
+    assert drawn == committed
+    for words in ("Transformer", "Majority floor", "Accuracy, preset cpu", "4,096 tokens a batch"):
+        assert words in drawn
     assert report.update_readme(readme, results) == []
 
 

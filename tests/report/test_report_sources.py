@@ -19,9 +19,10 @@ from made_results import (
 )
 
 from lra_fnet import report
-from lra_fnet.errors import UserError
 from lra_fnet.report import accuracy, grids, sources, text, tradeoff
 from lra_fnet.report.grid import Grid
+from lra_fnet.run import record
+from lra_fnet.sweep.files import Entry
 
 LOG = "test_log.jsonl"
 
@@ -72,43 +73,78 @@ def test_curve_has_loss_and_accuracy_without_an_incomplete_line(tmp_path):
     assert curve.validation == [(50, pytest.approx(5.0)), (100, pytest.approx(10.0))]
 
 
+def put_benchmark(root, name, content):
+    folder = root / "benchmark" / name
+    folder.mkdir(parents=True)
+    (folder / "benchmark.json").write_text(content)
+    return folder / "benchmark.json"
+
+
+DAMAGED = {
+    "metrics.jsonl": (
+        *("{\n", b"\xff\n", "1\n", '{"kind": "train", "step": 1}\n'),
+        '{"kind": "train", "step": null, "loss": 1}\n',
+    ),
+    "attention_span.json": ("[]", '{"mean": 1}', '{"mean": 1, "uniform": 1, "layers": [1]}'),
+    "run.json": ("", "[]", '{"model": "fnet", "task": 1}'),
+    "result.json": ("", "[]", "{}", b"\xff", "[" * 100_000),
+    "trials.json": ("{}", '[{"number": 1}]', json.dumps([a_trial(0) | {"step": "x"}])),
+    "selected.json": ("{", "[1]"),
+    "sweep.json": ("[]", "{}", '{"preset": "cpu", "sampler": "grid", "axes": []}'),
+    "benchmark.json": (
+        *("[1]", "{}", '[{"what": "train", "side": "ours"}]'),
+        json.dumps([a_measured_cell("fnet", 512, [0.0])]),
+    ),
+}
+
+
 @pytest.mark.parametrize(
-    ("name", "content", "problem"),
-    [
-        ("metrics.jsonl", "{\n", "cannot be read"),
-        ("metrics.jsonl", '{"kind": "train", "step": 1}\n', "a line lacks 'loss'"),
-        ("attention_span.json", "[]", "expected a JSON dict, got a list"),
-        ("attention_span.json", '{"mean": 1}', "an entry lacks 'uniform'"),
-        ("run.json", "", "cannot be read"),
-    ],
+    ("name", "content"), [(name, text) for name, texts in DAMAGED.items() for text in texts]
 )
-def test_damaged_file_fails_with_one_line_that_names_it(tmp_path, name, content, problem):
-    file = put(tmp_path, a_result()).with_name(name)
-    file.write_text(content)
-    with pytest.raises(UserError) as caught:
-        report.Sources([tmp_path])
-    assert str(file) in str(caught.value)
-    assert problem in str(caught.value)
-    assert str(caught.value).endswith("move it away")
+def test_damaged_file_is_left_out_with_one_line_that_names_it(tmp_path, name, content):
+    kept, run = put(tmp_path, a_result(seed=1)), put(tmp_path, a_result())
+    sweep = put_sweep(tmp_path, "s", [a_trial(0)], [])
+    put_benchmark(tmp_path, "b", json.dumps([a_measured_cell("fnet", 512, [1.0])]))
+    places = {"benchmark.json": tmp_path / "benchmark" / "b"}
+    places |= dict.fromkeys(("trials.json", "selected.json", "sweep.json"), sweep)
+    file = places.get(name, run.parent) / name
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    read = report.Sources([tmp_path])
+    (line,) = read.problems
+    assert line.startswith(str(file))
+    assert "\n" not in line
+    assert kept.parent in {run.path for run in read.runs}
+    assert len(read.runs) == 2 - (name == "result.json")
+    assert len(read.sweeps) == 1 - (places.get(name) == sweep)
+    assert len(read.benchmarks) == 1 - (name == "benchmark.json")
 
 
-def test_damaged_sweep_or_benchmark_fails_with_one_line_that_names_it(tmp_path):
-    folder = put_sweep(tmp_path, "s", [{"number": 1}])
-    with pytest.raises(UserError, match=r"trials\.json: an entry lacks 'task'"):
-        report.Sources([tmp_path])
-    (folder / "trials.json").write_text("[]")
-    (tmp_path / "benchmark.json").write_text("[1]")
-    with pytest.raises(UserError, match=r"benchmark\.json: an entry lacks 'what'"):
-        report.Sources([tmp_path / "none"], tmp_path)
+def test_report_lists_every_damaged_file_and_shows_the_rest(tmp_path, console, capfd):
+    put(tmp_path, a_result())
+    bad = [put(tmp_path, a_result(seed=seed)) for seed in (1, 2)]
+    for file in bad:
+        file.write_text("{")
+    (tmp_path / LOG).write_text('{"run": "x"}\n{"run": \n')
+    report.main([tmp_path], tmp_path / "reports", console)
+    lines = capfd.readouterr().err.splitlines()
+    assert [line.split()[2] for line in lines[:2]] == list(map(str, bad))
+    assert all(line.startswith("left out: ") for line in lines)
+    assert len(lines) == 3
+    for name in ("index.html", "report.md"):
+        text = (tmp_path / "reports" / name).read_text()
+        assert all(text.count(str(file)) == 1 for file in (*bad, f"{LOG}, line 2"))
+        assert "30.00" in text  # the run that is not damaged
 
 
-def test_benchmarks_below_results_and_reports_are_named_by_their_folder(tmp_path):
-    for folder in ("results/benchmark/h200/text", "reports"):
-        (tmp_path / folder).mkdir(parents=True)
-        text = json.dumps([a_measured_cell("fnet", 512, [1.0])])
-        (tmp_path / folder / "benchmark.json").write_text(text)
-    benchmarks = report.Sources([tmp_path / "results"], tmp_path / "reports").benchmarks
-    assert [b.name for b in benchmarks] == ["results/benchmark/h200/text", "reports"]
+def test_benchmarks_below_runs_and_results_are_named_by_their_folder(tmp_path):
+    text = json.dumps([a_measured_cell("fnet", 512, [1.0])])
+    put_benchmark(tmp_path / "results", "h200/text", text)
+    put_benchmark(tmp_path / "runs", "mine", text)
+    read = report.Sources([tmp_path / "runs", tmp_path / "results"])
+    assert [b.name for b in read.benchmarks] == [
+        "runs/benchmark/mine",
+        "results/benchmark/h200/text",
+    ]
 
 
 # Tables
@@ -145,7 +181,7 @@ def test_missing_cells_come_with_a_command_for_the_shell():
 
 
 def test_command_of_a_missing_cell_names_the_users_modules():
-    started = {"task": "listops", "model": "mine", "imports": ["my mixer.py"], "gin_dirs": ["g"]}
+    started = sources.Started("mine", "listops", ("my mixer.py",), ("g",))
     rows = missing(a_result(model="mine"), started={"runs/cpu/listops/mine/seed0": started})
     command = "lra-fnet train --task text --model mine --preset cpu"
     assert rows["Text"][1] == f"{command} --import 'my mixer.py' --gin-dir g"
@@ -171,6 +207,7 @@ TRIALS = [
 SELECTED = {
     "task": "listops",
     "model": "fnet",
+    "preset": "cpu",
     "overrides": ["Encoder.num_layers=2", "Run.num_steps=100"],
     "seeds": [0, 1],
     "validation": 0.325,
@@ -198,7 +235,7 @@ def test_trials_show_axis_state_error_and_step_and_what_was_selected(sweep):
 
 
 def test_values_of_an_axis_are_python_literals_or_text():
-    trial = a_trial(0, overrides=["A.b=[1, 2]", "C.d=@Fourier", "E.f = 1e-3"])
+    trial = record.build(Entry, a_trial(0, overrides=["A.b=[1, 2]", "C.d=@Fourier", "E.f = 1e-3"]))
     values = [grids.value_of(trial, axis) for axis in ("A.b", "C.d", "E.f", "G.h")]
     assert values == [[1, 2], "@Fourier", 1e-3, None]
 
@@ -225,7 +262,7 @@ def test_selected_settings_and_trials_are_written(sweep, tmp_path):
 
 def test_attention_spans_are_shown_with_equal_weights():
     runs = records(a_result(model="transformer"), a_result())
-    grid = grids.spans(runs, {runs[0].folder: a_span(12.0, 40.5)})
+    grid = grids.spans(runs, {runs[0].folder: record.build(sources.Span, a_span(12.0, 40.5))})
     row = ["ListOps", "cpu", "Transformer", "0", "26.2", "80.0", "12.0, 40.5", "1,000"]
     assert [list(row) for row in grid.rows] == [row]
 
@@ -298,6 +335,17 @@ def test_published_speeds_are_shown_for_what_was_measured_here():
 
 
 # Text
+
+
+def test_names_with_html_or_line_breaks_are_text_in_markdown(tmp_path):
+    hostile = "x<script>alert(1)</script>\n\n# y"
+    put(tmp_path, a_result(dataset=hostile, overrides=[hostile], variant="v"))
+    put(tmp_path, a_result(task="<b>t"))
+    put_sweep(tmp_path, hostile.replace("/", ""), TRIALS)
+    text_of = text.markdown(report.Report(report.Sources([tmp_path])))
+    assert "&lt;script>" in text_of
+    assert "<" not in text_of
+    assert "\n# y" not in text_of
 
 
 def test_markdown_of_a_grid_is_whole_and_aligned():

@@ -46,8 +46,8 @@ def test_evaluate_gives_the_scores_of_training(folders, tmp_path, monkeypatch, m
     result = evaluate.evaluate(trial)
     assert result.raw == disk.read_json(trial / "result.json") == expected
     assert len(calls) == checkpoints
-    assert [reading["kind"] for reading in readings(trial)] == ["last", "best"]
-    for reading in readings(trial):
+    assert [reading["kind"] for reading in readings(trial)] == ["intended", "last", "best"]
+    for reading in readings(trial)[1:]:
         assert reading["run"] == f"cpu/parity/{model}+tiny/seed0"
         score = expected["test"][reading["kind"]]
         assert all(reading[name] == score[name] for name in ("step", "correct", "count", "loss"))
@@ -62,7 +62,7 @@ def test_scored_run_is_returned_without_reading_data_or_checkpoints(trial, comma
     assert (code, err) == (0, "")
     assert "parity" in out
     assert (trial / "result.json").stat().st_mtime_ns == before
-    assert len(readings(trial)) == 2
+    assert len(readings(trial)) == 3
 
 
 def test_trial_leaves_the_test_split_closed_until_it_is_evaluated(tmp_path, command):
@@ -71,7 +71,32 @@ def test_trial_leaves_the_test_split_closed_until_it_is_evaluated(tmp_path, comm
     assert readings(folder) == []
     assert command("evaluate", "--run", folder)[0] == 0
     assert disk.read_json(folder / "result.json")["test"]["best"]["count"] == 30
-    assert len(readings(folder)) == 2
+    assert len(readings(folder)) == 3
+
+
+def test_reading_is_logged_before_a_kill_and_after_a_half_written_line(trial, monkeypatch):
+    log = trial.parents[3] / "test_log.jsonl"
+    log.write_text('{"run": "cpu/parity/a/seed0", "kind": "best"}\n{"run": "cpu/pa')
+
+    def killed(*args, **keywords):
+        raise SystemExit(137)
+
+    monkeypatch.setattr(evaluate, "make_scorer", lambda *args: killed)
+    with pytest.raises(SystemExit):
+        evaluate.evaluate(trial)
+    assert [line.get("kind") for line in disk.read_lines(log, skip=True)] == ["best", "intended"]
+    monkeypatch.undo()
+    evaluate.evaluate(trial)
+    kinds = [line["kind"] for line in disk.read_lines(log, skip=True)]
+    assert kinds == ["best", "intended", "intended", "last", "best"]
+
+
+def test_moved_run_folder_keeps_its_readings_inside(folders, tmp_path):
+    moved = shutil.copytree(folders["fnet"], tmp_path / "elsewhere")
+    change(moved / "result.json", test=None)
+    evaluate.evaluate(moved)
+    assert len(disk.read_lines(moved / "test_log.jsonl")) == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
 
 
 def test_unfinished_run_fails_with_the_command_that_finishes_it(trial, command):

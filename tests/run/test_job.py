@@ -38,6 +38,7 @@ def test_run_writes_everything_into_its_folder(train, tmp_path):
     last = result["validation"]["last"]
     assert last | {"loss": 0, "correct": 0} == {"step": 6, "correct": 0, "count": 20, "loss": 0}
     assert result["train"]["count"] == 20
+    assert result["shallow"]["test"]["count"] == 30  # the data were prepared by this run
     assert result["mixer_length"] == 12
     assert result["uses_mask"] is False
     assert result["overrides"] == []
@@ -48,9 +49,20 @@ def test_run_writes_everything_into_its_folder(train, tmp_path):
         for counts in result[split].values():
             assert (intervals.bits(counts) is not None) == has_bits
     readings = (tmp_path / "runs/test_log.jsonl").read_text().splitlines()
-    assert [json.loads(line)["kind"] for line in readings] == ["last", "best"]
-    assert "correct_bits" not in readings[0]
+    assert [json.loads(line)["kind"] for line in readings] == ["intended", "last", "best"]
+    assert "correct_bits" not in readings[1]
     assert (folder / "config.gin").read_text() == result["config"]
+
+
+def test_result_that_was_edited_is_refused_by_the_command_that_made_it(train, tmp_path):
+    assert train()[0] == 0
+    file = tmp_path / "runs/cpu/parity/fnet/seed0/result.json"
+    result = json.loads(file.read_text())
+    result["test"]["best"] |= {"correct": 25, "correct_bits": None}
+    file.write_text(json.dumps(result))
+    code, err, out = train()
+    assert (code, out) == (2, "")
+    assert "seed0/result.json: its sha256 belongs to other content, so it was changed" in err
 
 
 def test_step_that_exceeds_the_memory_is_a_state_and_not_a_crash(train, tmp_path, monkeypatch):
@@ -89,7 +101,8 @@ def test_overrides_get_a_separate_folder(train, tmp_path):
     assert "run folder: runs/cpu/parity/fnet+short/seed0" in named
     code, err, _ = train("--set", "Run.num_steps=4", "--name", "short")
     assert code == 2
-    assert "another configuration (Run.num_steps: 3 -> 4): --force moves it aside, --name" in err
+    assert "another configuration (Optimizer.steps_per_cycle: 500 -> 667; Run.num_steps: " in err
+    assert "Run.num_steps: 3 -> 4): --force moves it aside, --name" in err
 
 
 @pytest.mark.parametrize(
@@ -131,7 +144,7 @@ def test_sigterm_at_any_moment_is_code_143_and_the_same_command_resumes(
     assert train()[0] == 0
     result = result_of(tmp_path / "runs/cpu/parity/fnet/seed0")
     assert (result["state"], result["test"]["last"]["step"]) == ("complete", 6)
-    assert len((tmp_path / "runs/test_log.jsonl").read_text().splitlines()) == 2
+    assert len((tmp_path / "runs/test_log.jsonl").read_text().splitlines()) == 3
 
 
 def test_folder_in_use_by_another_process_is_refused(train, tmp_path):
@@ -208,7 +221,7 @@ def test_killing_a_run_three_times_changes_no_number(tmp_path):
 
     def result(runs):
         text = (runs / "cpu/parity/fnet+long/seed0/result.json").read_text()
-        changing = {"steps_per_second", "wall_seconds", "peak_bytes", "commit", "dirty"}
+        changing = {"steps_per_second", "wall_seconds", "peak_bytes", "commit", "dirty", "sha256"}
         return {k: v for k, v in json.loads(text).items() if k not in changing}
 
     whole = start(tmp_path / "whole")

@@ -107,7 +107,7 @@ def test_one_program_is_compiled_per_power_of_two(run):
     row = np.array([1, 0, 1], np.uint8)
     for count in range(1, 21):
         run.logits([row] * count)
-    assert run._apply._cache_size() == 4  # 1, 2, 4 and the 8 of Run.eval_batch_size
+    assert run._program._cache_size() == 4  # 1, 2, 4 and the 8 of Run.eval_batch_size
 
 
 def test_longer_inputs_are_truncated_at_the_end(run):
@@ -136,7 +136,9 @@ def test_run_of_a_user_mixer_is_loaded_by_its_imports(tmp_path):
         imports=(str(EXAMPLES / "my_mixer.py"),),
         dirs=(EXAMPLES / "gin",),
     )
-    run = lra_fnet.load_run(folder)
+    with pytest.raises(UserError, match=r"trained with outside code, .*my_mixer.py: if you trust"):
+        lra_fnet.load_run(folder)
+    run = lra_fnet.load_run(folder, imports=[str(EXAMPLES / "my_mixer.py")])
     assert run.predict(["[MAX 2 9 [MIN 4 7 ] 0 ]", b"7"]).shape == (2, 10)
 
 
@@ -154,7 +156,6 @@ def test_training_settings_may_differ_between_versions(copy):
         ("Encoder.dim = 8\n", "", "Required bindings|required positional argument.*dim"),
         ("Encoder.dim = 8\n", "Encoder.width = 8\n", "doesn't have a parameter.*width"),
         ("Encoder.remat = False\n", "Encoder.remat = 'all'\n", "Encoder.remat must be one of"),
-        ("# Macros:", "import no_such_module\n", "No module named 'no_such_module'"),
         ("build.task = %TASK\n", "build.task = %TASK\nAttention.dropped = 1\n", "dropped"),
         ("Fourier.name = None\n", "", "Fourier.name: absent -> None"),
     ],
@@ -169,6 +170,21 @@ def test_run_of_another_version_fails_with_one_line_that_names_its_commit(copy, 
     assert line.startswith(f"{copy} does not fit this version")
     assert line.endswith(": take the code of commit abc123")
     assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("import no_such_module", "its config imports no_such_module, which is outside code: if"),
+        ("include 'mine.gin'", "its config includes the file 'mine.gin': do not use it"),
+    ],
+)
+def test_config_that_needs_outside_code_fails_with_one_line(copy, line, words):
+    text = disk.read_json(copy / "result.json")["config"]
+    change(copy / "result.json", config=f"{line}\n{text}")
+    with pytest.raises(UserError) as raised:
+        lra_fnet.load_run(copy)
+    assert str(raised.value).startswith(f"{copy}: {words}")
 
 
 def unfinished(folder):

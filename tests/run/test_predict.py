@@ -25,6 +25,7 @@ LISTOPS = (
     "( ( [SM 1 ) 2 3 4 ] )",
     "[MED 1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 ]",  # 17 tokens
 )
+MY_TASK = str(EXAMPLES / "my_task.py")
 
 
 class Untrained(dict):
@@ -38,7 +39,7 @@ class Untrained(dict):
 
     def __missing__(self, task):
         settings = () if task in ("image", "pathfinder", "my_images") else ("MAX_LEN=16",)
-        outside = {"imports": (str(EXAMPLES / "my_task.py"),), "dirs": (EXAMPLES / "gin",)}
+        outside = {"imports": (MY_TASK,), "dirs": (EXAMPLES / "gin",)}
         options = outside if task.startswith("my_") else {}
         model = self.models.get(task, "fnet")
         self[task] = untrained(self.root, task, model, *settings, **options)
@@ -57,7 +58,8 @@ def predict(folders, command, monkeypatch, tmp_path):
 
     def call(task, *files, stdin=b""):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        code, err, out = command("predict", "--run", folders[task], *files)
+        imports = [f"--import={MY_TASK}"] if task.startswith("my_") else []
+        code, err, out = command("predict", "--run", folders[task], *imports, *files)
         return code, err, [json.loads(line) for line in out.splitlines()]
 
     return call
@@ -185,12 +187,12 @@ def test_pathfinder_takes_images_of_the_size_of_its_data_set(predict, folders, t
 def test_predict_works_for_tasks_of_the_user(predict, folders, tmp_path):
     code, err, lines = predict("my_texts", stdin=b"some words\n")
     assert (code, err) == (0, "")
-    assert_is(lines[0], lra_fnet.load_run(folders["my_texts"]), [b"some words"])
+    assert_is(lines[0], lra_fnet.load_run(folders["my_texts"], imports=[MY_TASK]), [b"some words"])
     assert lines[0]["class"] == ("ham", "spam")[lines[0]["label"]]
     gray = np.full((40, 50), 7, np.uint8)
     code, err, lines = predict("my_images", stdin=png(gray))
     assert (code, err) == (0, "")
-    assert_is(lines[0], lra_fnet.load_run(folders["my_images"]), [[7] * 1024])
+    assert_is(lines[0], lra_fnet.load_run(folders["my_images"], imports=[MY_TASK]), [[7] * 1024])
 
 
 def test_raw_inputs_become_the_rows_that_preparation_writes():

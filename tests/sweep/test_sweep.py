@@ -3,6 +3,8 @@
 With the fixture `runner` the trials are `fake_train.py`, and hundreds of processes take seconds.
 """
 
+import dataclasses
+import functools
 import json
 import os
 import re
@@ -15,6 +17,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import made_results
 import optuna
 import pytest
 from optuna.trial import TrialState
@@ -23,6 +26,7 @@ from rich.console import Console
 
 from lra_fnet import cli
 from lra_fnet.errors import UserError
+from lra_fnet.machine import disk
 from lra_fnet.run import evaluate, job
 from lra_fnet.sweep import board, finish, ledger, plan, scheduler, studies
 
@@ -31,17 +35,9 @@ FAKE = [sys.executable, str(ROOT / "tests/fake_train.py")]
 
 
 @pytest.fixture
-def go(tmp_path, monkeypatch, capfd):
+def go(command):
     """Returns a function that calls `lra-fnet sweep`; it returns exit code, stderr and stdout."""
-    monkeypatch.syspath_prepend(str(OUTSIDE))
-    monkeypatch.chdir(tmp_path)
-
-    def call(*options):
-        code = cli.main(["sweep", *map(str, options)])
-        captured = capfd.readouterr()
-        return code, captured.err, captured.out
-
-    return call
+    return functools.partial(command, "sweep")
 
 
 @pytest.fixture
@@ -135,7 +131,10 @@ def test_lines_of_a_dry_run_parse_as_the_commands_of_the_trials(go):
         (["--task", "parity", "--name", "a/b"], "expects letters"),
         (["--name", "none"], "no sweep 'none' in runs/sweeps (it has: none)"),
         (["--name", "none", "--seeds", "2"], "--name none alone"),
-        (["--sweep", "none.gin"], "--sweep expects a gin file, there is no file none.gin"),
+        (
+            ["--sweep", "none.gin"],
+            "--sweep expects a gin file, or one of image_layers, lra_table; got",
+        ),
         ([*PARITY, "--models", "fnet", "--jobs", "0"], "--jobs expects a whole number"),
         ([*PARITY, "--models", "fnett"], "unknown model 'fnett'"),
         ([*PARITY, "--models", "fnet", "--grid", "Encoder.num_layer=[1]"], "num_layer"),
@@ -372,6 +371,16 @@ def test_tpe_gets_the_mean_of_the_seeds_and_resumes(go):
         assert [point.value for point in points] == want
 
 
+def test_accuracy_on_training_rows_is_not_taken_for_validation(tmp_path):
+    """A line about training has an accuracy too; here it is the higher one."""
+    shared = job.Job("parity", "fnet", "cpu", runs=tmp_path)
+    trial = ledger.Trial(0, shared, 0, 0, state="running")
+    shared.folder.mkdir(parents=True)
+    made_results.put_curve(shared.folder / "result.json", steps=60)
+    trial.look()
+    assert (trial.step, trial.curve, trial.validation) == (60, {50: 0.05}, 0.05)
+
+
 @pytest.mark.usefixtures("runner")
 def test_name_belongs_to_one_sweep(go):
     which = ["--task", "parity", "--models", "fnet", "--preset", "cpu", "--name", "mine"]
@@ -403,6 +412,104 @@ def test_half_a_line_at_the_end_of_the_journal_is_dropped(tmp_path):
     assert len(studies.Studies(planned).points(0)) == 2
     assert file.read_bytes().startswith(whole)
     assert all(json.loads(line) for line in file.read_text().splitlines())
+
+
+# Damaged files
+
+
+TWO = ["--task", "parity", "--models", "fnet", "--preset", "cpu", "--name", "mine"]
+TWO += ["--grid", "Fake.accuracy=[0.1, 0.2]"]
+
+
+@pytest.mark.usefixtures("runner")
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\xff", b'{"schema": 1'])
+def test_damaged_result_is_the_error_of_its_trial_and_the_others_run(go, content):
+    assert go(*TWO)[0] == 0
+    first, second = (Path("runs", trial["folder"], "result.json") for trial in trials_of())
+    first.write_bytes(content)
+    second.unlink()
+    code, err, _ = go(*TWO)
+    assert code == 1
+    assert [trial["state"] for trial in trials_of()] == ["failed", "complete"]
+    assert str(first) in trials_of()[0]["error"]
+    assert "Traceback" not in err
+
+
+@pytest.mark.usefixtures("runner")
+def test_damaged_curve_is_told_and_a_lost_log_of_a_trial_is_no_fault(go):
+    assert go(*TWO)[0] == 0
+    folder = Path("runs", trials_of()[0]["folder"])
+    (folder / "metrics.jsonl").write_text('{"step": "x"}\n')
+    assert go(*TWO)[0] == 0
+    assert "metrics.jsonl: a line lacks 'kind'" in trials_of()[0]["error"]
+    child = scheduler._Child(None, None, 0, folder / "gone.log", 0)
+    assert child.last_words(3) == "ended with code 3"
+
+
+@pytest.mark.usefixtures("runner")
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("sweep.json", b"\xff", "sweep.json cannot be read"),
+        ("sweep.json", b"{}", "sweep.json is damaged ('axes_python')"),
+        ("journal.log", b"{}\n", "journal.log is damaged (KeyError"),
+        ("journal.log", b"\xff\n", "journal.log is damaged (Unicode"),
+    ],
+)
+def test_damaged_file_of_a_sweep_is_one_line(go, name, content, words):
+    assert go(*TWO)[0] == 0
+    (only_sweep() / name).write_bytes(content)
+    code, err, out = go("--name", "mine")
+    assert (code, out) == (2, "")
+    assert words in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.usefixtures("runner")
+@pytest.mark.parametrize("content", [b"{}", b"[1]", b'[{"task": "parity"}]', b"\xff"])
+def test_damaged_selection_is_one_line_and_scores_nothing(go, scored, content):
+    assert go(*TWO)[0] == 0
+    (only_sweep() / "selected.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"selected\.json.*move it away"):
+        finish.finish(plan.load(Path("runs"), "mine"))
+    assert not scored
+
+
+@pytest.mark.usefixtures("runner")
+def test_lock_that_the_disk_refuses_is_one_line(go, monkeypatch):
+    assert go(*TWO)[0] == 0
+    next(Path("runs").glob("cpu/*/*/*/result.json")).unlink()
+
+    def refuse(path, **_):
+        raise OSError(5, "Input/output error")
+
+    next(Path("runs").glob("cpu/*/*/*/.lock")).touch()
+    real = disk.try_lock
+    monkeypatch.setattr(
+        disk, "try_lock", lambda p, **k: (real if "sweeps" in str(p) else refuse)(p, **k)
+    )
+    code, err, _ = go(*TWO)
+    assert code == 2
+    assert "cannot be written (Input/output error)" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.usefixtures("runner")
+def test_full_disk_under_the_journal_is_one_line(go, monkeypatch):
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(optuna.storages.journal.JournalFileBackend, "append_logs", refuse)
+    code, err, _ = go(*TWO)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "runs/sweeps/mine cannot be written (No space left on device)" in err
+
+
+def test_sweep_file_that_is_not_utf_8_is_one_line(go):
+    Path("s.gin").write_bytes(b"Sweep.tasks = ['\xff']\n")
+    code, err, out = go("--sweep", "s.gin")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "s.gin: expected a gin file in UTF-8" in err
 
 
 # Kills, and several sweeps at once
@@ -602,11 +709,10 @@ def test_first_of_the_best_complete_points_is_selected(tmp_path):
             trial.state, trial.validation = state, value
             made.append(trial)
     (choice,) = finish.select(planned, made, [])
-    assert choice["overrides"] == ["A.b=1"]
-    assert choice["validation"] == pytest.approx(0.5)
-    assert finish.select(planned, made, [choice | {"overrides": ["A.b=7"]}])[0]["overrides"] == [
-        "A.b=7"
-    ]
+    assert choice.overrides == ("A.b=1",)
+    assert choice.validation == pytest.approx(0.5)
+    earlier = dataclasses.replace(choice, overrides=("A.b=7",))
+    assert finish.select(planned, made, [earlier]) == [earlier]
 
 
 # Display
@@ -680,6 +786,7 @@ def test_sweep_that_is_killed_and_resumed_equals_an_uninterrupted_one(tmp_path, 
     settings = ["num_steps=100", "eval_every=25", "save_every=25", "save_seconds=0"]
     which = [*PARITY, "--models", "fnet", "--grid", "Optimizer.learning_rate=[1e-3, 1e-1]"]
     which += [word for setting in settings for word in ("--set", f"Run.{setting}")]
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")  # compiles faster
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(OUTSIDE)]))
     monkeypatch.syspath_prepend(str(OUTSIDE))
 
@@ -705,7 +812,7 @@ def test_sweep_that_is_killed_and_resumed_equals_an_uninterrupted_one(tmp_path, 
     assert begin(killed).wait() == 0
 
     def results(runs):
-        changing = {"steps_per_second", "wall_seconds", "peak_bytes", "commit", "dirty"}
+        changing = {"steps_per_second", "wall_seconds", "peak_bytes", "commit", "dirty", "sha256"}
         return {
             str(file.parent.relative_to(runs)): {
                 k: v for k, v in json.loads(file.read_text()).items() if k not in changing
@@ -723,7 +830,7 @@ def test_sweep_that_is_killed_and_resumed_equals_an_uninterrupted_one(tmp_path, 
     (choice,) = json.loads((killed / "sweeps/mine/selected.json").read_text())
     (folder,) = choice["folders"]
     readings = (killed / "test_log.jsonl").read_text().splitlines()
-    assert [json.loads(line)["run"] for line in readings] == [folder, folder]  # best and last
+    assert [json.loads(line)["run"] for line in readings] == [folder] * 3  # intended, best, last
     assert [f for f, r in results(killed).items() if r["test"] is not None] == [folder]
     scores = [result["validation"]["best"] for result in results(killed).values()]
     assert choice["validation"] == max(score["correct"] / score["count"] for score in scores)

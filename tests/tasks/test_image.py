@@ -25,6 +25,7 @@ BATCHES = [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
     monkeypatch.setattr(image, "BATCH_ROWS", ROWS)
+    monkeypatch.setattr(image, "GRAY_SUMS", SUMS)
     monkeypatch.setattr(store, "expected", lambda: {})
 
 
@@ -37,6 +38,7 @@ def made():
 
 
 PLANES, LABELS = made()
+SUMS = tuple(int(image.luma(part).sum()) for part in np.split(PLANES, [5 * ROWS]))
 
 
 def batches():
@@ -246,7 +248,7 @@ def test_set_is_downloaded_and_prepared_without_tensorflow(tmp_path):
     with serving.serve(tmp_path) as url:
         remote = [f"{url}{path.name}", path.stat().st_size, digest]
         printed = serving.prepare_without_tensorflow(
-            "image", "image/full", tmp_path / "data", REMOTE=remote, BATCH_ROWS=ROWS
+            "image", "image/full", tmp_path / "data", REMOTE=remote, BATCH_ROWS=ROWS, GRAY_SUMS=SUMS
         )
     assert printed == tasks.make("image").prepare(tmp_path / "other", source=binary).fingerprint
 
@@ -350,6 +352,23 @@ def test_source_without_images_fails_with_the_expected_files(tmp_path):
     refused(tmp_path / "nowhere", "--source SRC: no such file or folder")
     with pytest.raises(UserError, match=r"^image: --source must be cifar-10-binary.tar.gz \(170.1"):
         tasks.make("image").raw(None, 1)
+
+
+def test_other_pixels_are_reported_and_black_images_refused(tmp_path, capsys):
+    source = write_binary(tmp_path / "raw")
+    tasks.make("image").raw(source, 1)
+    assert not capsys.readouterr().err.count("not the publisher's")
+    path = source / "test_batch.bin"
+    content = bytearray(path.read_bytes())
+    content[1 : 1 + 3 * 1024 : 8] = bytes(384)
+    path.write_bytes(content)
+    tasks.make("image").raw(source, 1)
+    assert capsys.readouterr().err.count("some pixels are not the publisher's") == 1
+    path.write_bytes(b"".join(bytes([label, *bytes(3072)]) for label in LABELS[5 * ROWS :]))
+    with pytest.raises(
+        UserError, match=r"^\S+raw: expected gray values .* got \d+ and 0: these are"
+    ):
+        tasks.make("image").raw(source, 1)
 
 
 def png(size=(32, 32), mode="RGB", kind="PNG"):

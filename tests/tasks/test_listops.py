@@ -3,6 +3,7 @@
 import collections
 import functools
 import itertools
+import os
 import tarfile
 import types
 
@@ -300,6 +301,42 @@ def test_official_files_are_read(tmp_path):
 
 
 @pytest.mark.usefixtures("tiny_official")
+def test_lines_may_end_as_those_of_lras_generator(tmp_path):
+    r"""It writes with csv.writer, whose lines end in \r\n."""
+    task = tasks.make("listops", "full")
+    plain = task.prepare(tmp_path / "a", source=official(tmp_path / "raw"))
+    for path in (tmp_path / "raw").rglob("*.tsv"):
+        path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    other = task.prepare(tmp_path / "b", source=tmp_path / "raw")
+    assert other.fingerprint == plain.fingerprint
+
+
+@pytest.mark.usefixtures("tiny_official")
+def test_changed_source_is_refused_until_the_set_is_made_anew(tmp_path):
+    task, data = tasks.make("listops", "full"), tmp_path / "data"
+    source = official(tmp_path / "a" / "generator")  # an ordinary name
+    before = task.prepare(data, source=source)
+    assert task.prepare(data, source=source) == task.verify(data) == before
+    (path,) = source.rglob("basic_val.tsv")
+    os.utime(path, (1, 1))  # the same content
+    assert task.prepare(data, source=source) == before
+    other = official(tmp_path / "b" / "generator", bad="[MIN 4 3 ]\t3")
+    path.write_text(path.read_text().replace("[MAX 4 ) 3", "[MAX 3 ) 4"))
+    for changed in (source, other):
+        with pytest.raises(
+            UserError, match=rf"not hold the rows of {changed} as it is now .*--for"
+        ):
+            task.prepare(data, source=changed)
+    assert task.prepare(data) == before
+    after = task.prepare(data, source=other, force=True)
+    assert after.fingerprint != before.fingerprint
+    assert task.prepare(data, source=other) == task.verify(data) == after
+    with pytest.raises(UserError, match="expected the expression's value"):
+        task.prepare(data, source=official(tmp_path / "c", bad="[MIN 4 3 ]\t4"), force=True)
+    assert task.verify(data) == after
+
+
+@pytest.mark.usefixtures("tiny_official")
 def test_archive_of_the_official_files_gives_the_same_set(tmp_path):
     task = tasks.make("listops", "full")
     folder = official(tmp_path / "raw")
@@ -356,7 +393,7 @@ def test_incomplete_official_files_are_errors(tmp_path):
 
 
 @pytest.mark.usefixtures("tiny_official")
-def test_source_for_a_generated_set_fails_with_the_folder_to_delete(tmp_path):
+def test_source_for_a_generated_set_fails_with_the_command(tmp_path):
     source = official(tmp_path / "raw")
     task = tasks.make("listops", "full")
     task.prepare(tmp_path)
@@ -364,6 +401,7 @@ def test_source_for_a_generated_set_fails_with_the_folder_to_delete(tmp_path):
     with pytest.raises(UserError) as info:
         task.prepare(tmp_path, source=source)
     assert str(info.value) == (
-        f"{folder} already holds generated rows, not those of {source}: "
-        f"delete {folder} and run the same command again to read {source}"
+        f"{folder} does not hold the rows of {source} as it is now (made from: generator): "
+        f"`lra-fnet data --task listops --dataset full --source {source} --force` (make data ... "
+        f"FORCE=1) prepares the set anew; without a source, the set is used as it is"
     )

@@ -104,7 +104,7 @@ def test_weights_fall_with_the_turn_to_0_at_its_bound():
             assert got == pytest.approx(want, abs=1e-8)
 
 
-@pytest.mark.parametrize(("window", "usable"), [(32, {31}), (64, {95}), (256, {360})])
+@pytest.mark.parametrize(("window", "usable"), [(32, {30}), (64, {95}), (256, {360})])
 def test_usable_orientations_are_those_that_opencvs_border_allows(window, usable):
     """Dilates a small image, with minus infinity where a pixel's seat is outside."""
     table = pathfinder.tables(pathfinder.SETS[WINDOWS[window]])[0]
@@ -117,6 +117,31 @@ def test_usable_orientations_are_those_that_opencvs_border_allows(window, usable
             dilated[inside] = 0
         counted += dilated.min() == 0
     assert {counted} == usable == {table.usable.sum()}
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_places_are_those_of_the_original_formula_at_every_coordinate(window):
+    """Its noise in double precision moves some by one pixel near the left and top edges."""
+    setting = pathfinder.SETS[WINDOWS[window]]
+    length, margin, table = setting.paddle_length, setting.margins[0], pathfinder.tables(setting)[0]
+    first = [degrees * np.pi / 180 for degrees in range(-180, 180)]
+    back = [angle + np.pi if angle + np.pi < np.pi else angle - np.pi for angle in first]
+    onward = [np.arctan2(y, x) for y, x in table.arc]
+    around = np.arange(360) * np.pi / 180
+    slips = 0
+    for place in range(-table.half, window + table.half):
+        for got, angles, distance in (
+            (table.head, first, length),
+            (table.back, back, length + margin),
+            (table.step, first + onward, length + 2 * margin),
+        ):
+            angles = np.array(angles)
+            exact = np.stack([np.sin(angles), np.cos(angles)], 1) * float(distance)
+            np.testing.assert_array_equal(got[:, :, place + table.half], np.ceil(place + exact))
+            slips += (np.ceil(place + exact) != place + np.ceil(exact.round(9))).sum()
+        second = place + setting.seed_distance * np.stack([np.sin(around), np.cos(around)], 1)
+        np.testing.assert_array_equal(table.second[:, :, place + table.half], second.round())
+    assert slips > 50
 
 
 # The images
@@ -150,11 +175,12 @@ def follows(chain, setting, margin):
 
     def moved(point, angle, distance):
         y, x = distance * math.sin(angle), distance * math.cos(angle)
-        return math.ceil(point[0] + y - 1e-9), math.ceil(point[1] + x - 1e-9)
+        return math.ceil(point[0] + y), math.ceil(point[1] + x)
 
     for degrees in range(-180, 180):
-        angle = math.radians(degrees)
-        pivot = moved(moved(chain[0, 1:], angle, length), angle + math.pi, radius)
+        angle = degrees * math.pi / 180
+        back = angle + math.pi if angle < 0 else angle - math.pi
+        pivot = moved(moved(chain[0, 1:], angle, length), back, radius)
         good = True
         for _, y, x in chain[1:].tolist():
             pivot = moved(pivot, angle, length + 2 * margin)
@@ -311,7 +337,9 @@ def test_statistics_equal_those_of_the_original_generator(config):
     means = images.mean(1)
     assert abs(means.mean() - mean) < error(means) + 0.05
     assert abs(means.std() / spread - 1) < 4 * math.sqrt(1 / (2 * n) + 1 / (2 * len(means))) + 0.1
-    for least, share, digit in zip((1, 64, 128, 200), shares, (5e-4,) * 3 + (5e-5,), strict=True):
+    # At 32 pixels, 199.5 is frequent. The statistics are of images that round it up.
+    levels = (1, 64, 128, 199 if side == 32 else 200)
+    for least, share, digit in zip(levels, shares, (5e-4,) * 3 + (5e-5,), strict=True):
         each = (images >= least).mean(1)
         assert abs(each.mean() - share) < error(each) + digit
     some = images[:400].reshape(-1, side, side) >= 64
@@ -335,7 +363,7 @@ def test_places_of_bright_pixels_equal_those_of_the_original_generator():
 
 @pytest.mark.parametrize("window", [32, 128])
 def test_images_have_the_distribution_of_the_originals_samples(window):
-    """Two-sample tests of five numbers per image: p > 0.0005 each."""
+    """Two-sample tests of five numbers per image, of columns and of rows: p > 0.0005 for each."""
     from scipy import stats
 
     path = SHARED / "data" / f"pathfinder{window}_hard_sample.npz"
@@ -351,6 +379,12 @@ def test_images_have_the_distribution_of_the_originals_samples(window):
 
     for a, b in zip(features(ours[:600]), features(theirs), strict=True):
         assert stats.ks_2samp(a, b).pvalue > 5e-4
+    # Means of single columns and rows, where noise near the left and top edges shows.
+    tests = [
+        stats.ttest_ind(ours.mean(axis), theirs.mean(axis), equal_var=False).pvalue
+        for axis in (1, 2)
+    ]
+    assert np.nanmin(tests) > 5e-4 / np.size(tests)
 
 
 def test_labels_are_balanced_and_independent_of_pixel_counts():
@@ -424,6 +458,14 @@ def release(folder, side=32, level="curv_contour_length_14", as_array=False):
     return base
 
 
+@pytest.fixture
+def sixteen(monkeypatch):
+    """A release of 16 images is complete."""
+    tiny_sets(monkeypatch, (12, 2, 2), "hard_32", "easy_32")
+    monkeypatch.setattr(pathfinder, "MOST_EMPTY", 1)
+
+
+@pytest.mark.usefixtures("sixteen")
 @pytest.mark.parametrize("as_array", [False, True])
 def test_release_is_read_in_numerical_order(as_array, tmp_path):
     base = release(tmp_path / "raw", as_array=as_array)
@@ -449,6 +491,7 @@ def test_release_is_read_in_numerical_order(as_array, tmp_path):
             "row 2: expected at least 4 columns, with a label 0 or 1 in column 4, got 'imgs",
         ),
         ("../2 sample_1.png 1 1", "row 2: expected a file in "),
+        ("imgs/2 sample\0.png 1 1", "row 2: expected a file in "),
     ],
 )
 def test_bad_metadata_fail_with_file_and_row(line, reason, tmp_path):
@@ -461,6 +504,24 @@ def test_bad_metadata_fail_with_file_and_row(line, reason, tmp_path):
     assert "\n" not in str(info.value)
 
 
+@pytest.mark.usefixtures("sixteen")
+@pytest.mark.parametrize("spoil", ["missing", "twice", "empty"])
+def test_incomplete_release_is_refused(spoil, tmp_path):
+    base = release(tmp_path)
+    path = base / "metadata" / "2.npy"
+    lines = path.read_text().splitlines()
+    if spoil == "missing":
+        path.write_text("\n".join(lines[1:]))
+    elif spoil == "twice":
+        path.write_text("\n".join([lines[0], lines[0], *lines[2:]]))
+    for i in range(2 if spoil == "empty" else 0):
+        (base / "imgs" / "2" / f"sample_{i}.png").write_bytes(b"")
+    listed, different = {"missing": (15, 15), "twice": (16, 15), "empty": (16, 14)}[spoil]
+    with pytest.raises(UserError, match=rf"expected 16 diff.* got {listed} with {different} diff"):
+        pathfinder.Pathfinder("hard_32", 1024).raw(tmp_path, 1)
+
+
+@pytest.mark.usefixtures("sixteen")
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
@@ -485,6 +546,7 @@ def test_bad_image_fails_with_its_name(spoil, reason, tmp_path):
     assert not list((tmp_path / "data").rglob("fingerprint.json"))
 
 
+@pytest.mark.usefixtures("sixteen")
 def test_folder_without_the_release_fails_with_the_expected_folder(tmp_path):
     release(tmp_path / "a", level="curv_baseline")
     release(tmp_path / "b" / "1")

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from lra_fnet import cli, config, tasks
 from lra_fnet.errors import UserError
-from lra_fnet.tasks import prepare
+from lra_fnet.tasks import prepare, shallow
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +55,9 @@ def test_task_from_outside_is_prepared_from_the_command_line(tmp_path, capsys):
         == 0
     )
     assert "parity/full from generator, every record verified" in capsys.readouterr().out
-    assert (tmp_path / "lra_parity" / "full" / "1.0.0" / "fingerprint.json").exists()
+    folder = tmp_path / "lra_parity" / "full" / "1.0.0"
+    assert (folder / "fingerprint.json").exists()
+    assert (folder / "shallow.12.json").exists()
 
 
 def test_all_prepares_the_rest_if_one_set_fails(tmp_path, monkeypatch, capsys):
@@ -107,12 +109,26 @@ def test_set_of_images_has_a_contact_sheet(tmp_path, monkeypatch, capsys):
 def test_describe_lists_prepared_sets_and_those_that_presets_need(tmp_path, monkeypatch):
     known(monkeypatch, "dots", "parity")
     monkeypatch.setattr(config, "datasets", lambda task, dirs=(): ["small", "full"])
-    tasks.make("dots", "other").prepare(tmp_path)
+    shallow.ensure(tasks.make("dots", "other").prepare(tmp_path))
     console = Console(record=True, width=200, file=open("/dev/null", "w"))  # noqa: SIM115
     prepare.describe("all", tmp_path, console)
     console.file.close()
     lines = {line.split()[0]: line for line in console.export_text().splitlines() if "/" in line}
     want = ["8 / 8 / 8", "16 / 16 / 16 / 16", " 2 ", "50.00 %", "generator", "ours"]
+    want += ["16: 100.00 %, ridge on the histogram of gray values"]
     assert all(text in lines["dots/other"] for text in want), lines["dots/other"]
     assert "not prepared" in lines["dots/small"]
     assert "not prepared" in lines["parity/full"]
+
+
+def test_lengths_are_those_that_presets_bind_with_a_set():
+    def lengths(task, dataset):
+        return prepare._lengths(tasks.make(task, dataset), [])
+
+    assert lengths("text", "full") == [512, 4000]
+    assert lengths("text", "lra_code") == [1000]
+    assert lengths("listops", "short") == [256]
+    assert lengths("retrieval", "pairs") == [512, 4000]  # in no preset, but as long as "aan"
+    assert lengths("pathfinder", "easy_32") == [1024]
+    assert lengths("pathfinder", "easy_64") == [4096]
+    assert lengths("pathx", "easy_256") == [65536]

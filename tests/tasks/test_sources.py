@@ -3,6 +3,7 @@
 import hashlib
 import io
 import lzma
+import os
 import socket
 import tarfile
 from pathlib import Path
@@ -174,6 +175,58 @@ def test_archive_that_claims_too_much_is_an_error(tmp_path, monkeypatch):
     write_tar(tmp_path / "x.tar", MEMBERS, "w")
     with pytest.raises(UserError, match="unpacks to more than"):
         list(sources.files(tmp_path / "x.tar"))
+
+
+@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE])
+def test_name_of_many_megabytes_is_an_error_before_it_is_read(kind, tmp_path):
+    write_tar(tmp_path / "x.tar", {"a": b"1"}, "w")
+    info = tarfile.TarInfo("././@LongLink")
+    info.type, info.size = kind, 2**30
+    content = (tmp_path / "x.tar").read_bytes()[:1024]
+    (tmp_path / "x.tar").write_bytes(content + info.tobuf(tarfile.GNU_FORMAT) + b"a" * 2**20)
+    with pytest.raises(UserError, match=r"x.tar is damaged.* \(a name of 1\.1 GB\)"):
+        list(sources.files(tmp_path / "x.tar"))
+
+
+def test_members_that_were_read_take_no_memory(tmp_path, monkeypatch):
+    archives = []
+    open_ = tarfile.open
+    monkeypatch.setattr(
+        tarfile,
+        "open",
+        lambda *args, **kwargs: archives.append(open_(*args, **kwargs)) or archives[0],
+    )
+    with open_(tmp_path / "x.tar", "w") as archive:
+        for i in range(50):
+            archive.addfile(tarfile.TarInfo(f"{'x' * 120}/{i}"))
+    for number, file in enumerate(sources.files(tmp_path / "x.tar")):
+        assert file.path.name == str(number)
+        assert len(archives[0].members) <= 1
+    assert number == 49
+
+
+def test_unreadable_subfolder_is_an_error(tmp_path, monkeypatch):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    scan = os.scandir
+
+    def refuse(path):
+        if str(path).endswith("b"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(UserError, match=r"unreadable .*Permission denied: .*/a/b"):
+        list(sources.files(tmp_path))
+
+
+def test_unreadable_archive_is_not_taken_for_a_full_disk(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    (tmp_path / "raw.bin").touch()
+    monkeypatch.setattr(sources, "_check", refuse)
+    with pytest.raises(UserError, match=r"raw.bin is damaged, unreadable .*Permission denied\)"):
+        sources.locate(tmp_path / "raw.bin", Remote("https://example.org/raw.bin"), tmp_path)
 
 
 @pytest.mark.parametrize("mode", ["w:gz", "w:xz"])

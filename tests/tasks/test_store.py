@@ -144,6 +144,37 @@ def test_two_texts_per_row(tmp_path):
     prepared.task.verify(tmp_path)
 
 
+def test_values_of_two_bytes_are_kept_where_one_does_not_hold_the_vocabulary(tmp_path, monkeypatch):
+    @dataclasses.dataclass(frozen=True)
+    class Wide(Toy):
+        name = "wide"
+        vocab_size = 300
+
+        def raw(self, source, jobs):
+            rows = {s: [(v.astype("<u2") + 290, y) for v, y in made(s, n)] for s, n in ROWS.items()}
+            return tasks.Raw(
+                {s: [(v.clip(max=298), y) for v, y in part] for s, part in rows.items()}
+            )
+
+    wide = Wide(config="small", max_len=12)
+    prepared = wide.prepare(tmp_path)
+    assert wide.verify(tmp_path) == prepared
+    arrays = prepared.arrays("test")
+    assert arrays.values.dtype == np.uint16
+    monkeypatch.setattr(store, "free_memory", lambda: 0)
+    np.testing.assert_array_equal(prepared.arrays("test").values, arrays.values)
+    narrow = TOY.prepare(tmp_path).arrays("test")
+    np.testing.assert_array_equal(arrays.lengths, narrow.lengths)
+    real = np.arange(12) < arrays.lengths[:, None]
+    assert (arrays.values[real] == narrow.values[real] + np.uint16(290)).all()
+    ids, mask = wide.tokens(arrays.values, arrays.lengths)
+    assert ids[mask].max() == 296
+    import tensorflow_datasets as tfds  # late: takes seconds
+
+    source = tfds.builder_from_directory(prepared.folder).as_data_source(split="test")
+    np.testing.assert_array_equal(source[7]["inputs"], arrays.values[7, : arrays.lengths[7]])
+
+
 def test_fingerprint_holds_the_documented_facts(tmp_path):
     """Recomputes sha256, counts and quantiles from the description in data/README.md."""
     prepared = TOY.prepare(tmp_path)
@@ -358,9 +389,14 @@ def test_verify_finds_rows_that_were_exchanged(tmp_path):
 
 def test_damaged_fingerprint_fails_with_one_line(tmp_path):
     path = TOY.prepare(tmp_path).folder / "fingerprint.json"
-    record = json.loads(path.read_text())
+    whole = path.read_text()
+    record = json.loads(whole)
     record["splits"]["test"]["sha256"] = "0" * 64
     texts = {json.dumps(record): "is damaged", "{": "cannot be read", "[]": "dict", "{}": "damaged"}
+    for place, key in (("", "files"), ("", "source"), ("test", "rows"), ("test", "lengths")):
+        record = json.loads(whole)
+        del (record["splits"][place] if place else record)[key]
+        texts[json.dumps(record)] = "is damaged"
     for text, words in texts.items():
         path.write_text(text)
         with pytest.raises(UserError, match=f"fingerprint.json.*{words}"):
@@ -479,13 +515,14 @@ def test_published_rows_may_differ_in_content_but_not_in_number_or_labels(
 ):
     read = Read(config="small", max_len=12)
     expecting(monkeypatch, TOY, tmp_path, sha256="other")
-    read.prepare(tmp_path / "data", source=tmp_path)
+    (source := tmp_path / "source").touch()
+    read.prepare(tmp_path / "data", source=source)
     assert "expected.json" not in capsys.readouterr().err
     read.verify(tmp_path / "data")
     assert "data/expected.json says other: rows and labels match" in capsys.readouterr().err
     expecting(monkeypatch, TOY, tmp_path, label_counts=[50, 0, 0])
     with pytest.raises(UserError, match=r"label_counts is .* not comparable"):
-        read.prepare(tmp_path / "again", source=tmp_path)
+        read.prepare(tmp_path / "again", source=source)
 
 
 # A split larger than memory
@@ -503,6 +540,12 @@ def test_split_larger_than_memory_is_mapped_and_equal(kind, tmp_path, monkeypatc
             np.testing.assert_array_equal(got, want)
             assert got.dtype == want.dtype
         assert capsys.readouterr().err.count("does not fit into memory") == messages
+    (path,) = prepared.folder.glob("mapped.train.*/values.npy")
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    np.testing.assert_array_equal(prepared.arrays("train").values, whole.values)  # made anew
+    assert capsys.readouterr().err.count("does not fit into memory") == 1
     assert not isinstance(prepared.arrays("test").values, np.memmap)
     kind(config="small", max_len=9).verify(tmp_path)
 

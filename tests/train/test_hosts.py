@@ -301,7 +301,7 @@ def assert_same_run(several, alone, count, devices):
             assert result[split][kind] | {"loss": 0} == expected[split][kind] | {"loss": 0}
     assert (result["device"]["processes"], result["device"]["count"]) == (count, count * devices)
     assert result["config"] == expected["config"]
-    assert len((several / "runs/test_log.jsonl").read_text().splitlines()) == 2
+    assert len((several / "runs/test_log.jsonl").read_text().splitlines()) == 3
     assert len(list((run_folder(several) / "tensorboard").iterdir())) == 1
     assert "trained" in output(several, 0)
     assert "trained" not in output(several, 1)

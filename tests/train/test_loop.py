@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import json
 import os
+import shutil
 import signal
 import struct
 import threading
@@ -51,21 +52,26 @@ def test_steps_per_dispatch_do_not_change_a_bit(
     assert timeless(tmp_path) == straight[2]
 
 
-@pytest.mark.parametrize("at", [1, 6, 8, 11])
-def test_run_stopped_by_a_signal_resumes_to_the_same_bits(straight, tmp_path, at, monkeypatch):
+@pytest.mark.parametrize(
+    ("at", "number"),
+    [(1, signal.SIGTERM), (6, signal.SIGHUP), (8, signal.SIGINT), (11, signal.SIGTERM)],
+)
+def test_run_stopped_by_a_signal_resumes_to_the_same_bits(
+    straight, tmp_path, at, number, monkeypatch
+):
     finish = train.Loop._finish
 
     def interrupt(self, count, table):
         before = self.step
         finish(self, count, table)
         if before < at <= self.step:  # once: a second signal ends the process at once
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
 
     with monkeypatch.context() as patched:
         patched.setattr(train.Loop, "_finish", interrupt)
         with pytest.raises(Interrupted) as caught:
             run(tiny(steps_per_dispatch=1), tmp_path)
-    assert caught.value.signal == signal.SIGTERM
+    assert caught.value.signal == number
     assert at <= caught.value.step <= at + 1  # one dispatch may be in flight
     loop = run(tiny(steps_per_dispatch=1), tmp_path)
     assert sha256(loop.state) == straight[0]
@@ -80,7 +86,8 @@ def test_evaluation_that_a_signal_ends_is_made_by_the_resumed_run(
     begun, batches = [], pipeline.eval_batches
 
     def interrupt(*given):
-        begun.append(given)
+        if len(given[0].labels) > 1:  # not the first call, which compiles the program
+            begun.append(given)
         for number, batch in enumerate(batches(*given)):  # three batches
             if (len(begun), number) == (evaluation, 1):
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -280,15 +287,15 @@ def test_number_of_devices_must_divide_the_batch(monkeypatch):
         pipeline.make_mesh(4)
 
 
-@pytest.mark.parametrize("kind", ["last", "best"])
+@pytest.mark.parametrize(("kind", "number"), [("last", 1), ("best", 2)])
 def test_full_disk_fails_with_one_line_and_keeps_what_resumes(
-    straight, tmp_path, kind, monkeypatch, capfd
+    straight, tmp_path, kind, number, monkeypatch, capfd
 ):
     replace, written = disk.replace, []
 
     def full(path, content):
         written.append(path.parent.name)
-        if written.count(kind) == 2:
+        if written.count(kind) == number:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         replace(path, content)
 
@@ -299,11 +306,120 @@ def test_full_disk_fails_with_one_line_and_keeps_what_resumes(
         ):
             run(tiny(), tmp_path)
     assert "Traceback" not in capfd.readouterr().err
-    assert checkpoint.load(tmp_path, kind).step < 12
+    kept = checkpoint.load(tmp_path, kind)
+    assert (kept is None) if number == 1 else (kept.step < 12)
     loop = run(tiny(), tmp_path)
     assert sha256(loop.state) == straight[0]
     assert loop.history.best == straight[1].best
     assert timeless(tmp_path) == straight[2]
+
+
+@pytest.fixture(scope="module")
+def half(tmp_path_factory):
+    """The folder of a run that was interrupted after step 8 of 12; its best step is 5."""
+    folder, finish = tmp_path_factory.mktemp("half"), train.Loop._finish
+
+    def interrupt(self, count, table):
+        before = self.step
+        finish(self, count, table)
+        if before < 8 <= self.step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(train.Loop, "_finish", interrupt)
+        with pytest.raises(Interrupted):
+            run(tiny(steps_per_dispatch=1), folder)
+    return folder
+
+
+KINDS = ("last", "best")
+
+
+def states(folder):
+    return {kind: folder / f"checkpoints/{kind}/state.safetensors" for kind in KINDS}
+
+
+def test_last_that_names_a_best_step_that_is_not_there_resumes_from_best(straight, half, tmp_path):
+    """As if `best` were written late and the process killed in between."""
+    folder = shutil.copytree(half, tmp_path / "run")
+    run(tiny(), whole := tmp_path / "whole")  # its `last` names step 12 as the best
+    states(folder)["last"].write_bytes(states(whole)["last"].read_bytes())
+    loop = run(tiny(), folder)
+    assert (loop.history.best, loop.history.last) == (straight[1].best, straight[1].last)
+    assert sha256(loop.state) == straight[0]
+    assert timeless(folder) == straight[2]
+
+
+def test_damaged_last_resumes_from_best_to_the_same_bits(straight, half, tmp_path, capfd):
+    folder = shutil.copytree(half, tmp_path / "run")
+    os.truncate(states(folder)["last"], 3000)
+    loop = run(tiny(), folder)
+    assert "last/state.safetensors cannot be read (" in (err := capfd.readouterr().err)
+    assert "; going on from step 5, with the same result" in err
+    assert (sha256(loop.state), loop.history.best) == (straight[0], straight[1].best)
+    assert timeless(folder) == straight[2]
+
+
+@pytest.mark.parametrize("damage", ["removed", "flipped"])
+def test_best_that_is_lost_fails_with_one_line(half, tmp_path, damage):
+    """Only a training from the start would give it again."""
+    folder = shutil.copytree(half, tmp_path / "run")
+    last, best = states(folder).values()
+    if damage == "removed":
+        best.unlink()
+    else:
+        data = bytearray(best.read_bytes())
+        data[len(data) // 2] ^= 4
+        best.write_bytes(data)
+    with pytest.raises(UserError, match=r"^[^\n]*--force$"):
+        run(tiny(), folder)
+    assert last.exists()
+
+
+def test_flipped_bits_of_checkpoints_are_never_read_as_other_numbers(half, tmp_path):
+    """One in every 11th byte of the header, and in every 997th of the arrays."""
+    folder = shutil.copytree(half, tmp_path / "run")
+    wanted, refused = jax.eval_shape(lambda: step.initial_state(tiny(), 0)), 0
+    for kind, file in states(folder).items():
+        right, data = checkpoint.load(folder, kind), file.read_bytes()
+        header = 8 + int.from_bytes(data[:8], "little")
+        places = [*range(0, header, 11), *range(header, len(data), 997), len(data) - 1]
+        for place in places:
+            file.write_bytes(
+                data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1 :]
+            )
+            try:
+                read = checkpoint.load(folder, kind)
+                read.fill(wanted)
+            except UserError:
+                refused += 1
+                continue
+            assert (read.step, read.history) == (right.step, right.history)
+            assert sha256(read.arrays) == sha256(right.arrays)
+        assert refused > 0.95 * len(places)
+        file.write_bytes(data)
+        for size in (0, 7, 8, header - 1, header, len(data) - 1):
+            os.truncate(file, size)
+            with pytest.raises(UserError):
+                checkpoint.load(folder, kind)
+        file.write_bytes(data)
+
+
+@pytest.mark.parametrize("damage", ["", "half", "deleted", "edited", "[]\n", "{\n"])
+def test_changed_metrics_stop_a_run_with_one_line(half, tmp_path, damage):
+    folder = shutil.copytree(half, tmp_path / "run")
+    file = folder / "metrics.jsonl"
+    text = file.read_text()
+    if damage == "deleted":
+        file.unlink()
+    else:
+        edited = {"half": text[:100], "edited": text.replace('"loss": 2', '"loss": 1', 1)}
+        file.write_text(edited.get(damage, damage))
+    match = r"^[^\n]*metrics.jsonl has changed: it lacks the curve .* up to step [^\n]*--force$"
+    with pytest.raises(UserError, match=match):
+        run(tiny(), folder)
+    file.write_text(text)
+    run(tiny(), folder)  # nothing else was lost
 
 
 def test_long_run_on_cpu_is_announced_once_with_its_duration(straight, tmp_path, monkeypatch):

@@ -48,6 +48,13 @@ def test_evaluation_counts_every_row_exactly_once(batch_size):
     assert all(len(b.labels) == batch_size for b in pipeline.eval_batches(arrays(), batch_size))
 
 
+def test_a_split_of_one_row_fills_a_batch():
+    split = Arrays(*(column[:1] for column in arrays()))
+    (batch,) = pipeline.eval_batches(split, 3)
+    assert batch.valid.tolist() == [True, False, False]
+    assert (batch.values == split.values).all()
+
+
 def test_sums_do_not_depend_on_the_batch_size():
     logits = np.random.default_rng(0).normal(size=(11, 3)).astype(np.float32)
     labels = (np.arange(11) % 3).astype(np.int32)

@@ -216,7 +216,8 @@ def fourier_mix(x, method="auto"):
       method: "auto" (see `explain`) or one of TRANSFORMS; all give the same numbers up to rounding.
     """
     if method == "auto":
-        method = explain(x.shape).name
+        shape = "x".join(map(str, x.shape))
+        method = fastest.decide(f"fourier {shape}", lambda: explain(x.shape).name, TRANSFORMS)
     transform = TRANSFORMS[method]
     return transform(x.astype(jnp.promote_types(x.dtype, jnp.float32))).astype(x.dtype)
 

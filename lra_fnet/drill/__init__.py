@@ -1,0 +1,202 @@
+"""`lra-fnet drill`: strikes every command with faults, and counts what comes out of it."""
+
+import collections
+import functools
+import gc
+import importlib
+import multiprocessing
+import operator
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from lra_fnet.drill import faults, stage
+from lra_fnet.drill.stage import HERE, SHIM, build
+from lra_fnet.errors import RunFailed, UserError
+from lra_fnet.machine import disk
+from lra_fnet.machine.progress import Bar, duration, say
+
+_BAD = ("wrong", "traceback", "hang")
+_COLUMNS = ("equal", "refused", *_BAD, "skipped")
+_ABOUT = """\
+What `lra-fnet drill` counted. After each fault the same command runs without it: its numbers are
+equal to those of an undisturbed run, or it refuses with one line and exit code 2. Wrong is another
+number without a word, or a stranger's code that ran; a traceback is any other end; a hang lasts
+more than a minute."""
+_MODULES = """
+    flax optax array_record.python.array_record_data_source tensorboardX
+    tensorflow_datasets
+    lra_fnet.report lra_fnet.report.compare lra_fnet.tasks.prepare lra_fnet.train.hosts
+    lra_fnet.run.job lra_fnet.run.predict lra_fnet.run.export lra_fnet.drill.toy
+""".split()  # noqa: SIM905 (a line is easier to read than a list)
+
+_shared: dict[str, Any] = {}  # cases, states and facts, for the processes of the pool
+
+
+def main(
+    call: Callable[[list[str]], int],
+    seed: int,
+    only: int | None,
+    sample: int | None,
+    jobs: int,
+    out: Path,
+) -> None:
+    """Plays the cases of a seed and writes the table.
+
+    Args:
+      call: the command line, `cli.main`.
+      seed: of the cases and of the runs in them.
+      only: the number of a case to play alone, with all that its commands said.
+      sample: how many cases to play, spread over all faults; None for all.
+      jobs: cases at a time.
+      out: the Markdown file to write.
+
+    Raises:
+      UserError: this is not Linux, or there is no C compiler.
+      RunFailed: a case ended wrong, with a traceback, or hung.
+    """
+    if SHIM not in os.environ:
+        _preload(seed, only, sample, jobs, out)
+    os.environ.pop("LD_PRELOAD", None)
+    for name in _MODULES:
+        importlib.import_module(name)
+    for name in ("features.Tensor", "core.DatasetInfo", "proto.tf_example_pb2"):  # lazy
+        operator.attrgetter(name)(sys.modules["tensorflow_datasets"])
+    begun = time.monotonic()
+    cores = sorted(os.sched_getaffinity(0))
+    _pin(cores)
+    folder = tempfile.mkdtemp(prefix="lra-fnet-drill-")  # a TemporaryDirectory ends with any fork
+    try:
+        cases = _prepare(Path(folder), seed, call)
+        chosen = _spread(cases, seed)[:sample] if only is None else [only]
+        if not set(chosen) <= set(range(len(cases))):
+            raise UserError(f"--case expects 0 to {len(cases) - 1}, got {only}")
+        print(f"seed {seed}: {len(cases)} cases, {len(chosen)} to play", flush=True)
+        played = _play_all(chosen, jobs, cores, aloud=only is not None)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    table = _table(f"Seed {seed}, {duration(time.monotonic() - begun)}", played)
+    print(table)
+    if only is None:
+        _write(out, seed, table)
+    if bad := [number for number, verdict, _ in played if verdict in _BAD]:
+        raise RunFailed(f"{len(bad)} cases failed: {', '.join(map(str, bad[:20]))}", "drill")
+
+
+def _write(out: Path, seed: int, table: str) -> None:
+    """Writes the file, with the tables of other seeds that it had."""
+    old = out.read_text() if out.exists() else ""
+    tables = dict(re.findall(r"(?ms)^(## Seed \d+),(.*?)(?=^## )", old))
+    tables |= dict(re.findall(r"(?ms)^(## Seed \d+),(.*)", table))
+    text = "".join(f"{name},{rest}" for name, rest in sorted(tables.items()))
+    with disk.writable(out.parent, "--out"):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        disk.replace(out, f"# Drill\n\n{_ABOUT}\n\n{text}{(HERE / 'found.md').read_text()}")
+    print(f"wrote {out}")
+
+
+def _preload(seed, only, sample, jobs, out) -> None:
+    """Runs the same command again, in a process that has the shim; ends this one with its code."""
+    with tempfile.TemporaryDirectory() as folder:
+        shim = str(build(Path(folder)))
+        words = ["drill", "--seed", seed, "--jobs", jobs, "--out", out]
+        words += [] if only is None else ["--case", only]
+        words += [] if sample is None else ["--sample", sample]
+        settings = {"JAX_PLATFORMS": "cpu", "OPENBLAS_NUM_THREADS": "1", "XLA_FLAGS": ""}
+        settings |= {"LD_PRELOAD": shim, SHIM: shim}
+        # Pytest's and a user's own cache would be used in place of the drill's.
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "LRA_FNET_"))}
+        command = [sys.executable, "-m", "lra_fnet.cli", *map(str, words)]
+        sys.exit(subprocess.run(command, env=kept | settings).returncode)
+
+
+def _prepare(root: Path, seed: int, call) -> list:
+    """Makes the states, counts the calls of each scene, and returns the cases."""
+    say("making the undisturbed runs")
+    facts = stage.make(root, seed, call)
+    new = functools.partial(_stage, root, seed=seed, call=call)
+    kinds = {
+        scene: faults.count(new(f"count {scene}", state), scene)
+        for scene, (state, *_) in faults.SCENES.items()
+    }
+    calls = {(scene, stage.FILES): len(called) for scene, called in kinds.items()}
+    calls |= {(scene, "w"): called.count("w") for scene, called in kinds.items()}
+    facts["hosts"] = faults.hosts_facts(new("hosts", "bare"))
+    cases = faults.cases(seed, root, calls)
+    _shared.update(cases=cases, facts=facts, new=new)
+    gc.freeze()  # so that forks share the memory
+    return cases
+
+
+def _spread(cases: list, seed: int) -> list[int]:
+    """Returns the numbers of all cases in such an order that each beginning has all faults."""
+    numbers = random.Random(seed).sample(range(len(cases)), len(cases))
+    seen: collections.Counter = collections.Counter()
+    ranks = []
+    for number in numbers:
+        ranks.append((seen[cases[number].group], number))
+        seen[cases[number].group] += 1
+    return [number for _, number in sorted(ranks)]
+
+
+def _stage(root: Path, name: str, state: str, seed: int, call) -> stage.Stage:
+    shutil.copytree(root / state, root / name, symlinks=True)
+    return stage.Stage(root / name, seed, call)
+
+
+def _play_all(numbers, jobs: int, cores, *, aloud: bool) -> list[tuple[int, str, str]]:
+    """Plays cases in `jobs` processes; returns number, verdict and log of each."""
+    played = []
+    pool = multiprocessing.get_context("fork").Pool(jobs, _pin, [cores])
+    with pool, Bar("drill", len(numbers), unit="cases") as bar:
+        for result in pool.imap_unordered(_play, numbers):
+            played.append(result)
+            number, verdict, log = result
+            if aloud or verdict in _BAD:
+                case = _shared["cases"][number]
+                print(f"case {number}: {verdict}: {case.group}: {case.title}\n{log}", flush=True)
+            bar.update(len(played))
+    return sorted(played)
+
+
+def _pin(cores: Sequence[int]) -> None:
+    """Puts a process of the pool on one core: numbers depend on how many there are."""
+    os.sched_setaffinity(0, {cores[os.getpid() % len(cores)]})
+
+
+def _play(number: int) -> tuple[int, str, str]:
+    case = _shared["cases"][number]
+    place = _shared["new"](f"case{number}", case.state)
+    try:
+        verdict = case.play(place, _shared["facts"]).name.lower()
+    except NotImplementedError as error:
+        verdict = "skipped"
+        place.log.append(f"  {error}")
+    except Exception:  # of the drill itself
+        verdict = "traceback"
+        place.log.append(f"the drill itself: {traceback.format_exc()}")
+    shutil.rmtree(place.folder, ignore_errors=True)
+    return number, verdict, "\n".join(place.log)
+
+
+def _table(title: str, played: list[tuple[int, str, str]]) -> str:
+    """Returns the Markdown table of verdicts by fault."""
+    counts: dict[str, collections.Counter] = {}
+    for number, verdict, _ in played:
+        for group in (_shared["cases"][number].group, "all"):
+            counts.setdefault(group, collections.Counter())[verdict] += 1
+    counts["all"] = counts.pop("all")
+    rows = [("fault", "tried", *_COLUMNS), ("---", *["---:"] * (1 + len(_COLUMNS)))]
+    rows += [(name, c.total(), *(c[column] for column in _COLUMNS)) for name, c in counts.items()]
+    lines = ("| " + " | ".join(map(str, row)) + " |" for row in rows)
+    skipped = {log.strip() for _, verdict, log in played if verdict == "skipped"}
+    return "\n".join([f"## {title}\n", *lines, "", *(f"Skipped: {why}.\n" for why in skipped)])

@@ -1,0 +1,48 @@
+"""Handles the signals that ask a process to stop: Ctrl-C, SIGTERM, and the end of a terminal."""
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def handled(handler: Callable | signal.Handlers) -> Iterator[None]:
+    """Gives the stopping signals to a handler in the block."""
+    before = handle(handler)
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old or signal.SIG_DFL)
+
+
+def handle(handler: Callable | signal.Handlers) -> dict[int, Any]:
+    """Gives the stopping signals to a handler; returns the handlers before, by signal.
+
+    SIGHUP stays ignored under nohup.
+    """
+    ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
+    return {number: signal.signal(number, handler) for number in STOPPING if number not in ignored}
+
+
+def stop_at_once(number: int, frame=None) -> NoReturn:
+    """Ends the process with one line, outside of the training loop, where nothing is to be saved.
+
+    Raises no exception: Python drops one that is raised in a callback of its garbage collector, and
+    one that is raised in a callback of XLA's compiler crashes the process. Nothing is lost that
+    SIGKILL would not lose.
+    """
+    end(128 + number, "stopped; the same command resumes")
+
+
+def end(code: int, text: str) -> NoReturn:
+    """Prints one line, shows the cursor that a progress bar hides, and ends the process."""
+    restore = "\r\x1b[?25h\x1b[K" if sys.__stderr__ and sys.__stderr__.isatty() else ""
+    with contextlib.suppress(OSError):
+        os.write(2, (restore + (f"lra-fnet: {text}\n" if text else "")).encode())
+    os._exit(code)

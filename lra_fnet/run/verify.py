@@ -1,0 +1,454 @@
+"""Checks results as any reader can: a row for each run, a column for each check.
+
+result  result.json is whole: schema, counts against the bits of the rows, steps, sha256
+config  the recorded configuration is the one that task, model, preset and overrides give
+data    the rows are those of data/expected.json, and of the prepared set if there is one
+code    the commit is known, and nothing differed from it
+score   the checkpoints, scored again, give the recorded counts
+replay  the first steps, trained again, give the losses in metrics.jsonl
+"""
+
+import contextlib
+import functools
+import json
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from lra_fnet import config, intervals
+from lra_fnet import experiment as experiments
+from lra_fnet.config import Difference
+from lra_fnet.errors import UserError
+from lra_fnet.experiment import Experiment
+from lra_fnet.machine import disk, progress
+from lra_fnet.models import fastest
+from lra_fnet.models.encoder import parameter_count
+from lra_fnet.run import evaluate, record, trained
+from lra_fnet.run import folder as run_folder
+from lra_fnet.run.record import Checkpoint, Record
+from lra_fnet.tasks import Arrays, Prepared, store
+from lra_fnet.train import pipeline
+from lra_fnet.train.checkpoint import sha256
+from lra_fnet.train.score import make_scorer
+from lra_fnet.train.step import Program, wait_for
+
+CHECKS: tuple[str, ...] = ("result", "config", "data", "code", "score", "replay")
+OK, NOTE, ABSENT, FAILED = "ok", "note", "not there", "FAILED"
+TOLERANCE = 0.01  # relative, of losses on another kind of machine
+ROWS_OFF = 0.005  # share of rows that rounding may turn on another kind of machine
+# Differences between a recorded configuration and today's that cannot have changed a number.
+_IGNORED = [
+    # "bert" has learned positions, whatever this said; it became an error to say otherwise.
+    Difference("Encoder.positions", "'sinusoidal'", "'learned'"),
+]
+
+
+class Finding(NamedTuple):
+    """What a check came to, and why."""
+
+    state: str = OK
+    reason: str = ""
+
+
+class Row(NamedTuple):
+    """The findings about one run, by check."""
+
+    run: str
+    findings: dict[str, Finding]
+
+    @property
+    def failed(self) -> bool:
+        """Whether a check failed."""
+        return any(finding.state == FAILED for finding in self.findings.values())
+
+
+class Options(NamedTuple):
+    """What `verify` may use besides the results."""
+
+    data: Path = Path("data")
+    imports: tuple[str, ...] = ()
+    gin_dirs: tuple[Path, ...] = ()
+    replay: int = 0  # steps
+
+
+def main(paths: Sequence[Path], options: Options, *, as_json: bool = False) -> int:
+    """Prints the table of all runs below the paths; returns 1 if a check failed.
+
+    Raises:
+      UserError: a path holds no result.
+    """
+    rows = []
+    places = [place for path in paths for place in find(path)]
+    for number, (folder, moved) in enumerate(places, start=1):
+        progress.say(f"{number} of {len(places)}: {folder}")
+        rows.append(verify(folder, options, moved=moved))
+    if as_json:
+        listed = [
+            {"run": row.run, **{k: v._asdict() for k, v in row.findings.items()}} for row in rows
+        ]
+        print(json.dumps(listed, indent=1))
+    else:
+        print(table(rows), end="")
+    return int(any(row.failed for row in rows))
+
+
+def find(path: Path) -> list[tuple[Path, bool]]:
+    """Returns the run folders and exports at or below a path, and whether their path may differ.
+
+    Raises:
+      UserError: there are none.
+    """
+    if any((path / name).is_file() for name in ("result.json", trained.CONFIG)):
+        return [(path, True)]
+    folders = sorted(file.parent for file in path.glob("**/seed*/result.json"))
+    shown = [(f, False) for f in folders if not any(p[0] == "." for p in f.relative_to(path).parts)]
+    if not shown:
+        raise UserError(
+            f"{path} holds no result: name a run folder, an export, or a folder of runs"
+        )
+    return shown
+
+
+def verify(folder: Path, options: Options, *, moved: bool = True) -> Row:
+    """Makes every check of a run that its files allow.
+
+    Args:
+      folder: a run folder with or without checkpoints, or an export.
+      options: see `Options`.
+      moved: whether the folder's path may be another than the run's.
+    """
+    findings: dict[str, Finding] = dict.fromkeys(CHECKS, Finding(ABSENT))
+    try:
+        result, kinds = _result(folder, moved=moved)
+    except UserError as error:
+        return Row(str(folder), findings | {"result": Finding(FAILED, str(error))})
+    findings["result"] = Finding() if result.sha256 else Finding(NOTE, "no sha256")
+    checks = {
+        "config": lambda: _config(result, options),
+        "data": lambda: _data(result, options),
+        "code": lambda: _code(result),
+        "score": lambda: _score(folder, result, kinds, options),
+        "replay": lambda: _replay(folder, result, options),
+    }
+    for name, check in checks.items():
+        try:
+            with fastest.decisions(dict(result.resolved)):
+                findings[name] = check()
+        except Exception as error:  # what a stranger wrote can fail anywhere in the model
+            findings[name] = Finding(FAILED, " ".join(str(error).split())[:300])
+    return Row(str(folder), findings)
+
+
+def _result(folder: Path, *, moved: bool) -> tuple[Record, tuple[Checkpoint, ...]]:
+    """Returns the record of a folder, and the checkpoints that it holds."""
+    exported = disk.read_json(folder / trained.CONFIG)
+    if exported is not None:
+        export, result = trained.read_export(folder, exported, None)
+        return result, (export.checkpoint,)
+    result = record.read(folder, moved=moved)
+    assert result is not None
+    kinds = trained.KINDS if (folder / "checkpoints").is_dir() and result.complete else ()
+    return result, kinds
+
+
+@functools.cache
+def _asked(task, model, preset, overrides, imports, gin_dirs) -> Experiment:
+    """Returns the experiment that the names of a run give today."""
+    return experiments.load(task, model, preset, overrides, imports, gin_dirs)
+
+
+@functools.cache
+def _restored(text: str, imports: tuple[str, ...]) -> Experiment | None:
+    """Returns the experiment of a recorded configuration; None if today's code cannot build it."""
+    try:
+        return experiments.restore(text, imports)
+    except config.OutsideCode:
+        raise
+    except UserError:
+        return None
+
+
+@functools.cache
+def _parameters(text: str, imports: tuple[str, ...]) -> int | None:
+    """Returns the number of parameters of a recorded configuration's model."""
+    experiment = _restored(text, imports)
+    if experiment is None:
+        return None
+    key = experiments.keys(0)[0]
+    return parameter_count(jax.eval_shape(experiment.initial_variables, key))
+
+
+def _experiment(result: Record, options: Options) -> Experiment:
+    """Returns the experiment of a run, of its names if today's code cannot build its config."""
+    names = result.task, result.model, result.preset, result.overrides
+    restored = _restored(result.config, options.imports)
+    return restored or _asked(*names, options.imports, options.gin_dirs)
+
+
+def _config(result: Record, options: Options) -> Finding:
+    """Compares the recorded configuration with that of its names.
+
+    A setting that only one of the two has must have come or gone with the code: either the defaults
+    of today's code complete the recorded text to today's configuration, or the code of the run's
+    commit does not have the setting.
+    """
+    names = result.task, result.model, result.preset, result.overrides
+    asked = _asked(*names, options.imports, options.gin_dirs)
+    restored = _restored(result.config, options.imports)
+    differences = config.differing(result.config, asked.config)
+    if restored:
+        failures = config.differing(restored.config, asked.config)
+    else:
+        gone = [d for d in differences if d.new == "absent"]
+        failures = [d for d in differences if d not in gone and not _is_newer(d, gone, result)]
+    if failures := [d for d in failures if d not in _IGNORED]:
+        return Finding(FAILED, "; ".join(map(str, failures)))
+    steps = asked.run.num_steps
+    score = result.score("validation", "last")
+    if score and score.step != steps:
+        return Finding(FAILED, f"it was scored at step {score.step}, its config has {steps} steps")
+    parameters = _parameters(result.config, options.imports)
+    if None not in (result.parameters, parameters) and result.parameters != parameters:
+        return Finding(FAILED, f"{result.parameters} parameters, its config has {parameters}")
+    if differences:
+        return Finding(NOTE, "changed with the code: " + "; ".join(map(str, differences)))
+    return Finding()
+
+
+def _is_newer(difference: Difference, gone: Sequence[Difference], result: Record) -> bool:
+    """Returns whether the code of the run's commit lacks a setting, or had it by another name.
+
+    Args:
+      difference: the setting.
+      gone: the settings that today's code lacks.
+      result: the run.
+    """
+    owner, _, name = difference.name.rpartition(".")
+    renamed = any(g.old == difference.new and g.name.endswith(f"_{name}") for g in gone)
+    if difference.old != "absent" or renamed or name == "name":  # Flax's name of a module
+        return difference.old == "absent"
+    return not _has_setting(result.commit, owner.rpartition("/")[2], name)
+
+
+@functools.cache
+def _has_setting(commit: str | None, owner: str, name: str) -> bool:
+    """Returns whether a class had a field at a commit; False for one that is not known here."""
+    if commit is None or not _is_known(commit):
+        return False
+    code = ("--", "lra_fnet/*.py")
+    files = _git("grep", "-lE", rf"^(class|def) {owner}\b", commit, *code).stdout.split()
+    places = [file.partition(":")[2] for file in files]
+    return not places or _git("grep", "-qE", f"^    {name}:", commit, "--", *places).returncode != 1
+
+
+def _data(result: Record, options: Options) -> Finding:
+    """Compares the fingerprint and the floor with the prepared set or with data/expected.json."""
+    name = f"{result.task}/{result.dataset or '?'}"
+    today = _known_sets(store.expected(), result)
+    with contextlib.suppress(UserError):
+        today = [*today, {"splits": _experiment(result, options).task.open(options.data).splits}]
+    then = _known_sets(_expected_at(result.commit), result)
+    same = [facts for facts in today + then if _fingerprint(facts) == result.data_sha256]
+    counted = [facts for facts in today + then if _fingerprint(facts) is None]
+    if not today + then:
+        return Finding(ABSENT, f"{name} is neither prepared nor in data/expected.json")
+    if not same + counted:
+        return Finding(FAILED, f"{result.data_sha256[:8]} is not the fingerprint of {name}")
+    facts = (same + counted)[0]
+    if labels := facts["splits"]["test"].get("label_counts"):
+        floor = record.Counts(max(labels), sum(labels))
+        if floor != result.floor:
+            return Finding(FAILED, f"floor {result.floor}, {name} has {floor}")
+    if facts in counted:
+        return Finding(NOTE, f"only counts of {name} are known: prepare it")
+    return Finding() if facts in today else Finding(NOTE, f"{name} has other rows since its commit")
+
+
+def _known_sets(expected: Mapping[str, Any], result: Record) -> list[dict[str, Any]]:
+    """Returns the entries of an expected.json that a run may have been trained on."""
+    sets = expected.get(result.task, {})
+    named = [sets[name] for name in sets if result.dataset in (None, name)]
+    return [facts for facts in named if "splits" in facts]
+
+
+@functools.cache
+def _expected_at(commit: str | None) -> dict[str, Any]:
+    """Returns data/expected.json as it was at a commit; {} if that cannot be had."""
+    if commit is None or not _is_known(commit):
+        return {}
+    shown = _git("show", f"{commit}:data/expected.json")
+    return json.loads(shown.stdout) if shown.returncode == 0 else {}
+
+
+def _fingerprint(facts: Mapping[str, Any]) -> str | None:
+    """Returns the fingerprint of an entry of data/expected.json; None if it has only counts."""
+    splits = facts.get("splits", {})
+    known = splits and all("sha256" in split for split in splits.values())
+    return store.combine(splits) if known else None
+
+
+def _prepared(result: Record, options: Options) -> Prepared:
+    """Opens the data of a run; raises a UserError if it is not there or another set."""
+    data = _experiment(result, options).task.open(options.data)
+    if data.fingerprint != result.data_sha256:
+        raise UserError(f"{data.folder} holds {data.fingerprint[:8]}, the run's is another set")
+    return data
+
+
+def _git(*words: str) -> subprocess.CompletedProcess[str]:
+    """Runs git in this repository; its status is above 1 if there is none."""
+    git = ["git", "-C", str(Path(__file__).parents[2]), *words]
+    try:
+        return subprocess.run(git, capture_output=True, text=True)
+    except OSError:
+        return subprocess.CompletedProcess(git, 128, "", "")
+
+
+@functools.cache
+def _is_known(commit: str) -> bool:
+    """Returns whether this repository has a commit."""
+    return _git("cat-file", "-e", f"{commit}^{{commit}}").returncode == 0
+
+
+def _code(result: Record) -> Finding:
+    """Says whether the code of the run can be had, and how its libraries differ from today's."""
+    if result.commit is None:
+        return Finding(NOTE, "no commit was recorded")
+    if not re.fullmatch("[0-9a-f]{40}", result.commit):
+        return Finding(FAILED, f"no commit: {result.commit!r}")
+    if not _is_known(result.commit):
+        return Finding(NOTE, "its commit is not in this repository")
+    if result.dirty:
+        return Finding(NOTE, "files differed from its commit")
+    return Finding()
+
+
+def _same_machine(result: Record) -> bool:
+    """Returns whether this machine and its libraries are those that trained a run."""
+    here = run_folder.provenance()
+    names = ("name", "platform", "count", "cores", "processes")
+    devices = [{name: getattr(result.device, name) for name in names}, here["device"]]
+    versions = [
+        {n: v.get(n) for n in ("jax", "jaxlib")} for v in (result.versions, here["versions"])
+    ]
+    return devices[0] == devices[1] and versions[0] == versions[1]
+
+
+def _score(folder: Path, result: Record, kinds: Sequence[Checkpoint], options: Options) -> Finding:
+    """Scores the checkpoints on validation, and on test if that was read; logs the reading."""
+    if not kinds:
+        return Finding(ABSENT, "no checkpoint")
+    try:
+        data = _prepared(result, options)
+    except UserError as error:
+        return Finding(ABSENT, str(error))
+    runs = [trained.load_run(folder, kind, options.imports) for kind in kinds]
+    experiment = runs[0].experiment
+    score = make_scorer(experiment.objective, experiment.run.eval_batch_size)
+    arrays = data.arrays(experiment.task.splits[1])
+    again = [(run, "validation", score(run.variables, arrays)) for run in runs]
+    if result.test:
+        states = {run.checkpoint: (run.step, run.variables) for run in runs}
+        tested = evaluate.score_test(score, states, data, folder)
+        again += [(run, "test", tested[run.checkpoint]) for run in runs]
+    exact, off = _same_machine(result), 0
+    for run, split, sums in again:
+        name = f"{split} {run.checkpoint}"
+        recorded = getattr(getattr(result, split), run.checkpoint)
+        if (run.step, sums["count"]) != (recorded.step, recorded.count):
+            was = f"{recorded.count} rows at step {recorded.step}"
+            return Finding(FAILED, f"{name}: {was}, now {sums['count']} at step {run.step}")
+        rows = abs(sums["correct"] - recorded.correct)
+        if "correct_bits" in sums and recorded.correct_bits:
+            rows = int((intervals.bits(sums) != recorded.right()).sum())
+        if rows > (0 if exact else ROWS_OFF * recorded.count):
+            return Finding(FAILED, f"{name}: {rows} of {recorded.count} rows differ")
+        off += rows
+        if abs(sums["loss"] - recorded.loss) > (1e-6 if exact else TOLERANCE) * recorded.loss:
+            return Finding(FAILED, f"{name}: loss {recorded.loss:.6g}, now {sums['loss']:.6g}")
+        of_last = run.checkpoint == "last" and result.parameters_sha256
+        if of_last and of_last != sha256(run.variables["params"]):
+            return Finding(FAILED, "the parameters are not those that the result was made with")
+    return Finding(OK, "exactly" if not off else f"{off} rows differ: another kind of machine")
+
+
+def _replay(folder: Path, result: Record, options: Options) -> Finding:
+    """Trains the first steps again and compares the mean losses with metrics.jsonl."""
+    if not options.replay:
+        return Finding(ABSENT, "--replay STEPS was not given")
+    if not result.complete:
+        return Finding(ABSENT, f"the run ended as {result.state}")
+    experiment = _experiment(result, options)
+    try:
+        data = _prepared(result, options)
+    except UserError as error:
+        return Finding(ABSENT, str(error))
+    curve = dict(record.curve(folder).loss)
+    every, last = experiment.run.log_every, experiment.run.num_steps
+    steps = min(last, -(-options.replay // every) * every if curve else options.replay)
+    losses, state = replay(experiment, data.arrays("train"), result.seed, steps)
+    if not np.isfinite(losses).all():
+        return Finding(FAILED, f"the loss is not finite in {steps} steps")
+    exact, worst = _same_machine(result), 0.0
+    for end in range(every, steps + 1, every):
+        if end in curve:
+            again = sum(losses[end - every : end]) / every
+            worst = max(worst, abs(again - curve[end]) / max(abs(curve[end]), 1e-9))
+    if worst > (0 if exact else TOLERANCE):
+        return Finding(FAILED, f"losses of {steps} steps differ by up to {worst:.2g}")
+    if steps == last and exact and result.parameters_sha256:
+        if sha256(state.params) != result.parameters_sha256:
+            return Finding(FAILED, f"{steps} steps give other parameters")
+        return Finding(OK, f"all {steps} steps: the same parameters")
+    course = f"{steps} steps, loss {losses[0]:.4f} to {losses[-1]:.4f}"
+    if not curve:
+        return Finding(NOTE, f"{course}; no metrics.jsonl to compare with")
+    how = "exactly" if exact else f"within {TOLERANCE:.0%}: another kind of machine"
+    return Finding(OK, f"{course}: {how} as recorded")
+
+
+def replay(
+    experiment: Experiment, arrays: Arrays, seed: int, steps: int
+) -> tuple[list[float], Any]:
+    """Trains the first steps of a run as `train.loop.Loop` does, and writes nothing.
+
+    Returns:
+      The loss of each step, and the state after the last one.
+    """
+    run = experiment.run
+    capacity = max(2, run.steps_per_dispatch)
+
+    def batches(step, count):
+        return pipeline.train_batches(arrays, seed, step, count, run.batch_size, capacity)
+
+    shapes = jax.eval_shape(lambda: batches(0, 1))
+    program = Program.compile(experiment, pipeline.make_mesh(run.batch_size), shapes, seed)
+    state, losses = program.initial_state(seed), []
+    for step in range(0, steps, run.steps_per_dispatch):
+        count = min(run.steps_per_dispatch, steps - step)
+        state, logs = program.steps(state, program.place(batches(step, count)), count)
+        wait_for(logs)
+        losses += np.asarray(logs.loss)[:count].tolist()
+    return losses, state
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Returns the findings as a Markdown table, and the reasons below it."""
+    lines = [f"| run | {' | '.join(CHECKS)} |", "| --- " * (len(CHECKS) + 1) + "|"]
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        lines.append(f"| {row.run} | {' | '.join(f.state for f in row.findings.values())} |")
+        for name, finding in row.findings.items():
+            if finding.reason:
+                reasons.setdefault(f"{name} {finding.state}: {finding.reason}", []).append(row.run)
+    lines.append("")
+    for reason, runs in reasons.items():
+        names = "all" if len(runs) == len(rows) > 1 else ", ".join(runs)
+        lines.append(f"- {reason} ({names})")
+    failed = sum(row.failed for row in rows)
+    return "\n".join([*lines, "", f"{len(rows)} runs, {failed} of them failed."]) + "\n"

@@ -1,0 +1,47 @@
+"""The files of a sweep as values."""
+
+import dataclasses
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class About:
+    """What a report reads of sweep.json."""
+
+    preset: str
+    sampler: str
+    name: str = ""
+    axes: dict[str, Any] = dataclasses.field(default_factory=dict)
+    created: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A trial in trials.json."""
+
+    number: int
+    task: str
+    model: str
+    preset: str
+    seed: int
+    overrides: tuple[str, ...]
+    folder: str
+    state: str
+    step: int | None = None
+    num_steps: int | None = None
+    validation: float | None = None  # a fraction
+    error: str | None = None
+    command: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A selected point in selected.json."""
+
+    task: str
+    model: str
+    preset: str
+    overrides: tuple[str, ...]
+    seeds: tuple[int, ...]
+    validation: float | None
+    folders: tuple[str, ...] = ()  # below the folder of all runs

@@ -1,0 +1,368 @@
+"""Shallow baselines: what simple rules and ridge regressions reach without a neural network.
+
+An accuracy that is not above them shows nothing about an encoder, however far it is above the
+majority floor. The methods that fit a task are its `Task.baselines`. `lra-fnet data` computes them
+once for each set and length and writes them next to the fingerprint, as shallow.<length>.json.
+
+Method, k and penalty are chosen on validation. The test split is read once, after all choices.
+data/expected.json lists the results for the sets of this package.
+"""
+
+import dataclasses
+import json
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from lra_fnet import intervals
+from lra_fnet.errors import UserError
+from lra_fnet.intervals import Counts
+from lra_fnet.machine import disk
+from lra_fnet.machine.progress import say
+from lra_fnet.tasks import store
+from lra_fnet.tasks.store import Arrays, Prepared
+
+if TYPE_CHECKING:
+    from lra_fnet.tasks.task import PixelTask, Task
+
+SCHEMA = 1  # increase it whenever a method changes: `lra-fnet data` then computes all again
+
+_PREFIXES = range(1, 9)  # values of k, in tokens
+_PENALTIES = (
+    1e-6,
+    1e-5,
+    1e-4,
+    1e-3,
+    1e-2,
+    0.1,
+    1.0,
+    10.0,
+)  # relative to the mean variance of the features
+_BUCKETS = 2**11  # features of a histogram with more values than that
+_GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio (Knuth, TAOCP 3, Sec. 6.4)
+_SIDE = 32  # pixels: larger images are averaged over blocks
+_OPERATIONS = 2e12  # of one Gram matrix, a minute on one core: limits the training rows
+_CHUNK = 256  # rows whose features are in memory at once
+
+Predict = Callable[[Arrays], np.ndarray]  # labels int [number of settings, n]
+
+
+@dataclasses.dataclass(frozen=True)
+class Shallow:
+    """The result of one method with the settings that are best on validation."""
+
+    method: str  # in words
+    settings: dict[str, Any]
+    validation: Counts
+    test: Counts
+    correct_bits: str | None = None  # which test rows are right, see `intervals.encode`
+
+    def __post_init__(self):
+        self.right()
+
+    def right(self) -> np.ndarray | None:
+        """Returns which test rows are right, bool [count], or None if that was not recorded."""
+        return intervals.bits(dataclasses.asdict(self.test) | {"correct_bits": self.correct_bits})
+
+
+class Method(NamedTuple):
+    """A way to predict labels: a rule or a linear model that training rows determine."""
+
+    title: str  # may name settings in braces
+    settings: Sequence[Mapping[str, Any]]
+    fit: Callable[["Task", Arrays], Predict]  # from training rows, for each of the settings
+
+
+# Most frequent labels
+
+
+def most_frequent_label(
+    title: str,
+    settings: Sequence[Mapping[str, Any]],
+    keys: Callable[[Any, Arrays], Iterable[Iterable[Hashable]]],
+) -> Method:
+    """Returns a method: the most frequent label of the training rows with the same key.
+
+    A key that no training row has gets the label of the setting before, and in the first setting
+    the most frequent label of all.
+
+    Args:
+        title: the method in words.
+        settings: from coarse to fine.
+        keys: maps a task and rows to the keys of the rows under each setting.
+    """
+
+    def fit(task: "Task", train: Arrays) -> Predict:
+        tables = []
+        for column in keys(task, train):
+            counts = defaultdict(lambda: np.zeros(task.num_classes, int))
+            for key, label in zip(column, train.labels, strict=True):
+                counts[key][label] += 1
+            tables.append({key: int(count.argmax()) for key, count in counts.items()})
+        frequent = int(np.bincount(train.labels).argmax())
+
+        def predict(rows: Arrays) -> np.ndarray:
+            labels, predicted = [frequent] * len(rows.labels), []
+            for table, column in zip(tables, keys(task, rows), strict=True):
+                labels = [table.get(key, label) for key, label in zip(column, labels, strict=True)]
+                predicted.append(labels)
+            return np.array(predicted)
+
+        return predict
+
+    return Method(title, settings, fit)
+
+
+def _prefixes(task: "Task", rows: Arrays) -> Iterator[Iterator[bytes]]:
+    """Yields the first k tokens of each row, or the whole row if it is shorter, for each k."""
+    for k in _PREFIXES:
+        ends = np.minimum(rows.lengths, k)
+        yield (row[:end].tobytes() for row, end in zip(rows.values, ends, strict=True))
+
+
+# Ridge regressions
+
+
+def ridge(title: str, features: Callable[[Any, Arrays], np.ndarray]) -> Method:
+    """Returns a method: ridge regression of the labels, one-hot, on features of a row.
+
+    With centered features X [n, p] and targets Y [n, C], the weights are (X'X + a I)^-1 X'Y, in
+    float64. The penalty is a over the mean of the diagonal of X'X. The label with the largest
+    output is predicted. If X'X would take more than `_OPERATIONS`, the first training rows count.
+
+    Args:
+        title: the method in words.
+        features: maps a task and some rows to float [n, p].
+    """
+
+    def chunks(task: "Task", rows: Arrays) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for start in range(0, len(rows.labels), _CHUNK):
+            part = Arrays(*(column[start : start + _CHUNK] for column in rows))
+            yield features(task, part).astype(np.float64), part.labels
+
+    def fit(task: "Task", train: Arrays) -> Predict:
+        width = next(chunks(task, train))[0].shape[1]
+        rows = max(1, int(_OPERATIONS / width**2))
+        gram, targets = np.zeros((width, width)), np.zeros((width, task.num_classes))
+        total, counts = np.zeros(width), np.zeros(task.num_classes)
+        for x, labels in chunks(task, Arrays(*(column[:rows] for column in train))):
+            y = np.eye(task.num_classes)[labels]
+            gram += x.T @ x
+            targets += x.T @ y
+            total += x.sum(0)
+            counts += y.sum(0)
+        mean, shares = total / counts.sum(), counts / counts.sum()
+        gram -= np.outer(total, mean)
+        targets -= np.outer(total, shares)
+        unit = np.trace(gram) / width or 1.0  # 1.0: all rows have the same features
+        weights = np.stack(
+            [np.linalg.solve(gram + a * unit * np.eye(width), targets) for a in _PENALTIES]
+        )
+
+        def predict(rows: Arrays) -> np.ndarray:
+            labels = [(((x - mean) @ weights) + shares).argmax(2) for x, _ in chunks(task, rows)]
+            return np.concatenate(labels, axis=1)
+
+        return predict
+
+    return Method(title, [{"penalty": penalty} for penalty in _PENALTIES], fit)
+
+
+def _histogram(values: np.ndarray, real: np.ndarray, size: int) -> np.ndarray:
+    """Returns log(1 + count) of each value below `size`, or of each of `_BUCKETS` hash buckets.
+
+    Args:
+        values: integers [n, L].
+        real: bool [n, L], which of them count.
+        size: number of different values.
+
+    Returns:
+        float64 [n, min(size, _BUCKETS)].
+    """
+    values = values.astype(np.uint64)
+    if size > _BUCKETS:
+        shift = np.uint64(64 - int(math.log2(_BUCKETS)))
+        values, size = (values * np.uint64(_GOLDEN)) >> shift, _BUCKETS
+    first = np.arange(len(values), dtype=np.uint64)[:, None] * np.uint64(size)
+    counts = np.bincount((values + first)[real].astype(np.int64), minlength=len(values) * size)
+    return np.log1p(counts.reshape(-1, size))
+
+
+def _tokens(task: "Task", rows: Arrays) -> np.ndarray:
+    real = np.arange(task.max_len) < rows.lengths[:, None]
+    return _histogram(rows.values, real, task.vocab_size - 1)
+
+
+def _bigrams(task: "Task", rows: Arrays) -> np.ndarray:
+    size = task.vocab_size - 1
+    pairs = rows.values[:, :-1].astype(np.int64) * size + rows.values[:, 1:]
+    return _histogram(pairs, np.arange(1, task.max_len) < rows.lengths[:, None], size**2)
+
+
+def _pairs(task: "Task", rows: Arrays) -> np.ndarray:
+    """Returns the histograms of the texts of a row, their products and their differences."""
+    texts = zip(rows.values.swapaxes(0, 1), rows.lengths.T, strict=True)
+    counts = np.stack([_tokens(task, Arrays(*text, rows.labels)) for text in texts])
+    joint = (counts.prod(0), np.ptp(counts, axis=0))
+    return np.concatenate([*counts, *joint], axis=1)
+
+
+def images(task: "PixelTask", rows: Arrays) -> np.ndarray:
+    """Returns square images, values [n, side, side]; pixels that were cut off are black."""
+    side = math.isqrt(task.configs[task.config])
+    pixels = np.zeros((len(rows.values), side**2), rows.values.dtype)
+    pixels[:, : task.max_len] = rows.values[:, : side**2]
+    return pixels.reshape(-1, side, side)
+
+
+def _pixels(task: "PixelTask", rows: Arrays) -> np.ndarray:
+    pixels = images(task, rows) / 255
+    block = -(-pixels.shape[1] // _SIDE)
+    whole = pixels.shape[1] // block * block
+    shape = (len(pixels), whole // block, block, whole // block, block)
+    return pixels[:, :whole, :whole].reshape(shape).mean((2, 4)).reshape(len(pixels), -1)
+
+
+FIRST_TOKENS = most_frequent_label(
+    "most frequent label given the first {k} tokens", [{"k": k} for k in _PREFIXES], _prefixes
+)
+HISTOGRAM = ridge("ridge on the histogram of tokens", _tokens)
+GRAY_HISTOGRAM = ridge("ridge on the histogram of gray values", _tokens)
+BIGRAMS = ridge("ridge on hashed bigrams", _bigrams)
+PAIRS = ridge("ridge on both histograms, their products and differences", _pairs)
+PIXELS = ridge(f"ridge on at most {_SIDE} x {_SIDE} pixels", _pixels)
+
+
+# Choice and storage
+
+
+def compute(prepared: Prepared) -> list[Shallow]:
+    """Returns the result of each baseline of a task, the best on validation first."""
+    task = prepared.task
+    train, validation = map(prepared.arrays, task.splits[:2])
+    fitted = []
+    for method in task.baselines:
+        predict = method.fit(task, train)
+        correct = (predict(validation) == validation.labels).sum(1)
+        fitted.append((int(correct.max()), int(correct.argmax()), method, predict))
+    fitted.sort(key=lambda entry: -entry[0])  # equal ones stay in the order of the task
+    test = prepared.arrays("test")
+    results = []
+    for correct, best, method, predict in fitted:
+        right = predict(test)[best] == test.labels
+        results.append(
+            Shallow(
+                method.title.format(**method.settings[best]),
+                dict(method.settings[best]),
+                Counts(correct, len(validation.labels)),
+                Counts(int(right.sum()), len(right)),
+                intervals.encode(right),
+            )
+        )
+    return results
+
+
+def ensure(prepared: Prepared) -> list[Shallow]:
+    """Returns the baselines of a set at the task's length, computed unless they are on disk.
+
+    Says the best one, and whether the results differ from those of data/expected.json.
+
+    Raises:
+        UserError: if a split cannot be read, or the disk refuses.
+    """
+    task = prepared.task
+    path = prepared.folder / f"shallow.{task.max_len}.json"
+    results = read(prepared)
+    if not results:
+        say(f"computing shallow baselines of {task.name}/{task.config} at {task.max_len} tokens")
+        results = compute(prepared)
+        content = _object(prepared.fingerprint, task.max_len, results)
+        with disk.writable(path, "--data"):
+            disk.replace(path, json.dumps(content, indent=1) + "\n")
+    best = results[0]
+    say(f"best shallow baseline: {best.method}, {best.test.accuracy:.2f} % of the test rows")
+    wanted = known(task.name, prepared.fingerprint, task.max_len)
+    if wanted and wanted != [dataclasses.replace(one, correct_bits=None) for one in results]:
+        say(
+            f"{path}: other results than in data/expected.json, whose best one has "
+            f"{wanted[0].test.correct} of {wanted[0].test.count} test rows right: another version "
+            "of NumPy may round differently"
+        )
+    return results
+
+
+def read(prepared: Prepared) -> list[Shallow]:
+    """Returns the baselines at the task's length, the best on validation first; [] without any."""
+    return read_all(prepared).get(prepared.task.max_len, [])
+
+
+def read_all(prepared: Prepared) -> dict[int, list[Shallow]]:
+    """Returns the baselines on disk by length.
+
+    A damaged file, or one of another version of this module, counts as none: only tables need it,
+    and `lra-fnet data` writes it again.
+    """
+    found = {}
+    for path in prepared.folder.glob("shallow.*.json"):
+        try:
+            length, content = int(path.name.split(".")[1]), disk.read_json(path)
+            results = _parse(content["baselines"])
+        except (UserError, KeyError, TypeError, ValueError):
+            continue
+        if results and content == _object(prepared.fingerprint, length, results):
+            found[length] = results
+    return dict(sorted(found.items()))
+
+
+def known(task: str, fingerprint: str, max_len: int) -> list[Shallow]:
+    """Returns the baselines in data/expected.json, without bits; [] if it does not list them."""
+    for facts in store.expected().get(task, {}).values():
+        if results := facts.get("shallow", {}).get(fingerprint, {}).get(str(max_len)):
+            return _parse(results)
+    return []
+
+
+def _object(fingerprint: str, max_len: int, results: Sequence[Shallow]) -> dict[str, Any]:
+    baselines = [dataclasses.asdict(result) for result in results]
+    head = {"schema": SCHEMA, "fingerprint": fingerprint, "max_len": max_len}
+    return {**head, "baselines": baselines}
+
+
+def _parse(baselines: Sequence[Mapping[str, Any]]) -> list[Shallow]:
+    counts = [{name: Counts(**one[name]) for name in ("validation", "test")} for one in baselines]
+    return [Shallow(**{**one, **two}) for one, two in zip(baselines, counts, strict=True)]
+
+
+def update_expected(prepared: Prepared, results: Sequence[Shallow]) -> None:
+    """Writes baselines of a set to data/expected.json.
+
+    Those of the set's earlier rows, which have another fingerprint, stay: old results need them.
+
+    Raises:
+        UserError: if the package is not in a checkout, or the disk refuses.
+    """
+    task, path = prepared.task, Path(__file__).parents[2] / "data/expected.json"
+    facts = disk.read_json(path)
+    if facts is None:
+        raise UserError(f"--update expects a checkout with {path}, found no such file")
+    entries = facts
+    for name in (task.name, task.config, "shallow"):
+        entries = entries.setdefault(name, {})
+    content = _object(prepared.fingerprint, task.max_len, results)
+    for one in content["baselines"]:
+        del one["correct_bits"]
+    entries.setdefault(prepared.fingerprint, {})[str(task.max_len)] = content["baselines"]
+    short = r'\[[\d,\s]+\]|(?<="settings": )\{[^{}]*\}|\{\s*"correct"[^{}]*\}'  # one line each
+
+    def on_a_line(match: re.Match) -> str:
+        return re.sub(r"(?<=[\[{]) | (?=[\]}])", "", " ".join(match[0].split()))
+
+    text = re.sub(short, on_a_line, json.dumps(facts, indent=1))
+    with disk.writable(path):
+        disk.replace(path, text + "\n")
+    store.expected.cache_clear()

@@ -1,0 +1,99 @@
+"""What the machine decided for a run holds for the run, wherever it goes on."""
+
+import json
+import os
+import signal
+
+import pytest
+
+from lra_fnet.models import fastest
+from lra_fnet.models.mixers import fourier
+from lra_fnet.train.loop import Loop
+
+MORE = ("--set", "Run.steps_per_dispatch=1", "--set", "Run.save_every=1", "--name", "n")
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """Acts as a machine with its own cache, on which one method of the transform is the fastest."""
+    monkeypatch.setattr(fourier, "MEASURED_MIN_SIZE", 0)
+
+    def become(winner):
+        def measure(candidates, shape):
+            return {name: 1.0 if name == winner else 9.0 for name in candidates}
+
+        monkeypatch.setattr(fastest, "_measure", measure)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"cache-{winner}"))
+        fastest._kept.cache_clear()
+
+    yield become
+    fastest._kept.cache_clear()
+
+
+def folder_of(root):
+    return root / "cpu/parity/fnet+n/seed0"
+
+
+def numbers(root):
+    result = json.loads((folder_of(root) / "result.json").read_text())
+    names = ("parameters_sha256", "validation", "test", "train", "resolved")
+    lines = (folder_of(root) / "metrics.jsonl").read_text().splitlines()
+    clock = ("steps_per_second", "tokens_per_second", "device_bytes", "save_blocked_seconds")
+    curve = [{k: v for k, v in json.loads(line).items() if k not in clock} for line in lines]
+    return {name: result[name] for name in names} | {"curve": curve}
+
+
+def test_run_on_another_machine_goes_on_with_the_decisions_of_the_first(
+    train, command, machine, tmp_path, monkeypatch
+):
+    machine("four_step")
+    assert train("--runs", "whole", *MORE)[0] == 0
+    finish = Loop._finish
+
+    def interrupt(loop, count, table):
+        before = loop.step
+        finish(loop, count, table)
+        if not before:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Loop, "_finish", interrupt)
+        assert train("--runs", "moved", *MORE)[0] == 128 + signal.SIGTERM
+    machine("matmul")
+    assert train("--runs", "moved", "--no-test", *MORE)[0] == 0
+    code, err, _ = command("evaluate", "--run", folder_of(tmp_path / "moved"))
+    assert code == 0, err
+    want = numbers(tmp_path / "whole")
+    assert numbers(tmp_path / "moved") == want
+    assert set(want["resolved"].values()) >= {"four_step", 8, 4}
+    assert train("--runs", "other", *MORE)[0] == 0
+    assert numbers(tmp_path / "other")["parameters_sha256"] != want["parameters_sha256"]
+
+
+def test_decision_that_is_unknown_fails_with_one_line(train, machine, tmp_path):
+    machine("rfft")
+    assert train("--runs", "runs", *MORE)[0] == 0
+    folder = folder_of(tmp_path / "runs")
+    (folder / "result.json").unlink()
+    begun = json.loads((folder / "run.json").read_text())
+    (name,) = [name for name in begun["resolved"] if name.startswith("fourier 8x")]
+    begun["resolved"][name] = "fastest"
+    (folder / "run.json").write_text(json.dumps(begun))
+    code, err, _ = train("--runs", "runs", *MORE)
+    assert code == 2
+    assert f"the run's decision about {name} must be one of definition, rfft" in err
+
+
+def test_runs_begun_before_decisions_were_kept_go_on(train, tmp_path):
+    assert train("--runs", "runs", *MORE)[0] == 0
+    folder = folder_of(tmp_path / "runs")
+    for name in ("run.json", "result.json"):
+        value = json.loads((folder / name).read_text())
+        del value["resolved"]
+        (folder / name).write_text(json.dumps(value))
+    code, err, _ = train("--runs", "runs", *MORE)
+    assert code == 0
+    assert "complete already" in err
+    (folder / "result.json").unlink()
+    assert train("--runs", "runs", *MORE)[0] == 0
+    assert json.loads((folder / "run.json").read_text())["resolved"]

@@ -1,0 +1,146 @@
+"""Results are checked as a reader can: whole, of their names, scored again and trained again."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from made_runs import change, untrained
+from paths import OUTSIDE
+
+from lra_fnet import cli
+from lra_fnet.errors import UserError
+from lra_fnet.machine import disk
+from lra_fnet.run import record, verify
+
+ROOT = Path(__file__).parents[2]
+PARITY = str(OUTSIDE / "parity.py")
+
+
+@pytest.fixture
+def check(folders, tmp_path):
+    """Copies a trained run, changes the copy, and returns the findings about it."""
+
+    def call(edit=lambda folder: None, replay=0, model="fnet"):
+        folder = shutil.copytree(folders[model], tmp_path / "copy/seed0")
+        edit(folder)
+        data = Path(disk.read_json(folder / "run.json")["data"])
+        options = verify.Options(data, (PARITY,), (OUTSIDE,), replay)
+        return verify.verify(folder, options).findings
+
+    return call
+
+
+def test_trained_run_is_scored_and_replayed_exactly(check):
+    findings = check(replay=6)
+    assert [findings[name].state for name in ("result", "config", "data", "score", "replay")] == [
+        "ok"
+    ] * 5
+    assert findings["score"].reason == "exactly"
+    assert "exactly as recorded" in findings["replay"].reason
+
+
+def test_complete_replay_gives_the_parameters(check):
+    assert check(replay=12)["replay"] == ("ok", "all 12 steps: the same parameters")
+
+
+def edit_score(split="test", **changes):
+    """Returns an edit of the best score, as by somebody who also mends the sha256."""
+
+    def edit(folder):
+        value = disk.read_json(folder / "result.json")
+        value[split]["best"] |= changes
+        (folder / "result.json").write_text(json.dumps(record.seal(value)))
+
+    return edit
+
+
+def edit_without_seal(folder):
+    value = disk.read_json(folder / "result.json")
+    value["test"]["best"]["correct"] += 1
+    (folder / "result.json").write_text(json.dumps(value))
+
+
+def edit_config(folder):
+    text = disk.read_json(folder / "result.json")["config"]
+    assert "Optimizer.learning_rate = 0.03\n" in text
+    change(
+        folder / "result.json", config=text.replace("learning_rate = 0.03", "learning_rate = 0.01")
+    )
+
+
+def hide_a_setting(folder):
+    text = disk.read_json(folder / "result.json")["config"]
+    change(folder / "result.json", config=text.replace("Optimizer.learning_rate = 0.03\n", ""))
+
+
+def edit_curve(folder):
+    lines = disk.read_lines(folder / "metrics.jsonl")
+    lines = [line | ({"loss": line["loss"] * 0.9} if "loss" in line else {}) for line in lines]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@pytest.mark.parametrize(
+    ("edit", "name", "reason"),
+    [
+        (edit_without_seal, "result", "test.best: correct_bits: "),
+        (edit_score(loss=1.0), "score", "test best: loss 1, now "),
+        (edit_score(correct=30, correct_bits=None), "score", "test best: "),
+        (edit_score("validation", correct=20), "score", "validation best: "),
+        (edit_score(step=3), "result", " on validation, step 3 on test"),
+        (edit_config, "config", "Optimizer.learning_rate: 0.01 -> 0.03"),
+        (hide_a_setting, "config", "Optimizer.learning_rate: absent -> 0.03"),
+        (lambda f: change(f / "result.json", data_sha256="0" * 64), "data", "00000000 is not the"),
+        (lambda f: change(f / "result.json", parameters=1), "config", "1 parameters, its config"),
+        (lambda f: change(f / "result.json", commit="main"), "code", "no commit: 'main'"),
+        (edit_curve, "replay", "losses of 12 steps differ by up to 0.1"),
+    ],
+)
+def test_result_that_was_edited_by_hand_is_refused_with_the_reason(check, edit, name, reason):
+    findings = check(edit, replay=12 if name == "replay" else 0)
+    assert findings[name].state == "FAILED"
+    assert reason in findings[name].reason
+
+
+def test_content_that_does_not_fit_its_sha256_is_refused(check):
+    def edit(folder):
+        text = (folder / "result.json").read_text()
+        (folder / "result.json").write_text(text.replace('"wall_seconds": ', '"wall_seconds": 1'))
+
+    assert "its sha256 belongs to other content" in check(edit)["result"].reason
+
+
+@pytest.mark.parametrize("models", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_committed_results_pass(capsys, monkeypatch, models):
+    """The slow one builds each model too, to count its parameters."""
+    if not models:
+        monkeypatch.setattr(verify, "_parameters", lambda *args: None)
+    code = verify.main([ROOT / "results"], verify.Options(ROOT / "no data"))
+    table = capsys.readouterr().out
+    assert code == 0, table
+    assert table.count("\n| ") == 1 + len(record.collect([ROOT / "results"]))
+
+
+def test_export_is_checked_and_scored(folders, tmp_path, capsys):
+    words = [f"--import={PARITY}", "--run", str(folders["fnet"]), "--out", str(tmp_path / "out")]
+    assert cli.main(["export", *words]) == 0
+    data = disk.read_json(folders["fnet"] / "run.json")["data"]
+    words = [f"--import={PARITY}", f"--gin-dir={OUTSIDE}", f"--data={data}", "--json"]
+    capsys.readouterr()
+    assert cli.main(["verify", *words, str(tmp_path / "out")]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["score"] == {"state": "ok", "reason": "exactly"}
+
+
+def test_folder_without_results_fails_with_one_line(tmp_path):
+    with pytest.raises(UserError, match="holds no result: name a run folder"):
+        verify.main([tmp_path], verify.Options())
+
+
+def test_result_without_checkpoints_and_data_is_checked_as_far_as_it_goes(tmp_path):
+    folder = untrained(tmp_path / "runs", "listops", "fnet")
+    shutil.rmtree(folder / "checkpoints")
+    findings = verify.verify(folder, verify.Options(tmp_path, replay=5)).findings
+    assert findings["score"] == ("not there", "no checkpoint")
+    assert findings["replay"].state == "not there"
+    assert "data" in findings["replay"].reason

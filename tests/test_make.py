@@ -1,0 +1,93 @@
+"""The Makefile: a variable of the command line arrives or is refused; one installs at a time."""
+
+import os
+import shlex
+import subprocess
+import sys
+
+import pytest
+from paths import ROOT
+
+
+def make(*words, **environment):
+    return subprocess.run(
+        ["make", *words], cwd=ROOT, env=os.environ | environment, capture_output=True, text=True
+    )
+
+
+def commands(*words, **environment):
+    """The words of each `lra-fnet` that make would run."""
+    shown = make("-n", *words, **environment)
+    assert not shown.stderr
+    lines = shown.stdout.replace("\\\n", " ").splitlines()
+    return [shlex.split(line)[1:] for line in lines if line.startswith(".venv/bin/lra-fnet ")]
+
+
+def option(words, name):
+    return words[words.index(f"--{name}") + 1] if f"--{name}" in words else None
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("sweep MODLE=fnet", "make sweep does not take MODLE; it takes ACCELERATOR DATA "),
+        ("lra STEPS=1 TASK=text", "make lra does not take STEPS; "),
+        ("lra MODELS=fnet TRIALS=3", "make lra does not take MODELS TRIALS; "),
+        ("report SEED=1", "make report does not take SEED; it takes RUNS PYTHON VENV."),
+        ("test TASK=text", "make test does not take TASK; it takes PYTHON VENV."),
+        ("lra SEEDS=x", "SEEDS expects a whole number of at least 1, got x."),
+        ("lra SEEDS=0", "SEEDS expects a whole number of at least 1, got 0."),
+    ],
+)
+def test_a_variable_without_effect_is_refused_with_one_line(words, line):
+    made = make("-n", *words.split())
+    assert made.returncode == 2
+    assert not made.stdout
+    (said,) = made.stderr.splitlines()
+    assert line in said
+
+
+def test_model_serves_for_models_in_a_sweep():
+    (words,) = commands("sweep", "TASK=listops", "MODEL=ff_only")
+    assert option(words, "models") == "ff_only"
+    (words,) = commands("sweep", "TASK=listops", "MODELS=fnet,linear", "SEEDS=3")
+    assert (option(words, "models"), option(words, "seeds")) == ("fnet,linear", "3")
+    (words,) = commands("sweep", "SWEEP=lra_table")
+    assert words == shlex.split(
+        "sweep --sweep lra_table --gin '' --grids '' --ranges '' --jobs 1 --runs runs --data data"
+    )
+
+
+def test_seeds_of_one_model_are_one_run_each():
+    runs = commands("lra", "TASK=listops", "MODEL=fnet", "SEEDS=3")
+    assert [option(words, "seed") for words in runs] == ["0", "1", "2"]
+    assert [option(words, "seed") for words in commands("lra", "SEED=7")] == ["7"]
+    assert [option(words, "seed") for words in commands("lra", SEED="5")] == ["5"]
+
+
+@pytest.mark.parametrize("value", ["it's", "\"a\" 'b'", "x; echo y", "[1, 2]"])
+def test_a_value_arrives_whole(value):
+    variables = {"GIN": "gin", "NAME": "name", "DATA": "data", "SOURCE": "source"}
+    (words,) = commands("lra", *(f"{name}={value}" for name in variables))
+    assert {option(words, name) for name in variables.values()} == {value}
+
+
+def test_two_installations_at_once_do_not_mix(tmp_path):
+    """The second one waits, finds everything installed, and does nothing."""
+    uv = tmp_path / "bin/uv"
+    uv.parent.mkdir()
+    uv.write_text(
+        f'#!/bin/sh\necho "$1" >>{tmp_path}/calls; sleep 0.5\n'
+        f'[ "$1" = pip ] || {{ mkdir -p {tmp_path}/venv/bin; : >{tmp_path}/venv/bin/python; }}\n'
+    )
+    uv.chmod(0o755)
+    command = ["launch/install.sh", tmp_path / "venv", sys.executable, "dev"]
+    environment = os.environ | {"PATH": f"{uv.parent}{os.pathsep}{os.environ['PATH']}"}
+    both = [
+        subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    said = [process.communicate()[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert (tmp_path / "calls").read_text().split() == ["venv", "pip"]
+    assert sum("waiting for another installation" in text for text in said) == 1

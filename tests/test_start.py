@@ -1,0 +1,133 @@
+"""How the process of a command begins and ends: signals, closed and narrow streams, limits."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from paths import OUTSIDE, PARITY, ROOT
+
+from lra_fnet.machine import signals
+
+STOPPED = "lra-fnet: stopped; the same command resumes\n"
+# Calls the command line with a fault: `{}` is its code.
+START = "import gc, os, signal, sys\n{}\nfrom lra_fnet.__main__ import main\nsys.exit(main())"
+INTERRUPT = "os.kill(os.getpid(), signal.SIGINT)"
+
+
+def start(*words, fault="", **changes):
+    """Runs a command in a process of its own, in the folder where the test is."""
+    command = [sys.executable, "-c", START.format(fault), *words]
+    environment = (
+        os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{OUTSIDE}"} | changes.pop("env", {})
+    )
+    return subprocess.run(command, env=environment, capture_output=True, text=True, **changes)
+
+
+@pytest.mark.parametrize("module", ["lra_fnet.cli", "gin", "jax", "lra_fnet.run.job"])
+def test_ctrl_c_during_an_import_ends_with_one_line(module, outside):
+    fault = f"""
+class Fault:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            {INTERRUPT}
+sys.meta_path.insert(0, Fault())
+"""
+    ended = start("train", *PARITY, "--model", "fnet", fault=fault)
+    assert (ended.returncode, ended.stderr) == (130, STOPPED)
+
+
+@pytest.mark.parametrize("number", signals.STOPPING)
+def test_a_signal_in_a_callback_of_the_garbage_collector_is_not_lost(number, outside):
+    fault = f"""
+import threading
+from lra_fnet import cli
+def collect(phase, _):
+    if threading.current_thread() is threading.main_thread():
+        os.kill(os.getpid(), {int(number)})
+cli.main = lambda: gc.callbacks.append(collect) or [gc.collect() for _ in range(9)]
+"""
+    ended = start(fault=fault)
+    assert (ended.returncode, ended.stderr) == (128 + number, STOPPED)
+
+
+def test_ctrl_c_before_and_after_the_loop_ends_with_one_line_and_twice_too(outside):
+    for call in ("run.job.Loop.__init__", "run.evaluate.finish"):
+        owner, _, name = call.rpartition(".")
+        fault = f"""
+import lra_fnet.run.job
+import lra_fnet
+lra_fnet.{owner}.{name} = lambda *_, **__: [{INTERRUPT} for _ in range(2)]
+"""
+        ended = start("train", *PARITY, "--model", "fnet", fault=fault)
+        assert ended.returncode == 130
+        assert ended.stderr.endswith(STOPPED)
+        assert ended.stderr.count("stopped") == 1
+        assert "Traceback" not in ended.stderr
+
+
+def test_nohup_keeps_the_end_of_a_terminal_ignored(monkeypatch):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with signals.handled(signals.stop_at_once):
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            assert signal.getsignal(signal.SIGTERM) is signals.stop_at_once
+        assert signal.getsignal(signal.SIGTERM) is not signals.stop_at_once
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_terminal_without_utf_8_shows_question_marks(outside):
+    fault = "from lra_fnet import cli\ncli.main = lambda: print('76.8 \\u00b1 1')"
+    ended = start(fault=fault, env={"LC_ALL": "C", "PYTHONIOENCODING": "ascii"})
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "76.8 ? 1\n", "")
+
+
+def test_a_closed_output_is_no_error(outside):
+    words = [sys.executable, "-m", "lra_fnet", "--version"]
+    command = ["sh", "-c", '"$@" <&- >&-', "sh", *words]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["train", "--help"]])
+def test_a_reader_that_leaves_ends_the_command_with_141(words, outside):
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "lra_fnet", *words]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}
+    ended = subprocess.run(command, env=environment, stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "words"),
+    [
+        ("RLIMIT_AS", 1_000_000 << 10, "3,221,225,472 bytes of address space, got 1,024,000,000"),
+        ("RLIMIT_NOFILE", 64, "256 open files, got 64: raise it with ulimit -n"),
+    ],
+)
+def test_a_limit_below_what_every_run_needs_is_one_line(name, limit, words, outside):
+    fault = f"import resource; resource.setrlimit(resource.{name}, ({limit}, {limit}))"
+    ended = start("train", *PARITY, "--model", "fnet", fault=fault, timeout=60)
+    assert ended.returncode == 2
+    (line,) = ended.stderr.splitlines()
+    assert words in line
+
+
+@pytest.mark.slow
+def test_a_limit_of_file_sizes_is_one_line(outside):
+    fault = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))"
+    ended = start("train", *PARITY, "--model", "fnet", fault=fault)
+    assert ended.returncode == 2
+    assert "Traceback" not in ended.stderr
+    assert ended.stderr.splitlines()[-1].startswith("lra-fnet: ")
+
+
+def test_a_batch_that_no_machine_holds_is_one_line(command):
+    ended = command("train", *PARITY, "--model", "fnet", "--set", f"Run.batch_size={10**12}")
+    assert ended.code == 2
+    assert "lra-fnet: Unable to allocate" in ended.err.splitlines()[-1]
