@@ -504,3 +504,63 @@ def bert_embedding(ids, types, params, norm):
         word, kind = params["embedding"][ids[b, n]], params["types"][types[b, n]]
         out[b, n] = word + params["positions_learned"][n] + kind
     return norm(out) @ params["project"]["kernel"] + params["project"]["bias"]
+
+
+def exact_fourier_mix(x, lengths):
+    """`fourier_mix` of each row's first positions alone, zeros behind them. [B, L, D]."""
+    out = np.zeros(x.shape)
+    for b, n in enumerate(lengths):
+        out[b, :n] = fourier_mix(x[b : b + 1, :n])[0]
+    return out
+
+
+def fourier_filter(x, weights):
+    """Circular convolution with the kernel whose DFT is `weights` [L // 2 + 1, D]. [B, L, D]."""
+    out = np.zeros(x.shape)
+    _, length, _ = x.shape
+    for n in range(length):
+        for m in range(length):
+            kernel = weights[0].real.copy()
+            for f in range(1, length):
+                half = weights[f] if f <= length // 2 else weights[length - f].conj()
+                kernel += (half * cmath.exp(2j * math.pi * f * (n - m) / length)).real
+            out[:, n] += kernel / length * x[:, m]
+    return out
+
+
+def long_convolution(x, ahead, back):
+    """Each channel convolved with a kernel of both directions, zeros outside. [B, L, D]."""
+    out = np.zeros(x.shape)
+    batch, length, dim = x.shape
+    for b in range(batch):
+        for d in range(dim):
+            kernel = np.concatenate([back[: length - 1, d][::-1], ahead[:, d]])
+            full = np.convolve(x[b, :, d], kernel)
+            out[b, :, d] = full[length - 1 : 2 * length - 1]
+    return out
+
+
+def window(x, taps):
+    """y[n, d] = sum of taps[i, d] x[n + i - (K - 1) // 2, d], zeros outside. [B, L, D]."""
+    out = np.zeros(x.shape)
+    for n in range(x.shape[1]):
+        for i in range(len(taps)):
+            m = n + i - (len(taps) - 1) // 2
+            if 0 <= m < x.shape[1]:
+                out[:, n] += taps[i] * x[:, m]
+    return out
+
+
+def state_space(u, transition, inputs, outputs, skip):
+    """x[k] = A x[k - 1] + B u[k], y[k] = Re(C x[k]) + D u[k], in both directions with one C each.
+
+    u is [B, L, D], A [P, P], B [P, D], C two [D, P], D [D]; A, B and C may be complex. [B, L, D].
+    """
+    out = u * skip
+    for b in range(len(u)):
+        for direction, matrix in enumerate(outputs):
+            state = np.zeros(len(transition), complex)
+            for k in range(u.shape[1])[:: -1 if direction else 1]:
+                state = transition @ state + inputs @ u[b, k]
+                out[b, k] += (matrix @ state).real
+    return out

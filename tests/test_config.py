@@ -90,6 +90,8 @@ MORE = {  # and other settings
     ("image", "sinkhorn"): {"weight_decay": 0.7},
 }
 LEARNED = {("pathfinder", "cpu"), ("pathfinder", "tuned")}  # as on images of other tasks
+# Mixers that know positions by themselves.
+ORDERED = {"conv", "long_conv", "lru", "s4d", "s5", "transformer_rotary"}
 ORIGINAL = {"norm": "post", "norm_epsilon": 1e-12, "embedding": "bert", "num_types": 4}
 
 
@@ -98,6 +100,8 @@ def model_settings(preset, task, model):
     if model == "fnet_original":
         learned = task in ("image", "pathx") or (task, preset) in LEARNED
         return ORIGINAL | ({} if learned else {"positions": "learned"})
+    if model in ORDERED and preset in ("cpu", "tuned"):
+        return {"positions": "none"}
     if preset != "lra-code" or (task, model) not in OVERRIDES:
         return {}
     pairs = zip(SIZES, OVERRIDES[task, model], BASE[task], strict=True)
@@ -126,7 +130,7 @@ def test_only_lra_code_and_cpu_have_files_for_a_model():
     assert files - models == pairs | tasks
     assert {path for path in models if path.split("/")[0] not in ("lra-code", "cpu")} == {
         f"{preset}/models/fnet_original.gin" for preset in ("paper", "tuned")
-    }
+    } | {f"tuned/models/{model}.gin" for model in ORDERED}
     assert {path.split("/")[2].removesuffix(".gin") for path in models} <= set(MODELS)
 
 
@@ -188,6 +192,8 @@ def test_the_file_of_a_model_binds_its_mixer_and_sizes(path):
     mixer = set(re.findall(r"^(\w+)\.\w+ =", text, re.MULTILINE))
     if model != "fnet_original":  # its block differs from that of all others
         mixer -= {"Encoder"}
+    if model in ORDERED:
+        mixer |= {"Encoder"}
     assert parts <= mixer | (set() if everywhere else {"Encoder", "Head", "Optimizer"})
 
 

@@ -119,7 +119,8 @@ class Block(nn.Module):
 
     With norm "pre", LRA's block: x + mix(LN(x)), then x + MLP(LN(x)), with dropout on both. With
     "post", FNet's (arXiv:2105.03824, Fig. 1): LN(x + mix(x)), then LN(x + MLP(x)), with dropout on
-    the MLP only, as in the authors' code. LayerNorm's statistics are float32 at any dtype.
+    the MLP only, as in the authors' code. LayerNorm's statistics are float32 at any dtype. Without
+    mlp_dim there is no second sublayer.
     """
 
     mixer: Mixer
@@ -140,9 +141,9 @@ class Block(nn.Module):
         if self.norm == "pre":
             y = self.mixer(norm("norm_mixer", x), mask, train=train)
             x = x + Dropout(self.dropout)(y, train=train)
-            return x + mlp(norm("norm_mlp", x), train=train)
+            return x + mlp(norm("norm_mlp", x), train=train) if self.mlp_dim else x
         x = norm("norm_mixer", x + self.mixer(x, mask, train=train))
-        return norm("norm_mlp", x + mlp(x, train=train))
+        return norm("norm_mlp", x + mlp(x, train=train)) if self.mlp_dim else x
 
 
 @gin.configurable
@@ -164,11 +165,12 @@ class Encoder(nn.Module):
     dim: Annotated[int, Least(1, 128)]
     num_heads: Annotated[int, Least(1, 4)]
     qkv_dim: Annotated[int, Least(1, 128)]
-    mlp_dim: Annotated[int, Least(1, 256)]
+    mlp_dim: Annotated[int, Least(0, 256)]  # 0: no feed-forward sublayer
     num_layers: Annotated[int, Least(1, 2)]
     dropout: Annotated[float, Least(0, 0.1, below=1)]
     attention_dropout: Annotated[float, Least(0, 0.1, below=1)]
-    positions: Literal["sinusoidal", "learned"]  # "learned" with embedding "bert"
+    # "learned" with embedding "bert"; "none" for mixers that know positions by themselves.
+    positions: Literal["sinusoidal", "learned", "none"]
     norm: Literal["pre", "post"]  # "pre": LRA; "post": FNet
     norm_epsilon: float
     # "cls": a vector put in front; "first": the first token (LRA's two texts); "tanh": the first
@@ -285,7 +287,7 @@ class Encoder(nn.Module):
             mask = jnp.concatenate([jnp.ones((batch, 1), bool), mask], axis=1)
         if self.embedding == "bert":
             x = self._bert(x, types)
-        else:
+        elif self.positions != "none":
             x = x + self._positions(x.shape[1])[None]
         x = Dropout(self.dropout)(x, train=train)
         x = x.astype(self.dtype)

@@ -29,18 +29,24 @@ from lra_fnet.models.mixers import (
 )
 from lra_fnet.models.mixers.attention import Attention
 from lra_fnet.models.mixers.bigbird import BigBird
+from lra_fnet.models.mixers.convolution import Convolution
+from lra_fnet.models.mixers.exact_fourier import ExactFourier
 from lra_fnet.models.mixers.fourier import Fourier
+from lra_fnet.models.mixers.fourier_filter import FourierFilter
 from lra_fnet.models.mixers.linear import LinearMixing
 from lra_fnet.models.mixers.linear_attention import LinearAttention
 from lra_fnet.models.mixers.linformer import Linformer
 from lra_fnet.models.mixers.local import LocalAttention
+from lra_fnet.models.mixers.long_convolution import LongConvolution
 from lra_fnet.models.mixers.longformer import Longformer
 from lra_fnet.models.mixers.none import NoMixing
 from lra_fnet.models.mixers.performer import Performer
 from lra_fnet.models.mixers.random import RandomMixing
 from lra_fnet.models.mixers.reformer import Reformer
+from lra_fnet.models.mixers.rotary import Rotary, RotaryAttention
 from lra_fnet.models.mixers.sinkhorn import Sinkhorn
 from lra_fnet.models.mixers.sparse import SparseAttention
+from lra_fnet.models.mixers.state_space import LRU, S4D, S5, Recurrent
 from lra_fnet.models.mixers.synthesizer import Synthesizer
 from lra_fnet.models.mixers.transforms import DCT, Hadamard, Hartley, SequenceFourier
 from lra_fnet.testing import check_mixer
@@ -51,6 +57,8 @@ REFORMER = {"num_hashes": 2, "num_buckets": 4, "chunk_size": 3, "redraw": False,
 SINKHORN = {"block_size": 3, "iterations": 3, "temperature": 0.75, "gumbel": True}
 SPARSE = {"pattern": "fixed", "block_size": 0, "summary": 1, "causal": False, "global_first": False}
 SYNTHESIZER = {"kinds": ("random", "attention"), "factor": 4, "block_size": 3}
+STEPS = {"dt_min": 0.01, "dt_max": 0.5}
+RING = {"radius_min": 0.5, "radius_max": 0.9, "max_phase": 3.0}
 # Settings under which a few tokens are several blocks, chunks or windows.
 CASES = {
     "naive": (Attention, {"implementation": "naive", "block_size": 4}),
@@ -79,6 +87,20 @@ CASES = {
     "hartley": (Hartley, {}),
     "dct": (DCT, {}),
     "hadamard": (Hadamard, {}),
+    "convolution": (Convolution, {"width": 5}),
+    "even convolution": (Convolution, {"width": 2}),
+    "exact fourier": (ExactFourier, {}),
+    "fourier filter": (FourierFilter, {}),
+    "long convolution": (LongConvolution, {"threshold": 0.1, "scale": 0.5, "gate": "full"}),
+    "rotary": (RotaryAttention, {"implementation": "naive", "block_size": 4}),
+    "s4d": (S4D, STEPS | {"state": 8, "initial": "legs", "gate": "full"}),
+    "s4d, lin": (S4D, STEPS | {"state": 2, "initial": "lin", "gate": "none"}),
+    "s5": (S5, STEPS | {"state": 8, "blocks": 2, "method": "scan", "gate": "half1"}),
+    "s5, parallel": (
+        S5,
+        STEPS | {"state": 4, "blocks": 1, "method": "associative", "gate": "half2"},
+    ),
+    "lru": (LRU, RING | {"state": 4, "method": "scan", "gate": "full"}),
 }
 
 
@@ -89,7 +111,7 @@ def defined():
     for module in pkgutil.iter_modules(mixers.__path__):
         members = vars(importlib.import_module(f"{mixers.__name__}.{module.name}")).values()
         classes |= {c for c in members if inspect.isclass(c) and issubclass(c, Mixer)}
-    return classes - {Mixer, HeadMixer, FixedTransform}
+    return classes - {Mixer, HeadMixer, FixedTransform, Recurrent, Rotary}
 
 
 @pytest.mark.parametrize(("cls", "settings"), CASES.values(), ids=CASES)

@@ -60,7 +60,7 @@ def matmul(x, *, precision=lax.Precision.HIGHEST):
       UserError: if an axis has more than 65536 entries.
     """
     length, dim = x.shape[-2:]
-    cosines, sines = _along_hidden(x, precision)
+    cosines, sines = along_hidden(x, precision)
     cos_seq, sin_seq = _dft_matrices(length, length, x.dtype)
     stacked = jnp.concatenate([cosines, sines], axis=-2)
     sequence = jnp.concatenate([cos_seq, -sin_seq], axis=1)
@@ -74,7 +74,7 @@ def matmul_fft(x):
 
     Reverse-mode derivatives only.
     """
-    cosines, sines = _along_hidden(x, lax.Precision.HIGHEST)
+    cosines, sines = along_hidden(x, lax.Precision.HIGHEST)
     y = jnp.fft.fft(lax.complex(cosines, -sines), axis=-2).real
     return mirror(y, y, x.shape[-1])
 
@@ -96,7 +96,7 @@ def four_step(x):
     outer = next(n for n in range(math.isqrt(length), 0, -1) if length % n == 0)
     inner = length // outer
     precision = lax.Precision.HIGHEST
-    parts = jnp.concatenate(_along_hidden(x, precision), axis=-1)  # cosines, then sines
+    parts = jnp.concatenate(along_hidden(x, precision), axis=-1)  # cosines, then sines
     parts = parts.reshape(*x.shape[:-2], outer, inner, parts.shape[-1])
 
     cos, sin = _dft_matrices(outer, outer, x.dtype)
@@ -118,7 +118,7 @@ def four_step(x):
     return mirror(y, y, dim)
 
 
-def _along_hidden(x, precision):
+def along_hidden(x, precision):
     """Computes columns 0 .. D // 2 of x C and x S over the last axis: two [..., L, D // 2 + 1]."""
     dim = x.shape[-1]
     matrices = jnp.concatenate(_dft_matrices(dim, dim // 2 + 1, x.dtype), axis=1)

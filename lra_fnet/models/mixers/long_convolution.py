@@ -1,0 +1,47 @@
+"""Long convolutions: learned kernels as long as the text (Fu et al., arXiv:2302.06646)."""
+
+from typing import Annotated, ClassVar
+
+import flax.linen as nn
+import gin
+import jax.numpy as jnp
+
+from lra_fnet.models.convolve import long_convolution
+from lra_fnet.models.gate import Gate, GateKind
+from lra_fnet.models.mixer import Least, Mixer
+from lra_fnet.models.pointwise import Dropout
+
+
+def squash(kernel, threshold):
+    """Moves each entry towards 0 by the threshold, at most to 0 (the paper's Sec. 3.2)."""
+    return jnp.sign(kernel) * jnp.maximum(jnp.abs(kernel) - threshold, 0)
+
+
+@gin.configurable
+class LongConvolution(Mixer):
+    """A kernel of max_len taps in each direction per channel, a skip connection and a gate.
+
+    The squash operator makes the kernels sparse, which the paper needs to train them from nothing.
+    Encoder.attention_dropout is the rate of dropout on the kernel's entries.
+    """
+
+    threshold: Annotated[float, Least(0, 0.003)]  # of `squash`
+    scale: Annotated[
+        float, Least(0, 0.002)
+    ]  # standard deviation of the kernel's entries at initialisation
+    gate: GateKind
+
+    uses_mask: ClassVar[bool] = True
+    uses_dropout: ClassVar[bool] = True
+
+    @nn.compact
+    def __call__(self, x, mask, *, train):
+        """Mixes x [B, L, D] under mask bool [B, L] -> [B, L, D]."""
+        wide = jnp.where(mask[..., None], x, 0).astype(jnp.promote_types(x.dtype, jnp.float32))
+        shape = (2, self.max_len, self.dim)  # ahead and back
+        kernel = self.param("kernel", nn.initializers.normal(self.scale), shape)
+        kernel = squash(kernel, self.threshold).astype(wide.dtype)
+        kernel = Dropout(self.dropout)(kernel, train=train)
+        skip = self.param("skip", nn.initializers.normal(1.0), (self.dim,)).astype(wide.dtype)
+        y = long_convolution(wide, *kernel[:, : x.shape[1]]) + skip[None, None] * wide
+        return Gate(self.dim, self.gate, name="gate")(y.astype(x.dtype))

@@ -1,0 +1,60 @@
+"""Rotary positions (Su et al., arXiv:2104.09864) for mixers that compare queries with keys."""
+
+import gin
+import jax.numpy as jnp
+
+from lra_fnet.errors import UserError
+from lra_fnet.models.mixer import HeadMixer
+from lra_fnet.models.mixers.attention import Attention
+
+BASE = 10000.0
+
+
+def rotate(x):
+    """Turns each pair of features by an angle that grows with the position (the paper's Eq. 34).
+
+    Pair i, of features 2i and 2i + 1, is turned by n / 10000^(2i / K) at position n, so the product
+    of a query at m and a key at n depends on m - n only.
+
+    Args:
+      x: [B, L, H, K], K even.
+
+    Returns:
+      [B, L, H, K], computed in float32 (or wider).
+    """
+    length, size = x.shape[1], x.shape[3]
+    wide = jnp.promote_types(x.dtype, jnp.float32)
+    rates = BASE ** (-jnp.arange(0, size, 2, dtype=wide) / size)
+    angle = (jnp.arange(length, dtype=wide)[:, None] * rates[None])[None, :, None]
+    cos, sin = jnp.cos(angle), jnp.sin(angle)
+    even, odd = x[..., 0::2].astype(wide), x[..., 1::2].astype(wide)
+    turned = jnp.stack([even * cos - odd * sin, even * sin + odd * cos], axis=-1)
+    return turned.reshape(x.shape).astype(x.dtype)
+
+
+class Rotary(HeadMixer):
+    """Rotates queries and keys before `attend`; put it in front of a subclass of HeadMixer.
+
+    Example: `class RotaryLongformer(Rotary, Longformer): ...`. Bind Encoder.positions = "none", as
+    the paper does.
+    """
+
+    def check(self):
+        """Raises a UserError unless heads have an even width."""
+        super().check()
+        if self.qkv_dim // self.num_heads % 2:
+            raise UserError(
+                "rotary positions need heads of an even width, got "
+                f"{self.qkv_dim // self.num_heads}: change Encoder.qkv_dim or num_heads"
+            )
+
+    def attend(self, query, key, value, mask, *, train):
+        """See `rotate`."""
+        return super().attend(rotate(query), rotate(key), value, mask, train=train)
+
+
+@gin.configurable
+class RotaryAttention(Rotary, Attention):
+    """Softmax attention with rotary positions."""
+
+    equivariant = False

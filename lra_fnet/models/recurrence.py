@@ -1,0 +1,94 @@
+"""Linear recurrences with a diagonal state matrix, and the HiPPO matrices that begin them."""
+
+import functools
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+Method = Literal["auto", "scan", "associative"]
+
+
+def linear_recurrence(decay, inputs, *, reverse=False, method="auto"):
+    """Computes x[k] = decay x[k - 1] + inputs[k] along the text, from x[-1] = 0.
+
+    The map is linear in the inputs, and its transpose is the same recurrence in the other
+    direction, so the backward pass keeps the states and nothing else. Reverse-mode only.
+
+    Args:
+      decay: [P], complex.
+      inputs: [B, L, P], complex.
+      reverse: from the end of the text to its start, x[k] = decay x[k + 1] + inputs[k].
+      method: "scan", one position after the other, which is faster on a CPU; "associative", the
+        parallel scan in log2(L) rounds (Blelloch 1990), for accelerators; "auto", by the backend.
+
+    Returns:
+      The states, [B, L, P].
+    """
+    if method == "auto":
+        method = "scan" if jax.default_backend() == "cpu" else "associative"
+    return jnp.asarray(_recurrence(reverse, method, decay, inputs))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _recurrence(reverse, method, decay, inputs):
+    if method == "associative":
+        decays = jnp.broadcast_to(decay[None, None], inputs.shape)
+
+        def join(earlier, later):
+            return earlier[0] * later[0], later[0] * earlier[1] + later[1]
+
+        return lax.associative_scan(join, (decays, inputs), reverse=reverse, axis=1)[1]
+
+    def step(state, arrived):
+        state = decay[None] * state + arrived
+        return state, state
+
+    by_position = jnp.swapaxes(inputs, 0, 1)
+    start = jnp.zeros_like(by_position[0])
+    states = lax.scan(step, start, by_position, reverse=reverse, unroll=8)[1]
+    return jnp.swapaxes(states, 0, 1)
+
+
+def _forward(reverse, method, decay, inputs):
+    states = _recurrence(reverse, method, decay, inputs)
+    return states, (decay, states)
+
+
+def _backward(reverse, method, kept, cotangent):
+    decay, states = kept
+    slope = linear_recurrence(decay, cotangent, reverse=not reverse, method=method)
+    # At each position, the state that decay multiplied.
+    if reverse:
+        return (slope[:, :-1] * states[:, 1:]).sum(axis=(0, 1)), slope
+    return (slope[:, 1:] * states[:, :-1]).sum(axis=(0, 1)), slope
+
+
+_recurrence.defvjp(_forward, _backward)
+
+
+def hippo(size) -> np.ndarray:
+    """Returns the HiPPO-LegS matrix, float64 [size, size] (Gu et al., arXiv:2008.07669, Eq. 6)."""
+    roots = np.sqrt(2 * np.arange(size) + 1.0)
+    return -np.tril(np.outer(roots, roots), -1) - np.diag(np.arange(size) + 1.0)
+
+
+def normal_hippo(size) -> tuple[np.ndarray, np.ndarray]:
+    """Returns half of the eigenvalues and eigenvectors of the normal part of HiPPO-LegS.
+
+    The matrix plus p p^T with p[n] = sqrt(n + 1/2) is -1/2 plus a skew-symmetric matrix (Gu et al.,
+    arXiv:2111.00396, Theorem 1), so its eigenvalues come in conjugate pairs with real part -1/2.
+    Those with a positive imaginary part are returned, in ascending order.
+
+    Args:
+      size: N, even.
+
+    Returns:
+      complex128 [N / 2] and the columns [N, N / 2], of length 1.
+    """
+    root = np.sqrt(np.arange(size) + 0.5)
+    skew = hippo(size) + np.outer(root, root) + 0.5 * np.eye(size)
+    frequencies, vectors = np.linalg.eigh(-1j * skew)
+    return -0.5 + 1j * frequencies[size // 2 :], vectors[:, size // 2 :]

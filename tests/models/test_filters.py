@@ -1,0 +1,81 @@
+"""FNet at exact lengths and with a learned filter, against the definition in float64."""
+
+import jax
+import jax.numpy as jnp
+import naive as oracle
+import numpy as np
+import pytest
+from arrays import assert_close, float64, normal, random_variables
+
+from lra_fnet.errors import UserError
+from lra_fnet.models.mixers.exact_fourier import ExactFourier, exact_fourier
+from lra_fnet.models.mixers.fourier import fourier_mix
+from lra_fnet.models.mixers.fourier_filter import FourierFilter
+
+FIELDS = {"num_heads": 1, "qkv_dim": 1, "layer": 0, "num_layers": 2, "dropout": 0.0}
+
+
+@pytest.mark.parametrize("dim", [1, 2, 5, 6])
+@pytest.mark.parametrize("lengths", [(7, 3, 1, 0), (7, 7, 6, 2)])
+def test_rows_are_transformed_at_their_own_lengths(lengths, dim):
+    x = normal(4, 7, dim)
+    want = oracle.exact_fourier_mix(*float64(x), lengths)
+    assert_close(exact_fourier(x, jnp.asarray(lengths)), want)
+
+
+@pytest.mark.parametrize("length", [1, 2, 97, 128, 1000])
+def test_full_rows_are_those_of_fnet(length):
+    x = normal(2, length, 6)
+    want = fourier_mix(x, "definition")
+    got = exact_fourier(x, jnp.full(2, length))
+    assert_close(got / np.sqrt(6 * length), want / np.sqrt(6 * length))
+
+
+def test_long_rows_keep_float32_accuracy():
+    """Chirps of large squares: an angle in floats would be wrong by far more."""
+    length, n = 16384, 16301
+    x = np.zeros((1, length, 2), np.float32)
+    x[0, :n] = np.random.default_rng(0).normal(size=(n, 2))
+    want = np.fft.fft2(x[0, :n].astype(np.float64)).real
+    got = exact_fourier(jnp.asarray(x), jnp.array([n]))[0, :n]
+    assert abs(got - want).max() < 2e-6 * abs(want).max()
+
+
+def test_the_transform_is_its_own_transpose():
+    x, cotangent = normal(3, 9, 4), normal(3, 9, 4, seed=1)
+    lengths = jnp.array([9, 4, 0])
+    _, backward = jax.vjp(lambda x: exact_fourier(x, lengths), x)
+    dense = jax.vmap(lambda row: exact_fourier(row.reshape(3, 9, 4), lengths).ravel())
+    matrix = dense(jnp.eye(3 * 9 * 4))
+    assert_close(backward(cotangent)[0].ravel(), matrix @ cotangent.ravel(), 1e-4)
+    assert_close(matrix, matrix.T)
+
+
+def test_a_text_has_the_same_vectors_in_any_batch():
+    mixer = ExactFourier(dim=4, max_len=12, **FIELDS)
+    x = normal(1, 12, 4)
+    mask = np.arange(12)[None] < 7
+    long = mixer.apply({}, x, mask, train=False)[:, :7]
+    assert_close(long, mixer.apply({}, x[:, :7], mask[:, :7], train=False))
+    assert_close(long, oracle.fourier_mix(*float64(x[:, :7])))
+
+
+def test_too_long_texts_are_rejected():
+    with pytest.raises(UserError, match="at most 65536 positions, got 65537"):
+        jax.eval_shape(exact_fourier, jnp.zeros((1, 65537, 2)), jnp.array([1]))
+
+
+@pytest.mark.parametrize("length", [7, 8])
+def test_filter_is_a_circular_convolution(length):
+    mixer = FourierFilter(dim=3, max_len=length, **FIELDS)
+    x, mask = normal(2, length, 3), np.ones((2, length), bool)
+    variables = random_variables(mixer, x, mask)
+    real, imaginary = float64(*variables["params"]["filter"])
+    want = oracle.fourier_filter(*float64(x), real + 1j * imaginary)
+    assert_close(mixer.apply(variables, x, mask, train=False), want)
+
+
+def test_filter_takes_one_length():
+    mixer = FourierFilter(dim=3, max_len=8, **FIELDS)
+    with pytest.raises(UserError, match="exactly 8 positions, got 7"):
+        mixer.init(jax.random.key(0), normal(1, 7, 3), np.ones((1, 7), bool), train=False)

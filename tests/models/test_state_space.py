@@ -1,0 +1,292 @@
+"""State spaces and convolutions against loops over positions in float64."""
+
+import jax
+import jax.numpy as jnp
+import naive as oracle
+import numpy as np
+import pytest
+import scipy.linalg
+from arrays import assert_close, float64, normal, random_variables
+
+from lra_fnet.errors import UserError
+from lra_fnet.models import recurrence
+from lra_fnet.models.convolve import long_convolution
+from lra_fnet.models.gate import Gate
+from lra_fnet.models.mixers.convolution import Convolution, window
+from lra_fnet.models.mixers.long_convolution import LongConvolution, squash
+from lra_fnet.models.mixers.state_space import LRU, S4D, S5
+
+FIELDS = {"num_heads": 1, "qkv_dim": 1, "layer": 0, "num_layers": 2, "dropout": 0.0, "max_len": 11}
+STEPS = {"dt_min": 0.01, "dt_max": 0.5}
+RING = {"radius_min": 0.5, "radius_max": 0.9, "max_phase": 3.0}
+
+
+def complex_of(parts):
+    return np.asarray(parts[0], np.float64) + 1j * np.asarray(parts[1], np.float64)
+
+
+def zero_order_hold(a, b, dt):
+    """The discrete A [P, P] and B [P, D] of x' = a x + b u by one exponential of both."""
+    size, inputs = b.shape
+    both = np.zeros((size + inputs, size + inputs), complex)
+    both[:size, :size], both[:size, size:] = dt * a, dt * b
+    both = scipy.linalg.expm(both)
+    return both[:size, :size], both[:size, size:]
+
+
+# The recurrence
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("method", ["scan", "associative"])
+def test_recurrence_equals_a_loop_forward_and_backward(method, reverse):
+    rng = np.random.default_rng(0)
+    decay = np.array([0.9 + 0.3j, -0.5j, 0.2])
+    inputs, cotangent = rng.normal(size=(2, 2, 13, 3)) + 1j * rng.normal(size=(2, 2, 13, 3))
+
+    def loop(decay, inputs):
+        state, states = jnp.zeros_like(inputs[:, 0]), []
+        for k in range(13)[:: -1 if reverse else 1]:
+            state = decay[None] * state + inputs[:, k]
+            states.append(state)
+        return jnp.stack(states[:: -1 if reverse else 1], axis=1)
+
+    def ours(decay, inputs):
+        return recurrence.linear_recurrence(decay, inputs, reverse=reverse, method=method)
+
+    with jax.enable_x64(True):
+        (want, want_slope), (got, got_slope) = (
+            (states, backward(cotangent))
+            for states, backward in (jax.vjp(f, decay, inputs) for f in (loop, ours))
+        )
+        assert_close(got, want, 1e-12)
+        for slope, expected in zip(got_slope, want_slope, strict=True):
+            assert_close(slope, expected, 1e-12)
+
+
+def test_both_methods_agree_on_a_long_text():
+    rng = np.random.default_rng(0)
+    decay = np.exp(-np.geomspace(1e-3, 1, 4) + 1j * np.arange(4)).astype(np.complex64)
+    inputs = (rng.normal(size=(1, 2000, 4)) + 0j).astype(np.complex64)
+    scan, associative = (
+        recurrence.linear_recurrence(decay, inputs, method=method)
+        for method in ("scan", "associative")
+    )
+    assert_close(scan, associative, 1e-4)
+
+
+# HiPPO
+
+
+def test_hippo_is_the_matrix_of_its_paper():
+    want = [[-1, 0, 0], [-(3**0.5), -2, 0], [-(5**0.5), -(15**0.5), -3]]
+    np.testing.assert_allclose(recurrence.hippo(3), want)
+
+
+@pytest.mark.parametrize("size", [2, 8, 64])
+def test_normal_hippo_diagonalises_the_dense_matrix(size):
+    root = np.sqrt(np.arange(size) + 0.5)
+    dense = recurrence.hippo(size) + np.outer(root, root)
+    values, vectors = recurrence.normal_hippo(size)
+    np.testing.assert_allclose(dense @ vectors, vectors * values, atol=1e-9 * size)
+    want = np.linalg.eigvals(dense)
+    np.testing.assert_allclose(
+        np.sort(values.imag), np.sort(want.imag)[size // 2 :], rtol=1e-6, atol=1e-6
+    )
+    rebuilt = 2 * ((vectors * values) @ vectors.conj().T).real  # with the conjugate half
+    np.testing.assert_allclose(rebuilt, dense, atol=1e-9 * size)
+
+
+# Layers
+
+
+def mixed(mixer, u, mask=None):
+    mask = np.ones(u.shape[:2], bool) if mask is None else mask
+    variables = random_variables(mixer, u, mask)
+    return variables["params"], mixer.apply(variables, u, mask, train=False)
+
+
+@pytest.mark.parametrize("initial", ["legs", "lin"])
+def test_s4d_equals_its_recurrence_after_a_matrix_exponential(initial):
+    mixer = S4D(dim=2, state=6, initial=initial, gate="none", **STEPS, **FIELDS)
+    u = normal(2, 11, 2)
+    params, got = mixed(mixer, u)
+    (u64,) = float64(u)
+    want = np.zeros(u.shape)
+    a = -np.exp(params["a"][0].astype(float)) + 1j * params["a"][1]
+    c = complex_of(params["c"])
+    for d in range(2):
+        dt = np.exp(float(params["log_dt"][d]))
+        transition, inputs = zero_order_hold(np.diag(a[d]), np.ones((3, 1)), dt)
+        outputs = [2 * c[0, d][None], 2 * c[1, d][None]]
+        ahead = oracle.state_space(u64[..., [d]], transition, inputs, outputs[:1], 0)
+        # The other direction begins at the next token.
+        shifted = np.roll(u64[..., [d]], -1, axis=1)
+        shifted[:, -1] = 0
+        back = oracle.state_space(shifted[:, ::-1], transition, inputs, outputs[1:], 0)[:, ::-1]
+        want[..., d] = (ahead + back)[..., 0] + params["skip"][d] * u64[..., d]
+    assert_close(got, oracle.gelu(want), 1e-4)
+
+
+def test_s5_equals_its_recurrence_after_a_matrix_exponential():
+    mixer = S5(dim=3, state=8, blocks=2, method="scan", gate="none", **STEPS, **FIELDS)
+    u = normal(2, 11, 3)
+    variables = jax.tree.map(
+        np.asarray, mixer.init(jax.random.key(1), u, u[..., 0] < 9, train=False)
+    )
+    params = variables["params"]
+    got = mixer.apply(variables, u, u[..., 0] < 9, train=False)
+    eigen, b, c = (complex_of(params[name]) for name in ("lambda", "b", "c"))
+    rows = [
+        zero_order_hold(np.array([[eigen[p]]]), b[[p]], np.exp(float(params["log_dt"][p])))
+        for p in range(4)
+    ]
+    transition = np.diag([row[0][0, 0] for row in rows])
+    inputs = np.concatenate([row[1] for row in rows])
+    want = oracle.state_space(*float64(u), transition, inputs, 2 * c, params["skip"])
+    assert_close(got, oracle.gelu(want), 1e-4)
+
+
+def test_s5_begins_as_a_real_system_with_the_dense_hippo_matrix():
+    steps = {"dt_min": 0.1, "dt_max": 0.1}
+    mixer = S5(dim=3, state=8, blocks=2, method="scan", gate="none", **steps, **FIELDS)
+    u = normal(1, 11, 3)
+    variables = mixer.init(jax.random.key(1), u, np.ones((1, 11), bool), train=False)
+    params = jax.tree.map(np.asarray, variables["params"])
+    root = np.sqrt(np.arange(4) + 0.5)
+    dense = recurrence.hippo(4) + np.outer(root, root)
+    vectors = recurrence.normal_hippo(4)[1]
+    change = scipy.linalg.block_diag(vectors, vectors)  # [8, 4]
+    b = 2 * (change @ complex_of(params["b"])).real
+    c = 2 * (complex_of(params["c"]) @ change.conj().T).real
+    assert abs(b.std() / 3**-0.5 - 1) < 0.5  # LeCun: one over the root of the inputs
+    assert abs(c.std() / 8**-0.5 - 1) < 0.5
+    transition, inputs = zero_order_hold(scipy.linalg.block_diag(dense, dense), b, 0.1)
+    want = oracle.state_space(*float64(u), transition, inputs, c, params["skip"])
+    got = mixer.apply(variables, u, np.ones((1, 11), bool), train=False)
+    assert_close(got, oracle.gelu(want), 1e-4)
+
+
+def test_lru_equals_its_recurrence():
+    mixer = LRU(dim=3, state=4, method="scan", gate="none", **RING, **FIELDS)
+    u = normal(2, 11, 3)
+    params, got = mixed(mixer, u)
+    nu, theta = params["decay"].astype(float)
+    transition = np.diag(np.exp(-np.exp(nu) + 1j * np.exp(theta)))
+    inputs = np.exp(params["gamma"])[:, None] * complex_of(params["b"])
+    want = oracle.state_space(
+        *float64(u), transition, inputs, complex_of(params["c"]), params["skip"]
+    )
+    assert_close(got, oracle.gelu(want), 1e-4)
+
+
+def test_lru_begins_on_its_ring_with_unit_variance():
+    mixer = LRU(dim=2, state=4000, method="scan", gate="none", **RING, **FIELDS)
+    u = normal(1, 11, 2)
+    params = mixer.init(jax.random.key(0), u, np.ones((1, 11), bool), train=False)["params"]
+    nu, theta = np.asarray(params["decay"], np.float64)
+    radius, phase = np.exp(-np.exp(nu)), np.exp(theta)
+    assert 0.5 <= radius.min() < 0.51 < 0.89 < radius.max() <= 0.9
+    # Uniform on the ring: the squared radius and the phase are uniform.
+    assert abs((radius**2).mean() - (0.5**2 + 0.9**2) / 2) < 0.01
+    assert phase.max() <= 3
+    assert abs(phase.mean() - 1.5) < 0.05
+    np.testing.assert_allclose(np.exp(params["gamma"]), np.sqrt(1 - radius**2), rtol=1e-4)
+
+
+# Convolutions
+
+
+def test_long_convolution_equals_numpy():
+    x, ahead, back = normal(2, 9, 3), normal(9, 3, seed=1), normal(9, 3, seed=2)
+    want = oracle.long_convolution(*float64(x, ahead, back))
+    assert_close(long_convolution(x, ahead, back), want)
+
+
+def test_long_convolution_layer_equals_numpy():
+    mixer = LongConvolution(dim=3, threshold=0.2, scale=1.0, gate="none", **FIELDS)
+    u = normal(2, 7, 3)  # shorter than max_len
+    params, got = mixed(mixer, u)
+    kernel = np.asarray(squash(params["kernel"], 0.2), np.float64)[:, :7]
+    want = oracle.long_convolution(*float64(u), *kernel) + params["skip"] * float64(u)[0]
+    assert_close(got, oracle.gelu(want), 1e-4)
+
+
+def test_squash_moves_entries_to_zero():
+    np.testing.assert_allclose(
+        squash(np.array([-2.0, -0.5, 0, 0.25, 3]), 0.5), [-1.5, 0, 0, 0, 2.5]
+    )
+
+
+@pytest.mark.parametrize("width", [1, 2, 5, 30])
+def test_window_equals_a_loop(width):
+    x, taps = normal(2, 9, 3), normal(width, 3, seed=1)
+    assert_close(window(x, taps), oracle.window(*float64(x, taps)))
+
+
+def test_convolution_sees_its_window_and_nothing_else():
+    mixer = Convolution(dim=2, width=5, **FIELDS)
+    u = normal(1, 11, 2)
+    mask = np.ones((1, 11), bool)
+    variables = random_variables(mixer, u, mask)
+    slopes = jax.jacobian(lambda x: mixer.apply(variables, x, mask, train=False))(u)
+    sees = np.asarray(abs(slopes).sum(axis=(0, 2, 3, 5)) > 0)
+    near = abs(np.arange(11)[:, None] - np.arange(11)) <= 2
+    np.testing.assert_array_equal(sees, near)
+
+
+# The gate
+
+
+def test_gates_are_their_formulas():
+    y = normal(2, 3, 4)
+    (y64,) = float64(y)
+    g = oracle.gelu(y64)
+    for kind in ("none", "full", "half1", "half2"):
+        gate = Gate(4, kind)
+        variables = gate.init(jax.random.key(0), y)
+        got = gate.apply(variables, y)
+        if kind == "none":
+            want = g
+        else:
+            dense = variables["params"]["dense"]
+            product = g @ float64(dense["kernel"])[0] + float64(dense["bias"])[0]
+            value = {"full": product[..., :4], "half1": g, "half2": y64}[kind]
+            want = value / (1 + np.exp(-(product[..., 4:] if kind == "full" else product)))
+        assert_close(got, want)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: S4D(dim=2, state=5, initial="legs", gate="full", **STEPS, **FIELDS), "even"),
+        (
+            lambda: S4D(
+                dim=2, state=4, initial="legs", gate="full", dt_min=1, dt_max=0.1, **FIELDS
+            ),
+            "in order",
+        ),
+        (
+            lambda: S5(dim=2, state=6, blocks=2, method="scan", gate="full", **STEPS, **FIELDS),
+            "multiple of 2 . blocks = 4, got 6",
+        ),
+        (
+            lambda: LRU(
+                dim=2,
+                state=4,
+                method="scan",
+                gate="full",
+                **(RING | {"radius_max": 1.1}),
+                **FIELDS,
+            ),
+            "radius_max <= 1",
+        ),
+        (
+            lambda: LongConvolution(dim=2, threshold=-1.0, scale=1.0, gate="full", **FIELDS),
+            "threshold must be at least 0",
+        ),
+    ],
+)
+def test_wrong_settings_are_rejected(make, message):
+    with pytest.raises(UserError, match=message):
+        make()
