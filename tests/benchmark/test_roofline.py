@@ -152,7 +152,7 @@ NAIVE = {  # which compute nothing again
     "transformer": ["Attention.implementation=naive"],
     "fnet_hybrid": ["Attention.implementation=naive"],
 }
-AGAIN = {"sinkhorn", "synthesizer"}  # loops
+AGAIN = {"lru", "s5", "sinkhorn", "synthesizer", "transformer_rotary"}  # loops, even heads
 
 
 @pytest.mark.parametrize("model", sorted({*known("models")} - {*MIXING, *AGAIN} | {*NAIVE}))

@@ -98,7 +98,15 @@ def test_parameter_count_is_the_closed_formula(model):
     vocab, length, dim, qkv, mlp, layers, classes = 16, 2001, 512, 512, 2048, 6, 10
     heads, blocks = 8, 32  # Sinkhorn's, of 64 tokens
     projections = 4 * dim * qkv
+    gate = {"full": dim * 2 * dim + 2 * dim, "half1": dim * dim + dim}
+    modes = 32  # of the state spaces: complex numbers are two; input, output in both directions
     mixing = {
+        "conv": (dim * 2 * dim + 2 * dim) + 5 * 2 * dim + (dim * dim + dim),
+        "fnet_filter": 2 * (length // 2 + 1) * dim,
+        "long_conv": 2 * length * dim + dim + gate["full"],
+        "lru": 2 * 64 + 64 + 2 * 64 * dim + 2 * 2 * 64 * dim + dim + gate["full"],
+        "s4d": 2 * dim * modes + 2 * 2 * dim * modes + dim + dim + gate["full"],
+        "s5": 2 * modes + 2 * modes * dim + 2 * 2 * modes * dim + modes + dim + gate["half1"],
         "fnet_hybrid": projections / 3,  # in two of six layers
         "linear": length**2 + dim**2,
         "linformer": projections + 256 * length,  # one matrix for keys, values and heads
@@ -323,7 +331,7 @@ def test_mixers_receive_the_encoders_sizes_and_the_length_with_cls():
         ),
         (
             {"positions": "rotary"},
-            "Encoder.positions must be one of sinusoidal, learned, got 'rotary': "
+            "Encoder.positions must be one of sinusoidal, learned, none, got 'rotary': "
             "set it to one of these",
         ),
         (
