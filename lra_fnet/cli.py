@@ -272,7 +272,7 @@ def _parser() -> Parser:
         "",
         seed=_number("chooses among the calls, bytes and bits (default: 1)", 1),
         case=_number("play one case alone, and print what its commands said"),
-        sample=_number("play so many cases, spread over all faults; default: all", least=1),
+        sample=_number("number of cases, spread over all faults (default: all)", least=1),
         jobs=_number("cases at a time (default: 2)", 2, 1),
         out=_folder("the file to write (default: results/drill.md)", "results/drill.md"),
     )

@@ -17,7 +17,7 @@ INTERRUPT = "os.kill(os.getpid(), signal.SIGINT)"
 
 
 def start(*words, fault="", **changes):
-    """Runs a command in a process of its own, in the folder where the test is."""
+    """Runs a command in a separate process, in the folder where the test is."""
     command = [sys.executable, "-c", START.format(fault), *words]
     environment = (
         os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{OUTSIDE}"} | changes.pop("env", {})

@@ -1,4 +1,4 @@
-"""Where a case of the drill plays: folders, commands in processes of their own, and the verdict.
+"""Where a case of the drill plays: folders, commands in separate processes, and the verdict.
 
 The command `lra-fnet` is not started anew for each case, which would take seconds. The drill's own
 process has imported everything and started neither threads nor JAX's backend; a case is played in a

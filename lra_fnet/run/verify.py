@@ -120,7 +120,7 @@ def verify(folder: Path, options: Options, *, moved: bool = True) -> Row:
     Args:
       folder: a run folder with or without checkpoints, or an export.
       options: see `Options`.
-      moved: whether the folder's path may be another than the run's.
+      moved: whether the folder's path may differ from the run's.
     """
     findings: dict[str, Finding] = dict.fromkeys(CHECKS, Finding(ABSENT))
     try:

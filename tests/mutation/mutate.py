@@ -54,7 +54,7 @@ OPTIONS = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not sl
 BUDGET = 15.0  # seconds of tests for a mutant, the fastest first
 BROKEN = 99  # exit code of a process that could not begin the tests
 LEAST_TIMEOUT = 60.0  # seconds
-# Run on survivors besides those that reach the line: they use it in processes of their own.
+# Run on survivors besides those that reach the line: they use it in separate processes.
 OTHERS = ("tests/train/test_devices.py",)
 SITE = f"""import os, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
