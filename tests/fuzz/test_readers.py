@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from targets import TARGETS
 
-EXAMPLES = 60
+EXAMPLES = 40
 
 
 @pytest.mark.parametrize("name", sorted(TARGETS))
