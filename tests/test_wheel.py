@@ -30,7 +30,7 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory):
-    """Runs `lra-fnet` of the wheel in a folder of its own, with the libraries of these tests."""
+    """Runs `lra-fnet` of the wheel in a separate folder, with the libraries of these tests."""
     libraries = tmp_path_factory.mktemp("libraries")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(libraries)
