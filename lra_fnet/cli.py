@@ -110,7 +110,7 @@ _SHARED = {
     "run": {"run": _folder("a run folder", required=True), **_IMPORT},
     "task": {
         "task": _text("the task's name", required=True),
-        "preset": _text("paper (default), lra-code, tuned, cpu or yours", "paper"),
+        "preset": _text("paper (default), lra-code, tuned, small, cpu or yours", "paper"),
     },
     "bindings": {
         "set": _list("a gin binding, such as Run.num_steps=100", metavar="NAME=VALUE"),
