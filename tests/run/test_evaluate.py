@@ -75,9 +75,7 @@ def test_trial_leaves_the_test_split_closed_until_it_is_evaluated(tmp_path, comm
     assert len(readings(folder)) == 3
 
 
-def test_reading_is_logged_before_the_split_is_opened_and_after_a_half_written_line(
-    trial, monkeypatch
-):
+def test_reading_is_logged_before_the_split_is_opened_and_after_half_a_line(trial, monkeypatch):
     log = trial.parents[3] / "test_log.jsonl"
     log.write_text('{"run": "cpu/parity/a/seed0", "kind": "best"}\n{"run": "cpu/pa')
 
