@@ -97,7 +97,7 @@ def everything(tmp_path_factory):
         for length in (512, 1024)
     ]
     (folder / "benchmark.json").write_text(json.dumps(cells))
-    return report.Report(report.Sources([root]))
+    return report.build(report.Sources([root]))
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +185,7 @@ def test_script_is_valid():
 
 def test_page_without_curves_sweeps_or_benchmarks_says_so(tmp_path):
     put(tmp_path, a_result())
-    text = page.render(report.Report(report.Sources([tmp_path])))
+    text = page.render(report.build(report.Sources([tmp_path])))
     Page(text)
     for part in (
         "None: no run of this preset",
@@ -244,7 +244,7 @@ def test_titles_of_series_are_text_and_colours_follow_the_style_sheet(text):
 def test_bold_shows_in_the_page_and_in_latex(tmp_path):
     for model, n in (("fnet", 640), ("linear", 560)):
         put(tmp_path, with_test(n, model=model))
-    built = report.Report(report.Sources([tmp_path]))
+    built = report.build(report.Sources([tmp_path]))
     (preset,) = built.presets
     body = latex.accuracy(preset.table, preset.table.parts[0], preset.marks["best"])
     assert r"\textbf{32.00}" in body

@@ -29,7 +29,7 @@ TABLES = accuracy.tables(records(*RESULTS))
 def built(root, *results):
     for result in results:
         put(root, result)
-    return report.Report(report.Sources([root]))
+    return report.build(report.Sources([root]))
 
 
 def lines_of(csv_text):

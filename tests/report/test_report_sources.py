@@ -53,7 +53,7 @@ def test_evaluation_on_test_counts_once_although_it_logs_two_checkpoints(tmp_pat
         f"results/{name}3": 1,
         f"results/{name}4": 0,
     }
-    rows = list(csv.DictReader(io.StringIO(text.runs_csv(report.Report(read)))))
+    rows = list(csv.DictReader(io.StringIO(text.runs_csv(report.build(read)))))
     assert {row["folder"]: int(row["test_readings"]) for row in rows} == read.readings
 
 
@@ -342,7 +342,7 @@ def test_names_with_html_or_line_breaks_are_text_in_markdown(tmp_path):
     put(tmp_path, a_result(dataset=hostile, overrides=[hostile], variant="v"))
     put(tmp_path, a_result(task="<b>t"))
     put_sweep(tmp_path, hostile.replace("/", ""), TRIALS)
-    text_of = text.markdown(report.Report(report.Sources([tmp_path])))
+    text_of = text.markdown(report.build(report.Sources([tmp_path])))
     assert "&lt;script>" in text_of
     assert "<" not in text_of
     assert "\n# y" not in text_of
@@ -359,7 +359,7 @@ def test_every_table_but_accuracy_is_in_tables_csv_and_report_md(tmp_path):
     put_sweep(tmp_path, "s", TRIALS)
     for result in (a_result(), with_test(640, model="linear")):
         put(tmp_path, result)
-    built = report.Report(report.Sources([tmp_path]))
+    built = report.build(report.Sources([tmp_path]))
     headings = ["Training and test rows", "Score against speed", "Sweeps", "Missing"]
     assert list(built.sections) == headings
     rows = list(csv.DictReader(io.StringIO(text.tables_csv(built))))
