@@ -2,10 +2,13 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from made_runs import STEPS, change, trained
 
+from lra_fnet import intervals
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.run import evaluate
@@ -52,6 +55,33 @@ def test_evaluate_gives_the_scores_of_training(folders, tmp_path, monkeypatch, m
         assert reading["run"] == f"cpu/parity/{model}+tiny/seed0"
         score = expected["test"][reading["kind"]]
         assert all(reading[name] == score[name] for name in ("step", "correct", "count", "loss"))
+
+
+@pytest.mark.parametrize(
+    ("answers", "constant"),
+    [
+        ([1, 1, 1, 1, 1], True),
+        ([0, 0, 0, 0, 0], True),
+        ([1, 1, 1, 1, 0], True),  # another answer that is nowhere right: the bits cannot tell
+        ([1, 2, 0, 1, 0], False),
+        ([3, 3, 3, 3, 3], False),  # a label that test does not hold: nothing is right, so unknown
+        ([0, 1, 1, 2, 2], False),  # all right
+    ],
+)
+def test_constant_answer_is_recorded(tmp_path, answers, constant):
+    """Second way: the answers themselves, of which the scorer keeps only which are right."""
+    labels = np.array([0, 1, 1, 2, 2])
+    right = np.array(answers) == labels
+    sums = {"correct": int(right.sum()), "count": 5, "loss": 1.0}
+
+    def score(variables, arrays, *, bits):
+        return sums | {"correct_bits": intervals.encode(right)}
+
+    data = SimpleNamespace(arrays=lambda split: SimpleNamespace(labels=labels))
+    folder = tmp_path / "p/t/m/seed0"
+    folder.mkdir(parents=True)
+    scores = evaluate.score_test(score, {"best": (1, {}), "last": (2, {})}, data, folder)
+    assert [scores[kind]["constant"] for kind in ("best", "last")] == [constant] * 2
 
 
 def test_scored_run_is_returned_without_reading_data_or_checkpoints(trial, command):
