@@ -135,9 +135,9 @@ def score_test(
       For each checkpoint its step, sums over the rows, which rows are right, and whether all have
       the same answer. Two checkpoints of the same step are scored once.
     """
-    arrays = data.arrays("test")
     steps = {kind: step for kind, (step, _) in states.items()}
-    _log(folder, kind="intended", steps=steps)
+    _log(folder, kind="intended", steps=steps)  # before the split is opened: a kill may follow
+    arrays = data.arrays("test")
     sums: dict[int, dict] = {}
     for step, variables in states.values():
         if step not in sums:

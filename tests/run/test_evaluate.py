@@ -12,6 +12,7 @@ from lra_fnet import intervals
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.run import evaluate
+from lra_fnet.tasks import Prepared
 
 
 def as_trial(folder, root):
@@ -104,14 +105,16 @@ def test_trial_leaves_the_test_split_closed_until_it_is_evaluated(tmp_path, comm
     assert len(readings(folder)) == 3
 
 
-def test_reading_is_logged_before_a_kill_and_after_a_half_written_line(trial, monkeypatch):
+def test_reading_is_logged_before_the_split_is_opened_and_after_half_a_line(trial, monkeypatch):
     log = trial.parents[3] / "test_log.jsonl"
     log.write_text('{"run": "cpu/parity/a/seed0", "kind": "best"}\n{"run": "cpu/pa')
 
-    def killed(*args, **keywords):
+    def killed(data, split):
         raise SystemExit(137)
 
-    monkeypatch.setattr(evaluate, "make_scorer", lambda *args: killed)
+    monkeypatch.setattr(
+        Prepared, "arrays", killed
+    )  # when the split is opened, not when it is scored
     with pytest.raises(SystemExit):
         evaluate.evaluate(trial)
     assert [line.get("kind") for line in disk.read_lines(log, skip=True)] == ["best", "intended"]
