@@ -152,7 +152,7 @@ def score_test(
 
 
 def _constant(sums: Mapping[str, Any], labels: np.ndarray) -> bool:
-    """Returns whether exactly the rows of one label are right: every answer is that label."""
+    """Returns whether exactly the rows of one label are right, as with one answer for every row."""
     right = intervals.bits(sums)
     assert right is not None
     label = labels[right][:1]
