@@ -136,9 +136,7 @@ def build(task: Task, *, denoise: bool) -> Experiment:
     if denoising is None:
         return Experiment(task, Classifier(encoder, head), Optimizer(), Run())
     outputs = 1 if denoising.loss == "l1" else task.vocab_size - 1
-    built = Experiment(
-        task, Denoiser(encoder, outputs), Optimizer(), Run(), denoising=denoising
-    )
+    built = Experiment(task, Denoiser(encoder, outputs), Optimizer(), Run(), denoising=denoising)
     _ = built.objective  # reports settings that do not fit the task
     return built
 

@@ -1,9 +1,9 @@
 """The loss that training minimises and the counts that evaluation makes, as frozen values.
 
-The trainer and the scorer know five methods of an objective: `with_labels` of the rows in memory,
-`outputs` of a batch, their `sums`, the `divisor` of the gradient, and the `rank` of a validation.
+The trainer and the scorer know the methods of `Objective` only.
 """
 
+import abc
 import dataclasses
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -41,18 +41,55 @@ class Sums:
 
 
 @dataclasses.dataclass(frozen=True)
-class Classify:
-    """Cross-entropy of a row's label, and whether the most likely class is the label."""
+class Objective(abc.ABC):
+    """What is minimised and counted, of the rows of a task by a model."""
 
     task: Task
-    model: Classifier
+    model: Any
 
     def with_labels(self, arrays: Arrays) -> Arrays:
-        """Returns the rows as they are."""
+        """Returns rows in memory with the labels that `outputs` and `sums` need."""
         return arrays
 
+    @abc.abstractmethod
+    def outputs(self, variables, batch, *, train: bool = False, rngs=None) -> Any:
+        """Returns arrays [B, ...] of a `pipeline.Batch`; call it inside a jitted function.
+
+        Args:
+          variables: parameters and constants, by collection.
+          batch: rows with the labels of `with_labels`.
+          train: whether dropout acts.
+          rngs: {"dropout": key}, needed in training.
+        """
+
+    @abc.abstractmethod
+    def sums(self, outputs: Any, batch) -> tuple[Sums, jax.Array]:
+        """Returns the sums of a batch's outputs and which rows are right, bool [B].
+
+        Filler rows count nothing and are never right.
+        """
+
+    @abc.abstractmethod
+    def divisor(self, sums: Sums, rows: int) -> Any:
+        """Returns what divides the gradient of the loss that is summed over a batch of rows."""
+
+    @abc.abstractmethod
+    def rank(self, sums) -> tuple[float, ...]:
+        """Returns numbers that are smaller for a better model.
+
+        Args:
+          sums: of the validation split, see `score.make_scorer`.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class Classify(Objective):
+    """Cross-entropy of a row's label, and whether the most likely class is the label."""
+
+    model: Classifier
+
     def outputs(self, variables, batch, *, train: bool = False, rngs=None) -> jax.Array:
-        """Returns the logits of a `pipeline.Batch`, see `logits`."""
+        """Returns the logits of a batch, see `logits`."""
         return self.logits(variables, batch.values, batch.lengths, train=train, rngs=rngs)
 
     def logits(self, variables, values, lengths, *, train: bool = False, rngs=None) -> jax.Array:
@@ -68,13 +105,10 @@ class Classify:
         ids, mask = self.task.tokens(values, lengths)
         return jnp.asarray(self.model.apply(variables, ids, mask, train=train, rngs=rngs))
 
-    def sums(self, logits, batch) -> tuple[Sums, jax.Array]:
-        """Returns the sums of a `pipeline.Batch` and which rows are right, bool [B].
-
-        Filler rows count nothing and are never right.
-        """
-        loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch.labels)
-        right = (logits.argmax(-1) == batch.labels) & batch.valid
+    def sums(self, outputs: jax.Array, batch) -> tuple[Sums, jax.Array]:
+        """Returns the sums over rows; `outputs` are logits [B, C]."""
+        loss = optax.softmax_cross_entropy_with_integer_labels(outputs, batch.labels)
+        right = (outputs.argmax(-1) == batch.labels) & batch.valid
         sums = Sums(
             loss=jnp.where(batch.valid, loss, 0.0).sum(),
             correct=right.sum(dtype=jnp.int32),
@@ -83,15 +117,11 @@ class Classify:
         return sums, right
 
     def divisor(self, sums: Sums, rows: int) -> int:
-        """Returns what divides the gradient of the summed loss: the number of rows."""
+        """Returns the number of rows."""
         return rows
 
     def rank(self, sums) -> tuple[float, ...]:
-        """Returns the smaller values for the better model: by accuracy, then by loss.
-
-        Args:
-          sums: of the validation split, see `score.make_scorer`.
-        """
+        """Ranks by accuracy, then by loss."""
         return -sums["correct"], sums["loss"]
 
 
@@ -138,7 +168,7 @@ class Restored(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Denoise:
+class Denoise(Objective):
     """Hides some tokens of a row and predicts them: masked language modelling, or of pixels.
 
     Which tokens are hidden depends on the key and the row's number in its split alone: not on the
@@ -148,7 +178,6 @@ class Denoise:
     Pre-training on a task's own rows follows "Never Train from Scratch" (arXiv:2310.02980, Sec. 3).
     """
 
-    task: Task
     model: Denoiser
     how: Denoising
 
@@ -212,15 +241,8 @@ class Denoise:
         return round(self.task.pixel_mean) + 1
 
     def outputs(self, variables, batch, *, train: bool = False, rngs=None) -> Restored:
-        """Returns the sums of each row of a `pipeline.Batch`; call it inside a jitted function.
-
-        Args:
-          variables: parameters and constants, by collection.
-          batch: rows whose labels are their numbers, see `with_labels`.
-          train: whether dropout acts.
-          rngs: {"dropout": key}: also the key of what is hidden; None in an evaluation.
-        """
-        # The number is arbitrary: dropout has its own keys.
+        """Returns the sums of each row; the key of dropout also decides what is hidden."""
+        # The number is arbitrary: Flax folds other ones into the keys of dropout.
         key = jax.random.fold_in(rngs["dropout"], 1) if rngs else _evaluation_key()
         hidden = self.hide(key, batch.values, batch.lengths, batch.labels)
         predicted: Any = self.model.apply(
@@ -245,24 +267,18 @@ class Denoise:
         )
 
     def sums(self, outputs: Restored, batch) -> tuple[Sums, jax.Array]:
-        """Returns the sums of a `pipeline.Batch` and in which rows all is right, bool [B].
-
-        Filler rows count nothing and are never right.
-        """
+        """Returns the sums over hidden tokens; a row is right if all that is hidden is."""
         valid = batch.valid
         sums = Sums(*(jnp.where(valid, x, jnp.zeros_like(x)).sum(dtype=x.dtype) for x in outputs))
         return sums, (outputs.correct == outputs.count) & (outputs.count > 0) & valid
 
     def divisor(self, sums: Sums, rows: int) -> jax.Array:
-        """Returns what divides the gradient of the summed loss: the number of hidden tokens."""
+        """Returns the number of hidden tokens."""
         return jnp.maximum(sums.count, 1).astype(jnp.float32)
 
     def rank(self, sums) -> tuple[float, ...]:
-        """Returns the smaller values for the better model: by loss."""
+        """Ranks by loss."""
         return (sums["loss"] / max(sums["count"], 1),)
-
-
-Objective = Classify | Denoise
 
 
 def _evaluation_key() -> jax.Array:

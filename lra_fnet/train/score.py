@@ -30,9 +30,9 @@ def make_scorer(
 ) -> Callable[..., dict]:
     """Returns the function (variables, arrays) -> {"correct", "count", "loss"}, sums over the rows.
 
-    The sums are `objective.Sums`. With `bits=True` the result also has "correct_bits": which rows are right
-    (`intervals.encode`). A third argument is called between batches; an exception that it raises
-    ends the scoring.
+    The sums are `objective.Sums`. With `bits=True` the result also has "correct_bits": which rows
+    are right (`intervals.encode`). A third argument is called between batches; an exception that it
+    raises ends the scoring.
 
     Args:
       objective: the model and how its outputs are counted.

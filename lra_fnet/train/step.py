@@ -62,14 +62,14 @@ def initial_state(experiment: Experiment, seed: int) -> TrainState:
     return start(keys(seed)[0])
 
 
-def begin_from(state: TrainState, variables: dict) -> TrainState:
+def begin_from(state, variables: dict) -> TrainState:
     """Returns the state with the encoder of a pre-trained model.
 
     What only the state has, such as a pooler, stays. The row of the embedding table that belongs to
     the mask is left out.
 
     Args:
-      state: step 0 of the run.
+      state: step 0 of the run, a `TrainState`.
       variables: of `models.heads.Denoiser`, by collection.
     """
 
@@ -91,9 +91,10 @@ def make_gradient(
 ) -> Callable[..., tuple[dict, Sums]]:
     """Returns (params, constants, batch, key) -> gradient of the mean loss, sums of the batch.
 
-    With a microbatch, the gradients of slices of that many examples are summed, and the sum over
-    all devices is divided once. The result is the full batch's gradient, dropout included, up to
-    rounding, with the memory of a slice. A slice takes rows from each device's share, so no row moves between devices. 0 takes the batch whole.
+    With a microbatch, the gradients of slices of that many examples are summed. The sum over all
+    slices and devices is divided once, so the result is the full batch's gradient, dropout
+    included, up to rounding, with the memory of a slice. A slice takes rows from each device's
+    share, so no row moves between devices. 0 takes the batch whole.
 
     Raises:
       UserError: if the number of devices does not divide the microbatch.
