@@ -41,6 +41,7 @@ test.best.step test.best.correct test.best.count
 test.last.step test.last.correct test.last.count
 train.correct train.count floor.correct floor.count
 mixer_length uses_mask validation_is_test parameters steps_per_second peak_bytes wall_seconds
+denoise init.run init.steps init.wall_seconds
 """
 _MACHINE = "device.name device.platform device.count device.cores commit dirty data_sha256 versions"
 _TRIAL = (
