@@ -27,6 +27,7 @@ from lra_fnet.drill.stage import FILES, Process, Rule, Stage, Verdict
 from lra_fnet.train import hosts
 
 Facts = dict[str, Any]
+MOST_FILES = 12  # of a folder that are damaged
 READERS = ("train", "evaluate", "predict", "export", "report")  # of a complete run
 # What is struck: the state that it begins in, the command, and what runs after it.
 SCENES = {
@@ -110,10 +111,10 @@ def count(stage: Stage, scene: str) -> list[str]:
 def _struck(rng: random.Random, calls: dict[tuple[str, str], int]) -> Iterator[Case]:
     """Kills and I/O faults at calls that lie evenly over each scene."""
     faults = {  # action, its numbers, kinds of calls, and the step from call to call
-        "kill": ("kill", (), FILES, 2),
-        "half-written kill": ("half", (), FILES, 2),
-        "EIO": ("fail", (errno.EIO,), FILES, 3),
-        "ENOSPC": ("full", (errno.ENOSPC,), FILES, 4),
+        "kill": ("kill", (), FILES, 3),
+        "half-written kill": ("half", (), FILES, 4),
+        "EIO": ("fail", (errno.EIO,), FILES, 4),
+        "ENOSPC": ("full", (errno.ENOSPC,), FILES, 5),
         "short write": ("short", (), "w", 4),
     }
     for (name, (action, numbers, kinds, stride)), scene in itertools.product(
@@ -224,6 +225,7 @@ def _damaged(rng: random.Random, root: Path) -> Iterator[Case]:
     }
     for group, (state, folder, readers, flips) in places.items():
         files = sorted(filter(Path.is_file, (root / state / folder).rglob("*")), key=_place)
+        files = files[:: -(-len(files) // MOST_FILES)]
         for file in files:
             path, size = file.relative_to(root / state), file.stat().st_size
             bits = sorted(rng.sample(range(8 * size), min(flips, 8 * size)))

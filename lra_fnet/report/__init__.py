@@ -104,7 +104,7 @@ def update_readme(path: str | Path, results: str | Path) -> list[Path]:
         words = f"# Literature\n\n{LITERATURE}\n\n{report.literature.markdown()}"
         texts[readme.parent / "docs" / "literature.md"] = words
     figure = readme.parent / "docs" / "figure.svg"
-    if "docs/figure.svg" in old and report.tables:
+    if "docs/figure.svg" in old and (tables := text.compared(report)):
         from lra_fnet.report import figures
 
         trained = [
@@ -112,7 +112,7 @@ def update_readme(path: str | Path, results: str | Path) -> list[Path]:
             for b, _ in report.benchmarks
         ]
         measured = (cells for cells in trained if {*text.MAIN} <= {c["label"] for c in cells})
-        drawn = figures.overview(report.tables[0], next(measured, []), text.MAIN)
+        drawn = figures.overview(tables[0], next(measured, []), text.MAIN)
         texts[figure] = figures.drawn(drawn, "svg").decode()
     changed = [f for f, new in texts.items() if not f.exists() or f.read_text("utf-8") != new]
     for file in changed:

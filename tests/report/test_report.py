@@ -236,7 +236,11 @@ def test_readme_gets_the_figure_that_it_links_to(tmp_path):
 def test_readme_of_two_presets_has_the_notes_once(tmp_path):
     shallow = {name: {"correct": 570, "count": 2000} for name in ("validation", "test")}
     shallow |= {"method": "a rule", "settings": {}}
-    results = [a_result(preset=preset, shallow=shallow) for preset in ("cpu", "small")]
+    results = [
+        a_result(preset=preset, shallow=shallow, model=model)
+        for preset in ("cpu", "small")
+        for model in ("fnet", "linear")
+    ]
     words = text.main_models(built(tmp_path / "runs", *results))
     first, second = words.split("**Test accuracy (%), preset ")[1:]
     assert (first.partition("*")[0], second.partition("*")[0]) == ("small", "cpu")
@@ -272,3 +276,15 @@ def test_readme_without_its_markers_is_refused(tmp_path, words):
         report.update_readme(readme, tmp_path)
     assert readme.read_text() == words
     assert not (tmp_path / "RESULTS.md").exists()
+
+
+def test_readme_shows_presets_that_compare_two_main_models(tmp_path):
+    results, readme = tmp_path / "results", tmp_path / "README.md"
+    readme.write_text(f"{report.BEGIN}\n{report.END}\n")
+    put(results, with_test(600))
+    put(results, with_test(600, model="conv"))
+    report.update_readme(readme, results)
+    assert "No measured runs yet." in readme.read_text()
+    put(results, with_test(600, model="linear"))
+    report.update_readme(readme, results)
+    assert "**Test accuracy (%), preset cpu**" in readme.read_text()
