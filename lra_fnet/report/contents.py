@@ -39,6 +39,7 @@ class Report:
       sweeps, benchmarks: each with its tables.
       published: speed and memory in the papers.
       spans: the required attention spans.
+      sizes: how large the sublayers' outputs are.
       problems: damaged files.
     """
 
@@ -53,6 +54,7 @@ class Report:
         self.benchmarks = [(b, benchmarks.grids(b.cells)) for b in sources.benchmarks]
         self.published = grids.published(sources.benchmarks)
         self.spans = grids.spans(self.runs, sources.spans)
+        self.sizes = grids.sizes(self.runs)
         problems = [[problem] for problem in sources.problems]
         self.problems = Grid("Files that are left out because they are damaged", ["File"], problems)
 
@@ -70,6 +72,7 @@ class Report:
             "Speed and memory": [*measured, *self.published],
             "Sweeps": [grid for _, listed in self.sweeps for grid in listed],
             "Required attention span": [self.spans],
+            "Size of the sublayers": [self.sizes],
             "Left out": [self.problems],
             "Missing": [preset.missing for preset in self.presets],
         }
