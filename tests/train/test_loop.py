@@ -426,6 +426,21 @@ def test_changed_metrics_stop_a_run_with_one_line(half, tmp_path, damage):
     run(tiny(), folder)  # nothing else was lost
 
 
+def test_lines_that_no_checkpoint_has_are_dropped(straight, half, tmp_path):
+    """A kill leaves them: of step 0 without any checkpoint, or of the checkpoint's own step."""
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    rms = (half / "metrics.jsonl").read_text().splitlines()[0]
+    (alone / "metrics.jsonl").write_text(rms + "\n")
+    folder = shutil.copytree(half, tmp_path / "run")
+    step = checkpoint.load(folder, "last").step
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"kind": "validation", "step": step, "loss": 1.0}) + "\n")
+    for place in (alone, folder):
+        run(tiny(), place)
+        assert timeless(place) == straight[2]
+
+
 def test_long_run_on_cpu_is_announced_once_with_its_duration(straight, tmp_path, monkeypatch):
     lines = []
     monkeypatch.setattr(progress, "say", lines.append)
