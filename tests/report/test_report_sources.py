@@ -266,7 +266,7 @@ def test_sizes_of_the_sublayers_are_shown_for_the_first_seed_that_has_them():
     runs = records(a_result(), *(a_result(seed=seed, rms=[start, end]) for seed in (1, 2)))
     (row,) = grids.sizes(runs).rows
     name, rest = row[:4], row[4:]
-    assert name == ["ListOps", "cpu", "fnet", "1"]
+    assert name == ["ListOps", "cpu", "FNet", "1"]
     assert rest == ["1.23, 126 → 1.5, 130", "126, 181 → 128, 180", "0.6, 0.5 → -", "600"]
     assert not grids.sizes(records(a_result()))
 
