@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from lra_fnet.models.encoder import MLP, Block
 from lra_fnet.models.mixer import Mixer
-from lra_fnet.objective import Classify
+from lra_fnet.objective import Objective
 from lra_fnet.tasks import Arrays
 from lra_fnet.train import pipeline
 from lra_fnet.train.slices import rows_at_once
@@ -22,7 +22,7 @@ PLACE = re.compile(r"(?:.*/)?block_(\d+)/(?:(mixer|mlp)/)?rms")
 
 
 def make_meter(
-    objective: Classify, arrays: Arrays, seed: int, batch_size: int, mesh: Mesh
+    objective: Objective, arrays: Arrays, seed: int, batch_size: int, mesh: Mesh
 ) -> Callable[[dict], dict[str, list[float]]]:
     """Returns the function variables -> {"residual", "mixer", "mlp"}, each a number for each layer.
 
