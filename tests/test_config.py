@@ -204,7 +204,7 @@ def test_the_file_of_a_model_binds_its_mixer_and_sizes(path):
     parts = set(re.findall(r"^(\w+)\.\w+ =", path.read_text(), re.MULTILINE))
     model = path.stem.rpartition(".")[2]
     text = (config.GIN_DIR / f"models/{model}.gin").read_text()
-    mixer = set(re.findall(r"^(\w+)\.\w+ =", text, re.MULTILINE))
+    mixer = set(re.findall(r"^\w+(?=\.\w+ =)|(?<=@)\w+", text, re.MULTILINE))
     if model != "fnet_original":  # its block differs from that of all others
         mixer -= {"Encoder"}
     if model in ORDERED:
