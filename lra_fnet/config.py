@@ -9,9 +9,10 @@ import ast
 import difflib
 import importlib
 import importlib.util
+import inspect
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,6 +31,11 @@ _BOUND_NAME = re.compile(r"^([\w./]+) =", re.MULTILINE)
 _DATASET = re.compile(r"""^DATASET\s*=\s*["'](\w+)["']""", re.MULTILINE)
 _MAX_LEN = re.compile(r"^MAX_LEN\s*=\s*([\d_]+)", re.MULTILINE)
 _BARE_WORD = re.compile(r"[A-Za-z_][\w.-]*")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?) (epochs?|%)")
+# Settings that count steps; a text such as "40 epochs" or "10 %" (of the run) is one way to give
+# them. Run.num_steps comes first: shares refer to it.
+_STEPS = ("Run.num_steps", "Run.eval_every", "Run.save_every", "Run.log_every")
+_STEPS += ("Optimizer.warmup", "Optimizer.steps_per_cycle", "Optimizer.steps_per_decay")
 
 
 def known(kind: str, dirs: Sequence[Path] = ()) -> list[str]:
@@ -112,7 +118,12 @@ def files(task: str, model: str, preset: str, dirs: Sequence[Path] = ()) -> list
     return [path for name in order if (path := _find(name, dirs)) is not None]
 
 
-def load(paths: Sequence[Path], bindings: Sequence[str] = (), imports: Sequence[str] = ()) -> None:
+def load(
+    paths: Sequence[Path],
+    bindings: Sequence[str] = (),
+    imports: Sequence[str] = (),
+    rows: Callable[[], int] = lambda: 0,
+) -> None:
     """Clears gin, then parses `paths` in order, then `bindings`.
 
     Args:
@@ -120,6 +131,7 @@ def load(paths: Sequence[Path], bindings: Sequence[str] = (), imports: Sequence[
       bindings: texts like "Run.num_steps=100".
       imports: dotted modules or paths to .py files, imported first so that they register their
         configurables.
+      rows: the training rows of the bound data set; called if a setting is given in epochs.
 
     Raises:
       UserError: a configurable, parameter or macro is unknown, a value is no gin value, or a module
@@ -131,14 +143,16 @@ def load(paths: Sequence[Path], bindings: Sequence[str] = (), imports: Sequence[
     overrides = [normalise(text) for text in bindings]
     texts += [(f"--set {text!r}", line) for text, line in zip(bindings, overrides, strict=True)]
     declared = None
-    schedule = _schedule()
+    schedule, durations = _schedule(), {}
     for number, (where, text) in enumerate(texts):
         _parse(text, where)
         if number < len(paths):
+            _count_steps(durations, text, rows)
             schedule = _follow(schedule, text)
         macros = {name for name in _given() if "." not in name}
         declared = macros if declared is None else declared
         _check_macros(macros, declared, where)
+    _count_steps(durations, "\n".join(overrides), rows)
     _follow(schedule, "\n".join(overrides))
     references = set(re.findall(r"%([\w./]+)", gin.config_str())) - {"gin.REQUIRED"}
     _check_macros(references, declared or set(), "a reference")
@@ -181,6 +195,8 @@ def normalise(text: str) -> str:
 
     >>> normalise("Encoder.norm=post")
     "Encoder.norm = 'post'"
+    >>> normalise("Run.num_steps=40 epochs")
+    "Run.num_steps = '40 epochs'"
 
     Raises:
       UserError: the text is not `name=value`, or the value is neither a gin value nor one word.
@@ -192,7 +208,7 @@ def normalise(text: str) -> str:
         try:
             ast.literal_eval(value)
         except (ValueError, SyntaxError):
-            if _BARE_WORD.fullmatch(value):
+            if _BARE_WORD.fullmatch(value) or _DURATION.fullmatch(value):
                 value = repr(value)
             elif "@" not in value and "%" not in value:
                 raise UserError(
@@ -308,6 +324,33 @@ def _follow(before: tuple[int, int, int] | None, text: str) -> tuple[int, int, i
     return _schedule()
 
 
+def _count_steps(durations: dict[str, str], text: str, rows: Callable[[], int]) -> None:
+    """Replaces durations in epochs or per cent of the run by steps.
+
+    Those of Run stay durations: a batch size that a later text binds changes their steps. Those of
+    Optimizer are steps from then on and follow the length of the run (`_follow`).
+
+    Args:
+      durations: those of Run that earlier texts gave, by setting; updated.
+      text: gin text of a file, or of all overrides, which was just parsed.
+      rows: see `load`.
+    """
+    for name in _STEPS:
+        if re.search(rf"^\s*{re.escape(name)}\s*=", text, re.MULTILINE):
+            durations[name] = gin.query_parameter(name)
+        match = _DURATION.fullmatch(str(durations.get(name)))
+        if not match or (match[2] == "%" and name == "Run.num_steps"):
+            durations.pop(name, None)
+            continue
+        if match[2] == "%":
+            steps = float(match[1]) / 100 * gin.query_parameter("Run.num_steps")
+        else:
+            steps = float(match[1]) * rows() / gin.query_parameter("Run.batch_size")
+        gin.bind_parameter(name, max(1, round(steps)))
+        if name.startswith("Optimizer."):
+            del durations[name]
+
+
 def _given() -> set[str]:
     return set(_BOUND_NAME.findall(gin.config_str()))
 
@@ -379,9 +422,27 @@ class Difference(NamedTuple):
 
 
 def differing(old: str, new: str) -> list[Difference]:
-    """Returns the bindings in which two operative configs differ, sorted by name."""
+    """Returns the bindings in which two operative configs differ, sorted by name.
+
+    A setting that one of them lacks has its default there, as the code that wrote it did not know
+    the setting.
+    """
     values = [
         dict(re.findall(r"^([\w./]+) = (.*(?:\n    .*)*)", text, re.M)) for text in (old, new)
     ]
     pairs = {n: [v.get(n, "absent") for v in values] for n in sorted(values[0] | values[1])}
-    return [Difference(name, *pair) for name, pair in pairs.items() if pair[0] != pair[1]]
+    unequal = [Difference(name, *pair) for name, pair in pairs.items() if pair[0] != pair[1]]
+    return [difference for difference in unequal if not _is_default(difference)]
+
+
+def _is_default(difference: Difference) -> bool:
+    """Returns whether a setting is absent from one config and has its default in the other."""
+    if "absent" not in difference:
+        return False
+    owner, _, name = difference.name.rpartition(".")
+    value = difference.old if difference.new == "absent" else difference.new
+    try:
+        parameters = inspect.signature(gin.get_configurable(owner.rpartition("/")[2])).parameters
+        return ast.literal_eval(value) == parameters[name].default
+    except (ValueError, KeyError, SyntaxError):
+        return False

@@ -20,7 +20,7 @@ from lra_fnet.models.heads import Classifier, Head
 from lra_fnet.models.mixer import Least, check_settings
 from lra_fnet.objective import Classify
 from lra_fnet.optim import Optimizer
-from lra_fnet.tasks import PixelTask, Task
+from lra_fnet.tasks import PixelTask, Task, store
 
 # Imports every mixer, so that a binding for an unused one is reported as unread, not as unknown.
 for _module in pkgutil.iter_modules(mixers.__path__):
@@ -124,7 +124,20 @@ def build(task: Task) -> Experiment:
             "set inputs to tokens, or black_is_padding to False"
         )
     head = Head(num_classes=task.num_classes, num_inputs=task.num_inputs, parent=None)
-    return Experiment(task, Classifier(encoder, head), Optimizer(), Run())
+    optimizer = Optimizer()
+    separable = {name for mixer in encoder.mixers for name in mixer.separable}
+    if unknown := sorted(set(optimizer.groups or ()) - separable):
+        raise UserError(
+            f"Optimizer.groups expects parameters that the model's mixers declare as separable "
+            f"({', '.join(sorted(separable)) or 'none'}), got {', '.join(unknown)}: leave it out"
+        )
+    run = Run()
+    if encoder.batch_norm is not None and run.microbatch not in (0, run.batch_size):
+        raise UserError(
+            f"Run.microbatch must be 0 with Encoder.batch_norm, got {run.microbatch}: its "
+            "statistics are those of the whole batch"
+        )
+    return Experiment(task, Classifier(encoder, head), optimizer, run)
 
 
 def load(task: str, model: str, preset: str, overrides=(), imports=(), dirs=()) -> Experiment:
@@ -133,7 +146,8 @@ def load(task: str, model: str, preset: str, overrides=(), imports=(), dirs=()) 
     Raises:
       UserError: see config.load; a binding that nothing reads; a parameter that has no value.
     """
-    config.load(config.files(task, model, preset, dirs), overrides, imports)
+    files = config.files(task, model, preset, dirs)
+    config.load(files, overrides, imports, lambda: _training_rows(task))
     built = _build()
     if unread := config.unread_bindings(overrides):
         raise UserError(
@@ -141,6 +155,22 @@ def load(task: str, model: str, preset: str, overrides=(), imports=(), dirs=()) 
             "remove the binding, or choose the model that has it"
         )
     return built
+
+
+def _training_rows(task: str) -> int:
+    """Returns the training rows of a task's data set as data/expected.json has them.
+
+    Raises:
+      UserError: it does not have them.
+    """
+    dataset = gin.query_parameter("%DATASET")
+    splits = store.expected().get(task, {}).get(dataset, {}).get("splits", {})
+    if "train" not in splits:
+        raise UserError(
+            f"epochs need the number of training rows, which data/expected.json does not have for "
+            f"{task}/{dataset}: give Run.num_steps and the others as numbers of steps"
+        )
+    return splits["train"]["rows"]
 
 
 def restore(text: str, imports=()) -> Experiment:

@@ -5,6 +5,7 @@ logits.
 """
 
 import dataclasses
+from typing import Any
 
 import flax.struct
 import jax
@@ -42,7 +43,9 @@ class Classify:
     task: Task
     model: Classifier
 
-    def logits(self, variables, values, lengths, *, train: bool = False, rngs=None) -> jax.Array:
+    def logits(
+        self, variables, values, lengths, *, train: bool = False, rngs=None, mutable=False
+    ) -> Any:
         """Returns the logits of stored rows, float32 [B, C]; call it inside a jitted function.
 
         Args:
@@ -51,9 +54,11 @@ class Classify:
           lengths: int32 [B] or [B, 2].
           train: whether dropout acts.
           rngs: {"dropout": key}, needed in training.
+          mutable: names of collections that the model may change, which are then returned too, as
+            by flax: (logits, {name: collection}).
         """
         ids, mask = self.task.tokens(values, lengths)
-        return jnp.asarray(self.model.apply(variables, ids, mask, train=train, rngs=rngs))
+        return self.model.apply(variables, ids, mask, train=train, rngs=rngs, mutable=mutable)
 
     def sums(self, logits, batch) -> tuple[Sums, jax.Array]:
         """Returns the sums of a `pipeline.Batch` and which rows are right, bool [B].

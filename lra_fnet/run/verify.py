@@ -201,9 +201,8 @@ def _config(result: Record, options: Options) -> Finding:
     asked = _asked(*names, options.imports, options.gin_dirs)
     restored = _restored(result.config, options.imports)
     differences = config.differing(result.config, asked.config)
-    if restored:
-        failures = config.differing(restored.config, asked.config)
-    else:
+    failures = differences
+    if not restored:
         gone = [d for d in differences if d.new == "absent"]
         failures = [d for d in differences if d not in gone and not _is_newer(d, gone, result)]
     if failures := [d for d in failures if d not in _IGNORED]:

@@ -88,6 +88,7 @@ class S4D(Mixer):
     gate: GateKind
 
     uses_mask: ClassVar[bool] = True
+    separable: ClassVar[tuple[str, ...]] = ("a", "log_dt")
 
     def check(self):
         """Raises a UserError for an odd state or steps that are not positive."""
@@ -194,6 +195,8 @@ class S5(Recurrent):
     dt_min: float
     dt_max: float
 
+    separable: ClassVar[tuple[str, ...]] = ("lambda", "b", "log_dt")
+
     def check(self):
         """Raises a UserError for blocks that do not fit or steps that are not positive."""
         if self.state % (2 * self.blocks):
@@ -243,6 +246,8 @@ class LRU(Recurrent):
     radius_min: float
     radius_max: float
     max_phase: float  # radians
+
+    separable: ClassVar[tuple[str, ...]] = ("decay", "gamma", "b")
 
     def check(self):
         """Raises a UserError for a ring outside the unit disc or a phase that is not positive."""
