@@ -44,7 +44,7 @@ class Classify:
     model: Classifier
 
     def logits(
-        self, variables, values, lengths, *, train: bool = False, rngs=None, mutable=False
+        self, variables, values, lengths, *, train: bool = False, rngs=None, mutable: Any = False
     ) -> Any:
         """Returns the logits of stored rows, float32 [B, C]; call it inside a jitted function.
 

@@ -1,7 +1,7 @@
 """LRA's optimizer and its `factors` learning-rate schedules, on Optax."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Annotated, Literal
 
 import gin
@@ -135,7 +135,7 @@ class Optimizer:
         clip = [] if self.clip_norm is None else [optax.clip_by_global_norm(self.clip_norm)]
         adam = self._adam()
         if groups := self.groups:
-            kinds = {OTHERS: adam}
+            kinds: dict[Hashable, optax.GradientTransformation] = {OTHERS: adam}
             for name, (rate, decay) in groups.items():
                 group = {"learning_rate": rate, "weight_decay": decay, "decay_mask": "all"}
                 kinds[name] = dataclasses.replace(self, groups=None, **group)._adam()

@@ -247,6 +247,53 @@ def test_schedule_follows_a_length_that_only_a_file_sets(tmp_path):
     assert (optimizer.warmup, optimizer.steps_per_cycle) == (100, 1100)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "want"),
+    [
+        (("Run.num_steps=2 epochs",), (5625, 352, 5273)),
+        (("Run.num_steps=2 epochs", "Run.batch_size=32"), (2812, 176, 2636)),
+        (("Run.num_steps=2 epochs", "Optimizer.warmup=1 epoch"), (5625, 2812, 2813)),
+        (("Optimizer.warmup=10 %", "Run.num_steps=0.5 epochs"), (1406, 141, 1265)),
+    ],
+)
+def test_durations_in_epochs_and_per_cent_are_steps(overrides, want):
+    """Of 45,000 images; preset cpu has batches of 16."""
+    built = experiment.load("image", "fnet", "cpu", overrides)
+    optimizer = built.optimizer
+    assert (built.run.num_steps, optimizer.warmup, optimizer.steps_per_cycle) == want
+    assert f"Run.num_steps = {built.run.num_steps}\n" in built.config
+
+
+def test_epochs_of_a_file_follow_a_batch_size_that_is_set_later(tmp_path):
+    (tmp_path / "presets/cpu").mkdir(parents=True)
+    (tmp_path / "presets/cpu/listops.gin").write_text(
+        'DATASET = "short"\nMAX_LEN = 128\nRun.num_steps = "2 epochs"\n'
+        'Run.eval_every = "1 epoch"\nOptimizer.warmup = "1 epoch"\n'
+    )
+    built = experiment.load("listops", "fnet", "cpu", ("Run.batch_size=50",), (), [tmp_path])
+    steps = built.run.num_steps, built.run.eval_every, built.optimizer.warmup
+    assert steps == (800, 400, 400)
+    built = experiment.load("listops", "fnet", "cpu", ("Run.num_steps=80",), (), [tmp_path])
+    assert (built.run.num_steps, built.optimizer.warmup) == (80, 40)
+
+
+def test_epochs_of_an_unknown_set_fail_with_one_line():
+    overrides = ["DATASET=pairs", "Run.num_steps=2 epochs"]
+    with pytest.raises(UserError, match="does not have for retrieval/pairs: give"):
+        experiment.load("retrieval", "fnet", "cpu", overrides)
+
+
+def test_a_setting_that_one_config_lacks_has_its_default_there():
+    new = load("Optimizer.beta1=0.8").config
+    old = new.replace("Optimizer.beta1 = 0.8\n", "").replace("Run.microbatch = 0\n", "")
+    assert config.differing(old, new) == [("Optimizer.beta1", "absent", "0.8")]
+    assert config.differing(new, old) == [("Optimizer.beta1", "0.8", "absent")]
+    old = new.replace("Run.num_steps", "Run.num_updates")  # which today's code does not know
+    assert {name for name, _, _ in config.differing(old, new)} == {
+        *("Run.num_steps", "Run.num_updates")
+    }
+
+
 # The settings of the LRA paper's text with the two exceptions of the FNet paper, by hand.
 PAPER = {
     "listops": (2000, 512, 8, 6, 512, 2048, 0.05, 5_000, 32),
@@ -434,6 +481,9 @@ def test_an_override_wins_over_every_file():
         ("Performer.num_features=8", ["nothing reads Performer.num_features"]),
         ("Run.num_steps=-5", ["Run.num_steps", "at least 1", "-5"]),
         ("Run.num_steps=ten", ["Run.num_steps", "'ten'"]),
+        ("Run.num_steps=10 %", ["Run.num_steps", "'10 %'"]),
+        ("Run.batch_size=2 epochs", ["Run.batch_size", "'2 epochs'"]),
+        ("Optimizer.groups={'b': (0.1, 0.0)}", ["declare as separable (none), got b"]),
         ("Run.microbatch=5", ["must divide Run.batch_size (32)"]),
         ("Run.num_steps", ["expects Name.parameter=value"]),
         ("Run.num_steps=[1,", ["expects a number, string, list or tuple"]),

@@ -101,8 +101,9 @@ def fit(
     """
     run, free = experiment.run, free_bytes(mesh)
     most = microbatch_of(experiment, mesh.size)
-    least = most if experiment.model.encoder.batch_norm is not None else 1
-    sizes = [n for n in range(most, least - 1, -1) if run.batch_size % n == 0 and n % mesh.size == 0]
+    sizes = [n for n in range(most, 0, -1) if run.batch_size % n == 0 and n % mesh.size == 0]
+    if experiment.model.encoder.batch_norm is not None:
+        sizes = [most]
 
     @functools.cache
     def needed_with(size: int) -> int:
