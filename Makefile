@@ -75,7 +75,7 @@ endif
 help:
 	@echo 'make lra TASK=listops MODEL=fnet PRESET=cpu'
 	@echo '    Prepares the data, trains or resumes, evaluates and prints the result.'
-	@echo '    PRESET=paper|lra-code|tuned|cpu  SEED=0|SEEDS=3  FORCE=1 (train again)'
+	@echo '    PRESET=paper|lra-code|tuned|small|cpu  SEED=0|SEEDS=3  FORCE=1 (train again)'
 	@echo '    GIN="Run.num_steps=100 Encoder.num_layers=2"  NAME=name-of-the-bindings'
 	@echo '    FIT=1 (slices that fit the memory)  ACCELERATOR=cuda (install for GPUs)'
 	@echo '    IMPORT=examples/my_mixer.py GIN_DIR=examples/gin (your own code)'

@@ -102,6 +102,7 @@ def _module(text: str) -> str:
 _folder = functools.partial(_text, type=Path)
 _bindings = functools.partial(_text, default=[], type=config.split_bindings)
 _NAMES = "names separated by commas, or all"
+_VARIANT = _text("a name for the bindings, used in the run folder's name")
 _SIDE = {"help": "a run folder, or preset/task/model[+variant]"}
 _IMPORT = {
     "import": _list("your module or .py file", dest="imports", type=_module, metavar="MODULE")
@@ -110,7 +111,7 @@ _SHARED = {
     "run": {"run": _folder("a run folder", required=True), **_IMPORT},
     "task": {
         "task": _text("the task's name", required=True),
-        "preset": _text("paper (default), lra-code, tuned, cpu or yours", "paper"),
+        "preset": _text("paper (default), lra-code, tuned, small, cpu or yours", "paper"),
     },
     "bindings": {
         "set": _list("a gin binding, such as Run.num_steps=100", metavar="NAME=VALUE"),
@@ -201,7 +202,7 @@ def _parser() -> Parser:
         "task bindings outside runs data source",
         model=_text(models, required=True),
         seed=_number("seed of all randomness (default: 0)", 0),
-        name=_text("a name for the bindings, used in the run folder's name"),
+        name=_VARIANT,
         force=_switch("move a complete run aside and train again"),
         no_test={"help": "do not score the test split", "action": "store_false", "dest": "test"},
         fit=_switch("split the batch into the largest slices that fit the device"),
@@ -227,6 +228,12 @@ def _parser() -> Parser:
             "type": Path,
             "help": "a run folder, an export, or a folder of results",
         },
+    )
+    verb(
+        _drift,
+        "task bindings outside results data source",
+        model=_text(models, required=True),
+        name=_VARIANT,
     )
     verb(
         _sweep,
@@ -450,6 +457,22 @@ def _verify(args) -> int:
 
     options = verify.Options(args.data, tuple(args.imports), tuple(args.gin_dirs), args.replay)
     return verify.main(args.PATH, options, as_json=args.json)
+
+
+def _drift(args) -> int:
+    """Trains the first tenth of a preset's run and compares its losses with the committed results.
+
+    Shows whether a new machine, commit or version of JAX still trains the same model. Code 1 if
+    more than a tenth of the losses lie outside the band around the recorded ones: 1 %, or three
+    standard deviations over the recorded seeds where that is more. Results that have a
+    metrics.jsonl beside result.json are compared with.
+
+    Example:
+      lra-fnet drift --task listops --model fnet --preset cpu
+    """
+    from lra_fnet.run import drift
+
+    return drift.main(_job(args, runs=args.results))
 
 
 def _sweep(args) -> int | None:

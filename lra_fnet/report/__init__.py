@@ -12,7 +12,7 @@ from rich.text import Text
 
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, progress
-from lra_fnet.report import text
+from lra_fnet.report import headers, text
 from lra_fnet.report.contents import Report
 from lra_fnet.report.sources import Sources
 from lra_fnet.report.text import print_run
@@ -54,7 +54,9 @@ def _write(file: Path, content: str, option: str) -> None:
 
 
 def update_readme(path: str | Path, results: str | Path) -> list[Path]:
-    """Writes the README's tables between its markers, RESULTS.md, and docs/figure.svg if linked.
+    """Writes what is generated from the results: the README's tables and the files beside it.
+
+    They are RESULTS.md, docs/figure.svg if the README shows it, and the headers of the presets.
 
     Args:
       path: the README.
@@ -75,11 +77,13 @@ def update_readme(path: str | Path, results: str | Path) -> list[Path]:
         raise UserError(f"{readme}: cannot be read ({error.strerror}); name the README") from None
     if old.count(BEGIN) != 1 or old.count(END) != 1 or old.index(BEGIN) > old.index(END):
         raise UserError(f"{readme}: expected one line {BEGIN} followed by one line {END}; add them")
-    report = Report(Sources([results]))
+    sources = Sources([results])
+    report = Report(sources)
     section = f"{BEGIN}\n\n{text.main_models(report)}\n{END}"
     texts = {
         readme: old[: old.index(BEGIN)] + section + old[old.index(END) + len(END) :],
         readme.with_name("RESULTS.md"): text.markdown(report, "Results", ABOUT),
+        **headers.files(sources, readme.parent / "gin/presets"),
     }
     figure = readme.parent / "docs" / "figure.svg"
     if "docs/figure.svg" in old and report.tables:

@@ -21,7 +21,7 @@ from lra_fnet.run.record import Checkpoint, Record
 
 TASKS = {name: tasks.title(name) for name in tasks.BUILT_IN}
 AVERAGES = {"average5": "Mean of 5", "average6": "Mean of 6"}
-PRESETS = ("paper", "lra-code", "tuned", "cpu")
+PRESETS = ("paper", "lra-code", "tuned", "small", "cpu")
 SOURCES = ("fnet", "lra")  # accuracy tables of published.json that are shown next to ours
 FAILED_PATHX = 50.0  # %: what S4 and its successors count for a failed Path-X
 
@@ -380,8 +380,8 @@ def tables(runs: Sequence[Record]) -> list[Table]:
     """Returns one table per preset; a row holds the runs of one model with one set of overrides.
 
     A run that finished without reading the test split (a trial of a sweep) is in no table. Tables
-    are in the order paper, lra-code, tuned, cpu, then others by name. Every model that has a run
-    under any preset has a row in each.
+    are in the order of PRESETS, then others by name. Every model that has a run under any preset
+    has a row in each.
     """
     shown = sort([run for run in runs if run.tested])
     models = models_in_order(run.model for run in shown)

@@ -1,0 +1,92 @@
+"""Writes what each preset has been measured to give and to cost into the heads of its gin files."""
+
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from lra_fnet.report import accuracy
+from lra_fnet.report.sources import Sources
+from lra_fnet.run.record import Curve, Record
+
+MARK = "#| "  # begins every line that this module writes
+PARTS = (0.1, 0.5)  # of the steps, at which accuracy part-way is shown
+_ABOUT = """\
+Measured: test accuracy in % (each seed's; from three on, mean and standard deviation), minutes a
+run, and validation accuracy after a tenth and after half of the steps."""
+
+
+def files(sources: Sources, presets: Path) -> dict[Path, str]:
+    """Returns the new text of every preset's task file whose header is not up to date.
+
+    Args:
+      sources: the results.
+      presets: the folder gin/presets; a task is a file there, <preset>/<task>.gin.
+    """
+    texts = {}
+    for path in sorted(presets.glob("*/*.gin")):
+        if path.stem == "base" or "." in path.stem:
+            continue
+        runs = [r for r in sources.runs if (r.preset, r.task) == (path.parent.name, path.stem)]
+        old = path.read_text("utf-8")
+        lines = [line for line in old.splitlines(True) if not line.startswith(MARK.strip())]
+        prose = list(itertools.takewhile(lambda line: line.startswith("#"), lines))
+        added = [f"{MARK}{line}\n" for line in header(runs, sources.curves)]
+        new = "".join([*prose, *added, *lines[len(prose) :]])
+        if new != old:
+            texts[path] = new
+    return texts
+
+
+def header(runs: Sequence[Record], curves: dict[str, Curve]) -> list[str]:
+    """Returns the lines about the runs of one preset and task.
+
+    Args:
+      runs: of all models and seeds; those that did not read test, or that bind more than another
+        data set, are left out.
+      curves: the courses of runs, by `Record.folder`.
+    """
+    own = [r for r in runs if r.test and all(o.startswith("DATASET") for o in r.overrides)]
+    groups = itertools.groupby(accuracy.sort(own), key=lambda run: run.name)
+    rows = [_row(list(group), curves) for _, group in groups]
+    if not rows:
+        return ["Not measured."]
+    titles = ["model", "seeds", "test", "minutes", *(f"{part:.0%}" for part in PARTS), "device"]
+    widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
+    table = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (titles, *rows)
+    ]
+    first = own[0]
+    command = f"lra-fnet train --task {first.task} --preset {first.preset} --model ..."
+    return [*_ABOUT.splitlines(), f"  {command}", *table]
+
+
+def _row(runs: Sequence[Record], curves: dict[str, Curve]) -> list[str]:
+    """Returns the cells of one model's runs."""
+    values = [run.accuracy("test") or 0.0 for run in runs]
+    if len(values) > 2:
+        shown = f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
+    else:
+        shown = ", ".join(f"{value:.2f}" for value in values)
+    seconds = [run.wall_seconds for run in runs if run.wall_seconds]
+    return [
+        runs[0].name,
+        str(len(runs)),
+        shown,
+        f"{statistics.median(seconds) / 60:.1f}" if seconds else "-",
+        *(_part_way(runs, curves, part) for part in PARTS),
+        "; ".join(sorted({str(run.device) for run in runs})),
+    ]
+
+
+def _part_way(runs: Sequence[Record], curves: dict[str, Curve], part: float) -> str:
+    """Returns the mean validation accuracy of the runs that were scored after part of the steps."""
+    values = []
+    for run in runs:
+        last = run.score("validation", "last")
+        points = dict(curves[run.folder].validation) if run.folder in curves else {}
+        if last and (step := math.ceil(part * last.step)) in points:
+            values.append(points[step])
+    return f"{statistics.mean(values):.2f}" if values else "-"

@@ -1,0 +1,126 @@
+"""Trains the first tenth of a preset and compares its losses with the committed results.
+
+A new machine, commit or version of JAX drifts if it trains other models from the same settings.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from lra_fnet import config
+from lra_fnet.errors import UserError
+from lra_fnet.machine import progress
+from lra_fnet.models import fastest
+from lra_fnet.run import record, verify
+from lra_fnet.run.folder import Job
+from lra_fnet.run.record import Record
+
+SHARE = 0.1  # of the steps
+LEAST = 0.01  # relative half-width of the band: rounding of another kind of machine
+SPREADS = 3.0  # half-width in sample standard deviations over the seeds
+ALLOWED = 0.1  # share of the losses that may lie outside
+
+
+class Window(NamedTuple):
+    """The mean training loss of the steps since the last one that was logged, in nats."""
+
+    step: int
+    loss: float
+    recorded: float
+    margin: float  # half-width of the band around `recorded`
+
+    @property
+    def inside(self) -> bool:
+        """Whether the loss is in the band; one that is not finite is not."""
+        return abs(self.loss - self.recorded) <= self.margin
+
+
+def main(job: Job) -> int:
+    """Trains the first tenth of a run, prints the comparison; returns 1 if it drifts.
+
+    Args:
+      job: what to train; it is compared with the seeds below `job.runs` and writes nothing there.
+
+    Raises:
+      UserError: no result has a metrics.jsonl, the data are not those that the result was trained
+        on, or a name is unknown.
+    """
+    experiment = job.load()
+    folder = job.folder.parent
+    seeds = sorted(folder.glob("seed*"))
+    found = [(run, curve) for f in seeds if (run := record.read(f)) and (curve := _losses(f))]
+    if not found:
+        raise UserError(f"{folder} has no seed with result.json and metrics.jsonl to compare with")
+    (reference, recorded), curves = found[0], [curve for _, curve in found]
+    prepared = experiment.task.prepare(job.data, job.source)
+    if prepared.fingerprint != reference.data_sha256:
+        raise UserError(
+            f"{prepared.folder} holds {prepared.fingerprint[:8]}, {reference.path} was trained on "
+            f"{reference.data_sha256[:8]}: prepare the same source"
+        )
+    every = experiment.run.log_every
+    steps = max(every, int(SHARE * experiment.run.num_steps) // every * every)
+    progress.say(f"training {steps:,} of {experiment.run.num_steps:,} steps, seed {reference.seed}")
+    with fastest.decisions(dict(reference.resolved)):
+        losses, _ = verify.replay(experiment, prepared.arrays("train"), reference.seed, steps)
+    means = {end: sum(losses[end - every : end]) / every for end in range(every, steps + 1, every)}
+    windows = compare(means, recorded, curves)
+    differences = config.differing(reference.config, experiment.config)
+    return _print(windows, reference, differences, len(found))
+
+
+def _losses(folder: Path) -> dict[int, float]:
+    return dict(record.curve(folder).loss)
+
+
+def compare(
+    losses: dict[int, float], recorded: dict[int, float], curves: Sequence[dict[int, float]]
+) -> list[Window]:
+    """Returns the losses beside those of the recorded run with the same seed.
+
+    Args:
+      losses: step -> mean loss since the last step, of today's run.
+      recorded: the same of the recorded run.
+      curves: the same of the runs with all seeds; their spread makes the band.
+
+    Raises:
+      UserError: they have no step in common.
+    """
+    windows = []
+    for step in sorted(losses.keys() & recorded.keys()):
+        values = [curve[step] for curve in curves if step in curve]
+        spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+        margin = max(LEAST * abs(recorded[step]), SPREADS * spread)
+        windows.append(Window(step, losses[step], recorded[step], margin))
+    if not windows:
+        raise UserError("the recorded run logged at other steps: its log_every differs")
+    return windows
+
+
+def drifts(windows: Sequence[Window]) -> bool:
+    """Returns whether too many losses lie outside their bands."""
+    return sum(not w.inside for w in windows) > ALLOWED * len(windows)
+
+
+def _print(
+    windows: Sequence[Window], reference: Record, differences: Sequence[object], seeds: int
+) -> int:
+    """Prints at most ten of the losses, and the verdict; returns the exit code."""
+    print(f"{'step':>8}  {'loss':>9}  {'recorded':>9}  band")
+    for window in windows[:: -(-len(windows) // 10)]:
+        low, high = window.recorded - window.margin, window.recorded + window.margin
+        mark = "" if window.inside else "  outside"
+        print(
+            f"{window.step:8,}  {window.loss:9.4f}  {window.recorded:9.4f}  "
+            f"{low:.4f} to {high:.4f}{mark}"
+        )
+    for difference in differences:
+        print(f"the preset has changed: {difference}")
+    exact = all(window.loss == window.recorded for window in windows)
+    count = sum(window.inside for window in windows)
+    how = "bit for bit" if exact else f"{count} of {len(windows)} losses in the band"
+    verdict = "DRIFTS" if drifts(windows) else "no drift"
+    print(f"{verdict}: {how} ({seeds} seeds, {reference.provenance})")
+    return int(drifts(windows))

@@ -1,0 +1,57 @@
+"""The heads of the presets' files say what was measured, and nothing else in the files changes."""
+
+from made_results import put, put_curve, with_test
+
+from lra_fnet import config
+from lra_fnet.report import headers
+from lra_fnet.report.sources import Sources
+
+GIN = "# ListOps, short.\n# More prose.\nRun.num_steps = 1000  # steps\n"
+
+
+def presets(folder):
+    path = folder / "presets/cpu/listops.gin"
+    path.parent.mkdir(parents=True)
+    path.write_text(GIN)
+    (path.parent / "base.gin").write_text(GIN)
+    (path.parent / "listops.performer.gin").write_text(GIN)
+    return path
+
+
+def test_head_has_a_row_for_each_model_with_what_it_gives_and_costs(tmp_path):
+    for seed, correct in enumerate((600, 620, 640)):
+        put_curve(put(tmp_path, with_test(correct, seed=seed)), steps=600)
+    put(tmp_path, with_test(500, model="linear", wall_seconds=60.0))
+    put(tmp_path, with_test(900, variant="v", overrides=["Encoder.dim=8"]))
+    path = presets(tmp_path)
+    texts = headers.files(Sources([tmp_path]), tmp_path / "presets")
+    assert list(texts) == [path]
+    prose, bindings = GIN.splitlines()[:2], GIN.splitlines()[2:]
+    lines = texts[path].splitlines()
+    assert (lines[:2], lines[-1:]) == (prose, bindings)
+    assert all(line.startswith(headers.MARK) for line in lines[2:-1])
+    table = [line.removeprefix(headers.MARK).split() for line in lines[-3:-1]]
+    device = ["1", "x", "Some", "CPU", "(cpu,", "2", "cores)"]
+    assert table == [
+        ["linear", "1", "25.00", "1.0", "-", "-", *device],
+        ["fnet", "3", "31.00", "±", "1.00", "2.0", "10.00", "50.00", *device],
+    ]
+
+
+def test_head_is_replaced_and_without_runs_says_so(tmp_path):
+    path = presets(tmp_path)
+    for results, state in ((True, "Measured"), (False, "Not measured.")):
+        if results:
+            put(tmp_path / "results", with_test(600))
+        else:
+            (tmp_path / "results/cpu/listops/fnet/seed0/result.json").unlink()
+        text = headers.files(Sources([tmp_path / "results"]), tmp_path / "presets")[path]
+        path.write_text(text)
+        assert text.splitlines()[2].startswith(headers.MARK + state)
+        assert "".join(line for line in text.splitlines(True) if "#|" not in line) == GIN
+        assert not headers.files(Sources([tmp_path / "results"]), tmp_path / "presets")
+
+
+def test_heads_of_the_committed_presets_are_up_to_date():
+    results = Sources([config.GIN_DIR.parent / "results"])
+    assert not headers.files(results, config.GIN_DIR / "presets")

@@ -1,0 +1,77 @@
+"""The first tenth of a run, trained again, is compared with the recorded losses."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from paths import OUTSIDE
+
+from lra_fnet.machine import disk
+from lra_fnet.run import drift, record
+from lra_fnet.run.drift import Window
+
+
+@pytest.fixture
+def results(folders, tmp_path):
+    """A folder of results with one trained run, and the words that check it."""
+    run = folders["fnet"]
+    job = disk.read_json(run / "run.json")
+    folder = tmp_path / "results" / Path(*run.parts[-4:])
+    shutil.copytree(run, folder, ignore=shutil.ignore_patterns("checkpoints"))
+    words = ["drift", "--results", tmp_path / "results", "--data", job["data"]]
+    words += ["--import", OUTSIDE / "parity.py", "--gin-dir", OUTSIDE]
+    words += [word for text in job["overrides"] for word in ("--set", text)]
+    words += ["--name", job["variant"]]
+    for name in ("task", "model", "preset"):
+        words += [f"--{name}", job[name]]
+    return folder, words
+
+
+def change_losses(folder, factor):
+    file = folder / "metrics.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    changed = [{**x, "loss": x["loss"] * factor} if x["kind"] == "train" else x for x in lines]
+    file.write_text("".join(json.dumps(line) + "\n" for line in changed))
+
+
+@pytest.mark.parametrize(
+    ("factor", "code", "verdict"),
+    [(1, 0, "no drift: bit for bit"), (1.005, 0, "no drift: "), (1.02, 1, "DRIFTS: 0 of ")],
+)
+def test_drift_is_told_by_the_losses(results, command, factor, code, verdict):
+    folder, words = results
+    if factor != 1:
+        change_losses(folder, factor)
+    got, err, out = command(*words)
+    assert got == code, err
+    assert verdict in out
+
+
+def test_results_without_a_curve_or_of_other_rows_are_one_line(results, command):
+    folder, words = results
+    value = disk.read_json(folder / "result.json") | {"data_sha256": "0" * 64}
+    (folder / "result.json").write_text(json.dumps(record.seal(value)))
+    code, err, _ = command(*words)
+    assert code == 2
+    assert "prepare the same source" in err.splitlines()[-1]
+    (folder / "metrics.jsonl").unlink()
+    code, err, _ = command(*words)
+    assert code == 2
+    assert "metrics.jsonl to compare with" in err
+
+
+def test_band_is_one_percent_or_three_standard_deviations_over_the_seeds():
+    curves = [{10: 2.0, 20: 1.0, 40: 9.0}, {10: 2.0, 20: 1.3}, {10: 2.0, 20: 1.6}]
+    windows = drift.compare({10: 2.03, 20: 1.8, 30: 1.0}, curves[0], curves)
+    assert windows == [
+        Window(10, 2.03, 2.0, pytest.approx(0.02)),
+        Window(20, 1.8, 1.0, pytest.approx(0.9)),
+    ]
+    assert [window.inside for window in windows] == [False, True]
+
+
+def test_a_tenth_of_the_losses_may_lie_outside_and_nan_lies_outside():
+    inside, outside = Window(1, 1.0, 1.0, 0.1), Window(1, float("nan"), 1.0, 0.1)
+    assert not drift.drifts([inside] * 9 + [outside])
+    assert drift.drifts([inside] * 8 + [outside])
