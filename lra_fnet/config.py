@@ -12,7 +12,7 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -147,13 +147,13 @@ def load(
     for number, (where, text) in enumerate(texts):
         _parse(text, where)
         if number < len(paths):
-            _count_steps(durations, text, rows)
-            schedule = _follow(schedule, text)
+            schedule = _follow(schedule, _count_steps(durations, text, rows))
         macros = {name for name in _given() if "." not in name}
         declared = macros if declared is None else declared
         _check_macros(macros, declared, where)
-    _count_steps(durations, "\n".join(overrides), rows)
-    _follow(schedule, "\n".join(overrides))
+    # An override of the run's length scales the whole schedule, durations included.
+    durations = {name: text for name, text in durations.items() if name.startswith("Run.")}
+    _follow(schedule, _count_steps(durations, "\n".join(overrides), rows))
     references = set(re.findall(r"%([\w./]+)", gin.config_str())) - {"gin.REQUIRED"}
     _check_macros(references, declared or set(), "a reference")
 
@@ -297,7 +297,9 @@ def _schedule() -> tuple[int, int, int] | None:
     return values if cosine and all(type(value) is int and value >= 0 for value in values) else None
 
 
-def _follow(before: tuple[int, int, int] | None, text: str) -> tuple[int, int, int] | None:
+def _follow(
+    before: tuple[int, int, int] | None, bound: Collection[str]
+) -> tuple[int, int, int] | None:
     """Lets the learning rate follow the length of the run, unless the parsed text binds both.
 
     The warm-up keeps its share of the steps, and the cosine's cycle ends at the same share of them:
@@ -305,7 +307,7 @@ def _follow(before: tuple[int, int, int] | None, text: str) -> tuple[int, int, i
 
     Args:
       before: the schedule before the text was parsed.
-      text: gin text of a file, or of all overrides.
+      bound: the settings in steps that keep their values.
 
     Returns:
       The schedule from now on.
@@ -313,42 +315,52 @@ def _follow(before: tuple[int, int, int] | None, text: str) -> tuple[int, int, i
     after = _schedule()
     if before is None or after is None or not before[0]:
         return after
-    bound = set(re.findall(r"^\s*Optimizer\.(warmup|steps_per_cycle)\s*=", text, re.MULTILINE))
     (steps, warmup, cycle), (new_steps, new_warmup, _) = before, after
-    if "warmup" not in bound:
+    if "Optimizer.warmup" not in bound:
         new_warmup = max(min(warmup, 1), round(warmup * new_steps / steps))
         gin.bind_parameter("Optimizer.warmup", new_warmup)
-    if "steps_per_cycle" not in bound:
+    if "Optimizer.steps_per_cycle" not in bound:
         end = -(-(warmup + cycle) * new_steps // steps)
         gin.bind_parameter("Optimizer.steps_per_cycle", max(1, end - new_warmup))
     return _schedule()
 
 
-def _count_steps(durations: dict[str, str], text: str, rows: Callable[[], int]) -> None:
-    """Replaces durations in epochs or per cent of the run by steps.
+def _count_steps(durations: dict[str, str], text: str, rows: Callable[[], int]) -> set[str]:
+    """Binds durations in epochs or per cent of the run as steps, anew after each text.
 
-    Those of Run stay durations: a batch size that a later text binds changes their steps. Those of
-    Optimizer are steps from then on and follow the length of the run (`_follow`).
+    A later text may bind another data set, batch size or length of the run.
 
     Args:
-      durations: those of Run that earlier texts gave, by setting; updated.
+      durations: those that earlier texts gave, by setting; updated.
       text: gin text of a file, or of all overrides, which was just parsed.
       rows: see `load`.
+
+    Returns:
+      The settings in steps that the text binds, and those of all durations.
     """
+    pattern = rf"^\s*({'|'.join(map(re.escape, _STEPS))})\s*="
+    bound = set(re.findall(pattern, text, re.MULTILINE))
+    durations |= {name: str(gin.query_parameter(name)) for name in bound}
     for name in _STEPS:
-        if re.search(rf"^\s*{re.escape(name)}\s*=", text, re.MULTILINE):
-            durations[name] = gin.query_parameter(name)
-        match = _DURATION.fullmatch(str(durations.get(name)))
+        match = _DURATION.fullmatch(durations.get(name, ""))
         if not match or (match[2] == "%" and name == "Run.num_steps"):
             durations.pop(name, None)
             continue
-        if match[2] == "%":
-            steps = float(match[1]) / 100 * gin.query_parameter("Run.num_steps")
-        else:
-            steps = float(match[1]) * rows() / gin.query_parameter("Run.batch_size")
-        gin.bind_parameter(name, max(1, round(steps)))
-        if name.startswith("Optimizer."):
-            del durations[name]
+        percent = match[2] == "%"
+        whole = _count("Run.num_steps" if percent else "Run.batch_size")
+        if whole:  # otherwise a later text may bind it
+            steps = float(match[1]) * (whole / 100 if percent else rows() / whole)
+            gin.bind_parameter(name, max(1, round(steps)))
+    return bound | set(durations)
+
+
+def _count(name: str) -> int | None:
+    """Returns the positive whole number that a parameter is bound to; None without one."""
+    try:
+        value = gin.query_parameter(name)
+    except ValueError:
+        return None
+    return value if type(value) is int and value > 0 else None
 
 
 def _given() -> set[str]:

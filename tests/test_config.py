@@ -93,6 +93,22 @@ MORE = {  # and other settings
     ("image", "sinkhorn"): {"weight_decay": 0.7},
 }
 # As on images of other tasks.
+# Models with published recipes at preset tuned, and the tasks of which have a file.
+TASKS_OF_RECIPES = {
+    "conv": {"listops", "image", "pathfinder"},
+    "long_conv": {*TASKS},
+    "lru": {"listops", "text", "image", "pathx"},
+    "s4d": {*TASKS},
+    "s5": {*TASKS},
+    "transformer_rotary": {*TASKS},
+}
+# The parameters with their own learning rate at preset cpu.
+GROUPS = {
+    "long_conv": ("kernel",),
+    "lru": ("decay", "gamma", "b"),
+    "s4d": ("a", "log_dt"),
+    "s5": ("lambda", "b", "log_dt"),
+}
 LEARNED = {("pathfinder", preset) for preset in ("cpu", "small", "tuned")}
 # Mixers that know positions by themselves.
 ORDERED = {"conv", "long_conv", "lru", "s4d", "s5", "transformer_rotary"}
@@ -104,8 +120,9 @@ def model_settings(preset, task, model):
     if model == "fnet_original":
         learned = task in ("image", "pathx") or (task, preset) in LEARNED
         return ORIGINAL | ({} if learned else {"positions": "learned"})
-    if model in ORDERED and preset in ("cpu", "small", "tuned"):
-        return {"positions": "none"}
+    if model in ORDERED and preset in ("cpu", "small"):
+        groups = dict.fromkeys(GROUPS.get(model, ()), (0.001, 0.0))
+        return {"positions": "none"} | ({"groups": groups} if groups and preset == "cpu" else {})
     if preset != "lra-code" or (task, model) not in OVERRIDES:
         return {}
     pairs = zip(SIZES, OVERRIDES[task, model], BASE[task], strict=True)
@@ -121,6 +138,13 @@ def test_every_model_builds_and_differs_only_in_its_mixer_and_lras_overrides(pre
     base = settings(preset, task, "fnet")
     for model in MODELS:
         changes = model_settings(preset, task, model)
+        if preset == "tuned" and model in TASKS_OF_RECIPES:
+            names = ("num_ids", "num_classes", "max_len", "inputs", "pooling", "config")
+            names += ("head_mlp_dim", "head_interaction")
+            changed = settings(preset, task, model)
+            assert {n: changed[n] for n in names} == {n: base[n] for n in names}
+            assert changed["positions"] == "none"
+            continue
         assert all(base[name] != value for name, value in changes.items())
         assert settings(preset, task, model) == base | changes
 
@@ -128,6 +152,7 @@ def test_every_model_builds_and_differs_only_in_its_mixer_and_lras_overrides(pre
 def test_only_lra_code_cpu_and_small_have_files_for_a_model():
     pairs = {f"lra-code/{task}.{model}.gin" for task, model in OVERRIDES}
     pairs |= {"lra-code/listops.performer.gin"}
+    pairs |= {f"tuned/{t}.{model}.gin" for model, of in TASKS_OF_RECIPES.items() for t in of}
     tasks = {f"{preset}/{task}.gin" for preset in PRESETS for task in ("base", *TASKS)}
     files = {path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.gin")}
     models = {path for path in files if path.split("/")[1] == "models"}
@@ -196,9 +221,72 @@ def test_the_file_of_a_model_binds_its_mixer_and_sizes(path):
     mixer = set(re.findall(r"^(\w+)\.\w+ =", text, re.MULTILINE))
     if model != "fnet_original":  # its block differs from that of all others
         mixer -= {"Encoder"}
+    preset = path.relative_to(FOLDER).parts[0]
     if model in ORDERED:
         mixer |= {"Encoder"}
+    if preset == "cpu" and model in GROUPS:
+        mixer |= {"Optimizer"}
+    if preset == "tuned" and model in TASKS_OF_RECIPES:
+        mixer |= {"Optimizer", "Run"}
     assert parts <= mixer | (set() if everywhere else {"Encoder", "Head", "Optimizer"})
+
+
+def groups_of(names, rate):
+    return dict.fromkeys(names.split(), (rate, 0.0))
+
+
+# By hand from the recipes: layers, width, state (kernels: squash), batch, epochs, rate, weight decay,
+# dropout (kernels: of the kernels), norm, and the groups.
+SIZES_OF_RECIPES = ("num_layers", "dim", "state", "batch_size", "epochs", "learning_rate")
+SIZES_OF_RECIPES += ("weight_decay", "dropout", "norm", "groups")
+_A, _S5 = groups_of("a log_dt", 1e-3), "lambda log_dt b"
+RECIPES = {
+    ("listops", "s5"): (8, 128, 16, 50, 40, 3e-3, 0.04, 0, "pre", groups_of("lambda log_dt", 1e-3)),
+    ("text", "s5"): (6, 256, 192, 50, 35, 4e-3, 0.07, 0.1, "pre", groups_of("lambda b", 1e-3)),
+    ("retrieval", "s5"): (6, 128, 256, 32, 20, 2e-3, 0.05, 0, "pre", groups_of("lambda b", 1e-3)),
+    ("image", "s5"): (6, 512, 384, 50, 250, 4.5e-3, 0.07, 0.1, "pre")
+    + (groups_of("lambda log_dt", 1e-3),),
+    ("pathfinder", "s5"): (6, 192, 256, 64, 200, 4.5e-3, 0.03, 0.05, "pre", groups_of(_S5, 9e-4)),
+    ("pathx", "s5"): (6, 128, 256, 32, 75, 1.8e-3, 0.06, 0, "pre")
+    + (groups_of(_S5, 6e-4) | {"b": (6e-4, 0.06)},),
+    ("listops", "s4d"): (6, 256, 4, 32, 40, 0.01, 0.05, 0, "post", _A),
+    ("text", "s4d"): (6, 256, 4, 16, 32, 0.01, 0.05, 0, "pre", _A),
+    ("retrieval", "s4d"): (6, 256, 4, 64, 20, 0.01, 0.05, 0, "pre", _A),
+    ("image", "s4d"): (6, 512, 64, 50, 200, 0.01, 0.05, 0.1, "post", _A),
+    ("pathfinder", "s4d"): (6, 256, 64, 64, 200, 0.004, 0.05, 0, "pre", _A),
+    ("pathx", "s4d"): (6, 256, 64, 16, 50, 0.001, 0.05, 0, "pre", _A),
+    ("listops", "long_conv"): (6, 256, 0.002, 32, 40, 0.01, 0.05, 0.2, "post")
+    + (groups_of("kernel", 5e-4),),
+    ("text", "long_conv"): (6, 256, 0.003, 16, 32, 0.01, 0.05, 0.2, "pre")
+    + (groups_of("kernel", 1e-3),),
+    ("retrieval", "long_conv"): (6, 256, 0.004, 64, 20, 0.01, 0.05, 0.1, "pre")
+    + (groups_of("kernel", 1e-4),),
+    ("image", "long_conv"): (6, 512, 0.003, 50, 200, 0.01, 0.05, 0.2, "post")
+    + (groups_of("kernel", 1e-3),),
+    ("pathfinder", "long_conv"): (6, 256, 0.001, 64, 200, 0.004, 0.05, 0.3, "pre")
+    + (groups_of("kernel", 1e-3),),
+    ("pathx", "long_conv"): (6, 256, 0.001, 16, 50, 5e-4, 0.05, 0.3, "pre")
+    + (groups_of("kernel", 5e-4),),
+}
+ROWS = {"listops": 96_000, "text": 22_500, "retrieval": 147_086, "image": 45_000}
+ROWS |= {"pathfinder": 160_000, "pathx": 160_000}
+
+
+@pytest.mark.parametrize(("task", "model"), RECIPES)
+def test_preset_tuned_has_the_published_recipes(task, model):
+    built = experiment.load(task, model, "tuned")
+    got, (mixer, *_) = settings("tuned", task, model), built.model.encoder.mixers
+    got["state"] = mixer.threshold if model == "long_conv" else mixer.state
+    got["dropout"] = got["attention_dropout"] if model == "long_conv" else got["dropout"]
+    got["epochs"] = round(built.run.num_steps * built.run.batch_size / ROWS[task], 2)
+    assert tuple(got[name] for name in SIZES_OF_RECIPES) == RECIPES[task, model]
+    assert got["mlp_dim"] == 0
+    assert got["batch_norm"] is not None
+    epoch = ROWS[task] / got["batch_size"]
+    warmup = round(epoch) if model == "s5" else round(built.run.num_steps / 10)
+    assert got["warmup"] == (0 if (task, model) == ("text", "s5") else warmup)
+    assert got["warmup"] + got["steps_per_cycle"] == got["num_steps"]
+    assert got["eval_every"] == round(epoch)
 
 
 @pytest.mark.parametrize(("preset", "count"), [("cpu", 2), ("small", 2), ("tuned", 6)])
