@@ -231,43 +231,33 @@ def test_the_file_of_a_model_binds_its_mixer_and_sizes(path):
     assert parts <= mixer | (set() if everywhere else {"Encoder", "Head", "Optimizer"})
 
 
-def groups_of(names, rate):
-    return dict.fromkeys(names.split(), (rate, 0.0))
-
-
-# By hand from the recipes: layers, width, state (kernels: squash), batch, epochs, rate, weight decay,
-# dropout (kernels: of the kernels), norm, and the groups.
-SIZES_OF_RECIPES = ("num_layers", "dim", "state", "batch_size", "epochs", "learning_rate")
-SIZES_OF_RECIPES += ("weight_decay", "dropout", "norm", "groups")
-_A, _S5 = groups_of("a log_dt", 1e-3), "lambda log_dt b"
+# By hand from the recipes.
+SIZES_OF_RECIPES = ("num_layers", "dim", "batch_size", "epochs", "learning_rate", "weight_decay")
+SIZES_OF_RECIPES += ("norm", "dropout", "state", "own_rate")
 RECIPES = {
-    ("listops", "s5"): (8, 128, 16, 50, 40, 3e-3, 0.04, 0, "pre", groups_of("lambda log_dt", 1e-3)),
-    ("text", "s5"): (6, 256, 192, 50, 35, 4e-3, 0.07, 0.1, "pre", groups_of("lambda b", 1e-3)),
-    ("retrieval", "s5"): (6, 128, 256, 32, 20, 2e-3, 0.05, 0, "pre", groups_of("lambda b", 1e-3)),
-    ("image", "s5"): (6, 512, 384, 50, 250, 4.5e-3, 0.07, 0.1, "pre")
-    + (groups_of("lambda log_dt", 1e-3),),
-    ("pathfinder", "s5"): (6, 192, 256, 64, 200, 4.5e-3, 0.03, 0.05, "pre", groups_of(_S5, 9e-4)),
-    ("pathx", "s5"): (6, 128, 256, 32, 75, 1.8e-3, 0.06, 0, "pre")
-    + (groups_of(_S5, 6e-4) | {"b": (6e-4, 0.06)},),
-    ("listops", "s4d"): (6, 256, 4, 32, 40, 0.01, 0.05, 0, "post", _A),
-    ("text", "s4d"): (6, 256, 4, 16, 32, 0.01, 0.05, 0, "pre", _A),
-    ("retrieval", "s4d"): (6, 256, 4, 64, 20, 0.01, 0.05, 0, "pre", _A),
-    ("image", "s4d"): (6, 512, 64, 50, 200, 0.01, 0.05, 0.1, "post", _A),
-    ("pathfinder", "s4d"): (6, 256, 64, 64, 200, 0.004, 0.05, 0, "pre", _A),
-    ("pathx", "s4d"): (6, 256, 64, 16, 50, 0.001, 0.05, 0, "pre", _A),
-    ("listops", "long_conv"): (6, 256, 0.002, 32, 40, 0.01, 0.05, 0.2, "post")
-    + (groups_of("kernel", 5e-4),),
-    ("text", "long_conv"): (6, 256, 0.003, 16, 32, 0.01, 0.05, 0.2, "pre")
-    + (groups_of("kernel", 1e-3),),
-    ("retrieval", "long_conv"): (6, 256, 0.004, 64, 20, 0.01, 0.05, 0.1, "pre")
-    + (groups_of("kernel", 1e-4),),
-    ("image", "long_conv"): (6, 512, 0.003, 50, 200, 0.01, 0.05, 0.2, "post")
-    + (groups_of("kernel", 1e-3),),
-    ("pathfinder", "long_conv"): (6, 256, 0.001, 64, 200, 0.004, 0.05, 0.3, "pre")
-    + (groups_of("kernel", 1e-3),),
-    ("pathx", "long_conv"): (6, 256, 0.001, 16, 50, 5e-4, 0.05, 0.3, "pre")
-    + (groups_of("kernel", 5e-4),),
+    ("listops", "s5"): (8, 128, 50, 40, 3e-3, 0.04, "pre", 0, 16, 1e-3),
+    ("text", "s5"): (6, 256, 50, 35, 4e-3, 0.07, "pre", 0.1, 192, 1e-3),
+    ("retrieval", "s5"): (6, 128, 32, 20, 2e-3, 0.05, "pre", 0, 256, 1e-3),
+    ("image", "s5"): (6, 512, 50, 250, 4.5e-3, 0.07, "pre", 0.1, 384, 1e-3),
+    ("pathfinder", "s5"): (6, 192, 64, 200, 4.5e-3, 0.03, "pre", 0.05, 256, 9e-4),
+    ("pathx", "s5"): (6, 128, 32, 75, 1.8e-3, 0.06, "pre", 0, 256, 6e-4),
+    ("listops", "s4d"): (6, 256, 32, 40, 0.01, 0.05, "post", 0, 4, 1e-3),
+    ("text", "s4d"): (6, 256, 16, 32, 0.01, 0.05, "pre", 0, 4, 1e-3),
+    ("retrieval", "s4d"): (6, 256, 64, 20, 0.01, 0.05, "pre", 0, 4, 1e-3),
+    ("image", "s4d"): (6, 512, 50, 200, 0.01, 0.05, "post", 0.1, 64, 1e-3),
+    ("pathfinder", "s4d"): (6, 256, 64, 200, 0.004, 0.05, "pre", 0, 64, 1e-3),
+    ("pathx", "s4d"): (6, 256, 16, 50, 0.001, 0.05, "pre", 0, 64, 1e-3),
+    # The dropout of the kernels, and the threshold.
+    ("listops", "long_conv"): (6, 256, 32, 40, 0.01, 0.05, "post", 0.2, 0.002, 5e-4),
+    ("text", "long_conv"): (6, 256, 16, 32, 0.01, 0.05, "pre", 0.2, 0.003, 1e-3),
+    ("retrieval", "long_conv"): (6, 256, 64, 20, 0.01, 0.05, "pre", 0.1, 0.004, 1e-4),
+    ("image", "long_conv"): (6, 512, 50, 200, 0.01, 0.05, "post", 0.2, 0.003, 1e-3),
+    ("pathfinder", "long_conv"): (6, 256, 64, 200, 0.004, 0.05, "pre", 0.3, 0.001, 1e-3),
+    ("pathx", "long_conv"): (6, 256, 16, 50, 5e-4, 0.05, "pre", 0.3, 0.001, 5e-4),
 }
+# The groups of S5 where they are not all three.
+GROUPS_OF_S5 = {"listops": {"lambda", "log_dt"}, "image": {"lambda", "log_dt"}}
+GROUPS_OF_S5 |= {"text": {"lambda", "b"}, "retrieval": {"lambda", "b"}}
 ROWS = {"listops": 96_000, "text": 22_500, "retrieval": 147_086, "image": 45_000}
 ROWS |= {"pathfinder": 160_000, "pathx": 160_000}
 
@@ -279,7 +269,13 @@ def test_preset_tuned_has_the_published_recipes(task, model):
     got["state"] = mixer.threshold if model == "long_conv" else mixer.state
     got["dropout"] = got["attention_dropout"] if model == "long_conv" else got["dropout"]
     got["epochs"] = round(built.run.num_steps * built.run.batch_size / ROWS[task], 2)
+    got["own_rate"], *others = {rate for rate, _ in got["groups"].values()}
+    assert not others
     assert tuple(got[name] for name in SIZES_OF_RECIPES) == RECIPES[task, model]
+    names = GROUPS_OF_S5.get(task) if model == "s5" else None
+    assert set(got["groups"]) == (names or set(GROUPS[model]))
+    decayed = {name: decay for name, (_, decay) in got["groups"].items() if decay}
+    assert decayed == ({"b": 0.06} if (task, model) == ("pathx", "s5") else {})
     assert got["mlp_dim"] == 0
     assert got["batch_norm"] is not None
     epoch = ROWS[task] / got["batch_size"]
