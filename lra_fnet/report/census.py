@@ -183,8 +183,8 @@ def group_grid(preset: str) -> Grid:
         for (model, name), row in rows.items()
     ]
     note = (
-        "Rates are peaks; the weight decay is 0 unless it is given. Where a cell has a -, the parameter "
-        "is with all others."
+        "Rates are peaks; the weight decay is 0 unless it is given. Where a cell has a -, the "
+        "parameter is with all others."
     )
     title = "Parameters with their own learning rate (Optimizer.groups)"
     return Grid(title, ["Model", "Parameter", *tables.TASKS.values()], cells, [note])
