@@ -2,7 +2,7 @@
 
 `paired` compares two runs on the same rows; `unpaired` serves where it is unknown which rows each
 run answered correctly. Both describe these two trained models only. Whether one model is better
-than another for any seed is what `seeds` tests. SciPy's distributions take most of a second to
+than another for any seed is what `over_seeds` tests. SciPy's distributions take most of a second to
 import, so they are imported at the first test, not with this module.
 """
 
@@ -152,33 +152,85 @@ def unpaired(correct_a: float, n_a: int, correct_b: float, n_b: int) -> Differen
     return Difference(100 * mean, 100 * low, 100 * high, p_value, n_a + n_b)
 
 
-def seeds(a_values: Sequence[float], b_values: Sequence[float]) -> Difference | None:
-    """Compares two models over independent seeds: Welch's t-test (1947, Biometrika 34:28-35).
+def over_seeds(
+    a_values: Sequence[float],
+    b_values: Sequence[float],
+    count: int,
+    right: tuple[np.ndarray, np.ndarray] | None = None,
+    *,
+    matched: bool,
+) -> Difference:
+    """Compares two models over seeds and rows: both are samples, and every seed meets every row.
 
-    t = (mean_a - mean_b) / sqrt(v_a + v_b), where v is a sample's variance over its size, with
-    (v_a + v_b)^2 / (v_a^2 / (n_a - 1) + v_b^2 / (n_b - 1)) degrees of freedom (Satterthwaite 1946,
-    Biometrics 2:110-114).
+    This is the analysis of several readers and cases, with seeds as readers (Obuchowski and
+    Rockette 1995, Commun Stat Simul Comput 24:285-308; for right and wrong answers Gallas, Pennello
+    and Myers 2007, J Opt Soc Am A 24:B70-B80). The variance of the difference of the two means is
+
+        V = V_seeds + max(0, V_rows),
+
+    where V_seeds is the variance of the seeds' differences over their number, and V_rows that of
+    the rows' mean differences over theirs, less what single answers add to it. t = difference /
+    sqrt(V) has V^2 / sum(V_seeds^2 / (seeds - 1)) degrees of freedom (Hillis 2007, Stat Med
+    26:596-619). With different seeds on the two sides, V_seeds is the sum of both variances, as in
+    Welch's test.
+
+    Where it is unknown which rows a side answered correctly, the rows of the two models are taken
+    as independent: V_rows = (p_a (1 - p_a) + p_b (1 - p_b)) / rows. Models agree on most rows, so
+    this finds fewer differences.
 
     Args:
-      a_values: the accuracy in % of each run of the first model.
+      a_values: the accuracy in % of each run of the first model, at least two.
       b_values: the same for the second model.
-
-    Returns:
-      None with fewer than two runs on a side, or if neither side has any spread.
+      count: rows.
+      right: which rows each run of both models answers correctly, bool [runs, rows]; None if that
+        is unknown of any run.
+      matched: whether the i-th runs of both models have the same seed.
     """
-    if min(len(a_values), len(b_values)) < 2:
-        return None
-    v_a, v_b = (statistics.variance(x) / len(x) for x in (a_values, b_values))
-    if v_a + v_b == 0:
-        return None
     from scipy import stats  # takes most of a second
 
-    mean = statistics.fmean(a_values) - statistics.fmean(b_values)
-    error = math.sqrt(v_a + v_b)
-    freedom = (v_a + v_b) ** 2 / (v_a**2 / (len(a_values) - 1) + v_b**2 / (len(b_values) - 1))
+    a, b = (np.asarray(values, float) / 100 for values in (a_values, b_values))
+    mean = float(a.mean() - b.mean())
+    samples = [a - b] if matched else [a, b]
+    parts = [(sample.var(ddof=1) / len(sample), len(sample) - 1) for sample in samples]
+    if right is None:
+        rows = sum(p * (1 - p) for p in (a.mean(), b.mean())) / count
+    else:
+        answers = [np.asarray(side, float) for side in right]
+        difference = answers[0].mean(0) - answers[1].mean(0)
+        sides = [answers[0] - answers[1]] if matched else answers
+        rows = difference.var(ddof=1) / count - sum(map(_single, sides))
+    variance = sum(part for part, _ in parts) + max(0.0, rows)
+    chance = sum(part**2 / freedom for part, freedom in parts)
+    error, freedom = math.sqrt(variance), variance**2 / chance if chance else math.inf
     half = float(stats.t.isf(_TAIL, freedom)) * error
-    p_value = float(2 * stats.t.sf(abs(mean) / error, freedom))
-    return Difference(mean, mean - half, mean + half, p_value, len(a_values) + len(b_values))
+    p_value = float(2 * stats.t.sf(abs(mean) / error, freedom)) if error else float(mean == 0)
+    numbers = (100 * mean, 100 * (mean - half), 100 * (mean + half))
+    return Difference(*numbers, p_value, len(a) + len(b))
+
+
+def _single(answers: np.ndarray) -> float:
+    """Returns what single answers, [runs, rows], add to the variance of their mean.
+
+    That is the mean square of what neither the run nor the row explains, over the answers.
+    """
+    runs, rows = answers.shape
+    rest = answers - answers.mean(0) - answers.mean(1, keepdims=True) + answers.mean()
+    return float((rest**2).sum() / ((runs - 1) * (rows - 1)) / (runs * rows))
+
+
+def could_be_best(p_values: Sequence[Sequence[float]]) -> list[float]:
+    """Returns for each model the p-value of the hypothesis that none of the others is better.
+
+    These are Hsu's multiple comparisons with the best (1981, Ann Stat 9:1026-1034; Edwards and Hsu
+    1983, J Am Stat Assoc 78:965-971), with Bonferroni's bound in place of Dunnett's quantile, since
+    the pairs have different variances and degrees of freedom. Leaving out the models with p <= 0.05
+    keeps the probability that the best one is left out at 5 %, whichever has the highest number.
+
+    Args:
+      p_values: [i][j] is the one-sided p-value for "j is better than i"; [i][i] is not read.
+    """
+    others = [[p for j, p in enumerate(row) if j != i] for i, row in enumerate(p_values)]
+    return [min(1.0, len(row) * min(row)) if row else 1.0 for row in others]
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

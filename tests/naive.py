@@ -571,3 +571,36 @@ def state_space(u, transition, inputs, outputs, skip):
                 state = transition @ state + inputs @ u[b, k]
                 out[b, k] += (matrix @ state).real
     return out
+
+
+def crossed_variance(a, b, matched):
+    """Estimates the variance of mean(a) - mean(b) over seeds and rows from pairs of answers.
+
+    Gallas, Pennello and Myers 2007 (J Opt Soc Am A 24:B70-B80): each expected product of two
+    answers, by whether they share the seed and whether they share the row, is estimated by the mean
+    over all such pairs. The variance is a sum of these four, less the product of two that share
+    neither.
+
+    Args:
+      a: which rows each run of the first model answers correctly, [runs, rows].
+      b: the same for the second model.
+      matched: whether runs of the same number share their seed.
+    """
+    sides = [(1, a), (-1, b)]
+    total = 0.0
+    for sign, x in sides:
+        for other_sign, y in sides:
+            share_seeds = matched or x is y
+            sums, counts = {}, {}
+            for s in range(len(x)):
+                for t in range(len(y)):
+                    for n in range(x.shape[1]):
+                        for m in range(y.shape[1]):
+                            kind = (share_seeds and s == t, n == m)
+                            sums[kind] = sums.get(kind, 0.0) + float(x[s, n]) * float(y[t, m])
+                            counts[kind] = counts.get(kind, 0) + 1
+            independent = sums[False, False] / counts[False, False]
+            pairs = sum(counts.values())
+            product = sum(sums.values()) / pairs  # of the two means
+            total += sign * other_sign * (product - independent)
+    return total

@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import naive
 import numpy as np
 import pytest
 import scipy.optimize
@@ -166,36 +167,75 @@ def test_two_shares_of_none_or_all_do_not_differ(counts):
     assert difference.low < 0 < difference.high
 
 
-# Over seeds
+# Over seeds and rows
 
 
-@pytest.mark.filterwarnings("ignore:Precision loss")  # from SciPy, for a side without spread
+def answers(seed, runs=3, rows=40, means=(0.5, 0.6), spread=0.05, shared=0.2):
+    """Returns the correct rows of two models whose seeds and rows both differ in difficulty."""
+    rng = np.random.default_rng(seed)
+    easy = shared * rng.standard_normal(rows)
+    sides = (mean + spread * rng.standard_normal((runs, 1)) + easy for mean in means)
+    return [rng.random((runs, rows)) < side for side in sides]
+
+
+@pytest.mark.parametrize(("seed", "matched"), [(0, True), (1, True), (2, False), (3, False)])
+def test_variance_over_seeds_and_rows_is_that_of_the_loops(seed, matched):
+    """Second way: products of pairs of answers (`naive.crossed_variance`) and SciPy's t."""
+    sides = answers(seed)
+    difference = intervals.over_seeds(
+        *(100 * side.mean(1) for side in sides), 40, sides, matched=matched
+    )
+    signed = [sides[0] * 1.0 - sides[1]] if matched else [side * 1.0 for side in sides]
+    seeds = [side.mean(1).var(ddof=1) / 3 for side in signed]
+    total = max(naive.crossed_variance(*sides, matched), sum(seeds))
+    freedom = total**2 / sum(part**2 / 2 for part in seeds)
+    mean = sides[0].mean() - sides[1].mean()
+    low, high = scipy.stats.t.interval(0.95, freedom, mean, math.sqrt(total))
+    p_value = 2 * scipy.stats.t.sf(abs(mean) / math.sqrt(total), freedom)
+    assert difference == pytest.approx((100 * mean, 100 * low, 100 * high, p_value, 6), rel=1e-9)
+
+
 @pytest.mark.parametrize(
     ("a", "b"),
     [
         ([30.1, 31.2, 30.5], [32.0, 32.4, 31.1]),
-        ([30.0, 31.0], [30.4, 30.6]),
         ([27.5, 21.0, 19.0, 23.6, 17.0], [27.1, 22.0]),
-        ([50.0, 50.0], [49.0, 49.5, 49.1]),
-        ([10.0, 10.1, 10.2], [90.0, 90.1, 90.2]),
+        ([10.0, 10.1, 10.2], [90.0, 90.3, 90.2]),
     ],
 )
-def test_seeds_are_compared_by_welchs_test(a, b):
-    difference = intervals.seeds(a, b)
+def test_with_countless_rows_it_is_the_t_test_over_seeds(a, b):
+    """Then the rows add nothing: Welch's test, or the test of pairs if the seeds are the same."""
     want = scipy.stats.ttest_ind(a, b, equal_var=False)
-    interval = want.confidence_interval()
-    assert difference is not None
-    assert difference.mean == pytest.approx(np.mean(a) - np.mean(b))
-    assert (difference.low, difference.high) == pytest.approx(
-        (interval.low, interval.high), rel=1e-9
+    found = intervals.over_seeds(a, b, 10**15, matched=False)
+    ends = tuple(want.confidence_interval())
+    assert (found.low, found.high, found.p_value) == pytest.approx((*ends, want.pvalue), rel=1e-5)
+    if len(a) == len(b):
+        pairs = intervals.over_seeds(a, b, 10**15, matched=True)
+        assert pairs.p_value == pytest.approx(scipy.stats.ttest_rel(a, b).pvalue, rel=1e-5)
+
+
+def test_without_spread_over_seeds_it_is_the_z_test_on_rows():
+    found = intervals.over_seeds([30.0, 30.0], [32.0, 32.0], 2000, matched=True)
+    error = math.sqrt((0.3 * 0.7 + 0.32 * 0.68) / 2000)
+    assert found.p_value == pytest.approx(2 * scipy.stats.norm.sf(0.02 / error))
+    same = np.ones((2, 5), bool)
+    assert intervals.over_seeds([100.0] * 2, [100.0] * 2, 5, (same, same), matched=True) == (
+        *(0, 0, 0),
+        *(1, 4),
     )
-    assert difference.p_value == pytest.approx(want.pvalue, rel=1e-9)
-    assert difference.n == len(a) + len(b)
 
 
-@pytest.mark.parametrize(("a", "b"), [([30.0], [31.0, 32.0]), ([], []), ([3.0, 3.0], [4.0, 4.0])])
-def test_welchs_test_needs_two_seeds_and_spread(a, b):
-    assert intervals.seeds(a, b) is None
+def test_equal_models_differ_in_5_of_100_samples_of_seeds_and_rows():
+    """A test on rows alone, which takes the seeds for all seeds, claims many more differences."""
+    claimed = over_rows = 0
+    for seed in range(400):
+        sides = answers(seed, 3, 400, means=(0.5, 0.5), spread=0.03)
+        values = [100 * side.mean(1) for side in sides]
+        claimed += intervals.over_seeds(*values, 400, sides, matched=True).p_value < 0.05
+        per_row = sides[0].mean(0) - sides[1].mean(0)
+        over_rows += abs(per_row.mean()) > Z * per_row.std(ddof=1) / 20
+    assert 8 <= claimed <= 28
+    assert over_rows > 40
 
 
 # Many tests
@@ -217,3 +257,19 @@ def test_holm_is_bonferroni_of_every_set_of_hypotheses():
         for i in range(5)
     ]
     assert intervals.holm(list(p_values)) == pytest.approx(want)
+
+
+def test_p_values_of_the_best_worked_by_hand():
+    """Each row's smallest p-value against the others, times their number."""
+    p_values = [[0.5, 0.01, 0.2], [0.99, 0.5, 0.9], [0.8, 0.1, 0.5]]
+    assert intervals.could_be_best(p_values) == pytest.approx([0.02, 1.0, 0.2])
+    assert intervals.could_be_best([[0.5]]) == [1.0]
+
+
+def test_best_model_is_left_out_in_at_most_5_of_100_samples():
+    """Four equal models (the worst case) of known error: any of them may be the best."""
+    rng, left_out = np.random.default_rng(0), 0
+    for numbers in rng.standard_normal((1000, 4)):
+        p_values = [[scipy.stats.norm.sf((b - a) / math.sqrt(2)) for b in numbers] for a in numbers]
+        left_out += intervals.could_be_best(p_values)[0] <= 0.05
+    assert 25 <= left_out <= 55

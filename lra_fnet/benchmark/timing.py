@@ -1,11 +1,18 @@
 """How calls are timed, for both JAX and PyTorch."""
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 CALL_SECONDS = 0.01  # a faster call is repeated, because its dispatch costs time too
 REPEATS = 16
+RESTLESS = 0.3  # `spread` above which rounds are measured again
+
+
+def spread(seconds: Sequence[float]) -> float:
+    """Returns half the range of the rounds over their median."""
+    return (max(seconds) - min(seconds)) / 2 / statistics.median(seconds)
 
 
 def time_calls(programs: Sequence[Callable[[], Any]], seconds: float) -> dict[str, float]:

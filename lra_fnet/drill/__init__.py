@@ -113,6 +113,8 @@ def _preload(seed, only, sample, jobs, out) -> None:
         words += [] if sample is None else ["--sample", sample]
         settings = {"JAX_PLATFORMS": "cpu", "OPENBLAS_NUM_THREADS": "1", "XLA_FLAGS": ""}
         settings |= {"LD_PRELOAD": shim, SHIM: shim}
+        # As for a user. JAX's own limit is a time, so that the load would choose the files.
+        settings |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
         # Pytest's and a user's own cache would be used in place of the drill's.
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "LRA_FNET_"))}
         command = [sys.executable, "-m", "lra_fnet.cli", *map(str, words)]

@@ -1,7 +1,7 @@
 """Turns run folders into reports: terminal, Markdown, CSV, LaTeX, one HTML page, README.
 
-`Sources` reads the files, `Report` computes everything that is shown, and every form is a function
-of it.
+`Sources` reads the files, `build` makes the `Report`, everything that is shown, and every form is a
+function of it.
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,21 @@ from rich.text import Text
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, progress
 from lra_fnet.report import headers, text
-from lra_fnet.report.contents import Report
+from lra_fnet.report.contents import Report, build
 from lra_fnet.report.sources import Sources
 from lra_fnet.report.text import print_run
 
-__all__ = ["BEGIN", "END", "Report", "Sources", "main", "print_run", "update_readme", "write"]
+__all__ = [
+    "BEGIN",
+    "END",
+    "Report",
+    "Sources",
+    "build",
+    "main",
+    "print_run",
+    "update_readme",
+    "write",
+]
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 ABOUT = "Generated from the committed results by `lra-fnet report --readme README.md`."
@@ -78,7 +88,7 @@ def update_readme(path: str | Path, results: str | Path) -> list[Path]:
     if old.count(BEGIN) != 1 or old.count(END) != 1 or old.index(BEGIN) > old.index(END):
         raise UserError(f"{readme}: expected one line {BEGIN} followed by one line {END}; add them")
     sources = Sources([results])
-    report = Report(sources)
+    report = build(sources)
     section = f"{BEGIN}\n\n{text.main_models(report)}\n{END}"
     texts = {
         readme: old[: old.index(BEGIN)] + section + old[old.index(END) + len(END) :],
@@ -114,7 +124,7 @@ def main(
     Raises:
       UserError: no run has a test accuracy or a state to show.
     """
-    report = Report(Sources(roots))
+    report = build(Sources(roots))
     for problem in report.sources.problems:
         progress.say(f"left out: {problem}")
     if not report.presets and not report.sweeps:

@@ -1,40 +1,30 @@
-"""Builds the rows of the accuracy tables from runs and published numbers.
-
-A cell is a value (the mean over seeds, in % of test rows, with spread, maximum and number of seeds)
-or a state: `-` not run, `OOM` out of memory, `FAIL` not above the majority floor or diverged, `n/a`
-not reported by the source. A state is never a number: it does not count as 0 and enters no average.
-"""
+"""Builds the rows of the accuracy tables from runs and published numbers; see `cells`."""
 
 import dataclasses
-import functools
 import itertools
-import json
-import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lra_fnet import config, tasks
-from lra_fnet.intervals import wilson
+from lra_fnet.report.cells import (
+    AVERAGES,
+    MARKS,
+    TASKS,
+    Cell,
+    averages,
+    cell,
+    published,
+    published_cells,
+)
 from lra_fnet.run.record import Checkpoint, Record
 
-TASKS = {name: tasks.title(name) for name in tasks.BUILT_IN}
-AVERAGES = {"average5": "Mean of 5", "average6": "Mean of 6"}
 PRESETS = ("paper", "lra-code", "tuned", "small", "cpu")
 SOURCES = ("fnet", "lra")  # accuracy tables of published.json that are shown next to ours
-FAILED_PATHX = 50.0  # %: what S4 and its successors count for a failed Path-X
-
-
-@functools.cache
-def published() -> dict[str, Any]:
-    """Returns the numbers of published.json; each group of them names its paper and table."""
-    return json.loads(Path(__file__).with_name("published.json").read_text(encoding="utf-8"))
-
-
-def corrected(number: Any) -> Any:
-    """Returns the number or state of an entry of published.json, with misprints corrected."""
-    return number["corrected"] if isinstance(number, dict) else number
+UNCOMPARED = ("cpu",)  # presets so far from the papers' that their numbers are not shown
+SMOKE = {"cpu": ("pathx",)}  # runs that only show that a task works: no column
+PADDING = "‡ This model sees the padding: its mixer does not use the mask."
+WAYS = ("fnet_mat",)  # not models but ways to compute one: in speed tables only
 
 
 def name_of(run: Record) -> str:
@@ -65,43 +55,6 @@ def sort(runs: Sequence[Record]) -> list[Record]:
         return presets.index(run.preset), task, model, run.variant or "", run.seed
 
     return sorted(runs, key=place)
-
-
-@dataclasses.dataclass(frozen=True)
-class Cell:
-    """One cell: a value in %, or a state (see the module's docstring)."""
-
-    state: str  # "value", "-", "OOM", "FAIL" or "n/a"
-    mean: float | None = None
-    sd: float | None = None  # sample standard deviation over seeds; None with one seed
-    maximum: float | None = None
-    seeds: int = 0  # complete runs; 0 for averages and published numbers
-    unfinished: int = 0  # further runs that diverged or ran out of memory
-    validation_is_test: bool = False
-    low: float | None = None  # ends of the 95 % interval for the rows of one test set
-    high: float | None = None
-    runs: tuple[Record, ...] = ()  # unfinished ones included
-    shallow: bool = False  # whether the interval does not lie above the shallow baseline
-
-    @property
-    def interval(self) -> str:
-        """The 95 % interval in words; empty for a state."""
-        if self.low is None:
-            return ""
-        return f"95 % interval for these test rows: {self.low:.2f} to {self.high:.2f}"
-
-    @property
-    def lines(self) -> list[str]:
-        """The text, most important part first: ["30.70 ± 0.41", "max 31.10", "3 seeds"]."""
-        mark = "†" * self.validation_is_test + "§" * self.shallow
-        if self.mean is None:
-            return [self.state + mark]
-        first = f"{self.mean:.2f}" + (f" ± {self.sd:.2f}" if self.sd is not None else "") + mark
-        if not self.seeds:
-            return [first]
-        total = f" of {self.seeds + self.unfinished}" if self.unfinished else ""
-        seeds = f"{self.seeds}{total} {'seed' if self.seeds + self.unfinished == 1 else 'seeds'}"
-        return [first, *([f"max {self.maximum:.2f}"] if self.seeds > 1 else []), seeds]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +89,7 @@ class Part(NamedTuple):
 
     checkpoint: Checkpoint  # "best": ours, each paper's, floors; "last": only ours
     title: str
-    rows: list[Row]
+    rows: Sequence[Row]
 
     @property
     def spread(self) -> set[str]:
@@ -144,119 +97,98 @@ class Part(NamedTuple):
         return {c for row in self.rows for c, cell in row.cells.items() if cell.sd is not None}
 
 
+@dataclasses.dataclass(frozen=True)
 class Table:
     """The accuracies under one preset.
 
     Attributes:
       preset: its name.
       columns: titles of the six tasks, the two averages, then users' tasks.
-      tasks: the columns that are not averages.
-      rows: those of the checkpoint with the best validation accuracy.
+      rows: those of the checkpoint with the best validation accuracy; the floors last.
       last_rows: ours at the last step.
       floors: the row of majority floors.
+      shallow: the row of shallow baselines.
       baselines: a line that names the shallow baselines, if there are any.
-      parts: both with their titles.
       notes, provenance: lines below the table.
     """
 
-    def __init__(self, preset: str, models: Sequence[str], runs: Sequence[Record]):
-        own_tasks = sorted({run.task for run in runs}.difference(TASKS))  # those of users
-        self.preset, self.tasks = preset, [*TASKS, *own_tasks]
-        self.columns = TASKS | AVERAGES | {task: tasks.title(task) for task in own_tasks}
-        self.rows: list[Row] = []
-        self.last_rows: list[Row] = []
-        for model in models:
-            variants = {run.variant for run in runs if run.model == model and run.variant}
-            for variant in (None, *sorted(variants)):
-                same = [run for run in runs if (run.model, run.variant) == (model, variant)]
-                self.rows.append(_our_row(model, variant, same, self.tasks, "best"))
-                self.last_rows.append(_our_row(model, variant, same, self.tasks, "last"))
-                if variant is None:
-                    self.rows += _published_rows(model, self.tasks)
-        self.floors, floor_notes = _floors(runs, self.tasks)
-        baselines, self.baselines = _baselines(runs, self.tasks)
-        self.rows += [self.floors, *([baselines] if self.baselines else [])]
-        head = f"Test accuracy (%), preset {preset}"
-        self.parts = [
+    preset: str
+    columns: Mapping[str, str]
+    rows: Sequence[Row]
+    last_rows: Sequence[Row]
+    floors: Row
+    shallow: Row
+    baselines: Sequence[str]
+    notes: Sequence[str]
+    provenance: Sequence[str]
+
+    @property
+    def tasks(self) -> list[str]:
+        """The columns that are not averages."""
+        return [column for column in self.columns if column not in AVERAGES]
+
+    @property
+    def parts(self) -> list[Part]:
+        """Both checkpoints' rows with their titles."""
+        head = f"Test accuracy (%), preset {self.preset}"
+        return [
             Part("best", f"{head}: checkpoint best on validation", self.rows),
             Part("last", f"{head}: last step", self.last_rows),
         ]
-        self.notes = _notes(preset, runs, self.rows) + floor_notes + self.baselines
-        self.provenance = _provenance(runs)
 
 
-def cell(runs: Sequence[Record], checkpoint: Checkpoint = "best") -> Cell:
-    """Returns the cell of one model, preset, variant and task, over seeds.
+def tables(runs: Sequence[Record]) -> list[Table]:
+    """Returns one table per preset; a row holds the runs of one model with one set of overrides.
 
-    FAIL compares the mean accuracy over seeds with the floor, using the interval for the rows of
-    ONE test set: all seeds share these rows, so adding their counts would count each row several
-    times and make the interval too narrow. If some seeds diverged or ran out of memory, the cell
-    shows the others and says how many; without any value it is FAIL if one diverged, else OOM.
-
-    Args:
-      runs: each has a test accuracy, or the state OOM or diverged.
-      checkpoint: "best" on validation, or "last".
+    A run that finished without reading the test split (a trial of a sweep) is in no table. Tables
+    are in the order paper, lra-code, tuned, small, cpu, then others by name. Every model that has a
+    run under any preset has a row in each.
     """
-    if not runs:
-        return Cell("-")
-    scores = [score for run in runs if (score := run.score("test", checkpoint))]
-    marks: dict[str, Any] = {
-        "seeds": len(scores),
-        "unfinished": len(runs) - len(scores),
-        "validation_is_test": any(run.validation_is_test for run in runs),
-        "runs": tuple(runs),
-    }
-    if not scores:
-        diverged = any(run.state == "diverged" for run in runs)
-        return Cell("FAIL" if diverged else "OOM", **marks)
-    accuracies = [score.accuracy for score in scores]
-    mean, rows = statistics.fmean(accuracies), min(score.count for score in scores)
-    low, high = (100 * end for end in wilson(mean / 100 * rows, rows))
-    if low <= max(run.floor.accuracy for run in runs):
-        return Cell("FAIL", **marks)
-    spread = statistics.stdev(accuracies) if len(accuracies) > 1 else None
-    baselines = [run.baseline.test.accuracy for run in runs if run.baseline]
-    marks["shallow"] = any(low <= baseline for baseline in baselines)
-    return Cell("value", mean, spread, max(accuracies), low=low, high=high, **marks)
+    shown = sort([run for run in runs if run.tested and run.model not in WAYS])
+    models = models_in_order(run.model for run in shown)
+    return [
+        _table(preset, models, [run for run in shown if run.preset == preset])
+        for preset in dict.fromkeys(run.preset for run in shown)
+    ]
 
 
-def averages(cells: Mapping[str, Cell]) -> dict[str, Cell]:
-    """Returns LRA's mean of five tasks, and S4's of six in which a failed Path-X counts 50.
+def _table(preset: str, models: Sequence[str], runs: Sequence[Record]) -> Table:
+    own_tasks = sorted({run.task for run in runs}.difference(TASKS))  # those of users
+    every = [*TASKS, *own_tasks]
+    smoke = SMOKE.get(preset, ())
+    columns = TASKS | AVERAGES | {task: tasks.title(task) for task in own_tasks}
+    hidden = {*smoke, *(["average6"] if "pathx" in smoke else [])}
+    columns = {column: title for column, title in columns.items() if column not in hidden}
+    runs = [run for run in runs if run.task not in smoke]
+    rows: list[Row] = []
+    last_rows: list[Row] = []
+    for model in models:
+        variants = {run.variant for run in runs if run.model == model and run.variant}
+        for variant in (None, *sorted(variants)):
+            same = [run for run in runs if (run.model, run.variant) == (model, variant)]
+            rows.append(_our_row(model, variant, same, every, "best"))
+            last_rows.append(_our_row(model, variant, same, every, "last"))
+            if variant is None and preset not in UNCOMPARED:
+                rows += _published_rows(model, every)
+    floors, floor_notes = _floors(runs, every)
+    shallow, baselines = _baselines(runs, every)
+    rows += [floors, *([shallow] if baselines else [])]
+    notes = _notes(preset, runs, rows) + floor_notes + baselines
+    if smoke:
+        titles = ", ".join(map(tasks.title, smoke))
+        notes.append(f"{titles}: smoke runs at this preset, without a column.")
+    return Table(
+        preset, columns, rows, last_rows, floors, shallow, baselines, notes, _provenance(runs)
+    )
 
-    Each is `-` unless all its tasks have a value of every seed. OOM is not a failed Path-X.
-    """
 
-    def value(task: str) -> float | None:
-        if task == "pathx" and cells[task].state == "FAIL":
-            return FAILED_PATHX
-        return None if cells[task].unfinished else cells[task].mean
-
-    def mean(tasks: list[str]) -> Cell:
-        values = [number for task in tasks if (number := value(task)) is not None]
-        if len(values) < len(tasks):
-            return Cell("-")
-        marked = any(cells[task].validation_is_test for task in tasks)
-        return Cell("value", statistics.fmean(values), validation_is_test=marked)
-
-    return {"average5": mean([t for t in TASKS if t != "pathx"]), "average6": mean(list(TASKS))}
-
-
-def published_cells(model: str, source: str, columns: Sequence[str] = ()) -> dict[str, Cell] | None:
-    """Returns a model's row of a paper's accuracy table, or None if the paper has none.
-
-    Args:
-      model: its name on the command line.
-      source: an accuracy table of published.json, "fnet" or "lra".
-      columns: tasks that the paper does not have; their cells are n/a.
-    """
-    row = published()["accuracy"][source]["rows"].get(model)
-    if row is None:
-        return None
-    cells = {column: Cell("n/a") for column in columns}
-    for task in TASKS:
-        number = corrected(row[task])
-        cells[task] = Cell(number) if isinstance(number, str) else Cell("value", float(number))
-    return cells | averages(cells)
+def other_model(run: Record) -> str:
+    """Returns the model that a hybrid is at its depth, if all its layers are alike; else ""."""
+    layers = run.setting("Encoder.num_layers")
+    attention = run.setting("hybrid.attention_layers")
+    if not (isinstance(layers, int) and isinstance(attention, int)) or 0 < attention < layers:
+        return ""
+    return "transformer" if attention else "fnet"
 
 
 def _published_rows(model: str, columns: Sequence[str]) -> list[Row]:
@@ -269,7 +201,10 @@ def _published_rows(model: str, columns: Sequence[str]) -> list[Row]:
 def _our_row(
     model: str, variant: str | None, runs: Sequence[Record], columns, checkpoint: Checkpoint
 ) -> Row:
-    cells = {c: cell([run for run in runs if run.task == c], checkpoint) for c in columns}
+    cells = {}
+    for column in columns:
+        same = [run for run in runs if run.task == column]
+        cells[column] = Cell("n/a") if any(map(other_model, same)) else cell(same, checkpoint)
     uses_mask = all(run.uses_mask for run in runs)
     label = f"{model}+{variant}" if variant else config.title(model)
     return Row(label, "ours", cells | averages(cells), uses_mask, model, variant)
@@ -303,38 +238,33 @@ def _baselines(runs: Sequence[Record], columns: Sequence[str]) -> tuple[Row, lis
     return Row("Shallow baseline", "", cells | averages(cells)), notes
 
 
-def marks(
-    preset: str, validation_is_test: bool, uses_mask: bool, shallow: bool = False
-) -> list[str]:
-    """Returns the notes that a table needs: another setting than the papers', and †, ‡ and §."""
+def marks(preset: str, rows: Sequence[Row]) -> list[str]:
+    """Returns the notes that these rows need: another setting than the papers', and the signs."""
     notes = []
-    if preset != "paper":
+    if preset in UNCOMPARED:
+        notes.append(f"Preset {preset} is far from the papers' setting: their rows are not shown.")
+    elif preset != "paper":
         notes.append(
             f"Preset {preset} is not the papers' setting: their numbers are there for orientation."
         )
-    if validation_is_test:
-        notes.append("† The checkpoint was selected on the test rows (validation is test).")
-    if not uses_mask:
-        notes.append("‡ This model sees the padding: its mixer does not use the mask.")
-    if shallow:
-        notes.append("§ The 95 % interval does not lie above the shallow baseline.")
-    return notes
-
-
-def table_marks(preset: str, rows: Sequence[Row]) -> list[str]:
-    """Returns the `marks` that these rows need."""
+    if not all(row.uses_mask for row in rows):
+        notes.append(PADDING)
     cells = [cell for row in rows for cell in row.cells.values()]
-    marked, shallow = (any(getattr(c, n) for c in cells) for n in ("validation_is_test", "shallow"))
-    return marks(preset, marked, all(row.uses_mask for row in rows), shallow)
+    return notes + [words for name, words in MARKS.items() if any(getattr(c, name) for c in cells)]
 
 
 def _notes(preset: str, runs: Sequence[Record], rows: Sequence[Row]) -> list[str]:
-    notes = table_marks(preset, rows)
+    notes = marks(preset, rows)
     if any(c.seeds and c.unfinished for row in rows for c in row.cells.values()):
         notes.append(
             "A cell of `n of m seeds` leaves out seeds that diverged or ran out of memory, and "
             "enters no average."
         )
+    alike = [(name_of(run), run.task, model) for run in runs if (model := other_model(run))]
+    notes += [
+        f"{name} on {tasks.title(task)}: n/a, all its layers are alike: {config.title(model)}."
+        for name, task, model in dict.fromkeys(alike)
+    ]
     by_name: dict[str, list[Record]] = defaultdict(list)
     for run in runs:
         by_name[run.name].append(run)
@@ -373,19 +303,4 @@ def _provenance(runs: Sequence[Record]) -> list[str]:
     return [
         f"`{folder}`, seed {', '.join(map(str, sorted(numbers)))}: {provenance}"
         for (folder, provenance), numbers in seeds.items()
-    ]
-
-
-def tables(runs: Sequence[Record]) -> list[Table]:
-    """Returns one table per preset; a row holds the runs of one model with one set of overrides.
-
-    A run that finished without reading the test split (a trial of a sweep) is in no table. Tables
-    are in the order of PRESETS, then others by name. Every model that has a run under any preset
-    has a row in each.
-    """
-    shown = sort([run for run in runs if run.tested])
-    models = models_in_order(run.model for run in shown)
-    return [
-        Table(preset, models, [run for run in shown if run.preset == preset])
-        for preset in dict.fromkeys(run.preset for run in shown)
     ]

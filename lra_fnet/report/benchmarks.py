@@ -3,26 +3,30 @@
 The tables are those of arXiv:2105.03824: training steps/s and peak memory, inference in ms a batch
 (Table 4), operations of a forward pass (Table 3), the mixing sublayer alone (Table 8). A number is
 the median of the rounds with half their range; a speed-up is the median of the rounds' ratios to
-the Transformer in the same round.
+the Transformer in the same round, computed in the way that is faster at that length.
 """
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from lra_fnet.benchmark.timing import RESTLESS, spread
 from lra_fnet.report.grid import Grid
 from lra_fnet.run.record import Device
 
 BASELINE = "transformer"
+WAY = "Attention.implementation="  # the overrides that change how it is computed, not what
 VERSIONS = ("jax", "torch", "transformers")  # those that the caption names
 TITLES = {"train": "Training", "infer": "Inference"}
 LEGEND = (
-    "Medians of the rounds, ± half their range; in parentheses the speed-up against the "
-    "Transformer, the median of the ratios round by round. `OOM` out of memory, `FAIL` does not "
-    "compile, `-` not measured, † did not fit beside the others and was measured alone. Memory is "
-    "the peak of the cell's own process above what it held before the model was made."
+    "Medians of the rounds, ± half their range; in parentheses the speed-up against the faster "
+    "Transformer of that length, the median of the ratios round by round. `transformer` computes "
+    "attention in blocks (`blockwise`) unless its row says otherwise. `OOM` out of memory, `FAIL` "
+    "does not compile, `-` not measured, † did not fit beside the others and was measured alone. "
+    "Memory is the peak of the cell's own process above what it held before the model was made."
 )
 
 Result = dict[str, Any]  # a cell of benchmark.json
@@ -42,11 +46,11 @@ def grids(cells: Sequence[Result]) -> list[Grid]:
     unit, scale = ("MB", 1e6) if platform == "cpu" else ("GB", 1e9)
     fixed = constant([*train, *infer])
     tables = [
-        _grid(f"Training speed (steps/s){fixed}", train, _steps),
+        _grid(f"Training speed (steps/s){fixed}", train, _steps, faster),
         _grid(f"Peak memory of training ({unit}){fixed}", train, lambda c, _: _memory(c, scale)),
-        _grid(f"Inference (ms/batch){fixed}", infer, _milliseconds),
+        _grid(f"Inference (ms/batch){fixed}", infer, _milliseconds, faster),
         _grid(f"Peak memory of inference ({unit}){fixed}", infer, lambda c, _: _memory(c, scale)),
-        _grid("GFLOPs of a forward pass of one example", infer, _operations),
+        _grid("GFLOPs of a forward pass of one example", infer, _operations, _plain),
         _mixing([cell for cell in cells if cell["what"] == "mixing"]),
         *(_peers(what, cells, unit, scale) for what in TITLES),
         _grid(f"Of the roofline (of the floor): training{fixed}", train, _fractions),
@@ -127,22 +131,58 @@ def labels(cells: Sequence[Result]) -> list[str]:
 
 
 def _grid(
-    title: str, cells: Sequence[Result], text: Callable[[Result, Result | None], str]
+    title: str,
+    cells: Sequence[Result],
+    text: Callable[[Result, Result | None], str],
+    base: Callable[[Sequence[Result]], Result | None] | None = None,
 ) -> Grid:
     """Returns a row for each model and a column for each length.
 
-    `text` turns a cell and the baseline's cell of the same length into text.
+    Args:
+      title: of the table.
+      cells: of one program.
+      text: turns a cell and the baseline's cell of the same length into text.
+      base: chooses the baseline's cell among those of one length; None for no comparison.
     """
     lengths = sorted({cell["length"] for cell in cells})
     by_place = {(cell["label"], cell["length"]): cell for cell in cells}
+    bases = {n: base([c for c in cells if c["length"] == n]) if base else None for n in lengths}
     rows = [
-        [
-            label,
-            *(_shown(by_place.get((label, n)), text, by_place.get((BASELINE, n))) for n in lengths),
-        ]
+        [label, *(_shown(by_place.get((label, n)), text, bases[n]) for n in lengths)]
         for label in labels(cells)
     ]
-    return Grid(title, ["model", *(f"{length:,}" for length in lengths)], rows)
+    notes = _named(bases) if base is faster else []
+    return Grid(title, ["model", *(f"{length:,}" for length in lengths)], rows, notes)
+
+
+def faster(cells: Sequence[Result]) -> Result | None:
+    """Returns the fastest way of computing the Transformer among cells of one length.
+
+    "naive" and "blockwise" attention are one model; which is faster depends on length and device.
+    """
+    ways = [c for c in cells if c["label"] == BASELINE or _computes_otherwise(c)]
+    measured = [cell for cell in ways if cell["state"] == "ok"]
+    return min(measured, key=lambda cell: median(cell["seconds"]), default=None)
+
+
+def _computes_otherwise(cell: Result) -> bool:
+    """Returns whether a row is the baseline with another implementation of its attention."""
+    last = [*cell.get("overrides", ())][-1:]  # the row's own
+    return cell["label"].startswith(f"{BASELINE} (") and "".join(last).startswith(WAY)
+
+
+def _named(bases: Mapping[int, Result | None]) -> list[str]:
+    """Returns the line that says which row the speed-ups of each length are against."""
+    places = defaultdict(list)
+    for length, base in bases.items():
+        if base:
+            places[base["label"]].append(f"{length:,}")
+    words = "; ".join(f"`{label}` at {', '.join(lengths)}" for label, lengths in places.items())
+    return [f"Speed-ups are against the faster Transformer measured: {words}."] if words else []
+
+
+def _plain(cells: Sequence[Result]) -> Result | None:
+    return next((cell for cell in cells if cell["label"] == BASELINE), None)
 
 
 def _shown(
@@ -170,9 +210,8 @@ def _milliseconds(cell: Result, base: Result | None, kind: str = "") -> str:
 def _time(value: float, cell: Result, base: Result | None, kind: str = "") -> str:
     """Returns a number with half the range of its rounds and the speed-up against `base`."""
     values = cell[f"{kind}seconds"]
-    spread = f"±{50 * (max(values) - min(values)) / median(values):.0f}%"
     speed_up = f" ({_ratio(cell, base, kind)})" if base else ""
-    return f"{_number(value)} {spread}{speed_up}"
+    return f"{_number(value)} ±{100 * spread(values):.0f}%{speed_up}"
 
 
 def _memory(cell: Result, scale: float) -> str:
@@ -203,10 +242,15 @@ def _limits(cell: Result) -> list[str]:
 def _mixing(cells: Sequence[Result]) -> Grid:
     """Returns the mixing sublayer alone: forward and backward, forward."""
     by_place = {(c["label"], c["side"], c["size"], c["length"]): c for c in cells}
+    ours = [cell for cell in cells if cell["side"] == "ours"]
+    bases = {
+        place: faster([c for c in ours if (c["size"], c["length"]) == place])
+        for place in {(c["size"], c["length"]) for c in cells}
+    }
     sides = {"ours": "", "definition": ", by its definition"}
     rows = []
     for (label, side, size, length), cell in sorted(by_place.items(), key=lambda kv: kv[0][2:]):
-        base = by_place.get((BASELINE, "ours", size, length))
+        base = bases[size, length]
         shape = f"{cell['dim']:,} x {cell['batch_size']}" if cell["state"] == "ok" else "-"
         numbers = [_shown(cell, _milliseconds, base, kind) for kind in ("", "forward_")]
         name = f"{label}{sides.get(side, f', {side}')} ({size.capitalize()})"
@@ -256,17 +300,30 @@ def _exponents(train: Sequence[Result], infer: Sequence[Result], fixed: str) -> 
     for label in labels([*train, *infer]):
         row = [label]
         for cells, value in kinds:
+            restless = {
+                (cell["label"], cell["length"])
+                for cell in cells
+                if cell["state"] == "ok" and spread(cell["seconds"]) > RESTLESS
+            }
             lengths, numbers = curve(cells, label, value)
-            slopes = exponent(lengths, numbers), exponent(lengths[-2:], numbers[-2:])
-            row.append(" / ".join("-" if s is None else f"{s:.2f}" for s in slopes))
+            unsure = [value == "seconds" and (label, n) in restless for n in lengths]
+            parts = (lengths, numbers, unsure), (lengths[-2:], numbers[-2:], unsure[-2:])
+            row.append(" / ".join(_slope(*part) for part in parts))
         rows.append(row)
     if all(set(text) <= set("- /") for row in rows for text in row[1:]):
         rows = []  # nothing was measured at two lengths
     head = ["model", "training time", "inference time", "training memory"]
     words = "Time is that of one example, because longer examples are fewer in a batch."
     notes = [words] if per_example else []
+    if any("?" in text for row in rows for text in row[1:]):
+        notes.append(f"? Some of these times differ by more than ±{RESTLESS:.0%} between rounds.")
     title = f"Growth exponents over all lengths / between the two longest{fixed}"
     return Grid(title, head, rows, notes)
+
+
+def _slope(lengths: Sequence[int], numbers: Sequence[float], unsure: Sequence[bool]) -> str:
+    slope = exponent(lengths, numbers)
+    return "-" if slope is None else f"{slope:.2f}" + "?" * any(unsure)
 
 
 _SIZES = {"layers": "num_layers", "width": "dim", "batch": "batch_size"}  # fields by their names

@@ -28,8 +28,7 @@ from lra_fnet.models.mixers.linear import LinearMixing
 from lra_fnet.models.mixers.none import NoMixing
 from lra_fnet.models.mixers.random import RandomMixing
 from lra_fnet.optim import OTHERS
-from lra_fnet.report import accuracy as tables
-from lra_fnet.report import template
+from lra_fnet.report import accuracy, cells, template
 from lra_fnet.report.grid import Grid
 
 PRESETS = ("paper", "lra-code", "tuned")
@@ -81,14 +80,14 @@ def lra(preset: str) -> tuple[dict[str, dict[str, int | None]], list[str]]:
     """Counts each model on each task; None, and a line with the reason, if it cannot be built."""
     counts: dict[str, dict[str, int | None]] = {}
     refused = []
-    for model in tables.models_in_order(config.known("models")):
+    for model in accuracy.models_in_order(config.known("models")):
         counts[model] = {}
-        for task in tables.TASKS:
+        for task in cells.TASKS:
             try:
                 counts[model][task] = count(experiment.load(task, model, preset))
             except UserError as error:
                 counts[model][task] = None
-                refused.append(f"`{model}` on {tables.TASKS[task]}: {error}")
+                refused.append(f"`{model}` on {cells.TASKS[task]}: {error}")
     return counts, refused
 
 
@@ -128,7 +127,7 @@ def multiplications(model: str, length: int, dim: int) -> int:
 def lra_grids(preset: str) -> list[Grid]:
     """Returns the tables of one preset: exact counts, then relative to the Transformer."""
     counts, refused = lra(preset)
-    head = ["Model", *tables.TASKS.values()]
+    head = ["Model", *cells.TASKS.values()]
 
     def exact(number: int | None, task: str) -> str:
         return "n/a" if number is None else f"{number:,}"
@@ -143,7 +142,7 @@ def lra_grids(preset: str) -> list[Grid]:
 
     def rows(cell: Callable[[int | None, str], str]) -> list[list[str]]:
         return [
-            [f"`{model}`", *(cell(row[task], task) for task in tables.TASKS)]
+            [f"`{model}`", *(cell(row[task], task) for task in cells.TASKS)]
             for model, row in counts.items()
         ]
 
@@ -171,15 +170,15 @@ def group_counts(built: experiment.Experiment) -> dict[str, int]:
 def group_grid(preset: str) -> Grid:
     """Returns the table of the parameters with their own learning rate and weight decay."""
     rows: dict[tuple[str, str], dict[str, str]] = {}
-    for model in tables.models_in_order(config.known("models")):
-        for task in tables.TASKS:
+    for model in accuracy.models_in_order(config.known("models")):
+        for task in cells.TASKS:
             built = experiment.load(task, model, preset)
             for name, number in group_counts(built).items():
                 rate, decay = (built.optimizer.groups or {})[name]
                 decayed = f", decay {decay:g}" if decay else ""
                 rows.setdefault((model, name), {})[task] = f"{number:,} at {rate:g}{decayed}"
-    cells = [
-        [f"`{model}`", f"`{name}`", *(row.get(task, "-") for task in tables.TASKS)]
+    lines = [
+        [f"`{model}`", f"`{name}`", *(row.get(task, "-") for task in cells.TASKS)]
         for (model, name), row in rows.items()
     ]
     note = (
@@ -187,7 +186,7 @@ def group_grid(preset: str) -> Grid:
         "parameter is with all others."
     )
     title = "Parameters with their own learning rate (Optimizer.groups)"
-    return Grid(title, ["Model", "Parameter", *tables.TASKS.values()], cells, [note])
+    return Grid(title, ["Model", "Parameter", *cells.TASKS.values()], lines, [note])
 
 
 def grids(preset: str) -> list[Grid]:
@@ -197,15 +196,15 @@ def grids(preset: str) -> list[Grid]:
 
 def sizes_grid() -> Grid:
     """Returns the FNet paper's table of model sizes next to ours."""
-    published = tables.published()["parameters"]["fnet_model_sizes"]
+    published = cells.published()["parameters"]["fnet_model_sizes"]
     rows = []
     for size, printed in published["rows"].items():
         dim, num_layers = map(int, size.split("x"))
-        cells = [
+        numbers = [
             "-" if number is None else _both(fnet_count(model, dim, num_layers), number)
             for model, number in zip(published["columns"], printed, strict=True)
         ]
-        rows.append([f"{dim}, {num_layers} layers", *cells])
+        rows.append([f"{dim}, {num_layers} layers", *numbers])
     note = "32,000 ids, 512 positions, 4 types, a Dense layer after the embedding, the pooler."
     head = ["Size", *map(config.title, published["columns"])]
     return Grid("Millions of parameters, ours and (as printed)", head, rows, [note])
@@ -213,7 +212,7 @@ def sizes_grid() -> Grid:
 
 def params_grid() -> Grid:
     """Returns the FNet paper's table of parameters and operations next to ours."""
-    published = tables.published()["parameters"]["fnet_model_params"]
+    published = cells.published()["parameters"]["fnet_model_params"]
     length, dim = FNET["max_len"], BASE[0]
     formulas = {
         "2n^2 d + 4n d^2": 2 * length**2 * dim + 4 * length * dim**2,
@@ -245,7 +244,7 @@ def markdown() -> str:
     return template.render(
         "census.md",
         presets={preset: grids(preset) for preset in PRESETS},
-        published=tables.published()["parameters"],
+        published=cells.published()["parameters"],
         sizes=sizes_grid(),
         params=params_grid(),
         length=FNET["max_len"],

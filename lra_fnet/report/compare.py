@@ -14,6 +14,7 @@ from lra_fnet import config, intervals
 from lra_fnet.errors import UserError
 from lra_fnet.machine import progress
 from lra_fnet.report import accuracy, significance, text
+from lra_fnet.report.cells import MARKS
 from lra_fnet.report.grid import Grid
 from lra_fnet.report.significance import PAIRED
 from lra_fnet.run import record
@@ -148,7 +149,7 @@ def _notes(first: Sequence[Record], second: Sequence[Record]) -> list[str]:
     if untested:
         notes.append(f"No test accuracy: {', '.join(untested)} never read the test split")
     if any(run.validation_is_test for run in (*first, *second)):
-        notes += accuracy.marks("paper", validation_is_test=True, uses_mask=True)
+        notes.append(MARKS["validation_is_test"])
     return notes
 
 

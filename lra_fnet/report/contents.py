@@ -1,60 +1,45 @@
 """Everything that a report shows, computed once; every form of the report is a function of it."""
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 
 from lra_fnet.report import accuracy, benchmarks, grids, significance, tradeoff
+from lra_fnet.report.accuracy import Table
 from lra_fnet.report.grid import Grid
-from lra_fnet.report.sources import Sources
+from lra_fnet.report.significance import Marks
+from lra_fnet.report.sources import Benchmark, Sources, Sweep
+from lra_fnet.report.tradeoff import Tradeoff
+from lra_fnet.run.record import Checkpoint, Record
 
 
+@dataclasses.dataclass(frozen=True)
 class Preset:
-    """Everything under one preset.
+    """Everything under one preset."""
 
-    Attributes:
-      table: the accuracies.
-      marks: the best cells of each part of the table, by checkpoint.
-      generalisation, missing: tables, see `grids`.
-      tradeoffs: score against speed.
-    """
-
-    def __init__(self, table: accuracy.Table, sources: Sources):
-        self.table = table
-        self.marks = {
-            part.checkpoint: significance.marks(part.rows, table.tasks, part.checkpoint)
-            for part in table.parts
-        }
-        self.generalisation = grids.generalisation(table)
-        self.tradeoffs = tradeoff.from_runs(table)
-        self.missing = grids.missing(table, sources.started)
+    table: Table  # the accuracies
+    marks: Mapping[Checkpoint, Marks]  # the best cells of each part of the table
+    generalisation: Grid
+    tradeoffs: Sequence[Tradeoff]  # score against speed
+    missing: Grid
 
 
+@dataclasses.dataclass(frozen=True)
 class Report:
-    """The contents of a report.
+    """The contents of a report."""
 
-    Attributes:
-      sources: the files that it is made from.
-      runs: in the order of the tables.
-      tables: the accuracies, one table per preset.
-      presets: the same with everything else under that preset.
-      sweeps, benchmarks: each with its tables.
-      published: speed and memory in the papers.
-      spans: the required attention spans.
-      problems: damaged files.
-    """
+    sources: Sources  # the files that it is made from
+    runs: Sequence[Record]  # in the order of the tables
+    presets: Sequence[Preset]
+    sweeps: Sequence[tuple[Sweep, Sequence[Grid]]]
+    benchmarks: Sequence[tuple[Benchmark, Sequence[Grid]]]
+    published: Sequence[Grid]  # speed and memory in the papers
+    spans: Grid  # the required attention spans
+    problems: Grid  # damaged files
 
-    def __init__(self, sources: Sources):
-        self.sources = sources
-        self.runs = accuracy.sort(sources.runs)
-        self.tables = accuracy.tables(self.runs)
-        self.presets = [Preset(table, sources) for table in self.tables]
-        self.sweeps = [
-            (s, list(filter(None, (grids.trials(s), grids.selected(s))))) for s in sources.sweeps
-        ]
-        self.benchmarks = [(b, benchmarks.grids(b.cells)) for b in sources.benchmarks]
-        self.published = grids.published(sources.benchmarks)
-        self.spans = grids.spans(self.runs, sources.spans)
-        problems = [[problem] for problem in sources.problems]
-        self.problems = Grid("Files that are left out because they are damaged", ["File"], problems)
+    @property
+    def tables(self) -> list[Table]:
+        """The accuracies, one table per preset."""
+        return [preset.table for preset in self.presets]
 
     @property
     def sections(self) -> dict[str, list[Grid]]:
@@ -75,3 +60,35 @@ class Report:
         }
         present = {heading: list(filter(None, listed)) for heading, listed in sections.items()}
         return {heading: listed for heading, listed in present.items() if listed}
+
+
+def build(sources: Sources) -> Report:
+    """Computes everything that is shown of these files."""
+    runs = accuracy.sort(sources.runs)
+    problems = [[problem] for problem in sources.problems]
+    return Report(
+        sources=sources,
+        runs=runs,
+        presets=[_preset(table, sources) for table in accuracy.tables(runs)],
+        sweeps=[
+            (s, list(filter(None, (grids.trials(s), grids.selected(s))))) for s in sources.sweeps
+        ],
+        benchmarks=[(b, benchmarks.grids(b.cells)) for b in sources.benchmarks],
+        published=grids.published(sources.benchmarks),
+        spans=grids.spans(runs, sources.spans),
+        problems=Grid("Files that are left out because they are damaged", ["File"], problems),
+    )
+
+
+def _preset(table: Table, sources: Sources) -> Preset:
+    marks: dict[Checkpoint, Marks] = {
+        part.checkpoint: significance.marks(part.rows, table.tasks, part.checkpoint)
+        for part in table.parts
+    }
+    return Preset(
+        table=table,
+        marks=marks,
+        generalisation=grids.generalisation(table),
+        tradeoffs=tradeoff.from_runs(table),
+        missing=grids.missing(table, sources.started),
+    )

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lra_fnet import tasks
-from lra_fnet.report import accuracy
-from lra_fnet.report.accuracy import Cell, Table
+from lra_fnet.report import accuracy, cells
+from lra_fnet.report.accuracy import Table
+from lra_fnet.report.cells import Cell
 from lra_fnet.report.grid import Grid
 from lra_fnet.report.sources import Benchmark, Span, Started, Sweep
 from lra_fnet.run.record import Record
@@ -85,7 +86,7 @@ def published(benchmarks: Sequence[Benchmark]) -> list[Grid]:
     whats = {cell["what"] for benchmark in benchmarks for cell in benchmark.cells}
     wanted = [quantity for what in _QUANTITIES if what in whats for quantity in _QUANTITIES[what]]
     grids = []
-    for group in accuracy.published()["efficiency"].values():
+    for group in cells.published()["efficiency"].values():
         if group["quantity"] in wanted:
             ratios = group.get("speedup", {})
             rows = [
@@ -94,7 +95,7 @@ def published(benchmarks: Sequence[Benchmark]) -> list[Grid]:
             ]
             what = f"{group['quantity']} ({group['unit']}) on {group['hardware']}"
             source = f"arXiv:{group['arxiv']}, Table {group['table']}"
-            lengths = [f"{accuracy.corrected(length):,}" for length in group["lengths"]]
+            lengths = [f"{cells.corrected(length):,}" for length in group["lengths"]]
             notes = [group["note"]] if "note" in group else []
             grids.append(Grid(f"Published: {what}, {source}", ["model", *lengths], rows, notes))
     return grids
@@ -102,7 +103,7 @@ def published(benchmarks: Sequence[Benchmark]) -> list[Grid]:
 
 def _printed(number: Any, ratio: float | None) -> str:
     """Returns a published number or state, followed by its printed speed-up."""
-    text = str(accuracy.corrected(number))
+    text = str(cells.corrected(number))
     return text if ratio is None else f"{text} ({ratio:.1f}x)"
 
 

@@ -3,7 +3,8 @@ r"""The report as LaTeX: one booktabs tabular per file for \input, and a documen
 from collections.abc import Sequence
 
 from lra_fnet.report import template
-from lra_fnet.report.accuracy import Cell, Part, Table
+from lra_fnet.report.accuracy import Part, Table
+from lra_fnet.report.cells import Cell
 from lra_fnet.report.contents import Report
 from lra_fnet.report.grid import Grid
 from lra_fnet.report.significance import Marks
@@ -23,8 +24,9 @@ _SPECIAL = {
     "†": r"$\dagger$",
     "‡": r"$\ddagger$",
     "§": r"\S{}",
+    "¶": r"\P{}",
 }
-_LEGEND = LEGEND.replace("with the maximum.", "with the maximum and, in parentheses, their number.")
+_LEGEND = LEGEND.replace("the maximum.", "the maximum; in parentheses their number.")
 
 
 def files(report: Report) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Chooses the test for two sets of runs, and finds the best cells of each column with it.
 
-Every cell is compared with the highest of its column among runs on the same data. The p-values of
-a column are adjusted by Holm's method.
+The rows of a column that have runs on the same data are compared by Hsu's multiple comparisons with
+the best: every row with every other one, not only with the one that happens to be the highest.
 """
 
 import dataclasses
@@ -9,13 +9,17 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from lra_fnet import intervals
 from lra_fnet.intervals import Difference
 from lra_fnet.report.accuracy import Row
-from lra_fnet.run.record import Checkpoint, Record, Split
+from lra_fnet.run.record import Checkpoint, Record, Score, Split
 
 LEVEL = 0.05
-WELCH = "Welch's t-test over seeds"
+SEEDS = 3  # runs that a cell needs before it can be bold
+CROSSED = "t-test over seeds and rows"
+INDEPENDENT = "t-test over seeds and rows taken as independent"
 PAIRED = "McNemar's exact test, Tango's interval"
 UNPAIRED = "two-proportion z-test, Newcombe's interval"
 
@@ -27,7 +31,7 @@ class Comparison:
     a: float
     b: float
     difference: Difference
-    test: str  # WELCH, PAIRED or UNPAIRED
+    test: str  # CROSSED, INDEPENDENT, PAIRED or UNPAIRED
     why: str  # the reason for this test
 
 
@@ -36,31 +40,39 @@ def compare(
 ) -> Comparison:
     """Compares two sets of complete runs by the test that fits.
 
-    Several seeds on both sides are compared over seeds (Welch). One run on each side is compared
-    row by row if both kept which rows they answered correctly (McNemar), and otherwise as if the
-    rows were independent. So are one seed and several: the mean on the rows of one split.
+    Several seeds on both sides are compared over seeds and rows, in pairs if the seeds are the
+    same. One run on each side is compared row by row (McNemar). Either takes the rows of the two
+    sides as independent if some run did not keep which rows it answered correctly. So does the test
+    of one seed against several, whose difference is that of the mean on the rows of one split.
     """
+    a, b = (sorted(runs, key=lambda run: run.seed) for runs in (a, b))
     scores = [[s for run in runs if (s := run.score(split, checkpoint))] for runs in (a, b)]
-    accuracies = [[score.accuracy for score in side] for side in scores]
-    mean_a, mean_b = (statistics.fmean(side) for side in accuracies)
-    numbers = f"{len(a)} and {len(b)} seeds"
-    if difference := intervals.seeds(*accuracies):
-        why = f"{numbers}, so the spread over seeds is known"
-        return Comparison(mean_a, mean_b, difference, WELCH, why)
+    values_a, values_b = ([score.accuracy for score in side] for side in scores)
+    means = statistics.fmean(values_a), statistics.fmean(values_b)
+    right = _right(scores)
+    count, numbers = scores[0][0].count, f"{len(a)} and {len(b)} seeds"
+    if min(len(a), len(b)) > 1:
+        same = [run.seed for run in a] == [run.seed for run in b]
+        difference = intervals.over_seeds(values_a, values_b, count, right, matched=same)
+        why = f"{numbers}, in pairs" if same else f"{numbers}, not the same"
+        if right is None:
+            why += "; which rows are correct is not kept by every run"
+        return Comparison(*means, difference, CROSSED if right else INDEPENDENT, why)
     if len(a) == len(b) == 1:
-        right_a, right_b = (runs[0].right(split, checkpoint) for runs in (a, b))
-        if right_a is not None and right_b is not None:
+        if right:
             why = "one run each, on the same rows; a claim about seeds needs two seeds of each"
-            difference = intervals.paired(right_a, right_b)
-            return Comparison(mean_a, mean_b, difference, PAIRED, why)
+            return Comparison(*means, intervals.paired(right[0][0], right[1][0]), PAIRED, why)
         why = "one run each, and which rows they answered correctly is not kept: no pairs"
-    elif min(len(a), len(b)) > 1:
-        why = f"{numbers} without any spread: the mean on the rows of one split"
     else:
-        why = f"{numbers}, but Welch's test needs two of each: the mean on the rows of one split"
-    n_a, n_b = (side[0].count for side in scores)
-    difference = intervals.unpaired(mean_a / 100 * n_a, n_a, mean_b / 100 * n_b, n_b)
-    return Comparison(mean_a, mean_b, difference, UNPAIRED, why)
+        why = f"{numbers}, but their spread needs two of each: the mean on the rows of one split"
+    rows = (means[0] / 100 * count, count, means[1] / 100 * count, count)
+    return Comparison(*means, intervals.unpaired(*rows), UNPAIRED, why)
+
+
+def _right(sides: Sequence[Sequence[Score]]) -> tuple[np.ndarray, np.ndarray] | None:
+    """Returns which rows are correct, bool [runs, rows] of both sides; None unless all say."""
+    a, b = ([row for score in side if (row := score.right()) is not None] for side in sides)
+    return (np.stack(a), np.stack(b)) if (len(a), len(b)) == tuple(map(len, sides)) else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,11 +81,11 @@ class Against:
 
     best: str  # label of the highest cell's row
     comparison: Comparison
-    p_value: float  # adjusted
+    p_value: float  # that no other row of the column is better, adjusted for their number
 
     @property
     def significant(self) -> bool:
-        """Whether the cell is significantly below the highest."""
+        """Whether some row is significantly better."""
         return self.p_value <= LEVEL
 
 
@@ -94,12 +106,11 @@ class Marks:
         if not self.bold:
             return ""
         counts = Counter(against.comparison.test for against in self.against.values())
-        tests = "; ".join(f"{n} ({counts[n]})" for n in (WELCH, PAIRED, UNPAIRED) if counts[n])
+        tests = "; ".join(f"{n} ({counts[n]})" for n in (CROSSED, INDEPENDENT) if counts[n])
         return (
-            "Bold: the highest of a column and every result that is not significantly different "
-            "from it at the 5 % level, among runs on the same data; p-values adjusted by Holm's "
-            f"method per column. Tests: {tests}. All but Welch's describe the trained models on "
-            "these test rows, not other seeds."
+            f"Bold: every row of at least {SEEDS} seeds that may be the best of its column at the "
+            "5 % level, among such rows on the same data (Hsu's multiple comparisons with the "
+            f"best). Tests: {tests}."
         )
 
 
@@ -107,8 +118,8 @@ def marks(rows: Sequence[Row], columns: Sequence[str], checkpoint: Checkpoint = 
     """Returns the marks of a table.
 
     Args:
-      rows: rows of an accuracy table. Only ours take part, and only cells in which every seed has
-        a value.
+      rows: rows of an accuracy table. Only ours take part, and only cells of at least SEEDS runs,
+        each with a value.
       columns: tasks.
       checkpoint: "best" on validation, or "last".
     """
@@ -117,7 +128,7 @@ def marks(rows: Sequence[Row], columns: Sequence[str], checkpoint: Checkpoint = 
         groups = defaultdict(list)  # rows with runs on the same data
         for row in rows:
             cell = row.cells[column]
-            if row.ours and cell.mean is not None and not cell.unfinished:
+            if row.ours and cell.mean is not None and not cell.unfinished and cell.seeds >= SEEDS:
                 groups[tuple(sorted({run.data_sha256 for run in cell.runs}))].append(row)
         for group in (group for group in groups.values() if len(group) > 1):
             best, others = _column(group, column, checkpoint)
@@ -129,11 +140,18 @@ def marks(rows: Sequence[Row], columns: Sequence[str], checkpoint: Checkpoint = 
 
 def _column(group: Sequence[Row], column: str, checkpoint: Checkpoint):
     """Returns the highest row, and the comparison of each other cell with it."""
-    highest, *others = sorted(group, key=lambda row: -(row.cells[column].mean or 0))
-    best = highest.cells[column].runs
-    compared = [compare(row.cells[column].runs, best, "test", checkpoint) for row in others]
-    adjusted = intervals.holm([comparison.difference.p_value for comparison in compared])
-    return highest, {
-        (row.model, row.variant, column): Against(highest.label, comparison, p_value)
-        for row, comparison, p_value in zip(others, compared, adjusted, strict=True)
+    runs = [row.cells[column].runs for row in group]
+    compared = [[compare(a, b, "test", checkpoint) for b in runs] for a in runs]
+    p_values = [[_better(comparison.difference) for comparison in line] for line in compared]
+    adjusted = intervals.could_be_best(p_values)
+    best = max(range(len(group)), key=lambda i: group[i].cells[column].mean or 0)
+    return group[best], {
+        (row.model, row.variant, column): Against(group[best].label, compared[i][best], adjusted[i])
+        for i, row in enumerate(group)
+        if i != best
     }
+
+
+def _better(difference: Difference) -> float:
+    """Returns the one-sided p-value for "b is better than a" of a - b."""
+    return difference.p_value / 2 if difference.mean < 0 else 1 - difference.p_value / 2

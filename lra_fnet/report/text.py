@@ -16,23 +16,22 @@ from rich.text import Text
 
 from lra_fnet import tasks
 from lra_fnet.intervals import wilson
-from lra_fnet.report import accuracy, template
+from lra_fnet.report import accuracy, cells, template
 from lra_fnet.report.accuracy import Row, Table
 from lra_fnet.report.contents import Report
 from lra_fnet.report.grid import Grid, literal
 from lra_fnet.run.record import Record
 
 MAIN = ("transformer", "linear", "fnet", "performer")  # models of the README's table
-LEGEND = (
-    "Ours: mean over seeds ± sample standard deviation, in % of test rows, with the maximum. `-`: "
-    "not run; `OOM`: out of memory; `FAIL`: diverged, or the lower end of the 95 % Wilson interval "
-    "of the mean accuracy on the rows of one test set is not above the majority floor; `n/a`: not "
-    "reported by the source. Mean of 5 leaves out Path-X; Mean of 6 counts a failed Path-X as 50. "
-    "A mean is shown only where all its tasks have a value."
+SHORT_LEGEND = (
+    "Ours: mean over seeds, in % of test rows; of two seeds both values, of more ± the sample "
+    "standard deviation and the maximum. `-`: not run; `did not train`: the same answer for every "
+    "row; `OOM`: out of memory; `FAIL`: diverged, or Path-X at the majority floor."
 )
-_SHORT_LEGEND = (
-    "Ours: mean over seeds ± sample standard deviation, in % of test rows, with the maximum. `-`: "
-    "not run; `FAIL`: not above the majority floor; `OOM`: out of memory."
+LEGEND = (
+    f"{SHORT_LEGEND} The 95 % interval reaches over the Wilson intervals of all seeds. `n/a`: not "
+    "reported by the source, or the same model as another row. Mean of 5 leaves out Path-X; Mean "
+    "of 6 counts a failed Path-X as 50. A mean is shown only where all its tasks have a value."
 )
 _RUN = """
 folder state preset task model variant seed overrides
@@ -130,7 +129,7 @@ def main_models(report: Report) -> str:
         rows = [row for row in table.rows if row.model in (*MAIN, "") and row.variant is None]
         if any(cell.runs for row in rows for cell in row.cells.values()):
             grid = accuracy_grid(table, f"Test accuracy (%), preset {table.preset}", rows)
-            notes = [_SHORT_LEGEND, *accuracy.table_marks(table.preset, rows), *table.baselines]
+            notes = [SHORT_LEGEND, *accuracy.marks(table.preset, rows), *table.baselines]
             parts.append(dataclasses.replace(grid, notes=notes).markdown())
     if not parts:
         return "No measured runs yet.\n"
@@ -183,8 +182,12 @@ def accuracy_csv(tables: Sequence[Table]) -> str:
                 "model": row.label,
                 "source": row.source or "floor",
                 "column": column,
-                **_fields(row.cells[column], "state mean sd maximum seeds"),
+                **_fields(row.cells[column], "state mean sd maximum seeds low high"),
+                "values": [f"{value:.4f}" for value in row.cells[column].values],
                 "unfinished_seeds": row.cells[column].unfinished,
+                "constant_seeds": row.cells[column].constant,
+                "at_floor": row.cells[column].floor,
+                "at_shallow_baseline": row.cells[column].shallow,
                 "uses_mask": row.uses_mask if row.ours else None,
                 "validation_is_test": row.cells[column].validation_is_test,
             }
@@ -222,41 +225,38 @@ def tables_csv(report: Report) -> str:
     rows = []
     for section, grids in report.sections.items():
         for grid in grids:
-            for cells in grid.rows:
+            for line in grid.rows:
                 place = {"section": section, "table": grid.title}
-                place["row"] = " | ".join(cells[: grid.words])
-                pairs = list(zip(grid.head, cells, strict=True))[grid.words :]
+                place["row"] = " | ".join(line[: grid.words])
+                pairs = list(zip(grid.head, line, strict=True))[grid.words :]
                 rows += [place | {"column": column, "value": value} for column, value in pairs]
     return _csv(rows)
 
 
 def run_table(run: Record) -> RichTable:
-    """Returns what `lra-fnet train` prints after a run: test accuracy, floor, published numbers."""
-    score = run.score("test")
-    accuracy_text = "FAIL (diverged)" if run.state == "diverged" else "-"
+    """Returns what `lra-fnet train` prints after a run: accuracy, baselines, published numbers."""
+    cell, score = cells.cell([run] if run.tested else []), run.score("test")
+    words = {"OOM": ["OOM"], "diverged": ["FAIL (diverged)"]}.get(run.state, ["-"])
     if score is not None:
         low, high = (100 * end for end in wilson(score.correct, score.count))
-        failed = ["FAIL"] * (accuracy.cell([run]).state == "FAIL")
-        value = f"{score.accuracy:.2f} %" + "†" * run.validation_is_test
-        counts = f"{score.correct} of {score.count}"
-        accuracy_text = "\n".join([*failed, value, counts, f"95 %: {low:.2f} to {high:.2f}"])
-    elif run.state == "OOM":
-        accuracy_text = "OOM"
+        words = [cell.state] * (cell.mean is None) + [f"{score.accuracy:.2f} %{cell.marks}"]
+        words += [f"{score.correct} of {score.count}", f"95 %: {low:.2f} to {high:.2f}"]
     columns = {
         "Model": run.name + ("" if run.uses_mask else " ‡"),
         "Task": tasks.title(run.task),
         "Preset": run.preset,
-        "Test accuracy": accuracy_text,
+        "Test accuracy": "\n".join(words),
         "Majority floor": f"{run.floor.accuracy:.2f} %",
     }
     if run.baseline:
         columns["Shallow baseline"] = f"{run.baseline.test.accuracy:.2f} %, {run.baseline.method}"
-    for source in accuracy.SOURCES:
-        row = accuracy.published_cells(run.model, source) or {}
-        published = row.get(run.task, accuracy.Cell("n/a"))
-        columns[accuracy.published()["accuracy"][source]["name"]] = ", ".join(published.lines)
+    for source in () if run.preset in accuracy.UNCOMPARED else accuracy.SOURCES:
+        row = cells.published_cells(run.model, source) or {}
+        published = row.get(run.task, cells.Cell("n/a"))
+        columns[cells.published()["accuracy"][source]["name"]] = ", ".join(published.lines)
     notes = [f"Overrides: {' '.join(run.overrides)}"] if run.overrides else []
-    notes += accuracy.marks(run.preset, run.validation_is_test, run.uses_mask)
+    row = accuracy.Row(run.name, "ours", {run.task: cell}, run.uses_mask)
+    notes += accuracy.marks(run.preset, [row])
     return rich_table(Grid("", list(columns), [list(columns.values())], notes, len(columns)))
 
 

@@ -5,7 +5,7 @@ import itertools
 import statistics
 from collections.abc import Sequence
 
-from lra_fnet.report import accuracy
+from lra_fnet.report import cells
 from lra_fnet.report.accuracy import Row, Table
 from lra_fnet.report.grid import Grid
 
@@ -59,8 +59,8 @@ def from_runs(table: Table) -> list[Tradeoff]:
 
     LRA's score is the mean of the five tasks, its speed that on Text.
     """
-    cells = [cell for row in table.rows for cell in row.cells.values()]
-    devices = list(dict.fromkeys(str(run.device) for cell in cells for run in cell.runs))
+    runs = [run for row in table.rows for cell in row.cells.values() for run in cell.runs]
+    devices = list(dict.fromkeys(str(run.device) for run in runs))
     speed = "Speed: of the runs themselves, without evaluations."
     notes = {"average5": "Score: mean of the five tasks without Path-X. Speed and memory: on Text."}
     tradeoffs = [
@@ -76,12 +76,12 @@ def from_runs(table: Table) -> list[Tradeoff]:
 
 def _point(row: Row, column: str, device: str) -> Point | None:
     """Returns the point of a row's runs on one device; None without an accuracy or a speed."""
-    cells = {
-        task: accuracy.cell([r for r in cell.runs if r.complete and str(r.device) == device])
+    on_device = {
+        task: cells.cell([r for r in cell.runs if r.complete and str(r.device) == device])
         for task, cell in row.cells.items()
     }
-    score = (cells | accuracy.averages(cells))[column].mean
-    runs = cells["text" if column == "average5" else column].runs
+    score = (on_device | cells.averages(on_device))[column].mean
+    runs = on_device["text" if column == "average5" else column].runs
     speeds = [run.steps_per_second for run in runs if run.steps_per_second]
     if score is None or len(speeds) < len(runs):
         return None

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
+from lra_fnet import intervals
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk
 from lra_fnet.machine.memory import device_bytes
@@ -130,22 +132,31 @@ def score_test(
       folder: the run folder.
 
     Returns:
-      For each checkpoint its step, sums over the rows, and which rows are right. Two checkpoints
-      of the same step are scored once.
+      For each checkpoint its step, sums over the rows, which rows are right, and whether all have
+      the same answer. Two checkpoints of the same step are scored once.
     """
-    arrays = data.arrays("test")
     steps = {kind: step for kind, (step, _) in states.items()}
-    _log(folder, kind="intended", steps=steps)
+    _log(folder, kind="intended", steps=steps)  # before the split is opened: a kill may follow
+    arrays = data.arrays("test")
     sums: dict[int, dict] = {}
     for step, variables in states.values():
         if step not in sums:
             sums[step] = {"step": step, **score(variables, arrays, bits=True)}
+            sums[step]["constant"] = _constant(sums[step], arrays.labels)
     scores = {kind: dict(sums[step]) for kind, (step, _) in states.items()}
     for kind, one in scores.items():
         _log(
             folder, kind=kind, **{name: one[name] for name in ("step", "correct", "count", "loss")}
         )
     return scores
+
+
+def _constant(sums: Mapping[str, Any], labels: np.ndarray) -> bool:
+    """Returns whether exactly the rows of one label are right: every answer is that label."""
+    right = intervals.bits(sums)
+    assert right is not None
+    label = labels[right][:1]
+    return len(label) == 1 and np.array_equal(right, labels == label)
 
 
 def _log(folder: Path, **facts: Any) -> None:

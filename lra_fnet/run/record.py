@@ -1,5 +1,6 @@
 """Reads and writes result.json and reads metrics.jsonl; the rest of the code sees only values."""
 
+import ast
 import dataclasses
 import hashlib
 import json
@@ -34,6 +35,7 @@ class Score(Counts):
     step: int  # optimizer steps of the checkpoint
     loss: float = float("nan")  # cross-entropy summed over the rows, nats
     correct_bits: str | None = None  # which rows are right, see `intervals.encode`
+    constant: bool | None = None  # whether every row got the same answer; older results: None
 
     def __post_init__(self):
         super().__post_init__()
@@ -141,10 +143,10 @@ class Record:
     @property
     def baseline(self) -> Shallow | None:
         """The best shallow baseline: recorded with the run, or else that of data/expected.json."""
-        length = re.search(r"^MAX_LEN = (\d+)", self.config, re.M)
-        if self.shallow or not length:
+        length = self.setting("MAX_LEN")
+        if self.shallow or not isinstance(length, int):
             return self.shallow
-        return next(iter(shallow.known(self.task, self.data_sha256, int(length[1]))), None)
+        return next(iter(shallow.known(self.task, self.data_sha256, length)), None)
 
     @property
     def name(self) -> str:
@@ -181,6 +183,26 @@ class Record:
         """Returns which rows are right, bool [n], or None if that was not recorded."""
         score = self.score(split, checkpoint)
         return None if score is None else score.right()
+
+    def constant(self, checkpoint: Checkpoint = "best") -> bool:
+        """Whether it gave every test row the same answer, so that it learned nothing.
+
+        A result that does not say so did if it has as many correct rows as a label: the most
+        frequent one or, of two, the other.
+        """
+        score = self.score("test", checkpoint)
+        if score is None or score.constant is not None:
+            return bool(score and score.constant)
+        most = self.floor.correct
+        return score.correct == most or score.correct == self.floor.count - most <= most
+
+    def setting(self, name: str) -> Any:
+        """Returns what the config binds a name to, if that is a Python literal; otherwise None."""
+        line = re.search(rf"^{re.escape(name)} = (.+)$", self.config, re.M)
+        try:
+            return ast.literal_eval(line[1]) if line else None
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            return None
 
 
 def parse(value: dict[str, Any], parts: Sequence[str] = (), path: Path | None = None) -> Record:

@@ -63,6 +63,31 @@ def test_speedup_is_the_median_of_the_ratios_of_the_rounds():
     assert fnet[1] == "1 ±50% (2.0x)"
 
 
+def test_speedup_is_against_the_faster_way_to_compute_the_transformer():
+    naive = {"overrides": ("Run.batch_size=4", 'Attention.implementation="naive"')}
+    wide = {"overrides": ("Run.batch_size=4", "Encoder.dim=8")}
+    results = [
+        a_result("transformer", 512, [2.0]),
+        a_result('transformer ("naive")', 512, [1.0], **naive),
+        a_result("transformer (8)", 512, [0.1], **wide),  # another model
+        a_result("fnet", 512, [0.5]),
+        a_result("transformer", 1024, [4.0]),
+        a_result('transformer ("naive")', 1024, [0.0], state="OOM", **naive),
+        a_result("fnet", 1024, [1.0]),
+    ]
+    rows = rows_of(results, "Training speed (steps/s)")
+    assert [row[1] for row in rows[1:]] == [
+        *("0.5 ±0% (0.5x)", "1 ±0%", "10 ±0% (10x)", "2 ±0% (2.0x)")
+    ]
+    assert rows[-1][2] == "1 ±0% (4.0x)"
+    words = '`transformer ("naive")` at 512; `transformer` at 1,024.'
+    assert f"- Speed-ups are against the faster Transformer measured: {words}" in tables.render(
+        results
+    )
+    inference = [result | {"what": "infer"} for result in results]
+    assert rows_of(inference, "GFLOPs of a forward pass")[1][1] == "128"  # the plain row's
+
+
 def test_missing_and_out_of_memory_cells_show_no_number():
     results = [
         a_result("transformer", 512, [1.0]),
@@ -141,6 +166,17 @@ def test_growth_is_fitted_to_all_lengths_and_to_the_two_longest_without_cls():
     results.append(a_result("fnet", 2049, [99.0], cls=True))
     rows = rows_of(results, "Growth exponents over all lengths / between the two longest")
     assert rows[1] == ["fnet", "2.50 / 3.00", "- / -", "1.50 / 2.00"]
+
+
+def test_exponent_of_restless_times_is_marked():
+    """±31 % at the shortest of three lengths: the slope over all of them is not sure."""
+    rounds = {512: [0.69, 1.0, 1.31], 1024: [1.71, 2.0, 2.29], 2048: [4.0, 4.0, 4.0]}
+    results = [a_result("fnet", length, seconds) for length, seconds in rounds.items()]
+    rows = rows_of(results, "Growth exponents over all lengths / between the two longest")
+    assert rows[1][1] == "1.00? / 1.00"
+    assert "- ? Some of these times differ by more than ±30% between rounds." in tables.render(
+        results
+    )
 
 
 def test_caption_names_device_sizes_rounds_and_commit():
@@ -262,6 +298,29 @@ def test_cells_of_a_group_take_turns_and_each_round_starts_with_another(monkeypa
     assert [model for model, kind in requests if kind == "ready"] == ["a", "b", "c"]
     assert "".join(model for model, kind in requests if kind == "round") == "abcbcacab"
     assert [result["seconds"] for result in results] == [[1.5] * 3] * 3
+
+
+def test_restless_group_is_measured_again_and_the_calmest_counts(monkeypatch):
+    rounds = {"a": [1, 2, 1, *[1, 1.7, 1], *[1, 3, 1]], "b": [5] * 3 + [6] * 3 + [7] * 3}
+    seconds = {model: iter(numbers) for model, numbers in rounds.items()}
+
+    def script(cell, alive):
+        return {"calls": 1, "seconds": next(seconds[cell.model])}
+
+    replies = fake_children(monkeypatch, lambda *_: {})
+    ask = cells.Worker.ask
+
+    def asked(self, request):
+        return ask(self, request) or ({} if "what" in request else script(self.cell, 0))
+
+    monkeypatch.setattr(cells.Worker, "ask", asked)
+    a, b = cells._measure(three()[:2], rounds=3)
+    assert (a["seconds"], b["seconds"]) == ([1, 1.7, 1], [6, 6, 6])
+    assert len(replies) == 2 + 3 * 6
+    calm = iter([1, 1.5, 1])  # ±25 %
+    monkeypatch.setitem(seconds, "a", calm)
+    monkeypatch.setitem(seconds, "b", iter([5] * 3))
+    assert cells._measure(three()[:2], rounds=3)[0]["seconds"] == [1, 1.5, 1]
 
 
 def test_cell_that_does_not_fit_next_to_others_is_tried_alone(monkeypatch):

@@ -6,13 +6,13 @@ import pytest
 from made_results import a_failure, a_result, cell_text, records, with_test
 
 from lra_fnet.intervals import wilson
-from lra_fnet.report import accuracy, text
-from lra_fnet.report.accuracy import Cell
+from lra_fnet.report import accuracy, cells, text
+from lra_fnet.report.cells import Cell
 from lra_fnet.tasks import store
 
 
 def cell_of(*results, checkpoint="best"):
-    return accuracy.cell(records(*results), checkpoint)
+    return cells.cell(records(*results), checkpoint)
 
 
 def tables_of(*results):
@@ -40,6 +40,21 @@ def test_one_seed_has_no_spread():
     assert cell.lines == ["30.70", "1 seed"]
 
 
+def test_two_seeds_show_both_values_and_no_standard_deviation():
+    cell = cell_of(with_test(640, seed=1), with_test(600))
+    assert (cell.mean, cell.sd, cell.values) == (pytest.approx(31.0), None, (30.0, 32.0))
+    assert cell.lines == ["31.00", "30.00 / 32.00", "2 seeds"]
+
+
+def test_interval_shows_the_spread_over_seeds():
+    """Seeds at 51.28 and 56.60 % of 25,000 rows: not their mean with the error of the rows."""
+    task = {"task": "text", "floor": {"correct": 12_500, "count": 25_000}}
+    cell = cell_of(*(with_test(n, count=25_000, seed=n % 2, **task) for n in (12_820, 14_151)))
+    low, high = wilson(12_820, 25_000)[0], wilson(14_151, 25_000)[1]
+    assert (cell.low, cell.high) == pytest.approx((100 * low, 100 * high))
+    assert cell.low < 51.28 < 56.6 < cell.high
+
+
 def test_last_step_has_its_own_cell():
     assert cell_of(with_test(600, last=580), checkpoint="last").mean == pytest.approx(29.0)
 
@@ -47,24 +62,61 @@ def test_last_step_has_its_own_cell():
 # States
 
 
-@pytest.mark.parametrize(("correct", "state"), [(361, "FAIL"), (393, "FAIL"), (394, "value")])
-def test_fail_compares_the_lower_end_of_the_interval_with_the_floor(correct, state):
+@pytest.mark.parametrize(("correct", "floor"), [(361, True), (393, True), (394, False)])
+def test_number_at_the_floor_is_marked(correct, floor):
     """Floor 18 % of 2,000 rows: the score equation's boundary is .18 + z sqrt(.18 .82 / 2000)."""
     boundary = 2000 * (0.18 + 1.959963984540054 * math.sqrt(0.18 * 0.82 / 2000))
-    assert (correct > boundary) == (state == "value")
-    assert cell_of(with_test(correct)).state == state
+    assert (correct < boundary) == floor
+    cell = cell_of(with_test(correct))
+    assert (cell.state, cell.mean, cell.floor) == ("value", pytest.approx(correct / 20), floor)
+    assert cell.lines[0] == f"{correct / 20:.2f}" + "¶" * floor
 
 
-def test_interval_that_touches_the_floor_fails():
+def test_interval_that_touches_the_floor_is_at_it():
     """The lower end at 0 of 5 rows is exactly 0, the floor of a label that test does not hold."""
     run = with_test(0, count=5, floor={"correct": 0, "count": 5})
-    assert cell_of(run).lines == ["FAIL"]
+    run["test"]["best"]["constant"] = False
+    assert cell_of(run).lines == ["0.00¶", "1 seed"]
 
 
 def test_seeds_do_not_multiply_the_test_rows():
     """Three seeds at 390 of 2,000: 1,170 of 6,000 would pass, 390 of 2,000 do not."""
     assert 100 * wilson(1170, 6000)[0] > 18
-    assert cell_of(*(with_test(390, seed=seed) for seed in range(3))).state == "FAIL"
+    assert cell_of(*(with_test(390, seed=seed) for seed in range(3))).floor
+
+
+@pytest.mark.parametrize(
+    ("correct", "floor", "says", "state"),
+    [
+        (361, 360, True, "did not train"),
+        (360, 360, False, "value"),
+        (360, 360, None, "did not train"),  # an older result: the most frequent label
+        (361, 360, None, "value"),
+        (1640, 360, None, "value"),  # not one of two labels
+        (986, 1014, None, "did not train"),  # the other of two labels
+        (985, 1014, None, "value"),
+    ],
+)
+def test_constant_answer_is_told_apart_from_the_floor(correct, floor, says, state):
+    run = with_test(correct, floor={"correct": floor, "count": 2000})
+    run["test"]["best"]["constant"] = says
+    assert cell_of(run).state == state
+
+
+def test_constant_seed_counts_with_its_number_and_is_named():
+    cell = cell_of(with_test(360), with_test(640, seed=1), with_test(660, seed=2))
+    assert cell.mean == pytest.approx((18 + 32 + 33) / 3)
+    assert cell.lines[1:] == ["max 33.00", "3 seeds", "1 did not train"]
+    both = cell_of(with_test(360), with_test(360, seed=1))
+    assert both.lines == ["did not train"]
+
+
+def test_pathx_at_the_floor_is_fail_as_in_lra():
+    at_floor, above = (with_test(n, task="pathx") for n in (361, 600))
+    assert cell_of(at_floor).lines == ["FAIL"]
+    assert cell_of(with_test(360, task="pathx")).lines == ["FAIL"]  # a constant answer
+    cell = cell_of(at_floor | {"seed": 1}, above)  # a seed that trained is not hidden
+    assert cell.lines[0] == f"{(18.05 + 30) / 2:.2f}¶"
 
 
 @pytest.mark.parametrize(
@@ -83,7 +135,7 @@ def test_cell_without_a_value_shows_its_state(states, text):
 def test_failed_seed_is_reported_and_left_out_of_the_mean():
     cell = cell_of(with_test(600), with_test(640, seed=1), a_failure("diverged", seed=2))
     assert cell.mean == pytest.approx(31.0)
-    assert cell.lines == ["31.00 ± 1.41", "max 32.00", "2 of 3 seeds"]
+    assert cell.lines == ["31.00", "30.00 / 32.00", "2 of 3 seeds"]
 
 
 def test_trial_without_test_is_in_no_table():
@@ -95,8 +147,8 @@ def test_trial_without_test_is_in_no_table():
 
 def six(**changes):
     shares = {"listops": 30, "text": 60, "retrieval": 70, "image": 40, "pathfinder": 75}
-    cells = {task: Cell("value", float(share)) for task, share in shares.items()}
-    return cells | {"pathx": Cell("FAIL")} | changes
+    numbers = {task: Cell("value", float(share)) for task, share in shares.items()}
+    return numbers | {"pathx": Cell("FAIL")} | changes
 
 
 @pytest.mark.parametrize(
@@ -104,20 +156,24 @@ def six(**changes):
     [
         ({}, ["55.00", "54.17"]),  # 275 / 5, 325 / 6: a failed Path-X counts 50
         ({"pathx": Cell("value", 85.0)}, ["55.00", "60.00"]),
-        *(({"text": Cell(state)}, ["-", "-"]) for state in ("-", "OOM", "FAIL", "n/a")),
+        *(
+            ({"text": Cell(state)}, ["-", "-"])
+            for state in ("-", "OOM", "FAIL", "did not train", "n/a")
+        ),
         *(({"pathx": Cell(state)}, ["55.00", "-"]) for state in ("-", "OOM", "n/a")),
-        ({"text": Cell("value", 60.0, seeds=1, unfinished=1)}, ["-", "-"]),
+        ({"text": Cell("value", 60.0, (60.0,), unfinished=1)}, ["-", "-"]),
+        ({"text": Cell("value", 50.0, floor=True)}, ["53.00", "52.50"]),  # as LRA averages them
     ],
 )
 def test_averages_need_every_task_and_count_a_failed_pathx_as_50(changes, texts):
-    assert [cell.lines[0] for cell in accuracy.averages(six(**changes)).values()] == texts
+    assert [cell.lines[0] for cell in cells.averages(six(**changes)).values()] == texts
 
 
 def test_average_of_six_is_what_later_papers_print():
     """53.66 and 54.42 are what later papers print for LRA's Transformer and for FNet."""
     rows = [
-        accuracy.published_cells("transformer", "lra"),
-        accuracy.published_cells("fnet", "fnet"),
+        cells.published_cells("transformer", "lra"),
+        cells.published_cells("fnet", "fnet"),
     ]
     assert [row["average6"].lines for row in rows if row] == [["53.66"], ["54.42"]]
 
@@ -127,7 +183,7 @@ def test_average_of_six_is_what_later_papers_print():
 
 def test_columns_and_rows_are_in_the_papers_order_then_by_name():
     models = ("my_mixer", "dct", "performer", "fnet", "transformer")
-    (table,) = tables_of(*(a_result(model=m) for m in models))
+    (table,) = tables_of(*(a_result(model=m, preset="paper") for m in models))
     assert list(table.columns.values()) == [
         *("ListOps", "Text", "Retrieval", "Image", "Pathfinder", "Path-X"),
         *("Mean of 5", "Mean of 6"),
@@ -146,7 +202,7 @@ def test_columns_and_rows_are_in_the_papers_order_then_by_name():
 
 
 def test_ours_published_and_floor_have_rows():
-    (table,) = tables_of(a_result())
+    (table,) = tables_of(a_result(preset="tuned"))
     assert cell_text(table, "FNet", "ours", "listops") == "30.00, 1 seed"
     assert cell_text(table, "FNet", "ours", "image") == "-"
     assert cell_text(table, "FNet", "ours", "average5") == "-"
@@ -154,6 +210,39 @@ def test_ours_published_and_floor_have_rows():
     assert cell_text(table, "FNet", "FNet paper", "pathx") == "FAIL"
     assert cell_text(table, "Majority floor", "", "listops") == "18.00"
     assert cell_text(table, "Majority floor", "", "text") == "-"
+
+
+def test_cpu_has_no_published_rows_and_no_column_for_its_smoke_runs():
+    results = a_result(), a_result(task="pathx"), a_result(model="dct", task="pathx")
+    (table,) = tables_of(*results)
+    assert [row.source for row in table.rows] == ["ours", "ours", ""]
+    assert not {"pathx", "average6"} & {*table.columns, *table.tasks}
+    assert "Path-X: smoke runs at this preset, without a column." in table.notes
+    (small,) = tables_of(*(result | {"preset": "small"} for result in results))
+    assert "FNet paper" in [row.source for row in small.rows]
+    assert cell_text(small, "FNet", "ours", "pathx") == "30.00, 1 seed"
+
+
+def hybrid(layers, attention, **changes):
+    config = f"Encoder.num_layers = {layers}\nhybrid.attention_layers = {attention}\n"
+    return a_result(model="fnet_hybrid", config=config, **changes)
+
+
+def test_two_rows_are_never_the_same_model():
+    (table,) = tables_of(
+        hybrid(1, 1),
+        hybrid(2, 2, task="text"),
+        hybrid(4, 2, task="image"),
+        hybrid(4, 0, task="retrieval"),
+        a_result(model="fnet_mat"),
+        a_result(),
+    )
+    texts = [cell_text(table, "FNet-Hybrid", "ours", task) for task in table.tasks]
+    assert texts == ["n/a", "n/a", "n/a", "30.00, 1 seed", "-"]
+    assert [row.model for row in table.last_rows] == ["fnet", "fnet_hybrid"]
+    notes = [note for note in table.notes if "alike" in note]
+    assert notes[0] == "FNet-Hybrid on ListOps: n/a, all its layers are alike: Transformer."
+    assert notes[2] == "FNet-Hybrid on Retrieval: n/a, all its layers are alike: FNet."
 
 
 def test_overrides_have_separate_rows_that_name_them():
@@ -168,13 +257,14 @@ def test_overrides_have_separate_rows_that_name_them():
 
 
 def test_presets_have_separate_tables_in_order():
-    counts = {"cpu": 600, "mine": 640, "paper": 700}
+    counts = {"cpu": 600, "mine": 640, "small": 660, "paper": 700}
     tables = tables_of(*(with_test(n, preset=p) for p, n in counts.items()))
-    assert [table.preset for table in tables] == ["paper", "cpu", "mine"]
-    cells = [cell_text(table, "FNet", "ours", "listops") for table in tables]
-    assert cells == ["35.00, 1 seed", "30.00, 1 seed", "32.00, 1 seed"]
-    notes = [any("not the papers' setting" in note for note in table.notes) for table in tables]
-    assert notes == [False, True, True]
+    assert [table.preset for table in tables] == ["paper", "small", "cpu", "mine"]
+    shown = [cell_text(table, "FNet", "ours", "listops") for table in tables]
+    assert shown == ["35.00, 1 seed", "33.00, 1 seed", "30.00, 1 seed", "32.00, 1 seed"]
+    notes = [[note for note in table.notes if "papers' setting" in note] for table in tables]
+    assert [bool(lines) for lines in notes] == [False, True, True, True]
+    assert notes[2] == ["Preset cpu is far from the papers' setting: their rows are not shown."]
 
 
 def test_marks_are_explained_only_where_they_occur():
@@ -263,7 +353,8 @@ def test_provenance_names_folder_seeds_commit_device_and_data():
 
 
 def test_task_of_a_user_is_a_column_and_enters_no_average():
-    (table,) = tables_of(a_result(), a_result(task="my_task"))
+    results = a_result(), a_result(task="my_task")
+    (table,) = tables_of(*(result | {"preset": "paper"} for result in results))
     assert list(table.columns)[-2:] == ["average6", "my_task"]
     assert cell_text(table, "FNet", "ours", "my_task") == "30.00, 1 seed"
     assert cell_text(table, "FNet", "FNet paper", "my_task") == "n/a"

@@ -11,7 +11,7 @@ from lra_fnet import config, experiment
 from lra_fnet.benchmark import roofline
 from lra_fnet.errors import UserError
 from lra_fnet.models.encoder import parameter_count
-from lra_fnet.report import accuracy as tables
+from lra_fnet.report import cells as tables
 from lra_fnet.report import census
 
 CENSUS = ROOT / "results" / "census.md"

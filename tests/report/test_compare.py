@@ -104,7 +104,7 @@ def test_terminal_shows_accuracies_interval_test_and_differences(run):
         "(Holm)",
         "12,345",
         "x 1.00",
-        "test: Welch's t-test over seeds (2 and 2 seeds, so the spread over seeds is known)",
+        "test: t-test over seeds and rows (2 and 2 seeds, in pairs)",
         "  Run.num_steps: 1000 -> 7",
     ):
         assert part in out, part

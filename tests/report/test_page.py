@@ -76,7 +76,8 @@ def everything(tmp_path_factory):
         for model, best in (("fnet", 700), ("linear", 640)):
             put(root, with_test(best, model=model, preset=preset))
     put_curve(put(root, with_test(690, seed=1, uses_mask=False, validation_is_test=True)))
-    put(root, with_test(361, model="local"))
+    put(root, with_test(360, model="local"))
+    put(root, with_test(361, model="dct"))
     put(root, a_failure("OOM", model="transformer", task="pathx"))
     put(root, a_failure("diverged", model="linear", seed=1))
     put(root, a_result(overrides=[f"A.b='{HOSTILE}'"], variant="odd", config=f"# {HOSTILE}\n"))
@@ -97,7 +98,7 @@ def everything(tmp_path_factory):
         for length in (512, 1024)
     ]
     (folder / "benchmark.json").write_text(json.dumps(cells))
-    return report.Report(report.Sources([root]))
+    return report.build(report.Sources([root]))
 
 
 @pytest.fixture(scope="module")
@@ -153,8 +154,21 @@ def test_headings_descend_by_one_and_tables_have_captions(text):
 def test_states_counts_and_provenance_are_in_the_page(text):
     words = " ".join(re.sub(r"<[^>]+>", " ", text).split())
     for part in (
-        *("OOM", "FAIL", "n/a", "max 35.00, 2 seeds", "FNet paper", "Majority floor"),
-        *("95 % interval for these test rows: 3", "700 of 2,000", "commit 0123456789ab"),
+        *(
+            "OOM",
+            "FAIL",
+            "n/a",
+            "did not train",
+            "35.00 / 34.50, 2 seeds",
+            "FNet paper",
+            "Majority floor",
+        ),
+        *(
+            "95 % intervals of all seeds for these test rows: 3",
+            "18.05¶",
+            "700 of 2,000",
+            "commit 0123456789ab",
+        ),
         *("1 x Some CPU (cpu, 2 cores)", "Required attention span", "Trials of the sweep layers"),
         *("Training speed (steps/s)", "lra-fnet train --task text", "1 of 2 seeds"),
     ):
@@ -185,7 +199,7 @@ def test_script_is_valid():
 
 def test_page_without_curves_sweeps_or_benchmarks_says_so(tmp_path):
     put(tmp_path, a_result())
-    text = page.render(report.Report(report.Sources([tmp_path])))
+    text = page.render(report.build(report.Sources([tmp_path])))
     Page(text)
     for part in (
         "None: no run of this preset",
@@ -242,16 +256,17 @@ def test_titles_of_series_are_text_and_colours_follow_the_style_sheet(text):
 
 
 def test_bold_shows_in_the_page_and_in_latex(tmp_path):
-    for model, n in (("fnet", 640), ("linear", 560)):
-        put(tmp_path, with_test(n, model=model))
-    built = report.Report(report.Sources([tmp_path]))
+    for model, n in (("fnet", 640), ("linear", 520)):
+        for seed in range(3):
+            put(tmp_path, with_test(n + seed - 1, model=model, seed=seed))
+    built = report.build(report.Sources([tmp_path]))
     (preset,) = built.presets
     body = latex.accuracy(preset.table, preset.table.parts[0], preset.marks["best"])
     assert r"\textbf{32.00}" in body
-    assert r"\textbf{28.00}" not in body
+    assert r"\textbf{26.00}" not in body
     text = page.render(built)
     assert len(re.findall(r'<td class="best', text)) == 2  # best on validation, last step
-    assert "Below the best, FNet: -4.00 points" in text
+    assert "Below the best, FNet: -6.00 points" in text
     assert f"p = {preset.marks['best'].against['linear', None, 'listops'].p_value:.2g}" in text
 
 
@@ -300,14 +315,23 @@ def test_area_of_a_bubble_is_the_memory_and_the_line_is_the_frontier():
 
 
 def test_intervals_show_ours_seeds_published_and_floor():
-    runs = records(with_test(580), with_test(620, seed=1), with_test(640, model="linear"))
-    (table,) = accuracy.tables(runs)
+    shallow = {name: {"correct": 570, "count": 2000} for name in ("validation", "test")}
+    changes = {"preset": "paper", "shallow": shallow | {"method": "a rule", "settings": {}}}
+    counts = {"fnet": [580, 620], "linear": [640]}
+    results = [
+        with_test(n, model=model, seed=seed, **changes)
+        for model, numbers in counts.items()
+        for seed, n in enumerate(numbers)
+    ]
+    (table,) = accuracy.tables(records(*results))
     cell = next(row.cells["listops"] for row in table.rows if row.label == "FNet")
     figure = figures.intervals(table, "listops")
     assert figure is not None
     (axes,) = figure.axes
     points = [sorted({x for x, _ in line.get_xydata().tolist()}) for line in axes.lines]
-    assert points[-5:] == [[cell.low, cell.high], [30], [29, 31], [35.33], [18]]
+    assert points[-6:] == [[cell.low, cell.high], [30], [29, 31], [35.33], [18], [28.5]]
+    assert cell.low < 29
+    assert cell.high > 31
     assert [label.get_text() for label in axes.get_yticklabels()] == ["Linear", "FNet"]
     assert figures.intervals(table, "text") is None
 

@@ -7,7 +7,7 @@ import statistics
 import pytest
 from paths import TESTS
 
-from lra_fnet.report import accuracy as tables
+from lra_fnet.report import cells as tables
 
 DATA = TESTS / "data"  # quotations of the papers' tables
 

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import math
 import os
 import re
 
@@ -19,8 +18,11 @@ from lra_fnet.report import accuracy, text
 RESULTS = [
     with_test(600, last=580),
     with_test(640, seed=1),
+    with_test(620, seed=2),
     with_test(361, model="linear"),
-    a_failure("OOM", model="transformer", task="pathx"),
+    with_test(360, model="random"),
+    a_failure("diverged", model="performer"),
+    a_failure("OOM", model="transformer", task="image"),
     a_result(overrides=["Run.names=[red]|3"], variant="odd"),
 ]
 TABLES = accuracy.tables(records(*RESULTS))
@@ -29,7 +31,7 @@ TABLES = accuracy.tables(records(*RESULTS))
 def built(root, *results):
     for result in results:
         put(root, result)
-    return report.Report(report.Sources([root]))
+    return report.build(report.Sources([root]))
 
 
 def lines_of(csv_text):
@@ -40,10 +42,12 @@ def test_markdown_tables_are_whole():
     """Every row of a table has the header's number of cells; the round trip finds our numbers."""
     lines = [li for li in text.accuracy_markdown(TABLES).splitlines() if li.startswith("|")]
     rows = [line.split("|")[1:-1] for line in lines]
-    assert {len(row) for row in rows} == {10}
+    assert {len(row) for row in rows} == {8}
     cells = {(row[0].strip(), row[1].strip()): row[2].strip() for row in rows[: len(rows) // 2]}
-    assert cells["FNet", "ours"] == "31.00 ± 1.41, max 32.00, 2 seeds"
-    assert cells["Linear", "ours"] == "FAIL"
+    assert cells["FNet", "ours"] == "31.00 ± 1.00, max 32.00, 3 seeds"
+    assert cells["Linear", "ours"] == "18.05¶, 1 seed"
+    assert cells["Performer", "ours"] == "FAIL"
+    assert cells["Random", "ours"] == "did not train"
     assert cells["Transformer", "ours"] == "-"
 
 
@@ -57,22 +61,26 @@ def test_accuracy_csv_holds_states_and_never_a_zero_for_them():
     }
     fnet = ours["FNet", "listops", "best"]
     assert float(fnet["mean"]) == pytest.approx(31.0)
-    assert float(fnet["sd"]) == pytest.approx(math.sqrt(2))
-    assert (fnet["maximum"], fnet["seeds"]) == ("32.0", "2")
-    assert float(ours["FNet", "listops", "last"]["mean"]) == pytest.approx(30.5)
-    assert ours["Transformer", "pathx", "best"]["state"] == "OOM"
-    assert ours["Linear", "listops", "best"]["state"] == "FAIL"
+    assert float(fnet["sd"]) == pytest.approx(1.0)
+    assert (fnet["maximum"], fnet["seeds"]) == ("32.0", "3")
+    assert fnet["values"] == "30.0000 32.0000 31.0000"
+    assert float(ours["FNet", "listops", "last"]["mean"]) == pytest.approx((29 + 32 + 31) / 3)
+    assert ours["Transformer", "image", "best"]["state"] == "OOM"
+    assert ours["Performer", "listops", "best"]["state"] == "FAIL"
+    assert ours["Random", "listops", "best"]["state"] == "did not train"
+    assert ours["Linear", "listops", "best"]["at_floor"] == "true"
+    assert {row["source"] for row in rows} == {"ours", "floor"}  # none published under cpu
     assert ours["FNet", "average5", "best"]["state"] == "-"
 
 
 def test_runs_csv_holds_counts_of_every_run(tmp_path):
     rows = {row["folder"]: row for row in lines_of(text.runs_csv(built(tmp_path / "r", *RESULTS)))}
-    assert len(rows) == 5
+    assert len(rows) == 8
     row = rows["r/cpu/listops/fnet/seed0"]
     counts = (row["test_best_correct"], row["test_best_count"], row["test_last_correct"])
     assert counts == ("600", "2000", "580")
     assert (row["dirty"], row["peak_bytes"], row["variant"]) == ("false", "", "")
-    failed = rows["r/cpu/pathx/transformer/seed0"]
+    failed = rows["r/cpu/image/transformer/seed0"]
     assert (failed["state"], failed["test_best_correct"], failed["parameters"]) == ("OOM", "", "")
     assert rows["r/cpu/listops/fnet+odd/seed0"]["overrides"] == "Run.names=[red]|3"
 
@@ -91,7 +99,7 @@ def test_terminal_shows_everything_in_80_columns():
     output = printed(*rich_tables, width=80)
     assert "…" not in output
     assert max(map(len, output.splitlines())) <= 80
-    for part in ("31.00±1.41", "max 32.00", "35.33", "Run.names=[red]|3", "preset cpu"):
+    for part in ("31.00±1.00", "max 32.00", "did not", "Run.names=[red]|3", "preset cpu"):
         assert part in output
 
 
@@ -146,14 +154,16 @@ def test_report_without_results_names_a_command_that_makes_one(tmp_path, results
 def test_run_table_shows_counts_interval_floor_and_published_numbers():
     shallow = {name: {"correct": 570, "count": 2000} for name in ("validation", "test")}
     shallow |= {"method": "a rule", "settings": {}}
-    (run,) = records(a_result(uses_mask=False, overrides=["A.b=[1]"], variant="v", shallow=shallow))
+    result = a_result(uses_mask=False, overrides=["A.b=[1]"], variant="v", shallow=shallow)
+    (run,) = records(result | {"preset": "tuned"})
     low, high = (100 * end for end in wilson(600, 2000))
     output = printed(text.run_table(run))
-    parts = ("fnet+v ‡", "ListOps", "cpu", "30.00 %", "600 of 2000", "18.00 %", "35.33", "n/a")
+    parts = ("fnet+v ‡", "ListOps", "tuned", "30.00 %§", "600 of 2000", "18.00 %", "35.33", "n/a")
     parts += ("28.50 %", "a rule")
     for part in (*parts, f"95 %: {low:.2f} to {high:.2f}", "Overrides: A.b=[1]"):
         assert part in output
     assert "FAIL" not in output
+    assert "35.33" not in printed(text.run_table(*records(result)))  # preset cpu
     stream = io.StringIO()
     report.print_run(run, Console(file=stream, width=120))
     assert stream.getvalue() == output
@@ -162,7 +172,9 @@ def test_run_table_shows_counts_interval_floor_and_published_numbers():
 @pytest.mark.parametrize(
     ("result", "part"),
     [
-        (with_test(361), "FAIL"),
+        (with_test(361), "18.05 %¶"),
+        (with_test(360), "did not train"),
+        (with_test(361, task="pathx"), "FAIL"),
         (a_failure("OOM"), "OOM"),
         (a_failure("diverged"), "FAIL (diverged)"),
         (a_result(test=None), " - "),
@@ -185,8 +197,8 @@ def test_readme_shows_the_main_models_and_results_md_everything(tmp_path):
         readme.read_text().replace(report.END, report.BEGIN).split(report.BEGIN)
     )
     assert (before, after) == ("# Name\n\n", "\n\nmore\n")
-    assert "| FNet | ours | 31.00 ± 1.41, max 32.00, 2 seeds |" in section
-    assert "| FNet | FNet paper | 35.33 |" in section
+    assert "| FNet | ours | 31.00 ± 1.00, max 32.00, 3 seeds |" in section
+    assert "paper |" not in section
     assert "| Majority floor |" in section
     assert "(RESULTS.md)" in section
     assert str(tmp_path) not in section

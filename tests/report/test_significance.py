@@ -34,11 +34,26 @@ def test_rows_without_bits_count_as_independent():
     assert comparison.test == significance.UNPAIRED
 
 
-def test_several_seeds_are_compared_over_seeds():
-    comparison = compared(3, 2)
-    accuracies = [list(100 * RIGHT[0].mean(1)), list(100 * RIGHT[1, :2].mean(1))]
-    assert comparison.difference == pytest.approx(intervals.seeds(*accuracies))
-    assert comparison.test == significance.WELCH
+@pytest.mark.parametrize(("seeds_a", "seeds_b"), [(3, 3), (2, 2), (3, 2)])
+def test_several_seeds_are_compared_over_seeds_and_rows(seeds_a, seeds_b):
+    sides = RIGHT[0, :seeds_a], RIGHT[1, :seeds_b]
+    values = [100 * side.mean(1) for side in sides]
+    same = seeds_a == seeds_b
+    for split, right in (("test", sides), ("validation", None)):
+        comparison = compared(seeds_a, seeds_b, split)
+        if split == "validation":
+            values = [[30.5] * seeds_a, [30.5] * seeds_b]
+        expected = intervals.over_seeds(*values, 2000, right, matched=same)
+        assert comparison.difference == pytest.approx(expected)
+        assert comparison.test == (significance.CROSSED if right else significance.INDEPENDENT)
+        assert ("in pairs" in comparison.why) == same
+        assert ("not kept" in comparison.why) == (right is None)
+
+
+def test_order_of_the_runs_does_not_matter():
+    runs = [records(*(scored(model, seed) for seed in range(3))) for model in ("fnet", "linear")]
+    expected = significance.compare(*runs, "test")
+    assert significance.compare(runs[0][::-1], runs[1], "test") == expected
 
 
 def test_one_seed_against_several_compares_the_mean_on_one_split():
@@ -49,13 +64,6 @@ def test_one_seed_against_several_compares_the_mean_on_one_split():
     assert "needs two of each" in comparison.why
 
 
-def test_seeds_without_spread_are_not_a_sample():
-    a, b = (records(*(with_test(n, seed=seed) for seed in (0, 1))) for n in (600, 640))
-    comparison = significance.compare(a, b, "test")
-    assert comparison.difference == pytest.approx(intervals.unpaired(600, 2000, 640, 2000))
-    assert "without any spread" in comparison.why
-
-
 # Bold cells
 
 
@@ -64,35 +72,47 @@ def marks_of(*results):
     return significance.marks(table.rows, table.tasks)
 
 
-def test_bold_is_the_highest_and_everything_not_significantly_different():
-    counts = {"fnet": 640, "linear": 590, "local": 560}
-    marks = marks_of(*(with_test(n, model=model) for model, n in counts.items()))
-    p_values = [intervals.unpaired(n, 2000, 640, 2000).p_value for n in (590, 560)]
+def three(n, model="fnet", **changes):
+    """Three seeds around n correct rows of 2,000."""
+    return [with_test(n + d, model=model, seed=s, **changes) for s, d in enumerate((-4, 0, 4))]
+
+
+def test_bold_is_every_row_that_may_be_the_best():
+    counts = {"fnet": 640, "linear": 600, "local": 540}
+    marks = marks_of(*(run for model, n in counts.items() for run in three(n, model)))
     assert marks.bold == {("fnet", None, "listops"), ("linear", None, "listops")}
     against = marks.against["local", None, "listops"]
     assert (against.best, against.significant) == ("FNet", True)
-    assert against.p_value == pytest.approx(intervals.holm(p_values)[1])
-    assert f"Tests: {significance.UNPAIRED} (2)." in marks.note
+    values = [[(n + d) / 20 for d in (-4, 0, 4)] for n in (540, 600, 640)]
+    p_values = [
+        intervals.over_seeds(values[0], other, 2000, matched=True).p_value / 2
+        for other in values[1:]
+    ]
+    assert against.p_value == pytest.approx(2 * min(p_values))
+    assert f"Tests: {significance.INDEPENDENT} (2)." in marks.note
 
 
-def test_correction_for_many_tests_changes_what_is_bold():
-    """570 against 640 of 2,000: p = 0.016 alone; 0.047 as the smallest of 3, above 0.05 of 4."""
-    near = intervals.unpaired(570, 2000, 640, 2000).p_value
-    assert 3 * near < 0.05 < 4 * near
-    others = [with_test(570, model=f"m{n}") for n in range(4)]
-    three = marks_of(with_test(640), *others[:3])
-    assert three.bold == {("fnet", None, "listops")}
-    assert len(marks_of(with_test(640), *others).bold) == 5
+def test_rows_that_kept_their_bits_are_compared_row_by_row():
+    runs = [scored(model, seed) for model in ("fnet", "linear") for seed in range(3)]
+    assert f"Tests: {significance.CROSSED} (1)." in marks_of(*runs).note
 
 
-def test_nothing_is_bold_without_two_whole_values_on_the_same_data():
+def test_number_of_rows_changes_what_is_bold():
+    """570 against 640 of 2,000: p is below 0.05 as one of 2 comparisons, above it as one of 30."""
+    others = [run for n in range(30) for run in three(570, f"m{n}")]
+    assert marks_of(*three(640), *others[:6]).bold == {("fnet", None, "listops")}
+    assert len(marks_of(*three(640), *others).bold) == 31
+
+
+def test_nothing_is_bold_without_two_whole_rows_of_three_seeds_on_the_same_data():
     marks = marks_of(
-        with_test(640),
-        with_test(700, model="linear", data_sha256="e" * 64),
-        with_test(690, model="performer"),
-        a_failure("OOM", model="performer", seed=1),  # so not every seed has a value
-        with_test(361, model="local"),  # FAIL
-        a_result(model="dct", test=None),
+        *three(640),
+        *three(700, "linear", data_sha256="e" * 64),
+        *three(690, "performer"),
+        a_failure("OOM", model="performer", seed=3),  # so not every seed has a value
+        *three(640, "dct")[:2],
+        *(with_test(360, model="local", seed=seed) for seed in range(3)),  # did not train
+        a_result(model="hadamard", test=None),
     )
     assert marks.bold == frozenset()
     assert marks.note == ""

@@ -2,13 +2,17 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from made_runs import STEPS, change, trained
 
+from lra_fnet import intervals
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.run import evaluate
+from lra_fnet.tasks import Prepared
 
 
 def as_trial(folder, root):
@@ -53,6 +57,33 @@ def test_evaluate_gives_the_scores_of_training(folders, tmp_path, monkeypatch, m
         assert all(reading[name] == score[name] for name in ("step", "correct", "count", "loss"))
 
 
+@pytest.mark.parametrize(
+    ("answers", "constant"),
+    [
+        ([1, 1, 1, 1, 1], True),
+        ([0, 0, 0, 0, 0], True),
+        ([1, 1, 1, 1, 0], True),  # another answer that is nowhere right: the bits cannot tell
+        ([1, 2, 0, 1, 0], False),
+        ([3, 3, 3, 3, 3], False),  # a label that test does not hold: nothing is right, so unknown
+        ([0, 1, 1, 2, 2], False),  # all right
+    ],
+)
+def test_constant_answer_is_recorded(tmp_path, answers, constant):
+    """Second way: the answers themselves, of which the scorer keeps only which are right."""
+    labels = np.array([0, 1, 1, 2, 2])
+    right = np.array(answers) == labels
+    sums = {"correct": int(right.sum()), "count": 5, "loss": 1.0}
+
+    def score(variables, arrays, *, bits):
+        return sums | {"correct_bits": intervals.encode(right)}
+
+    data = SimpleNamespace(arrays=lambda split: SimpleNamespace(labels=labels))
+    folder = tmp_path / "p/t/m/seed0"
+    folder.mkdir(parents=True)
+    scores = evaluate.score_test(score, {"best": (1, {}), "last": (2, {})}, data, folder)
+    assert [scores[kind]["constant"] for kind in ("best", "last")] == [constant] * 2
+
+
 def test_scored_run_is_returned_without_reading_data_or_checkpoints(trial, command):
     evaluate.evaluate(trial)
     change(trial / "run.json", data="nowhere")
@@ -74,14 +105,16 @@ def test_trial_leaves_the_test_split_closed_until_it_is_evaluated(tmp_path, comm
     assert len(readings(folder)) == 3
 
 
-def test_reading_is_logged_before_a_kill_and_after_a_half_written_line(trial, monkeypatch):
+def test_reading_is_logged_before_the_split_is_opened_and_after_half_a_line(trial, monkeypatch):
     log = trial.parents[3] / "test_log.jsonl"
     log.write_text('{"run": "cpu/parity/a/seed0", "kind": "best"}\n{"run": "cpu/pa')
 
-    def killed(*args, **keywords):
+    def killed(data, split):
         raise SystemExit(137)
 
-    monkeypatch.setattr(evaluate, "make_scorer", lambda *args: killed)
+    monkeypatch.setattr(
+        Prepared, "arrays", killed
+    )  # when the split is opened, not when it is scored
     with pytest.raises(SystemExit):
         evaluate.evaluate(trial)
     assert [line.get("kind") for line in disk.read_lines(log, skip=True)] == ["best", "intended"]
