@@ -193,9 +193,9 @@ def _experiment(result: Record, options: Options) -> Experiment:
 def _config(result: Record, options: Options) -> Finding:
     """Compares the recorded configuration with that of its names.
 
-    A setting that only one of the two has must have come or gone with the code: either the defaults
-    of today's code complete the recorded text to today's configuration, or the code of the run's
-    commit does not have the setting.
+    A setting that only one of the two has must have come or gone with the code: either it has its
+    default in the other (`config.differing`), or the code of the run's commit does not have it and
+    today's code cannot build the recorded text.
     """
     names = result.task, result.model, result.preset, result.overrides
     asked = _asked(*names, options.imports, options.gin_dirs)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import made_runs
 import numpy as np
 import pytest
+import safetensors.numpy
 from made_runs import change, untrained
 from paths import OUTSIDE
 
@@ -65,6 +66,12 @@ def test_run_with_batch_norm_and_groups_is_scored_and_replayed_exactly(tmp_path,
     assert not np.allclose(moments[0], 0)
     exported.variables["averages"] = jax.tree.map(jnp.zeros_like, run.variables["averages"])
     assert not np.allclose(run.logits(ROWS), exported.logits(ROWS))
+    file = tmp_path / "out/model.safetensors"
+    weights = safetensors.numpy.load_file(file)
+    weights["averages/encoder/norm/moments"] += 1
+    safetensors.numpy.save_file(weights, file)
+    with pytest.raises(UserError, match="the parameters differ from those of config.json"):
+        trained.load_run(tmp_path / "out")
 
 
 def edit_score(split="test", **changes):
