@@ -20,6 +20,7 @@ GIN_DIR ?=
 ACCELERATOR ?=
 FORCE ?=
 FIT ?=
+PRETRAIN ?=
 SWEEP ?=
 SAMPLER ?=
 TRIALS ?=
@@ -52,7 +53,7 @@ seeds = $(if $(call is_set,SEEDS),$(call count,$(SEEDS)),$(SEED))
 
 # The variables that the command line may set for each target: another one would have no effect.
 outside.takes := DATA SOURCE IMPORT GIN_DIR
-lra.takes := $(outside.takes) TASK PRESET GIN RUNS MODEL SEED SEEDS NAME ACCELERATOR FORCE FIT
+lra.takes := $(outside.takes) TASK PRESET GIN RUNS MODEL SEED SEEDS NAME ACCELERATOR FORCE FIT PRETRAIN
 data.takes := $(outside.takes) TASK DATASET FORCE
 describe.takes := TASK DATA IMPORT GIN_DIR
 sweep.takes := $(outside.takes) TASK PRESET GIN RUNS MODEL MODELS SEEDS NAME ACCELERATOR SWEEP \
@@ -77,6 +78,7 @@ help:
 	@echo '    Prepares the data, trains or resumes, evaluates and prints the result.'
 	@echo '    PRESET=paper|lra-code|tuned|small|cpu  SEED=0|SEEDS=3  FORCE=1 (train again)'
 	@echo '    GIN="Run.num_steps=100 Encoder.num_layers=2"  NAME=name-of-the-bindings'
+	@echo '    PRETRAIN=1 (first on hidden tokens of its own rows, for half of the steps)'
 	@echo '    FIT=1 (slices that fit the memory)  ACCELERATOR=cuda (install for GPUs)'
 	@echo '    IMPORT=examples/my_mixer.py GIN_DIR=examples/gin (your own code)'
 	@echo 'make data TASK=text|all'
@@ -110,14 +112,14 @@ help:
 	@echo 'Everywhere: RUNS=runs  DATA=data  PYTHON=python3  VENV=.venv'
 
 define train
-@$(FNET) train $(job) --model $(call quote,$(MODEL)) --seed $(call quote,$(1)) \
+@$(FNET) $(2) $(job) --model $(call quote,$(MODEL)) --seed $(call quote,$(1)) \
 	--name $(call quote,$(NAME)) --runs $(call quote,$(RUNS)) $(if $(FORCE),--force) $(if $(FIT),--fit)
 
 endef
 
 lra:
 	$(call install,$(ACCELERATOR))
-	$(foreach seed,$(seeds),$(call train,$(seed)))
+	$(foreach seed,$(seeds),$(if $(PRETRAIN),$(call train,$(seed),pretrain)$(call train,$(seed),train --init auto),$(call train,$(seed),train)))
 
 data:
 	$(call install,)

@@ -30,13 +30,12 @@ def main(arguments: list[str] | None = None) -> int:
       0 for success; 1 if a run failed; 2 for a user's mistake; 75 if another process of the run is
       missing; 128 + signal if a signal stopped it; 141 if the reader of its output is gone.
     """
-    allocator.keep_freed_memory()
-    compile_cache.use()
-    parser = _parser()
     try:
         with signals.handled(signals.stop_at_once):
+            allocator.keep_freed_memory()
+            compile_cache.use()
             try:
-                args = parser.parse_args(arguments)
+                args = _parser().parse_args(arguments)
                 memory.check_limits()
                 return args.call(args) or 0
             finally:
@@ -197,17 +196,25 @@ def _parser() -> Parser:
         update=_switch("for developers: write the shallow baselines to data/expected.json"),
     )
     verb(_describe, "outside data", task=_text(f"{tasks}, or all (default)", "all"))
+    one_run = {
+        "model": _text(models, required=True),
+        "seed": _number("seed of all randomness (default: 0)", 0),
+        "name": _VARIANT,
+        "force": _switch("move a complete run aside and train again"),
+        "fit": _switch("split the batch into the largest slices that fit the device"),
+    }
     verb(
         _train,
         "task bindings outside runs data source",
-        model=_text(models, required=True),
-        seed=_number("seed of all randomness (default: 0)", 0),
-        name=_VARIANT,
-        force=_switch("move a complete run aside and train again"),
+        **one_run,
         no_test={"help": "do not score the test split", "action": "store_false", "dest": "test"},
-        fit=_switch("split the batch into the largest slices that fit the device"),
+        init=_text(
+            "begin from the encoder of this run of pretrain; auto: of the one with these options",
+            metavar="RUN",
+        ),
         **_HOSTS,
     )
+    verb(_pretrain, "task bindings outside runs data source", **one_run, **_HOSTS)
     verb(_evaluate, "run")
     verb(_span, "run", rows=_number("number of validation rows (default: 1000)", 1000, 1))
     verb(_predict, "run", FILE={"nargs": "*", "type": Path, "help": "default: standard input"})
@@ -312,6 +319,17 @@ def _job(args, **fields):
     return Job(**{name: given[name] for name in names})
 
 
+@contextlib.contextmanager
+def _joined(args):
+    """Joins the other processes of a run, if there are any."""
+    from lra_fnet.train import hosts
+
+    hosts.JOIN_SECONDS = args.join_seconds or hosts.JOIN_SECONDS
+    place = hosts.place(args.coordinator, args.processes, args.process, bool(args.hosts))
+    with hosts.join(place):  # forks, so nothing that starts threads is imported before
+        yield hosts.first
+
+
 # The verbs. Each docstring is the command's --help. Each function imports the modules that it
 # needs, so that `--help` starts at once.
 
@@ -351,23 +369,52 @@ def _describe(args) -> None:
 def _train(args) -> None:
     """Trains one run, or resumes it, and scores it on test; prepares the data if needed.
 
+    With --init the run begins from the encoder of a run of `lra-fnet pretrain`, and its folder is
+    .../<model>+pretrained/seed<k>. Run.num_steps counts the steps of both.
+
     Example:
       lra-fnet train --task listops --model fnet --preset cpu --seed 1
     """
-    from lra_fnet.train import hosts
-
-    hosts.JOIN_SECONDS = args.join_seconds or hosts.JOIN_SECONDS
-    place = hosts.place(args.coordinator, args.processes, args.process, bool(args.hosts))
-    with hosts.join(place):  # forks, so nothing that starts threads is imported before
+    with _joined(args) as first:
         from lra_fnet import report
         from lra_fnet.run import job
 
-        asked = _job(args)
+        asked = _job(args, init=args.init and Path(args.init))
+        if args.init == "auto":
+            before = _job(args, denoise=True, init=None)
+            own = [text for text in before.overrides if not text.startswith("Denoising.")]
+            asked = _job(args, init=before.folder, overrides=tuple(own))
         result = job.run(asked)
-    if not hosts.first():
+    if not first():
         return
     if result.score("test"):
         report.print_run(result)
+    print(f"run folder: {asked.folder}")
+
+
+def _pretrain(args) -> None:
+    """Trains a model to predict hidden tokens or pixels of the task's own training rows.
+
+    No label is read, and no test row. The model is chosen by its loss on hidden tokens of the
+    validation rows. The run folder is .../<model>@denoise/seed<k>; `lra-fnet train --init` begins
+    from its encoder. The run has the share Denoising.share of the steps in Run.num_steps.
+
+    Example:
+      lra-fnet pretrain --task image --model fnet --preset cpu
+    """
+    with _joined(args) as first:
+        from lra_fnet.run import job
+
+        asked = _job(args, denoise=True, test=False)
+        result = job.run(asked)
+    if not first():
+        return
+    score = result.score("validation")
+    assert score is not None
+    print(
+        f"validation: loss {score.loss / score.count:.4f}, {score.accuracy:.2f} % of "
+        f"{score.count:,} hidden tokens right, at step {score.step}"
+    )
     print(f"run folder: {asked.folder}")
 
 
@@ -639,7 +686,3 @@ def _explain(args) -> None:
     from lra_fnet.benchmark import explain
 
     explain.main(_cell(args), args.lengths, cls=args.cls)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

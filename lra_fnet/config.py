@@ -87,8 +87,17 @@ def sweep(name: str, dirs: Sequence[Path] = ()) -> Path:
     return path
 
 
-def files(task: str, model: str, preset: str, dirs: Sequence[Path] = ()) -> list[Path]:
+def files(
+    task: str, model: str, preset: str, dirs: Sequence[Path] = (), *, denoise: bool = False
+) -> list[Path]:
     """Returns the gin files of one run in load order; the last one that binds a name wins.
+
+    Args:
+      task: a task with a file.
+      model: a model with a file.
+      preset: a preset with a folder.
+      dirs: folders with more gin files.
+      denoise: whether the run is pre-training, which has files of its own.
 
     Raises:
       UserError: a task, model or preset has no file; the message lists those that have one.
@@ -115,6 +124,8 @@ def files(task: str, model: str, preset: str, dirs: Sequence[Path] = ()) -> list
         f"presets/{preset}/models/{model}.gin",
         f"presets/{preset}/{task}.{model}.gin",
     )
+    if denoise:
+        order += "denoise/base.gin", f"denoise/{task}.gin", f"presets/{preset}/denoise/{task}.gin"
     return [path for name in order if (path := _find(name, dirs)) is not None]
 
 
@@ -284,6 +295,18 @@ def _presets(task: str, dirs: Sequence[Path]) -> list[str]:
 
 def _find(relative: str, dirs: Sequence[Path]) -> Path | None:
     return next((d / relative for d in _search_path(dirs) if (d / relative).is_file()), None)
+
+
+def set_length(num_steps: int) -> None:
+    """Binds the length of the run that is loaded; the learning rate follows (`_follow`)."""
+    schedule = _schedule()
+    gin.bind_parameter("Run.num_steps", num_steps)
+    _follow(schedule, ())
+
+
+def binds(configurable: str) -> bool:
+    """Returns whether a parameter of a configurable is bound."""
+    return any(name.startswith(f"{configurable}.") for name in _given())
 
 
 def _schedule() -> tuple[int, int, int] | None:

@@ -6,7 +6,7 @@
 import dataclasses
 import importlib
 import pkgutil
-from typing import Annotated
+from typing import Annotated, Any
 
 import gin
 import jax
@@ -16,9 +16,9 @@ from lra_fnet import config
 from lra_fnet.errors import UserError
 from lra_fnet.models import mixers
 from lra_fnet.models.encoder import Encoder
-from lra_fnet.models.heads import Classifier, Head
+from lra_fnet.models.heads import Classifier, Denoiser, Head
 from lra_fnet.models.mixer import Least, check_settings
-from lra_fnet.objective import Classify
+from lra_fnet.objective import Classify, Denoise, Denoising, Objective
 from lra_fnet.optim import Optimizer
 from lra_fnet.tasks import PixelTask, Task, store
 
@@ -74,14 +74,17 @@ class Experiment:
     """Everything that defines a run but its seed and its data, as values."""
 
     task: Task
-    model: Classifier
+    model: Any  # a Classifier, or a Denoiser in pre-training
     optimizer: Optimizer
     run: Run
     config: str = ""  # the operative gin text
+    denoising: Denoising | None = None  # in pre-training
 
     @property
-    def objective(self) -> Classify:
+    def objective(self) -> Objective:
         """The loss that training minimises and the counts that evaluation makes."""
+        if self.denoising:
+            return Denoise(self.task, self.model, self.denoising)
         return Classify(self.task, self.model)
 
     def init(self, seed: int) -> dict:
@@ -100,10 +103,15 @@ class Experiment:
 
 
 @gin.configurable
-def build(task: Task) -> Experiment:
+def build(task: Task, *, denoise: bool) -> Experiment:
     """Builds the experiment from gin's bindings, reading each one once.
 
-    The encoder constructs its mixers here, so that they hold all that gin binds for them.
+    The encoder constructs its mixers here, so that they hold all that gin binds for them. So does
+    the head, which pre-training does not use: both stages read the same bindings of a preset.
+
+    Args:
+      task: the task.
+      denoise: whether the objective is `Denoise`.
 
     Raises:
       UserError: if settings do not fit the task or each other.
@@ -111,8 +119,9 @@ def build(task: Task) -> Experiment:
     if not isinstance(task, Task):
         raise UserError(f"TASK must be a task, like @ListOps(), got {task!r}: leave it to --task")
     pixels = isinstance(task, PixelTask)
+    denoising = Denoising() if denoise else None
     encoder = Encoder(
-        vocab_size=task.num_ids,
+        vocab_size=task.num_ids + denoise,  # the mask is the last id
         max_len=task.max_len,
         pixel_mean=task.pixel_mean if pixels else None,
         pixel_sd=task.pixel_sd if pixels else None,
@@ -124,31 +133,70 @@ def build(task: Task) -> Experiment:
             "set inputs to tokens, or black_is_padding to False"
         )
     head = Head(num_classes=task.num_classes, num_inputs=task.num_inputs, parent=None)
-    optimizer = Optimizer()
+    optimizer, run = Optimizer(), Run()
     separable = {name for mixer in encoder.mixers for name in mixer.separable}
     if unknown := sorted(set(optimizer.groups or ()) - separable):
         raise UserError(
             f"Optimizer.groups expects parameters that the model's mixers declare as separable "
             f"({', '.join(sorted(separable)) or 'none'}), got {', '.join(unknown)}: leave it out"
         )
-    run = Run()
     if encoder.batch_norm is not None and run.microbatch not in (0, run.batch_size):
         raise UserError(
             f"Run.microbatch must be 0 with Encoder.batch_norm, got {run.microbatch}: its "
             "statistics are those of the whole batch"
         )
-    return Experiment(task, Classifier(encoder, head), optimizer, run)
+    if denoising is None:
+        return Experiment(task, Classifier(encoder, head), optimizer, run)
+    outputs = 1 if denoising.loss == "l1" else task.vocab_size - 1
+    built = Experiment(task, Denoiser(encoder, outputs), optimizer, run, denoising=denoising)
+    _ = built.objective  # reports settings that do not fit the task
+    return built
 
 
-def load(task: str, model: str, preset: str, overrides=(), imports=(), dirs=()) -> Experiment:
+def load(
+    task: str,
+    model: str,
+    preset: str,
+    overrides=(),
+    imports=(),
+    dirs=(),
+    *,
+    denoise: bool = False,
+    done: int = 0,
+) -> Experiment:
     """Builds the experiment of a task, a model, a preset and overrides.
+
+    Run.num_steps of the preset and the overrides is the length of all stages: pre-training has
+    Denoising.share of them, and a run that begins from a pre-trained one has those that are left.
+
+    Args:
+      task: the name of its file in gin/tasks.
+      model: the same in gin/models.
+      preset: the name of its folder in gin/presets.
+      overrides: bindings like "Run.num_steps=100".
+      imports: modules or .py files that register configurables.
+      dirs: folders with more gin files.
+      denoise: whether the run is pre-training, see `objective.Denoise`.
+      done: steps of the pre-trained run that this one begins from.
 
     Raises:
       UserError: see config.load; a binding that nothing reads; a parameter that has no value.
     """
-    files = config.files(task, model, preset, dirs)
+    files = config.files(task, model, preset, dirs, denoise=denoise)
     config.load(files, overrides, imports, lambda: _training_rows(task))
-    built = _build()
+    built = _build(denoise=denoise)
+    steps = built.run.num_steps
+    if done >= steps:
+        raise UserError(
+            f"Run.num_steps ({steps}) counts the {done} steps of the pre-trained run too: "
+            f"set it above {done}"
+        )
+    if built.denoising:
+        config.set_length(max(1, round(built.denoising.share * steps)))
+    elif done:
+        config.set_length(steps - done)
+    if built.denoising or done:
+        built = _build(denoise=denoise)
     if unread := config.unread_bindings(overrides):
         raise UserError(
             f"nothing reads {', '.join(unread)} with task {task}, model {model}, preset {preset}: "
@@ -183,13 +231,13 @@ def restore(text: str, imports=()) -> Experiment:
       UserError: see config.load_operative; a parameter that the text does not have.
     """
     config.load_operative(text, imports)
-    return _build()
+    return _build(denoise=config.binds("Denoising"))
 
 
-def _build() -> Experiment:
+def _build(*, denoise: bool) -> Experiment:
     """Like `build`, but adds the config, and reports missing bindings as a one-line UserError."""
     try:
-        return dataclasses.replace(build(), config=config.operative())
+        return dataclasses.replace(build(denoise=denoise), config=config.operative())
     except (UserError, RuntimeError, TypeError) as error:
         reason = str(error).split("\n  In call to")[0]  # gin adds where it was called from
         missing = "Required bindings" in reason or "required positional argument" in reason

@@ -1,29 +1,33 @@
 """The loss that training minimises and the counts that evaluation makes, as frozen values.
 
-The trainer and the scorer know two methods of an objective: `logits`, and `sums` of a batch's
-logits.
+The trainer and the scorer know the methods of `Objective` only.
 """
 
+import abc
 import dataclasses
-from typing import Any
+from typing import Annotated, Any, Literal, NamedTuple
 
 import flax.struct
+import gin
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
-from lra_fnet.models.heads import Classifier
-from lra_fnet.tasks import Task
+from lra_fnet.errors import UserError
+from lra_fnet.models.heads import Classifier, Denoiser
+from lra_fnet.models.mixer import Least, check_settings
+from lra_fnet.tasks import Arrays, PixelTask, Task
 
 
 @flax.struct.dataclass
 class Sums:
-    """Sums over examples, each a scalar array.
+    """Sums over examples, or over masked positions; each a scalar array.
 
     Divide once, after the last batch; never average averages.
     """
 
-    loss: jax.Array  # float32: cross-entropy in nats
+    loss: jax.Array  # float32: cross-entropy in nats, or absolute error in standard deviations
     correct: jax.Array  # int32
     count: jax.Array  # int32
 
@@ -37,11 +41,60 @@ class Sums:
 
 
 @dataclasses.dataclass(frozen=True)
-class Classify:
-    """Cross-entropy of a row's label, and whether the most likely class is the label."""
+class Objective(abc.ABC):
+    """What is minimised and counted, of the rows of a task by a model."""
 
     task: Task
+    model: Any
+
+    def with_labels(self, arrays: Arrays) -> Arrays:
+        """Returns rows in memory with the labels that `outputs` and `sums` need."""
+        return arrays
+
+    @abc.abstractmethod
+    def outputs(
+        self, variables, batch, *, train: bool = False, rngs=None, mutable: Any = False
+    ) -> Any:
+        """Returns arrays [B, ...] of a `pipeline.Batch`; call it inside a jitted function.
+
+        Args:
+          variables: parameters and constants, by collection.
+          batch: rows with the labels of `with_labels`.
+          train: whether dropout acts.
+          rngs: {"dropout": key}, needed in training.
+          mutable: names of collections that the model may change, which are then returned too, as
+            by flax: (outputs, {name: collection}).
+        """
+
+    @abc.abstractmethod
+    def sums(self, outputs: Any, batch) -> tuple[Sums, jax.Array]:
+        """Returns the sums of a batch's outputs and which rows are right, bool [B].
+
+        Filler rows count nothing and are never right.
+        """
+
+    @abc.abstractmethod
+    def divisor(self, sums: Sums, rows: int) -> Any:
+        """Returns what divides the gradient of the loss that is summed over a batch of rows."""
+
+    @abc.abstractmethod
+    def rank(self, sums) -> tuple[float, ...]:
+        """Returns numbers that are smaller for a better model.
+
+        Args:
+          sums: of the validation split, see `score.make_scorer`.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class Classify(Objective):
+    """Cross-entropy of a row's label, and whether the most likely class is the label."""
+
     model: Classifier
+
+    def outputs(self, variables, batch, **how) -> Any:
+        """Returns the logits of a batch, see `logits`."""
+        return self.logits(variables, batch.values, batch.lengths, **how)
 
     def logits(
         self, variables, values, lengths, *, train: bool = False, rngs=None, mutable: Any = False
@@ -60,16 +113,187 @@ class Classify:
         ids, mask = self.task.tokens(values, lengths)
         return self.model.apply(variables, ids, mask, train=train, rngs=rngs, mutable=mutable)
 
-    def sums(self, logits, batch) -> tuple[Sums, jax.Array]:
-        """Returns the sums of a `pipeline.Batch` and which rows are right, bool [B].
-
-        Filler rows count nothing and are never right.
-        """
-        loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch.labels)
-        right = (logits.argmax(-1) == batch.labels) & batch.valid
+    def sums(self, outputs: jax.Array, batch) -> tuple[Sums, jax.Array]:
+        """Returns the sums over rows; `outputs` are logits [B, C]."""
+        loss = optax.softmax_cross_entropy_with_integer_labels(outputs, batch.labels)
+        right = (outputs.argmax(-1) == batch.labels) & batch.valid
         sums = Sums(
             loss=jnp.where(batch.valid, loss, 0.0).sum(),
             correct=right.sum(dtype=jnp.int32),
             count=batch.valid.sum(dtype=jnp.int32),
         )
         return sums, right
+
+    def divisor(self, sums: Sums, rows: int) -> int:
+        """Returns the number of rows."""
+        return rows
+
+    def rank(self, sums) -> tuple[float, ...]:
+        """Ranks by accuracy, then by loss."""
+        return -sums["correct"], sums["loss"]
+
+
+@gin.configurable
+@dataclasses.dataclass(frozen=True)
+class Denoising:
+    """What `Denoise` hides of a row, and what its predictions are compared by.
+
+    Raises:
+      UserError: a setting is unknown or out of range.
+    """
+
+    rate: Annotated[float, Least(0, 0.15, below=1)]  # of a text's tokens; at least one is hidden
+    # "mask": a hidden token becomes the mask. "bert": 80 % of them become the mask, 10 % a random
+    # token, and 10 % stay (BERT, arXiv:1810.04805, Sec. 3.1).
+    replacement: Literal["bert", "mask"]
+    # "l1": absolute error of a gray value, in standard deviations of the pixels.
+    loss: Literal["cross_entropy", "l1"]
+    share: Annotated[float, Least(0, 0.5, below=1)]  # of Run.num_steps; fine-tuning has the others
+
+    def __post_init__(self):
+        check_settings(self)
+        for name in ("rate", "share"):
+            if not getattr(self, name):
+                raise UserError(f"Denoising.{name} must be above 0, got 0: set it to 0.15, say")
+
+
+class Hidden(NamedTuple):
+    """A batch with hidden tokens: T texts (two of them a row in Retrieval), K places in each."""
+
+    ids: jax.Array  # int32 [T, L], after the replacement
+    mask: jax.Array  # bool [T, L], True at real tokens, hidden ones too
+    places: jax.Array  # int32 [T, K]
+    targets: jax.Array  # int32 [T, K]: the values that were there
+    chosen: jax.Array  # bool [T, K], False where a text has fewer places than K
+
+
+class Restored(NamedTuple):
+    """Sums over the hidden tokens of each row, [B]."""
+
+    loss: jax.Array  # float32
+    correct: jax.Array  # int32
+    count: jax.Array  # int32
+
+
+@dataclasses.dataclass(frozen=True)
+class Denoise(Objective):
+    """Hides some tokens of a row and predicts them: masked language modelling, or of pixels.
+
+    Which tokens are hidden depends on the key and the row's number in its split alone: not on the
+    batch, the slice or the device that the row is in. In training the key is that of the step. In
+    an evaluation it is always the same, so models are compared on the same hidden tokens.
+
+    Pre-training on a task's own rows follows "Never Train from Scratch" (arXiv:2310.02980, Sec. 3).
+    """
+
+    model: Denoiser
+    how: Denoising
+
+    def __post_init__(self):
+        if self.how.loss == "l1" and not isinstance(self.task, PixelTask):
+            raise UserError(
+                f"Denoising.loss = l1 needs a task of images, got {self.task.name}: "
+                "set it to cross_entropy"
+            )
+
+    def with_labels(self, arrays: Arrays) -> Arrays:
+        """Returns the rows with their numbers as labels: the draws depend on them."""
+        return arrays._replace(labels=np.arange(len(arrays.labels), dtype=np.int32))
+
+    def hide(self, key, values, lengths, numbers) -> Hidden:
+        """Hides tokens of stored rows; call it inside a jitted function.
+
+        Args:
+          key: of all draws.
+          values: uint8 or uint16 [B, L], or [B, 2, L] for two texts a row.
+          lengths: int32 [B] or [B, 2].
+          numbers: int32 [B], the rows' numbers in their split.
+        """
+        task, length = self.task, values.shape[-1]
+        shift = 0 if task.zero_is_padding else 1  # from a value to its id
+        texts = jnp.arange(task.num_inputs)[None]
+        keys = jax.vmap(lambda number: jax.random.split(jax.random.fold_in(key, number), 3))(
+            (numbers[:, None] * task.num_inputs + texts).reshape(-1)
+        )
+        values = values.reshape(-1, length)
+        ids, mask = task.tokens(values, lengths.reshape(-1))
+
+        rows, most = len(ids), max(1, round(self.how.rate * length))
+        bits = jax.vmap(lambda key: jax.random.bits(key, (length,)))(keys[:, 0])
+        places = jax.lax.broadcasted_iota(jnp.int32, ids.shape, 1)
+        # Real tokens come first, in random order.
+        places = jax.lax.sort((~mask, bits, places), num_keys=2)[2][:, :most]
+        real = mask.sum(axis=1, keepdims=True, dtype=jnp.int32)
+        wanted = jnp.maximum(jnp.round(self.how.rate * real).astype(jnp.int32), 1)
+        ranks = jax.lax.broadcasted_iota(jnp.int32, places.shape, 1)
+        chosen = ranks < jnp.minimum(wanted, real)
+
+        before = jnp.take_along_axis(ids, places, axis=1)
+        after = jnp.full_like(before, self.mask_id)
+        if self.how.replacement == "bert":
+            draw = jax.vmap(lambda key: jax.random.uniform(key, (most,)))(keys[:, 1])
+            other = jax.vmap(lambda key: jax.random.randint(key, (most,), 1, task.num_ids))(
+                keys[:, 2]
+            )
+            after = jnp.where(draw < 0.8, after, jnp.where(draw < 0.9, other, before))
+        after = jnp.where(chosen, after, before)
+        hidden = ids.at[jnp.arange(rows)[:, None], places].set(after, unique_indices=True)
+        return Hidden(hidden, mask, places, before - shift, chosen)
+
+    @property
+    def mask_id(self) -> int:
+        """The id of a hidden token: one more than the task has, or that of a pixel of mean gray."""
+        if self.model.encoder.inputs == "tokens":
+            return self.task.num_ids
+        assert isinstance(self.task, PixelTask)
+        return round(self.task.pixel_mean) + 1
+
+    def outputs(
+        self, variables, batch, *, train: bool = False, rngs=None, mutable: Any = False
+    ) -> Any:
+        """Returns `Restored`, sums of each row; the key of dropout also decides what is hidden."""
+        # The number is arbitrary: Flax folds other ones into the keys of dropout.
+        key = jax.random.fold_in(rngs["dropout"], 1) if rngs else _evaluation_key()
+        hidden = self.hide(key, batch.values, batch.lengths, batch.labels)
+        given = hidden.ids, hidden.mask, hidden.places
+        predicted, changed = self.model.apply(
+            variables, *given, train=train, rngs=rngs, mutable=mutable or []
+        )
+        predicted = jnp.asarray(predicted)
+        if self.how.loss == "l1":
+            assert isinstance(self.task, PixelTask)
+            gray = predicted[..., 0] * self.task.pixel_sd + self.task.pixel_mean
+            loss = jnp.abs(gray - hidden.targets) / self.task.pixel_sd
+            right = jnp.round(gray) == hidden.targets
+        else:
+            loss = optax.softmax_cross_entropy_with_integer_labels(predicted, hidden.targets)
+            right = predicted.argmax(-1) == hidden.targets
+
+        def of_rows(numbers, dtype):
+            chosen = jnp.where(hidden.chosen, numbers, 0)
+            return chosen.reshape(len(batch.labels), -1).sum(axis=1, dtype=dtype)
+
+        ones = jnp.ones_like(hidden.places)
+        restored = Restored(
+            of_rows(loss, jnp.float32), of_rows(right, jnp.int32), of_rows(ones, jnp.int32)
+        )
+        return (restored, changed) if mutable else restored
+
+    def sums(self, outputs: Restored, batch) -> tuple[Sums, jax.Array]:
+        """Returns the sums over hidden tokens; a row is right if all that is hidden is."""
+        valid = batch.valid
+        sums = Sums(*(jnp.where(valid, x, jnp.zeros_like(x)).sum(dtype=x.dtype) for x in outputs))
+        return sums, (outputs.correct == outputs.count) & (outputs.count > 0) & valid
+
+    def divisor(self, sums: Sums, rows: int) -> jax.Array:
+        """Returns the number of hidden tokens."""
+        return jnp.maximum(sums.count, 1).astype(jnp.float32)
+
+    def rank(self, sums) -> tuple[float, ...]:
+        """Ranks by loss."""
+        return (sums["loss"] / max(sums["count"], 1),)
+
+
+def _evaluation_key() -> jax.Array:
+    """Returns the key of what is hidden in every evaluation, of every run."""
+    return jax.random.key(0, impl="threefry2x32")

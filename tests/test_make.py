@@ -67,6 +67,12 @@ def test_seeds_of_one_model_are_one_run_each():
     assert [option(words, "seed") for words in commands("lra", SEED="5")] == ["5"]
 
 
+def test_pretraining_is_a_stage_before_each_seed():
+    runs = commands("lra", "TASK=image", "MODEL=fnet", "SEEDS=2", "PRETRAIN=1")
+    stages = [(words[0], option(words, "seed"), option(words, "init")) for words in runs]
+    assert stages == [(v, s, i) for s in "01" for v, i in (("pretrain", None), ("train", "auto"))]
+
+
 @pytest.mark.parametrize("value", ["it's", "\"a\" 'b'", "x; echo y", "[1, 2]"])
 def test_a_value_arrives_whole(value):
     variables = {"GIN": "gin", "NAME": "name", "DATA": "data", "SOURCE": "source"}

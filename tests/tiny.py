@@ -28,9 +28,9 @@ TINY = (
 )
 
 
-def tiny(model="fnet", *settings, **run):
+def tiny(model="fnet", *settings, denoise=False, **run):
     """Loads the experiment with more bindings; `run` replaces fields of Run."""
-    built = experiment.load("listops", model, "cpu", (*TINY, *settings))
+    built = experiment.load("listops", model, "cpu", (*TINY, *settings), denoise=denoise)
     return dataclasses.replace(built, run=dataclasses.replace(built.run, **run))
 
 

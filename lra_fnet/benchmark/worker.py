@@ -57,8 +57,8 @@ def infer(built: Experiment) -> Timed:
     mesh = pipeline.make_mesh(built.run.batch_size)
     batch = jax.tree.map(lambda x: x[0], random_batches(built))
     variables = jax.device_put(built.init(0), NamedSharding(mesh, pipeline.WHOLE))
-    rows = jax.device_put((batch.values, batch.lengths), NamedSharding(mesh, pipeline.ROWS))
-    return _timed(functools.partial(score.logits, built.objective), (variables, *rows))
+    rows = jax.device_put(batch, NamedSharding(mesh, pipeline.ROWS))
+    return _timed(functools.partial(score.outputs, built.objective), (variables, rows))
 
 
 def mixing(built: Experiment) -> tuple[Timed, Timed]:

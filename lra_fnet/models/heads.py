@@ -1,4 +1,4 @@
-"""The head, from pooled vectors to logits, and the whole classifier."""
+"""The head, from pooled vectors to logits, the whole classifier, and the model of pre-training."""
 
 import flax.linen as nn
 import gin
@@ -91,3 +91,32 @@ class Classifier(nn.Module):
         ids, mask = (x.reshape(-1, x.shape[-1]) for x in (ids, mask))
         pooled = self.encoder(ids, mask, train=train)
         return self.head(pooled.reshape(*texts, -1))
+
+
+class Denoiser(nn.Module):
+    """Encoder and one Dense layer in one module: predicts tokens from the vectors at their places.
+
+    It is trained by `objective.Denoise`. A single layer leaves the work to the encoder, which is
+    all that fine-tuning takes over.
+    """
+
+    encoder: Encoder
+    num_outputs: int  # values of a token; 1 for a gray value as a number
+
+    @nn.compact
+    def __call__(self, ids, mask, places=None, *, train):
+        """Predicts tokens -> float32 [T, K, num_outputs], or [T, L, num_outputs] without places.
+
+        Args:
+          ids: int32 [T, L]; [B, 2, L] for two texts a row, which count as separate rows.
+          mask: bool of the same shape, False at padding.
+          places: int32 [T, K], the positions to predict.
+          train: whether dropout acts.
+        """
+        length = ids.shape[-1]
+        ids, mask = (x.reshape(-1, length) for x in (ids, mask))
+        x = self.encoder(ids, mask, train=train, pooled=False)[:, -length:]  # without CLS
+        if places is not None:
+            x = jnp.take_along_axis(x, places[..., None], axis=1)
+        x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        return nn.Dense(self.num_outputs, name="output")(x)

@@ -30,6 +30,10 @@ __all__ = [
 ]
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
+LITERATURE = (
+    "Generated from `lra_fnet/report/published.json` and the committed results by\n"
+    "`lra-fnet report --readme README.md`."
+)
 ABOUT = "Generated from the committed results by `lra-fnet report --readme README.md`."
 
 
@@ -66,7 +70,8 @@ def _write(file: Path, content: str, option: str) -> None:
 def update_readme(path: str | Path, results: str | Path) -> list[Path]:
     """Writes what is generated from the results: the README's tables and the files beside it.
 
-    They are RESULTS.md, docs/figure.svg if the README shows it, and the headers of the presets.
+    They are RESULTS.md, docs/literature.md and docs/figure.svg if the README names them, and the
+    headers of the presets.
 
     Args:
       path: the README.
@@ -95,8 +100,11 @@ def update_readme(path: str | Path, results: str | Path) -> list[Path]:
         readme.with_name("RESULTS.md"): text.markdown(report, "Results", ABOUT),
         **headers.files(sources, readme.parent / "gin/presets"),
     }
+    if "docs/literature.md" in old:
+        words = f"# Literature\n\n{LITERATURE}\n\n{report.literature.markdown()}"
+        texts[readme.parent / "docs" / "literature.md"] = words
     figure = readme.parent / "docs" / "figure.svg"
-    if "docs/figure.svg" in old and report.tables:
+    if "docs/figure.svg" in old and (tables := text.compared(report)):
         from lra_fnet.report import figures
 
         trained = [
@@ -104,7 +112,7 @@ def update_readme(path: str | Path, results: str | Path) -> list[Path]:
             for b, _ in report.benchmarks
         ]
         measured = (cells for cells in trained if {*text.MAIN} <= {c["label"] for c in cells})
-        drawn = figures.overview(report.tables[0], next(measured, []), text.MAIN)
+        drawn = figures.overview(tables[0], next(measured, []), text.MAIN)
         texts[figure] = figures.drawn(drawn, "svg").decode()
     changed = [f for f, new in texts.items() if not f.exists() or f.read_text("utf-8") != new]
     for file in changed:

@@ -273,6 +273,9 @@ def _notes(preset: str, runs: Sequence[Record], rows: Sequence[Row]) -> list[str
         if by_name[name][0].variant is not None:
             settings = sorted({" ".join(run.overrides) or "no overrides" for run in by_name[name]})
             notes.append(f"`{name}`: `{'` or `'.join(settings)}`")
+        for run in by_name[name]:
+            if run.pretraining:
+                notes.append(f"`{name}` on {run.task}, seed {run.seed}: {run.pretraining}.")
         for task in sorted({run.task for run in by_name[name]}):
             same = [run for run in by_name[name] if run.task == task]
             if len({run.data_sha256 for run in same}) > 1:

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from lra_fnet.report import accuracy, benchmarks, grids, significance, tradeoff
+from lra_fnet.report import accuracy, benchmarks, grids, literature, significance, tradeoff
 from lra_fnet.report.accuracy import Table
 from lra_fnet.report.grid import Grid
 from lra_fnet.report.significance import Marks
@@ -33,6 +33,7 @@ class Report:
     sweeps: Sequence[tuple[Sweep, Sequence[Grid]]]
     benchmarks: Sequence[tuple[Benchmark, Sequence[Grid]]]
     published: Sequence[Grid]  # speed and memory in the papers
+    literature: Grid  # later results on LRA, next to ours
     spans: Grid  # the required attention spans
     problems: Grid  # damaged files
 
@@ -65,16 +66,18 @@ class Report:
 def build(sources: Sources) -> Report:
     """Computes everything that is shown of these files."""
     runs = accuracy.sort(sources.runs)
+    presets = [_preset(table, sources) for table in accuracy.tables(runs)]
     problems = [[problem] for problem in sources.problems]
     return Report(
         sources=sources,
         runs=runs,
-        presets=[_preset(table, sources) for table in accuracy.tables(runs)],
+        presets=presets,
         sweeps=[
             (s, list(filter(None, (grids.trials(s), grids.selected(s))))) for s in sources.sweeps
         ],
         benchmarks=[(b, benchmarks.grids(b.cells)) for b in sources.benchmarks],
         published=grids.published(sources.benchmarks),
+        literature=literature.grid([preset.table for preset in presets]),
         spans=grids.spans(runs, sources.spans),
         problems=Grid("Files that are left out because they are damaged", ["File"], problems),
     )

@@ -41,6 +41,7 @@ test.best.step test.best.correct test.best.count
 test.last.step test.last.correct test.last.count
 train.correct train.count floor.correct floor.count
 mixer_length uses_mask validation_is_test parameters steps_per_second peak_bytes wall_seconds
+denoise init.run init.steps init.wall_seconds
 """
 _MACHINE = "device.name device.platform device.count device.cores commit dirty data_sha256 versions"
 _TRIAL = (
@@ -122,15 +123,24 @@ def markdown(report: Report, title: str = "Report", about: str = "") -> str:
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
+def compared(report: Report) -> list[accuracy.Table]:
+    """Returns the tables in which at least two of the main models have a result."""
+
+    def measured(table: accuracy.Table) -> set[str]:
+        own = [row for row in table.rows if row.model in MAIN and row.variant is None]
+        return {row.model for row in own if any(cell.runs for cell in row.cells.values())}
+
+    return [table for table in report.tables if len(measured(table)) > 1]
+
+
 def main_models(report: Report) -> str:
     """Returns the README's tables: accuracy of the main models, without overrides."""
     parts = []
-    for table in report.tables:
+    for table in compared(report):
         rows = [row for row in table.rows if row.model in (*MAIN, "") and row.variant is None]
-        if any(cell.runs for row in rows for cell in row.cells.values()):
-            grid = accuracy_grid(table, f"Test accuracy (%), preset {table.preset}", rows)
-            notes = [SHORT_LEGEND, *accuracy.marks(table.preset, rows), *table.baselines]
-            parts.append(dataclasses.replace(grid, notes=notes).markdown())
+        grid = accuracy_grid(table, f"Test accuracy (%), preset {table.preset}", rows)
+        notes = [SHORT_LEGEND, *accuracy.marks(table.preset, rows), *table.baselines]
+        parts.append(dataclasses.replace(grid, notes=notes).markdown())
     if not parts:
         return "No measured runs yet.\n"
     more = (

@@ -65,7 +65,7 @@ def span(folder: Path, rows: int = ROWS, imports: Sequence[str] = ()) -> dict[st
     chosen = np.sort(np.random.default_rng(0).permutation(len(arrays.labels))[:rows])
     arrays = Arrays(*(column[chosen] for column in arrays))
     batch_size = run.experiment.run.eval_batch_size
-    layers, uniform = measure(run.experiment.objective, run.variables, arrays, batch_size)
+    layers, uniform = measure(Classify(run.task, run.model), run.variables, arrays, batch_size)
     result = {
         "mean": float(np.mean(list(layers.values()))),
         "uniform": uniform,

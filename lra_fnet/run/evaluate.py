@@ -39,7 +39,7 @@ def evaluate(folder: Path, imports: Sequence[str] = ()) -> Record:
     Raises:
       UserError: the folder does not hold a finished run, or its data differs from the run's.
     """
-    _, result = trained.finished(folder)
+    _, result = run_folder.finished(folder)
     if result.score("test"):
         return result
     with run_folder.lock(folder):
@@ -57,7 +57,8 @@ def finish(loop: Loop, data: Prepared, identity: dict, *, test: bool = True) -> 
     Args:
       loop: trained to its last step.
       data: the prepared task.
-      identity: the fields that name the run: task, model, preset, overrides, variant, seed.
+      identity: the fields that name the run: task, model, preset, overrides, variant, seed; and
+        denoise or init, if it is a stage of two.
       test: False leaves the test split closed (the trials of a sweep).
     """
     last, best = loop.history.last, loop.history.best
@@ -152,7 +153,7 @@ def score_test(
 
 
 def _constant(sums: Mapping[str, Any], labels: np.ndarray) -> bool:
-    """Returns whether exactly the rows of one label are right: every answer is that label."""
+    """Returns whether exactly the rows of one label are right, as with one answer for every row."""
     right = intervals.bits(sums)
     assert right is not None
     label = labels[right][:1]

@@ -3,12 +3,14 @@
 import contextlib
 import dataclasses
 import datetime
+import functools
 import hashlib
 import importlib.metadata
 import json
 import os
 import platform
 import re
+import shlex
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,12 +21,15 @@ import jax
 from lra_fnet import __version__, config, experiment
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
-from lra_fnet.run.record import NAME, build
+from lra_fnet.run import record
+from lra_fnet.run.record import NAME, Record, build
+
+PRETRAINED = "pretrained"  # begins the variant of a run that begins from another one
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """The options of `lra-fnet train`."""
+    """The options of `lra-fnet train` and `lra-fnet pretrain`."""
 
     task: str
     model: str
@@ -40,50 +45,89 @@ class Job:
     force: bool = False
     test: bool = True  # False leaves the test split closed
     fit: bool = False  # choose the microbatch at which the batch fits the device
+    denoise: bool = False  # pre-train: hide tokens and predict them
+    init: Path | None = None  # folder of the pre-trained run to begin from
 
     @property
     def variant(self) -> str | None:
-        """The name of the overrides in the run folder."""
-        return variant(self.overrides, self.name)
+        """The name of the overrides, and of the pre-trained run if there is one, in the folder.
+
+        Raises:
+          UserError: see `origin`.
+        """
+        own = variant(self.overrides, self.name)
+        if self.origin is None:
+            return own
+        theirs = self.origin.variant if self.origin.variant != own else None
+        return "-".join(filter(None, (PRETRAINED, theirs, own)))
+
+    @functools.cached_property
+    def origin(self) -> Record | None:
+        """The record of the pre-trained run to begin from; None without one.
+
+        Raises:
+          UserError: it is unfinished or not of this task and model.
+        """
+        if self.init is None:
+            return None
+        _, result = finished(self.init)
+        if not result.denoise:
+            raise UserError(
+                f"--init expects a run of `lra-fnet pretrain`, {self.init} is one of `lra-fnet "
+                "train`: name another"
+            )
+        for name in ("task", "model"):
+            if (theirs := getattr(result, name)) != (own := getattr(self, name)):
+                raise UserError(
+                    f"--init expects a run of {name} {own}, {self.init} is one of {theirs}: "
+                    "name another"
+                )
+        return result
 
     @property
     def folder(self) -> Path:
-        """The run folder: runs/<preset>/<task>/<model>[+<variant>]/seed<k>."""
-        name = self.model + (f"+{self.variant}" if self.variant else "")
+        """The run folder: runs/<preset>/<task>/<model>[@denoise][+<variant>]/seed<k>."""
+        name = record.folder_name(self.model, self.variant, denoise=self.denoise)
         return self.runs / self.preset / self.task / name / f"seed{self.seed}"
 
     def load(self) -> experiment.Experiment:
         """Returns the experiment.
 
         Raises:
-          UserError: see `experiment.load`; a name that no folder may have.
+          UserError: see `experiment.load` and `origin`; a name that no folder may have.
         """
         names = self.task, self.model, self.preset
         if bad := [name for name in names if not NAME.fullmatch(name)]:
             raise UserError(
                 f"{bad[0]!r} is no name: expected letters, digits, '_', '.', '+' and '-'"
             )
-        return experiment.load(*names, self.overrides, self.imports, self.gin_dirs)
+        given = self.overrides, self.imports, self.gin_dirs
+        done = self.origin.steps if self.origin else 0
+        return experiment.load(*names, *given, denoise=self.denoise, done=done)
 
     def command(self) -> list[str]:
         """Returns the arguments of `lra-fnet` that train or resume this run, without defaults."""
-        words = ["train", "--task", self.task, "--model", self.model, "--preset", self.preset]
-        for field in ("seed", "name", "runs", "data", "source"):
+        verb = "pretrain" if self.denoise else "train"
+        words = [verb, "--task", self.task, "--model", self.model, "--preset", self.preset]
+        for field in ("init", "seed", "name", "runs", "data", "source"):
             value = getattr(self, field)
             words += [f"--{field}", str(value)] if value != getattr(Job, field) else []
         lists = {"--set": self.overrides, "--import": self.imports, "--gin-dir": self.gin_dirs}
         for option, values in lists.items():
             words += [word for value in values for word in (option, str(value))]
-        return words + ["--no-test"] * (not self.test) + ["--fit"] * self.fit
+        closed = not (self.test or self.denoise)
+        return words + ["--no-test"] * closed + ["--fit"] * self.fit
 
     def identity(self) -> dict[str, Any]:
         """Returns the fields of result.json and run.json that name the run."""
         names = ("task", "model", "preset", "variant", "seed")
-        return {name: getattr(self, name) for name in names} | {"overrides": sorted(self.overrides)}
+        fields = {name: getattr(self, name) for name in names}
+        fields |= {"overrides": sorted(self.overrides)}
+        return fields | ({"denoise": True} if self.denoise else {})
 
     def to_json(self) -> dict[str, Any]:
         """Returns what `read_job` reads from run.json."""
-        names = ("imports", "gin_dirs", "data", "source", "test", "fit")
+        names = ("imports", "gin_dirs", "data", "source", "test", "fit", "name", "init")
         fields = self.identity() | {name: getattr(self, name) for name in names}
         return json.loads(json.dumps(fields, default=str))
 
@@ -101,10 +145,31 @@ def read_job(folder: Path) -> Job | None:
     above = folder.absolute().parents
     runs = Path(os.path.relpath(above[min(3, len(above) - 1)]))
     try:
-        job = build(Job, {**begun, "name": begun.get("variant")}, runs=runs)
+        job = build(Job, {"name": begun.get("variant"), **begun}, runs=runs)
     except ValueError as error:
         raise UserError(f"{file}: {error}; move it away") from None
     return dataclasses.replace(job, name=None) if job.name == variant(job.overrides) else job
+
+
+def finished(folder: Path) -> tuple[Job, Record]:
+    """Returns the job and the record of a run that was trained to its last step.
+
+    Raises:
+      UserError: the folder is not a run folder; its run is unfinished or has failed.
+    """
+    job = read_job(folder)
+    if job is None:
+        raise UserError(f"{folder} is not a run folder (it has no run.json): name one")
+    command = shlex.join(["lra-fnet", *job.command()])
+    result = record.read(folder, moved=True)
+    if result is None:
+        raise UserError(f"{folder} holds an unfinished run; to finish it: {command}")
+    if not result.complete:
+        raise UserError(
+            f"{folder} holds a run that ended as {result.state}, so it has no model; to train it "
+            f"again: {command}"
+        )
+    return job, result
 
 
 def variant(overrides: Sequence[str], name: str | None = None) -> str | None:

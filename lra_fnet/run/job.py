@@ -1,6 +1,7 @@
-"""Takes one run from its settings to result.json: what `lra-fnet train` does."""
+"""Takes one run from its settings to result.json: what `lra-fnet train` and `pretrain` do."""
 
 import contextlib
+import dataclasses
 import hashlib
 import shlex
 import time
@@ -14,9 +15,10 @@ from lra_fnet.errors import Interrupted, RunFailed, UserError
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk, progress
 from lra_fnet.models import fastest
-from lra_fnet.run import evaluate, record
+from lra_fnet.run import evaluate, pretrained, record
 from lra_fnet.run import folder as run_folder
 from lra_fnet.run.folder import Job
+from lra_fnet.run.pretrained import Start
 from lra_fnet.run.record import Record
 from lra_fnet.tasks import Prepared, shallow
 from lra_fnet.train import hosts
@@ -37,24 +39,26 @@ def run(job: Job) -> Record:
     if not 0 <= job.seed < 2**32:  # JAX would take it modulo 2**32
         raise UserError(f"--seed expects a whole number from 0 to {2**32 - 1}, got {job.seed}")
     experiment = job.load()
+    start = pretrained.open_run(job.init, experiment, job.imports) if job.init else None
     folder = job.folder
     versions = run_folder.provenance()["versions"]
     facts = {
         **{name: versions[name] for name in ("jax", "jaxlib", "flax", "optax")},
         **{name: getattr(job, name) for name in ("force", "test", "fit")},
         "config": hashlib.sha256(experiment.config.encode()).hexdigest()[:8],
+        "init": start and start.facts.sha256[:8],
     }
     hosts.same("run", job.identity() | facts)
     with run_folder.lock(folder) if hosts.first() else contextlib.nullcontext():
         data = _prepare(job, experiment)
-        complete = _complete(job, folder, experiment, data) if hosts.first() else None
+        complete = _complete(job, folder, experiment, data, start) if hosts.first() else None
         raw = hosts.agree(complete and complete.raw)
         if raw is not None:
             return record.parse(raw, path=folder)
         hosts.check_shared(folder)
-        begun = _begin(job, folder, experiment, data) if hosts.first() else {}
+        begun = _begin(job, folder, experiment, data, start) if hosts.first() else {}
         with fastest.decisions(hosts.agree(begun.get("resolved", {}))):
-            return _train(job, folder, experiment, data, begun)
+            return _train(job, folder, experiment, data, begun, start)
 
 
 def _prepare(job: Job, experiment: Experiment) -> Prepared:
@@ -72,14 +76,22 @@ def _prepare(job: Job, experiment: Experiment) -> Prepared:
     if hosts.first():
         hosts.agree(None, "data")
     hosts.same("data", {"data": data.fingerprint[:8]})
+    if job.origin and job.origin.data_sha256 != data.fingerprint:
+        raise UserError(
+            f"--init {job.init} was trained on data {job.origin.data_sha256[:8]}, {data.folder} "
+            f"holds {data.fingerprint[:8]}: pre-train on the data of this run"
+        )
     return data
 
 
-def _complete(job: Job, folder: Path, experiment: Experiment, data: Prepared) -> Record | None:
+def _complete(
+    job: Job, folder: Path, experiment: Experiment, data: Prepared, start: Start | None
+) -> Record | None:
     """Returns the record if the folder holds the complete run; moves the folder aside if forced.
 
     Raises:
-      UserError: the folder holds a run of another configuration or on other data.
+      UserError: the folder holds a run of another configuration, on other data, or from another
+        pre-trained run.
     """
     if job.force and any(path.name != ".lock" for path in folder.iterdir()):
         aside = run_folder.move_aside(folder)
@@ -95,6 +107,10 @@ def _complete(job: Job, folder: Path, experiment: Experiment, data: Prepared) ->
     if begun["data_sha256"] != data.fingerprint:
         hashes = begun["data_sha256"][:8], data.fingerprint[:8]
         differences.append(config.Difference("data", *hashes))
+    origins = (begun.get("origin") or {}).get("sha256"), start and start.facts.sha256
+    if origins[0] != origins[1]:
+        names = (sha256[:8] if sha256 else "none" for sha256 in origins)
+        differences.append(config.Difference("encoder of --init", *names))
     if differences:
         raise UserError(
             f"{folder} holds a run of another configuration ({'; '.join(map(str, differences))}): "
@@ -109,7 +125,9 @@ def _complete(job: Job, folder: Path, experiment: Experiment, data: Prepared) ->
     return result
 
 
-def _begin(job: Job, folder: Path, experiment: Experiment, data: Prepared) -> dict[str, Any]:
+def _begin(
+    job: Job, folder: Path, experiment: Experiment, data: Prepared, start: Start | None
+) -> dict[str, Any]:
     """Writes config.gin and run.json before the first step; returns the object of run.json.
 
     Its "resolved" has what was chosen by measurement or by the machine (`fastest.decisions`).
@@ -119,39 +137,50 @@ def _begin(job: Job, folder: Path, experiment: Experiment, data: Prepared) -> di
         (folder / "result.json").unlink(missing_ok=True)  # of a failure, or without a test score
     resolved = (disk.read_json(folder / "run.json") or {}).get("resolved", {})
     facts = {"data_sha256": data.fingerprint, "config": experiment.config, "resolved": resolved}
-    begun = job.to_json() | facts
+    origin = {"origin": dataclasses.asdict(start.facts)} if start else {}
+    begun = job.to_json() | facts | origin
     disk.write_json(folder / "run.json", begun)
     return begun
 
 
 def _train(
-    job: Job, folder: Path, experiment: Experiment, data: Prepared, begun: dict[str, Any]
+    job: Job,
+    folder: Path,
+    experiment: Experiment,
+    data: Prepared,
+    begun: dict[str, Any],
+    start: Start | None,
 ) -> Record:
-    start = time.monotonic()
+    began_at = time.monotonic()
+    identity = job.identity() | ({"init": dataclasses.asdict(start.facts)} if start else {})
+    variables = start.variables if start else None
     try:
         with hosts.together():
             train, validation = map(data.arrays, experiment.task.splits[:2])
-            loop = Loop(experiment, train, validation, folder, job.seed, fits=job.fit)
+            loop = Loop(
+                experiment, train, validation, folder, job.seed, fits=job.fit, start=variables
+            )
             if hosts.first():
                 disk.write_json(folder / "run.json", begun)  # with the decisions
             begins = f"resumes at step {loop.step}" if loop.step else "starts"
+            name = record.folder_name(job.model, None, denoise=job.denoise)
             progress.say(
-                f"{job.task} {job.model} {job.preset} seed {job.seed} {begins}: "
+                f"{job.task} {name} {job.preset} seed {job.seed} {begins}: "
                 f"{loop.parameters:,} parameters, {experiment.run.num_steps:,} steps of "
                 f"{experiment.run.batch_size}, {jax.device_count()} {jax.default_backend()} "
                 f"device(s), {loop.compiled}"
             )
             loop()
             trained = "trained; evaluating on test" if job.test else "trained"
-            progress.say(f"{trained} after {progress.duration(time.monotonic() - start)}")
-            result = evaluate.finish(loop, data, job.identity(), test=job.test)
+            progress.say(f"{trained} after {progress.duration(time.monotonic() - began_at)}")
+            result = evaluate.finish(loop, data, identity, test=job.test)
     except Interrupted:
         where = " (each process its own)" if jax.process_count() > 1 else ""
         progress.say(f"saved; to resume{where}: {shlex.join(['lra-fnet', *job.command()])}")
         raise
     except (RunFailed, jax.errors.JaxRuntimeError) as error:
         failure = _failure(error)
-        facts = evaluate.facts(failure.state, job.identity(), experiment, data)
+        facts = evaluate.facts(failure.state, identity, experiment, data)
         _record(folder, {**facts, "step": failure.step})
         raise failure from None
     return _record(folder, result)

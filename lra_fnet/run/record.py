@@ -33,7 +33,7 @@ class Score(Counts):
     """One evaluation of a split."""
 
     step: int  # optimizer steps of the checkpoint
-    loss: float = float("nan")  # cross-entropy summed over the rows, nats
+    loss: float = float("nan")  # summed over the rows or hidden tokens, see `objective.Sums`
     correct_bits: str | None = None  # which rows are right, see `intervals.encode`
     constant: bool | None = None  # whether every row got the same answer; older results: None
 
@@ -66,6 +66,19 @@ class Device:
 
     def __str__(self) -> str:
         return f"{self.count} x {self.name} ({self.platform}, {self.cores} cores)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Init:
+    """The pre-trained run that a run began from, and what it cost."""
+
+    run: str  # preset/task/model@denoise[+variant]/seed<k>
+    objective: str  # gin text of the settings of `objective.Denoising`
+    rate: float  # share of the tokens that were hidden
+    step: int  # of its checkpoint, the best on validation
+    steps: int  # of its training
+    wall_seconds: float | None
+    sha256: str  # of the encoder's parameters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,6 +116,8 @@ class Record:
     dataset: str | None = None
     data_source: str | None = None
     step: int | None = None  # at which a run failed
+    denoise: bool = False  # pre-training: counts and losses are of hidden tokens, and no test
+    init: Init | None = None  # the pre-trained run that it began from
     resolved: dict[str, Any] = dataclasses.field(default_factory=dict)  # measured choices
     sha256: str | None = None  # of the other fields, see `seal`; older results have none
     folder: str = ""  # <name of root>/<preset>/<task>/<name>/seed<k>, wherever the root is
@@ -138,7 +153,7 @@ class Record:
     @property
     def tested(self) -> bool:
         """Whether it has something to show: a test accuracy, or a state instead of one."""
-        return not self.complete or self.test is not None
+        return not self.denoise and (not self.complete or self.test is not None)
 
     @property
     def baseline(self) -> Shallow | None:
@@ -150,13 +165,31 @@ class Record:
 
     @property
     def name(self) -> str:
-        """The name of its folder: model, or model+variant."""
-        return self.model + (f"+{self.variant}" if self.variant else "")
+        """The name of its folder: model, or model+variant; see `folder_name`."""
+        return folder_name(self.model, self.variant, denoise=self.denoise)
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of the training, without those of the run that it began from."""
+        score = self.score("validation", "last")
+        return score.step if score else self.step or 0
 
     @property
     def label(self) -> str:
         """preset/task/name: what its seeds share."""
         return f"{self.preset}/{self.task}/{self.name}"
+
+    @property
+    def pretraining(self) -> str:
+        """What the run began from, and the steps and minutes of both stages; "" without one."""
+        if self.init is None:
+            return ""
+        steps, seconds = self.steps + self.init.steps, [self.wall_seconds, self.init.wall_seconds]
+        minutes = f" and {sum(filter(None, seconds)) / 60:.1f} minutes" if all(seconds) else ""
+        return (
+            f"began from {self.init.run.rpartition('/')[0]}, trained for {self.init.steps:,} of "
+            f"{steps:,} steps{minutes} of both stages"
+        )
 
     @property
     def provenance(self) -> str:
@@ -203,6 +236,11 @@ class Record:
             return ast.literal_eval(line[1]) if line else None
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             return None
+
+
+def folder_name(model: str, variant: str | None, *, denoise: bool) -> str:
+    """Returns the name of a run's folder: model, "@denoise" in pre-training, +variant."""
+    return model + "@denoise" * denoise + (f"+{variant}" if variant else "")
 
 
 def parse(value: dict[str, Any], parts: Sequence[str] = (), path: Path | None = None) -> Record:

@@ -5,7 +5,6 @@ Evaluation, prediction, export and the attention span all start here. Nothing is
 
 import dataclasses
 import functools
-import shlex
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,8 +26,9 @@ from lra_fnet.machine import disk
 from lra_fnet.models import fastest
 from lra_fnet.models.heads import Classifier
 from lra_fnet.models.pointwise import AVERAGES
+from lra_fnet.objective import Classify
 from lra_fnet.run import record
-from lra_fnet.run.folder import Job, read_job
+from lra_fnet.run.folder import Job, finished
 from lra_fnet.run.record import Checkpoint, Record
 from lra_fnet.tasks import Arrays, Prepared, Task
 from lra_fnet.train import checkpoint as checkpoints
@@ -62,7 +62,7 @@ class Run:
 
     @property
     def model(self) -> Classifier:
-        """The Linen module."""
+        """The Linen module; a `models.heads.Denoiser` if the run is one of `lra-fnet pretrain`."""
         return self.experiment.model
 
     @property
@@ -155,7 +155,7 @@ class Run:
     @functools.cached_property
     def _program(self):
         # Not jitted itself: jax would share the program with an equal model of other decisions.
-        return jax.jit(functools.partial(self.experiment.objective.logits))
+        return jax.jit(functools.partial(Classify(self.task, self.model).logits))
 
     def _padded(self, inputs: Sequence[Input]) -> tuple[np.ndarray, np.ndarray]:
         """Returns values and lengths as a split in memory has them (`tasks.Arrays`)."""
@@ -190,7 +190,11 @@ class Export:
 
 
 def load_run(
-    folder: str | Path, checkpoint: Checkpoint | None = None, imports: Sequence[str] = ()
+    folder: str | Path,
+    checkpoint: Checkpoint | None = None,
+    imports: Sequence[str] = (),
+    *,
+    denoise: bool = False,
 ) -> Run:
     """Returns the trained model of a run folder, or of one that `lra-fnet export` wrote.
 
@@ -201,6 +205,7 @@ def load_run(
       folder: a run folder, or an exported one.
       checkpoint: "best" (on validation, the default) or "last"; an export holds one of them.
       imports: your modules or .py files that the model or task needs.
+      denoise: whether the run may be one of `lra-fnet pretrain`, whose model has no classes.
 
     Raises:
       UserError: the folder is neither, its run is unfinished or has failed, it is damaged, or it
@@ -220,6 +225,11 @@ def load_run(
         export, result = read_export(folder, exported, checkpoint)
         kind, named = export.checkpoint, export.imports
         read = functools.partial(_read_weights, folder, export)
+    if result.denoise and not denoise:
+        raise UserError(
+            f"{folder} holds a run of `lra-fnet pretrain`, whose model has no classes: train one "
+            f"that begins from it, with --init {folder}"
+        )
     if named and not imports:
         raise UserError(
             f"{folder} was trained with outside code, {', '.join(named)}: if you trust your copy, "
@@ -229,27 +239,6 @@ def load_run(
     step, state = read({"params": shapes.pop("params"), "constants": shapes})
     variables = {"params": state["params"], **state["constants"]}
     return Run(folder, experiment, variables, kind, step, result, named, job)
-
-
-def finished(folder: Path) -> tuple[Job, Record]:
-    """Returns the job and the record of a run that was trained to its last step.
-
-    Raises:
-      UserError: the folder is not a run folder; its run is unfinished or has failed.
-    """
-    job = read_job(folder)
-    if job is None:
-        raise UserError(f"{folder} is not a run folder (it has no run.json): name one")
-    command = shlex.join(["lra-fnet", *job.command()])
-    result = record.read(folder, moved=True)
-    if result is None:
-        raise UserError(f"{folder} holds an unfinished run; to finish it: {command}")
-    if not result.complete:
-        raise UserError(
-            f"{folder} holds a run that ended as {result.state}, so it has no model; to train it "
-            f"again: {command}"
-        )
-    return job, result
 
 
 def read_export(folder: Path, value: dict, kind: Checkpoint | None) -> tuple[Export, Record]:

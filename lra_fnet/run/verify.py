@@ -28,14 +28,14 @@ from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk, progress
 from lra_fnet.models import fastest
 from lra_fnet.models.encoder import parameter_count
-from lra_fnet.run import evaluate, record, trained
+from lra_fnet.run import evaluate, pretrained, record, trained
 from lra_fnet.run import folder as run_folder
 from lra_fnet.run.record import Checkpoint, Record
 from lra_fnet.tasks import Arrays, Prepared, store
 from lra_fnet.train import pipeline
 from lra_fnet.train.checkpoint import sha256
 from lra_fnet.train.score import make_scorer
-from lra_fnet.train.step import Program, wait_for
+from lra_fnet.train.step import Program, begin_from, wait_for
 
 CHECKS: tuple[str, ...] = ("result", "config", "data", "code", "score", "replay")
 OK, NOTE, ABSENT, FAILED = "ok", "note", "not there", "FAILED"
@@ -157,9 +157,16 @@ def _result(folder: Path, *, moved: bool) -> tuple[Record, tuple[Checkpoint, ...
 
 
 @functools.cache
-def _asked(task, model, preset, overrides, imports, gin_dirs) -> Experiment:
+def _load(task, model, preset, overrides, imports, gin_dirs, denoise, done) -> Experiment:
+    names = task, model, preset, overrides
+    return experiments.load(*names, imports, gin_dirs, denoise=denoise, done=done)
+
+
+def _asked(result: Record, options: Options) -> Experiment:
     """Returns the experiment that the names of a run give today."""
-    return experiments.load(task, model, preset, overrides, imports, gin_dirs)
+    names = result.task, result.model, result.preset, result.overrides
+    done = result.init.steps if result.init else 0
+    return _load(*names, options.imports, options.gin_dirs, result.denoise, done)
 
 
 @functools.cache
@@ -185,9 +192,7 @@ def _parameters(text: str, imports: tuple[str, ...]) -> int | None:
 
 def _experiment(result: Record, options: Options) -> Experiment:
     """Returns the experiment of a run, of its names if today's code cannot build its config."""
-    names = result.task, result.model, result.preset, result.overrides
-    restored = _restored(result.config, options.imports)
-    return restored or _asked(*names, options.imports, options.gin_dirs)
+    return _restored(result.config, options.imports) or _asked(result, options)
 
 
 def _config(result: Record, options: Options) -> Finding:
@@ -197,8 +202,7 @@ def _config(result: Record, options: Options) -> Finding:
     default in the other (`config.differing`), or the code of the run's commit does not have it and
     today's code cannot build the recorded text.
     """
-    names = result.task, result.model, result.preset, result.overrides
-    asked = _asked(*names, options.imports, options.gin_dirs)
+    asked = _asked(result, options)
     restored = _restored(result.config, options.imports)
     differences = config.differing(result.config, asked.config)
     failures = differences
@@ -346,10 +350,10 @@ def _score(folder: Path, result: Record, kinds: Sequence[Checkpoint], options: O
         data = _prepared(result, options)
     except UserError as error:
         return Finding(ABSENT, str(error))
-    runs = [trained.load_run(folder, kind, options.imports) for kind in kinds]
+    runs = [trained.load_run(folder, kind, options.imports, denoise=True) for kind in kinds]
     experiment = runs[0].experiment
     score = make_scorer(experiment.objective, experiment.run.eval_batch_size)
-    arrays = data.arrays(experiment.task.splits[1])
+    arrays = experiment.objective.with_labels(data.arrays(experiment.task.splits[1]))
     again = [(run, "validation", score(run.variables, arrays)) for run in runs]
     if result.test:
         states = {run.checkpoint: (run.step, run.variables) for run in runs}
@@ -390,7 +394,16 @@ def _replay(folder: Path, result: Record, options: Options) -> Finding:
     curve = dict(record.curve(folder).loss)
     every, last = experiment.run.log_every, experiment.run.num_steps
     steps = min(last, -(-options.replay // every) * every if curve else options.replay)
-    losses, state = replay(experiment, data.arrays("train"), result.seed, steps)
+    start = None
+    if result.init:
+        job = run_folder.read_job(folder)
+        if job is None or job.init is None or not job.init.is_dir():
+            return Finding(ABSENT, f"the run that it began from is not there: {result.init.run}")
+        start = pretrained.open_run(job.init, experiment, options.imports)
+        if start.facts.sha256 != result.init.sha256:
+            return Finding(FAILED, f"{job.init} holds another encoder than it began from")
+    given = result.seed, steps, start and start.variables
+    losses, state = replay(experiment, data.arrays("train"), *given)
     if not np.isfinite(losses).all():
         return Finding(FAILED, f"the loss is not finite in {steps} steps")
     exact, worst = _same_machine(result), 0.0
@@ -412,14 +425,21 @@ def _replay(folder: Path, result: Record, options: Options) -> Finding:
 
 
 def replay(
-    experiment: Experiment, arrays: Arrays, seed: int, steps: int
+    experiment: Experiment, arrays: Arrays, seed: int, steps: int, start: dict | None = None
 ) -> tuple[list[float], Any]:
     """Trains the first steps of a run as `train.loop.Loop` does, and writes nothing.
+
+    Args:
+      experiment: the run's.
+      arrays: the training split.
+      seed: the run's.
+      steps: how many.
+      start: variables of the pre-trained model that it begins from.
 
     Returns:
       The loss of each step, and the state after the last one.
     """
-    run = experiment.run
+    run, arrays = experiment.run, experiment.objective.with_labels(arrays)
     capacity = max(2, run.steps_per_dispatch)
 
     def batches(step, count):
@@ -428,6 +448,8 @@ def replay(
     shapes = jax.eval_shape(lambda: batches(0, 1))
     program = Program.compile(experiment, pipeline.make_mesh(run.batch_size), shapes, seed)
     state, losses = program.initial_state(seed), []
+    if start is not None:
+        state = begin_from(state, start)
     for step in range(0, steps, run.steps_per_dispatch):
         count = min(run.steps_per_dispatch, steps - step)
         state, logs = program.steps(state, program.place(batches(step, count)), count)

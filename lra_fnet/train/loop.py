@@ -22,7 +22,7 @@ from lra_fnet.tasks import Arrays
 from lra_fnet.train import hosts, logs, pipeline
 from lra_fnet.train.checkpoint import AGAIN, Checkpoints, Saved
 from lra_fnet.train.score import make_scorer
-from lra_fnet.train.step import Program, StepLogs, initial_state, wait_for
+from lra_fnet.train.step import Program, StepLogs, begin_from, initial_state, wait_for
 
 DISPATCH_SECONDS = 0.5  # about how long a dispatch lasts at most: Ctrl-C waits for one
 SLOW_SECONDS = 1800.0  # a run on a CPU that would take longer is announced
@@ -86,7 +86,8 @@ class History:
 class Loop:
     """Trains one experiment in its run folder, from the newest checkpoint if there is one.
 
-    With `fits` the microbatch is the largest at which a step fits the device (`slices.fit`).
+    With `fits` the microbatch is the largest at which a step fits the device (`slices.fit`). With
+    `start`, the variables of a pre-trained model, step 0 has its encoder (`step.begin_from`).
     """
 
     program: Program  # absent if no step is left
@@ -100,9 +101,11 @@ class Loop:
         seed: int,
         *,
         fits: bool = False,
+        start: dict | None = None,
     ):
         self.experiment, self.run = experiment, experiment.run
-        self.arrays, self.validation = train, validation
+        with_labels = experiment.objective.with_labels
+        self.arrays, self.validation = with_labels(train), with_labels(validation)
         self.folder, self.seed = folder, seed
         mesh = pipeline.make_mesh(self.run.batch_size)
         self.compiled = "nothing to compile"  # how long the update took
@@ -118,6 +121,8 @@ class Loop:
             self.run = self.experiment.run
             self.compiled = str(timer)
         state = initial_state(experiment, seed)
+        if start is not None and saved is None:
+            state = begin_from(state, start)
         # Gloo's first collective waits half a minute at most.
         hosts.same("state", {"the checkpoint's step": self.step})
         self.state = jax.device_put(state, NamedSharding(mesh, pipeline.WHOLE))
@@ -126,7 +131,7 @@ class Loop:
         if saved is not None:
             self.state, self.history = saved.fill(self.state), History.of(saved)
         # Compiled and run once now, so that all decisions are made before the first step.
-        self.score(self.variables(), Arrays(*(column[:1] for column in validation)))
+        self.score(self.variables(), Arrays(*(column[:1] for column in self.validation)))
         self._saved_at = self.step
         self._begun = time.monotonic() - self.history.wall_seconds
         self._tick: float | None = None  # when the newest dispatch was known to be done
@@ -289,7 +294,7 @@ class Loop:
         return ", ".join(words)
 
     def _evaluate(self, stop: Stop) -> None:
-        """Scores validation and saves the state if it is the best, by accuracy and then by loss.
+        """Scores validation and saves the state if it is the best, by the objective's `rank`.
 
         A signal ends it without a score, and the resumed run scores first. Several processes score
         to the end together and then agree on the signal.
@@ -311,7 +316,8 @@ class Loop:
         if not math.isfinite(sums["loss"]):
             self._diverged(self.step, sums["loss"], float("nan"))
         best = self.history.best
-        if best is None or (-sums["correct"], sums["loss"]) < (-best["correct"], best["loss"]):
+        rank = self.experiment.objective.rank
+        if best is None or rank(sums) < rank(best):
             self.history.best = sums
             self._save("best")
 

@@ -7,41 +7,41 @@ import numpy as np
 from jax.sharding import Mesh
 
 from lra_fnet import intervals
-from lra_fnet.objective import Classify, Sums
+from lra_fnet.objective import Objective, Sums
 from lra_fnet.tasks import Arrays
 from lra_fnet.train import pipeline
 from lra_fnet.train.slices import rows_at_once
 from lra_fnet.train.step import wait_for
 
 
-def logits(objective: Classify, variables, values, lengths) -> jax.Array:
-    """Returns the logits of stored rows without dropout, computed in slices (`rows_at_once`)."""
-    rows = values.shape[0]
-    slice_rows = rows_at_once(objective.model, rows, values.shape[1:], train=False)
+def outputs(objective: Objective, variables, batch):
+    """Returns the objective's outputs without dropout, computed in slices (`rows_at_once`)."""
+    rows = len(batch.labels)
+    slice_rows = rows_at_once(objective.model, rows, batch.values.shape[1:], train=False)
     if slice_rows == rows:
-        return objective.logits(variables, values, lengths)
-    slices = (x.reshape(-1, slice_rows, *x.shape[1:]) for x in (values, lengths))
-    sliced = jax.lax.map(lambda part: objective.logits(variables, *part), tuple(slices))
-    return sliced.reshape(rows, *sliced.shape[2:])
+        return objective.outputs(variables, batch)
+    slices = jax.tree.map(lambda x: x.reshape(-1, slice_rows, *x.shape[1:]), batch)
+    sliced = jax.lax.map(lambda part: objective.outputs(variables, part), slices)
+    return jax.tree.map(lambda x: x.reshape(rows, *x.shape[2:]), sliced)
 
 
 def make_scorer(
-    objective: Classify, batch_size: int, mesh: Mesh | None = None
+    objective: Objective, batch_size: int, mesh: Mesh | None = None
 ) -> Callable[..., dict]:
     """Returns the function (variables, arrays) -> {"correct", "count", "loss"}, sums over the rows.
 
-    The loss is in nats. With `bits=True` the result also has "correct_bits": which rows are right
-    (`intervals.encode`). A third argument is called between batches; an exception that it raises
-    ends the scoring.
+    The sums are `objective.Sums`. With `bits=True` the result also has "correct_bits": which rows
+    are right (`intervals.encode`). A third argument is called between batches; an exception that it
+    raises ends the scoring.
 
     Args:
-      objective: the model and how its logits are counted.
+      objective: the model and how its outputs are counted.
       batch_size: rows at a time.
       mesh: the devices that the rows of a batch are spread over; None for one device.
     """
 
     def sums_of(variables, batch):
-        return objective.sums(logits(objective, variables, batch.values, batch.lengths), batch)
+        return objective.sums(outputs(objective, variables, batch), batch)
 
     def reduced(variables, batch):
         sums, right = sums_of(variables, batch)

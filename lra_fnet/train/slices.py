@@ -14,14 +14,14 @@ from lra_fnet.experiment import Experiment
 from lra_fnet.machine import progress
 from lra_fnet.machine.memory import free_memory
 from lra_fnet.models import fastest
-from lra_fnet.models.heads import Classifier
+from lra_fnet.models.heads import Classifier, Denoiser
 from lra_fnet.train import hosts
 
 SLICE_SIZE = 1 << 19  # numbers [examples, L, D] of a slice on a CPU, 2 MB in float32
 WIDE = 256  # D; a gradient in slices of a narrower model takes longer
 
 
-def rows_at_once(model: Classifier, rows: int, row: tuple[int, ...], train: bool) -> int:
+def rows_at_once(model: Classifier | Denoiser, rows: int, row: tuple[int, ...], train: bool) -> int:
     """Returns how many examples a program takes at a time if Run.microbatch is 0.
 
     An accelerator takes all. On a CPU, a slice of SLICE_SIZE numbers per sublayer stays in the

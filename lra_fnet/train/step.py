@@ -23,7 +23,7 @@ from lra_fnet.errors import UserError
 from lra_fnet.experiment import Experiment, keys
 from lra_fnet.models import fastest
 from lra_fnet.models.pointwise import AVERAGES, part_of_batch
-from lra_fnet.objective import Classify, Sums
+from lra_fnet.objective import Objective, Sums
 from lra_fnet.train import pipeline, slices
 from lra_fnet.train.pipeline import ROWS, WHOLE
 
@@ -43,8 +43,8 @@ class TrainState:
 class StepLogs(NamedTuple):
     """Numbers of each step of a dispatch, float32 [capacity]."""
 
-    loss: jax.Array  # mean cross-entropy of the batch, nats
-    correct: jax.Array  # examples
+    loss: jax.Array  # mean loss of the batch, see `objective.Sums`
+    correct: jax.Array  # examples; the share of hidden tokens times the batch size with `Denoise`
     grad_norm: jax.Array  # global norm before clipping
     learning_rate: jax.Array
 
@@ -62,18 +62,43 @@ def initial_state(experiment: Experiment, seed: int) -> TrainState:
     return start(keys(seed)[0])
 
 
+def begin_from(state, variables: dict) -> TrainState:
+    """Returns the state with the encoder of a pre-trained model.
+
+    What only the state has, such as a pooler, stays. The row of the embedding table that belongs to
+    the mask is left out.
+
+    Args:
+      state: step 0 of the run, a `TrainState`.
+      variables: of `models.heads.Denoiser`, by collection.
+    """
+
+    def taken(new, old):
+        if isinstance(new, dict):
+            return {name: taken(x, old[name]) if name in old else x for name, x in new.items()}
+        return jnp.array(old[: len(new)] if new.ndim else old)  # a copy: the state is donated
+
+    def of(collection, tree):
+        old = variables.get(collection, {}).get("encoder", {})
+        return {**tree, "encoder": taken(tree["encoder"], old)} if "encoder" in tree else tree
+
+    constants = {name: of(name, tree) for name, tree in state.constants.items()}
+    return state.replace(params=of("params", state.params), constants=constants)
+
+
 def make_gradient(
-    objective: Classify, microbatch: int = 0, mesh: Mesh | None = None
+    objective: Objective, microbatch: int = 0, mesh: Mesh | None = None
 ) -> Callable[..., tuple[dict, Sums, dict]]:
     """Returns (params, constants, batch, key) -> gradient, sums, running averages.
 
     The gradient is that of the mean loss, the sums are those of the batch, and the averages are the
     collection of that name after the batch, by its name; {} if the model has none.
 
-    With a microbatch, the gradients of slices of that many examples are summed. The result is the
-    full batch's gradient, dropout included, up to rounding, with the memory of a slice. A slice
-    takes rows from each device's share, so no row moves between devices. 0 takes the batch whole,
-    which a model with running averages needs (`slices.microbatch_of`).
+    With a microbatch, the gradients of slices of that many examples are summed. The sum over all
+    slices and devices is divided once, so the result is the full batch's gradient, dropout
+    included, up to rounding, with the memory of a slice. A slice takes rows from each device's
+    share, so no row moves between devices. 0 takes the batch whole, which a model with running
+    averages needs (`slices.microbatch_of`).
 
     Raises:
       UserError: if the number of devices does not divide the microbatch.
@@ -86,10 +111,10 @@ def make_gradient(
 
     def loss_fn(params, constants, batch, key):
         variables, rngs = {"params": params, **constants}, {"dropout": key}
-        logits, averages = objective.logits(
-            variables, batch.values, batch.lengths, train=True, rngs=rngs, mutable=[AVERAGES]
+        outputs, averages = objective.outputs(
+            variables, batch, train=True, rngs=rngs, mutable=[AVERAGES]
         )
-        sums, _ = objective.sums(logits, batch)
+        sums, _ = objective.sums(outputs, batch)
         return sums.loss, (sums, averages)
 
     def slope(*given):
@@ -131,7 +156,8 @@ def make_gradient(
 
     def gradient(params, constants, batch, key):
         grads, sums, averages = total(params, constants, batch, key)
-        return jax.tree.map(lambda g: g / batch.labels.shape[0], grads), sums, averages
+        divisor = objective.divisor(sums, batch.labels.shape[0])
+        return jax.tree.map(lambda g: g / divisor, grads), sums, averages
 
     return gradient
 
@@ -147,15 +173,17 @@ def make_update(experiment: Experiment, mesh: Mesh) -> Callable:
     optimizer = experiment.optimizer.transform()
     schedule = experiment.optimizer.schedule()
     microbatch = slices.microbatch_of(experiment, mesh.size)
-    gradient = make_gradient(experiment.objective, microbatch, mesh)
+    objective = experiment.objective
+    gradient = make_gradient(objective, microbatch, mesh)
 
     def one_step(state, batch, key):
         key = jax.random.fold_in(key, state.step)
         grads, sums, averages = gradient(state.params, state.constants, batch, key)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        rows = batch.labels.shape[0]
         logged = StepLogs(
             loss=sums.loss / sums.count,
-            correct=sums.correct.astype(jnp.float32),
+            correct=sums.correct.astype(jnp.float32) * (rows / objective.divisor(sums, rows)),
             grad_norm=optax.tree.norm(grads),
             learning_rate=schedule(state.step),
         )

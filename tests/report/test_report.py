@@ -254,3 +254,15 @@ def test_readme_without_its_markers_is_refused(tmp_path, words):
         report.update_readme(readme, tmp_path)
     assert readme.read_text() == words
     assert not (tmp_path / "RESULTS.md").exists()
+
+
+def test_readme_shows_presets_that_compare_two_main_models(tmp_path):
+    results, readme = tmp_path / "results", tmp_path / "README.md"
+    readme.write_text(f"{report.BEGIN}\n{report.END}\n")
+    put(results, with_test(600))
+    put(results, with_test(600, model="conv"))
+    report.update_readme(readme, results)
+    assert "No measured runs yet." in readme.read_text()
+    put(results, with_test(600, model="linear"))
+    report.update_readme(readme, results)
+    assert "**Test accuracy (%), preset cpu**" in readme.read_text()

@@ -62,7 +62,8 @@ def test_evaluate_gives_the_scores_of_training(folders, tmp_path, monkeypatch, m
     [
         ([1, 1, 1, 1, 1], True),
         ([0, 0, 0, 0, 0], True),
-        ([1, 1, 1, 1, 0], True),  # another answer that is nowhere right: the bits cannot tell
+        ([1, 1, 1, 1, 2], False),
+        ([1, 1, 1, 1, 0], True),  # as right as a constant answer, which is all that is kept
         ([1, 2, 0, 1, 0], False),
         ([3, 3, 3, 3, 3], False),  # a label that test does not hold: nothing is right, so unknown
         ([0, 1, 1, 2, 2], False),  # all right

@@ -791,7 +791,7 @@ def test_sweep_that_is_killed_and_resumed_equals_an_uninterrupted_one(tmp_path, 
     monkeypatch.syspath_prepend(str(OUTSIDE))
 
     def begin(runs, *options):
-        command = [sys.executable, "-m", "lra_fnet.cli", "sweep", *options, "--runs", str(runs)]
+        command = [sys.executable, "-m", "lra_fnet", "sweep", *options, "--runs", str(runs)]
         with open(tmp_path / "log", "ab") as log:
             return subprocess.Popen(
                 [*command, "--name", "mine", "--jobs", "2"], cwd=tmp_path, stdout=log, stderr=log

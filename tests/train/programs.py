@@ -56,15 +56,16 @@ def mesh_of(devices):
     return jax.make_mesh((devices,), ("data",), (axis,), devices=jax.devices()[:devices])
 
 
-def steps(cases):
+def steps(cases, denoise=False):
     """Losses, right answers and the program's collectives of three steps, for each case.
 
     A case is the number of devices, the microbatch, the model and its settings.
     """
     results = []
     for devices, microbatch, *model in cases:
-        built = tiny(*model, batch_size=BATCH, microbatch=microbatch)
-        batches = pipeline.train_batches(rows(30), 0, 0, 3, BATCH, 3)
+        built = tiny(*model, denoise=denoise, batch_size=BATCH, microbatch=microbatch)
+        arrays = built.objective.with_labels(rows(30))
+        batches = pipeline.train_batches(arrays, 0, 0, 3, BATCH, 3)
         program = step.Program.compile(built, mesh_of(devices), batches)
         _, logs = program.steps(program.initial_state(0), program.place(batches), 3)
         collectives = re.findall(rf"\b({COLLECTIVES})(?:-start)?\(", program.update.as_text())

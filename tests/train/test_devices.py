@@ -98,6 +98,16 @@ def test_batch_norm_takes_the_batch_whole():
     assert slices.microbatch_of(plain, 1) < 64
 
 
+def test_pretraining_gives_the_losses_of_one_device():
+    """The rows of a slice or device hide different numbers of tokens; the sum is divided once."""
+    settings = "fnet", "Denoising.rate=0.4"
+    cases = [(1, 0, *settings), (2, 0, *settings), (1, 2, *settings), (2, 4, *settings)]
+    whole, *others = programs.value_of("steps", cases, True, devices=2)
+    for loss, correct, _ in others:
+        np.testing.assert_allclose(loss, whole[0], rtol=1e-5)
+        np.testing.assert_allclose(correct, whole[1], rtol=1e-6)
+
+
 def test_every_row_is_scored_once_and_in_order_on_any_number_of_devices():
     one, four, right = programs.value_of("scores", devices=4)
     assert (one["correct"], one["count"]) == (sum(right), 21)

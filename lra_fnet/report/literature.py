@@ -1,0 +1,93 @@
+"""The literature on LRA in one table: both papers, later results, and ours under their settings."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from lra_fnet import config
+from lra_fnet.report.accuracy import SOURCES, UNCOMPARED, Table
+from lra_fnet.report.cells import (
+    AVERAGES,
+    TASKS,
+    Cell,
+    averages,
+    corrected,
+    published,
+    published_cells,
+)
+from lra_fnet.report.grid import Grid
+
+OWN = (("fnet", "fnet"), ("fnet", "linear"))  # models of their paper's authors
+PROTOCOLS = {"paper": "lra", "lra-code": "lra", "tuned": "pixels"}  # of our presets
+
+
+def grid(tables: Sequence[Table]) -> Grid:
+    """Returns a row for each result, the highest mean of five first, with protocol and source.
+
+    Args:
+      tables: ours; those of presets that are far from any published setting are left out.
+    """
+    data = published()["literature"]
+    rows = sorted([*_papers(), *_later(data["rows"]), *_ours(tables)], key=_height, reverse=True)
+    columns = TASKS | AVERAGES
+    body = [
+        [model, *(cells[column].lines[0] for column in columns), protocol, seeds, tier, source]
+        for model, cells, protocol, seeds, tier, source in rows
+    ]
+    protocols = [f"`{name}`: {words}." for name, words in data["protocols"].items()]
+    notes = [
+        "Compare rows of one protocol only. " + " ".join(protocols),
+        "Tier: self, a number of the model's authors (quoted: as another paper prints it); others, "
+        "by other authors, with settings of their own; here, a run of this repository.",
+        "n/a: not printed where it was read, or only as part of a mean. Seeds: ? where the source "
+        "was not seen to say.",
+    ]
+    head = ["Model", *columns.values(), "Protocol", "Seeds", "Tier", "Source"]
+    return Grid("Results on LRA, highest mean of five first (test accuracy, %)", head, body, notes)
+
+
+Entry = tuple[str, Mapping[str, Cell], str, str, str, str]
+
+
+def _papers() -> Iterator[Entry]:
+    """Yields the rows of the papers' accuracy tables."""
+    for source in SOURCES:
+        table = published()["accuracy"][source]
+        for model in table["rows"]:
+            cells = published_cells(model, source) or {}
+            printed = f"arXiv:{table['arxiv']}, Table {table['table']}"
+            tier = "self" if (source, model) in OWN else "others"
+            yield config.title(model), cells, "lra", "?", tier, printed
+
+
+def _later(rows: Sequence[Mapping[str, Any]]) -> Iterator[Entry]:
+    """Yields the rows of published.json's literature; a mean is ours, or else the printed one."""
+    for row in rows:
+        cells = {task: _cell(row[task]) for task in TASKS}
+        means = averages(cells)
+        for name, cell in means.items():
+            if cell.mean is None:
+                means[name] = _cell(row.get(name, "n/a"))
+        seeds = "?" if row["seeds"] is None else str(row["seeds"])
+        printed = f"arXiv:{row['arxiv']}, {row['printed_in']}"
+        yield row["model"], cells | means, row["protocol"], seeds, row["tier"], printed
+
+
+def _ours(tables: Sequence[Table]) -> Iterator[Entry]:
+    for table in (table for table in tables if table.preset not in UNCOMPARED):
+        for row in (row for row in table.rows if row.ours and not row.variant):
+            counts = {cell.seeds for cell in row.cells.values() if cell.seeds}
+            if counts:
+                seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
+                protocol = PROTOCOLS.get(table.preset, f"preset {table.preset}")
+                yield row.label, row.cells, protocol, seeds, "here", f"preset {table.preset}"
+
+
+def _cell(number: Any) -> Cell:
+    number = corrected(number)
+    return Cell(number) if isinstance(number, str) else Cell("value", float(number))
+
+
+def _height(entry: Entry) -> float:
+    """Returns the mean of five, or of six if only that is known; rows with neither come last."""
+    cells = entry[1]
+    return next((m for name in AVERAGES if (m := cells[name].mean) is not None), 0.0)

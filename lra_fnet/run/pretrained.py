@@ -1,0 +1,86 @@
+"""Opens the pre-trained run that a run begins from, and checks that its encoder fits."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from lra_fnet import config
+from lra_fnet.errors import UserError
+from lra_fnet.experiment import Experiment, keys
+from lra_fnet.run import trained
+from lra_fnet.run.record import Init
+from lra_fnet.train.checkpoint import sha256
+
+_TABLE = "encoder/embedding"  # has one more row in pre-training, of the mask
+_NEW = "encoder/pooler/"  # begins the names that pre-training does not have
+_ELSEWHERE = ("Run.", "Optimizer.", "Head.", "Denoising.")  # bindings that no encoder reads
+
+
+class Start(NamedTuple):
+    """What a run takes over from a pre-trained one."""
+
+    facts: Init
+    variables: dict  # of its best checkpoint, by collection
+
+
+def open_run(folder: Path, experiment: Experiment, imports: Sequence[str] = ()) -> Start:
+    """Reads the best checkpoint of a pre-trained run for an experiment that begins from it.
+
+    Clears gin's bindings.
+
+    Args:
+      folder: of a complete run of `lra-fnet pretrain`.
+      experiment: the one that begins.
+      imports: see `trained.load_run`.
+
+    Raises:
+      UserError: see `trained.load_run`; the encoders differ.
+    """
+    run = trained.load_run(folder, "best", imports, denoise=True)
+    how, result = run.experiment.denoising, run.result
+    assert how is not None
+    wanted = jax.eval_shape(experiment.initial_variables, keys(0)[0])
+    if misfit := _misfit(_encoder(run.variables), _encoder(wanted)):
+        differences = config.differing(run.experiment.config, experiment.config)
+        settings = [str(d) for d in differences if not d.name.startswith(_ELSEWHERE)]
+        raise UserError(
+            f"--init {folder} has another encoder ({'; '.join(settings) or misfit}): pre-train one "
+            "with the settings of this run"
+        )
+    settings = dataclasses.asdict(how).items()
+    return Start(
+        Init(
+            run=f"{result.label}/seed{result.seed}",
+            objective=" ".join(f"Denoising.{name}={value!r}" for name, value in settings),
+            rate=how.rate,
+            step=run.step,
+            steps=result.steps,
+            wall_seconds=result.wall_seconds,
+            sha256=sha256(run.variables["params"]["encoder"]),
+        ),
+        run.variables,
+    )
+
+
+def _encoder(variables: Mapping[str, Any]) -> dict[str, str]:
+    """Returns types and shapes of the encoder's arrays by name, without the mask's embedding."""
+    shapes = {}
+    for name, leaf in trained.flat(variables).items():
+        shape = [*leaf.shape]
+        if name == _TABLE and "output" in variables["params"]:
+            shape[0] -= 1
+        if name.removeprefix("constants/").startswith("encoder/"):
+            shapes[name] = f"{leaf.dtype} {shape}"
+    return shapes
+
+
+def _misfit(held: Mapping[str, str], wanted: Mapping[str, str]) -> str:
+    """Returns the first array in which two encoders differ, in words; "" if they fit."""
+    for name in sorted(held.keys() | wanted.keys()):
+        new = name not in held and name.startswith(_NEW)
+        if not new and held.get(name) != wanted.get(name):
+            return f"{name}: {held.get(name, 'absent')} -> {wanted.get(name, 'absent')}"
+    return ""

@@ -1,0 +1,46 @@
+"""The literature's rows: their means, their sources, and which of ours stand among them."""
+
+import statistics
+
+import pytest
+from made_results import a_result, records
+
+from lra_fnet.report import accuracy, cells, literature
+
+ROWS = cells.published()["literature"]["rows"]
+
+
+def test_printed_means_are_those_of_the_rows():
+    """Within the last printed digit; a failed Path-X counts 50."""
+    for row in ROWS:
+        values = [50.0 if row[task] == "FAIL" else row[task] for task in cells.TASKS]
+        for name, number in (("average5", 5), ("average6", 6)):
+            if name in row and "n/a" not in values[:number]:
+                digits = 0.1 if row["arxiv"] == "2205.14135" or row["model"] == "LRU" else 0.00501
+                mean = statistics.fmean(values[:number])
+                assert cells.corrected(row[name]) == pytest.approx(mean, abs=digits), row["model"]
+
+
+def test_every_row_names_source_tier_and_a_described_protocol():
+    for row in ROWS:
+        assert row["arxiv"]
+        assert row["printed_in"]
+        assert row["tier"] in ("self", "self, quoted", "others")
+        assert row["protocol"] in cells.published()["literature"]["protocols"]
+
+
+def test_table_is_sorted_and_shows_ours_except_of_uncompared_presets():
+    results = a_result(preset="tuned"), a_result(preset="tuned", seed=1), a_result()
+    tables = accuracy.tables(records(*results))
+    grid = literature.grid(tables)
+    column = list(grid.head).index("Mean of 5")
+    means = [float(row[column]) for row in grid.rows if row[column] not in ("-", "n/a")]
+    assert means == sorted(means, reverse=True)
+    here = [row for row in grid.rows if row[-2] == "here"]
+    assert [(row[0], row[1], *row[9:11]) for row in here] == [("FNet", "30.00", "pixels", "2")]
+    assert here == list(grid.rows[-1:])
+    mega = next(row for row in grid.rows if row[0] == "Mega")
+    assert mega[-5:] == ["88.21", "pixels", "5", "self", "arXiv:2209.10655, Table 2"]
+    assert [row[0] for row in grid.rows if row[-1] == "arXiv:2105.03824, Table 4a"] == [
+        *("Transformer", "FNet", "Linear")
+    ]
