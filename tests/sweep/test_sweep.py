@@ -133,7 +133,7 @@ def test_lines_of_a_dry_run_parse_as_the_commands_of_the_trials(go):
         (["--name", "none", "--seeds", "2"], "--name none alone"),
         (
             ["--sweep", "none.gin"],
-            "--sweep expects a gin file, or one of image_layers, lra_table; got",
+            "--sweep expects a gin file, or one of image_layers, lra_table, rates; got",
         ),
         ([*PARITY, "--models", "fnet", "--jobs", "0"], "--jobs expects a whole number"),
         ([*PARITY, "--models", "fnett"], "unknown model 'fnett'"),
