@@ -153,6 +153,16 @@ def test_an_evaluation_hides_the_same_at_any_batch_size():
     assert scores[0] == scores[1] | {"loss": pytest.approx(scores[0]["loss"], rel=1e-6)}
 
 
+def test_the_better_model_is_the_one_with_the_smaller_loss():
+    goal = built().objective
+    wrong, right = (
+        {"correct": 9, "count": 10, "loss": 8.0},
+        {"correct": 1, "count": 20, "loss": 9.0},
+    )
+    assert goal.rank(right) < goal.rank(wrong)
+    assert tiny().objective.rank(wrong) < tiny().objective.rank(right)
+
+
 def test_two_texts_of_a_row_hide_their_own_places():
     goal = built(task="retrieval").objective
     values = np.tile(np.arange(12, dtype=np.uint8), (6, 2, 1))
