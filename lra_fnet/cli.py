@@ -30,13 +30,12 @@ def main(arguments: list[str] | None = None) -> int:
       0 for success; 1 if a run failed; 2 for a user's mistake; 75 if another process of the run is
       missing; 128 + signal if a signal stopped it; 141 if the reader of its output is gone.
     """
-    allocator.keep_freed_memory()
-    compile_cache.use()
-    parser = _parser()
     try:
         with signals.handled(signals.stop_at_once):
+            allocator.keep_freed_memory()
+            compile_cache.use()
             try:
-                args = parser.parse_args(arguments)
+                args = _parser().parse_args(arguments)
                 memory.check_limits()
                 return args.call(args) or 0
             finally:
@@ -687,7 +686,3 @@ def _explain(args) -> None:
     from lra_fnet.benchmark import explain
 
     explain.main(_cell(args), args.lengths, cls=args.cls)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -71,3 +71,11 @@ def test_a_relative_import_is_kept_as_an_absolute_path(outside):
 )
 def test_a_wrong_command_fails_with_one_line(command, line, words):
     assert words in command(*line.split()).mistake
+
+
+def test_system_error_before_the_command_begins_is_one_line(command, monkeypatch):
+    def full(*args):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(config, "known", full)
+    assert "Too many open files" in command("report").mistake

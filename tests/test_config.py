@@ -535,7 +535,7 @@ def test_a_sweep_is_found_by_its_name_or_path(tmp_path):
     assert config.sweep("lra_table").name == "lra_table.gin"
     (tmp_path / "mine").write_text("")
     assert config.sweep(str(tmp_path / "mine")) == tmp_path / "mine"
-    with pytest.raises(UserError, match="or one of image_layers, lra_table; got 'lra'"):
+    with pytest.raises(UserError, match="or one of image_layers, lra_table, rates; got 'lra'"):
         config.sweep("lra")
 
 

@@ -80,6 +80,6 @@ def test_an_installed_wheel_prepares_trains_sweeps_reports_and_predicts(installe
 def test_messages_of_an_installed_wheel_name_what_it_has(installed):
     """No message sends its user to `make` or to files that only a checkout has."""
     message = installed("sweep", "--sweep", "none", ends=2)
-    assert "expects a gin file, or one of image_layers, lra_table; got 'none'" in message
+    assert "expects a gin file, or one of image_layers, lra_table, rates; got 'none'" in message
     message = installed("train", "--task", "x", "--model", "fnet", ends=2)
     assert "unknown task 'x'; known tasks: image, listops" in message

@@ -117,7 +117,7 @@ def _preload(seed, only, sample, jobs, out) -> None:
         settings |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
         # Pytest's and a user's own cache would be used in place of the drill's.
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "LRA_FNET_"))}
-        command = [sys.executable, "-m", "lra_fnet.cli", *map(str, words)]
+        command = [sys.executable, "-m", "lra_fnet", *map(str, words)]
         sys.exit(subprocess.run(command, env=kept | settings).returncode)
 
 

@@ -28,7 +28,7 @@ from typing import Any
 import jax
 
 from lra_fnet.errors import UserError
-from lra_fnet.machine import disk
+from lra_fnet.machine import disk, signals
 from lra_fnet.run import record
 
 HERE = Path(__file__).parent
@@ -164,8 +164,7 @@ class Process:
         code = 1
         try:
             os.setsid()
-            for number in (signal.SIGINT, signal.SIGTERM):  # the drill's own pool changes them
-                signal.signal(number, signal.default_int_handler if number == 2 else signal.SIG_DFL)
+            signals.handle(signals.stop_at_once)  # as `python -m lra_fnet` begins
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             for number, end in enumerate(ends, 1):
                 os.dup2(end, number)
@@ -181,7 +180,7 @@ class Process:
             if fresh:
                 os.environ["LD_PRELOAD"] = shim
                 os.environ["LRA_FNET_DRILL"] = texts[0].decode() if texts else ""
-                os.execv(sys.executable, [sys.executable, "-m", "lra_fnet.cli", *self.words])
+                os.execv(sys.executable, [sys.executable, "-m", "lra_fnet", *self.words])
             for text in texts:
                 ctypes.CDLL(shim).drill_arm(text)
             code = stage.call(self.words)

@@ -64,14 +64,14 @@ def run(job: Job) -> Record:
 def _prepare(job: Job, experiment: Experiment) -> Prepared:
     """Returns the task's data, which process 0 prepares before the other processes.
 
-    They find it ready on a shared file system, and prepare their own where --data is local. A set
-    that one process has just made gets its shallow baselines; `lra-fnet data` adds missing ones.
+    They find it ready on a shared file system, and prepare their own where --data is local. One
+    process alone computes shallow baselines that are missing or damaged.
     """
     if not hosts.first():
         hosts.agree(None, "data")
     new = not experiment.task.folder(job.data).exists()
     data = experiment.task.prepare(job.data, source=job.source)
-    if new and jax.process_count() == 1:
+    if (new or not shallow.available(data)) and jax.process_count() == 1:
         shallow.ensure(data)
     if hosts.first():
         hosts.agree(None, "data")

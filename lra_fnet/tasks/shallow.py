@@ -9,6 +9,7 @@ data/expected.json lists the results for the sets of this package.
 """
 
 import dataclasses
+import hashlib
 import json
 import math
 import re
@@ -30,7 +31,7 @@ from lra_fnet.tasks.store import Arrays, Prepared
 if TYPE_CHECKING:
     from lra_fnet.tasks.task import PixelTask, Task
 
-SCHEMA = 1  # increase it whenever a method changes: `lra-fnet data` then computes all again
+SCHEMA = 2  # increase it whenever a method changes: `lra-fnet data` then computes all again
 
 _PREFIXES = range(1, 9)  # values of k, in tokens
 _PENALTIES = (
@@ -275,8 +276,7 @@ def ensure(prepared: Prepared) -> list[Shallow]:
     Raises:
         UserError: if a split cannot be read, or the disk refuses.
     """
-    task = prepared.task
-    path = prepared.folder / f"shallow.{task.max_len}.json"
+    task, path = prepared.task, _file(prepared)
     results = read(prepared)
     if not results:
         say(f"computing shallow baselines of {task.name}/{task.config} at {task.max_len} tokens")
@@ -294,6 +294,16 @@ def ensure(prepared: Prepared) -> list[Shallow]:
             "of NumPy may round differently"
         )
     return results
+
+
+def _file(prepared: Prepared) -> Path:
+    return prepared.folder / f"shallow.{prepared.task.max_len}.json"
+
+
+def available(prepared: Prepared) -> bool:
+    """Returns whether the baselines at the task's length are on disk or in data/expected.json."""
+    task = prepared.task
+    return bool(read(prepared) or known(task.name, prepared.fingerprint, task.max_len))
 
 
 def read(prepared: Prepared) -> list[Shallow]:
@@ -329,8 +339,9 @@ def known(task: str, fingerprint: str, max_len: int) -> list[Shallow]:
 
 def _object(fingerprint: str, max_len: int, results: Sequence[Shallow]) -> dict[str, Any]:
     baselines = [dataclasses.asdict(result) for result in results]
+    digest = hashlib.sha256(json.dumps(baselines, sort_keys=True).encode()).hexdigest()
     head = {"schema": SCHEMA, "fingerprint": fingerprint, "max_len": max_len}
-    return {**head, "baselines": baselines}
+    return {**head, "sha256": digest, "baselines": baselines}
 
 
 def _parse(baselines: Sequence[Mapping[str, Any]]) -> list[Shallow]:

@@ -99,7 +99,7 @@ def test_another_number_is_wrong_even_with_exit_code_0(tmp_path):
 def test_a_slice_of_the_drill_finds_nothing(tmp_path):
     """A case of each of some faults; `lra-fnet drill --seed 1 --case N` plays a case again."""
     out = tmp_path / "drill.md"
-    command = [sys.executable, "-m", "lra_fnet.cli", "drill", "--seed", "1", "--sample", "8"]
+    command = [sys.executable, "-m", "lra_fnet", "drill", "--seed", "1", "--sample", "8"]
     done = subprocess.run(
         [*command, "--out", str(out)],
         env=os.environ | {"PYTHONPATH": str(ROOT)},

@@ -77,7 +77,7 @@ def test_turning_the_cache_on_does_not_import_jax():
 
 def train(folder, runs):
     """Trains in a separate process; returns its messages and the hash of the parameters."""
-    command = [sys.executable, "-m", "lra_fnet.cli", "train", "--task", "parity", "--model", "fnet"]
+    command = [sys.executable, "-m", "lra_fnet", "train", "--task", "parity", "--model", "fnet"]
     command += ["--preset", "cpu", "--gin-dir", str(OUTSIDE), "--runs", runs]
     environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     path = f"{ROOT}{os.pathsep}{OUTSIDE}"

@@ -200,7 +200,7 @@ def test_divergence_is_a_result_and_code_1(train, tmp_path):
 @pytest.mark.slow
 def test_killing_a_run_three_times_changes_no_number(tmp_path):
     """The command is killed at random moments without warning, and started again."""
-    command = [sys.executable, "-m", "lra_fnet.cli", "train", "--task", "parity", "--model", "fnet"]
+    command = [sys.executable, "-m", "lra_fnet", "train", "--task", "parity", "--model", "fnet"]
     command += ["--preset", "cpu", "--gin-dir", str(OUTSIDE), "--name", "long"]
     for setting in (
         "num_steps=600",

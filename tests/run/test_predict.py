@@ -273,7 +273,7 @@ def test_folder_without_a_run_fails_with_one_line(command, tmp_path):
 
 def test_answers_come_batch_by_batch_and_a_closed_pipe_ends_quietly(folders):
     process = subprocess.Popen(
-        [sys.executable, "-m", "lra_fnet.cli", "predict", "--run", folders["listops"]],
+        [sys.executable, "-m", "lra_fnet", "predict", "--run", folders["listops"]],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

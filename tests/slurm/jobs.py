@@ -33,7 +33,7 @@ def whole(environment, tmp_path_factory):
     """parameters_sha256 of both seeds, trained without SLURM and without interruption."""
     folder = tmp_path_factory.mktemp("whole")
     subprocess.run(
-        [sys.executable, "-m", "lra_fnet.cli", *SWEEP], cwd=folder, env=environment, check=True
+        [sys.executable, "-m", "lra_fnet", *SWEEP], cwd=folder, env=environment, check=True
     )
     return [json.loads(path.read_text())["parameters_sha256"] for path in results(folder)]
 

@@ -133,7 +133,7 @@ def test_lines_of_a_dry_run_parse_as_the_commands_of_the_trials(go):
         (["--name", "none", "--seeds", "2"], "--name none alone"),
         (
             ["--sweep", "none.gin"],
-            "--sweep expects a gin file, or one of image_layers, lra_table; got",
+            "--sweep expects a gin file, or one of image_layers, lra_table, rates; got",
         ),
         ([*PARITY, "--models", "fnet", "--jobs", "0"], "--jobs expects a whole number"),
         ([*PARITY, "--models", "fnett"], "unknown model 'fnett'"),
@@ -791,7 +791,7 @@ def test_sweep_that_is_killed_and_resumed_equals_an_uninterrupted_one(tmp_path, 
     monkeypatch.syspath_prepend(str(OUTSIDE))
 
     def begin(runs, *options):
-        command = [sys.executable, "-m", "lra_fnet.cli", "sweep", *options, "--runs", str(runs)]
+        command = [sys.executable, "-m", "lra_fnet", "sweep", *options, "--runs", str(runs)]
         with open(tmp_path / "log", "ab") as log:
             return subprocess.Popen(
                 [*command, "--name", "mine", "--jobs", "2"], cwd=tmp_path, stdout=log, stderr=log

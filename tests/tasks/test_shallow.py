@@ -240,8 +240,9 @@ def test_baselines_are_computed_once_and_leave_the_fingerprint_alone(prepared, m
         lambda text: text[:100],
         lambda text: "[]",
         lambda text: '{"max_len": 12, "baselines": []}',
-        lambda text: text.replace('"schema": 1', '"schema": 0'),
+        lambda text: text.replace('"schema": 2', '"schema": 1'),
         lambda text: text.replace('"correct": 3,', '"correct": 333,'),
+        lambda text: text.replace('"correct": 3,', '"correct": 2,'),
         lambda text: text.replace('"correct": 3,', '"correct": "3",'),
         lambda text: text.replace('"correct_bits": "', '"correct_bits": "A'),
         lambda text: text.replace('"settings"', '"setings"'),
@@ -255,7 +256,9 @@ def test_damaged_file_counts_as_none_and_is_written_again(damage, prepared):
     path.write_text(damage(good))
     assert path.read_text() != good
     assert shallow.read(prepared) == []
+    assert not shallow.available(prepared)
     assert shallow.ensure(prepared) == results
+    assert shallow.available(prepared)
     assert path.read_text() == good
 
 
