@@ -9,6 +9,7 @@ import ast
 import difflib
 import importlib
 import importlib.util
+import inspect
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -402,9 +403,27 @@ class Difference(NamedTuple):
 
 
 def differing(old: str, new: str) -> list[Difference]:
-    """Returns the bindings in which two operative configs differ, sorted by name."""
+    """Returns the bindings in which two operative configs differ, sorted by name.
+
+    A setting that one of them lacks has its default there, as the code that wrote it did not know
+    the setting.
+    """
     values = [
         dict(re.findall(r"^([\w./]+) = (.*(?:\n    .*)*)", text, re.M)) for text in (old, new)
     ]
     pairs = {n: [v.get(n, "absent") for v in values] for n in sorted(values[0] | values[1])}
-    return [Difference(name, *pair) for name, pair in pairs.items() if pair[0] != pair[1]]
+    unequal = [Difference(name, *pair) for name, pair in pairs.items() if pair[0] != pair[1]]
+    return [difference for difference in unequal if not _is_default(difference)]
+
+
+def _is_default(difference: Difference) -> bool:
+    """Returns whether a setting is absent from one config and has its default in the other."""
+    if "absent" not in difference:
+        return False
+    owner, _, name = difference.name.rpartition(".")
+    value = difference.old if difference.new == "absent" else difference.new
+    try:
+        parameters = inspect.signature(gin.get_configurable(owner.rpartition("/")[2])).parameters
+        return ast.literal_eval(value) == parameters[name].default
+    except (ValueError, KeyError, SyntaxError):
+        return False

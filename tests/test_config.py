@@ -103,7 +103,8 @@ def model_settings(preset, task, model):
     """The settings that a model has instead of its preset's, except those of its mixer."""
     if model == "fnet_original":
         learned = task in ("image", "pathx") or (task, preset) in LEARNED
-        return ORIGINAL | ({} if learned else {"positions": "learned"})
+        width = {"initialisation": "width"} if preset == "small" else {}
+        return ORIGINAL | width | ({} if learned else {"positions": "learned"})
     if model in ORDERED and preset in ("cpu", "small", "tuned"):
         return {"positions": "none"}
     if preset != "lra-code" or (task, model) not in OVERRIDES:
@@ -125,9 +126,19 @@ def test_every_model_builds_and_differs_only_in_its_mixer_and_lras_overrides(pre
         assert settings(preset, task, model) == base | changes
 
 
+def test_lra_code_treats_padding_as_each_model_does_there():
+    padding = dict.fromkeys(("transformer", "sparse", "longformer", "synthesizer"), "uniform")
+    padding |= dict.fromkeys(("performer", "linear_transformer", "linformer"), "seen")
+    padding |= dict.fromkeys(("local", "bigbird", "reformer", "sinkhorn"), "hidden")
+    for model, want in padding.items():
+        encoder = experiment.load("pathfinder", model, "lra-code").model.encoder
+        assert {mixer.padding for mixer in encoder.mixers} == {want}
+        assert encoder.uses_mask == (want != "seen")
+
+
 def test_only_lra_code_cpu_and_small_have_files_for_a_model():
     pairs = {f"lra-code/{task}.{model}.gin" for task, model in OVERRIDES}
-    pairs |= {"lra-code/listops.performer.gin"}
+    pairs |= {"lra-code/listops.performer.gin", "lra-code/pathx.sparse.gin"}
     tasks = {f"{preset}/{task}.gin" for preset in PRESETS for task in ("base", *TASKS)}
     files = {path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.gin")}
     models = {path for path in files if path.split("/")[1] == "models"}

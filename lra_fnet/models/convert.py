@@ -112,10 +112,11 @@ def fnet_to_transformers(encoder: Encoder, variables: Mapping[str, Any]) -> dict
       UserError: if the encoder is not an FNetModel.
     """
     fields = {name: getattr(encoder, name) for name in ORIGINAL}
-    if {type(mixer) for mixer in encoder.mixers} != {Fourier} or fields != ORIGINAL:
+    mixers = {(type(mixer), getattr(mixer, "scale", "none")) for mixer in encoder.mixers}
+    if mixers != {(Fourier, "none")} or fields != ORIGINAL:
         raise UserError(
-            "only an encoder of Fourier mixers with embedding bert, norm post, pooling tanh and "
-            "inputs tokens is an FNetModel: set these fields so"
+            "only an encoder of unscaled Fourier mixers with embedding bert, norm post, pooling "
+            "tanh and inputs tokens is an FNetModel: set these fields so"
         )
     state = {}
     for path, value in flatten_dict(variables["params"], sep="/").items():

@@ -80,17 +80,27 @@ def pool(x, mask, pooling):
     return total / jnp.maximum(mask.sum(axis=1, keepdims=True), 1)
 
 
+def deviation(initialisation, dim) -> float:
+    """Returns the standard deviation of the kernels that FNet's authors draw with 0.02.
+
+    "published" is 0.02 at any width. "width" is 0.02 sqrt(768 / D): equal at the authors' width of
+    768, and a product with a kernel then has the size that it has there at any other width.
+    """
+    return 0.02 if initialisation == "published" else 0.02 * (768 / dim) ** 0.5
+
+
 class MLP(nn.Module):
     """The feed-forward sublayer: Dense, GELU, dropout, Dense, dropout.
 
-    With norm "pre" the initialisation is LRA's. With "post" it is FNet's, and only the last dropout
-    is applied.
+    With norm "pre" the initialisation is LRA's. With "post" it is FNet's, see `deviation`,
+    and only the last dropout is applied.
     """
 
     dim: int
     mlp_dim: int
     dropout: float
     norm: str
+    initialisation: str = "published"
 
     @nn.compact
     def __call__(self, x, *, train):
@@ -104,7 +114,8 @@ class MLP(nn.Module):
             kernel_init = nn.initializers.xavier_uniform()
             wide_bias = narrow_bias = nn.initializers.normal(1e-6)
         else:
-            kernel_init = wide_bias = nn.initializers.normal(0.02)
+            kernel_init = nn.initializers.normal(deviation(self.initialisation, self.dim))
+            wide_bias = nn.initializers.normal(0.02)
             narrow_bias = nn.initializers.zeros
         dense = functools.partial(nn.Dense, dtype=x.dtype, kernel_init=kernel_init)
         hidden = dense(self.mlp_dim, bias_init=wide_bias, dot_general=flat_product, name="wide")(x)
@@ -129,6 +140,7 @@ class Block(nn.Module):
     dropout: float
     norm: str
     norm_epsilon: float
+    initialisation: str = "published"
 
     @nn.compact
     def __call__(self, x, mask, *, train):
@@ -137,7 +149,8 @@ class Block(nn.Module):
         def norm(name, inputs):
             return LayerNorm(self.norm_epsilon, name=name)(inputs)
 
-        mlp = MLP(self.dim, self.mlp_dim, self.dropout, self.norm, name="mlp")
+        sizes = self.dim, self.mlp_dim, self.dropout
+        mlp = MLP(*sizes, self.norm, self.initialisation, name="mlp")
         if self.norm == "pre":
             y = self.mixer(norm("norm_mixer", x), mask, train=train)
             x = x + Dropout(self.dropout)(y, train=train)
@@ -183,6 +196,8 @@ class Encoder(nn.Module):
     remat: Literal[False, True, "dots"]
     embedding: Literal["lra", "bert"]  # "bert" is FNet's: see `_bert`
     num_types: Annotated[int, Least(1, 1)]  # kinds of tokens with embedding "bert"; 1 with "lra"
+    # Of the kernels of MLP and pooler; "width" with norm "post" only: see `deviation`.
+    initialisation: Literal["published", "width"] = "published"
     pixel_mean: float | None = None  # from a task of images; for "pixels"
     pixel_sd: float | None = None
 
@@ -210,6 +225,11 @@ class Encoder(nn.Module):
             raise UserError(
                 f"Encoder.positions must be learned with embedding bert, got {self.positions!r}: "
                 "set positions to learned"
+            )
+        if self.initialisation == "width" and self.norm == "pre":
+            raise UserError(
+                "Encoder.initialisation must be published with norm pre, whose kernels suit any "
+                "width, got 'width': set it to published, or norm to post"
             )
         if self.embedding == "lra" and self.num_types != 1:
             raise UserError(
@@ -298,7 +318,7 @@ class Encoder(nn.Module):
         if self.remat:
             dots = jax.checkpoint_policies.save_only_these_names(PRODUCT)
             run = nn.remat(run, policy=dots if self.remat == "dots" else None)
-        names = ("dim", "mlp_dim", "dropout", "norm", "norm_epsilon")
+        names = ("dim", "mlp_dim", "dropout", "norm", "norm_epsilon", "initialisation")
         settings = {name: getattr(self, name) for name in names}
         for layer, mixer in enumerate(self.mixers):
             mixer = mixer.clone(name=None)  # named after Block's attribute
@@ -309,7 +329,7 @@ class Encoder(nn.Module):
             return x
         x = pool(x, mask, self.pooling)
         if self.pooling == "tanh":
-            init = nn.initializers.normal(0.02)
+            init = nn.initializers.normal(deviation(self.initialisation, self.dim))
             x = jnp.tanh(nn.Dense(self.dim, kernel_init=init, name="pooler")(x))
         return x
 

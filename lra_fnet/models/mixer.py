@@ -83,21 +83,38 @@ class FixedTransform(Mixer):
         raise NotImplementedError(f"{type(self).__name__} must define transform")
 
 
-class HeadMixer(Mixer):
-    """Projects to heads, mixes them with `attend`, and projects back.
+class HeadMixer(Mixer, kw_only=True):
+    """Projects to heads, mixes them, and projects back.
 
     The projections are LRA's: four matrices without bias, xavier_uniform. A subclass defines
-    `attend`, or a compact `__call__` that uses `heads` and `merge`, and respects the mask.
+    `attend`, or `mix` if it needs other projections, and respects the mask.
     """
 
-    uses_mask: ClassVar[bool] = True
+    # "hidden": no position attends to padding. The others are what LRA's code does, preset
+    # lra-code: "uniform", besides, gives each padded position the mean of all values, as a softmax
+    # of equal weights does; with "seen" padding takes part like any token.
+    padding: Literal["hidden", "uniform", "seen"] = "hidden"
+
     uses_dropout: ClassVar[bool] = True
+
+    @property
+    def uses_mask(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether real tokens do not see padding; what padding itself gets does not count."""
+        return self.padding != "seen"
 
     @nn.compact
     def __call__(self, x, mask, *, train):
         """Mixes x [B, L, D] under mask bool [B, L] -> [B, L, D]."""
+        keys = jnp.ones_like(mask) if self.padding == "seen" else mask
+        y, value = self.mix(x, keys, train=train)
+        if self.padding == "uniform":
+            y = jnp.where(mask[:, :, None, None], y, value.mean(axis=1, keepdims=True))
+        return self.merge(y)
+
+    def mix(self, x, mask, *, train) -> tuple[jax.Array, jax.Array]:
+        """Mixes x [B, L, D] under mask bool [B, L]; returns heads and values, [B, L, H, K] each."""
         query, key, value = (self.heads(x, name) for name in ("query", "key", "value"))
-        return self.merge(self.attend(query, key, value, mask, train=train))
+        return self.attend(query, key, value, mask, train=train), value
 
     def heads(self, x, name) -> jax.Array:
         """Projects x [B, L, D] with the matrix of this name -> [B, L, H, K]."""

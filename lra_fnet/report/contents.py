@@ -35,6 +35,7 @@ class Report:
     published: Sequence[Grid]  # speed and memory in the papers
     literature: Grid  # later results on LRA, next to ours
     spans: Grid  # the required attention spans
+    sizes: Grid  # of the sublayers' outputs
     problems: Grid  # damaged files
 
     @property
@@ -56,6 +57,7 @@ class Report:
             "Speed and memory": [*measured, *self.published],
             "Sweeps": [grid for _, listed in self.sweeps for grid in listed],
             "Required attention span": [self.spans],
+            "Size of the sublayers": [self.sizes],
             "Left out": [self.problems],
             "Missing": [preset.missing for preset in self.presets],
         }
@@ -79,6 +81,7 @@ def build(sources: Sources) -> Report:
         published=grids.published(sources.benchmarks),
         literature=literature.grid([preset.table for preset in presets]),
         spans=grids.spans(runs, sources.spans),
+        sizes=grids.sizes(runs),
         problems=Grid("Files that are left out because they are damaged", ["File"], problems),
     )
 

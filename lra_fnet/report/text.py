@@ -134,15 +134,25 @@ def compared(report: Report) -> list[accuracy.Table]:
 
 
 def main_models(report: Report) -> str:
-    """Returns the README's tables: accuracy of the main models, without overrides."""
-    parts = []
-    for table in compared(report):
-        rows = [row for row in table.rows if row.model in (*MAIN, "") and row.variant is None]
-        grid = accuracy_grid(table, f"Test accuracy (%), preset {table.preset}", rows)
-        notes = [SHORT_LEGEND, *accuracy.marks(table.preset, rows), *table.baselines]
-        parts.append(dataclasses.replace(grid, notes=notes).markdown())
-    if not parts:
+    """Returns the README's tables: accuracy of the main models, without overrides.
+
+    The notes of all tables follow the last one; a line about shallow baselines names its preset.
+    """
+    shown = [
+        (table, [row for row in table.rows if row.model in (*MAIN, "") and row.variant is None])
+        for table in compared(report)
+    ]
+    if not shown:
         return "No measured runs yet.\n"
+    notes = [note for table, rows in shown for note in accuracy.marks(table.preset, rows)]
+    notes += [
+        f"Preset {table.preset}: {line[0].lower()}{line[1:]}"
+        for table, _ in shown
+        for line in table.baselines
+    ]
+    grids = [accuracy_grid(t, f"Test accuracy (%), preset {t.preset}", rows) for t, rows in shown]
+    grids[-1] = dataclasses.replace(grids[-1], notes=[SHORT_LEGEND, *dict.fromkeys(notes)])
+    parts = [grid.markdown() for grid in grids]
     more = (
         "All models, the last step, speed and memory, and the commit, device and data of each run"
     )

@@ -76,6 +76,8 @@ def finish(loop: Loop, data: Prepared, identity: dict, *, test: bool = True) -> 
         "steps_per_second": loop.history.timed_steps / max(loop.history.timed_seconds, 1e-9),
         "wall_seconds": loop.history.wall_seconds,
     }
+    if sizes := record.curve(loop.folder).rms:
+        result["rms"] = [dataclasses.asdict(sizes[0]), dataclasses.asdict(sizes[-1])]
     if test:
         states = dict.fromkeys(["last", "best"], (last["step"], loop.variables()))
         if best["step"] != last["step"]:

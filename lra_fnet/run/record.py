@@ -55,6 +55,16 @@ class Evaluation:
 
 
 @dataclasses.dataclass(frozen=True)
+class Rms:
+    """Root mean squares by layer: what the block gets, and what mixer and MLP return."""
+
+    step: int
+    residual: tuple[float, ...]
+    mixer: tuple[float, ...]
+    mlp: tuple[float, ...] = ()  # of a model without MLPs
+
+
+@dataclasses.dataclass(frozen=True)
 class Device:
     """The machine that a run was trained on."""
 
@@ -115,6 +125,7 @@ class Record:
     peak_bytes: int | None = None
     dataset: str | None = None
     data_source: str | None = None
+    rms: tuple[Rms, ...] = ()  # at the first and the last step; older results have none
     step: int | None = None  # at which a run failed
     denoise: bool = False  # pre-training: counts and losses are of hidden tokens, and no test
     init: Init | None = None  # the pre-trained run that it began from
@@ -416,6 +427,7 @@ class Curve:
 
     loss: list[tuple[int, float]]  # (step, nats): mean over the training rows since the last line
     validation: list[tuple[int, float]]  # (step, accuracy in percent)
+    rms: list[Rms] = dataclasses.field(default_factory=list)  # older files have none
 
     @property
     def step(self) -> int:
@@ -435,6 +447,7 @@ def curve(folder: Path) -> Curve:
         return Curve(
             [_point(x, "loss", 1) for x in lines if x["kind"] == "train"],
             [_point(x, "accuracy", 100) for x in lines if x["kind"] == "validation"],
+            [build(Rms, x) for x in lines if x["kind"] == "rms"],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{file}: a line lacks {error}; move it away") from None

@@ -1,8 +1,8 @@
 """Writes the numbers of a run while it trains: metrics.jsonl and TensorBoard files."""
 
 import contextlib
-import functools
 import hashlib
+import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -24,8 +24,9 @@ FLUSH_SECONDS = 10.0  # how late TensorBoard's files may be; a flush waits for t
 def metrics(folder: Path, step: int, curve: str) -> Iterator[Callable[[str, int, dict], str]]:
     """Yields (kind, step, numbers) -> curve, which logs to metrics.jsonl and to TensorBoard.
 
-    A line is {"kind": "train" or "validation", "step": s, numbers}. When a run resumes at `step`,
-    later lines are dropped, so no step appears twice. Only the first process writes.
+    A line is {"kind": "train", "validation" or "rms", "step": s, numbers}; a number may be a list,
+    one for each layer. When a run resumes at `step`, lines that were written after its checkpoint
+    are dropped, so none appears twice. Only the first process writes.
 
     Args:
       folder: the run folder.
@@ -42,16 +43,17 @@ def metrics(folder: Path, step: int, curve: str) -> Iterator[Callable[[str, int,
     path = folder / "metrics.jsonl"
     try:
         # A killed process may leave half a line at the end; it is later than `step` too.
-        lines = [json.dumps(x) + "\n" for x in disk.read_lines(path) if x["step"] <= step]
-    except (UserError, TypeError, KeyError):
-        lines = ["damaged"]
-    if functools.reduce(_extended, lines, "") != curve:
+        lines = [json.dumps(x) + "\n" for x in disk.read_lines(path)]
+    except UserError:
+        lines = []
+    curves = list(itertools.accumulate(lines, _extended, initial=""))
+    if curve not in curves:
         raise UserError(
             f"{path} has changed: it lacks the curve of the run up to step {step}; restore it from "
             "a copy, or train again with --force"
         )
     with writable(folder):
-        disk.replace(path, "".join(lines))
+        disk.replace(path, "".join(lines[: curves.index(curve)]))
         file = open(path, "a", buffering=1)  # noqa: SIM115 (closed below)
         (folder / "tensorboard").mkdir(exist_ok=True)
         board = EventsWriter(str(folder / "tensorboard/events"))
@@ -67,7 +69,7 @@ def metrics(folder: Path, step: int, curve: str) -> Iterator[Callable[[str, int,
         curve = _extended(curve, line)
         with writable(folder):
             file.write(line)
-            for name, value in numbers.items():
+            for name, value in _scalars(numbers):
                 summary, now = scalar(f"{kind}/{name}", value), time.time()
                 board.write_event(Event(step=step, summary=summary, wall_time=now))
             if time.monotonic() > flushed + FLUSH_SECONDS:
@@ -81,6 +83,15 @@ def metrics(folder: Path, step: int, curve: str) -> Iterator[Callable[[str, int,
         with writable(folder):
             file.close()
             board.close()
+
+
+def _scalars(numbers: dict) -> Iterator[tuple[str, float]]:
+    """Yields name and value of each number, name/layer of those in a list."""
+    for name, value in numbers.items():
+        if isinstance(value, list):
+            yield from ((f"{name}/{layer}", x) for layer, x in enumerate(value))
+        else:
+            yield name, value
 
 
 def _extended(curve: str, line: str) -> str:

@@ -21,6 +21,7 @@ from lra_fnet.models.encoder import parameter_count
 from lra_fnet.tasks import Arrays
 from lra_fnet.train import hosts, logs, pipeline
 from lra_fnet.train.checkpoint import AGAIN, Checkpoints, Saved
+from lra_fnet.train.rms import make_meter
 from lra_fnet.train.score import make_scorer
 from lra_fnet.train.step import Program, StepLogs, begin_from, initial_state, wait_for
 
@@ -132,6 +133,8 @@ class Loop:
             self.state, self.history = saved.fill(self.state), History.of(saved)
         # Compiled and run once now, so that all decisions are made before the first step.
         self.score(self.variables(), Arrays(*(column[:1] for column in self.validation)))
+        size = self.run.eval_batch_size
+        self.meter = make_meter(experiment.objective, self.arrays, seed, size, mesh)
         self._saved_at = self.step
         self._begun = time.monotonic() - self.history.wall_seconds
         self._tick: float | None = None  # when the newest dispatch was known to be done
@@ -161,6 +164,8 @@ class Loop:
         in_flight: list[tuple[int, StepLogs]] = []
         ahead = feeder.submit(self._feed, queued) if queued < end else None
         save_due, stopping = False, None
+        if not self.history.curve and self.step == 0:
+            self.history.curve = self._write("rms", 0, self.meter(self.variables()))
         if self._unevaluated():  # a signal ended that evaluation
             self._evaluate(stop)
         self._started = time.monotonic()
@@ -305,6 +310,7 @@ class Loop:
             sums = self.score(self.variables(), self.validation, check)
         except KeyboardInterrupt:
             return
+        rms = self.meter(self.variables())
         if self._tick is not None:
             self._tick += time.monotonic() - before  # steps/s leaves evaluations out
         self.history.last = sums = {"step": self.step, **sums}
@@ -313,6 +319,7 @@ class Loop:
             "accuracy": sums["correct"] / sums["count"],
         }
         self.history.curve = self._write("validation", self.step, numbers)
+        self.history.curve = self._write("rms", self.step, rms)
         if not math.isfinite(sums["loss"]):
             self._diverged(self.step, sums["loss"], float("nan"))
         best = self.history.best

@@ -63,12 +63,18 @@ RING = {"radius_min": 0.5, "radius_max": 0.9, "max_phase": 3.0}
 CASES = {
     "naive": (Attention, {"implementation": "naive", "block_size": 4}),
     "blockwise": (Attention, {"implementation": "blockwise", "block_size": 4}),
+    "padding uniform": (
+        Attention,
+        {"implementation": "naive", "block_size": 4, "padding": "uniform"},
+    ),
     "bigbird": (BigBird, BIGBIRD),
     "bigbird, nothing global": (BigBird, BIGBIRD | {"num_global": 0, "last_is_global": False}),
     "fourier": (Fourier, {"method": "auto"}),
+    "ortho": (Fourier, {"method": "rfft", "scale": "ortho"}),
     "matmul": (Fourier, {"method": "matmul"}),
     "linear": (LinearMixing, {}),
     "linear attention": (LinearAttention, {}),
+    "linear attention, padding seen": (LinearAttention, {"padding": "seen"}),
     "linformer, kv": (Linformer, {"k": 4, "sharing": "kv"}),
     "linformer, none": (Linformer, {"k": 4, "sharing": "none"}),
     "local": (LocalAttention, {"block_size": 4, "neighbours": 0}),

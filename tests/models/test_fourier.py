@@ -84,6 +84,20 @@ def test_fourier_gradient_equals_the_definitions_autodiff(method):
         assert_close(got, want)
 
 
+@pytest.mark.parametrize("method", ["auto", *fourier.TRANSFORMS])
+def test_ortho_divides_transform_and_gradient_by_the_root_of_their_size(method):
+    x, cotangent = normal(2, 6, 5), normal(2, 6, 5, seed=1)
+
+    @jax.jit
+    def both(x):
+        return jax.vjp(lambda x: fourier.fourier_mix(x, method, "ortho"), x)
+
+    got, pull = both(x)
+    for y, given in ((got, x), (pull(cotangent)[0], cotangent)):  # symmetric: its own transpose
+        want = np.fft.fft2(np.asarray(given, np.float64), norm="ortho").real
+        assert_close(y, want)
+
+
 def test_fourier_under_vmap_scan_and_remat_with_gradient():
     x = normal(3, 2, 6, 5)
 

@@ -71,6 +71,36 @@ def attention_module(**changes):
     return attention.Attention(**FIELDS, **(fields | changes))
 
 
+def test_uniform_padding_is_the_softmax_of_lras_code():
+    """There a pair with padding has the bias -1e10, in which float32 loses the score."""
+    x, mask = normal(3, 7, FIELDS["dim"]), heads_and_mask()[3]
+    mixer = attention_module(padding="uniform")
+    variables = {"params": jax.tree.map(lambda a: normal(*a.shape), shapes_of(mixer)["params"])}
+    got = jax.jit(functools.partial(mixer.apply, train=False))(variables, x, mask)
+    kernels = {name: np.asarray(part["kernel"]) for name, part in variables["params"].items()}
+    q, k, v = (
+        (np.asarray(x) @ kernels[name]).reshape(3, 7, FIELDS["num_heads"], -1)
+        for name in ("query", "key", "value")
+    )
+    pairs = np.asarray(mask)[:, None, :, None] & np.asarray(mask)[:, None, None, :]
+    scores = np.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(np.float32(q.shape[-1]))
+    scores = scores + np.where(pairs, 0, np.float32(-1e10))
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights = weights / weights.sum(-1, keepdims=True)
+    want = np.einsum("bhqk,bkhd->bqhd", weights, v).reshape(3, 7, -1) @ kernels["out"]
+    assert_close(got, want, 1e-4)
+    assert mixer.uses_mask
+
+
+def test_seen_padding_takes_part_like_tokens():
+    x, mask = normal(3, 7, FIELDS["dim"]), heads_and_mask()[3]
+    seen, hidden = performer_module(padding="seen"), performer_module()
+    variables = jax.tree.map(lambda a: normal(*a.shape), shapes_of(hidden))
+    got = seen.apply(variables, x, mask, train=False)
+    assert_close(got, hidden.apply(variables, x, jnp.ones_like(mask), train=False), 1e-6)
+    assert (seen.uses_mask, hidden.uses_mask) == (False, True)
+
+
 @pytest.mark.parametrize(
     ("backend", "dtype", "dropout", "reason"),
     [

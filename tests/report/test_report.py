@@ -233,6 +233,28 @@ def test_readme_gets_the_figure_that_it_links_to(tmp_path):
     assert report.update_readme(readme, results) == []
 
 
+def test_readme_of_two_presets_has_the_notes_once(tmp_path):
+    shallow = {name: {"correct": 570, "count": 2000} for name in ("validation", "test")}
+    shallow |= {"method": "a rule", "settings": {}}
+    results = [
+        a_result(preset=preset, shallow=shallow, model=model)
+        for preset in ("cpu", "small")
+        for model in ("fnet", "linear")
+    ]
+    words = text.main_models(built(tmp_path / "runs", *results))
+    first, second = words.split("**Test accuracy (%), preset ")[1:]
+    assert (first.partition("*")[0], second.partition("*")[0]) == ("small", "cpu")
+    assert "| FNet | FNet paper | 35.33 |" in first
+    assert "paper |" not in second
+    assert "- " not in first.replace("| - ", "")
+    assert words.count(text.SHORT_LEGEND) == 1
+    assert words.count("§ The 95 % interval") == 1
+    for preset in ("small", "cpu"):
+        assert (
+            f"- Preset {preset}: shallow baseline, chosen on validation: ListOps: a rule." in words
+        )
+
+
 def test_readme_without_results_says_so(tmp_path):
     assert text.main_models(built(tmp_path)) == "No measured runs yet.\n"
 

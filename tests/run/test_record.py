@@ -188,6 +188,14 @@ def test_curve_has_losses_and_accuracies_by_step(tmp_path):
     assert curve.loss == [(step, 2 * (1 + 1 / step)) for step in range(10, 101, 10)]
     assert curve.validation == [(50, 5.0), (100, 10.0)]
     assert curve.step == 100
-    file.write_text('{"kind": "train", "step": 3}\n')
-    with pytest.raises(UserError, match=r"metrics.jsonl: a line lacks 'loss'; move it away"):
-        record.curve(tmp_path)
+    assert curve.rms == []  # an older file
+    file.write_text('{"kind": "rms", "step": 0, "residual": [1, 2.5], "mixer": [3.5, 4]}\n')
+    assert record.curve(tmp_path).rms == [record.Rms(0, (1, 2.5), (3.5, 4))]
+    for line, lacks in (
+        ('{"kind": "train", "step": 3}', "'loss'"),
+        ('{"kind": "rms", "step": 3, "residual": [1.0]}', "mixer is missing"),
+        ('{"kind": "rms", "step": 3, "residual": 1.0, "mixer": []}', "residual should be tuple"),
+    ):
+        file.write_text(line + "\n")
+        with pytest.raises(UserError, match=rf"metrics.jsonl: a line lacks {lacks}"):
+            record.curve(tmp_path)

@@ -278,7 +278,10 @@ def test_slices_on_a_cpu_change_no_result(monkeypatch):
 
 def test_two_devices_give_the_losses_of_one(straight, tmp_path):
     assert value_of("train", str(tmp_path), devices=2) == 2
-    one, two = ([line["loss"] for line in lines] for lines in (straight[2], timeless(tmp_path)))
+    one, two = (
+        [line["loss"] for line in lines if "loss" in line]
+        for lines in (straight[2], timeless(tmp_path))
+    )
     np.testing.assert_allclose(one, two, rtol=1e-4)
 
 
@@ -423,6 +426,21 @@ def test_changed_metrics_stop_a_run_with_one_line(half, tmp_path, damage):
     run(tiny(), folder)  # nothing else was lost
 
 
+def test_lines_that_no_checkpoint_has_are_dropped(straight, half, tmp_path):
+    """A kill leaves them: of step 0 without any checkpoint, or of the checkpoint's own step."""
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    rms = (half / "metrics.jsonl").read_text().splitlines()[0]
+    (alone / "metrics.jsonl").write_text(rms + "\n")
+    folder = shutil.copytree(half, tmp_path / "run")
+    step = checkpoint.load(folder, "last").step
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"kind": "validation", "step": step, "loss": 1.0}) + "\n")
+    for place in (alone, folder):
+        run(tiny(), place)
+        assert timeless(place) == straight[2]
+
+
 def test_long_run_on_cpu_is_announced_once_with_its_duration(straight, tmp_path, monkeypatch):
     lines = []
     monkeypatch.setattr(progress, "say", lines.append)
@@ -452,12 +470,16 @@ def test_tensorboard_files_hold_the_curves_of_the_metrics(tmp_path):
     run(tiny(num_steps=6), tmp_path)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [(line.pop("kind"), line["step"]) for line in map(dict, lines)] == [
+        ("rms", 0),
         ("train", 3),
         ("validation", 5),
+        ("rms", 5),
         ("train", 6),
         ("validation", 6),
+        ("rms", 6),
     ]
-    assert lines[0].keys() == {
+    assert lines[0].keys() == {"kind", "step", "residual", "mixer", "mlp"}
+    assert lines[1].keys() == {
         *("kind", "step", "loss", "accuracy", "learning_rate", "grad_norm", "steps_per_second"),
         *("tokens_per_second", "device_bytes", "save_blocked_seconds"),
     }
@@ -465,7 +487,13 @@ def test_tensorboard_files_hold_the_curves_of_the_metrics(tmp_path):
         (f"{line['kind']}/{name}", line["step"]): value
         for line in lines
         for name, value in line.items()
-        if name not in ("kind", "step")
+        if name not in ("kind", "step", "residual", "mixer", "mlp")
+    }
+    want |= {
+        (f"rms/{name}/0", line["step"]): line[name][0]
+        for line in lines
+        if line["kind"] == "rms"
+        for name in ("residual", "mixer", "mlp")
     }
     assert events_of(tmp_path / "tensorboard") == pytest.approx(want, rel=1e-6)
 

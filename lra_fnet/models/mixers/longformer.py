@@ -6,7 +6,6 @@ no array has L x L entries.
 
 from typing import Annotated
 
-import flax.linen as nn
 import gin
 
 from lra_fnet.errors import UserError
@@ -66,9 +65,8 @@ class Longformer(HeadMixer):
                 f"Longformer.window must be even, got {self.window}: set it to 512, say"
             )
 
-    @nn.compact
-    def __call__(self, x, mask, *, train):
-        """Mixes x [B, L, D] under mask bool [B, L]; see `longformer_attention`."""
+    def mix(self, x, mask, *, train):
+        """See `HeadMixer.mix` and `longformer_attention`."""
         query, key, value = (self.heads(x, name) for name in ("query", "key", "value"))
         across = None
         if self.num_global:
@@ -76,4 +74,4 @@ class Longformer(HeadMixer):
             across = first, self.heads(x, "key_global"), self.heads(x, "value_global")
         layout = {"window": self.window, "global_projections": across}
         dropout = self.weight_dropout(train)
-        return self.merge(longformer_attention(query, key, value, mask, **layout, **dropout))
+        return longformer_attention(query, key, value, mask, **layout, **dropout), value

@@ -8,7 +8,6 @@ size of a chunk. Queries and keys share one projection. The largest arrays have 
 import functools
 from typing import Annotated, Any
 
-import flax.linen as nn
 import gin
 import jax
 import jax.numpy as jnp
@@ -179,14 +178,13 @@ class Reformer(HeadMixer):
                 f"{self.num_buckets}: set it to 64, say"
             )
 
-    @nn.compact
-    def __call__(self, x, mask, *, train):
-        """Mixes x [B, L, D] under mask bool [B, L] -> [B, L, D]."""
+    def mix(self, x, mask, *, train):
+        """See `HeadMixer.mix`; queries are keys."""
         query_key, value = self.heads(x, "query_key"), self.heads(x, "value")
         buckets = hash_buckets(query_key, self.rotations(query_key.shape[-1], train=train))
         sizes = {"num_buckets": self.num_buckets, "chunk_size": self.chunk_size}
         dropout = self.weight_dropout(train)
-        return self.merge(lsh_attention(query_key, value, mask, buckets, **sizes, **dropout))
+        return lsh_attention(query_key, value, mask, buckets, **sizes, **dropout), value
 
     def rotations(self, width, *, train) -> jax.Array:
         """Returns W [H, R, K, b / 2] of this layer for heads of this width."""

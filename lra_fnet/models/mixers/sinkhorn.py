@@ -127,16 +127,15 @@ class Sinkhorn(HeadMixer):
                 f"Sinkhorn.temperature must be above 0, got {self.temperature}: set it to 0.75, say"
             )
 
-    @nn.compact
-    def __call__(self, x, mask, *, train):
-        """Mixes x [B, L, D] under mask bool [B, L] -> [B, L, D]."""
+    def mix(self, x, mask, *, train):
+        """See `HeadMixer.mix`."""
         query, key, value = (self.heads(x, name) for name in ("query", "key", "value"))
         sorting = self._sorting(x, mask, train=train)
         dropout = self.weight_dropout(train)
         y = sinkhorn_attention(
             query, key, value, mask, sorting, block_size=self.block_size, **dropout
         )
-        return self.merge(y)
+        return y, value
 
     def _sorting(self, x, mask, *, train):
         """Computes R [B, H, N, N] of x [B, L, D] and mask bool [B, L], N = ceil(L / block_size)."""

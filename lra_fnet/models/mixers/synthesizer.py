@@ -71,9 +71,8 @@ class Synthesizer(HeadMixer):
                 f"{self.kinds!r}: set it to ('random', 'attention'), say"
             )
 
-    @nn.compact
-    def __call__(self, x, mask, *, train):
-        """Mixes x [B, L, D] under mask bool [B, L] -> [B, L, D]."""
+    def mix(self, x, mask, *, train):
+        """See `HeadMixer.mix`."""
         value = self.heads(x, "value")
         rows, makers = zip(*(getattr(self, f"_{kind}")(x) for kind in self.kinds), strict=True)
         if len(self.kinds) > 1:
@@ -88,7 +87,7 @@ class Synthesizer(HeadMixer):
 
         dropout = self.weight_dropout(train)
         size = self.block_size
-        return self.merge(by_rows(rows, logits, value, mask, block_size=size, **dropout))
+        return by_rows(rows, logits, value, mask, block_size=size, **dropout), value
 
     # Each kind returns the rows that its logits are computed from, and the function that does it.
 
