@@ -247,8 +247,12 @@ def marks(preset: str, rows: Sequence[Row]) -> list[str]:
         notes.append(
             f"Preset {preset} is not the papers' setting: their numbers are there for orientation."
         )
-    if not all(row.uses_mask for row in rows):
-        notes.append(PADDING)
+    return notes + signs(rows)
+
+
+def signs(rows: Sequence[Row]) -> list[str]:
+    """Returns the meaning of the signs in these rows."""
+    notes = [] if all(row.uses_mask for row in rows) else [PADDING]
     cells = [cell for row in rows for cell in row.cells.values()]
     return notes + [words for name, words in MARKS.items() if any(getattr(c, name) for c in cells)]
 

@@ -163,7 +163,7 @@ def _selects(choice: Choice, trial: Entry) -> bool:
 
 def _value(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return f"{value:.3g}"
     return "-" if value is None else str(value)
 
 
