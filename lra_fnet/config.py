@@ -78,7 +78,7 @@ def about(kind: str, name: str, dirs: Sequence[Path] = ()) -> str:
     text = disk.read_text(path) if path else ""
     comment = re.match(r"(#.*\n)*", text)
     words = " ".join(re.findall(r"^# (.*)", comment[0] if comment else "", re.MULTILINE))
-    words = re.sub(r" ?\([^)]*\)", "", words)
+    words = re.sub(r" \([^)]*\)", "", words)
     sentence = re.match(r"(?:[^:]*: )?(.*?\.)(?: |$)", words)
     return sentence[1] if sentence else words
 

@@ -74,7 +74,7 @@ class Fitted:
         return table
 
     def _lines(self) -> Iterator[str]:
-        """Yields a row's name, then its cells with a value, each below the name with that of its column."""
+        """Yields a row's name, then a line for each cell with a value, after its column's name."""
         width = max((len(_line(name)) for name in self.head[self._words :]), default=0)
         for row in self.rows:
             yield ", ".join(_line(cell) for cell in row[: self._words] if cell)

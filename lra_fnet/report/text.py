@@ -94,8 +94,8 @@ def left_out(tables: Sequence[Table], page: str) -> str:
     shown = {id(row) for table in tables for row in _own(table)}
     ours = [row for table in tables for row in table.rows if row.ours]
     count = len([row for row in ours if id(row) not in shown])
-    variants = f"{count} {'variant is' if count == 1 else 'variants are'} left out; " if count else ""
-    return f"{variants}everything is in {page}"
+    words = f"{count} {'variant is' if count == 1 else 'variants are'} left out; " if count else ""
+    return f"{words}everything is in {page}"
 
 
 def accuracy_grid(table: Table, title: str, rows: Sequence[Row]) -> Grid:

@@ -206,7 +206,7 @@ class _Workers:
 
 
 def _report(ledger: Ledger, jobs: int, stopped: int | None) -> int:
-    """Prints a table of the points, the failures, and the command that continues; returns the code."""
+    """Prints a table of points, the failures, and the command that continues; returns the code."""
     sweep, trials = ledger.plan, ledger.trials
     options = ["--jobs", str(jobs)] if jobs > 1 else []
     if stopped:

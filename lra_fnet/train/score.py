@@ -31,8 +31,8 @@ def make_scorer(
     """Returns the function (variables, arrays) -> {"correct", "count", "loss"}, sums over the rows.
 
     The sums are `objective.Sums`. With `bits=True` the result also has "correct_bits": which rows
-    are right (`intervals.encode`). A third argument is called after each batch with the number of rows
-    that are scored; an exception that it raises ends the scoring.
+    are right (`intervals.encode`). A third argument is called after each batch with the number of
+    rows that are scored; an exception that it raises ends the scoring.
 
     Args:
       objective: the model and how its outputs are counted.
