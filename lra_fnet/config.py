@@ -12,7 +12,7 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +31,11 @@ _BOUND_NAME = re.compile(r"^([\w./]+) =", re.MULTILINE)
 _DATASET = re.compile(r"""^DATASET\s*=\s*["'](\w+)["']""", re.MULTILINE)
 _MAX_LEN = re.compile(r"^MAX_LEN\s*=\s*([\d_]+)", re.MULTILINE)
 _BARE_WORD = re.compile(r"[A-Za-z_][\w.-]*")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?) (epochs?|%)")
+# Settings that count steps; a text such as "40 epochs" or "10 %" (of the run) is one way to give
+# them. Run.num_steps comes first: shares refer to it.
+_STEPS = ("Run.num_steps", "Run.eval_every", "Run.save_every", "Run.log_every")
+_STEPS += ("Optimizer.warmup", "Optimizer.steps_per_cycle", "Optimizer.steps_per_decay")
 
 
 def known(kind: str, dirs: Sequence[Path] = ()) -> list[str]:
@@ -138,7 +143,12 @@ def files(
     return [path for name in order if (path := _find(name, dirs)) is not None]
 
 
-def load(paths: Sequence[Path], bindings: Sequence[str] = (), imports: Sequence[str] = ()) -> None:
+def load(
+    paths: Sequence[Path],
+    bindings: Sequence[str] = (),
+    imports: Sequence[str] = (),
+    rows: Callable[[], int] = lambda: 0,
+) -> None:
     """Clears gin, then parses `paths` in order, then `bindings`.
 
     Args:
@@ -146,6 +156,7 @@ def load(paths: Sequence[Path], bindings: Sequence[str] = (), imports: Sequence[
       bindings: texts like "Run.num_steps=100".
       imports: dotted modules or paths to .py files, imported first so that they register their
         configurables.
+      rows: the training rows of the bound data set; called if a setting is given in epochs.
 
     Raises:
       UserError: a configurable, parameter or macro is unknown, a value is no gin value, or a module
@@ -157,15 +168,17 @@ def load(paths: Sequence[Path], bindings: Sequence[str] = (), imports: Sequence[
     overrides = [normalise(text) for text in bindings]
     texts += [(f"--set {text!r}", line) for text, line in zip(bindings, overrides, strict=True)]
     declared = None
-    schedule = _schedule()
+    schedule, durations = _schedule(), {}
     for number, (where, text) in enumerate(texts):
         _parse(text, where)
         if number < len(paths):
-            schedule = _follow(schedule, text)
+            schedule = _follow(schedule, _count_steps(durations, text, rows))
         macros = {name for name in _given() if "." not in name}
         declared = macros if declared is None else declared
         _check_macros(macros, declared, where)
-    _follow(schedule, "\n".join(overrides))
+    # An override of the run's length scales the whole schedule, durations included.
+    durations = {name: text for name, text in durations.items() if name.startswith("Run.")}
+    _follow(schedule, _count_steps(durations, "\n".join(overrides), rows))
     references = set(re.findall(r"%([\w./]+)", gin.config_str())) - {"gin.REQUIRED"}
     _check_macros(references, declared or set(), "a reference")
 
@@ -207,6 +220,8 @@ def normalise(text: str) -> str:
 
     >>> normalise("Encoder.norm=post")
     "Encoder.norm = 'post'"
+    >>> normalise("Run.num_steps=40 epochs")
+    "Run.num_steps = '40 epochs'"
 
     Raises:
       UserError: the text is not `name=value`, or the value is neither a gin value nor one word.
@@ -218,7 +233,7 @@ def normalise(text: str) -> str:
         try:
             ast.literal_eval(value)
         except (ValueError, SyntaxError):
-            if _BARE_WORD.fullmatch(value):
+            if _BARE_WORD.fullmatch(value) or _DURATION.fullmatch(value):
                 value = repr(value)
             elif "@" not in value and "%" not in value:
                 raise UserError(
@@ -300,7 +315,7 @@ def set_length(num_steps: int) -> None:
     """Binds the length of the run that is loaded; the learning rate follows (`_follow`)."""
     schedule = _schedule()
     gin.bind_parameter("Run.num_steps", num_steps)
-    _follow(schedule, "")
+    _follow(schedule, ())
 
 
 def binds(configurable: str) -> bool:
@@ -319,7 +334,9 @@ def _schedule() -> tuple[int, int, int] | None:
     return values if cosine and all(type(value) is int and value >= 0 for value in values) else None
 
 
-def _follow(before: tuple[int, int, int] | None, text: str) -> tuple[int, int, int] | None:
+def _follow(
+    before: tuple[int, int, int] | None, bound: Collection[str]
+) -> tuple[int, int, int] | None:
     """Lets the learning rate follow the length of the run, unless the parsed text binds both.
 
     The warm-up keeps its share of the steps, and the cosine's cycle ends at the same share of them:
@@ -327,7 +344,7 @@ def _follow(before: tuple[int, int, int] | None, text: str) -> tuple[int, int, i
 
     Args:
       before: the schedule before the text was parsed.
-      text: gin text of a file, or of all overrides.
+      bound: the settings in steps that keep their values.
 
     Returns:
       The schedule from now on.
@@ -335,15 +352,52 @@ def _follow(before: tuple[int, int, int] | None, text: str) -> tuple[int, int, i
     after = _schedule()
     if before is None or after is None or not before[0]:
         return after
-    bound = set(re.findall(r"^\s*Optimizer\.(warmup|steps_per_cycle)\s*=", text, re.MULTILINE))
     (steps, warmup, cycle), (new_steps, new_warmup, _) = before, after
-    if "warmup" not in bound:
+    if "Optimizer.warmup" not in bound:
         new_warmup = max(min(warmup, 1), round(warmup * new_steps / steps))
         gin.bind_parameter("Optimizer.warmup", new_warmup)
-    if "steps_per_cycle" not in bound:
+    if "Optimizer.steps_per_cycle" not in bound:
         end = -(-(warmup + cycle) * new_steps // steps)
         gin.bind_parameter("Optimizer.steps_per_cycle", max(1, end - new_warmup))
     return _schedule()
+
+
+def _count_steps(durations: dict[str, str], text: str, rows: Callable[[], int]) -> set[str]:
+    """Binds durations in epochs or per cent of the run as steps, anew after each text.
+
+    A later text may bind another data set, batch size or length of the run.
+
+    Args:
+      durations: those that earlier texts gave, by setting; updated.
+      text: gin text of a file, or of all overrides, which was just parsed.
+      rows: see `load`.
+
+    Returns:
+      The settings in steps that the text binds, and those of all durations.
+    """
+    pattern = rf"^\s*({'|'.join(map(re.escape, _STEPS))})\s*="
+    bound = set(re.findall(pattern, text, re.MULTILINE))
+    durations |= {name: str(gin.query_parameter(name)) for name in bound}
+    for name in _STEPS:
+        match = _DURATION.fullmatch(durations.get(name, ""))
+        if not match or (match[2] == "%" and name == "Run.num_steps"):
+            durations.pop(name, None)
+            continue
+        percent = match[2] == "%"
+        whole = _count("Run.num_steps" if percent else "Run.batch_size")
+        if whole:  # otherwise a later text may bind it
+            steps = float(match[1]) * (whole / 100 if percent else rows() / whole)
+            gin.bind_parameter(name, max(1, round(steps)))
+    return bound | set(durations)
+
+
+def _count(name: str) -> int | None:
+    """Returns the positive whole number that a parameter is bound to; None without one."""
+    try:
+        value = gin.query_parameter(name)
+    except ValueError:
+        return None
+    return value if type(value) is int and value > 0 else None
 
 
 def _given() -> set[str]:

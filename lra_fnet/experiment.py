@@ -20,7 +20,7 @@ from lra_fnet.models.heads import Classifier, Denoiser, Head
 from lra_fnet.models.mixer import Least, check_settings
 from lra_fnet.objective import Classify, Denoise, Denoising, Objective
 from lra_fnet.optim import Optimizer
-from lra_fnet.tasks import PixelTask, Task
+from lra_fnet.tasks import PixelTask, Task, store
 
 # Imports every mixer, so that a binding for an unused one is reported as unread, not as unknown.
 for _module in pkgutil.iter_modules(mixers.__path__):
@@ -133,10 +133,22 @@ def build(task: Task, *, denoise: bool) -> Experiment:
             "set inputs to tokens, or black_is_padding to False"
         )
     head = Head(num_classes=task.num_classes, num_inputs=task.num_inputs, parent=None)
+    optimizer, run = Optimizer(), Run()
+    separable = {name for mixer in encoder.mixers for name in mixer.separable}
+    if unknown := sorted(set(optimizer.groups or ()) - separable):
+        raise UserError(
+            f"Optimizer.groups expects parameters that the model's mixers declare as separable "
+            f"({', '.join(sorted(separable)) or 'none'}), got {', '.join(unknown)}: leave it out"
+        )
+    if encoder.batch_norm is not None and run.microbatch not in (0, run.batch_size):
+        raise UserError(
+            f"Run.microbatch must be 0 with Encoder.batch_norm, got {run.microbatch}: its "
+            "statistics are those of the whole batch"
+        )
     if denoising is None:
-        return Experiment(task, Classifier(encoder, head), Optimizer(), Run())
+        return Experiment(task, Classifier(encoder, head), optimizer, run)
     outputs = 1 if denoising.loss == "l1" else task.vocab_size - 1
-    built = Experiment(task, Denoiser(encoder, outputs), Optimizer(), Run(), denoising=denoising)
+    built = Experiment(task, Denoiser(encoder, outputs), optimizer, run, denoising=denoising)
     _ = built.objective  # reports settings that do not fit the task
     return built
 
@@ -170,7 +182,8 @@ def load(
     Raises:
       UserError: see config.load; a binding that nothing reads; a parameter that has no value.
     """
-    config.load(config.files(task, model, preset, dirs, denoise=denoise), overrides, imports)
+    files = config.files(task, model, preset, dirs, denoise=denoise)
+    config.load(files, overrides, imports, lambda: _training_rows(task))
     built = _build(denoise=denoise)
     steps = built.run.num_steps
     if done >= steps:
@@ -190,6 +203,22 @@ def load(
             "remove the binding, or choose the model that has it"
         )
     return built
+
+
+def _training_rows(task: str) -> int:
+    """Returns the training rows of a task's data set as data/expected.json has them.
+
+    Raises:
+      UserError: it does not have them.
+    """
+    dataset = gin.query_parameter("%DATASET")
+    splits = store.expected().get(task, {}).get(dataset, {}).get("splits", {})
+    if "train" not in splits:
+        raise UserError(
+            f"epochs need the number of training rows, which data/expected.json does not have for "
+            f"{task}/{dataset}: give Run.num_steps and the others as numbers of steps"
+        )
+    return splits["train"]["rows"]
 
 
 def restore(text: str, imports=()) -> Experiment:

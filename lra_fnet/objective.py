@@ -52,7 +52,9 @@ class Objective(abc.ABC):
         return arrays
 
     @abc.abstractmethod
-    def outputs(self, variables, batch, *, train: bool = False, rngs=None) -> Any:
+    def outputs(
+        self, variables, batch, *, train: bool = False, rngs=None, mutable: Any = False
+    ) -> Any:
         """Returns arrays [B, ...] of a `pipeline.Batch`; call it inside a jitted function.
 
         Args:
@@ -60,6 +62,8 @@ class Objective(abc.ABC):
           batch: rows with the labels of `with_labels`.
           train: whether dropout acts.
           rngs: {"dropout": key}, needed in training.
+          mutable: names of collections that the model may change, which are then returned too, as
+            by flax: (outputs, {name: collection}).
         """
 
     @abc.abstractmethod
@@ -88,11 +92,13 @@ class Classify(Objective):
 
     model: Classifier
 
-    def outputs(self, variables, batch, *, train: bool = False, rngs=None) -> jax.Array:
+    def outputs(self, variables, batch, **how) -> Any:
         """Returns the logits of a batch, see `logits`."""
-        return self.logits(variables, batch.values, batch.lengths, train=train, rngs=rngs)
+        return self.logits(variables, batch.values, batch.lengths, **how)
 
-    def logits(self, variables, values, lengths, *, train: bool = False, rngs=None) -> jax.Array:
+    def logits(
+        self, variables, values, lengths, *, train: bool = False, rngs=None, mutable: Any = False
+    ) -> Any:
         """Returns the logits of stored rows, float32 [B, C]; call it inside a jitted function.
 
         Args:
@@ -101,9 +107,11 @@ class Classify(Objective):
           lengths: int32 [B] or [B, 2].
           train: whether dropout acts.
           rngs: {"dropout": key}, needed in training.
+          mutable: names of collections that the model may change, which are then returned too, as
+            by flax: (logits, {name: collection}).
         """
         ids, mask = self.task.tokens(values, lengths)
-        return jnp.asarray(self.model.apply(variables, ids, mask, train=train, rngs=rngs))
+        return self.model.apply(variables, ids, mask, train=train, rngs=rngs, mutable=mutable)
 
     def sums(self, outputs: jax.Array, batch) -> tuple[Sums, jax.Array]:
         """Returns the sums over rows; `outputs` are logits [B, C]."""
@@ -240,14 +248,18 @@ class Denoise(Objective):
         assert isinstance(self.task, PixelTask)
         return round(self.task.pixel_mean) + 1
 
-    def outputs(self, variables, batch, *, train: bool = False, rngs=None) -> Restored:
-        """Returns the sums of each row; the key of dropout also decides what is hidden."""
+    def outputs(
+        self, variables, batch, *, train: bool = False, rngs=None, mutable: Any = False
+    ) -> Any:
+        """Returns `Restored`, sums of each row; the key of dropout also decides what is hidden."""
         # The number is arbitrary: Flax folds other ones into the keys of dropout.
         key = jax.random.fold_in(rngs["dropout"], 1) if rngs else _evaluation_key()
         hidden = self.hide(key, batch.values, batch.lengths, batch.labels)
-        predicted: Any = self.model.apply(
-            variables, hidden.ids, hidden.mask, hidden.places, train=train, rngs=rngs
+        given = hidden.ids, hidden.mask, hidden.places
+        predicted, changed = self.model.apply(
+            variables, *given, train=train, rngs=rngs, mutable=mutable or []
         )
+        predicted = jnp.asarray(predicted)
         if self.how.loss == "l1":
             assert isinstance(self.task, PixelTask)
             gray = predicted[..., 0] * self.task.pixel_sd + self.task.pixel_mean
@@ -262,9 +274,10 @@ class Denoise(Objective):
             return chosen.reshape(len(batch.labels), -1).sum(axis=1, dtype=dtype)
 
         ones = jnp.ones_like(hidden.places)
-        return Restored(
+        restored = Restored(
             of_rows(loss, jnp.float32), of_rows(right, jnp.int32), of_rows(ones, jnp.int32)
         )
+        return (restored, changed) if mutable else restored
 
     def sums(self, outputs: Restored, batch) -> tuple[Sums, jax.Array]:
         """Returns the sums over hidden tokens; a row is right if all that is hidden is."""

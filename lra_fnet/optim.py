@@ -1,7 +1,7 @@
 """LRA's optimizer and its `factors` learning-rate schedules, on Optax."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Annotated, Literal
 
 import gin
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.mixer import Least, check_settings
+from lra_fnet.models.mixer import Least, check_settings, group_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +41,9 @@ FACTORS = {
 }
 
 
+OTHERS = "others"  # the group of all parameters that Optimizer.groups does not name
+
+
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
@@ -65,6 +68,9 @@ class Optimizer:
     beta1: float = 0.9
     beta2: float = 0.98
     epsilon: float = 1e-9
+    # Parameters of the mixers with their own learning rate (in place of the one above, under the
+    # same factors) and weight decay: {"log_dt": (0.001, 0.0)}. `Mixer.separable` has the names.
+    groups: dict[str, tuple[float, float]] | None = dataclasses.field(default=None, hash=False)
 
     def __post_init__(self):
         check_settings(self)
@@ -79,6 +85,23 @@ class Optimizer:
                 raise UserError(f"Optimizer.factors has {name}: Optimizer.{field} must be > 0")
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise UserError(f"Optimizer.clip_norm expects None or > 0, got {self.clip_norm!r}")
+        self._check_groups()
+
+    def _check_groups(self):
+        groups = self.groups or {}
+        if not isinstance(groups, dict):
+            raise UserError(f"Optimizer.groups expects None or a dictionary, got {groups!r}")
+        for name, pair in groups.items():
+            numbers = pair if isinstance(pair, tuple | list) else ()
+            if len(numbers) != 2 or not all(isinstance(n, int | float) and n >= 0 for n in numbers):
+                raise UserError(
+                    "Optimizer.groups expects a learning rate and a weight decay for each name, "
+                    f"got {pair!r} for {name!r}: write (0.001, 0.0), say"
+                )
+        if groups and "constant" not in self.factor_names():
+            raise UserError(
+                "Optimizer.groups has learning rates, but Optimizer.factors has no constant: add it"
+            )
 
     def factor_names(self) -> list[str]:
         """Returns the names of the factors, in order."""
@@ -104,13 +127,26 @@ class Optimizer:
         return learning_rate
 
     def transform(self) -> optax.GradientTransformation:
-        """Returns AdamW on the schedule, after clipping if there is a clip_norm."""
+        """Returns AdamW on the schedule, after clipping if there is a clip_norm.
 
+        The norm is that of the whole gradient. Each of the groups has its own AdamW; without groups
+        there is one, whose state has no level for them.
+        """
+        clip = [] if self.clip_norm is None else [optax.clip_by_global_norm(self.clip_norm)]
+        adam = self._adam()
+        if groups := self.groups:
+            kinds: dict[Hashable, optax.GradientTransformation] = {OTHERS: adam}
+            for name, (rate, decay) in groups.items():
+                group = {"learning_rate": rate, "weight_decay": decay, "decay_mask": "all"}
+                kinds[name] = dataclasses.replace(self, groups=None, **group)._adam()
+            adam = optax.partition(kinds, lambda params: group_of(params, groups, OTHERS))
+        return optax.chain(*clip, adam)
+
+    def _adam(self) -> optax.GradientTransformation:
         def decayed(params):
             return jax.tree.map(lambda leaf: self.decay_mask == "all" or leaf.ndim >= 2, params)
 
-        clip = [] if self.clip_norm is None else [optax.clip_by_global_norm(self.clip_norm)]
-        adam = optax.adamw(
+        return optax.adamw(
             self.schedule(),
             b1=self.beta1,
             b2=self.beta2,
@@ -118,4 +154,3 @@ class Optimizer:
             weight_decay=self.weight_decay,
             mask=decayed,
         )
-        return optax.chain(*clip, adam)

@@ -82,6 +82,8 @@ class _MixerChecks:
         for path, leaf in jax.tree_util.tree_leaves_with_path(self.variables.get("params", {})):
             name = jax.tree_util.keystr(path)
             yield leaf.dtype == np.float32, f"has a {leaf.dtype} parameter {name}"
+        missing = set(self.mixer.separable) - set(self.variables.get("params", {}))
+        yield not missing, f"declares separable parameters that it does not have: {missing}"
         got, want = self.output, self.x
         yield got.shape == want.shape, f"maps {want.shape} to {got.shape}: keep the shape"
         yield got.dtype == want.dtype, f"maps {want.dtype} to {got.dtype}: keep the dtype"

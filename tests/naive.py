@@ -84,6 +84,13 @@ def layer_norm(x, scale, bias, epsilon):
     return out
 
 
+def batch_moments(x, mask):
+    """Mean and variance of each channel over the tokens where the mask is True. [2, D]."""
+    tokens = [x[b, n] for b, n in np.ndindex(mask.shape) if mask[b, n]]
+    mean = sum(tokens) / len(tokens)
+    return np.stack([mean, sum((token - mean) ** 2 for token in tokens) / len(tokens)])
+
+
 def sinusoidal_positions(length, dim):
     """PE(p, 2i) = sin(p / 10000^(2i/D)), PE(p, 2i+1) = cos of the same (arXiv:1706.03762, 3.5)."""
     out = np.zeros((length, dim))

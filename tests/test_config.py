@@ -93,6 +93,22 @@ MORE = {  # and other settings
     ("image", "sinkhorn"): {"weight_decay": 0.7},
 }
 # As on images of other tasks.
+# Models with published recipes at preset tuned, and the tasks of which have a file.
+TASKS_OF_RECIPES = {
+    "conv": {"listops", "image", "pathfinder"},
+    "long_conv": {*TASKS},
+    "lru": {"listops", "text", "image", "pathx"},
+    "s4d": {*TASKS},
+    "s5": {*TASKS},
+    "transformer_rotary": {*TASKS},
+}
+# The parameters with their own learning rate at preset cpu.
+GROUPS = {
+    "long_conv": ("kernel",),
+    "lru": ("decay", "gamma", "b"),
+    "s4d": ("a", "log_dt"),
+    "s5": ("lambda", "b", "log_dt"),
+}
 LEARNED = {("pathfinder", preset) for preset in ("cpu", "small", "tuned")}
 # Mixers that know positions by themselves.
 ORDERED = {"conv", "long_conv", "lru", "s4d", "s5", "transformer_rotary"}
@@ -105,8 +121,9 @@ def model_settings(preset, task, model):
         learned = task in ("image", "pathx") or (task, preset) in LEARNED
         width = {"initialisation": "width"} if preset == "small" else {}
         return ORIGINAL | width | ({} if learned else {"positions": "learned"})
-    if model in ORDERED and preset in ("cpu", "small", "tuned"):
-        return {"positions": "none"}
+    if model in ORDERED and preset in ("cpu", "small"):
+        groups = dict.fromkeys(GROUPS.get(model, ()), (0.001, 0.0))
+        return {"positions": "none"} | ({"groups": groups} if groups else {})
     if preset != "lra-code" or (task, model) not in OVERRIDES:
         return {}
     pairs = zip(SIZES, OVERRIDES[task, model], BASE[task], strict=True)
@@ -122,6 +139,13 @@ def test_every_model_builds_and_differs_only_in_its_mixer_and_lras_overrides(pre
     base = settings(preset, task, "fnet")
     for model in MODELS:
         changes = model_settings(preset, task, model)
+        if preset == "tuned" and model in TASKS_OF_RECIPES:
+            names = ("num_ids", "num_classes", "max_len", "inputs", "pooling", "config")
+            names += ("head_mlp_dim", "head_interaction")
+            changed = settings(preset, task, model)
+            assert {n: changed[n] for n in names} == {n: base[n] for n in names}
+            assert changed["positions"] == "none"
+            continue
         assert all(base[name] != value for name, value in changes.items())
         assert settings(preset, task, model) == base | changes
 
@@ -139,6 +163,7 @@ def test_lra_code_treats_padding_as_each_model_does_there():
 def test_only_lra_code_cpu_and_small_have_files_for_a_model():
     pairs = {f"lra-code/{task}.{model}.gin" for task, model in OVERRIDES}
     pairs |= {"lra-code/listops.performer.gin", "lra-code/pathx.sparse.gin"}
+    pairs |= {f"tuned/{t}.{model}.gin" for model, of in TASKS_OF_RECIPES.items() for t in of}
     tasks = {f"{preset}/{task}.gin" for preset in PRESETS for task in ("base", *TASKS)}
     files = {path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.gin")}
     models = {path for path in files if path.split("/")[1] == "models"}
@@ -207,9 +232,68 @@ def test_the_file_of_a_model_binds_its_mixer_and_sizes(path):
     mixer = set(re.findall(r"^\w+(?=\.\w+ =)|(?<=@)\w+", text, re.MULTILINE))
     if model != "fnet_original":  # its block differs from that of all others
         mixer -= {"Encoder"}
+    preset = path.relative_to(FOLDER).parts[0]
     if model in ORDERED:
         mixer |= {"Encoder"}
+    if preset in ("cpu", "small") and model in GROUPS:
+        mixer |= {"Optimizer"}
+    if preset == "tuned" and model in TASKS_OF_RECIPES:
+        mixer |= {"Optimizer", "Run"}
     assert parts <= mixer | (set() if everywhere else {"Encoder", "Head", "Optimizer"})
+
+
+# By hand from the recipes.
+SIZES_OF_RECIPES = ("num_layers", "dim", "batch_size", "epochs", "learning_rate", "weight_decay")
+SIZES_OF_RECIPES += ("norm", "dropout", "state", "own_rate")
+RECIPES = {
+    ("listops", "s5"): (8, 128, 50, 40, 3e-3, 0.04, "pre", 0, 16, 1e-3),
+    ("text", "s5"): (6, 256, 50, 35, 4e-3, 0.07, "pre", 0.1, 192, 1e-3),
+    ("retrieval", "s5"): (6, 128, 32, 20, 2e-3, 0.05, "pre", 0, 256, 1e-3),
+    ("image", "s5"): (6, 512, 50, 250, 4.5e-3, 0.07, "pre", 0.1, 384, 1e-3),
+    ("pathfinder", "s5"): (6, 192, 64, 200, 4.5e-3, 0.03, "pre", 0.05, 256, 9e-4),
+    ("pathx", "s5"): (6, 128, 32, 75, 1.8e-3, 0.06, "pre", 0, 256, 6e-4),
+    ("listops", "s4d"): (6, 256, 32, 40, 0.01, 0.05, "post", 0, 4, 1e-3),
+    ("text", "s4d"): (6, 256, 16, 32, 0.01, 0.05, "pre", 0, 4, 1e-3),
+    ("retrieval", "s4d"): (6, 256, 64, 20, 0.01, 0.05, "pre", 0, 4, 1e-3),
+    ("image", "s4d"): (6, 512, 50, 200, 0.01, 0.05, "post", 0.1, 64, 1e-3),
+    ("pathfinder", "s4d"): (6, 256, 64, 200, 0.004, 0.05, "pre", 0, 64, 1e-3),
+    ("pathx", "s4d"): (6, 256, 16, 50, 0.001, 0.05, "pre", 0, 64, 1e-3),
+    # The dropout of the kernels, and the threshold.
+    ("listops", "long_conv"): (6, 256, 32, 40, 0.01, 0.05, "post", 0.2, 0.002, 5e-4),
+    ("text", "long_conv"): (6, 256, 16, 32, 0.01, 0.05, "pre", 0.2, 0.003, 1e-3),
+    ("retrieval", "long_conv"): (6, 256, 64, 20, 0.01, 0.05, "pre", 0.1, 0.004, 1e-4),
+    ("image", "long_conv"): (6, 512, 50, 200, 0.01, 0.05, "post", 0.2, 0.003, 1e-3),
+    ("pathfinder", "long_conv"): (6, 256, 64, 200, 0.004, 0.05, "pre", 0.3, 0.001, 1e-3),
+    ("pathx", "long_conv"): (6, 256, 16, 50, 5e-4, 0.05, "pre", 0.3, 0.001, 5e-4),
+}
+# The groups of S5 where they are not all three.
+GROUPS_OF_S5 = {"listops": {"lambda", "log_dt"}, "image": {"lambda", "log_dt"}}
+GROUPS_OF_S5 |= {"text": {"lambda", "b"}, "retrieval": {"lambda", "b"}}
+ROWS = {"listops": 96_000, "text": 22_500, "retrieval": 147_086, "image": 45_000}
+ROWS |= {"pathfinder": 160_000, "pathx": 160_000}
+
+
+@pytest.mark.parametrize(("task", "model"), RECIPES)
+def test_preset_tuned_has_the_published_recipes(task, model):
+    built = experiment.load(task, model, "tuned")
+    got, (mixer, *_) = settings("tuned", task, model), built.model.encoder.mixers
+    got["state"] = mixer.threshold if model == "long_conv" else mixer.state
+    got["dropout"] = got["attention_dropout"] if model == "long_conv" else got["dropout"]
+    got["epochs"] = round(built.run.num_steps * built.run.batch_size / ROWS[task], 2)
+    got["own_rate"], *others = {rate for rate, _ in got["groups"].values()}
+    assert not others
+    assert tuple(got[name] for name in SIZES_OF_RECIPES) == RECIPES[task, model]
+    names = GROUPS_OF_S5.get(task) if model == "s5" else None
+    assert set(got["groups"]) == (names or set(GROUPS[model]))
+    decayed = {name: decay for name, (_, decay) in got["groups"].items() if decay}
+    assert decayed == ({"b": 0.06} if (task, model) == ("pathx", "s5") else {})
+    assert got["mlp_dim"] == 0
+    assert got["batch_norm"] is not None
+    epoch = ROWS[task] / got["batch_size"]
+    warmup = round(epoch) if model == "s5" else round(built.run.num_steps / 10)
+    assert got["warmup"] == (0 if (task, model) == ("text", "s5") else warmup)
+    assert got["warmup"] + got["steps_per_cycle"] == got["num_steps"]
+    assert got["eval_every"] == round(epoch)
 
 
 @pytest.mark.parametrize(("preset", "count"), [("cpu", 2), ("small", 2), ("tuned", 6)])
@@ -258,6 +342,53 @@ def test_schedule_follows_a_length_that_only_a_file_sets(tmp_path):
     )
     optimizer = experiment.load("listops", "fnet", "cpu", (), (), [tmp_path]).optimizer
     assert (optimizer.warmup, optimizer.steps_per_cycle) == (100, 1100)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "want"),
+    [
+        (("Run.num_steps=2 epochs",), (5625, 352, 5273)),
+        (("Run.num_steps=2 epochs", "Run.batch_size=32"), (2812, 176, 2636)),
+        (("Run.num_steps=2 epochs", "Optimizer.warmup=1 epoch"), (5625, 2812, 2813)),
+        (("Optimizer.warmup=10 %", "Run.num_steps=0.5 epochs"), (1406, 141, 1265)),
+    ],
+)
+def test_durations_in_epochs_and_per_cent_are_steps(overrides, want):
+    """Of 45,000 images; preset cpu has batches of 16."""
+    built = experiment.load("image", "fnet", "cpu", overrides)
+    optimizer = built.optimizer
+    assert (built.run.num_steps, optimizer.warmup, optimizer.steps_per_cycle) == want
+    assert f"Run.num_steps = {built.run.num_steps}\n" in built.config
+
+
+def test_epochs_of_a_file_follow_a_batch_size_that_is_set_later(tmp_path):
+    (tmp_path / "presets/cpu").mkdir(parents=True)
+    (tmp_path / "presets/cpu/listops.gin").write_text(
+        'DATASET = "short"\nMAX_LEN = 128\nRun.num_steps = "2 epochs"\n'
+        'Run.eval_every = "1 epoch"\nOptimizer.warmup = "1 epoch"\n'
+    )
+    built = experiment.load("listops", "fnet", "cpu", ("Run.batch_size=50",), (), [tmp_path])
+    steps = built.run.num_steps, built.run.eval_every, built.optimizer.warmup
+    assert steps == (800, 400, 400)
+    built = experiment.load("listops", "fnet", "cpu", ("Run.num_steps=80",), (), [tmp_path])
+    assert (built.run.num_steps, built.optimizer.warmup) == (80, 40)
+
+
+def test_epochs_of_an_unknown_set_fail_with_one_line():
+    overrides = ["DATASET=pairs", "Run.num_steps=2 epochs"]
+    with pytest.raises(UserError, match="does not have for retrieval/pairs: give"):
+        experiment.load("retrieval", "fnet", "cpu", overrides)
+
+
+def test_a_setting_that_one_config_lacks_has_its_default_there():
+    new = load("Optimizer.beta1=0.8").config
+    old = new.replace("Optimizer.beta1 = 0.8\n", "").replace("Run.microbatch = 0\n", "")
+    assert config.differing(old, new) == [("Optimizer.beta1", "absent", "0.8")]
+    assert config.differing(new, old) == [("Optimizer.beta1", "0.8", "absent")]
+    old = new.replace("Run.num_steps", "Run.num_updates")  # which today's code does not know
+    assert {name for name, _, _ in config.differing(old, new)} == {
+        *("Run.num_steps", "Run.num_updates")
+    }
 
 
 # The settings of the LRA paper's text with the two exceptions of the FNet paper, by hand.
@@ -447,6 +578,9 @@ def test_an_override_wins_over_every_file():
         ("Performer.num_features=8", ["nothing reads Performer.num_features"]),
         ("Run.num_steps=-5", ["Run.num_steps", "at least 1", "-5"]),
         ("Run.num_steps=ten", ["Run.num_steps", "'ten'"]),
+        ("Run.num_steps=10 %", ["Run.num_steps", "'10 %'"]),
+        ("Run.batch_size=2 epochs", ["Run.batch_size", "'2 epochs'"]),
+        ("Optimizer.groups={'b': (0.1, 0.0)}", ["declare as separable (none), got b"]),
         ("Run.microbatch=5", ["must divide Run.batch_size (32)"]),
         ("Run.num_steps", ["expects Name.parameter=value"]),
         ("Run.num_steps=[1,", ["expects a number, string, list or tuple"]),

@@ -2,6 +2,7 @@
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -81,6 +82,35 @@ def test_zero_gradient_shrinks_decayed_weights_only(mask, shrunk):
         np.testing.assert_allclose(updates[name], want, rtol=1e-6)
 
 
+GROUPS = {"log_dt": (0.01, 0.5), "kernel": (0.1, 0.0)}
+
+
+def test_groups_have_their_own_rate_and_decay():
+    """Each parameter moves as under an optimizer that has its group's numbers for all."""
+    gate = {"kernel": jnp.ones((2, 2))}
+    mixer = {"log_dt": jnp.ones((2, 2)), "kernel": jnp.ones((2, 2)), "gate": gate}
+    params = {"encoder": {"block_0": {"mixer": mixer}}, "log_dt": jnp.ones((2, 2))}
+
+    def steps(**changes):
+        made = optimizer(factors="constant * linear_warmup", warmup=2, **changes)
+        transform, moved = made.transform(), params
+        state = transform.init(moved)
+        for _ in range(3):
+            grads = jax.tree.map(lambda leaf: jnp.sin(3 * leaf), moved)
+            updates, state = transform.update(grads, state, moved)
+            moved = jax.tree.map(jnp.add, moved, updates)
+        return moved["encoder"]["block_0"]["mixer"], moved["log_dt"]
+
+    got, got_outside = steps(groups=GROUPS)
+    rest, outside = steps()
+    for name, (rate, decay) in GROUPS.items():
+        alone, _ = steps(learning_rate=rate, weight_decay=decay)
+        np.testing.assert_array_equal(got[name], alone[name])
+        assert not np.allclose(got[name], rest[name])
+    np.testing.assert_array_equal(got["gate"]["kernel"], rest["gate"]["kernel"])
+    np.testing.assert_array_equal(got_outside, outside)
+
+
 def test_clipping_scales_the_whole_gradient_to_the_norm():
     made = optimizer(factors="constant", warmup=0, clip_norm=1.0)
     transform = made.transform()
@@ -101,6 +131,10 @@ def test_clipping_scales_the_whole_gradient_to_the_norm():
         {"decay_mask": "some"},
         {"warmup": 0},
         {"factors": "cosine_decay"},
+        {"groups": ("log_dt",)},
+        {"groups": {"log_dt": 0.001}},
+        {"groups": {"log_dt": (0.001, -1)}},
+        {"groups": {"log_dt": (0.001, 0)}, "factors": "linear_warmup"},
     ],
 )
 def test_wrong_setting_is_a_user_error(changes):

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,7 @@ _NUMBERS = (  # the fields of result.json that are no timings
     *("state", "config", "data_sha256", "floor", "mixer_length", "validation", "test", "train"),
     *("parameters", "parameters_sha256"),
 )
+_FACTS = ("result", "curve", "readings", "table")  # about a run
 _NOISE = re.compile(
     r"Traceback \(most|Fatal Python error|Segmentation fault|stack trace|Exception ignored|"
     r"terminate called|\*\*\* Check failure|^[EF]\d{4} ",
@@ -252,17 +253,24 @@ class Stage:
         self.log.append(str(outcome))
         return outcome
 
-    def facts(self, command: str, outcome: Outcome) -> Any:
-        """Returns everything that must not depend on a fault, after a command's success."""
+    def facts(self, command: str, outcome: Outcome, names: Collection[str] = _FACTS) -> Any:
+        """Returns everything that must not depend on a fault, after a command's success.
+
+        Args:
+          command: its short name.
+          outcome: of the command.
+          names: the facts about a run that are wanted; files of others are not read.
+        """
         if command in ("train", "untested", "evaluate"):
             result = record.read(self.run_folder)
             assert result is not None, "there is no result.json"
-            return {
-                "result": {name: result.raw[name] for name in _NUMBERS},
-                "curve": _curve(self.run_folder / "metrics.jsonl"),
-                "readings": _readings(self.folder / "runs/test_log.jsonl"),
-                "table": _GLOO.sub("", outcome.out).partition("run folder: ")[0],
+            facts = {
+                "result": lambda: {name: result.raw[name] for name in _NUMBERS},
+                "curve": lambda: _curve(self.run_folder / "metrics.jsonl"),
+                "readings": lambda: _readings(self.folder / "runs/test_log.jsonl"),
+                "table": lambda: _GLOO.sub("", outcome.out).partition("run folder: ")[0],
             }
+            return {name: facts[name]() for name in names}
         if command == "data":
             folder = next((self.folder / "data/lra_toy/full").glob("[0-9]*"))
             return json.loads((folder / "fingerprint.json").read_text())["fingerprint"]
@@ -278,9 +286,8 @@ class Stage:
         verdict = outcome.verdict(*codes)
         if verdict is Verdict.EQUAL and not outcome.code:
             try:
-                facts = self.facts(command, outcome)
-                if isinstance(expected, dict):  # perhaps not all of them
-                    facts = {name: facts[name] for name in expected}
+                wanted = expected if isinstance(expected, dict) else _FACTS
+                facts = self.facts(command, outcome, wanted)
             except (UserError, OSError, ValueError, AssertionError) as error:
                 facts = f"{type(error).__name__}: {error}"
             if facts != expected:

@@ -16,7 +16,14 @@ import numpy as np
 from lra_fnet.errors import UserError
 from lra_fnet.models import fastest
 from lra_fnet.models.mixer import Least, Mixer, check_settings
-from lra_fnet.models.pointwise import PRODUCT, Dropout, LayerNorm, activated_product, flat_product
+from lra_fnet.models.pointwise import (
+    PRODUCT,
+    BatchNorm,
+    Dropout,
+    LayerNorm,
+    activated_product,
+    flat_product,
+)
 
 ONE_HOT_MAX_VOCAB = 64  # measured on a CPU: up to here a matrix product beats a scatter
 
@@ -125,13 +132,20 @@ class MLP(nn.Module):
         return Dropout(self.dropout)(y, train=train).reshape(shape)
 
 
+def normalise(x, mask, name, epsilon, momentum, *, train) -> jax.Array:
+    """Applies a submodule of this name: LayerNorm, or BatchNorm if there is a momentum."""
+    if momentum is None:
+        return LayerNorm(epsilon, name=name)(x)
+    return BatchNorm(epsilon, momentum, name=name)(x, mask, train=train)
+
+
 class Block(nn.Module):
     """A mixing and a feed-forward sublayer, each with a residual connection.
 
     With norm "pre", LRA's block: x + mix(LN(x)), then x + MLP(LN(x)), with dropout on both. With
     "post", FNet's (arXiv:2105.03824, Fig. 1): LN(x + mix(x)), then LN(x + MLP(x)), with dropout on
-    the MLP only, as in the authors' code. LayerNorm's statistics are float32 at any dtype. Without
-    mlp_dim there is no second sublayer.
+    the last sublayer only, as in the authors' code. Without mlp_dim there is no second sublayer.
+    With batch_norm, LN is BatchNorm. Statistics are float32 at any dtype.
     """
 
     mixer: Mixer
@@ -140,6 +154,7 @@ class Block(nn.Module):
     dropout: float
     norm: str
     norm_epsilon: float
+    batch_norm: float | None
     initialisation: str = "published"
 
     @nn.compact
@@ -147,7 +162,8 @@ class Block(nn.Module):
         """Maps x [B, L, D] and mask bool [B, L] -> [B, L, D]."""
 
         def norm(name, inputs):
-            return LayerNorm(self.norm_epsilon, name=name)(inputs)
+            settings = self.norm_epsilon, self.batch_norm
+            return normalise(inputs, mask, name, *settings, train=train)
 
         sizes = self.dim, self.mlp_dim, self.dropout
         mlp = MLP(*sizes, self.norm, self.initialisation, name="mlp")
@@ -155,7 +171,10 @@ class Block(nn.Module):
             y = self.mixer(norm("norm_mixer", x), mask, train=train)
             x = x + Dropout(self.dropout)(y, train=train)
             return x + mlp(norm("norm_mlp", x), train=train) if self.mlp_dim else x
-        x = norm("norm_mixer", x + self.mixer(x, mask, train=train))
+        y = self.mixer(x, mask, train=train)
+        if not self.mlp_dim:
+            y = Dropout(self.dropout)(y, train=train)
+        x = norm("norm_mixer", x + y)
         return norm("norm_mlp", x + mlp(x, train=train)) if self.mlp_dim else x
 
 
@@ -200,6 +219,8 @@ class Encoder(nn.Module):
     initialisation: Literal["published", "width"] = "published"
     pixel_mean: float | None = None  # from a task of images; for "pixels"
     pixel_sd: float | None = None
+    # A number: BatchNorm in the place of LayerNorm, with this momentum of the running averages.
+    batch_norm: float | None = None
 
     def __post_init__(self):
         self._check()
@@ -220,6 +241,16 @@ class Encoder(nn.Module):
             raise UserError(
                 f"Encoder.num_heads must divide qkv_dim = {self.qkv_dim}, got {self.num_heads}: "
                 "change one of them"
+            )
+        if self.batch_norm is not None and not 0 <= self.batch_norm < 1:
+            raise UserError(
+                f"Encoder.batch_norm must be None or at least 0 and below 1, got {self.batch_norm}:"
+                " set it to 0.9, say"
+            )
+        if self.embedding == "bert" and self.batch_norm is not None:
+            raise UserError(
+                f"Encoder.batch_norm must be None with embedding bert, got {self.batch_norm}: "
+                "set embedding to lra"
             )
         if self.embedding == "bert" and self.positions != "learned":
             raise UserError(
@@ -318,13 +349,22 @@ class Encoder(nn.Module):
         if self.remat:
             dots = jax.checkpoint_policies.save_only_these_names(PRODUCT)
             run = nn.remat(run, policy=dots if self.remat == "dots" else None)
-        names = ("dim", "mlp_dim", "dropout", "norm", "norm_epsilon", "initialisation")
+        names = (
+            "dim",
+            "mlp_dim",
+            "dropout",
+            "norm",
+            "norm_epsilon",
+            "batch_norm",
+            "initialisation",
+        )
         settings = {name: getattr(self, name) for name in names}
         for layer, mixer in enumerate(self.mixers):
             mixer = mixer.clone(name=None)  # named after Block's attribute
             x = run(Block(mixer=mixer, name=f"block_{layer}", **settings), x, mask)
         if self.norm == "pre":
-            x = LayerNorm(self.norm_epsilon, name="norm")(x)
+            settings = self.norm_epsilon, self.batch_norm
+            x = normalise(x, mask, "norm", *settings, train=train)
         if not pooled:
             return x
         x = pool(x, mask, self.pooling)

@@ -5,7 +5,7 @@ import math
 import numbers
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import flax.linen as nn
@@ -30,6 +30,8 @@ class Mixer(nn.Module):
     Attributes:
       uses_mask: whether padding is invisible: the outputs at real tokens depend neither on the
         content of padding nor on its amount.
+      separable: names of its own parameters that may have their own learning rate and weight decay
+        (Optimizer.groups), such as the state matrix of a state space.
       uses_dropout: whether `dropout` has an effect in training, as on attention weights.
       equivariant: whether permuting the positions of the input permutes the output alike.
       fixed_transform: whether the mixer is a linear transform without parameters.
@@ -49,6 +51,7 @@ class Mixer(nn.Module):
     dropout: float  # rate on attention weights
 
     uses_mask: ClassVar[bool]
+    separable: ClassVar[tuple[str, ...]] = ()
     uses_dropout: ClassVar[bool] = False
     equivariant: ClassVar[bool] = False
     fixed_transform: ClassVar[bool] = False
@@ -200,6 +203,19 @@ def one_of(name, value, known):
             f"{name} must be one of {', '.join(map(str, known))}, got {value!r}: "
             "set it to one of these"
         )
+
+
+def group_of(params, groups: Collection[str], others: str):
+    """Returns the group of each parameter, a tree like `params`.
+
+    That is the parameter's name if it is a mixer's own and in `groups`; otherwise `others`.
+    """
+
+    def label(path, _):
+        *_, owner, name = (None, *(key.key for key in path))
+        return name if owner == "mixer" and name in groups else others
+
+    return jax.tree.map_with_path(label, params)
 
 
 def fixed_key(seed: int, layer: int) -> jax.Array:

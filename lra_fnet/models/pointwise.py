@@ -16,6 +16,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 PRODUCT = "product"  # the name of dense products in policies of jax.checkpoint
+AVERAGES = "averages"  # the collection of BatchNorm's running averages
 
 
 def flat_product(x, kernel, dimension_numbers=None, precision=None, preferred_element_type=None):
@@ -87,10 +88,11 @@ def _after(other, x):
 
 
 _part: contextvars.ContextVar[jax.Array | None] = contextvars.ContextVar("part", default=None)
+_axis: contextvars.ContextVar[str | None] = contextvars.ContextVar("axis", default=None)
 
 
 @contextlib.contextmanager
-def part_of_batch(number):
+def part_of_batch(number, axis=None):
     """Makes all draws inside the block those of one part of a batch.
 
     An example then gets the same dropout and noise with any number of devices and any microbatch.
@@ -98,17 +100,25 @@ def part_of_batch(number):
 
     Args:
       number: integer [], which of the equally large parts of the batch.
+      axis: the name of the devices' axis if they hold the other parts (`batch_sum`).
     """
-    token = _part.set(jnp.asarray(number, jnp.uint32))
+    tokens = _part.set(jnp.asarray(number, jnp.uint32)), _axis.set(axis)
     try:
         yield
     finally:
-        _part.reset(token)
+        _part.reset(tokens[0])
+        _axis.reset(tokens[1])
 
 
 def part():
     """Returns the number of the current part (`part_of_batch`), uint32 []; None outside one."""
     return _part.get()
+
+
+def batch_sum(x):
+    """Adds an array over all devices that hold a part of the batch (`part_of_batch`)."""
+    axis = _axis.get()
+    return x if axis is None else lax.psum(x, axis)
 
 
 def keys_of_rows(key, rows):
@@ -304,3 +314,50 @@ class LayerNorm(nn.Module):
         bias = self.param("bias", nn.initializers.zeros, (x.shape[-1],))
         y = layer_norm(_on_two_axes(x), scale, bias, self.epsilon)
         return jnp.asarray(y).reshape(x.shape)
+
+
+class BatchNorm(nn.Module):
+    """Normalises each channel over the real tokens of the batch (arXiv:1502.03167, Alg. 1).
+
+    Training takes the mean and the variance E[x^2] - E[x]^2 of the whole batch, on all devices, in
+    float32 (or wider). Running averages of both, a <- momentum a + (1 - momentum) statistic, are
+    in the collection "averages"; they are used outside training.
+    """
+
+    epsilon: float
+    momentum: float
+
+    @nn.compact
+    def __call__(self, x, mask, *, train) -> jax.Array:
+        """Maps x [B, L, D] under mask bool [B, L] -> [B, L, D] in x's dtype."""
+        width = x.shape[-1]
+        scale = self.param("scale", nn.initializers.ones, (width,))
+        bias = self.param("bias", nn.initializers.zeros, (width,))
+        averages = self.variable(
+            AVERAGES, "moments", lambda: jnp.stack([jnp.zeros(width), jnp.ones(width)])
+        )
+        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        moments = masked_moments(wide, mask) if train else averages.value.astype(wide.dtype)
+        if train and self.is_mutable_collection(AVERAGES):
+            change = moments.astype(averages.value.dtype) - averages.value
+            averages.value += (1 - self.momentum) * change
+        mean, variance = moments
+        slope = lax.rsqrt(variance + self.epsilon) * scale.astype(wide.dtype)
+        return ((wide - _row(mean, wide)) * _row(slope, wide) + _row(bias, wide)).astype(x.dtype)
+
+
+def masked_moments(x, mask):
+    """Returns mean and variance of each channel over the real tokens of the batch.
+
+    Args:
+      x: [B, L, D], the part of the batch on this device.
+      mask: bool [B, L].
+
+    Returns:
+      [2, D]; zeros if there are no real tokens.
+    """
+    real = jnp.where(mask[..., None], x, 0)
+    count = mask.sum(dtype=x.dtype)
+    sums = jnp.stack([real.sum(axis=(0, 1)), (real * real).sum(axis=(0, 1))])
+    mean, square = batch_sum(sums) / jnp.maximum(batch_sum(count), 1)
+    return jnp.stack([mean, jnp.maximum(square - mean * mean, 0)])

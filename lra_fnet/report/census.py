@@ -1,15 +1,18 @@
 """Counts the parameters of every model exactly, from shapes: without memory, data or compilation.
 
-`write` makes results/census.md: the LRA tasks at two presets compared with LRA's rule of 10 %, and
-the FNet paper's two tables of sizes next to ours.
+`write` makes results/census.md: the LRA tasks at two presets compared with LRA's rule of 10 %, the
+parameters with their own learning rate at preset tuned, and the FNet paper's two tables of sizes
+next to ours.
 """
 
 import functools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lra_fnet import config, experiment
 from lra_fnet.benchmark import roofline
@@ -17,17 +20,18 @@ from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.models.convert import fnet_encoder, shapes_of
 from lra_fnet.models.encoder import Encoder, parameter_count
-from lra_fnet.models.mixer import Mixer
+from lra_fnet.models.mixer import Mixer, group_of
 from lra_fnet.models.mixers.attention import Attention
 from lra_fnet.models.mixers.fourier import Fourier
 from lra_fnet.models.mixers.hybrid import is_attention
 from lra_fnet.models.mixers.linear import LinearMixing
 from lra_fnet.models.mixers.none import NoMixing
 from lra_fnet.models.mixers.random import RandomMixing
+from lra_fnet.optim import OTHERS
 from lra_fnet.report import accuracy, cells, template
 from lra_fnet.report.grid import Grid
 
-PRESETS = ("paper", "lra-code")
+PRESETS = ("paper", "lra-code", "tuned")
 BASELINE = "transformer"
 TOLERANCE = 0.1  # of the baseline's parameters
 FNET = {"vocab_size": 32_000, "max_len": 512, "num_types": 4}  # the FNet paper, App. A.1
@@ -43,18 +47,23 @@ MIXERS: dict[str, Callable[..., Mixer]] = {
 }
 
 
-def count(built: experiment.Experiment) -> int:
-    """Counts the trained parameters of a model, its head included."""
+def count(built: experiment.Experiment, size: Callable = parameter_count) -> Any:
+    """Counts the trained parameters of a model, its head included, or what `size` counts of them.
+
+    Args:
+      built: the experiment that has the model.
+      size: maps variables to a number, or to an array of numbers.
+    """
 
     def shapes_of_model(encoder):
         model = built.model.clone(encoder=encoder, parent=None)
         inputs = built.abstract_inputs(1)
         return jax.eval_shape(lambda: model.init(jax.random.key(0), *inputs, train=False))
 
-    return _count(built.model.encoder, shapes_of_model)
+    return _count(built.model.encoder, shapes_of_model, size)
 
 
-def _count(encoder: Encoder, shapes_of: Callable) -> int:
+def _count(encoder: Encoder, shapes_of: Callable, size: Callable = parameter_count) -> Any:
     """Counts the parameters in shapes_of(encoder), tracing only one layer of each kind.
 
     Layers whose mixers differ only in their layer number have the same parameters.
@@ -63,8 +72,8 @@ def _count(encoder: Encoder, shapes_of: Callable) -> int:
     kinds = [mixer for i, mixer in enumerate(alike) if mixer not in alike[:i]]
     shapes = shapes_of(encoder.clone(mixers=tuple(kinds), num_layers=len(kinds), parent=None))
     blocks = shapes["params"].get("encoder", shapes["params"])
-    sizes = [parameter_count({"params": blocks[f"block_{i}"]}) for i in range(len(kinds))]
-    return parameter_count(shapes) - sum(sizes) + sum(sizes[kinds.index(m)] for m in alike)
+    sizes = [size({"params": blocks[f"block_{i}"]}) for i in range(len(kinds))]
+    return size(shapes) - sum(sizes) + sum(sizes[kinds.index(m)] for m in alike)
 
 
 def lra(preset: str) -> tuple[dict[str, dict[str, int | None]], list[str]]:
@@ -146,6 +155,45 @@ def lra_grids(preset: str) -> list[Grid]:
     return [Grid("Trained parameters", head, rows(exact)), Grid(title, head, rows(relative), notes)]
 
 
+def group_counts(built: experiment.Experiment) -> dict[str, int]:
+    """Counts the parameters of each of the optimizer's groups."""
+    groups = built.optimizer.groups or {}
+
+    def sizes(variables):
+        labels = group_of(variables["params"], groups, OTHERS)
+        pairs = list(zip(*map(jax.tree.leaves, (labels, variables["params"])), strict=True))
+        return np.array([sum(p.size for label, p in pairs if label == name) for name in groups])
+
+    return dict(zip(groups, count(built, sizes).tolist(), strict=True)) if groups else {}
+
+
+def group_grid(preset: str) -> Grid:
+    """Returns the table of the parameters with their own learning rate and weight decay."""
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for model in accuracy.models_in_order(config.known("models")):
+        for task in cells.TASKS:
+            built = experiment.load(task, model, preset)
+            for name, number in group_counts(built).items():
+                rate, decay = (built.optimizer.groups or {})[name]
+                decayed = f", decay {decay:g}" if decay else ""
+                rows.setdefault((model, name), {})[task] = f"{number:,} at {rate:g}{decayed}"
+    lines = [
+        [f"`{model}`", f"`{name}`", *(row.get(task, "-") for task in cells.TASKS)]
+        for (model, name), row in rows.items()
+    ]
+    note = (
+        "Rates are peaks; the weight decay is 0 unless it is given. Where a cell has a -, the "
+        "parameter is with all others."
+    )
+    title = "Parameters with their own learning rate (Optimizer.groups)"
+    return Grid(title, ["Model", "Parameter", *cells.TASKS.values()], lines, [note])
+
+
+def grids(preset: str) -> list[Grid]:
+    """Returns the tables of one preset: of LRA's two the counts, of others the groups."""
+    return lra_grids(preset) if preset in ("paper", "lra-code") else [group_grid(preset)]
+
+
 def sizes_grid() -> Grid:
     """Returns the FNet paper's table of model sizes next to ours."""
     published = cells.published()["parameters"]["fnet_model_sizes"]
@@ -195,7 +243,7 @@ def markdown() -> str:
     """Returns the text of results/census.md."""
     return template.render(
         "census.md",
-        presets={preset: lra_grids(preset) for preset in PRESETS},
+        presets={preset: grids(preset) for preset in PRESETS},
         published=cells.published()["parameters"],
         sizes=sizes_grid(),
         params=params_grid(),

@@ -19,8 +19,7 @@ from lra_fnet import intervals
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.run.record import Checkpoint
-from lra_fnet.run.trained import CONFIG, WEIGHTS, Run, flat, load_run
-from lra_fnet.train import checkpoint
+from lra_fnet.run.trained import CONFIG, WEIGHTS, Run, flat, load_run, weights_sha256
 
 CARD = "README.md"
 
@@ -80,7 +79,7 @@ def describe(run: Run) -> dict[str, Any]:
         "format": "lra-fnet 1",
         "checkpoint": run.checkpoint,
         "step": run.step,
-        "parameters_sha256": checkpoint.sha256(run.variables["params"]),
+        "parameters_sha256": weights_sha256(run.variables["params"], run.variables),
         "num_inputs": task.num_inputs,
         "classes": task.class_names,
         "vocabulary": {

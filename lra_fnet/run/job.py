@@ -71,7 +71,8 @@ def _prepare(job: Job, experiment: Experiment) -> Prepared:
         hosts.agree(None, "data")
     new = not experiment.task.folder(job.data).exists()
     data = experiment.task.prepare(job.data, source=job.source)
-    if (new or not shallow.available(data)) and jax.process_count() == 1:
+    missing = new or not shallow.available(data)
+    if missing and not job.denoise and jax.process_count() == 1:
         shallow.ensure(data)
     if hosts.first():
         hosts.agree(None, "data")

@@ -25,6 +25,7 @@ from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk
 from lra_fnet.models import fastest
 from lra_fnet.models.heads import Classifier
+from lra_fnet.models.pointwise import AVERAGES
 from lra_fnet.objective import Classify
 from lra_fnet.run import record
 from lra_fnet.run.folder import Job, finished
@@ -277,9 +278,15 @@ def _read_weights(folder: Path, export: Export, like: dict) -> tuple[int, dict]:
         )
     params = flax.traverse_util.unflatten_dict(jax.tree.map(jnp.asarray, arrays), sep="/")
     constants = {name: params.pop(name) for name in like["constants"]}
-    if checkpoints.sha256(params) != export.parameters_sha256:
+    if weights_sha256(params, constants) != export.parameters_sha256:
         raise UserError(f"{file}: the parameters differ from those of {CONFIG}: export them again")
     return export.step, {"params": params, "constants": constants}
+
+
+def weights_sha256(params, constants: Mapping[str, Any]) -> str:
+    """Returns the hash of the parameters, and of the running averages if there are some."""
+    averages = {name: tree for name, tree in constants.items() if name == AVERAGES}
+    return checkpoints.sha256({**params, **averages})
 
 
 def _experiment(folder: Path, result: Record, imports: Sequence[str]) -> tuple[Experiment, dict]:

@@ -198,16 +198,15 @@ def _experiment(result: Record, options: Options) -> Experiment:
 def _config(result: Record, options: Options) -> Finding:
     """Compares the recorded configuration with that of its names.
 
-    A setting that only one of the two has must have come or gone with the code: either the defaults
-    of today's code complete the recorded text to today's configuration, or the code of the run's
-    commit does not have the setting.
+    A setting that only one of the two has must have come or gone with the code: either it has its
+    default in the other (`config.differing`), or the code of the run's commit does not have it and
+    today's code cannot build the recorded text.
     """
     asked = _asked(result, options)
     restored = _restored(result.config, options.imports)
     differences = config.differing(result.config, asked.config)
-    if restored:
-        failures = config.differing(restored.config, asked.config)
-    else:
+    failures = differences
+    if not restored:
         gone = [d for d in differences if d.new == "absent"]
         failures = [d for d in differences if d not in gone and not _is_newer(d, gone, result)]
     if failures := [d for d in failures if d not in _IGNORED]:

@@ -22,7 +22,7 @@ WHOLE, ROWS = PartitionSpec(), PartitionSpec("data")  # on every device; B over 
 class Batch(NamedTuple):
     """Stored rows; in a dispatch every field has an axis of steps before B."""
 
-    values: np.ndarray  # uint8 [B, L], [B, 2, L] for two texts
+    values: np.ndarray  # uint8 or uint16 [B, L], [B, 2, L] for two texts
     lengths: np.ndarray  # int32 [B], [B, 2] for two texts
     labels: np.ndarray  # int32 [B]
     valid: np.ndarray  # bool [B], False marks the filler rows of an evaluation's last batch

@@ -51,8 +51,13 @@ def rows_at_once(model: Classifier | Denoiser, rows: int, row: tuple[int, ...], 
 
 
 def microbatch_of(experiment: Experiment, devices: int) -> int:
-    """Returns how many examples a step differentiates at a time, over all devices."""
+    """Returns how many examples a step differentiates at a time, over all devices.
+
+    BatchNorm takes all of them: its statistics are those of the whole batch.
+    """
     run = experiment.run
+    if experiment.model.encoder.batch_norm is not None:
+        return run.batch_size
     row = experiment.abstract_inputs(1)[0].shape[1:]
     share = run.batch_size // devices
     return run.microbatch or devices * rows_at_once(experiment.model, share, row, train=True)
@@ -97,6 +102,8 @@ def fit(
     run, free = experiment.run, free_bytes(mesh)
     most = microbatch_of(experiment, mesh.size)
     sizes = [n for n in range(most, 0, -1) if run.batch_size % n == 0 and n % mesh.size == 0]
+    if experiment.model.encoder.batch_norm is not None:
+        sizes = [most]
 
     @functools.cache
     def needed_with(size: int) -> int:

@@ -22,7 +22,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from lra_fnet.errors import UserError
 from lra_fnet.experiment import Experiment, keys
 from lra_fnet.models import fastest
-from lra_fnet.models.pointwise import part_of_batch
+from lra_fnet.models.pointwise import AVERAGES, part_of_batch
 from lra_fnet.objective import Objective, Sums
 from lra_fnet.train import pipeline, slices
 from lra_fnet.train.pipeline import ROWS, WHOLE
@@ -36,7 +36,7 @@ class TrainState:
 
     step: jax.Array  # int32 []: updates so far
     params: dict
-    constants: dict  # the variables that are not trained
+    constants: dict  # the variables that have no gradient; a step changes running averages only
     opt_state: optax.OptState
 
 
@@ -88,13 +88,17 @@ def begin_from(state, variables: dict) -> TrainState:
 
 def make_gradient(
     objective: Objective, microbatch: int = 0, mesh: Mesh | None = None
-) -> Callable[..., tuple[dict, Sums]]:
-    """Returns (params, constants, batch, key) -> gradient of the mean loss, sums of the batch.
+) -> Callable[..., tuple[dict, Sums, dict]]:
+    """Returns (params, constants, batch, key) -> gradient, sums, running averages.
+
+    The gradient is that of the mean loss, the sums are those of the batch, and the averages are the
+    collection of that name after the batch, by its name; {} if the model has none.
 
     With a microbatch, the gradients of slices of that many examples are summed. The sum over all
     slices and devices is divided once, so the result is the full batch's gradient, dropout
     included, up to rounding, with the memory of a slice. A slice takes rows from each device's
-    share, so no row moves between devices. 0 takes the batch whole.
+    share, so no row moves between devices. 0 takes the batch whole, which a model with running
+    averages needs (`slices.microbatch_of`).
 
     Raises:
       UserError: if the number of devices does not divide the microbatch.
@@ -107,13 +111,18 @@ def make_gradient(
 
     def loss_fn(params, constants, batch, key):
         variables, rngs = {"params": params, **constants}, {"dropout": key}
-        sums, _ = objective.sums(objective.outputs(variables, batch, train=True, rngs=rngs), batch)
-        return sums.loss, sums
+        outputs, averages = objective.outputs(
+            variables, batch, train=True, rngs=rngs, mutable=[AVERAGES]
+        )
+        sums, _ = objective.sums(outputs, batch)
+        return sums.loss, (sums, averages)
 
-    slope = jax.grad(loss_fn, has_aux=True)
+    def slope(*given):
+        grads, (sums, averages) = jax.grad(loss_fn, has_aux=True)(*given)
+        return grads, sums, averages
 
     def share(params, constants, batch, key):
-        """Gradient and sums over the rows of one device."""
+        """Gradient and sums over the rows of one device, and the averages over all."""
         rows = batch.labels.shape[0]
         slice_rows = microbatch // devices or rows
         parts = rows // slice_rows
@@ -122,7 +131,7 @@ def make_gradient(
         first = parts * jax.lax.axis_index("data") if devices > 1 else 0
 
         def slope_of(part, number):
-            with part_of_batch(first + number):
+            with part_of_batch(first + number, "data" if devices > 1 else None):
                 return slope(params, constants, part, key)
 
         if parts == 1:
@@ -132,22 +141,23 @@ def make_gradient(
             return jax.tree.map(jnp.add, carry, slope_of(*numbered)), None
 
         sliced = jax.tree.map(lambda x: x.reshape(parts, slice_rows, *x.shape[1:]), batch)
-        start = (jax.tree.map(jnp.zeros_like, params), Sums.zero())
+        start = (jax.tree.map(jnp.zeros_like, params), Sums.zero(), {})
         return jax.lax.scan(add, start, (sliced, jnp.arange(parts)))[0]
 
     def reduced(params, constants, batch, key):
         """The sums over all devices, as one vector for one all-reduce; counts are exact to 2^24."""
-        vector, restore = ravel_pytree(share(params, constants, batch, key))
-        return restore(jax.lax.psum(vector, "data"))
+        grads, sums, averages = share(params, constants, batch, key)
+        vector, restore = ravel_pytree((grads, sums))
+        return *restore(jax.lax.psum(vector, "data")), averages
 
     total = share
     if mesh and devices > 1:
         total = pipeline.per_device(reduced, mesh, WHOLE, WHOLE, ROWS, WHOLE)
 
     def gradient(params, constants, batch, key):
-        grads, sums = total(params, constants, batch, key)
+        grads, sums, averages = total(params, constants, batch, key)
         divisor = objective.divisor(sums, batch.labels.shape[0])
-        return jax.tree.map(lambda g: g / divisor, grads), sums
+        return jax.tree.map(lambda g: g / divisor, grads), sums, averages
 
     return gradient
 
@@ -168,7 +178,7 @@ def make_update(experiment: Experiment, mesh: Mesh) -> Callable:
 
     def one_step(state, batch, key):
         key = jax.random.fold_in(key, state.step)
-        grads, sums = gradient(state.params, state.constants, batch, key)
+        grads, sums, averages = gradient(state.params, state.constants, batch, key)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         rows = batch.labels.shape[0]
         logged = StepLogs(
@@ -178,7 +188,8 @@ def make_update(experiment: Experiment, mesh: Mesh) -> Callable:
             learning_rate=schedule(state.step),
         )
         params = optax.apply_updates(state.params, updates)
-        return state.replace(step=state.step + 1, params=params, opt_state=opt_state), logged
+        after = {"params": params, "constants": state.constants | averages}
+        return state.replace(step=state.step + 1, opt_state=opt_state, **after), logged
 
     def update(state, batches, num_steps, key):
         capacity = batches.labels.shape[0]

@@ -8,11 +8,18 @@ import jax.numpy as jnp
 import naive as oracle
 import numpy as np
 import pytest
-from arrays import TINY, assert_close, new_key, random_variables, shapes_of
+from arrays import TINY, assert_close, new_key, normal, random_variables, shapes_of
 
 from lra_fnet import config, experiment
 from lra_fnet.errors import UserError
-from lra_fnet.models.encoder import Encoder, lookup, parameter_count, pool, sinusoidal_positions
+from lra_fnet.models.encoder import (
+    Block,
+    Encoder,
+    lookup,
+    parameter_count,
+    pool,
+    sinusoidal_positions,
+)
 from lra_fnet.models.mixer import HeadMixer, Mixer
 from lra_fnet.models.mixers.attention import Attention
 from lra_fnet.models.mixers.fourier import Fourier
@@ -170,6 +177,32 @@ def test_whole_encoder_equals_the_oracle(pooling, norm, num_layers):
     }
     assert ("cls" in params) == (pooling == "cls")
     assert_close(got, want[pooling], 1e-4)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_batch_norm_takes_the_place_of_each_layer_norm(norm):
+    """With the moments of each place as averages, evaluation gives what training gave."""
+    changes = {"norm": norm, "num_layers": 2, "batch_norm": 0.0}
+    encoder = build(attention, **changes)
+    variables = random_variables(encoder, IDS, MASK)
+    plain = random_variables(build(attention, norm=norm, num_layers=2), IDS, MASK)
+    assert jax.tree.structure({"params": variables["params"]}) == jax.tree.structure(plain)
+    train = functools.partial(encoder.apply, mutable=["averages"], train=True)
+    trained, averages = jax.jit(train)(variables, IDS, MASK)
+    places = {place for place, _ in jax.tree_util.tree_leaves_with_path(averages)}
+    assert len(places) == 4 + (norm == "pre")
+    evaluated = encoder.apply(variables | averages, IDS, MASK, train=False)
+    assert_close(evaluated, trained, 1e-4)
+
+
+def test_a_post_norm_block_without_feed_forward_drops_entries_of_the_mixing():
+    (mixer,) = build(attention).mixers
+    block = Block(mixer, 6, 0, 0.5, "post", 1e-6, None)
+    x, mask, rngs = normal(3, 8, 6), np.ones((3, 8), bool), {"dropout": jax.random.key(0)}
+    variables = block.init(jax.random.key(1), x, mask, train=False)
+    trained = block.apply(variables, x, mask, train=True, rngs=rngs)
+    evaluated = block.apply(variables, x, mask, train=False)
+    assert not np.allclose(trained, evaluated)
 
 
 PIXELS = {"inputs": "pixels", "pixel_mean": 4.5, "pixel_sd": 2.5}

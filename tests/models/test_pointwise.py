@@ -27,6 +27,37 @@ def test_layer_norm_equals_the_oracle(shape):
     assert_close(got, oracle.layer_norm(*float64(x, scale, bias), 1e-3))
 
 
+def test_batch_norm_equals_the_oracle_and_keeps_running_averages():
+    """Statistics of real tokens only, whatever padding holds; the averages after two batches."""
+    module = pointwise.BatchNorm(1e-3, momentum=0.75)
+    mask = np.array([[True, True, False], [True, False, False]])
+    params = {"scale": normal(5, seed=1), "bias": normal(5, seed=2)}
+    averages = np.stack([np.zeros(5), np.ones(5)])
+    variables = {"params": params, "averages": {"moments": jnp.float32(averages)}}
+
+    def expected(x, moments):
+        scale, bias = float64(*params.values())
+        return (x - moments[0]) / np.sqrt(moments[1] + 1e-3) * scale + bias
+
+    for seed, padding in ((3, 1e3), (4, -7.0)):
+        x = jnp.where(mask[..., None], 2 + normal(2, 3, 5, seed=seed), padding)
+        moments = oracle.batch_moments(*float64(x), mask)
+        got, changed = module.apply(variables, x, mask, train=True, mutable=["averages"])
+        assert_close(got[mask], expected(*float64(x), moments)[mask])
+        averages = 0.75 * averages + 0.25 * moments
+        variables |= changed
+    assert_close(changed["averages"]["moments"], averages)
+    assert_close(module.apply(variables, x, mask, train=False), expected(*float64(x), averages))
+
+
+def test_batch_norm_without_a_token_is_finite():
+    module = pointwise.BatchNorm(1e-3, momentum=0.75)
+    variables = module.init(jax.random.key(0), normal(2, 3, 5), np.ones((2, 3), bool), train=False)
+    x, mask = normal(2, 3, 5), np.zeros((2, 3), bool)
+    slope = jax.grad(lambda x: jnp.square(module.apply(variables, x, mask, train=True)).sum())(x)
+    assert np.isfinite(slope).all()
+
+
 @pytest.mark.parametrize("shape", [(5, 7), (2, 3, 7)])
 def test_layer_norm_gradients_equal_those_of_flax(shape):
     x, weights = normal(*shape), normal(*shape, seed=3)

@@ -147,6 +147,21 @@ def test_s5_equals_its_recurrence_after_a_matrix_exponential():
     assert_close(got, oracle.gelu(want), 1e-4)
 
 
+def test_no_state_of_s5_grows():
+    """Eigenvalues with a positive real part act as those with -1e-4."""
+    mixer = S5(dim=3, state=8, blocks=2, method="scan", gate="none", **STEPS, **FIELDS)
+    u = normal(1, 11, 3)
+    params = mixer.init(jax.random.key(1), u, u[..., 0] < 9, train=False)["params"]
+
+    def output(real):
+        eigen = params["lambda"].at[0].set(real)
+        changed = {"params": params | {"lambda": eigen}}
+        return mixer.apply(changed, u, u[..., 0] < 9, train=False)
+
+    assert_close(output(1.0), output(-1e-4))
+    assert not np.allclose(output(-1.0), output(-1e-4))
+
+
 def test_s5_begins_as_a_real_system_with_the_dense_hippo_matrix():
     steps = {"dt_min": 0.1, "dt_max": 0.1}
     mixer = S5(dim=3, state=8, blocks=2, method="scan", gate="none", **steps, **FIELDS)

@@ -29,7 +29,7 @@ def cells(text, title):
 def section(preset):
     """Returns the part of the census about a preset."""
     return "\n".join(
-        [f"## Preset {preset}", "", *(grid.markdown() for grid in census.lra_grids(preset))]
+        [f"## Preset {preset}", "", *(grid.markdown() for grid in census.grids(preset))]
     )
 
 
@@ -45,7 +45,7 @@ def test_committed_counts_of_a_preset_are_what_the_code_gives(preset):
 def test_rest_of_the_committed_census_is_what_the_code_gives(monkeypatch):
     committed = CENSUS.read_text(encoding="utf-8")
     begin, end = (committed.index(f"## {title}") for title in ("Preset", "The FNet paper"))
-    monkeypatch.setattr(census, "lra_grids", lambda preset: [])
+    monkeypatch.setattr(census, "grids", lambda preset: [])
     headings = "".join(f"## Preset {preset}\n\n" for preset in census.PRESETS)
     assert committed[:begin] + headings + committed[end:] == census.markdown(), HOW
 
@@ -72,6 +72,16 @@ def test_census_of_listops_is_the_closed_formula():
     for model, extra in mixing.items():
         want = outside + layers * block + extra
         assert census.count(experiment.load("listops", model, "paper")) == want, model
+
+
+def test_parameters_of_groups_are_the_closed_formula():
+    """ListOps, S5's recipe: 16 modes of which 8 are computed, 128 channels, 8 layers."""
+    built = experiment.load("listops", "s5", "tuned")
+    assert census.group_counts(built) == {"lambda": 8 * 2 * 8, "log_dt": 8 * 8}
+    groups = "Optimizer.groups={'b': (0.1, 0.0)}"
+    built = experiment.load("listops", "s5", "tuned", [groups])
+    assert census.group_counts(built) == {"b": 8 * 2 * 8 * 128}
+    assert census.group_counts(experiment.load("listops", "fnet", "tuned")) == {}
 
 
 def test_census_lists_every_model_and_task_and_the_reason_of_an_empty_cell(monkeypatch):

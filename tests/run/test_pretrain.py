@@ -94,7 +94,6 @@ def test_pretraining_reads_neither_labels_nor_test_rows(call, monkeypatch):
         return found._replace(labels=found.labels * 0 - 10**6)  # would not train
 
     monkeypatch.setattr(Prepared, "arrays", without_labels)
-    monkeypatch.setattr("lra_fnet.tasks.shallow.ensure", lambda data: None)
     code, err, out = call("pretrain", "--set", "Run.num_steps=2")
     assert code == 0, err
     assert sorted(set(read)) == ["train", "validation"]

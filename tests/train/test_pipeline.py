@@ -104,7 +104,7 @@ def test_training_and_scoring_use_the_ids_and_mask_of_the_task(black):
     counts = score.make_scorer(built.objective, 4)({"params": state.params}, rows)
     assert counts["loss"] / 4 == pytest.approx(float(loss), rel=1e-5)
     batch = pipeline.Batch(*rows, np.ones(4, bool))
-    got, _ = jax.jit(step.make_gradient(built.objective))(
+    got, *_ = jax.jit(step.make_gradient(built.objective))(
         state.params, {}, batch, jax.random.key(0)
     )
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), got, gradient)

@@ -32,6 +32,7 @@ class LongConvolution(Mixer):
     gate: GateKind
 
     uses_mask: ClassVar[bool] = True
+    separable: ClassVar[tuple[str, ...]] = ("kernel",)
     uses_dropout: ClassVar[bool] = True
 
     @nn.compact

@@ -88,6 +88,7 @@ class S4D(Mixer):
     gate: GateKind
 
     uses_mask: ClassVar[bool] = True
+    separable: ClassVar[tuple[str, ...]] = ("a", "log_dt")
 
     def check(self):
         """Raises a UserError for an odd state or steps that are not positive."""
@@ -186,13 +187,16 @@ class S5(Recurrent):
     """A state space with many inputs and outputs (Smith et al., arXiv:2208.04933).
 
     The state matrix begins as `blocks` copies of HiPPO's normal part, diagonalised; zero-order hold
-    discretises it (Sec. 2.1, Eq. 6). Modes come in conjugate pairs, of which one is computed.
+    discretises it (Sec. 2.1, Eq. 6). Modes come in conjugate pairs, of which one is computed. Real
+    parts of eigenvalues count as -1e-4 at most, so that no state grows (the authors' clip_eigs).
     """
 
     state: Annotated[int, Least(2, 64)]  # 2 P real dimensions
     blocks: Annotated[int, Least(1, 1)]  # J; 2 J divides the state
     dt_min: float
     dt_max: float
+
+    separable: ClassVar[tuple[str, ...]] = ("lambda", "b", "log_dt")
 
     def check(self):
         """Raises a UserError for blocks that do not fit or steps that are not positive."""
@@ -222,7 +226,8 @@ class S5(Recurrent):
             c = lecun(key, (2, self.state, self.dim)).reshape(2, *shape)
             return jnp.einsum("cjnd,np->cdjp", c, vectors).reshape(2, self.dim, half)
 
-        eigen = as_complex(self.param("lambda", decays), dtype)
+        real, imaginary = self.param("lambda", decays).astype(dtype)
+        eigen = lax.complex(jnp.minimum(real, -1e-4), imaginary)
         b = as_complex(modes(self, "b", (half, self.dim), inputs), dtype)
         c = as_complex(modes(self, "c", (2, self.dim, half), outputs), dtype)
         log_dt = self.param("log_dt", log_uniform(self.dt_min, self.dt_max), (half,))
@@ -243,6 +248,8 @@ class LRU(Recurrent):
     radius_min: float
     radius_max: float
     max_phase: float  # radians
+
+    separable: ClassVar[tuple[str, ...]] = ("decay", "gamma", "b")
 
     def check(self):
         """Raises a UserError for a ring outside the unit disc or a phase that is not positive."""
