@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 from lra_fnet.machine import terminal
 
@@ -42,7 +43,7 @@ class Bar:
         self._begun = self._printed = time.monotonic()
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=None),
+            BarColumn(bar_width=None, table_column=Column(ratio=1)),
             TextColumn("{task.completed:,} of {task.total:,}" if total else ""),
             TimeElapsedColumn(),
             TextColumn("{task.fields[note]}", markup=False),
