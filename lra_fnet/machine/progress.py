@@ -45,7 +45,7 @@ class Bar:
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None, table_column=Column(ratio=1)),
             TextColumn("{task.completed:,} of {task.total:,}" if total else ""),
-            TimeElapsedColumn(),
+            TimeElapsedColumn(table_column=Column(min_width=7)),
             TextColumn("{task.fields[note]}", markup=False),
             console=console,
             refresh_per_second=4,
