@@ -70,7 +70,7 @@ def terminal(tables: Sequence[Table]) -> list[Fitted]:
 
 
 def _compact(table: Table) -> Grid:
-    own = [row for row in _own(table) if any(cell.runs for cell in row.cells.values())]
+    own = [row for row in table.rows if row.ours and any(cell.runs for cell in row.cells.values())]
     columns = {c: t for c, t in table.columns.items() if any(row.cells[c].runs for row in own)}
     averages = {c: t for c, t in table.columns.items() if any(row.cells[c].mean for row in own)}
     columns = {c: t for c, t in table.columns.items() if c in columns | averages}
@@ -84,16 +84,9 @@ def _compact(table: Table) -> Grid:
     return Grid(title, ["Model", *columns.values()], rows, notes)
 
 
-def _own(table: Table) -> list[Row]:
-    """Returns the rows of a preset's own models."""
-    return [row for row in table.rows if row.ours and row.variant is None]
-
-
 def left_out(tables: Sequence[Table], page: str) -> str:
     """Returns a line that says what `terminal` leaves out, and where all of it is."""
-    shown = {id(row) for table in tables for row in _own(table)}
-    ours = [row for table in tables for row in table.rows if row.ours]
-    count = len([row for row in ours if id(row) not in shown])
+    count = sum(len(table.variants) for table in tables)
     words = f"{count} {'variant is' if count == 1 else 'variants are'} left out; " if count else ""
     return f"{words}everything is in {page}"
 
@@ -126,7 +119,7 @@ def compared(report: Report) -> list[accuracy.Table]:
     """Returns the tables in which at least two of the main models have a result."""
 
     def measured(table: accuracy.Table) -> set[str]:
-        own = [row for row in table.rows if row.model in MAIN and row.variant is None]
+        own = [row for row in table.rows if row.model in MAIN]
         return {row.model for row in own if any(cell.runs for cell in row.cells.values())}
 
     return [table for table in report.tables if len(measured(table)) > 1]
@@ -138,7 +131,7 @@ def main_models(report: Report) -> str:
     The notes of all tables follow the last one; a line about shallow baselines names its preset.
     """
     shown = [
-        (table, [row for row in table.rows if row.model in (*MAIN, "") and row.variant is None])
+        (table, [row for row in table.rows if row.model in (*MAIN, "")])
         for table in compared(report)
     ]
     if not shown:
@@ -199,6 +192,7 @@ def accuracy_csv(tables: Sequence[Table]) -> str:
                 "preset": table.preset,
                 "checkpoint": part.checkpoint,
                 "model": row.label,
+                "variant": row.variant,
                 "source": row.source or "floor",
                 "column": column,
                 **_fields(row.cells[column], "state mean sd maximum seeds low high"),

@@ -169,7 +169,7 @@ def test_run_lines_show_counts_interval_floor_and_published_numbers():
     low, high = (100 * end for end in wilson(600, 2000))
     lines = text.run_lines(run)
     assert lines[:7] == [
-        "fnet+v ‡ on ListOps, preset tuned, seed 0",
+        "FNet, v ‡ on ListOps, preset tuned, seed 0",
         f"test 30.00 %§ (600 of 2,000; 95 %: {low:.2f} to {high:.2f})",
         "shallow baseline 28.50 %, a rule",
         "majority floor 18.00 %",
