@@ -36,7 +36,7 @@ jax.config.update("jax_debug_nans", True)
 
 def pytest_collection_modifyitems(items):
     """Puts the longest tests first, so that no worker waits for one at the end."""
-    items.sort(key=lambda item: not (item.get_closest_marker("slow") or "test_hosts" in item.nodeid))
+    items.sort(key=lambda i: not (i.get_closest_marker("slow") or "test_hosts" in i.nodeid))
 
 
 @pytest.fixture(autouse=True)
