@@ -32,11 +32,12 @@ BUILT_IN = {
     "pathfinder": "pathfinder",
     "pathx": "pathfinder",
 }
+_MODULES = BUILT_IN | {"corpus": "corpus"}  # not LRA's
 
 
 def _find(name: str) -> type[Task] | None:
-    if name in BUILT_IN:
-        importlib.import_module(f"{__name__}.{BUILT_IN[name]}")
+    if name in _MODULES:
+        importlib.import_module(f"{__name__}.{_MODULES[name]}")
     return REGISTRY.get(name)
 
 
@@ -54,7 +55,7 @@ def make(name: str, config: str | None = None, max_len: int | None = None) -> Ta
     """
     task = _find(name)
     if task is None:
-        known = ", ".join(sorted({*REGISTRY, *BUILT_IN}))
+        known = ", ".join(sorted({*REGISTRY, *_MODULES}))
         raise UserError(f"unknown task {name!r}: expected one of {known}")
     config = next(iter(task.configs)) if config is None else config
     return task(config=config, max_len=task.configs.get(config, 1) if max_len is None else max_len)

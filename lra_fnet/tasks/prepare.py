@@ -31,7 +31,8 @@ def command(
     """Prepares and verifies the sets of one task or of "all", and prints what each holds.
 
     Shallow baselines are computed at the lengths that presets use. With "all", sets that cannot be
-    prepared are listed at the end, each with the reason.
+    prepared are listed at the end, each with the reason; those of the user's own texts are left
+    out.
 
     Args:
         task: a name with a file in gin/tasks, or "all".
@@ -54,9 +55,11 @@ def command(
         for chosen in [dataset] if dataset else _sets(name, source, gin_dirs):
             try:
                 value = tasks.make(name, chosen)
+                if task == "all" and value.needs_source and not value.folder(data_dir).exists():
+                    continue
                 value.prepare(data_dir, source=source, force=force)
                 prepared = value.verify(data_dir)
-                for length in _lengths(value, gin_dirs):
+                for length in _lengths(value, gin_dirs) if value.baselines else ():
                     cut = tasks.make(name, chosen, length).open(data_dir)
                     results = shallow.ensure(cut)
                     if update:

@@ -4,6 +4,7 @@ An archive is read as a stream. Nothing is unpacked to disk.
 """
 
 import contextlib
+import gzip
 import hashlib
 import json
 import lzma
@@ -265,6 +266,11 @@ class File:
         if len(content) > limit:
             raise UserError(f"{self}: expected at most {limit} bytes, got more; get another copy")
         return content
+
+    def gunzip(self) -> "File":
+        """Returns the content of a gzip file as a file of the same name."""
+        stream = gzip.GzipFile(fileobj=self._stream)
+        return File(self.source, self.path, stream)  # pyright: ignore[reportArgumentType]
 
     def lines(self) -> Iterator[bytes]:
         """Yields the lines with their line ends; raises a UserError for a line over 64 MiB."""

@@ -15,7 +15,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -201,6 +201,8 @@ def make(part: Path, task: "Task", raw: "Raw", source: Path | None) -> None:
     """
     splits = _write(part, task, raw)
     _compare_with_expected(task, splits, generated=source is None)
+    for name, content in raw.files.items():
+        disk.replace(part / name, content)
     record = {
         "schema": 1,
         "task": task.name,
@@ -211,9 +213,15 @@ def make(part: Path, task: "Task", raw: "Raw", source: Path | None) -> None:
         "details": dict(raw.details),
         "splits": splits,
         "files": {path.name: path.stat().st_size for path in sorted(part.iterdir())},
+        **({"contents": _contents(part, raw.files)} if raw.files else {}),
         "fingerprint": combine(splits),
     }
     disk.replace(part / _FINGERPRINT, json.dumps(record, indent=1) + "\n")
+
+
+def _contents(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """Returns the sha256 of files of a set that are not rows."""
+    return {name: file_sha256(folder / name) for name in names}
 
 
 def open_set(task: "Task", folder: Path) -> Prepared:
@@ -265,6 +273,13 @@ def verify(prepared: Prepared) -> None:
                     f"{facts['sha256'][:12]}..., got {actual['sha256'][:12]}...): delete "
                     f"the folder and prepare the set again with `lra-fnet data --task {task.name}`"
                 )
+    written = (read_fingerprint(folder) or {}).get("contents", {})
+    for name, sha256 in _contents(folder, written).items():
+        if sha256 != written[name]:
+            raise UserError(
+                f"{folder / name} is not the file that was written: delete the folder and prepare "
+                f"the set again with `lra-fnet data --task {task.name}`"
+            )
     _compare_with_expected(task, prepared.splits, generated=prepared.generated, warn=True)
 
 

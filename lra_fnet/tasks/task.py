@@ -48,6 +48,7 @@ class Raw:
     source: str = "generator"  # "generator", or the name of the source that the rows come from
     details: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # seed, version ...
     total: int | None = None  # rows of all splits, for the progress bar
+    files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)  # more files of the set
 
     def rows(self) -> Iterator[tuple[str, store.Row]]:
         """Yields (split, row) for all rows, once; an error of reading them is a UserError."""
@@ -80,6 +81,9 @@ class Task(abc.ABC):
     splits: ClassVar[tuple[str, str, str]] = SPLITS  # to train, to choose the model, to report
     remote: ClassVar[sources.Remote | None] = None  # file to download if the user gives no source
     zero_is_padding: ClassVar[bool] = False  # whether a value is its own id; see `PixelTask`
+    needs_source: ClassVar[bool] = False  # whether only the user can name the raw files
+    first_id: ClassVar[int] = 1  # pre-training hides and draws ids from this one on
+    mask_id: ClassVar[int | None] = None  # of a hidden token, if the vocabulary has one
     value_is: ClassVar[str] = "as the class of the task says"  # meaning of a stored value
 
     config: str  # one of `configs`

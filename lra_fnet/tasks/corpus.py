@@ -1,0 +1,351 @@
+"""Corpus: text files as rows of SentencePiece pieces, for the FNet paper's own pre-training.
+
+Source: FNet (arXiv:2105.03824, App. A.1) and its authors' code (google-research/f_net): a row is
+[CLS] A [SEP] B [SEP] with consecutive sentences of one document, and in half of the rows A and B
+are swapped, which is the label. The objective hides pieces, see `objective.Denoise`.
+"""
+
+import collections
+import dataclasses
+import hashlib
+import io
+import itertools
+import json
+import re
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import gin
+import numpy as np
+
+from lra_fnet.errors import UserError
+from lra_fnet.machine.progress import Bar
+from lra_fnet.tasks import sources
+from lra_fnet.tasks.store import SPLITS, Row
+from lra_fnet.tasks.task import Raw, Task
+
+CLS, SEP, MASK = 2, 3, 4  # ids of the vocabulary; 0 is padding, 1 an unknown piece
+SPECIAL = ("[CLS]", "[SEP]", "[MASK]")
+VOCABULARY = "vocabulary.model"  # SentencePiece's file in the folder of the set
+LARGEST = 65_535  # pieces, so that an id takes two bytes
+SAMPLE = 200_000  # at most so many sentences train the vocabulary
+HELD_OUT = 2  # per cent of the documents in each of validation and test
+
+_NAME = re.compile(r"v(\d{1,9})_(\d{1,9})")
+_TEXTS, _TABLES = {".txt", ".text"}, {".json", ".jsonl"}
+_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
+_SENTENCES = re.compile(r"\n+|(?<=[.!?])\s+")
+_LONGEST = 1000  # characters of a sentence for the vocabulary; the rest of it is left out
+_AT_ONCE = 256  # documents
+
+Document = tuple[bytes, list[str]]  # sha256 of the text, and its sentences
+
+
+class Sets(Mapping[str, int]):
+    """Data sets v<pieces of the vocabulary>_<pieces in a row>, for any two numbers.
+
+    It lists those that our presets use.
+    """
+
+    def __getitem__(self, name: str) -> int:
+        return _sizes(name)[1]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("v8000_128", "v32000_512"))
+
+    def __len__(self) -> int:
+        return 2
+
+
+def _sizes(name: str) -> tuple[int, int]:
+    """Returns pieces of the vocabulary and of a row; raises a KeyError for any other name."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise KeyError(name)
+    return int(match[1]), int(match[2])
+
+
+@gin.configurable
+@dataclasses.dataclass(frozen=True)
+class Corpus(Task):
+    """Whether two parts of a document are in their order (0) or swapped (1), by pieces.
+
+    A value is a piece's id - 1, as the id of padding is 0. [CLS] and both [SEP] are among the
+    `max_len` pieces of a row.
+
+    Raises:
+        UserError: the vocabulary or the length of a row is too small or too large.
+    """
+
+    name = "corpus"
+    title = "Corpus"
+    num_classes = 2
+    configs = Sets()
+    label_names = ("in order", "swapped")
+    value_is = "the id of a piece in vocabulary.model, minus 1"
+    licence = "that of your texts"
+    needs_source = True
+    first_id = 1 + MASK  # special pieces are never hidden
+    mask_id = MASK
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not len(SPECIAL) + 3 <= self.vocab_size <= LARGEST:
+            raise UserError(
+                f"corpus/{self.config}: expected a vocabulary of {len(SPECIAL) + 3} to {LARGEST} "
+                f"pieces, got {self.vocab_size}: choose another set, such as v8000_128"
+            )
+        if self.configs[self.config] < 8 or self.max_len != self.configs[self.config]:
+            raise UserError(
+                f"corpus/{self.config}: expected max_len = {self.configs[self.config]}, and at "
+                f"least 8, as rows are packed to that length; got {self.max_len}: set MAX_LEN to "
+                "the second number of the set's name"
+            )
+
+    @property
+    def vocab_size(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Pieces of the vocabulary: the first number of the set's name."""
+        return _sizes(self.config)[0]
+
+    @property
+    def value_dtype(self) -> np.dtype:
+        """uint16 for any vocabulary."""
+        return np.dtype("<u2")
+
+    @property
+    def baselines(self) -> tuple:
+        """None: the label is not what a model of this task is for."""
+        return ()
+
+    def raw(self, source: Path | None, jobs: int) -> Raw:
+        """Returns the rows of all texts in `source`, which are read twice.
+
+        The first time trains the vocabulary on sentences of training documents.
+        """
+        library = _library()
+        if source is None:
+            raise UserError(
+                f"corpus/{self.config} reads your own texts: give --source a folder, an archive or "
+                'a file with .txt, .jsonl or .json (a field "text"), each perhaps .gz'
+            )
+        sentences, documents = sample(source)
+        vocabulary = train_vocabulary(sentences, self.vocab_size, source)
+        encode = library.SentencePieceProcessor(model_proto=vocabulary).encode
+        return Raw(
+            stream=self._rows(source, lambda texts: encode(texts, num_threads=jobs)),
+            source=source.name,
+            details={"sentencepiece": library.__version__, "documents": documents},
+            files={VOCABULARY: vocabulary},
+        )
+
+    def _rows(self, source: Path, encode) -> Iterator[tuple[str, Row]]:
+        """Yields (split, row) of all documents, in the order of the files."""
+        everything = read_documents(source)
+        while some := list(itertools.islice(everything, _AT_ONCE)):
+            pieces = iter(encode([text for _, sentences in some for text in sentences]))
+            for digest, sentences in some:
+                parts = itertools.islice(pieces, len(sentences))
+                for row in pack(list(parts), self.max_len):
+                    yield split_of(digest), row
+
+
+def _library() -> Any:
+    """Returns the module sentencepiece, which only this task needs."""
+    try:
+        import sentencepiece
+    except ImportError:
+        raise UserError(
+            "the task corpus needs the library sentencepiece: pip install 'lra-fnet[corpus]'"
+        ) from None
+    return sentencepiece
+
+
+def split_of(digest: bytes) -> str:
+    """Returns the split of a document by the sha256 of its text: equal texts share one."""
+    number = int.from_bytes(digest[:8]) % 100
+    return SPLITS[2 if number < HELD_OUT else 1 if number < 2 * HELD_OUT else 0]
+
+
+def pack(sentences: Iterable[list[int]], length: int) -> Iterator[Row]:
+    """Yields rows of consecutive sentences of one document, as many in each as fit.
+
+    A sentence that leaves no room for another one is cut into parts. The last sentence is left out
+    if it is alone. Where a row is divided, and whether its parts are swapped, is drawn from its
+    pieces, so it depends on nothing else.
+
+    Args:
+        sentences: ids of the pieces of each.
+        length: most pieces in a row, with [CLS] and two [SEP].
+
+    Yields:
+        values uint16 (ids - 1) and the label, 1 if swapped.
+    """
+    room = length - 3
+    half = room // 2
+    parts = [ids[i : i + half] for ids in sentences for i in range(0, len(ids), half)]
+    waiting: collections.deque[list[int]] = collections.deque(parts)
+    while len(waiting) > 1:
+        row = [waiting.popleft(), waiting.popleft()]
+        size = len(row[0]) + len(row[1])
+        while waiting and size + len(waiting[0]) <= room:
+            size += len(waiting[0])
+            row.append(waiting.popleft())
+        digest = hashlib.sha256(np.array(list(itertools.chain(*row)), "<u4").tobytes()).digest()
+        swapped = digest[0] & 1
+        pivot = 1 + int.from_bytes(digest[1:9]) % (len(row) - 1)
+        first, second = (list(itertools.chain(*part)) for part in (row[:pivot], row[pivot:]))
+        if swapped:
+            first, second = second, first
+        ids = np.array([CLS, *first, SEP, *second, SEP])
+        yield (ids - 1).astype("<u2"), swapped
+
+
+def sample(source: Path) -> tuple[list[str], int]:
+    """Returns sentences of training documents, evenly spread, and the number of all documents.
+
+    Every sentence is kept until there are 2 `SAMPLE`, then every second one, and so on.
+
+    Raises:
+        UserError: see `read_documents`.
+    """
+    kept, stride, seen, count = [], 1, 0, 0
+    with Bar(f"sampling {source.name}", None, unit="documents") as progress:
+        for digest, sentences in read_documents(source):
+            count += 1
+            progress.step()
+            if split_of(digest) != SPLITS[0]:
+                continue
+            for text in sentences:
+                if seen % stride == 0:
+                    kept.append(text[:_LONGEST])
+                seen += 1
+                if len(kept) == 2 * SAMPLE:
+                    kept, stride = kept[::2], 2 * stride
+    return kept, count
+
+
+def train_vocabulary(sentences: list[str], size: int, source: Path) -> bytes:
+    """Returns SentencePiece's unigram model (arXiv:1808.06226) of lower-case pieces.
+
+    Args:
+        sentences: the texts that it is trained on.
+        size: pieces, the special ones included.
+        source: named in errors.
+
+    Raises:
+        UserError: the sentences have more characters or fewer pieces than `size`.
+    """
+    library, model = _library(), io.BytesIO()
+    try:
+        library.SentencePieceTrainer.train(
+            sentence_iterator=iter(sentences),
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=size,
+            normalization_rule_name="nmt_nfkc_cf",  # lower case
+            pad_id=0,
+            unk_id=1,
+            bos_id=-1,
+            eos_id=-1,
+            control_symbols=list(SPECIAL),
+            max_sentence_length=4 * _LONGEST,  # bytes
+            num_threads=1,  # more would add counts in another order
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        reason = str(error)
+        small = re.search(r"required_chars\. \d+ vs (\d+)", reason)
+        large = re.search(r"set it to a value <= (\d+)", reason)
+        if small is None and large is None:
+            raise UserError(
+                f"{source}: no vocabulary can be trained on its {len(sentences)} training "
+                f"sentences ({sources.short(reason)}): give more text"
+            ) from None
+        limit = f"at least {small[1]}" if small else f"at most {large[1]}" if large else ""
+        what = "characters of the text" if small else "pieces that the text has"
+        raise UserError(
+            f"{source}: expected a vocabulary of {limit} pieces, for the {what}, got {size}: "
+            f"choose a set v<pieces>_<length> with --dataset"
+        ) from None
+    return model.getvalue()
+
+
+def read_documents(source: Path) -> Iterator[Document]:
+    """Yields the documents of a folder, an archive or a file, in order, one in memory at a time.
+
+    In .txt and .text an empty line ends a document. In .jsonl and .json each line is an object
+    whose field "text" is a document, as in C4. Both may be gzip files (.gz). Other files of a
+    folder or an archive are skipped.
+
+    Raises:
+        UserError: there is no text; a text is not UTF-8, or a line no such object.
+    """
+    count = 0
+    for file in _files(source):
+        suffixes = [suffix.lower() for suffix in file.path.suffixes]
+        packed = suffixes[-1:] == [".gz"]
+        kind = suffixes[-1 - packed] if len(suffixes) > packed else ""
+        alone = file.source == source and source.is_file() and not suffixes
+        if not (kind in _TEXTS | _TABLES or alone) or file.path.name.startswith("."):
+            continue
+        for text in _texts(file.gunzip() if packed else file, table=kind in _TABLES):
+            lines = (line.strip() for line in _SENTENCES.split(_BREAK.sub("\n", text)))
+            if sentences := [line for line in lines if line]:
+                count += 1
+                yield hashlib.sha256(text.encode()).digest(), sentences
+    if not count:
+        raise UserError(
+            f"{source}: expected text in .txt, .jsonl or .json files (each perhaps .gz), found "
+            "none: give --source a folder, an archive or a file with some"
+        )
+
+
+def _files(source: Path) -> Iterator[sources.File]:
+    """Yields the files of a folder or an archive, or the file itself."""
+    with sources.readable(source):
+        single = source.is_file() and not tarfile.is_tarfile(source)
+    if not single:
+        yield from sources.files(source)
+        return
+    with sources.readable(source), source.open("rb") as stream:
+        yield sources.File(source, PurePosixPath(source.name), stream)
+
+
+def _texts(file: sources.File, *, table: bool) -> Iterator[str]:
+    """Yields the text of each document of a file."""
+    waiting: list[str] = []
+    for number, content in enumerate(file.lines(), start=1):
+        try:
+            line = content.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+            if "\0" in line:
+                raise ValueError("a zero byte")
+        except ValueError as error:  # UnicodeDecodeError is one
+            raise UserError(
+                f"{file}, line {number}: expected UTF-8, got {sources.short(error)}: convert the "
+                "file to UTF-8"
+            ) from None
+        if table and line:
+            yield _field(line, f"{file}, line {number}")
+        elif line:
+            waiting.append(line)
+        elif waiting:
+            yield "\n".join(waiting)
+            waiting = []
+    if waiting:
+        yield "\n".join(waiting)
+
+
+def _field(line: str, where: str) -> str:
+    """Returns the text of a JSON line."""
+    try:
+        text = json.loads(line)["text"]
+        if isinstance(text, str):
+            text.encode()  # a lone surrogate is no character
+            return text
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    raise UserError(
+        f'{where}: expected an object with the field "text", got {line[:40]!r}: correct the file'
+    )

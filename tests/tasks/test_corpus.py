@@ -1,0 +1,224 @@
+"""Corpus: documents of any file, SentencePiece's vocabulary, rows of two parts, bad input."""
+
+import gzip
+import itertools
+import json
+import sys
+import tarfile
+
+import numpy as np
+import pytest
+from paths import SHARED
+
+from lra_fnet import tasks
+from lra_fnet.errors import UserError
+from lra_fnet.tasks import corpus, prepare, store
+
+spm = pytest.importorskip("sentencepiece")
+
+NAME, LENGTH = "v44_32", 32
+WORDS = "the quick brown fox jumps over a lazy dog while nobody sees it".split()  # noqa: SIM905
+REAL = SHARED / "data" / "aclImdb_labelled.tar.xz"
+
+
+def made(count=150, seed=0):
+    """Documents: lists of sentences."""
+    rng = np.random.default_rng(seed)
+    return [
+        [
+            " ".join(rng.choice(WORDS, rng.integers(3, 9))).capitalize() + "."
+            for _ in range(rng.integers(2, 9))
+        ]
+        for _ in range(count)
+    ]
+
+
+def write(documents, folder, kind="txt"):
+    """One folder with the documents in files of one kind."""
+    folder.mkdir(parents=True)
+    texts = [" ".join(sentences) for sentences in documents]
+    tables = "\n".join(json.dumps({"url": "u", "text": text}) for text in texts)
+    content = ("\n\n".join(texts) if "txt" in kind else tables).encode()
+    (folder / f"part.{kind}").write_bytes(gzip.compress(content) if ".gz" in kind else content)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    task = tasks.make("corpus", NAME)
+    made_set = task.prepare(folder / "data", write(made(), folder / "raw"), jobs=1)
+    task.verify(folder / "data")
+    return made_set
+
+
+def vocabulary(prepared):
+    path = prepared.folder / corpus.VOCABULARY
+    return spm.SentencePieceProcessor(model_proto=path.read_bytes())
+
+
+def parts(values, length):
+    """The pieces of both parts of a stored row, as ids."""
+    ids = values[:length].astype(int) + 1
+    assert ids[0] == corpus.CLS
+    assert ids[-1] == corpus.SEP
+    (middle,) = np.flatnonzero(ids[:-1] == corpus.SEP)
+    return ids[1:middle].tolist(), ids[middle + 1 : -1].tolist()
+
+
+def test_rows_restore_the_documents_in_lower_case(prepared):
+    decode = vocabulary(prepared).decode
+    documents = [" ".join(sentences).lower() for sentences in made()]
+    pieces = 0
+    for split in store.SPLITS:
+        arrays = prepared.arrays(split)
+        assert arrays.values.dtype == np.uint16
+        for values, length, label in zip(*arrays, strict=True):
+            first, second = parts(values, length)
+            text = decode(second + first if label else first + second)
+            assert any(text in document for document in documents), text
+            assert not any((text in d) for d in [decode(first + second)] if label)
+            pieces += len(first) + len(second)
+            assert length <= LENGTH
+    encoded = vocabulary(prepared).encode(list(itertools.chain(*made())))
+    assert pieces > 0.9 * sum(map(len, encoded))  # all but lonely last sentences
+
+
+def test_half_of_the_rows_are_swapped(prepared):
+    labels = prepared.arrays("train").labels
+    assert abs(labels.mean() - 0.5) < 4 * 0.5 / len(labels) ** 0.5
+
+
+def test_special_pieces_have_their_ids(prepared):
+    model = vocabulary(prepared)
+    assert model.get_piece_size() == 44 == prepared.task.vocab_size
+    pieces = [model.id_to_piece(number) for number in (0, corpus.CLS, corpus.SEP, corpus.MASK)]
+    assert pieces == ["<pad>", *corpus.SPECIAL]
+    assert corpus.CLS not in model.encode("[CLS]")  # a text cannot write them
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "json.gz", "txt.gz", "tar", "file"])
+def test_any_form_of_the_same_documents_gives_the_same_set(prepared, tmp_path, kind, monkeypatch):
+    monkeypatch.setattr(corpus, "_AT_ONCE", 7)
+    if kind in ("tar", "file"):
+        source = write(made(), tmp_path / "raw") / "part.txt"
+        if kind == "tar":
+            with tarfile.open(tmp_path / "raw.tar.xz", "w:xz") as archive:
+                archive.add(source, "some/where/part.txt")
+            source = tmp_path / "raw.tar.xz"
+    else:
+        source = write(made(), tmp_path / "raw", kind)
+    again = tasks.make("corpus", NAME).prepare(tmp_path / "data", source, jobs=2)
+    assert again.fingerprint == prepared.fingerprint
+
+
+def test_equal_documents_share_a_split_and_all_splits_have_rows(prepared):
+    rows = prepared.rows
+    assert min(rows.values()) > 0
+    assert rows["train"] > 10 * rows["test"]
+    assert corpus.split_of(b"\0" * 32) == "test"
+    assert [corpus.split_of(n.to_bytes(8)) for n in (1, 2, 3, 4, 99)] == [
+        "test", "validation", "validation", "train", "train",
+    ]  # fmt: skip
+
+
+def test_packing_cuts_long_sentences_and_leaves_out_a_lonely_one():
+    long = list(range(5, 105))
+    rows = list(corpus.pack([long], 23))
+    assert max(len(values) for values, _ in rows) == 23
+    assert [ids for row, swapped in rows for ids in ordered(row, swapped)] == long
+    assert list(corpus.pack([[5, 6]], 23)) == []
+    assert list(corpus.pack([], 23)) == []
+
+
+def ordered(row, swapped):
+    first, second = parts(row, len(row))
+    return second + first if swapped else first + second
+
+
+def test_sample_is_evenly_spread_and_bounded(tmp_path, monkeypatch):
+    source = write(made(), tmp_path / "raw")
+    everything, count = corpus.sample(source)
+    assert count == 150
+    monkeypatch.setattr(corpus, "SAMPLE", 40)
+    some, _ = corpus.sample(source)
+    assert 40 <= len(some) < 80
+    stride = next(n for n in (2, 4, 8, 16, 32) if everything[::n] == some)
+    assert stride == 16 or stride * 40 <= len(everything)
+
+
+def test_markup_and_lines_end_sentences(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("One<br /><br />two. Three!\nfour\n\n\n second  one\n")
+    documents = [sentences for _, sentences in corpus.read_documents(path)]
+    assert documents == [["One", "two.", "Three!", "four"], ["second  one"]]
+
+
+BAD = {
+    "none": ({"a.feat": b"1:2"}, NAME, r"raw: expected text in .txt, .jsonl or .json files"),
+    "empty": ({"a.txt": b" \n\n"}, NAME, r"raw: expected text in .txt"),
+    "latin": ({"a.txt": b"good\ncaf\xe9\n"}, NAME, r"a\.txt, line 2: expected UTF-8, got .*0xe9"),
+    "utf16": ({"a.txt": "text".encode("utf-16-le")}, NAME, r"line 1: expected UTF-8, got a zero"),
+    "json": ({"a.jsonl": b'{"text": 5}'}, NAME, r'line 1: expected an object with the fi'),
+    "gzip": ({"a.txt.gz": b"no gzip"}, NAME, r"raw is damaged, unreadable or not"),
+    "small": ({}, "v20_32", r"expected a vocabulary of at least \d+ pieces, .*char.*, got 20:"),
+    "large": ({}, "v9000_32", r"expected a vocabulary of at most \d+ pieces, .* has, got 9000:"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_fails_with_one_line(case, tmp_path):
+    files, name, message = BAD[case]
+    source = tmp_path / "raw"
+    if files:
+        source.mkdir()
+        for path, content in files.items():
+            (source / path).write_bytes(content)
+    else:
+        write(made(), source)
+    with pytest.raises(UserError, match=message) as error:
+        tasks.make("corpus", name).prepare(tmp_path / "data", source, jobs=1)
+    assert "\n" not in str(error.value)
+    assert not tasks.make("corpus", name).folder(tmp_path / "data").exists()
+
+
+def test_names_of_sets_are_two_numbers_in_their_limits(tmp_path):
+    assert list(tasks.make("corpus").configs) == ["v8000_128", "v32000_512"]
+    with pytest.raises(UserError, match=r"^unknown data set 'full' of corpus: expected one of v8"):
+        tasks.make("corpus", "full")
+    with pytest.raises(UserError, match=r"expected a vocabulary of 6 to 65535 pieces, got 70000"):
+        tasks.make("corpus", "v70000_128")
+    with pytest.raises(UserError, match=r"expected max_len = 128, .*; got 64: set MAX_LEN"):
+        tasks.make("corpus", "v8000_128", 64)
+    with pytest.raises(UserError, match=r"reads your own texts: give --source"):
+        tasks.make("corpus", NAME).prepare(tmp_path)
+
+
+def test_missing_library_fails_with_one_line(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    with pytest.raises(UserError, match=r"needs the library sentencepiece: pip install 'lra-fnet"):
+        tasks.make("corpus", NAME).prepare(tmp_path / "data", write(made(2), tmp_path / "raw"))
+
+
+def test_another_vocabulary_in_the_set_does_not_verify(prepared):
+    path = prepared.folder / corpus.VOCABULARY
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    try:
+        with pytest.raises(UserError, match=r"vocabulary\.model is not the file that was written"):
+            store.verify(prepared)
+    finally:
+        path.write_bytes(content)
+
+
+def test_all_leaves_out_the_users_own_texts(tmp_path, monkeypatch):
+    monkeypatch.setattr(prepare.config, "known", lambda kind, dirs=(): ["corpus"])
+    prepare.command("all", None, tmp_path, None)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not REAL.exists(), reason="needs the reviews of shared/")
+def test_reviews_are_a_corpus(tmp_path):
+    prepared = tasks.make("corpus", "v8000_128").prepare(tmp_path, REAL)
+    assert sum(prepared.rows.values()) > 100_000
