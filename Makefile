@@ -166,14 +166,14 @@ drill:
 	@$(FNET) drill $(call given,seed,SEED) $(call given,jobs,JOBS)
 
 check test:
-	$(call install,tf$(comma)dev$(comma)slurm)
+	$(call install,tf$(comma)dev$(comma)slurm$(comma)corpus)
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
 	@$(VENV)/bin/pytest -q -n 2 $(if $(filter check,$@),-m 'not slow')
 
 coverage:
-	$(call install,tf$(comma)dev$(comma)slurm)
+	$(call install,tf$(comma)dev$(comma)slurm$(comma)corpus)
 	@$(VENV)/bin/pytest -q -n 2 --cov
 
 peers:
