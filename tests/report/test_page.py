@@ -348,6 +348,7 @@ def test_first_screen_has_the_main_models_and_the_best_of_each_task(tmp_path):
         *("FNet", "Linear", "Cosine transform"),
     ]
     assert 'href="#result"' in page_text
+    assert "4 runs of 4 models on 1 task, under the preset cpu." in page_text
 
 
 def test_intervals_show_ours_seeds_published_and_floor():
