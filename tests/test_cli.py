@@ -53,6 +53,13 @@ def test_list_names_what_exists_with_a_sentence_each(command, kind):
     assert all(about.rstrip().endswith((".", "?")) for _, about in lines)
 
 
+def test_sentence_of_a_list_has_neither_title_nor_reference():
+    assert config.about("models", "fnet") == "the real part of a 2-D DFT."
+    assert (
+        config.about("tasks", "pathx") == "Pathfinder with images of 128 by 128 pixels; 2 classes."
+    )
+
+
 def test_a_relative_import_is_kept_as_an_absolute_path(outside):
     line = "train --task parity --model fnet --import a.py --import package.module"
     args = cli._parser().parse_args(line.split())

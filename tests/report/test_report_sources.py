@@ -188,7 +188,9 @@ def test_command_of_a_missing_cell_names_the_users_modules():
 
 
 def test_run_without_a_result_is_in_a_table_of_its_own(tmp_path):
-    put(tmp_path, a_result())
+    put(tmp_path, a_result()).with_name("run.json").write_text(
+        json.dumps({"task": "listops", "model": "fnet"})
+    )
     folder = tmp_path / "cpu/listops/fnet+x-01234567/seed1"
     folder.mkdir(parents=True)
     facts = {

@@ -752,7 +752,7 @@ def test_table_shows_state_step_accuracy_and_time_left_of_every_trial(monkeypatc
     assert counts in lines[-1]
 
 
-def test_sweep_ends_with_mean_and_spread_of_each_point():
+def test_sweep_ends_with_mean_and_spread_of_each_point(monkeypatch):
     planned = plan.Plan(swept(seeds=3).checked(), "s", job.Job("", "", ""))
     trials = []
     value = {"Optimizer.learning_rate": "0.00031622776601683794"}
@@ -762,6 +762,10 @@ def test_sweep_ends_with_mean_and_spread_of_each_point():
     (row,) = board.points(planned, trials).rows
     spread = ((4 + 1 + 9) / 2) ** 0.5
     assert row == ["t", "m", "learning_rate=0.000316", "3", f"32.00 ± {spread:.2f}"]  # no test
+    (test,) = made_results.records(made_results.with_test(600))
+    reading = [dataclasses.replace(t, job=dataclasses.replace(t.job, test=True)) for t in trials]
+    monkeypatch.setattr(ledger.Trial, "record", lambda trial: test if trial.job.test else None)
+    assert board.points(planned, reading).rows[0][5] == "30.00 ± 0.00"
     trials[2].state, trials[2].validation = "OOM", None
     (row,) = board.points(planned, trials).rows
     assert row[3:] == ["2, 1 OOM", "30.50 (30.00 / 31.00)"]

@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import struct
@@ -445,10 +446,16 @@ def test_long_run_on_cpu_is_announced_once_with_its_duration(straight, tmp_path,
     lines = []
     monkeypatch.setattr(progress, "say", lines.append)
     monkeypatch.setattr(train, "SLOW_SECONDS", 0.0)
+    monkeypatch.setattr(progress.Bar, "seconds_a_line", 0.0)
     run(tiny(), tmp_path)
     (line,) = [line for line in lines if line.startswith("no accelerator: ")]
     assert "the 12 steps about " in line
     assert "--preset cpu" in line
+    scored = [re.search(r"scoring validation, (\d+) of (\d+) rows", line) for line in lines]
+    assert any(match and match[1] == match[2] for match in scored)
+    (last,) = [line for line in lines if line.startswith("training: 12 steps in ")]
+    assert "validation 0." in last
+    assert "steps/s" not in last  # that of the steps alone would contradict steps and time
 
 
 def events_of(folder):
