@@ -34,7 +34,7 @@ CLS, SEP, MASK = 2, 3, 4  # ids of the vocabulary; 0 is padding, 1 an unknown pi
 SPECIAL = ("[CLS]", "[SEP]", "[MASK]")
 VOCABULARY = "vocabulary.model"  # SentencePiece's file in the folder of the set
 LARGEST = 65_535  # pieces, so that an id takes two bytes
-SAMPLE = 200_000  # at most so many sentences train the vocabulary
+SAMPLE = 200_000  # the vocabulary is trained on fewer than twice this number of sentences
 HELD_OUT = 2  # per cent of the documents in each of validation and test
 
 _NAME = re.compile(r"v(\d{1,9})_(\d{1,9})")
