@@ -118,6 +118,8 @@ define train
 endef
 
 lra:
+	$(if $(call is_set,PRESET),,@echo >&2 'no PRESET: this is PRESET=paper, days without an accelerator;'; \
+		echo >&2 'PRESET=cpu ends in minutes: make lra TASK=listops MODEL=fnet PRESET=cpu')
 	$(call install,$(ACCELERATOR))
 	$(foreach seed,$(seeds),$(if $(PRETRAIN),$(call train,$(seed),pretrain)$(call train,$(seed),train --init auto),$(call train,$(seed),train)))
 

@@ -106,6 +106,9 @@ _SIDE = {"help": "a run folder, or preset/task/model[+variant]"}
 _IMPORT = {
     "import": _list("your module or .py file", dest="imports", type=_module, metavar="MODULE")
 }
+_GIN_DIR = {
+    "gin_dir": _list("a folder with your gin files", dest="gin_dirs", type=Path, metavar="FOLDER")
+}
 _SHARED = {
     "run": {"run": _folder("a run folder", required=True), **_IMPORT},
     "task": {
@@ -116,12 +119,8 @@ _SHARED = {
         "set": _list("a gin binding, such as Run.num_steps=100", metavar="NAME=VALUE"),
         "gin": _bindings("several bindings in one string, separated by spaces"),
     },
-    "outside": {
-        **_IMPORT,
-        "gin_dir": _list(
-            "a folder with your gin files", dest="gin_dirs", type=Path, metavar="FOLDER"
-        ),
-    },
+    "outside": {**_IMPORT, **_GIN_DIR},
+    "gin_dir": _GIN_DIR,
     "runs": {"runs": _folder("folder of all runs (default: runs)", "runs")},
     "results": {"results": _folder("folder of more results (default: results)", "results")},
     "data": {"data": _folder("folder of the prepared sets (default: data)", "data")},
@@ -195,6 +194,7 @@ def _parser() -> Parser:
         force=_switch("prepare anew what is there, such as after a change of --source"),
         update=_switch("for developers: write the shallow baselines to data/expected.json"),
     )
+    verb(_list_, "gin_dir", KIND={"choices": ("tasks", "models", "presets"), "help": "of what"})
     verb(_describe, "outside data", task=_text(f"{tasks}, or all (default)", "all"))
     one_run = {
         "model": _text(models, required=True),
@@ -352,6 +352,24 @@ def _data(args) -> None:
         force=args.force,
         update=args.update,
     )
+
+
+def _list_(args) -> None:
+    """Lists the tasks, models or presets, each with the first sentence of its file.
+
+    Example:
+      lra-fnet list models
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    from lra_fnet.machine import terminal
+
+    listed = Table.grid("name", "about", padding=(0, 2))
+    listed.columns[0].no_wrap = True
+    for name in config.known(args.KIND, args.gin_dirs):
+        listed.add_row(name, Text(config.about(args.KIND, name, args.gin_dirs)))
+    terminal.console(highlight=False).print(listed)
 
 
 def _describe(args) -> None:
@@ -578,8 +596,7 @@ def _finish(args) -> None:
     from lra_fnet.sweep import finish, plan
 
     planned = plan.load(args.runs, args.name, None)
-    for result in finish.finish(planned):
-        report.print_run(result)
+    report.print_runs(finish.finish(planned))
     print(f"selected: {planned.folder / 'selected.json'}")
 
 

@@ -74,6 +74,20 @@ def title(model: str, dirs: Sequence[Path] = ()) -> str:
     return match[1] if match else model
 
 
+def about(kind: str, name: str, dirs: Sequence[Path] = ()) -> str:
+    """Returns the first sentence of a file of `known`, without its title and what is in brackets.
+
+    That of a preset is in its base.gin. Without a comment at the top it is empty.
+    """
+    path = _find(f"{kind}/{name}/base.gin" if kind == "presets" else f"{kind}/{name}.gin", dirs)
+    text = disk.read_text(path) if path else ""
+    comment = re.match(r"(#.*\n)*", text)
+    words = " ".join(re.findall(r"^# (.*)", comment[0] if comment else "", re.MULTILINE))
+    words = re.sub(r" \([^)]*\)", "", words)
+    sentence = re.match(r"(?:[^:]*: )?(.*?\.)(?: |$)", words)
+    return sentence[1] if sentence else words
+
+
 def sweep(name: str, dirs: Sequence[Path] = ()) -> Path:
     """Returns the gin file of a sweep: the path `name`, or the file of that name in gin/sweeps/.
 

@@ -44,6 +44,15 @@ def test_help_lists_the_tasks_and_models_that_exist(capfd):
     assert set(re.findall(r"\w+", capfd.readouterr().out)).issuperset(config.known("tasks"))
 
 
+@pytest.mark.parametrize("kind", ["tasks", "models", "presets"])
+def test_list_names_what_exists_with_a_sentence_each(command, kind):
+    code, _, out = command("list", kind)
+    assert code == 0
+    lines = [line.split(maxsplit=1) for line in out.splitlines()]
+    assert [name for name, _ in lines] == config.known(kind)
+    assert all(about.rstrip().endswith((".", "?")) for _, about in lines)
+
+
 def test_a_relative_import_is_kept_as_an_absolute_path(outside):
     line = "train --task parity --model fnet --import a.py --import package.module"
     args = cli._parser().parse_args(line.split())

@@ -1,12 +1,15 @@
 """The Makefile: a variable of the command line arrives or is refused; one installs at a time."""
 
 import os
+import re
 import shlex
 import subprocess
 import sys
 
 import pytest
 from paths import ROOT
+
+from lra_fnet import config
 
 
 def make(*words, **environment):
@@ -58,6 +61,20 @@ def test_model_serves_for_models_in_a_sweep():
     assert words == shlex.split(
         "sweep --sweep lra_table --gin '' --grids '' --ranges '' --jobs 1 --runs runs --data data"
     )
+
+
+def test_help_fits_a_terminal_and_names_every_preset():
+    lines = make("help").stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    (presets,) = re.findall(r"PRESET=(\S+\|\S+)", "\n".join(lines))
+    assert sorted(presets.split("|")) == config.known("presets")
+
+
+def test_lra_without_a_preset_says_at_once_how_long_it_takes():
+    first, *_ = make("-n", "lra", "TASK=text").stdout.splitlines()
+    assert "days without an accelerator" in first
+    assert "make lra TASK=listops MODEL=fnet PRESET=cpu" in first
+    assert "echo" not in make("-n", "lra", "TASK=text", "PRESET=paper").stdout
 
 
 def test_seeds_of_one_model_are_one_run_each():

@@ -154,7 +154,7 @@ class Block(nn.Module):
     dropout: float
     norm: str
     norm_epsilon: float
-    batch_norm: float | None
+    batch_norm: float | None = None
     initialisation: str = "published"
 
     @nn.compact

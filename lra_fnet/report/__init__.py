@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.text import Text
 
 from lra_fnet.errors import UserError
-from lra_fnet.machine import disk, progress
+from lra_fnet.machine import disk, progress, terminal
 from lra_fnet.report import headers, text
 from lra_fnet.report.contents import Report, build
 from lra_fnet.report.sources import Sources
-from lra_fnet.report.text import print_run
+from lra_fnet.report.text import print_run, print_runs
 
 __all__ = [
     "BEGIN",
@@ -25,6 +25,7 @@ __all__ = [
     "build",
     "main",
     "print_run",
+    "print_runs",
     "update_readme",
     "write",
 ]
@@ -125,7 +126,7 @@ def main(
     out_dir: str | Path = "reports",
     console: Console | None = None,
 ) -> list[Path]:
-    """Collects the sources, prints the accuracy tables, writes the files and says where they are.
+    """Collects the sources, writes the files and prints the main tables and where all is.
 
     Damaged files are left out, each with a line on standard error and in the report.
 
@@ -141,13 +142,12 @@ def main(
             f"expected at least one run with a test accuracy under {where}, found none; "
             "`lra-fnet train --task listops --model fnet --preset cpu` makes one"
         )
-    console = console or text.console()
+    console = console or terminal.console()
+    files = write(report, out_dir)
     for table in text.terminal(report.tables):
         console.print(table)
-    console.print(Text(text.LEGEND))
-    files = write(report, out_dir)
-    listed = [str(file) for file in files if file.parent == Path(out_dir)]
-    listed.append(f"{Path(out_dir) / 'latex' / 'report.tex'}, and the tables that it includes")
-    for words in listed:
-        console.print(f"wrote {words}", markup=False, highlight=False, soft_wrap=True)
+        console.print()
+    kinds = ", ".join(dict.fromkeys(file.suffix.strip(".") for file in files[1:]))
+    console.print(Text(text.left_out(report.tables, str(files[0])), overflow="fold"))
+    console.print(Text(f"beside it: the same as {kinds}", overflow="fold"))
     return files

@@ -1,10 +1,13 @@
 """Builds the rows of the accuracy tables from runs and published numbers; see `cells`."""
 
+import ast
+import contextlib
 import dataclasses
 import itertools
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from lra_fnet import config, tasks
 from lra_fnet.report.cells import (
@@ -25,11 +28,50 @@ UNCOMPARED = ("cpu",)  # presets so far from the papers' that their numbers are 
 SMOKE = {"cpu": ("pathx",)}  # runs that only show that a task works: no column
 PADDING = "‡ This model sees the padding: its mixer does not use the mask."
 WAYS = ("fnet_mat",)  # not models but ways to compute one: in speed tables only
+_DIGEST = re.compile(r"-[0-9a-f]{8}$")  # ends a name that the user did not give
 
 
-def name_of(run: Record) -> str:
-    """Returns the label of a run's row: the model's title, or model+variant."""
-    return run.name if run.variant else config.title(run.model)
+class Named(Protocol):
+    """What names a run: a record, or the run.json of a run that has not ended."""
+
+    @property
+    def model(self) -> str: ...  # noqa: D102
+    @property
+    def variant(self) -> str | None: ...  # noqa: D102
+    @property
+    def overrides(self) -> Sequence[str]: ...  # noqa: D102
+    @property
+    def init(self) -> object: ...  # noqa: D102
+
+
+def name_of(run: Named) -> str:
+    """Returns the label of a run's row: the model's title, and what differs: "FNet, 1 layer".
+
+    Overrides without a name of the user's are named by their values. A name of the user's stays.
+    """
+    title = config.title(run.model)
+    if run.variant is None:
+        return title
+    stage, _, own = run.variant.partition("-") if run.init else ("", "", run.variant)
+    values = [own] if not (run.overrides and _DIGEST.search(own)) else map(_value, run.overrides)
+    return ", ".join(filter(None, [title, stage, *values]))
+
+
+def _value(binding: str) -> str:
+    """Returns an override in words: "1 layer", "learning rate 0.000316", "Head.pooling mean"."""
+    name, _, text = (part.strip() for part in binding.partition("="))
+    scope, _, short = name.rpartition(".")
+    value: Any = text
+    with contextlib.suppress(ValueError, SyntaxError):
+        value = ast.literal_eval(text)
+    if isinstance(value, float):
+        value = f"{value:.3g}"
+    if scope not in ("", "Encoder", "Run", "Optimizer", "Schedule"):
+        return f"{name} {value}"
+    if short.startswith("num_"):
+        words = short.removeprefix("num_").replace("_", " ")
+        return f"{value} {words.removesuffix('s') if value == 1 else words}"
+    return f"{short.replace('_', ' ').lower()} {value}"
 
 
 def in_order(names: Iterable[str], known: Sequence[str]) -> list[str]:
@@ -61,7 +103,7 @@ def sort(runs: Sequence[Record]) -> list[Record]:
 class Row:
     """A row of a table: ours, a paper's, or the floors."""
 
-    label: str  # a model's title, or model+variant
+    label: str  # a model's title, and for a variant what differs (`name_of`)
     source: str  # "ours", a paper's name, or "" for the floors
     cells: Mapping[str, Cell]  # by task or average
     uses_mask: bool = True  # False: some run of this row mixes padding into its outputs
@@ -90,6 +132,7 @@ class Part(NamedTuple):
     checkpoint: Checkpoint  # "best": ours, each paper's, floors; "last": only ours
     title: str
     rows: Sequence[Row]
+    name: str = ""  # "variants" in the tables of these
 
     @property
     def spread(self) -> set[str]:
@@ -104,8 +147,10 @@ class Table:
     Attributes:
       preset: its name.
       columns: titles of the six tasks, the two averages, then users' tasks.
-      rows: those of the checkpoint with the best validation accuracy; the floors last.
+      rows: those of the checkpoint with the best validation accuracy: of the preset's own models,
+        of papers, and the floors.
       last_rows: ours at the last step.
+      variants, last_variants: the same of runs with overrides, or that began pre-trained.
       floors: the row of majority floors.
       shallow: the row of shallow baselines.
       baselines: a line that names the shallow baselines, if there are any.
@@ -116,6 +161,8 @@ class Table:
     columns: Mapping[str, str]
     rows: Sequence[Row]
     last_rows: Sequence[Row]
+    variants: Sequence[Row]
+    last_variants: Sequence[Row]
     floors: Row
     shallow: Row
     baselines: Sequence[str]
@@ -129,16 +176,31 @@ class Table:
 
     @property
     def parts(self) -> list[Part]:
-        """Both checkpoints' rows with their titles."""
+        """Both checkpoints' rows with their titles; those of variants, if any, come last."""
         head = f"Test accuracy (%), preset {self.preset}"
-        return [
-            Part("best", f"{head}: checkpoint best on validation", self.rows),
-            Part("last", f"{head}: last step", self.last_rows),
+        steps = {"best": "checkpoint best on validation", "last": "last step"}
+        own = [
+            Part("best", f"{head}: {steps['best']}", self.rows),
+            Part("last", f"{head}: {steps['last']}", self.last_rows),
         ]
+        if not self.variants:
+            return own
+        return [
+            *own,
+            Part("best", f"{head}, variants: {steps['best']}", self.variants, "variants"),
+            Part("last", f"{head}, variants: {steps['last']}", self.last_variants, "variants"),
+        ]
+
+    @property
+    def ours(self) -> list[Row]:
+        """The rows of our runs, variants last."""
+        return [row for row in (*self.rows, *self.variants) if row.ours]
 
 
 def tables(runs: Sequence[Record]) -> list[Table]:
     """Returns one table per preset; a row holds the runs of one model with one set of overrides.
+
+    Rows of runs with overrides are apart: `Table.variants`.
 
     A run that finished without reading the test split (a trial of a sweep) is in no table. Tables
     are in the order paper, lra-code, tuned, small, cpu, then others by name. Every model that has a
@@ -162,23 +224,27 @@ def _table(preset: str, models: Sequence[str], runs: Sequence[Record]) -> Table:
     runs = [run for run in runs if run.task not in smoke]
     rows: list[Row] = []
     last_rows: list[Row] = []
+    variants: list[Row] = []
+    last_variants: list[Row] = []
     for model in models:
-        variants = {run.variant for run in runs if run.model == model and run.variant}
-        for variant in (None, *sorted(variants)):
+        names = {run.variant for run in runs if run.model == model and run.variant}
+        for variant in (None, *sorted(names)):
             same = [run for run in runs if (run.model, run.variant) == (model, variant)]
-            rows.append(_our_row(model, variant, same, every, "best"))
-            last_rows.append(_our_row(model, variant, same, every, "last"))
+            best, last = (variants, last_variants) if variant else (rows, last_rows)
+            best.append(_our_row(model, variant, same, every, "best"))
+            last.append(_our_row(model, variant, same, every, "last"))
             if variant is None and preset not in UNCOMPARED:
                 rows += _published_rows(model, every)
     floors, floor_notes = _floors(runs, every)
     shallow, baselines = _baselines(runs, every)
     rows += [floors, *([shallow] if baselines else [])]
-    notes = _notes(preset, runs, rows) + floor_notes + baselines
+    notes = _notes(preset, runs, [*rows, *variants]) + floor_notes + baselines
     if smoke:
         titles = ", ".join(map(tasks.title, smoke))
         notes.append(f"{titles}: smoke runs at this preset, without a column.")
     return Table(
-        preset, columns, rows, last_rows, floors, shallow, baselines, notes, _provenance(runs)
+        *(preset, columns, rows, last_rows, variants, last_variants, floors, shallow, baselines),
+        *(notes, _provenance(runs)),
     )
 
 
@@ -206,7 +272,7 @@ def _our_row(
         same = [run for run in runs if run.task == column]
         cells[column] = Cell("n/a") if any(map(other_model, same)) else cell(same, checkpoint)
     uses_mask = all(run.uses_mask for run in runs)
-    label = f"{model}+{variant}" if variant else config.title(model)
+    label = name_of(runs[0]) if runs else config.title(model)
     return Row(label, "ours", cells | averages(cells), uses_mask, model, variant)
 
 
@@ -247,8 +313,12 @@ def marks(preset: str, rows: Sequence[Row]) -> list[str]:
         notes.append(
             f"Preset {preset} is not the papers' setting: their numbers are there for orientation."
         )
-    if not all(row.uses_mask for row in rows):
-        notes.append(PADDING)
+    return notes + signs(rows)
+
+
+def signs(rows: Sequence[Row]) -> list[str]:
+    """Returns the meaning of the signs in these rows."""
+    notes = [] if all(row.uses_mask for row in rows) else [PADDING]
     cells = [cell for row in rows for cell in row.cells.values()]
     return notes + [words for name, words in MARKS.items() if any(getattr(c, name) for c in cells)]
 
@@ -269,19 +339,20 @@ def _notes(preset: str, runs: Sequence[Record], rows: Sequence[Row]) -> list[str
     for run in runs:
         by_name[run.name].append(run)
     names = [f"{row.model}+{row.variant}" if row.variant else row.model for row in rows if row.ours]
-    for name in (name for name in names if name in by_name):
-        if by_name[name][0].variant is not None:
-            settings = sorted({" ".join(run.overrides) or "no overrides" for run in by_name[name]})
-            notes.append(f"`{name}`: `{'` or `'.join(settings)}`")
-        for run in by_name[name]:
+    for group in (by_name[name] for name in names if name in by_name):
+        name = name_of(group[0])
+        if group[0].variant is not None:
+            settings = sorted({" ".join(run.overrides) or "no overrides" for run in group})
+            notes.append(f"{name}: `{'` or `'.join(settings)}`")
+        for run in group:
             if run.pretraining:
-                notes.append(f"`{name}` on {run.task}, seed {run.seed}: {run.pretraining}.")
-        for task in sorted({run.task for run in by_name[name]}):
-            same = [run for run in by_name[name] if run.task == task]
+                notes.append(f"{name} on {run.task}, seed {run.seed}: {run.pretraining}.")
+        for task in sorted({run.task for run in group}):
+            same = [run for run in group if run.task == task]
             if len({run.data_sha256 for run in same}) > 1:
-                notes.append(f"The runs of `{name}` on {task} differ in their data.")
+                notes.append(f"The runs of {name} on {task} differ in their data.")
             if names := bound_differently({run.config for run in same}):
-                notes.append(f"The runs of `{name}` on {task} differ in {', '.join(names)}.")
+                notes.append(f"The runs of {name} on {task} differ in {', '.join(names)}.")
     return notes
 
 

@@ -81,6 +81,15 @@ class Cell:
         return "".join(words[0] for name, words in MARKS.items() if getattr(self, name))
 
     @property
+    def compact(self) -> str:
+        """The text in a terminal: "30.70 ± .41 (3)"; of an average and a floor the number."""
+        if self.mean is None or not self.seeds:
+            return self.lines[0]
+        spread = "" if self.sd is None else f" ± {f'{self.sd:.2f}'.removeprefix('0')}"
+        total = f" of {self.seeds + self.unfinished}" if self.unfinished else ""
+        return f"{self.mean:.2f}{self.marks}{spread} ({self.seeds}{total})"
+
+    @property
     def interval(self) -> str:
         """The interval in words; empty for a state."""
         if self.low is None:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from lra_fnet import config, intervals
 from lra_fnet.errors import UserError
-from lra_fnet.machine import progress
+from lra_fnet.machine import progress, terminal
+from lra_fnet.machine.terminal import Fitted
 from lra_fnet.report import accuracy, significance, text
 from lra_fnet.report.cells import MARKS
 from lra_fnet.report.grid import Grid
@@ -153,7 +153,7 @@ def _notes(first: Sequence[Record], second: Sequence[Record]) -> list[str]:
     return notes
 
 
-def render(comparison: dict[str, Any]) -> list[Table | Text]:
+def render(comparison: dict[str, Any]) -> list[Fitted | Text]:
     """Returns what `lra-fnet compare` prints of a comparison."""
     a, b = comparison["a"], comparison["b"]
     ratio = comparison["steps_per_second_ratio"]
@@ -166,7 +166,7 @@ def render(comparison: dict[str, Any]) -> list[Table | Text]:
         rows.append([f"test, seed {pair['seed']}", "", "", *_interval(pair), p_value])
     rows.append(["parameters", f"{a['parameters']:,}", f"{b['parameters']:,}"])
     rows.append(["steps/s", *map(_speed, (a, b)), "" if ratio is None else f"x {ratio:.2f}"])
-    table = text.rich_table(Grid("", ["", "A", "B", "A - B", "95 % interval", "p"], rows))
+    table = text.fitted(Grid("", ["", "A", "B", "A - B", "95 % interval", "p"], rows))
     head = [
         f"{name}  {side['model']}, seed {', '.join(map(str, side['seeds']))}"
         for name, side in (("A", a), ("B", b))
@@ -199,6 +199,6 @@ def main(first: str, second: str, roots: Sequence[str | Path], *, as_json: bool 
     if as_json:
         print(json.dumps(comparison, indent=1))
         return
-    console = text.console()
+    console = terminal.console()
     for part in render(comparison):
         console.print(part)

@@ -17,7 +17,7 @@ class Preset:
     """Everything under one preset."""
 
     table: Table  # the accuracies
-    marks: Mapping[Checkpoint, Marks]  # the best cells of each part of the table
+    marks: Mapping[Checkpoint, Marks]  # the best cells among the preset's own models
     generalisation: Grid
     tradeoffs: Sequence[Tradeoff]  # score against speed
     missing: Grid
@@ -36,6 +36,7 @@ class Report:
     literature: Grid  # later results on LRA, next to ours
     spans: Grid  # the required attention spans
     sizes: Grid  # of the sublayers' outputs
+    unfinished: Grid  # runs without a result
     problems: Grid  # damaged files
 
     @property
@@ -58,6 +59,7 @@ class Report:
             "Sweeps": [grid for _, listed in self.sweeps for grid in listed],
             "Required attention span": [self.spans],
             "Size of the sublayers": [self.sizes],
+            "Unfinished": [self.unfinished],
             "Left out": [self.problems],
             "Missing": [preset.missing for preset in self.presets],
         }
@@ -82,6 +84,7 @@ def build(sources: Sources) -> Report:
         literature=literature.grid([preset.table for preset in presets]),
         spans=grids.spans(runs, sources.spans),
         sizes=grids.sizes(runs),
+        unfinished=grids.unfinished(sources.unfinished),
         problems=Grid("Files that are left out because they are damaged", ["File"], problems),
     )
 
@@ -89,7 +92,7 @@ def build(sources: Sources) -> Report:
 def _preset(table: Table, sources: Sources) -> Preset:
     marks: dict[Checkpoint, Marks] = {
         part.checkpoint: significance.marks(part.rows, table.tasks, part.checkpoint)
-        for part in table.parts
+        for part in table.parts[:2]
     }
     return Preset(
         table=table,

@@ -136,7 +136,7 @@ def bubbles(points: Sequence[tradeoff.Point], indices: Mapping[str, int] | None 
 
 
 def intervals(table: Table, task: str) -> Figure | None:
-    """Draws a task's accuracies with error bars, the most accurate model first.
+    """Draws a task's accuracies of the preset's own models with error bars, the best first.
 
     Published accuracies are hollow. Without a value there is no figure.
     """
@@ -154,7 +154,7 @@ def intervals(table: Table, task: str) -> Figure | None:
         axes.plot(np.array(cell.mean, float), y, "o", color=COLOURS[0], gid=gid)
         seeds = cell.values if cell.seeds > 1 else ()
         axes.plot(seeds, [y] * len(seeds), marker="o", markersize=3, **hollow)
-        for paper in table.rows if row.variant is None else ():
+        for paper in table.rows:
             value = paper.cells[task].mean
             if paper.published and paper.model == row.model and value is not None:
                 gid = _titled(f"{row.label}, {paper.source}: {value:.2f}")
@@ -176,7 +176,7 @@ def overview(table: Table, cells: Sequence[benchmarks.Result], models: Sequence[
       cells: training speeds, one for each model and length; without any there is one panel.
       models: names.
     """
-    rows = [row for row in table.rows if row.ours and not row.variant and row.model in models]
+    rows = [row for row in table.rows if row.ours and row.model in models]
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(9, 3.4), layout="constrained")
         axes, *speed = figure.subplots(1, 2 if cells else 1, squeeze=False)[0]

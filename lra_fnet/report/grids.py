@@ -18,13 +18,14 @@ from lra_fnet.sweep.files import Choice, Entry
 
 def generalisation(table: Table) -> Grid:
     """Returns train and test accuracy (arXiv:2011.04006, Table 3) at the last step."""
-    by_row = {
-        row.label: {task: _gap(row.cells[task]) for task in table.tasks} for row in table.last_rows
-    }
-    columns = [task for task in table.tasks if any(gaps[task] for gaps in by_row.values())]
+    by_row = [
+        (row.label, {task: _gap(row.cells[task]) for task in table.tasks})
+        for row in (*table.last_rows, *table.last_variants)
+    ]
+    columns = [task for task in table.tasks if any(gaps[task] for _, gaps in by_row)]
     rows = [
         [label, *(text for task in columns for text in gaps[task] or ["-"] * 3)]
-        for label, gaps in by_row.items()
+        for label, gaps in by_row
         if any(gaps.values())
     ]
     head = [
@@ -55,7 +56,7 @@ def missing(table: Table, started: Mapping[str, Started]) -> Grid:
       table: of the preset.
       started: the run.json of each run; it names the modules and gin folders of a user.
     """
-    rows = [row for row in table.rows if row.ours and row.variant is None]
+    rows = [row for row in table.rows if row.ours]
     body = []
     for task in table.tasks:
         models = [row.model for row in rows if row.cells[task].state == "-"]
@@ -73,6 +74,16 @@ def missing(table: Table, started: Mapping[str, Started]) -> Grid:
         body.append([table.columns[task], f"{len(models)} of {len(rows)}", command])
     title = f"Cells without a run, preset {table.preset}"
     return Grid(title, ["Task", "Models missing", "Command"], body, words=3)
+
+
+def unfinished(begun: Sequence[tuple[Started, int]]) -> Grid:
+    """Returns the runs that have begun and have no result, with the newest step of each."""
+    rows = [
+        [tasks.title(run.task), run.preset, accuracy.name_of(run), str(run.seed), f"{step:,}"]
+        for run, step in begun
+    ]
+    head = ["Task", "Preset", "Model", "Seed", "Step"]
+    return Grid("Runs that have not ended", head, rows, words=3)
 
 
 _QUANTITIES = {
@@ -163,7 +174,7 @@ def _selects(choice: Choice, trial: Entry) -> bool:
 
 def _value(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return f"{value:.3g}"
     return "-" if value is None else str(value)
 
 

@@ -36,9 +36,11 @@ def files(report: Report) -> dict[str, str]:
         table = preset.table
         for part in table.parts:
             marks = preset.marks[part.checkpoint]
-            name = f"accuracy-{template.slug(table.preset).lower()}-{part.checkpoint}"
+            words = "accuracy", template.slug(table.preset).lower(), part.name, part.checkpoint
+            name = "-".join(filter(None, words))
             bodies[name] = accuracy(table, part, marks)
-            captions[name] = " ".join([f"{part.title}.", _LEGEND, *table.notes, marks.note])
+            note = "" if part.name else marks.note
+            captions[name] = " ".join([f"{part.title}.", _LEGEND, *table.notes, note])
     for heading, grids in report.sections.items():
         for grid in grids if heading != "Missing" else ():
             name = template.slug(grid.title).lower()

@@ -74,7 +74,7 @@ def _later(rows: Sequence[Mapping[str, Any]]) -> Iterator[Entry]:
 
 def _ours(tables: Sequence[Table]) -> Iterator[Entry]:
     for table in (table for table in tables if table.preset not in UNCOMPARED):
-        for row in (row for row in table.rows if row.ours and not row.variant):
+        for row in (row for row in table.rows if row.ours):
             counts = {cell.seeds for cell in row.cells.values() if cell.seeds}
             if counts:
                 seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))

@@ -22,12 +22,12 @@ def render(report: Report) -> str:
     configs: dict[str, tuple[str, list[str]]] = {}  # text and run folders by digest
     for run in report.runs:
         configs.setdefault(_digest(run), (run.config, []))[1].append(run.folder)
-    names = [row.label for table in report.tables for row in table.rows if row.ours]
+    names = [row.label for table in report.tables for row in table.ours]
     indices = {name: number for number, name in enumerate(dict.fromkeys(names))}
     cells = [
         (preset, row, task)
         for preset in report.presets
-        for row, task in itertools.product(preset.table.rows, preset.table.tasks)
+        for row, task in itertools.product(preset.table.ours, preset.table.tasks)
         if row.cells[task].runs
     ]
     labels = [row.cells[task].runs[0].label for _, row, task in cells]
@@ -78,11 +78,11 @@ def _curves(
     for task in table.tasks:
         for field, label in (("loss", "Training loss (nats)"), ("validation", "Validation (%)")):
             curves: dict[str, list[figures.Points]] = {}
-            for row in (row for row in table.rows if row.ours):
+            for row in table.ours:
                 read = [report.sources.curves.get(run.folder) for run in row.cells[task].runs]
-                curves[row.label] = [
+                curves.setdefault(row.label, []).extend(
                     figures.thinned(p) for curve in read if (p := getattr(curve, field, ()))
-                ]
+                )
             curves = {label: group for label, group in curves.items() if group}
             if curves:
                 drawn = figures.lines(curves, ("Optimizer step", label), indices)

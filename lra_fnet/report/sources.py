@@ -27,6 +27,11 @@ class Started:
     task: str
     imports: tuple[str, ...] = ()
     gin_dirs: tuple[str, ...] = ()
+    preset: str = ""
+    seed: int = 0
+    overrides: tuple[str, ...] = ()
+    variant: str | None = None
+    init: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +87,7 @@ class Sources:
       runs: their records.
       curves: their courses, where metrics.jsonl is there.
       spans, started: their attention_span.json and run.json.
+      unfinished: the run.json and the newest step of each run without a result.
       readings: how often the test split was read.
       sweeps, benchmarks: one for each folder.
     """
@@ -99,6 +105,14 @@ class Sources:
         self.curves = {folder: curve for folder, curve in curves.items() if curve.step}
         self.spans = each(lambda path: record.load(path / "attention_span.json", Span))
         self.started = each(lambda path: record.load(path / "run.json", Started))
+        self.unfinished: list[tuple[Started, int]] = []
+        for file in (
+            file for root in roots for file in sorted(Path(root).glob("*/*/*/*/run.json"))
+        ):
+            if not file.with_name("result.json").exists():
+                begun = self._try(lambda path: record.load(path, Started), file)
+                curve = self._try(record.curve, file.parent)
+                self.unfinished += [(begun, curve.step)] if begun and curve else []
         self.readings = self._readings(roots)
         self.sweeps: list[Sweep] = []
         self.benchmarks: list[Benchmark] = []

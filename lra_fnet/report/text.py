@@ -9,13 +9,14 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table as RichTable
 from rich.text import Text
 
 from lra_fnet import tasks
 from lra_fnet.intervals import wilson
+from lra_fnet.machine import progress
+from lra_fnet.machine.terminal import Fitted
+from lra_fnet.machine.terminal import console as terminal_console
 from lra_fnet.report import accuracy, cells, template
 from lra_fnet.report.accuracy import Row, Table
 from lra_fnet.report.contents import Report
@@ -49,54 +50,45 @@ _TRIAL = (
 )
 
 
-def console() -> Console:
-    """Returns the terminal, or one of 200 columns for a file, where nothing folds lines."""
-    return Console() if Console().is_terminal else Console(width=200)
-
-
-def rich_table(grid: Grid, **options: Any) -> RichTable:
+def fitted(grid: Grid, styles: Sequence[str | None] = ()) -> Fitted:
     """Returns a table for the terminal, its notes below it.
 
     Args:
       grid: the table.
-      **options: of rich's table.
+      styles: of each row, as rich names them.
     """
-    table = RichTable(
-        title=Text(grid.title, style="bold") if grid.title else None,
-        caption=Text("\n".join(grid.notes)) if grid.notes else None,
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        **options,
-    )
-    for number, head in enumerate(grid.head):
-        justify = "left" if number < grid.words else "right"
-        table.add_column(Text(head), justify=justify, overflow="fold")
-    for row in grid.rows:
-        table.add_row(*map(Text, row))
-    return table
+    named = {"title": grid.title, "notes": grid.notes, "words": grid.words}
+    return Fitted(grid.head, grid.rows, **named, styles=styles)
 
 
-def terminal(tables: Sequence[Table]) -> list[RichTable]:
-    """Returns two rich tables per preset: checkpoint best on validation, and last step.
+def terminal(tables: Sequence[Table]) -> list[Fitted]:
+    """Returns a table per preset: its own models with a result, floors last, `32.97 ± .89 (3)`.
 
-    A paper's row is indented under ours. 80 columns are enough for the table of one task.
+    Columns without a result are left out.
     """
-    rich_tables = []
-    for table, part in ((t, part) for t in tables for part in t.parts):
-        rows = [
-            [
-                f"  {row.source}" if row.published else row.marked,
-                *("\n".join(row.cells[c].lines).replace(" ± ", "±") for c in table.columns),
-            ]
-            for row in part.rows
-        ]
-        head = ["Model", *(title.replace(" of", "\nof") for title in table.columns.values())]
-        notes = [*table.notes, *table.provenance] if part.checkpoint == "best" else []
-        rich_tables.append(rich_table(Grid(part.title, head, rows, notes), padding=0))
-        for row, line in zip(part.rows, rich_tables[-1].rows, strict=True):
-            line.style = "dim" if row.published else None
-    return rich_tables
+    return [fitted(_compact(table)) for table in tables if _compact(table)]
+
+
+def _compact(table: Table) -> Grid:
+    own = [row for row in table.rows if row.ours and any(cell.runs for cell in row.cells.values())]
+    columns = {c: t for c, t in table.columns.items() if any(row.cells[c].runs for row in own)}
+    averages = {c: t for c, t in table.columns.items() if any(row.cells[c].mean for row in own)}
+    columns = {c: t for c, t in table.columns.items() if c in columns | averages}
+    shown = [*own, *(row for row in table.rows if not row.source)] if own else []
+    rows = [[row.marked, *(row.cells[column].compact for column in columns)] for row in shown]
+    notes = [
+        "Mean over seeds, in % of test rows; ± the standard deviation of more than two; (seeds).",
+        *accuracy.marks(table.preset, own),
+    ]
+    title = f"Test accuracy (%), preset {table.preset}"
+    return Grid(title, ["Model", *columns.values()], rows, notes)
+
+
+def left_out(tables: Sequence[Table], page: str) -> str:
+    """Returns a line that says what `terminal` leaves out, and where all of it is."""
+    count = sum(len(table.variants) for table in tables)
+    words = f"{count} {'variant is' if count == 1 else 'variants are'} left out; " if count else ""
+    return f"{words}everything is in {page}"
 
 
 def accuracy_grid(table: Table, title: str, rows: Sequence[Row]) -> Grid:
@@ -127,7 +119,7 @@ def compared(report: Report) -> list[accuracy.Table]:
     """Returns the tables in which at least two of the main models have a result."""
 
     def measured(table: accuracy.Table) -> set[str]:
-        own = [row for row in table.rows if row.model in MAIN and row.variant is None]
+        own = [row for row in table.rows if row.model in MAIN]
         return {row.model for row in own if any(cell.runs for cell in row.cells.values())}
 
     return [table for table in report.tables if len(measured(table)) > 1]
@@ -139,7 +131,7 @@ def main_models(report: Report) -> str:
     The notes of all tables follow the last one; a line about shallow baselines names its preset.
     """
     shown = [
-        (table, [row for row in table.rows if row.model in (*MAIN, "") and row.variant is None])
+        (table, [row for row in table.rows if row.model in (*MAIN, "")])
         for table in compared(report)
     ]
     if not shown:
@@ -200,6 +192,7 @@ def accuracy_csv(tables: Sequence[Table]) -> str:
                 "preset": table.preset,
                 "checkpoint": part.checkpoint,
                 "model": row.label,
+                "variant": row.variant,
                 "source": row.source or "floor",
                 "column": column,
                 **_fields(row.cells[column], "state mean sd maximum seeds low high"),
@@ -253,33 +246,62 @@ def tables_csv(report: Report) -> str:
     return _csv(rows)
 
 
-def run_table(run: Record) -> RichTable:
-    """Returns what `lra-fnet train` prints after a run: accuracy, baselines, published numbers."""
+def run_lines(run: Record) -> list[str]:
+    """Returns what `lra-fnet train` prints after a run: accuracy, baselines, time, notes."""
     cell, score = cells.cell([run] if run.tested else []), run.score("test")
-    words = {"OOM": ["OOM"], "diverged": ["FAIL (diverged)"]}.get(run.state, ["-"])
+    row = accuracy.Row(accuracy.name_of(run), "ours", {run.task: cell}, run.uses_mask)
+    words = {"OOM": "OOM", "diverged": "FAIL (diverged)"}.get(run.state, "-")
     if score is not None:
         low, high = (100 * end for end in wilson(score.correct, score.count))
-        words = [cell.state] * (cell.mean is None) + [f"{score.accuracy:.2f} %{cell.marks}"]
-        words += [f"{score.correct} of {score.count}", f"95 %: {low:.2f} to {high:.2f}"]
-    columns = {
-        "Model": run.name + ("" if run.uses_mask else " ‡"),
-        "Task": tasks.title(run.task),
-        "Preset": run.preset,
-        "Test accuracy": "\n".join(words),
-        "Majority floor": f"{run.floor.accuracy:.2f} %",
-    }
+        words = f"{score.accuracy:.2f} %{cell.marks}" + f", {cell.state}" * (cell.mean is None)
+        words += f" ({score.correct:,} of {score.count:,}; 95 %: {low:.2f} to {high:.2f})"
+    lines = [
+        f"{row.marked} on {tasks.title(run.task)}, preset {run.preset}, seed {run.seed}",
+        f"test {words}",
+    ]
     if run.baseline:
-        columns["Shallow baseline"] = f"{run.baseline.test.accuracy:.2f} %, {run.baseline.method}"
+        lines += [f"shallow baseline {run.baseline.test.accuracy:.2f} %, {run.baseline.method}"]
+    lines += [f"majority floor {run.floor.accuracy:.2f} %"]
     for source in () if run.preset in accuracy.UNCOMPARED else accuracy.SOURCES:
-        row = cells.published_cells(run.model, source) or {}
-        published = row.get(run.task, cells.Cell("n/a"))
-        columns[cells.published()["accuracy"][source]["name"]] = ", ".join(published.lines)
-    notes = [f"Overrides: {' '.join(run.overrides)}"] if run.overrides else []
-    row = accuracy.Row(run.name, "ours", {run.task: cell}, run.uses_mask)
-    notes += accuracy.marks(run.preset, [row])
-    return rich_table(Grid("", list(columns), [list(columns.values())], notes, len(columns)))
+        published = (cells.published_cells(run.model, source) or {}).get(run.task)
+        if published and published.state != "n/a":
+            name = cells.published()["accuracy"][source]["name"]
+            lines.append(f"{name} {', '.join(published.lines)}")
+    if run.wall_seconds:
+        rate = f", {run.steps_per_second:.3g} steps/s" if run.steps_per_second else ""
+        lines.append(f"trained in {progress.duration(run.wall_seconds)}{rate}")
+    lines += [f"overrides: {' '.join(run.overrides)}"] if run.overrides else []
+    return lines + accuracy.marks(run.preset, [row])
 
 
 def print_run(run: Record, console: Console | None = None) -> None:
-    """Prints `run_table` to the terminal."""
-    (console or Console()).print(run_table(run))
+    """Prints `run_lines`, in the width of the terminal."""
+    for line in run_lines(run):
+        (console or terminal_console()).print(Text(line, overflow="fold"))
+
+
+def runs_grid(runs: Sequence[Record]) -> Grid:
+    """Returns a row for each run that was scored on test, with its validation accuracy."""
+    rows = []
+    for run in runs:
+        chosen, test = run.score("validation"), run.score("test")
+        assert test is not None
+        low, high = (100 * end for end in wilson(test.correct, test.count))
+        rows.append(
+            [
+                *(tasks.title(run.task), accuracy.name_of(run), str(run.seed)),
+                f"{chosen.accuracy:.2f}" if chosen else "-",
+                f"{test.accuracy:.2f}{cells.cell([run]).marks}",
+                f"{low:.2f} to {high:.2f}",
+                f"{run.baseline.test.accuracy:.2f}" if run.baseline else "-",
+            ]
+        )
+    marked = [accuracy.Row("", "ours", {"": cells.cell([run])}, run.uses_mask) for run in runs]
+    head = ["Task", "Model", "Seed", "Validation", "Test", "95 %", "Shallow baseline"]
+    notes = ["Accuracy in %.", *accuracy.signs(marked)]
+    return Grid("Scored on test", head, rows, notes, words=3)
+
+
+def print_runs(runs: Sequence[Record], console: Console | None = None) -> None:
+    """Prints `runs_grid`."""
+    (console or terminal_console()).print(fitted(runs_grid(runs)))

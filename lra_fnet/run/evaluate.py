@@ -16,7 +16,7 @@ import numpy as np
 
 from lra_fnet import intervals
 from lra_fnet.experiment import Experiment
-from lra_fnet.machine import disk
+from lra_fnet.machine import disk, progress
 from lra_fnet.machine.memory import device_bytes
 from lra_fnet.models import fastest
 from lra_fnet.run import folder as run_folder
@@ -65,7 +65,9 @@ def finish(loop: Loop, data: Prepared, identity: dict, *, test: bool = True) -> 
     assert last is not None
     assert best is not None
     count = len(loop.validation.labels)  # scores as many training rows as validation has
-    train = loop.score(loop.variables(), Arrays(*(column[:count] for column in loop.arrays)))
+    rows = Arrays(*(column[:count] for column in loop.arrays))
+    with progress.Bar("scoring training rows", count) as bar:
+        train = loop.score(loop.variables(), rows, bar.update)
     result = {
         **facts("complete", identity, loop.experiment, data),
         "validation": {"last": last, "best": best},
@@ -144,7 +146,8 @@ def score_test(
     sums: dict[int, dict] = {}
     for step, variables in states.values():
         if step not in sums:
-            sums[step] = {"step": step, **score(variables, arrays, bits=True)}
+            with progress.Bar("scoring test", len(arrays.labels)) as bar:
+                sums[step] = {"step": step, **score(variables, arrays, bar.update, bits=True)}
             sums[step]["constant"] = _constant(sums[step], arrays.labels)
     scores = {kind: dict(sums[step]) for kind, (step, _) in states.items()}
     for kind, one in scores.items():

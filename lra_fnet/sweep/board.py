@@ -1,5 +1,8 @@
 """Shows a sweep's trials: a live table on a terminal, plain lines elsewhere."""
 
+import ast
+import contextlib
+import statistics
 import sys
 import time
 from collections import Counter
@@ -11,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lra_fnet.machine import progress
+from lra_fnet.machine.terminal import Fitted
 from lra_fnet.sweep.ledger import ENDED, FAILED, Trial
 from lra_fnet.sweep.plan import Plan
 
@@ -90,14 +94,61 @@ def table(plan: Plan, trials: Sequence[Trial], rows: int | None = None) -> Table
     grid = Table(title=Text(title), caption=Text(summary(trials)), box=box.SIMPLE_HEAD)
     for name in ("task", "model", "point", "seed", "state", *_NUMBERS):
         is_number = name in ("seed", *_NUMBERS)
-        grid.add_column(name, justify="right" if is_number else "left", overflow="fold")
+        side = "right" if is_number else "left"
+        grid.add_column(name, justify=side, overflow="fold", no_wrap=is_number)
     for trial in shown:
         job = trial.job
-        point = job.overrides[len(plan.sweep.overrides) :]
-        settings = " ".join(binding.partition(".")[2] or binding for binding in point)
-        words = [job.task, job.model, settings, str(job.seed), trial.state]
+        words = [job.task, job.model, _point(plan, trial), str(job.seed), trial.state]
         grid.add_row(*map(Text, [*words, *_facts(trial).values()]), style=STYLES.get(trial.state))
     return grid
+
+
+def points(plan: Plan, trials: Sequence[Trial]) -> Fitted:
+    """Returns one row a point: mean accuracy and spread over its seeds on validation.
+
+    Test accuracy is there too if the trials read the test split.
+    """
+    groups: dict[tuple[int, int], list[Trial]] = {}
+    for trial in trials:
+        groups.setdefault((trial.pair, trial.point), []).append(trial)
+    rows = []
+    for seeds in groups.values():
+        done = [trial for trial in seeds if trial.state == "complete"]
+        others = Counter(trial.state for trial in seeds if trial.state != "complete")
+        words = [str(len(done)), *(f"{count} {state}" for state, count in others.items())]
+        chosen = [100 * trial.validation for trial in done if trial.validation is not None]
+        results = [trial.record() for trial in done if trial.job.test]
+        tested = [score.accuracy for run in results if run and (score := run.score("test"))]
+        job = seeds[0].job
+        name = [job.task, job.model, _point(plan, seeds[0])]
+        rows.append([*name, ", ".join(words), _spread(chosen), _spread(tested)])
+    keep = [n for n in range(6) if n < 5 or any(row[5] != "-" for row in rows)]
+    head = ["task", "model", "point", "seeds", "validation", "test"]
+    cut = [[row[n] for n in keep] for row in rows]
+    note = "Accuracy in %: mean ± standard deviation over seeds; of two seeds both values."
+    return Fitted([head[n] for n in keep], cut, title=plan.name, notes=[note], words=3)
+
+
+def _point(plan: Plan, trial: Trial) -> str:
+    """Returns the values of a point; numbers have three digits."""
+    return " ".join(map(_short, trial.job.overrides[len(plan.sweep.overrides) :]))
+
+
+def _short(binding: str) -> str:
+    name, _, text = (binding.partition(".")[2] or binding).partition("=")
+    value = None
+    with contextlib.suppress(ValueError, SyntaxError):
+        value = ast.literal_eval(text.strip())
+    return f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={text}"
+
+
+def _spread(values: Sequence[float]) -> str:
+    if not values:
+        return "-"
+    mean = f"{statistics.fmean(values):.2f}"
+    if len(values) == 2:
+        return f"{mean} ({' / '.join(f'{value:.2f}' for value in values)})"
+    return mean + (f" ± {statistics.stdev(values):.2f}" if len(values) > 2 else "")
 
 
 def _facts(trial: Trial) -> dict[str, str]:

@@ -206,13 +206,13 @@ class _Workers:
 
 
 def _report(ledger: Ledger, jobs: int, stopped: int | None) -> int:
-    """Prints the final table, the failures, and the command that continues; returns the code."""
+    """Prints a table of points, the failures, and the command that continues; returns the code."""
     sweep, trials = ledger.plan, ledger.trials
     options = ["--jobs", str(jobs)] if jobs > 1 else []
     if stopped:
         progress.say(f"saved; to resume: {sweep.again('sweep', *options)}")
         return 128 + stopped
-    progress.console.print(board.table(sweep, trials))
+    progress.console.print(board.points(sweep, trials))
     failed = [trial for trial in trials if trial.state in FAILED]
     for trial in failed:
         progress.say(f"{trial.state}: {trial.job.folder}: {trial.error or 'see its train.log'}")

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from lra_fnet import config, tasks
 from lra_fnet.errors import UserError
-from lra_fnet.machine import progress
+from lra_fnet.machine import progress, terminal
+from lra_fnet.machine.terminal import Fitted
 from lra_fnet.tasks import Prepared, shallow
 from lra_fnet.tasks.sources import megabytes
 
@@ -50,7 +50,7 @@ def command(
     if task == "all" and source is not None:
         raise UserError("--source belongs to one task: name it with --task")
     missing, ready = [], 0
-    console = Console(soft_wrap=True)
+    console = terminal.console()
     for name in _names(task, gin_dirs):
         for chosen in [dataset] if dataset else _sets(name, source, gin_dirs):
             try:
@@ -72,9 +72,7 @@ def command(
                 continue
             ready += 1
             title = f"{name}/{chosen} from {prepared.source}, every record verified"
-            table = Table(*_COLUMNS, title=title)
-            table.add_row(*_row(prepared))
-            console.print(table)
+            console.print(Fitted(_COLUMNS, [_row(prepared)], title=title))
             if drawing := value.illustrate(prepared):
                 progress.say(f"examples: {drawing}")
     if missing:
@@ -92,22 +90,20 @@ def describe(
     Raises:
         UserError: for an unknown task, or a damaged set.
     """
-    table = Table(
-        *_COLUMNS,
-        caption="rows: train / validation / test; tokens: of the training texts as stored; "
-        "floor: always answering the most frequent test label",
-        box=None,
-        header_style="bold",
-    )
+    rows = []
     for name in _names(task, gin_dirs):
         needed = _sets(name, None, gin_dirs)
         for chosen in tasks.make(name).configs:
             value = tasks.make(name, chosen)
             if value.folder(data_dir).exists():
-                table.add_row(*_row(value.open(data_dir)))
+                rows.append(_row(value.open(data_dir)))
             elif chosen in needed:
-                table.add_row(f"{name}/{chosen}", "-", "", "", "", "", "", "not prepared")
-    (console or Console(soft_wrap=True, width=200)).print(table)
+                rows.append([f"{name}/{chosen}", "-", *[""] * 5, "not prepared", ""])
+    notes = [
+        "rows: train / validation / test; tokens: of the training texts as stored; floor: always "
+        "answering the most frequent test label"
+    ]
+    (console or terminal.console()).print(Fitted(_COLUMNS, rows, notes=notes))
 
 
 def _names(task: str, gin_dirs: Sequence[Path]) -> list[str]:

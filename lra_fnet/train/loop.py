@@ -291,10 +291,11 @@ class Loop:
     def _note(self) -> str:
         words = []
         if newest := self._newest:
-            words.append(f"loss {newest['loss']:.3f} accuracy {newest['accuracy']:.3f}")
+            words += [f"loss {newest['loss']:.3f}", f"accuracy {newest['accuracy']:.3f}"]
         if last := self.history.last:
             words.append(f"validation {last['correct'] / last['count']:.3f}")
-        if self.history.timed_steps:
+        # Not in the last line, whose steps and time have evaluation and compilation in them.
+        if self.history.timed_steps and self.step < self.run.num_steps:
             words.append(f"{self.history.steps_per_second:.3g} steps/s")
         return ", ".join(words)
 
@@ -305,9 +306,15 @@ class Loop:
         to the end together and then agree on the signal.
         """
         before = time.monotonic()
-        check = stop.check if jax.process_count() == 1 else lambda: None
+        count = len(self.validation.labels)
+
+        def between(rows: int) -> None:
+            self.bar.update(self.step, f"scoring validation, {rows:,} of {count:,} rows")
+            if jax.process_count() == 1:
+                stop.check()
+
         try:
-            sums = self.score(self.variables(), self.validation, check)
+            sums = self.score(self.variables(), self.validation, between)
         except KeyboardInterrupt:
             return
         rms = self.meter(self.variables())
@@ -324,6 +331,7 @@ class Loop:
         if best is None or rank(sums) < rank(best):
             self.history.best = sums
             self._save("best")
+        self.bar.update(self.step, self._note())
 
     def _save(self, kind: str, *, wait: bool = False) -> None:
         self.history.wall_seconds = time.monotonic() - self._begun

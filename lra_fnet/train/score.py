@@ -31,8 +31,8 @@ def make_scorer(
     """Returns the function (variables, arrays) -> {"correct", "count", "loss"}, sums over the rows.
 
     The sums are `objective.Sums`, whose subclasses have more. With `bits=True` the result also has
-    "correct_bits": which rows are right (`intervals.encode`). A third argument is called between
-    batches; an exception that it raises ends the scoring.
+    "correct_bits": which rows are right (`intervals.encode`). A third argument is called after each
+    batch with the number of rows that are scored; an exception that it raises ends the scoring.
 
     Args:
       objective: the model and how its outputs are counted.
@@ -59,17 +59,18 @@ def make_scorer(
 
     rounded = -(-batch_size // devices) * devices
 
-    def score(variables, arrays: Arrays, between=lambda: None, *, bits=False):
-        sums, rights = objective.zero(), []
+    def score(variables, arrays: Arrays, between=lambda rows: None, *, bits=False):
+        sums, rights, rows = objective.zero(), [], 0
         for batch in pipeline.eval_batches(arrays, rounded):
             before = sums
+            rows += int(batch.valid.sum())
             if mesh:
                 batch = pipeline.spread(batch, mesh, pipeline.ROWS)
             sums, right = add(variables, batch, sums)
             if bits:
                 rights.append(right)
             wait_for(before)  # one batch in flight: a device cannot drop what is queued on it
-            between()
+            between(rows)
         wait_for(sums)
         result = sums.numbers()
         if bits:  # the filler rows come last

@@ -250,10 +250,47 @@ def test_overrides_have_separate_rows_that_name_them():
     changed = with_test(800, overrides=settings, variant="layers1-0a1b2c3d")
     (table,) = tables_of(with_test(600), changed)
     assert cell_text(table, "FNet", "ours", "listops") == "30.00, 1 seed"
-    assert cell_text(table, "fnet+layers1-0a1b2c3d", "ours", "listops") == "40.00, 1 seed"
-    assert "`fnet+layers1-0a1b2c3d`: `Encoder.num_layers=1 Run.num_steps=100`" in table.notes
+    assert "1 layer" not in "".join(row.label for row in table.rows)
+    (row,) = table.variants
+    assert (row.label, row.cells["listops"].mean) == ("FNet, 1 layer, 100 steps", 40)
+    assert "FNet, 1 layer, 100 steps: `Encoder.num_layers=1 Run.num_steps=100`" in table.notes
+    assert [part.name for part in table.parts] == ["", "", "variants", "variants"]
+    assert "0a1b2c3d" not in text.accuracy_markdown([table]).replace("/fnet+layers1-0a1b2c3d", "")
+    assert "layers1-0a1b2c3d" in text.accuracy_csv([table])
     (table,) = tables_of(changed)
     assert cell_text(table, "FNet", "ours", "listops") == "-"
+
+
+INIT = {
+    **{"run": "cpu/listops/fnet@denoise/seed0", "objective": "", "rate": 0.15, "step": 5},
+    **{"steps": 5, "wall_seconds": 1.0, "sha256": "a" * 64},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "label"),
+    [
+        ({}, "FNet"),
+        ({"overrides": ["Encoder.num_layers=4"], "variant": "x-01234567"}, "FNet, 4 layers"),
+        ({"overrides": ["Encoder.num_layers=4"], "variant": "deep"}, "FNet, deep"),
+        (
+            {"overrides": ["Optimizer.learning_rate=0.000316227"], "variant": "x-01234567"},
+            "FNet, learning rate 0.000316",
+        ),
+        (
+            {"overrides": ["Head.pooling='mean'", "DATASET='s'"], "variant": "x-01234567"},
+            "FNet, Head.pooling mean, dataset s",
+        ),
+        ({"variant": "pretrained", "init": INIT}, "FNet, pretrained"),
+        (
+            {"overrides": ["Run.seed=1"], "variant": "pretrained-x-01234567", "init": INIT},
+            "FNet, pretrained, seed 1",
+        ),
+    ],
+)
+def test_variants_are_named_by_what_differs(changes, label):
+    (run,) = records(a_result(**changes))
+    assert accuracy.name_of(run) == label
 
 
 def test_presets_have_separate_tables_in_order():
@@ -340,7 +377,7 @@ def test_seeds_with_other_data_or_bindings_are_noted(changes, differences):
     runs = a_result(config="A.b = 1\n"), a_result(**{"config": "A.b = 1\n", "seed": 1} | changes)
     (table,) = tables_of(*runs)
     notes = [note for note in table.notes if "differ in" in note]
-    assert notes == ([f"The runs of `fnet` on listops {differences}."] if differences else [])
+    assert notes == ([f"The runs of FNet on listops {differences}."] if differences else [])
 
 
 def test_provenance_names_folder_seeds_commit_device_and_data():

@@ -93,17 +93,25 @@ def printed(*renderables, width=120):
     return stream.getvalue()
 
 
-def test_terminal_shows_everything_in_80_columns():
-    rich_tables = text.terminal(TABLES)
-    assert len(rich_tables) == 2  # best on validation, last step
-    output = printed(*rich_tables, width=80)
+@pytest.mark.parametrize("width", [40, 80])
+def test_terminal_shows_the_presets_own_models_in_few_columns(width):
+    output = printed(*text.terminal(TABLES), width=width)
     assert "…" not in output
-    assert max(map(len, output.splitlines())) <= 80
-    for part in ("31.00±1.00", "max 32.00", "did not", "Run.names=[red]|3", "preset cpu"):
+    assert max(map(len, output.splitlines())) <= width
+    for part in ("31.00 ± 1.00 (3)", "did not train", "preset cpu", "18.05¶ (1)", "FAIL"):
         assert part in output
+    assert "odd" not in output  # a variant
+    assert "Pathfinder" not in output  # nothing was run there
+    assert text.left_out(TABLES, "p.html") == "1 variant is left out; everything is in p.html"
 
 
-def test_main_writes_every_form_and_says_where(tmp_path, console):
+def test_spread_below_one_has_no_zero_and_unfinished_seeds_are_counted():
+    runs = [with_test(n, seed=s) for s, n in enumerate((600, 604, 608))]
+    table = accuracy.tables(records(*runs, a_failure("OOM", seed=3)))
+    assert "30.20 ± .20 (3 of 4)" in printed(*text.terminal(table))  # 30.0, 30.2, 30.4
+
+
+def test_main_writes_every_form_and_names_the_page(tmp_path, console):
     for result in RESULTS:
         put(tmp_path / "runs", result)
     out = tmp_path / "reports"
@@ -112,9 +120,11 @@ def test_main_writes_every_form_and_says_where(tmp_path, console):
     listed = [out / name for name in names]
     assert [file for file in files if file.parent == out] == listed
     assert sorted(path for path in out.rglob("*") if path.is_file()) == sorted(files)
-    written = [*listed, out / "latex" / "report.tex"]
     shown = console.export_text()
-    assert all(f"wrote {file}" in shown for file in written)
+    assert f"1 variant is left out; everything is in {out / 'index.html'}" in " ".join(
+        shown.split()
+    )
+    assert "beside it: the same as md, csv, tex" in shown
     assert (out / "accuracy.md").stat().st_mode & 0o777 == 0o644
 
 
@@ -151,37 +161,51 @@ def test_report_without_results_names_a_command_that_makes_one(tmp_path, results
 # After a run
 
 
-def test_run_table_shows_counts_interval_floor_and_published_numbers():
+def test_run_lines_show_counts_interval_floor_and_published_numbers():
     shallow = {name: {"correct": 570, "count": 2000} for name in ("validation", "test")}
     shallow |= {"method": "a rule", "settings": {}}
     result = a_result(uses_mask=False, overrides=["A.b=[1]"], variant="v", shallow=shallow)
     (run,) = records(result | {"preset": "tuned"})
     low, high = (100 * end for end in wilson(600, 2000))
-    output = printed(text.run_table(run))
-    parts = ("fnet+v ‡", "ListOps", "tuned", "30.00 %§", "600 of 2000", "18.00 %", "35.33", "n/a")
-    parts += ("28.50 %", "a rule")
-    for part in (*parts, f"95 %: {low:.2f} to {high:.2f}", "Overrides: A.b=[1]"):
-        assert part in output
-    assert "FAIL" not in output
-    assert "35.33" not in printed(text.run_table(*records(result)))  # preset cpu
-    stream = io.StringIO()
-    report.print_run(run, Console(file=stream, width=120))
-    assert stream.getvalue() == output
+    lines = text.run_lines(run)
+    assert lines[:7] == [
+        "FNet, v ‡ on ListOps, preset tuned, seed 0",
+        f"test 30.00 %§ (600 of 2,000; 95 %: {low:.2f} to {high:.2f})",
+        "shallow baseline 28.50 %, a rule",
+        "majority floor 18.00 %",
+        "FNet paper 35.33",
+        "trained in 2 min 0 s, 8.5 steps/s",
+        "overrides: A.b=[1]",
+    ]
+    assert "35.33" not in " ".join(text.run_lines(*records(result)))  # preset cpu
+    for width in (40, 80):
+        stream = io.StringIO()
+        report.print_run(run, Console(file=stream, width=width))
+        folded = stream.getvalue()
+        assert max(map(len, folded.splitlines())) <= width
+        assert " ".join(folded.split()) == " ".join(lines)  # no number and no name is broken
 
 
 @pytest.mark.parametrize(
     ("result", "part"),
     [
-        (with_test(361), "18.05 %¶"),
-        (with_test(360), "did not train"),
+        (with_test(361), "test 18.05 %¶ ("),
+        (with_test(360), "did not train ("),
         (with_test(361, task="pathx"), "FAIL"),
-        (a_failure("OOM"), "OOM"),
-        (a_failure("diverged"), "FAIL (diverged)"),
-        (a_result(test=None), " - "),
+        (a_failure("OOM"), "test OOM"),
+        (a_failure("diverged"), "test FAIL (diverged)"),
+        (a_result(test=None), "test -"),
     ],
 )
-def test_run_table_shows_states(result, part):
-    assert part in printed(text.run_table(*records(result)))
+def test_run_lines_show_states(result, part):
+    assert part in text.run_lines(*records(result))[1]
+
+
+def test_scored_runs_of_a_sweep_are_one_table():
+    shown = printed(text.fitted(text.runs_grid(records(with_test(600), with_test(620, seed=1)))))
+    low, high = (100 * end for end in wilson(620, 2000))
+    row = ["ListOps", "FNet", "1", "30.50", "31.00", f"{low:.2f}", "to", f"{high:.2f}", "-"]
+    assert row in [line.split() for line in shown.splitlines()]
 
 
 # README and RESULTS.md

@@ -19,7 +19,7 @@ from made_results import (
 )
 
 from lra_fnet import report
-from lra_fnet.report import accuracy, grids, sources, text, tradeoff
+from lra_fnet.report import accuracy, grids, page, sources, text, tradeoff
 from lra_fnet.report.grid import Grid
 from lra_fnet.run import record
 from lra_fnet.sweep.files import Entry
@@ -185,6 +185,25 @@ def test_command_of_a_missing_cell_names_the_users_modules():
     rows = missing(a_result(model="mine"), started={"runs/cpu/listops/mine/seed0": started})
     command = "lra-fnet train --task text --model mine --preset cpu"
     assert rows["Text"][1] == f"{command} --import 'my mixer.py' --gin-dir g"
+
+
+def test_run_without_a_result_is_in_a_table_of_its_own(tmp_path):
+    put(tmp_path, a_result())
+    folder = tmp_path / "cpu/listops/fnet+x-01234567/seed1"
+    folder.mkdir(parents=True)
+    facts = {
+        "task": "listops",
+        "model": "fnet",
+        "preset": "cpu",
+        "seed": 1,
+        "variant": "x-01234567",
+    }
+    (folder / "run.json").write_text(json.dumps(facts | {"overrides": ["Encoder.num_layers=1"]}))
+    put_curve(folder / "result.json", steps=40)
+    built = report.build(sources.Sources([tmp_path]))
+    assert built.unfinished.rows == [["ListOps", "cpu", "FNet, 1 layer", "1", "40"]]
+    assert [row.label for row in built.tables[0].ours] == ["FNet"]
+    assert 'id="unfinished"' in page.render(built)
 
 
 def test_failed_cell_is_not_missing_and_a_variant_fills_none():

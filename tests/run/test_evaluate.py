@@ -75,7 +75,7 @@ def test_constant_answer_is_recorded(tmp_path, answers, constant):
     right = np.array(answers) == labels
     sums = {"correct": int(right.sum()), "count": 5, "loss": 1.0}
 
-    def score(variables, arrays, *, bits):
+    def score(variables, arrays, between, *, bits):
         return sums | {"correct_bits": intervals.encode(right)}
 
     data = SimpleNamespace(arrays=lambda split: SimpleNamespace(labels=labels))

@@ -752,6 +752,21 @@ def test_table_shows_state_step_accuracy_and_time_left_of_every_trial(monkeypatc
     assert counts in lines[-1]
 
 
+def test_sweep_ends_with_mean_and_spread_of_each_point():
+    planned = plan.Plan(swept(seeds=3).checked(), "s", job.Job("", "", ""))
+    trials = []
+    value = {"Optimizer.learning_rate": "0.00031622776601683794"}
+    for seed, share in enumerate((0.3, 0.31, 0.35)):
+        trials.append(ledger.Trial(seed, planned.job(0, value, seed), 0, 0))
+        trials[-1].state, trials[-1].validation = "complete", share
+    (row,) = board.points(planned, trials).rows
+    spread = ((4 + 1 + 9) / 2) ** 0.5
+    assert row == ["t", "m", "learning_rate=0.000316", "3", f"32.00 ± {spread:.2f}"]  # no test
+    trials[2].state, trials[2].validation = "OOM", None
+    (row,) = board.points(planned, trials).rows
+    assert row[3:] == ["2, 1 OOM", "30.50 (30.00 / 31.00)"]
+
+
 def test_small_terminal_shows_the_trials_that_matter_most():
     planned = plan.Plan(swept().checked(), "s", job.Job("", "", ""))
     trials = made_trials(planned, *["complete"] * 30, "running", "OOM", *["waiting"] * 30)

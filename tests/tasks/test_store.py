@@ -470,9 +470,7 @@ def test_progress_without_a_terminal_is_plain_lines_on_stderr(tmp_path, capsys, 
     TOY.prepare(tmp_path)
     out, err = capsys.readouterr()
     assert out == ""  # TFDS prints nothing either
-    assert err == (
-        "preparing toy/small: 256 of 390 rows, 0 s left\npreparing toy/small: 390 rows in 0 s\n"
-    )
+    assert err == ("preparing toy/small: 256 of 390 rows\npreparing toy/small: 390 rows in 0 s\n")
 
 
 def test_nothing_but_the_set_is_left_on_disk(tmp_path):

@@ -1,0 +1,88 @@
+"""Tables and consoles of a terminal: a table that is too wide becomes one line a cell."""
+
+import os
+from collections.abc import Iterator, Sequence
+
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+FILE_WIDTH = 1000  # columns: wide enough for every table
+
+
+def console(*, stderr: bool = False, **options) -> Console:
+    """Returns the terminal, or for a file or a pipe one of `FILE_WIDTH` columns.
+
+    With NO_COLOR set, or without a terminal, the text has no colours and no bold type.
+
+    Args:
+      stderr: prints on standard error rather than on standard output.
+      **options: of rich's console.
+    """
+    if os.environ.get("NO_COLOR"):
+        options["color_system"] = None
+    made = Console(stderr=stderr, **options)
+    return made if made.is_terminal else Console(stderr=stderr, width=FILE_WIDTH, **options)
+
+
+class Fitted:
+    """A table with a title above and notes below; one line a cell where it does not fit."""
+
+    def __init__(
+        self,
+        head: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        *,
+        title: str = "",
+        notes: Sequence[str] = (),
+        words: int = 1,
+        styles: Sequence[str | None] = (),
+    ):
+        """Takes the texts of the table.
+
+        Args:
+          head: the names of the columns.
+          rows: as long as the head; a cell may have several lines.
+          title: printed above, in bold.
+          notes: printed below, in the width of the terminal.
+          words: the number of columns, from the left, that name the row; the others hold numbers.
+          styles: of each row, as rich names them.
+        """
+        self.title, self.head, self.rows, self.notes = title, list(head), rows, notes
+        self._words, self._styles = words, [*styles, *[None] * (len(rows) - len(styles))]
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        """Yields the title, the table or its lines, and the notes."""
+        if self.title:
+            yield Text(self.title, style="bold", overflow="fold")
+        table = self._table()
+        fits = Measurement.get(console, options.update(max_width=10_000), table).maximum
+        yield table if fits <= options.max_width else Text("\n".join(self._lines()))
+        yield from (Text(note, overflow="fold") for note in self.notes)
+
+    def _table(self) -> Table:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
+        for number, name in enumerate(self.head):
+            side = "left" if number < self._words else "right"
+            table.add_column(Text(name), justify=side, no_wrap=True)
+        for row, style in zip(self.rows, self._styles, strict=True):
+            table.add_row(*map(Text, row), style=style)
+        return table
+
+    def _lines(self) -> Iterator[str]:
+        """Yields a row's name, then a line for each cell with a value, after its column's name."""
+        width = max((len(_line(name)) for name in self.head[self._words :]), default=0)
+        for row in self.rows:
+            yield ", ".join(_line(cell) for cell in row[: self._words] if cell)
+            pairs = zip(self.head, row, strict=True)
+            for name, cell in list(pairs)[self._words :]:
+                if cell not in ("", "-"):
+                    yield f"  {_line(name):<{width}}  {_line(cell)}"
+
+
+def _line(cell: str) -> str:
+    return ", ".join(cell.splitlines())
