@@ -1,6 +1,8 @@
 """Pretrain: hidden pieces and sentence order, their heads, sums and gradient, and its presets."""
 
 import functools
+import json
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,7 @@ from tiny import TINY
 from lra_fnet import experiment
 from lra_fnet.errors import UserError
 from lra_fnet.report import census
+from lra_fnet.run import record
 from lra_fnet.tasks import Arrays
 from lra_fnet.tasks.corpus import CLS, MASK, SEP
 from lra_fnet.train import pipeline, score, step
@@ -168,3 +171,27 @@ def test_heads_of_bert_need_a_task_of_pieces():
         built("fnet", "Denoising.loss=l1")
     with pytest.raises(UserError, match=r"Denoising.share must be at most 1, got 1.5"):
         built("fnet", "Denoising.share=1.5")
+
+
+@pytest.mark.slow
+def test_the_command_records_both_metrics(command, tmp_path, monkeypatch):
+    pytest.importorskip("sentencepiece")
+    monkeypatch.chdir(tmp_path)
+    words = "one two three four five six seven eight nine ten".split()  # noqa: SIM905
+    rng = np.random.default_rng(0)
+    sentences = [" ".join(rng.choice(words, 6)) + "." for _ in range(1200)]
+    texts = [" ".join(sentences[i : i + 6]) for i in range(0, 1200, 6)]
+    Path("texts.txt").write_text("\n\n".join(texts))
+    settings = [f"DATASET=v30_{LENGTH}", *(text for text in SMALL if "DATASET" not in text)]
+    names = ["--task", "corpus", "--model", "fnet", "--preset", "cpu-pretrain", "--name", "n"]
+    done = command("pretrain", *names, "--source", "texts.txt", "--gin", " ".join(settings))
+    assert done.code == 0, done.err
+    assert "sentence order:" in done.out
+    folder = Path("runs/cpu-pretrain/corpus/fnet@denoise+n/seed0")
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    last = [line for line in lines if line["kind"] == "validation"][-1]
+    counts = record.read(folder).score("validation", "last")
+    assert last["accuracy"] == counts.correct / counts.count
+    assert last["order_accuracy"] == counts.order_correct / counts.rows
+    assert last["order_loss"] == counts.order_loss / counts.rows
+    assert "score ok: exactly" in (checked := command("verify", folder).out), checked
