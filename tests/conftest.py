@@ -34,6 +34,11 @@ jax.config.update("jax_numpy_rank_promotion", "raise")  # [B] + [B, 1] is an err
 jax.config.update("jax_debug_nans", True)
 
 
+def pytest_collection_modifyitems(items):
+    """Puts the longest tests first, so that no worker waits for one at the end."""
+    items.sort(key=lambda i: not (i.get_closest_marker("slow") or "test_hosts" in i.nodeid))
+
+
 @pytest.fixture(autouse=True)
 def clean_gin():
     """Clears gin before and after each test: its configuration is global."""

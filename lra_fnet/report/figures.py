@@ -219,6 +219,56 @@ def overview(table: Table, cells: Sequence[benchmarks.Result], models: Sequence[
     return figure
 
 
+def above_baseline(table: Table, models: Sequence[str]) -> Figure | None:
+    """Draws accuracy above the shallow baseline against training speed, a panel a task.
+
+    Bars are the intervals of `cells.Cell`. A task needs a baseline and two models.
+
+    Args:
+      table: of a preset.
+      models: those with a colour and a name; the others are grey.
+    """
+    panels = {
+        task: points
+        for task in table.tasks
+        if table.shallow.cells[task].mean is not None
+        and len(points := tradeoff.of_task(table, task, models)) > 1
+    }
+    if not panels:
+        return None
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(2.6 * max(2, len(panels)), 3.0), layout="constrained")
+        handles: dict[str, Any] = {}
+        for axes, (task, points) in zip(
+            figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
+        ):
+            baseline = table.shallow.cells[task].mean or 0.0
+            axes.axhline(0, color=INK, linestyle=":", linewidth=1)
+            for row, point in sorted(points, key=lambda pair: pair[0].model in models):
+                cell, named = row.cells[task], row.model in models
+                style = _style(models.index(row.model)) if named else {"color": INK, "marker": "."}
+                style |= {"alpha": 1.0 if named else 0.35, "linestyle": "none"}
+                ends = np.array([cell.low, cell.high], float) - baseline
+                text = f"{row.label}: {', '.join(cell.lines)}, {point.speed:.3g} steps/s"
+                gid = _titled(f"{text}; {cell.interval}; baseline {baseline:.2f}")
+                x, y = point.speed, point.score - baseline
+                (mark,) = axes.plot(x, y, gid=gid, **style)
+                axes.plot([x, x], ends, **style | {"linestyle": "-", "marker": ""}, linewidth=1)
+                handles[row.label if named else "other models"] = mark
+            speeds = [point.speed for _, point in points]
+            if max(speeds) > 2 * min(speeds):
+                axes.set_xscale("log")
+                _log_ticks(axes.xaxis)
+            axes.margins(0.12)
+            axes.set_title(table.columns[task])
+            axes.set_xlabel("Training steps/s")
+        figure.axes[0].set_ylabel("Points above shallow baseline")
+        order = sorted(handles, key=lambda label: label == "other models")
+        legend = {"loc": "outside lower center", "ncols": len(order)}
+        figure.legend([handles[label] for label in order], order, **legend)
+    return figure
+
+
 def measured(cells: Sequence[benchmarks.Result]) -> dict[str, tuple[str, Figure]]:
     """Returns the figures of a benchmark by file name: time and memory over length, with titles."""
     figures = {}

@@ -10,7 +10,7 @@ import markupsafe
 
 from lra_fnet import tasks
 from lra_fnet.report import benchmarks, figures, grids, template, text
-from lra_fnet.report.accuracy import Table
+from lra_fnet.report.accuracy import Part, Table
 from lra_fnet.report.contents import Report
 from lra_fnet.report.figures import Figure
 from lra_fnet.report.sources import Sweep
@@ -49,10 +49,32 @@ def render(report: Report) -> str:
         svg=lambda title, figure: markupsafe.Markup(
             figures.inline(figure, f"f{next(keys)}", title)
         ),
+        first=_first(report),
         intervals=_intervals,
         curves=lambda table: list(_curves(table, report, indices)),
         swept=_swept,
     )
+
+
+def _first(report: Report) -> tuple[Table, Part, Figure | None] | None:
+    """Returns what the first screen shows: a preset, its main and best models, and its figure.
+
+    The preset is the first in which main models are compared; None if there is none.
+    """
+    table = next(iter(text.compared(report)), None)
+    if table is None:
+        return None
+    own = [row for row in table.rows if row.ours]
+    scored = [(row, task) for row in own for task in table.tasks if row.cells[task].mean]
+    best = {
+        task: max((r for r, t in scored if t == task), key=lambda r: r.cells[task].mean or 0)
+        for task in dict.fromkeys(task for _, task in scored)
+    }
+    chosen = [row for row in own if row.model in text.MAIN or row in best.values()]
+    title = f"Test accuracy (%), preset {table.preset}: the main models and the best of each task"
+    floors = [row for row in table.rows if not row.source]
+    part = Part("best", title, [*chosen, *floors])
+    return table, part, figures.above_baseline(table, text.MAIN)
 
 
 def _code(words: str) -> markupsafe.Markup:

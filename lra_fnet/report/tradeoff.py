@@ -54,6 +54,21 @@ def frontier(points: Sequence[Point]) -> list[Point]:
     return kept[::-1]
 
 
+def of_task(table: Table, task: str, models: Sequence[str]) -> list[tuple[Row, Point]]:
+    """Returns the preset's own models with score and speed on one device.
+
+    It is the device that has most of `models`, then most others: only its speeds compare.
+    """
+    own = [row for row in table.rows if row.ours]
+    devices = dict.fromkeys(str(run.device) for row in own for run in row.cells[task].runs)
+    found = [
+        [(row, point) for row in own if (point := _point(row, task, device))] for device in devices
+    ]
+    return max(
+        found, key=lambda on: (sum(row.model in models for row, _ in on), len(on)), default=[]
+    )
+
+
 def from_runs(table: Table) -> list[Tradeoff]:
     """Returns one for each task and device, from the runs themselves; then LRA's, over tasks.
 

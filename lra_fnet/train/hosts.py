@@ -31,6 +31,7 @@ JOIN_SECONDS = 45  # for all processes to join; --join-seconds changes it
 GRACE_SECONDS = 5  # for a process to report its own error after another process has reported one
 
 _LONG = 365 * 24 * 3600  # no limit: heartbeats notice a lost process
+_LEAD = 100  # calls of `agree` by which process 0 may be ahead
 _RESUME = "the same command in each process resumes"
 
 
@@ -212,7 +213,7 @@ def _store() -> Any:
 def agree(value, about: str = "loop"):
     """Returns process 0's value in every process: the k-th call about a subject returns its k-th.
 
-    Process 0 does not wait.
+    Process 0 waits for the others once in `_LEAD` calls, and is never further ahead.
 
     Args:
       value: a JSON value; ignored in the other processes.
@@ -222,10 +223,13 @@ def agree(value, about: str = "loop"):
         return value
     key = f"lra-fnet/agree/{about}"
     call = _calls[about] = _calls.get(about, -1) + 1
-    if not first():
-        return json.loads(_store().blocking_key_value_get(f"{key}/{call}", 1000 * _LONG))
-    _store().key_value_set(f"{key}/{call}", json.dumps(value))
-    _store().key_value_delete(f"{key}/{call - 100}")  # no process lags that far behind
+    if first():
+        _store().key_value_set(f"{key}/{call}", json.dumps(value))
+        _store().key_value_delete(f"{key}/{call - _LEAD}")  # all have read it
+    else:
+        value = json.loads(_store().blocking_key_value_get(f"{key}/{call}", 1000 * _LONG))
+    if call % _LEAD == _LEAD - 1:
+        _store().wait_at_barrier(f"{key}/{call}", 1000 * _LONG)
     return value
 
 

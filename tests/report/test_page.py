@@ -265,7 +265,9 @@ def test_bold_shows_in_the_page_and_in_latex(tmp_path):
     assert r"\textbf{32.00}" in body
     assert r"\textbf{26.00}" not in body
     text = page.render(built)
-    assert len(re.findall(r'<td class="best', text)) == 2  # best on validation, last step
+    assert (
+        len(re.findall(r'<td class="best', text)) == 3
+    )  # first screen, best on validation, last step
     assert "Below the best, FNet: -6.00 points" in text
     assert f"p = {preset.marks['best'].against['linear', None, 'listops'].p_value:.2g}" in text
 
@@ -312,6 +314,39 @@ def test_area_of_a_bubble_is_the_memory_and_the_line_is_the_frontier():
     big, small, _ = (float(bubble.get_sizes()[0]) for bubble in axes.collections)
     assert big / small == pytest.approx(4)
     assert axes.lines[0].get_xydata().tolist() == [[4, 31], [5, 30]]
+
+
+def test_first_figure_shows_points_above_the_baseline_on_the_device_of_the_main_models():
+    shallow = {"method": "m", "settings": {}, "validation": {"correct": 500, "count": 2000}}
+    shallow |= {"test": {"correct": 500, "count": 2000}}  # 25 %
+    other = {"name": "Other CPU", "platform": "cpu", "count": 1, "cores": 2}
+    runs = [with_test(600, model="fnet"), with_test(640, model="linear")]  # 30 %, 32 %
+    runs += [with_test(n, model=m) for n, m in ((660, "dct"), (440, "local"), (480, "sparse"))]
+    runs = [run | {"shallow": shallow} for run in runs]
+    for run in runs[3:]:
+        run["device"] = other
+    (table,) = accuracy.tables(records(*runs))
+    figure = figures.above_baseline(table, ("transformer", "linear", "fnet"))
+    (axes,) = figure.axes
+    marks = {(line.get_xdata()[0], round(line.get_ydata()[0], 6)) for line in axes.lines[1::2]}
+    assert marks == {(8.5, 5.0), (8.5, 7.0), (8.5, 8.0)}  # fnet, linear, dct: not the other device
+    colours = [line.get_color() for line in axes.lines[1::2]]
+    assert len(set(colours)) == 3
+    (none,) = accuracy.tables(records(with_test(600)))
+    assert figures.above_baseline(none, ()) is None
+
+
+def test_first_screen_has_the_main_models_and_the_best_of_each_task(tmp_path):
+    for model, best in (("fnet", 600), ("linear", 640), ("dct", 660), ("local", 620)):
+        put(tmp_path, with_test(best, model=model))
+    page_text = page.render(report.build(report.Sources([tmp_path])))
+    section = page_text[page_text.index('<section id="result">') :].partition("</section>")[0]
+    assert [
+        name for name in ("FNet", "Linear", "Cosine transform", "Local") if name in section
+    ] == [
+        *("FNet", "Linear", "Cosine transform"),
+    ]
+    assert 'href="#result"' in page_text
 
 
 def test_intervals_show_ours_seeds_published_and_floor():
