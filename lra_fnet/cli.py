@@ -433,6 +433,9 @@ def _pretrain(args) -> None:
         f"validation: loss {score.loss / score.count:.4f}, {score.accuracy:.2f} % of "
         f"{score.count:,} hidden tokens right, at step {score.step}"
     )
+    if score.rows and score.order_correct is not None:
+        order = 100 * score.order_correct / score.rows
+        print(f"sentence order: {order:.2f} % of {score.rows:,} rows right")
     print(f"run folder: {asked.folder}")
 
 

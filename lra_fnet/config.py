@@ -324,14 +324,15 @@ def binds(configurable: str) -> bool:
 
 
 def _schedule() -> tuple[int, int, int] | None:
-    """Returns the bound steps of a run with a cosine: all, warm-up, cycle; None without them."""
+    """Returns the bound steps of a run that ends at rate 0: all, warm-up, cycle; else None."""
     names = "Run.num_steps", "Optimizer.warmup", "Optimizer.steps_per_cycle"
     try:
         values = tuple(gin.query_parameter(name) for name in names)
-        cosine = "cosine_decay" in str(gin.query_parameter("Optimizer.factors"))
+        factors = str(gin.query_parameter("Optimizer.factors"))
     except ValueError:  # one is not bound
         return None
-    return values if cosine and all(type(value) is int and value >= 0 for value in values) else None
+    ends = "cosine_decay" in factors or "linear_decay" in factors
+    return values if ends and all(type(value) is int and value >= 0 for value in values) else None
 
 
 def _follow(

@@ -16,9 +16,9 @@ from lra_fnet import config
 from lra_fnet.errors import UserError
 from lra_fnet.models import mixers
 from lra_fnet.models.encoder import Encoder
-from lra_fnet.models.heads import Classifier, Denoiser, Head
+from lra_fnet.models.heads import Classifier, Denoiser, Head, Pretrainer
 from lra_fnet.models.mixer import Least, check_settings
-from lra_fnet.objective import Classify, Denoise, Denoising, Objective
+from lra_fnet.objective import Classify, Denoise, Denoising, Objective, Pretrain
 from lra_fnet.optim import Optimizer
 from lra_fnet.tasks import PixelTask, Task, store
 
@@ -74,7 +74,7 @@ class Experiment:
     """Everything that defines a run but its seed and its data, as values."""
 
     task: Task
-    model: Any  # a Classifier, or a Denoiser in pre-training
+    model: Any  # a Classifier; in pre-training a Denoiser or a Pretrainer
     optimizer: Optimizer
     run: Run
     config: str = ""  # the operative gin text
@@ -83,6 +83,8 @@ class Experiment:
     @property
     def objective(self) -> Objective:
         """The loss that training minimises and the counts that evaluation makes."""
+        if self.denoising and self.denoising.head == "bert":
+            return Pretrain(self.task, self.model, self.denoising)
         if self.denoising:
             return Denoise(self.task, self.model, self.denoising)
         return Classify(self.task, self.model)
@@ -121,7 +123,8 @@ def build(task: Task, *, denoise: bool) -> Experiment:
     pixels = isinstance(task, PixelTask)
     denoising = Denoising() if denoise else None
     encoder = Encoder(
-        vocab_size=task.num_ids + denoise,  # the mask is the last id
+        # The mask is the last id, unless the task has one.
+        vocab_size=task.num_ids + (denoise and task.mask_id is None),
         max_len=task.max_len,
         pixel_mean=task.pixel_mean if pixels else None,
         pixel_sd=task.pixel_sd if pixels else None,
@@ -147,8 +150,11 @@ def build(task: Task, *, denoise: bool) -> Experiment:
         )
     if denoising is None:
         return Experiment(task, Classifier(encoder, head), optimizer, run)
-    outputs = 1 if denoising.loss == "l1" else task.vocab_size - 1
-    built = Experiment(task, Denoiser(encoder, outputs), optimizer, run, denoising=denoising)
+    if denoising.head == "bert":
+        model = Pretrainer(encoder, task.num_classes)
+    else:
+        model = Denoiser(encoder, 1 if denoising.loss == "l1" else task.vocab_size - 1)
+    built = Experiment(task, model, optimizer, run, denoising=denoising)
     _ = built.objective  # reports settings that do not fit the task
     return built
 

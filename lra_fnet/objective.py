@@ -15,7 +15,7 @@ import numpy as np
 import optax
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.heads import Classifier, Denoiser
+from lra_fnet.models.heads import Classifier, Denoiser, Pretrainer
 from lra_fnet.models.mixer import Least, check_settings
 from lra_fnet.tasks import Arrays, PixelTask, Task
 
@@ -38,6 +38,31 @@ class Sums:
 
     def __add__(self, other: "Sums") -> "Sums":
         return jax.tree.map(jnp.add, self, other)
+
+    def numbers(self) -> dict[str, Any]:
+        """Returns the sums as JSON values."""
+        return {"correct": int(self.correct), "count": int(self.count), "loss": float(self.loss)}
+
+
+@flax.struct.dataclass
+class PairSums(Sums):
+    """The sums over masked positions, and those over rows."""
+
+    minimised: jax.Array  # float32: each row's mean loss of hidden pieces, plus its order_loss
+    order_loss: jax.Array  # float32: cross-entropy of the row's label
+    order_correct: jax.Array  # int32
+    rows: jax.Array  # int32
+
+    @classmethod
+    def zero(cls) -> "PairSums":
+        """Returns the sums over no examples."""
+        sums, zero = Sums.zero(), jnp.zeros((), jnp.int32)
+        return cls(sums.loss, sums.correct, sums.count, sums.loss, sums.loss, zero, zero)
+
+    def numbers(self) -> dict[str, Any]:
+        """Returns the sums as JSON values."""
+        order = {"order_loss": float(self.order_loss), "order_correct": int(self.order_correct)}
+        return {**super().numbers(), **order, "rows": int(self.rows)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,8 +91,12 @@ class Objective(abc.ABC):
             by flax: (outputs, {name: collection}).
         """
 
+    def zero(self) -> Sums:
+        """Returns the sums over no examples."""
+        return Sums.zero()
+
     @abc.abstractmethod
-    def sums(self, outputs: Any, batch) -> tuple[Sums, jax.Array]:
+    def sums(self, outputs: Any, batch) -> tuple[Any, jax.Array]:
         """Returns the sums of a batch's outputs and which rows are right, bool [B].
 
         Filler rows count nothing and are never right.
@@ -76,6 +105,22 @@ class Objective(abc.ABC):
     @abc.abstractmethod
     def divisor(self, sums: Sums, rows: int) -> Any:
         """Returns what divides the gradient of the loss that is summed over a batch of rows."""
+
+    def minimised(self, sums) -> jax.Array:
+        """Returns the loss summed over a batch, whose gradient is taken."""
+        return sums.loss
+
+    def counted(self, sums, rows: int) -> Any:
+        """Returns what divides the number of correct ones of a batch of rows."""
+        return self.divisor(sums, rows)
+
+    def metrics(self, sums) -> dict[str, float]:
+        """Returns the numbers that metrics.jsonl has of an evaluation.
+
+        Args:
+          sums: of the validation split, see `score.make_scorer`.
+        """
+        return {"loss": sums["loss"] / sums["count"], "accuracy": sums["correct"] / sums["count"]}
 
     @abc.abstractmethod
     def rank(self, sums) -> tuple[float, ...]:
@@ -148,10 +193,19 @@ class Denoising:
     replacement: Literal["bert", "mask"]
     # "l1": absolute error of a gray value, in standard deviations of the pixels.
     loss: Literal["cross_entropy", "l1"]
-    share: Annotated[float, Least(0, 0.5, below=1)]  # of Run.num_steps; fine-tuning has the others
+    share: Annotated[float, Least(0, 0.5)]  # of Run.num_steps; fine-tuning has the others
+    # "dense": one Dense layer. "bert": BERT's two, of hidden pieces (through the embedding table)
+    # and of sentence order, for a task of pieces; see `Pretrain`.
+    head: Literal["dense", "bert"] = "dense"
 
     def __post_init__(self):
         check_settings(self)
+        if self.share > 1:
+            raise UserError(f"Denoising.share must be at most 1, got {self.share}: set it to 0.5")
+        if self.head == "bert" and self.loss != "cross_entropy":
+            raise UserError(
+                f"Denoising.loss must be cross_entropy with head bert, got {self.loss!r}: set it so"
+            )
         for name in ("rate", "share"):
             if not getattr(self, name):
                 raise UserError(f"Denoising.{name} must be above 0, got 0: set it to 0.15, say")
@@ -221,9 +275,10 @@ class Denoise(Objective):
         rows, most = len(ids), max(1, round(self.how.rate * length))
         bits = jax.vmap(lambda key: jax.random.bits(key, (length,)))(keys[:, 0])
         places = jax.lax.broadcasted_iota(jnp.int32, ids.shape, 1)
-        # Real tokens come first, in random order.
-        places = jax.lax.sort((~mask, bits, places), num_keys=2)[2][:, :most]
-        real = mask.sum(axis=1, keepdims=True, dtype=jnp.int32)
+        # Tokens that may be hidden come first, in random order.
+        free = mask & (ids >= task.first_id) if task.first_id > 1 else mask
+        places = jax.lax.sort((~free, bits, places), num_keys=2)[2][:, :most]
+        real = free.sum(axis=1, keepdims=True, dtype=jnp.int32)
         wanted = jnp.maximum(jnp.round(self.how.rate * real).astype(jnp.int32), 1)
         ranks = jax.lax.broadcasted_iota(jnp.int32, places.shape, 1)
         chosen = ranks < jnp.minimum(wanted, real)
@@ -232,9 +287,9 @@ class Denoise(Objective):
         after = jnp.full_like(before, self.mask_id)
         if self.how.replacement == "bert":
             draw = jax.vmap(lambda key: jax.random.uniform(key, (most,)))(keys[:, 1])
-            other = jax.vmap(lambda key: jax.random.randint(key, (most,), 1, task.num_ids))(
-                keys[:, 2]
-            )
+            other = jax.vmap(
+                lambda key: jax.random.randint(key, (most,), task.first_id, task.num_ids)
+            )(keys[:, 2])
             after = jnp.where(draw < 0.8, after, jnp.where(draw < 0.9, other, before))
         after = jnp.where(chosen, after, before)
         hidden = ids.at[jnp.arange(rows)[:, None], places].set(after, unique_indices=True)
@@ -242,7 +297,12 @@ class Denoise(Objective):
 
     @property
     def mask_id(self) -> int:
-        """The id of a hidden token: one more than the task has, or that of a pixel of mean gray."""
+        """The id of a hidden token: one more than the task has, or that of a pixel of mean gray.
+
+        A task may have its own.
+        """
+        if self.task.mask_id is not None:
+            return self.task.mask_id
         if self.model.encoder.inputs == "tokens":
             return self.task.num_ids
         assert isinstance(self.task, PixelTask)
@@ -268,15 +328,7 @@ class Denoise(Objective):
         else:
             loss = optax.softmax_cross_entropy_with_integer_labels(predicted, hidden.targets)
             right = predicted.argmax(-1) == hidden.targets
-
-        def of_rows(numbers, dtype):
-            chosen = jnp.where(hidden.chosen, numbers, 0)
-            return chosen.reshape(len(batch.labels), -1).sum(axis=1, dtype=dtype)
-
-        ones = jnp.ones_like(hidden.places)
-        restored = Restored(
-            of_rows(loss, jnp.float32), of_rows(right, jnp.int32), of_rows(ones, jnp.int32)
-        )
+        restored = _by_row(hidden, loss, right, len(batch.labels))
         return (restored, changed) if mutable else restored
 
     def sums(self, outputs: Restored, batch) -> tuple[Sums, jax.Array]:
@@ -292,6 +344,115 @@ class Denoise(Objective):
     def rank(self, sums) -> tuple[float, ...]:
         """Ranks by loss."""
         return (sums["loss"] / max(sums["count"], 1),)
+
+
+class Paired(NamedTuple):
+    """`Restored`, and the loss and the success of each row's label, [B]."""
+
+    restored: Restored
+    order_loss: jax.Array  # float32
+    order_right: jax.Array  # bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretrain(Denoise):
+    """Masked language modelling and sentence order: the FNet paper's objective, which is BERT's.
+
+    The loss is the sum of both mean losses over the rows (arXiv:2105.03824, App. A.1). Each row
+    counts the mean over its own hidden pieces; the authors' code takes the mean over all hidden
+    pieces of the batch, which is the same for full rows.
+    """
+
+    model: Pretrainer
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.task.mask_id is None:
+            raise UserError(
+                f"Denoising.head = bert needs a task of pieces with sentence order, got "
+                f"{self.task.name}: set it to dense"
+            )
+
+    def zero(self) -> PairSums:
+        """Returns the sums over no examples."""
+        return PairSums.zero()
+
+    def with_labels(self, arrays: Arrays) -> Arrays:
+        """Returns the rows with number * num_classes + label as labels."""
+        numbers = np.arange(len(arrays.labels), dtype=np.int32)
+        return arrays._replace(labels=numbers * self.task.num_classes + arrays.labels)
+
+    def outputs(
+        self, variables, batch, *, train: bool = False, rngs=None, mutable: Any = False
+    ) -> Any:
+        """Returns `Paired`; see `Denoise.outputs`."""
+        key = jax.random.fold_in(rngs["dropout"], 1) if rngs else _evaluation_key()
+        numbers, labels = jnp.divmod(batch.labels, self.task.num_classes)
+        hidden = self.hide(key, batch.values, batch.lengths, numbers)
+        types = self.task.types(hidden.ids, hidden.mask)
+        given = hidden.ids, hidden.mask, hidden.places, types
+        (predicted, order), changed = self.model.apply(
+            variables, *given, train=train, rngs=rngs, mutable=mutable or []
+        )
+        targets = hidden.targets + 1  # the table has a row for padding
+        loss = optax.softmax_cross_entropy_with_integer_labels(predicted, targets)
+        right = predicted.argmax(-1) == targets
+        paired = Paired(
+            _by_row(hidden, loss, right, len(labels)),
+            optax.softmax_cross_entropy_with_integer_labels(order, labels),
+            order.argmax(-1) == labels,
+        )
+        return (paired, changed) if mutable else paired
+
+    def sums(self, outputs: Paired, batch) -> tuple[PairSums, jax.Array]:
+        """Returns the sums over hidden pieces and over rows; see `Denoise.sums`."""
+        restored, order_loss, order_right = outputs
+        sums, right = super().sums(restored, batch)
+        both = restored.loss / jnp.maximum(restored.count, 1) + order_loss
+        valid = batch.valid
+        return PairSums(
+            loss=sums.loss,
+            correct=sums.correct,
+            count=sums.count,
+            minimised=jnp.where(valid, both, 0.0).sum(),
+            order_loss=jnp.where(valid, order_loss, 0.0).sum(),
+            order_correct=(order_right & valid).sum(dtype=jnp.int32),
+            rows=valid.sum(dtype=jnp.int32),
+        ), right
+
+    def minimised(self, sums: PairSums) -> jax.Array:
+        """Returns the sum over rows of both losses."""
+        return sums.minimised
+
+    def divisor(self, sums: Sums, rows: int) -> Any:
+        """Returns the number of rows."""
+        return rows
+
+    def counted(self, sums: Sums, rows: int) -> jax.Array:
+        """Returns the number of hidden pieces."""
+        return super().divisor(sums, rows)
+
+    def metrics(self, sums) -> dict[str, float]:
+        """Adds loss and accuracy of sentence order to those of hidden pieces."""
+        order = {name: sums[f"order_{name}"] / sums["rows"] for name in ("loss", "correct")}
+        names = {"order_loss": order["loss"], "order_accuracy": order["correct"]}
+        return {**super().metrics(sums), **names}
+
+    def rank(self, sums) -> tuple[float, ...]:
+        """Ranks by the sum of both mean losses."""
+        metrics = self.metrics(sums)
+        return (metrics["loss"] + metrics["order_loss"],)
+
+
+def _by_row(hidden: Hidden, loss, right, rows: int) -> Restored:
+    """Returns the sums over the hidden tokens of each row, of arrays [T, K]."""
+
+    def summed(numbers, dtype):
+        chosen = jnp.where(hidden.chosen, numbers, 0)
+        return chosen.reshape(rows, -1).sum(axis=1, dtype=dtype)
+
+    ones = jnp.ones_like(hidden.places)
+    return Restored(summed(loss, jnp.float32), summed(right, jnp.int32), summed(ones, jnp.int32))
 
 
 def _evaluation_key() -> jax.Array:

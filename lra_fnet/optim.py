@@ -26,6 +26,11 @@ def _cosine(rate, optimizer, step):
     return rate * jnp.maximum(0.0, 0.5 * (1.0 + jnp.cos(jnp.pi * (progress % 1.0))))
 
 
+def _linear(rate, optimizer, step):
+    progress = jnp.maximum(0.0, (step - optimizer.warmup) / optimizer.steps_per_cycle)
+    return rate * jnp.maximum(0.0, 1.0 - progress)
+
+
 FACTORS = {
     "constant": Factor(lambda rate, o, _: rate * o.learning_rate),
     "linear_warmup": Factor(lambda rate, o, s: rate * jnp.minimum(1.0, s / o.warmup), "warmup"),
@@ -38,6 +43,7 @@ FACTORS = {
         lambda rate, o, s: rate * o.decay_factor ** (s // o.steps_per_decay), "steps_per_decay"
     ),
     "cosine_decay": Factor(_cosine, "steps_per_cycle"),
+    "linear_decay": Factor(_linear, "steps_per_cycle"),  # BERT's; to 0
 }
 
 
@@ -62,7 +68,7 @@ class Optimizer:
     # "all" parameters (LRA), or "matrices": those with two axes or more.
     decay_mask: Literal["all", "matrices"]
     clip_norm: float | None  # global norm of the gradient; None does not clip
-    steps_per_cycle: int = 0  # cosine_decay
+    steps_per_cycle: int = 0  # cosine_decay, linear_decay
     decay_factor: float = 0.5  # decay_every
     steps_per_decay: int = 0  # decay_every
     beta1: float = 0.9

@@ -13,12 +13,13 @@ from lra_fnet.errors import UserError
 
 TASKS = ("listops", "text", "retrieval", "image", "pathfinder", "pathx")
 PRESETS = ("paper", "lra-code", "tuned", "small", "cpu")
+CORPUS = ("paper-pretrain", "cpu-pretrain")  # tests/test_pretrain_objective.py
 MODELS = config.known("models")
 FOLDER = config.GIN_DIR / "presets"
 
 
 def test_every_preset_and_task_is_tested():
-    assert set(config.known("presets")) == {*PRESETS}
+    assert set(config.known("presets")) == {*PRESETS, *CORPUS}
     assert set(config.known("tasks")) == {*TASKS, "corpus"}  # tests/tasks/test_corpus.py
 
 
@@ -166,6 +167,7 @@ def test_only_lra_code_cpu_and_small_have_files_for_a_model():
     pairs |= {"lra-code/listops.performer.gin", "lra-code/pathx.sparse.gin"}
     pairs |= {f"tuned/{t}.{model}.gin" for model, of in TASKS_OF_RECIPES.items() for t in of}
     tasks = {f"{preset}/{task}.gin" for preset in PRESETS for task in ("base", *TASKS)}
+    tasks |= {f"{preset}/{task}.gin" for preset in CORPUS for task in ("base", "corpus")}
     files = {path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.gin")}
     models = {path for path in files if path.split("/")[1] == "models"}
     assert files - models == pairs | tasks

@@ -312,7 +312,9 @@ class Encoder(nn.Module):
         return all(mixer.uses_mask for mixer in self.mixers)
 
     @nn.compact
-    def __call__(self, ids, mask, *, train, types=None, pooled=True) -> jax.Array:
+    def __call__(
+        self, ids, mask, *, train, types=None, pooled: bool | Literal["too"] = True
+    ) -> Any:
         """Encodes ids int32 [B, L] under mask bool [B, L].
 
         Args:
@@ -320,10 +322,11 @@ class Encoder(nn.Module):
           mask: bool [B, L], True at real tokens.
           train: whether dropout acts.
           types: int32 [B, L], the kind of each token, for embedding "bert"; None: 0 everywhere.
-          pooled: whether to pool.
+          pooled: whether to pool; "too": to return both.
 
         Returns:
-          float32 [B, D]; without pooling [B, L, D] in the encoder's dtype (L + 1 for "cls").
+          float32 [B, D]; without pooling [B, L, D] in the encoder's dtype (L + 1 for "cls"); with
+          "too" the latter and the former.
         """
         batch, length = ids.shape
         if length > self.max_len:
@@ -367,11 +370,11 @@ class Encoder(nn.Module):
             x = normalise(x, mask, "norm", *settings, train=train)
         if not pooled:
             return x
-        x = pool(x, mask, self.pooling)
+        y = pool(x, mask, self.pooling)
         if self.pooling == "tanh":
             init = nn.initializers.normal(deviation(self.initialisation, self.dim))
-            x = jnp.tanh(nn.Dense(self.dim, kernel_init=init, name="pooler")(x))
-        return x
+            y = jnp.tanh(nn.Dense(self.dim, kernel_init=init, name="pooler")(y))
+        return (x, y) if pooled == "too" else y
 
     def _tokens(self, ids):
         """Embeds ids by a table, LRA's normal(1) or BERT's normal(.02): [B, L] -> [B, L, D]."""

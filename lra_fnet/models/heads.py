@@ -5,8 +5,9 @@ import gin
 import jax.numpy as jnp
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.encoder import Encoder
+from lra_fnet.models.encoder import Encoder, deviation
 from lra_fnet.models.mixer import at_least, check_settings
+from lra_fnet.models.pointwise import LayerNorm
 
 INTERACTIONS = {1: ("none",), 2: ("concat", "nli")}  # by the number of texts
 
@@ -120,3 +121,40 @@ class Denoiser(nn.Module):
             x = jnp.take_along_axis(x, places[..., None], axis=1)
         x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         return nn.Dense(self.num_outputs, name="output")(x)
+
+
+class Pretrainer(nn.Module):
+    """Encoder and BERT's two heads in one module, as in the FNet authors' code.
+
+    Hidden pieces: Dense(D), GELU, LayerNorm, then the product with the encoder's embedding table
+    and a bias for each id. The label: Dense from the pooled vector. It is trained by
+    `objective.Pretrain`.
+    """
+
+    encoder: Encoder
+    num_classes: int  # of the row's label
+
+    @nn.compact
+    def __call__(self, ids, mask, places=None, types=None, *, train):
+        """Predicts ids -> float32 [B, K, V], and the label -> float32 [B, C].
+
+        Args:
+          ids: int32 [B, L].
+          mask: bool [B, L], False at padding.
+          places: int32 [B, K], the positions to predict; None for all.
+          types: int32 [B, L], the kind of each token; None for 0 everywhere.
+          train: whether dropout acts.
+        """
+        encoder, dim = self.encoder, self.encoder.dim
+        x, pooled = encoder(ids, mask, train=train, types=types, pooled="too")
+        x = x[:, -ids.shape[-1] :]  # without CLS
+        if places is not None:
+            x = jnp.take_along_axis(x, places[..., None], axis=1)
+        x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        init = nn.initializers.normal(deviation(encoder.initialisation, dim))
+        x = nn.gelu(nn.Dense(dim, kernel_init=init, name="transform")(x))
+        x = LayerNorm(encoder.norm_epsilon, name="norm")(x)
+        table = encoder.get_variable("params", "embedding")
+        bias = self.param("bias", nn.initializers.normal(0.02), (encoder.vocab_size,))
+        label = nn.Dense(self.num_classes, kernel_init=init, name="order")(pooled)
+        return x @ table.T + bias[None, None], label

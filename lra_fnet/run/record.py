@@ -36,6 +36,9 @@ class Score(Counts):
     loss: float = float("nan")  # summed over the rows or hidden tokens, see `objective.Sums`
     correct_bits: str | None = None  # which rows are right, see `intervals.encode`
     constant: bool | None = None  # whether every row got the same answer; older results: None
+    order_loss: float | None = None  # sentence order, summed over the rows: `objective.Pretrain`
+    order_correct: int | None = None
+    rows: int | None = None
 
     def __post_init__(self):
         super().__post_init__()

@@ -8,6 +8,7 @@ are swapped, which is the label. The objective hides pieces, see `objective.Deno
 import collections
 import dataclasses
 import hashlib
+import importlib
 import io
 import itertools
 import json
@@ -15,7 +16,7 @@ import re
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gin
 import numpy as np
@@ -26,11 +27,14 @@ from lra_fnet.tasks import sources
 from lra_fnet.tasks.store import SPLITS, Row
 from lra_fnet.tasks.task import Raw, Task
 
+if TYPE_CHECKING:
+    import jax
+
 CLS, SEP, MASK = 2, 3, 4  # ids of the vocabulary; 0 is padding, 1 an unknown piece
 SPECIAL = ("[CLS]", "[SEP]", "[MASK]")
 VOCABULARY = "vocabulary.model"  # SentencePiece's file in the folder of the set
 LARGEST = 65_535  # pieces, so that an id takes two bytes
-SAMPLE = 200_000  # at most so many sentences train the vocabulary
+SAMPLE = 200_000  # the vocabulary is trained on fewer than twice this number of sentences
 HELD_OUT = 2  # per cent of the documents in each of validation and test
 
 _NAME = re.compile(r"v(\d{1,9})_(\d{1,9})")
@@ -114,6 +118,14 @@ class Corpus(Task):
         """uint16 for any vocabulary."""
         return np.dtype("<u2")
 
+    def types(self, ids, mask) -> "jax.Array":
+        """Returns 1 for the second part and its [SEP], 0 for the rest, int32 [..., L]."""
+        import jax.numpy as jnp
+
+        ends = (ids == SEP).astype(jnp.int32)
+        before = jnp.cumsum(ends, axis=-1) - ends
+        return ((before > 0) & mask).astype(jnp.int32)
+
     @property
     def baselines(self) -> tuple:
         """None: the label is not what a model of this task is for."""
@@ -154,12 +166,11 @@ class Corpus(Task):
 def _library() -> Any:
     """Returns the module sentencepiece, which only this task needs."""
     try:
-        import sentencepiece
+        return importlib.import_module("sentencepiece")
     except ImportError:
         raise UserError(
             "the task corpus needs the library sentencepiece: pip install 'lra-fnet[corpus]'"
         ) from None
-    return sentencepiece
 
 
 def split_of(digest: bytes) -> str:

@@ -137,6 +137,10 @@ class Task(abc.ABC):
         ids = jnp.where(mask, values.astype(jnp.int32) + shift, 0)
         return ids, ids > 0
 
+    def types(self, ids, mask) -> "jax.Array | None":
+        """Returns the kind of each token, int32 [..., L], for pre-training; None: 0 everywhere."""
+        return None
+
     @property
     def value_dtype(self) -> np.dtype:
         """Of stored values: uint8, or uint16 if a byte does not hold them all."""

@@ -321,10 +321,7 @@ class Loop:
         if self._tick is not None:
             self._tick += time.monotonic() - before  # steps/s leaves evaluations out
         self.history.last = sums = {"step": self.step, **sums}
-        numbers = {
-            "loss": sums["loss"] / sums["count"],
-            "accuracy": sums["correct"] / sums["count"],
-        }
+        numbers = self.experiment.objective.metrics(sums)
         self.history.curve = self._write("validation", self.step, numbers)
         self.history.curve = self._write("rms", self.step, rms)
         if not math.isfinite(sums["loss"]):

@@ -7,7 +7,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from lra_fnet import intervals
-from lra_fnet.objective import Objective, Sums
+from lra_fnet.objective import Objective
 from lra_fnet.tasks import Arrays
 from lra_fnet.train import pipeline
 from lra_fnet.train.slices import rows_at_once
@@ -30,9 +30,9 @@ def make_scorer(
 ) -> Callable[..., dict]:
     """Returns the function (variables, arrays) -> {"correct", "count", "loss"}, sums over the rows.
 
-    The sums are `objective.Sums`. With `bits=True` the result also has "correct_bits": which rows
-    are right (`intervals.encode`). A third argument is called after each batch with the number of
-    rows that are scored; an exception that it raises ends the scoring.
+    The sums are `objective.Sums`, whose subclasses have more. With `bits=True` the result also has
+    "correct_bits": which rows are right (`intervals.encode`). A third argument is called after each
+    batch with the number of rows that are scored; an exception that it raises ends the scoring.
 
     Args:
       objective: the model and how its outputs are counted.
@@ -60,7 +60,7 @@ def make_scorer(
     rounded = -(-batch_size // devices) * devices
 
     def score(variables, arrays: Arrays, between=lambda rows: None, *, bits=False):
-        sums, rights, rows = Sums.zero(), [], 0
+        sums, rights, rows = objective.zero(), [], 0
         for batch in pipeline.eval_batches(arrays, rounded):
             before = sums
             rows += int(batch.valid.sum())
@@ -72,7 +72,7 @@ def make_scorer(
             wait_for(before)  # one batch in flight: a device cannot drop what is queued on it
             between(rows)
         wait_for(sums)
-        result = {"correct": int(sums.correct), "count": int(sums.count), "loss": float(sums.loss)}
+        result = sums.numbers()
         if bits:  # the filler rows come last
             right = np.concatenate([np.asarray(right) for right in rights])[: result["count"]]
             result["correct_bits"] = intervals.encode(right)

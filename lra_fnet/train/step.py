@@ -115,7 +115,7 @@ def make_gradient(
             variables, batch, train=True, rngs=rngs, mutable=[AVERAGES]
         )
         sums, _ = objective.sums(outputs, batch)
-        return sums.loss, (sums, averages)
+        return objective.minimised(sums), (sums, averages)
 
     def slope(*given):
         grads, (sums, averages) = jax.grad(loss_fn, has_aux=True)(*given)
@@ -141,7 +141,7 @@ def make_gradient(
             return jax.tree.map(jnp.add, carry, slope_of(*numbered)), None
 
         sliced = jax.tree.map(lambda x: x.reshape(parts, slice_rows, *x.shape[1:]), batch)
-        start = (jax.tree.map(jnp.zeros_like, params), Sums.zero(), {})
+        start = (jax.tree.map(jnp.zeros_like, params), objective.zero(), {})
         return jax.lax.scan(add, start, (sliced, jnp.arange(parts)))[0]
 
     def reduced(params, constants, batch, key):
@@ -183,7 +183,7 @@ def make_update(experiment: Experiment, mesh: Mesh) -> Callable:
         rows = batch.labels.shape[0]
         logged = StepLogs(
             loss=sums.loss / sums.count,
-            correct=sums.correct.astype(jnp.float32) * (rows / objective.divisor(sums, rows)),
+            correct=sums.correct.astype(jnp.float32) * (rows / objective.counted(sums, rows)),
             grad_norm=optax.tree.norm(grads),
             learning_rate=schedule(state.step),
         )

@@ -1,0 +1,197 @@
+"""Pretrain: hidden pieces and sentence order, their heads, sums and gradient, and its presets."""
+
+import functools
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny import TINY
+
+from lra_fnet import experiment
+from lra_fnet.errors import UserError
+from lra_fnet.report import census
+from lra_fnet.run import record
+from lra_fnet.tasks import Arrays
+from lra_fnet.tasks.corpus import CLS, MASK, SEP
+from lra_fnet.train import pipeline, score, step
+
+SIX = ("transformer", "linear", "fnet", "random", "ff_only", "fnet_hybrid")
+PIECES, LENGTH = 40, 16
+SMALL = (
+    *(text for text in TINY if "MAX_LEN" not in text),
+    *(f"DATASET=v{PIECES}_{LENGTH}", f"MAX_LEN={LENGTH}", "Encoder.dropout=0.0"),
+    *("Encoder.attention_dropout=0.0", "Optimizer.learning_rate=0.01"),
+)
+KEY = jax.random.key(7, impl="threefry2x32")
+
+
+@functools.cache
+def built(model="fnet", *settings):
+    return experiment.load("corpus", model, "cpu-pretrain", (*SMALL, *settings), denoise=True)
+
+
+def rows(n, seed=0):
+    """Rows of 8 to 16 pieces: [CLS] A [SEP] B [SEP], swapped if A begins with a high piece."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(8, LENGTH + 1, n).astype(np.int32)
+    ids = rng.integers(5, PIECES, (n, LENGTH))
+    ids[:, 0] = CLS
+    ids[np.arange(n), lengths - 1] = ids[:, 4] = SEP
+    ids[np.arange(LENGTH) >= lengths[:, None]] = 1
+    labels = (ids[:, 1] > PIECES // 2).astype(np.int32)
+    return Arrays((ids - 1).astype(np.uint16), lengths, labels)
+
+
+def batch_of(goal, n=4):
+    arrays = goal.with_labels(rows(4 * n))
+    return jax.tree.map(lambda x: x[0], pipeline.train_batches(arrays, 0, 0, 1, n, 1))
+
+
+def test_special_pieces_are_never_hidden_or_drawn():
+    goal, arrays = built("fnet", "Denoising.rate=0.6").objective, rows(300)
+    hidden = jax.jit(goal.hide)(KEY, *arrays[:2], np.arange(300))
+    hidden = jax.tree.map(np.asarray, hidden)
+    before = np.where(hidden.mask, arrays.values.astype(int) + 1, 0)
+    assert (hidden.targets[hidden.chosen] + 1 > MASK).all()
+    changed = hidden.ids != before
+    assert (hidden.ids[changed] >= MASK).all()
+    assert set(hidden.ids[changed]) > {MASK, PIECES - 1}
+    np.testing.assert_array_equal(
+        hidden.chosen.sum(1), np.round(0.6 * (arrays.lengths - 3)).astype(int)
+    )
+
+
+def test_types_are_of_the_first_and_the_second_part():
+    types = built().task.types(jnp.array([[CLS, 9, SEP, 8, 7, SEP, 0]]), jnp.arange(7)[None] < 6)
+    assert types.tolist() == [[0, 0, 0, 1, 1, 1, 0]]
+
+
+def test_sums_and_metrics_are_those_of_float64():
+    """Both losses from the module's outputs, one row at a time, in NumPy."""
+    made, arrays = built(), rows(9)
+    goal, variables = made.objective, made.init(0)
+    got = score.make_scorer(goal, 4)(variables, goal.with_labels(arrays))
+    hidden = jax.jit(goal.hide)(jax.random.key(0, impl="threefry2x32"), *arrays[:2], np.arange(9))
+    types = made.task.types(hidden.ids, hidden.mask)
+    pieces, order = jax.jit(functools.partial(made.model.apply, train=False))(
+        variables, hidden.ids, hidden.mask, None, types
+    )
+    pieces, order, hidden = jax.tree.map(np.asarray, (pieces, order, hidden))
+
+    def loss(logits, target):
+        logits = logits.astype(np.float64)
+        return np.log(np.exp(logits - logits[target]).sum())
+
+    want = dict.fromkeys(("loss", "correct", "count", "order_loss", "order_correct"), 0.0)
+    for row in range(9):
+        for place, value in zip(
+            hidden.places[row][hidden.chosen[row]],
+            hidden.targets[row][hidden.chosen[row]],
+            strict=True,
+        ):
+            want["loss"] += loss(pieces[row, place], value + 1)
+            want["correct"] += pieces[row, place].argmax() == value + 1
+            want["count"] += 1
+        label = arrays.labels[row]
+        want["order_loss"] += loss(order[row], label)
+        want["order_correct"] += order[row].argmax() == label
+    assert got == pytest.approx(want | {"rows": 9}, rel=1e-5)
+    metrics = goal.metrics(got)
+    assert metrics["order_accuracy"] == got["order_correct"] / 9
+    assert metrics["accuracy"] == got["correct"] / got["count"]
+    assert goal.rank(got) == (metrics["loss"] + metrics["order_loss"],)
+
+
+@pytest.mark.parametrize("microbatch", [0, 1])
+def test_gradient_is_that_of_the_sum_of_both_mean_losses(microbatch):
+    """Each row has the mean over its own hidden pieces; no slice changes that."""
+    made = built()
+    goal, state, batch = made.objective, step.initial_state(made, 0), batch_of(made.objective)
+
+    def mean_loss(params):
+        variables = {"params": params, **state.constants}
+        out = goal.outputs(variables, batch, train=True, rngs={"dropout": KEY})
+        hidden = out.restored
+        return (hidden.loss / hidden.count).mean() + out.order_loss.mean()
+
+    want = jax.jit(jax.grad(mean_loss))(state.params)
+    got, sums, _ = jax.jit(step.make_gradient(goal, microbatch))(
+        state.params, state.constants, batch, KEY
+    )
+    assert int(sums.rows) == 4
+    largest = max(np.abs(x).max() for x in jax.tree.leaves(want))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6 * largest), got, want)
+
+
+def test_training_learns_both():
+    """150 steps on the same four rows, each of which repeats one piece."""
+    made = built("fnet", "Run.num_steps=150")
+    goal, arrays = made.objective, rows(4)
+    values = np.where(arrays.values > MASK, arrays.values[:, 1:2], arrays.values)
+    arrays = goal.with_labels(arrays._replace(values=values))
+    batches = pipeline.train_batches(arrays, 0, 0, 150, 4, 150)
+    program = step.Program.compile(made, pipeline.make_mesh(1), batches)
+    state, logs = program.steps(program.initial_state(0), program.place(batches), 150)
+    assert logs.loss[-20:].mean() < 0.6 * logs.loss[0]
+    assert 0 <= logs.correct.min() <= logs.correct.max() <= 4
+    after = score.make_scorer(goal, 4)({"params": state.params, **state.constants}, arrays)
+    assert after["order_correct"] == 4
+
+
+@pytest.mark.parametrize("model", SIX)
+@pytest.mark.parametrize("preset", ["cpu-pretrain", "paper-pretrain"])
+def test_presets_have_the_papers_block_and_heads(preset, model):
+    made = experiment.load("corpus", model, preset, denoise=True)
+    encoder, dim = made.model.encoder, made.model.encoder.dim
+    shapes = jax.eval_shape(made.initial_variables, jax.random.key(0))["params"]
+    head = sum(
+        x.size for name in ("transform", "norm", "bias") for x in jax.tree.leaves(shapes[name])
+    )
+    vocabulary = {"cpu-pretrain": 8000, "paper-pretrain": 32_000}[preset]
+    assert head - vocabulary == census.mlm_count(dim) - census.FNET["vocab_size"]
+    assert shapes["encoder"]["embedding"].shape == (vocabulary, dim)
+    assert shapes["order"]["kernel"].shape == (dim, 2)
+    assert shapes["encoder"]["types"].shape == (4, dim)
+    assert (encoder.norm, encoder.pooling, encoder.mlp_dim) == ("post", "tanh", 4 * dim)
+    assert encoder.num_heads == dim // 64
+    if preset == "paper-pretrain":
+        want = census.fnet_count(model, 768, 12)
+        assert sum(x.size for x in jax.tree.leaves(shapes["encoder"])) == want
+    rates = made.optimizer.schedule()(np.array([0, made.optimizer.warmup, made.run.num_steps]))
+    np.testing.assert_allclose(rates, [0, made.optimizer.learning_rate, 0], atol=1e-9)
+
+
+def test_heads_of_bert_need_a_task_of_pieces():
+    with pytest.raises(UserError, match=r"Denoising.head = bert needs a task of pieces .* listops"):
+        experiment.load("listops", "fnet", "cpu", ("Denoising.head=bert",), denoise=True)
+    with pytest.raises(UserError, match=r"Denoising.loss must be cross_entropy with head bert"):
+        built("fnet", "Denoising.loss=l1")
+    with pytest.raises(UserError, match=r"Denoising.share must be at most 1, got 1.5"):
+        built("fnet", "Denoising.share=1.5")
+
+
+@pytest.mark.slow
+def test_the_command_records_both_metrics(command, tmp_path, monkeypatch):
+    pytest.importorskip("sentencepiece")
+    monkeypatch.chdir(tmp_path)
+    words = "one two three four five six seven eight nine ten".split()  # noqa: SIM905
+    rng = np.random.default_rng(0)
+    sentences = [" ".join(rng.choice(words, 6)) + "." for _ in range(1200)]
+    texts = [" ".join(sentences[i : i + 6]) for i in range(0, 1200, 6)]
+    Path("texts.txt").write_text("\n\n".join(texts))
+    settings = [f"DATASET=v30_{LENGTH}", *(text for text in SMALL if "DATASET" not in text)]
+    names = ["--task", "corpus", "--model", "fnet", "--preset", "cpu-pretrain", "--name", "n"]
+    done = command("pretrain", *names, "--source", "texts.txt", "--gin", " ".join(settings))
+    assert done.code == 0, done.err
+    assert "sentence order:" in done.out
+    folder = Path("runs/cpu-pretrain/corpus/fnet@denoise+n/seed0")
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    last = [line for line in lines if line["kind"] == "validation"][-1]
+    counts = record.read(folder).score("validation", "last")
+    assert last["accuracy"] == counts.correct / counts.count
+    assert last["order_accuracy"] == counts.order_correct / counts.rows
+    assert last["order_loss"] == counts.order_loss / counts.rows
+    assert "score ok: exactly" in (checked := command("verify", folder).out), checked
