@@ -66,8 +66,8 @@ def test_model_serves_for_models_in_a_sweep():
 def test_help_fits_a_terminal_and_names_every_preset():
     lines = make("help").stdout.splitlines()
     assert max(map(len, lines)) <= 80
-    (presets,) = re.findall(r"PRESET=(\S+\|\S+)", "\n".join(lines))
-    assert sorted(presets.split("|")) == config.known("presets")
+    named = re.findall(r"(?:PRESET=|--preset )(\w\S*\|[\w|-]+)", "\n".join(lines))
+    assert sorted("|".join(named).split("|")) == config.known("presets")
 
 
 def test_lra_without_a_preset_says_at_once_how_long_it_takes():

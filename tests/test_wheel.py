@@ -71,7 +71,8 @@ def test_an_installed_wheel_prepares_trains_sweeps_reports_and_predicts(installe
     assert result["versions"]["lra_fnet"] == lra_fnet.__version__
     trials = installed("sweep", "--sweep", "lra_table", "--preset", "cpu", "--dry-run")
     assert "lra-fnet train --task listops --model fnet --preset cpu" in trials
-    assert "small" in installed("report", "--out", "page")
+    assert "1 variant is left out" in installed("report", "--out", "page")
+    assert "small" in (installed.folder / "page/report.md").read_text()
     assert (installed.folder / "page/index.html").exists()
     (installed.folder / "text.txt").write_text("[MAX 2 9 [MIN 4 7 ] 0 ]\n")
     assert '"probabilities"' in installed("predict", "--run", run, "text.txt")
@@ -82,4 +83,4 @@ def test_messages_of_an_installed_wheel_name_what_it_has(installed):
     message = installed("sweep", "--sweep", "none", ends=2)
     assert "expects a gin file, or one of image_layers, lra_table, rates; got 'none'" in message
     message = installed("train", "--task", "x", "--model", "fnet", ends=2)
-    assert "unknown task 'x'; known tasks: image, listops" in message
+    assert "unknown task 'x'; known tasks: corpus, image, listops" in message

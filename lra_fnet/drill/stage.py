@@ -222,7 +222,8 @@ class Process:
         return Outcome(self.words, code if ended else None, *texts)
 
 
-_GLOO = re.compile(r"^\[Gloo\].*\n", re.MULTILINE)  # several processes print where they meet
+# Lines that differ between equal runs: times, and where several processes meet.
+_TIMES = re.compile(r"^(\[Gloo\]|trained in ).*\n", re.MULTILINE)
 
 
 @dataclasses.dataclass
@@ -268,7 +269,7 @@ class Stage:
                 "result": lambda: {name: result.raw[name] for name in _NUMBERS},
                 "curve": lambda: _curve(self.run_folder / "metrics.jsonl"),
                 "readings": lambda: _readings(self.folder / "runs/test_log.jsonl"),
-                "table": lambda: _GLOO.sub("", outcome.out).partition("run folder: ")[0],
+                "table": lambda: _TIMES.sub("", outcome.out).partition("run folder: ")[0],
             }
             return {name: facts[name]() for name in names}
         if command == "data":

@@ -155,14 +155,14 @@ def test_tables_have_the_run_apart_with_the_cost_of_both_stages(stages):
     ]
     assert not problems
     (table,) = accuracy.tables(runs)
-    ours = [row.label for row in table.rows if row.ours]
-    assert ours == ["FNet", "fnet+pretrained-n"]
-    (scratch,) = (row for row in table.rows if row.ours and row.label == "FNet")
+    (scratch,) = (row for row in table.rows if row.ours)
+    (pretrained,) = table.variants
+    assert (scratch.label, pretrained.variant) == ("FNet", "pretrained-n")
     assert scratch.cells["parity"].state == "-"
     minutes = sum(result_of(stages / path)["wall_seconds"] for path in NAMED) / 60
     (note,) = (note for note in table.notes if "began from" in note)
     assert note == (
-        "`fnet+pretrained-n` on parity, seed 0: began from cpu/parity/fnet@denoise+n, trained for "
+        "FNet, pretrained, n on parity, seed 0: began from cpu/parity/fnet@denoise+n, trained for "
         f"6 of 12 steps and {minutes:.1f} minutes of both stages."
     )
 
