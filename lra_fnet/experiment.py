@@ -69,7 +69,7 @@ class Run:
             )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Experiment:
     """Everything that defines a run but its seed and its data, as values."""
 
@@ -79,6 +79,10 @@ class Experiment:
     run: Run
     config: str = ""  # the operative gin text
     denoising: Denoising | None = None  # in pre-training
+
+    def __repr__(self):
+        mixers = {type(mixer).__name__: None for mixer in self.model.encoder.mixers}
+        return f"Experiment({self.task}, {' and '.join(mixers)}, {self.run.num_steps:,} steps)"
 
     @property
     def objective(self) -> Objective:

@@ -7,7 +7,7 @@ Defining it registers it by its `name`.
 import importlib
 
 from lra_fnet.errors import UserError
-from lra_fnet.tasks.store import SPLITS, Arrays, Prepared
+from lra_fnet.tasks.store import SPLITS, Arrays, Batches, Prepared
 from lra_fnet.tasks.task import REGISTRY, PixelTask, Raw, Task
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "REGISTRY",
     "SPLITS",
     "Arrays",
+    "Batches",
     "PixelTask",
     "Prepared",
     "Raw",
