@@ -103,7 +103,8 @@ class Job:
             )
         given = self.overrides, self.imports, self.gin_dirs
         done = self.origin.steps if self.origin else 0
-        return experiment.load(*names, *given, denoise=self.denoise, done=done)
+        place = self.data, self.source
+        return experiment.load(*names, *given, denoise=self.denoise, done=done, place=place)
 
     def command(self) -> list[str]:
         """Returns the arguments of `lra-fnet` that train or resume this run, without defaults."""

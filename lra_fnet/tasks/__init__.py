@@ -33,7 +33,8 @@ BUILT_IN = {
     "pathfinder": "pathfinder",
     "pathx": "pathfinder",
 }
-_MODULES = BUILT_IN | {"corpus": "corpus"}  # not LRA's
+# The others read the user's own files.
+_MODULES = BUILT_IN | {"corpus": "corpus", "csv": "csv_table", "images": "images"}
 
 
 def _find(name: str) -> type[Task] | None:

@@ -270,7 +270,7 @@ def open_set(task: "Task", folder: Path) -> Prepared:
                 f"again with `lra-fnet data --task {task.name}`"
             )
     return Prepared(
-        task,
+        task.settle(record.get("details", {})),
         folder,
         record["source"],
         record.get("origin"),
