@@ -21,6 +21,7 @@ from lra_fnet.run.folder import Job
 from lra_fnet.run.pretrained import Start
 from lra_fnet.run.record import Record
 from lra_fnet.tasks import Prepared, shallow
+from lra_fnet.tasks.task import SHEET
 from lra_fnet.train import hosts
 from lra_fnet.train.loop import Loop
 
@@ -75,6 +76,10 @@ def _prepare(job: Job, experiment: Experiment) -> Prepared:
     if missing and not job.denoise and jax.process_count() == 1:
         shallow.ensure(data)
     if hosts.first():
+        if new:
+            data.task.illustrate(data)
+        if (sheet := data.folder.parent / SHEET).exists():
+            progress.say(f"examples: {sheet}")
         hosts.agree(None, "data")
     hosts.same("data", {"data": data.fingerprint[:8]})
     if job.origin and job.origin.data_sha256 != data.fingerprint:

@@ -36,6 +36,7 @@ from lra_fnet.tasks.store import SPLITS, Prepared
 if TYPE_CHECKING:
     import jax
 
+SHEET = "contact_sheet.png"  # examples of a set of images, in the folder above the set's
 REGISTRY: dict[str, type["Task"]] = {}  # every task whose module has been imported, by name
 
 
@@ -344,7 +345,7 @@ class PixelTask(Task):
         for axis, ((values,), label) in zip(axes, rows, strict=False):
             axis.imshow(values.reshape(side, side), "gray", vmin=0, vmax=255)
             axis.set_title(self.class_names[label])
-        path = prepared.folder.parent / "contact_sheet.png"
+        path = prepared.folder.parent / SHEET
         with disk.writable(path, "--data"), disk.partial(path) as part:
             figure.savefig(part, format="png")
         return path
