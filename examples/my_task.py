@@ -45,6 +45,8 @@ class MyTask(Task):
             for number, line in enumerate(lines, start=1):
                 label, _, letters = line.strip().partition(b"\t")
                 try:
+                    if label.decode() not in self.label_names:
+                        raise ValueError(f"expected one of {self.label_names}, got {label!r}")
                     row = self.encode(letters), self.label_names.index(label.decode())
                 except ValueError as error:
                     raise UserError(f"{source}, line {number}: {error}: correct it") from None

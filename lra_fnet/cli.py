@@ -725,9 +725,9 @@ def _completion(args) -> None:
     Example:
       lra-fnet completion bash >> ~/.bashrc
     """
-    import argcomplete
+    from argcomplete.shell_integration import shellcode
 
-    print(argcomplete.shellcode(["lra-fnet"], shell=args.SHELL))
+    print(shellcode(["lra-fnet"], shell=args.SHELL))
 
 
 def _explain(args) -> None:

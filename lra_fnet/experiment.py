@@ -233,15 +233,14 @@ def _settle(place: tuple[Path, str | Path | None] | None) -> None:
     cls = getattr(getattr(reference, "configurable", None), "wrapped", None)
     if not getattr(cls, "finds_classes", False):
         return
-    with gin.config_scope("TASK"):  # as the macro evaluates it, so that the config has one of it
-        task: Task = reference.scoped_configurable_fn()
+    task: Task = gin.get_configurable("TASK/gin.macro")()  # as gin evaluates %TASK
     if task.settled:
         return
     name = type(task).__name__
     if place is None:
         raise UserError(
             f"the classes of task {task.name} are those of its rows, which are not read here: give "
-            f"{name}.labels, such as --set '{name}.labels=(\"no\", \"yes\")'"
+            f'{name}.labels, such as --set \'{name}.labels=("no", "yes")\''
         )
     settled = task.prepare(*place).task
     found = {f.name: getattr(settled, f.name) for f in dataclasses.fields(task)}

@@ -38,7 +38,7 @@ def option(words, name):
         ("sweep MODLE=fnet", "make sweep does not take MODLE; it takes ACCELERATOR DATA "),
         ("lra STEPS=1 TASK=text", "make lra does not take STEPS; "),
         ("lra MODELS=fnet TRIALS=3", "make lra does not take MODELS TRIALS; "),
-        ("report SEED=1", "make report does not take SEED; it takes RUNS README PYTHON VENV."),
+        ("report SEED=1", "make report does not take SEED; it takes README RUNS PYTHON VENV."),
         ("test TASK=text", "make test does not take TASK; it takes PYTHON VENV."),
         ("lra SEEDS=x", "SEEDS expects a whole number of at least 1, got x."),
         ("lra SEEDS=0", "SEEDS expects a whole number of at least 1, got 0."),

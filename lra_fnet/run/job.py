@@ -76,10 +76,7 @@ def _prepare(job: Job, experiment: Experiment) -> Prepared:
     if missing and not job.denoise and jax.process_count() == 1:
         shallow.ensure(data)
     if hosts.first():
-        if new:
-            data.task.illustrate(data)
-        if (sheet := data.folder.parent / SHEET).exists():
-            progress.say(f"examples: {sheet}")
+        _show(data)
         hosts.agree(None, "data")
     hosts.same("data", {"data": data.fingerprint[:8]})
     if job.origin and job.origin.data_sha256 != data.fingerprint:
@@ -88,6 +85,14 @@ def _prepare(job: Job, experiment: Experiment) -> Prepared:
             f"holds {data.fingerprint[:8]}: pre-train on the data of this run"
         )
     return data
+
+
+def _show(data: Prepared) -> None:
+    """Says where examples of a set of images are drawn, and draws them if need be."""
+    sheet = data.folder.parent / SHEET
+    with contextlib.suppress(UserError):  # a folder that cannot be written needs no drawing
+        if sheet.exists() or data.task.illustrate(data):
+            progress.say(f"examples: {sheet}")
 
 
 def _complete(

@@ -204,9 +204,9 @@ def _config(result: Record, options: Options) -> Finding:
     today's code cannot build the recorded text.
     """
     restored = _restored(result.config, options.imports)
-    if restored and (task := restored.task).finds_classes:
-        if store.read_fingerprint(task.folder(options.data)) is None:
-            return Finding(ABSENT, "its classes are those of rows that are not prepared here")
+    own = restored is not None and restored.task.finds_classes
+    if own and store.read_fingerprint(restored.task.folder(options.data)) is None:
+        return Finding(ABSENT, "its classes are those of rows that are not prepared here")
     asked = _asked(result, options)
     differences = config.differing(result.config, asked.config)
     failures = differences

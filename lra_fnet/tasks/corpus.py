@@ -297,7 +297,9 @@ def read_documents(source: Path) -> Iterator[Document]:
         suffixes = [suffix.lower() for suffix in file.path.suffixes]
         packed = suffixes[-1:] == [".gz"]
         kind = suffixes[-1 - packed] if len(suffixes) > packed else ""
-        if not (kind in _TEXTS | _TABLES or (file.alone and not suffixes)) or file.path.name.startswith("."):
+        if not (
+            kind in _TEXTS | _TABLES or (file.alone and not suffixes)
+        ) or file.path.name.startswith("."):
             continue
         for text in _texts(file.gunzip() if packed else file, table=kind in _TABLES):
             lines = (line.strip() for line in _SENTENCES.split(_BREAK.sub("\n", text)))

@@ -122,9 +122,9 @@ class Csv(Task):
         numbers = {name: number for number, name in enumerate(names)}
         for row in read(source):
             label = numbers[row.label]
-            values = tuple(np.frombuffer(text, np.uint8) for text in row.texts)
+            values = [np.frombuffer(text, np.uint8) for text in row.texts]
             split = parts.split(values, label, row.split)
-            yield split, (values if len(values) > 1 else values[0], label)
+            yield split, (tuple(values) if len(values) > 1 else values[0], label)
         details |= parts.finish()
 
     def encode(self, content: bytes) -> np.ndarray:
@@ -175,7 +175,9 @@ def _table(file: sources.File, *, labelled: bool) -> Iterator[Row]:
     first = next(lines, "")
     wanted = {"label"} if labelled else set()
     for delimiter in _DELIMITERS:
-        names = [name.strip().lower() for name in next(csv.reader([first], delimiter=delimiter), ())]
+        names = [
+            name.strip().lower() for name in next(csv.reader([first], delimiter=delimiter), ())
+        ]
         texts = next((form for form in _TEXTS if wanted | {*form} <= {*names}), None)
         if texts:
             break

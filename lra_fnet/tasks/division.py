@@ -1,8 +1,8 @@
 """Finds the classes of a user's own rows and divides them among the splits.
 
-The files or rows may name their split. Otherwise it follows from the sha256 of the content, 8 : 1 : 1:
-equal rows share a split, the division is the same on every machine, and rows that are added later
-move no other row.
+The files or rows may name their split. Otherwise it follows from the sha256 of the content, in the
+ratio 8 : 1 : 1: equal rows share a split, the division is the same on every machine, and rows that
+are added later move no other row.
 """
 
 import array

@@ -21,7 +21,7 @@ _LARGEST = 2**27  # bytes of a file
 
 
 class Sides(Mapping[str, int]):
-    """Data sets <name>_<side>, of images with that many pixels a side; lists that of the presets."""
+    """Data sets <name>_<side>, of images that many pixels wide; lists that of the presets."""
 
     def __getitem__(self, name: str) -> int:
         match = _NAME.fullmatch(name)
