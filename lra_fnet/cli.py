@@ -719,11 +719,11 @@ def _drill(args) -> None:
 def _completion(args) -> None:
     """Prints what makes a shell complete commands, options and names with the Tab key.
 
-    bash: add its output to ~/.bashrc; zsh: to ~/.zshrc after compinit; fish: write it to
-    ~/.config/fish/completions/lra-fnet.fish.
+    bash: add eval "$(lra-fnet completion bash)" to ~/.bashrc; zsh: the same with zsh to ~/.zshrc,
+    after compinit; fish: write the output to ~/.config/fish/completions/lra-fnet.fish.
 
     Example:
-      lra-fnet completion bash >> ~/.bashrc
+      lra-fnet completion bash
     """
     from argcomplete.shell_integration import shellcode
 

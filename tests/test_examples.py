@@ -1,6 +1,7 @@
 """The examples for users, run as a user runs them, on files made here."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 from paths import EXAMPLES, OUTSIDE, ROOT
 
-from lra_fnet import config, tasks
+from lra_fnet import config, experiment, tasks
+from lra_fnet.errors import UserError
 from lra_fnet.testing import check_mixer, check_task
 
 LETTERS = np.frombuffer(b"ACGT", np.uint8)
@@ -154,6 +156,15 @@ def test_quick_start_reduces_the_loss(tmp_path):
     assert len(losses) == 10
     assert losses[-1] < losses[0] - 0.1
     assert "validation: " in done.stdout
+
+
+def test_layers_of_your_own_are_built_with_the_model_that_the_page_names():
+    text = (ROOT / "docs/using.md").read_text()
+    given = re.search(r"MODEL=(\w+) PRESET=cpu GIN='(MIXERS=[^']+)'", text)
+    built = experiment.load("listops", given[1], "cpu", config.split_bindings(given[2]))
+    assert [type(m).__name__ for m in built.model.encoder.mixers] == ["Fourier", "Attention"]
+    with pytest.raises(UserError, match=r"Fourier.*method"):
+        experiment.load("listops", "linear", "cpu", config.split_bindings(given[2]))
 
 
 @pytest.mark.parametrize("name", ["my_mixer.py", "gin/models/my_mixer.gin"])

@@ -204,8 +204,8 @@ def _config(result: Record, options: Options) -> Finding:
     today's code cannot build the recorded text.
     """
     restored = _restored(result.config, options.imports)
-    own = restored is not None and restored.task.finds_classes
-    if own and store.read_fingerprint(restored.task.folder(options.data)) is None:
+    task = restored and restored.task
+    if task and task.finds_classes and not task.folder(options.data).exists():
         return Finding(ABSENT, "its classes are those of rows that are not prepared here")
     asked = _asked(result, options)
     differences = config.differing(result.config, asked.config)
