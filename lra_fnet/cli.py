@@ -494,6 +494,9 @@ def _predict(args) -> None:
       retrieval          two FILEs form a pair; standard input holds JSON lines
       image              a PNG or JPEG; other sizes are resized to 32 x 32
       pathfinder, pathx  a PNG or JPEG of the data set's size
+      csv                as text, or as retrieval for two texts; a FILE *.csv or *.tsv is a table
+                         with the columns text, or text1 and text2
+      images             a PNG or JPEG; other sizes are resized
 
     Texts that contain line breaks can be given as JSON lines, {"text": "..."} or, for retrieval,
     {"text1": "...", "text2": "..."}: in a FILE named *.jsonl, or as lines that begin with {".

@@ -238,9 +238,10 @@ def _settle(place: tuple[Path, str | Path | None] | None) -> None:
         return
     name = type(task).__name__
     if place is None:
+        texts = f" --set {name}.texts=1" if hasattr(task, "texts") else ""
         raise UserError(
             f"the classes of task {task.name} are those of its rows, which are not read here: give "
-            f'{name}.labels, such as --set \'{name}.labels=("no", "yes")\''
+            f'them, such as --set \'{name}.labels=("no", "yes")\'{texts}'
         )
     settled = task.prepare(*place).task
     found = {f.name: getattr(settled, f.name) for f in dataclasses.fields(task)}

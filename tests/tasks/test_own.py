@@ -4,6 +4,7 @@ import csv
 import gzip
 import hashlib
 import io
+import re
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import lra_fnet
 from lra_fnet import config, experiment, tasks
 from lra_fnet.errors import UserError
 from lra_fnet.run import job
-from lra_fnet.tasks import csv_table, store
+from lra_fnet.tasks import csv_table, prepare, store
 from lra_fnet.testing import check_task
 
 TEXTS = ['a "quoted" text, with commas; and\ttabs', "two\nlines", "Zoë", "x" * 200_000]
@@ -266,10 +267,12 @@ def test_presets_have_both_tasks(table, pictures, tmp_path, preset):
     assert built.model.encoder.pixel_mean == prepared.task.pixel_mean
 
 
-def test_two_texts_have_a_head_for_two(tmp_path):
+def test_two_texts_have_a_head_for_two_and_a_set_of_any_name_is_described(tmp_path, console):
     lines = [(f"one {i}", f"two {i * 7 % 13}", i % 2) for i in range(100)]
     path = write(tmp_path / "a.csv", lines, header=("text1", "text2", "label"))
-    built = experiment.load("csv", "fnet", "cpu", place=(tmp_path, path))
+    built = experiment.load("csv", "fnet", "cpu", ["DATASET=pairs"], place=(tmp_path, path))
+    prepare.describe("csv", tmp_path, console)
+    assert re.search(r"csv/pairs .* 2 .* a.csv", console.export_text())
     assert (built.task.num_inputs, built.model.head.interaction) == (2, "nli")
     prepared = built.task.prepare(tmp_path, path)
     values, lengths, _ = prepared.arrays("train")
