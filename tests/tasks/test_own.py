@@ -79,8 +79,8 @@ def raw(source, task="csv"):
     ],
 )
 def test_every_form_of_a_table_gives_the_texts_that_were_written(tmp_path, name, form):
-    lines = [(i, text, f" {label}\n") for i, text in enumerate(TEXTS) for label in "ab"]
-    path = write(tmp_path / name, lines, header=("id", " Text", "LABEL"), **form)
+    lines = [(text, i, f" {label}\n") for i, text in enumerate(TEXTS) for label in "ab"]
+    path = write(tmp_path / name, lines, header=("Text", "id", " LABEL"), **form)
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes() + b"\r\n")  # a byte order mark
     want = [("ab"[i % 2], (TEXTS[i // 2].encode(),)) for i in range(2 * len(TEXTS))]
     assert [(row.label, row.texts) for row in csv_table.read(path)] == want
@@ -303,11 +303,12 @@ def test_the_command_trains_on_a_table(command, table):
 
 def test_training_says_where_examples_of_images_are_drawn(pictures, tmp_path, capfd):
     asked = job.Job("images", "ff_only", "cpu", data=tmp_path, source=pictures)
+    times = set()
     for _ in range(2):  # drawn once, and named each time
         prepared = job._prepare(asked, asked.load())
         sheet = prepared.folder.parent / "contact_sheet.png"
         assert f"examples: {sheet}" in capfd.readouterr().err.splitlines()
-        drawn = sheet.stat().st_mtime_ns
+        times.add(sheet.stat().st_mtime_ns)
     with Image.open(sheet) as image:
         assert image.size == (2400, 1400)
-    assert sheet.stat().st_mtime_ns == drawn
+    assert len(times) == 1
