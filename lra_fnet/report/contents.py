@@ -3,7 +3,16 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from lra_fnet.report import accuracy, benchmarks, grids, literature, significance, tradeoff
+from lra_fnet.report import (
+    accuracy,
+    aggregates,
+    benchmarks,
+    cost,
+    grids,
+    literature,
+    significance,
+    tradeoff,
+)
 from lra_fnet.report.accuracy import Table
 from lra_fnet.report.grid import Grid
 from lra_fnet.report.significance import Marks
@@ -18,8 +27,10 @@ class Preset:
 
     table: Table  # the accuracies
     marks: Mapping[Checkpoint, Marks]  # the best cells among the preset's own models
+    aggregates: Sequence[Grid]  # over tasks
     generalisation: Grid
     tradeoffs: Sequence[Tradeoff]  # score against speed
+    cost: Grid
     missing: Grid
 
 
@@ -33,7 +44,7 @@ class Report:
     sweeps: Sequence[tuple[Sweep, Sequence[Grid]]]
     benchmarks: Sequence[tuple[Benchmark, Sequence[Grid]]]
     published: Sequence[Grid]  # speed and memory in the papers
-    literature: Grid  # later results on LRA, next to ours
+    literature: Grid  # later results on LRA, next to ours and submitted ones
     spans: Grid  # the required attention spans
     sizes: Grid  # of the sublayers' outputs
     unfinished: Grid  # runs without a result
@@ -53,9 +64,11 @@ class Report:
             for grid in listed
         ]
         sections = {
+            "Over tasks": [grid for preset in self.presets for grid in preset.aggregates],
             "Training and test rows": [preset.generalisation for preset in self.presets],
             "Score against speed": [t.grid() for preset in self.presets for t in preset.tradeoffs],
             "Speed and memory": [*measured, *self.published],
+            "Cost": [preset.cost for preset in self.presets],
             "Sweeps": [grid for _, listed in self.sweeps for grid in listed],
             "Required attention span": [self.spans],
             "Size of the sublayers": [self.sizes],
@@ -81,7 +94,10 @@ def build(sources: Sources) -> Report:
         ],
         benchmarks=[(b, benchmarks.grids(b.cells)) for b in sources.benchmarks],
         published=grids.published(sources.benchmarks),
-        literature=literature.grid([preset.table for preset in presets]),
+        literature=literature.grid(
+            [preset.table for preset in presets],
+            {who: accuracy.tables(theirs) for who, theirs in sources.submitted.items()},
+        ),
         spans=grids.spans(runs, sources.spans),
         sizes=grids.sizes(runs),
         unfinished=grids.unfinished(sources.unfinished),
@@ -97,7 +113,9 @@ def _preset(table: Table, sources: Sources) -> Preset:
     return Preset(
         table=table,
         marks=marks,
+        aggregates=aggregates.grids(table),
         generalisation=grids.generalisation(table),
         tradeoffs=tradeoff.from_runs(table),
+        cost=cost.grid(table, sources),
         missing=grids.missing(table, sources.started),
     )
