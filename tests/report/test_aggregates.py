@@ -11,7 +11,7 @@ from scipy import stats
 from lra_fnet.report import accuracy, aggregates
 
 RNG = np.random.default_rng(1)
-SCORES = [RNG.integers(0, 9, (4, 3)) / 1.0, RNG.integers(0, 9, (4, 3)) / 1.0]  # with ties
+SCORES = [RNG.integers(0, 9, (4, n)) / 1.0 for n in (3, 5)]  # with ties
 
 
 def test_scores_are_shares_of_the_way_to_all_rows():
@@ -141,18 +141,49 @@ def test_score_above_the_shallow_baseline():
     assert [row[column] for row in grid.rows] == ["20.00", "-20.00"]  # (40 - 25) / 75
 
 
-def test_one_or_two_seeds_have_only_means():
+@pytest.mark.parametrize(("counts", "shown"), [((1, 2), "1 to 2"), ((2, 2), "2")])
+def test_one_or_two_seeds_have_only_means(counts, shown):
     runs = [
         scored(model, seed, task=task)
         for model in ("fnet", "linear")
-        for task in ("listops", "text")
-        for seed in range(2 if task == "text" else 1)
+        for task, count in zip(("listops", "text"), counts, strict=True)
+        for seed in range(count)
     ]
     (grid,) = grids_of(*runs)
     assert grid.head == ["Model", "Seeds", "Mean", "Above chance"]
-    assert [row[1] for row in grid.rows] == ["1 to 2"] * 2
+    assert [row[1] for row in grid.rows] == [shown] * 2
     assert not any("(" in row[2] for row in grid.rows)
     assert any(note.startswith("Fewer than 3 seeds") for note in grid.notes)
+
+
+def test_no_probability_of_improvement_over_too_few_runs():
+    tasks = ("listops", "text")
+    runs = [run for task in tasks for run in three("fnet", task)]
+    (grid,) = grids_of(*runs, *(with_test(600, model="transformer", task=task) for task in tasks))
+    assert "Better than Transformer" not in grid.head
+    assert "Interquartile mean" in grid.head
+
+
+def test_a_reference_of_100_percent_has_no_scores_above_it():
+    every = {"correct": 2000, "count": 2000}
+    rule = {"method": "a rule", "settings": {}, "validation": every, "test": every}
+    models, tasks = ("fnet", "linear"), ("listops", "text")
+    runs = [run for model in models for task in tasks for run in three(model, task, shallow=rule)]
+    (grid,) = grids_of(*runs)
+    assert "Above chance" in grid.head
+    assert "Above shallow baseline" not in grid.head
+    (grid,) = grids_of(*(run | {"floor": every} for run in runs))
+    assert grid.head == ["Model", "Seeds", "Mean"]
+
+
+def test_signs_of_the_accuracy_table_stay():
+    changes = {"uses_mask": False, "validation_is_test": True}
+    runs = [with_test(600, task=task, **changes) for task in ("listops", "text")]
+    runs += [with_test(500, task=task, model="linear") for task in ("listops", "text")]
+    (grid,) = grids_of(*runs)
+    assert [row[0] for row in grid.rows] == ["FNet ‡", "Linear"]
+    assert [row[2] for row in grid.rows] == ["30.00†", "25.00"]
+    assert {note[0] for note in grid.notes} >= {"†", "‡"}
 
 
 def test_three_seeds_without_rows_have_no_interval_and_unequal_numbers_no_interquartile_mean():

@@ -54,6 +54,7 @@ def test_submitted_results_are_in_this_table_only_with_their_tier(tmp_path):
     put(theirs, a_result(preset="tuned", model="mine", overrides=["A.b=1"], variant="wide"))
     put(theirs, a_result())  # cpu is compared with nothing
     put(tmp_path / "results", a_result(preset="tuned"))
+    put(tmp_path / "results", a_result(preset="tuned", overrides=["A.b=1"], variant="wide"))
     put(tmp_path / "results" / "submitted" / "bob", a_result()).write_text("{")
     report = build(Sources([tmp_path / "results"]))
     rows = [row for row in report.literature.rows if row[-2] in ("submitted", "here")]
@@ -63,6 +64,6 @@ def test_submitted_results_are_in_this_table_only_with_their_tier(tmp_path):
         ("mine", "1", "submitted", source),
         ("mine, wide", "1", "submitted", source),
     ]
-    assert [run.model for run in report.runs] == ["fnet"]
+    assert [run.model for run in report.runs] == ["fnet", "fnet"]
     (problem,) = report.sources.problems
     assert "submitted/bob" in problem
