@@ -392,7 +392,7 @@ def test_every_table_but_accuracy_is_in_tables_csv_and_report_md(tmp_path):
     for result in (a_result(), with_test(640, model="linear")):
         put(tmp_path, result)
     built = report.build(report.Sources([tmp_path]))
-    headings = ["Training and test rows", "Score against speed", "Sweeps", "Missing"]
+    headings = ["Training and test rows", "Score against speed", "Cost", "Sweeps", "Missing"]
     assert list(built.sections) == headings
     rows = list(csv.DictReader(io.StringIO(text.tables_csv(built))))
     place = ("Training and test rows", "FNet", "ListOps gap")
