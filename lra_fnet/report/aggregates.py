@@ -6,9 +6,8 @@ the interquartile mean and the profile the reference is chance, the majority flo
 """
 
 import dataclasses
-import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from lra_fnet.report.significance import SEEDS
 REFERENCE = "transformer"  # the model that others are compared with
 LEVELS = (10, 25, 50, 75)  # scores above chance at which the performance profile is shown
 REPLICATES = 2000  # bootstrap samples
+CHUNK = 50  # samples that are in memory at once
 Scores = Sequence[np.ndarray]  # for each task [..., runs]
 
 
@@ -63,28 +63,30 @@ def profile(scores: Scores, levels: Sequence[float]) -> list[float]:
 def resampled(sides: Sequence[np.ndarray], rng: np.random.Generator) -> list[np.ndarray]:
     """Returns accuracies in %, [REPLICATES, runs] for each side, of resampled rows and runs.
 
-    Rows are drawn with replacement, the same for all sides, then the runs of each side. Rows that
-    the same runs answer correctly are drawn together, so that a sample takes no list of rows.
+    Rows are drawn with replacement, the same for all sides, then the runs of each side.
 
     Args:
       sides: which rows of a task each run answers correctly, bool [runs, rows].
       rng: the generator.
     """
-    patterns, counts = np.unique(np.concatenate(sides).T, axis=0, return_counts=True)
-    drawn = rng.multinomial(counts.sum(), counts / counts.sum(), REPLICATES).astype(float)
-    accuracies = 100 * (drawn @ patterns) / counts.sum()
+    right = np.concatenate(sides).T.astype(float)
+    rows, sums = len(right), []
+    for _ in range(0, REPLICATES, CHUNK):
+        drawn = rng.integers(rows, size=(CHUNK, rows))
+        sums.append(np.stack([np.bincount(one, minlength=rows) for one in drawn]) @ right)
     ends = np.cumsum([len(side) for side in sides])[:-1]
     return [
         np.take_along_axis(side, rng.integers(side.shape[1], size=side.shape), axis=1)
-        for side in np.split(accuracies, ends, axis=1)
+        for side in np.split(100 * np.concatenate(sums) / rows, ends, axis=1)
     ]
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """The runs of a model on some tasks, one cell each."""
+    """The runs of a model on some tasks."""
 
-    cells: Sequence[Cell]
+    cells: Sequence[Cell]  # one for each task
+    samples: Scores = ()  # accuracies of resampled rows and runs; none without `right`
 
     @property
     def accuracies(self) -> Scores:
@@ -96,19 +98,13 @@ class Model:
         """Whether there are runs enough for what rests on single runs."""
         return all(cell.seeds >= SEEDS for cell in self.cells)
 
-    @functools.cached_property
+    @property
     def right(self) -> list[np.ndarray]:
         """Which test rows each run answers correctly, bool [runs, rows]; none unless all say."""
         rows = [[run.right("test") for run in cell.runs] for cell in self.cells]
         known = [[row for row in task if row is not None] for task in rows]
         complete = [*map(len, rows)] == [*map(len, known)]
         return [np.stack(task) for task in known] if complete and self.enough else []
-
-    @functools.cached_property
-    def samples(self) -> Scores:
-        """Accuracies of resampled rows and runs, see `resampled`; none without `right`."""
-        rng = _rng()
-        return [resampled([right], rng)[0] for right in self.right]
 
     def text(self, quantity: Callable[[Scores], np.ndarray], references: Sequence[float]) -> str:
         """Returns a quantity of the scores and its interval; "-" if a task lacks a reference."""
@@ -119,17 +115,18 @@ class Model:
 
     def against(self, other: "Model") -> str:
         """Returns the probability that a run is better than one of another, and its interval."""
-        samples: Any = []
-        if self.right and other.right:
-            rng = _rng()
-            pairs = [resampled(pair, rng) for pair in zip(self.right, other.right, strict=True)]
-            samples = improvement(*zip(*pairs, strict=True))
+        both = self.samples and other.samples
+        samples = improvement(self.samples, other.samples) if both else []
         return _text(improvement(self.accuracies, other.accuracies), samples)
 
 
-def _rng() -> np.random.Generator:
-    """Returns a generator that always gives the same numbers, so that equal runs do too."""
-    return np.random.default_rng(0)
+def _with_samples(models: Mapping[str, Model]) -> dict[str, Model]:
+    """Returns models with their samples, all on the same resampled rows."""
+    right = {name: found for name, model in models.items() if (found := model.right)}
+    rng = np.random.default_rng(0)  # equal runs give equal tables
+    tasks = [resampled(sides, rng) for sides in zip(*right.values(), strict=True)]
+    samples = dict(zip(right, zip(*tasks, strict=True), strict=True))
+    return {n: dataclasses.replace(m, samples=samples.get(n, ())) for n, m in models.items()}
 
 
 def _text(value: Any, samples: Any) -> str:
@@ -165,7 +162,7 @@ def grids(table: Table) -> list[Grid]:
 
 
 def _grid(table: Table, tasks: Sequence[str], rows: Sequence[Row]) -> Grid:
-    models = {row.model: Model([row.cells[task] for task in tasks]) for row in rows}
+    models = _with_samples({r.model: Model([r.cells[task] for task in tasks]) for r in rows})
     other = models.get(REFERENCE)
     best = sorted(rows, key=lambda row: -mean(models[row.model].accuracies))
     body = [[row.marked, *_line(models[row.model], other)] for row in best]
@@ -195,7 +192,7 @@ def _grid(table: Table, tasks: Sequence[str], rows: Sequence[Row]) -> Grid:
             f"In parentheses: 95 % intervals, from {REPLICATES:,} bootstrap samples of the seeds "
             "and test rows of each task. Where seeds are few they are too narrow.",
         ]
-    if not all(model.right for model in models.values()):
+    if not all(model.samples for model in models.values()):
         notes.append(
             f"Fewer than {SEEDS} seeds of a task: only means, without intervals. Runs that do not "
             "say which rows they answer correctly: no interval. Tasks that differ in their number "

@@ -9,9 +9,11 @@ from made_results import RIGHT, a_failure, records, scored, with_test
 from scipy import stats
 
 from lra_fnet.report import accuracy, aggregates
+from lra_fnet.report.cells import Cell
 
 RNG = np.random.default_rng(1)
 SCORES = [RNG.integers(0, 9, (4, n)) / 1.0 for n in (3, 5)]  # with ties
+BRACKETS = str.maketrans("", "", "()")
 
 
 def test_scores_are_shares_of_the_way_to_all_rows():
@@ -83,6 +85,7 @@ def test_both_sides_are_resampled_on_the_same_rows():
     right = RIGHT[0, :1]
     same, equal, opposite = aggregates.resampled([right, right, ~right], np.random.default_rng(0))
     assert (same == equal).all()
+    assert len(np.unique(same)) > aggregates.REPLICATES / aggregates.CHUNK  # each sample is drawn
     np.testing.assert_allclose(same + opposite, 100)
     assert same.std() == pytest.approx(100 * math.sqrt(0.3 * 0.7 / 2000), rel=0.1)
 
@@ -112,7 +115,7 @@ def test_whole_rows_have_every_number_and_an_interval():
     values = 100 * RIGHT[0].mean(1)
     fnet = rows["FNet"]
     assert fnet["Seeds"] == "3"
-    number, low, _, high = fnet["Mean"].replace("(", "").replace(")", "").split()
+    number, low, _, high = fnet["Mean"].translate(BRACKETS).split()
     assert float(number) == pytest.approx(values.mean(), abs=0.005)
     variance = moments(RIGHT[0])[1] / 2  # of the mean of two tasks
     assert float(high) - float(low) == pytest.approx(2 * 1.96 * math.sqrt(variance), rel=0.1)
@@ -121,7 +124,9 @@ def test_whole_rows_have_every_number_and_an_interval():
     trimmed = stats.trim_mean([*chance, *chance], 0.25)
     assert float(fnet["Interquartile mean"].split()[0]) == pytest.approx(trimmed, abs=0.005)
     better = np.mean([a > b for a, b in itertools.product(values, 100 * RIGHT[1].mean(1))])
-    assert fnet["Better than Transformer"].startswith(f"{100 * better:.2f} (")
+    number, low, _, high = fnet["Better than Transformer"].translate(BRACKETS).split()
+    assert float(number) == pytest.approx(100 * better, abs=0.005)
+    assert float(low) < 100 * better < float(high)
     assert fnet["Runs above 10, 25, 50, 75"] == "100, 0, 0, 0"
     assert rows["Transformer"]["Better than Transformer"] == "-"
     assert "Above shallow baseline" not in grid.head  # these runs have none
@@ -162,6 +167,23 @@ def test_no_probability_of_improvement_over_too_few_runs():
     (grid,) = grids_of(*runs, *(with_test(600, model="transformer", task=task) for task in tasks))
     assert "Better than Transformer" not in grid.head
     assert "Interquartile mean" in grid.head
+
+
+def test_interval_is_of_the_same_side_as_the_number():
+    high, low = (
+        aggregates.Model([Cell("value", value, (value,))], [np.full((9, 1), value)])
+        for value in (40.0, 30.0)
+    )
+    assert high.against(low) == "100.00 (100.00 to 100.00)"
+
+
+def test_interval_needs_the_rows_of_both():
+    tasks = ("listops", "text")
+    runs = [run for task in tasks for run in three("fnet", task)]
+    others = [with_test(500, model="transformer", task=t, seed=s) for t in tasks for s in range(3)]
+    (grid,) = grids_of(*runs, *others)
+    assert "(" in grid.rows[0][2]
+    assert grid.rows[0][list(grid.head).index("Better than Transformer")] == "100.00"
 
 
 def test_a_reference_of_100_percent_has_no_scores_above_it():
