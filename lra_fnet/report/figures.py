@@ -314,6 +314,7 @@ def inline(figure: Figure, key: str, title: str) -> str:
     view = re.search(r'viewBox="[^"]*"', svg)
     assert view is not None
     svg = f'<svg {view[0]} role="group" aria-label="{escape(title)}">' + svg[svg.index(">") + 1 :]
+    svg = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), svg)
     svg = re.sub(r'<g id="title:([^"]*)">', r"<g><title>\1</title>", svg)
     svg = re.sub(r'<g id="[^"]*">', "<g>", svg)
     svg = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{key}-", svg).replace(INK, "currentColor")
@@ -346,8 +347,7 @@ def _with_legend(figure: Figure) -> Figure:
         shown = [axes.get_legend_handles_labels() for axes in figure.axes]
         handles = {n: m for marks, names in shown for m, n in zip(marks, names, strict=True)}
         order = sorted(handles, key=_place)
-        columns = min(len(order), 6 if len(figure.axes) > 1 else 4)
-        legend = {"loc": "outside lower center", "ncols": columns}
+        legend = {"loc": "outside lower center", "ncols": min(len(order), 5)}
         figure.legend([handles[label] for label in order], order, **legend)
     return figure
 

@@ -153,7 +153,7 @@ def learning(report: Report) -> list[str]:
     if steps:
         early = [best for best, last in steps if best < last]
         sentences.append(
-            f"{len(early) or 'None'} of {plural(len(steps), 'run')} had the best validation "
+            f"{f'{len(early):,}' if early else 'None'} of {plural(len(steps), 'run')} had the best validation "
             "accuracy before the last step."
         )
     gaps = [
@@ -182,9 +182,10 @@ def sweeps(listed_: Sequence[Sweep]) -> list[str]:
     scored = [trial for trial in complete if trial.validation is not None]
     if scored:
         best = max(scored, key=lambda trial: trial.validation or 0)
+        setting = " ".join(best.overrides) or "no overrides"
         sentences.append(
             f"Highest validation accuracy: {100 * (best.validation or 0):.2f} %, "
-            f"{config.title(best.model)} on {tasks.title(best.task)} with {' '.join(best.overrides) or 'no overrides'}."
+            f"{config.title(best.model)} on {tasks.title(best.task)} with {setting}."
         )
     return sentences
 

@@ -39,10 +39,9 @@ def pairs(table: Table, models: Sequence[str]) -> list[Pair]:
     own = [rows[model] for model in models if model in rows]
     found: list[tuple[str, Row, Row, Comparison]] = []
     for task, (b, a) in itertools.product(table.tasks, itertools.combinations(own, 2)):
-        sides = [_complete(row, task) for row in (a, b)]
-        data = [{run.data_sha256 for run in side} for side in sides]
-        if all(sides) and data[0] == data[1] and len(data[0]) == 1:
-            found.append((task, a, b, significance.compare(*sides, "test")))
+        first, second = (_complete(row, task) for row in (a, b))
+        if first and second and len({run.data_sha256 for run in (*first, *second)}) == 1:
+            found.append((task, a, b, significance.compare(first, second, "test")))
     adjusted = intervals.holm([comparison.difference.p_value for *_, comparison in found])
     return [
         Pair(task, a, b, comparison, p_value)
