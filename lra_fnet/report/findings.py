@@ -34,11 +34,13 @@ def result(preset: Preset) -> list[str]:
         if table.shallow.cells[task].mean is not None
     }
     above = [name for name, cell in scored.items() if not cell.shallow]
-    count = f"{len(above) or 'none'} of {plural(len(scored), 'result')}"
     lies = "lies" if len(above) < 2 else "lie"
     sentences = []
     if scored:
-        words = f"Under preset {table.preset}, {count} {lies} above the shallow baseline with the "
+        how_many = f"{count(above).lower()} of {plural(len(scored), 'result')}"
+        words = (
+            f"Under preset {table.preset}, {how_many} {lies} above the shallow baseline with the "
+        )
         words += "whole 95 % interval"
         sentences.append(f"{words}{f': {listed(above)}' if 0 < len(above) <= 4 else ''}.")
     pairs = {}
@@ -85,10 +87,10 @@ def significance(presets: Sequence[Preset]) -> list[str]:
     if not pairs:
         return []
     sure = [place for place in pairs if place[0].significant]
-    count = f"{len(sure) or 'None'} of the {plural(len(pairs), 'difference')}"
     sentences = [
-        f"{count} between two main models on one task {be(sure)} significant at the 5 % level, "
-        "adjusted for the number of pairs under the preset."
+        f"{count(sure)} of the {plural(len(pairs), 'difference')} between two main models on one "
+        f"task {be(sure)} significant at the 5 % level, adjusted for the number of pairs under the "
+        "preset."
     ]
     if sure:
         pair, table = max(sure, key=lambda place: abs(place[0].comparison.difference.mean))
@@ -153,8 +155,8 @@ def learning(report: Report) -> list[str]:
     if steps:
         early = [best for best, last in steps if best < last]
         sentences.append(
-            f"{f'{len(early):,}' if early else 'None'} of {plural(len(steps), 'run')} had the best validation "
-            "accuracy before the last step."
+            f"{count(early)} of {plural(len(steps), 'run')} had the best validation accuracy "
+            "before the last step."
         )
     gaps = [
         (run.train.accuracy - test.accuracy, run)
@@ -235,8 +237,8 @@ def runs(report: Report) -> list[str]:
     spent = f" trained for {progress.duration(sum(timed))} together" if timed else ""
     return [
         f"{plural(len(report.runs), 'run')} on {plural(devices, 'kind')} of machine{spent}.",
-        f"{len(twice) or 'No'} {'run' if len(twice) < 2 else 'runs'} read the test split more than "
-        f"once{f': {listed(twice)}' if 0 < len(twice) <= 4 else ''}.",
+        f"{count(twice)} of them read the test split more than once"
+        f"{f': {listed(twice)}' if 0 < len(twice) <= 4 else ''}.",
     ]
 
 
@@ -250,9 +252,14 @@ def _is_number(words: str) -> bool:
     return words[:1].isdigit()
 
 
-def plural(count: int, noun: str) -> str:
+def count(things: Sequence[object]) -> str:
+    """Returns "None", "1", "2,000"."""
+    return f"{len(things):,}" if things else "None"
+
+
+def plural(number: int, noun: str) -> str:
     """Returns "1 run", "2,000 runs"."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def be(things: Sequence[object]) -> str:

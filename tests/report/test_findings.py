@@ -135,7 +135,7 @@ def test_learning_runs_sweeps_and_spans_are_counted(tmp_path):
     ]
     assert said["runs"] == [
         "3 runs on 1 kind of machine trained for 4 min 0 s together.",
-        "No run read the test split more than once.",
+        "None of them read the test split more than once.",
     ]
     assert said["sweeps"] == [
         "1 sweep with 2 trials, 2 of them complete; trials never read the test split.",
