@@ -5,7 +5,17 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
-from lra_fnet.report import accuracy, benchmarks, grids, literature, pairs, significance, tradeoff
+from lra_fnet.report import (
+    accuracy,
+    aggregates,
+    benchmarks,
+    cost,
+    grids,
+    literature,
+    pairs,
+    significance,
+    tradeoff,
+)
 from lra_fnet.report.accuracy import Table
 from lra_fnet.report.grid import Grid
 from lra_fnet.report.pairs import Pair
@@ -21,9 +31,11 @@ class Preset:
 
     table: Table  # the accuracies
     marks: Mapping[Checkpoint, Marks]  # the best cells among the preset's own models
+    aggregates: Sequence[Grid]  # over tasks
     generalisation: Grid
     pairs: Sequence[Pair]  # comparisons of the main models
     points: Sequence[Point]  # score against speed
+    cost: Grid
     missing: Grid
 
 
@@ -37,7 +49,7 @@ class Report:
     sweeps: Sequence[tuple[Sweep, Sequence[Grid]]]
     benchmarks: Sequence[tuple[Benchmark, Sequence[Grid]]]
     published: Sequence[Grid]  # speed and memory in the papers
-    literature: Grid  # later results on LRA, next to ours
+    literature: Grid  # later results on LRA, next to ours and submitted ones
     spans: Grid  # the required attention spans
     sizes: Grid  # of the sublayers' outputs
     unfinished: Grid  # runs without a result
@@ -57,10 +69,12 @@ class Report:
             for grid in listed
         ]
         sections = {
+            "Over tasks": [grid for preset in self.presets for grid in preset.aggregates],
             "Significance": [pairs.grid(p.table, p.pairs) for p in self.presets],
             "Training and test rows": [preset.generalisation for preset in self.presets],
             "Score against speed": [tradeoff.grid(p.table, p.points) for p in self.presets],
             "Speed and memory": [*measured, *self.published],
+            "Cost": [preset.cost for preset in self.presets],
             "Sweeps": [grid for _, listed in self.sweeps for grid in listed],
             "Required attention span": [self.spans],
             "Size of the sublayers": [self.sizes],
@@ -86,7 +100,10 @@ def build(sources: Sources) -> Report:
         ],
         benchmarks=_benchmarks(sources.benchmarks),
         published=grids.published(sources.benchmarks),
-        literature=literature.grid([preset.table for preset in presets]),
+        literature=literature.grid(
+            [preset.table for preset in presets],
+            {who: accuracy.tables(theirs) for who, theirs in sources.submitted.items()},
+        ),
         spans=grids.spans(runs, sources.spans),
         sizes=grids.sizes(runs),
         unfinished=grids.unfinished(sources.unfinished),
@@ -117,8 +134,10 @@ def _preset(table: Table, sources: Sources) -> Preset:
     return Preset(
         table=table,
         marks=marks,
+        aggregates=aggregates.grids(table),
         generalisation=grids.generalisation(table),
         pairs=pairs.pairs(table, accuracy.MAIN),
         points=tradeoff.from_runs(table),
+        cost=cost.grid(table, sources),
         missing=grids.missing(table, sources.started),
     )

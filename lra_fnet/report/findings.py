@@ -198,10 +198,10 @@ def literature(grid: Grid) -> list[str]:
     if not {"Mean of 5", "Protocol", "Tier"} <= {*head}:
         return []
     mean, protocol, tier = (head.index(name) for name in ("Mean of 5", "Protocol", "Tier"))
-    here = sum(row[tier] == "here" for row in grid.rows)
+    here, sent = (sum(row[tier] == name for row in grid.rows) for name in ("here", "submitted"))
     sentences = [
-        f"{plural(len(grid.rows), 'row')}: {len(grid.rows) - here} as printed in papers, {here} "
-        "run here; only rows of one protocol compare."
+        f"{plural(len(grid.rows), 'row')}: {len(grid.rows) - here - sent} as printed in papers, "
+        f"{here} run here, {sent} submitted; only rows of one protocol compare."
     ]
     numbers = [(float(row[mean].split()[0]), row) for row in grid.rows if _is_number(row[mean])]
     if numbers:

@@ -35,7 +35,7 @@ SECTIONS = {
 PLACED = {  # headings of `Report.sections` that a section above shows
     *("Significance", "Training and test rows", "Score against speed", "Speed and memory"),
     *("Sweeps", "Required attention span", "Size of the sublayers", "Unfinished", "Left out"),
-    *("Missing", "Literature"),
+    *("Missing", "Over tasks", "Cost"),
 }
 
 

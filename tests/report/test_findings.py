@@ -91,7 +91,8 @@ def test_significance_names_the_largest_difference_with_its_winner_first():
     runs = [with_test(900, model="transformer"), with_test(300), with_test(310, model="linear")]
     (table,) = accuracy.tables(records(*runs))
     listed = pairs.pairs(table, accuracy.MAIN)
-    preset = contents.Preset(table, {}, Grid("", [], []), listed, [], Grid("", [], []))
+    none: dict = dict.fromkeys(("generalisation", "cost", "missing"), Grid("", [], []))
+    preset = contents.Preset(table, {}, aggregates=[], pairs=listed, points=[], **none)
     first, second = findings.significance([preset])
     assert first.startswith("2 of the 3 differences between two main models on one task are sig")
     (pair,) = [p for p in listed if (p.a.model, p.b.model) == ("fnet", "transformer")]
@@ -155,7 +156,7 @@ def test_literature_names_the_highest_of_all_and_of_one_protocol():
         ["C", "-", "lra", "here"],
     ]
     assert findings.literature(Grid("", head, rows)) == [
-        "3 rows: 2 as printed in papers, 1 run here; only rows of one protocol compare.",
+        "3 rows: 2 as printed in papers, 1 run here, 0 submitted; only rows of one protocol compare.",
         "Highest mean of five: A, 86.30 % (protocol pixels); under LRA's own protocol: B, 55.10 %.",
     ]
 

@@ -14,6 +14,7 @@ from lra_fnet import report
 from lra_fnet.errors import UserError
 from lra_fnet.intervals import wilson
 from lra_fnet.report import accuracy, text
+from lra_fnet.report.grid import Grid
 
 RESULTS = [
     with_test(600, last=580),
@@ -32,6 +33,11 @@ def built(root, *results):
     for result in results:
         put(root, result)
     return report.build(report.Sources([root]))
+
+
+def test_a_table_can_leave_out_empty_columns_of_numbers():
+    rows = [["-", "1", "-"], ["-", "-", "-"]]
+    assert Grid("", ["A", "B", "C"], rows).filled == Grid("", ["A", "B"], [["-", "1"], ["-", "-"]])
 
 
 def lines_of(csv_text):

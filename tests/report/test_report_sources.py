@@ -396,6 +396,7 @@ def test_every_table_but_accuracy_is_in_tables_csv_and_report_md(tmp_path):
         "Significance",
         "Training and test rows",
         "Score against speed",
+        "Cost",
         "Sweeps",
         "Missing",
     ]
