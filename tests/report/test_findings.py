@@ -156,7 +156,8 @@ def test_literature_names_the_highest_of_all_and_of_one_protocol():
         ["C", "-", "lra", "here"],
     ]
     assert findings.literature(Grid("", head, rows)) == [
-        "3 rows: 2 as printed in papers, 1 run here, 0 submitted; only rows of one protocol compare.",
+        "3 rows: 2 as printed in papers, 1 run here, 0 submitted; only rows of one protocol "
+        "compare.",
         "Highest mean of five: A, 86.30 % (protocol pixels); under LRA's own protocol: B, 55.10 %.",
     ]
 
