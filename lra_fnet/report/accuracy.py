@@ -204,8 +204,8 @@ def tables(runs: Sequence[Record]) -> list[Table]:
     Rows of runs with overrides are apart: `Table.variants`.
 
     A run that finished without reading the test split (a trial of a sweep) is in no table. Tables
-    are in the order paper, lra-code, tuned, small, cpu, then others by name. Every model that has a
-    run under any preset has a row in each.
+    are in the order paper, lra-code, tuned, small, cpu, then others by name. A model has rows in a
+    table if it has a run under the preset, or numbers in a paper that the table shows.
     """
     shown = sort([run for run in runs if run.tested and run.model not in WAYS])
     models = models_in_order(run.model for run in shown)
@@ -231,11 +231,15 @@ def _table(preset: str, models: Sequence[str], runs: Sequence[Record]) -> Table:
         names = {run.variant for run in runs if run.model == model and run.variant}
         for variant in (None, *sorted(names)):
             same = [run for run in runs if (run.model, run.variant) == (model, variant)]
+            compared = variant is None and preset not in UNCOMPARED
+            printed = _published_rows(model, every) if compared else []
+            if not (same or printed):
+                continue
             best, last = (variants, last_variants) if variant else (rows, last_rows)
             best.append(_our_row(model, variant, same, every, "best"))
-            last.append(_our_row(model, variant, same, every, "last"))
-            if variant is None and preset not in UNCOMPARED:
-                rows += _published_rows(model, every)
+            if same:
+                last.append(_our_row(model, variant, same, every, "last"))
+            rows += printed
     floors, floor_notes = _floors(runs, every)
     shallow, baselines = _baselines(runs, every)
     rows += [floors, *([shallow] if baselines else [])]
