@@ -198,6 +198,21 @@ class Table:
         return [row for row in (*self.rows, *self.variants) if row.ours]
 
 
+def measured(table: Table, part: Part) -> tuple[Table, Part]:
+    """Returns a part with the rows of models that have a run, and the columns with a value of ours.
+
+    Rows of papers stay with their models; the floors stay too.
+    """
+    models = {r.model for r in part.rows if r.ours and any(c.runs for c in r.cells.values())}
+    rows = [row for row in part.rows if row.model in models or not row.source]
+    columns = {
+        column: title
+        for column, title in table.columns.items()
+        if any(r.ours and (r.cells[column].runs or r.cells[column].mean) for r in rows)
+    }
+    return dataclasses.replace(table, columns=columns), part._replace(rows=rows)
+
+
 def tables(runs: Sequence[Record]) -> list[Table]:
     """Returns one table per preset; a row holds the runs of one model with one set of overrides.
 

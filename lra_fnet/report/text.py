@@ -69,11 +69,10 @@ def terminal(tables: Sequence[Table]) -> list[Fitted]:
 
 
 def _compact(table: Table) -> Grid:
-    own = [row for row in table.rows if row.ours and any(cell.runs for cell in row.cells.values())]
-    columns = {c: t for c, t in table.columns.items() if any(row.cells[c].runs for row in own)}
-    averages = {c: t for c, t in table.columns.items() if any(row.cells[c].mean for row in own)}
-    columns = {c: t for c, t in table.columns.items() if c in columns | averages}
-    shown = [*own, *(row for row in table.rows if not row.source)] if own else []
+    table, part = accuracy.measured(table, table.parts[0])
+    columns = table.columns
+    own = [row for row in part.rows if row.ours]
+    shown = [*own, *(row for row in part.rows if not row.source)] if own else []
     rows = [[row.marked, *(row.cells[column].compact for column in columns)] for row in shown]
     notes = [
         "Mean over seeds, in % of test rows; ± the standard deviation of more than two; (seeds).",
