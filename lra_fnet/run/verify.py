@@ -172,7 +172,7 @@ def _load(task, model, preset, overrides, imports, gin_dirs, denoise, done) -> E
 def _asked(result: Record, options: Options) -> Experiment:
     """Returns the experiment that the names of a run give today."""
     names = result.task, result.model, result.preset, result.overrides
-    done = result.init.steps if result.init else 0
+    done = result.init.steps if result.init and result.init.task == result.task else 0
     return _load(*names, options.imports, options.gin_dirs, result.denoise, done)
 
 
