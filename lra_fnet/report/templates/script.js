@@ -53,7 +53,7 @@
     for (const [table, words] of heads) {
       const named = places(words, ["model", "against", "sublayer"]);
       const other = (row, name, wanted) => wanted && places(words, [name]).some((place) => row.cells[place].textContent.trim() !== wanted);
-      for (const item of table.tBodies.length > 1 ? table.tBodies : table.tBodies[0].rows) {
+      for (const item of table.tBodies.length > 1 ? table.tBodies : table.tBodies[0]?.rows ?? []) {
         const row = item.rows?.[0] ?? item;
         const absent = model && named.length && !named.some((place) => plain(row.cells[place].textContent).includes(model));
         out(item, absent || other(row, "task", task) || other(row, "preset", preset));
