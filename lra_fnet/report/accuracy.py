@@ -29,6 +29,7 @@ UNCOMPARED = ("cpu",)  # presets so far from the papers' that their numbers are 
 SMOKE = {"cpu": ("pathx",)}  # runs that only show that a task works: no column
 PADDING = "‡ This model sees the padding: its mixer does not use the mask."
 WAYS = ("fnet_mat",)  # not models but ways to compute one: in speed tables only
+IMAGES = {"image": "Image", "pathfinder": "Pathfinder", "pathx": "PathX"}  # names in gin
 _DIGEST = re.compile(r"-[0-9a-f]{8}$")  # ends a name that the user did not give
 
 
@@ -280,6 +281,16 @@ def _published_rows(model: str, columns: Sequence[str]) -> list[Row]:
     return [Row(config.title(model), names[s], row, model=model) for s, row in cells.items() if row]
 
 
+def sees_padding(run: Record) -> bool:
+    """Returns whether a run's model mixes padding into its outputs.
+
+    The rows of image tasks have none, unless black counts as padding.
+    """
+    name = IMAGES.get(run.task)
+    padded = name is None or bool(run.setting(f"{name}.black_is_padding"))
+    return padded and not run.uses_mask
+
+
 def _our_row(
     model: str, variant: str | None, runs: Sequence[Record], columns, checkpoint: Checkpoint
 ) -> Row:
@@ -287,7 +298,7 @@ def _our_row(
     for column in columns:
         same = [run for run in runs if run.task == column]
         cells[column] = Cell("n/a") if any(map(other_model, same)) else cell(same, checkpoint)
-    uses_mask = all(run.uses_mask for run in runs)
+    uses_mask = not any(map(sees_padding, runs))
     label = name_of(runs[0]) if runs else config.title(model)
     return Row(label, "ours", cells | averages(cells), uses_mask, model, variant)
 

@@ -247,7 +247,9 @@ def tables_csv(report: Report) -> str:
 def run_lines(run: Record) -> list[str]:
     """Returns what `lra-fnet train` prints after a run: accuracy, baselines, time, notes."""
     cell, score = cells.cell([run] if run.tested else []), run.score("test")
-    row = accuracy.Row(accuracy.name_of(run), "ours", {run.task: cell}, run.uses_mask)
+    row = accuracy.Row(
+        accuracy.name_of(run), "ours", {run.task: cell}, not accuracy.sees_padding(run)
+    )
     words = {"OOM": "OOM", "diverged": "FAIL (diverged)"}.get(run.state, "-")
     if score is not None:
         low, high = (100 * end for end in wilson(score.correct, score.count))
@@ -294,7 +296,10 @@ def runs_grid(runs: Sequence[Record]) -> Grid:
                 f"{run.baseline.test.accuracy:.2f}" if run.baseline else "-",
             ]
         )
-    marked = [accuracy.Row("", "ours", {"": cells.cell([run])}, run.uses_mask) for run in runs]
+    marked = [
+        accuracy.Row("", "ours", {"": cells.cell([run])}, not accuracy.sees_padding(run))
+        for run in runs
+    ]
     head = ["Task", "Model", "Seed", "Validation", "Test", "95 %", "Shallow baseline"]
     notes = ["Accuracy in %.", *accuracy.signs(marked)]
     return Grid("Scored on test", head, rows, notes, words=3)

@@ -73,7 +73,7 @@
   const widths = new ResizeObserver((entries) => {
     for (const { target } of entries) target.classList.toggle("wider", target.scrollWidth > target.clientWidth + 1);
   });
-  all(".scroll, .wide > div").forEach((region) => widths.observe(region));
+  all(".scroll, figure > div").forEach((region) => widths.observe(region));
 
   // The table of contents marks the section that is read.
   const links = new Map(all("nav a").map((link) => [link.hash.slice(1), link]));
