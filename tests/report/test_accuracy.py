@@ -396,3 +396,16 @@ def test_task_of_a_user_is_a_column_and_enters_no_average():
     assert cell_text(table, "FNet", "ours", "my_task") == "30.00, 1 seed"
     assert cell_text(table, "FNet", "FNet paper", "my_task") == "n/a"
     assert cell_text(table, "FNet", "FNet paper", "average5") == "55.30"
+
+
+def test_padding_is_marked_only_where_rows_have_padding():
+    black = "Image.black_is_padding = True\n"
+    runs = [
+        a_result(task="image", uses_mask=False),
+        a_result(task="image", uses_mask=False, model="linear", config=black),
+        a_result(task="text", uses_mask=False, model="dct"),
+        a_result(task="text", model="transformer"),
+    ]
+    (table,) = accuracy.tables(records(*runs))
+    labels = {row.marked for row in table.rows if row.ours}
+    assert labels == {"FNet", "Linear ‡", "Cosine transform ‡", "Transformer"}
