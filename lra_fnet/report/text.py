@@ -18,12 +18,11 @@ from lra_fnet.machine import progress
 from lra_fnet.machine.terminal import Fitted
 from lra_fnet.machine.terminal import console as terminal_console
 from lra_fnet.report import accuracy, cells, template
-from lra_fnet.report.accuracy import Row, Table
+from lra_fnet.report.accuracy import MAIN, Row, Table
 from lra_fnet.report.contents import Report
 from lra_fnet.report.grid import Grid, literal
 from lra_fnet.run.record import Record
 
-MAIN = ("transformer", "linear", "fnet", "performer")  # models of the README's table
 SHORT_LEGEND = (
     "Ours: mean over seeds, in % of test rows; of two seeds both values, of more ± the sample "
     "standard deviation and the maximum. `-`: not run; `did not train`: the same answer for every "
@@ -70,11 +69,10 @@ def terminal(tables: Sequence[Table]) -> list[Fitted]:
 
 
 def _compact(table: Table) -> Grid:
-    own = [row for row in table.rows if row.ours and any(cell.runs for cell in row.cells.values())]
-    columns = {c: t for c, t in table.columns.items() if any(row.cells[c].runs for row in own)}
-    averages = {c: t for c, t in table.columns.items() if any(row.cells[c].mean for row in own)}
-    columns = {c: t for c, t in table.columns.items() if c in columns | averages}
-    shown = [*own, *(row for row in table.rows if not row.source)] if own else []
+    table, part = accuracy.measured(table, table.parts[0])
+    columns = table.columns
+    own = [row for row in part.rows if row.ours]
+    shown = [*own, *(row for row in part.rows if not row.source)] if own else []
     rows = [[row.marked, *(row.cells[column].compact for column in columns)] for row in shown]
     notes = [
         "Mean over seeds, in % of test rows; ± the standard deviation of more than two; (seeds).",
@@ -249,7 +247,9 @@ def tables_csv(report: Report) -> str:
 def run_lines(run: Record) -> list[str]:
     """Returns what `lra-fnet train` prints after a run: accuracy, baselines, time, notes."""
     cell, score = cells.cell([run] if run.tested else []), run.score("test")
-    row = accuracy.Row(accuracy.name_of(run), "ours", {run.task: cell}, run.uses_mask)
+    row = accuracy.Row(
+        accuracy.name_of(run), "ours", {run.task: cell}, not accuracy.sees_padding(run)
+    )
     words = {"OOM": "OOM", "diverged": "FAIL (diverged)"}.get(run.state, "-")
     if score is not None:
         low, high = (100 * end for end in wilson(score.correct, score.count))
@@ -296,7 +296,10 @@ def runs_grid(runs: Sequence[Record]) -> Grid:
                 f"{run.baseline.test.accuracy:.2f}" if run.baseline else "-",
             ]
         )
-    marked = [accuracy.Row("", "ours", {"": cells.cell([run])}, run.uses_mask) for run in runs]
+    marked = [
+        accuracy.Row("", "ours", {"": cells.cell([run])}, not accuracy.sees_padding(run))
+        for run in runs
+    ]
     head = ["Task", "Model", "Seed", "Validation", "Test", "95 %", "Shallow baseline"]
     notes = ["Accuracy in %.", *accuracy.signs(marked)]
     return Grid("Scored on test", head, rows, notes, words=3)

@@ -76,8 +76,9 @@ class Job:
                 f"--init expects a run of `lra-fnet pretrain`, {self.init} is one of `lra-fnet "
                 "train`: name another"
             )
-        for name in ("task", "model"):
-            if (theirs := getattr(result, name)) != (own := getattr(self, name)):
+        for name, known in (("task", (self.task, "corpus")), ("model", (self.model,))):
+            if (theirs := getattr(result, name)) not in known:
+                own = " or ".join(dict.fromkeys(known))
                 raise UserError(
                     f"--init expects a run of {name} {own}, {self.init} is one of {theirs}: "
                     "name another"
@@ -102,7 +103,8 @@ class Job:
                 f"{bad[0]!r} is no name: expected letters, digits, '_', '.', '+' and '-'"
             )
         given = self.overrides, self.imports, self.gin_dirs
-        done = self.origin.steps if self.origin else 0
+        # Both stages on one task share the steps of a preset.
+        done = self.origin.steps if self.origin and self.origin.task == self.task else 0
         place = self.data, self.source
         return experiment.load(*names, *given, denoise=self.denoise, done=done, place=place)
 

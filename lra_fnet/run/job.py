@@ -79,10 +79,17 @@ def _prepare(job: Job, experiment: Experiment) -> Prepared:
         _show(data)
         hosts.agree(None, "data")
     hosts.same("data", {"data": data.fingerprint[:8]})
-    if job.origin and job.origin.data_sha256 != data.fingerprint:
+    if job.origin and job.origin.data_sha256 not in (data.fingerprint, data.corpus):
+        has, remedy = f"holds {data.fingerprint[:8]}", "pre-train on the data of this run"
+        if data.corpus:
+            has = f"is in the pieces of {data.corpus[:8]}"
+            remedy = (
+                f"give --data of that run, or prepare the pieces again with `lra-fnet data --task "
+                f"{job.task} --dataset {experiment.task.config} --data {job.data} --force`"
+            )
         raise UserError(
             f"--init {job.init} was trained on data {job.origin.data_sha256[:8]}, {data.folder} "
-            f"holds {data.fingerprint[:8]}: pre-train on the data of this run"
+            f"{has}: {remedy}"
         )
     return data
 

@@ -15,8 +15,11 @@ from lra_fnet.run.record import Init
 from lra_fnet.train.checkpoint import sha256
 
 _TABLE = "encoder/embedding"  # has one more row in pre-training, of the mask
+_POSITIONS = "encoder/positions_learned"  # is taken over as far as both are long
 _NEW = "encoder/pooler/"  # begins the names that pre-training does not have
-_ELSEWHERE = ("Run.", "Optimizer.", "Head.", "Denoising.")  # bindings that no encoder reads
+# Bindings that make no array of an encoder.
+_ELSEWHERE = ("Run.", "Optimizer.", "Head.", "Denoising.", "TASK", "build.", "DATASET")
+_ELSEWHERE += ("Encoder.dropout", "Encoder.attention_dropout", "Encoder.remat")
 
 
 class Start(NamedTuple):
@@ -66,12 +69,17 @@ def open_run(folder: Path, experiment: Experiment, imports: Sequence[str] = ()) 
 
 
 def _encoder(variables: Mapping[str, Any]) -> dict[str, str]:
-    """Returns types and shapes of the encoder's arrays by name, without the mask's embedding."""
+    """Returns types and shapes of the encoder's arrays by name.
+
+    The embedding of the mask and the number of learned positions do not count.
+    """
     shapes = {}
     for name, leaf in trained.flat(variables).items():
         shape = [*leaf.shape]
         if name == _TABLE and "output" in variables["params"]:
             shape[0] -= 1
+        if name == _POSITIONS:
+            shape = shape[1:]
         if name.removeprefix("constants/").startswith("encoder/"):
             shapes[name] = f"{leaf.dtype} {shape}"
     return shapes

@@ -93,6 +93,11 @@ class Init:
     wall_seconds: float | None
     sha256: str  # of the encoder's parameters
 
+    @property
+    def task(self) -> str:
+        """The task that it was trained on."""
+        return self.run.split("/")[1]
+
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Record:

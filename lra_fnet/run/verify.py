@@ -100,13 +100,20 @@ def main(paths: Sequence[Path], options: Options, *, as_json: bool = False) -> i
 def find(path: Path) -> list[tuple[Path, bool]]:
     """Returns the run folders and exports at or below a path, and whether their path may differ.
 
+    Hidden folders are left out, and results/submitted, whose runs need their authors' modules,
+    unless the path lies in it.
+
     Raises:
       UserError: there are none.
     """
     if any((path / name).is_file() for name in ("result.json", trained.CONFIG)):
         return [(path, True)]
     folders = sorted(file.parent for file in path.glob("**/seed*/result.json"))
-    shown = [(f, False) for f in folders if not any(p[0] == "." for p in f.relative_to(path).parts)]
+
+    def is_left_out(name: str) -> bool:
+        return name == "submitted" or name.startswith(".")
+
+    shown = [(f, False) for f in folders if not any(map(is_left_out, f.relative_to(path).parts))]
     if not shown:
         raise UserError(
             f"{path} holds no result: name a run folder, an export, or a folder of runs"
@@ -165,7 +172,7 @@ def _load(task, model, preset, overrides, imports, gin_dirs, denoise, done, data
 def _asked(result: Record, options: Options) -> Experiment:
     """Returns the experiment that the names of a run give today."""
     names = result.task, result.model, result.preset, result.overrides
-    done = result.init.steps if result.init else 0
+    done = result.init.steps if result.init and result.init.task == result.task else 0
     given = options.imports, options.gin_dirs, result.denoise, done, options.data
     return _load(*names, *given)
 

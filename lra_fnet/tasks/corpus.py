@@ -8,39 +8,39 @@ are swapped, which is the label. The objective hides pieces, see `objective.Deno
 import collections
 import dataclasses
 import hashlib
-import importlib
-import io
 import itertools
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import gin
 import numpy as np
 
 from lra_fnet.errors import UserError
 from lra_fnet.machine.progress import Bar
-from lra_fnet.tasks import sources
+from lra_fnet.tasks import pieces, sources
+from lra_fnet.tasks.pieces import (
+    CLS,
+    LARGEST,
+    LONGEST,
+    MASK,
+    SEP,
+    SPECIAL,
+    VOCABULARY,
+    sentences,
+    sizes,
+)
 from lra_fnet.tasks.store import SPLITS, Row
 from lra_fnet.tasks.task import Raw, Task
 
 if TYPE_CHECKING:
     import jax
 
-CLS, SEP, MASK = 2, 3, 4  # ids of the vocabulary; 0 is padding, 1 an unknown piece
-SPECIAL = ("[CLS]", "[SEP]", "[MASK]")
-VOCABULARY = "vocabulary.model"  # SentencePiece's file in the folder of the set
-LARGEST = 65_535  # pieces, so that an id takes two bytes
 SAMPLE = 200_000  # the vocabulary is trained on fewer than twice this number of sentences
 HELD_OUT = 2  # per cent of the documents in each of validation and test
 
-_NAME = re.compile(r"v(\d{1,9})_(\d{1,9})")
 _TEXTS, _TABLES = {".txt", ".text"}, {".json", ".jsonl"}
-_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
-_SENTENCES = re.compile(r"\n+|(?<=[.!?])\s+")
-_LONGEST = 1000  # characters of a sentence for the vocabulary; the rest of it is left out
 _AT_ONCE = 256  # documents
 
 Document = tuple[bytes, list[str]]  # sha256 of the text, and its sentences
@@ -53,21 +53,13 @@ class Sets(Mapping[str, int]):
     """
 
     def __getitem__(self, name: str) -> int:
-        return _sizes(name)[1]
+        return sizes(name)[1]
 
     def __iter__(self) -> Iterator[str]:
         return iter(("v8000_128", "v32000_512"))
 
     def __len__(self) -> int:
         return 2
-
-
-def _sizes(name: str) -> tuple[int, int]:
-    """Returns pieces of the vocabulary and of a row; raises a KeyError for any other name."""
-    match = _NAME.fullmatch(name)
-    if match is None:
-        raise KeyError(name)
-    return int(match[1]), int(match[2])
 
 
 @gin.configurable
@@ -87,7 +79,7 @@ class Corpus(Task):
     num_classes = 2
     configs = Sets()
     label_names = ("in order", "swapped")
-    value_is = "the id of a piece in vocabulary.model, minus 1"
+    value_is = pieces.VALUE_IS
     licence = "that of your texts"
     needs_source = True
     first_id = 1 + MASK  # special pieces are never hidden
@@ -110,7 +102,7 @@ class Corpus(Task):
     @property
     def vocab_size(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Pieces of the vocabulary: the first number of the set's name."""
-        return _sizes(self.config)[0]
+        return sizes(self.config)[0]
 
     @property
     def value_dtype(self) -> np.dtype:
@@ -135,19 +127,18 @@ class Corpus(Task):
 
         The first time trains the vocabulary on sentences of training documents.
         """
-        library = _library()
         if source is None:
             raise UserError(
                 f"corpus/{self.config} reads your own texts: give --source a folder, an archive or "
                 'a file with .txt, .jsonl or .json (a field "text"), each perhaps .gz'
             )
-        sentences, documents = sample(source)
-        vocabulary = train_vocabulary(sentences, self.vocab_size, source)
-        encode = library.SentencePieceProcessor(model_proto=vocabulary).encode
+        pieces.library()  # its absence is reported before the texts are read
+        sampled, documents = sample(source)
+        vocabulary = pieces.train_vocabulary(sampled, self.vocab_size, source)
         return Raw(
-            stream=self._rows(source, lambda texts: encode(texts, num_threads=jobs)),
+            stream=self._rows(source, pieces.encoder(vocabulary, jobs)),
             source=source.name,
-            details={"sentencepiece": library.__version__, "documents": documents},
+            details={"sentencepiece": pieces.library().__version__, "documents": documents},
             files={VOCABULARY: vocabulary},
         )
 
@@ -155,21 +146,11 @@ class Corpus(Task):
         """Yields (split, row) of all documents, in the order of the files."""
         everything = read_documents(source)
         while some := list(itertools.islice(everything, _AT_ONCE)):
-            pieces = iter(encode([text for _, sentences in some for text in sentences]))
-            for digest, sentences in some:
-                parts = itertools.islice(pieces, len(sentences))
+            encoded = iter(encode([text for _, lines in some for text in lines]))
+            for digest, lines in some:
+                parts = itertools.islice(encoded, len(lines))
                 for row in pack(list(parts), self.max_len):
                     yield split_of(digest), row
-
-
-def _library() -> Any:
-    """Returns the module sentencepiece, which only this task needs."""
-    try:
-        return importlib.import_module("sentencepiece")
-    except ImportError:
-        raise UserError(
-            "the task corpus needs the library sentencepiece: pip install 'lra-fnet[corpus]'"
-        ) from None
 
 
 def split_of(digest: bytes) -> str:
@@ -222,64 +203,18 @@ def sample(source: Path) -> tuple[list[str], int]:
     """
     kept, stride, seen, count = [], 1, 0, 0
     with Bar(f"sampling {source.name}", None, unit="documents") as progress:
-        for digest, sentences in read_documents(source):
+        for digest, lines in read_documents(source):
             count += 1
             progress.step()
             if split_of(digest) != SPLITS[0]:
                 continue
-            for text in sentences:
+            for text in lines:
                 if seen % stride == 0:
-                    kept.append(text[:_LONGEST])
+                    kept.append(text[:LONGEST])
                 seen += 1
                 if len(kept) == 2 * SAMPLE:
                     kept, stride = kept[::2], 2 * stride
     return kept, count
-
-
-def train_vocabulary(sentences: list[str], size: int, source: Path) -> bytes:
-    """Returns SentencePiece's unigram model (arXiv:1808.06226) of lower-case pieces.
-
-    Args:
-        sentences: the texts that it is trained on.
-        size: pieces, the special ones included.
-        source: named in errors.
-
-    Raises:
-        UserError: the sentences have more characters or fewer pieces than `size`.
-    """
-    library, model = _library(), io.BytesIO()
-    try:
-        library.SentencePieceTrainer.train(
-            sentence_iterator=iter(sentences),
-            model_writer=model,
-            model_type="unigram",
-            vocab_size=size,
-            normalization_rule_name="nmt_nfkc_cf",  # lower case
-            pad_id=0,
-            unk_id=1,
-            bos_id=-1,
-            eos_id=-1,
-            control_symbols=list(SPECIAL),
-            max_sentence_length=4 * _LONGEST,  # bytes
-            num_threads=1,  # more would add counts in another order
-            minloglevel=2,
-        )
-    except RuntimeError as error:
-        reason = str(error)
-        small = re.search(r"required_chars\. \d+ vs (\d+)", reason)
-        large = re.search(r"set it to a value <= (\d+)", reason)
-        if small is None and large is None:
-            raise UserError(
-                f"{source}: no vocabulary can be trained on its {len(sentences)} training "
-                f"sentences ({sources.short(reason)}): give more text"
-            ) from None
-        limit = f"at least {small[1]}" if small else f"at most {large[1]}" if large else ""
-        what = "characters of the text" if small else "pieces that the text has"
-        raise UserError(
-            f"{source}: expected a vocabulary of {limit} pieces, for the {what}, got {size}: "
-            f"choose a set v<pieces>_<length> with --dataset"
-        ) from None
-    return model.getvalue()
 
 
 def read_documents(source: Path) -> Iterator[Document]:
@@ -302,10 +237,9 @@ def read_documents(source: Path) -> Iterator[Document]:
         ) or file.path.name.startswith("."):
             continue
         for text in _texts(file.gunzip() if packed else file, table=kind in _TABLES):
-            lines = (line.strip() for line in _SENTENCES.split(_BREAK.sub("\n", text)))
-            if sentences := [line for line in lines if line]:
+            if lines := sentences(text):
                 count += 1
-                yield hashlib.sha256(text.encode()).digest(), sentences
+                yield hashlib.sha256(text.encode()).digest(), lines
     if not count:
         raise UserError(
             f"{source}: expected text in .txt, .jsonl or .json files (each perhaps .gz), found "

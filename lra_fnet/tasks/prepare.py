@@ -125,7 +125,8 @@ def _sets(name: str, source: Path | str | None, gin_dirs: Sequence[Path]) -> lis
     if source is not None:
         return configs[:1]  # raw files hold the full set
     used = config.datasets(name, gin_dirs)
-    return [chosen for chosen in configs if chosen in used] or configs[:1]
+    named = [chosen for chosen in configs if chosen in used] or configs[:1]
+    return [one for one in named if not tasks.make(name, one).needs_source] or named
 
 
 def _lengths(task: tasks.Task, gin_dirs: Sequence[Path]) -> list[int]:

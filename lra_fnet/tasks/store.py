@@ -27,7 +27,7 @@ from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.machine.memory import free_memory
 from lra_fnet.machine.progress import Bar, say
-from lra_fnet.tasks.sources import Remote, digest, file_sha256, short
+from lra_fnet.tasks.sources import Remote, digest, file_sha256, readable, short
 
 if TYPE_CHECKING:
     from lra_fnet.tasks.task import Raw, Task
@@ -86,6 +86,7 @@ class Prepared:
     origin: Mapping[str, str] | None  # `sources.digest` of that source; None if generated
     splits: Mapping[str, Mapping[str, Any]]  # `Tally.summary` of each split
     fingerprint: str  # one sha256 over all splits
+    corpus: str | None = None  # fingerprint of the corpus in whose pieces the rows are
 
     def __repr__(self):
         rows = " / ".join(f"{n:,}" for n in self.rows.values())
@@ -276,6 +277,7 @@ def open_set(task: "Task", folder: Path) -> Prepared:
         record.get("origin"),
         record["splits"],
         record["fingerprint"],
+        record.get("details", {}).get("corpus"),
     )
 
 
@@ -298,14 +300,27 @@ def verify(prepared: Prepared) -> None:
                     f"{facts['sha256'][:12]}..., got {actual['sha256'][:12]}...): delete "
                     f"the folder and prepare the set again with `lra-fnet data --task {task.name}`"
                 )
-    written = (read_fingerprint(folder) or {}).get("contents", {})
-    for name, sha256 in _contents(folder, written).items():
-        if sha256 != written[name]:
-            raise UserError(
-                f"{folder / name} is not the file that was written: delete the folder and prepare "
-                f"the set again with `lra-fnet data --task {task.name}`"
-            )
+    for name in (read_fingerprint(folder) or {}).get("contents", {}):
+        read_file(prepared, name)
     _compare_with_expected(task, prepared.splits, generated=prepared.generated, warn=True)
+
+
+def read_file(prepared: Prepared, name: str) -> bytes:
+    """Returns the content of a file of a set that is not rows.
+
+    Raises:
+        UserError: it is not the file that was written.
+    """
+    path = prepared.folder / name
+    with readable(path):
+        content = path.read_bytes()
+    written = (read_fingerprint(prepared.folder) or {}).get("contents", {})
+    if hashlib.sha256(content).hexdigest() != written.get(name):
+        raise UserError(
+            f"{path} is not the file that was written: delete the folder and prepare the set again "
+            f"with `lra-fnet data --task {prepared.task.name}`"
+        )
+    return content
 
 
 def _compare_with_expected(

@@ -82,7 +82,7 @@ class Task(abc.ABC):
     splits: ClassVar[tuple[str, str, str]] = SPLITS  # to train, to choose the model, to report
     remote: ClassVar[sources.Remote | None] = None  # file to download if the user gives no source
     zero_is_padding: ClassVar[bool] = False  # whether a value is its own id; see `PixelTask`
-    needs_source: ClassVar[bool] = False  # whether only the user can name the raw files
+    needs_source: ClassVar[bool] = False  # whether only the user has what it is made from
     first_id: ClassVar[int] = 1  # pre-training hides and draws ids from this one on
     mask_id: ClassVar[int | None] = None  # of a hidden token, if the vocabulary has one
     value_is: ClassVar[str] = "as the class of the task says"  # meaning of a stored value
@@ -166,6 +166,10 @@ class Task(abc.ABC):
         Raises:
             UserError: if `source` does not hold the expected files; also while rows are read.
         """
+
+    def raw_beside(self, data_dir: Path, source: Path | None, jobs: int) -> Raw:
+        """Like `raw`, for a set that also takes something from another one in `data_dir`."""
+        return self.raw(source, jobs)
 
     def encode(self, content: bytes) -> np.ndarray:
         """Returns the values uint8 [length] of one raw input, by default its bytes.
@@ -255,7 +259,8 @@ class Task(abc.ABC):
         def write(part: Path) -> None:
             path = sources.locate(source, self.remote, Path(data_dir) / "downloads")
             with sources.readable(path or self.name):
-                raw = self.raw(path, jobs or len(os.sched_getaffinity(0)))
+                cores = jobs or len(os.sched_getaffinity(0))
+                raw = self.raw_beside(Path(data_dir), path, cores)
             store.make(part, self.settle(raw.details), raw, path)
 
         def exists() -> bool:

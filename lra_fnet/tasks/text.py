@@ -1,4 +1,4 @@
-"""Text: whether a film review is positive (1) or negative (0), read byte by byte.
+"""Text: whether a film review is positive (1) or negative (0), in bytes or in pieces.
 
 Source: Long-Range Arena (arXiv 2011.04006, Sec. 2.2) with the Large Movie Review Dataset of Maas et
 al. (ACL 2011, https://aclanthology.org/P11-1015).
@@ -9,18 +9,20 @@ import dataclasses
 import hashlib
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import gin
 import numpy as np
 
 from lra_fnet.errors import UserError
 from lra_fnet.machine.progress import Bar
-from lra_fnet.tasks import sources
+from lra_fnet.tasks import pieces, sources
 from lra_fnet.tasks.task import SPLITS, Raw, Task
+
+if TYPE_CHECKING:
+    import jax
 
 REMOTE = sources.Remote(
     "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
@@ -32,6 +34,7 @@ HELD_OUT = 1250  # of each class of the training reviews: the validation split o
 
 _PATH = re.compile(r"(?:.*/)?(train|test)/(pos|neg)/\d+_(\d+)\.txt")  # <id>_<rating>.txt
 _LONGEST = 2**20  # bytes; the longest review has 13,704
+_PIECES = "pieces_"  # begins the name of a set in pieces; then comes that of the corpus
 _RATINGS = {"pos": range(7, 11), "neg": range(1, 5)}
 
 
@@ -43,6 +46,26 @@ class Review(NamedTuple):
     text: bytes
 
 
+class Sets(Mapping[str, int]):
+    """The two sets of bytes, and pieces_<set of the corpus> for any of these.
+
+    It lists those that our presets use.
+    """
+
+    def __getitem__(self, name: str) -> int:
+        if name.startswith(_PIECES):
+            pieces.sizes(name.removeprefix(_PIECES))
+        elif name not in ("full", "lra_code"):
+            raise KeyError(name)
+        return 4000
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("full", "lra_code", "pieces_v8000_128"))
+
+    def __len__(self) -> int:
+        return 3
+
+
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class Text(Task):
@@ -50,36 +73,86 @@ class Text(Task):
 
     "full" holds out a tenth of the training reviews for validation. "lra_code" does as LRA's code:
     it trains on all of them and chooses the model on the test reviews.
+
+    "pieces_v8000_128" has the rows of "full" in the pieces of the set v8000_128 of the task corpus:
+    [CLS], the review in lower case, [SEP]. A review that is cut keeps its [SEP].
     """
 
     name = "text"
     title = "Text"
     num_classes = 2
-    vocab_size = 257
-    configs = MappingProxyType({"full": 4000, "lra_code": 4000})
+    configs = Sets()
     label_names = ("negative", "positive")
-    value_is = "a byte of the text, without the white space around it"
     remote = REMOTE
     licence = "not stated; the publishers ask to cite Maas et al. 2011"
 
     @property
+    def corpus(self) -> str | None:
+        """The set of the task corpus whose pieces the rows consist of; None for bytes."""
+        return self.config.removeprefix(_PIECES) if self.config.startswith(_PIECES) else None
+
+    @property
+    def vocab_size(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """257 for bytes, or the pieces of the vocabulary."""
+        return pieces.sizes(self.corpus)[0] if self.corpus else 257
+
+    @property
+    def value_dtype(self) -> np.dtype:
+        """uint16 for any vocabulary of pieces."""
+        return np.dtype("<u2" if self.corpus else np.uint8)
+
+    @property
+    def first_id(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Pre-training never hides special pieces."""
+        return 1 + pieces.MASK if self.corpus else 1
+
+    @property
+    def needs_source(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Pieces need a prepared corpus."""
+        return self.corpus is not None
+
+    @property
+    def value_is(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Meaning of a stored value."""
+        if self.corpus:
+            return pieces.VALUE_IS
+        return "a byte of the text, without the white space around it"
+
+    @property
     def splits(self) -> tuple[str, str, str]:
         """In "lra_code", the middle split holds the test rows."""
-        return SPLITS if self.config == "full" else ("train", "validation_is_test", "test")
+        return ("train", "validation_is_test", "test") if self.config == "lra_code" else SPLITS
+
+    def tokens(self, values, lengths) -> "tuple[jax.Array, jax.Array]":
+        """Returns token ids and the padding mask; the last of the pieces that are left is [SEP]."""
+        ids, mask = super().tokens(values, lengths)
+        return (pieces.end(ids, lengths) if self.corpus else ids), mask
 
     def raw(self, source: Path | None, jobs: int) -> Raw:
-        """Returns all reviews in `source`, which take 70 MB of memory."""
+        """Returns the bytes of all reviews in `source`, which take 70 MB of memory."""
+        return self._raw(source, lambda text: np.frombuffer(text, np.uint8))
+
+    def raw_beside(self, data_dir: Path, source: Path | None, jobs: int) -> Raw:
+        """Returns all reviews; a set in pieces takes the vocabulary of the corpus in `data_dir`."""
+        if self.corpus is None:
+            return self.raw(source, jobs)
+        vocabulary, details = pieces.of_corpus(data_dir, self.corpus)
+        encode = pieces.encoder(vocabulary, jobs)
+        raw = self._raw(source, lambda text: pieces.values(encode, text))
+        return dataclasses.replace(raw, details=details, files={pieces.VOCABULARY: vocabulary})
+
+    def _raw(self, source: Path | None, encode: Callable[[bytes], np.ndarray]) -> Raw:
         if source is None:
             raise UserError(f"text: --source must be {REMOTE}, packed or unpacked")
         train, test = read_reviews(source)
-        if self.config == "full":
-            train, validation = hold_out(train, HELD_OUT, source)
-        else:
+        if self.config == "lra_code":
             validation = test
+        else:
+            train, validation = hold_out(train, HELD_OUT, source)
         reviews = dict(zip(self.splits, (train, validation, test), strict=True))
         return Raw(
             {
-                split: ((np.frombuffer(review.text, np.uint8), review.label) for review in part)
+                split: ((encode(review.text), review.label) for review in part)
                 for split, part in reviews.items()
             },
             source=source.name,

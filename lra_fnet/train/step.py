@@ -65,8 +65,8 @@ def initial_state(experiment: Experiment, seed: int) -> TrainState:
 def begin_from(state, variables: dict) -> TrainState:
     """Returns the state with the encoder of a pre-trained model.
 
-    What only the state has, such as a pooler, stays. The row of the embedding table that belongs to
-    the mask is left out.
+    What only the state has stays, such as a pooler or learned positions beyond the model's. What
+    only the model has is left out, such as the embedding of the mask.
 
     Args:
       state: step 0 of the run, a `TrainState`.
@@ -76,7 +76,8 @@ def begin_from(state, variables: dict) -> TrainState:
     def taken(new, old):
         if isinstance(new, dict):
             return {name: taken(x, old[name]) if name in old else x for name, x in new.items()}
-        return jnp.array(old[: len(new)] if new.ndim else old)  # a copy: the state is donated
+        kept = jnp.array(old[: len(new)] if new.ndim else old)  # a copy: the state is donated
+        return kept if kept.shape == new.shape else jnp.concatenate([kept, new[len(kept) :]])
 
     def of(collection, tree):
         old = variables.get(collection, {}).get("encoder", {})

@@ -1,0 +1,147 @@
+"""SentencePiece vocabularies: how they are trained, and how a text becomes pieces.
+
+A set of the task `corpus` has a vocabulary of its own. A set of another task may be in the pieces
+of that vocabulary, so that a model that was pre-trained on the corpus can be fine-tuned on it.
+"""
+
+import hashlib
+import importlib
+import io
+import itertools
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lra_fnet import tasks
+from lra_fnet.errors import UserError
+from lra_fnet.tasks import sources, store
+
+if TYPE_CHECKING:
+    import jax
+
+CLS, SEP, MASK = 2, 3, 4  # ids of the vocabulary; 0 is padding, 1 an unknown piece
+SPECIAL = ("[CLS]", "[SEP]", "[MASK]")
+VOCABULARY = "vocabulary.model"  # SentencePiece's file in the folder of a set
+LARGEST = 65_535  # pieces, so that an id takes two bytes
+VALUE_IS = f"the id of a piece in {VOCABULARY}, minus 1"
+LONGEST = 1000  # characters of a sentence for the vocabulary; the rest of it is left out
+
+_NAME = re.compile(r"v(\d{1,9})_(\d{1,9})")
+_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
+_SENTENCES = re.compile(r"\n+|(?<=[.!?])\s+")
+
+Encode = Callable[[list[str]], list[list[int]]]  # sentences -> ids of the pieces of each
+
+
+def sizes(name: str) -> tuple[int, int]:
+    """Returns pieces of the vocabulary and of a row; raises a KeyError for any other name."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise KeyError(name)
+    return int(match[1]), int(match[2])
+
+
+def library() -> Any:
+    """Returns the module sentencepiece, which only tasks of pieces need."""
+    try:
+        return importlib.import_module("sentencepiece")
+    except ImportError:
+        raise UserError(
+            "a task of pieces needs the library sentencepiece: pip install 'lra-fnet[corpus]'"
+        ) from None
+
+
+def sentences(text: str) -> list[str]:
+    """Returns the sentences of a text; line breaks end one, also those of HTML."""
+    lines = (line.strip() for line in _SENTENCES.split(_BREAK.sub("\n", text)))
+    return [line for line in lines if line]
+
+
+def encoder(vocabulary: bytes, jobs: int) -> Encode:
+    """Returns what encodes sentences by a vocabulary, in lower case, with that many threads."""
+    encode = library().SentencePieceProcessor(model_proto=vocabulary).encode
+    return lambda texts: encode(texts, num_threads=jobs)
+
+
+def values(encode: Encode, text: bytes) -> np.ndarray:
+    """Returns the stored values of one text, ids - 1: [CLS], its pieces, [SEP]."""
+    lines = sentences(text.decode(errors="replace"))
+    ids = np.array([CLS, *itertools.chain(*encode(lines)), SEP])
+    return (ids - 1).astype("<u2")
+
+
+def end(ids, lengths) -> "jax.Array":
+    """Returns ids [..., L] with [SEP] at the last real position, which a cut text has lost."""
+    import jax
+    import jax.numpy as jnp
+
+    places = jax.lax.broadcasted_iota(jnp.int32, ids.shape, ids.ndim - 1)
+    return jnp.where(places == lengths[..., None] - 1, SEP, ids)
+
+
+def of_corpus(data_dir: Path, config: str) -> tuple[bytes, dict[str, str]]:
+    """Returns the vocabulary of a prepared corpus, and what a set in its pieces records of it.
+
+    Args:
+        data_dir: folder of all prepared sets.
+        config: the set of the task `corpus`.
+
+    Raises:
+        UserError: the corpus is not prepared, or damaged.
+    """
+    prepared = tasks.make("corpus", config).open(data_dir)
+    vocabulary = store.read_file(prepared, VOCABULARY)
+    return vocabulary, {
+        "corpus": prepared.fingerprint,
+        "vocabulary": hashlib.sha256(vocabulary).hexdigest(),
+        "sentencepiece": library().__version__,
+    }
+
+
+def train_vocabulary(sentences: list[str], size: int, source: Path) -> bytes:
+    """Returns SentencePiece's unigram model (arXiv:1808.06226) of lower-case pieces.
+
+    Args:
+        sentences: the texts that it is trained on.
+        size: pieces, the special ones included.
+        source: named in errors.
+
+    Raises:
+        UserError: the sentences have more characters or fewer pieces than `size`.
+    """
+    model = io.BytesIO()
+    try:
+        library().SentencePieceTrainer.train(
+            sentence_iterator=iter(sentences),
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=size,
+            normalization_rule_name="nmt_nfkc_cf",  # lower case
+            pad_id=0,
+            unk_id=1,
+            bos_id=-1,
+            eos_id=-1,
+            control_symbols=list(SPECIAL),
+            max_sentence_length=4 * LONGEST,  # bytes
+            num_threads=1,  # more would add counts in another order
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        reason = str(error)
+        small = re.search(r"required_chars\. \d+ vs (\d+)", reason)
+        large = re.search(r"set it to a value <= (\d+)", reason)
+        if small is None and large is None:
+            raise UserError(
+                f"{source}: no vocabulary can be trained on its {len(sentences)} training "
+                f"sentences ({sources.short(reason)}): give more text"
+            ) from None
+        limit = f"at least {small[1]}" if small else f"at most {large[1]}" if large else ""
+        what = "characters of the text" if small else "pieces that the text has"
+        raise UserError(
+            f"{source}: expected a vocabulary of {limit} pieces, for the {what}, got {size}: "
+            f"choose a set v<pieces>_<length> with --dataset"
+        ) from None
+    return model.getvalue()
