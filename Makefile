@@ -36,6 +36,7 @@ ROUNDS ?= 5
 A ?=
 B ?=
 JSON ?=
+README ?=
 comma := ,
 
 FNET = $(VENV)/bin/lra-fnet
@@ -60,7 +61,7 @@ sweep.takes := $(outside.takes) TASK PRESET GIN RUNS MODEL MODELS SEEDS NAME ACC
 	GRID RANGE SAMPLER TRIALS JOBS PRUNE RETRY
 finish.takes := NAME RUNS
 drill.takes := SEED JOBS
-report.takes := RUNS
+report.takes := RUNS README
 compare.takes := A B JSON RUNS
 benchmark.takes := $(outside.takes) TASK PRESET GIN MODEL MODELS ACCELERATOR LENGTHS WHAT CLS \
 	TOKENS PEER ROUNDS NAME RUNS
@@ -93,7 +94,7 @@ help:
 	@echo 'make finish NAME=name-of-the-sweep'
 	@echo '    Selects on validation and scores the selected runs on test.'
 	@echo 'make report'
-	@echo '    Writes tables and figures of runs/ and results/ to reports/.'
+	@echo '    Writes tables and figures of runs/ and results/ to reports/.  README=1'
 	@echo 'make compare A=cpu/listops/fnet B=cpu/listops/transformer'
 	@echo '    Compares two models or runs, with a significance test.  JSON=1'
 	@echo 'make benchmark TASK=text MODELS=fnet,transformer LENGTHS=512,1024'
@@ -148,7 +149,7 @@ finish:
 
 report:
 	$(call install,)
-	@$(FNET) report --runs $(call quote,$(RUNS)) --readme README.md
+	@$(FNET) report --runs $(call quote,$(RUNS)) $(if $(README),--readme README.md)
 
 compare:
 	$(call install,)

@@ -1,27 +1,38 @@
 """The Long-Range Arena with the encoders of the FNet paper: data, training, tables.
 
-`load` gives the data without the trainer, and `load_run` gives a trained model:
-
     import lra_fnet
 
-    train = lra_fnet.load("listops", "train")  # NumPy: train.values, train.lengths, train.labels
-    run = lra_fnet.load_run("runs/cpu/listops/fnet/seed0")
+    run = lra_fnet.train("listops", "fnet", preset="cpu")  # as `lra-fnet train`; again: resumes
     run.predict(["[MAX 2 9 [MIN 4 7 ] 0 ]"])  # probabilities [1, 10]
+    run = lra_fnet.load_run("runs/cpu/listops/fnet/seed0")  # the same, later
+    train = lra_fnet.load("listops", "train")  # NumPy: train.values, train.lengths, train.labels
+
+Each function imports what it needs, so importing the package takes no time.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.metadata
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 if TYPE_CHECKING:
+    from lra_fnet.run.record import Record
     from lra_fnet.run.trained import Run
     from lra_fnet.tasks import Arrays
 
-__all__ = ["__version__", "load", "load_run"]
+__all__ = [
+    "__version__",
+    "evaluate",
+    "list_models",
+    "list_presets",
+    "list_tasks",
+    "load",
+    "load_run",
+    "train",
+]
 
 try:
     __version__ = importlib.metadata.version("lra-fnet")
@@ -29,6 +40,120 @@ except importlib.metadata.PackageNotFoundError:  # a checkout that was not insta
     __version__ = "0+unknown"
 
 
+def train(
+    task: str,
+    model: str,
+    *,
+    preset: str,
+    seed: int = 0,
+    set: Mapping[str, object] | Iterable[str] = (),
+    name: str | None = None,
+    source: str | Path | None = None,
+    runs: str | Path = "runs",
+    data_dir: str | Path = "data",
+    imports: Sequence[str] = (),
+    gin_dirs: Sequence[str | Path] = (),
+    test: bool = True,
+    fit: bool = False,
+    force: bool = False,
+) -> Run:
+    """Trains one run, or resumes it, as `lra-fnet train` does; returns the trained model.
+
+    A run that is complete is opened without training.
+
+    Args:
+        task: a name of `list_tasks`.
+        model: a name of `list_models`.
+        preset: a name of `list_presets`.
+        seed: seed of all randomness.
+        set: gin bindings, {"Run.num_steps": 100}, ["Run.num_steps=100"] or "Run.num_steps=100".
+        name: a name for the bindings, used in the run folder's name.
+        source: the raw files of the task: a folder, a file or a URL.
+        runs: folder of all runs.
+        data_dir: folder of the prepared data sets.
+        imports: your modules or .py files that the model or task needs.
+        gin_dirs: folders with your gin files.
+        test: whether to score the test split; `evaluate` does it later.
+        fit: splits the batch into the largest slices that fit the device.
+        force: moves a complete run aside and trains again.
+
+    Returns:
+        The run at its best step on validation; `run.result` is what result.json holds.
+
+    Raises:
+        UserError: a name or a binding is unknown, or the data or the folder cannot be used.
+        RunFailed: it diverged or ran out of device memory.
+        Interrupted: a signal stopped it; the same call resumes.
+    """
+    from lra_fnet import config
+    from lra_fnet.machine import allocator, compile_cache
+
+    allocator.keep_freed_memory()
+    compile_cache.use()  # before jax is imported
+    from lra_fnet.run import job, trained
+
+    bindings = config.split_bindings(set) if isinstance(set, str) else set
+    if isinstance(bindings, Mapping):
+        bindings = [f"{parameter}={value!r}" for parameter, value in bindings.items()]
+    asked = job.Job(
+        task,
+        model,
+        preset,
+        seed,
+        tuple(bindings),
+        name,
+        Path(runs),
+        Path(data_dir),
+        source,
+        tuple(imports),
+        tuple(map(Path, gin_dirs)),
+        force=force,
+        test=test,
+        fit=fit,
+    )
+    job.run(asked)
+    return trained.load_run(asked.folder, imports=imports)
+
+
+def evaluate(run: Run | str | Path, imports: Sequence[str] = ()) -> Record:
+    """Scores a trained run on the test split, unless it was scored before; returns its record.
+
+    Args:
+        run: a run of `train` or `load_run`, or its folder.
+        imports: your modules or .py files that its model or task needs.
+
+    Raises:
+        UserError: the folder does not hold a finished run, or its data differs from the run's.
+    """
+    from lra_fnet.run import evaluate as scoring
+
+    if isinstance(run, str | Path):
+        return scoring.evaluate(Path(run), imports)
+    return scoring.evaluate(run.folder, imports or run.imports)
+
+
+def list_models(gin_dirs: Sequence[str | Path] = ()) -> list[str]:
+    """Returns the names of the models, those in your folders with gin files too."""
+    return _known("models", gin_dirs)
+
+
+def list_tasks(gin_dirs: Sequence[str | Path] = ()) -> list[str]:
+    """Returns the names of the tasks, those in your folders with gin files too."""
+    return _known("tasks", gin_dirs)
+
+
+def list_presets(gin_dirs: Sequence[str | Path] = ()) -> list[str]:
+    """Returns the names of the presets, those in your folders with gin files too."""
+    return _known("presets", gin_dirs)
+
+
+def _known(kind: str, gin_dirs: Sequence[str | Path]) -> list[str]:
+    from lra_fnet import config
+
+    return config.known(kind, [*map(Path, gin_dirs)])
+
+
+@overload
 def load(
     task: str,
     split: str,
@@ -36,8 +161,45 @@ def load(
     config: str | None = None,
     max_len: int | None = None,
     data_dir: str | Path = "data",
+    source: str | Path | None = None,
+    as_: Literal["numpy"] = "numpy",
+    batch_size: None = None,
+) -> Arrays: ...
+@overload
+def load(
+    task: str,
+    split: str,
+    *,
+    config: str | None = None,
+    max_len: int | None = None,
+    data_dir: str | Path = "data",
+    source: str | Path | None = None,
+    as_: Literal["numpy"] = "numpy",
+    batch_size: int,
+) -> Sequence[Arrays]: ...
+@overload
+def load(
+    task: str,
+    split: str,
+    *,
+    config: str | None = None,
+    max_len: int | None = None,
+    data_dir: str | Path = "data",
+    source: str | Path | None = None,
+    as_: Literal["tf", "torch"],
+    batch_size: int | None = None,
+) -> Any: ...
+def load(
+    task: str,
+    split: str,
+    *,
+    config: str | None = None,
+    max_len: int | None = None,
+    data_dir: str | Path = "data",
+    source: str | Path | None = None,
     as_: Literal["numpy", "tf", "torch"] = "numpy",
-) -> Arrays | Any:
+    batch_size: int | None = None,
+) -> Any:
     """Returns one split of a task in memory; prepares the data set first if it is not there.
 
     Args:
@@ -46,19 +208,22 @@ def load(
         config: the task's data set, e.g. "full" or "short"; None for the task's first one.
         max_len: tokens kept of each text; None for the longest that the data set has.
         data_dir: folder of the prepared data sets.
+        source: the raw files of the task: a folder, a file or a URL.
         as_: "numpy", "tf" (needs the `[tf]` extra), or "torch" (needs PyTorch).
+        batch_size: rows of a batch, the last one may be smaller; None gives the whole split.
 
     Returns:
         `Arrays` (values uint8 [n, L], lengths int32 [n], labels int32 [n]; for two texts per row
         values [n, 2, L], lengths [n, 2]); or a tf.data.Dataset of dicts with the keys "values",
         "lengths" and "labels"; or a torch.utils.data.TensorDataset of the three, which shares
-        their memory. One element per row, in file order. The token id at a position before
-        `lengths` is the value plus 1; id 0 is padding. An image is read row by row, 0 black to 255
-        white.
+        their memory. One element per row, in file order. With `batch_size`, a sequence of `Arrays`,
+        a tf.data.Dataset or a torch.utils.data.DataLoader of batches, in file order. The token id
+        at a position before `lengths` is the value plus 1; id 0 is padding. An image is read row by
+        row, 0 black to 255 white.
 
     Raises:
-        UserError: the task, config, split or `as_` is unknown, the data set cannot be made, written
-            or read, or a library is not installed.
+        UserError: the task, config, split, `as_` or `batch_size` is unknown, the data set cannot be
+            made, written or read, or a library is not installed.
     """
     from lra_fnet import tasks
     from lra_fnet.errors import UserError
@@ -70,20 +235,24 @@ def load(
     }
     if as_ not in libraries:
         raise UserError(f"as_ must be one of {', '.join(libraries)}, got {as_!r}")
-    name, package = libraries[as_]
+    if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
+        raise UserError(f"batch_size must be a whole number of at least 1, got {batch_size!r}")
+    module, package = libraries[as_]
     try:
-        library = importlib.import_module(name)
+        library = importlib.import_module(module)
     except ImportError as error:
         raise UserError(
-            f'as_="{as_}" needs {name}, which is not installed: run `pip install {package}`, or '
+            f'as_="{as_}" needs {module}, which is not installed: run `pip install {package}`, or '
             f'use as_="numpy"'
         ) from error
-    arrays = tasks.make(task, config, max_len).prepare(data_dir).arrays(split)
+    arrays = tasks.make(task, config, max_len).prepare(data_dir, source).arrays(split)
     if as_ == "tf":
-        return library.data.Dataset.from_tensor_slices(arrays._asdict())
+        rows = library.data.Dataset.from_tensor_slices(arrays._asdict())
+        return rows if batch_size is None else rows.batch(batch_size)
     if as_ == "torch":
-        return library.utils.data.TensorDataset(*map(library.from_numpy, arrays))
-    return arrays
+        rows = library.utils.data.TensorDataset(*map(library.from_numpy, arrays))
+        return rows if batch_size is None else library.utils.data.DataLoader(rows, batch_size)
+    return arrays if batch_size is None else tasks.Batches(arrays, batch_size)
 
 
 def load_run(

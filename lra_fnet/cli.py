@@ -15,6 +15,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from lra_fnet import __version__, config
 from lra_fnet.errors import Interrupted, RunFailed, UserError
@@ -35,7 +36,12 @@ def main(arguments: list[str] | None = None) -> int:
             allocator.keep_freed_memory()
             compile_cache.use()
             try:
-                args = _parser().parse_args(arguments)
+                parser = _parser()
+                if "_ARGCOMPLETE" in os.environ:  # a shell asks what may come next
+                    import argcomplete
+
+                    argcomplete.autocomplete(parser)
+                args = parser.parse_args(arguments)
                 memory.check_limits()
                 return args.call(args) or 0
             finally:
@@ -131,6 +137,10 @@ _SHARED = {
         "cls": _switch("measure each length with CLS too, L + 1"),
     },
 }
+_COMPLETED = {  # options whose values are names, and their kind
+    **{"task": "tasks", "model": "models", "models": "models"},
+    **{"preset": "presets", "sweep": "sweeps"},
+}
 _HOSTS = {  # environment variables give the defaults, such as LRA_FNET_PROCESSES
     "coordinator": _text(
         "for several processes: the host of process 0 and a free port there",
@@ -181,7 +191,9 @@ def _parser() -> Parser:
         for group in (*(_SHARED[name] for name in shared.split()), options):
             for name, keywords in group.items():
                 option = f"--{name.replace('_', '-')}" if name.islower() else name
-                added.add_argument(option, **keywords)
+                action: Any = added.add_argument(option, **keywords)
+                if name in _COMPLETED:
+                    action.completer = functools.partial(_complete, _COMPLETED[name])
         for name in _HOSTS.keys() & options.keys():
             added.set_defaults(**{name: os.environ.get(f"LRA_FNET_{name.upper()}")})
 
@@ -290,6 +302,7 @@ def _parser() -> Parser:
         jobs=_number("cases at a time (default: 2)", 2, 1),
         out=_folder("the file to write (default: results/drill.md)", "results/drill.md"),
     )
+    verb(_completion, "", SHELL={"choices": ("bash", "zsh", "fish"), "help": "your shell"})
     verb(_explain, "task bindings outside shape", lengths=_numbers("in tokens", required=True))
     return parser
 
@@ -299,6 +312,12 @@ def _whats(text: str) -> list[str]:
     if wrong := [what for what in whats if what not in _WHATS]:
         raise argparse.ArgumentTypeError(f"expects some of {', '.join(_WHATS)}, got {wrong[0]!r}")
     return ["train" if what == "memory" else what for what in whats]  # both are measured at once
+
+
+def _complete(kind: str, prefix: str, parsed_args, **_) -> list[str]:
+    """Returns what a word may become, for argcomplete: names, or a list of names with commas."""
+    before = prefix[: prefix.rfind(",") + 1]
+    return [before + name for name in config.known(kind, getattr(parsed_args, "gin_dirs", ()))]
 
 
 def _names(args, option: str, kind: str) -> list[str] | None:
@@ -475,6 +494,9 @@ def _predict(args) -> None:
       retrieval          two FILEs form a pair; standard input holds JSON lines
       image              a PNG or JPEG; other sizes are resized to 32 x 32
       pathfinder, pathx  a PNG or JPEG of the data set's size
+      csv                as text, or as retrieval for two texts; a FILE *.csv or *.tsv is a table
+                         with the columns text, or text1 and text2
+      images             a PNG or JPEG; other sizes are resized
 
     Texts that contain line breaks can be given as JSON lines, {"text": "..."} or, for retrieval,
     {"text1": "...", "text2": "..."}: in a FILE named *.jsonl, or as lines that begin with {".
@@ -695,6 +717,20 @@ def _drill(args) -> None:
     from lra_fnet import drill
 
     drill.main(main, args.seed, args.case, args.sample, args.jobs, args.out)
+
+
+def _completion(args) -> None:
+    """Prints what makes a shell complete commands, options and names with the Tab key.
+
+    bash: add eval "$(lra-fnet completion bash)" to ~/.bashrc; zsh: the same with zsh to ~/.zshrc,
+    after compinit; fish: write the output to ~/.config/fish/completions/lra-fnet.fish.
+
+    Example:
+      lra-fnet completion bash
+    """
+    from argcomplete.shell_integration import shellcode
+
+    print(shellcode(["lra-fnet"], shell=args.SHELL))
 
 
 def _explain(args) -> None:

@@ -12,7 +12,7 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -316,6 +316,12 @@ def set_length(num_steps: int) -> None:
     schedule = _schedule()
     gin.bind_parameter("Run.num_steps", num_steps)
     _follow(schedule, ())
+
+
+def bind_missing(values: Mapping[str, object]) -> None:
+    """Binds the parameters that nothing binds."""
+    for name in values.keys() - _given():
+        gin.bind_parameter(name, values[name])
 
 
 def binds(configurable: str) -> bool:

@@ -3,9 +3,12 @@
 # pyright: reportCallIssue=false
 # gin gives the arguments that the calls below leave out.
 
+import contextlib
 import dataclasses
 import importlib
 import pkgutil
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import gin
@@ -69,7 +72,7 @@ class Run:
             )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Experiment:
     """Everything that defines a run but its seed and its data, as values."""
 
@@ -79,6 +82,10 @@ class Experiment:
     run: Run
     config: str = ""  # the operative gin text
     denoising: Denoising | None = None  # in pre-training
+
+    def __repr__(self):
+        mixers = {type(mixer).__name__: None for mixer in self.model.encoder.mixers}
+        return f"Experiment({self.task}, {' and '.join(mixers)}, {self.run.num_steps:,} steps)"
 
     @property
     def objective(self) -> Objective:
@@ -169,6 +176,7 @@ def load(
     *,
     denoise: bool = False,
     done: int = 0,
+    place: tuple[Path, str | Path | None] | None = None,
 ) -> Experiment:
     """Builds the experiment of a task, a model, a preset and overrides.
 
@@ -184,12 +192,16 @@ def load(
       dirs: folders with more gin files.
       denoise: whether the run is pre-training, see `objective.Denoise`.
       done: steps of the pre-trained run that this one begins from.
+      place: the folder of the prepared sets, and the source, for a task whose classes are those of
+        the user's rows: prepares them.
 
     Raises:
       UserError: see config.load; a binding that nothing reads; a parameter that has no value.
     """
     files = config.files(task, model, preset, dirs, denoise=denoise)
     config.load(files, overrides, imports, lambda: _training_rows(task))
+    with _one_line():
+        _settle(place)
     built = _build(denoise=denoise)
     steps = built.run.num_steps
     if done >= steps:
@@ -209,6 +221,34 @@ def load(
             "remove the binding, or choose the model that has it"
         )
     return built
+
+
+def _settle(place: tuple[Path, str | Path | None] | None) -> None:
+    """Binds what only the rows of the task say, such as the classes of a user's table.
+
+    Raises:
+      UserError: they are not known, as there is no place of the rows.
+    """
+    reference = gin.query_parameter("%TASK")
+    cls = getattr(getattr(reference, "configurable", None), "wrapped", None)
+    if not getattr(cls, "finds_classes", False):
+        return
+    task: Task = gin.get_configurable("TASK/gin.macro")()  # as gin evaluates %TASK
+    if task.settled:
+        return
+    name = type(task).__name__
+    if place is None:
+        texts = f" --set {name}.texts=1" if hasattr(task, "texts") else ""
+        raise UserError(
+            f"the classes of task {task.name} are those of its rows, which are not read here: give "
+            f'them, such as --set \'{name}.labels=("no", "yes")\'{texts}'
+        )
+    settled = task.prepare(*place).task
+    found = {f.name: getattr(settled, f.name) for f in dataclasses.fields(task)}
+    config.bind_missing(
+        {f"{name}.{field}": value for field, value in found.items()}
+        | ({"Head.interaction": "nli"} if settled.num_inputs == 2 else {})
+    )
 
 
 def _training_rows(task: str) -> int:
@@ -242,8 +282,15 @@ def restore(text: str, imports=()) -> Experiment:
 
 def _build(*, denoise: bool) -> Experiment:
     """Like `build`, but adds the config, and reports missing bindings as a one-line UserError."""
-    try:
+    with _one_line():
         return dataclasses.replace(build(denoise=denoise), config=config.operative())
+
+
+@contextlib.contextmanager
+def _one_line() -> Iterator[None]:
+    """Reports missing bindings as a one-line UserError."""
+    try:
+        yield
     except (UserError, RuntimeError, TypeError) as error:
         reason = str(error).split("\n  In call to")[0]  # gin adds where it was called from
         missing = "Required bindings" in reason or "required positional argument" in reason

@@ -224,6 +224,7 @@ def _task_checks(task: Task, folder: Path, source, decode) -> Iterator[tuple[boo
     prepared = task.prepare(folder / "first", source, jobs=1)
     again = task.prepare(folder / "second", source, jobs=2)
     yield task.verify(folder / "first") == prepared, "verify must return what prepare returned"
+    task = prepared.task
     for split in task.splits:
         yield (
             prepared.splits[split] == again.splits[split],

@@ -1,9 +1,13 @@
 """The command line itself: help, version, exit codes, and options that are gone."""
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 
 import pytest
+from paths import ROOT
 
 from lra_fnet import __version__, cli, config
 
@@ -58,6 +62,50 @@ def test_sentence_of_a_list_has_neither_title_nor_reference():
     assert (
         config.about("tasks", "pathx") == "Pathfinder with images of 128 by 128 pixels; 2 classes."
     )
+
+
+# Asks for the completions of each argument; argcomplete takes file descriptors of its process.
+ASK = """
+import argcomplete, io, os, sys
+from lra_fnet import cli
+for line in sys.argv[1:]:
+    os.environ.update(_ARGCOMPLETE="1", COMP_LINE=line, COMP_POINT=str(len(line)))
+    said = io.StringIO()
+    argcomplete.autocomplete(cli._parser(), exit_method=lambda code: None, output_stream=said)
+    print(*said.getvalue().split(chr(11)))
+"""
+COMPLETED = {
+    "lra-fnet pretr": ["pretrain"],
+    "lra-fnet train --ta": ["--task"],
+    "lra-fnet train --task lis": ["listops"],
+    "lra-fnet sweep --models fnet,line": ["fnet,linear", "fnet,linear_transformer"],
+    "lra-fnet list ": ["--gin-dir", "--help", "-h", "models", "presets", "tasks"],
+    "lra-fnet train --gin-dir examples/gin --model my": ["my_mixer"],
+}
+
+
+def test_a_shell_completes_commands_options_and_names():
+    ask = [sys.executable, "-c", ASK, *COMPLETED]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "_ARGCOMPLETE_IFS": "\v"}
+    said = subprocess.run(
+        ask, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    assert [sorted(line.split()) for line in said.stdout.splitlines()] == [*COMPLETED.values()]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_the_code_of_a_shell_that_asks_the_command(command, shell, tmp_path):
+    code, err, out = command("completion", shell)
+    assert (code, err) == (0, "")
+    assert "_ARGCOMPLETE" in out
+    answer = tmp_path / "answer"
+    place = {"COMP_LINE": "lra-fnet pretr", "COMP_POINT": "14", "_ARGCOMPLETE": "1"}
+    place |= {"_ARGCOMPLETE_STDOUT_FILENAME": str(answer), "PYTHONPATH": str(ROOT)}
+    if shell == "bash":  # the program itself, as the code calls it
+        assert subprocess.run(["bash", "-n"], input=out, text=True).returncode == 0
+        program = [sys.executable, "-m", "lra_fnet"]
+        subprocess.run(program, env=os.environ | place, check=True)
+        assert answer.read_text().strip() == "pretrain"
 
 
 def test_a_relative_import_is_kept_as_an_absolute_path(outside):

@@ -20,7 +20,7 @@ FOLDER = config.GIN_DIR / "presets"
 
 def test_every_preset_and_task_is_tested():
     assert set(config.known("presets")) == {*PRESETS, *CORPUS}
-    assert set(config.known("tasks")) == {*TASKS, "corpus"}  # tests/tasks/test_corpus.py
+    assert set(config.known("tasks")) == {*TASKS, "corpus", "csv", "images"}  # tests/tasks
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -173,6 +173,7 @@ def test_only_lra_code_cpu_and_small_have_files_for_a_model():
     tasks = {f"{preset}/{task}.gin" for preset in PRESETS for task in ("base", *TASKS)}
     tasks |= {f"{preset}/{task}.gin" for preset in CORPUS for task in ("base", "corpus")}
     tasks.add("cpu-pretrain/text.gin")
+    tasks |= {f"{p}/{t}.gin" for p in ("cpu", "small", "paper") for t in ("csv", "images")}
     files = {path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.gin")}
     models = {path for path in files if path.split("/")[1] == "models"}
     assert files - models == pairs | tasks

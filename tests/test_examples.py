@@ -1,6 +1,7 @@
 """The examples for users, run as a user runs them, on files made here."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -9,11 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from paths import EXAMPLES, OUTSIDE, ROOT
-from PIL import Image, ImageDraw
 
-from lra_fnet import config, tasks
+from lra_fnet import config, experiment, tasks
+from lra_fnet.errors import UserError
 from lra_fnet.testing import check_mixer, check_task
 
+LETTERS = np.frombuffer(b"ACGT", np.uint8)
 TINY = [
     *("Encoder.dim=8", "Encoder.qkv_dim=8", "Encoder.mlp_dim=8", "Head.mlp_dim=8"),
     *("Encoder.num_layers=1", "Run.num_steps=4", "Run.eval_every=4", "Run.batch_size=4"),
@@ -41,12 +43,12 @@ def result_of(folder):
     return json.loads((folder / "result.json").read_text())
 
 
-def texts(count=120):
-    """Lines of a generated set, in which spam is in capital letters."""
+def sequences(count=120):
+    """Lines of a generated set, in which introns have no A."""
     rng = np.random.default_rng(0)
     for i in range(count):
-        text = f"{i} " + "".join(rng.choice([*"abc "], rng.integers(3, 30)))
-        yield f"spam\t{text.upper()}!" if i % 3 == 0 else f"ham\t{text}"
+        letters = "".join(rng.choice([*"ACGT"], 8 + i % 30))
+        yield f"intron\t{letters.replace('A', 'C')}" if i % 3 == 0 else f"exon\t{letters}"
 
 
 # A mixer
@@ -99,111 +101,48 @@ def test_my_mixer_keeps_the_contract():
     check_mixer(example("my_mixer").MyMixer, width=3)
 
 
-# Tasks
+# A task
 
 
-def test_my_texts_are_prepared_from_any_tsv_and_trained(go, tmp_path):
-    source = tmp_path / "mail"
-    source.mkdir()
-    (source / "all.tsv").write_text("".join(f"{line}\n" for line in texts()))
-    code, err, out = go("data", "--task", "my_texts", "--source", source)
+def test_my_task_is_prepared_and_trained(go, tmp_path):
+    source = tmp_path / "genes.tsv"
+    source.write_text("".join(f"{line}\n" for line in sequences()))
+    which = ["--task", "my_task", "--model", "my_mixer", "--preset", "cpu", "--name", "tiny"]
+    settings = ["--set=MAX_LEN=32", *(f"--set={text}" for text in TINY)]
+    code, err, _ = go("train", *which, "--source", source, *settings)
     assert code == 0, err
-    assert "my_texts/full from mail, every record verified" in out
-    which = ["--task", "my_texts", "--model", "my_mixer", "--preset", "cpu", "--name", "tiny"]
-    code, err, _ = go("train", *which, "--set=MAX_LEN=32", *(f"--set={text}" for text in TINY))
-    assert code == 0, err
-    result = result_of(tmp_path / "runs/cpu/my_texts/my_mixer+tiny/seed0")
+    result = result_of(tmp_path / "runs/cpu/my_task/my_mixer+tiny/seed0")
     assert result["state"] == "complete"
-    assert result["uses_mask"]
-    check_task(tasks.make("my_texts"), source)
-    prepared = tasks.make("my_texts").open("data")
+    decode = LETTERS.__getitem__
+    check_task(tasks.make("my_task"), source, lambda values: decode(values).tobytes())
+    prepared = tasks.make("my_task").open("data")
     assert sum(prepared.rows.values()) == 120
-    assert result["test"]["best"]["count"] == prepared.rows["test"]
     kept = set()
     for split in prepared.rows:
         rows = prepared.arrays(split)
         for values, length, label in zip(rows.values, rows.lengths, rows.labels, strict=True):
-            kept.add(f"{('ham', 'spam')[label]}\t{bytes(values[:length]).decode()}")
-    assert kept == set(texts())
-
-
-def test_named_splits_are_kept_and_equal_texts_share_a_split(tmp_path):
-    task = example("my_task").MyTexts(config="full", max_len=8)
-    lines = list(texts(60))
-    named, unnamed = tmp_path / "named", tmp_path / "unnamed"
-    for split, part in zip(tasks.SPLITS, (lines[:20], lines[20:40], lines[40:]), strict=True):
-        (named / split).mkdir(parents=True)
-        (named / split / "part.tsv").write_text("\n".join(part))
-        (named / f"{split}.tsv").write_bytes("\r\n".join(part).encode())
-    rows = list(task.raw(named, 1).rows())
-    assert [split for split, _ in rows] == [s for s in sorted(tasks.SPLITS) for _ in range(40)]
-    assert len({values.tobytes() for _, (values, _) in rows}) == 60  # without ends of lines
-    unnamed.mkdir()
-    (unnamed / "a.tsv").write_text("\n".join(lines))
-    (unnamed / "b.tsv").write_text("\n".join(lines[::-1]))
-    rows = list(task.raw(unnamed, 1).rows())
-    sides = {(split, values.tobytes()) for split, (values, _) in rows}
-    assert len(rows) == 2 * len(sides) == 120
-    counts = {split: sum(side == split for side, _ in sides) for split in tasks.SPLITS}
-    assert counts["train"] > 40
-    assert min(counts.values()) > 0
-
-
-def test_my_images_are_prepared_from_folders_of_classes_and_trained(go, tmp_path):
-    source = tmp_path / "shapes"
-    rng = np.random.default_rng(0)
-    for label in ("circle", "square"):
-        (source / label).mkdir(parents=True)
-        for i in range(30):
-            image = Image.new(("RGB", "L")[i % 2], (40, 36))
-            x, y = rng.integers(0, 20, 2).tolist()
-            draw = ImageDraw.Draw(image)
-            shape = draw.ellipse if label == "circle" else draw.rectangle
-            shape((x, y, x + 14, y + 14), fill="white")
-            image.save(source / label / f"{i}.{('png', 'JPG')[i % 2]}")
-    which = ["--task", "my_images", "--model", "my_mixer", "--preset", "cpu", "--name", "tiny"]
-    code, err, _ = go("train", *which, "--source", source, *(f"--set={text}" for text in TINY))
-    assert code == 0, err
-    assert result_of(tmp_path / "runs/cpu/my_images/my_mixer+tiny/seed0")["state"] == "complete"
-    check_task(tasks.make("my_images"), source)
-    prepared = tasks.make("my_images").open("data")
-    assert sum(prepared.rows.values()) == 60
-    assert sum(np.array(facts["label_counts"]) for facts in prepared.splits.values()).tolist() == [
-        30,
-        30,
-    ]
-    arrays = prepared.arrays("train")
-    assert (arrays.lengths == 32 * 32).all()
-    white = (arrays.values > 200).mean(axis=1)
-    assert white[arrays.labels == 1].mean() > white[arrays.labels == 0].mean() > 0.05
-    code, err, _ = go("data", "--task", "my_images")
-    assert "examples: data/lra_my_images/full/contact_sheet.png" in err
+            kept.add(f"{('exon', 'intron')[label]}\t{LETTERS[values[:length]].tobytes().decode()}")
+    assert kept == set(sequences())
 
 
 @pytest.mark.parametrize(
-    ("task", "name", "content", "message"),
+    ("content", "message"),
     [
-        ("my_texts", "a.tsv", b"ham\thello\nspan\thi\n", "a.tsv, line 2: expected ham or spam, a"),
-        ("my_texts", "a.tsv", b"ham\n", "a.tsv, line 1: expected ham or spam, a tab and a text"),
-        ("my_texts", "train.tsv", b"ham\thi\n", "for some splits but none for test, validation"),
-        ("my_texts", "a.csv", b"ham,hi\n", "has no .tsv file: name their folder with --source"),
-        ("my_images", "star/1.png", b"", "1.png: expected a folder named circle or square, got"),
-        ("my_images", "circle/1.png", b"no", "1.png: expected an image, got"),
+        (
+            b"exon\tACGT\nintrn\tACGT\n",
+            "my.tsv, line 2: expected one of ('exon', 'intron'), got b'intrn'",
+        ),
+        (b"exon\n", "my.tsv, line 1: expected letters ACGT, got ''"),
+        (b"exon\tAUG\n", "my.tsv, line 1: expected letters ACGT, got 'AUG': correct it"),
+        (None, "--source must be a file with lines of label<TAB>ACGT..., got none"),
     ],
 )
-def test_a_mistake_in_the_source_fails_with_one_line(go, tmp_path, task, name, content, message):
-    path = tmp_path / "source" / name
-    path.parent.mkdir(parents=True)
-    path.write_bytes(content)
-    code, err, _ = go("data", "--task", task, "--source", tmp_path / "source")
+def test_a_mistake_in_the_source_fails_with_one_line(go, tmp_path, content, message):
+    path = tmp_path / "my.tsv"
+    path.write_bytes(content or b"")
+    code, err, _ = go("data", "--task", "my_task", *(["--source", path] if content else []))
     assert code == 2
     assert message in err.splitlines()[-1]
-
-
-def test_a_task_without_a_source_says_what_it_needs(go):
-    code, err, _ = go("data", "--task", "my_texts")
-    assert code == 2
-    assert "--source must be a folder with .tsv files, got None" in err
 
 
 # Python and the README
@@ -219,13 +158,21 @@ def test_quick_start_reduces_the_loss(tmp_path):
     assert "validation: " in done.stdout
 
 
+def test_layers_of_your_own_are_built_with_the_model_that_the_page_names():
+    text = (ROOT / "docs/using.md").read_text()
+    given = re.search(r"MODEL=(\w+) PRESET=cpu GIN='(MIXERS=[^']+)'", text)
+    built = experiment.load("listops", given[1], "cpu", config.split_bindings(given[2]))
+    assert [type(m).__name__ for m in built.model.encoder.mixers] == ["Fourier", "Attention"]
+    with pytest.raises(UserError, match=r"Fourier.*method"):
+        experiment.load("listops", "linear", "cpu", config.split_bindings(given[2]))
+
+
 @pytest.mark.parametrize("name", ["my_mixer.py", "gin/models/my_mixer.gin"])
 def test_the_readme_shows_the_example_as_it_is(name):
     assert (EXAMPLES / name).read_text() in (ROOT / "README.md").read_text()
 
 
-def test_a_users_task_needs_at_most_ten_lines_of_gin():
-    for task in ("my_texts", "my_images"):
-        texts = [(EXAMPLES / f"gin/{d}/{task}.gin").read_text() for d in ("tasks", "presets/cpu")]
-        lines = "".join(texts).splitlines()
-        assert len([line for line in lines if line and not line.startswith("#")]) <= 10
+def test_a_users_task_needs_at_most_six_lines_of_gin():
+    texts = [(EXAMPLES / f"gin/{d}/my_task.gin").read_text() for d in ("tasks", "presets/cpu")]
+    lines = "".join(texts).splitlines()
+    assert len([line for line in lines if line and not line.startswith("#")]) <= 6

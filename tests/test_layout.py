@@ -88,7 +88,7 @@ def test_readme_and_results_md_show_the_committed_results(tmp_path):
     for name in ("README.md", "RESULTS.md", "docs/literature.md"):
         shutil.copy(ROOT / name, tmp_path / name)
     changed = report.update_readme(tmp_path / "README.md", ROOT / "results")
-    assert [file for file in changed if file.suffix == ".md"] == [], "run `make report`"
+    assert [file for file in changed if file.suffix == ".md"] == [], "run `make report README=1`"
 
 
 # The documents

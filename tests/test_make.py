@@ -38,7 +38,7 @@ def option(words, name):
         ("sweep MODLE=fnet", "make sweep does not take MODLE; it takes ACCELERATOR DATA "),
         ("lra STEPS=1 TASK=text", "make lra does not take STEPS; "),
         ("lra MODELS=fnet TRIALS=3", "make lra does not take MODELS TRIALS; "),
-        ("report SEED=1", "make report does not take SEED; it takes RUNS PYTHON VENV."),
+        ("report SEED=1", "make report does not take SEED; it takes README RUNS PYTHON VENV."),
         ("test TASK=text", "make test does not take TASK; it takes PYTHON VENV."),
         ("lra SEEDS=x", "SEEDS expects a whole number of at least 1, got x."),
         ("lra SEEDS=0", "SEEDS expects a whole number of at least 1, got 0."),
@@ -61,6 +61,11 @@ def test_model_serves_for_models_in_a_sweep():
     assert words == shlex.split(
         "sweep --sweep lra_table --gin '' --grids '' --ranges '' --jobs 1 --runs runs --data data"
     )
+
+
+def test_report_changes_the_readme_only_when_asked():
+    assert [option(words, "readme") for words in commands("report")] == [None]
+    assert [option(words, "readme") for words in commands("report", "README=1")] == ["README.md"]
 
 
 def test_help_fits_a_terminal_and_names_every_preset():

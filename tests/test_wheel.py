@@ -83,4 +83,4 @@ def test_messages_of_an_installed_wheel_name_what_it_has(installed):
     message = installed("sweep", "--sweep", "none", ends=2)
     assert "expects a gin file, or one of image_layers, lra_table, rates; got 'none'" in message
     message = installed("train", "--task", "x", "--model", "fnet", ends=2)
-    assert "unknown task 'x'; known tasks: corpus, image, listops" in message
+    assert "unknown task 'x'; known tasks: corpus, csv, image, images, listops" in message

@@ -39,7 +39,7 @@ class Preset:
     missing: Grid
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Report:
     """The contents of a report."""
 
@@ -54,6 +54,10 @@ class Report:
     sizes: Grid  # of the sublayers' outputs
     unfinished: Grid  # runs without a result
     problems: Grid  # damaged files
+
+    def __repr__(self):
+        presets = ", ".join(preset.table.preset for preset in self.presets)
+        return f"Report({len(self.runs)} runs; presets: {presets or 'none'})"
 
     @property
     def tables(self) -> list[Table]:

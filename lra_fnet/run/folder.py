@@ -105,7 +105,8 @@ class Job:
         given = self.overrides, self.imports, self.gin_dirs
         # Both stages on one task share the steps of a preset.
         done = self.origin.steps if self.origin and self.origin.task == self.task else 0
-        return experiment.load(*names, *given, denoise=self.denoise, done=done)
+        place = self.data, self.source
+        return experiment.load(*names, *given, denoise=self.denoise, done=done, place=place)
 
     def command(self) -> list[str]:
         """Returns the arguments of `lra-fnet` that train or resume this run, without defaults."""

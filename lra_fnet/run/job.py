@@ -21,6 +21,7 @@ from lra_fnet.run.folder import Job
 from lra_fnet.run.pretrained import Start
 from lra_fnet.run.record import Record
 from lra_fnet.tasks import Prepared, shallow
+from lra_fnet.tasks.task import SHEET
 from lra_fnet.train import hosts
 from lra_fnet.train.loop import Loop
 
@@ -75,6 +76,7 @@ def _prepare(job: Job, experiment: Experiment) -> Prepared:
     if missing and not job.denoise and jax.process_count() == 1:
         shallow.ensure(data)
     if hosts.first():
+        _show(data)
         hosts.agree(None, "data")
     hosts.same("data", {"data": data.fingerprint[:8]})
     if job.origin and job.origin.data_sha256 not in (data.fingerprint, data.corpus):
@@ -90,6 +92,14 @@ def _prepare(job: Job, experiment: Experiment) -> Prepared:
             f"{has}: {remedy}"
         )
     return data
+
+
+def _show(data: Prepared) -> None:
+    """Says where examples of a set of images are drawn, and draws them if need be."""
+    sheet = data.folder.parent / SHEET
+    with contextlib.suppress(UserError):  # a folder that cannot be written needs no drawing
+        if sheet.exists() or data.task.illustrate(data):
+            progress.say(f"examples: {sheet}")
 
 
 def _complete(

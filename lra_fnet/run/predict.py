@@ -83,7 +83,12 @@ def _contents(task: Task, files: Sequence[Path]) -> Iterator[tuple[str, tuple[by
         yield STDIN, (sys.stdin.buffer.read(),)
     elif not files:
         yield from _lines(task, STDIN, sys.stdin.buffer)
-    whole = [f for f in files if pixels or not (task.one_line or f.suffix == ".jsonl")]
+    tables = {file for file in files if file.suffix.lower() in task.tables}
+    whole = [
+        file
+        for file in files
+        if pixels or not (task.one_line or file.suffix == ".jsonl" or file in tables)
+    ]
     if len(whole) % task.num_inputs:
         raise UserError(
             f"task {task.name} takes {task.num_inputs} files a row, got {len(whole)}: add the "
@@ -92,6 +97,9 @@ def _contents(task: Task, files: Sequence[Path]) -> Iterator[tuple[str, tuple[by
     row: list[Path] = []
     for file in files:
         try:
+            if file in tables:
+                yield from task.inputs(file)
+                continue
             if file not in whole:
                 with file.open("rb") as stream:
                     yield from _lines(task, str(file), stream)

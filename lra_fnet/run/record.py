@@ -34,7 +34,7 @@ class Score(Counts):
 
     step: int  # optimizer steps of the checkpoint
     loss: float = float("nan")  # summed over the rows or hidden tokens, see `objective.Sums`
-    correct_bits: str | None = None  # which rows are right, see `intervals.encode`
+    correct_bits: str | None = dataclasses.field(default=None, repr=False)  # `intervals.encode`
     constant: bool | None = None  # whether every row got the same answer; older results: None
     order_loss: float | None = None  # sentence order, summed over the rows: `objective.Pretrain`
     order_correct: int | None = None
@@ -99,7 +99,7 @@ class Init:
         return self.run.split("/")[1]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Record:
     """What a run was and how it ended. Runs of one model and variant differ only in their seed."""
 
@@ -141,7 +141,7 @@ class Record:
     sha256: str | None = None  # of the other fields, see `seal`; older results have none
     folder: str = ""  # <name of root>/<preset>/<task>/<name>/seed<k>, wherever the root is
     path: Path = Path()  # of the folder
-    raw: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)  # result.json
+    raw: dict[str, Any] = dataclasses.field(default_factory=dict)  # result.json
 
     def __post_init__(self):
         for name in ("task", "model", "preset", "variant"):
@@ -163,6 +163,11 @@ class Record:
                 raise ValueError(
                     f"test {checkpoint}: {test.count} rows, the floor has {self.floor.count}"
                 )
+
+    def __repr__(self):
+        scores = {split: self.score(split) for split in typing.get_args(Split)}
+        known = [f"{split} {score.accuracy:.2f} %" for split, score in scores.items() if score]
+        return f"Record({', '.join([f'{self.label}/seed{self.seed}', self.state, *known])})"
 
     @property
     def complete(self) -> bool:

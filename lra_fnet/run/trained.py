@@ -44,7 +44,7 @@ Text = str | bytes | np.ndarray
 Input = Text | tuple[Text, ...]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Run:
     """A trained model, and what it was trained on and with.
 
@@ -59,6 +59,9 @@ class Run:
     result: Record  # the run's result.json
     imports: tuple[str, ...] = ()  # the user's modules that it needs
     job: Job | None = None  # None if the folder is an export
+
+    def __repr__(self):
+        return f"Run({self.folder}, {self.checkpoint} step {self.step:,}: {self.result!r})"
 
     @property
     def model(self) -> Classifier:

@@ -164,16 +164,17 @@ def _result(folder: Path, *, moved: bool) -> tuple[Record, tuple[Checkpoint, ...
 
 
 @functools.cache
-def _load(task, model, preset, overrides, imports, gin_dirs, denoise, done) -> Experiment:
-    names = task, model, preset, overrides
-    return experiments.load(*names, imports, gin_dirs, denoise=denoise, done=done)
+def _load(task, model, preset, overrides, imports, gin_dirs, denoise, done, data) -> Experiment:
+    names, place = (task, model, preset, overrides), (data, None)
+    return experiments.load(*names, imports, gin_dirs, denoise=denoise, done=done, place=place)
 
 
 def _asked(result: Record, options: Options) -> Experiment:
     """Returns the experiment that the names of a run give today."""
     names = result.task, result.model, result.preset, result.overrides
     done = result.init.steps if result.init and result.init.task == result.task else 0
-    return _load(*names, options.imports, options.gin_dirs, result.denoise, done)
+    given = options.imports, options.gin_dirs, result.denoise, done, options.data
+    return _load(*names, *given)
 
 
 @functools.cache
@@ -209,8 +210,11 @@ def _config(result: Record, options: Options) -> Finding:
     default in the other (`config.differing`), or the code of the run's commit does not have it and
     today's code cannot build the recorded text.
     """
-    asked = _asked(result, options)
     restored = _restored(result.config, options.imports)
+    task = restored and restored.task
+    if task and task.finds_classes and not task.folder(options.data).exists():
+        return Finding(ABSENT, "its classes are those of rows that are not prepared here")
+    asked = _asked(result, options)
     differences = config.differing(result.config, asked.config)
     failures = differences
     if not restored:

@@ -7,7 +7,7 @@ Defining it registers it by its `name`.
 import importlib
 
 from lra_fnet.errors import UserError
-from lra_fnet.tasks.store import SPLITS, Arrays, Prepared
+from lra_fnet.tasks.store import SPLITS, Arrays, Batches, Prepared
 from lra_fnet.tasks.task import REGISTRY, PixelTask, Raw, Task
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "REGISTRY",
     "SPLITS",
     "Arrays",
+    "Batches",
     "PixelTask",
     "Prepared",
     "Raw",
@@ -32,7 +33,8 @@ BUILT_IN = {
     "pathfinder": "pathfinder",
     "pathx": "pathfinder",
 }
-_MODULES = BUILT_IN | {"corpus": "corpus"}  # not LRA's
+# The others read the user's own files.
+_MODULES = BUILT_IN | {"corpus": "corpus", "csv": "csv_table", "images": "images"}
 
 
 def _find(name: str) -> type[Task] | None:

@@ -10,9 +10,8 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import tarfile
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import gin
@@ -229,12 +228,13 @@ def read_documents(source: Path) -> Iterator[Document]:
         UserError: there is no text; a text is not UTF-8, or a line no such object.
     """
     count = 0
-    for file in _files(source):
+    for file in sources.files_or_single(source):
         suffixes = [suffix.lower() for suffix in file.path.suffixes]
         packed = suffixes[-1:] == [".gz"]
         kind = suffixes[-1 - packed] if len(suffixes) > packed else ""
-        alone = file.source == source and source.is_file() and not suffixes
-        if not (kind in _TEXTS | _TABLES or alone) or file.path.name.startswith("."):
+        if not (
+            kind in _TEXTS | _TABLES or (file.alone and not suffixes)
+        ) or file.path.name.startswith("."):
             continue
         for text in _texts(file.gunzip() if packed else file, table=kind in _TABLES):
             if lines := sentences(text):
@@ -245,17 +245,6 @@ def read_documents(source: Path) -> Iterator[Document]:
             f"{source}: expected text in .txt, .jsonl or .json files (each perhaps .gz), found "
             "none: give --source a folder, an archive or a file with some"
         )
-
-
-def _files(source: Path) -> Iterator[sources.File]:
-    """Yields the files of a folder or an archive, or the file itself."""
-    with sources.readable(source):
-        single = source.is_file() and not tarfile.is_tarfile(source)
-    if not single:
-        yield from sources.files(source)
-        return
-    with sources.readable(source), source.open("rb") as stream:
-        yield sources.File(source, PurePosixPath(source.name), stream)
 
 
 def _texts(file: sources.File, *, table: bool) -> Iterator[str]:

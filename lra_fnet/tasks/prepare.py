@@ -59,6 +59,7 @@ def command(
                     continue
                 value.prepare(data_dir, source=source, force=force)
                 prepared = value.verify(data_dir)
+                value = prepared.task
                 for length in _lengths(value, gin_dirs) if value.baselines else ():
                     cut = tasks.make(name, chosen, length).open(data_dir)
                     results = shallow.ensure(cut)
@@ -93,7 +94,10 @@ def describe(
     rows = []
     for name in _names(task, gin_dirs):
         needed = _sets(name, None, gin_dirs)
-        for chosen in tasks.make(name).configs:
+        folders = (data_dir / f"lra_{name}").glob("*/*/fingerprint.json")
+        named = sorted(file.parents[1].name for file in folders)
+        configs = tasks.make(name).configs
+        for chosen in dict.fromkeys([*configs, *(other for other in named if other in configs)]):
             value = tasks.make(name, chosen)
             if value.folder(data_dir).exists():
                 rows.append(_row(value.open(data_dir)))

@@ -61,7 +61,8 @@ class Shallow:
     settings: dict[str, Any]
     validation: Counts
     test: Counts
-    correct_bits: str | None = None  # which test rows are right, see `intervals.encode`
+    # Which test rows are right, see `intervals.encode`.
+    correct_bits: str | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self):
         self.right()

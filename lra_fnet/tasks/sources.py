@@ -253,11 +253,13 @@ class File:
     Its text, for error messages, is the path of the source followed by the path inside it.
     """
 
-    def __init__(self, source: Path, path: PurePosixPath, stream: IO[bytes]):
-        self.source, self.path, self._stream = source, path, stream
+    def __init__(
+        self, source: Path, path: PurePosixPath, stream: IO[bytes], *, alone: bool = False
+    ):
+        self.source, self.path, self.alone, self._stream = source, path, alone, stream
 
     def __str__(self):
-        return f"{self.source}/{self.path}"
+        return str(self.source) if self.alone else f"{self.source}/{self.path}"
 
     def read(self, limit: int) -> bytes:
         """Returns the content; raises a UserError if it has more than `limit` bytes."""
@@ -270,7 +272,12 @@ class File:
     def gunzip(self) -> "File":
         """Returns the content of a gzip file as a file of the same name."""
         stream = gzip.GzipFile(fileobj=self._stream)
-        return File(self.source, self.path, stream)  # pyright: ignore[reportArgumentType]
+        return File(
+            self.source,
+            self.path,
+            stream,  # pyright: ignore[reportArgumentType]
+            alone=self.alone,
+        )
 
     def lines(self) -> Iterator[bytes]:
         """Yields the lines with their line ends; raises a UserError for a line over 64 MiB."""
@@ -327,6 +334,17 @@ def files(source: Path) -> Iterator[File]:
             yield File(source, path, stream)
         while archive.fileobj and archive.fileobj.read(_BLOCK):  # up to the checksum at the end
             pass
+
+
+def files_or_single(source: Path) -> Iterator[File]:
+    """Yields the files of a folder or an archive, or the one file that is neither."""
+    with readable(source):
+        alone = source.is_file() and not tarfile.is_tarfile(source)
+    if not alone:
+        yield from files(source)
+        return
+    with readable(source), source.open("rb") as stream:
+        yield File(source, PurePosixPath(source.name), stream, alone=True)
 
 
 def read_tables(

@@ -15,7 +15,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -54,8 +54,29 @@ class Arrays(NamedTuple):
     lengths: np.ndarray  # int32 [n]; [n, 2] for two texts a row
     labels: np.ndarray  # int32 [n]
 
+    def __repr__(self):
+        columns = zip(self._fields, self, strict=True)
+        return f"Arrays({', '.join(f'{n} {a.dtype} {[*a.shape]}' for n, a in columns)})"
+
 
 @dataclass(frozen=True)
+class Batches(Sequence[Arrays]):
+    """The rows of a split in batches, in file order; each batch is a view of the rows."""
+
+    rows: Arrays
+    batch_size: int
+
+    def __len__(self):
+        return -(-len(self.rows.labels) // self.batch_size)
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return [self[i] for i in range(len(self))[index]]
+        start = range(len(self))[index] * self.batch_size
+        return Arrays(*(column[start : start + self.batch_size] for column in self.rows))
+
+
+@dataclass(frozen=True, repr=False)
 class Prepared:
     """A task's rows on disk, as their fingerprint.json describes them."""
 
@@ -66,6 +87,10 @@ class Prepared:
     splits: Mapping[str, Mapping[str, Any]]  # `Tally.summary` of each split
     fingerprint: str  # one sha256 over all splits
     corpus: str | None = None  # fingerprint of the corpus in whose pieces the rows are
+
+    def __repr__(self):
+        rows = " / ".join(f"{n:,}" for n in self.rows.values())
+        return f"Prepared({self.task.name}/{self.task.config} from {self.source}: {rows} rows)"
 
     @property
     def rows(self) -> dict[str, int]:
@@ -246,7 +271,7 @@ def open_set(task: "Task", folder: Path) -> Prepared:
                 f"again with `lra-fnet data --task {task.name}`"
             )
     return Prepared(
-        task,
+        task.settle(record.get("details", {})),
         folder,
         record["source"],
         record.get("origin"),

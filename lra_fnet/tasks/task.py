@@ -36,6 +36,7 @@ from lra_fnet.tasks.store import SPLITS, Prepared
 if TYPE_CHECKING:
     import jax
 
+SHEET = "contact_sheet.png"  # examples of a set of images, in the folder above the set's
 REGISTRY: dict[str, type["Task"]] = {}  # every task whose module has been imported, by name
 
 
@@ -85,6 +86,8 @@ class Task(abc.ABC):
     first_id: ClassVar[int] = 1  # pre-training hides and draws ids from this one on
     mask_id: ClassVar[int | None] = None  # of a hidden token, if the vocabulary has one
     value_is: ClassVar[str] = "as the class of the task says"  # meaning of a stored value
+    finds_classes: ClassVar[bool] = False  # whether the classes are those of the user's rows
+    tables: ClassVar[tuple[str, ...]] = ()  # endings of files that `inputs` reads
 
     config: str  # one of `configs`
     max_len: int  # tokens per text, CLS not counted; longer texts are cut at the end
@@ -187,6 +190,23 @@ class Task(abc.ABC):
             raise ValueError("expected a text, found none")
         return np.frombuffer(content, np.uint8)
 
+    def inputs(self, path: Path) -> Iterator[tuple[str, tuple[bytes, ...]]]:
+        """Yields the place and the raw texts of each input in a file with an ending of `tables`."""
+        raise NotImplementedError
+
+    @property
+    def settled(self) -> bool:
+        """Whether the classes are known; those of the user's rows are once the set is prepared."""
+        return not self.finds_classes
+
+    def settle(self, details: Mapping[str, Any]) -> "Task":
+        """Returns the task with what only its prepared set says, such as the user's classes.
+
+        Args:
+            details: those of `Raw`, which the set keeps.
+        """
+        return self
+
     @property
     def class_names(self) -> tuple[str, ...]:
         """`label_names`, or the labels as text if there are none."""
@@ -239,9 +259,8 @@ class Task(abc.ABC):
         def write(part: Path) -> None:
             path = sources.locate(source, self.remote, Path(data_dir) / "downloads")
             with sources.readable(path or self.name):
-                cores = jobs or len(os.sched_getaffinity(0))
-                raw = self.raw_beside(Path(data_dir), path, cores)
-            store.make(part, self, raw, path)
+                raw = self.raw_beside(Path(data_dir), path, jobs or len(os.sched_getaffinity(0)))
+            store.make(part, self.settle(raw.details), raw, path)
 
         def exists() -> bool:
             return not force and store.read_fingerprint(folder) is not None
@@ -334,7 +353,7 @@ class PixelTask(Task):
         for axis, ((values,), label) in zip(axes, rows, strict=False):
             axis.imshow(values.reshape(side, side), "gray", vmin=0, vmax=255)
             axis.set_title(self.class_names[label])
-        path = prepared.folder.parent / "contact_sheet.png"
+        path = prepared.folder.parent / SHEET
         with disk.writable(path, "--data"), disk.partial(path) as part:
             figure.savefig(part, format="png")
         return path

@@ -26,6 +26,10 @@ LISTOPS = (
     "[MED 1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 ]",  # 17 tokens
 )
 MY_TASK = str(EXAMPLES / "my_task.py")
+CLASSES = {  # of the user's own files, which are not there
+    "csv": ("Csv.labels=('ham', 'spam')", "Csv.texts=1"),
+    "images": ("Images.labels=('circle', 'square')",),
+}
 
 
 class Untrained(dict):
@@ -38,7 +42,8 @@ class Untrained(dict):
         self.root = root
 
     def __missing__(self, task):
-        settings = () if task in ("image", "pathfinder", "my_images") else ("MAX_LEN=16",)
+        settings = () if task in ("image", "pathfinder", "images") else ("MAX_LEN=16",)
+        settings += CLASSES.get(task, ())
         outside = {"imports": (MY_TASK,), "dirs": (EXAMPLES / "gin",)}
         options = outside if task.startswith("my_") else {}
         model = self.models.get(task, "fnet")
@@ -185,14 +190,34 @@ def test_pathfinder_takes_images_of_the_size_of_its_data_set(predict, folders, t
 
 
 def test_predict_works_for_tasks_of_the_user(predict, folders, tmp_path):
-    code, err, lines = predict("my_texts", stdin=b"some words\n")
+    code, err, lines = predict("my_task", stdin=b"ACGT\n")
     assert (code, err) == (0, "")
-    assert_is(lines[0], lra_fnet.load_run(folders["my_texts"], imports=[MY_TASK]), [b"some words"])
+    run = lra_fnet.load_run(folders["my_task"], imports=[MY_TASK])
+    assert_is(lines[0], run, [[0, 1, 2, 3]])
+    assert lines[0]["class"] == ("exon", "intron")[lines[0]["label"]]
+
+
+def test_predict_reads_texts_tables_and_images_of_the_user(predict, folders, tmp_path):
+    run = lra_fnet.load_run(folders["csv"])
+    code, err, lines = predict("csv", stdin=b" some words \n")
+    assert (code, err) == (0, "")
+    assert_is(lines[0], run, [b"some words"])
     assert lines[0]["class"] == ("ham", "spam")[lines[0]["label"]]
-    gray = np.full((40, 50), 7, np.uint8)
-    code, err, lines = predict("my_images", stdin=png(gray))
+    (tmp_path / "new.CSV").write_text('text,label\n"two\nlines, one",?\nsome words,?\n')
+    (tmp_path / "note").write_text("some words\n")
+    code, err, lines = predict("csv", "new.CSV", "note")
     assert (code, err) == (0, "")
-    assert_is(lines[0], lra_fnet.load_run(folders["my_images"], imports=[MY_TASK]), [[7] * 1024])
+    assert [line["input"] for line in lines] == ["new.CSV, line 3", "new.CSV, line 4", "note"]
+    for line, text in zip(lines, [b"two\nlines, one", *[b"some words"] * 2], strict=True):
+        assert_is(line, run, [text])
+    (tmp_path / "broken.csv").write_text("words\nhello\n")
+    code, err, _ = predict("csv", "broken.csv")
+    assert code == 2
+    assert "broken.csv: expected the columns label and text" in err
+    gray = np.full((40, 50), 7, np.uint8)
+    code, err, lines = predict("images", stdin=png(gray))
+    assert (code, err) == (0, "")
+    assert_is(lines[0], lra_fnet.load_run(folders["images"]), [[7] * 1024])
 
 
 def test_raw_inputs_become_the_rows_that_preparation_writes():
@@ -248,7 +273,7 @@ def test_bad_line_is_named_after_the_answers_to_the_lines_before_it(predict, tas
         ("image", ["a.txt"], "a.txt: expected a PNG or JPEG of 8 bits, gray or colour, found"),
         ("image", ["b.jsonl"], "b.jsonl: expected a PNG or JPEG"),
         ("pathfinder", ["c.png"], "of 32 x 32 pixels of 8 bits, gray or colour, found 31 x 32"),
-        ("my_images", ["a.txt"], "a.txt: expected an image, got cannot identify image file"),
+        ("images", ["a.txt"], "a.txt: expected a PNG or JPEG of 8 bits, gray or colour, found"),
     ],
 )
 def test_bad_file_is_named(predict, tmp_path, task, files, words):

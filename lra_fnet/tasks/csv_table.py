@@ -1,0 +1,246 @@
+"""Csv: your own texts from a table with the columns label and text, read byte by byte."""
+
+import csv
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gin
+import numpy as np
+
+from lra_fnet.errors import UserError
+from lra_fnet.tasks import division, sources
+from lra_fnet.tasks.task import Raw, Task
+
+ENDINGS = (".csv", ".tsv", ".tab")
+FORM = "the columns label and text (or label, text1 and text2) in the first line"
+
+_TEXTS = (("text",), ("text1", "text2"))
+_LONGEST = 2**26  # bytes of a line
+_DELIMITERS = (",", "\t", ";")
+
+
+class Names(Mapping[str, int]):
+    """Data sets of any name, for several tables side by side; lists the one of the presets."""
+
+    def __getitem__(self, name: str) -> int:
+        if not re.fullmatch(r"\w[\w-]*", name):
+            raise KeyError(name)
+        return 4000
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("full",))
+
+    def __len__(self) -> int:
+        return 1
+
+
+@gin.configurable
+@dataclasses.dataclass(frozen=True)
+class Csv(Task):
+    """The label of a text, or of two texts; a token is a byte of UTF-8, whole texts are stored.
+
+    The labels and the number of texts are those of the table. They become known with the prepared
+    set, see `Task.settle`.
+    """
+
+    name = "csv"
+    title = "Own texts"
+    vocab_size = 257
+    configs = Names()
+    value_is = "a byte of the text in UTF-8, without the white space around it"
+    licence = "that of your table"
+    needs_source = True
+    finds_classes = True
+    tables = ENDINGS
+
+    labels: tuple[str, ...] = ()  # the label of class 0, 1, ...
+    texts: int = 0  # of a row: 1 or 2; 0 if it is not known
+
+    def __post_init__(self):
+        super().__post_init__()
+        object.__setattr__(self, "labels", tuple(map(str, self.labels)))
+
+    @property
+    def num_classes(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The number of labels."""
+        return len(self.labels)
+
+    @property
+    def num_inputs(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The number of texts of a row."""
+        return self.texts or 1
+
+    @property
+    def label_names(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The labels."""
+        return self.labels
+
+    @property
+    def settled(self) -> bool:
+        """Whether the labels and the number of texts are known."""
+        return bool(self.labels and self.texts)
+
+    def settle(self, details: Mapping[str, Any]) -> "Csv":
+        """Returns the task with the labels and the number of texts of its prepared set.
+
+        Raises:
+            UserError: it has others.
+        """
+        division.same_classes(self, details)
+        if self.texts not in (0, details["texts"]):
+            raise UserError(
+                f"csv/{self.config}: expected {self.texts} text(s) in a row, the prepared set has "
+                f"{details['texts']}: prepare it again with --force, or leave out Csv.texts"
+            )
+        return dataclasses.replace(self, labels=tuple(details["labels"]), texts=details["texts"])
+
+    def raw(self, source: Path | None, jobs: int) -> Raw:
+        """Returns the rows of a table, or of all tables of a folder or archive, read twice."""
+        if source is None:
+            raise UserError(
+                f"csv/{self.config} reads your own table: give --source a .csv or .tsv file with "
+                f"{FORM}, or a folder of such files"
+            )
+        labels, splits, texts, count = set(), set(), set(), 0
+        for row in read(source):
+            labels.add(row.label)
+            splits.add(row.split)
+            texts.add(len(row.texts))
+            count += 1
+        if len(texts) != 1:
+            raise UserError(f"{source}: expected one text in all rows, or two, got both: choose")
+        names = division.classes(source, labels, self.labels)
+        details = {"labels": list(names), "texts": texts.pop()}
+        parts = division.Division(source, names, splits)
+        stream = self._rows(source, names, parts, details)
+        return Raw(stream=stream, source=source.absolute().name, details=details, total=count)
+
+    def _rows(self, source: Path, names: Sequence[str], parts: division.Division, details: dict):
+        numbers = {name: number for number, name in enumerate(names)}
+        for row in read(source):
+            label = numbers[row.label]
+            values = [np.frombuffer(text, np.uint8) for text in row.texts]
+            split = parts.split(values, label, row.split)
+            yield split, (tuple(values) if len(values) > 1 else values[0], label)
+        details |= parts.finish()
+
+    def encode(self, content: bytes) -> np.ndarray:
+        """Returns the bytes of a text without the white space around it."""
+        return super().encode(content.strip())
+
+    def inputs(self, path: Path) -> Iterator[tuple[str, tuple[bytes, ...]]]:
+        """Yields the place and the texts of each row of a table; its labels are not read."""
+        for row in read(path, labelled=False):
+            yield row.place, row.texts
+
+
+class Row(NamedTuple):
+    """A row of a table."""
+
+    place: str  # file and line
+    split: str | None  # that the file or the column split names
+    label: str  # "" if it is not read
+    texts: tuple[bytes, ...]  # without the white space around them
+
+
+def read(source: Path, *, labelled: bool = True) -> Iterator[Row]:
+    """Yields the rows of a table, or of all tables in a folder or archive, in order.
+
+    Commas, tabs or semicolons separate the columns, and quotation marks may enclose a text (RFC
+    4180). The names of the columns are in the first line, in any order and case; others than label,
+    text, text1, text2 and split are ignored. A table may be a gzip file (.gz).
+
+    Raises:
+        UserError: there is no table, a column is missing, or a row is not as the first line says;
+            names the file and the line.
+    """
+    empty = True
+    for file in sources.files_or_single(source):
+        name = file.path.name.lower().removesuffix(".gz")
+        if not file.alone and (name.startswith(".") or not name.endswith(ENDINGS)):
+            continue
+        packed = file.path.name.lower().endswith(".gz")
+        for row in _table(file.gunzip() if packed else file, labelled=labelled):
+            empty = False
+            yield row
+    if empty:
+        raise UserError(f"{source}: expected a table with {FORM}, and rows below it, found none")
+
+
+def _table(file: sources.File, *, labelled: bool) -> Iterator[Row]:
+    lines = _text(file)
+    first = next(lines, "")
+    wanted = {"label"} if labelled else set()
+    for delimiter in _DELIMITERS:
+        names = [
+            name.strip().lower() for name in next(csv.reader([first], delimiter=delimiter), ())
+        ]
+        texts = next((form for form in _TEXTS if wanted | {*form} <= {*names}), None)
+        if texts:
+            break
+    else:
+        raise UserError(f"{file}: expected {FORM}, got {first.strip()[:60]!r}: name them so")
+    csv.field_size_limit(_LONGEST)  # of the process; Python's own is 131,072 characters
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    place = ""
+    path = file.path
+    in_path = None if file.alone else division.named((*path.parts[:-1], path.name.split(".")[0]))
+    try:
+        for cells in reader:
+            place = f"{file}, line {reader.line_num + 1}"
+            if not cells:  # an empty line
+                continue
+            if len(cells) != len(names):
+                raise ValueError(
+                    f"expected {len(names)} columns, got {len(cells)}: put a text that has the "
+                    "separator between quotation marks"
+                )
+            row = dict(zip(names, cells, strict=True))
+            yield _row(row, texts, place, in_path, labelled=labelled)
+    except csv.Error as error:
+        where = f"{file}, line {reader.line_num + 1}"
+        raise UserError(
+            f"{where}: {sources.short(error)}: write a quotation mark inside a text twice"
+        ) from None
+    except ValueError as error:
+        raise UserError(f"{place}: {error}") from None
+
+
+def _row(
+    row: Mapping[str, str],
+    columns: Sequence[str],
+    place: str,
+    split: str | None,
+    *,
+    labelled: bool,
+) -> Row:
+    """Returns the row of the cells of a line; raises a ValueError if one is not as it should be."""
+    texts = tuple(row[name].encode().strip() for name in columns)
+    for name, text in zip(columns, texts, strict=True):
+        if not text:
+            raise ValueError(f"expected a text in the column {name}, got none: remove the row")
+    label = row["label"].strip() if labelled else ""
+    if labelled and not label:
+        raise ValueError("expected a label, got none: remove the row")
+    if labelled and split is None and "split" in row:
+        split = division.named([row["split"].strip()])
+        if split is None:
+            raise ValueError(
+                f"expected train, validation or test in the column split, got {row['split']!r}"
+            )
+    return Row(place, split, label, texts)
+
+
+def _text(file: sources.File) -> Iterator[str]:
+    """Yields the lines of a file in UTF-8, with their ends and without a byte order mark."""
+    for number, line in enumerate(file.lines(), start=1):
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{file}, line {number}: expected UTF-8, got {sources.short(error)}: save the "
+                "table as UTF-8"
+            ) from None

@@ -1,0 +1,147 @@
+"""Finds the classes of a user's own rows and divides them among the splits.
+
+The files or rows may name their split. Otherwise it follows from the sha256 of the content, in the
+ratio 8 : 1 : 1: equal rows share a split, the division is the same on every machine, and rows that
+are added later move no other row.
+"""
+
+import array
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from lra_fnet.errors import UserError
+from lra_fnet.machine.progress import say
+from lra_fnet.tasks.store import SPLITS
+from lra_fnet.tasks.task import Task
+
+MOST_CLASSES = 1000
+NAMES: Mapping[str, str] = MappingProxyType(
+    {**{name: name for name in SPLITS}, **dict.fromkeys(("valid", "val", "dev"), "validation")}
+)
+
+
+def named(parts: Iterable[str]) -> str | None:
+    """Returns the split that a part of a path names, or None."""
+    return next((NAMES[part.lower()] for part in parts if part.lower() in NAMES), None)
+
+
+def classes(source: Path, found: Collection[str], given: Sequence[str]) -> tuple[str, ...]:
+    """Returns the labels of a source, sorted; whole numbers by value.
+
+    Args:
+        source: named in errors.
+        found: the labels of its rows.
+        given: the labels in the order that the user wants; empty for the sorted ones.
+
+    Raises:
+        UserError: there are fewer than two or too many, or one that the user does not give.
+    """
+    numbers = all(label.isdecimal() for label in found)
+    labels = sorted(found, key=lambda label: (int(label) if numbers else 0, label))
+    if given and (unknown := [label for label in labels if label not in given]):
+        raise UserError(f"{source}: expected the labels {', '.join(given)}, got {unknown[0]!r}")
+    if not 2 <= len(labels) <= MOST_CLASSES:
+        shown = ", ".join(map(repr, labels[:3])) + (" ..." if len(labels) > 3 else "")
+        raise UserError(
+            f"{source}: expected 2 to {MOST_CLASSES:,} different labels, got {len(labels):,} "
+            f"({shown}): a label names the class of a row"
+        )
+    return tuple(given or labels)
+
+
+def same_classes(task: Task, details: Mapping[str, Any]) -> None:
+    """Raises a UserError if a task has other labels than its prepared set; it may have none yet."""
+    if task.label_names and [*task.label_names] != details["labels"]:
+        raise UserError(
+            f"{task.name}/{task.config}: expected the labels {', '.join(task.label_names)}, the "
+            f"prepared set has {', '.join(details['labels'])}: it was prepared anew since, or "
+            f"needs to be with --force"
+        )
+
+
+class Division:
+    """Gives each row its split and counts what the user should know of them."""
+
+    def __init__(self, source: Path, labels: Sequence[str], names: Collection[str | None]):
+        """Checks the splits that rows name; None for rows that name none.
+
+        Raises:
+            UserError: some rows name a split and others do not, or none are named train or test.
+        """
+        self._source, self._labels = source, labels
+        self._by_content = [*names] == [None]
+        self._hold_out = SPLITS[1] not in names  # a tenth of train
+        if not self._by_content and (None in names or not {SPLITS[0], SPLITS[2]} <= {*names}):
+            got = ", ".join(sorted(name or "none" for name in names))
+            raise UserError(
+                f"{source}: expected splits train, validation (or none) and test for all rows, or "
+                f"for none of them, got {got}: name the files, folders or the column split so"
+            )
+        self._texts, self._classes, self._splits = (array.array(code) for code in "QHB")
+
+    def split(self, texts: Iterable[np.ndarray], label: int, name: str | None) -> str:
+        """Returns the split of the next row, which may name one."""
+        sha256 = hashlib.sha256()
+        for text in texts:
+            sha256.update(len(text).to_bytes(8, "little") + text.tobytes())
+        digest = int.from_bytes(sha256.digest()[:8], "little")
+        tenth = digest % 10
+        if self._by_content:
+            name = SPLITS[{0: 2, 1: 1}.get(tenth, 0)]
+        elif name == SPLITS[0] and self._hold_out and tenth == 1:
+            name = SPLITS[1]
+        assert name is not None
+        for column, value in (
+            (self._texts, digest),
+            (self._classes, label),
+            (self._splits, SPLITS.index(name)),
+        ):
+            column.append(value)
+        return name
+
+    def finish(self) -> dict[str, Any]:
+        """Checks all rows, reports repeated ones, and returns what the set should record.
+
+        Raises:
+            UserError: a split has no rows, or a class no training rows.
+        """
+        labels, splits = np.asarray(self._classes), np.asarray(self._splits)
+        counts = np.zeros((len(SPLITS), len(self._labels)), int)
+        np.add.at(counts, (splits, labels), 1)
+        for split, count in zip(SPLITS, counts.sum(1), strict=True):
+            if not count:
+                raise UserError(
+                    f"{self._source}: none of its {len(labels):,} rows fell to the split {split}: "
+                    "give more rows (100 or more), or name the split of each"
+                )
+        if (missing := np.flatnonzero(counts[0] == 0)).size:
+            label = missing[0]
+            raise UserError(
+                f"{self._source}: no training row has the label {self._labels[label]!r}, of "
+                f"{counts[:, label].sum()} rows: give more of its rows, or remove them"
+            )
+        texts, places = np.unique(np.asarray(self._texts), return_inverse=True)
+        facts = {
+            "split_by": "sha256 of the content" if self._by_content else "name",
+            "repeated_rows": len(labels) - len(texts),
+            "texts_with_several_labels": _several(places, labels),
+            "texts_in_several_splits": _several(places, splits),
+        }
+        if facts["repeated_rows"]:
+            say(
+                f"{self._source}: {facts['repeated_rows']:,} of {len(labels):,} rows repeat "
+                f"another one; {facts['texts_with_several_labels']:,} of the repeated ones have "
+                f"several labels, {facts['texts_in_several_splits']:,} lie in several splits"
+            )
+        return facts
+
+
+def _several(places: np.ndarray, values: np.ndarray) -> int:
+    """Returns how many places have more than one value."""
+    pairs = np.unique(np.stack([places, values]), axis=1)
+    return int((np.bincount(pairs[0]) > 1).sum())

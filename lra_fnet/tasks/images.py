@@ -1,0 +1,146 @@
+"""Images: your own images in one folder for each class, in gray, read pixel by pixel."""
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gin
+import numpy as np
+
+from lra_fnet.errors import UserError
+from lra_fnet.tasks import division, pixels, sources
+from lra_fnet.tasks.task import PixelTask, Raw
+
+ENDINGS = (".png", ".jpg", ".jpeg")
+
+_NAME = re.compile(r"\w[\w-]*_(\d{1,4})")
+_LARGEST = 2**27  # bytes of a file
+
+
+class Sides(Mapping[str, int]):
+    """Data sets <name>_<side>, of images that many pixels wide; lists that of the presets."""
+
+    def __getitem__(self, name: str) -> int:
+        match = _NAME.fullmatch(name)
+        if match is None or not int(match[1]):
+            raise KeyError(name)
+        return int(match[1]) ** 2
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("gray_32",))
+
+    def __len__(self) -> int:
+        return 1
+
+
+@gin.configurable
+@dataclasses.dataclass(frozen=True)
+class Images(PixelTask):
+    """The class of an image, which is converted to gray and resized to a square.
+
+    Classes and the mean and deviation of the pixels become known with the prepared set, see
+    `Task.settle`.
+    """
+
+    name = "images"
+    title = "Own images"
+    configs = Sides()
+    licence = "that of your images"
+    needs_source = True
+    finds_classes = True
+
+    labels: tuple[str, ...] = ()  # the folder of class 0, 1, ...
+    pixel_mean: float = 127.5  # pyright: ignore[reportIncompatibleVariableOverride]
+    pixel_sd: float = 64.0  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def __post_init__(self):
+        super().__post_init__()
+        object.__setattr__(self, "labels", tuple(map(str, self.labels)))
+
+    @property
+    def num_classes(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The number of labels."""
+        return len(self.labels)
+
+    @property
+    def label_names(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The labels."""
+        return self.labels
+
+    @property
+    def settled(self) -> bool:
+        """Whether the labels are known."""
+        return bool(self.labels)
+
+    def settle(self, details: Mapping[str, Any]) -> "Images":
+        """Returns the task with the labels and the pixels' mean of its prepared set.
+
+        Raises:
+            UserError: it has other labels.
+        """
+        division.same_classes(self, details)
+        mean = {name: details[name] for name in ("pixel_mean", "pixel_sd") if name in details}
+        return dataclasses.replace(self, labels=tuple(details["labels"]), **mean)
+
+    def encode(self, content: bytes) -> np.ndarray:
+        """Returns the gray pixels of a PNG or JPEG image, resized if necessary.
+
+        Raises:
+            ValueError: if it is not such an image.
+        """
+        side = math.isqrt(self.configs[self.config])
+        return pixels.read(content, side, "L", resize=True).reshape(-1)
+
+    def raw(self, source: Path | None, jobs: int) -> Raw:
+        """Returns the images of a folder or archive, one by one, in the order of their paths."""
+        if source is None:
+            raise UserError(
+                f"images/{self.config} reads your own images: give --source a folder with a "
+                "folder of PNG or JPEG files for each class"
+            )
+        paths = [file.path for file in _files(source)]
+        names = division.classes(source, {path.parent.name for path in paths}, self.labels)
+        splits = {division.named(path.parts[:-2]) for path in paths}
+        parts = division.Division(source, names, splits)
+        details: dict[str, Any] = {"labels": list(names)}
+        stream = self._rows(source, names, parts, details)
+        return Raw(stream=stream, source=source.absolute().name, details=details, total=len(paths))
+
+    def _rows(self, source: Path, names: Sequence[str], parts: division.Division, details: dict):
+        sums = np.zeros(3, np.int64)  # of the training pixels: number, sum, sum of squares
+        for file in _files(source):
+            try:
+                values = self.encode(file.read(_LARGEST))
+            except ValueError as error:
+                raise UserError(f"{file}: {error}: remove it") from None
+            label = names.index(file.path.parent.name)
+            split = parts.split([values], label, division.named(file.path.parts[:-2]))
+            if split == self.splits[0]:
+                wide = values.astype(np.int64)
+                sums += len(wide), wide.sum(), (wide**2).sum()
+            yield split, (values, label)
+        details |= parts.finish()
+        mean = sums[1] / sums[0]
+        deviation = math.sqrt(max(sums[2] / sums[0] - mean**2, 1.0))  # not 0, for equal images
+        details |= {"pixel_mean": round(float(mean), 2), "pixel_sd": round(deviation, 2)}
+
+
+def _files(source: Path) -> Iterator[sources.File]:
+    """Yields the images in folders of a folder or archive.
+
+    Raises:
+        UserError: there are none.
+    """
+    empty = True
+    for file in sources.files(source):
+        name = file.path.name.lower()
+        if name.endswith(ENDINGS) and not name.startswith(".") and len(file.path.parts) > 1:
+            empty = False
+            yield file
+    if empty:
+        raise UserError(
+            f"{source}: expected a folder of PNG or JPEG files for each class, found none"
+        )

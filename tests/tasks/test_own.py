@@ -1,0 +1,314 @@
+"""Your own rows: tables of any form, folders of images, their classes, splits and mistakes."""
+
+import csv
+import gzip
+import hashlib
+import io
+import re
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+import lra_fnet
+from lra_fnet import config, experiment, tasks
+from lra_fnet.errors import UserError
+from lra_fnet.run import job
+from lra_fnet.tasks import csv_table, prepare, store
+from lra_fnet.testing import check_task
+
+TEXTS = ['a "quoted" text, with commas; and\ttabs', "two\nlines", "Zoë", "x" * 200_000]
+
+
+def rows(count=200):
+    """Texts and labels: every third one is spam, in capital letters."""
+    rng = np.random.default_rng(0)
+    for i in range(count):
+        text = f"{i} " + "".join(rng.choice([*"abc"], rng.integers(3, 30)))
+        yield (text.upper(), "spam") if i % 3 == 0 else (text, "ham")
+
+
+def write(path, lines, header=("text", "label"), **form):
+    """Writes a table by Python's csv module; returns its path."""
+    text = io.StringIO()
+    writer = csv.writer(text, **form)
+    writer.writerows([header, *lines])
+    path.write_bytes(text.getvalue().encode())
+    return path
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("table") / "mail.csv", rows())
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Circles and squares in one folder for each."""
+    source = tmp_path_factory.mktemp("pictures") / "shapes"
+    rng = np.random.default_rng(0)
+    for label in ("circle", "square"):
+        (source / label).mkdir(parents=True)
+        for i in range(40):
+            image = Image.new(("RGB", "L")[i % 2], (40, 36))
+            x, y = rng.integers(0, 20, 2).tolist()
+            draw = ImageDraw.Draw(image)
+            shape = draw.ellipse if label == "circle" else draw.rectangle
+            shape((x, y, x + 14, y + 14), fill="white")
+            image.save(source / label / f"{i}.{('png', 'JPG')[i % 2]}")
+    (source / "notes.txt").write_text("not an image")
+    return source
+
+
+def raw(source, task="csv"):
+    """Reads a source; returns its rows as (split, values, label), and the details of the set."""
+    made = tasks.make(task).raw(source, 1)
+    return [(split, *row) for split, row in made.rows()], made.details
+
+
+# Tables
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("a.csv", {}),
+        ("a.csv", {"lineterminator": "\n", "quoting": csv.QUOTE_ALL}),
+        ("a.tsv", {"delimiter": "\t"}),
+        ("a.txt", {"delimiter": ";"}),
+    ],
+)
+def test_every_form_of_a_table_gives_the_texts_that_were_written(tmp_path, name, form):
+    lines = [(text, i, f" {label}\n") for i, text in enumerate(TEXTS) for label in "ab"]
+    path = write(tmp_path / name, lines, header=("Text", "id", " LABEL"), **form)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes() + b"\r\n")  # a byte order mark
+    want = [("ab"[i % 2], (TEXTS[i // 2].encode(),)) for i in range(2 * len(TEXTS))]
+    assert [(row.label, row.texts) for row in csv_table.read(path)] == want
+    packed = tmp_path / "packed.csv.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert [(row.label, row.texts) for row in csv_table.read(packed)] == want
+
+
+def test_a_table_is_prepared_whole_and_passes_check_task(table, tmp_path):
+    prepared = tasks.make("csv").prepare(tmp_path, table)
+    assert prepared.task.label_names == ("ham", "spam")
+    kept = set()
+    for split in tasks.SPLITS:
+        for (values,), label in store.read(prepared, split):
+            kept.add((values.tobytes().decode(), prepared.task.class_names[label]))
+    assert kept == set(rows())
+    check_task(tasks.make("csv"), table)
+
+
+def test_a_row_stays_in_its_split_when_others_are_added(tmp_path):
+    """The split is recomputed here from the text alone."""
+    before, _ = raw(write(tmp_path / "a.csv", rows()))
+    after, _ = raw(write(tmp_path / "b.csv", [("added", "other")] * 40 + [*rows(300)][::-1]))
+    place = {values.tobytes(): split for split, values, _ in after}
+    for split, values, _ in before:
+        assert place[values.tobytes()] == split
+        digest = hashlib.sha256(len(values).to_bytes(8, "little") + values.tobytes()).digest()
+        tenth = int.from_bytes(digest[:8], "little") % 10
+        assert split == {0: "test", 1: "validation"}.get(tenth, "train")
+
+
+def test_repeated_texts_share_a_split_and_are_reported(tmp_path, capfd):
+    lines = [*rows(), *rows(50), ("0 ABC", "spam"), ("0 ABC", "ham"), (" 0 ABC ", "ham")]
+    made, details = raw(write(tmp_path / "a.csv", lines))
+    sides = {(values.tobytes(), split) for split, values, _ in made}
+    assert len(sides) == 201
+    wanted = {"repeated_rows": 52, "texts_with_several_labels": 1, "texts_in_several_splits": 0}
+    assert {name: details[name] for name in wanted} == wanted
+    assert "52 of 253 rows repeat another one; 1 of the" in capfd.readouterr().err
+
+
+def test_named_splits_are_kept_and_validation_is_held_out_of_train(tmp_path):
+    lines = [*rows()]
+    named = [(text, label, "train" if i < 150 else "test") for i, (text, label) in enumerate(lines)]
+    column, details = raw(write(tmp_path / "a.csv", named, header=("text", "label", "split")))
+    folder = tmp_path / "files"
+    folder.mkdir()
+    write(folder / "test.csv", lines[150:])
+    write(folder / "train.csv", lines[:150])
+    files, _ = raw(folder)
+    assert details["split_by"] == "name"
+    for made in (column, files):
+        texts = {
+            split: {v.tobytes().decode() for s, v, _ in made if s == split} for split, *_ in made
+        }
+        assert texts["test"] == {text for text, _ in lines[150:]}
+        assert texts["train"] | texts["validation"] == {text for text, _ in lines[:150]}
+        assert 5 <= len(texts["validation"]) <= 30
+
+
+def test_whole_numbers_are_sorted_by_value_and_the_user_may_order_labels(tmp_path):
+    path = write(tmp_path / "a.csv", [(f"text {i}", i % 12) for i in range(600)])
+    _, details = raw(path)
+    assert details["labels"] == [str(i) for i in range(12)]
+    task = csv_table.Csv("full", 9, labels=tuple("210") + tuple(map(str, range(3, 12))))
+    assert task.raw(path, 1).details["labels"][:3] == ["2", "1", "0"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "mine.csv: expected the columns label and text (or label, text1 and text2) in the"),
+        (b"ham,hello\n", "in the first line, got 'ham,hello': name them so"),
+        (b"label,text\n", "mine.csv: expected a table with the columns"),
+        (b"label,text\nham,a\nham\n", "mine.csv, line 3: expected 2 columns, got 1"),
+        (
+            b"label,text\nham,a,b\n",
+            "line 2: expected 2 columns, got 3: put a text that has the sep",
+        ),
+        (b"label,text\nham, \n", "line 2: expected a text in the column text, got none"),
+        (b"label,text\n,a\n", "line 2: expected a label, got none: remove the row"),
+        (b"label,text\nham,a\xff\n", "mine.csv, line 2: expected UTF-8, got 'utf-8' codec can't"),
+        ("label,text\nham,a\n".encode("utf-16"), "line 1: expected UTF-8, got 'utf-8' codec can't"),
+        (b'label,text\nham,"a\n', "line 2: unexpected end of data: write a quotation mark inside"),
+        (b"label,text\nham,a\nham,b\n", "expected 2 to 1,000 different labels, got 1 ('ham')"),
+        (b"label,text\n0.1,a\n" + b"".join(b"%d,a\n" % i for i in range(1000)), "got 1,001 ('0'"),
+        (b"label,text\na,x\nb,y\n", "none of its 2 rows fell to the split"),
+        (b"label,text,split\na,x,dve\n", "line 2: expected train, validation or test in the colu"),
+        (
+            b"label,text,split\na,x,train\nb,y,dev\n",
+            "for none of them, got train, validation: name",
+        ),
+        (
+            b"label,text,split\na,x,train\na,z,dev\nb,y,test\n",
+            "no training row has the label 'b', of",
+        ),
+    ],
+)
+def test_a_mistake_in_a_table_is_one_line(tmp_path, content, message):
+    path = tmp_path / "mine.csv"
+    path.write_bytes(content)
+    with pytest.raises(UserError) as raised:
+        raw(path)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_changed_table_is_an_error_until_it_is_prepared_anew(tmp_path):
+    path, task = write(tmp_path / "a.csv", rows()), tasks.make("csv")
+    task.prepare(tmp_path, path)
+    write(path, [*rows(), *(("added", "other") for _ in range(40))])
+    with pytest.raises(UserError, match=r"does not hold the rows of .* as it is now .*--force"):
+        task.prepare(tmp_path, path)
+    anew = task.prepare(tmp_path, path, force=True)
+    assert anew.task.label_names == ("ham", "other", "spam")
+    with pytest.raises(
+        UserError, match=r"expected the labels ham, spam, the prepared set has ham,"
+    ):
+        csv_table.Csv("full", 9, labels=("ham", "spam")).open(tmp_path)
+
+
+# Images
+
+
+def test_images_are_gray_and_their_mean_is_that_of_the_training_pixels(pictures, tmp_path):
+    task = tasks.make("images")
+    prepared = task.prepare(tmp_path, pictures)
+    arrays = prepared.arrays("train")
+    mean, deviation = arrays.values.mean(), arrays.values.std()
+    assert prepared.task.pixel_mean == pytest.approx(mean, abs=0.006)
+    assert prepared.task.pixel_sd == pytest.approx(deviation, abs=0.006)
+    assert prepared.task.label_names == ("circle", "square")
+    assert sum(prepared.rows.values()) == 80
+    white = (arrays.values > 200).mean(axis=1)
+    assert white[arrays.labels == 1].mean() > white[arrays.labels == 0].mean() > 0.05
+    check_task(task, pictures)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("top.png", "expected a folder of PNG or JPEG files for each class, found none"),
+        ("circle/1.png", "expected 2 to 1,000 different labels, got 1 ('circle')"),
+        ("circle/1.gif", "expected a folder of PNG or JPEG files for each class, found none"),
+    ],
+)
+def test_a_mistake_in_a_folder_of_images_is_one_line(tmp_path, name, message):
+    path = tmp_path / "shapes" / name
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"no image")
+    with pytest.raises(UserError) as raised:
+        raw(tmp_path / "shapes", "images")
+    assert message in str(raised.value)
+
+
+def test_a_damaged_image_is_named(tmp_path, pictures):
+    for place in ("circle/1.png", "square/1.png"):
+        (tmp_path / place).parent.mkdir()
+        (tmp_path / place).write_bytes(b"no image")
+    with pytest.raises(UserError, match=r"circle/1.png: expected a PNG or JPEG of 8 bits, gray or"):
+        raw(tmp_path, "images")
+
+
+@pytest.mark.parametrize("name", ["gray", "gray_0", "../x_32"])
+def test_the_name_of_a_set_of_images_has_its_side(name):
+    assert tasks.make("images", "pets_64").max_len == 4096
+    with pytest.raises(UserError, match="unknown data set"):
+        tasks.make("images", name)
+
+
+# Experiments
+
+
+@pytest.mark.parametrize("preset", ["cpu", "small", "paper"])
+def test_presets_have_both_tasks(table, pictures, tmp_path, preset):
+    for task, source in (("csv", table), ("images", pictures)):
+        built = experiment.load(task, "fnet", preset, place=(tmp_path, source))
+        prepared = tasks.make(task).open(tmp_path)
+        assert built.task.class_names == prepared.task.class_names
+        assert built.model.head.num_classes == 2
+        again = experiment.restore(built.config)  # without the data
+        assert again.task == built.task
+        assert config.differing(built.config, again.config) == []
+    assert built.model.encoder.pixel_mean == prepared.task.pixel_mean
+
+
+def test_two_texts_have_a_head_for_two_and_a_set_of_any_name_is_described(tmp_path, console):
+    lines = [(f"one {i}", f"two {i * 7 % 13}", i % 2) for i in range(100)]
+    path = write(tmp_path / "a.csv", lines, header=("text1", "text2", "label"))
+    built = experiment.load("csv", "fnet", "cpu", ["DATASET=pairs"], place=(tmp_path, path))
+    prepare.describe("csv", tmp_path, console)
+    assert re.search(r"csv/pairs .* 2 .* a.csv", console.export_text())
+    assert (built.task.num_inputs, built.model.head.interaction) == (2, "nli")
+    prepared = built.task.prepare(tmp_path, path)
+    values, lengths, _ = prepared.arrays("train")
+    assert values.shape == (prepared.rows["train"], 2, 512)
+    assert bytes(values[0, 1, : lengths[0, 1]]).startswith(b"two ")
+
+
+def test_without_rows_the_classes_must_be_given():
+    with pytest.raises(
+        UserError, match=r"the classes of task csv are those of its rows.*--set 'Csv"
+    ):
+        experiment.load("csv", "fnet", "cpu")
+    given = ["Csv.labels=('no', 'yes')", "Csv.texts=1"]
+    assert experiment.load("csv", "fnet", "cpu", given).task.num_classes == 2
+
+
+def test_the_command_trains_on_a_table(command, table):
+    tiny = ["Encoder.dim=8", "Encoder.qkv_dim=8", "Encoder.mlp_dim=8", "Head.mlp_dim=8"]
+    tiny += ["Encoder.num_layers=1", "Run.num_steps=4", "Run.batch_size=4", "MAX_LEN=32"]
+    which = ["--task", "csv", "--model", "ff_only", "--preset", "cpu", "--name", "tiny"]
+    code, err, out = command("train", *which, "--source", table, *(f"--set={t}" for t in tiny))
+    assert code == 0, err
+    assert "tiny on Own texts, preset cpu" in out
+    run = lra_fnet.load_run("runs/cpu/csv/ff_only+tiny/seed0")
+    assert run.task.class_names == ("ham", "spam")
+    assert run.data().task == run.task
+
+
+def test_training_says_where_examples_of_images_are_drawn(pictures, tmp_path, capfd):
+    asked = job.Job("images", "ff_only", "cpu", data=tmp_path, source=pictures)
+    times = set()
+    for _ in range(2):  # drawn once, and named each time
+        prepared = job._prepare(asked, asked.load())
+        sheet = prepared.folder.parent / "contact_sheet.png"
+        assert f"examples: {sheet}" in capfd.readouterr().err.splitlines()
+        times.add(sheet.stat().st_mtime_ns)
+    with Image.open(sheet) as image:
+        assert image.size == (2400, 1400)
+    assert len(times) == 1

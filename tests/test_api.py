@@ -1,0 +1,91 @@
+"""The package as a Python library: the same runs as the command line, quick to import, short."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from paths import OUTSIDE, PARITY
+
+import lra_fnet
+from lra_fnet import config
+from lra_fnet.errors import UserError
+
+WORDS = ["Run.num_steps=4", "Encoder.mlp_dim=4"]
+
+
+@pytest.fixture
+def parity(outside):
+    """Trains a tiny run in an empty folder."""
+
+    def train(**options):
+        return lra_fnet.train(
+            "parity", "ff_only", preset="cpu", gin_dirs=[OUTSIDE], **{"set": WORDS, **options}
+        )
+
+    return train
+
+
+def test_importing_the_package_imports_no_library():
+    code = "import lra_fnet, sys; print({'jax', 'numpy', 'gin', 'rich'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_train_is_the_command_and_evaluate_scores_test(parity, command, capfd):
+    run = parity(test=False)
+    assert run.result.score("test") is None
+    again = parity(test=False, set={"Encoder.mlp_dim": 4, "Run.num_steps": 4})
+    assert again.folder == run.folder
+    assert "complete already" in capfd.readouterr().err
+    record = lra_fnet.evaluate(run)
+    assert lra_fnet.evaluate(run.folder) == record
+    capfd.readouterr()
+    arrays = run.data().arrays("test")
+    rows = [v[:n] for v, n in zip(arrays.values, arrays.lengths, strict=True)]
+    correct = int((run.predict(rows).argmax(1) == arrays.labels).sum())
+    assert correct == record.score("test").correct
+    which = [*PARITY, "--model", "ff_only", *(f"--set={word}" for word in WORDS)]
+    code, err, out = command("train", *which)
+    assert (code, err) == (0, "complete already; --force trains it again\n")
+    assert f"run folder: {run.folder}" in out
+    assert callable(lra_fnet.train)  # also the package lra_fnet.train, which was imported since
+    data = run.data()
+    shallow = record.baseline
+    for value in (run, record, run.experiment, run.task, run.job, data, arrays, shallow):
+        assert len(repr(value)) < 500
+        assert "\n" not in repr(value)
+    assert repr(run).startswith(f"Run({run.folder}, best step {run.step}: Record(cpu/parity/")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"preset": "cpuu"}, "unknown preset 'cpuu'"),
+        ({"set": "Run.steps=1"}, "doesn't have a parameter named 'steps'"),
+        ({"seed": -1}, "--seed expects a whole number from 0"),
+    ],
+)
+def test_a_mistake_is_a_user_error(parity, options, words):
+    with pytest.raises(UserError, match=words):
+        lra_fnet.train("listops", "fnet", **{"preset": "cpu", **options})
+
+
+def test_lists_have_the_names_of_the_command_line():
+    assert lra_fnet.list_models() == config.known("models")
+    assert lra_fnet.list_presets() == config.known("presets")
+    assert {*lra_fnet.list_tasks([OUTSIDE])} == {*lra_fnet.list_tasks(), "parity"}
+
+
+def test_batches_hold_every_row_once_in_file_order(outside):
+    config.import_modules([str(OUTSIDE / "parity.py")])
+    rows = lra_fnet.load("parity", "train")
+    batches = lra_fnet.load("parity", "train", batch_size=32)
+    assert [len(batch.labels) for batch in batches] == [32, 32, 16]
+    for whole, *parts in zip(rows, *batches, strict=True):
+        np.testing.assert_array_equal(np.concatenate(parts), whole)
+    assert len(batches[-1].labels) == len(batches[1:][1].labels) == 16
+    with pytest.raises(IndexError):
+        batches[3]
+    with pytest.raises(UserError, match="batch_size must be a whole number of at least 1, got 0"):
+        lra_fnet.load("parity", "train", batch_size=0)
