@@ -1,7 +1,7 @@
 """One process of a group: python member.py SCENARIO INDEX COUNT PORT [INDEX and COUNT it claims].
 
-The scenarios "train" and "pretrain" take the command's words after the port. SILENT and JOIN in the environment
-shorten the time limits.
+The scenarios "train" and "pretrain" take the command's words after the port. SILENT and JOIN in the
+environment shorten the time limits.
 """
 
 import os
