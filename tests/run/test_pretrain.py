@@ -341,7 +341,7 @@ def test_other_tasks_and_other_data_are_refused(copied, call, command):
     names = "--task", "listops", "--model", "fnet", "--preset", "cpu"
     code, err, _ = command("train", *names, *INIT)
     assert code == 2
-    assert "--init expects a run of task listops, " in err
+    assert "--init expects a run of task listops or corpus, " in err
     file = copied / NAMED[0] / "result.json"
     changed = result_of(file.parent) | {"data_sha256": "0" * 64}
     file.write_text(json.dumps(record.seal(changed)))
