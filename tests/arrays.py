@@ -66,6 +66,16 @@ def shapes_of(module, *inputs):
     return jax.eval_shape(functools.partial(module.init, train=False), new_key(0), *inputs)
 
 
+def initial(module, *inputs, seed=0):
+    """What `init` returns, by one program: called eagerly, each operation is compiled alone."""
+    return jax.jit(functools.partial(module.init, train=False))(new_key(seed), *inputs)
+
+
+def applied(module, variables, *inputs, train=False, **more):
+    """What `apply` returns, by one program."""
+    return jax.jit(functools.partial(module.apply, train=train))(variables, *inputs, **more)
+
+
 def random_variables(module, *inputs):
     """Variables of `module` with every parameter random, scales and biases too (NumPy, float32)."""
     rng = np.random.default_rng(0)

@@ -61,7 +61,7 @@ class Fitted:
             yield Text(self.title, style="bold", overflow="fold")
         table = self._table()
         fits = Measurement.get(console, options.update(max_width=10_000), table).maximum
-        yield table if fits <= options.max_width else Text("\n".join(self._lines()))
+        yield table if fits <= options.max_width else self._lines(options.max_width)
         yield from (Text(note, overflow="fold") for note in self.notes)
 
     def _table(self) -> Table:
@@ -73,15 +73,21 @@ class Fitted:
             table.add_row(*map(Text, row), style=style)
         return table
 
-    def _lines(self) -> Iterator[str]:
-        """Yields a row's name, then a line for each cell with a value, after its column's name."""
-        width = max((len(_line(name)) for name in self.head[self._words :]), default=0)
+    def _lines(self, most: int) -> Text:
+        """Returns a row's name, then a line for each cell with a value, after its column's name.
+
+        The values stand below each other, unless a line would then be longer than `most`.
+        """
+        heads = list(map(_line, self.head[self._words :]))
+        named = []
         for row in self.rows:
-            yield ", ".join(_line(cell) for cell in row[: self._words] if cell)
-            pairs = zip(self.head, row, strict=True)
-            for name, cell in list(pairs)[self._words :]:
-                if cell not in ("", "-"):
-                    yield f"  {_line(name):<{width}}  {_line(cell)}"
+            named.append((", ".join(_line(cell) for cell in row[: self._words] if cell), ""))
+            cells = zip(heads, row[self._words :], strict=True)
+            named += [(f"  {name}", _line(cell)) for name, cell in cells if cell not in ("", "-")]
+        width = max((len(name) for name, cell in named if cell), default=0)
+        if any(width + 2 + len(cell) > most for _, cell in named):
+            width = 0
+        return Text("\n".join(f"{name:<{width}}  {cell}".rstrip() for name, cell in named))
 
 
 def _line(cell: str) -> str:

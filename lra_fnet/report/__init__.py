@@ -104,17 +104,13 @@ def update_readme(path: str | Path, results: str | Path) -> list[Path]:
     if "docs/literature.md" in old:
         words = f"# Literature\n\n{LITERATURE}\n\n{report.literature.markdown()}"
         texts[readme.parent / "docs" / "literature.md"] = words
-    figure = readme.parent / "docs" / "figure.svg"
-    if "docs/figure.svg" in old and (tables := text.compared(report)):
+    shown = text.compared(report)
+    if "docs/figure.svg" in old and shown:
         from lra_fnet.report import figures
 
-        trained = [
-            [c for c in b.cells if (c["what"], c["side"], c["state"]) == ("train", "ours", "ok")]
-            for b, _ in report.benchmarks
-        ]
-        measured = (cells for cells in trained if {*text.MAIN} <= {c["label"] for c in cells})
-        drawn = figures.overview(tables[0], next(measured, []), text.MAIN)
-        texts[figure] = figures.drawn(drawn, "svg").decode()
+        (points,) = [preset.points for preset in report.presets if preset.table is shown[0]]
+        if drawn := figures.above_baseline(shown[0], points):
+            texts[readme.parent / "docs" / "figure.svg"] = figures.drawn(drawn, "svg").decode()
     changed = [f for f, new in texts.items() if not f.exists() or f.read_text("utf-8") != new]
     for file in changed:
         _write(file, texts[file], "--readme")

@@ -22,6 +22,7 @@ from lra_fnet.report.cells import (
 )
 from lra_fnet.run.record import Checkpoint, Record
 
+MAIN = ("transformer", "linear", "fnet", "performer")  # with a colour each; in the README's table
 PRESETS = ("paper", "lra-code", "tuned", "small", "cpu")
 SOURCES = ("fnet", "lra")  # accuracy tables of published.json that are shown next to ours
 # Presets so far from the papers' that their numbers are not shown.

@@ -6,6 +6,7 @@ the median of the rounds with half their range; a speed-up is the median of the 
 the Transformer in the same round, computed in the way that is faster at that length.
 """
 
+import dataclasses
 import math
 import statistics
 from collections import defaultdict
@@ -58,6 +59,40 @@ def grids(cells: Sequence[Result]) -> list[Grid]:
         _exponents(train, infer, fixed),
     ]
     return [grid for grid in tables if grid]
+
+
+def conditions(cells: Sequence[Result]) -> tuple:
+    """Returns everything that benchmarks must have in common to share tables and figures."""
+    measured = [cell for cell in cells if cell["state"] == "ok"]
+    batches = constant(cells) or str(sorted({(c["length"], c["batch_size"]) for c in measured}))
+    fields = ("task", "preset", "size", "num_layers", "dim", "dtype", "threads", "device")
+    fields += ("versions", "commit", "dirty")
+    return (
+        batches,
+        frozenset((cell["what"], cell["side"], cell["length"]) for cell in cells),
+        *(frozenset(str(cell.get(field)) for cell in measured) for field in fields),
+    )
+
+
+def together(benchmarks: Sequence[Sequence[Result]]) -> tuple[list[Result], list[Grid]]:
+    """Returns cells and tables of benchmarks under the same `conditions` as those of one.
+
+    A row that several have is taken from the first. Ratios stay those to the Transformer that was
+    measured in the same rounds.
+    """
+    cells: list[Result] = []
+    joined: dict[tuple, Grid] = {}
+    for measured in benchmarks:
+        known = set(labels(cells))
+        cells += [cell for cell in measured if cell["label"] not in known]
+        for grid in grids(measured):
+            place = grid.title, *grid.head
+            before = joined.get(place, dataclasses.replace(grid, rows=[], notes=[]))
+            names = {row[0] for row in before.rows}
+            rows = [*before.rows, *(row for row in grid.rows if row[0] not in names)]
+            notes = list(dict.fromkeys([*before.notes, *grid.notes]))
+            joined[place] = dataclasses.replace(grid, rows=rows, notes=notes)
+    return cells, list(joined.values())
 
 
 def constant(cells: Sequence[Result]) -> str:

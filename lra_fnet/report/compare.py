@@ -166,7 +166,9 @@ def render(comparison: dict[str, Any]) -> list[Fitted | Text]:
         rows.append([f"test, seed {pair['seed']}", "", "", *_interval(pair), p_value])
     rows.append(["parameters", f"{a['parameters']:,}", f"{b['parameters']:,}"])
     rows.append(["steps/s", *map(_speed, (a, b)), "" if ratio is None else f"x {ratio:.2f}"])
-    table = text.fitted(Grid("", ["", "A", "B", "A - B", "95 % interval", "p"], rows))
+    head = ["", "A", "B", "A - B", "95 % interval", "p"]
+    whole = [[*row, *[""] * (len(head) - len(row))] for row in rows]
+    table = text.fitted(Grid("", head, whole))
     head = [
         f"{name}  {side['model']}, seed {', '.join(map(str, side['seeds']))}"
         for name, side in (("A", a), ("B", b))

@@ -1,14 +1,27 @@
 """Everything that a report shows, computed once; every form of the report is a function of it."""
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
 
-from lra_fnet.report import accuracy, benchmarks, grids, literature, significance, tradeoff
+from lra_fnet.report import (
+    accuracy,
+    aggregates,
+    benchmarks,
+    cost,
+    grids,
+    literature,
+    pairs,
+    significance,
+    tradeoff,
+)
 from lra_fnet.report.accuracy import Table
 from lra_fnet.report.grid import Grid
+from lra_fnet.report.pairs import Pair
 from lra_fnet.report.significance import Marks
 from lra_fnet.report.sources import Benchmark, Sources, Sweep
-from lra_fnet.report.tradeoff import Tradeoff
+from lra_fnet.report.tradeoff import Point
 from lra_fnet.run.record import Checkpoint, Record
 
 
@@ -18,8 +31,11 @@ class Preset:
 
     table: Table  # the accuracies
     marks: Mapping[Checkpoint, Marks]  # the best cells among the preset's own models
+    aggregates: Sequence[Grid]  # over tasks
     generalisation: Grid
-    tradeoffs: Sequence[Tradeoff]  # score against speed
+    pairs: Sequence[Pair]  # comparisons of the main models
+    points: Sequence[Point]  # score against speed
+    cost: Grid
     missing: Grid
 
 
@@ -33,7 +49,7 @@ class Report:
     sweeps: Sequence[tuple[Sweep, Sequence[Grid]]]
     benchmarks: Sequence[tuple[Benchmark, Sequence[Grid]]]
     published: Sequence[Grid]  # speed and memory in the papers
-    literature: Grid  # later results on LRA, next to ours
+    literature: Grid  # later results on LRA, next to ours and submitted ones
     spans: Grid  # the required attention spans
     sizes: Grid  # of the sublayers' outputs
     unfinished: Grid  # runs without a result
@@ -53,9 +69,12 @@ class Report:
             for grid in listed
         ]
         sections = {
+            "Over tasks": [grid for preset in self.presets for grid in preset.aggregates],
+            "Significance": [pairs.grid(p.table, p.pairs) for p in self.presets],
             "Training and test rows": [preset.generalisation for preset in self.presets],
-            "Score against speed": [t.grid() for preset in self.presets for t in preset.tradeoffs],
+            "Score against speed": [tradeoff.grid(p.table, p.points) for p in self.presets],
             "Speed and memory": [*measured, *self.published],
+            "Cost": [preset.cost for preset in self.presets],
             "Sweeps": [grid for _, listed in self.sweeps for grid in listed],
             "Required attention span": [self.spans],
             "Size of the sublayers": [self.sizes],
@@ -79,14 +98,32 @@ def build(sources: Sources) -> Report:
         sweeps=[
             (s, list(filter(None, (grids.trials(s), grids.selected(s))))) for s in sources.sweeps
         ],
-        benchmarks=[(b, benchmarks.grids(b.cells)) for b in sources.benchmarks],
+        benchmarks=_benchmarks(sources.benchmarks),
         published=grids.published(sources.benchmarks),
-        literature=literature.grid([preset.table for preset in presets]),
+        literature=literature.grid(
+            [preset.table for preset in presets],
+            {who: accuracy.tables(theirs) for who, theirs in sources.submitted.items()},
+        ),
         spans=grids.spans(runs, sources.spans),
         sizes=grids.sizes(runs),
         unfinished=grids.unfinished(sources.unfinished),
         problems=Grid("Files that are left out because they are damaged", ["File"], problems),
     )
+
+
+def _benchmarks(sources: Sequence[Benchmark]) -> list[tuple[Benchmark, Sequence[Grid]]]:
+    """Returns benchmarks with their tables; those under the same conditions are one."""
+    groups: dict[tuple, list[Benchmark]] = {}
+    for benchmark in sources:
+        groups.setdefault(benchmarks.conditions(benchmark.cells), []).append(benchmark)
+    merged = []
+    for group in groups.values():
+        cells, listed = benchmarks.together([benchmark.cells for benchmark in group])
+        folder = PurePosixPath(group[0].name).parent
+        names = [os.path.relpath(benchmark.name, folder) for benchmark in group]
+        name = group[0].name if len(group) == 1 else f"{folder} ({', '.join(names)})"
+        merged.append((Benchmark(name, cells), listed))
+    return merged
 
 
 def _preset(table: Table, sources: Sources) -> Preset:
@@ -97,7 +134,10 @@ def _preset(table: Table, sources: Sources) -> Preset:
     return Preset(
         table=table,
         marks=marks,
+        aggregates=aggregates.grids(table),
         generalisation=grids.generalisation(table),
-        tradeoffs=tradeoff.from_runs(table),
+        pairs=pairs.pairs(table, accuracy.MAIN),
+        points=tradeoff.from_runs(table),
+        cost=cost.grid(table, sources),
         missing=grids.missing(table, sources.started),
     )

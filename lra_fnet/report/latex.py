@@ -1,6 +1,9 @@
 r"""The report as LaTeX: one booktabs tabular per file for \input, and a document that compiles."""
 
-from collections.abc import Sequence
+import dataclasses
+import itertools
+import re
+from collections.abc import Container, Sequence
 
 from lra_fnet.report import template
 from lra_fnet.report.accuracy import Part, Table
@@ -27,11 +30,14 @@ _SPECIAL = {
     "¶": r"\P{}",
 }
 _LEGEND = LEGEND.replace("the maximum.", "the maximum; in parentheses their number.")
+LONG = 60  # rows that fit on a page
+_NAME = re.compile(r"[(,:/]| preset | in arXiv")  # what follows is not in the name of a file
 
 
 def files(report: Report) -> dict[str, str]:
     """Returns the text of each file by name: latex/report.tex and the tables that it includes."""
-    bodies, captions = {}, {}
+    bodies: dict[str, str] = {}
+    sections: dict[str, list[tuple[str, str, list[str]]]] = {"Accuracy": []}
     for preset in report.presets:
         table = preset.table
         for part in table.parts:
@@ -39,16 +45,41 @@ def files(report: Report) -> dict[str, str]:
             words = "accuracy", template.slug(table.preset).lower(), part.name, part.checkpoint
             name = "-".join(filter(None, words))
             bodies[name] = accuracy(table, part, marks)
-            note = "" if part.name else marks.note
-            captions[name] = " ".join([f"{part.title}.", _LEGEND, *table.notes, note])
+            first = part is table.parts[0]
+            notes = [*table.notes, marks.note] if first else [marks.note]
+            sections["Accuracy"].append((name, part.title, [] if part.name else notes))
     for heading, grids in report.sections.items():
         for grid in grids if heading != "Missing" else ():
-            name = template.slug(grid.title).lower()
-            bodies[name] = tabular(grid)
-            captions[name] = " ".join([f"{grid.title}.", *grid.notes])
-    escaped = {name: escape(caption.replace("`", "")) for name, caption in captions.items()}
-    texts = {f"latex/{name}.tex": body for name, body in bodies.items()}
-    return {"latex/report.tex": template.render("report.tex", captions=escaped)} | texts
+            for start in range(0, len(grid.rows), LONG):
+                name = _unused(template.slug(_NAME.split(grid.title)[0]).lower(), bodies)
+                part = dataclasses.replace(grid, rows=grid.rows[start : start + LONG])
+                bodies[name] = tabular(part)
+                title = f"{grid.title}, continued" if start else grid.title
+                notes = [] if start else list(grid.notes)
+                sections.setdefault(heading, []).append((name, title, notes))
+    escaped = {
+        escape(heading): [
+            (name, escape(title), [_prose(note) for note in notes if note])
+            for name, title, notes in tables
+        ]
+        for heading, tables in sections.items()
+        if tables
+    }
+    document = template.render("report.tex", sections=escaped, legend=_prose(_LEGEND))
+    return {"latex/report.tex": document} | {f"latex/{n}.tex": b for n, b in bodies.items()}
+
+
+def _unused(name: str, names: Container[str]) -> str:
+    """Returns a name, followed by a number if it is among the names."""
+    numbers = (f"{name}-{number}" if number > 1 else name for number in itertools.count(1))
+    return next(name for name in numbers if name not in names)
+
+
+def _prose(note: str) -> str:
+    """Returns a note that LaTeX can break: words between backquotes are set as code."""
+    parts = [escape(part) for part in note.split("`")]
+    coded = (rf"\code{{{part}}}" if number % 2 else part for number, part in enumerate(parts))
+    return "".join(coded)
 
 
 def escape(words: str) -> str:

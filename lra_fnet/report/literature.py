@@ -20,14 +20,18 @@ OWN = (("fnet", "fnet"), ("fnet", "linear"))  # models of their paper's authors
 PROTOCOLS = {"paper": "lra", "lra-code": "lra", "tuned": "pixels"}  # of our presets
 
 
-def grid(tables: Sequence[Table]) -> Grid:
+def grid(tables: Sequence[Table], submitted: Mapping[str, Sequence[Table]] = {}) -> Grid:
     """Returns a row for each result, the highest mean of five first, with protocol and source.
 
     Args:
       tables: ours; those of presets that are far from any published setting are left out.
+      submitted: those of results by others, by the name of their folder.
     """
     data = published()["literature"]
-    rows = sorted([*_papers(), *_later(data["rows"]), *_ours(tables)], key=_height, reverse=True)
+    entries = [*_papers(), *_later(data["rows"]), *_runs(tables, "here")]
+    for who, theirs in submitted.items():
+        entries += _runs(theirs, "submitted", f"results/submitted/{who}, ")
+    rows = sorted(entries, key=_height, reverse=True)
     columns = TASKS | AVERAGES
     body = [
         [model, *(cells[column].lines[0] for column in columns), protocol, seeds, tier, source]
@@ -37,7 +41,8 @@ def grid(tables: Sequence[Table]) -> Grid:
     notes = [
         "Compare rows of one protocol only. " + " ".join(protocols),
         "Tier: self, a number of the model's authors (quoted: as another paper prints it); others, "
-        "by other authors, with settings of their own; here, a run of this repository.",
+        "by other authors, with settings of their own; submitted, a run by others that passed "
+        "`lra-fnet verify` here; here, a run of this repository.",
         "n/a: not printed where it was read, or only as part of a mean. Seeds: ? where the source "
         "was not seen to say.",
     ]
@@ -72,14 +77,16 @@ def _later(rows: Sequence[Mapping[str, Any]]) -> Iterator[Entry]:
         yield row["model"], cells | means, row["protocol"], seeds, row["tier"], printed
 
 
-def _ours(tables: Sequence[Table]) -> Iterator[Entry]:
+def _runs(tables: Sequence[Table], tier: str, where: str = "") -> Iterator[Entry]:
+    """Yields the rows of runs that have a result, without those of presets far from the papers'."""
     for table in (table for table in tables if table.preset not in UNCOMPARED):
-        for row in (row for row in table.rows if row.ours):
+        shown = table.rows if tier == "here" else table.ours  # of others, variants too
+        for row in (row for row in shown if row.ours):
             counts = {cell.seeds for cell in row.cells.values() if cell.seeds}
             if counts:
                 seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
                 protocol = PROTOCOLS.get(table.preset, f"preset {table.preset}")
-                yield row.label, row.cells, protocol, seeds, "here", f"preset {table.preset}"
+                yield row.label, row.cells, protocol, seeds, tier, f"{where}preset {table.preset}"
 
 
 def _cell(number: Any) -> Cell:

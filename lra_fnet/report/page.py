@@ -1,20 +1,42 @@
-"""The report as one HTML file that needs no network: tables, figures, provenance."""
+"""The report as one HTML file that needs no network: findings, tables, figures, provenance."""
 
 import hashlib
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import markupsafe
 
-from lra_fnet import tasks
-from lra_fnet.report import benchmarks, figures, grids, template, text
-from lra_fnet.report.accuracy import Part, Table
-from lra_fnet.report.contents import Report
+from lra_fnet import config, tasks
+from lra_fnet.report import accuracy, benchmarks, figures, findings, grids, template, text, tradeoff
+from lra_fnet.report import pairs as paired
+from lra_fnet.report.accuracy import Part, Row, Table
+from lra_fnet.report.contents import Preset, Report
 from lra_fnet.report.figures import Figure
+from lra_fnet.report.grid import Grid
 from lra_fnet.report.sources import Sweep
 from lra_fnet.run.record import Record
+
+STEPS = (0, 2, 5, 10)  # points above or below the shallow baseline where a cell's shade changes
+SECTIONS = {
+    "result": "Result",
+    "left-out": "Left out",
+    "accuracy": "Accuracy",
+    "significance": "Is it significant?",
+    "efficiency": "Speed and memory",
+    "learning": "What was learnt when",
+    "sweeps": "Sweeps",
+    "literature": "Literature",
+    "inside": "Inside the models",
+    "runs": "Runs",
+    "configurations": "Configurations",
+}
+PLACED = {  # headings of `Report.sections` that a section above shows
+    *("Significance", "Training and test rows", "Score against speed", "Speed and memory"),
+    *("Sweeps", "Required attention span", "Size of the sublayers", "Unfinished", "Left out"),
+    *("Missing", "Over tasks", "Cost"),
+}
 
 
 def render(report: Report) -> str:
@@ -22,8 +44,6 @@ def render(report: Report) -> str:
     configs: dict[str, tuple[str, list[str]]] = {}  # text and run folders by digest
     for run in report.runs:
         configs.setdefault(_digest(run), (run.config, []))[1].append(run.folder)
-    names = [row.label for table in report.tables for row in table.ours]
-    indices = {name: number for number, name in enumerate(dict.fromkeys(names))}
     cells = [
         (preset, row, task)
         for preset in report.presets
@@ -31,32 +51,58 @@ def render(report: Report) -> str:
         if row.cells[task].runs
     ]
     labels = [row.cells[task].runs[0].label for _, row, task in cells]
+    further = {template.slug(name).lower(): name for name in report.sections if name not in PLACED}
+    first = _first(report)
+    hidden = {"result": first, "left-out": report.problems}
+    sections = {id_: title for id_, title in SECTIONS.items() if hidden.get(id_, True)}
     keys = itertools.count()
     return template.render(
         "index.html",
         report=report,
+        sections=_inserted(sections, further),
+        further=further,
+        findings=findings.of(report),
+        found=findings,
         cells=cells,
         tips={label: f"t{number}" for number, label in enumerate(labels)},
         configs=configs,
         text=text,
         benchmarks=benchmarks,
         figures=figures,
-        indices=indices,
+        tradeoff=tradeoff,
+        paired=paired,
+        steps=STEPS,
+        task_titles=dict.fromkeys(t.columns[task] for t in report.tables for task in t.tasks),
+        models=sorted({row.label for table in report.tables for row in table.ours}),
         read_twice=[folder for folder, n in report.sources.readings.items() if n > 1],
         code=_code,
+        said=lambda sentences: " ".join(sentences).replace(" %", "\u00a0%"),
         slug=template.slug,
         digest=_digest,
+        shown=_shown,
+        shade=_shade,
+        stacked=_stacked,
         svg=lambda title, figure: markupsafe.Markup(
             figures.inline(figure, f"f{next(keys)}", title)
         ),
-        first=_first(report),
+        first=first,
         intervals=_intervals,
-        curves=lambda table: list(_curves(table, report, indices)),
+        curves=lambda table: list(_curves(table, report)),
         swept=_swept,
+        name_of=accuracy.name_of,
+        title_of=tasks.title,
     )
 
 
-def _first(report: Report) -> tuple[Table, Part, Figure | None] | None:
+def _inserted(sections: dict[str, str], further: dict[str, str]) -> dict[str, str]:
+    """Returns the sections with further ones before the runs."""
+    names = list(sections)
+    place = names.index("runs")
+    order = [*names[:place], *further, *names[place:]]
+    return {name: (sections | further)[name] for name in order}
+
+
+def _first(report: Report) -> tuple[Preset, Part, Figure | None] | None:
     """Returns what the first screen shows: a preset, its main and best models, and its figure.
 
     The preset is the first in which main models are compared; None if there is none.
@@ -64,17 +110,55 @@ def _first(report: Report) -> tuple[Table, Part, Figure | None] | None:
     table = next(iter(text.compared(report)), None)
     if table is None:
         return None
+    (preset,) = [preset for preset in report.presets if preset.table is table]
     own = [row for row in table.rows if row.ours]
     scored = [(row, task) for row in own for task in table.tasks if row.cells[task].mean]
     best = {
         task: max((r for r, t in scored if t == task), key=lambda r: r.cells[task].mean or 0)
         for task in dict.fromkeys(task for _, task in scored)
     }
-    chosen = [row for row in own if row.model in text.MAIN or row in best.values()]
+    chosen = [row for row in own if row.model in accuracy.MAIN or row in best.values()]
     title = f"Test accuracy (%), preset {table.preset}: the main models and the best of each task"
     floors = [row for row in table.rows if not row.source]
     part = Part("best", title, [*chosen, *floors])
-    return table, part, figures.above_baseline(table, text.MAIN)
+    return preset, part, figures.above_baseline(table, preset.points)
+
+
+def _shown(table: Table, part: Part) -> tuple[Part, dict[str, str]]:
+    """Returns the rows of models that have a run, with those of papers, and columns with a value.
+
+    Other rows are in the literature and in the list of missing runs.
+    """
+    models = {
+        row.model for row in part.rows if row.ours and any(c.runs for c in row.cells.values())
+    }
+    rows = [row for row in part.rows if row.model in models or not row.source]
+    columns = {
+        column: title
+        for column, title in table.columns.items()
+        if any(row.cells[column].runs or row.cells[column].mean for row in rows if row.ours)
+    }
+    return part._replace(rows=rows), columns
+
+
+def _shade(table: Table, row: Row, column: str) -> str:
+    """Returns the class of a cell: how far it lies above or below the shallow baseline."""
+    value, baseline = row.cells[column].mean, table.shallow.cells[column].mean
+    if not row.ours or value is None or baseline is None:
+        return ""
+    distance = value - baseline
+    return f"{'above' if distance > 0 else 'below'}{sum(abs(distance) > step for step in STEPS)}"
+
+
+def _stacked(listed: Sequence[Grid], title: str) -> list[Grid]:
+    """Joins the tables whose head is that of the first: one, with a column for the quantity."""
+    same = [grid for grid in listed if grid.head == listed[0].head]
+    if len(same) < 2:
+        return list(listed)
+    rows = [[grid.title.partition(",")[0], *row] for grid in same for row in grid.rows]
+    notes = list(dict.fromkeys(note for grid in same for note in grid.notes))
+    joined = Grid(title, ["Quantity", *same[0].head], rows, notes, words=2)
+    return [joined, *(grid for grid in listed if grid not in same)]
 
 
 def _code(words: str) -> markupsafe.Markup:
@@ -87,16 +171,14 @@ def _digest(run: Record) -> str:
     return hashlib.sha256(run.config.encode()).hexdigest()[:10]
 
 
-def _intervals(table: Table) -> list[tuple[str, Figure]]:
-    """Returns a figure of the accuracies of each task that has any, with titles."""
+def _intervals(table: Table) -> list[tuple[str, Figure, str]]:
+    """Returns a figure of the accuracies of each task that has any, with title and task."""
     drawn = ((table.columns[task], figures.intervals(table, task)) for task in table.tasks)
-    return [(title, figure) for title, figure in drawn if figure]
+    return [(title, figure, title) for title, figure in drawn if figure]
 
 
-def _curves(
-    table: Table, report: Report, indices: Mapping[str, int]
-) -> Iterator[tuple[str, Figure]]:
-    """Yields the learning curves of each task, with titles."""
+def _curves(table: Table, report: Report) -> Iterator[tuple[str, Figure, str]]:
+    """Yields the learning curves of each task, with title and task."""
     for task in table.tasks:
         for field, label in (("loss", "Training loss (nats)"), ("validation", "Validation (%)")):
             curves: dict[str, list[figures.Points]] = {}
@@ -107,12 +189,13 @@ def _curves(
                 )
             curves = {label: group for label, group in curves.items() if group}
             if curves:
-                drawn = figures.lines(curves, ("Optimizer step", label), indices)
-                yield f"{table.columns[task]}, {label[0].lower()}{label[1:]}", drawn
+                drawn = figures.lines(curves, ("Optimizer step", label))
+                title = table.columns[task]
+                yield f"{title}, {label[0].lower()}{label[1:]}", drawn, title
 
 
-def _swept(sweep: Sweep) -> list[tuple[str, Figure]]:
-    """Returns figures of validation accuracy against each axis of a sweep, with titles."""
+def _swept(sweep: Sweep) -> list[tuple[str, Figure, str]]:
+    """Returns figures of validation accuracy against each axis of a sweep, with title and task."""
     drawn = []
     for task in dict.fromkeys(trial.task for trial in sweep.trials):
         for axis in sweep.about.axes:
@@ -122,8 +205,11 @@ def _swept(sweep: Sweep) -> list[tuple[str, Figure]]:
                 measured = (trial.task, trial.state) == (task, "complete")
                 if measured and value is not None and trial.validation is not None:
                     point = str(value) if isinstance(value, list) else value
-                    groups.setdefault(trial.model, []).append((point, 100 * trial.validation))
+                    groups.setdefault(config.title(trial.model), []).append(
+                        (point, 100 * trial.validation)
+                    )
             if groups:
                 figure = figures.scatter(groups, (axis, "Validation (%)"))
-                drawn.append((f"{tasks.title(task)}, {axis}", figure))
+                title = tasks.title(task)
+                drawn.append((f"{title}, {axis}", figure, title))
     return drawn

@@ -90,6 +90,7 @@ class Sources:
       unfinished: the run.json and the newest step of each run without a result.
       readings: how often the test split was read.
       sweeps, benchmarks: one for each folder.
+      submitted: runs by others, by the name of their folder: <root>/submitted/<name>/<preset>/...
     """
 
     def __init__(self, roots: Sequence[str | Path]):
@@ -114,6 +115,11 @@ class Sources:
                 curve = self._try(record.curve, file.parent)
                 self.unfinished += [(begun, curve.step)] if begun and curve else []
         self.readings = self._readings(roots)
+        self.submitted: dict[str, list[record.Record]] = {}
+        for folder in (f for root in roots for f in sorted(Path(root).glob("submitted/*/"))):
+            found, problems = record.collect([folder])
+            self.submitted.setdefault(folder.name, []).extend(found)
+            self.problems += problems
         self.sweeps: list[Sweep] = []
         self.benchmarks: list[Benchmark] = []
         for root in map(Path, roots):

@@ -100,13 +100,20 @@ def main(paths: Sequence[Path], options: Options, *, as_json: bool = False) -> i
 def find(path: Path) -> list[tuple[Path, bool]]:
     """Returns the run folders and exports at or below a path, and whether their path may differ.
 
+    Hidden folders are left out, and results/submitted, whose runs need their authors' modules,
+    unless the path lies in it.
+
     Raises:
       UserError: there are none.
     """
     if any((path / name).is_file() for name in ("result.json", trained.CONFIG)):
         return [(path, True)]
     folders = sorted(file.parent for file in path.glob("**/seed*/result.json"))
-    shown = [(f, False) for f in folders if not any(p[0] == "." for p in f.relative_to(path).parts)]
+
+    def is_left_out(name: str) -> bool:
+        return name == "submitted" or name.startswith(".")
+
+    shown = [(f, False) for f in folders if not any(map(is_left_out, f.relative_to(path).parts))]
     if not shown:
         raise UserError(
             f"{path} holds no result: name a run folder, an export, or a folder of runs"

@@ -208,8 +208,12 @@ def test_legend_shows_the_fitted_exponents(tmp_path, monkeypatch):
         shown.append([line.get_label() for line in figure.axes[0].lines])
 
     monkeypatch.setattr(Figure, "savefig", note)
-    figures.draw([a_result("fnet", n, [n**1.5]) for n in (512, 1024, 2048)], tmp_path)
-    assert ["fnet: L^1.50"] in shown
+    powers = {"fnet": 1.5, "linear": 2}
+    results = [a_result(m, n, [n**p]) for m, p in powers.items() for n in (512, 1024, 2048)]
+    figures.draw(results[:3], tmp_path)
+    assert shown == []  # a figure with one line is none
+    figures.draw(results, tmp_path)
+    assert ["fnet: L^1.50", "linear: L^2.00"] in shown
 
 
 def plan(models, whats=("train",), lengths=(16,), **options):
@@ -418,10 +422,11 @@ def test_titles_say_what_is_constant_and_exponents_are_those_of_one_example():
     assert "Time is that of one example" in text
     rows = rows_of(results, "Growth exponents over all lengths / between the two longest, 64 tok")
     assert rows[1] == ["transformer", "2.00 / 2.00", "- / -", "- / -"]
+    results += [r | {"label": "fnet", "model": "fnet"} for r in results]
     titles = [title for title, _ in figures.measured(results).values()]
     assert titles == ["Training, 64 tokens a batch", "Peak memory of training, 64 tokens a batch"]
     labels = [f.axes[0].lines[0].get_label() for _, f in figures.measured(results).values()]
-    assert labels == ["transformer: L^2.00", "transformer"]
+    assert labels == ["transformer: L^2.00", "transformer"]  # the first line of each figure
     fixed = [a_result("fnet", n, [float(n)]) for n in lengths]
     assert "**Training speed (steps/s), batches of 4**" in tables.render(fixed)
     assert "Time is that of one example" not in tables.render(fixed)

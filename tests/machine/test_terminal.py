@@ -34,6 +34,9 @@ def test_table_is_columns_where_it_fits_and_one_line_a_cell_elsewhere():
         "  ListOps  1.00, 2 seeds",
         "A note that is long.",
     ]
+    narrow = len("  Text     did not train") - 1
+    assert "  Text  did not train" in printed(table, narrow)
+    assert max(map(len, printed(table, narrow))) <= narrow
 
 
 @pytest.mark.parametrize("no_color", ["", "1"])

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import naive as oracle
 import numpy as np
 import pytest
-from arrays import new_key, random_variables, shapes_of
+from arrays import applied, initial, new_key, random_variables, shapes_of
 
 from lra_fnet import experiment
 from lra_fnet.errors import UserError
@@ -102,8 +102,8 @@ def test_a_cls_vector_has_type_0_and_its_own_position():
     same = {"params": {k: v for k, v in params.items() if k != "cls"} | {"embedding": table}}
     before = [np.pad(a, ((0, 0), (1, 0)), constant_values=c) for a, c in ((IDS, 12), (TYPES, 0))]
     mask = np.pad(MASK, ((0, 0), (1, 0)), constant_values=True)
-    got = encoder.apply(variables, IDS, MASK, train=False, types=TYPES)
-    assert_close(got, within.apply(same, before[0], mask, train=False, types=before[1]), 1e-5)
+    got = applied(encoder, variables, IDS, MASK, types=TYPES)
+    assert_close(got, applied(within, same, before[0], mask, types=before[1]), 1e-5)
 
 
 def test_original_block_drops_the_last_output_of_the_mlp_and_nothing_else():
@@ -111,8 +111,8 @@ def test_original_block_drops_the_last_output_of_the_mlp_and_nothing_else():
     rngs = {"dropout": new_key(0)}
     mlp = MLP(dim=6, mlp_dim=10, dropout=0.5, norm="post")
     variables = random_variables(mlp, x)
-    still = mlp.apply(variables, x, train=False)
-    dropped = mlp.apply(variables, x, train=True, rngs=rngs)
+    still = applied(mlp, variables, x)
+    dropped = applied(mlp, variables, x, train=True, rngs=rngs)
     kept = dropped != 0
     assert 0.2 < kept.mean() < 0.8
     assert_close(dropped, jnp.where(kept, 2 * still, 0), 1e-6)
@@ -122,13 +122,13 @@ def test_original_block_drops_the_last_output_of_the_mlp_and_nothing_else():
     variables = random_variables(block, x, MASK)
     narrow = variables["params"]["mlp"]["narrow"]
     variables["params"]["mlp"]["narrow"] = jax.tree.map(np.zeros_like, narrow)
-    still = block.apply(variables, x, MASK, train=False)
-    assert (block.apply(variables, x, MASK, train=True, rngs=rngs) == still).all()
+    still = applied(block, variables, x, MASK)
+    assert (applied(block, variables, x, MASK, train=True, rngs=rngs) == still).all()
 
 
 def test_original_initialisation_is_the_authors():
     encoder = build(dim=60, mlp_dim=80, vocab_size=500, max_len=50)
-    params = encoder.init(new_key(0), IDS, MASK, train=False)["params"]
+    params = initial(encoder, IDS, MASK)["params"]
     mlp = params["block_1"]["mlp"]
     drawn = [params["embedding"], params["positions_learned"], params["types"]]
     drawn += [mlp["wide"]["kernel"], mlp["wide"]["bias"], mlp["narrow"]["kernel"]]
@@ -144,7 +144,7 @@ def test_original_initialisation_is_the_authors():
 def test_initialisation_that_suits_the_width_keeps_the_authors_size_of_a_product():
     def pooled_kernels(**changes):
         encoder = build(**changes, max_len=4, vocab_size=5, num_layers=1)
-        params = encoder.init(new_key(0), IDS[:, :4] % 5, MASK[:, :4], train=False)["params"]
+        params = initial(encoder, IDS[:, :4] % 5, MASK[:, :4])["params"]
         mlp = params["block_0"]["mlp"]
         return [mlp["wide"]["kernel"], mlp["narrow"]["kernel"], params["pooler"]["kernel"]]
 

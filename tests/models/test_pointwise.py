@@ -1,5 +1,6 @@
 """Operations on each token against float64 oracles, flax, and the statistics of a random mask."""
 
+import functools
 import itertools
 import math
 
@@ -9,21 +10,23 @@ import jax.numpy as jnp
 import naive as oracle
 import numpy as np
 import pytest
-from arrays import assert_close, float64, new_key, normal
+from arrays import applied, assert_close, float64, initial, new_key, normal
 
 from lra_fnet.models import pointwise
+
+keep = jax.jit(pointwise.keep, static_argnums=(1, 2))
 
 
 def kept_by_backward(function, *inputs):
     """Counts the entries that the backward pass keeps, inputs included."""
-    _, backward = jax.vjp(function, *inputs)
+    _, backward = jax.eval_shape(functools.partial(jax.vjp, function), *inputs)
     return sum(leaf.size for leaf in jax.tree.leaves(backward) if hasattr(leaf, "size"))
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 7), (1, 1, 1), (4, 1, 2)])
 def test_layer_norm_equals_the_oracle(shape):
     x, scale, bias = normal(*shape), normal(shape[-1], seed=1), normal(shape[-1], seed=2)
-    got = pointwise.layer_norm(x, scale, bias, 1e-3)
+    got = jax.jit(pointwise.layer_norm, static_argnums=3)(x, scale, bias, 1e-3)
     assert_close(got, oracle.layer_norm(*float64(x, scale, bias), 1e-3))
 
 
@@ -39,23 +42,24 @@ def test_batch_norm_equals_the_oracle_and_keeps_running_averages():
         scale, bias = float64(*params.values())
         return (x - moments[0]) / np.sqrt(moments[1] + 1e-3) * scale + bias
 
+    train = jax.jit(functools.partial(module.apply, train=True, mutable=["averages"]))
     for seed, padding in ((3, 1e3), (4, -7.0)):
         x = jnp.where(mask[..., None], 2 + normal(2, 3, 5, seed=seed), padding)
         moments = oracle.batch_moments(*float64(x), mask)
-        got, changed = module.apply(variables, x, mask, train=True, mutable=["averages"])
+        got, changed = train(variables, x, mask)
         assert_close(got[mask], expected(*float64(x), moments)[mask])
         averages = 0.75 * averages + 0.25 * moments
         variables |= changed
     assert_close(changed["averages"]["moments"], averages)
-    assert_close(module.apply(variables, x, mask, train=False), expected(*float64(x), averages))
+    assert_close(applied(module, variables, x, mask), expected(*float64(x), averages))
 
 
 def test_batch_norm_without_a_token_is_finite():
     module = pointwise.BatchNorm(1e-3, momentum=0.75)
-    variables = module.init(jax.random.key(0), normal(2, 3, 5), np.ones((2, 3), bool), train=False)
     x, mask = normal(2, 3, 5), np.zeros((2, 3), bool)
-    slope = jax.grad(lambda x: jnp.square(module.apply(variables, x, mask, train=True)).sum())(x)
-    assert np.isfinite(slope).all()
+    variables = initial(module, x, ~mask)
+    squares = jax.grad(lambda x: jnp.square(module.apply(variables, x, mask, train=True)).sum())
+    assert np.isfinite(jax.jit(squares)(x)).all()
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (2, 3, 7)])
@@ -81,7 +85,7 @@ def test_layer_norm_of_one_example_equals_that_of_a_batch(shape):
     x = normal(*shape)
     layer = pointwise.LayerNorm(1e-6)
     variables = {"params": {"scale": normal(64, seed=1), "bias": normal(64, seed=2)}}
-    got = layer.apply(variables, x)
+    got = jax.jit(layer.apply)(variables, x)
     assert got.shape == shape
     row = x.reshape(1, -1, 64)
     want = oracle.layer_norm(*float64(row, *variables["params"].values()), 1e-6)
@@ -127,9 +131,12 @@ def test_recompute_keeps_only_the_arguments_and_has_the_same_values_and_gradient
         return pointwise.recompute(product, x, kernel, key)
 
     def slopes(function, *more):
-        return jax.grad(lambda x, k: (function(x, k, *more) ** 2).sum(), argnums=(0, 1))(x, kernel)
+        def loss(x, kernel):
+            return (function(x, kernel, *more) ** 2).sum()
 
-    assert_close(again(x, kernel), product(x, kernel, key))
+        return jax.jit(jax.grad(loss, argnums=(0, 1)))(x, kernel)
+
+    assert_close(jax.jit(again)(x, kernel), jax.jit(product)(x, kernel, key))
     for got, want in zip(slopes(again), slopes(product, key), strict=True):
         assert_close(got, want)
     arguments = x.size + kernel.size
@@ -154,7 +161,10 @@ def test_flat_product_and_its_gradients_equal_those_of_a_plain_product(shape):
     x, kernel, weights = normal(*shape), normal(4, 6), normal(*shape[:-1], 6)
 
     def slopes(product):
-        return jax.grad(lambda x, k: (product(x, k) * weights).sum(), argnums=(0, 1))(x, kernel)
+        def loss(x, kernel):
+            return (product(x, kernel) * weights).sum()
+
+        return jax.jit(jax.grad(loss, argnums=(0, 1)))(x, kernel)
 
     assert_close(pointwise.flat_product(x, kernel), x @ kernel)
     for got, want in zip(slopes(pointwise.flat_product), slopes(jnp.matmul), strict=True):
@@ -165,7 +175,7 @@ def test_the_mask_is_the_hash_of_key_row_and_column():
     """In plain integers: rows twice, then the column with the row's words."""
     key, rate = new_key(3), 0.3
     words = [int(word) for word in jax.random.bits(key, (3,), jnp.uint32)]
-    got = np.asarray(pointwise.keep(key, (2, 3, 5), rate))
+    got = np.asarray(keep(key, (2, 3, 5), rate))
     for b, n, d in itertools.product(range(2), range(3), range(5)):
         first = oracle.lowbias32(oracle.lowbias32((b * 3 + n) ^ words[0], words[1]), words[2])
         second = oracle.lowbias32(first, words[0])
@@ -181,7 +191,7 @@ def deviations(successes, trials, probability):
 
 @pytest.mark.parametrize("rate", [0.01, 0.1, 0.5, 0.9])
 def test_entries_are_kept_at_the_rate_overall_and_in_every_row_and_column(rate):
-    mask = np.asarray(jax.jit(lambda: pointwise.keep(new_key(0), (64, 128, 96), rate))())
+    mask = np.asarray(keep(new_key(0), (64, 128, 96), rate))
     assert deviations(mask.sum(), mask.size, 1 - rate) < 4.5
     assert deviations(mask.sum(axis=(0, 1)), 64 * 128, 1 - rate).max() < 5
     assert deviations(mask.sum(axis=2), 96, 1 - rate).max() < 9  # 8192 rows of 96: long tails
@@ -190,7 +200,7 @@ def test_entries_are_kept_at_the_rate_overall_and_in_every_row_and_column(rate):
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_entries_of_a_mask_and_masks_of_different_keys_are_independent(rate):
-    masks = np.stack([pointwise.keep(new_key(k), (256, 512), rate) for k in range(3)])
+    masks = np.stack([keep(new_key(k), (256, 512), rate) for k in range(3)])
     pairs = {
         "columns": (masks[:, :, 1:], masks[:, :, :-1]),
         "columns, two apart": (masks[:, :, 2:], masks[:, :, :-2]),
@@ -209,7 +219,7 @@ def test_entries_of_a_mask_and_masks_of_different_keys_are_independent(rate):
 
 
 def test_the_mask_of_a_row_does_not_depend_on_how_many_follow():
-    small, large = (pointwise.keep(new_key(1), (size, 4, 6), 0.5) for size in (2, 5))
+    small, large = (keep(new_key(1), (size, 4, 6), 0.5) for size in (2, 5))
     np.testing.assert_array_equal(small, large[:2])
 
 
@@ -219,8 +229,8 @@ def test_dropout_scales_kept_entries_and_its_gradient_has_the_same_mask():
     def call(x):
         return pointwise.dropout(x, key, 0.25)
 
-    y, backward = jax.vjp(call, x)
-    mask = np.asarray(pointwise.keep(key, x.shape, 0.25))
+    y, backward = jax.jit(functools.partial(jax.vjp, call))(x)
+    mask = np.asarray(keep(key, x.shape, 0.25))
     assert_close(y, np.where(mask, x / 0.75, 0))
     assert_close(backward(x)[0], np.where(mask, x / 0.75, 0))
     assert kept_by_backward(call, x) < 10  # the key, not the mask
@@ -231,6 +241,6 @@ def test_the_dropout_module_acts_in_training_only_and_needs_no_key_at_rate_0():
     module = pointwise.Dropout(0.5)
     assert module.apply({}, x, train=False) is x
     assert pointwise.Dropout(0.0).apply({}, x, train=True) is x
-    runs = [module.apply({}, x, train=True, rngs={"dropout": new_key(k)}) for k in (0, 0, 1)]
+    runs = [applied(module, {}, x, train=True, rngs={"dropout": new_key(k)}) for k in (0, 0, 1)]
     np.testing.assert_array_equal(runs[0], runs[1])
     assert (runs[0] != runs[2]).any()

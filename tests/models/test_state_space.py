@@ -1,12 +1,14 @@
 """State spaces and convolutions against loops over positions in float64."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import naive as oracle
 import numpy as np
 import pytest
 import scipy.linalg
-from arrays import assert_close, float64, normal, random_variables
+from arrays import applied, assert_close, float64, initial, normal, random_variables
 
 from lra_fnet.errors import UserError
 from lra_fnet.models import recurrence
@@ -54,10 +56,13 @@ def test_recurrence_equals_a_loop_forward_and_backward(method, reverse):
     def ours(decay, inputs):
         return recurrence.linear_recurrence(decay, inputs, reverse=reverse, method=method)
 
+    def both(function, decay, inputs, cotangent):
+        states, backward = jax.vjp(function, decay, inputs)
+        return states, backward(cotangent)
+
     with jax.enable_x64(True):
         (want, want_slope), (got, got_slope) = (
-            (states, backward(cotangent))
-            for states, backward in (jax.vjp(f, decay, inputs) for f in (loop, ours))
+            jax.jit(functools.partial(both, f))(decay, inputs, cotangent) for f in (loop, ours)
         )
         assert_close(got, want, 1e-12)
         for slope, expected in zip(got_slope, want_slope, strict=True):
@@ -69,7 +74,7 @@ def test_both_methods_agree_on_a_long_text():
     decay = np.exp(-np.geomspace(1e-3, 1, 4) + 1j * np.arange(4)).astype(np.complex64)
     inputs = (rng.normal(size=(1, 2000, 4)) + 0j).astype(np.complex64)
     scan, associative = (
-        recurrence.linear_recurrence(decay, inputs, method=method)
+        jax.jit(functools.partial(recurrence.linear_recurrence, method=method))(decay, inputs)
         for method in ("scan", "associative")
     )
     assert_close(scan, associative, 1e-4)
@@ -103,7 +108,7 @@ def test_normal_hippo_diagonalises_the_dense_matrix(size):
 def mixed(mixer, u, mask=None):
     mask = np.ones(u.shape[:2], bool) if mask is None else mask
     variables = random_variables(mixer, u, mask)
-    return variables["params"], mixer.apply(variables, u, mask, train=False)
+    return variables["params"], applied(mixer, variables, u, mask)
 
 
 @pytest.mark.parametrize("initial", ["legs", "lin"])
@@ -131,11 +136,9 @@ def test_s4d_equals_its_recurrence_after_a_matrix_exponential(initial):
 def test_s5_equals_its_recurrence_after_a_matrix_exponential():
     mixer = S5(dim=3, state=8, blocks=2, method="scan", gate="none", **STEPS, **FIELDS)
     u = normal(2, 11, 3)
-    variables = jax.tree.map(
-        np.asarray, mixer.init(jax.random.key(1), u, u[..., 0] < 9, train=False)
-    )
+    variables = jax.tree.map(np.asarray, initial(mixer, u, u[..., 0] < 9, seed=1))
     params = variables["params"]
-    got = mixer.apply(variables, u, u[..., 0] < 9, train=False)
+    got = applied(mixer, variables, u, u[..., 0] < 9)
     eigen, b, c = (complex_of(params[name]) for name in ("lambda", "b", "c"))
     rows = [
         zero_order_hold(np.array([[eigen[p]]]), b[[p]], np.exp(float(params["log_dt"][p])))
@@ -151,12 +154,14 @@ def test_no_state_of_s5_grows():
     """Eigenvalues with a positive real part act as those with -1e-4."""
     mixer = S5(dim=3, state=8, blocks=2, method="scan", gate="none", **STEPS, **FIELDS)
     u = normal(1, 11, 3)
-    params = mixer.init(jax.random.key(1), u, u[..., 0] < 9, train=False)["params"]
+    params = initial(mixer, u, u[..., 0] < 9, seed=1)["params"]
+
+    apply = jax.jit(functools.partial(mixer.apply, train=False))
 
     def output(real):
         eigen = params["lambda"].at[0].set(real)
         changed = {"params": params | {"lambda": eigen}}
-        return mixer.apply(changed, u, u[..., 0] < 9, train=False)
+        return apply(changed, u, u[..., 0] < 9)
 
     assert_close(output(1.0), output(-1e-4))
     assert not np.allclose(output(-1.0), output(-1e-4))
@@ -166,7 +171,7 @@ def test_s5_begins_as_a_real_system_with_the_dense_hippo_matrix():
     steps = {"dt_min": 0.1, "dt_max": 0.1}
     mixer = S5(dim=3, state=8, blocks=2, method="scan", gate="none", **steps, **FIELDS)
     u = normal(1, 11, 3)
-    variables = mixer.init(jax.random.key(1), u, np.ones((1, 11), bool), train=False)
+    variables = initial(mixer, u, np.ones((1, 11), bool), seed=1)
     params = jax.tree.map(np.asarray, variables["params"])
     root = np.sqrt(np.arange(4) + 0.5)
     dense = recurrence.hippo(4) + np.outer(root, root)
@@ -178,7 +183,7 @@ def test_s5_begins_as_a_real_system_with_the_dense_hippo_matrix():
     assert abs(c.std() / 8**-0.5 - 1) < 0.5
     transition, inputs = zero_order_hold(scipy.linalg.block_diag(dense, dense), b, 0.1)
     want = oracle.state_space(*float64(u), transition, inputs, c, params["skip"])
-    got = mixer.apply(variables, u, np.ones((1, 11), bool), train=False)
+    got = applied(mixer, variables, u, np.ones((1, 11), bool))
     assert_close(got, oracle.gelu(want), 1e-4)
 
 
@@ -198,7 +203,7 @@ def test_lru_equals_its_recurrence():
 def test_lru_begins_on_its_ring_with_unit_variance():
     mixer = LRU(dim=2, state=4000, method="scan", gate="none", **RING, **FIELDS)
     u = normal(1, 11, 2)
-    params = mixer.init(jax.random.key(0), u, np.ones((1, 11), bool), train=False)["params"]
+    params = initial(mixer, u, np.ones((1, 11), bool))["params"]
     nu, theta = np.asarray(params["decay"], np.float64)
     radius, phase = np.exp(-np.exp(nu)), np.exp(theta)
     assert 0.5 <= radius.min() < 0.51 < 0.89 < radius.max() <= 0.9
@@ -215,7 +220,7 @@ def test_lru_begins_on_its_ring_with_unit_variance():
 def test_long_convolution_equals_numpy():
     x, ahead, back = normal(2, 9, 3), normal(9, 3, seed=1), normal(9, 3, seed=2)
     want = oracle.long_convolution(*float64(x, ahead, back))
-    assert_close(long_convolution(x, ahead, back), want)
+    assert_close(jax.jit(long_convolution)(x, ahead, back), want)
 
 
 def test_long_convolution_layer_equals_numpy():
@@ -236,7 +241,7 @@ def test_squash_moves_entries_to_zero():
 @pytest.mark.parametrize("width", [1, 2, 5, 30])
 def test_window_equals_a_loop(width):
     x, taps = normal(2, 9, 3), normal(width, 3, seed=1)
-    assert_close(window(x, taps), oracle.window(*float64(x, taps)))
+    assert_close(jax.jit(window)(x, taps), oracle.window(*float64(x, taps)))
 
 
 def test_convolution_sees_its_window_and_nothing_else():
@@ -244,7 +249,7 @@ def test_convolution_sees_its_window_and_nothing_else():
     u = normal(1, 11, 2)
     mask = np.ones((1, 11), bool)
     variables = random_variables(mixer, u, mask)
-    slopes = jax.jacobian(lambda x: mixer.apply(variables, x, mask, train=False))(u)
+    slopes = jax.jit(jax.jacobian(lambda x: mixer.apply(variables, x, mask, train=False)))(u)
     sees = np.asarray(abs(slopes).sum(axis=(0, 2, 3, 5)) > 0)
     near = abs(np.arange(11)[:, None] - np.arange(11)) <= 2
     np.testing.assert_array_equal(sees, near)

@@ -9,7 +9,7 @@ import pytest
 from made_results import RIGHT, a_failure, a_result, put, scored, with_test
 
 from lra_fnet import cli, intervals
-from lra_fnet.report import significance
+from lra_fnet.report import compare, significance
 
 MODELS = ("cpu/listops/fnet", "cpu/listops/linear")
 
@@ -60,6 +60,18 @@ def test_equal_seeds_are_compared_row_by_row_too(run):
         assert numbers == pytest.approx(intervals.paired(*RIGHT[:, pair["seed"]]))
     adjusted = intervals.holm([pair["p_value"] for pair in pairs])
     assert [pair["p_adjusted"] for pair in pairs] == pytest.approx(adjusted)
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_comparison_fits_a_narrow_terminal(tmp_path, console, width):
+    for result in both(2, 2):
+        put(tmp_path, result)
+    console.width = width
+    for part in compare.render(compare.compare(*(compare.find(m, [tmp_path]) for m in MODELS))):
+        console.print(part)
+    lines = console.export_text().splitlines()
+    assert max(map(len, lines)) <= width
+    assert ["12,345"] in [line.split()[-1:] for line in lines]
 
 
 def test_run_that_never_read_test_is_compared_on_validation(run):

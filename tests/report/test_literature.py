@@ -3,9 +3,11 @@
 import statistics
 
 import pytest
-from made_results import a_result, records
+from made_results import a_result, put, records
 
 from lra_fnet.report import accuracy, cells, literature
+from lra_fnet.report.contents import build
+from lra_fnet.report.sources import Sources
 
 ROWS = cells.published()["literature"]["rows"]
 
@@ -44,3 +46,24 @@ def test_table_is_sorted_and_shows_ours_except_of_uncompared_presets():
     assert [row[0] for row in grid.rows if row[-1] == "arXiv:2105.03824, Table 4a"] == [
         *("Transformer", "FNet", "Linear")
     ]
+
+
+def test_submitted_results_are_in_this_table_only_with_their_tier(tmp_path):
+    theirs = tmp_path / "results" / "submitted" / "ada"
+    put(theirs, a_result(preset="tuned", model="mine"))
+    put(theirs, a_result(preset="tuned", model="mine", overrides=["A.b=1"], variant="wide"))
+    put(theirs, a_result())  # cpu is compared with nothing
+    put(tmp_path / "results", a_result(preset="tuned"))
+    put(tmp_path / "results", a_result(preset="tuned", overrides=["A.b=1"], variant="wide"))
+    put(tmp_path / "results" / "submitted" / "bob", a_result()).write_text("{")
+    report = build(Sources([tmp_path / "results"]))
+    rows = [row for row in report.literature.rows if row[-2] in ("submitted", "here")]
+    source = "results/submitted/ada, preset tuned"
+    assert sorted((row[0], row[-3], row[-2], row[-1]) for row in rows) == [
+        ("FNet", "1", "here", "preset tuned"),
+        ("mine", "1", "submitted", source),
+        ("mine, wide", "1", "submitted", source),
+    ]
+    assert [run.model for run in report.runs] == ["fnet", "fnet"]
+    (problem,) = report.sources.problems
+    assert "submitted/bob" in problem

@@ -205,7 +205,7 @@ def test_run_without_a_result_is_in_a_table_of_its_own(tmp_path):
     built = report.build(sources.Sources([tmp_path]))
     assert built.unfinished.rows == [["ListOps", "cpu", "FNet, 1 layer", "1", "40"]]
     assert [row.label for row in built.tables[0].ours] == ["FNet"]
-    assert 'id="unfinished"' in page.render(built)
+    assert built.unfinished.title in page.render(built)
 
 
 def test_failed_cell_is_not_missing_and_a_variant_fills_none():
@@ -302,24 +302,7 @@ def test_attention_spans_are_shown_with_equal_weights():
 # Score against speed
 
 
-def test_frontier_holds_the_points_that_no_other_beats():
-    """Second way: a point is out if another is as good in both and better in one."""
-    numbers = [(s * 7 % 11, v * 5 % 13) for s in range(1, 6) for v in range(1, 6)]
-    points = [tradeoff.Point("m", score, speed, None) for score, speed in numbers]
-
-    def beaten(p):
-        return any(
-            q.score >= p.score and q.speed >= p.speed and (q.score, q.speed) != (p.score, p.speed)
-            for q in points
-        )
-
-    expected = {(p.score, p.speed) for p in points if not beaten(p)}
-    frontier = tradeoff.frontier(points)
-    assert {(p.score, p.speed) for p in frontier} == expected
-    assert [p.speed for p in frontier] == sorted(p.speed for p in frontier)
-
-
-def test_runs_on_other_devices_or_presets_share_no_figure():
+def test_points_are_compared_on_one_device_only():
     other = {"name": "GPU", "platform": "gpu", "count": 1, "cores": 8}
     paper, cpu = tables_of(
         with_test(600, peak_bytes=10),
@@ -328,14 +311,31 @@ def test_runs_on_other_devices_or_presets_share_no_figure():
         with_test(700, model="linear", preset="paper"),
         with_test(360, model="local"),  # did not train: no value
     )
-    assert tradeoff.from_runs(paper) == []
-    (trade,) = tradeoff.from_runs(cpu)
-    assert trade.title == "ListOps, preset cpu, 1 x Some CPU (cpu, 2 cores)"
-    numbers = [(p.label, p.score, p.speed, p.memory) for p in trade.points]
+    assert [p.row.label for p in tradeoff.from_runs(paper)] == ["Linear"]
+    points = tradeoff.from_runs(cpu)
+    shown = tradeoff.comparable(points, "listops", ["fnet", "performer", "linear"])
+    numbers = [(p.row.label, p.cell.mean, p.speed, p.memory) for p in shown]
     assert numbers == [("Linear", 32.0, 4.0, 30), ("FNet", 30.0, 8.5, 10)]
+    shown = tradeoff.comparable(points, "listops", ["performer"])
+    assert [p.row.label for p in shown] == ["Performer"]
+    rows = [tuple(row) for row in tradeoff.grid(cpu, points).rows]
+    assert rows[0][1:3] == ("Performer", "1 x GPU (gpu, 8 cores)")
+    assert rows[1:] == [
+        ("ListOps", "FNet", "1 x Some CPU (cpu, 2 cores)", "30.00 (1)", "8.5", "0"),
+        ("ListOps", "Linear", "1 x Some CPU (cpu, 2 cores)", "32.00 (1)", "4", "0"),
+    ]
 
 
-def test_figure_over_tasks_has_the_mean_of_five_and_the_speed_on_text():
+def test_accuracy_of_a_point_is_that_of_all_seeds_and_speed_that_of_the_device():
+    other = {"name": "GPU", "platform": "gpu", "count": 1, "cores": 8}
+    (table,) = tables_of(
+        with_test(600), with_test(640, seed=1, device=other, steps_per_second=90.0)
+    )
+    points = tradeoff.from_runs(table)
+    assert [(p.cell.mean, p.speed) for p in points] == [(31.0, 8.5), (31.0, 90.0)]
+
+
+def test_points_over_tasks_have_the_mean_of_five_and_the_speed_on_text():
     (table,) = tables_of(
         *(
             with_test(count, task=task, model=model, steps_per_second=rate)
@@ -343,8 +343,8 @@ def test_figure_over_tasks_has_the_mean_of_five_and_the_speed_on_text():
             for rate, task in enumerate([t for t in accuracy.TASKS if t != "pathx"], 1)
         )
     )
-    trade = tradeoff.from_runs(table)[-1]
-    numbers = [(p.label, round(p.score, 6), p.speed) for p in trade.points]
+    shown = tradeoff.comparable(tradeoff.from_runs(table), tradeoff.MEAN, ["fnet"])
+    numbers = [(p.row.label, round(p.cell.mean, 6), p.speed) for p in shown]
     assert numbers == [("Linear", 45.0, 2), ("FNet", 40.0, 2)]  # text is the second task
 
 
@@ -392,7 +392,14 @@ def test_every_table_but_accuracy_is_in_tables_csv_and_report_md(tmp_path):
     for result in (a_result(), with_test(640, model="linear")):
         put(tmp_path, result)
     built = report.build(report.Sources([tmp_path]))
-    headings = ["Training and test rows", "Score against speed", "Sweeps", "Missing"]
+    headings = [
+        "Significance",
+        "Training and test rows",
+        "Score against speed",
+        "Cost",
+        "Sweeps",
+        "Missing",
+    ]
     assert list(built.sections) == headings
     rows = list(csv.DictReader(io.StringIO(text.tables_csv(built))))
     place = ("Training and test rows", "FNet", "ListOps gap")

@@ -167,6 +167,15 @@ def test_folder_without_results_fails_with_one_line(tmp_path):
         verify.main([tmp_path], verify.Options())
 
 
+def test_submitted_results_are_checked_when_they_are_named(tmp_path):
+    ours, theirs = "cpu/listops/fnet/seed0", "submitted/ada/cpu/listops/fnet/seed0"
+    for folder in (ours, theirs, ".old/cpu/listops/fnet/seed0"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "result.json").touch()
+    assert verify.find(tmp_path) == [(tmp_path / ours, False)]
+    assert verify.find(tmp_path / "submitted") == [(tmp_path / theirs, False)]
+
+
 def test_result_without_checkpoints_and_data_is_checked_as_far_as_it_goes(tmp_path):
     folder = untrained(tmp_path / "runs", "listops", "fnet")
     shutil.rmtree(folder / "checkpoints")

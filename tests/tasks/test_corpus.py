@@ -196,5 +196,9 @@ def test_all_leaves_out_the_users_own_texts(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.skipif(not REAL.exists(), reason="needs the reviews of shared/")
 def test_reviews_are_a_corpus(tmp_path):
-    prepared = tasks.make("corpus", "v8000_128").prepare(tmp_path, REAL)
-    assert sum(prepared.rows.values()) > 100_000
+    """5,000 of them, from a folder."""
+    with tarfile.open(REAL) as archive:
+        for member in itertools.islice((m for m in archive if m.name.endswith(".txt")), 5000):
+            archive.extract(member, tmp_path / "reviews", filter="data")
+    prepared = tasks.make("corpus", "v8000_128").prepare(tmp_path, tmp_path / "reviews")
+    assert sum(prepared.rows.values()) > 10_000

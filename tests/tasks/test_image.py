@@ -422,8 +422,8 @@ def test_bad_source_leaves_no_set_behind(tmp_path):
 
 
 @pytest.mark.slow
-def test_gray_values_of_every_real_image_equal_tensorflows(monkeypatch, tmp_path):
-    """Also compares the labels, their counts, and the task's constants with the images."""
+def test_real_images_have_the_labels_and_tensorflows_gray_values(monkeypatch, tmp_path):
+    """The gray values of every tenth image; labels, their counts and the constants of all."""
     if not SHARED.exists():
         pytest.skip("no copy of CIFAR-10 next to the project")
     pytest.importorskip("tensorflow")
@@ -446,9 +446,9 @@ def test_gray_values_of_every_real_image_equal_tensorflows(monkeypatch, tmp_path
     for i, name in enumerate(BATCHES):
         path = tmp_path / "cifar-10-batches-bin" / f"{name}.bin"
         rows = np.fromfile(path, np.uint8).reshape(10_000, 3073)
-        images = rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+        images = rows[::10, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
         part = slice(10_000 * i, 10_000 * (i + 1))
-        different += int((tensorflow_gray(images) != got[part]).sum())
+        different += int((tensorflow_gray(images) != got[part][::10]).sum())
         np.testing.assert_array_equal(labels[part], rows[:, 0])
     assert different == 0
     for path in (tmp_path / "cifar-10-batches-bin").iterdir():

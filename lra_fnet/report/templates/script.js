@@ -38,42 +38,52 @@
     });
   }
 
-  // Tabs show one preset at a time; without this script all are below each other.
-  const panels = all(".presets > section");
-  const show = (panel) => {
-    for (const other of panels) {
-      const chosen = other === panel;
-      other.hidden = !chosen;
-      const tab = document.getElementById(`tab-${other.id}`);
-      tab.setAttribute("aria-selected", chosen);
-      tab.tabIndex = chosen ? 0 : -1;
+  // The filter hides rows by model, rows, columns and figures by task, rows and blocks by preset.
+  const form = document.getElementById("filter");
+  const chosen = (name) => form.elements[name].value.trim();
+  const plain = (words) => words.toLowerCase().replace(/_/g, " ");
+  const titles = [...form.elements.task.options].map((option) => option.value).filter(Boolean);
+  const heads = new Map(all("main table").map((table) => [table, all("thead th", table).map((head) => head.textContent.trim())]));
+  const places = (words, names) => words.flatMap((word, place) => (names.includes(word.toLowerCase()) ? [place] : []));
+  const filter = () => {
+    const [model, task, preset] = [plain(chosen("model")), chosen("task"), chosen("preset")];
+    const out = (element, hidden) => element.classList.toggle("out", Boolean(hidden));
+    for (const block of all("[data-preset]")) out(block, preset && block.dataset.preset !== preset);
+    for (const figure of all("[data-task]")) out(figure, task && figure.dataset.task !== task);
+    for (const [table, words] of heads) {
+      const named = places(words, ["model", "against", "sublayer"]);
+      const other = (row, name, wanted) => wanted && places(words, [name]).some((place) => row.cells[place].textContent.trim() !== wanted);
+      for (const item of table.tBodies.length > 1 ? table.tBodies : table.tBodies[0].rows) {
+        const row = item.rows?.[0] ?? item;
+        const absent = model && named.length && !named.some((place) => plain(row.cells[place].textContent).includes(model));
+        out(item, absent || other(row, "task", task) || other(row, "preset", preset));
+      }
+      words.forEach((word, place) => {
+        const title = titles.find((name) => word === name || word.startsWith(`${name} `));
+        if (title) for (const row of table.rows) out(row.cells[place], task && title !== task);
+      });
     }
   };
-  if (panels.length > 1) {
-    const list = document.createElement("div");
-    list.setAttribute("role", "tablist");
-    list.setAttribute("aria-label", "Presets");
-    for (const panel of panels) {
-      const tab = document.createElement("button");
-      Object.assign(tab, { id: `tab-${panel.id}`, type: "button", textContent: panel.dataset.title });
-      tab.setAttribute("role", "tab");
-      tab.setAttribute("aria-controls", panel.id);
-      panel.setAttribute("role", "tabpanel");
-      panel.setAttribute("aria-labelledby", tab.id);
-      tab.addEventListener("click", () => show(panel));
-      list.append(tab);
+  form.hidden = false;
+  form.addEventListener("input", filter);
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.addEventListener("reset", () => setTimeout(filter));
+
+  // A table that is wider than the page says so.
+  const widths = new ResizeObserver((entries) => {
+    for (const { target } of entries) target.classList.toggle("wider", target.scrollWidth > target.clientWidth + 1);
+  });
+  all(".scroll, .wide > div").forEach((region) => widths.observe(region));
+
+  // The table of contents marks the section that is read.
+  const links = new Map(all("nav a").map((link) => [link.hash.slice(1), link]));
+  const seen = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) {
+      if (!isIntersecting) continue;
+      for (const [id, link] of links) link.toggleAttribute("aria-current", id === target.id);
     }
-    list.addEventListener("keydown", (event) => {
-      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-      if (!step) return;
-      const tabs = [...list.children];
-      const next = tabs[(tabs.indexOf(document.activeElement) + step + tabs.length) % tabs.length];
-      next.click();
-      next.focus();
-    });
-    panels[0].parentNode.prepend(list);
-    show(panels[0]);
-  }
+  }, { rootMargin: "-20% 0px -75% 0px" });
+  all("main > section").forEach((section) => seen.observe(section));
 
   // Tips appear on hover and focus; a click or Enter keeps one open, Escape closes it.
   const tip = document.getElementById("tip");
@@ -149,12 +159,14 @@
     if (owner && !tip.contains(event.target) && !event.target.closest("[data-tip]")) close();
   });
 
-  // A link into a hidden tab or a closed section opens it.
+  // A link into a closed or filtered part opens it.
   const reveal = () => {
     const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
     if (!target) return;
-    const panel = target.closest(".presets > section");
-    if (panel && panels.length > 1) show(panel);
+    if (target.closest(".out")) {
+      form.reset();
+      filter();
+    }
     for (let node = target; node; node = node.parentElement) if (node.tagName === "DETAILS") node.open = true;
     target.scrollIntoView();
     close();
@@ -165,12 +177,4 @@
     if (link && link.getAttribute("href") === location.hash) reveal();
   });
   reveal();
-
-  // In print, every section is open but the configurations, which are not printed.
-  let closed = [];
-  addEventListener("beforeprint", () => {
-    closed = all("details:not([open]):not([id])");
-    closed.forEach((details) => { details.open = true; });
-  });
-  addEventListener("afterprint", () => closed.forEach((details) => { details.open = false; }));
 })();

@@ -1,0 +1,230 @@
+"""Aggregates over tasks: the definitions of rliable (Agarwal et al. 2021, arXiv:2108.13264).
+
+Only models of one preset with runs on the same tasks and data are compared. A run's score on a task
+is its share of the way from a reference to 100 %, in %: 0 is the reference, 100 all rows right. In
+the interquartile mean and the profile the reference is chance, the majority floor of the task.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from lra_fnet import config
+from lra_fnet.report.accuracy import PADDING, Row, Table
+from lra_fnet.report.cells import MARKS, Cell
+from lra_fnet.report.grid import Grid
+from lra_fnet.report.significance import SEEDS
+
+REFERENCE = "transformer"  # the model that others are compared with
+LEVELS = (10, 25, 50, 75)  # scores above chance at which the performance profile is shown
+REPLICATES = 2000  # bootstrap samples
+CHUNK = 50  # samples that are in memory at once
+Scores = Sequence[np.ndarray]  # for each task [..., runs]
+
+
+def above(accuracies: Scores, references: Sequence[float]) -> Scores:
+    """Returns scores: the share of the way from each task's reference to 100 %, in %."""
+    pairs = zip(accuracies, references, strict=True)
+    return [100 * (values - reference) / (100 - reference) for values, reference in pairs]
+
+
+def mean(scores: Scores) -> np.ndarray:
+    """Returns the mean over tasks of the mean over runs, [...]."""
+    return np.mean([values.mean(-1) for values in scores], axis=0)
+
+
+def interquartile_mean(scores: Scores) -> np.ndarray:
+    """Returns the mean of all tasks' runs without the lowest and the highest quarter, [...].
+
+    The quarters are rounded down to whole runs.
+    """
+    pooled = np.sort(np.concatenate(scores, axis=-1), axis=-1)
+    cut = pooled.shape[-1] // 4
+    return pooled[..., cut : pooled.shape[-1] - cut].mean(-1)
+
+
+def improvement(a: Scores, b: Scores) -> np.ndarray:
+    """Returns the probability in % that a run of a is better than one of b, [...].
+
+    It is the mean over tasks of the share of pairs of runs in which a is higher; a tie counts half.
+    """
+    signs = [np.sign(x[..., :, None] - y[..., None, :]) for x, y in zip(a, b, strict=True)]
+    return 50 + 50 * np.mean([sign.mean((-2, -1)) for sign in signs], axis=0)
+
+
+def profile(scores: Scores, levels: Sequence[float]) -> list[float]:
+    """Returns the share of runs in % with a score above each level; tasks weigh the same."""
+    return [float(mean([100.0 * (values > level) for values in scores])) for level in levels]
+
+
+def resampled(sides: Sequence[np.ndarray], rng: np.random.Generator) -> list[np.ndarray]:
+    """Returns accuracies in %, [REPLICATES, runs] for each side, of resampled rows and runs.
+
+    Rows are drawn with replacement, the same for all sides, then the runs of each side.
+
+    Args:
+      sides: which rows of a task each run answers correctly, bool [runs, rows].
+      rng: the generator.
+    """
+    right = np.concatenate(sides).T.astype(float)
+    rows, sums = len(right), []
+    for _ in range(0, REPLICATES, CHUNK):
+        drawn = rng.integers(rows, size=(CHUNK, rows))
+        sums.append(np.stack([np.bincount(one, minlength=rows) for one in drawn]) @ right)
+    ends = np.cumsum([len(side) for side in sides])[:-1]
+    return [
+        np.take_along_axis(side, rng.integers(side.shape[1], size=side.shape), axis=1)
+        for side in np.split(100 * np.concatenate(sums) / rows, ends, axis=1)
+    ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """The runs of a model on some tasks."""
+
+    cells: Sequence[Cell]  # one for each task
+    samples: Scores = ()  # accuracies of resampled rows and runs; none without `right`
+
+    @property
+    def accuracies(self) -> Scores:
+        """The accuracy of each run in %."""
+        return [np.array(cell.values) for cell in self.cells]
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are runs enough for what rests on single runs."""
+        return all(cell.seeds >= SEEDS for cell in self.cells)
+
+    @property
+    def right(self) -> list[np.ndarray]:
+        """Which test rows each run answers correctly, bool [runs, rows]; none unless all say."""
+        rows = [[run.right("test") for run in cell.runs] for cell in self.cells]
+        known = [[row for row in task if row is not None] for task in rows]
+        complete = [*map(len, rows)] == [*map(len, known)]
+        return [np.stack(task) for task in known] if complete and self.enough else []
+
+    def text(self, quantity: Callable[[Scores], np.ndarray], references: Sequence[float]) -> str:
+        """Returns a quantity of the scores and its interval; "-" if a task lacks a reference."""
+        if len(references) < len(self.cells) or max(references) >= 100:
+            return "-"
+        samples = self.samples and quantity(above(self.samples, references))
+        return _text(quantity(above(self.accuracies, references)), samples)
+
+    def against(self, other: "Model") -> str:
+        """Returns the probability that a run is better than one of another, and its interval."""
+        both = self.samples and other.samples
+        samples = improvement(self.samples, other.samples) if both else []
+        return _text(improvement(self.accuracies, other.accuracies), samples)
+
+
+def _with_samples(models: Mapping[str, Model]) -> dict[str, Model]:
+    """Returns models with their samples, all on the same resampled rows."""
+    right = {name: found for name, model in models.items() if (found := model.right)}
+    rng = np.random.default_rng(0)  # equal runs give equal tables
+    tasks = [resampled(sides, rng) for sides in zip(*right.values(), strict=True)]
+    samples = dict(zip(right, zip(*tasks, strict=True), strict=True))
+    return {n: dataclasses.replace(m, samples=samples.get(n, ())) for n, m in models.items()}
+
+
+def _text(value: Any, samples: Any) -> str:
+    if not len(samples):
+        return f"{value:.2f}"
+    low, high = np.percentile(samples, [2.5, 97.5])
+    return f"{value:.2f} ({low:.2f} to {high:.2f})"
+
+
+def grids(table: Table) -> list[Grid]:
+    """Returns a table for each set of at least two tasks that two models of a preset share.
+
+    The sets are those that some model has; the largest come first. A model has a task if every seed
+    has a value.
+    """
+    own = [row for row in table.rows if row.ours]
+    has = [
+        {
+            (task, *sorted({run.data_sha256 for run in cell.runs}))
+            for task in table.tasks
+            if (cell := row.cells[task]).mean is not None and not cell.unfinished
+        }
+        for row in own
+    ]
+    sets = sorted({tuple(sorted(data)) for data in has}, key=lambda data: (-len(data), data))
+    found = []
+    for data in sets:
+        names = {task for task, *_ in data}
+        rows = [row for row, theirs in zip(own, has, strict=True) if theirs.issuperset(data)]
+        if min(len(names), len(rows)) > 1:
+            found.append(_grid(table, [task for task in table.tasks if task in names], rows))
+    return found
+
+
+def _grid(table: Table, tasks: Sequence[str], rows: Sequence[Row]) -> Grid:
+    models = _with_samples({r.model: Model([r.cells[task] for task in tasks]) for r in rows})
+    other = models.get(REFERENCE)
+    best = sorted(rows, key=lambda row: -mean(models[row.model].accuracies))
+    body = [[row.marked, *_line(models[row.model], other)] for row in best]
+    *first, last = (table.columns[task] for task in tasks)
+    against = f"Better than {config.title(REFERENCE)}"
+    levels = ", ".join(map(str, LEVELS))
+    head = [
+        "Model",
+        "Seeds",
+        "Mean",
+        "Above chance",
+        "Above shallow baseline",
+        "Interquartile mean",
+        against,
+        f"Runs above {levels}",
+    ]
+    notes = [
+        "Mean: of the tasks' accuracies. Above chance, above shallow baseline: means of scores, "
+        "where 0 is the majority floor, or the shallow baseline, and 100 all rows right."
+    ]
+    if any(model.enough for model in models.values()):
+        notes += [
+            "Interquartile mean: of the scores above chance of all runs, without the lowest and "
+            f"the highest quarter. {against}: the probability in % that a run is better than one "
+            "of that model's on a task drawn at random. Runs above: the share in % of runs with a "
+            "score above chance higher than that. Definitions: rliable, arXiv:2108.13264.",
+            f"In parentheses: 95 % intervals, from {REPLICATES:,} bootstrap samples of the seeds "
+            "and test rows of each task. Where seeds are few they are too narrow.",
+        ]
+    if not all(model.samples for model in models.values()):
+        notes.append(
+            f"Fewer than {SEEDS} seeds of a task: only means, without intervals. Runs that do not "
+            "say which rows they answer correctly: no interval. Tasks that differ in their number "
+            "of seeds: no interquartile mean."
+        )
+    if not all(row.uses_mask for row in rows):
+        notes.append(PADDING)
+    if any(row.cells[task].validation_is_test for row, task in itertools.product(rows, tasks)):
+        notes.append(MARKS["validation_is_test"])
+    title = f"Over {', '.join(first)} and {last}, preset {table.preset}"
+    return Grid(title, head, body, notes).filled
+
+
+def _line(model: Model, other: Model | None) -> list[str]:
+    """Returns a model's texts, from the number of seeds on."""
+    counts = {cell.seeds for cell in model.cells}
+    floors = [max(run.floor.accuracy for run in cell.runs) for cell in model.cells]
+    rules = [[run.baseline for run in cell.runs if run.baseline] for cell in model.cells]
+    baselines = [max(rule.test.accuracy for rule in found) for found in rules if found]
+    single = ["-"] * 3
+    if model.enough:
+        levels = profile(above(model.accuracies, floors), LEVELS) if max(floors) < 100 else []
+        single = [
+            model.text(interquartile_mean, floors) if len(counts) == 1 else "-",
+            model.against(other) if other and other.enough and other is not model else "-",
+            ", ".join(f"{share:.0f}" for share in levels) or "-",
+        ]
+    mark = MARKS["validation_is_test"][0] * any(c.validation_is_test for c in model.cells)
+    return [
+        " to ".join(map(str, sorted({min(counts), max(counts)}))),
+        model.text(mean, [0.0] * len(floors)) + mark,
+        model.text(mean, floors),
+        model.text(mean, baselines),
+        *single,
+    ]

@@ -1,0 +1,114 @@
+"""What each cell of an accuracy table has cost: settings tried, minutes, readings of test."""
+
+import dataclasses
+import itertools
+import statistics
+from collections.abc import Sequence
+
+from lra_fnet.report.accuracy import SOURCES, UNCOMPARED, Row, Table
+from lra_fnet.report.cells import published_cells
+from lra_fnet.report.grid import Grid
+from lra_fnet.report.sources import Sources, Sweep
+from lra_fnet.run.record import Record
+
+_ABOUT = {
+    "Settings tried": "Settings tried: those of the sweeps here that selected this one; 1 without "
+    "a sweep, because what else was tried is not recorded.",
+    "Minutes a run": "Minutes a run: the median over seeds, with compilation and evaluations, and "
+    "with pre-training where a run began from it.",
+    "To the shallow baseline": "To the shallow baseline: minutes until validation accuracy first "
+    "reached that of the baseline on validation; the median over seeds, at the mean speed of a "
+    "run. -: there is no baseline, or no metrics.jsonl.",
+    "To the paper's number": "To the paper's number: the same until it reached the test accuracy "
+    "that the FNet paper prints of the model, or else the LRA paper.",
+    "Test readings": "Test readings: of all seeds together; a result needs one of each.",
+}
+
+
+def grid(table: Table, sources: Sources) -> Grid:
+    """Returns a line for each cell with runs; variants come last."""
+    body = [
+        [row.label, table.columns[task], *_line(row, task, table.preset, sources)]
+        for row, task in itertools.product(table.ours, table.tasks)
+        if row.cells[task].runs
+    ]
+    made = Grid(
+        f"Cost of each result, preset {table.preset}",
+        ["Model", "Task", "Device", "Seeds", *_ABOUT],
+        body,
+        words=3,
+    ).filled
+    notes = [words for column, words in _ABOUT.items() if column in made.head]
+    return dataclasses.replace(made, notes=notes)
+
+
+def _line(row: Row, task: str, preset: str, sources: Sources) -> list[str]:
+    runs = row.cells[task].runs
+    minutes = [spent / 60 for run in runs if (spent := _seconds(run)) is not None]
+    printed = None if preset in UNCOMPARED else _printed(row.model, task)
+    rules = [run.baseline and run.baseline.validation.accuracy for run in runs]
+    return [
+        "; ".join(sorted({str(run.device) for run in runs})),
+        str(len(runs)),
+        str(settings(runs[0], sources.sweeps)),
+        f"{statistics.median(minutes):.1f}" if minutes else "-",
+        _reached(runs, rules, sources),
+        _reached(runs, [printed] * len(runs), sources),
+        str(sum(sources.readings[run.folder] for run in runs)),
+    ]
+
+
+def _printed(model: str, task: str) -> float | None:
+    """Returns the number of the first paper that has the model; None if that is not a number."""
+    rows = (published_cells(model, source) for source in SOURCES)
+    return next((row[task].mean for row in rows if row and task in row), None)
+
+
+def _seconds(run: Record) -> float | None:
+    """Returns the time of a run's training, that of the run it began from included."""
+    stages = [run.wall_seconds, *([run.init.wall_seconds] if run.init else [])]
+    known = [seconds for seconds in stages if seconds is not None]
+    return sum(known) if len(known) == len(stages) else None
+
+
+def settings(run: Record, sweeps: Sequence[Sweep]) -> int:
+    """Returns how many settings the sweeps tried that selected this run's; 1 if none did."""
+    tried = {
+        tuple(sorted(trial.overrides))
+        for sweep in sweeps
+        for choice in sweep.selected
+        if (choice.task, choice.model, choice.preset) == (run.task, run.model, run.preset)
+        and sorted(choice.overrides) == sorted(run.overrides)
+        for trial in sweep.trials
+        if (trial.task, trial.model) == (run.task, run.model)
+    }
+    return max(1, len(tried))
+
+
+def seconds_to(
+    accuracy: float, points: Sequence[tuple[int, float]], steps: int, seconds: float
+) -> float | None:
+    """Returns when a run first reached an accuracy, at its mean speed; None if it never did.
+
+    Args:
+      accuracy: in %.
+      points: (step, accuracy in %) of the run, by step.
+      steps: of the whole run.
+      seconds: of the whole run.
+    """
+    reached = next((step for step, value in points if value >= accuracy), None)
+    return None if reached is None else seconds * reached / steps
+
+
+def _reached(runs: Sequence[Record], goals: Sequence[float | None], sources: Sources) -> str:
+    """Returns the median time to each run's goal in minutes, and how many got there if not all."""
+    times = []
+    for run, goal in zip(runs, goals, strict=True):
+        curve = sources.curves.get(run.folder)
+        if goal is not None and curve and curve.validation and run.wall_seconds and run.steps:
+            times.append(seconds_to(goal, curve.validation, run.steps, run.wall_seconds))
+    reached = [time / 60 for time in times if time is not None]
+    if not reached:
+        return "not reached" if times else "-"
+    share = "" if len(reached) == len(times) else f" ({len(reached)} of {len(times)})"
+    return f"{statistics.median(reached):.1f}{share}"

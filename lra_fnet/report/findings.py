@@ -1,0 +1,279 @@
+"""Says in two sentences what each section of the page shows, from its values."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+
+from lra_fnet import config, tasks
+from lra_fnet.machine import progress
+from lra_fnet.report import accuracy, benchmarks, tradeoff
+from lra_fnet.report.accuracy import Table
+from lra_fnet.report.contents import Preset, Report
+from lra_fnet.report.grid import Grid
+from lra_fnet.report.sources import Sweep
+
+
+def of(report: Report) -> dict[str, list[str]]:
+    """Returns sentences about each section by its id; none where there is nothing to say."""
+    return {
+        "significance": significance(report.presets),
+        "efficiency": speed(report),
+        "learning": learning(report),
+        "sweeps": sweeps([sweep for sweep, _ in report.sweeps]),
+        "literature": literature(report.literature),
+        "inside": inside(report),
+        "runs": runs(report),
+    }
+
+
+def result(preset: Preset) -> list[str]:
+    """Says how many results lie above the shallow baseline, and sets FNet against Transformer."""
+    table = preset.table
+    scored = {
+        f"{row.label} on {table.columns[task]}": row.cells[task]
+        for row, task in _scored(table)
+        if table.shallow.cells[task].mean is not None
+    }
+    above = [name for name, cell in scored.items() if not cell.shallow]
+    lies = "lies" if len(above) < 2 else "lie"
+    sentences = []
+    if scored:
+        how_many = f"{count(above).lower()} of {plural(len(scored), 'result')}"
+        words = (
+            f"Under preset {table.preset}, {how_many} {lies} above the shallow baseline with the "
+        )
+        words += "whole 95 % interval"
+        sentences.append(f"{words}{f': {listed(above)}' if 0 < len(above) <= 4 else ''}.")
+    pairs = {}
+    for task in table.tasks:
+        here = tradeoff.comparable(preset.points, task, ("fnet", "transformer"))
+        own = {point.row.model: point for point in here}
+        if "fnet" in own and "transformer" in own:
+            pairs[table.columns[task]] = own["fnet"], own["transformer"]
+    if pairs:
+        ratios = [fnet.speed / other.speed for fnet, other in pairs.values()]
+        gaps = [(a.cell.mean or 0) - (b.cell.mean or 0) for a, b in pairs.values()]
+        sentences.append(
+            f"FNet makes {span(ratios)} times as many training steps a second as the "
+            f"Transformer on {listed(pairs)}; its accuracy minus the Transformer's is "
+            f"{listed(f'{gap:+.2f}' for gap in gaps)} points."
+        )
+    return sentences
+
+
+def scores(table: Table) -> list[str]:
+    """Says how many results a preset has, and which is the highest of each task."""
+    scored = _scored(table)
+    if not scored:
+        return []
+    names = {row.label for row, _ in scored}
+    best = {}
+    for row, task in scored:
+        if task not in best or row.cells[task].mean > best[task].cells[task].mean:
+            best[task] = row
+    highest = [
+        f"{row.label} on {table.columns[task]} ({row.cells[task].mean:.2f} %)"
+        for task, row in best.items()
+    ]
+    return [
+        f"{plural(len(scored), 'result')} of {plural(len(names), 'model')} on "
+        f"{plural(len(best), 'task')}, variants not counted.",
+        f"Highest: {listed(highest)}.",
+    ]
+
+
+def significance(presets: Sequence[Preset]) -> list[str]:
+    """Says how many pairs of main models differ, and which pair differs most."""
+    pairs = [(pair, preset.table) for preset in presets for pair in preset.pairs]
+    if not pairs:
+        return []
+    sure = [place for place in pairs if place[0].significant]
+    sentences = [
+        f"{count(sure)} of the {plural(len(pairs), 'difference')} between two main models on one "
+        f"task {be(sure)} significant at the 5 % level, adjusted for the number of pairs under the "
+        "preset."
+    ]
+    if sure:
+        pair, table = max(sure, key=lambda place: abs(place[0].comparison.difference.mean))
+        difference = pair.comparison.difference
+        names = [pair.a.label, pair.b.label][:: 1 if difference.mean > 0 else -1]
+        ends = difference.low, difference.high
+        low, high = ends if difference.mean > 0 else (-ends[1], -ends[0])
+        sentences.append(
+            f"The largest of them: {names[0]} is {abs(difference.mean):.2f} points "
+            f"({low:.2f} to {high:.2f}) above {names[1]} on {table.columns[pair.task]}, "
+            f"preset {table.preset}."
+        )
+    return sentences
+
+
+def speed(report: Report) -> list[str]:
+    """Says how FNet's time and memory compare with the Transformer's in a benchmark of both."""
+    for benchmark, _ in report.benchmarks:
+        cells = [
+            cell
+            for cell in benchmark.cells
+            if (cell["what"], cell["side"], cell["state"], cell["cls"])
+            == ("train", "ours", "ok", False)
+        ]
+        pairs = []
+        for length in sorted({cell["length"] for cell in cells}):
+            here = [cell for cell in cells if cell["length"] == length]
+            fnet = next((cell for cell in here if cell["label"] == "fnet"), None)
+            if fnet and (other := benchmarks.faster(here)):
+                pairs.append((fnet, other))
+        if len(pairs) < 2:
+            continue
+        times = [
+            statistics.median(b["seconds"]) / statistics.median(a["seconds"]) for a, b in pairs
+        ]
+        memory = [100 * a["peak_bytes"] / max(1, b["peak_bytes"]) for a, b in pairs]
+        lengths = [cell["length"] for cell, _ in pairs]
+        where = f"in {benchmark.name.partition(' (')[0]}"
+        sentences = [
+            f"FNet's training step is {span(times)} times as fast as the Transformer's at "
+            f"lengths {lengths[0]:,} to {lengths[-1]:,}{benchmarks.constant(cells)}, and its peak "
+            f"memory is {span(memory)} % of the Transformer's, {where}."
+        ]
+        slopes = [
+            benchmarks.exponent(*benchmarks.curve(cells, name, "seconds"))
+            for name in ("fnet", benchmarks.BASELINE)
+        ]
+        if None not in slopes:
+            sentences.append(
+                f"Fitted over these lengths, FNet's time grows as L^{slopes[0]:.2f} and the "
+                f"Transformer's as L^{slopes[1]:.2f}."
+            )
+        return sentences
+    return []
+
+
+def learning(report: Report) -> list[str]:
+    """Says how many runs were best before their end, and where training and test differ most."""
+    pairs = [(run, run.score("validation"), run.score("validation", "last")) for run in report.runs]
+    steps = [(best.step, last.step) for _, best, last in pairs if best and last]
+    sentences = []
+    if steps:
+        early = [best for best, last in steps if best < last]
+        sentences.append(
+            f"{count(early)} of {plural(len(steps), 'run')} had the best validation accuracy "
+            "before the last step."
+        )
+    gaps = [
+        (run.train.accuracy - test.accuracy, run)
+        for run in report.runs
+        if run.train and (test := run.score("test", "last"))
+    ]
+    if gaps:
+        gap, run = max(gaps, key=lambda place: place[0])
+        sentences.append(
+            "Accuracy on training rows minus that on test rows, at the last step, is at most "
+            f"{gap:.2f} points: {accuracy.name_of(run)} on {tasks.title(run.task)}, preset "
+            f"{run.preset}, seed {run.seed}."
+        )
+    return sentences
+
+
+def sweeps(listed_: Sequence[Sweep]) -> list[str]:
+    """Says how many trials there are, and which is the best on validation."""
+    trials = [trial for sweep in listed_ for trial in sweep.trials]
+    if not trials:
+        return []
+    complete = [trial for trial in trials if trial.state == "complete"]
+    words = f"{plural(len(listed_), 'sweep')} with {plural(len(trials), 'trial')}, "
+    sentences = [f"{words}{len(complete)} of them complete; trials never read the test split."]
+    scored = [trial for trial in complete if trial.validation is not None]
+    if scored:
+        best = max(scored, key=lambda trial: trial.validation or 0)
+        setting = " ".join(best.overrides) or "no overrides"
+        sentences.append(
+            f"Highest validation accuracy: {100 * (best.validation or 0):.2f} %, "
+            f"{config.title(best.model)} on {tasks.title(best.task)} with {setting}."
+        )
+    return sentences
+
+
+def literature(grid: Grid) -> list[str]:
+    """Says how many rows there are, and which has the highest mean of five."""
+    head = list(grid.head)
+    if not {"Mean of 5", "Protocol", "Tier"} <= {*head}:
+        return []
+    mean, protocol, tier = (head.index(name) for name in ("Mean of 5", "Protocol", "Tier"))
+    here, sent = (sum(row[tier] == name for row in grid.rows) for name in ("here", "submitted"))
+    sentences = [
+        f"{plural(len(grid.rows), 'row')}: {len(grid.rows) - here - sent} as printed in papers, "
+        f"{here} run here, {sent} submitted; only rows of one protocol compare."
+    ]
+    numbers = [(float(row[mean].split()[0]), row) for row in grid.rows if _is_number(row[mean])]
+    if numbers:
+        value, row = max(numbers, key=lambda place: place[0])
+        words = f"Highest mean of five: {row[0]}, {value:.2f} % (protocol {row[protocol]})"
+        same = [place for place in numbers if place[1][protocol] == "lra"]
+        if same and row[protocol] != "lra":
+            value, row = max(same, key=lambda place: place[0])
+            words += f"; under LRA's own protocol: {row[0]}, {value:.2f} %"
+        sentences.append(f"{words}.")
+    return sentences
+
+
+def inside(report: Report) -> list[str]:
+    """Says how far the models attend."""
+    spans = [s for run in report.runs if (s := report.sources.spans.get(run.folder))]
+    if not spans:
+        return []
+    return [
+        f"{plural(len(spans), 'run')} with a measured attention span: "
+        f"{span([s.mean for s in spans])} tokens, where equal weights would give "
+        f"{span([s.uniform for s in spans])}."
+    ]
+
+
+def runs(report: Report) -> list[str]:
+    """Says how long the runs took on which machines, and how often test was read."""
+    if not report.runs:
+        return []
+    timed = [run.wall_seconds for run in report.runs if run.wall_seconds]
+    devices = len({str(run.device) for run in report.runs})
+    twice = [folder for folder, times in report.sources.readings.items() if times > 1]
+    spent = f" trained for {progress.duration(sum(timed))} together" if timed else ""
+    return [
+        f"{plural(len(report.runs), 'run')} on {plural(devices, 'kind')} of machine{spent}.",
+        f"{count(twice)} of them read the test split more than once"
+        f"{f': {listed(twice)}' if 0 < len(twice) <= 4 else ''}.",
+    ]
+
+
+def _scored(table: Table):
+    """Returns the cells with a value of the preset's own models, as (row, task)."""
+    own = [row for row in table.rows if row.ours]
+    return [(row, t) for t in table.tasks for row in own if row.cells[t].mean is not None]
+
+
+def _is_number(words: str) -> bool:
+    return words[:1].isdigit()
+
+
+def count(things: Sequence[object]) -> str:
+    """Returns "None", "1", "2,000"."""
+    return f"{len(things):,}" if things else "None"
+
+
+def plural(number: int, noun: str) -> str:
+    """Returns "1 run", "2,000 runs"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def be(things: Sequence[object]) -> str:
+    """Returns the verb for "None of them", "1 of them", "2 of them"."""
+    return "is" if len(things) < 2 else "are"
+
+
+def listed(words: Iterable[str]) -> str:
+    """Returns "a, b and c"."""
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def span(values: Sequence[float]) -> str:
+    """Returns the least and the greatest value: "2.1 to 7.3", or one if they are printed alike."""
+    ends = (f"{x:,.0f}" if x >= 10 else f"{x:.1f}" for x in (min(values), max(values)))
+    return " to ".join(dict.fromkeys(ends))

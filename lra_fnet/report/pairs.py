@@ -1,0 +1,83 @@
+"""Compares the main models with each other, two at a time, on every task of a preset."""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+
+from lra_fnet import intervals
+from lra_fnet.report import significance
+from lra_fnet.report.accuracy import Row, Table
+from lra_fnet.report.grid import Grid
+from lra_fnet.report.significance import LEVEL, Comparison
+from lra_fnet.run.record import Record
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """Two rows of an accuracy table on one task."""
+
+    task: str
+    a: Row
+    b: Row
+    comparison: Comparison
+    p_adjusted: float  # by Holm's method, for all pairs of the preset
+
+    @property
+    def significant(self) -> bool:
+        """Whether the two differ at the 5 % level, all pairs taken into account."""
+        return self.p_adjusted <= LEVEL
+
+
+def pairs(table: Table, models: Sequence[str]) -> list[Pair]:
+    """Returns the pairs of the preset's own rows that have a value on the same data.
+
+    Args:
+      table: of the preset.
+      models: those to compare; the later ones are compared with the earlier ones.
+    """
+    rows = {row.model: row for row in table.rows if row.ours}
+    own = [rows[model] for model in models if model in rows]
+    found: list[tuple[str, Row, Row, Comparison]] = []
+    for task, (b, a) in itertools.product(table.tasks, itertools.combinations(own, 2)):
+        first, second = (_complete(row, task) for row in (a, b))
+        if first and second and len({run.data_sha256 for run in (*first, *second)}) == 1:
+            found.append((task, a, b, significance.compare(first, second, "test")))
+    adjusted = intervals.holm([comparison.difference.p_value for *_, comparison in found])
+    return [
+        Pair(task, a, b, comparison, p_value)
+        for (task, a, b, comparison), p_value in zip(found, adjusted, strict=True)
+    ]
+
+
+def _complete(row: Row, task: str) -> list[Record]:
+    """Returns the runs of a cell that has a value."""
+    cell = row.cells[task]
+    return [] if cell.mean is None else [run for run in cell.runs if run.score("test")]
+
+
+def grid(table: Table, listed: Sequence[Pair]) -> Grid:
+    """Returns a row for each pair, with difference, interval and p-values."""
+    rows = []
+    for pair in listed:
+        difference = pair.comparison.difference
+        numbers = [len(_complete(row, pair.task)) for row in (pair.a, pair.b)]
+        rows.append(
+            [
+                *(table.columns[pair.task], pair.a.label, pair.b.label),
+                "yes" if pair.significant else "no",
+                f"{difference.mean:+.2f}",
+                f"{difference.low:+.2f} to {difference.high:+.2f}",
+                f"{difference.p_value:.2g}",
+                f"{pair.p_adjusted:.2g}",
+                " / ".join(map(str, numbers)),
+            ]
+        )
+    tests = "; ".join(dict.fromkeys(pair.comparison.test for pair in listed))
+    notes = [
+        "Accuracy of the model minus that of the other, in percentage points, with a 95 % interval "
+        f"(single, not adjusted). Tests: {tests}. Significant: p adjusted by Holm's method for all "
+        f"rows of this table is at most {LEVEL}."
+    ]
+    head = ["Task", "Model", "Against", "Significant", "Difference", "95 % interval"]
+    head += ["p", "p adjusted", "Seeds"]
+    return Grid(f"Main models in pairs, preset {table.preset}", head, rows, notes, words=4)

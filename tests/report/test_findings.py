@@ -1,0 +1,226 @@
+"""The sentences of the page and the pairs of main models, against made-up results."""
+
+import json
+import re
+
+import pytest
+from made_results import (
+    a_failure,
+    a_measured_cell,
+    a_result,
+    a_span,
+    a_trial,
+    put,
+    put_sweep,
+    records,
+    scored,
+    with_test,
+)
+
+from lra_fnet import report
+from lra_fnet.report import accuracy, benchmarks, contents, findings, pairs, significance, sources
+from lra_fnet.report.grid import Grid
+
+SHALLOW = {name: {"correct": 600, "count": 2000} for name in ("validation", "test")}  # 30 %
+SHALLOW |= {"method": "m", "settings": {}}
+
+
+def built(root, *results):
+    for result in results:
+        put(root, result)
+    return report.build(report.Sources([root]))
+
+
+def test_result_counts_what_lies_above_the_baseline_and_compares_fnet(tmp_path):
+    (preset,) = built(
+        tmp_path,
+        with_test(900, shallow=SHALLOW, steps_per_second=9.0),  # 45 %
+        with_test(600, shallow=SHALLOW, model="transformer", steps_per_second=2.0),  # 30 %
+        with_test(620, shallow=SHALLOW, model="linear"),  # 31 %: its interval holds 30 %
+        with_test(900, model="linear", task="text"),  # no baseline
+        a_failure("OOM", model="performer", shallow=SHALLOW),
+    ).presets
+    assert findings.result(preset) == [
+        "Under preset cpu, 1 of 3 results lies above the shallow baseline with the whole 95 % "
+        "interval: FNet on ListOps.",
+        "FNet makes 4.5 times as many training steps a second as the Transformer on ListOps; its "
+        "accuracy minus the Transformer's is +15.00 points.",
+    ]
+    assert findings.scores(preset.table) == [
+        "4 results of 3 models on 2 tasks, variants not counted.",
+        "Highest: FNet on ListOps (45.00 %) and Linear on Text (45.00 %).",
+    ]
+
+
+def test_speeds_of_other_devices_are_not_compared(tmp_path):
+    other = {"name": "GPU", "platform": "gpu", "count": 1, "cores": 8}
+    results = with_test(900), with_test(600, model="transformer", device=other)
+    (preset,) = built(tmp_path, *results).presets
+    assert findings.result(preset) == []  # nor is there a baseline
+
+
+def test_nothing_is_said_of_nothing(tmp_path):
+    empty = report.build(report.Sources([tmp_path]))
+    said = findings.of(empty)
+    assert {name for name, sentences in said.items() if sentences} == {"literature"}
+
+
+def test_pairs_are_compared_on_equal_data_and_adjusted_by_hand():
+    runs = [scored(model, seed) for model in ("fnet", "linear") for seed in range(3)]
+    runs += [with_test(900, model="transformer"), with_test(600, model="local")]
+    runs += [with_test(900, model="performer", data_sha256="e" * 64)]
+    (table,) = accuracy.tables(records(*runs))
+    listed = pairs.pairs(table, accuracy.MAIN)
+    names = [(pair.a.model, pair.b.model) for pair in listed]
+    assert names == [("linear", "transformer"), ("fnet", "transformer"), ("fnet", "linear")]
+    sides = {row.model: row.cells["listops"].runs for row in table.rows if row.ours}
+    p_values = [
+        significance.compare(sides[a], sides[b], "test").difference.p_value for a, b in names
+    ]
+    order = sorted(range(3), key=p_values.__getitem__)
+    holm, least = {}, 0.0
+    for rank, index in enumerate(order):
+        least = holm[index] = min(1.0, max(least, (3 - rank) * p_values[index]))
+    assert [pair.p_adjusted for pair in listed] == pytest.approx([holm[i] for i in range(3)])
+    first = pairs.grid(table, listed).rows[1]
+    assert first[:4] == ["ListOps", "FNet", "Transformer", "yes"]
+    assert first[-1] == "3 / 1"
+
+
+def test_significance_names_the_largest_difference_with_its_winner_first():
+    runs = [with_test(900, model="transformer"), with_test(300), with_test(310, model="linear")]
+    (table,) = accuracy.tables(records(*runs))
+    listed = pairs.pairs(table, accuracy.MAIN)
+    none: dict = dict.fromkeys(("generalisation", "cost", "missing"), Grid("", [], []))
+    preset = contents.Preset(table, {}, aggregates=[], pairs=listed, points=[], **none)
+    first, second = findings.significance([preset])
+    assert first.startswith("2 of the 3 differences between two main models on one task are sig")
+    (pair,) = [p for p in listed if (p.a.model, p.b.model) == ("fnet", "transformer")]
+    low, high = pair.comparison.difference[1:3]
+    assert f"Transformer is 30.00 points ({-high:.2f} to {-low:.2f}) above FNet on" in second
+
+
+def test_speed_is_the_ratio_of_medians_to_the_faster_transformer(tmp_path):
+    naive = {"overrides": ["Attention.implementation='naive'"], "label": "transformer (naive)"}
+    cells = [
+        cell
+        for n, blocks, plain in ((512, 4.0, 3.0), (1024, 8.0, 12.0))
+        for cell in (
+            a_measured_cell("fnet", n, [1.0, 1.0, 50.0], peak_bytes=1e6),
+            a_measured_cell("transformer", n, [blocks] * 3, peak_bytes=4e6),
+            a_measured_cell("transformer", n, [plain] * 3, peak_bytes=2e6, **naive),
+        )
+    ]
+    made = built(tmp_path)
+    made = type(made)(**vars(made) | {"benchmarks": [(sources.Benchmark("b", cells), [])]})
+    first, second = findings.speed(made)
+    assert first == (
+        "FNet's training step is 3.0 to 8.0 times as fast as the Transformer's at lengths 512 to "
+        "1,024, batches of 4, and its peak memory is 25 to 50 % of the Transformer's, in b."
+    )
+    assert second.startswith("Fitted over these lengths, FNet's time grows as L^0.00")
+
+
+def test_learning_runs_sweeps_and_spans_are_counted(tmp_path):
+    put_sweep(tmp_path, "s", [a_trial(0, validation=0.3), a_trial(1, "linear", 2, validation=0.33)])
+    spanned = put(tmp_path, a_result(model="transformer"))
+    spanned.with_name("attention_span.json").write_text(json.dumps(a_span(3.0, 5.0)))
+    same = {"step": 900, "correct": 610, "count": 2000, "loss": 1.0}
+    last = a_result(seed=1, validation={"best": same, "last": same}, wall_seconds=60.0)
+    last["test"]["last"]["step"] = 900
+    said = findings.of(built(tmp_path, a_result(wall_seconds=60.0), last))
+    assert said["learning"] == [
+        "2 of 3 runs had the best validation accuracy before the last step.",
+        "Accuracy on training rows minus that on test rows, at the last step, is at most 6.00 "
+        "points: Transformer on ListOps, preset cpu, seed 0.",
+    ]
+    assert said["runs"] == [
+        "3 runs on 1 kind of machine trained for 4 min 0 s together.",
+        "None of them read the test split more than once.",
+    ]
+    assert said["sweeps"] == [
+        "1 sweep with 2 trials, 2 of them complete; trials never read the test split.",
+        "Highest validation accuracy: 33.00 %, Linear on ListOps with Encoder.num_layers=2 "
+        "Run.num_steps=100.",
+    ]
+    assert said["inside"] == [
+        "1 run with a measured attention span: 4.0 tokens, where equal weights would give 80."
+    ]
+
+
+def test_literature_names_the_highest_of_all_and_of_one_protocol():
+    head = ["Model", "Mean of 5", "Protocol", "Tier"]
+    rows = [
+        ["A", "86.3", "pixels", "self"],
+        ["B", "55.1", "lra", "self"],
+        ["C", "-", "lra", "here"],
+    ]
+    assert findings.literature(Grid("", head, rows)) == [
+        "3 rows: 2 as printed in papers, 1 run here, 0 submitted; only rows of one protocol "
+        "compare.",
+        "Highest mean of five: A, 86.30 % (protocol pixels); under LRA's own protocol: B, 55.10 %.",
+    ]
+
+
+def test_sentences_about_the_committed_results_hold(committed):
+    """Each count and maximum again, from the records and the cells."""
+    preset = next(p for p in committed.presets if p.table.preset == "cpu")
+    total = above = 0
+    for row in (row for row in preset.table.rows if row.ours):
+        for task in preset.table.tasks:
+            cell, floor = row.cells[task], preset.table.shallow.cells[task]
+            if cell.mean is not None and floor.mean is not None:
+                total += 1
+                above += cell.low > floor.mean
+    assert f"{above or 'none'} of {total} results" in findings.result(preset)[0]
+    best = re.search(r"on ListOps \(([\d.]+) %\)", findings.scores(preset.table)[1])
+    values = [row.cells["listops"].mean for row in preset.table.rows if row.ours]
+    assert best is not None
+    assert float(best[1]) == round(max(value for value in values if value is not None), 2)
+
+
+@pytest.fixture(scope="module")
+def committed():
+    from paths import ROOT
+
+    return report.build(report.Sources([ROOT / "results"]))
+
+
+# Benchmarks under the same conditions
+
+
+def test_benchmarks_under_the_same_conditions_are_one():
+    first = [
+        a_measured_cell(m, n, [s])
+        for m, s in (("transformer", 4.0), ("fnet", 1.0))
+        for n in (8, 16)
+    ]
+    second = [
+        a_measured_cell(m, n, [s])
+        for m, s in (("transformer", 6.0), ("linear", 2.0))
+        for n in (8, 16)
+    ]
+    assert benchmarks.conditions(first) == benchmarks.conditions(second)
+    cells, grids = benchmarks.together([first, second])
+    assert benchmarks.labels(cells) == ["transformer", "fnet", "linear"]
+    speeds = {row[0]: row[1] for row in grids[0].rows}
+    assert speeds == {  # linear against the Transformer of its own rounds
+        "transformer": "0.25 ±0%",
+        "fnet": "1 ±0% (4.0x)",
+        "linear": "0.5 ±0% (3.0x)",
+    }
+    for field, value in (("commit", "f"), ("batch_size", 8), ("threads", 1), ("dim", 128)):
+        other = [cell | {field: value} for cell in second]
+        assert benchmarks.conditions(first) != benchmarks.conditions(other), field
+    assert benchmarks.conditions(first) != benchmarks.conditions(second[:1])  # another length
+
+
+def test_report_merges_them_and_names_all(tmp_path):
+    for name, model in (("one", "fnet"), ("two", "linear")):
+        folder = tmp_path / "benchmark" / name
+        folder.mkdir(parents=True)
+        cells = [a_measured_cell(model, length, [1.0]) for length in (8, 16)]
+        (folder / "benchmark.json").write_text(json.dumps(cells))
+    ((benchmark, grids),) = report.build(report.Sources([tmp_path])).benchmarks
+    assert benchmark.name == f"{tmp_path.name}/benchmark (one, two)"
+    assert [row[0] for row in grids[0].rows] == ["fnet", "linear"]
