@@ -125,7 +125,10 @@ def model_settings(preset, task, model):
         return ORIGINAL | width | ({} if learned else {"positions": "learned"})
     if model in ORDERED and preset in ("cpu", "small"):
         groups = dict.fromkeys(GROUPS.get(model, ()), (0.001, 0.0))
-        return {"positions": "none"} | ({"groups": groups} if groups else {})
+        own = {"positions": "none"} if preset == "small" or model == "transformer_rotary" else {}
+        if (preset, task) == ("cpu", "listops") and model != "transformer_rotary":
+            own["learning_rate"] = 0.004
+        return own | ({"groups": groups} if groups else {})
     if preset != "lra-code" or (task, model) not in OVERRIDES:
         return {}
     pairs = zip(SIZES, OVERRIDES[task, model], BASE[task], strict=True)
@@ -166,6 +169,7 @@ def test_only_lra_code_cpu_and_small_have_files_for_a_model():
     pairs = {f"lra-code/{task}.{model}.gin" for task, model in OVERRIDES}
     pairs |= {"lra-code/listops.performer.gin", "lra-code/pathx.sparse.gin"}
     pairs |= {f"tuned/{t}.{model}.gin" for model, of in TASKS_OF_RECIPES.items() for t in of}
+    pairs |= {f"cpu/listops.{model}.gin" for model in ORDERED - {"transformer_rotary"}}
     tasks = {f"{preset}/{task}.gin" for preset in PRESETS for task in ("base", *TASKS)}
     tasks |= {f"{preset}/{task}.gin" for preset in CORPUS for task in ("base", "corpus")}
     tasks.add("cpu-pretrain/text.gin")
