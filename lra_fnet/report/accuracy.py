@@ -30,6 +30,7 @@ UNCOMPARED = ("cpu", "cpu-pretrain")
 SMOKE = {"cpu": ("pathx",)}  # runs that only show that a task works: no column
 PADDING = "‡ This model sees the padding: its mixer does not use the mask."
 WAYS = ("fnet_mat",)  # not models but ways to compute one: in speed tables only
+IMAGES = {"image": "Image", "pathfinder": "Pathfinder", "pathx": "PathX"}  # names in gin
 _DIGEST = re.compile(r"-[0-9a-f]{8}$")  # ends a name that the user did not give
 
 
@@ -199,14 +200,29 @@ class Table:
         return [row for row in (*self.rows, *self.variants) if row.ours]
 
 
+def measured(table: Table, part: Part) -> tuple[Table, Part]:
+    """Returns a part with the rows of models that have a run, and the columns with a value of ours.
+
+    Rows of papers stay with their models; the floors stay too.
+    """
+    models = {r.model for r in part.rows if r.ours and any(c.runs for c in r.cells.values())}
+    rows = [row for row in part.rows if row.model in models or not row.source]
+    columns = {
+        column: title
+        for column, title in table.columns.items()
+        if any(r.ours and (r.cells[column].runs or r.cells[column].mean) for r in rows)
+    }
+    return dataclasses.replace(table, columns=columns), part._replace(rows=rows)
+
+
 def tables(runs: Sequence[Record]) -> list[Table]:
     """Returns one table per preset; a row holds the runs of one model with one set of overrides.
 
     Rows of runs with overrides are apart: `Table.variants`.
 
     A run that finished without reading the test split (a trial of a sweep) is in no table. Tables
-    are in the order paper, lra-code, tuned, small, cpu, then others by name. Every model that has a
-    run under any preset has a row in each.
+    are in the order paper, lra-code, tuned, small, cpu, then others by name. A model has rows in a
+    table if it has a run under the preset, or numbers in a paper that the table shows.
     """
     shown = sort([run for run in runs if run.tested and run.model not in WAYS])
     models = models_in_order(run.model for run in shown)
@@ -232,11 +248,15 @@ def _table(preset: str, models: Sequence[str], runs: Sequence[Record]) -> Table:
         names = {run.variant for run in runs if run.model == model and run.variant}
         for variant in (None, *sorted(names)):
             same = [run for run in runs if (run.model, run.variant) == (model, variant)]
+            compared = variant is None and preset not in UNCOMPARED
+            printed = _published_rows(model, every) if compared else []
+            if not (same or printed):
+                continue
             best, last = (variants, last_variants) if variant else (rows, last_rows)
             best.append(_our_row(model, variant, same, every, "best"))
-            last.append(_our_row(model, variant, same, every, "last"))
-            if variant is None and preset not in UNCOMPARED:
-                rows += _published_rows(model, every)
+            if same:
+                last.append(_our_row(model, variant, same, every, "last"))
+            rows += printed
     floors, floor_notes = _floors(runs, every)
     shallow, baselines = _baselines(runs, every)
     rows += [floors, *([shallow] if baselines else [])]
@@ -266,6 +286,16 @@ def _published_rows(model: str, columns: Sequence[str]) -> list[Row]:
     return [Row(config.title(model), names[s], row, model=model) for s, row in cells.items() if row]
 
 
+def sees_padding(run: Record) -> bool:
+    """Returns whether a run's model mixes padding into its outputs.
+
+    The rows of image tasks have none, unless black counts as padding.
+    """
+    name = IMAGES.get(run.task)
+    padded = name is None or bool(run.setting(f"{name}.black_is_padding"))
+    return padded and not run.uses_mask
+
+
 def _our_row(
     model: str, variant: str | None, runs: Sequence[Record], columns, checkpoint: Checkpoint
 ) -> Row:
@@ -273,7 +303,7 @@ def _our_row(
     for column in columns:
         same = [run for run in runs if run.task == column]
         cells[column] = Cell("n/a") if any(map(other_model, same)) else cell(same, checkpoint)
-    uses_mask = all(run.uses_mask for run in runs)
+    uses_mask = not any(map(sees_padding, runs))
     label = name_of(runs[0]) if runs else config.title(model)
     return Row(label, "ours", cells | averages(cells), uses_mask, model, variant)
 

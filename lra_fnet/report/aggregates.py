@@ -194,9 +194,9 @@ def _grid(table: Table, tasks: Sequence[str], rows: Sequence[Row]) -> Grid:
         ]
     if not all(model.samples for model in models.values()):
         notes.append(
-            f"Fewer than {SEEDS} seeds of a task: only means, without intervals. Runs that do not "
-            "say which rows they answer correctly: no interval. Tasks that differ in their number "
-            "of seeds: no interquartile mean."
+            f"Fewer than {SEEDS} seeds of a task: only means, without intervals; their order says "
+            "little. Runs that do not say which rows they answer correctly: no interval. Tasks "
+            "that differ in their number of seeds: no interquartile mean."
         )
     if not all(row.uses_mask for row in rows):
         notes.append(PADDING)

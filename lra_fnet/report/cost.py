@@ -16,10 +16,10 @@ _ABOUT = {
     "a sweep, because what else was tried is not recorded.",
     "Minutes a run": "Minutes a run: the median over seeds, with compilation and evaluations, and "
     "with pre-training where a run began from it.",
-    "To the shallow baseline": "To the shallow baseline: minutes until validation accuracy first "
-    "reached that of the baseline on validation; the median over seeds, at the mean speed of a "
+    "To the baseline": "To the baseline: minutes until validation accuracy first reached that of "
+    "the shallow baseline on validation; the median over seeds, at the mean speed of a "
     "run. -: there is no baseline, or no metrics.jsonl.",
-    "To the paper's number": "To the paper's number: the same until it reached the test accuracy "
+    "To the paper": "To the paper: the same until it reached the test accuracy "
     "that the FNet paper prints of the model, or else the LRA paper.",
     "Test readings": "Test readings: of all seeds together; a result needs one of each.",
 }

@@ -6,7 +6,7 @@ import re
 from collections.abc import Container, Sequence
 
 from lra_fnet.report import template
-from lra_fnet.report.accuracy import Part, Table
+from lra_fnet.report.accuracy import Part, Table, measured
 from lra_fnet.report.cells import Cell
 from lra_fnet.report.contents import Report
 from lra_fnet.report.grid import Grid
@@ -44,7 +44,7 @@ def files(report: Report) -> dict[str, str]:
             marks = preset.marks[part.checkpoint]
             words = "accuracy", template.slug(table.preset).lower(), part.name, part.checkpoint
             name = "-".join(filter(None, words))
-            bodies[name] = accuracy(table, part, marks)
+            bodies[name] = accuracy(*measured(table, part), marks)
             first = part is table.parts[0]
             notes = [*table.notes, marks.note] if first else [marks.note]
             sections["Accuracy"].append((name, part.title, [] if part.name else notes))

@@ -79,7 +79,7 @@ def render(report: Report) -> str:
         said=lambda sentences: " ".join(sentences).replace(" %", "\u00a0%"),
         slug=template.slug,
         digest=_digest,
-        shown=_shown,
+        measured=accuracy.measured,
         shade=_shade,
         stacked=_stacked,
         svg=lambda title, figure: markupsafe.Markup(
@@ -122,23 +122,6 @@ def _first(report: Report) -> tuple[Preset, Part, Figure | None] | None:
     floors = [row for row in table.rows if not row.source]
     part = Part("best", title, [*chosen, *floors])
     return preset, part, figures.above_baseline(table, preset.points)
-
-
-def _shown(table: Table, part: Part) -> tuple[Part, dict[str, str]]:
-    """Returns the rows of models that have a run, with those of papers, and columns with a value.
-
-    Other rows are in the literature and in the list of missing runs.
-    """
-    models = {
-        row.model for row in part.rows if row.ours and any(c.runs for c in row.cells.values())
-    }
-    rows = [row for row in part.rows if row.model in models or not row.source]
-    columns = {
-        column: title
-        for column, title in table.columns.items()
-        if any(row.cells[column].runs or row.cells[column].mean for row in rows if row.ours)
-    }
-    return part._replace(rows=rows), columns
 
 
 def _shade(table: Table, row: Row, column: str) -> str:

@@ -69,11 +69,10 @@ def terminal(tables: Sequence[Table]) -> list[Fitted]:
 
 
 def _compact(table: Table) -> Grid:
-    own = [row for row in table.rows if row.ours and any(cell.runs for cell in row.cells.values())]
-    columns = {c: t for c, t in table.columns.items() if any(row.cells[c].runs for row in own)}
-    averages = {c: t for c, t in table.columns.items() if any(row.cells[c].mean for row in own)}
-    columns = {c: t for c, t in table.columns.items() if c in columns | averages}
-    shown = [*own, *(row for row in table.rows if not row.source)] if own else []
+    table, part = accuracy.measured(table, table.parts[0])
+    columns = table.columns
+    own = [row for row in part.rows if row.ours]
+    shown = [*own, *(row for row in part.rows if not row.source)] if own else []
     rows = [[row.marked, *(row.cells[column].compact for column in columns)] for row in shown]
     notes = [
         "Mean over seeds, in % of test rows; ± the standard deviation of more than two; (seeds).",
@@ -248,7 +247,9 @@ def tables_csv(report: Report) -> str:
 def run_lines(run: Record) -> list[str]:
     """Returns what `lra-fnet train` prints after a run: accuracy, baselines, time, notes."""
     cell, score = cells.cell([run] if run.tested else []), run.score("test")
-    row = accuracy.Row(accuracy.name_of(run), "ours", {run.task: cell}, run.uses_mask)
+    row = accuracy.Row(
+        accuracy.name_of(run), "ours", {run.task: cell}, not accuracy.sees_padding(run)
+    )
     words = {"OOM": "OOM", "diverged": "FAIL (diverged)"}.get(run.state, "-")
     if score is not None:
         low, high = (100 * end for end in wilson(score.correct, score.count))
@@ -295,7 +296,10 @@ def runs_grid(runs: Sequence[Record]) -> Grid:
                 f"{run.baseline.test.accuracy:.2f}" if run.baseline else "-",
             ]
         )
-    marked = [accuracy.Row("", "ours", {"": cells.cell([run])}, run.uses_mask) for run in runs]
+    marked = [
+        accuracy.Row("", "ours", {"": cells.cell([run])}, not accuracy.sees_padding(run))
+        for run in runs
+    ]
     head = ["Task", "Model", "Seed", "Validation", "Test", "95 %", "Shallow baseline"]
     notes = ["Accuracy in %.", *accuracy.signs(marked)]
     return Grid("Scored on test", head, rows, notes, words=3)

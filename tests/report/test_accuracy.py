@@ -215,7 +215,7 @@ def test_ours_published_and_floor_have_rows():
 def test_cpu_has_no_published_rows_and_no_column_for_its_smoke_runs():
     results = a_result(), a_result(task="pathx"), a_result(model="dct", task="pathx")
     (table,) = tables_of(*results)
-    assert [row.source for row in table.rows] == ["ours", "ours", ""]
+    assert [row.source for row in table.rows] == ["ours", ""]  # the smoke run has no row
     assert not {"pathx", "average6"} & {*table.columns, *table.tasks}
     assert "Path-X: smoke runs at this preset, without a column." in table.notes
     (small,) = tables_of(*(result | {"preset": "small"} for result in results))
@@ -258,7 +258,7 @@ def test_overrides_have_separate_rows_that_name_them():
     assert "0a1b2c3d" not in text.accuracy_markdown([table]).replace("/fnet+layers1-0a1b2c3d", "")
     assert "layers1-0a1b2c3d" in text.accuracy_csv([table])
     (table,) = tables_of(changed)
-    assert cell_text(table, "FNet", "ours", "listops") == "-"
+    assert not [row for row in table.rows if row.source == "ours"]
 
 
 INIT = {
@@ -396,3 +396,16 @@ def test_task_of_a_user_is_a_column_and_enters_no_average():
     assert cell_text(table, "FNet", "ours", "my_task") == "30.00, 1 seed"
     assert cell_text(table, "FNet", "FNet paper", "my_task") == "n/a"
     assert cell_text(table, "FNet", "FNet paper", "average5") == "55.30"
+
+
+def test_padding_is_marked_only_where_rows_have_padding():
+    black = "Image.black_is_padding = True\n"
+    runs = [
+        a_result(task="image", uses_mask=False),
+        a_result(task="image", uses_mask=False, model="linear", config=black),
+        a_result(task="text", uses_mask=False, model="dct"),
+        a_result(task="text", model="transformer"),
+    ]
+    (table,) = accuracy.tables(records(*runs))
+    labels = {row.marked for row in table.rows if row.ours}
+    assert labels == {"FNet", "Linear ‡", "Cosine transform ‡", "Transformer"}

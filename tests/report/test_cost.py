@@ -43,7 +43,7 @@ def test_line_of_a_cell_is_over_its_seeds(tmp_path):
         "Seeds": "3",
         "Settings tried": "1",
         "Minutes a run": "3.3",
-        "To the shallow baseline": "0.5",  # 15 % is reached at step 150 of 1,000
+        "To the baseline": "0.5",  # 15 % is reached at step 150 of 1,000
         "Test readings": "4",
     }
 
@@ -54,14 +54,14 @@ def test_line_of_a_cell_is_over_its_seeds(tmp_path):
 def test_runs_that_never_reach_a_goal_are_counted(tmp_path, steps, shown):
     for seed, count in enumerate(steps):
         put_curve(put(tmp_path, a_result(seed=seed, shallow=RULE)), count)
-    assert line_of(tmp_path, "FNet")["To the shallow baseline"] == shown
+    assert line_of(tmp_path, "FNet")["To the baseline"] == shown
 
 
 def test_papers_number_is_that_of_the_paper_that_has_the_model(tmp_path):
     for model in ("fnet", "local", "dct"):
         file = put(tmp_path, a_result(model=model, preset="paper", wall_seconds=600.0))
         put_curve(file, 1000)
-    column = "To the paper's number"
+    column = "To the paper"
     assert line_of(tmp_path, "FNet", "paper")[column] == "4.0"  # 35.33 at step 400
     assert line_of(tmp_path, "Local Attention", "paper")[column] == "2.0"  # LRA: 15.82 at 200
     assert line_of(tmp_path, "Cosine transform", "paper")[column] == "-"

@@ -205,10 +205,10 @@ def test_a_table_of_the_report_without_a_place_gets_a_section(tmp_path, monkeypa
 
 def test_models_without_a_run_under_a_preset_have_no_row_there(everything):
     paper = everything.presets[0].table
-    part, columns = page._shown(paper, paper.parts[0])
+    shown, part = accuracy.measured(paper, paper.parts[0])
     assert {row.label for row in part.rows if row.source} == {"FNet", "Linear"}
     assert "FNet paper" in {row.source for row in part.rows}
-    assert list(columns) == ["listops"]
+    assert list(shown.columns) == ["listops"]
 
 
 def test_cells_are_shaded_by_their_distance_from_the_baseline():

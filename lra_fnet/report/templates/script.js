@@ -53,7 +53,7 @@
     for (const [table, words] of heads) {
       const named = places(words, ["model", "against", "sublayer"]);
       const other = (row, name, wanted) => wanted && places(words, [name]).some((place) => row.cells[place].textContent.trim() !== wanted);
-      for (const item of table.tBodies.length > 1 ? table.tBodies : table.tBodies[0].rows) {
+      for (const item of table.tBodies.length > 1 ? table.tBodies : table.tBodies[0]?.rows ?? []) {
         const row = item.rows?.[0] ?? item;
         const absent = model && named.length && !named.some((place) => plain(row.cells[place].textContent).includes(model));
         out(item, absent || other(row, "task", task) || other(row, "preset", preset));
@@ -73,7 +73,7 @@
   const widths = new ResizeObserver((entries) => {
     for (const { target } of entries) target.classList.toggle("wider", target.scrollWidth > target.clientWidth + 1);
   });
-  all(".scroll, .wide > div").forEach((region) => widths.observe(region));
+  all(".scroll, figure > div").forEach((region) => widths.observe(region));
 
   // The table of contents marks the section that is read.
   const links = new Map(all("nav a").map((link) => [link.hash.slice(1), link]));
