@@ -58,7 +58,7 @@ lra.takes := $(outside.takes) TASK PRESET GIN RUNS MODEL SEED SEEDS NAME ACCELER
 data.takes := $(outside.takes) TASK DATASET FORCE
 describe.takes := TASK DATA IMPORT GIN_DIR
 sweep.takes := $(outside.takes) TASK PRESET GIN RUNS MODEL MODELS SEEDS NAME ACCELERATOR SWEEP \
-	GRID RANGE SAMPLER TRIALS JOBS PRUNE RETRY
+	GRID RANGE SAMPLER TRIALS JOBS PRUNE RETRY PRETRAIN
 finish.takes := NAME RUNS
 drill.takes := SEED JOBS
 report.takes := RUNS README
@@ -140,7 +140,7 @@ sweep:
 		$(or $(call given,models,MODEL),$(call given,models,MODELS)) $(call given,preset,PRESET) \
 		$(call given,seeds,SEEDS) $(call given,sampler,SAMPLER) $(call given,trials,TRIALS) \
 		$(call given,name,NAME) --gin $(call quote,$(GIN)) --grids $(call quote,$(GRID)) \
-		--ranges $(call quote,$(RANGE)) --jobs $(call quote,$(JOBS)) $(if $(PRUNE),--prune) \
+		--ranges $(call quote,$(RANGE)) --jobs $(call quote,$(JOBS)) $(if $(PRUNE),--prune) $(if $(PRETRAIN),--pretrain) \
 		$(if $(RETRY),--retry) --runs $(call quote,$(RUNS)) $(source) $(outside)
 
 finish:

@@ -271,6 +271,7 @@ def _parser() -> Parser:
         sampler=_text("how points are chosen", choices=("grid", "random", "tpe")),
         trials=_number("points per task and model, for random and tpe", least=1),
         prune=_switch("stop a point whose first seed is below the median of earlier points", None),
+        pretrain=_switch("the trials are runs of lra-fnet pretrain", None),
         name=_text("the sweep's name; --name alone resumes that sweep"),
         jobs=_number("trials at a time, which share the cores (default: 1)", 1, 1),
         retry=_switch("run failed trials once more"),
@@ -573,6 +574,9 @@ def _sweep(args) -> int | None:
     share the trials. Options override what the file of --sweep says. Trials that run on a different
     number of cores (--jobs) give equal results up to rounding only.
 
+    With --pretrain the trials are runs of `lra-fnet pretrain`, compared by accuracy on hidden
+    tokens of the validation rows.
+
     Example:
       lra-fnet sweep --task listops --models fnet,linear --seeds 3 --preset cpu \
           --grid 'Encoder.num_layers=[1,2]'
@@ -582,7 +586,10 @@ def _sweep(args) -> int | None:
     given = {
         "tasks": _names(args, "task", "tasks"),
         "models": _names(args, "models", "models"),
-        **{name: getattr(args, name) for name in ("preset", "seeds", "sampler", "prune")},
+        **{
+            name: getattr(args, name)
+            for name in ("preset", "seeds", "sampler", "prune", "pretrain")
+        },
     }
     axes = [plan.axis("grid", text) for text in args.grid + args.grids]
     axes += [plan.axis("range", text) for text in args.range + args.ranges]
@@ -671,6 +678,11 @@ def _benchmark(args) -> None:
     from lra_fnet.benchmark import cells, overhead, scaling
     from lra_fnet.report import benchmarks, figures
 
+    if args.task == "corpus":
+        raise UserError(
+            "benchmark measures classifiers, and corpus is for pre-training: `lra-fnet report` "
+            "lists the speed of its runs; --task text measures the same encoders"
+        )
     whats = args.what or (["train", "infer"] if args.lengths else ["pipeline"])
     models = _names(args, "models", "models") or []
     shared = _cell(args, args.seconds or 2.0)

@@ -1,8 +1,8 @@
 """FNet's encoder for pre-training, and its weights to and from the `transformers` library.
 
-Neither that library nor PyTorch is imported: read the weights of an FNetModel with
-`model.state_dict()` and `.numpy()`, its configuration with `config.to_dict()`. The ids are those of
-that library's tokenizer.
+Neither that library nor PyTorch is imported: read the weights of an FNetModel or an
+FNetForPreTraining with `model.state_dict()` and `.numpy()`, its configuration with
+`config.to_dict()`. The ids are those of that library's tokenizer.
 """
 
 import functools
@@ -17,6 +17,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from lra_fnet.errors import UserError
 from lra_fnet.models.encoder import Encoder
+from lra_fnet.models.heads import Pretrainer
 from lra_fnet.models.mixers.fourier import Fourier
 
 GELU = ("gelu_new", "gelu_pytorch_tanh")  # that library's names of the tanh form, the only one here
@@ -32,6 +33,13 @@ NAMES = {  # that library's names of our modules; those of a block within its la
     "norm_mlp": "output.LayerNorm",
     "pooler": "pooler.dense",
 }
+HEADS = {  # those of a Pretrainer, except for its encoder
+    "transform": "cls.predictions.transform.dense",
+    "norm": "cls.predictions.transform.LayerNorm",
+    "order": "cls.seq_relationship",
+}
+BIAS, TABLE = "cls.predictions.bias", "fnet.embeddings.word_embeddings.weight"
+TIED = {"cls.predictions.decoder.weight": TABLE, "cls.predictions.decoder.bias": BIAS}
 ORIGINAL = {"inputs": "tokens", "embedding": "bert", "norm": "post", "pooling": "tanh"}
 
 
@@ -51,29 +59,30 @@ def fnet_encoder(mixers, *, dim: int, norm_epsilon: float = 1e-12, **settings) -
 
 def fnet_from_transformers(
     state: Mapping[str, np.ndarray], config: Mapping[str, Any]
-) -> tuple[Encoder, dict[str, Any]]:
-    """Returns the encoder that computes the same as an FNetModel, and its variables.
+) -> tuple[Any, dict[str, Any]]:
+    """Returns the model that computes the same as FNet in that library, and its variables.
 
-    A call returns the pooled output; with `pooled=False` the last hidden state. In evaluation they
-    equal those of the FNetModel; in training the dropout draws different bits.
+    An FNetModel becomes an `Encoder`: a call returns the pooled output; with `pooled=False` the
+    last hidden state. An FNetForPreTraining becomes a `Pretrainer`: a call returns its two kinds of
+    logits. In evaluation they are equal; in training the dropout draws different bits.
 
     Args:
       state: the model's weights by name.
       config: the model's configuration.
 
     Returns:
-      encoder, {"params": ...} in float32.
+      model, {"params": ...} in float32.
 
     Raises:
-      UserError: if the activation is not the tanh form of GELU, or weights are missing, unknown or
-        of the wrong shape.
+      UserError: if the activation is not the tanh form of GELU; if weights are missing, unknown or
+        of the wrong shape, or those that must be equal differ.
     """
     if config["hidden_act"] not in GELU:
         raise UserError(
             f"the FNet must have hidden_act {' or '.join(GELU)}, got {config['hidden_act']!r}: "
             "only this form of GELU is implemented"
         )
-    encoder = fnet_encoder(
+    model: Any = fnet_encoder(
         functools.partial(Fourier, method="auto"),
         dim=config["hidden_size"],
         norm_epsilon=config["layer_norm_eps"],
@@ -85,11 +94,21 @@ def fnet_from_transformers(
         num_layers=config["num_hidden_layers"],
         dropout=float(config["hidden_dropout_prob"]),
     )
-    shapes: dict[str, Any] = flatten_dict(shapes_of(encoder)["params"], sep="/")
+    what = "an FNetModel with a pooler"
+    if any(name.startswith("fnet.") for name in state):
+        model, what = Pretrainer(model, 2), "an FNetForPreTraining"
+        for name in TIED.keys() & state.keys():
+            if not np.array_equal(state[name], state.get(TIED[name], ())):
+                raise UserError(
+                    f"the FNet's {name} must be equal to {TIED[name]}, got other numbers: train it "
+                    "with tied embeddings"
+                )
+        state = {name: value for name, value in state.items() if name not in TIED}
+    shapes: dict[str, Any] = flatten_dict(shapes_of(model)["params"], sep="/")
     paths = {_name(path): path for path in shapes}
     if wrong := sorted(set(paths) ^ set(state)):
         raise UserError(
-            f"the FNet's weights must be those of an FNetModel with a pooler, missing or unknown: "
+            f"the FNet's weights must be those of {what}, missing or unknown: "
             f"{', '.join(wrong[:3])}{' ...' if wrong[3:] else ''}: take model.state_dict() of one"
         )
     params = {}
@@ -102,15 +121,20 @@ def fnet_from_transformers(
                 "configuration of one model"
             )
         params[path] = value.T if path.endswith("kernel") else value
-    return encoder, {"params": unflatten_dict(params, sep="/")}
+    return model, {"params": unflatten_dict(params, sep="/")}
 
 
-def fnet_to_transformers(encoder: Encoder, variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Returns an encoder's variables as the weights of an FNetModel, by name, in float32.
+def fnet_to_transformers(
+    model: Encoder | Pretrainer, variables: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    """Returns a model's variables as weights by name, in float32.
+
+    Those of an `Encoder` are an FNetModel's, those of a `Pretrainer` an FNetForPreTraining's.
 
     Raises:
       UserError: if the encoder is not an FNetModel.
     """
+    encoder = model.encoder if isinstance(model, Pretrainer) else model
     fields = {name: getattr(encoder, name) for name in ORIGINAL}
     mixers = {(type(mixer), getattr(mixer, "scale", "none")) for mixer in encoder.mixers}
     if mixers != {(Fourier, "none")} or fields != ORIGINAL:
@@ -122,21 +146,30 @@ def fnet_to_transformers(encoder: Encoder, variables: Mapping[str, Any]) -> dict
     for path, value in flatten_dict(variables["params"], sep="/").items():
         value = np.asarray(value)
         state[_name(path)] = np.ascontiguousarray(value.T if path.endswith("kernel") else value)
+    if isinstance(model, Pretrainer):
+        state |= {name: state[other] for name, other in TIED.items()}
     return state
 
 
-def shapes_of(encoder: Encoder) -> dict[str, Any]:
-    """Returns the shapes of the encoder's variables; nothing is computed."""
-    ids = jax.ShapeDtypeStruct((1, encoder.max_len), jnp.int32)
-    mask = jax.ShapeDtypeStruct((1, encoder.max_len), bool)
-    init = functools.partial(encoder.init, train=False)
+def shapes_of(model: Encoder | Pretrainer) -> dict[str, Any]:
+    """Returns the shapes of the model's variables; nothing is computed."""
+    length = (model.encoder if isinstance(model, Pretrainer) else model).max_len
+    ids = jax.ShapeDtypeStruct((1, length), jnp.int32)
+    mask = jax.ShapeDtypeStruct((1, length), bool)
+    init = functools.partial(model.init, train=False)
     return dict(jax.eval_shape(init, jax.random.key(0), ids, mask))
 
 
 def _name(path: str) -> str:
     """Returns that library's name of the weight at our path, as in "block_0/mlp/wide/kernel"."""
-    match = re.fullmatch(r"(?:block_(\d+)/)?(.+?)(?:/(?:kernel|scale|(bias)))?", path)
+    if path == "bias":
+        return BIAS
+    within = path.removeprefix("encoder/")
+    match = re.fullmatch(r"(?:block_(\d+)/)?(.+?)(?:/(?:kernel|scale|(bias)))?", within)
     assert match
     layer, module, bias = match.groups()
     prefix = f"encoder.layer.{layer}." if layer else ""
-    return f"{prefix}{NAMES[module]}.{bias or 'weight'}"
+    if within != path:
+        prefix = f"fnet.{prefix}"
+    names = HEADS if within == path and module in HEADS else NAMES
+    return f"{prefix}{names[module]}.{bias or 'weight'}"

@@ -132,7 +132,7 @@ def main(
     report = build(Sources(roots))
     for problem in report.sources.problems:
         progress.say(f"left out: {problem}")
-    if not report.presets and not report.sweeps:
+    if not (report.presets or report.sweeps or report.fronts):
         where = " or ".join(map(str, roots))
         raise UserError(
             f"expected at least one run with a test accuracy under {where}, found none; "

@@ -25,7 +25,8 @@ from lra_fnet.run.record import Checkpoint, Record
 MAIN = ("transformer", "linear", "fnet", "performer")  # with a colour each; in the README's table
 PRESETS = ("paper", "lra-code", "tuned", "small", "cpu")
 SOURCES = ("fnet", "lra")  # accuracy tables of published.json that are shown next to ours
-UNCOMPARED = ("cpu",)  # presets so far from the papers' that their numbers are not shown
+# Presets so far from the papers' that their numbers are not shown.
+UNCOMPARED = ("cpu", "cpu-pretrain")
 SMOKE = {"cpu": ("pathx",)}  # runs that only show that a task works: no column
 PADDING = "‡ This model sees the padding: its mixer does not use the mask."
 WAYS = ("fnet_mat",)  # not models but ways to compute one: in speed tables only

@@ -10,6 +10,7 @@ from lra_fnet.report import (
     aggregates,
     benchmarks,
     cost,
+    front,
     grids,
     literature,
     pairs,
@@ -17,6 +18,7 @@ from lra_fnet.report import (
     tradeoff,
 )
 from lra_fnet.report.accuracy import Table
+from lra_fnet.report.front import Front
 from lra_fnet.report.grid import Grid
 from lra_fnet.report.pairs import Pair
 from lra_fnet.report.significance import Marks
@@ -46,6 +48,7 @@ class Report:
     sources: Sources  # the files that it is made from
     runs: Sequence[Record]  # in the order of the tables
     presets: Sequence[Preset]
+    fronts: Sequence[Front]  # pre-training on a corpus, ours and the paper's
     sweeps: Sequence[tuple[Sweep, Sequence[Grid]]]
     benchmarks: Sequence[tuple[Benchmark, Sequence[Grid]]]
     published: Sequence[Grid]  # speed and memory in the papers
@@ -79,6 +82,7 @@ class Report:
             "Score against speed": [tradeoff.grid(p.table, p.points) for p in self.presets],
             "Speed and memory": [*measured, *self.published],
             "Cost": [preset.cost for preset in self.presets],
+            "Pre-training": [front.grid() for front in self.fronts],
             "Sweeps": [grid for _, listed in self.sweeps for grid in listed],
             "Required attention span": [self.spans],
             "Size of the sublayers": [self.sizes],
@@ -99,6 +103,7 @@ def build(sources: Sources) -> Report:
         sources=sources,
         runs=runs,
         presets=presets,
+        fronts=front.fronts(runs),
         sweeps=[
             (s, list(filter(None, (grids.trials(s), grids.selected(s))))) for s in sources.sweeps
         ],

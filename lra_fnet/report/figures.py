@@ -23,7 +23,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from lra_fnet import config
 from lra_fnet.machine import disk
-from lra_fnet.report import benchmarks, tradeoff
+from lra_fnet.report import benchmarks, front, tradeoff
 from lra_fnet.report.accuracy import MAIN, Table
 
 # Those of the main models, from Okabe and Ito, distinct for every type of colour vision; others'.
@@ -235,6 +235,36 @@ def above_baseline(table: Table, points: Sequence[tradeoff.Point]) -> Figure | N
             axes.set_xlabel("Training steps/s")
             if number % columns == 0:
                 axes.set_ylabel("Points above shallow baseline")
+    return _with_legend(figure)
+
+
+def fronts(listed: Sequence[front.Front]) -> Figure:
+    """Draws accuracy of hidden pieces against the time of a step.
+
+    Each front with several points has a panel. A line joins the sizes of a model, the dashed one
+    the points that no other beats.
+    """
+    listed = [one for one in listed if len(one.points) > 1]
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(3.6 * len(listed), 3.4), layout="constrained")
+        styles = _styles(point.label for front in listed for point in front.points)
+        for axes, one in zip(
+            figure.subplots(1, len(listed), squeeze=False)[0], listed, strict=True
+        ):
+            axes.set_title(one.name, fontsize=9)
+            axes.set_xlabel(f"Time of a batch of {one.batch_size} (ms)")
+            axes.set_ylabel("Hidden pieces right (%)")
+            best = [(point.milliseconds, point.accuracy) for point in one.best]
+            axes.plot(*zip(*best, strict=True), color=INK, linestyle="--", linewidth=1, zorder=1)
+            for name in dict.fromkeys(point.label for point in one.points):
+                timed = [p for p in one.points if p.label == name and p.milliseconds]
+                timed.sort(key=lambda point: point.milliseconds or 0)
+                x, y = [p.milliseconds for p in timed], [p.accuracy for p in timed]
+                text = "; ".join(point.text for point in timed)
+                axes.plot(x, y, gid=_titled(text), **({"linewidth": 1} | styles[name]))
+            axes.set_xscale("log")
+            _log_ticks(axes.xaxis)
+            axes.margins(0.1)
     return _with_legend(figure)
 
 

@@ -120,7 +120,9 @@ def _print(
         print(f"the preset has changed: {difference}")
     exact = all(window.loss == window.recorded for window in windows)
     count = sum(window.inside for window in windows)
-    how = "bit for bit" if exact else f"{count} of {len(windows)} losses in the band"
+    largest = max(abs(w.loss - w.recorded) / (abs(w.recorded) or 1) for w in windows)
+    within = f"{count} of {len(windows)} losses in the band, largest difference {largest:.1e}"
+    how = "bit for bit" if exact else within
     verdict = "DRIFTS" if drifts(windows) else "no drift"
     print(f"{verdict}: {how} ({seeds} seeds, {reference.provenance})")
     return int(drifts(windows))

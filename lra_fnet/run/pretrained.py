@@ -16,7 +16,7 @@ from lra_fnet.train.checkpoint import sha256
 
 _TABLE = "encoder/embedding"  # has one more row in pre-training, of the mask
 _POSITIONS = "encoder/positions_learned"  # is taken over as far as both are long
-_NEW = "encoder/pooler/"  # begins the names that pre-training does not have
+_POOLER = "encoder/pooler/"  # begins the names that one of the two may lack
 # Bindings that make no array of an encoder.
 _ELSEWHERE = ("Run.", "Optimizer.", "Head.", "Denoising.", "TASK", "build.", "DATASET")
 _ELSEWHERE += ("Encoder.dropout", "Encoder.attention_dropout", "Encoder.remat")
@@ -88,7 +88,7 @@ def _encoder(variables: Mapping[str, Any]) -> dict[str, str]:
 def _misfit(held: Mapping[str, str], wanted: Mapping[str, str]) -> str:
     """Returns the first array in which two encoders differ, in words; "" if they fit."""
     for name in sorted(held.keys() | wanted.keys()):
-        new = name not in held and name.startswith(_NEW)
-        if not new and held.get(name) != wanted.get(name):
+        optional = name.startswith(_POOLER) and not (name in held and name in wanted)
+        if not optional and held.get(name) != wanted.get(name):
             return f"{name}: {held.get(name, 'absent')} -> {wanted.get(name, 'absent')}"
     return ""

@@ -20,8 +20,14 @@ def finish(plan: Plan) -> list[Record]:
       The results of the selected runs, all seeds of each point.
 
     Raises:
-      UserError: trials have not ended, no point is complete, or the sweep has no axes.
+      UserError: trials have not ended, no point is complete, the sweep has no axes, or it is one
+        of pre-training.
     """
+    if plan.sweep.pretrain:
+        raise UserError(
+            f"sweep {plan.name} is of pre-training, which has no test score: `lra-fnet report` "
+            "lists its points, and `lra-fnet train --init RUN` begins from one"
+        )
     if not plan.sweep.axes:
         raise UserError(
             f"sweep {plan.name} has no axes, so there is nothing to select: its runs have read test"

@@ -47,6 +47,8 @@ class Sweep:
     trials: int = 0  # points for each task and model, with the samplers random and tpe
     prune: bool = False  # stop a point whose first seed is below the median of the earlier points
     name: str = ""  # start of the name of the sweep's folder
+    # The trials are runs of `lra-fnet pretrain`, compared by accuracy on hidden tokens.
+    pretrain: bool = False
 
     def checked(self) -> "Sweep":
         """Returns this sweep with its lists as tuples and its ranges complete.
@@ -95,6 +97,8 @@ class Sweep:
         """Returns the fields that define the sweep; the number of trials may grow."""
         fields = dataclasses.asdict(self) | {"axes": repr(self.axes)}
         del fields["trials"], fields["name"]
+        if not self.pretrain:  # older sweeps do not have it
+            del fields["pretrain"]
         return fields
 
 
@@ -225,7 +229,8 @@ class Plan:
             preset=self.sweep.preset,
             seed=seed,
             overrides=(*self.sweep.overrides, *bindings(point)),
-            test=not self.sweep.axes,
+            test=not (self.sweep.axes or self.sweep.pretrain),
+            denoise=self.sweep.pretrain,
         )
 
     def number(self, pair: int, point: int, seed: int) -> int:
@@ -263,7 +268,11 @@ class Plan:
         else:
             sweep, _, fields = stored
             old, new = sweep.identity(), self.sweep.identity()
-            changes = [f"{n}: {old[n]!r} -> {new[n]!r}" for n in new if old[n] != new[n]]
+            changes = [
+                f"{n}: {old.get(n)!r} -> {new.get(n)!r}"
+                for n in old | new
+                if old.get(n) != new.get(n)
+            ]
             if changes:
                 raise UserError(
                     f"{self.folder} is another sweep ({'; '.join(changes)}): choose another --name"

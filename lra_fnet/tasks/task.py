@@ -259,8 +259,7 @@ class Task(abc.ABC):
         def write(part: Path) -> None:
             path = sources.locate(source, self.remote, Path(data_dir) / "downloads")
             with sources.readable(path or self.name):
-                cores = jobs or len(os.sched_getaffinity(0))
-                raw = self.raw_beside(Path(data_dir), path, cores)
+                raw = self.raw_beside(Path(data_dir), path, jobs or len(os.sched_getaffinity(0)))
             store.make(part, self.settle(raw.details), raw, path)
 
         def exists() -> bool:

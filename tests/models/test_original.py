@@ -13,6 +13,7 @@ from lra_fnet import experiment
 from lra_fnet.errors import UserError
 from lra_fnet.models import convert
 from lra_fnet.models.encoder import MLP, Block, Encoder
+from lra_fnet.models.heads import Pretrainer
 from lra_fnet.models.mixers.attention import Attention
 from lra_fnet.models.mixers.fourier import Fourier
 
@@ -230,6 +231,60 @@ def test_conversion_there_and_back_is_exact_and_complete():
     back = convert.fnet_to_transformers(encoder, variables)
     assert set(back) == set(state)
     assert all((back[name] == state[name]).all() for name in state)
+
+
+def pretraining_weights():
+    """Weights of the FNetForPreTraining around it, two of them under two names each."""
+    rng = np.random.default_rng(1)
+    heads = {"predictions.transform.dense.weight": (6, 6), "seq_relationship.weight": (2, 6)}
+    vectors = ("dense.bias", "LayerNorm.weight", "LayerNorm.bias")
+    heads |= {f"predictions.transform.{name}": (6,) for name in vectors}
+    heads |= {"predictions.bias": (12,), "seq_relationship.bias": (2,)}
+    state = {f"fnet.{name}": value for name, value in weights().items()}
+    state |= {f"cls.{n}": rng.normal(size=x).astype(np.float32) for n, x in heads.items()}
+    state["cls.predictions.decoder.bias"] = state["cls.predictions.bias"]
+    state["cls.predictions.decoder.weight"] = state["fnet.embeddings.word_embeddings.weight"]
+    return state
+
+
+def test_conversion_of_both_heads_there_and_back_is_exact_and_complete():
+    state = pretraining_weights()
+    model, variables = convert.fnet_from_transformers(state, CONFIG)
+    assert isinstance(model, Pretrainer)
+    shapes = jax.tree.map(np.shape, convert.shapes_of(model))
+    assert jax.tree.map(np.shape, variables) == shapes
+    params, table = variables["params"], state["fnet.embeddings.word_embeddings.weight"]
+    np.testing.assert_array_equal(params["encoder"]["embedding"], table)
+    order = state["cls.seq_relationship.weight"]
+    np.testing.assert_array_equal(params["order"]["kernel"], order.T)
+    back = convert.fnet_to_transformers(model, variables)
+    assert set(back) == set(state)
+    assert all((back[name] == state[name]).all() for name in state)
+    without = {name: value for name, value in state.items() if ".decoder." not in name}
+    again = convert.fnet_from_transformers(without, CONFIG)[1]
+    jax.tree.map(np.testing.assert_array_equal, again, variables)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"cls.predictions.decoder.weight": np.zeros((12, 6))},
+            "the FNet's cls.predictions.decoder.weight must be equal to "
+            "fnet.embeddings.word_embeddings.weight, got other numbers: train it with tied "
+            "embeddings",
+        ),
+        (
+            {"fnet.cls": np.zeros(3)},
+            "the FNet's weights must be those of an FNetForPreTraining, missing or unknown: "
+            "fnet.cls: take model.state_dict() of one",
+        ),
+    ],
+)
+def test_conversion_of_both_heads_names_the_mismatch(change, message):
+    with pytest.raises(UserError) as caught:
+        convert.fnet_from_transformers(pretraining_weights() | change, CONFIG)
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(

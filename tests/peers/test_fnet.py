@@ -7,7 +7,10 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from lra_fnet.models import convert  # noqa: E402 (after the skips)
+from lra_fnet import objective, tasks  # noqa: E402 (after the skips)
+from lra_fnet.models import convert  # noqa: E402
+from lra_fnet.tasks.pieces import CLS, SEP  # noqa: E402
+from lra_fnet.train.pipeline import Batch  # noqa: E402
 
 BATCH = 3
 CONFIG = {
@@ -21,14 +24,19 @@ CONFIG = {
 }
 
 
-def model_and_inputs(length, **changes):
-    """A random FNetModel in evaluation, and ids and types of this length."""
+def random(kind, **changes):
+    """A random model of a class in evaluation."""
     torch.manual_seed(0)
-    config = transformers.FNetConfig(**(CONFIG | changes))
-    model = transformers.FNetModel(config).eval()
+    model = kind(transformers.FNetConfig(**(CONFIG | changes))).eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():
             weight.normal_(float(name.endswith("LayerNorm.weight")), 0.3)
+    return model
+
+
+def model_and_inputs(length, **changes):
+    """A random FNetModel in evaluation, and ids and types of this length."""
+    model = random(transformers.FNetModel, **changes)
     rng = np.random.default_rng(0)
     ids, types = (rng.integers(0, high, size=(BATCH, length)) for high in (22, 4))
     return model, ids.astype(np.int32), types.astype(np.int32)
@@ -109,3 +117,46 @@ def test_fnet_gradients_are_those_of_transformers():
     for name, weight in want.items():
         assert weight.grad.abs().max() > 0
         assert_close(got[name], weight.grad, 1e-4)
+
+
+def test_pretraining_has_the_losses_and_gradients_of_transformers():
+    """The whole objective on one batch of full rows: hidden pieces, types, heads and losses."""
+    task = tasks.make("corpus", "v23_13")
+    theirs = random(transformers.FNetForPreTraining)
+    state, model, variables = converted(theirs)
+    settings = {"rate": 0.4, "replacement": "mask", "loss": "cross_entropy", "share": 1.0}
+    goal = objective.Pretrain(task, model, objective.Denoising(**settings, head="bert"))
+    rng = np.random.default_rng(2)
+    ids = rng.integers(5, 22, size=(BATCH, 13))
+    ids[:, 0], ids[:, 6], ids[:, 12] = CLS, SEP, SEP
+    lengths, labels = np.full(BATCH, 13, np.int32), np.array([0, 1, 1], np.int32)
+    numbers = np.arange(BATCH, dtype=np.int32)
+    values = (ids - 1).astype(np.uint16)
+    batch = Batch(values, lengths, numbers * 2 + labels, np.ones(BATCH, bool))
+
+    @jax.jit
+    @jax.value_and_grad
+    def loss(variables):
+        sums, _ = goal.sums(goal.outputs(variables, batch), batch)
+        return sums.minimised / BATCH
+
+    got, gradient = loss(variables)
+    hidden = jax.tree.map(
+        np.asarray, goal.hide(objective._evaluation_key(), values, lengths, numbers)
+    )
+    targets = np.full((BATCH, 13), -100)
+    for row in range(BATCH):
+        chosen = hidden.chosen[row]
+        targets[row, hidden.places[row][chosen]] = hidden.targets[row][chosen] + 1
+    types = np.asarray(task.types(hidden.ids, hidden.mask))
+    given = {"input_ids": hidden.ids, "token_type_ids": types, "labels": targets}
+    given["next_sentence_label"] = labels
+    given = {name: torch.from_numpy(np.array(array)).long() for name, array in given.items()}
+    want = theirs.double()(**given).loss
+    want.backward()
+    assert float(got) == pytest.approx(want.item(), rel=1e-5)
+    got = convert.fnet_to_transformers(model, gradient)
+    for name, weight in theirs.named_parameters():
+        assert weight.grad.abs().max() > 0
+        assert_close(got[name], weight.grad, 1e-4)
+    assert set(got) == set(state)

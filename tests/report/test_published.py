@@ -23,7 +23,9 @@ def test_published_averages_are_the_means_of_their_rows():
 
 def test_every_published_group_names_its_source():
     data = tables.published()
-    groups = [data[kind].values() for kind in ("accuracy", "efficiency", "parameters")]
+    groups = [
+        data[kind].values() for kind in ("accuracy", "efficiency", "parameters", "pretraining")
+    ]
     for group in [*itertools.chain(*groups), data["mixing"]]:
         assert group["arxiv"] in ("2105.03824", "2011.04006")
         assert group["table"]
@@ -206,3 +208,20 @@ def test_published_lra_numbers_are_those_of_the_lra_paper():
         )
         peaks = [list(map(float, c[1].split("/"))) for c in efficiency if c[1]]
         assert peaks == ([memory[model]] if model in memory else [])
+
+
+def test_published_pretraining_is_that_of_the_fnet_paper():
+    names = {"BERT": "transformer", "Linear": "linear", "FNet": "fnet", "Random": "random"}
+    names |= {"FF-only": "ff_only", "FNet-Hybrid": "fnet_hybrid", "FNet-H": "fnet_hybrid"}
+    sizes = {"B": "base", "Base": "base", "L": "large", "Large": "large"}
+    groups = tables.published()["pretraining"]
+    for key, columns in (("fnet_pretraining_metrics", 5), ("fnet_pretraining_speed", 2)):
+        rows, seen = groups[key]["rows"], 0
+        for name, *printed in printed_table(groups[key]["label"]):
+            model, _, size = name.rpartition("-")
+            if model in names:
+                want = [cell.partition(" (")[0] for cell in printed[:columns]]
+                want = [cell if cell == "OOM" else float(cell) for cell in want]
+                assert rows[sizes[size]][names[model]] == want, name
+                seen += 1
+        assert seen == sum(map(len, rows.values())) == 10

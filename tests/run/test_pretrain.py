@@ -1,24 +1,58 @@
 """Two stages of one run by the commands: pre-training, and training that begins from it."""
 
+import dataclasses
 import json
 import re
 import shutil
 import signal
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
+from made_texts import NAME, SET, prepare_both
 from paths import OUTSIDE
 
 from lra_fnet import config
 from lra_fnet.report import accuracy
-from lra_fnet.run import record, verify
+from lra_fnet.run import folder, pretrained, record, verify
 from lra_fnet.tasks import Prepared
+from lra_fnet.train import step
 from lra_fnet.train.loop import Loop
 
 FIRST, SECOND = "runs/cpu/parity/fnet@denoise/seed0", "runs/cpu/parity/fnet+pretrained/seed0"
 STEPS = "Run.num_steps=12 Run.save_seconds=0 Run.steps_per_dispatch=1"
 NAMED = [path.replace("/seed0", "+n/seed0") for path in (FIRST, SECOND)]
 NAMED[1] = NAMED[1].replace("+pretrained+n", "+pretrained-n")
+# The stages of a corpus and of Text in its pieces.
+PIECES = [
+    "runs/cpu-pretrain/corpus/fnet@denoise+n/seed0",
+    "runs/cpu-pretrain/text/fnet+pretrained-n/seed0",
+]
+TINY = "Run.num_steps=6 Run.save_every=1 Run.eval_every=2 Run.log_every=1 Run.batch_size=4"
+TINY += f" {STEPS.partition(' ')[2]} MAX_LEN=32 Encoder.dim=8 Encoder.qkv_dim=8"
+TINY += " Encoder.mlp_dim=8 Encoder.num_heads=2 Encoder.num_layers=1 Head.mlp_dim=8"
+
+
+def words_of(task, *words):
+    """The command of a stage, from its verb on."""
+    if task == "parity":
+        words = f"--gin-dir={OUTSIDE}", "--gin", STEPS, *words
+        return [f"--task={task}", "--model=fnet", "--preset=cpu", "--name=n", *words]
+    dataset = {"corpus": NAME, "text": SET}[task]
+    words = "--gin", f"{TINY} DATASET={dataset}", *words
+    return [f"--task={task}", "--model=fnet", "--preset=cpu-pretrain", "--name=n", *words]
+
+
+COMMANDS = {
+    "parity": [["pretrain", *words_of("parity")], ["train", *words_of("parity"), "--init=auto"]],
+    "pieces": [
+        ["pretrain", *words_of("corpus")],
+        ["train", *words_of("text", "--init", PIECES[0])],
+    ],
+}
+FOLDERS = {"parity": NAMED, "pieces": PIECES}
+FIXTURES = {"parity": "stages", "pieces": "pieces"}
 
 
 @pytest.fixture
@@ -34,20 +68,31 @@ def call(command, tmp_path, monkeypatch):
     return call
 
 
-@pytest.fixture(scope="module")
-def stages(tmp_path_factory):
-    """A folder with both stages of a run."""
+def made_stages(root, kind):
+    """Trains both stages in a folder."""
     from lra_fnet import cli
 
-    root = tmp_path_factory.mktemp("stages")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(OUTSIDE))
         patch.chdir(root)
-        words = ["--task=parity", "--model=fnet", "--preset=cpu", f"--gin-dir={OUTSIDE}"]
-        words += ["--gin", STEPS, "--name=n"]
-        assert cli.main(["pretrain", *words]) == 0
-        assert cli.main(["train", *words, "--init=auto"]) == 0
+        for words in COMMANDS[kind]:
+            assert cli.main(words) == 0
     return root
+
+
+@pytest.fixture(scope="module")
+def stages(tmp_path_factory):
+    """A folder with both stages of a run on parity."""
+    return made_stages(tmp_path_factory.mktemp("stages"), "parity")
+
+
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory):
+    """A folder with both stages of a run on a corpus and on Text in its pieces."""
+    pytest.importorskip("sentencepiece")
+    root = tmp_path_factory.mktemp("pieces")
+    prepare_both(root / "data", root)
+    return made_stages(root, "pieces")
 
 
 @pytest.fixture
@@ -104,11 +149,25 @@ class Killed(BaseException):
     """Ends a run as SIGKILL does: nothing more is saved."""
 
 
-@pytest.mark.parametrize("ending", ["killed", "stopped"])
-@pytest.mark.parametrize("stage", [0, 1], ids=["pretrain", "train"])
-def test_a_run_that_was_ended_goes_on_bit_for_bit(stage, ending, copied, call, monkeypatch):
-    before = result_of(copied / NAMED[stage])
-    shutil.rmtree(NAMED[stage])
+@pytest.mark.parametrize(
+    ("kind", "stage", "ending"),
+    [
+        ("parity", 0, "stopped"),
+        ("parity", 1, "killed"),
+        ("pieces", 0, "killed"),
+        ("pieces", 1, "stopped"),
+    ],
+)
+def test_a_run_that_was_ended_goes_on_bit_for_bit(
+    kind, stage, ending, request, command, tmp_path, monkeypatch
+):
+    root, path = request.getfixturevalue(FIXTURES[kind]), FOLDERS[kind][stage]
+    monkeypatch.syspath_prepend(str(OUTSIDE))
+    monkeypatch.chdir(tmp_path)
+    for name in ("runs", "data"):
+        shutil.copytree(root / name, name)
+    before = result_of(tmp_path / path)
+    shutil.rmtree(path)
     finish = Loop._finish
 
     def end(self, count, table):
@@ -119,20 +178,71 @@ def test_a_run_that_was_ended_goes_on_bit_for_bit(stage, ending, copied, call, m
         if self.step == 4 and ending == "stopped":
             signal.raise_signal(signal.SIGTERM)
 
-    words = ["pretrain", "train"][stage], "--gin", STEPS, "--name=n", *["--init=auto"] * stage
+    words = COMMANDS[kind][stage]
     monkeypatch.setattr(Loop, "_finish", end)
     if ending == "killed":
         with pytest.raises(Killed):
-            call(*words)
+            command(*words)
     else:
-        assert call(*words)[0] == 143
+        assert command(*words)[0] == 143
     monkeypatch.setattr(Loop, "_finish", finish)
-    code, err, _ = call(*words)
+    code, err, _ = command(*words)
     assert code == 0, err
-    assert re.search("resumes at step [1-5]:", err), err
-    after = result_of(copied / NAMED[stage])
+    assert re.search(r"resumes at step [1-5]:", err), err
+    after = result_of(tmp_path / path)
     for name in ("parameters_sha256", "validation", "test", "init", "config"):
         assert after.get(name) == before.get(name), name
+
+
+def test_text_in_pieces_begins_from_the_encoder_of_the_corpus(pieces):
+    first, second = (result_of(pieces / path) for path in PIECES)
+    init = second["init"]
+    assert (init["run"], init["steps"]) == ("cpu-pretrain/corpus/fnet@denoise+n/seed0", 6)
+    assert "Run.num_steps = 6" in second["config"]  # those of the corpus do not count
+    assert second["validation"]["last"]["step"] == first["validation"]["last"]["step"] == 6
+    assert (first["dataset"], second["dataset"]) == (NAME, SET)
+
+
+@pytest.mark.parametrize("length", [20, 40])
+def test_positions_are_taken_over_as_far_as_both_are_long(length, pieces, monkeypatch):
+    monkeypatch.chdir(pieces)
+    job = folder.read_job(Path(PIECES[1]))
+    more = f"MAX_LEN={length}", "Encoder.pooling=mean"
+    built = dataclasses.replace(job, overrides=(*job.overrides, *more)).load()
+    theirs = pretrained.open_run(job.init, built).variables["params"]["encoder"]
+    shapes = jax.eval_shape(built.initial_variables, jax.random.key(0))
+    zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+    state = step.TrainState(0, zeros.pop("params"), zeros, ())
+    ours = step.begin_from(state, {"params": {"encoder": theirs}}).params["encoder"]
+    both, name = min(length, 32), "positions_learned"
+    np.testing.assert_array_equal(ours[name][:both], theirs[name][:both])
+    assert not np.any(ours[name][both:])
+    assert np.any(ours[name][both - 1])
+    np.testing.assert_array_equal(ours["embedding"], theirs["embedding"])
+    assert theirs.keys() - ours.keys() == {"pooler"}
+
+
+UNFIT = {  # what replaces what in the command, and the line
+    "vocabulary": ("--name=n", "--data=other", r"the pieces of \w{8}: give --data of that run, or"),
+    "width": ("dim=8", "dim=4", r"has another encoder \(Encoder.dim: 8 -> 4; Encoder.mlp_dim: 8"),
+    "bytes": (SET, "full", r"another encoder \(encoder/embedding: float32 \[44, 8\] -> .*\[257"),
+    "model": ("=fnet", "=linear", "--init expects a run of model linear, .* is one of fnet: na"),
+    "task": ("=text", "=listops", "preset 'cpu-pretrain' has no task 'listops'; it has: corpus"),
+}
+
+
+@pytest.mark.parametrize("case", UNFIT)
+def test_a_corpus_that_does_not_fit_is_one_line(case, pieces, command, tmp_path, monkeypatch):
+    monkeypatch.chdir(pieces)
+    old, new, line = UNFIT[case]
+    if case == "vocabulary":
+        prepare_both(tmp_path / "other", tmp_path, seed=1)
+        new = f"--data={tmp_path / 'other'}"
+    words = [word.replace(old, new) for word in COMMANDS["pieces"][1]]
+    code, err, out = command(*words, "--runs", tmp_path / "runs")
+    assert (code, out) == (2, "")
+    assert re.search(line, err.splitlines()[-1]), err
+    assert "Traceback" not in err
 
 
 def test_both_stages_are_verified_with_their_first_steps(stages, monkeypatch):
@@ -155,10 +265,9 @@ def test_tables_have_the_run_apart_with_the_cost_of_both_stages(stages):
     ]
     assert not problems
     (table,) = accuracy.tables(runs)
-    (scratch,) = (row for row in table.rows if row.ours)
+    assert not [row for row in table.rows if row.ours]
     (pretrained,) = table.variants
-    assert (scratch.label, pretrained.variant) == ("FNet", "pretrained-n")
-    assert scratch.cells["parity"].state == "-"
+    assert (pretrained.label, pretrained.variant) == ("FNet, pretrained, n", "pretrained-n")
     minutes = sum(result_of(stages / path)["wall_seconds"] for path in NAMED) / 60
     (note,) = (note for note in table.notes if "began from" in note)
     assert note == (
@@ -231,7 +340,7 @@ def test_other_tasks_and_other_data_are_refused(copied, call, command):
     names = "--task", "listops", "--model", "fnet", "--preset", "cpu"
     code, err, _ = command("train", *names, *INIT)
     assert code == 2
-    assert "--init expects a run of task listops, " in err
+    assert "--init expects a run of task listops or corpus, " in err
     file = copied / NAMED[0] / "result.json"
     changed = result_of(file.parent) | {"data_sha256": "0" * 64}
     file.write_text(json.dumps(record.seal(changed)))

@@ -109,6 +109,18 @@ def test_lines_of_a_dry_run_parse_as_the_commands_of_the_trials(go):
         assert (args.seed, args.test, args.gin_dirs) == (seed, False, [OUTSIDE])
 
 
+def test_trials_of_pretraining_are_runs_of_pretrain(go):
+    code, err, out = go(
+        *PARITY, "--models", "fnet,linear", "--pretrain", "--name", "p", "--dry-run"
+    )
+    assert (code, err) == (0, "")
+    starts = [shlex.split(line)[:6] for line in out.splitlines()]
+    names = ["lra-fnet", "pretrain", "--task", "parity", "--model"]
+    assert starts == [[*names, model] for model in ("fnet", "linear")]
+    with pytest.raises(UserError, match=r"sweep p is of pre-training, which has no test score: "):
+        finish.finish(plan.Plan(swept(pretrain=True).checked(), "p", job.Job("", "", "")))
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -201,10 +213,12 @@ def test_folder_name_depends_on_everything_but_the_number_of_trials():
         {"overrides": ["A.c=1"]},
         {"sampler": "tpe"},
         {"prune": True},
+        {"pretrain": True},
     ]
     fields = {"sampler": "random", "trials": 3}
     names = {plan.folder_name(swept(**(fields | change)).checked(), None) for change in changes}
-    assert len(names | {name}) == 9
+    assert len(names | {name}) == 10
+    assert name == "t-b-cpu-afb694e1"  # as before there was pretrain
 
 
 def test_random_points_depend_only_on_their_number_and_lie_in_the_ranges():

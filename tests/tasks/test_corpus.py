@@ -1,13 +1,12 @@
 """Corpus: documents of any file, SentencePiece's vocabulary, rows of two parts, bad input."""
 
-import gzip
 import itertools
-import json
 import sys
 import tarfile
 
 import numpy as np
 import pytest
+from made_texts import NAME, made, write
 from paths import SHARED
 
 from lra_fnet import tasks
@@ -16,31 +15,8 @@ from lra_fnet.tasks import corpus, prepare, store
 
 spm = pytest.importorskip("sentencepiece")
 
-NAME, LENGTH = "v44_32", 32
-WORDS = "the quick brown fox jumps over a lazy dog while nobody sees it".split()  # noqa: SIM905
+LENGTH = 32
 REAL = SHARED / "data" / "aclImdb_labelled.tar.xz"
-
-
-def made(count=150, seed=0):
-    """Documents: lists of sentences."""
-    rng = np.random.default_rng(seed)
-    return [
-        [
-            " ".join(rng.choice(WORDS, rng.integers(3, 9))).capitalize() + "."
-            for _ in range(rng.integers(2, 9))
-        ]
-        for _ in range(count)
-    ]
-
-
-def write(documents, folder, kind="txt"):
-    """One folder with the documents in files of one kind."""
-    folder.mkdir(parents=True)
-    texts = [" ".join(sentences) for sentences in documents]
-    tables = "\n".join(json.dumps({"url": "u", "text": text}) for text in texts)
-    content = ("\n\n".join(texts) if "txt" in kind else tables).encode()
-    (folder / f"part.{kind}").write_bytes(gzip.compress(content) if ".gz" in kind else content)
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -5,36 +5,20 @@ import hashlib
 import jax
 import numpy as np
 import pytest
-from test_corpus import NAME, made, spm
-from test_corpus import write as write_corpus
-from test_text import FOLDERS
+from made_texts import NAME, SET, prepare_both, reviews
 
 from lra_fnet import tasks
 from lra_fnet.errors import UserError
-from lra_fnet.tasks import pieces, prepare, store, text
+from lra_fnet.tasks import pieces, prepare, store
 
-SET = f"pieces_{NAME}"
-REVIEWS = {
-    f"{folder}/{i}_{(7 if folder.endswith('pos') else 1) + i % 4}.txt": (
-        " <br />".join(made(50, seed)[i]).encode() + (b" caf\xff" if i == 3 else b"")
-    )
-    for seed, folder in enumerate(FOLDERS)
-    for i in range(6)
-}
+spm = pytest.importorskip("sentencepiece")
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
     """A folder with a prepared corpus and reviews in its pieces."""
     folder = tmp_path_factory.mktemp("pieces")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text, "REVIEWS", 6)
-        patch.setattr(text, "HELD_OUT", 2)
-        tasks.make("corpus", NAME).prepare(folder, write_corpus(made(), folder / "raw"), jobs=1)
-        for name, content in REVIEWS.items():
-            (folder / "reviews" / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / "reviews" / name).write_bytes(content)
-        tasks.make("text", SET).prepare(folder, folder / "reviews", jobs=1)
+    prepare_both(folder, folder)
     return folder
 
 
@@ -53,7 +37,7 @@ def test_rows_are_the_reviews_in_lower_case_between_cls_and_sep(both):
         got.add((model.decode(ids[1:-1].tolist()), label))
     want = {
         (model.decode(model.encode(content.decode(errors="replace").replace("<br />", ""))), label)
-        for name, content in REVIEWS.items()
+        for name, content in reviews().items()
         for label in [int("/pos/" in name)]
         if name.startswith("test")
     }

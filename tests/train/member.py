@@ -1,7 +1,7 @@
 """One process of a group: python member.py SCENARIO INDEX COUNT PORT [INDEX and COUNT it claims].
 
-The scenario "train" takes the command's words after the port. SILENT and JOIN in the environment
-shorten the time limits.
+The scenarios "train" and "pretrain" take the command's words after the port. SILENT and JOIN in the
+environment shorten the time limits.
 """
 
 import os
@@ -112,10 +112,10 @@ def main():
     hosts.SILENT_SECONDS = int(os.environ.get("SILENT", hosts.SILENT_SECONDS))
     hosts.JOIN_SECONDS = int(os.environ.get("JOIN", hosts.JOIN_SECONDS))
     hosts.GRACE_SECONDS = 1
-    if sys.argv[1] == "train":
+    if sys.argv[1] in ("train", "pretrain"):
         from lra_fnet import cli
 
-        words = ["train", *sys.argv[5:]]
+        words = [sys.argv[1], *sys.argv[5:]]
         if COUNT > 1:
             words += ["--coordinator", f"127.0.0.1:{PORT}"]
             words += ["--processes", str(COUNT), "--process", str(INDEX)]

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import made_texts
 import numpy as np
 import pytest
 from paths import OUTSIDE, ROOT
@@ -312,6 +313,31 @@ def assert_same_run(several, alone, count, devices):
 
 def test_two_processes_give_the_losses_and_counts_of_one(alone, pair):
     assert_same_run(pair, alone, 2, 2)
+
+
+@pytest.mark.slow
+def test_two_processes_pretrain_as_one(tmp_path):
+    """Masked language modelling and sentence order on a corpus, a ragged batch in validation."""
+    pytest.importorskip("sentencepiece")
+    made_texts.prepare_both(tmp_path / "data", tmp_path)
+    words = ["--task=corpus", "--model=fnet", "--preset=cpu-pretrain", f"--data={tmp_path}/data"]
+    settings = f"DATASET={made_texts.NAME} MAX_LEN=32 Encoder.num_layers=1 Encoder.dim=8"
+    settings += " Encoder.qkv_dim=8 Run.num_steps=6 Run.eval_every=3 Run.log_every=1"
+    results = []
+    for count in (1, 2):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        given = *words, "--gin", settings, "--name=n"
+        with processes(folder, count, "pretrain", *given) as running:
+            assert exit_codes(running) == [0] * count, outputs(folder)
+        path = folder / "runs/cpu-pretrain/corpus/fnet@denoise+n/seed0"
+        lines = map(json.loads, (path / "metrics.jsonl").read_text().splitlines())
+        last = json.loads((path / "result.json").read_text())["validation"]["last"]
+        results.append(([line["loss"] for line in lines if "loss" in line], last))
+    (losses, alone), (losses_of_two, two) = results
+    np.testing.assert_allclose(losses_of_two, losses, rtol=1e-5)
+    assert two == pytest.approx(alone, rel=1e-5)
+    assert alone["count"] > alone["rows"] > 2
 
 
 @pytest.mark.slow

@@ -1,0 +1,190 @@
+"""Pre-training on a corpus: accuracy of hidden pieces against speed, over models and sizes.
+
+It is the FNet paper's own figure (arXiv:2105.03824, Figure 2). The paper's numbers are printed for
+two sizes only (its Tables 3 and 5); those of its figure's other sizes are not.
+"""
+
+import dataclasses
+import itertools
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from lra_fnet import config
+from lra_fnet.report import cells
+from lra_fnet.report.grid import Grid
+from lra_fnet.run.record import Record
+
+PAPER = "FNet paper"
+ATTENTION = "transformer"  # the paper's BERT, whose speed others are compared with
+_HEAD = ("Hidden pieces right (%)", "Loss", "Sentence order right (%)", "ms a batch")
+_HEAD += ("Examples/s", "Speed-up", "Parameters", "On the front")
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """A model at a size: means over its seeds."""
+
+    model: str
+    label: str  # title, or the paper's name of the model
+    size: str  # width x layers
+    run: str  # name of the run's folder; "" for the paper's
+    seeds: int
+    accuracy: float  # of hidden pieces in validation, %
+    loss: float  # of hidden pieces, nats
+    order: float  # accuracy of sentence order, %
+    milliseconds: float | None  # a training step; None where it ran out of memory
+    parameters: int | None
+
+    @property
+    def text(self) -> str:
+        """The point in words."""
+        took = "out of memory" if self.milliseconds is None else f"{self.milliseconds:,.3g} ms"
+        return f"{self.label} {self.size}: {self.accuracy:.4g} % of hidden pieces, {took}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Front:
+    """Points whose accuracies and speeds may be compared."""
+
+    name: str  # in a few words, for the figure
+    title: str
+    points: Sequence[Point]
+    batch_size: int
+    notes: Sequence[str] = ()
+
+    @property
+    def best(self) -> list[Point]:
+        """The points that no other beats in accuracy without being slower, the fastest first."""
+        kept: list[Point] = []
+        timed = [point for point in self.points if point.milliseconds]
+        for point in sorted(timed, key=lambda p: (p.milliseconds or 0, -p.accuracy)):
+            if not kept or point.accuracy > kept[-1].accuracy:
+                kept.append(point)
+        return kept
+
+    def grid(self) -> Grid:
+        """Returns the points as a table, by size, then the best first."""
+        rows = [
+            [
+                *(point.label, point.size, point.run or PAPER, str(point.seeds or "-")),
+                *(f"{point.accuracy:.2f}", f"{point.loss:.2f}", f"{point.order:.2f}"),
+                *self._speed(point),
+                "-" if point.parameters is None else f"{point.parameters:,}",
+                "yes" if point in self.best else "no",
+            ]
+            for point in sorted(self.points, key=lambda p: (_order(p.size), -p.accuracy))
+        ]
+        return Grid(self.title, ["Model", "Size", "Run", "Seeds", *_HEAD], rows, self.notes, 3)
+
+    def _speed(self, point: Point) -> tuple[str, str, str]:
+        """Returns a point's time, its examples per second, and its speed-up over attention."""
+        if point.milliseconds is None:
+            return "OOM", "-", "-"
+        slow = [p.milliseconds for p in self.points if (p.model, p.size) == (ATTENTION, point.size)]
+        ratio = f"{slow[0] / point.milliseconds:.2f}" if slow and slow[0] else "-"
+        examples = 1000 * self.batch_size / point.milliseconds
+        return f"{point.milliseconds:,.4g}", f"{examples:,.4g}", ratio
+
+
+def fronts(runs: Sequence[Record]) -> list[Front]:
+    """Returns the runs on a corpus, in groups of equal data, batch, steps and device.
+
+    The paper's own front is the last, if there is any of ours.
+    """
+    complete = [run for run in runs if run.complete and run.denoise and _score(run).rows]
+    groups: dict[tuple[str, str, str, int, int], list[Record]] = {}
+    for run in complete:
+        groups.setdefault(_conditions(run), []).append(run)
+    ours = [_front(*conditions, group) for conditions, group in groups.items()]
+    return [*ours, paper()] if ours else []
+
+
+def _conditions(run: Record) -> tuple[str, str, str, int, int]:
+    data = f"{run.dataset} of {run.data_source} ({run.data_sha256[:8]})"
+    return run.preset, data, str(run.device), run.setting("Run.batch_size") or 0, run.steps
+
+
+def _front(preset: str, data: str, device: str, batch: int, steps: int, runs) -> Front:
+    models: dict[tuple[str, str], list[Record]] = {}
+    for run in runs:
+        models.setdefault((run.model, run.name), []).append(run)
+    points = [_point(seeds) for seeds in models.values()]
+    title = f"Pre-training on {data}, preset {preset}: {steps:,} steps of {batch} rows, {device}"
+    notes = [
+        "Validation at the best checkpoint, mean over seeds. Speed: of training, without "
+        "evaluations. Transformer is the paper's BERT.",
+        *_agreement(points),
+    ]
+    return Front(f"Ours: {data.partition(' ')[0]}, {steps:,} steps", title, points, batch, notes)
+
+
+def _point(runs: Sequence[Record]) -> Point:
+    scores, run = [_score(run) for run in runs], runs[0]
+    speeds = [run.steps_per_second for run in runs if run.steps_per_second]
+    return Point(
+        model=run.model,
+        label=config.title(run.model),
+        size=f"{run.setting('Encoder.dim')} x {run.setting('Encoder.num_layers')}",
+        run=run.name,
+        seeds=len(runs),
+        accuracy=statistics.fmean(score.accuracy for score in scores),
+        loss=statistics.fmean(score.loss / max(score.count, 1) for score in scores),
+        order=statistics.fmean(100 * score.order_correct / score.rows for score in scores),
+        milliseconds=1000 / statistics.fmean(speeds) if speeds else None,
+        parameters=run.parameters,
+    )
+
+
+def _score(run: Record) -> Any:
+    """Returns the sums of validation at the best checkpoint."""
+    return run.score("validation")
+
+
+def paper() -> Front:
+    """Returns the numbers that the FNet paper prints: "Base" and "Large"."""
+    groups = cells.published()["pretraining"]
+    metrics, speed = groups["fnet_pretraining_metrics"], groups["fnet_pretraining_speed"]
+    points = []
+    for size, rows in metrics["rows"].items():
+        for model, (_, loss, _, accuracy, order) in rows.items():
+            time = speed["rows"][size][model][0]
+            points.append(
+                Point(
+                    model=model,
+                    label=config.title(model),
+                    size=metrics["sizes"][size],
+                    run="",
+                    seeds=0,
+                    accuracy=100 * accuracy,
+                    loss=loss,
+                    order=100 * order,
+                    milliseconds=None if isinstance(time, str) else float(time),
+                    parameters=None,
+                )
+            )
+    tables = " and ".join(f"Table {group['table']}" for group in (metrics, speed))
+    title = (
+        f"Published: pre-training on C4, {speed['hardware']}, arXiv:{metrics['arxiv']}, {tables}"
+    )
+    name = f"{PAPER}: C4, {speed['hardware']}"
+    return Front(name, title, points, speed["batch_size"], [metrics["note"]])
+
+
+def _agreement(points: Sequence[Point]) -> list[str]:
+    """Returns for each size how the order of its models compares with the paper's."""
+    printed = {p.model: p.accuracy for p in paper().points[::-1]}  # "Base", which has all six
+    notes = []
+    for size in sorted({point.size for point in points}, key=_order):
+        ranked = {p.model: p.accuracy for p in points if p.size == size and p.model in printed}
+        pairs = list(itertools.combinations(ranked, 2))
+        same = [(ranked[a] - ranked[b]) * (printed[a] - printed[b]) > 0 for a, b in pairs]
+        if pairs:
+            order = ", ".join(config.title(m) for m in sorted(ranked, key=lambda m: -ranked[m]))
+            count = f"{sum(same)} of {len(pairs)} pairs are in the paper's order"
+            notes.append(f"Size {size}, the best first: {order}; {count}.")
+    return notes
+
+
+def _order(size: str) -> tuple[int, ...]:
+    return tuple(int(number) if number.isdigit() else 0 for number in size.split(" x "))

@@ -1,0 +1,133 @@
+"""The front of pre-training: groups, means, speeds, the frontier, the paper's order, the figure."""
+
+import itertools
+import json
+
+import pytest
+from made_results import a_result, records
+
+from lra_fnet.report import Sources, build, figures, front, page
+from lra_fnet.report import text as texts
+
+
+def a_run(model, right, speed, *, seed=0, size=(128, 2), variant=None, **changes):
+    """A run on a corpus: `right` of 1,000 hidden pieces, speed in steps/s."""
+    score = {"step": 900, "correct": right, "count": 1000, "loss": 2500.0 + seed}
+    score |= {"order_loss": 30.0, "order_correct": 30 + seed, "rows": 50}
+    text = f"Encoder.dim = {size[0]}\nEncoder.num_layers = {size[1]}\nRun.batch_size = 32\n"
+    made = {
+        **{"task": "corpus", "preset": "cpu-pretrain", "model": model, "seed": seed},
+        **{"variant": variant, "overrides": [], "steps_per_second": speed, "config": text},
+        **{
+            "denoise": True,
+            "test": None,
+            "dataset": "v8000_128",
+            "floor": {"correct": 1, "count": 2},
+        },
+        "validation": {"best": score, "last": score | {"step": 1000, "correct": 0}},
+    }
+    return a_result(**made | changes)
+
+
+def made_fronts(*results):
+    return front.fronts(records(*results))
+
+
+def test_points_are_means_over_seeds_of_the_best_checkpoint():
+    (ours, paper) = made_fronts(
+        *(a_run("fnet", 100 + 20 * seed, 4.0 + seed, seed=seed) for seed in (0, 1)),
+        a_run("transformer", 200, 3.0),
+    )
+    (point,) = [p for p in ours.points if p.model == "fnet"]
+    assert [point.accuracy, point.loss, point.order] == pytest.approx([11.0, 2.5005, 61.0])
+    assert point.milliseconds == pytest.approx(1000 / 4.5)
+    assert (point.seeds, point.size) == (2, "128 x 2")
+    grid = ours.grid()
+    rows = {row[0]: dict(zip(grid.head, row, strict=True)) for row in grid.rows}
+    assert list(rows) == ["Transformer", "FNet"]  # the best first
+    assert (rows["FNet"]["ms a batch"], rows["FNet"]["Examples/s"]) == ("222.2", "144")
+    assert (rows["FNet"]["Speed-up"], rows["Transformer"]["Speed-up"]) == ("1.50", "1.00")
+    assert paper.grid().rows[0][3] == "-"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"steps_per_second": 1.0, "data_sha256": "e" * 64},
+        {"device": {"name": "Other", "platform": "cpu", "count": 1, "cores": 2}},
+        {"preset": "paper-pretrain"},
+        {"config": "Encoder.dim = 8\nEncoder.num_layers = 1\nRun.batch_size = 16\n"},
+    ],
+)
+def test_only_equal_conditions_share_a_front(change):
+    runs = a_run("fnet", 100, 4.0), a_run("linear", 90, 5.0, **change)
+    assert len(made_fronts(*runs)) == 3
+    assert len(made_fronts(runs[0], a_run("linear", 90, 5.0))) == 2
+
+
+def test_runs_without_sentence_order_have_no_front():
+    score = {"step": 9, "correct": 1, "count": 2, "loss": 1.0}
+    other = a_run("fnet", 1, 1.0, validation={"best": score, "last": score})
+    assert made_fronts(other, a_result()) == []
+
+
+def test_the_front_is_what_no_other_point_beats():
+    """Against all pairs: a point is on it unless one is as good in both and better in one."""
+    results = [
+        a_run(model, right, speed, size=size, variant=f"v{size[0]}")
+        for size, k in (((128, 2), 1), ((256, 4), 3))
+        for model, right, speed in (
+            *(("transformer", 60 * k, 3 / k), ("linear", 50 * k, 5 / k)),
+            *(("fnet", 55 * k, 6 / k), ("ff_only", 20 * k, 7 / k)),
+        )
+    ]
+    (ours, _) = made_fronts(*results)
+
+    def beaten(p):
+        of_p = p.milliseconds, -p.accuracy
+        others = [(q.milliseconds, -q.accuracy) for q in ours.points]
+        return any(q != of_p and q[0] <= of_p[0] and q[1] <= of_p[1] for q in others)
+
+    want = [point for point in ours.points if not beaten(point)]
+    assert sorted(ours.best, key=id) == sorted(want, key=id)
+    assert 2 < len(want) < len(ours.points)
+
+
+def test_the_order_is_compared_with_the_papers():
+    printed = ["transformer", "fnet_hybrid", "linear", "fnet", "random", "ff_only"]
+    best = ["fnet", "transformer", "linear", "random"]
+    (ours, _) = made_fronts(*(a_run(m, 200 - 10 * i, 1.0) for i, m in enumerate(best)))
+    pairs = list(itertools.combinations(best, 2))
+    same = sum(printed.index(a) < printed.index(b) for a, b in pairs)
+    assert ours.notes[-1] == (
+        "Size 128 x 2, the best first: FNet, Transformer, Linear, Random; "
+        f"{same} of 6 pairs are in the paper's order."
+    )
+    assert same == 4
+
+
+def test_the_papers_front_is_what_it_prints():
+    paper = front.paper()
+    assert [(p.model, p.size) for p in paper.best] == [
+        (model, "768 x 12") for model in ("ff_only", "fnet", "fnet_hybrid", "transformer")
+    ]
+    cells = {(row[0], row[1]): row[7:10] for row in paper.grid().rows}
+    assert cells["FNet", "768 x 12"] == ["169", "378.7", "1.80"]  # Table 3 prints 1.8x
+    assert cells["Transformer", "1024 x 24"] == ["OOM", "-", "-"]
+
+
+def test_every_form_of_the_report_has_the_front(tmp_path):
+    for model, right, speed in (("fnet", 100, 4.0), ("linear", 90, 5.0)):
+        folder = tmp_path / f"cpu-pretrain/corpus/{model}@denoise/seed0"
+        folder.mkdir(parents=True)
+        (folder / "result.json").write_text(json.dumps(a_run(model, right, speed)))
+    report = build(Sources([tmp_path]))
+    assert len(report.fronts) == 2
+    assert "Pre-training" in report.sections
+    html = page.render(report)
+    assert 'id="pre-training"' in html
+    assert "FNet 128 x 2: 10 % of hidden pieces, 250 ms" in html
+    assert "of 32 rows, 1 x Some CPU" in texts.markdown(report)
+    drawn = figures.drawn(figures.fronts(report.fronts), "svg").decode()
+    assert "Ours: v8000_128, 1,000 steps" in drawn
+    assert "FNet paper: C4, 8 V100" in drawn
