@@ -78,6 +78,7 @@ help:
 	@echo 'make lra TASK=listops MODEL=fnet PRESET=cpu'
 	@echo '    Prepares the data, trains or resumes, evaluates and prints the result.'
 	@echo '    PRESET=paper|lra-code|tuned|small|cpu  SEED=0|SEEDS=3  FORCE=1 (train again)'
+	@echo '    TASK=csv SOURCE=mine.csv (your own table)  TASK=images SOURCE=folder'
 	@echo '    TASK=corpus: lra-fnet pretrain --preset paper-pretrain|cpu-pretrain'
 	@echo '    GIN="Run.num_steps=100 Encoder.num_layers=2"  NAME=name-of-the-bindings'
 	@echo '    PRETRAIN=1 (first on hidden tokens of its own rows, for half of the steps)'
