@@ -3,6 +3,7 @@
 model.safetensors   parameters and constants by name: encoder/block_0/mlp/wide/kernel
 config.json         what the model is, from which run, with the run's result
 README.md           what it is, how good, on which data, how to use it
+vocabulary.model    of a run on pieces of a corpus
 """
 
 import json
@@ -20,6 +21,8 @@ from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.run.record import Checkpoint
 from lra_fnet.run.trained import CONFIG, WEIGHTS, Run, flat, load_run, weights_sha256
+from lra_fnet.tasks import store
+from lra_fnet.tasks.pieces import VOCABULARY
 
 CARD = "README.md"
 
@@ -52,6 +55,7 @@ def main(
         WEIGHTS: safetensors.numpy.save(arrays),
         CONFIG: (json.dumps(describe(run), indent=1) + "\n").encode(),
         CARD: card(run).encode(),
+        **{name: store.read_file(run.data(), name) for name in run.task.needed},
     }
     with disk.writable(out, "--out"):
         target = out.absolute()
@@ -66,7 +70,7 @@ def _check(out: Path, force: bool) -> None:
     if out.is_file():
         raise UserError(f"--out expects a folder, {out} is a file: choose another name")
     names = {path.name for path in out.glob("*")}
-    if names - {CONFIG, WEIGHTS, CARD}:
+    if names - {CONFIG, WEIGHTS, CARD, VOCABULARY}:
         raise UserError(f"{out} holds other files: choose a folder that does not exist")
     if names and not force:
         raise UserError(f"{out} holds an export: --force replaces it, or choose another folder")

@@ -6,7 +6,7 @@ Evaluation, prediction, export and the attention span all start here. Nothing is
 import dataclasses
 import functools
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -104,7 +104,7 @@ class Run:
         if isinstance(text, str):
             text = text.encode()
         if isinstance(text, bytes):
-            return self.task.encode(text)
+            return self._encode(text)
         largest = self.task.vocab_size - 2
         if (
             text.dtype != self.task.value_dtype
@@ -117,6 +117,11 @@ class Run:
                 f"got {text.dtype} {[*text.shape]}"
             )
         return text
+
+    @functools.cached_property
+    def _encode(self) -> Callable[[bytes], np.ndarray]:
+        needs_data = self.job and self.task.needed
+        return self.task.encoder(self.data().folder if needs_data else self.folder)
 
     def tokens(self, inputs: Sequence[Input]) -> tuple[jax.Array, jax.Array]:
         """Returns token ids int32 and mask bool, [n, L] or [n, 2, L], at the run's length.

@@ -61,14 +61,29 @@ def sentences(text: str) -> list[str]:
 
 
 def encoder(vocabulary: bytes, jobs: int) -> Encode:
-    """Returns what encodes sentences by a vocabulary, in lower case, with that many threads."""
-    encode = library().SentencePieceProcessor(model_proto=vocabulary).encode
+    """Returns what encodes sentences by a vocabulary, in lower case, with that many threads.
+
+    Raises:
+        UserError: it is no vocabulary.
+    """
+    try:
+        encode = library().SentencePieceProcessor(model_proto=vocabulary).encode
+    except RuntimeError:
+        raise UserError(
+            f"{VOCABULARY} is damaged: prepare the set, or export the run, again"
+        ) from None
     return lambda texts: encode(texts, num_threads=jobs)
 
 
 def values(encode: Encode, text: bytes) -> np.ndarray:
-    """Returns the stored values of one text, ids - 1: [CLS], its pieces, [SEP]."""
+    """Returns the stored values of one text, ids - 1: [CLS], its pieces, [SEP].
+
+    Raises:
+        ValueError: there is no text.
+    """
     lines = sentences(text.decode(errors="replace"))
+    if not lines:
+        raise ValueError("expected a text, found none")
     ids = np.array([CLS, *itertools.chain(*encode(lines)), SEP])
     return (ids - 1).astype("<u2")
 

@@ -22,7 +22,7 @@ import abc
 import dataclasses
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -84,6 +84,7 @@ class Task(abc.ABC):
     zero_is_padding: ClassVar[bool] = False  # whether a value is its own id; see `PixelTask`
     needs_source: ClassVar[bool] = False  # whether only the user has what it is made from
     first_id: ClassVar[int] = 1  # pre-training hides and draws ids from this one on
+    needed: ClassVar[tuple[str, ...]] = ()  # files of the set that `encoder` reads
     mask_id: ClassVar[int | None] = None  # of a hidden token, if the vocabulary has one
     value_is: ClassVar[str] = "as the class of the task says"  # meaning of a stored value
     finds_classes: ClassVar[bool] = False  # whether the classes are those of the user's rows
@@ -206,6 +207,10 @@ class Task(abc.ABC):
             details: those of `Raw`, which the set keeps.
         """
         return self
+
+    def encoder(self, folder: Path) -> Callable[[bytes], np.ndarray]:
+        """Returns `encode`, for a task that needs files of its set with those in `folder`."""
+        return self.encode
 
     @property
     def class_names(self) -> tuple[str, ...]:

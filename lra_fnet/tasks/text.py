@@ -107,6 +107,11 @@ class Text(Task):
         return 1 + pieces.MASK if self.corpus else 1
 
     @property
+    def needed(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Pieces need their vocabulary."""
+        return (pieces.VOCABULARY,) if self.corpus else ()
+
+    @property
     def needs_source(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Pieces need a prepared corpus."""
         return self.corpus is not None
@@ -162,6 +167,15 @@ class Text(Task):
     def encode(self, content: bytes) -> np.ndarray:
         """Returns the bytes of a text without the white space around it, as for a review."""
         return super().encode(content.strip())
+
+    def encoder(self, folder: Path) -> Callable[[bytes], np.ndarray]:
+        """Returns `encode`, or what encodes a text by the vocabulary in `folder`."""
+        if self.corpus is None:
+            return self.encode
+        with sources.readable(folder / pieces.VOCABULARY):
+            vocabulary = (folder / pieces.VOCABULARY).read_bytes()
+        encode = pieces.encoder(vocabulary, 1)
+        return lambda content: pieces.values(encode, content)
 
 
 def read_reviews(source: Path) -> tuple[list[Review], list[Review]]:

@@ -10,12 +10,13 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from made_texts import NAME, SET, prepare_both
+from made_texts import NAME, SET, prepare_both, reviews
 from paths import OUTSIDE
 
 from lra_fnet import config
+from lra_fnet.errors import UserError
 from lra_fnet.report import accuracy
-from lra_fnet.run import folder, pretrained, record, verify
+from lra_fnet.run import export, folder, pretrained, record, trained, verify
 from lra_fnet.tasks import Prepared
 from lra_fnet.train import step
 from lra_fnet.train.loop import Loop
@@ -152,8 +153,8 @@ class Killed(BaseException):
 @pytest.mark.parametrize(
     ("kind", "stage", "ending"),
     [
-        ("parity", 0, "stopped"),
-        ("parity", 1, "killed"),
+        pytest.param("parity", 0, "stopped", marks=pytest.mark.slow),
+        pytest.param("parity", 1, "killed", marks=pytest.mark.slow),
         ("pieces", 0, "killed"),
         ("pieces", 1, "stopped"),
     ],
@@ -220,6 +221,26 @@ def test_positions_are_taken_over_as_far_as_both_are_long(length, pieces, monkey
     assert np.any(ours[name][both - 1])
     np.testing.assert_array_equal(ours["embedding"], theirs["embedding"])
     assert theirs.keys() - ours.keys() == {"pooler"}
+
+
+def test_texts_are_read_in_the_pieces_of_the_run_also_from_its_export(
+    pieces, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(pieces)
+    run = trained.load_run(PIECES[1])
+    arrays = run.data().arrays("test")
+    rows = [values[:length] for values, length in zip(arrays.values, arrays.lengths, strict=True)]
+    texts = [content for name, content in reviews().items() if name.startswith("test")]
+    got = run.predict(texts)
+    np.testing.assert_allclose(np.sort(got[:, 0]), np.sort(run.predict(rows)[:, 0]), rtol=1e-6)
+    export.main(Path(PIECES[1]), tmp_path / "out")
+    again = trained.load_run(tmp_path / "out")
+    np.testing.assert_array_equal(again.predict(texts[:1]), run.predict(texts[:1]))
+    with pytest.raises(UserError, match="input 0: expected a text, found none"):
+        run.predict([" <br /> "])
+    (tmp_path / "out/vocabulary.model").write_bytes(b"no model")
+    with pytest.raises(UserError, match=r"vocabulary.model is damaged: prepare the set, or export"):
+        trained.load_run(tmp_path / "out").predict(texts[:1])
 
 
 UNFIT = {  # what replaces what in the command, and the line
