@@ -84,7 +84,8 @@ def main(
         played = _play_all(chosen, jobs, cores, aloud=only is not None)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    table = _table(f"Seed {seed}, {duration(time.monotonic() - begun)}", played)
+    counts = f"{len(chosen):,} of {len(cases):,} cases, {duration(time.monotonic() - begun)}"
+    table = _table(f"Seed {seed}, {counts}", played)
     print(table)
     if only is None:
         _write(out, seed, table)
