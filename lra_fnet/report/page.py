@@ -111,16 +111,9 @@ def _first(report: Report) -> tuple[Preset, Part, Figure | None] | None:
     if table is None:
         return None
     (preset,) = [preset for preset in report.presets if preset.table is table]
-    own = [row for row in table.rows if row.ours]
-    scored = [(row, task) for row in own for task in table.tasks if row.cells[task].mean]
-    best = {
-        task: max((r for r, t in scored if t == task), key=lambda r: r.cells[task].mean or 0)
-        for task in dict.fromkeys(task for _, task in scored)
-    }
-    chosen = [row for row in own if row.model in accuracy.MAIN or row in best.values()]
     title = f"Test accuracy (%), preset {table.preset}: the main models and the best of each task"
     floors = [row for row in table.rows if not row.source]
-    part = Part("best", title, [*chosen, *floors])
+    part = Part("best", title, [*text.main_and_best(table), *floors])
     return preset, part, figures.above_baseline(table, preset.points)
 
 

@@ -123,15 +123,25 @@ def compared(report: Report) -> list[accuracy.Table]:
     return [table for table in report.tables if len(measured(table)) > 1]
 
 
+def main_and_best(table: Table) -> list[Row]:
+    """Returns the rows of ours of the main models and of the best model of each task."""
+    own = [row for row in table.rows if row.ours]
+    best = []
+    for task in table.tasks:
+        scored = [row for row in own if row.cells[task].mean is not None]
+        best += sorted(scored, key=lambda row: row.cells[task].mean or 0)[-1:]
+    return [row for row in own if row.model in MAIN or row in best]
+
+
 def main_models(report: Report) -> str:
-    """Returns the README's tables: accuracy of the main models, without overrides.
+    """Returns the README's tables: accuracy of the main models and the best of each task.
 
     The notes of all tables follow the last one; a line about shallow baselines names its preset.
     """
-    shown = [
-        (table, [row for row in table.rows if row.model in (*MAIN, "")])
-        for table in compared(report)
-    ]
+    shown = []
+    for table in compared(report):
+        models = {*MAIN, "", *(row.model for row in main_and_best(table))}
+        shown.append((table, [row for row in table.rows if row.model in models]))
     if not shown:
         return "No measured runs yet.\n"
     notes = [note for table, rows in shown for note in accuracy.marks(table.preset, rows)]

@@ -220,7 +220,8 @@ def test_scored_runs_of_a_sweep_are_one_table():
 def test_readme_shows_the_main_models_and_results_md_everything(tmp_path):
     readme, results = tmp_path / "README.md", tmp_path / "results"
     readme.write_text(f"# Name\n\n{report.BEGIN}\nold\n{report.END}\n\nmore\n")
-    for result in (*RESULTS, a_result(model="reformer", uses_mask=False)):
+    others = with_test(900, model="dct"), a_result(model="reformer", uses_mask=False)
+    for result in (*RESULTS, *others):
         put(results, result)
     assert report.update_readme(readme, results) == [readme, tmp_path / "RESULTS.md"]
     before, section, after = (
@@ -228,6 +229,7 @@ def test_readme_shows_the_main_models_and_results_md_everything(tmp_path):
     )
     assert (before, after) == ("# Name\n\n", "\n\nmore\n")
     assert "| FNet | ours | 31.00 ± 1.00, max 32.00, 3 seeds |" in section
+    assert "| Cosine transform | ours | 45.00, 1 seed |" in section  # the best
     assert "paper |" not in section
     assert "| Majority floor |" in section
     assert "(RESULTS.md)" in section
