@@ -195,6 +195,17 @@ class Table:
         ]
 
     @property
+    def best(self) -> dict[str, Row]:
+        """Our row with the highest accuracy on each task that has one, variants left out."""
+        own = [row for row in self.rows if row.ours]
+        scored = {t: [row for row in own if row.cells[t].mean is not None] for t in self.tasks}
+        return {
+            task: max(rows, key=lambda row, task=task: row.cells[task].mean or 0)
+            for task, rows in scored.items()
+            if rows
+        }
+
+    @property
     def ours(self) -> list[Row]:
         """The rows of our runs, variants last."""
         return [row for row in (*self.rows, *self.variants) if row.ours]

@@ -66,17 +66,13 @@ def scores(table: Table) -> list[str]:
     if not scored:
         return []
     names = {row.label for row, _ in scored}
-    best = {}
-    for row, task in scored:
-        if task not in best or row.cells[task].mean > best[task].cells[task].mean:
-            best[task] = row
     highest = [
         f"{row.label} on {table.columns[task]} ({row.cells[task].mean:.2f} %)"
-        for task, row in best.items()
+        for task, row in table.best.items()
     ]
     return [
         f"{plural(len(scored), 'result')} of {plural(len(names), 'model')} on "
-        f"{plural(len(best), 'task')}, variants not counted.",
+        f"{plural(len(highest), 'task')}, variants not counted.",
         f"Highest: {listed(highest)}.",
     ]
 

@@ -125,12 +125,8 @@ def compared(report: Report) -> list[accuracy.Table]:
 
 def main_and_best(table: Table) -> list[Row]:
     """Returns the rows of ours of the main models and of the best model of each task."""
-    own = [row for row in table.rows if row.ours]
-    best = []
-    for task in table.tasks:
-        scored = [row for row in own if row.cells[task].mean is not None]
-        best += sorted(scored, key=lambda row: row.cells[task].mean or 0)[-1:]
-    return [row for row in own if row.model in MAIN or row in best]
+    best = table.best.values()
+    return [row for row in table.rows if row.ours and (row.model in MAIN or row in best)]
 
 
 def main_models(report: Report) -> str:
