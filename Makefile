@@ -173,11 +173,11 @@ check test:
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
-	@$(VENV)/bin/pytest -q -n 2 $(if $(filter check,$@),-m 'not slow')
+	@$(VENV)/bin/pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(if $(filter check,$@),-m 'not slow')
 
 coverage:
 	$(call install,tf$(comma)dev$(comma)slurm$(comma)corpus)
-	@$(VENV)/bin/pytest -q -n 2 --cov
+	@$(VENV)/bin/pytest -q -n 2 --dist loadfile --no-loadscope-reorder --cov
 
 peers:
 	@launch/install.sh $(call quote,$(VENV)-peers) $(call quote,$(PYTHON)) dev,peers

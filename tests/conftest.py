@@ -1,5 +1,6 @@
 """Settings and fixtures of all tests. Warnings, NaNs and implicit broadcasts are errors."""
 
+import gc
 import io
 import os
 import signal
@@ -11,7 +12,7 @@ from typing import NamedTuple
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     _cache = tempfile.TemporaryDirectory(prefix="lra-fnet-jax-")
     os.environ["JAX_COMPILATION_CACHE_DIR"] = _cache.name
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
 
 # Half of the time goes into compiling small programs once; without LLVM's optimisations compilation
@@ -29,6 +30,9 @@ from lra_fnet import cli
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and tests send it
 jax.devices()  # XLA has read its flags
 os.environ["XLA_FLAGS"] = os.environ["XLA_FLAGS"].rpartition(" ")[0]
+
+gc.freeze()
+gc.set_threshold(20_000, 20, 50)  # tracing makes many objects that live: 3 % of all time
 
 jax.config.update("jax_numpy_rank_promotion", "raise")  # [B] + [B, 1] is an error, not [B, B]
 jax.config.update("jax_debug_nans", True)

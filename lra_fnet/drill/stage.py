@@ -46,6 +46,7 @@ _COMMANDS = {
     "exported": "predict --run export inputs.txt",
     "report": "report --results none",
 }
+_EXPORTING = ("export", "exported", "again")
 _NUMBERS = (  # the fields of result.json that are no timings
     *("state", "config", "data_sha256", "floor", "mixer_length", "validation", "test", "train"),
     *("parameters", "parameters_sha256"),
@@ -350,17 +351,16 @@ def make(root: Path, seed: int, call) -> dict[str, Any]:
                 raise UserError(f"{command}, twice: {_difference(now, facts[command])}")
 
     warm = begin("warm", "empty")
-    for command in ("data", "train", "predict", "export", "report"):
+    for command in ("data", "train", "evaluate", "predict", "report", *_EXPORTING):
         must(warm, command)
-    shutil.copytree(warm.folder, root / "bare")
-    for name in ("runs", "export", "reports"):
-        shutil.rmtree(root / "bare" / name)
-    whole = begin("whole", "bare")
-    for command in ("train", "evaluate", "predict", "report"):
-        must(whole, command)
-    exported = begin("exported", "whole")
-    for command in ("export", "exported", "again"):
-        must(exported, command)
+    for name, without in {
+        "bare": ("runs", "export", "reports"),
+        "whole": ("export", "reports"),
+        "exported": ("reports",),
+    }.items():
+        shutil.copytree(warm.folder, root / name, symlinks=True)
+        for folder in without:
+            shutil.rmtree(root / name / folder)
     must(begin("untested", "bare"), "untested")
     stop = Rule("signal", (signal.SIGTERM, 0, 1), 3, "w", part="metrics.jsonl")
     must(begin("half", "bare"), "train", stop, code=128 + signal.SIGTERM)

@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,7 @@ from lra_fnet.tasks.pieces import (
     sizes,
 )
 from lra_fnet.tasks.store import SPLITS, Row
-from lra_fnet.tasks.task import Raw, Task
+from lra_fnet.tasks.task import Raw, Sets, Task
 
 if TYPE_CHECKING:
     import jax
@@ -44,22 +44,6 @@ _TEXTS, _TABLES = {".txt", ".text"}, {".json", ".jsonl"}
 _AT_ONCE = 256  # documents
 
 Document = tuple[bytes, list[str]]  # sha256 of the text, and its sentences
-
-
-class Sets(Mapping[str, int]):
-    """Data sets v<pieces of the vocabulary>_<pieces in a row>, for any two numbers.
-
-    It lists those that our presets use.
-    """
-
-    def __getitem__(self, name: str) -> int:
-        return sizes(name)[1]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(("v8000_128", "v32000_512"))
-
-    def __len__(self) -> int:
-        return 2
 
 
 @gin.configurable
@@ -77,7 +61,7 @@ class Corpus(Task):
     name = "corpus"
     title = "Corpus"
     num_classes = 2
-    configs = Sets()
+    configs = Sets(lambda name: sizes(name)[1], "v8000_128", "v32000_512")
     label_names = ("in order", "swapped")
     value_is = pieces.VALUE_IS
     licence = "that of your texts"

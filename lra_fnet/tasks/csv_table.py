@@ -12,7 +12,7 @@ import numpy as np
 
 from lra_fnet.errors import UserError
 from lra_fnet.tasks import division, sources
-from lra_fnet.tasks.task import Raw, Task
+from lra_fnet.tasks.task import Raw, Sets
 
 ENDINGS = (".csv", ".tsv", ".tab")
 FORM = "the columns label and text (or label, text1 and text2) in the first line"
@@ -22,24 +22,16 @@ _LONGEST = 2**26  # bytes of a line
 _DELIMITERS = (",", "\t", ";")
 
 
-class Names(Mapping[str, int]):
-    """Data sets of any name, for several tables side by side; lists the one of the presets."""
-
-    def __getitem__(self, name: str) -> int:
-        if not re.fullmatch(r"\w[\w-]*", name):
-            raise KeyError(name)
-        return 4000
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(("full",))
-
-    def __len__(self) -> int:
-        return 1
+def _length(name: str) -> int:
+    """Returns the length of a set of any name, for several tables side by side."""
+    if not re.fullmatch(r"\w[\w-]*", name):
+        raise KeyError(name)
+    return 4000
 
 
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
-class Csv(Task):
+class Csv(division.OwnTask):
     """The label of a text, or of two texts; a token is a byte of UTF-8, whole texts are stored.
 
     The labels and the number of texts are those of the table. They become known with the prepared
@@ -49,34 +41,17 @@ class Csv(Task):
     name = "csv"
     title = "Own texts"
     vocab_size = 257
-    configs = Names()
+    configs = Sets(_length, "full")
     value_is = "a byte of the text in UTF-8, without the white space around it"
     licence = "that of your table"
-    needs_source = True
-    finds_classes = True
     tables = ENDINGS
 
-    labels: tuple[str, ...] = ()  # the label of class 0, 1, ...
     texts: int = 0  # of a row: 1 or 2; 0 if it is not known
-
-    def __post_init__(self):
-        super().__post_init__()
-        object.__setattr__(self, "labels", tuple(map(str, self.labels)))
-
-    @property
-    def num_classes(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The number of labels."""
-        return len(self.labels)
 
     @property
     def num_inputs(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The number of texts of a row."""
         return self.texts or 1
-
-    @property
-    def label_names(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The labels."""
-        return self.labels
 
     @property
     def settled(self) -> bool:
@@ -89,13 +64,13 @@ class Csv(Task):
         Raises:
             UserError: it has others.
         """
-        division.same_classes(self, details)
+        settled = super().settle(details)
         if self.texts not in (0, details["texts"]):
             raise UserError(
                 f"csv/{self.config}: expected {self.texts} text(s) in a row, the prepared set has "
                 f"{details['texts']}: prepare it again with --force, or leave out Csv.texts"
             )
-        return dataclasses.replace(self, labels=tuple(details["labels"]), texts=details["texts"])
+        return dataclasses.replace(settled, texts=details["texts"])
 
     def raw(self, source: Path | None, jobs: int) -> Raw:
         """Returns the rows of a table, or of all tables of a folder or archive, read twice."""

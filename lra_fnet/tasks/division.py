@@ -6,11 +6,12 @@ are added later move no other row.
 """
 
 import array
+import dataclasses
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -54,14 +55,50 @@ def classes(source: Path, found: Collection[str], given: Sequence[str]) -> tuple
     return tuple(given or labels)
 
 
-def same_classes(task: Task, details: Mapping[str, Any]) -> None:
-    """Raises a UserError if a task has other labels than its prepared set; it may have none yet."""
-    if task.label_names and [*task.label_names] != details["labels"]:
-        raise UserError(
-            f"{task.name}/{task.config}: expected the labels {', '.join(task.label_names)}, the "
-            f"prepared set has {', '.join(details['labels'])}: it was prepared anew since, or "
-            f"needs to be with --force"
-        )
+@dataclasses.dataclass(frozen=True)
+class OwnTask(Task):
+    """A task of a user's own rows: its classes become known with the prepared set.
+
+    A subclass names the set's "labels" in the details of `raw`.
+    """
+
+    needs_source = True
+    finds_classes = True
+
+    labels: tuple[str, ...] = ()  # of class 0, 1, ...
+
+    def __post_init__(self):
+        super().__post_init__()
+        object.__setattr__(self, "labels", tuple(map(str, self.labels)))
+
+    @property
+    def num_classes(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The number of labels."""
+        return len(self.labels)
+
+    @property
+    def label_names(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The labels."""
+        return self.labels
+
+    @property
+    def settled(self) -> bool:
+        """Whether the labels are known."""
+        return bool(self.labels)
+
+    def settle(self, details: Mapping[str, Any]) -> Self:
+        """Returns the task with the labels of its prepared set; see `Task.settle`.
+
+        Raises:
+            UserError: it has others.
+        """
+        if self.labels and [*self.labels] != details["labels"]:
+            raise UserError(
+                f"{self.name}/{self.config}: expected the labels {', '.join(self.labels)}, the "
+                f"prepared set has {', '.join(details['labels'])}: it was prepared anew since, or "
+                f"needs to be with --force"
+            )
+        return dataclasses.replace(self, labels=tuple(details["labels"]))
 
 
 class Division:

@@ -12,7 +12,7 @@ import numpy as np
 
 from lra_fnet.errors import UserError
 from lra_fnet.tasks import division, pixels, sources
-from lra_fnet.tasks.task import PixelTask, Raw
+from lra_fnet.tasks.task import PixelTask, Raw, Sets
 
 ENDINGS = (".png", ".jpg", ".jpeg")
 
@@ -20,25 +20,17 @@ _NAME = re.compile(r"\w[\w-]*_(\d{1,4})")
 _LARGEST = 2**27  # bytes of a file
 
 
-class Sides(Mapping[str, int]):
-    """Data sets <name>_<side>, of images that many pixels wide; lists that of the presets."""
-
-    def __getitem__(self, name: str) -> int:
-        match = _NAME.fullmatch(name)
-        if match is None or not int(match[1]):
-            raise KeyError(name)
-        return int(match[1]) ** 2
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(("gray_32",))
-
-    def __len__(self) -> int:
-        return 1
+def _length(name: str) -> int:
+    """Returns the pixels of an image in the set <name>_<side>."""
+    match = _NAME.fullmatch(name)
+    if match is None or not int(match[1]):
+        raise KeyError(name)
+    return int(match[1]) ** 2
 
 
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
-class Images(PixelTask):
+class Images(division.OwnTask, PixelTask):
     """The class of an image, which is converted to gray and resized to a square.
 
     Classes and the mean and deviation of the pixels become known with the prepared set, see
@@ -47,33 +39,11 @@ class Images(PixelTask):
 
     name = "images"
     title = "Own images"
-    configs = Sides()
+    configs = Sets(_length, "gray_32")
     licence = "that of your images"
-    needs_source = True
-    finds_classes = True
 
-    labels: tuple[str, ...] = ()  # the folder of class 0, 1, ...
     pixel_mean: float = 127.5  # pyright: ignore[reportIncompatibleVariableOverride]
     pixel_sd: float = 64.0  # pyright: ignore[reportIncompatibleVariableOverride]
-
-    def __post_init__(self):
-        super().__post_init__()
-        object.__setattr__(self, "labels", tuple(map(str, self.labels)))
-
-    @property
-    def num_classes(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The number of labels."""
-        return len(self.labels)
-
-    @property
-    def label_names(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The labels."""
-        return self.labels
-
-    @property
-    def settled(self) -> bool:
-        """Whether the labels are known."""
-        return bool(self.labels)
 
     def settle(self, details: Mapping[str, Any]) -> "Images":
         """Returns the task with the labels and the pixels' mean of its prepared set.
@@ -81,9 +51,8 @@ class Images(PixelTask):
         Raises:
             UserError: it has other labels.
         """
-        division.same_classes(self, details)
         mean = {name: details[name] for name in ("pixel_mean", "pixel_sd") if name in details}
-        return dataclasses.replace(self, labels=tuple(details["labels"]), **mean)
+        return dataclasses.replace(super().settle(details), **mean)
 
     def encode(self, content: bytes) -> np.ndarray:
         """Returns the gray pixels of a PNG or JPEG image, resized if necessary.

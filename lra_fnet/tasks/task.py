@@ -24,7 +24,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -59,6 +59,23 @@ class Raw:
             for split, rows in (self.splits or {}).items():
                 for row in rows:
                     yield split, row
+
+
+class Sets(Mapping[str, int]):
+    """Data sets whose names follow a rule, and the length that texts are cut at."""
+
+    def __init__(self, length: Callable[[str], int], *listed: str):
+        """`length` raises a KeyError for a name against the rule; `listed` are the presets' own."""
+        self._length, self._listed = length, listed
+
+    def __getitem__(self, name: str) -> int:
+        return self._length(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._listed)
+
+    def __len__(self) -> int:
+        return len(self._listed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,7 +217,7 @@ class Task(abc.ABC):
         """Whether the classes are known; those of the user's rows are once the set is prepared."""
         return not self.finds_classes
 
-    def settle(self, details: Mapping[str, Any]) -> "Task":
+    def settle(self, details: Mapping[str, Any]) -> Self:
         """Returns the task with what only its prepared set says, such as the user's classes.
 
         Args:

@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,7 +19,7 @@ import numpy as np
 from lra_fnet.errors import UserError
 from lra_fnet.machine.progress import Bar
 from lra_fnet.tasks import pieces, sources
-from lra_fnet.tasks.task import SPLITS, Raw, Task
+from lra_fnet.tasks.task import SPLITS, Raw, Sets, Task
 
 if TYPE_CHECKING:
     import jax
@@ -46,24 +46,13 @@ class Review(NamedTuple):
     text: bytes
 
 
-class Sets(Mapping[str, int]):
-    """The two sets of bytes, and pieces_<set of the corpus> for any of these.
-
-    It lists those that our presets use.
-    """
-
-    def __getitem__(self, name: str) -> int:
-        if name.startswith(_PIECES):
-            pieces.sizes(name.removeprefix(_PIECES))
-        elif name not in ("full", "lra_code"):
-            raise KeyError(name)
-        return 4000
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(("full", "lra_code", "pieces_v8000_128"))
-
-    def __len__(self) -> int:
-        return 3
+def _length(name: str) -> int:
+    """Returns the length of one of the two sets of bytes, or of one in the pieces of any corpus."""
+    if name.startswith(_PIECES):
+        pieces.sizes(name.removeprefix(_PIECES))
+    elif name not in ("full", "lra_code"):
+        raise KeyError(name)
+    return 4000
 
 
 @gin.configurable
@@ -81,7 +70,7 @@ class Text(Task):
     name = "text"
     title = "Text"
     num_classes = 2
-    configs = Sets()
+    configs = Sets(_length, "full", "lra_code", "pieces_v8000_128")
     label_names = ("negative", "positive")
     remote = REMOTE
     licence = "not stated; the publishers ask to cite Maas et al. 2011"

@@ -4,14 +4,12 @@ import dataclasses
 import json
 import os
 import pkgutil
-import random
 import re
 import shlex
 import signal
 import subprocess
 import sys
 import sysconfig
-import time
 from pathlib import Path
 
 import jax
@@ -195,56 +193,6 @@ def test_divergence_is_a_result_and_code_1(train, tmp_path):
     result = result_of(tmp_path / "runs/cpu/parity/fnet+hot/seed0")
     assert result["state"] == "diverged"
     assert result["test"] is None
-
-
-@pytest.mark.slow
-def test_killing_a_run_three_times_changes_no_number(tmp_path):
-    """The command is killed at random moments without warning, and started again."""
-    command = [sys.executable, "-m", "lra_fnet", "train", "--task", "parity", "--model", "fnet"]
-    command += ["--preset", "cpu", "--gin-dir", str(OUTSIDE), "--name", "long"]
-    for setting in (
-        "num_steps=600",
-        "steps_per_dispatch=4",
-        "eval_every=50",
-        "save_every=20",
-        "save_seconds=0",
-    ):
-        command += ["--set", f"Run.{setting}"]
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{OUTSIDE}"}
-
-    def start(runs):
-        arguments = [*command, "--runs", str(runs)]
-        with open(tmp_path / "log", "ab") as log:
-            return subprocess.Popen(
-                arguments, cwd=tmp_path, env=environment, stderr=log, stdout=log
-            )
-
-    def result(runs):
-        text = (runs / "cpu/parity/fnet+long/seed0/result.json").read_text()
-        changing = {"steps_per_second", "wall_seconds", "peak_bytes", "commit", "dirty", "sha256"}
-        return {k: v for k, v in json.loads(text).items() if k not in changing}
-
-    whole = start(tmp_path / "whole")
-    assert whole.wait() == 0
-    metrics = tmp_path / "killed/cpu/parity/fnet+long/seed0/metrics.jsonl"
-    rng = random.Random(0)
-    for step in sorted(rng.sample(range(20, 550), 3)):
-        process = start(tmp_path / "killed")
-        while process.poll() is None and _newest_step(metrics) < step:
-            time.sleep(0.01)
-        time.sleep(rng.uniform(0, 0.1))
-        process.kill()
-        assert process.wait() == -9
-    last = start(tmp_path / "killed")
-    assert last.wait() == 0
-    assert result(tmp_path / "killed") == result(tmp_path / "whole")
-
-
-def _newest_step(metrics):
-    """Returns the step of the last complete line, or 0 if there is none."""
-    lines = metrics.read_text().splitlines(keepends=True) if metrics.exists() else []
-    steps = [json.loads(line)["step"] for line in lines[-2:] if line.endswith("\n")]
-    return max(steps, default=0)
 
 
 def test_run_never_imports_tensorflow(tmp_path):

@@ -340,11 +340,6 @@ def test_two_processes_pretrain_as_one(tmp_path):
     assert alone["count"] > alone["rows"] > 2
 
 
-@pytest.mark.slow
-def test_four_processes_give_the_losses_and_counts_of_one(alone, tmp_path):
-    assert_same_run(run(tmp_path, 4), alone, 4, 1)
-
-
 def test_processes_save_both_checkpoints_of_a_step_together(tmp_path):
     with processes(tmp_path, 2, "save") as running:
         assert exit_codes(running) == [0, 0], outputs(tmp_path)
