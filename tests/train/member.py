@@ -1,10 +1,12 @@
-"""One process of a group: python member.py SCENARIO INDEX COUNT PORT [INDEX and COUNT it claims].
+"""One process of a group, with SCENARIO INDEX COUNT PORT [INDEX and COUNT that it claims].
 
 The scenarios "train" and "pretrain" take the command's words after the port. SILENT and JOIN in the
 environment shorten the time limits.
 """
 
+import multiprocessing
 import os
+import signal
 import sys
 import threading
 import time
@@ -13,7 +15,44 @@ from pathlib import Path
 from lra_fnet.errors import UserError
 from lra_fnet.train import hosts
 
-INDEX, COUNT, PORT = map(int, sys.argv[2:5])
+INDEX = COUNT = PORT = 0
+
+# Its children begin with these modules; importing them takes longer than most scenarios.
+_server = multiprocessing.get_context("forkserver")
+_server.set_forkserver_preload(["jax", "flax", "optax", "tensorboardX", "lra_fnet.run.job"])
+
+
+class Process:
+    """A member that runs in a folder, with its output in a file; as `subprocess.Popen`."""
+
+    def __init__(self, words, folder, environment, out):
+        out.touch()
+        self._process = _server.Process(target=_begin, args=(words, folder, environment, out))
+        self._process.start()
+        self.pid: int = self._process.pid  # pyright: ignore[reportAttributeAccessIssue]
+
+    def wait(self, seconds=None):
+        """Returns the exit code, negative after a signal; fails if it has not ended by then."""
+        self._process.join(seconds)
+        assert self._process.exitcode is not None, "still running"
+        return self._process.exitcode
+
+    def kill(self):
+        self._process.kill()
+
+    def terminate(self):
+        os.kill(self.pid, signal.SIGTERM)
+
+
+def _begin(words, folder, environment, out):
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[:0] = environment["PYTHONPATH"].split(os.pathsep)
+    file = os.open(out, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(file, stream)
+    main(words)
 
 
 def say(*words):
@@ -108,22 +147,24 @@ def save():
         kept.wait()
 
 
-def main():
+def main(words):
+    global INDEX, COUNT, PORT
+    scenario, INDEX, COUNT, PORT = words[0], *map(int, words[1:4])
     hosts.SILENT_SECONDS = int(os.environ.get("SILENT", hosts.SILENT_SECONDS))
     hosts.JOIN_SECONDS = int(os.environ.get("JOIN", hosts.JOIN_SECONDS))
     hosts.GRACE_SECONDS = 1
-    if sys.argv[1] in ("train", "pretrain"):
+    if scenario in ("train", "pretrain"):
         from lra_fnet import cli
 
-        words = [sys.argv[1], *sys.argv[5:]]
+        command = [scenario, *words[4:]]
         if COUNT > 1:
-            words += ["--coordinator", f"127.0.0.1:{PORT}"]
-            words += ["--processes", str(COUNT), "--process", str(INDEX)]
-        sys.exit(cli.main(words))
-    index, count = map(int, sys.argv[5:] or sys.argv[2:4])
+            command += ["--coordinator", f"127.0.0.1:{PORT}"]
+            command += ["--processes", str(COUNT), "--process", str(INDEX)]
+        sys.exit(cli.main(command))
+    index, count = map(int, words[4:] or words[1:3])
     with hosts.join(hosts.place(f"127.0.0.1:{PORT}", count, index, False)):
-        globals()[sys.argv[1]]()
+        globals()[scenario]()
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import made_texts
+import member
 import numpy as np
 import pytest
 from paths import OUTSIDE, ROOT
@@ -18,7 +19,6 @@ from paths import OUTSIDE, ROOT
 from lra_fnet.errors import UserError
 from lra_fnet.train import checkpoint, hosts
 
-MEMBER = Path(__file__).with_name("member.py")
 TRAIN = ["--task", "parity", "--model", "fnet", "--preset", "cpu"]
 TRAIN += ["--gin-dir", str(OUTSIDE), "--name", "n"]
 SHORT = {"num_steps": 60, "save_every": 10, "save_seconds": 0, "eval_every": 30}
@@ -58,18 +58,10 @@ def processes(folder, count, scenario, *words, claims=(), devices=1, **limits):
     environment["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
     port, running = free_port(), []
     for index in range(count):
-        command = [sys.executable, MEMBER, scenario, index, count, port, *words]
+        command = [scenario, index, count, port, *words]
         command += claims[index] if claims else ()
-        with (folder / f"out{index}").open("w") as out:
-            running.append(
-                subprocess.Popen(
-                    [str(word) for word in command],
-                    cwd=folder,
-                    env=environment,
-                    stdout=out,
-                    stderr=out,
-                )
-            )
+        command = [str(word) for word in command]
+        running.append(member.Process(command, folder, environment, folder / f"out{index}"))
     try:
         yield running
     finally:
@@ -221,7 +213,7 @@ def test_process_that_is_started_twice_ends_with_one_line(tmp_path):
 def test_port_in_use_ends_with_one_line(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        command = [sys.executable, MEMBER, "nothing", "0", "2", str(port)]
+        command = [sys.executable, member.__file__, "nothing", "0", "2", str(port)]
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 2
@@ -288,7 +280,7 @@ def test_unexpected_error_ends_all_and_shows_its_traceback_once(tmp_path):
 def test_signal_outside_the_loop_ends_all_with_its_status(tmp_path):
     with processes(tmp_path, 2, "wait") as running:
         wait_until_printed("in\n", tmp_path, 2)
-        running[1].send_signal(signal.SIGTERM)
+        running[1].terminate()
         assert exit_codes(running) == [143, 143]
     assert "stopped by SIGTERM" in last_line(tmp_path, 0)
 
@@ -364,7 +356,7 @@ def test_killed_run_resumes_bit_for_bit(pair, tmp_path):
 def test_signal_in_training_saves_one_step_in_all_and_ends_all(tmp_path):
     with processes(tmp_path, 2, *train(LONG)) as running:
         wait_for(lambda: len(metrics_of(tmp_path)) > 5, tmp_path)
-        running[1].send_signal(signal.SIGTERM)
+        running[1].terminate()
         assert exit_codes(running) == [143, 143]
     saved = checkpoint.load(run_folder(tmp_path), "last")
     assert saved.step >= metrics_of(tmp_path)[-1]["step"]
