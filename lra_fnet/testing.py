@@ -48,8 +48,8 @@ def check_mixer(cls: type[Mixer], **settings) -> None:
     """
     checks = _MixerChecks(cls, settings)
     for holds, fault in itertools.chain(
-        *(checks.shape_and_dtype(), checks.any_mask(), checks.padding(), checks.gradient()),
-        *(checks.bfloat16(), checks.randomness(), checks.permutation()),
+        *(checks.shape_and_dtype(), checks.any_mask(), checks.randomness(), checks.padding()),
+        *(checks.gradient(), checks.bfloat16(), checks.permutation()),
     ):
         assert holds, f"{cls.__name__} {fault}"
 
