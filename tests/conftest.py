@@ -7,6 +7,8 @@ import signal
 import tempfile
 from typing import NamedTuple
 
+from paths import FAST, OUTSIDE
+
 # One cache of compiled programs for all workers and the processes that they start: dozens of tests
 # compile the same tiny models. It must be set before jax is imported; it is deleted at the end.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
@@ -15,21 +17,21 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
 
-# Half of the time goes into compiling small programs once; without LLVM's optimisations compilation
-# takes two thirds as long. Commands that tests start in other processes compile as for a user.
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0"
+# Half of the time goes into compiling small programs once. Commands that tests start in other
+# processes compile as for a user.
+_flags = os.environ.get("XLA_FLAGS", "")
+os.environ["XLA_FLAGS"] = f"{_flags} {FAST}"
 
 import gin
 import jax
 import pytest
-from paths import OUTSIDE
 from rich.console import Console
 
 from lra_fnet import cli
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and tests send it
 jax.devices()  # XLA has read its flags
-os.environ["XLA_FLAGS"] = os.environ["XLA_FLAGS"].rpartition(" ")[0]
+os.environ["XLA_FLAGS"] = _flags
 
 gc.freeze()
 gc.set_threshold(20_000, 20, 50)  # tracing makes many objects that live: 3 % of all time

@@ -15,9 +15,7 @@ from lra_fnet.models.mixers import attention, bigbird, local, longformer, sparse
 
 LENGTH = 23  # divides by no block below
 FIELDS = {"dim": 6, "num_heads": 2, "qkv_dim": 6, "layer": 0, "num_layers": 2, "dropout": 0.0}
-# Tiny arrays: compiling takes longer than running.
-jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-naive = jit(attention.naive)
+naive = jax.jit(attention.naive)
 
 
 def qkv(batch=3, length=LENGTH, heads=2, width=5, scale=1.0):
@@ -130,7 +128,7 @@ CASES = {
 }
 
 
-@jit
+@jax.jit
 def gradients_of_full(query, key, value, mask, pattern, cotangent):
     """Of softmax attention with all weights; pattern, bool [H, L, L], says who sees whom."""
     valid = pattern[None] & mask[:, None, None, :]
@@ -149,7 +147,7 @@ def test_output_and_gradients_are_right_with_holes_in_the_mask_and_an_empty_row(
     inputs, mask = qkv(), holes()
     cotangent = normal(*inputs[2].shape, seed=9)
 
-    @jit
+    @jax.jit
     def run(*qkv):
         out, pull = jax.vjp(lambda *qkv: attend(*qkv, mask), *qkv)
         return out, pull(cotangent)
@@ -172,7 +170,7 @@ def test_longformer_equals_the_oracle_with_global_positions(window, num_global):
     query, key, value = (normal(*inputs[0].shape, seed=seed) for seed in (7, 8, 9))
     across = query[:, :num_global], key, value
     attend = functools.partial(longformer.longformer_attention, window=window)
-    got = jit(attend)(*inputs, mask, global_projections=across)
+    got = jax.jit(attend)(*inputs, mask, global_projections=across)
     arrays = float64(*inputs)
     want = oracle.longformer(*arrays, np.asarray(mask), window, float64(*across))
     assert_close(got, want)
@@ -199,13 +197,13 @@ FULL = {
 @pytest.mark.parametrize("attend", FULL.values(), ids=FULL)
 def test_patterns_of_all_pairs_equal_full_attention_and_count_each_key_once(attend):
     inputs, mask = qkv(), holes()
-    assert_close(jit(attend)(*inputs, mask), naive(*inputs, mask))
+    assert_close(jax.jit(attend)(*inputs, mask), naive(*inputs, mask))
 
 
 @pytest.mark.parametrize(("attend", "keys_of"), [CASES["fixed"], CASES["bigbird"]])
 def test_parts_with_scores_far_apart_are_joined_without_overflow(attend, keys_of):
     inputs, mask = qkv(scale=30.0), holes()
-    got = jit(attend)(*inputs, mask)
+    got = jax.jit(attend)(*inputs, mask)
     want = oracle.set_attention(*float64(*inputs), np.asarray(mask), keys_of)
     assert_close(got, want, 2e-3)  # exponents near 1000 leave three digits
 
@@ -214,7 +212,7 @@ def test_parts_with_scores_far_apart_are_joined_without_overflow(attend, keys_of
 def test_local_attention_joins_neighbours_in_position_not_positions_far_apart(block_size):
     module = local_module(max_len=24, block_size=block_size)
     x, mask = normal(1, 24, 6), jnp.ones((1, 24), bool)
-    mix = jit(functools.partial(module.apply, parameters(module), train=False))
+    mix = jax.jit(functools.partial(module.apply, parameters(module), train=False))
     for position in (0, 13, 23):
         moved = np.asarray(mix(x.at[0, position].add(1), mask) != mix(x, mask)).any(axis=(0, 2))
         assert (moved == (np.arange(24) // block_size == position // block_size)).all()
@@ -253,7 +251,7 @@ def test_the_longformer_module_applies_each_projection_where_it_belongs():
     module = longformer_module(num_global=2, window=4)
     x, mask = normal(3, LENGTH, 6), holes()
     params = parameters(module)
-    got = jit(functools.partial(module.apply, train=False))(params, x, mask)
+    got = jax.jit(functools.partial(module.apply, train=False))(params, x, mask)
     weights = {name: np.asarray(w["kernel"], np.float64) for name, w in params["params"].items()}
 
     def heads(name):
@@ -309,7 +307,7 @@ def test_bigbird_sees_window_first_last_and_random_blocks_of_each_head():
     zero = jnp.zeros((1, 47, 2, 47))
     value = jnp.broadcast_to(jnp.eye(47)[None, :, None], zero.shape)
     attend = functools.partial(module.apply, {}, train=False, method="attend")
-    out = jit(attend)(zero, zero, value, jnp.ones((1, 47), bool))
+    out = jax.jit(attend)(zero, zero, value, jnp.ones((1, 47), bool))
     seen = np.asarray(out)[0] > 0  # [L, H, L]
     assert seen[[0, 1, 46]].all()
     assert seen[:, :, [0, 1, 46]].all()
@@ -333,7 +331,7 @@ def test_bigbird_with_too_few_blocks_for_the_random_ones_is_full_attention(max_l
     inputs, mask = qkv(2, max_len, 2, 3), np.ones((2, max_len), bool)
     mask[1, -1] = False
     attend = functools.partial(module.apply, {}, train=False, method="attend")
-    assert_close(jit(attend)(*inputs, mask), naive(*inputs, mask))
+    assert_close(jax.jit(attend)(*inputs, mask), naive(*inputs, mask))
 
 
 def test_around_puts_the_previous_block_before_each_block():

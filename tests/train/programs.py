@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import jax
-from paths import ROOT
+from paths import FAST, ROOT
 from tiny import rows, tiny
 
 from lra_fnet.train import pipeline, score, step
@@ -88,7 +88,7 @@ def scores():
 
 def start(name, *given, devices=1):
     """Runs a function of this file in a process with that many CPU devices, compiled as here."""
-    flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
+    flags = f"--xla_force_host_platform_device_count={devices} {FAST}"
     return subprocess.run(
         [sys.executable, __file__, name, json.dumps(given)],
         capture_output=True,
