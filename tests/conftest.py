@@ -19,8 +19,7 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 
 # Half of the time goes into compiling small programs once. Commands that tests start in other
 # processes compile as for a user.
-_flags = os.environ.get("XLA_FLAGS", "")
-os.environ["XLA_FLAGS"] = f"{_flags} {FAST}"
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FAST}"
 
 import gin
 import jax
@@ -31,7 +30,7 @@ from lra_fnet import cli
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and tests send it
 jax.devices()  # XLA has read its flags
-os.environ["XLA_FLAGS"] = _flags
+os.environ["XLA_FLAGS"] = os.environ["XLA_FLAGS"].removesuffix(FAST)
 
 gc.freeze()
 gc.set_threshold(20_000, 20, 50)  # tracing makes many objects that live: 3 % of all time
