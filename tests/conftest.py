@@ -30,7 +30,7 @@ from lra_fnet import cli
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and tests send it
 jax.devices()  # XLA has read its flags
-os.environ["XLA_FLAGS"] = os.environ["XLA_FLAGS"].removesuffix(FAST)
+os.environ["XLA_FLAGS"] = os.environ["XLA_FLAGS"].removesuffix(FAST).strip()
 
 gc.freeze()
 gc.set_threshold(20_000, 20, 50)  # tracing makes many objects that live: 3 % of all time
