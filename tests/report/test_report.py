@@ -228,6 +228,7 @@ def test_readme_shows_the_main_models_and_results_md_everything(tmp_path):
         readme.read_text().replace(report.END, report.BEGIN).split(report.BEGIN)
     )
     assert (before, after) == ("# Name\n\n", "\n\nmore\n")
+    assert "| Model | Source | ListOps | Image |\n" in section  # the columns that have a result
     assert "| FNet | ours | 31.00 ± 1.00, max 32.00, 3 seeds |" in section
     assert "| Cosine transform | ours | 45.00, 1 seed |" in section  # the best
     assert "paper |" not in section
