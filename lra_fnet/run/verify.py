@@ -483,13 +483,5 @@ def table(rows: Sequence[Row]) -> str:
         names = "all" if len(runs) == len(rows) > 1 else ", ".join(runs)
         lines.append(f"- {reason} ({names})")
     failed = sum(row.failed for row in rows)
-    return (
-        "\n".join(
-            [
-                *lines,
-                "",
-                f"{len(rows)} {'run' if len(rows) == 1 else 'runs'}, {failed} of them failed.",
-            ]
-        )
-        + "\n"
-    )
+    count = f"{len(rows)} {'run' if len(rows) == 1 else 'runs'}"
+    return "\n".join([*lines, "", f"{count}, {failed} of them failed."]) + "\n"
