@@ -42,6 +42,7 @@ comma := ,
 FNET = $(VENV)/bin/lra-fnet
 install = @launch/install.sh $(call quote,$(VENV)) $(call quote,$(PYTHON)) '$(1)'
 quote = '$(subst ','\'',$(1))'# one word for the shell, whatever it contains
+pytest = $(VENV)/bin/pytest -q -n 2 --dist loadfile --no-loadscope-reorder# a file's tests share fixtures
 option = $(if $(2),--$(1) $(call quote,$(2)))
 is_set = $(filter-out file undefined,$(origin $(1)))# by the user
 # --name 'value' if the user set the variable; otherwise the value in the sweep's file holds.
@@ -173,11 +174,11 @@ check test:
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
-	@$(VENV)/bin/pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(if $(filter check,$@),-m 'not slow')
+	@$(pytest) $(if $(filter check,$@),-m 'not slow')
 
 coverage:
 	$(call install,tf$(comma)dev$(comma)slurm$(comma)corpus)
-	@$(VENV)/bin/pytest -q -n 2 --dist loadfile --no-loadscope-reorder --cov
+	@$(pytest) --cov
 
 peers:
 	@launch/install.sh $(call quote,$(VENV)-peers) $(call quote,$(PYTHON)) dev,peers
