@@ -137,8 +137,8 @@ def main_models(report: Report) -> str:
     shown = []
     for table in compared(report):
         models = {*MAIN, "", *(row.model for row in main_and_best(table))}
-        run, part = accuracy.measured(table, table.parts[0])
-        shown.append((run, [row for row in part.rows if row.model in models]))
+        narrow, part = accuracy.measured(table, table.parts[0])
+        shown.append((narrow, [row for row in part.rows if row.model in models]))
     if not shown:
         return "No measured runs yet.\n"
     notes = [note for table, rows in shown for note in accuracy.marks(table.preset, rows)]
