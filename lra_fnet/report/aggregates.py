@@ -81,6 +81,20 @@ def resampled(sides: Sequence[np.ndarray], rng: np.random.Generator) -> list[np.
     ]
 
 
+def steps(scores: Scores) -> list[tuple[float, float]]:
+    """Returns the whole profile: each score, and the share of runs in % above it."""
+    levels = np.unique(np.concatenate(scores)).tolist()
+    return list(zip(levels, profile(scores, levels), strict=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class Aggregate:
+    """The models of a preset over the tasks that they share."""
+
+    grid: Grid
+    profiles: Mapping[str, Sequence[tuple[float, float]]]  # `steps` by title of a model
+
+
 @dataclasses.dataclass(frozen=True)
 class Model:
     """The runs of a model on some tasks."""
@@ -92,6 +106,11 @@ class Model:
     def accuracies(self) -> Scores:
         """The accuracy of each run in %."""
         return [np.array(cell.values) for cell in self.cells]
+
+    @property
+    def floors(self) -> list[float]:
+        """The majority floor of each task in %."""
+        return [max(run.floor.accuracy for run in cell.runs) for cell in self.cells]
 
     @property
     def enough(self) -> bool:
@@ -136,8 +155,8 @@ def _text(value: Any, samples: Any) -> str:
     return f"{value:.2f} ({low:.2f} to {high:.2f})"
 
 
-def grids(table: Table) -> list[Grid]:
-    """Returns a table for each set of at least two tasks that two models of a preset share.
+def over_tasks(table: Table) -> list[Aggregate]:
+    """Returns an aggregate for each set of at least two tasks that two models of a preset share.
 
     The sets are those that some model has; the largest come first. A model has a task if every seed
     has a value.
@@ -157,11 +176,11 @@ def grids(table: Table) -> list[Grid]:
         names = {task for task, *_ in data}
         rows = [row for row, theirs in zip(own, has, strict=True) if theirs.issuperset(data)]
         if min(len(names), len(rows)) > 1:
-            found.append(_grid(table, [task for task in table.tasks if task in names], rows))
+            found.append(_aggregate(table, [task for task in table.tasks if task in names], rows))
     return found
 
 
-def _grid(table: Table, tasks: Sequence[str], rows: Sequence[Row]) -> Grid:
+def _aggregate(table: Table, tasks: Sequence[str], rows: Sequence[Row]) -> Aggregate:
     models = _with_samples({r.model: Model([r.cells[task] for task in tasks]) for r in rows})
     other = models.get(REFERENCE)
     best = sorted(rows, key=lambda row: -mean(models[row.model].accuracies))
@@ -203,13 +222,18 @@ def _grid(table: Table, tasks: Sequence[str], rows: Sequence[Row]) -> Grid:
     if any(row.cells[task].validation_is_test for row, task in itertools.product(rows, tasks)):
         notes.append(MARKS["validation_is_test"])
     title = f"Over {', '.join(first)} and {last}, preset {table.preset}"
-    return Grid(title, head, body, notes).filled
+    profiles = {
+        row.label: steps(above(model.accuracies, model.floors))
+        for row in best
+        if (model := models[row.model]).enough and max(model.floors) < 100
+    }
+    return Aggregate(Grid(title, head, body, notes).filled, profiles)
 
 
 def _line(model: Model, other: Model | None) -> list[str]:
     """Returns a model's texts, from the number of seeds on."""
     counts = {cell.seeds for cell in model.cells}
-    floors = [max(run.floor.accuracy for run in cell.runs) for cell in model.cells]
+    floors = model.floors
     rules = [[run.baseline for run in cell.runs if run.baseline] for cell in model.cells]
     baselines = [max(rule.test.accuracy for rule in found) for found in rules if found]
     single = ["-"] * 3

@@ -18,6 +18,7 @@ from lra_fnet.report import (
     tradeoff,
 )
 from lra_fnet.report.accuracy import Table
+from lra_fnet.report.aggregates import Aggregate
 from lra_fnet.report.front import Front
 from lra_fnet.report.grid import Grid
 from lra_fnet.report.pairs import Pair
@@ -33,7 +34,7 @@ class Preset:
 
     table: Table  # the accuracies
     marks: Mapping[Checkpoint, Marks]  # the best cells among the preset's own models
-    aggregates: Sequence[Grid]  # over tasks
+    aggregates: Sequence[Aggregate]  # over tasks
     generalisation: Grid
     pairs: Sequence[Pair]  # comparisons of the main models
     points: Sequence[Point]  # score against speed
@@ -76,7 +77,7 @@ class Report:
             for grid in listed
         ]
         sections = {
-            "Over tasks": [grid for preset in self.presets for grid in preset.aggregates],
+            "Over tasks": [a.grid for preset in self.presets for a in preset.aggregates],
             "Significance": [pairs.grid(p.table, p.pairs) for p in self.presets],
             "Training and test rows": [preset.generalisation for preset in self.presets],
             "Score against speed": [tradeoff.grid(p.table, p.points) for p in self.presets],
@@ -143,7 +144,7 @@ def _preset(table: Table, sources: Sources) -> Preset:
     return Preset(
         table=table,
         marks=marks,
-        aggregates=aggregates.grids(table),
+        aggregates=aggregates.over_tasks(table),
         generalisation=grids.generalisation(table),
         pairs=pairs.pairs(table, accuracy.MAIN),
         points=tradeoff.from_runs(table),

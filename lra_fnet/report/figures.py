@@ -9,7 +9,7 @@ import functools
 import io
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,9 @@ from lra_fnet.report.accuracy import MAIN, Table
 # Those of the main models, from Okabe and Ito, distinct for every type of colour vision; others'.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#808080")
 MARKERS = ("o", "s", "^", "D", ".", "v", "P", "<", ">", "*", "X", "p", "h")
-NAMED = 4  # models other than the main ones that a legend names; of more it only says that they are
+NAMED = 4  # models other than the main ones that a legend names; more are its OTHERS
+OTHERS = "other models"
+HEIGHT = 3.2  # of a figure without names at its lines' ends, inches
 TICKS = "{x:,.6g}"
 SIDES = {"ours": "-", "eager": ":", "compiled": "--"}  # line styles: ours, PyTorch's
 INK = "#1b1b1b"  # axes and text
@@ -55,12 +57,16 @@ Points = Sequence[tuple[float, float]]
 def lines(curves: Mapping[str, Sequence[Points]], labels: tuple[str, str]) -> Figure:
     """Draws a line for each name: the mean of its curves where all have a point, and their range.
 
+    The lines are named in a legend, or at their ends if it would not name them all.
+
     Args:
       curves: by name, one or more lists of points.
       labels: of the axes.
     """
-    figure, axes = _axes(labels)
     styles = _styles(curves)
+    many = OTHERS in (style["label"] for style in styles.values())
+    figure, axes = _axes(labels, _height(curves) if many else HEIGHT)
+    ends = []
     for name, group in curves.items():
         style = styles[name]
         x, mean, low, high = _mean(group)
@@ -68,6 +74,10 @@ def lines(curves: Mapping[str, Sequence[Points]], labels: tuple[str, str]) -> Fi
         axes.plot(x, mean, markevery=[-1], gid=_titled(text), **style)
         if len(group) > 1:
             axes.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
+        ends.append((name, x[-1], mean[-1], style["color"]))
+    if many:
+        _name_ends(figure, axes, ends)
+        return figure
     return _with_legend(figure)
 
 
@@ -79,7 +89,7 @@ def growth(curves: Mapping[str, Points], label: str, *, fitted: bool = True) -> 
       label: of the vertical axis.
       fitted: whether to write the fitted exponents next to the names.
     """
-    figure, axes = _axes(("Length (tokens)", label), height=max(3.2, 0.6 + 0.15 * len(curves)))
+    figure, axes = _axes(("Length (tokens)", label), _height(curves))
     ends = []
     for name, points in curves.items():
         x, y = zip(*points, strict=True)
@@ -91,10 +101,17 @@ def growth(curves: Mapping[str, Points], label: str, *, fitted: bool = True) -> 
     _log_ticks(axes.xaxis)
     _log_ticks(axes.yaxis)
     axes.set_xticks(sorted({x for points in curves.values() for x, _ in points}))
-    low, high = np.log(axes.get_ylim())
-    ends.sort(key=lambda end: end[2])
+    _name_ends(figure, axes, ends)
+    return figure
+
+
+def _name_ends(figure: Figure, axes: Axes, ends: Sequence[tuple[str, float, float, str]]) -> None:
+    """Writes a text to the right of the axes for the end of each line: (text, x, y, colour)."""
     gap = 0.145 / (figure.get_figheight() - 0.6)  # a line of text, as a part of the axes' height
-    places = [(np.log(y) - low) / (high - low) for _, _, y, _ in ends]
+    axes.autoscale_view()
+    ends = sorted(ends, key=lambda end: end[2])
+    to_axes = axes.transScale + axes.transLimits
+    places = [to_axes.transform((x, y))[1] for _, x, y, _ in ends]
     places = _apart([min(place, 1 - gap * n) for n, place in enumerate(places[::-1])][::-1], gap)
     for (text, x, y, colour), place in zip(ends, places, strict=True):
         axes.annotate(
@@ -113,7 +130,6 @@ def growth(curves: Mapping[str, Points], label: str, *, fitted: bool = True) -> 
                 "shrinkB": 2,
             },
         )
-    return figure
 
 
 def _apart(places: Sequence[float], gap: float) -> list[float]:
@@ -152,6 +168,25 @@ def scatter(groups: Mapping[str, Sequence[tuple[Any, float]]], labels: tuple[str
         _log_ticks(axes.xaxis)
     if len(values) <= 8 or not numeric:
         axes.set_xticks(list(place.values()), [str(value) for value in place])
+    return _with_legend(figure)
+
+
+def profiles(steps: Mapping[str, Points]) -> Figure:
+    """Draws performance profiles (rliable, arXiv:2108.13264): the share of runs above each score.
+
+    Args:
+      steps: by model, each score in rising order and the share of runs in % above it.
+    """
+    figure, axes = _axes(("Score above chance (%)", "Runs with a higher score (%)"))
+    scores = [score for points in steps.values() for score, _ in points]
+    margin = 0.05 * (max(scores) - min(scores)) or 1.0
+    low, high = min(scores) - margin, max(scores) + margin
+    for name, style in _styles(steps).items():
+        style["marker"] = ""
+        x, y = zip((low, 100), *steps[name], (high, 0), strict=True)
+        middle = next(score for score, share in steps[name] if share <= 50)
+        text = f"{name}: at most half of the runs are above {middle:.2f}"
+        axes.step(x, y, where="post", gid=_titled(text), **style)
     return _with_legend(figure)
 
 
@@ -209,7 +244,7 @@ def above_baseline(table: Table, points: Sequence[tradeoff.Point]) -> Figure | N
     with mpl.rc_context(_STYLE):
         rows = -(-len(panels) // 4)
         columns = -(-len(panels) // rows)
-        size = (2.6 * max(2, columns), 2.5 * rows + 0.5)
+        size = (2.6 * max(3, columns), 2.5 * rows + 0.5)
         figure = Figure(figsize=size, layout="constrained")
         for number, (column, shown) in enumerate(panels.items()):
             axes = figure.add_subplot(rows, columns, number + 1)
@@ -221,7 +256,7 @@ def above_baseline(table: Table, points: Sequence[tradeoff.Point]) -> Figure | N
                 gid = _titled(f"{text}; {cell.interval}; baseline {baseline:.2f}")
                 style = _style(point.row.label) | {"linestyle": "none", "markersize": 4 + 2 * main}
                 x, y = point.speed, (cell.mean or 0.0) - baseline
-                style["label"] = point.row.label if main else "other models"
+                style["label"] = point.row.label if main else OTHERS
                 axes.plot(x, y, gid=gid, **style)
                 if cell.low is not None and cell.high is not None:
                     ends = [cell.low - baseline, cell.high - baseline]
@@ -360,7 +395,7 @@ def thinned(points: Points, most: int = 150) -> list[tuple[float, float]]:
     return [(group[-1][0], sum(y for _, y in group) / len(group)) for group in groups]
 
 
-def _axes(labels: tuple[str, str], height: float = 3.2) -> tuple[Figure, Axes]:
+def _axes(labels: tuple[str, str], height: float = HEIGHT) -> tuple[Figure, Axes]:
     """Returns an empty figure and its axes."""
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(6.0, height), layout="constrained")
@@ -369,6 +404,11 @@ def _axes(labels: tuple[str, str], height: float = 3.2) -> tuple[Figure, Axes]:
         axes.set_xlabel(labels[0])
         axes.set_ylabel(labels[1])
     return figure, axes
+
+
+def _height(names: Collection[str]) -> float:
+    """Returns the height of a figure, in inches, that has room for names at its lines' ends."""
+    return max(HEIGHT, 0.6 + 0.15 * len(names))
 
 
 def _with_legend(figure: Figure) -> Figure:
@@ -407,7 +447,7 @@ def _styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     others = [name for name in styles if _place(name) == len(MAIN)]
     for number, name in enumerate(others):
         if len(others) > NAMED:
-            styles[name]["label"] = "other models"
+            styles[name]["label"] = OTHERS
         else:
             styles[name]["marker"] = MARKERS[len(COLOURS) + number]
     return styles

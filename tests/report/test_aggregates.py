@@ -93,9 +93,13 @@ def test_both_sides_are_resampled_on_the_same_rows():
 # The table
 
 
-def grids_of(*results):
+def aggregates_of(*results):
     (table,) = accuracy.tables(records(*results))
-    return aggregates.grids(table)
+    return aggregates.over_tasks(table)
+
+
+def grids_of(*results):
+    return [aggregate.grid for aggregate in aggregates_of(*results)]
 
 
 def three(model, task, **changes):
@@ -131,6 +135,16 @@ def test_whole_rows_have_every_number_and_an_interval():
     assert rows["Transformer"]["Better than Transformer"] == "-"
     assert "Above shallow baseline" not in grid.head  # these runs have none
     assert not any("Fewer than" in note for note in grid.notes)
+
+
+def test_profile_falls_by_a_third_at_the_score_of_each_of_three_runs():
+    tasks = ("listops", "text")
+    runs = [run for task in tasks for run in three("fnet", task)]
+    (aggregate,) = aggregates_of(*runs, *(with_test(600, model="linear", task=t) for t in tasks))
+    assert [*aggregate.profiles] == ["FNet"]  # the other has too few seeds
+    scores, shares = zip(*aggregate.profiles["FNet"], strict=True)
+    assert scores == pytest.approx(np.sort(100 * (100 * RIGHT[0].mean(1) - 18) / 82))
+    assert shares == pytest.approx([200 / 3, 100 / 3, 0])
 
 
 def test_score_above_the_shallow_baseline():

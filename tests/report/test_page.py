@@ -1,6 +1,7 @@
 """The HTML page, its figures, and the LaTeX files."""
 
 import dataclasses
+import html
 import html.parser
 import itertools
 import json
@@ -298,6 +299,62 @@ def test_titles_of_series_are_text_and_colours_follow_the_style_sheet(text):
     assert "currentColor" in svg
 
 
+IN_A_BROWSER = """
+const form = document.getElementById("filter");
+const table = document.querySelector("#result table.sortable");
+const seen = (selector) => [...document.querySelectorAll(selector)]
+  .filter((element) => element.getClientRects().length > 0)
+  .map((element) => element.textContent.replace(/[^\\w ]/g, "").trim());
+const shown = (chosen) => {
+  for (const name of ["model", "task", "preset"]) form.elements[name].value = chosen[name] ?? "";
+  form.dispatchEvent(new Event("input"));
+  return [".accuracy tbody tr:not(.published) th", ".accuracy thead th", "h3"]
+    .map((cells) => [...new Set(seen(`#accuracy ${cells}`))]);
+};
+const order = (column) => {
+  table.querySelectorAll("thead button")[column].click();
+  return [...table.tBodies].map((body) => body.rows[0].cells[0].textContent);
+};
+document.title = JSON.stringify({
+  shown: [{}, { model: "fnet" }, { task: "Text" }, { preset: "cpu" }, {}].map(shown),
+  orders: [0, 0, 0, 1, 1, 1, 2].map(order),
+});
+"""
+
+
+@pytest.mark.skipif(not shutil.which("chromium"), reason="chromium is not installed")
+def test_filter_and_sorting_in_a_browser(tmp_path):
+    """A script in the page works its controls and writes down what is then to be seen."""
+    root = tmp_path / "runs"
+    rights = {"fnet": (700, 900), "linear": (710, 800), "performer": (690, 700)}
+    for (model, right), preset in itertools.product(rights.items(), ("paper", "cpu")):
+        for task, best in zip(("listops", "text"), right, strict=True):
+            put(root, with_test(best, model=model, preset=preset, task=task))
+    text = page.render(report.build(report.Sources([root])))
+    path = tmp_path / "index.html"
+    path.write_text(text.replace("</body>", f"<script>{IN_A_BROWSER}</script></body>"))
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
+    done = subprocess.run([*command, path.as_uri()], capture_output=True, text=True, timeout=60)
+    title = re.search("<title>(.*?)</title>", done.stdout)
+    assert title is not None, done.stderr
+    found = json.loads(html.unescape(title[1]))
+    models, columns = ["Linear", "FNet", "Performer"], ["Model", "ListOps", "Text"]
+    presets = ["Preset paper", "Preset cpu"]
+    assert found["shown"] == [
+        [models, columns, presets],
+        [["FNet"], columns, presets],
+        [models, ["Model", "Text"], presets],
+        [models, columns, presets[1:]],
+        [models, columns, presets],
+    ]
+    names, numbers = sorted(models), ["Linear", "FNet", "Performer"]
+    assert found["orders"] == [
+        *(names, names[::-1], models),
+        *(numbers, numbers[::-1], models),
+        ["FNet", "Linear", "Performer"],
+    ]
+
+
 # Figures
 
 
@@ -350,15 +407,32 @@ def test_main_models_have_a_colour_everywhere_and_others_are_grey():
     assert [line.get_color() for line in drawn.axes[0].lines] == list(colours.values())
 
 
-def test_legend_names_few_other_models_and_counts_many_as_one():
+def test_learning_curves_name_few_models_in_a_legend_and_many_at_their_ends():
     few, many = (
         figures.lines({f"m{i}": [[(0, 1.0)]] for i in range(count)} | {"FNet": [[(0, 2.0)]]}, "xy")
         for count in (figures.NAMED, figures.NAMED + 1)
     )
-    words = [[text.get_text() for text in f.legends[0].get_texts()] for f in (few, many)]
-    assert words == [["FNet", "m0", "m1", "m2", "m3"], ["FNet", "other models"]]
+    words = [text.get_text() for text in few.legends[0].get_texts()]
+    assert words == ["FNet", "m0", "m1", "m2", "m3"]
     markers = {line.get_marker() for line in few.axes[0].lines}
     assert len(markers) == figures.NAMED + 1
+    assert not many.legends
+    assert {text.get_text() for text in many.axes[0].texts} == {*words, "m4"}
+
+
+def test_other_models_are_one_entry_of_the_legend_of_points():
+    points = {f"m{i}": [(1, 1.0)] for i in range(figures.NAMED + 1)} | {"FNet": [(1, 2.0)]}
+    figure = figures.scatter(points, ("x", "y"))
+    assert [t.get_text() for t in figure.legends[0].get_texts()] == ["FNet", "other models"]
+
+
+def test_performance_profile_falls_at_each_score():
+    steps = {"FNet": [(10.0, 50.0), (20.0, 0.0)], "m": [(15.0, 0.0)]}
+    figure = figures.profiles(steps)
+    fnet, other = (line.get_xydata().tolist() for line in figure.axes[0].lines)
+    assert fnet == [[9.5, 100], [10, 50], [20, 0], [20.5, 0]]
+    assert other == [[9.5, 100], [15, 0], [20.5, 0]]
+    assert {line.get_drawstyle() for line in figure.axes[0].lines} == {"steps-post"}
 
 
 def test_names_at_the_ends_of_curves_do_not_overlap_and_keep_their_order():
