@@ -59,6 +59,7 @@ def untrained(runs, task, model, *settings, imports=(), dirs=()):
 
 
 def change(file, **changes):
-    """Changes some keys of a JSON file; a result is as if it had been written so."""
+    """Changes some keys of a JSON file; a sealed one is as if it had been written so."""
     value = disk.read_json(file) | changes
-    file.write_text(json.dumps(record.seal(value) if file.name == "result.json" else value))
+    sealed = file.name in ("result.json", "run.json")
+    file.write_text(json.dumps(record.seal(value) if sealed else value))

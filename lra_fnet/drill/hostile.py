@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lra_fnet.drill.stage import Stage, Verdict
+from lra_fnet.run import record
 
 _EVIL = "import pathlib\npathlib.Path('marker').touch()\n"
 _OUTSIDE = "/tmp/marker-of-the-drill"
@@ -120,7 +121,7 @@ def _loop(stage: Stage) -> None:
 
 
 def _edit(name: str, **fields) -> Change:
-    """Returns a change of a JSON file; a config is put before the one that is there."""
+    """Returns a change of a JSON file, sealed again; a config is put before the one there."""
 
     def change(stage):
         file = stage.folder / name.format(run=stage.run_folder)
@@ -130,6 +131,8 @@ def _edit(name: str, **fields) -> Change:
         if "config" in added:
             added["config"] = added["config"] + inner["config"]
         inner.update(added)
+        if "sha256" in inner:
+            inner.update(record.seal(inner))
         file.write_text(json.dumps(content))
 
     return change

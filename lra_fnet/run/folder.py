@@ -135,14 +135,38 @@ class Job:
         return json.loads(json.dumps(fields, default=str))
 
 
-def read_job(folder: Path) -> Job | None:
-    """Returns the job that made a run folder, or None if the folder has no run.json.
+def write_begun(folder: Path, begun: dict[str, Any]) -> None:
+    """Writes the object of a run.json, sealed.
+
+    Raises:
+      UserError: the disk refuses.
+    """
+    disk.write_json(folder / "run.json", record.seal(begun))
+
+
+def read_begun(folder: Path) -> dict[str, Any] | None:
+    """Returns the object of a run.json, or None if the folder has none.
 
     Raises:
       UserError: the file is damaged.
     """
     file = folder / "run.json"
     begun = disk.read_json(file)
+    if begun and "sha256" in begun and begun != record.seal(begun):  # older ones have none
+        raise UserError(
+            f"{file}: its sha256 belongs to other content, so it was changed after the run began; "
+            "restore it, move its folder away, or train again with --force"
+        )
+    return begun
+
+
+def read_job(folder: Path) -> Job | None:
+    """Returns the job that made a run folder, or None if the folder has no run.json.
+
+    Raises:
+      UserError: the file is damaged.
+    """
+    begun = read_begun(folder)
     if begun is None:
         return None
     above = folder.absolute().parents
@@ -150,7 +174,7 @@ def read_job(folder: Path) -> Job | None:
     try:
         job = build(Job, {"name": begun.get("variant"), **begun}, runs=runs)
     except ValueError as error:
-        raise UserError(f"{file}: {error}; move it away") from None
+        raise UserError(f"{folder / 'run.json'}: {error}; move it away") from None
     return dataclasses.replace(job, name=None) if job.name == variant(job.overrides) else job
 
 

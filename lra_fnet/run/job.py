@@ -118,9 +118,14 @@ def _complete(
             (aside / ".lock").rename(folder / ".lock")  # the lock that this process holds
         progress.say(f"--force: the old run is now {aside}")
         return None
-    begun = disk.read_json(folder / "run.json")
+    begun = run_folder.read_begun(folder)
     if begun is None:
         return None
+    if absent := [name for name in ("config", "data_sha256") if name not in begun]:
+        raise UserError(
+            f"{folder / 'run.json'}: {absent[0]} is missing; restore it, or --force moves the "
+            "folder aside"
+        )
     differences = config.differing(begun["config"], experiment.config)
     if begun["data_sha256"] != data.fingerprint:
         hashes = begun["data_sha256"][:8], data.fingerprint[:8]
@@ -153,11 +158,11 @@ def _begin(
     with disk.writable(folder):
         (folder / "config.gin").write_text(experiment.config)
         (folder / "result.json").unlink(missing_ok=True)  # of a failure, or without a test score
-    resolved = (disk.read_json(folder / "run.json") or {}).get("resolved", {})
+    resolved = (run_folder.read_begun(folder) or {}).get("resolved", {})
     facts = {"data_sha256": data.fingerprint, "config": experiment.config, "resolved": resolved}
     origin = {"origin": dataclasses.asdict(start.facts)} if start else {}
     begun = job.to_json() | facts | origin
-    disk.write_json(folder / "run.json", begun)
+    run_folder.write_begun(folder, begun)
     return begun
 
 
@@ -179,7 +184,7 @@ def _train(
                 experiment, train, validation, folder, job.seed, fits=job.fit, start=variables
             )
             if hosts.first():
-                disk.write_json(folder / "run.json", begun)  # with the decisions
+                run_folder.write_begun(folder, begun)  # with the decisions
             begins = f"resumes at step {loop.step}" if loop.step else "starts"
             name = record.folder_name(job.model, None, denoise=job.denoise)
             progress.say(

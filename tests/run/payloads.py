@@ -37,10 +37,10 @@ class Plant(NamedTuple):
         (self.folder / f"{EVIL}.gin").write_text(f"import {EVIL}\n")
 
     def json(self, name: str, **changes) -> None:
-        """Changes keys of a JSON file; a result is sealed again."""
+        """Changes keys of a JSON file; a run.json and a result are sealed again."""
         file = self.folder / name
         value = json.loads(file.read_text()) | changes
-        file.write_text(json.dumps(record.seal(value) if name == "result.json" else value))
+        file.write_text(json.dumps(value if name == "config.json" else record.seal(value)))
 
     def config(self, text: str, *, only: bool = False) -> None:
         """Puts gin text before the config of the result, or in its place."""

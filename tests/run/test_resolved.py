@@ -8,6 +8,7 @@ import pytest
 
 from lra_fnet.models import fastest
 from lra_fnet.models.mixers import fourier
+from lra_fnet.run import folder as run_folder
 from lra_fnet.train.loop import Loop
 
 MORE = ("--set", "Run.steps_per_dispatch=1", "--set", "Run.save_every=1", "--name", "n")
@@ -78,10 +79,28 @@ def test_decision_that_is_unknown_fails_with_one_line(train, machine, tmp_path):
     begun = json.loads((folder / "run.json").read_text())
     (name,) = [name for name in begun["resolved"] if name.startswith("fourier 8x")]
     begun["resolved"][name] = "fastest"
-    (folder / "run.json").write_text(json.dumps(begun))
+    run_folder.write_begun(folder, begun)
     code, err, _ = train("--runs", "runs", *MORE)
     assert code == 2
     assert f"the run's decision about {name} must be one of definition, rfft" in err
+
+
+def test_flipped_bit_of_run_json_ends_with_one_line(train, machine, tmp_path):
+    """In a key, too: a decision under another name would be made again."""
+    machine("rfft")
+    assert train("--runs", "runs", *MORE)[0] == 0
+    folder = folder_of(tmp_path / "runs")
+    (folder / "result.json").unlink()
+    file = folder / "run.json"
+    whole = file.read_text()
+    for part in ("data_sha256", "resolved", "fourier 8x", "config", "fnet"):
+        assert part in whole
+        file.write_text(whole.replace(part, chr(ord(part[0]) ^ 1) + part[1:], 1))
+        code, err, _ = train("--runs", "runs", *MORE)
+        assert code == 2
+        assert "run.json: its sha256 belongs to other content" in err.splitlines()[-1]
+    file.write_text(whole)
+    assert train("--runs", "runs", *MORE)[0] == 0
 
 
 def test_runs_begun_before_decisions_were_kept_go_on(train, tmp_path):
@@ -89,9 +108,8 @@ def test_runs_begun_before_decisions_were_kept_go_on(train, tmp_path):
     folder = folder_of(tmp_path / "runs")
     for name in ("run.json", "result.json"):
         value = json.loads((folder / name).read_text())
-        del value["resolved"]
-        if name == "result.json":  # which had no hash and no version of lra-fnet then
-            del value["sha256"], value["versions"]["lra_fnet"]
+        del value["resolved"], value["sha256"]  # there was no hash then, and
+        value.get("versions", {}).pop("lra_fnet", None)  # no version of lra-fnet
         (folder / name).write_text(json.dumps(value))
     code, err, _ = train("--runs", "runs", *MORE)
     assert code == 0
