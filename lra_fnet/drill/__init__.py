@@ -101,7 +101,7 @@ def _write(out: Path, seed: int, table: str) -> None:
     old = out.read_text() if out.exists() else ""
     tables = dict(re.findall(r"(?ms)^(## Seed \d+),(.*?)(?=^## )", old))
     tables |= dict(re.findall(r"(?ms)^(## Seed \d+),(.*)", table))
-    text = "".join(f"{name},{rest}" for name, rest in sorted(tables.items()))
+    text = "".join(f"{name},{rest.rstrip()}\n\n" for name, rest in sorted(tables.items()))
     with disk.writable(out.parent, "--out"):
         out.parent.mkdir(parents=True, exist_ok=True)
         disk.replace(out, f"# Drill\n\n{_ABOUT}\n\n{text}{(HERE / 'found.md').read_text()}")
