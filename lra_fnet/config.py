@@ -12,6 +12,7 @@ import importlib.util
 import inspect
 import re
 import sys
+import tokenize
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -446,6 +447,8 @@ def _parse(text: str, where: str, *, own: bool = False) -> None:
         if own:
             _refuse_outside_code(text)
         gin.parse_config(text)
+    except tokenize.TokenError:
+        raise UserError(f"{where}: a bracket or a quotation mark is not closed") from None
     except (ValueError, SyntaxError, NameError, AttributeError, ImportError) as error:
         reason = " ".join(str(error).split())
         reason = re.split(r" In bindings string| In file | Failed to parse", reason)[0]

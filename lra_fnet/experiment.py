@@ -281,16 +281,18 @@ def restore(text: str, imports=()) -> Experiment:
 
 
 def _build(*, denoise: bool) -> Experiment:
-    """Like `build`, but adds the config, and reports missing bindings as a one-line UserError."""
+    """Like `build`, but adds the config, and reports unusable bindings as a one-line UserError."""
     with _one_line():
         return dataclasses.replace(build(denoise=denoise), config=config.operative())
 
 
 @contextlib.contextmanager
 def _one_line() -> Iterator[None]:
-    """Reports missing bindings as a one-line UserError."""
+    """Reports missing bindings and macros that name themselves as a one-line UserError."""
     try:
         yield
+    except RecursionError:
+        raise UserError("a macro is bound to itself (NAME = %NAME): give it a value") from None
     except (UserError, RuntimeError, TypeError) as error:
         reason = str(error).split("\n  In call to")[0]  # gin adds where it was called from
         missing = "Required bindings" in reason or "required positional argument" in reason

@@ -593,6 +593,11 @@ def test_an_override_wins_over_every_file():
         ("Run.microbatch=5", ["must divide Run.batch_size (32)"]),
         ("Run.num_steps", ["expects Name.parameter=value"]),
         ("Run.num_steps=[1,", ["expects a number, string, list or tuple"]),
+        (
+            "Encoder.pooling=(%N",
+            ["Encoder.pooling=(%N", "a bracket or a quotation mark is not closed"],
+        ),
+        ("MAX_LEN=%MAX_LEN", ["a macro is bound to itself"]),
         ("Optimizer.factors='constant * linear_warm'", ["'linear_warm'", "linear_warmup"]),
     ],
 )

@@ -528,9 +528,8 @@ def read_fingerprint(folder: Path) -> dict[str, Any] | None:
         ]
         np.array(numbers, float)
         counted = all(sum(x["label_counts"]) == x["rows"] for x in record["splits"].values())
-        complete = (
-            counted and {"source", "files"} <= record.keys() and isinstance(record["files"], dict)
-        )
+        parts = record["files"], record.get("details", {}), record.get("origin") or {}
+        complete = counted and "source" in record and all(isinstance(x, dict) for x in parts)
         if complete and record["fingerprint"] == combine(record["splits"]):
             return record
     except (KeyError, TypeError, ValueError, AttributeError):

@@ -397,6 +397,8 @@ def test_damaged_fingerprint_fails_with_one_line(tmp_path):
         record = json.loads(whole)
         del (record["splits"][place] if place else record)[key]
         texts[json.dumps(record)] = "is damaged"
+    for key, value in (("files", []), ("details", [{}]), ("origin", "x")):
+        texts[json.dumps(json.loads(whole) | {key: value})] = "is damaged"
     for text, words in texts.items():
         path.write_text(text)
         with pytest.raises(UserError, match=f"fingerprint.json.*{words}"):
