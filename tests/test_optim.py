@@ -44,6 +44,9 @@ def test_listops_schedule_has_the_peak_of_lra():
         ("constant * linear_warmup * cosine_decay", 175, 0.5 * (1 + math.cos(0.75 * math.pi))),
         ("constant * linear_warmup * cosine_decay", 200, 1.0),  # LRA's cosine starts again
         ("constant * linear_warmup * cosine_decay", 50, 0.5),
+        ("constant * linear_warmup * linear_decay", 50, 0.5),
+        ("constant * linear_warmup * linear_decay", 130, 0.7),
+        ("constant * linear_warmup * linear_decay", 230, 0.0),
     ],
 )
 def test_each_factor_is_its_formula(factors, step, want):

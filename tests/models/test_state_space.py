@@ -244,6 +244,19 @@ def test_window_equals_a_loop(width):
     assert_close(jax.jit(window)(x, taps), oracle.window(*float64(x, taps)))
 
 
+def test_convolution_layer_equals_numpy():
+    mixer = Convolution(dim=3, width=4, **FIELDS)
+    u = normal(2, 7, 3)
+    mask = np.arange(7) < np.array([[7], [5]])
+    params, got = mixed(mixer, u, mask)
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+    project, out = params["project"], params["out"]
+    both = (float64(u)[0] @ project["kernel"] + project["bias"]) * mask[..., None]
+    value, gate = np.split(oracle.window(both, params["taps"]), 2, axis=-1)
+    want = value / (1 + np.exp(-gate)) @ out["kernel"] + out["bias"]
+    assert_close(np.asarray(got)[mask], want[mask])
+
+
 def test_convolution_sees_its_window_and_nothing_else():
     mixer = Convolution(dim=2, width=5, **FIELDS)
     u = normal(1, 11, 2)

@@ -47,6 +47,7 @@ GROUPS = {
 COMPILED = ("listops_trees.py", "pathfinder_images.py", "xoshiro.py")
 TESTS = (
     *("tests/models", "tests/tasks", "tests/test_optim.py", "tests/test_intervals.py"),
+    *("tests/test_objective.py", "tests/test_pretrain_objective.py", "tests/train/test_score.py"),
     *("tests/train/test_pipeline.py", "tests/train/test_loop.py", "tests/run/test_evaluate.py"),
     *("tests/report/test_significance.py", "tests/report/test_compare.py"),
 )
