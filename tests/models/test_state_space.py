@@ -212,6 +212,9 @@ def test_lru_begins_on_its_ring_with_unit_variance():
     assert phase.max() <= 3
     assert abs(phase.mean() - 1.5) < 0.05
     np.testing.assert_allclose(np.exp(params["gamma"]), np.sqrt(1 - radius**2), rtol=1e-4)
+    # App. A: each part of B has the variance 1 / 2H, of C 1 / N.
+    assert np.std(params["b"]) == pytest.approx(4**-0.5, rel=0.05)
+    assert np.std(params["c"]) == pytest.approx(4000**-0.5, rel=0.05)
 
 
 # Convolutions

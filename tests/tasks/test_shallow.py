@@ -135,8 +135,8 @@ def test_large_images_are_averaged_over_blocks(max_len):
         assert pixels[n, i, j] == pytest.approx(block.mean() / 255)
 
 
-@pytest.mark.parametrize("config", ["short_32", "hard_128"])
-def test_discs_are_found(config):
+@pytest.mark.parametrize(("name", "config"), [("pathfinder", "short_32"), ("pathx", "hard_128")])
+def test_discs_are_found(name, config, monkeypatch):
     """In images drawn by a loop: two bright discs and brighter lines that are thinner."""
     setting = pathfinder.SETS[config]
     side, radius = setting.window, setting.marker_radius
@@ -153,7 +153,13 @@ def test_discs_are_found(config):
         image[rng.integers(side), :] = 255
         want.append(np.hypot(*(one - two)))
     # A disc next to the line reaches further: at most one pixel.
-    assert abs(pathfinder.disc_distances(images, radius) - want).max() <= 1.5
+    found = pathfinder.disc_distances(images, radius)
+    assert abs(found - want).max() <= 1.5
+    monkeypatch.setattr(pathfinder, "_CHUNK", 7)  # images at a time
+    task = tasks.make(name, config)
+    rows = Arrays(images.reshape(20, -1), np.full(20, side**2, np.int32), np.zeros(20, np.int32))
+    steps = dict(zip((4, 2, 1, 0.5), pathfinder._distances(task, rows), strict=True))
+    assert steps == {width: (found / width).astype(int).tolist() for width in steps}
 
 
 def test_each_kind_of_task_has_what_fits_it():
