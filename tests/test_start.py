@@ -119,7 +119,8 @@ def test_a_limit_below_what_every_run_needs_is_one_line(name, limit, words, outs
 
 
 @pytest.mark.slow
-def test_a_limit_of_file_sizes_is_one_line(outside):
+def test_a_limit_of_file_sizes_is_one_line(outside, monkeypatch):
+    monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)  # coverage writes larger files
     fault = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))"
     ended = start("train", *PARITY, "--model", "fnet", fault=fault)
     assert ended.returncode == 2
