@@ -30,9 +30,11 @@ UNCOMPARED = ("cpu", "cpu-pretrain")
 SMOKE = {"cpu": ("pathx",)}  # runs that only show that a task works: no column
 PADDING = "‡ This model sees the padding: its mixer does not use the mask."
 WAYS = ("fnet_mat",)  # not models but ways to compute one: in speed tables only
-IMAGES = {  # tasks of images of one size, by their names in gin
-    **{"image": "Image", "images": "Images"},
-    **{"pathfinder": "Pathfinder", "pathx": "PathX"},
+IMAGES = {  # tasks of images of one size: their names in gin
+    "image": "Image",
+    "images": "Images",
+    "pathfinder": "Pathfinder",
+    "pathx": "PathX",
 }
 _DIGEST = re.compile(r"-[0-9a-f]{8}$")  # ends a name that the user did not give
 
