@@ -8,7 +8,7 @@ import numpy as np
 import optax
 
 from lra_fnet import experiment
-from lra_fnet.train.score import make_scorer
+from lra_fnet.training.score import make_scorer
 
 # Any task, model, preset and bindings, as on the command line; `imports` and `dirs` add your own.
 built = experiment.load("listops", "fnet", "cpu", ["Encoder.num_layers=1"])

@@ -342,7 +342,7 @@ def _job(args, **fields):
 @contextlib.contextmanager
 def _joined(args):
     """Joins the other processes of a run, if there are any."""
-    from lra_fnet.train import hosts
+    from lra_fnet.training import hosts
 
     hosts.JOIN_SECONDS = args.join_seconds or hosts.JOIN_SECONDS
     place = hosts.place(args.coordinator, args.processes, args.process, bool(args.hosts))

@@ -10,8 +10,8 @@ from lra_fnet import cli, config
 from lra_fnet.machine import disk
 from lra_fnet.run import record
 from lra_fnet.run.folder import Job
-from lra_fnet.train.checkpoint import Checkpoints
-from lra_fnet.train.step import initial_state
+from lra_fnet.training.checkpoint import Checkpoints
+from lra_fnet.training.step import initial_state
 
 TINY = (
     *("Encoder.dim=8", "Encoder.num_heads=2", "Encoder.qkv_dim=8", "Encoder.mlp_dim=8"),

@@ -49,7 +49,7 @@ def test_train_is_the_command_and_evaluate_scores_test(parity, command, capfd):
     code, err, out = command("train", *which)
     assert (code, err) == (0, "complete already; --force trains it again\n")
     assert f"run folder: {run.folder}" in out
-    assert callable(lra_fnet.train)  # also the package lra_fnet.train, which was imported since
+    assert callable(lra_fnet.train)  # no module took its name
     data = run.data()
     shallow = record.baseline
     for value in (run, record, run.experiment, run.task, run.job, data, arrays, shallow):

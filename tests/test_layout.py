@@ -16,7 +16,7 @@ from lra_fnet import cli, report
 
 SRC = ROOT / "lra_fnet"
 ORDER = """
-    errors machine config intervals tasks models objective optim experiment train run sweep
+    errors machine config intervals tasks models objective optim experiment training run sweep
     benchmark report drill testing cli __main__
 """.split()  # noqa: SIM905 (a line is easier to read than a list)
 DOCUMENTS = [

@@ -14,7 +14,7 @@ from lra_fnet.errors import UserError
 from lra_fnet.models.heads import Denoiser
 from lra_fnet.objective import Denoise
 from lra_fnet.tasks import Arrays, Task
-from lra_fnet.train import pipeline, score, step
+from lra_fnet.training import pipeline, score, step
 
 KEY = jax.random.key(7, impl="threefry2x32")
 RATE = 0.4

@@ -16,7 +16,7 @@ from lra_fnet.report import census
 from lra_fnet.run import record
 from lra_fnet.tasks import Arrays
 from lra_fnet.tasks.corpus import CLS, MASK, SEP
-from lra_fnet.train import pipeline, score, step
+from lra_fnet.training import pipeline, score, step
 
 SIX = ("transformer", "linear", "fnet", "random", "ff_only", "fnet_hybrid")
 PIECES, LENGTH = 40, 16

@@ -12,7 +12,7 @@ from rich.table import Table
 from lra_fnet.benchmark import timing
 from lra_fnet.machine import progress
 from lra_fnet.run.job import Job
-from lra_fnet.train.loop import DISPATCH_SECONDS, Loop
+from lra_fnet.training.loop import DISPATCH_SECONDS, Loop
 
 
 def loop_overhead(job: Job, rounds: int, seconds: float) -> float:

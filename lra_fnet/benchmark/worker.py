@@ -21,7 +21,7 @@ from lra_fnet.machine import memory
 from lra_fnet.models.encoder import parameter_count
 from lra_fnet.models.mixers import fourier
 from lra_fnet.run import folder as run_folder
-from lra_fnet.train import pipeline, score, slices, step
+from lra_fnet.training import pipeline, score, slices, step
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,7 +25,7 @@ from lra_fnet.drill.stage import HERE, SHIM, build
 from lra_fnet.errors import RunFailed, UserError
 from lra_fnet.machine import disk
 from lra_fnet.machine.progress import Bar, duration, say
-from lra_fnet.train import logs
+from lra_fnet.training import logs
 
 _BAD = ("wrong", "traceback", "hang")
 _COLUMNS = ("equal", "refused", *_BAD, "skipped")
@@ -37,7 +37,7 @@ more than a minute."""
 _MODULES = """
     flax optax array_record.python.array_record_data_source tensorboardX
     tensorflow_datasets
-    lra_fnet.report lra_fnet.report.compare lra_fnet.tasks.prepare lra_fnet.train.hosts
+    lra_fnet.report lra_fnet.report.compare lra_fnet.tasks.prepare lra_fnet.training.hosts
     lra_fnet.run.job lra_fnet.run.predict lra_fnet.run.export lra_fnet.drill.toy
 """.split()  # noqa: SIM905 (a line is easier to read than a list)
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from lra_fnet.drill import hostile
 from lra_fnet.drill.stage import FILES, Process, Rule, Stage, Verdict
-from lra_fnet.train import hosts
+from lra_fnet.training import hosts
 
 Facts = dict[str, Any]
 MOST_FILES = 12  # of a folder that are damaged

@@ -28,7 +28,7 @@ from lra_fnet.objective import Classify
 from lra_fnet.run import folder as run_folder
 from lra_fnet.run.trained import load_run
 from lra_fnet.tasks import Arrays
-from lra_fnet.train import pipeline
+from lra_fnet.training import pipeline
 
 ROWS = 1000
 _WEIGHTS = 2**24  # attention weights that are held at a time: 64 MiB

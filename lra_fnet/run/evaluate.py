@@ -23,10 +23,10 @@ from lra_fnet.run import folder as run_folder
 from lra_fnet.run import record, trained
 from lra_fnet.run.record import Record
 from lra_fnet.tasks import Arrays, Prepared, shallow
-from lra_fnet.train import checkpoint, hosts
-from lra_fnet.train.loop import Loop
-from lra_fnet.train.score import make_scorer
-from lra_fnet.train.slices import microbatch_of
+from lra_fnet.training import checkpoint, hosts
+from lra_fnet.training.loop import Loop
+from lra_fnet.training.score import make_scorer
+from lra_fnet.training.slices import microbatch_of
 
 
 def evaluate(folder: Path, imports: Sequence[str] = ()) -> Record:

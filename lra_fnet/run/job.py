@@ -22,8 +22,8 @@ from lra_fnet.run.pretrained import Start
 from lra_fnet.run.record import Record
 from lra_fnet.tasks import Prepared, shallow
 from lra_fnet.tasks.task import SHEET
-from lra_fnet.train import hosts
-from lra_fnet.train.loop import Loop
+from lra_fnet.training import hosts
+from lra_fnet.training.loop import Loop
 
 
 def run(job: Job) -> Record:

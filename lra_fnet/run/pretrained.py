@@ -12,7 +12,7 @@ from lra_fnet.errors import UserError
 from lra_fnet.experiment import Experiment, keys
 from lra_fnet.run import trained
 from lra_fnet.run.record import Init
-from lra_fnet.train.checkpoint import sha256
+from lra_fnet.training.checkpoint import sha256
 
 _TABLE = "encoder/embedding"  # has one more row in pre-training, of the mask
 _POSITIONS = "encoder/positions_learned"  # is taken over as far as both are long

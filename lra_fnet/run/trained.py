@@ -31,8 +31,8 @@ from lra_fnet.run import record
 from lra_fnet.run.folder import Job, finished
 from lra_fnet.run.record import Checkpoint, Record
 from lra_fnet.tasks import Arrays, Prepared, Task
-from lra_fnet.train import checkpoint as checkpoints
-from lra_fnet.train import pipeline
+from lra_fnet.training import checkpoint as checkpoints
+from lra_fnet.training import pipeline
 
 KINDS: tuple[Checkpoint, ...] = typing.get_args(Checkpoint)
 CONFIG, WEIGHTS = "config.json", "model.safetensors"  # of an exported folder

@@ -32,10 +32,10 @@ from lra_fnet.run import evaluate, pretrained, record, trained
 from lra_fnet.run import folder as run_folder
 from lra_fnet.run.record import Checkpoint, Record
 from lra_fnet.tasks import Arrays, Prepared, store
-from lra_fnet.train import pipeline
-from lra_fnet.train.checkpoint import sha256
-from lra_fnet.train.score import make_scorer
-from lra_fnet.train.step import Program, begin_from, wait_for
+from lra_fnet.training import pipeline
+from lra_fnet.training.checkpoint import sha256
+from lra_fnet.training.score import make_scorer
+from lra_fnet.training.step import Program, begin_from, wait_for
 
 CHECKS: tuple[str, ...] = ("result", "config", "data", "code", "score", "replay")
 OK, NOTE, ABSENT, FAILED = "ok", "note", "not there", "FAILED"

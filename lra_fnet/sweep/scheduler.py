@@ -17,7 +17,7 @@ from lra_fnet.machine import disk, progress, signals
 from lra_fnet.run import folder as run_folder
 from lra_fnet.sweep import board, plan, studies
 from lra_fnet.sweep.ledger import ENDED, FAILED, Ledger, Trial, make_trial
-from lra_fnet.train.loop import Stop
+from lra_fnet.training.loop import Stop
 
 PROGRAM = (sys.executable, "-m", "lra_fnet")
 SECONDS_A_LOOK = 1.0

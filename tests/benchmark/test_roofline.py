@@ -17,8 +17,8 @@ from lra_fnet.benchmark.roofline import Product
 from lra_fnet.config import known
 from lra_fnet.models.encoder import parameter_count
 from lra_fnet.models.mixers import fourier
-from lra_fnet.train import step
-from lra_fnet.train.pipeline import Batch
+from lra_fnet.training import step
+from lra_fnet.training.pipeline import Batch
 
 B, L, D, H, K, F, N, C, HEAD = 2, 8, 12, 3, 5, 20, 2, 2, 7  # N layers, C classes
 SIZES = {

@@ -34,7 +34,7 @@ from lra_fnet.run import folder as run_folder
 from lra_fnet.run import predict, record, trained
 from lra_fnet.sweep import plan
 from lra_fnet.tasks import image, listops, pathfinder, pixels, retrieval, sources, store, text
-from lra_fnet.train import logs
+from lra_fnet.training import logs
 
 # report has a function `sources`
 from lra_fnet.report import sources as report_sources  # isort: skip

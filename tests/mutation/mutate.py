@@ -35,11 +35,11 @@ PACKAGE = ROOT / "lra_fnet"
 FOLDER = ROOT / ".mutation"
 GROUPS = {
     "mixers": "models/mixers/*.py",
-    "metrics": "train/score.py",
+    "metrics": "training/score.py",
     "objective": "objective.py",
     "optim": "optim.py",
     "tasks": "tasks/*.py",
-    "pipeline": "train/pipeline.py",
+    "pipeline": "training/pipeline.py",
     "statistics": "intervals.py",
 }
 # Compiled by numba: coverage sees none of their lines, and each mutant compiles for half a minute.
@@ -48,7 +48,11 @@ COMPILED = ("listops_trees.py", "pathfinder_images.py", "xoshiro.py")
 TESTS = (
     *("tests/models", "tests/tasks", "tests/test_optim.py", "tests/test_intervals.py"),
     *("tests/test_objective.py", "tests/test_pretrain_objective.py"),
-    *("tests/train/test_pipeline.py", "tests/train/test_loop.py", "tests/run/test_evaluate.py"),
+    *(
+        "tests/training/test_pipeline.py",
+        "tests/training/test_loop.py",
+        "tests/run/test_evaluate.py",
+    ),
     *("tests/report/test_significance.py", "tests/report/test_compare.py"),
 )
 OPTIONS = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow")
@@ -57,7 +61,7 @@ BUDGET = 15.0  # seconds of tests for a mutant, the fastest first
 BROKEN = 99  # exit code of a process that could not begin the tests
 LEAST_TIMEOUT = 60.0  # seconds
 # Run on survivors besides those that reach the line: they use it in separate processes.
-OTHERS = ("tests/train/test_devices.py",)
+OTHERS = ("tests/training/test_devices.py",)
 SITE = f"""import os, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 if words := os.environ.get("LRA_FNET_MUTANT"):
@@ -293,7 +297,7 @@ def again(minutes):
             continue
         path, number, statement, line, what = entry["mutant"]
         tests, _ = reaching(known, path, statement, line, float("inf"))
-        tests += OTHERS if "/train/" in path else ()
+        tests += OTHERS if "/training/" in path else ()
         entry["state"] = alive(path, number, tests, 600)
         entry["again"] = True
         print(entry["state"], f"{path}:{line}", what, f"({len(tests)} tests)", flush=True)

@@ -10,7 +10,7 @@ transformers = pytest.importorskip("transformers")
 from lra_fnet import objective, tasks  # noqa: E402 (after the skips)
 from lra_fnet.models import convert  # noqa: E402
 from lra_fnet.tasks.pieces import CLS, SEP  # noqa: E402
-from lra_fnet.train.pipeline import Batch  # noqa: E402
+from lra_fnet.training.pipeline import Batch  # noqa: E402
 
 BATCH = 3
 CONFIG = {

@@ -14,7 +14,7 @@ from made_runs import change, untrained
 import lra_fnet
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
-from lra_fnet.train import checkpoint
+from lra_fnet.training import checkpoint
 
 MODELS = ("fnet", "random")  # random has constants
 ROWS = [np.array([0, 1, 1], np.uint8), np.array([1], np.uint8)]

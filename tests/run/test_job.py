@@ -65,7 +65,7 @@ def test_result_that_was_edited_is_refused_by_the_command_that_made_it(train, tm
 
 def test_step_that_exceeds_the_memory_is_a_state_and_not_a_crash(train, tmp_path, monkeypatch):
     """It ends before the state is made, so the kernel kills no process."""
-    monkeypatch.setattr("lra_fnet.train.slices.free_memory", lambda: 10_000)
+    monkeypatch.setattr("lra_fnet.training.slices.free_memory", lambda: 10_000)
     code, err, _ = train(model="linear")
     assert code == 1
     line = err.strip().splitlines()[-1]
@@ -107,9 +107,9 @@ def test_overrides_get_a_separate_folder(train, tmp_path):
     ("where", "saved"),
     [
         ("lra_fnet.tasks.store.make", False),  # preparation
-        ("lra_fnet.train.loop.Program.compile", False),
-        ("lra_fnet.train.loop.wait_for", True),  # the first steps
-        ("lra_fnet.train.loop.Checkpoints.save", True),
+        ("lra_fnet.training.loop.Program.compile", False),
+        ("lra_fnet.training.loop.wait_for", True),  # the first steps
+        ("lra_fnet.training.loop.Checkpoints.save", True),
         ("lra_fnet.run.evaluate.score_test", False),
         ("lra_fnet.machine.disk.write_json", False),  # of run.json
     ],
@@ -264,7 +264,7 @@ def test_command_of_a_job_makes_that_job(monkeypatch, job):
     """And with the defaults left out it is short."""
     jobs = []
     monkeypatch.setattr("lra_fnet.run.job.run", jobs.append)
-    monkeypatch.setattr("lra_fnet.train.hosts.first", lambda: False)
+    monkeypatch.setattr("lra_fnet.training.hosts.first", lambda: False)
     assert cli.main(job.command()) == 0
     assert jobs == [job]
     assert BARE.command() == shlex.split("train --task listops --model fnet --preset cpu")

@@ -13,7 +13,7 @@ import lra_fnet
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.run import folder as run_folder
-from lra_fnet.train import checkpoint
+from lra_fnet.training import checkpoint
 
 BEST = "checkpoints/best/state.safetensors"
 MODELS = ("fnet", "random", "transformer")  # random has constants; transformer ignores padding

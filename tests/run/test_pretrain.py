@@ -18,8 +18,8 @@ from lra_fnet.errors import UserError
 from lra_fnet.report import accuracy
 from lra_fnet.run import export, folder, pretrained, record, trained, verify
 from lra_fnet.tasks import Prepared
-from lra_fnet.train import step
-from lra_fnet.train.loop import Loop
+from lra_fnet.training import step
+from lra_fnet.training.loop import Loop
 
 FIRST, SECOND = "runs/cpu/parity/fnet@denoise/seed0", "runs/cpu/parity/fnet+pretrained/seed0"
 STEPS = "Run.num_steps=12 Run.save_seconds=0 Run.steps_per_dispatch=1"

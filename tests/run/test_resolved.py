@@ -9,7 +9,7 @@ import pytest
 from lra_fnet.models import fastest
 from lra_fnet.models.mixers import fourier
 from lra_fnet.run import folder as run_folder
-from lra_fnet.train.loop import Loop
+from lra_fnet.training.loop import Loop
 
 MORE = ("--set", "Run.steps_per_dispatch=1", "--set", "Run.save_every=1", "--name", "n")
 

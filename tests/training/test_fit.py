@@ -16,8 +16,8 @@ from lra_fnet.errors import RunFailed
 from lra_fnet.machine import progress
 from lra_fnet.run.job import Job
 from lra_fnet.tasks import Arrays
-from lra_fnet.train import pipeline, slices, step
-from lra_fnet.train.loop import Loop
+from lra_fnet.training import pipeline, slices, step
+from lra_fnet.training.loop import Loop
 
 STATE_BYTES = 5000
 

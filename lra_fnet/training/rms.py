@@ -14,9 +14,9 @@ from lra_fnet.models.encoder import MLP, Block
 from lra_fnet.models.mixer import Mixer
 from lra_fnet.objective import Objective
 from lra_fnet.tasks import Arrays
-from lra_fnet.train import pipeline
-from lra_fnet.train.slices import rows_at_once
-from lra_fnet.train.step import wait_for
+from lra_fnet.training import pipeline
+from lra_fnet.training.slices import rows_at_once
+from lra_fnet.training.step import wait_for
 
 PLACE = re.compile(r"(?:.*/)?block_(\d+)/(?:(mixer|mlp)/)?rms")
 

@@ -15,7 +15,7 @@ from tensorboardX.summary import scalar
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.machine.disk import writable
-from lra_fnet.train import hosts
+from lra_fnet.training import hosts
 
 FLUSH_SECONDS = 10.0  # how late TensorBoard's files may be; a flush waits for the disk
 

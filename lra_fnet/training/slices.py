@@ -15,7 +15,7 @@ from lra_fnet.machine import progress
 from lra_fnet.machine.memory import free_memory
 from lra_fnet.models import fastest
 from lra_fnet.models.heads import Classifier, Denoiser
-from lra_fnet.train import hosts
+from lra_fnet.training import hosts
 
 SLICE_SIZE = 1 << 19  # numbers [examples, L, D] of a slice on a CPU, 2 MB in float32
 WIDE = 256  # D; a gradient in slices of a narrower model takes longer

@@ -7,7 +7,7 @@ from tiny import tiny
 
 from lra_fnet import experiment, objective
 from lra_fnet.tasks import Arrays
-from lra_fnet.train import pipeline, score, step
+from lra_fnet.training import pipeline, score, step
 
 
 def arrays(n=11, length=5):

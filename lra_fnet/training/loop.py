@@ -19,11 +19,11 @@ from lra_fnet.machine import compile_cache, progress, signals
 from lra_fnet.machine.memory import device_bytes
 from lra_fnet.models.encoder import parameter_count
 from lra_fnet.tasks import Arrays
-from lra_fnet.train import hosts, logs, pipeline
-from lra_fnet.train.checkpoint import AGAIN, Checkpoints, Saved
-from lra_fnet.train.rms import make_meter
-from lra_fnet.train.score import make_scorer
-from lra_fnet.train.step import Program, StepLogs, begin_from, initial_state, wait_for
+from lra_fnet.training import hosts, logs, pipeline
+from lra_fnet.training.checkpoint import AGAIN, Checkpoints, Saved
+from lra_fnet.training.rms import make_meter
+from lra_fnet.training.score import make_scorer
+from lra_fnet.training.step import Program, StepLogs, begin_from, initial_state, wait_for
 
 DISPATCH_SECONDS = 0.5  # about how long a dispatch lasts at most: Ctrl-C waits for one
 SLOW_SECONDS = 1800.0  # a run on a CPU that would take longer is announced

@@ -6,8 +6,8 @@ import pytest
 from flax.traverse_util import flatten_dict
 from tiny import rows, tiny
 
-from lra_fnet.train import pipeline
-from lra_fnet.train.rms import make_meter
+from lra_fnet.training import pipeline
+from lra_fnet.training.rms import make_meter
 
 
 def measured(built, variables):

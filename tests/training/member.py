@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from lra_fnet.errors import UserError
-from lra_fnet.train import hosts
+from lra_fnet.training import hosts
 
 INDEX = COUNT = PORT = 0
 
@@ -135,8 +135,8 @@ def save():
     import jax
     import numpy as np
 
-    from lra_fnet.train import pipeline
-    from lra_fnet.train.checkpoint import Checkpoints
+    from lra_fnet.training import pipeline
+    from lra_fnet.training.checkpoint import Checkpoints
 
     kept = Checkpoints(Path("run"))
     everywhere = jax.NamedSharding(pipeline.make_mesh(2), jax.P())

@@ -24,8 +24,8 @@ from lra_fnet.experiment import Experiment, keys
 from lra_fnet.models import fastest
 from lra_fnet.models.pointwise import AVERAGES, part_of_batch
 from lra_fnet.objective import Objective, Sums
-from lra_fnet.train import pipeline, slices
-from lra_fnet.train.pipeline import ROWS, WHOLE
+from lra_fnet.training import pipeline, slices
+from lra_fnet.training.pipeline import ROWS, WHOLE
 
 BATCHES = PartitionSpec(None, "data")  # [capacity, B, ...]
 

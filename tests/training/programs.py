@@ -15,8 +15,8 @@ import jax
 from paths import FAST, ROOT
 from tiny import rows, tiny
 
-from lra_fnet.train import pipeline, score, step
-from lra_fnet.train.loop import Loop
+from lra_fnet.training import pipeline, score, step
+from lra_fnet.training.loop import Loop
 
 BATCH = 8
 COLLECTIVES = "all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter|infeed|outfeed"

@@ -9,9 +9,9 @@ from jax.sharding import Mesh
 from lra_fnet import intervals
 from lra_fnet.objective import Objective
 from lra_fnet.tasks import Arrays
-from lra_fnet.train import pipeline
-from lra_fnet.train.slices import rows_at_once
-from lra_fnet.train.step import wait_for
+from lra_fnet.training import pipeline
+from lra_fnet.training.slices import rows_at_once
+from lra_fnet.training.step import wait_for
 
 
 def outputs(objective: Objective, variables, batch):

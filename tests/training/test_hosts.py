@@ -17,7 +17,7 @@ import pytest
 from paths import OUTSIDE, ROOT
 
 from lra_fnet.errors import UserError
-from lra_fnet.train import checkpoint, hosts
+from lra_fnet.training import checkpoint, hosts
 
 TRAIN = ["--task", "parity", "--model", "fnet", "--preset", "cpu"]
 TRAIN += ["--gin-dir", str(OUTSIDE), "--name", "n"]

@@ -22,7 +22,7 @@ import safetensors.numpy
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, progress
 from lra_fnet.machine.disk import writable
-from lra_fnet.train import hosts
+from lra_fnet.training import hosts
 
 FILE = "state.safetensors"
 AGAIN = "restore it from a copy, or train again with --force"

@@ -22,9 +22,9 @@ from tiny import rows, tiny
 from lra_fnet import experiment
 from lra_fnet.errors import Interrupted, RunFailed, UserError
 from lra_fnet.machine import disk, progress
-from lra_fnet.train import checkpoint, pipeline, score, slices, step
-from lra_fnet.train import loop as train
-from lra_fnet.train.checkpoint import Checkpoints, sha256
+from lra_fnet.training import checkpoint, pipeline, score, slices, step
+from lra_fnet.training import loop as train
+from lra_fnet.training.checkpoint import Checkpoints, sha256
 
 
 def timeless(folder):

@@ -13,7 +13,7 @@ from tiny import rows, tiny
 
 from lra_fnet import intervals, objective
 from lra_fnet.errors import UserError
-from lra_fnet.train import pipeline, slices, step
+from lra_fnet.training import pipeline, slices, step
 
 BATCH = 8
 KEY = jax.random.key(3, impl="threefry2x32")

@@ -1,0 +1,1 @@
+"""Training: batches, steps, the loop, checkpoints and several processes."""
