@@ -65,7 +65,7 @@ def serve(make: Callable[..., Any], lines: Iterator[str], answer: Callable[[dict
 def main(module: str) -> None:
     """Serves one cell with the `Side` of a module of this package, "worker" or "peer".
 
-    The output of libraries goes to standard error.
+    The output of libraries goes to standard error. A parent that was killed ends its children too.
     """
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -73,7 +73,12 @@ def main(module: str) -> None:
     def make(cell):
         return importlib.import_module(f"lra_fnet.benchmark.{module}").Side(cell)
 
-    serve(make, iter(sys.stdin), lambda reply: print(json.dumps(reply), file=replies, flush=True))
+    try:
+        serve(
+            make, iter(sys.stdin), lambda reply: print(json.dumps(reply), file=replies, flush=True)
+        )
+    except BrokenPipeError:  # nobody reads the replies
+        os._exit(1)  # without flushing the one that is left
 
 
 if __name__ == "__main__":

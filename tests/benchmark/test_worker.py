@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import subprocess
+import sys
 
 import jax
 import jax.extend
@@ -11,7 +13,7 @@ import pytest
 
 from lra_fnet.benchmark import cells, child, worker
 from lra_fnet.machine import memory
-from lra_fnet.train import slices
+from lra_fnet.training import slices
 
 CELL = cells.Cell("train", "ours", "text", "fnet", "cpu", 16, label="fnet", seconds=0.01)
 SMALL = ("Encoder.dim=8", "Encoder.num_layers=1", "Encoder.mlp_dim=8", "Run.batch_size=2")
@@ -95,6 +97,17 @@ def test_program_that_does_not_fit_is_oom(monkeypatch):
         monkeypatch.setattr(module, "free_memory", lambda: 1000)
         cell = dataclasses.replace(CELL, what=what, overrides=SMALL)
         assert replies(cell) == [{"state": "OOM"}]
+
+
+def test_child_of_a_killed_parent_ends_without_a_word():
+    command = [sys.executable, "-m", "lra_fnet.benchmark.child", "worker"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        process.stdout.close()
+        process.stdin.write(json.dumps(dataclasses.asdict(CELL) | {"model": "no model"}) + "\n")
+        process.stdin.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 1
 
 
 def test_child_trains_further_and_counts_the_all_reduces():

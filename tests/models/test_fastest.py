@@ -1,9 +1,12 @@
 """The choice of the fastest function: the result, the kept file, and failures that do no harm."""
 
+import gc
 import json
+import weakref
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from arrays import normal
 
@@ -40,6 +43,19 @@ def test_the_fastest_is_found_by_running_the_candidates():
     found = fastest.fastest("group", {"slow": slow, "fast": jnp.sin}, (8, 64, 64), "slow")
     assert found.name == "fast"
     assert found.seconds["slow"] > 2 * found.seconds["fast"] > 0
+
+
+def test_a_constant_of_a_candidate_is_freed_after_the_measurement():
+    constants = []
+
+    def constant(x):
+        matrix = jnp.asarray(np.ones((5, 5), np.float32))
+        constants.append(weakref.ref(matrix))
+        return x @ matrix
+
+    fastest.fastest("group", {"constant": constant, "other": jnp.sin}, (4, 6, 5), "other")
+    gc.collect()
+    assert [matrix() for matrix in constants] == [None] * len(constants) != []
 
 
 @pytest.mark.parametrize(("b", "name"), [(0.9, "a"), (1 / 1.19, "a"), (1 / 1.21, "b"), (2, "a")])
