@@ -31,7 +31,7 @@ _CHUNK = 250  # images drawn from one random stream
 class Setting(NamedTuple):
     """One data set. Lengths are in pixels, but lengths of contours in paddles."""
 
-    window: int  # height and width of an image
+    window: int  # height and width of an image when it is drawn
     padding: int  # width of the frame that contours avoid
     contour_length: int  # length of the two long contours, at least 2
     distractor_length: int
@@ -45,6 +45,12 @@ class Setting(NamedTuple):
     paddle_contrast: float  # brightness of the long contours, relative to snake_contrast
     snake_contrast: float  # brightness of distractors
     rows: tuple[int, int, int]  # train, validation, test
+    block: int = 1  # height and width of the squares of drawn pixels whose mean is a pixel
+
+    @property
+    def side(self) -> int:
+        """Height and width of an image in pixels."""
+        return self.window // self.block
 
 
 # Settings from the docstrings of LRA's data builders, by window. `_setting` adds the contour
@@ -80,21 +86,22 @@ SETS: Mapping[str, Setting] = MappingProxyType(
         for level, (length, _) in LEVELS.items()
     }
     | {  # for small machines: contours of three paddles only, which a small model learns in minutes
+        "short_16": _setting(32, 3, num_distractors=0, rows=(40_000, 2_000, 2_000), block=2),
         "short_32": _setting(32, 3, num_distractors=0, rows=(40_000, 2_000, 2_000)),
         "short_128": _setting(128, 3, num_distractors=0, rows=(2_000, 64, 256)),
     }
 )
 
 
-def _lengths(*windows: int) -> Mapping[str, int]:
-    """Returns the data sets with these windows, and the pixels of their images."""
-    return MappingProxyType({name: s.window**2 for name, s in SETS.items() if s.window in windows})
+def _lengths(*sides: int) -> Mapping[str, int]:
+    """Returns the data sets with images of these heights, and the pixels of their images."""
+    return MappingProxyType({name: s.side**2 for name, s in SETS.items() if s.side in sides})
 
 
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class Pathfinder(PixelTask):
-    """LRA's Pathfinder: images of 32 by 32 (LRA's default) or 64 by 64 pixels."""
+    """LRA's Pathfinder: 32 by 32 (LRA's default) or 64 by 64 pixels; in `short_16` 16 by 16."""
 
     name = "pathfinder"
     title = "Pathfinder"
@@ -102,7 +109,7 @@ class Pathfinder(PixelTask):
     label_names = ("two contours", "one contour")
     version = "2.0.0"
     licence = "generated here: as this repository"
-    configs = _lengths(32, 64)
+    configs = _lengths(16, 32, 64)
     pixel_mean = 20.194
     pixel_sd = 51.136
 
@@ -162,12 +169,19 @@ def generate(config: str, seed: int, jobs: int) -> Iterator[tuple[np.ndarray, in
     """Yields images of the data set without end, the same with any number of `jobs` (threads).
 
     Yields:
-        values uint8 [window ** 2], row by row, and the label: 1 if both discs mark one contour.
+        values uint8 [side ** 2], row by row, and the label: 1 if both discs mark one contour.
     """
     setting = SETS[config]
     tables(setting)  # made once, before threads need them
     for drawn in generated.chunks(lambda state: draw(setting, state, _CHUNK), seed, jobs):
-        yield from zip(drawn.images, drawn.labels.tolist(), strict=True)
+        yield from zip(reduce(drawn.images, setting), drawn.labels.tolist(), strict=True)
+
+
+def reduce(images: np.ndarray, setting: Setting) -> np.ndarray:
+    """Returns the rounded means of an image's blocks, uint8 [n, side ** 2] of [n, window ** 2]."""
+    side, block = setting.side, setting.block
+    means = images.reshape(-1, side, block, side, block).mean((2, 4))
+    return means.round().astype(np.uint8).reshape(-1, side**2)
 
 
 _WIDTHS = (4, 2, 1, 0.5)  # pixels
@@ -175,7 +189,7 @@ _WIDTHS = (4, 2, 1, 0.5)  # pixels
 
 def _distances(task: Pathfinder, rows: Arrays) -> Iterator[list[int]]:
     """Yields the distance of the two discs of each image, in multiples of each width."""
-    radius = SETS[task.config].marker_radius
+    radius = SETS[task.config].marker_radius / SETS[task.config].block
     images = shallow.images(task, rows)
     chunks = (images[start : start + _CHUNK] for start in range(0, len(images), _CHUNK))
     distances = np.concatenate([disc_distances(chunk, radius) for chunk in chunks])

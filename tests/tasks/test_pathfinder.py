@@ -414,6 +414,16 @@ def test_rows_are_the_same_at_any_number_of_jobs_and_any_global_seed(config, mon
     assert len(set(want)) == 40
 
 
+def test_short_16_has_the_images_of_short_32_with_means_of_four_pixels():
+    for (small, label), (large, want) in zip(
+        rows("short_16", 20), rows("short_32", 20), strict=True
+    ):
+        image = np.frombuffer(large, np.uint8).reshape(32, 32)
+        blocks = (image[i : i + 2, j : j + 2] for i in range(0, 32, 2) for j in range(0, 32, 2))
+        assert list(small) == [round(block.sum() / 4) for block in blocks]
+        assert label == want
+
+
 def tiny_sets(monkeypatch, counts, *configs):
     monkeypatch.setattr(store, "expected", dict)
     sets = {name: s._replace(rows=counts) for name, s in pathfinder.SETS.items() if name in configs}

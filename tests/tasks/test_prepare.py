@@ -83,7 +83,7 @@ def test_single_task_fails_with_its_own_message(tmp_path, monkeypatch):
 
 def test_sets_are_those_that_the_presets_name(monkeypatch):
     assert config.datasets("text") == ["full", "lra_code", "pieces_v8000_128"]
-    assert config.datasets("pathfinder") == ["hard_32", "short_32"]
+    assert config.datasets("pathfinder") == ["hard_32", "short_16"]
     assert config.datasets("pathx") == ["hard_128", "short_128"]
     assert config.datasets("parity", [OUTSIDE]) == ["full"]
     assert prepare._sets("text", None, []) == ["full", "lra_code"]
