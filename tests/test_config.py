@@ -117,18 +117,25 @@ ORDERED = {"conv", "long_conv", "lru", "s4d", "s5", "transformer_rotary"}
 ORIGINAL = {"norm": "post", "norm_epsilon": 1e-12, "embedding": "bert", "num_types": 4}
 
 
+SLOW_ON_PATHFINDER = ("transformer", "transformer_rotary", "performer", "linear", "fnet_filter")
+
+
 def model_settings(preset, task, model):
     """The settings that a model has instead of its preset's, except those of its mixer."""
     if model == "fnet_original":
         learned = task in ("image", "pathx") or (task, preset) in LEARNED
         width = {"initialisation": "width"} if preset == "small" else {}
         return ORIGINAL | width | ({} if learned else {"positions": "learned"})
+    slow = (preset, task) == ("cpu", "pathfinder") and model in SLOW_ON_PATHFINDER
+    slower = {"learning_rate": 0.001} if slow else {}
     if model in ORDERED and preset in ("cpu", "small"):
         groups = dict.fromkeys(GROUPS.get(model, ()), (0.001, 0.0))
         own = {"positions": "none"} if preset == "small" or model == "transformer_rotary" else {}
         if (preset, task) == ("cpu", "listops") and model != "transformer_rotary":
             own["learning_rate"] = 0.004
-        return own | ({"groups": groups} if groups else {})
+        return own | ({"groups": groups} if groups else {}) | slower
+    if slower:
+        return slower
     if preset != "lra-code" or (task, model) not in OVERRIDES:
         return {}
     pairs = zip(SIZES, OVERRIDES[task, model], BASE[task], strict=True)
@@ -170,6 +177,7 @@ def test_only_lra_code_cpu_and_small_have_files_for_a_model():
     pairs |= {"lra-code/listops.performer.gin", "lra-code/pathx.sparse.gin"}
     pairs |= {f"tuned/{t}.{model}.gin" for model, of in TASKS_OF_RECIPES.items() for t in of}
     pairs |= {f"cpu/listops.{model}.gin" for model in ORDERED - {"transformer_rotary"}}
+    pairs |= {f"cpu/pathfinder.{model}.gin" for model in SLOW_ON_PATHFINDER}
     tasks = {f"{preset}/{task}.gin" for preset in PRESETS for task in ("base", *TASKS)}
     tasks |= {f"{preset}/{task}.gin" for preset in CORPUS for task in ("base", "corpus")}
     tasks.add("cpu-pretrain/text.gin")

@@ -176,7 +176,7 @@ def test_image_of_another_size_is_resized(predict, folders, tmp_path):
 
 def test_pathfinder_takes_images_of_the_size_of_its_data_set(predict, folders, tmp_path):
     run = lra_fnet.load_run(folders["pathfinder"])
-    gray = np.random.default_rng(0).integers(0, 256, (32, 32), np.uint8)
+    gray = np.random.default_rng(0).integers(0, 256, (16, 16), np.uint8)
     colour = np.repeat(gray[..., None], 3, axis=2)
     for content in (png(gray), png(colour)):
         code, err, lines = predict("pathfinder", stdin=content)
@@ -272,7 +272,7 @@ def test_bad_line_is_named_after_the_answers_to_the_lines_before_it(predict, tas
         ("retrieval", ["a.txt"], "task retrieval takes 2 files a row, got 1: add the missing"),
         ("image", ["a.txt"], "a.txt: expected a PNG or JPEG of 8 bits, gray or colour, found"),
         ("image", ["b.jsonl"], "b.jsonl: expected a PNG or JPEG"),
-        ("pathfinder", ["c.png"], "of 32 x 32 pixels of 8 bits, gray or colour, found 31 x 32"),
+        ("pathfinder", ["c.png"], "of 16 x 16 pixels of 8 bits, gray or colour, found 31 x 32"),
         ("images", ["a.txt"], "a.txt: expected a PNG or JPEG of 8 bits, gray or colour, found"),
     ],
 )
