@@ -55,12 +55,12 @@ _NO_ROWS = Rows(np.empty((0, _PIXELS), np.uint8), np.empty(0, np.uint8))
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class Image(PixelTask):
-    """LRA's Image: ten classes, equally frequent."""
+    """LRA's Image: ten classes, equally frequent; in `full_16` 16 by 16 pixels."""
 
     name = "image"
     title = "Image"
     num_classes = len(CLASSES)
-    configs = MappingProxyType({"full": _PIXELS})
+    configs = MappingProxyType({"full": _PIXELS, "full_16": _PIXELS // 4})
     label_names = CLASSES
     licence = "not stated; the publisher asks to cite Krizhevsky 2009"
     remote = REMOTE
@@ -71,7 +71,8 @@ class Image(PixelTask):
         """Returns the first nine tenths of the training images as train, the rest as validation.
 
         Long-Range Arena's code splits in the same way, but in the order of TFDS's files, which is
-        different: its validation split holds other images.
+        different: its validation split holds other images. A pixel of `full_16` is the rounded mean
+        of two by two of the others.
         """
         if source is None:
             raise UserError(f"image: --source must be {REMOTE}, packed or unpacked")
@@ -90,7 +91,7 @@ class Image(PixelTask):
         validation = Rows(rows.values[cut:], rows.labels[cut:])
         return Raw(
             {
-                split: zip(part.values, part.labels.tolist(), strict=True)
+                split: zip(self._shrink(part.values), part.labels.tolist(), strict=True)
                 for split, part in zip(SPLITS, (train, validation, test), strict=True)
             },
             source=source.absolute().name,
@@ -100,7 +101,11 @@ class Image(PixelTask):
 
     def encode(self, content: bytes) -> np.ndarray:
         """Returns the gray pixels of a PNG or JPEG image, resized to 32 x 32 if necessary."""
-        return _gray(content, resize=True)
+        return self._shrink(_gray(content, resize=True)[None])[0]
+
+    def _shrink(self, images: np.ndarray) -> np.ndarray:
+        """Returns images uint8 [n, 1024] in the size of this data set."""
+        return images if self.side == _SIDE else pixels.block_means(images, self.side)
 
 
 def luma(planes: np.ndarray) -> np.ndarray:

@@ -60,8 +60,7 @@ class Images(division.OwnTask, PixelTask):
         Raises:
             ValueError: if it is not such an image.
         """
-        side = math.isqrt(self.configs[self.config])
-        return pixels.read(content, side, "L", resize=True).reshape(-1)
+        return pixels.read(content, self.side, "L", resize=True).reshape(-1)
 
     def raw(self, source: Path | None, jobs: int) -> Raw:
         """Returns the images of a folder or archive, one by one, in the order of their paths."""

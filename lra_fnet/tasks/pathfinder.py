@@ -174,14 +174,8 @@ def generate(config: str, seed: int, jobs: int) -> Iterator[tuple[np.ndarray, in
     setting = SETS[config]
     tables(setting)  # made once, before threads need them
     for drawn in generated.chunks(lambda state: draw(setting, state, _CHUNK), seed, jobs):
-        yield from zip(reduce(drawn.images, setting), drawn.labels.tolist(), strict=True)
-
-
-def reduce(images: np.ndarray, setting: Setting) -> np.ndarray:
-    """Returns the rounded means of an image's blocks, uint8 [n, side ** 2] of [n, window ** 2]."""
-    side, block = setting.side, setting.block
-    means = images.reshape(-1, side, block, side, block).mean((2, 4))
-    return means.round().astype(np.uint8).reshape(-1, side**2)
+        means = pixels.block_means(drawn.images, setting.side)
+        yield from zip(means, drawn.labels.tolist(), strict=True)
 
 
 _WIDTHS = (4, 2, 1, 0.5)  # pixels

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 
 import numpy as np
 
@@ -45,3 +46,15 @@ def read(content: bytes, side: int, mode: str, *, resize: bool = False) -> np.nd
         raise ValueError(
             f"expected a PNG or JPEG{size} of 8 bits, gray or colour, found {short(error)}"
         ) from None
+
+
+def block_means(images: np.ndarray, side: int) -> np.ndarray:
+    """Returns the rounded means of square blocks, uint8 [n, side ** 2].
+
+    Args:
+        images: uint8 [n, pixels], row by row. Their height and width is a multiple of `side`.
+        side: height and width of the result in pixels.
+    """
+    block = math.isqrt(images.shape[1]) // side
+    means = images.reshape(-1, side, block, side, block).mean((2, 4))
+    return means.round().astype(np.uint8).reshape(-1, side**2)

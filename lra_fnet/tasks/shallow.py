@@ -216,10 +216,10 @@ def _pairs(task: "Task", rows: Arrays) -> np.ndarray:
 
 def images(task: "PixelTask", rows: Arrays) -> np.ndarray:
     """Returns square images, values [n, side, side]; pixels that were cut off are black."""
-    side = math.isqrt(task.configs[task.config])
-    pixels = np.zeros((len(rows.values), side**2), rows.values.dtype)
-    pixels[:, : task.max_len] = rows.values[:, : side**2]
-    return pixels.reshape(-1, side, side)
+    size = task.side**2
+    pixels = np.zeros((len(rows.values), size), rows.values.dtype)
+    pixels[:, : task.max_len] = rows.values[:, :size]
+    return pixels.reshape(-1, task.side, task.side)
 
 
 def _pixels(task: "PixelTask", rows: Arrays) -> np.ndarray:

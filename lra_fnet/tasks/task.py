@@ -340,6 +340,11 @@ class PixelTask(Task):
         """Whether black is padding; see `black_is_padding`."""
         return self.black_is_padding
 
+    @property
+    def side(self) -> int:
+        """Height and width of the data set's images in pixels."""
+        return math.isqrt(self.configs[self.config])
+
     def encode(self, content: bytes) -> np.ndarray:
         """Returns the gray pixels of a PNG or JPEG image that has the data set's size.
 
@@ -348,7 +353,7 @@ class PixelTask(Task):
         """
         from lra_fnet.tasks import pixels
 
-        return pixels.read(content, math.isqrt(self.configs[self.config]), "L").reshape(-1)
+        return pixels.read(content, self.side, "L").reshape(-1)
 
     @property
     def baselines(self) -> tuple[shallow.Method, ...]:
@@ -367,9 +372,8 @@ class PixelTask(Task):
         axes = figure.subplots(4, 8).ravel()
         for axis in axes:
             axis.set_axis_off()
-        side = math.isqrt(self.configs[self.config])
         for axis, ((values,), label) in zip(axes, rows, strict=False):
-            axis.imshow(values.reshape(side, side), "gray", vmin=0, vmax=255)
+            axis.imshow(values.reshape(self.side, self.side), "gray", vmin=0, vmax=255)
             axis.set_title(self.class_names[label])
         path = prepared.folder.parent / SHEET
         with disk.writable(path, "--data"), disk.partial(path) as part:
