@@ -330,13 +330,13 @@ def test_a_task_that_a_preset_does_not_know_needs_few_bindings(tmp_path, preset,
 @pytest.mark.parametrize(
     ("overrides", "want"),
     [
-        ((), (800, 50, 750)),
-        (("Run.num_steps=100",), (100, 6, 94)),
-        (("Run.num_steps=2000",), (2000, 125, 1875)),
+        ((), (6000, 300, 5700)),
+        (("Run.num_steps=100",), (100, 5, 95)),
+        (("Run.num_steps=2000",), (2000, 100, 1900)),
         (("Run.num_steps=7",), (7, 1, 6)),
         (("Optimizer.warmup=10", "Run.num_steps=100"), (100, 10, 90)),
-        (("Optimizer.warmup=80",), (800, 80, 720)),
-        (("Run.num_steps=100", "Optimizer.steps_per_cycle=300"), (100, 6, 300)),
+        (("Optimizer.warmup=80",), (6000, 80, 5920)),
+        (("Run.num_steps=100", "Optimizer.steps_per_cycle=300"), (100, 5, 300)),
     ],
 )
 def test_warm_up_and_cosine_follow_the_length_of_the_run_unless_they_are_set(overrides, want):
@@ -364,14 +364,14 @@ def test_schedule_follows_a_length_that_only_a_file_sets(tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "want"),
     [
-        (("Run.num_steps=2 epochs",), (5625, 352, 5273)),
-        (("Run.num_steps=2 epochs", "Run.batch_size=32"), (2812, 176, 2636)),
-        (("Run.num_steps=2 epochs", "Optimizer.warmup=1 epoch"), (5625, 2812, 2813)),
-        (("Optimizer.warmup=10 %", "Run.num_steps=0.5 epochs"), (1406, 141, 1265)),
+        (("Run.num_steps=2 epochs",), (2812, 141, 2671)),
+        (("Run.num_steps=2 epochs", "Run.batch_size=16"), (5625, 281, 5344)),
+        (("Run.num_steps=2 epochs", "Optimizer.warmup=1 epoch"), (2812, 1406, 1406)),
+        (("Optimizer.warmup=10 %", "Run.num_steps=0.5 epochs"), (703, 70, 633)),
     ],
 )
 def test_durations_in_epochs_and_per_cent_are_steps(overrides, want):
-    """Of 45,000 images; preset cpu has batches of 16."""
+    """Of 45,000 images; preset cpu has batches of 32."""
     built = experiment.load("image", "fnet", "cpu", overrides)
     optimizer = built.optimizer
     assert (built.run.num_steps, optimizer.warmup, optimizer.steps_per_cycle) == want

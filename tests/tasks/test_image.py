@@ -241,6 +241,22 @@ def test_prepared_set_has_the_splits_of_lra(tmp_path):
     assert prepared.floor == (2, 20)
 
 
+def test_full_16_has_the_rows_of_full_with_means_of_four_pixels(tmp_path):
+    task = tasks.make("image", "full_16")
+    prepared = task.prepare(tmp_path / "data", source=write_binary(tmp_path / "binary"))
+    arrays = prepared.arrays("test")
+    assert arrays.values.shape == (20, 256)
+    np.testing.assert_array_equal(arrays.labels, LABELS[100:])
+    for got, values in zip(arrays.values, image.luma(PLANES[100:]), strict=True):
+        whole = values.reshape(32, 32)
+        blocks = (whole[i : i + 2, j : j + 2] for i in range(0, 32, 2) for j in range(0, 32, 2))
+        assert got.tolist() == [round(block.sum() / 4) for block in blocks]
+    large = np.repeat(np.repeat(arrays.values[0].reshape(16, 16), 2, 0), 2, 1)
+    file = io.BytesIO()
+    PIL.Image.fromarray(large).save(file, "PNG")
+    np.testing.assert_array_equal(task.encode(file.getvalue()), arrays.values[0])
+
+
 def test_set_is_downloaded_and_prepared_without_tensorflow(tmp_path):
     binary = write_binary(tmp_path / "cifar-10-batches-bin")
     path = pack(binary, tmp_path / "cifar-10-binary.tar.gz")
