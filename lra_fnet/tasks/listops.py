@@ -48,7 +48,7 @@ SETS: Mapping[str, Set] = MappingProxyType(
         "full": Set(501, 1999, (96_000, 2_000, 2_000)),  # LRA: 500 < length < 2000
         # The same grammar, for small machines:
         "short": Set(65, 255, (20_000, 2_000, 2_000)),
-        "short_128": Set(33, 127, (96_000, 2_000, 2_000)),
+        "short_128": Set(33, 127, (96_000, 2_000, 10_000)),
     }
 )
 
