@@ -205,7 +205,7 @@ def load(
     Args:
         task: name of the task, e.g. "listops".
         split: "train", "validation" or "test".
-        config: the task's data set, e.g. "full" or "short"; None for the task's first one.
+        config: the task's data set, e.g. "full" or "short_128"; None for the task's first one.
         max_len: tokens kept of each text; None for the longest that the data set has.
         data_dir: folder of the prepared data sets.
         source: the raw files of the task: a folder, a file or a URL.

@@ -41,7 +41,7 @@ def a_result(**changes):
         "versions": {"jax": "0.10.2"},
         "commit": "0123456789abcdef0123456789abcdef01234567",
         "dirty": False,
-        "dataset": "short",
+        "dataset": "short_128",
         "data_source": "generator",
         "data_sha256": "d" * 64,
         "config": "Run.num_steps = 1000\n",

@@ -321,7 +321,7 @@ def test_a_task_that_a_preset_does_not_know_needs_few_bindings(tmp_path, preset,
     (tmp_path / "tasks/new.gin").write_text(text)
     lines = ["Run.num_steps = 100", "Run.eval_every = 50"]
     lines += ["Optimizer.warmup = 10", "Optimizer.steps_per_cycle = 90"]
-    lines = ['DATASET = "short"', "MAX_LEN = 128", *lines][:count]
+    lines = ['DATASET = "short_128"', "MAX_LEN = 128", *lines][:count]
     (tmp_path / f"presets/{preset}/new.gin").write_text("\n".join(lines))
     built = experiment.load("new", "fnet", preset, (), (), [tmp_path])
     assert built.task.max_len == 128
@@ -355,7 +355,7 @@ def test_square_root_schedule_keeps_its_steps():
 def test_schedule_follows_a_length_that_only_a_file_sets(tmp_path):
     (tmp_path / "presets/cpu").mkdir(parents=True)
     (tmp_path / "presets/cpu/listops.gin").write_text(
-        'DATASET = "short"\nMAX_LEN = 128\nRun.num_steps = 1_200\n'
+        'DATASET = "short_128"\nMAX_LEN = 128\nRun.num_steps = 1_200\n'
     )
     optimizer = experiment.load("listops", "fnet", "cpu", (), (), [tmp_path]).optimizer
     assert (optimizer.warmup, optimizer.steps_per_cycle) == (100, 1100)
@@ -381,7 +381,7 @@ def test_durations_in_epochs_and_per_cent_are_steps(overrides, want):
 def test_epochs_of_a_file_follow_a_batch_size_that_is_set_later(tmp_path):
     (tmp_path / "presets/cpu").mkdir(parents=True)
     (tmp_path / "presets/cpu/listops.gin").write_text(
-        'DATASET = "short"\nMAX_LEN = 128\nRun.num_steps = "2 epochs"\n'
+        'DATASET = "short_128"\nMAX_LEN = 128\nRun.num_steps = "2 epochs"\n'
         'Run.eval_every = "1 epoch"\nOptimizer.warmup = "1 epoch"\n'
     )
     built = experiment.load("listops", "fnet", "cpu", ("Run.batch_size=50",), (), [tmp_path])

@@ -61,7 +61,7 @@ def test_the_wheel_has_all_files_of_the_package(wheel):
 
 @pytest.mark.slow
 def test_an_installed_wheel_prepares_trains_sweeps_reports_and_predicts(installed):
-    assert "preparing listops/short" in installed("data", "--task", "listops")
+    assert "preparing listops/short_128" in installed("data", "--task", "listops")
     job = ["--task", "listops", "--preset", "cpu", "--set", "Run.num_steps=2"]
     job += ["--set", "Encoder.num_layers=1", "--set", "Encoder.dim=16", "--set", "MAX_LEN=128"]
     assert "run folder: " in installed("train", *job, "--model", "fnet", "--name", "small")

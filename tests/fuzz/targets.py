@@ -470,7 +470,7 @@ def choices_json(place, given):
 LENGTHS = {"min": 1, "p10": 1, "p50": 1, "p90": 1, "max": 1, "mean": 1.0}
 FACTS = {"rows": 1, "label_counts": [1, 0], "lengths": LENGTHS, "sha256": "0" * 64}
 FINGERPRINT = {
-    **{"schema": 1, "task": "listops", "config": "short", "version": "1.0.0"},
+    **{"schema": 1, "task": "listops", "config": "short_128", "version": "1.0.0"},
     **{"source": "generator", "details": {}, "files": {"a": 1}},
     "splits": dict.fromkeys(store.SPLITS, FACTS),
 }
@@ -479,7 +479,7 @@ FINGERPRINT["fingerprint"] = store.combine(FINGERPRINT["splits"])
 
 @target(json_file(FINGERPRINT))
 def fingerprint_json(place, given):
-    task = tasks.make("listops", "short")
+    task = tasks.make("listops", "short_128")
     place = task.folder(place)
     write(place, {"fingerprint.json": given, "a": b"1"})
     prepared = task.open(place.parents[2])

@@ -355,7 +355,7 @@ def test_shallow_baseline_has_a_row_and_marks_cells_that_are_not_above_it():
 
 def test_baseline_of_an_older_result_is_that_of_expected_json(monkeypatch):
     facts = {"shallow": {"d" * 64: {"256": [SHALLOW]}}}
-    monkeypatch.setattr(store, "expected", lambda: {"listops": {"short": facts}})
+    monkeypatch.setattr(store, "expected", lambda: {"listops": {"short_128": facts}})
     config = "# Macros:\nMAX_LEN = 256\nRun.num_steps = 1000\n"
     (run,) = records(a_result(config=config))
     assert run.baseline.test.correct == 570
@@ -382,7 +382,7 @@ def test_seeds_with_other_data_or_bindings_are_noted(changes, differences):
 
 def test_provenance_names_folder_seeds_commit_device_and_data():
     (table,) = tables_of(a_result(seed=0), a_result(seed=1), a_result(seed=2, dirty=True))
-    machine = f"1 x Some CPU (cpu, 2 cores); data short from generator, {'d' * 12}"
+    machine = f"1 x Some CPU (cpu, 2 cores); data short_128 from generator, {'d' * 12}"
     assert table.provenance == [
         f"`runs/cpu/listops/fnet`, seed 0, 1: commit 0123456789ab; {machine}",
         f"`runs/cpu/listops/fnet`, seed 2: commit 0123456789ab (dirty); {machine}",

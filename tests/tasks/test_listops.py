@@ -98,7 +98,7 @@ def test_hand_worked_expressions(text, value):
     assert listops.evaluate(listops.tokenize(text)) == value
 
 
-@pytest.mark.parametrize("config", ["full", "short"])
+@pytest.mark.parametrize("config", ["full", "short_128"])
 def test_labels_equal_the_naive_evaluator(config):
     for values, label in rows(config, 80):
         assert naive_value([listops.TOKENS[v] for v in values]) == label
@@ -122,7 +122,7 @@ def test_other_token_sequences_are_errors(text, reason):
 
 def test_tokenize_and_detokenize_are_inverse():
     assert " ".join(listops.TOKENS) == "0 1 2 3 4 5 6 7 8 9 [MIN [MAX [MED [SM ]"
-    for values, _ in rows("short", 20):
+    for values, _ in rows("short_128", 20):
         np.testing.assert_array_equal(listops.tokenize(listops.detokenize(values)), values)
     assert listops.ListOps.vocab_size == 16
 
@@ -174,7 +174,7 @@ def test_operators_arities_and_digits_are_uniform():
     assert all(isinstance(node, int) for node, depth in nodes if depth == 10)
 
 
-@pytest.mark.parametrize(("config", "low", "high"), [("full", 500, 2000), ("short", 64, 256)])
+@pytest.mark.parametrize(("config", "low", "high"), [("full", 500, 2000), ("short_128", 32, 128)])
 def test_lengths_are_strictly_between_the_bounds_and_reach_them(config, low, high):
     lengths = [len(values) for values, _ in rows(config, 4000)]
     assert low < min(lengths) <= low + 3
@@ -185,8 +185,8 @@ def test_abandoning_long_trees_early_keeps_the_distribution_of_lengths():
     """Dropping whole trees of the unbounded generator gives the same lengths."""
     trees, _ = all_trees()
     sizes = [sum(1 + isinstance(node, list) for node, _ in walk(tree)) for tree in trees[:12_000]]
-    kept = np.array([size for size in sizes if 64 < size < 256])
-    got = np.array([len(values) for values, _ in rows("short", 10_000)])
+    kept = np.array([size for size in sizes if 32 < size < 128])
+    got = np.array([len(values) for values, _ in rows("short_128", 10_000)])
     error = np.sqrt(kept.var() / len(kept) + got.var() / len(got))
     assert abs(kept.mean() - got.mean()) <= 4.5 * error
 
@@ -205,10 +205,10 @@ def test_statistics_of_full_equal_the_published_simulation():
 
 def test_rows_are_the_same_at_any_number_of_jobs_and_any_global_seed():
     np.random.seed(1)  # noqa: NPY002 (the global generator is the point)
-    want = digest(rows("short", 3500, jobs=1))
+    want = digest(rows("short_128", 3500, jobs=1))
     np.random.seed(2)  # noqa: NPY002
-    assert digest(rows("short", 3500, jobs=3)) == want
-    assert digest(rows("short", 3500, seed=1)) != want
+    assert digest(rows("short_128", 3500, jobs=3)) == want
+    assert digest(rows("short_128", 3500, seed=1)) != want
     assert len({values for values, _ in want}) == 3500  # each chunk has a separate stream
 
 
@@ -242,7 +242,7 @@ def tiny_sets(monkeypatch, **sizes):
     monkeypatch.setattr(store, "expected", lambda: {})
 
 
-@pytest.mark.parametrize("config", ["short", pytest.param("full", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("config", ["short_128", pytest.param("full", marks=pytest.mark.slow)])
 def test_set_is_that_of_expected_json(config, tmp_path):
     expected = store.expected()["listops"][config]["splits"]
     task = tasks.make("listops", config)
@@ -255,10 +255,10 @@ def test_set_is_that_of_expected_json(config, tmp_path):
 
 
 def test_rows_that_differ_from_expected_json_are_an_error_and_removed(monkeypatch, tmp_path):
-    tiny_sets(monkeypatch, short=(30, 10, 10))
-    task = tasks.make("listops", "short")
+    tiny_sets(monkeypatch, short_128=(30, 10, 10))
+    task = tasks.make("listops", "short_128")
     splits = {"train": {"rows": 31}}
-    monkeypatch.setattr(store, "expected", lambda: {"listops": {"short": {"splits": splits}}})
+    monkeypatch.setattr(store, "expected", lambda: {"listops": {"short_128": {"splits": splits}}})
     with pytest.raises(UserError, match=r"split train: rows is 30, data/expected.json says 31; "):
         task.prepare(tmp_path)
     assert not task.folder(tmp_path).exists()
@@ -389,7 +389,7 @@ def test_incomplete_official_files_are_errors(tmp_path):
     with pytest.raises(UserError, match=r"^--source .*nowhere: no such file or folder$"):
         task.prepare(tmp_path, source=tmp_path / "nowhere")
     with pytest.raises(UserError, match="the official files are the set listops/full, not"):
-        tasks.make("listops", "short").prepare(tmp_path, source=official(tmp_path / "d"))
+        tasks.make("listops", "short_128").prepare(tmp_path, source=official(tmp_path / "d"))
 
 
 @pytest.mark.usefixtures("tiny_official")

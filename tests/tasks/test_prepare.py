@@ -127,7 +127,7 @@ def test_lengths_are_those_that_presets_bind_with_a_set():
 
     assert lengths("text", "full") == [512, 2048, 4000]
     assert lengths("text", "lra_code") == [1000]
-    assert lengths("listops", "short") == [256]
+    assert lengths("listops", "short_128") == [128]
     assert lengths("retrieval", "pairs") == [512, 1024, 4000]  # in no preset, but as long as "aan"
     assert lengths("pathfinder", "easy_32") == [1024]
     assert lengths("pathfinder", "easy_64") == [4096]

@@ -293,14 +293,14 @@ def test_update_adds_to_expected_json_and_changes_nothing_else(prepared, tmp_pat
         shallow.update_expected(prepared, results)
     path.parent.mkdir()
     path.write_text(real)
-    fake = types.SimpleNamespace(name="listops", config="short", max_len=256)
+    fake = types.SimpleNamespace(name="listops", config="short_128", max_len=128)
     shallow.update_expected(dataclasses.replace(prepared, task=fake), results)
     added = {line.strip(" ,\n") for line in path.read_text().splitlines()}
     assert {line.strip(" ,") for line in real.splitlines()} <= added
     old, new = json.loads(real), json.loads(path.read_text())
-    entry = new["listops"]["short"]["shallow"].pop(prepared.fingerprint)
+    entry = new["listops"]["short_128"]["shallow"].pop(prepared.fingerprint)
     assert new == old
-    assert shallow._parse(entry["256"]) == [
+    assert shallow._parse(entry["128"]) == [
         dataclasses.replace(one, correct_bits=None) for one in results
     ]
 
@@ -308,7 +308,7 @@ def test_update_adds_to_expected_json_and_changes_nothing_else(prepared, tmp_pat
 @pytest.mark.parametrize(
     ("task", "config", "length"),
     [
-        ("listops", "short", 256),
+        ("listops", "short_128", 128),
         ("listops", "full", 2000),
         ("text", "full", 512),
         ("text", "full", 4000),

@@ -47,7 +47,7 @@ def test_titles_are_in_the_order_of_lras_table():
 @pytest.mark.parametrize(
     ("name", "task"),
     [
-        ("listops", listops.ListOps("short", 200)),
+        ("listops", listops.ListOps("short_128", 200)),
         ("text", text.Text("lra_code", 1000)),
         ("retrieval", retrieval.Retrieval("pairs", 2000)),
         ("image", image.Image("full", 1024)),
