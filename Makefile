@@ -101,7 +101,7 @@ help:
 	@echo '    Compares two models or runs, with a significance test.  JSON=1'
 	@echo 'make benchmark TASK=text MODELS=fnet,transformer LENGTHS=512,1024'
 	@echo '    Measures speed and memory; without LENGTHS, the training loop.'
-	@echo '    WHAT=train,infer,memory,mixing,scaling,pipeline  CLS=1 (L + 1 too)'
+	@echo '    WHAT=train,pretrain,infer,memory,mixing,scaling,pipeline  CLS=1'
 	@echo '    TOKENS=16384 (per batch)  ROUNDS=5  PEER=1 (PyTorch too)'
 	@echo 'make drill SEED=1'
 	@echo '    Strikes every command with faults and checks the results (Linux).'

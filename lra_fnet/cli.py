@@ -21,7 +21,7 @@ from lra_fnet import __version__, config
 from lra_fnet.errors import Interrupted, RunFailed, UserError
 from lra_fnet.machine import allocator, compile_cache, disk, memory, signals
 
-_WHATS = ("train", "infer", "memory", "mixing", "scaling", "pipeline")
+_WHATS = ("train", "pretrain", "infer", "memory", "mixing", "scaling", "pipeline")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -678,12 +678,12 @@ def _benchmark(args) -> None:
     from lra_fnet.benchmark import cells, overhead, scaling
     from lra_fnet.report import benchmarks, figures
 
-    if args.task == "corpus":
-        raise UserError(
-            "benchmark measures classifiers, and corpus is for pre-training: `lra-fnet report` "
-            "lists the speed of its runs; --task text measures the same encoders"
-        )
     whats = args.what or (["train", "infer"] if args.lengths else ["pipeline"])
+    if args.task == "corpus" and set(whats) - {"pretrain"}:
+        raise UserError(
+            f"the task corpus is for pre-training, and --what is {','.join(whats)}: "
+            "give --what pretrain --lengths 128"
+        )
     models = _names(args, "models", "models") or []
     shared = _cell(args, args.seconds or 2.0)
     measured = [what for what in cells.WHATS if what in whats]

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
@@ -26,7 +27,7 @@ PAUSE = 0.3  # seconds between turns, in which the threads of the previous side 
 PEER_PYTHON = "LRA_FNET_PEER_PYTHON"  # the interpreter that has PyTorch
 PEERS = ("eager", "compiled", "torch")  # sides that PyTorch computes
 SIZES = {"base": (768, 12), "large": (1024, 16)}  # width and heads: arXiv:2105.03824, Table 6
-WHATS = ("train", "infer", "mixing")
+WHATS = ("train", "pretrain", "infer", "mixing")
 ENVIRONMENT = {
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # several children share a GPU
     "JAX_ENABLE_COMPILATION_CACHE": "false",  # compilation is timed, and its memory counted
@@ -40,9 +41,10 @@ ACCELERATOR_BATCH = 64  # examples, for the mixing sublayer on a GPU: arXiv:2105
 class Cell:
     """One configuration, measured by one process.
 
-    `what` is "train" (the update of a run), "infer" (logits of a batch) or "mixing" (the first
-    layer's mixing sublayer alone). `side` is "ours"; "eager" or "compiled", a model of
-    `transformers`; or, for mixing only, "definition" (the plain 2-D FFT with autodiff) or "torch".
+    `what` is "train" (the update of a run), "pretrain" (that of a run of pre-training), "infer"
+    (logits of a batch) or "mixing" (the first layer's mixing sublayer alone). `side` is
+    "ours"; "eager" or "compiled", a model of `transformers`; or, for mixing only, "definition" (the
+    plain 2-D FFT with autodiff) or "torch".
     """
 
     what: str
@@ -81,10 +83,11 @@ class Cell:
             bindings += [f"Run.batch_size={ACCELERATOR_BATCH}"] if accelerator else []
         names = (self.task, self.model, self.preset)
         places = (tuple(self.imports), [Path(folder) for folder in self.gin_dirs])
-        built = experiment.load(*names, (*bindings, *self.overrides), *places)
+        load = functools.partial(experiment.load, *names, denoise=self.what == "pretrain")
+        built = load((*bindings, *self.overrides), *places)
         if built.model.encoder.mixer_length > self.length:  # the preset puts CLS in front
             bindings += ["Encoder.pooling=mean"]
-            built = experiment.load(*names, (*bindings, *self.overrides), *places)
+            built = load((*bindings, *self.overrides), *places)
         return built
 
 
@@ -225,7 +228,7 @@ def plan(
         sides = ["ours"]
         if what == "mixing":
             sides += ["definition"] * (word == "fnet") + ["torch"] * (peer and word == "fnet")
-        elif peer and word in PEER_MODELS:
+        elif peer and what != "pretrain" and word in PEER_MODELS:
             sides += ["eager", "compiled"]
         for (length, has_cls), size in itertools.product(
             places or [(MIXING_LENGTH, False)], SIZES if what == "mixing" else [""]

@@ -5,6 +5,7 @@ roofline is the larger of the floor and of the bytes that must move over the rat
 Williams et al., "Roofline: an insightful visual performance model" (doi:10.1145/1498765.1498785).
 """
 
+import dataclasses
 import functools
 import math
 from collections import Counter
@@ -22,6 +23,7 @@ from lra_fnet.experiment import Experiment
 from lra_fnet.models.encoder import parameter_count
 from lra_fnet.models.mixer import Mixer
 from lra_fnet.models.mixers.none import NoMixing
+from lra_fnet.training import pipeline
 
 COPY_ENTRIES = 2**26  # float32: 256 MiB, many times a cache
 
@@ -46,8 +48,8 @@ def needs(experiment: Experiment, what: str) -> list[Product]:
 
     Args:
       experiment: the model, and Run.batch_size.
-      what: "train" (gradient of the loss), "infer" (forward pass), or "mixing" (one mixing
-        sublayer, forward and backward, in its parameters and its input).
+      what: "train" or "pretrain" (gradient of the loss), "infer" (forward pass), or "mixing" (one
+        mixing sublayer, forward and backward, in its parameters and its input).
 
     Returns:
       One entry for each shape, with the number of such products.
@@ -56,7 +58,8 @@ def needs(experiment: Experiment, what: str) -> list[Product]:
     params = variables.pop("params", {})
     program = jax.make_jaxpr(forward)(params, variables, *inputs).jaxpr
     trained = [what != "infer"] * len(jax.tree.leaves(params))
-    trained += [False] * len(jax.tree.leaves(variables)) + [what == "mixing", False]
+    trained += [False] * len(jax.tree.leaves(variables)) + [what == "mixing"]
+    trained += [False] * (len(jax.tree.leaves(inputs)) - 1)
     return products(program, trained)
 
 
@@ -84,13 +87,14 @@ def bytes_moved(experiment: Experiment, what: str) -> int:
     computation's dtype) and P the parameters in float32:
       forward: each of a layer's two sublayers reads and writes X; a fixed transform needs all of
         its input before its output, so it reads and writes X once more.
-      "train" adds: H written, and read in the backward pass; there each sublayer reads its input,
-        reads and writes the gradient of X; a transform as before. P is read forward and backward,
-        its gradient written and read; P and AdamW's two moments are read and written.
+      "train" and "pretrain" add: H written, and read in the backward pass; there each sublayer
+        reads its input, reads and writes the gradient of X; a transform as before. P is read
+        forward and backward, its gradient written and read; P and AdamW's two moments are read and
+        written.
       "infer" adds P, read once.
       "mixing": X and the parameters read, X written; backward the gradient of X read and written,
         and, if the mixer has parameters, X and the parameters read, their gradient written.
-    Attention weights, embedding, dropout and head do not count, since caches may hold them.
+    Attention weights, embedding, dropout and heads do not count, since caches may hold them.
     """
     encoder = experiment.model.encoder
     tokens = experiment.run.batch_size * experiment.task.num_inputs * encoder.mixer_length
@@ -174,16 +178,34 @@ def _forward(experiment: Experiment, what: str) -> tuple[dict[str, Any], Callabl
     else:
         module = experiment.model.clone(encoder=encoder)
         inputs = experiment.abstract_inputs(batch)
-
-    def init(*inputs):
-        return module.init(jax.random.key(0), *inputs, train=False)
+    variables = dict(jax.eval_shape(functools.partial(_init, module), *inputs))
+    if what == "pretrain":  # its loss needs products at hidden tokens alone
+        objective = dataclasses.replace(experiment, model=module).objective
+        inputs = (_batch(experiment, batch),)
 
     def forward(params, others, *inputs):
         rngs = {"dropout": jax.random.key(0)}
-        variables = {"params": params, **others}
-        return module.apply(variables, *inputs, train=what != "infer", rngs=rngs)
+        given = {"params": params, **others}
+        if what == "pretrain":
+            return objective.outputs(given, *inputs, train=True, rngs=rngs)
+        return module.apply(given, *inputs, train=what != "infer", rngs=rngs)
 
-    return dict(jax.eval_shape(init, *inputs)), forward, inputs
+    return variables, forward, inputs
+
+
+def _init(module, *inputs):
+    return module.init(jax.random.key(0), *inputs, train=False)
+
+
+def _batch(experiment: Experiment, rows: int) -> pipeline.Batch:
+    """Returns the shapes of a batch of stored rows."""
+    texts = experiment.abstract_inputs(1)[0].shape[1:]
+    return pipeline.Batch(
+        jax.ShapeDtypeStruct((rows, *texts), experiment.task.value_dtype),
+        jax.ShapeDtypeStruct((rows, *texts[:-1]), jnp.int32),
+        jax.ShapeDtypeStruct((rows,), jnp.int32),
+        jax.ShapeDtypeStruct((rows,), bool),
+    )
 
 
 def _without_fft(mixer: Mixer) -> Mixer | Callable[..., Mixer]:

@@ -176,7 +176,8 @@ class Side:
         jax.jit(jnp.tanh)(jnp.ones(())).block_until_ready()  # loads the compiler
         before = memory.forget_peak()
         self.cell, self.built = cell, cell.load(accelerator)
-        makers = {"train": train, "infer": infer, "mixing": mixing, "definition": definition}
+        makers = {"train": train, "pretrain": train, "infer": infer}
+        makers |= {"mixing": mixing, "definition": definition}
         programs = makers[cell.what if cell.side == "ours" else cell.side](self.built)
         self.programs = programs if isinstance(programs, tuple) else (programs,)
         memory.forget_peak()  # the compiler's, which no program needs

@@ -21,7 +21,8 @@ from lra_fnet.run.record import Device
 BASELINE = "transformer"
 WAY = "Attention.implementation="  # the overrides that change how it is computed, not what
 VERSIONS = ("jax", "torch", "transformers")  # those that the caption names
-TITLES = {"train": "Training", "infer": "Inference"}
+TITLES = {"train": "Training", "pretrain": "Pre-training", "infer": "Inference"}
+BESIDE = ("train", "infer")  # what PyTorch is measured with
 LEGEND = (
     "Medians of the rounds, ± half their range; in parentheses the speed-up against the faster "
     "Transformer of that length, the median of the ratios round by round. `transformer` computes "
@@ -42,19 +43,25 @@ def render(cells: Sequence[Result]) -> str:
 def grids(cells: Sequence[Result]) -> list[Grid]:
     """Returns the tables of everything that was measured."""
     ours = [cell for cell in cells if cell["side"] == "ours"]
-    train, infer = ([cell for cell in ours if cell["what"] == what] for what in TITLES)
+    by_what = {what: [cell for cell in ours if cell["what"] == what] for what in TITLES}
+    train, pretrain, infer = by_what.values()
     platform = next((cell["device"]["platform"] for cell in cells if "device" in cell), "cpu")
     unit, scale = ("MB", 1e6) if platform == "cpu" else ("GB", 1e9)
-    fixed = constant([*train, *infer])
+    fixed = constant([*train, *pretrain, *infer])
     tables = [
         _grid(f"Training speed (steps/s){fixed}", train, _steps, faster),
         _grid(f"Peak memory of training ({unit}){fixed}", train, lambda c, _: _memory(c, scale)),
+        _grid(f"Pre-training (ms/batch){fixed}", pretrain, _milliseconds, faster),
+        _grid(
+            f"Peak memory of pre-training ({unit}){fixed}", pretrain, lambda c, _: _memory(c, scale)
+        ),
         _grid(f"Inference (ms/batch){fixed}", infer, _milliseconds, faster),
         _grid(f"Peak memory of inference ({unit}){fixed}", infer, lambda c, _: _memory(c, scale)),
         _grid("GFLOPs of a forward pass of one example", infer, _operations, _plain),
         _mixing([cell for cell in cells if cell["what"] == "mixing"]),
-        *(_peers(what, cells, unit, scale) for what in TITLES),
+        *(_peers(what, cells, unit, scale) for what in BESIDE),
         _grid(f"Of the roofline (of the floor): training{fixed}", train, _fractions),
+        _grid(f"Of the roofline (of the floor): pre-training{fixed}", pretrain, _fractions),
         _grid(f"Of the roofline (of the floor): inference{fixed}", infer, _fractions),
         _exponents(train, infer, fixed),
     ]

@@ -104,7 +104,7 @@ def build(sources: Sources) -> Report:
         sources=sources,
         runs=runs,
         presets=presets,
-        fronts=front.fronts(runs),
+        fronts=front.fronts(runs, sources.benchmarks),
         sweeps=[
             (s, list(filter(None, (grids.trials(s), grids.selected(s))))) for s in sources.sweeps
         ],

@@ -13,7 +13,9 @@ from typing import Any
 from lra_fnet import config
 from lra_fnet.report import cells
 from lra_fnet.report.grid import Grid
-from lra_fnet.run.record import Record
+from lra_fnet.report.sources import Benchmark
+from lra_fnet.run import record
+from lra_fnet.run.record import Device, Record
 
 PAPER = "FNet paper"
 ATTENTION = "transformer"  # the paper's BERT, whose speed others are compared with
@@ -35,6 +37,11 @@ class Point:
     order: float  # accuracy of sentence order, %
     milliseconds: float | None  # a training step; None where it ran out of memory
     parameters: int | None
+
+    @property
+    def key(self) -> tuple[str, str, int | None]:
+        """What a benchmark of the same model has too: a hybrid has as many layers of attention."""
+        return self.model, self.size, self.parameters
 
     @property
     def text(self) -> str:
@@ -87,16 +94,18 @@ class Front:
         return f"{point.milliseconds:,.4g}", f"{examples:,.4g}", ratio
 
 
-def fronts(runs: Sequence[Record]) -> list[Front]:
+def fronts(runs: Sequence[Record], benchmarks: Sequence[Benchmark] = ()) -> list[Front]:
     """Returns the runs on a corpus, in groups of equal data, batch, steps and device.
 
-    The paper's own front is the last, if there is any of ours.
+    Speeds are those of a benchmark of pre-training that measured all points of a group in turn, if
+    there is one, or else those of the runs. The paper's own front is the last, if there is any of
+    ours.
     """
     complete = [run for run in runs if run.complete and run.denoise and _score(run).rows]
     groups: dict[tuple[str, str, str, int, int], list[Record]] = {}
     for run in complete:
         groups.setdefault(_conditions(run), []).append(run)
-    ours = [_front(*conditions, group) for conditions, group in groups.items()]
+    ours = [_front(*conditions, group, benchmarks) for conditions, group in groups.items()]
     return [*ours, paper()] if ours else []
 
 
@@ -105,18 +114,43 @@ def _conditions(run: Record) -> tuple[str, str, str, int, int]:
     return run.preset, data, str(run.device), run.setting("Run.batch_size") or 0, run.steps
 
 
-def _front(preset: str, data: str, device: str, batch: int, steps: int, runs) -> Front:
+def _front(preset: str, data: str, device: str, batch: int, steps: int, runs, benchmarks) -> Front:
     models: dict[tuple[str, str], list[Record]] = {}
     for run in runs:
         models.setdefault((run.model, run.name), []).append(run)
     points = [_point(seeds) for seeds in models.values()]
+    speed = "Speed: of training, without evaluations."
+    for benchmark in benchmarks:
+        times = _times(benchmark, preset, runs[0])
+        if all(point.key in times for point in points):
+            points = [dataclasses.replace(p, milliseconds=times[p.key]) for p in points]
+            where = record.build(Device, benchmark.cells[0]["device"])
+            speed = f"Speed: the models took turns in `{benchmark.name}`, {where}."
+            break
     title = f"Pre-training on {data}, preset {preset}: {steps:,} steps of {batch} rows, {device}"
     notes = [
-        "Validation at the best checkpoint, mean over seeds. Speed: of training, without "
-        "evaluations. Transformer is the paper's BERT.",
+        f"Validation at the best checkpoint, mean over seeds. {speed} Transformer is the paper's "
+        "BERT.",
         *_agreement(points),
     ]
     return Front(f"Ours: {data.partition(' ')[0]}, {steps:,} steps", title, points, batch, notes)
+
+
+def _times(benchmark: Benchmark, preset: str, run: Record) -> dict[tuple, float]:
+    """Returns the ms of a step of pre-training, at the batch and length of `run`, by `Point.key`.
+
+    They count only if they were measured on the same kind of processor.
+    """
+    batch = run.setting("Run.batch_size")
+    return {
+        (cell["model"], _size(cell["dim"], cell["num_layers"]), cell["parameters"]): 1000
+        * statistics.median(cell["seconds"])
+        for cell in benchmark.cells
+        if (cell["what"], cell["side"], cell["state"]) == ("pretrain", "ours", "ok")
+        and (cell["task"], cell["preset"]) == (run.task, preset)
+        and (cell["length"], cell["batch_size"]) == (run.mixer_length, batch)
+        and cell["device"]["name"] == run.device.name
+    }
 
 
 def _point(runs: Sequence[Record]) -> Point:
@@ -125,7 +159,7 @@ def _point(runs: Sequence[Record]) -> Point:
     return Point(
         model=run.model,
         label=config.title(run.model),
-        size=f"{run.setting('Encoder.dim')} x {run.setting('Encoder.num_layers')}",
+        size=_size(run.setting("Encoder.dim"), run.setting("Encoder.num_layers")),
         run=run.name,
         seeds=len(runs),
         accuracy=statistics.fmean(score.accuracy for score in scores),
@@ -184,6 +218,10 @@ def _agreement(points: Sequence[Point]) -> list[str]:
             count = f"{sum(same)} of {len(pairs)} pairs are in the paper's order"
             notes.append(f"Size {size}, the best first: {order}; {count}.")
     return notes
+
+
+def _size(dim: int, num_layers: int) -> str:
+    return f"{dim} x {num_layers}"
 
 
 def _order(size: str) -> tuple[int, ...]:

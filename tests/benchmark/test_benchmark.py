@@ -377,6 +377,23 @@ def test_short_calls_are_repeated_and_the_fastest_counts(monkeypatch):
     assert repeats == [1, 1, 16, 16, 16, 16]
 
 
+def test_command_measures_pretraining(tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", FAST)
+    monkeypatch.setattr(cells, "ATTEMPTS", 1)
+    arguments = ["benchmark", "--task", "corpus", "--models", "fnet", "--preset", "cpu-pretrain"]
+    sets = [word for size in (*SMALL, "DATASET=v300_16") for word in ("--set", size)]
+    arguments += [*sets, "--runs", str(tmp_path), "--name", "mine"]
+    assert cli.main([*arguments, "--lengths", "16"]) == 2
+    assert "corpus is for pre-training, and --what is train,infer: give" in capfd.readouterr().err
+    more = ["--what", "pretrain", "--lengths", "16", "--rounds", "1", "--seconds", "0.01"]
+    assert cli.main([*arguments, *more]) == 0
+    (cell,) = json.loads((tmp_path / "benchmark" / "mine" / "benchmark.json").read_text())
+    assert (cell["what"], cell["state"], cell["length"]) == ("pretrain", "ok", 16)
+    (limits,) = cell["roofline"]
+    assert limits["flops"] > 0
+    assert "**Pre-training (ms/batch), batches of" in capfd.readouterr().out
+
+
 def test_command_measures_in_processes_writes_and_prints(tmp_path, capfd, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", FAST)
     monkeypatch.setattr(cells, "ATTEMPTS", 1)  # two short rounds always differ
@@ -438,7 +455,7 @@ def test_titles_say_what_is_constant_and_exponents_are_those_of_one_example():
         ("--models fnet --lengths 1024,x", "--lengths expects whole numbers like"),
         ("--models fnet --lengths 0", "--lengths expects whole numbers like"),
         ("--models fnet,fnot --lengths 16", "unknown model 'fnot'"),
-        ("--models fnet --lengths 16 --what train,speed", "--what expects some of train, infer"),
+        ("--models fnet --lengths 16 --what train,speed", "--what expects some of train, pretrain"),
         ("--models fnet --what infer", "--what infer needs --lengths"),
         ("--models fnet --lengths 16 --rounds 0", "--rounds expects a whole number of at least 1"),
         ("--models fnet --lengths 16 --seconds -1", "--seconds expects a number of at least 0.001"),

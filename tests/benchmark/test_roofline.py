@@ -139,7 +139,8 @@ def multiplied(jaxpr):
 
 
 def gradient_program(built):
-    shapes = ((B, L), np.uint8), ((B,), np.int32), ((B,), np.int32), ((B,), bool)
+    values = (B, built.task.max_len), built.task.value_dtype
+    shapes = values, ((B,), np.int32), ((B,), np.int32), ((B,), bool)
     batch = Batch(*(jax.ShapeDtypeStruct(*shape) for shape in shapes))
     variables = dict(jax.eval_shape(lambda: built.init(0)))
     params = variables.pop("params")
@@ -159,6 +160,21 @@ AGAIN = {"lru", "s5", "sinkhorn", "synthesizer", "transformer_rotary"}  # loops,
 def test_operations_are_those_of_the_gradient_that_jax_traces(model):
     built = load(model, *NAIVE.get(model, []))
     assert roofline.flops(roofline.needs(built, "train")) == multiplied(gradient_program(built))
+
+
+@pytest.mark.parametrize("model", ["fnet", "linear", "transformer", "ff_only"])
+@pytest.mark.parametrize(
+    ("task", "preset", "settings"),
+    [("text", "paper", ()), ("corpus", "cpu-pretrain", ("DATASET=v300_32", "MAX_LEN=32"))],
+)
+def test_operations_of_pretraining_are_those_of_its_gradient(model, task, preset, settings):
+    sizes = (*(f"{name}={value}" for name, value in SIZES.items()), *NAIVE.get(model, []))
+    own = (*(text for text in sizes if task == "text" or "MAX_LEN" not in text), *settings)
+    built = experiment.load(task, model, preset, own, denoise=True)
+    traced = multiplied(gradient_program(built))
+    one_hot = 2 * B * 32 * built.model.encoder.num_types * D  # a way to sum gradients, not a need
+    needed = roofline.flops(roofline.needs(built, "pretrain"))
+    assert traced - needed in ((0, one_hot) if task == "corpus" else (0,))
 
 
 def test_recomputed_products_are_not_needed():

@@ -8,6 +8,7 @@ from made_results import a_result, records
 
 from lra_fnet.report import Sources, build, figures, front, page
 from lra_fnet.report import text as texts
+from lra_fnet.report.sources import Benchmark
 
 
 def a_run(model, right, speed, *, seed=0, size=(128, 2), variant=None, **changes):
@@ -63,6 +64,42 @@ def test_only_equal_conditions_share_a_front(change):
     runs = a_run("fnet", 100, 4.0), a_run("linear", 90, 5.0, **change)
     assert len(made_fronts(*runs)) == 3
     assert len(made_fronts(runs[0], a_run("linear", 90, 5.0))) == 2
+
+
+def a_cell(model, seconds, **changes):
+    """A cell of a benchmark in the conditions of `a_run`."""
+    return {
+        **{"what": "pretrain", "side": "ours", "state": "ok", "task": "corpus", "model": model},
+        **{"preset": "cpu-pretrain", "length": 256, "batch_size": 32, "dim": 128, "num_layers": 2},
+        **{"parameters": 12345, "seconds": seconds},
+        "device": {"name": "Some CPU", "platform": "cpu", "count": 1, "cores": 9},
+        **changes,
+    }
+
+
+def test_speeds_are_those_of_a_benchmark_that_measured_all_points_in_turn():
+    runs = records(a_run("fnet", 100, 4.0), a_run("transformer", 200, 3.0))
+    cells = [a_cell("fnet", [0.1, 0.3, 0.2]), a_cell("transformer", [0.5])]
+    ours, _ = front.fronts(runs, [Benchmark("results/benchmark/b", cells)])
+    assert {p.model: p.milliseconds for p in ours.points} == {"fnet": 200, "transformer": 500}
+    assert "took turns in `results/benchmark/b`, 1 x Some CPU (cpu, 9 cores)" in ours.notes[0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"what": "train"}, {"side": "eager"}, {"state": "OOM"}, {"task": "text"}),
+        *({"preset": "paper-pretrain"}, {"length": 128}, {"batch_size": 16}, {"dim": 64}),
+        *({"num_layers": 4}, {"parameters": 1}, {"model": "linear"}),
+        {"device": {"name": "Other", "platform": "cpu", "count": 1, "cores": 9}},
+    ],
+)
+def test_a_benchmark_of_something_else_gives_no_speeds(change):
+    runs = records(a_run("fnet", 100, 4.0), a_run("transformer", 200, 5.0))
+    cells = [a_cell("transformer", [0.5]), a_cell("fnet", [0.1]) | change]
+    ours, _ = front.fronts(runs, [Benchmark("b", cells)])
+    assert {p.model: p.milliseconds for p in ours.points} == {"fnet": 250, "transformer": 200}
+    assert "of training, without evaluations" in ours.notes[0]
 
 
 def test_runs_without_sentence_order_have_no_front():

@@ -112,7 +112,8 @@ def test_record_has_the_values_of_the_file(tmp_path):
     assert result.folder == "runs/cpu/listops/fnet/seed0"
     assert result.path == file.parent
     assert result.provenance == (
-        "commit 0123456789ab; 1 x Some CPU (cpu, 2 cores); data short_128 from generator, dddddddddddd"
+        "commit 0123456789ab; 1 x Some CPU (cpu, 2 cores); "
+        "data short_128 from generator, dddddddddddd"
     )
     assert (result.complete, result.tested) == (True, True)
 
