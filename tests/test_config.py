@@ -175,6 +175,7 @@ def test_only_lra_code_cpu_and_small_have_files_for_a_model():
     pairs |= {"lra-code/listops.performer.gin", "lra-code/pathx.sparse.gin"}
     pairs |= {f"tuned/{t}.{model}.gin" for model, of in TASKS_OF_RECIPES.items() for t in of}
     pairs |= {f"cpu/pathfinder.{model}.gin" for model in SLOW_ON_PATHFINDER}
+    pairs.add("cpu/image.performer.gin")
     tasks = {f"{preset}/{task}.gin" for preset in PRESETS for task in ("base", *TASKS)}
     tasks |= {f"{preset}/{task}.gin" for preset in CORPUS for task in ("base", "corpus")}
     tasks.add("cpu-pretrain/text.gin")

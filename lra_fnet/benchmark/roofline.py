@@ -200,12 +200,13 @@ def _init(module, *inputs):
 def _batch(experiment: Experiment, rows: int) -> pipeline.Batch:
     """Returns the shapes of a batch of stored rows."""
     texts = experiment.abstract_inputs(1)[0].shape[1:]
-    return pipeline.Batch(
+    fields: list[Any] = [
         jax.ShapeDtypeStruct((rows, *texts), experiment.task.value_dtype),
         jax.ShapeDtypeStruct((rows, *texts[:-1]), jnp.int32),
         jax.ShapeDtypeStruct((rows,), jnp.int32),
         jax.ShapeDtypeStruct((rows,), bool),
-    )
+    ]
+    return pipeline.Batch(*fields)
 
 
 def _without_fft(mixer: Mixer) -> Mixer | Callable[..., Mixer]:
