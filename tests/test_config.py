@@ -117,7 +117,9 @@ ORDERED = {"conv", "long_conv", "lru", "s4d", "s5", "transformer_rotary"}
 ORIGINAL = {"norm": "post", "norm_epsilon": 1e-12, "embedding": "bert", "num_types": 4}
 
 
-SLOW_ON_PATHFINDER = ("transformer", "transformer_rotary", "performer", "linear", "fnet_filter")
+SLOW_ON_PATHFINDER = (
+    *("transformer", "transformer_rotary", "performer", "linear", "fnet_filter", "s5"),
+)
 
 
 def model_settings(preset, task, model):
