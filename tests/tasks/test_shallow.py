@@ -330,7 +330,7 @@ def test_expected_json_lists_the_baselines_of_its_rows(task, config, length):
 
 def test_every_committed_result_has_a_baseline_above_its_floor():
     folders = [path.parent for path in (ROOT / "results").glob("*/*/*/seed*/result.json")]
-    assert folders
-    for folder in folders:
-        run = record.read(folder)
+    runs = [run for run in map(record.read, folders) if not run.denoise]
+    assert runs
+    for run in runs:
         assert run.baseline.test.accuracy > run.floor.accuracy
