@@ -227,7 +227,8 @@ def intervals(table: Table, task: str) -> Figure | None:
 def above_baseline(table: Table, points: Sequence[tradeoff.Point]) -> Figure | None:
     """Draws accuracy above the shallow baseline against training speed, a panel a column.
 
-    Bars are the intervals of `cells.Cell`. A panel needs a baseline and two models on one device.
+    Bars are the intervals of `cells.Cell`. A panel needs a baseline and two models on one device. It
+    names its best model.
 
     Args:
       table: of a preset.
@@ -265,7 +266,18 @@ def above_baseline(table: Table, points: Sequence[tradeoff.Point]) -> Figure | N
             if max(speeds) > 2 * min(speeds):
                 axes.set_xscale("log")
                 _log_ticks(axes.xaxis)
-            axes.margins(0.12)
+            axes.margins(0.12, 0.18)
+            best = max(shown, key=lambda point: point.cell.mean or 0.0)
+            right = best.speed > (max(speeds) * min(speeds)) ** 0.5
+            axes.annotate(
+                best.row.label,
+                (best.speed, (best.cell.high or best.cell.mean or 0.0) - baseline),
+                (4 if right else -4, 2),
+                textcoords="offset points",
+                ha="right" if right else "left",
+                va="bottom",
+                fontsize=7,
+            )
             axes.set_title(table.columns[column])
             axes.set_xlabel("Training steps/s")
             if number % columns == 0:
