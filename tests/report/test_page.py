@@ -478,7 +478,7 @@ def test_first_figure_shows_points_above_the_baseline_on_the_device_of_the_main_
     assert marks == {(8.5, 5.0), (8.5, 7.0), (8.5, 8.0)}  # fnet, linear, dct: not the other device
     colours = [line.get_color() for line in axes.lines[1::2]]
     assert len(set(colours)) == 3
-    assert [text.get_text() for text in axes.texts] == ["DCT"]  # the best
+    assert [text.get_text() for text in axes.texts] == ["Cosine transform"]  # the best
     (none,) = accuracy.tables(records(with_test(600)))
     assert figures.above_baseline(none, tradeoff.from_runs(none)) is None
 
