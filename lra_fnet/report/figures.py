@@ -227,8 +227,8 @@ def intervals(table: Table, task: str) -> Figure | None:
 def above_baseline(table: Table, points: Sequence[tradeoff.Point]) -> Figure | None:
     """Draws accuracy above the shallow baseline against training speed, a panel a column.
 
-    Bars are the intervals of `cells.Cell`. A panel needs a baseline and two models on one device. It
-    names its best model.
+    Bars are the intervals of `cells.Cell`. A panel needs a baseline and two models on one
+    device. It names its best model.
 
     Args:
       table: of a preset.
