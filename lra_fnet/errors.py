@@ -11,6 +11,11 @@ class UserError(Exception):
     code = 2
 
 
+def one_line(error: Exception) -> str:
+    """Returns an error's text as one line, without the place of the call that gin adds."""
+    return " ".join(str(error).split("\n  In call to")[0].split())
+
+
 class RunFailed(Exception):
     """A run that cannot continue: it diverged, or needs more memory than the device has.
 

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from lra_fnet import config
-from lra_fnet.errors import UserError
+from lra_fnet.errors import UserError, one_line
 from lra_fnet.models import mixers
 from lra_fnet.models.encoder import Encoder
 from lra_fnet.models.heads import Classifier, Denoiser, Head, Pretrainer
@@ -294,8 +294,8 @@ def _one_line() -> Iterator[None]:
     except RecursionError:
         raise UserError("a macro is bound to itself (NAME = %NAME): give it a value") from None
     except (UserError, RuntimeError, TypeError) as error:
-        reason = str(error).split("\n  In call to")[0]  # gin adds where it was called from
+        reason = one_line(error)
         missing = "Required bindings" in reason or "required positional argument" in reason
         if not isinstance(error, UserError) and not missing:
             raise
-        raise UserError(" ".join(reason.split())) from None
+        raise UserError(reason) from None

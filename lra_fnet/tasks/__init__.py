@@ -6,7 +6,7 @@ Defining it registers it by its `name`.
 
 import importlib
 
-from lra_fnet.errors import UserError
+from lra_fnet.errors import UserError, one_line
 from lra_fnet.tasks.store import SPLITS, Arrays, Batches, Prepared
 from lra_fnet.tasks.task import REGISTRY, PixelTask, Raw, Task
 
@@ -60,4 +60,8 @@ def make(name: str, config: str | None = None, max_len: int | None = None) -> Ta
         known = ", ".join(sorted({*REGISTRY, *_MODULES}))
         raise UserError(f"unknown task {name!r}: expected one of {known}")
     config = next(iter(task.configs)) if config is None else config
-    return task(config=config, max_len=task.configs.get(config, 1) if max_len is None else max_len)
+    max_len = task.configs.get(config, 1) if max_len is None else max_len
+    try:
+        return task(config=config, max_len=max_len)
+    except UserError as error:
+        raise UserError(one_line(error)) from None

@@ -25,6 +25,8 @@ def test_defining_a_task_registers_it():
 def test_unknown_names_fail_with_the_known_ones(tmp_path):
     with pytest.raises(UserError, match=r"^unknown task 'listop': expected one of .*listops.*toy"):
         tasks.make("listop")
+    with pytest.raises(UserError, match=r"^unknown data set 'big' of listops: .* full, short_128$"):
+        tasks.make("listops", "big")  # gin would add where it was called
     with pytest.raises(UserError, match=r"^unknown data set 'big' of toy: expected one of small$"):
         tasks.make("toy", "big")
     with pytest.raises(UserError, match=r"^toy: max_len must be at least 1 token, got 0$"):
