@@ -109,7 +109,8 @@ class Corpus(Task):
     def raw(self, source: Path | None, jobs: int) -> Raw:
         """Returns the rows of all texts in `source`, which are read twice.
 
-        The first time trains the vocabulary on sentences of training documents.
+        The first time trains the vocabulary on sentences of training documents. A folder that has a
+        `vocabulary.model` brings its own: versions of SentencePiece train different ones.
         """
         if source is None:
             raise UserError(
@@ -118,7 +119,11 @@ class Corpus(Task):
             )
         pieces.library()  # its absence is reported before the texts are read
         sampled, documents = sample(source)
-        vocabulary = pieces.train_vocabulary(sampled, self.vocab_size, source)
+        given = source / VOCABULARY
+        if given.is_file():
+            vocabulary = pieces.read_vocabulary(given, self.vocab_size)
+        else:
+            vocabulary = pieces.train_vocabulary(sampled, self.vocab_size, source)
         return Raw(
             stream=self._rows(source, pieces.encoder(vocabulary, jobs)),
             source=source.name,

@@ -116,6 +116,33 @@ def of_corpus(data_dir: Path, config: str) -> tuple[bytes, dict[str, str]]:
     }
 
 
+def read_vocabulary(path: Path, size: int) -> bytes:
+    """Returns a vocabulary that was trained before, with the special pieces in their places.
+
+    Args:
+        path: its file.
+        size: pieces that it must have.
+
+    Raises:
+        UserError: it cannot be read, or is another kind or size of vocabulary.
+    """
+    with sources.readable(path):
+        content = path.read_bytes()
+    try:
+        model = library().SentencePieceProcessor(model_proto=content)
+        ids = [model.piece_to_id(piece) for piece in SPECIAL]
+        found = f"{model.get_piece_size()} pieces, {', '.join(SPECIAL)} at {ids}"
+    except RuntimeError:
+        found = "no vocabulary of SentencePiece"
+    wanted = f"{size} pieces, {', '.join(SPECIAL)} at {[CLS, SEP, MASK]}"
+    if found != wanted:
+        raise UserError(
+            f"{path}: expected {wanted}, got {found}: take the vocabulary of a set of that size, "
+            "or remove the file to train one"
+        )
+    return content
+
+
 def train_vocabulary(sentences: list[str], size: int, source: Path) -> bytes:
     """Returns SentencePiece's unigram model (arXiv:1808.06226) of lower-case pieces.
 

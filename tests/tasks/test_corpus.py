@@ -158,6 +158,48 @@ def test_bad_input_fails_with_one_line(case, tmp_path):
     assert not tasks.make("corpus", name).folder(tmp_path / "data").exists()
 
 
+def test_a_vocabulary_in_the_folder_is_used(prepared, tmp_path):
+    mine = (prepared.folder / corpus.VOCABULARY).read_bytes()
+    source = write(made(seed=1), tmp_path / "raw")
+    task = tasks.make("corpus", NAME)
+    trained = task.prepare(tmp_path / "trained", source, jobs=1)
+    (source / corpus.VOCABULARY).write_bytes(mine)
+    given = task.prepare(tmp_path / "given", source, jobs=1)
+    assert (given.folder / corpus.VOCABULARY).read_bytes() == mine
+    assert (trained.folder / corpus.VOCABULARY).read_bytes() != mine
+    encode = spm.SentencePieceProcessor(model_proto=mine).encode
+    expected = {
+        tuple(values)
+        for _, lines in corpus.read_documents(source)
+        for values, _ in corpus.pack(encode(lines), LENGTH)
+    }
+    rows = [given.arrays(split) for split in store.SPLITS]
+    assert {
+        tuple(v[:n]) for r in rows for v, n in zip(r.values, r.lengths, strict=True)
+    } == expected
+
+    raw = write(made(), tmp_path / "same")
+    (raw / corpus.VOCABULARY).write_bytes(mine)
+    assert task.prepare(tmp_path / "same_data", raw, jobs=1).fingerprint == prepared.fingerprint
+
+
+@pytest.mark.parametrize("case", ["size", "special", "damaged"])
+def test_a_vocabulary_that_does_not_fit_fails_with_one_line(case, prepared, tmp_path):
+    source = write(made(), tmp_path / "raw")
+    name, content = NAME, (prepared.folder / corpus.VOCABULARY).read_bytes()
+    if case == "size":
+        name, found = "v40_32", r"expected 40 pieces, .* got 44 pieces"
+    elif case == "special":
+        content, found = content.replace(b"[SEP]", b"[sep]"), r"got 44 pieces, .* at \[2, 1, 4\]"
+    else:
+        content, found = content[:-3], "got no vocabulary of SentencePiece"
+    (source / corpus.VOCABULARY).write_bytes(content)
+    with pytest.raises(UserError, match=found) as error:
+        tasks.make("corpus", name).prepare(tmp_path / "data", source, jobs=1)
+    assert "\n" not in str(error.value)
+    assert not tasks.make("corpus", name).folder(tmp_path / "data").exists()
+
+
 def test_names_of_sets_are_two_numbers_in_their_limits(tmp_path):
     assert list(tasks.make("corpus").configs) == ["v8000_128", "v32000_512"]
     with pytest.raises(UserError, match=r"^unknown data set 'full' of corpus: expected one of v8"):
