@@ -304,7 +304,7 @@ def fronts(listed: Sequence[front.Front]) -> Figure:
             best = [(point.milliseconds, point.accuracy) for point in one.best]
             axes.plot(*zip(*best, strict=True), color=INK, linestyle="--", linewidth=1, zorder=1)
             for name in dict.fromkeys(point.label for point in one.points):
-                timed = [p for p in one.points if p.label == name and p.milliseconds]
+                timed = [p for p in one.timed if p.label == name]
                 timed.sort(key=lambda point: point.milliseconds or 0)
                 x, y = [p.milliseconds for p in timed], [p.accuracy for p in timed]
                 text = "; ".join(point.text for point in timed)

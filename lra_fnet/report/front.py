@@ -6,6 +6,7 @@ two sizes only (its Tables 3 and 5); those of its figure's other sizes are not.
 
 import dataclasses
 import itertools
+import math
 import statistics
 from collections.abc import Sequence
 from typing import Any
@@ -35,7 +36,7 @@ class Point:
     accuracy: float  # of hidden pieces in validation, %
     loss: float  # of hidden pieces, nats
     order: float  # accuracy of sentence order, %
-    milliseconds: float | None  # a training step; None where it ran out of memory
+    milliseconds: float | None  # a training step; inf: out of memory, None: not measured
     parameters: int | None
 
     @property
@@ -46,8 +47,10 @@ class Point:
     @property
     def text(self) -> str:
         """The point in words."""
-        took = "out of memory" if self.milliseconds is None else f"{self.milliseconds:,.3g} ms"
-        return f"{self.label} {self.size}: {self.accuracy:.4g} % of hidden pieces, {took}"
+        return (
+            f"{self.label} {self.size}: {self.accuracy:.4g} % of hidden pieces, "
+            f"{self.milliseconds:,.3g} ms"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,11 +64,15 @@ class Front:
     notes: Sequence[str] = ()
 
     @property
+    def timed(self) -> list[Point]:
+        """The points that have a speed."""
+        return [p for p in self.points if p.milliseconds and math.isfinite(p.milliseconds)]
+
+    @property
     def best(self) -> list[Point]:
         """The points that no other beats in accuracy without being slower, the fastest first."""
         kept: list[Point] = []
-        timed = [point for point in self.points if point.milliseconds]
-        for point in sorted(timed, key=lambda p: (p.milliseconds or 0, -p.accuracy)):
+        for point in sorted(self.timed, key=lambda p: (p.milliseconds or 0, -p.accuracy)):
             if not kept or point.accuracy > kept[-1].accuracy:
                 kept.append(point)
         return kept
@@ -87,8 +94,10 @@ class Front:
     def _speed(self, point: Point) -> tuple[str, str, str]:
         """Returns a point's time, its examples per second, and its speed-up over attention."""
         if point.milliseconds is None:
+            return "-", "-", "-"
+        if math.isinf(point.milliseconds):
             return "OOM", "-", "-"
-        slow = [p.milliseconds for p in self.points if (p.model, p.size) == (ATTENTION, point.size)]
+        slow = [p.milliseconds for p in self.timed if (p.model, p.size) == (ATTENTION, point.size)]
         ratio = f"{slow[0] / point.milliseconds:.2f}" if slow and slow[0] else "-"
         examples = 1000 * self.batch_size / point.milliseconds
         return f"{point.milliseconds:,.4g}", f"{examples:,.4g}", ratio
@@ -97,9 +106,10 @@ class Front:
 def fronts(runs: Sequence[Record], benchmarks: Sequence[Benchmark] = ()) -> list[Front]:
     """Returns the runs on a corpus, in groups of equal data, batch, steps and device.
 
-    Speeds are those of a benchmark of pre-training that measured all points of a group in turn, if
-    there is one, or else those of the runs. The paper's own front is the last, if there is any of
-    ours.
+    Speeds are those of a benchmark of pre-training that measured all models of a group in turn, at
+    each size, if there is one, or else those of the runs. A further run of a model, with settings
+    that the benchmark has not, then has no speed. The paper's own front is the last, if there is
+    any of ours.
     """
     complete = [run for run in runs if run.complete and run.denoise and _score(run).rows]
     groups: dict[tuple[str, str, str, int, int], list[Record]] = {}
@@ -122,8 +132,8 @@ def _front(preset: str, data: str, device: str, batch: int, steps: int, runs, be
     speed = "Speed: of training, without evaluations."
     for benchmark in benchmarks:
         times = _times(benchmark, preset, runs[0])
-        if all(point.key in times for point in points):
-            points = [dataclasses.replace(p, milliseconds=times[p.key]) for p in points]
+        if {p.key[:2] for p in points} == {p.key[:2] for p in points if p.key in times}:
+            points = [dataclasses.replace(p, milliseconds=times.get(p.key)) for p in points]
             where = record.build(Device, benchmark.cells[0]["device"])
             speed = f"Speed: the models took turns in `{benchmark.name}`, {where}."
             break
@@ -193,7 +203,7 @@ def paper() -> Front:
                     accuracy=100 * accuracy,
                     loss=loss,
                     order=100 * order,
-                    milliseconds=None if isinstance(time, str) else float(time),
+                    milliseconds=math.inf if isinstance(time, str) else float(time),
                     parameters=None,
                 )
             )
@@ -206,11 +216,15 @@ def paper() -> Front:
 
 
 def _agreement(points: Sequence[Point]) -> list[str]:
-    """Returns for each size how the order of its models compares with the paper's."""
+    """Returns for each size how the order of its models compares with the paper's.
+
+    Of several runs of a model at a size, the best counts.
+    """
     printed = {p.model: p.accuracy for p in paper().points[::-1]}  # "Base", which has all six
     notes = []
     for size in sorted({point.size for point in points}, key=_order):
-        ranked = {p.model: p.accuracy for p in points if p.size == size and p.model in printed}
+        rising = sorted((p.accuracy, p.model) for p in points if p.size == size)
+        ranked = {model: accuracy for accuracy, model in rising if model in printed}
         pairs = list(itertools.combinations(ranked, 2))
         same = [(ranked[a] - ranked[b]) * (printed[a] - printed[b]) > 0 for a, b in pairs]
         if pairs:

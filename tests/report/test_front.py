@@ -85,6 +85,25 @@ def test_speeds_are_those_of_a_benchmark_that_measured_all_points_in_turn():
     assert "took turns in `results/benchmark/b`, 1 x Some CPU (cpu, 9 cores)" in ours.notes[0]
 
 
+def test_a_further_run_of_a_model_that_the_benchmark_lacks_has_no_speed():
+    runs = records(
+        a_run("fnet_hybrid", 100, 4.0, variant="odd", parameters=99),
+        a_run("fnet_hybrid", 300, 4.0),
+        a_run("transformer", 200, 3.0),
+    )
+    cells = [a_cell("fnet_hybrid", [0.2]), a_cell("transformer", [0.5])]
+    ours, _ = front.fronts(runs, [Benchmark("b", cells)])
+    assert {p.run: p.milliseconds for p in ours.points if p.model == "fnet_hybrid"} == {
+        "fnet_hybrid@denoise+odd": None,
+        "fnet_hybrid@denoise": 200,
+    }
+    speeds = {row[2]: row[7:10] for row in ours.grid().rows}
+    assert speeds["fnet_hybrid@denoise+odd"] == ["-", "-", "-"]
+    assert speeds["fnet_hybrid@denoise"] == ["200", "160", "2.50"]
+    assert [p.run for p in ours.best] == ["fnet_hybrid@denoise"]
+    assert "Hybrid, Transformer; 0 of 1 pairs" in ours.notes[-1]  # its better run counts
+
+
 @pytest.mark.parametrize(
     "change",
     [
