@@ -265,9 +265,10 @@ class Loop:
         steps = self.run.num_steps - self.step
         slow = seconds * steps > SLOW_SECONDS and jax.default_backend() == "cpu"
         if slow and hosts.first():
+            each = f"{1000 * seconds:.0f} ms" if seconds < 1 else progress.duration(seconds)
             progress.say(
-                f"no accelerator: a step takes about {progress.duration(seconds)}, the {steps} "
-                f"steps about {progress.duration(seconds * steps)}. --preset cpu takes minutes. "
+                f"no accelerator: a step takes about {each}, the {steps:,} steps about "
+                f"{progress.duration(seconds * steps)}. --preset cpu takes minutes. "
                 "Going on (Ctrl-C stops)."
             )
 
