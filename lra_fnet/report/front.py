@@ -143,7 +143,9 @@ def _front(preset: str, data: str, device: str, batch: int, steps: int, runs, be
         "BERT.",
         *_agreement(points),
     ]
-    return Front(f"Ours: {data.partition(' ')[0]}, {steps:,} steps", title, points, batch, notes)
+    words = data.split(" ")
+    name = f"Ours: {words[0]} {words[-1]}, {steps:,} steps"
+    return Front(name, title, points, batch, notes)
 
 
 def _times(benchmark: Benchmark, preset: str, run: Record) -> dict[tuple, float]:

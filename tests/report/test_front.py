@@ -185,5 +185,5 @@ def test_every_form_of_the_report_has_the_front(tmp_path):
     assert "FNet 128 x 2: 10 % of hidden pieces, 250 ms" in html
     assert "of 32 rows, 1 x Some CPU" in texts.markdown(report)
     drawn = figures.drawn(figures.fronts(report.fronts), "svg").decode()
-    assert "Ours: v8000_128, 1,000 steps" in drawn
+    assert "Ours: v8000_128 (dddddddd), 1,000 steps" in drawn
     assert "FNet paper: C4, 8 V100" in drawn
