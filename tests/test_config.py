@@ -120,7 +120,7 @@ ORIGINAL = {"norm": "post", "norm_epsilon": 1e-12, "embedding": "bert", "num_typ
 FAST_ON_LISTOPS = {"fnet", "fnet_exact", "fnet_filter"}
 SLOW_ON_PATHFINDER = (
     *("transformer", "transformer_rotary", "performer", "linear", "fnet_filter"),
-    *("s5", "s4d", "lru", "long_conv"),
+    *("s5", "s4d", "lru", "long_conv", "fnet_scaled"),
 )
 
 
