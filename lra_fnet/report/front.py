@@ -106,10 +106,10 @@ class Front:
 def fronts(runs: Sequence[Record], benchmarks: Sequence[Benchmark] = ()) -> list[Front]:
     """Returns the runs on a corpus, in groups of equal data, batch, steps and device.
 
-    Speeds are those of a benchmark of pre-training that measured all models of a group in turn, at
-    each size, if there is one, or else those of the runs. A further run of a model, with settings
-    that the benchmark has not, then has no speed. The paper's own front is the last, if there is
-    any of ours.
+    Speeds are those of benchmarks of pre-training that measured all models of a size in turn; a run
+    with a size or settings that none of them has is without a speed. If there is no such benchmark
+    for any size, they are those of the runs. The paper's own front is the last, if there is any of
+    ours.
     """
     complete = [run for run in runs if run.complete and run.denoise and _score(run).rows]
     groups: dict[tuple[str, str, str, int, int], list[Record]] = {}
@@ -130,13 +130,12 @@ def _front(preset: str, data: str, device: str, batch: int, steps: int, runs, be
         models.setdefault((run.model, run.name), []).append(run)
     points = [_point(seeds) for seeds in models.values()]
     speed = "Speed: of training, without evaluations."
-    for benchmark in benchmarks:
-        times = _times(benchmark, preset, runs[0])
-        if {p.key[:2] for p in points} == {p.key[:2] for p in points if p.key in times}:
-            points = [dataclasses.replace(p, milliseconds=times.get(p.key)) for p in points]
-            where = record.build(Device, benchmark.cells[0]["device"])
-            speed = f"Speed: the models took turns in `{benchmark.name}`, {where}."
-            break
+    times, sources = _measured(points, benchmarks, preset, runs[0])
+    if times:
+        points = [dataclasses.replace(p, milliseconds=times.get(p.key)) for p in points]
+        where = record.build(Device, sources[0].cells[0]["device"])
+        names = " and ".join(f"`{benchmark.name}`" for benchmark in sources)
+        speed = f"Speed: the models of a size took turns in {names}, {where}."
     title = f"Pre-training on {data}, preset {preset}: {steps:,} steps of {batch} rows, {device}"
     notes = [
         f"Validation at the best checkpoint, mean over seeds. {speed} Transformer is the paper's "
@@ -146,6 +145,27 @@ def _front(preset: str, data: str, device: str, batch: int, steps: int, runs, be
     words = data.split(" ")
     name = f"Ours: {words[0]} {words[-1]}, {steps:,} steps"
     return Front(name, title, points, batch, notes)
+
+
+def _measured(
+    points: Sequence[Point], benchmarks: Sequence[Benchmark], preset: str, run: Record
+) -> tuple[dict[tuple, float], list[Benchmark]]:
+    """Returns the ms of a step by `Point.key`, and the benchmarks that measured them.
+
+    Those of a size come from the first benchmark that has all models of that size.
+    """
+    measured: dict[tuple, float] = {}
+    sources = []
+    for size in dict.fromkeys(point.size for point in points):
+        models = {p.model for p in points if p.size == size}
+        for benchmark in benchmarks:
+            times = _times(benchmark, preset, run)
+            keys = {p.key for p in points if p.size == size and p.key in times}
+            if {model for model, *_ in keys} == models:
+                measured |= {key: times[key] for key in keys}
+                sources += [benchmark] if benchmark not in sources else []
+                break
+    return measured, sources
 
 
 def _times(benchmark: Benchmark, preset: str, run: Record) -> dict[tuple, float]:

@@ -85,6 +85,25 @@ def test_speeds_are_those_of_a_benchmark_that_measured_all_points_in_turn():
     assert "took turns in `results/benchmark/b`, 1 x Some CPU (cpu, 9 cores)" in ours.notes[0]
 
 
+def test_each_size_has_the_speeds_of_a_benchmark_with_all_its_models():
+    models = [("fnet", 128, 2), ("transformer", 128, 2), ("fnet", 64, 4), ("fnet", 64, 3)]
+    runs = records(*(a_run(m, 100, 4.0, size=(d, n), variant=f"v{d}_{n}") for m, d, n in models))
+    small = {"dim": 64, "num_layers": 4}
+    listed = [
+        Benchmark("half", [a_cell("fnet", [0.9])]),
+        Benchmark("whole", [a_cell("fnet", [0.2]), a_cell("transformer", [0.5])]),
+        Benchmark("small", [a_cell("fnet", [0.1], **small)]),
+    ]
+    ours, _ = front.fronts(runs, listed)
+    assert {(p.model, p.size): p.milliseconds for p in ours.points} == {
+        ("fnet", "128 x 2"): 200,
+        ("transformer", "128 x 2"): 500,
+        ("fnet", "64 x 4"): 100,
+        ("fnet", "64 x 3"): None,
+    }
+    assert "a size took turns in `whole` and `small`, 1 x" in ours.notes[0]
+
+
 def test_a_further_run_of_a_model_that_the_benchmark_lacks_has_no_speed():
     runs = records(
         a_run("fnet_hybrid", 100, 4.0, variant="odd", parameters=99),
