@@ -202,13 +202,15 @@ class Dropout(nn.Module):
     """Applies `dropout` with keys of the collection "dropout"."""
 
     rate: float
+    shared: bool = False  # x belongs to all rows of a batch, and so does its mask
 
     @nn.compact
     def __call__(self, x, *, train):
         """Maps [..., D] -> [..., D]; the identity outside training."""
         if not train or self.rate == 0:
             return x
-        return dropout(x, self.make_rng("dropout"), self.rate)
+        number = np.uint32(0) if self.shared else None
+        return dropout(x, self.make_rng("dropout"), self.rate, number)
 
 
 def activated_product(rate, key):

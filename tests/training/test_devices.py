@@ -18,8 +18,7 @@ from lra_fnet.training import pipeline, slices, step
 BATCH = 8
 KEY = jax.random.key(3, impl="threefry2x32")
 SINKHORN = ("sinkhorn", "Sinkhorn.block_size=3")  # several blocks to sort
-
-
+LONG_CONV = ("long_conv", "LongConvolution.scale=0.5", "Encoder.attention_dropout=0.3")
 BATCH_NORM = ("conv", "Encoder.batch_norm=0.9")
 
 
@@ -59,6 +58,7 @@ def assert_same(got, want, tolerance=2e-6):
         (("transformer",), {"remat": "dots"}),  # draws inside a loop over blocks of queries
         (SINKHORN, {"dropout": 0.0}),  # noise for each example
         (("reformer",), {}),  # rotations for all
+        (LONG_CONV, {}),  # one mask of the kernel for all
     ],
 )
 def test_slices_give_the_gradient_of_the_whole_batch(model, changes):
@@ -75,6 +75,7 @@ def test_devices_and_slices_give_the_losses_of_one_device_with_one_all_reduce_pe
     BatchNorm alone communicates more: its statistics are those of the whole batch.
     """
     cases = [(1, 0, "fnet"), (8, 0, "fnet"), (4, 4, "fnet"), (1, 0, *SINKHORN), (2, 4, *SINKHORN)]
+    cases += [(1, 0, *LONG_CONV), (2, 0, *LONG_CONV)]
     cases += [(1, 0, *BATCH_NORM), (4, 0, *BATCH_NORM)]
     results = programs.value_of("steps", cases, devices=8)
     for (_, _, model, *_), (loss, correct, collectives) in zip(cases, results, strict=True):
@@ -85,7 +86,7 @@ def test_devices_and_slices_give_the_losses_of_one_device_with_one_all_reduce_pe
         assert correct == whole_correct
         assert {*collectives} <= {"all-reduce"}
     counts = [len(collectives) for *_, collectives in results]
-    assert counts[:-1] == [0, 1, 1, 0, 1, 0]
+    assert counts[:-1] == [0, 1, 1, 0, 1, 0, 1, 0]
     assert counts[-1] > 1
 
 

@@ -42,7 +42,7 @@ class LongConvolution(Mixer):
         shape = (2, self.max_len, self.dim)  # ahead and back
         kernel = self.param("kernel", nn.initializers.normal(self.scale), shape)
         kernel = squash(kernel, self.threshold).astype(wide.dtype)
-        kernel = Dropout(self.dropout)(kernel, train=train)
+        kernel = Dropout(self.dropout, shared=True)(kernel, train=train)
         skip = self.param("skip", nn.initializers.normal(1.0), (self.dim,)).astype(wide.dtype)
         y = long_convolution(wide, *kernel[:, : x.shape[1]]) + skip[None, None] * wide
         return Gate(self.dim, self.gate, name="gate")(y.astype(x.dtype))
