@@ -79,13 +79,16 @@ def scores(table: Table) -> list[str]:
 
 def significance(presets: Sequence[Preset]) -> list[str]:
     """Says how many pairs of main models differ, and which pair differs most."""
-    pairs = [(pair, preset.table) for preset in presets for pair in preset.pairs]
+    pairs = [
+        (p, preset.table) for preset in presets for p in preset.pairs if p.significant is not None
+    ]
     if not pairs:
         return []
     sure = [place for place in pairs if place[0].significant]
     sentences = [
         f"{count(sure)} of the {plural(len(pairs), 'difference')} between two main models on one "
-        f"task {be(sure)} significant at the 5 % level, adjusted for the number of pairs under the "
+        f"task, with two seeds or more of each, {be(sure)} significant at the 5 % level, adjusted "
+        "for the number of pairs under the "
         "preset."
     ]
     if sure:

@@ -197,7 +197,7 @@ def _point(runs: Sequence[Record]) -> Point:
         accuracy=statistics.fmean(score.accuracy for score in scores),
         loss=statistics.fmean(score.loss / max(score.count, 1) for score in scores),
         order=statistics.fmean(100 * score.order_correct / score.rows for score in scores),
-        milliseconds=1000 / statistics.fmean(speeds) if speeds else None,
+        milliseconds=1000 / max(speeds) if speeds else None,
         parameters=run.parameters,
     )
 

@@ -20,12 +20,15 @@ class Pair:
     a: Row
     b: Row
     comparison: Comparison
-    p_adjusted: float  # by Holm's method, for all pairs of the preset
+    p_adjusted: float | None  # by Holm's method, for all pairs of the preset with seeds enough
 
     @property
-    def significant(self) -> bool:
-        """Whether the two differ at the 5 % level, all pairs taken into account."""
-        return self.p_adjusted <= LEVEL
+    def significant(self) -> bool | None:
+        """Whether the two differ at the 5 % level, all pairs taken into account.
+
+        None if a side has a single seed: its test is about these runs, not about the models.
+        """
+        return None if self.p_adjusted is None else self.p_adjusted <= LEVEL
 
 
 def pairs(table: Table, models: Sequence[str]) -> list[Pair]:
@@ -42,11 +45,21 @@ def pairs(table: Table, models: Sequence[str]) -> list[Pair]:
         first, second = (_complete(row, task) for row in (a, b))
         if first and second and len({run.data_sha256 for run in (*first, *second)}) == 1:
             found.append((task, a, b, significance.compare(first, second, "test")))
-    adjusted = intervals.holm([comparison.difference.p_value for *_, comparison in found])
-    return [
-        Pair(task, a, b, comparison, p_value)
-        for (task, a, b, comparison), p_value in zip(found, adjusted, strict=True)
+    enough = [min(_seeds(task, a, b)) > 1 for task, a, b, _ in found]
+    tested = [
+        comparison.difference.p_value
+        for (*_, comparison), tells in zip(found, enough, strict=True)
+        if tells
     ]
+    adjusted = iter(intervals.holm(tested))
+    return [
+        Pair(*each, next(adjusted) if tells else None)
+        for each, tells in zip(found, enough, strict=True)
+    ]
+
+
+def _seeds(task: str, *rows: Row) -> list[int]:
+    return [len(_complete(row, task)) for row in rows]
 
 
 def _complete(row: Row, task: str) -> list[Record]:
@@ -60,23 +73,25 @@ def grid(table: Table, listed: Sequence[Pair]) -> Grid:
     rows = []
     for pair in listed:
         difference = pair.comparison.difference
-        numbers = [len(_complete(row, pair.task)) for row in (pair.a, pair.b)]
+        verdict = {None: "rows only", True: "yes", False: "no"}[pair.significant]
         rows.append(
             [
                 *(table.columns[pair.task], pair.a.label, pair.b.label),
-                "yes" if pair.significant else "no",
+                verdict,
                 f"{difference.mean:+.2f}",
                 f"{difference.low:+.2f} to {difference.high:+.2f}",
                 f"{difference.p_value:.2g}",
-                f"{pair.p_adjusted:.2g}",
-                " / ".join(map(str, numbers)),
+                "-" if pair.p_adjusted is None else f"{pair.p_adjusted:.2g}",
+                " / ".join(map(str, _seeds(pair.task, pair.a, pair.b))),
             ]
         )
     tests = "; ".join(dict.fromkeys(pair.comparison.test for pair in listed))
     notes = [
         "Accuracy of the model minus that of the other, in percentage points, with a 95 % interval "
         f"(single, not adjusted). Tests: {tests}. Significant: p adjusted by Holm's method for all "
-        f"rows of this table is at most {LEVEL}."
+        f"rows of this table with two seeds or more on both sides is at most {LEVEL}. Rows only: a "
+        "side has a single seed, so p and the interval say what other test rows would change, not "
+        "what another seed would."
     ]
     head = ["Task", "Model", "Against", "Significant", "Difference", "95 % interval"]
     head += ["p", "p adjusted", "Seeds"]

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import statistics
 from collections.abc import Sequence
 
 from lra_fnet.report.accuracy import Row, Table
@@ -58,9 +57,9 @@ def grid(table: Table, points: Sequence[Point]) -> Grid:
     ]
     head = ["Task", "Model", "Device", "Test accuracy (%)", "Steps/s", "Peak memory (MB)"]
     notes = [
-        "Accuracy: over all seeds. Speed: of the runs on the device, without evaluations; compare "
-        "speeds on one device only. Memory: peak of the device; on CPU, of the whole process. Mean "
-        "of 5: speed and memory are those on Text."
+        "Accuracy: over all seeds. Speed: of the fastest run on the device, without evaluations: "
+        "others may have shared it; compare speeds on one device only. Memory: peak of the device; "
+        "on CPU, of the whole process. Mean of 5: speed and memory are those on Text."
     ]
     title = f"Test accuracy, speed and memory of the runs, preset {table.preset}"
     return Grid(title, head, rows, notes, words=3)
@@ -74,4 +73,4 @@ def _point(column: str, device: str, row: Row) -> Point | None:
     if cell.mean is None or not speeds:
         return None
     peaks = [run.peak_bytes for run in runs if run.peak_bytes]
-    return Point(row, column, device, cell, statistics.fmean(speeds), max(peaks, default=None))
+    return Point(row, column, device, cell, max(speeds), max(peaks, default=None))

@@ -67,10 +67,14 @@ def test_nothing_is_said_of_nothing(tmp_path):
 
 def test_pairs_are_compared_on_equal_data_and_adjusted_by_hand():
     runs = [scored(model, seed) for model in ("fnet", "linear") for seed in range(3)]
-    runs += [with_test(900, model="transformer"), with_test(600, model="local")]
+    runs += [with_test(900 + seed, model="transformer", seed=seed) for seed in range(2)]
+    runs += [with_test(600, model="local")]
     runs += [with_test(900, model="performer", data_sha256="e" * 64)]
+    runs += [with_test(900, task="text"), with_test(300, task="text", model="linear")]
     (table,) = accuracy.tables(records(*runs))
     listed = pairs.pairs(table, accuracy.MAIN)
+    *listed, single = listed
+    assert (single.task, single.p_adjusted, single.significant) == ("text", None, None)
     names = [(pair.a.model, pair.b.model) for pair in listed]
     assert names == [("linear", "transformer"), ("fnet", "transformer"), ("fnet", "linear")]
     sides = {row.model: row.cells["listops"].runs for row in table.rows if row.ours}
@@ -82,19 +86,24 @@ def test_pairs_are_compared_on_equal_data_and_adjusted_by_hand():
     for rank, index in enumerate(order):
         least = holm[index] = min(1.0, max(least, (3 - rank) * p_values[index]))
     assert [pair.p_adjusted for pair in listed] == pytest.approx([holm[i] for i in range(3)])
-    first = pairs.grid(table, listed).rows[1]
-    assert first[:4] == ["ListOps", "FNet", "Transformer", "yes"]
-    assert first[-1] == "3 / 1"
+    rows = pairs.grid(table, [*listed, single]).rows
+    verdict = "yes" if holm[1] <= 0.05 else "no"
+    assert (rows[1][:4], rows[1][-1]) == (["ListOps", "FNet", "Transformer", verdict], "3 / 2")
+    assert (rows[3][:4], rows[3][-2:]) == (["Text", "FNet", "Linear", "rows only"], ["-", "1 / 1"])
 
 
 def test_significance_names_the_largest_difference_with_its_winner_first():
-    runs = [with_test(900, model="transformer"), with_test(300), with_test(310, model="linear")]
+    right = {"transformer": 900, "fnet": 300, "linear": 310}
+    runs = [with_test(n + 2 * k, model=m, seed=k) for m, n in right.items() for k in range(2)]
     (table,) = accuracy.tables(records(*runs))
     listed = pairs.pairs(table, accuracy.MAIN)
     none: dict = dict.fromkeys(("generalisation", "cost", "missing"), Grid("", [], []))
     preset = contents.Preset(table, {}, aggregates=[], pairs=listed, points=[], **none)
     first, second = findings.significance([preset])
-    assert first.startswith("2 of the 3 differences between two main models on one task are sig")
+    assert first.startswith(
+        "2 of the 3 differences between two main models on one task, with two seeds or more of "
+        "each, are significant at the 5 % level, adjusted for the number of pairs under the preset."
+    )
     (pair,) = [p for p in listed if (p.a.model, p.b.model) == ("fnet", "transformer")]
     low, high = pair.comparison.difference[1:3]
     assert f"Transformer is 30.00 points ({-high:.2f} to {-low:.2f}) above FNet on" in second

@@ -1,7 +1,7 @@
 """Which test compares two sets of runs, and which cells of a table are bold."""
 
 import pytest
-from made_results import RIGHT, a_failure, a_result, records, scored, with_test
+from made_results import FIVE_SEEDS, RIGHT, a_failure, a_result, records, scored, with_test
 
 from lra_fnet import intervals
 from lra_fnet.report import accuracy, significance
@@ -34,11 +34,11 @@ def test_rows_without_bits_count_as_independent():
     assert comparison.test == significance.UNPAIRED
 
 
-@pytest.mark.parametrize(("seeds_a", "seeds_b"), [(3, 3), (2, 2), (3, 2)])
+@pytest.mark.parametrize(("seeds_a", "seeds_b"), [(5, 5), (4, 4), (2, 2), (3, 2)])
 def test_several_seeds_are_compared_over_seeds_and_rows(seeds_a, seeds_b):
-    sides = RIGHT[0, :seeds_a], RIGHT[1, :seeds_b]
+    sides = FIVE_SEEDS[0, :seeds_a], FIVE_SEEDS[1, :seeds_b]
     values = [100 * side.mean(1) for side in sides]
-    same = seeds_a == seeds_b
+    same = seeds_a == seeds_b == 5  # fewer have too few differences
     for split, right in (("test", sides), ("validation", None)):
         comparison = compared(seeds_a, seeds_b, split)
         if split == "validation":
@@ -85,7 +85,7 @@ def test_bold_is_every_row_that_may_be_the_best():
     assert (against.best, against.significant) == ("FNet", True)
     values = [[(n + d) / 20 for d in (-4, 0, 4)] for n in (540, 600, 640)]
     p_values = [
-        intervals.over_seeds(values[0], other, 2000, matched=True).p_value / 2
+        intervals.over_seeds(values[0], other, 2000, matched=False).p_value / 2
         for other in values[1:]
     ]
     assert against.p_value == pytest.approx(2 * min(p_values))
