@@ -36,6 +36,35 @@ def test_operations_of_a_scan_count_as_often_as_it_runs():
     assert counts[1] == 5 * 2 * 3 * 4 * 4
 
 
+def test_operations_of_a_scan_within_a_scan_count_as_often_as_both_run():
+    weights = jnp.ones((3, 5, 4, 4))
+
+    def inner(x, several):
+        return jax.lax.scan(lambda x, w: (x @ w, None), x, several)[0], None
+
+    program = jax.make_jaxpr(lambda x: jax.lax.scan(inner, x, weights)[0])(jnp.ones((3, 4)))
+    assert worker.operations(program) == pytest.approx(3 * 5 * 2 * 3 * 4 * 4, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("transform", "dtype", "usual"),
+    [
+        (jnp.fft.fft, complex, 5 * 3 * 8 * 16 * 4),
+        (jnp.fft.rfft, float, 2.5 * 3 * 8 * 16 * 4),
+        (jnp.fft.fft2, complex, 5 * 3 * 8 * 16 * 7),
+        (jnp.fft.rfft2, float, 2.5 * 3 * 8 * 16 * 7),
+        (lambda x: jnp.fft.irfft(x, 30), complex, 2.5 * 3 * 8 * 30 * np.log2(30)),
+    ],
+)
+def test_operations_of_a_transform_are_the_usual_ones(transform, dtype, usual):
+    program = jax.make_jaxpr(transform)(jnp.ones((3, 8, 16), dtype))
+    assert worker.operations(program) == pytest.approx(usual, rel=0.01)
+    twice = jax.make_jaxpr(lambda x: (transform(x), jax.lax.map(transform, x[None])))(
+        jnp.ones((3, 8, 16), dtype)
+    )
+    assert worker.operations(twice) == pytest.approx(2 * usual, rel=0.01)
+
+
 def test_blockwise_attention_has_the_operations_of_naive_attention():
     cell = dataclasses.replace(CELL, model="transformer", length=64, overrides=SMALL[:2])
     counts = []
