@@ -85,8 +85,8 @@ def bytes_moved(experiment: Experiment, what: str) -> int:
 
     With X the residual stream [B, L, D], H the MLP's hidden layer [B, L, mlp_dim] (both in the
     computation's dtype) and P the parameters in float32:
-      forward: each of a layer's two sublayers reads and writes X; a fixed transform needs all of
-        its input before its output, so it reads and writes X once more.
+      forward: each of a layer's sublayers (one without an MLP) reads and writes X; a fixed
+        transform needs all of its input before its output, so it reads and writes X once more.
       "train" and "pretrain" add: H written, and read in the backward pass; there each sublayer
         reads its input, reads and writes the gradient of X; a transform as before. P is read
         forward and backward, its gradient written and read; P and AdamW's two moments are read and
@@ -106,10 +106,11 @@ def bytes_moved(experiment: Experiment, what: str) -> int:
         return 4 * stream + (stream + 3 * params if params else 0)
     layers = encoder.num_layers
     transforms = sum(mixer.fixed_transform for mixer in encoder.mixers)
-    forward = 2 * 2 * stream * layers + 2 * stream * transforms
+    sublayers = (1 + bool(encoder.mlp_dim)) * layers
+    forward = 2 * stream * sublayers + 2 * stream * transforms
     if what == "infer":
         return forward + params
-    backward = 2 * 3 * stream * layers + 2 * stream * transforms
+    backward = 3 * stream * sublayers + 2 * stream * transforms
     return forward + backward + 2 * hidden * layers + 10 * params
 
 

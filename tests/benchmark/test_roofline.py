@@ -235,6 +235,12 @@ def test_bytes_of_a_training_step_worked_out_by_hand():
     assert roofline.bytes_moved(half, "train") == N * a_layer // 2 + 10 * 4 * parameters(built)
 
 
+def test_a_layer_without_an_mlp_has_one_sublayer():
+    built = load("s5", "Encoder.mlp_dim=0")
+    a_layer = 2 * X + 3 * X
+    assert roofline.bytes_moved(built, "train") == N * a_layer + 10 * 4 * parameters(built)
+
+
 def test_bytes_of_a_mixing_sublayer_worked_out_by_hand():
     assert roofline.bytes_moved(load("fnet"), "mixing") == 4 * X
     matrices = 4 * (L * L + D * D)
