@@ -74,7 +74,7 @@ def make_scorer(
         wait_for(sums)
         result = sums.numbers()
         if bits:  # the filler rows come last
-            right = np.concatenate([np.asarray(right) for right in rights])[: result["count"]]
+            right = np.concatenate([np.asarray(right) for right in rights])[:rows]
             result["correct_bits"] = intervals.encode(right)
         return result
 
