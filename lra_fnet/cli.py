@@ -456,6 +456,8 @@ def _pretrain(args) -> None:
     if score.rows and score.order_correct is not None:
         order = 100 * score.order_correct / score.rows
         print(f"sentence order: {order:.2f} % of {score.rows:,} rows right")
+    if (rule := result.baseline) is not None:
+        print(f"shallow baseline: {rule.validation.accuracy:.2f} % of hidden tokens, {rule.method}")
     print(f"run folder: {asked.folder}")
 
 

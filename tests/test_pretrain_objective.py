@@ -187,6 +187,7 @@ def test_the_command_records_both_metrics(command, tmp_path, monkeypatch):
     done = command("pretrain", *names, "--source", "texts.txt", "--gin", " ".join(settings))
     assert done.code == 0, done.err
     assert "sentence order:" in done.out
+    assert "of hidden tokens, the piece shown, or the most frequent one" in done.out
     folder = Path("runs/cpu-pretrain/corpus/fnet@denoise+n/seed0")
     lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
     last = [line for line in lines if line["kind"] == "validation"][-1]

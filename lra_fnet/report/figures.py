@@ -309,6 +309,12 @@ def fronts(listed: Sequence[front.Front]) -> Figure:
                 x, y = [p.milliseconds for p in timed], [p.accuracy for p in timed]
                 text = "; ".join(point.text for point in timed)
                 axes.plot(x, y, gid=_titled(text), **({"linewidth": 1} | styles[name]))
+            if one.floor is not None:
+                gid = _titled(f"Shallow baseline: {one.floor:.4g} % of hidden pieces")
+                axes.axhline(one.floor, color=INK, linestyle=":", linewidth=1, gid=gid)
+                where = {"xy": (1, one.floor), "xycoords": ("axes fraction", "data")}
+                drawn = {"xytext": (-3, 3), "textcoords": "offset points", "ha": "right"}
+                axes.annotate("shallow baseline", fontsize=7, **where, **drawn)
             axes.set_xscale("log")
             _log_ticks(axes.xaxis)
             axes.margins(0.1)

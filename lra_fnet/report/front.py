@@ -17,6 +17,8 @@ from lra_fnet.report.grid import Grid
 from lra_fnet.report.sources import Benchmark
 from lra_fnet.run import record
 from lra_fnet.run.record import Device, Record
+from lra_fnet.tasks import shallow
+from lra_fnet.tasks.shallow import Shallow
 
 PAPER = "FNet paper"
 ATTENTION = "transformer"  # the paper's BERT, whose speed others are compared with
@@ -62,6 +64,7 @@ class Front:
     points: Sequence[Point]
     batch_size: int
     notes: Sequence[str] = ()
+    baselines: Sequence[Shallow] = ()  # of the corpus, see `tasks.shallow`
 
     @property
     def timed(self) -> list[Point]:
@@ -77,8 +80,14 @@ class Front:
                 kept.append(point)
         return kept
 
+    @property
+    def floor(self) -> float | None:
+        """The accuracy of the best shallow baseline on hidden pieces of validation, %."""
+        rules = [rule.validation.accuracy for rule in self.baselines if rule.of == shallow.HIDDEN]
+        return max(rules, default=None)
+
     def grid(self) -> Grid:
-        """Returns the points as a table, by size, then the best first."""
+        """Returns the points as a table, by size, then the best first; then the baselines."""
         rows = [
             [
                 *(point.label, point.size, point.run or PAPER, str(point.seeds or "-")),
@@ -89,6 +98,11 @@ class Front:
             ]
             for point in sorted(self.points, key=lambda p: (_order(p.size), -p.accuracy))
         ]
+        for rule in self.baselines:
+            hidden = rule.of == shallow.HIDDEN
+            right = f"{rule.validation.accuracy:.2f}"
+            scores = [right, "-", "-"] if hidden else ["-", "-", right]
+            rows.append([rule.method, "-", "shallow baseline", *"-", *scores, *"-----"])
         return Grid(self.title, ["Model", "Size", "Run", "Seeds", *_HEAD], rows, self.notes, 3)
 
     def _speed(self, point: Point) -> tuple[str, str, str]:
@@ -144,7 +158,8 @@ def _front(preset: str, data: str, device: str, batch: int, steps: int, runs, be
     ]
     words = data.split(" ")
     name = f"Ours: {words[0]} {words[-1]}, {steps:,} steps"
-    return Front(name, title, points, batch, notes)
+    baselines = runs[0].baselines or ([runs[0].baseline] if runs[0].baseline else [])
+    return Front(name, title, points, batch, notes, baselines)
 
 
 def _measured(

@@ -100,13 +100,14 @@ def facts(state: str, identity: dict, experiment: Experiment, data: Prepared) ->
       data: the prepared task.
     """
     correct, count = data.floor
-    baselines = shallow.read(data)
+    kind = shallow.kind(denoise="denoise" in identity)
+    rule = next((one for one in shallow.read(data) if one.of == kind), None)
     return {
         "schema": record.SCHEMA,
         "state": state,
         **identity,
         "floor": {"correct": correct, "count": count},
-        "shallow": dataclasses.asdict(baselines[0]) if baselines else None,
+        "shallow": rule and dataclasses.asdict(rule),
         "mixer_length": experiment.model.encoder.mixer_length,
         "uses_mask": experiment.model.encoder.uses_mask,
         "validation_is_test": experiment.task.validation_is_test,

@@ -72,8 +72,10 @@ def _prepare(job: Job, experiment: Experiment) -> Prepared:
         hosts.agree(None, "data")
     new = not experiment.task.folder(job.data).exists()
     data = experiment.task.prepare(job.data, source=job.source)
+    kind = shallow.kind(denoise=job.denoise)
+    wanted = any(method.of == kind for method in data.task.baselines)
     missing = new or not shallow.available(data)
-    if missing and not job.denoise and jax.process_count() == 1:
+    if wanted and missing and jax.process_count() == 1:
         shallow.ensure(data)
     if hosts.first():
         _show(data)

@@ -181,11 +181,20 @@ class Record:
 
     @property
     def baseline(self) -> Shallow | None:
-        """The best shallow baseline: recorded with the run, or else that of data/expected.json."""
+        """The best shallow baseline: recorded with the run, or else that of data/expected.json.
+
+        It is of hidden pieces in pre-training, of labels otherwise.
+        """
+        kind = shallow.kind(denoise=self.denoise)
+        recorded = [self.shallow] if self.shallow else []
+        return next((one for one in recorded + self.baselines if one.of == kind), None)
+
+    @property
+    def baselines(self) -> list[Shallow]:
+        """All shallow baselines of the run's data and length in data/expected.json."""
         length = self.setting("MAX_LEN")
-        if self.shallow or not isinstance(length, int):
-            return self.shallow
-        return next(iter(shallow.known(self.task, self.data_sha256, length)), None)
+        known = isinstance(length, int)
+        return shallow.known(self.task, self.data_sha256, length) if known else []
 
     @property
     def name(self) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 
 from lra_fnet.errors import UserError
 from lra_fnet.machine.progress import Bar
-from lra_fnet.tasks import pieces, sources
+from lra_fnet.tasks import hidden, pieces, shallow, sources
 from lra_fnet.tasks.pieces import (
     CLS,
     LARGEST,
@@ -31,7 +31,7 @@ from lra_fnet.tasks.pieces import (
     sentences,
     sizes,
 )
-from lra_fnet.tasks.store import SPLITS, Row
+from lra_fnet.tasks.store import SPLITS, Arrays, Row
 from lra_fnet.tasks.task import Raw, Sets, Task
 
 if TYPE_CHECKING:
@@ -102,9 +102,9 @@ class Corpus(Task):
         return ((before > 0) & mask).astype(jnp.int32)
 
     @property
-    def baselines(self) -> tuple:
-        """None: the label is not what a model of this task is for."""
-        return ()
+    def baselines(self) -> tuple[shallow.Method, ...]:
+        """Of hidden pieces, and of the label."""
+        return hidden.NEIGHBOURS, hidden.COPY, ORDER
 
     def raw(self, source: Path | None, jobs: int) -> Raw:
         """Returns the rows of all texts in `source`, which are read twice.
@@ -140,6 +140,16 @@ class Corpus(Task):
                 parts = itertools.islice(encoded, len(lines))
                 for row in pack(list(parts), self.max_len):
                     yield split_of(digest), row
+
+
+def _longer(task: Corpus, rows: Arrays) -> list[list[bool]]:
+    """Returns whether the first part of each row is longer than the second."""
+    ends = (rows.values == SEP - 1) & (np.arange(task.max_len) < rows.lengths[:, None])
+    first = ends.argmax(axis=1) - 1  # pieces after [CLS]
+    return [(2 * first > rows.lengths - 3).tolist()]
+
+
+ORDER = shallow.most_frequent_label("most frequent label given which part is longer", [{}], _longer)
 
 
 def split_of(digest: bytes) -> str:

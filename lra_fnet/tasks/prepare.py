@@ -148,7 +148,8 @@ def _row(prepared: Prepared) -> list[str]:
     paths = prepared.folder.rglob("*")
     baselines = [
         f"{length:,}: {best.test.accuracy:.2f} %, {best.method}"
-        for length, (best, *_) in shallow.read_all(prepared).items()
+        for length, results in shallow.read_all(prepared).items()
+        for best in shallow.leaders(results)
     ]
     return [
         f"{task.name}/{task.config}",

@@ -16,7 +16,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -52,6 +52,14 @@ _CHUNK = 256  # rows whose features are in memory at once
 
 Predict = Callable[[Arrays], np.ndarray]  # labels int [number of settings, n]
 
+Kind = Literal["labels", "hidden pieces"]  # what is predicted
+LABELS, HIDDEN = get_args(Kind)
+
+
+def kind(*, denoise: bool) -> Kind:
+    """Returns what a run predicts: in pre-training hidden pieces."""
+    return HIDDEN if denoise else LABELS
+
 
 @dataclasses.dataclass(frozen=True)
 class Shallow:
@@ -63,9 +71,16 @@ class Shallow:
     test: Counts
     # Which test rows are right, see `intervals.encode`.
     correct_bits: str | None = dataclasses.field(default=None, repr=False)
+    of: Kind = "labels"  # what is counted
 
     def __post_init__(self):
         self.right()
+
+    @property
+    def words(self) -> str:
+        """The method and its accuracy."""
+        what = "test rows" if self.of == LABELS else f"{self.of} of test"
+        return f"{self.method}, {self.test.accuracy:.2f} % of the {what}"
 
     def right(self) -> np.ndarray | None:
         """Returns which test rows are right, bool [count], or None if that was not recorded."""
@@ -77,7 +92,10 @@ class Method(NamedTuple):
 
     title: str  # may name settings in braces
     settings: Sequence[Mapping[str, Any]]
-    fit: Callable[["Task", Arrays], Predict]  # from training rows, for each of the settings
+    fit: Callable[[Any, Arrays], Predict]  # from a task's training rows, for each of the settings
+    # What `Predict` gets of the rows of another split, and is compared with the labels of.
+    ask: Callable[[Any, Arrays], Arrays] = lambda task, rows: rows
+    of: Kind = "labels"
 
 
 # Most frequent labels
@@ -249,21 +267,24 @@ def compute(prepared: Prepared) -> list[Shallow]:
     train, validation = map(prepared.arrays, task.splits[:2])
     fitted = []
     for method in task.baselines:
-        predict = method.fit(task, train)
-        correct = (predict(validation) == validation.labels).sum(1)
-        fitted.append((int(correct.max()), int(correct.argmax()), method, predict))
-    fitted.sort(key=lambda entry: -entry[0])  # equal ones stay in the order of the task
+        predict, asked = method.fit(task, train), method.ask(task, validation)
+        correct = (predict(asked) == asked.labels).sum(1)
+        score = Counts(int(correct.max()), len(asked.labels))
+        fitted.append((score, int(correct.argmax()), method, predict))
+    fitted.sort(key=lambda entry: -entry[0].accuracy)  # equal ones stay in the order of the task
     test = prepared.arrays("test")
     results = []
-    for correct, best, method, predict in fitted:
-        right = predict(test)[best] == test.labels
+    for score, best, method, predict in fitted:
+        asked = method.ask(task, test)
+        right = predict(asked)[best] == asked.labels
         results.append(
             Shallow(
                 method.title.format(**method.settings[best]),
                 dict(method.settings[best]),
-                Counts(correct, len(validation.labels)),
+                score,
                 Counts(int(right.sum()), len(right)),
                 intervals.encode(right),
+                method.of,
             )
         )
     return results
@@ -285,8 +306,7 @@ def ensure(prepared: Prepared) -> list[Shallow]:
         content = _object(prepared.fingerprint, task.max_len, results)
         with disk.writable(path, "--data"):
             disk.replace(path, json.dumps(content, indent=1) + "\n")
-    best = results[0]
-    say(f"best shallow baseline: {best.method}, {best.test.accuracy:.2f} % of the test rows")
+    say(f"best shallow baseline: {'; '.join(best.words for best in leaders(results))}")
     wanted = known(task.name, prepared.fingerprint, task.max_len)
     if wanted and wanted != [dataclasses.replace(one, correct_bits=None) for one in results]:
         say(
@@ -295,6 +315,14 @@ def ensure(prepared: Prepared) -> list[Shallow]:
             "of NumPy may round differently"
         )
     return results
+
+
+def leaders(results: Iterable[Shallow]) -> list[Shallow]:
+    """Returns the best result of each kind of prediction, from results with the best first."""
+    best: dict[str, Shallow] = {}
+    for one in results:
+        best.setdefault(one.of, one)
+    return list(best.values())
 
 
 def _file(prepared: Prepared) -> Path:

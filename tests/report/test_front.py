@@ -9,6 +9,7 @@ from made_results import a_result, records
 from lra_fnet.report import Sources, build, figures, front, page
 from lra_fnet.report import text as texts
 from lra_fnet.report.sources import Benchmark
+from lra_fnet.tasks import store
 
 
 def a_run(model, right, speed, *, seed=0, size=(128, 2), variant=None, **changes):
@@ -144,6 +145,47 @@ def test_runs_without_sentence_order_have_no_front():
     score = {"step": 9, "correct": 1, "count": 2, "loss": 1.0}
     other = a_run("fnet", 1, 1.0, validation={"best": score, "last": score})
     assert made_fronts(other, a_result()) == []
+
+
+def a_rule(of, right):
+    """A shallow baseline in the form of data/expected.json."""
+    scores = {"validation": {"correct": right, "count": 1000}}
+    scores["test"] = {"correct": 500, "count": 1000}
+    return {"method": f"rule of {of} {right}", "settings": {}, **scores, "of": of}
+
+
+def test_shallow_baselines_stand_below_the_models(monkeypatch):
+    rules = [a_rule("labels", 570), a_rule("hidden pieces", 330), a_rule("hidden pieces", 130)]
+    facts = {"v8000_128": {"shallow": {"d" * 64: {"256": rules}}}}
+    monkeypatch.setattr(store, "expected", lambda: {"corpus": facts})
+    text = "MAX_LEN = 256\nEncoder.dim = 128\nEncoder.num_layers = 2\nRun.batch_size = 32\n"
+    recorded = {**rules[1], "method": "recorded"}
+    runs = [
+        a_run("fnet", 100, 4.0, config=text),
+        a_run("linear", 90, 5.0, config=text, shallow=recorded),
+    ]
+    ours, _ = made_fronts(*runs)
+    rows = [(row[0], row[2], row[4], row[6]) for row in ours.grid().rows[2:]]
+    assert rows == [
+        ("rule of labels 570", "shallow baseline", "-", "57.00"),
+        ("rule of hidden pieces 330", "shallow baseline", "33.00", "-"),
+        ("rule of hidden pieces 130", "shallow baseline", "13.00", "-"),
+    ]
+    assert ours.floor == 33
+    drawn = figures.drawn(figures.fronts([ours]), "svg").decode()
+    assert "Shallow baseline: 33 % of hidden pieces" in drawn
+    assert [run.baseline.method for run in records(*runs)] == [
+        "rule of hidden pieces 330",
+        "recorded",
+    ]
+    (order,) = records(a_run("fnet", 100, 4.0, config=text, denoise=False))
+    assert order.baseline.method == "rule of labels 570"
+    # Of a corpus that data/expected.json does not list, the best one is in result.json.
+    other = {"data_sha256": "e" * 64, "config": text}
+    ours, _ = made_fronts(a_run("fnet", 100, 4.0, shallow=recorded, **other))
+    assert [row[0] for row in ours.grid().rows] == ["FNet", "recorded"]
+    ours, _ = made_fronts(a_run("fnet", 100, 4.0, **other))
+    assert (len(ours.grid().rows), ours.floor) == (1, None)
 
 
 def test_the_front_is_what_no_other_point_beats():

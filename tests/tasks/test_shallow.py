@@ -175,6 +175,10 @@ def test_each_kind_of_task_has_what_fits_it():
     ]
     assert "distance of the discs" in titles("pathfinder")[2]
     assert titles("pathx") == titles("pathfinder")
+    assert titles("corpus") == [
+        *["the piece shown, or the most frequent one"] * 2,
+        "most frequent label given which part is longer",
+    ]
 
 
 # Choice, and the file
@@ -223,6 +227,35 @@ def test_method_and_settings_are_chosen_on_validation_before_test_is_read(prepar
     assert (first.validation, first.test) == (Counts(31, 40), Counts(3, 50))
     assert (second.method, second.test) == ("rule 0", Counts(20, 50))
     assert first.right().nonzero()[0].tolist() == [0, 1, 2]
+
+
+@dataclasses.dataclass(frozen=True)
+class Twofold(Toy):
+    name = "twofold"
+
+    @property
+    def baselines(self):
+        """One of the labels, and two of the first values of every second row."""
+
+        def ask(task, rows):
+            return rows._replace(values=rows.values[::2], labels=rows.values[::2, 0])
+
+        others = rule([{20: 5, 25: 6}]), rule([{20: 15, 25: 7}])
+        asking = [one._replace(ask=ask, of=shallow.HIDDEN) for one in others]
+        return asking[0], rule([{40: 20, 50: 30}]), asking[1]
+
+
+def test_what_a_method_asks_is_what_counts(tmp_path, capsys):
+    results = shallow.ensure(Twofold("small", 12).prepare(tmp_path))
+    assert [(one.of, one.validation, one.test) for one in results] == [
+        ("hidden pieces", Counts(15, 20), Counts(7, 25)),
+        ("labels", Counts(20, 40), Counts(30, 50)),
+        ("hidden pieces", Counts(5, 20), Counts(6, 25)),
+    ]
+    assert shallow.leaders(results) == results[:2]
+    assert results[0].right().sum() == 7
+    words = "rule 0, 28.00 % of the hidden pieces of test; rule 0, 60.00 % of the test rows"
+    assert f"best shallow baseline: {words}" in capsys.readouterr().err
 
 
 def test_baselines_are_computed_once_and_leave_the_fingerprint_alone(prepared, monkeypatch, capsys):
@@ -315,6 +348,7 @@ def test_update_adds_to_expected_json_and_changes_nothing_else(prepared, tmp_pat
         ("text", "lra_code", 1000),
         ("retrieval", "pairs", 4000),
         ("image", "full", 1024),
+        ("corpus", "v8000_128", 128),
     ],
 )
 def test_expected_json_lists_the_baselines_of_its_rows(task, config, length):
