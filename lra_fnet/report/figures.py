@@ -19,7 +19,7 @@ from markupsafe import escape
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from lra_fnet import config
 from lra_fnet.machine import disk
@@ -441,7 +441,12 @@ def _with_legend(figure: Figure) -> Figure:
 
 
 def _log_ticks(axis: Axis) -> None:
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    """Labels 1, 2 and 5 of each decade; in less than a factor of 5, round numbers."""
+    low, high = axis.get_view_interval()
+    narrow = high < 5 * low
+    axis.set_major_locator(
+        MaxNLocator(5, steps=[1, 2, 5, 10]) if narrow else LogLocator(subs=(1, 2, 5))
+    )
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(TICKS)
 
