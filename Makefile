@@ -40,7 +40,9 @@ README ?=
 comma := ,
 
 FNET = $(VENV)/bin/lra-fnet
-install = @launch/install.sh $(call quote,$(VENV)) $(call quote,$(PYTHON)) '$(1)'
+install = @launch/install.sh $(call quote,$(VENV)) $(call quote,$(PYTHON)) '$(1)$(pieces)'
+# Tasks of pieces need SentencePiece.
+pieces = $(if $(filter corpus,$(TASK))$(filter %-pretrain,$(PRESET))$(findstring pieces_,$(DATASET)$(GIN)),$(comma)corpus)
 quote = '$(subst ','\'',$(1))'# one word for the shell, whatever it contains
 pytest = $(VENV)/bin/pytest -q -n 2 --dist loadfile --no-loadscope-reorder# a file's tests share fixtures
 option = $(if $(2),--$(1) $(call quote,$(2)))
@@ -89,7 +91,7 @@ help:
 	@echo '    Prepares and verifies data.  DATASET=  SOURCE=folder|file|URL  FORCE=1'
 	@echo 'make describe'
 	@echo '    Describes the prepared data: rows, lengths, floors, sizes, licences.'
-	@echo 'make sweep TASK=listops MODELS=fnet,linear SEEDS=3'
+	@echo 'make sweep TASK=listops MODELS=fnet,linear PRESET=cpu SEEDS=3'
 	@echo '    Trains several models.  SWEEP=lra_table|FILE  JOBS=2  RETRY=1'
 	@echo '    GRID="Run.batch_size=[16,32]"  SAMPLER=random|tpe  TRIALS=20  PRUNE=1'
 	@echo '    RANGE="Optimizer.learning_rate=[1e-4,1e-2,\"log\"]"'
@@ -99,7 +101,7 @@ help:
 	@echo '    Writes tables and figures of runs/ and results/ to reports/.  README=1'
 	@echo 'make compare A=cpu/listops/fnet B=cpu/listops/transformer'
 	@echo '    Compares two models or runs, with a significance test.  JSON=1'
-	@echo 'make benchmark TASK=text MODELS=fnet,transformer LENGTHS=512,1024'
+	@echo 'make benchmark TASK=text MODELS=fnet,transformer PRESET=cpu LENGTHS=512,1024'
 	@echo '    Measures speed and memory; without LENGTHS, the training loop.'
 	@echo '    WHAT=train,pretrain,infer,memory,mixing,scaling,pipeline  CLS=1'
 	@echo '    TOKENS=16384 (per batch)  ROUNDS=5  PEER=1 (PyTorch too)'
@@ -121,9 +123,12 @@ define train
 
 endef
 
+# Says what runs without PRESET, unless a sweep's file or plan decides.
+long = $(if $(call is_set,PRESET)$(SWEEP),,$(if $(TASK),@echo >&2 \
+	'no PRESET: this is PRESET=paper$(comma) days without an accelerator; PRESET=cpu takes minutes'))
+
 lra:
-	$(if $(call is_set,PRESET),,@echo >&2 'no PRESET: this is PRESET=paper, days without an accelerator;'; \
-		echo >&2 'PRESET=cpu ends in minutes: make lra TASK=listops MODEL=fnet PRESET=cpu')
+	$(long)
 	$(call install,$(ACCELERATOR))
 	$(foreach seed,$(seeds),$(if $(PRETRAIN),$(call train,$(seed),pretrain)$(call train,$(seed),train --init auto),$(call train,$(seed),train)))
 
@@ -137,6 +142,7 @@ describe:
 	@$(FNET) describe --task $(call quote,$(or $(TASK),all)) --data $(call quote,$(DATA)) $(outside)
 
 sweep:
+	$(long)
 	$(call install,$(ACCELERATOR))
 	@$(FNET) sweep $(call given,sweep,SWEEP) $(call given,task,TASK) \
 		$(or $(call given,models,MODEL),$(call given,models,MODELS)) $(call given,preset,PRESET) \
@@ -158,6 +164,7 @@ compare:
 	@$(FNET) compare $(call quote,$(A)) $(call quote,$(B)) --runs $(call quote,$(RUNS)) $(if $(JSON),--json)
 
 benchmark:
+	$(long)
 	$(call install,$(ACCELERATOR))
 	$(if $(PEER),@launch/install.sh $(call quote,$(VENV)-peers) $(call quote,$(PYTHON)) dev$(comma)peers)
 	@$(if $(PEER),LRA_FNET_PEER_PYTHON=$(call quote,$(abspath $(VENV)-peers)/bin/python)) $(FNET) benchmark \

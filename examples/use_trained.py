@@ -9,6 +9,8 @@ import numpy as np
 
 import lra_fnet
 
+if len(sys.argv) < 3:
+    sys.exit(__doc__)
 folder, *texts = sys.argv[1:]  # a run folder, or one that `lra-fnet export` wrote
 run = lra_fnet.load_run(folder)
 print(f"{run.result.model} on {run.task.name}: step {run.step}, {run.checkpoint} on validation")

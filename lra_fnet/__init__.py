@@ -245,7 +245,10 @@ def load(
             f'as_="{as_}" needs {module}, which is not installed: run `pip install {package}`, or '
             f'use as_="numpy"'
         ) from error
-    arrays = tasks.make(task, config, max_len).prepare(data_dir, source).arrays(split)
+    made = tasks.make(task, config, max_len)
+    if split not in made.splits:
+        raise UserError(f"unknown split {split!r}: expected one of {', '.join(made.splits)}")
+    arrays = made.prepare(data_dir, source).arrays(split)
     if as_ == "tf":
         rows = library.data.Dataset.from_tensor_slices(arrays._asdict())
         return rows if batch_size is None else rows.batch(batch_size)

@@ -13,7 +13,9 @@ import functools
 import inspect
 import os
 import re
+import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +68,30 @@ def _fail(error: BaseException, code: int) -> int:
 # The parser. Options that several commands have are declared once, in `_SHARED`.
 
 
-def _text(about: str, default: str | list | None = None, **keywords) -> dict:
-    return {"help": about, "default": default, "type": lambda text: text or None, **keywords}
+def _text(
+    about: str, default: str | list | None = None, kind: Callable[[str], Any] = str, **keywords
+) -> dict:
+    """Declares an option with a value; an empty one, as make passes it on, is as good as none."""
+
+    def parse(text):
+        if text:
+            return kind(text)
+        if keywords.get("required"):
+            raise argparse.ArgumentTypeError("expects a value, got none")
+        return kind(default) if isinstance(default, str) else default
+
+    return {"help": about, "default": default, "type": parse, **keywords}
+
+
+def _given(kind: Callable[[str], Any] = str, **keywords) -> dict:
+    """Declares an argument without a name, which may not be empty."""
+
+    def parse(text):
+        if not text:
+            raise argparse.ArgumentTypeError("expects a value, got none")
+        return kind(text)
+
+    return {"type": parse, **keywords}
 
 
 def _number(about: str, default: float | None = None, least: float = 0, kind: type = int) -> dict:
@@ -91,12 +115,12 @@ def _list(about: str, **keywords) -> dict:
 
 def _numbers(about: str, **keywords) -> dict:
     def parse(text):
-        words = text.split(",") if text else []
+        words = text.split(",")
         if not all(word.isdecimal() and int(word) for word in words):
             raise argparse.ArgumentTypeError(f"expects whole numbers like 1024,2048, got {text!r}")
         return [int(word) for word in words]
 
-    return {"help": about, "default": [], "type": parse, "metavar": "N,N", **keywords}
+    return _text(about, kind=parse, metavar="N,N", **{"default": [], **keywords})
 
 
 def _module(text: str) -> str:
@@ -104,11 +128,11 @@ def _module(text: str) -> str:
     return os.path.abspath(text) if text.endswith(".py") else text
 
 
-_folder = functools.partial(_text, type=Path)
-_bindings = functools.partial(_text, default=[], type=config.split_bindings)
+_folder = functools.partial(_text, kind=Path)
+_bindings = functools.partial(_text, default=[], kind=config.split_bindings)
 _NAMES = "names separated by commas, or all"
 _VARIANT = _text("a name for the bindings, used in the run folder's name")
-_SIDE = {"help": "a run folder, or preset/task/model[+variant]"}
+_SIDE = _given(help="a run folder, or preset/task/model[+variant]")
 _IMPORT = {
     "import": _list("your module or .py file", dest="imports", type=_module, metavar="MODULE")
 }
@@ -162,7 +186,16 @@ class Parser(argparse.ArgumentParser):
     def error(self, message):
         """Raises a UserError."""
         message = re.sub(r"^argument (\S+): (?=expects)", r"\1 ", message)
+        if wrong := re.match(r"argument COMMAND: .*?'(.*)' \(choose from (.*)\)", message):
+            message = config.unknown("command", wrong[1], re.findall(r"\w+", wrong[2]))
         raise UserError(f"{message} (see {self.prog} --help)")
+
+    def parse_known_args(self, args=None, namespace=None):
+        """Refuses words that a command does not know in the command's own name."""
+        found, extra = super().parse_known_args(args, namespace)
+        if extra:
+            self.error(f"unrecognized arguments: {' '.join(extra)}")
+        return found, extra
 
 
 def _document(documented) -> dict:
@@ -229,7 +262,7 @@ def _parser() -> Parser:
     verb(_pretrain, "task bindings outside runs data source", **one_run, **_HOSTS)
     verb(_evaluate, "run")
     verb(_span, "run", rows=_number("number of validation rows (default: 1000)", 1000, 1))
-    verb(_predict, "run", FILE={"nargs": "*", "type": Path, "help": "default: standard input"})
+    verb(_predict, "run", FILE=_given(Path, nargs="*", help="default: standard input"))
     verb(
         _export,
         "run",
@@ -242,11 +275,7 @@ def _parser() -> Parser:
         "outside data",
         replay=_number("train this many first steps again and compare the losses", 0),
         json=_switch("print JSON objects"),
-        PATH={
-            "nargs": "+",
-            "type": Path,
-            "help": "a run folder, an export, or a folder of results",
-        },
+        PATH=_given(Path, nargs="+", help="a run folder, an export, or a folder of results"),
     )
     verb(
         _drift,
@@ -288,7 +317,7 @@ def _parser() -> Parser:
         name=_text("the results' folder in RUNS/benchmark (default: made of the options)"),
         models=_text(f"{_NAMES}; NAME:BINDING adds a binding", "transformer,linear,fnet,performer"),
         lengths=_numbers("in tokens"),
-        what=_text(f"any of {','.join(_WHATS)}; default: {measured}", type=_whats),
+        what=_text(f"any of {','.join(_WHATS)}; default: {measured}", kind=_whats),
         peer=_switch("compare with PyTorch's models (LRA_FNET_PEER_PYTHON)"),
         devices=_numbers("numbers of devices, for scaling", default=[1, 2, 4, 8]),
         rounds=_number("number of measurements (default: 5)", 5, 1),
@@ -309,7 +338,7 @@ def _parser() -> Parser:
 
 
 def _whats(text: str) -> list[str]:
-    whats = text.split(",") if text else []
+    whats = text.split(",")
     if wrong := [what for what in whats if what not in _WHATS]:
         raise argparse.ArgumentTypeError(f"expects some of {', '.join(_WHATS)}, got {wrong[0]!r}")
     return ["train" if what == "memory" else what for what in whats]  # both are measured at once
@@ -326,7 +355,10 @@ def _names(args, option: str, kind: str) -> list[str] | None:
     text = getattr(args, option)
     if text == "all":
         return config.known(kind, args.gin_dirs)
-    return [name for name in text.split(",") if name] if text else None
+    names = [name for name in (text or "").split(",") if name]
+    if text and not names:
+        raise UserError(f"--{option} expects {_NAMES}, got {text!r}")
+    return names or None
 
 
 def _job(args, **fields):
@@ -420,6 +452,9 @@ def _train(args) -> None:
         asked = _job(args, init=args.init and Path(args.init))
         if args.init == "auto":
             before = _job(args, denoise=True, init=None)
+            if not (before.folder / "run.json").exists():
+                again = shlex.join(["lra-fnet", *before.command()])
+                raise UserError(f"--init auto: there is no {before.folder} yet; first: {again}")
             own = [text for text in before.overrides if not text.startswith("Denoising.")]
             asked = _job(args, init=before.folder, overrides=tuple(own))
         result = job.run(asked)

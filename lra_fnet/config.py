@@ -117,18 +117,19 @@ def files(
     Raises:
       UserError: a task, model or preset has no file; the message lists those that have one.
     """
+    if missing := [str(folder) for folder in dirs if not Path(folder).is_dir()]:
+        raise UserError(f"--gin-dir {missing[0]}: there is no such folder")
     for what, name in (("task", task), ("model", model), ("preset", preset)):
         names = known(f"{what}s", dirs)
         if name not in names:
-            raise UserError(
-                f"unknown {what} {name!r}; known {what}s: {', '.join(names)}"
-                + _did_you_mean(name, names)
-            )
+            raise UserError(unknown(what, name, names))
     if _find(f"presets/{preset}/{task}.gin", dirs) is None:
         tasks = [t for t in known("tasks", dirs) if _find(f"presets/{preset}/{t}.gin", dirs)]
+        those = [p for p in known("presets", dirs) if _find(f"presets/{p}/{task}.gin", dirs)]
         raise UserError(
-            f"preset {preset!r} has no task {task!r}; it has: {', '.join(tasks)}; to add it, write "
-            f"presets/{preset}/{task}.gin in a folder that --gin-dir names"
+            f"preset {preset!r} has no task {task!r}; it has: {', '.join(tasks)}; presets with "
+            f"{task}: {', '.join(those) or 'none'}; to add it, write presets/{preset}/{task}.gin "
+            "in a folder that --gin-dir names"
         )
     order = (
         "base.gin",
@@ -453,6 +454,8 @@ def _parse(text: str, where: str, *, own: bool = False) -> None:
         reason = " ".join(str(error).split())
         reason = re.split(r" In bindings string| In file | Failed to parse", reason)[0]
         hint = _did_you_mean(text.partition("=")[0].strip(), [n for n in _given() if "." in n])
+        if "No configurable matching" in reason and not own:
+            hint += " If it is in a module of yours, name that with --import (make: IMPORT=)"
         raise UserError(f"{where}: {reason}{hint}") from None
 
 
@@ -462,6 +465,12 @@ def _check_macros(names: set[str], declared: set[str], where: str) -> None:
             f"{where}: no macro {name}; base.gin declares {', '.join(sorted(declared))}"
             + _did_you_mean(name, declared)
         )
+
+
+def unknown(what: str, name: str, names: Sequence[str]) -> str:
+    """Returns the message that there is no such name; `what` is of which kind they are."""
+    known_names = f"unknown {what} {name!r}; known {what}s: {', '.join(names)}"
+    return known_names + _did_you_mean(name, names)
 
 
 def _did_you_mean(name: str, candidates: Iterable[str]) -> str:

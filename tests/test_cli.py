@@ -122,8 +122,16 @@ def test_a_relative_import_is_kept_as_an_absolute_path(outside):
         ("evaluate --run r --attention-span", "unrecognized arguments: --attention-span"),
         ("benchmark --task text --explain", "unrecognized arguments: --explain"),
         ("sweep --name s --finish", "unrecognized arguments: --finish"),
-        ("trian --task listops", "invalid choice: 'trian'"),
+        ("trian --task listops", "unknown command 'trian'; known commands: data, list, "),
+        ("trian --task listops", "(did you mean train?)"),
+        ("train --task listops --model fnet --sets a", "--sets a (see lra-fnet train --help)"),
         ("train --model fnet", "required: --task"),
+        ("train --task= --model fnet", "--task expects a value, got none"),
+        ("finish --name=", "--name expects a value, got none"),
+        ("explain --task listops --lengths=", "--lengths expects a value, got none"),
+        ("benchmark --task listops --models ,", "--models expects names separated by commas"),
+        ("train --task listops --model my_mixer --gin-dir none", "none: there is no such folder"),
+        ("train --task corpus --model fnet --preset cpu", "with corpus: cpu-pretrain, paper-pret"),
         (
             "train --task listops --model fnet --seed x",
             "--seed expects a whole number of at least 0, got 'x'",
@@ -135,6 +143,33 @@ def test_a_relative_import_is_kept_as_an_absolute_path(outside):
 )
 def test_a_wrong_command_fails_with_one_line(command, line, words):
     assert words in command(*line.split()).mistake
+
+
+def test_an_empty_option_is_as_good_as_none():
+    """So make passes on variables that are not set; `--runs ''` would be the current folder."""
+    parse = cli._parser().parse_args
+    required = ["train", "--task=listops", "--model=fnet"]
+    bare = vars(parse(required))
+    empty = ["--preset=", "--name=", "--runs=", "--data=", "--source=", "--init=", "--gin="]
+    assert vars(parse([*required, *empty])) == bare
+    bare = vars(parse(["benchmark", "--task=text"]))
+    empty = ["--models=", "--lengths=", "--what=", "--devices="]
+    assert vars(parse(["benchmark", "--task=text", *empty])) == bare
+
+
+@pytest.mark.parametrize("line", ["list models", "describe", "completion bash"])
+def test_a_reader_that_is_gone_ends_a_command_with_141(line, tmp_path):
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "lra_fnet", *line.split()],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=writing,
+        stderr=subprocess.PIPE,
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_system_error_before_the_command_begins_is_one_line(command, monkeypatch):

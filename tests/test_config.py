@@ -441,6 +441,14 @@ COSINE = "constant * linear_warmup * cosine_decay"
 
 
 @pytest.mark.parametrize("task", TASKS)
+def test_a_model_whose_module_is_not_imported_says_how(tmp_path):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models/nowhere.gin").write_text("MIXERS = @Nowhere\n")
+    paths = config.files("listops", "nowhere", "cpu", [tmp_path])
+    with pytest.raises(UserError, match=r"'@Nowhere'\. If it is in a module of yours, .* --import"):
+        config.load(paths)
+
+
 def test_preset_paper_has_the_settings_of_the_papers(task):
     names = ("max_len", "dim", "num_heads", "num_layers", "qkv_dim", "mlp_dim")
     names += ("learning_rate", "num_steps", "batch_size")

@@ -75,11 +75,33 @@ def test_help_fits_a_terminal_and_names_every_preset():
     assert sorted("|".join(named).split("|")) == config.known("presets")
 
 
-def test_lra_without_a_preset_says_at_once_how_long_it_takes():
-    first, *_ = make("-n", "lra", "TASK=text").stdout.splitlines()
-    assert "days without an accelerator" in first
-    assert "make lra TASK=listops MODEL=fnet PRESET=cpu" in first
-    assert "echo" not in make("-n", "lra", "TASK=text", "PRESET=paper").stdout
+@pytest.mark.parametrize("target", ["lra", "sweep", "benchmark"])
+def test_a_job_without_a_preset_says_at_once_how_long_it_takes(target):
+    first, *_ = make("-n", target, "TASK=text").stdout.replace("\\\n", "").splitlines()
+    assert "PRESET=paper, days without an accelerator; PRESET=cpu takes minutes" in first
+    assert "echo" not in make("-n", target, "TASK=text", "PRESET=paper").stdout
+
+
+def test_a_sweep_that_has_its_preset_elsewhere_says_nothing_about_it():
+    assert "echo" not in make("-n", "sweep", "SWEEP=lra_table").stdout
+    assert "echo" not in make("-n", "sweep", "NAME=begun").stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "extras"),
+    [
+        ("data TASK=corpus SOURCE=texts", "corpus"),
+        ("data TASK=text DATASET=pieces_v8000_128", "corpus"),
+        ("lra TASK=text PRESET=cpu-pretrain MODEL=fnet", "corpus"),
+        ("lra TASK=text PRESET=cpu MODEL=fnet", ""),
+        ("lra TASK=text MODEL=fnet PRESET=cpu GIN='DATASET=\"pieces_v300_64\"'", "corpus"),
+        ("benchmark TASK=corpus PRESET=cpu-pretrain ACCELERATOR=cuda", "cuda,corpus"),
+    ],
+)
+def test_tasks_of_pieces_install_what_they_need(line, extras):
+    shown = make("-n", *shlex.split(line)).stdout.splitlines()
+    (words,) = (shlex.split(one) for one in shown if one.startswith("launch/install.sh"))
+    assert words[3].strip(",") == extras
 
 
 def test_seeds_of_one_model_are_one_run_each():

@@ -21,6 +21,7 @@ import psutil
 from lra_fnet.errors import UserError
 from lra_fnet.machine.progress import say
 
+_FORBIDDEN = tuple(os.strerror(e) for e in (errno.EROFS, errno.EACCES, errno.EPERM))
 _REFUSALS = ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "EIO", "EMFILE")
 
 
@@ -176,8 +177,9 @@ def writable(target: Path, option: str = "--runs") -> Iterator[None]:
         reason = _refusal(error)
         if reason is None:
             raise
+        cure = "make it writable" if reason in _FORBIDDEN else "free some space"
         raise UserError(
-            f"{target} cannot be written ({reason}): free some space or choose another folder with "
+            f"{target} cannot be written ({reason}): {cure} or choose another folder with "
             f"{option}, then run the same command again"
         ) from None
 

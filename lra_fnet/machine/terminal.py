@@ -23,8 +23,16 @@ def console(*, stderr: bool = False, **options) -> Console:
     """
     if os.environ.get("NO_COLOR"):
         options["color_system"] = None
-    made = Console(stderr=stderr, **options)
-    return made if made.is_terminal else Console(stderr=stderr, width=FILE_WIDTH, **options)
+    made = _Console(stderr=stderr, **options)
+    return made if made.is_terminal else _Console(stderr=stderr, width=FILE_WIDTH, **options)
+
+
+class _Console(Console):
+    """A console that leaves it to the command what a reader who is gone means."""
+
+    def on_broken_pipe(self) -> None:
+        """Raises the BrokenPipeError; rich itself would exit with code 1."""
+        raise
 
 
 class Fitted:

@@ -234,7 +234,8 @@ def measured(table: Table, part: Part) -> tuple[Table, Part]:
 def tables(runs: Sequence[Record]) -> list[Table]:
     """Returns one table per preset; a row holds the runs of one model with one set of overrides.
 
-    Rows of runs with overrides are apart: `Table.variants`.
+    Rows of runs with overrides are apart, `Table.variants`, except those on users' tasks alone,
+    from scratch.
 
     A run that finished without reading the test split (a trial of a sweep) is in no table. Tables
     are in the order paper, lra-code, tuned, small, cpu, then others by name. A model has rows in a
@@ -268,7 +269,9 @@ def _table(preset: str, models: Sequence[str], runs: Sequence[Record]) -> Table:
             printed = _published_rows(model, every) if compared else []
             if not (same or printed):
                 continue
-            best, last = (variants, last_variants) if variant else (rows, last_rows)
+            # A task of the user has no settings of its own in a preset: overrides are the rule.
+            apart = variant and any(run.task in TASKS or run.init for run in same)
+            best, last = (variants, last_variants) if apart else (rows, last_rows)
             best.append(_our_row(model, variant, same, every, "best"))
             if same:
                 last.append(_our_row(model, variant, same, every, "last"))

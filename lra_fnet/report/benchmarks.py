@@ -253,7 +253,8 @@ def _time(value: float, cell: Result, base: Result | None, kind: str = "") -> st
     """Returns a number with half the range of its rounds and the speed-up against `base`."""
     values = cell[f"{kind}seconds"]
     speed_up = f" ({_ratio(cell, base, kind)})" if base else ""
-    return f"{_number(value)} ±{100 * spread(values):.0f}%{speed_up}"
+    half_range = f" ±{100 * spread(values):.0f}%" if len(values) > 1 else ""
+    return f"{_number(value)}{half_range}{speed_up}"
 
 
 def _memory(cell: Result, scale: float) -> str:
@@ -385,8 +386,8 @@ def caption(cells: Sequence[Result]) -> str:
     listed = ", ".join(f"{name} {v}" for name, v in versions.items() if name in VERSIONS)
     dirty = " (dirty)" if ours[0]["dirty"] else ""
     return (
-        f"{Device(**ours[0]['device'])}; {'; '.join(sizes)}; {rounds} rounds; {listed}; "
-        f"commit {str(ours[0]['commit'])[:12]}{dirty}."
+        f"{Device(**ours[0]['device'])}; {'; '.join(sizes)}; {rounds} round{'s' * (rounds != 1)}; "
+        f"{listed}; commit {str(ours[0]['commit'])[:12]}{dirty}."
     )
 
 

@@ -278,7 +278,7 @@ def run_lines(run: Record) -> list[str]:
         rate = f", {run.steps_per_second:.3g} steps/s" if run.steps_per_second else ""
         lines.append(f"trained in {progress.duration(run.wall_seconds)}{rate}")
     lines += [f"overrides: {' '.join(run.overrides)}"] if run.overrides else []
-    return lines + accuracy.marks(run.preset, [row])
+    return lines + accuracy.signs([row])
 
 
 def print_run(run: Record, console: Console | None = None) -> None:

@@ -186,7 +186,11 @@ def finished(folder: Path) -> tuple[Job, Record]:
     """
     job = read_job(folder)
     if job is None:
-        raise UserError(f"{folder} is not a run folder (it has no run.json): name one")
+        kept = folder / "result.json"
+        raise UserError(
+            f"{folder} is not a run folder (it has no run.json)"
+            + (": only its results were kept, so train it again" if kept.exists() else ": name one")
+        )
     command = shlex.join(["lra-fnet", *job.command()])
     result = record.read(folder, moved=True)
     if result is None:

@@ -218,8 +218,8 @@ def _failure(error: Exception) -> RunFailed:
     if "RESOURCE_EXHAUSTED" not in str(error):
         raise error
     return RunFailed(
-        f"out of device memory ({str(error).splitlines()[0][:120]}): add --fit, set "
-        "Encoder.remat=True, or choose a blockwise mixer",
+        f"out of device memory ({str(error).splitlines()[0][:120]}): add --fit (a "
+        "sweep: set Run.microbatch), set Encoder.remat=True, or choose a blockwise mixer",
         "OOM",
     )
 

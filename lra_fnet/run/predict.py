@@ -34,14 +34,16 @@ def main(folder: Path, files: Sequence[Path], imports: Sequence[str] = ()) -> No
     if not files and sys.stdin.isatty():
         progress.say("reading standard input; Ctrl-D ends it")
         batch_size = 1  # a person waits for each answer
-    examples, last = read(run, files), False
+    examples, last, answers = read(run, files), False, 0
     while not last:
         batch: list[tuple[str, tuple[np.ndarray, ...]]] = []
         try:
             batch.extend(itertools.islice(examples, batch_size))
         finally:  # a bad input ends the command after the answers to those before it
             _answer(run, batch)
-        last = len(batch) < batch_size
+        last, answers = len(batch) < batch_size, answers + len(batch)
+    if not (files or answers):
+        raise UserError(f"{STDIN}: expected a text, found none")
 
 
 def _answer(run: Run, batch: Sequence[tuple[str, tuple[np.ndarray, ...]]]) -> None:

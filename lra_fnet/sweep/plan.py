@@ -324,7 +324,7 @@ def load(runs: Path, name: str, trials: int | None = None) -> Plan:
         names = sorted(path.parent.name for path in runs.glob("sweeps/*/sweep.json"))
         raise UserError(
             f"no sweep {name!r} in {runs / 'sweeps'} (it has: {', '.join(names) or 'none'}): "
-            "--task or --sweep begins a new one"
+            "`lra-fnet sweep` with --task or --sweep begins a new one"
         )
     sweep, shared, _ = stored
     grown = sweep if trials is None else dataclasses.replace(sweep, trials=trials).checked()

@@ -42,6 +42,8 @@ def read(content: bytes, side: int, mode: str, *, resize: bool = False) -> np.nd
             rgb = rgb if rgb.size == (side, side) else rgb.resize((side, side))
             return np.asarray(rgb.convert(mode))
     except Exception as error:  # Pillow's decoders raise many types
+        if isinstance(error, PIL.UnidentifiedImageError):  # its text shows a Python object
+            error = ValueError(f"another file of {len(content):,} bytes")
         size = "" if resize else f" of {side} x {side} pixels"
         raise ValueError(
             f"expected a PNG or JPEG{size} of 8 bits, gray or colour, found {short(error)}"

@@ -61,7 +61,7 @@ def command(
                 value.prepare(data_dir, source=source, force=force)
                 prepared = value.verify(data_dir)
                 value = prepared.task
-                for length in _lengths(value, gin_dirs) if value.baselines else ():
+                for length in _distinct(prepared, gin_dirs) if value.baselines else ():
                     cut = tasks.make(name, chosen, length).open(data_dir)
                     results = shallow.ensure(cut)
                     if update:
@@ -128,6 +128,15 @@ def _sets(name: str, source: Path | str | None, gin_dirs: Sequence[Path]) -> lis
     used = config.datasets(name, gin_dirs)
     named = [chosen for chosen in configs if chosen in used] or configs[:1]
     return [one for one in named if not tasks.make(name, one).needs_source] or named
+
+
+def _distinct(prepared: Prepared, gin_dirs: Sequence[Path]) -> list[int]:
+    """Returns `_lengths`, of those that cut no text of a user's table only the smallest."""
+    lengths = _lengths(prepared.task, gin_dirs)
+    if not prepared.task.finds_classes:
+        return lengths
+    longest = max(facts["lengths"]["max"] for facts in prepared.splits.values())
+    return [n for n in lengths if n < longest] + [n for n in lengths if n >= longest][:1]
 
 
 def _lengths(task: tasks.Task, gin_dirs: Sequence[Path]) -> list[int]:

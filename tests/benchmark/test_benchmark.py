@@ -76,10 +76,8 @@ def test_speedup_is_against_the_faster_way_to_compute_the_transformer():
         a_result("fnet", 1024, [1.0]),
     ]
     rows = rows_of(results, "Training speed (steps/s)")
-    assert [row[1] for row in rows[1:]] == [
-        *("0.5 ±0% (0.5x)", "1 ±0%", "10 ±0% (10x)", "2 ±0% (2.0x)")
-    ]
-    assert rows[-1][2] == "1 ±0% (4.0x)"
+    assert [row[1] for row in rows[1:]] == [*("0.5 (0.5x)", "1", "10 (10x)", "2 (2.0x)")]
+    assert rows[-1][2] == "1 (4.0x)"
     words = '`transformer ("naive")` at 512; `transformer` at 1,024.'
     assert f"- Speed-ups are against the faster Transformer measured: {words}" in tables.render(
         results
@@ -98,9 +96,9 @@ def test_missing_and_out_of_memory_cells_show_no_number():
     speed = rows_of(results, "Training speed (steps/s)")
     assert speed[0] == ["model", "512", "1,024"]
     assert speed[1:] == [
-        ["transformer", "1 ±0%", "OOM"],
-        ["fnet", "-", "4 ±0% †"],
-        ["linear", "20 ±0% (20x)", "-"],
+        ["transformer", "1", "OOM"],
+        ["fnet", "-", "4 †"],
+        ["linear", "20 (20x)", "-"],
     ]
     memory = rows_of(results, "Peak memory of training (MB)")
     assert memory[1:] == [["transformer", "1", "OOM"], ["fnet", "-", "1 †"], ["linear", "1", "-"]]
@@ -134,10 +132,10 @@ def test_mixing_table_has_both_sizes_and_both_passes():
     rows = rows_of(results, "Mixing sublayer alone")
     numbers = {row[0]: row[3:] for row in rows[1:]}
     assert len(numbers) == 8
-    assert numbers["transformer (Base)"] == ["800 ±0%", "200 ±0%"]
-    assert numbers["fnet (Large)"] == ["100 ±0% (8.0x)", "25 ±0% (8.0x)"]
-    assert numbers["fnet, by its definition (Base)"] == ["400 ±0% (2.0x)", "100 ±0% (2.0x)"]
-    assert numbers["fnet, torch (Base)"] == ["200 ±0% (4.0x)", "50 ±0% (4.0x)"]
+    assert numbers["transformer (Base)"] == ["800", "200"]
+    assert numbers["fnet (Large)"] == ["100 (8.0x)", "25 (8.0x)"]
+    assert numbers["fnet, by its definition (Base)"] == ["400 (2.0x)", "100 (2.0x)"]
+    assert numbers["fnet, torch (Base)"] == ["200 (4.0x)", "50 (4.0x)"]
 
 
 def test_table_compares_with_the_faster_peer_and_shows_limits_as_fractions_of_our_time():

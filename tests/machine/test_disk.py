@@ -1,6 +1,7 @@
 """Files are written completely or not at all, and a lock has one holder."""
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -120,6 +121,12 @@ def test_disk_error_becomes_one_line_that_names_the_option(tmp_path, write):
     line = r"a cannot be written \(No space left on device\): free .* folder with --out, then run"
     with pytest.raises(UserError, match=line), disk.writable(tmp_path / "a", "--out"):
         write()
+
+
+def test_a_folder_that_is_read_only_needs_no_space(tmp_path):
+    line = r"a cannot be written \(Read-only file system\): make it writable or choose another"
+    with pytest.raises(UserError, match=line), disk.writable(tmp_path / "a"):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
 
 @pytest.mark.parametrize("error", [KeyError("a"), UserError("a")])

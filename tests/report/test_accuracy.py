@@ -398,6 +398,16 @@ def test_task_of_a_user_is_a_column_and_enters_no_average():
     assert cell_text(table, "FNet", "FNet paper", "average5") == "55.30"
 
 
+def test_overrides_on_a_task_of_a_user_are_no_variants():
+    """It has no settings of its own in a preset, so most of its runs have some."""
+    changes = {"overrides": ["MAX_LEN=64"], "variant": "MAX_LEN-64"}
+    (table,) = tables_of(a_result(task="my_task", **changes), a_result(**changes))
+    assert [row.label for row in table.variants] == ["FNet, MAX_LEN-64"]
+    (table,) = tables_of(a_result(task="my_task", **changes))
+    assert [row.cells["my_task"].lines for row in table.rows if row.ours] == [["30.00", "1 seed"]]
+    assert not table.variants
+
+
 def test_padding_is_marked_only_where_rows_have_padding():
     black = "Image.black_is_padding = True\n"
     runs = [

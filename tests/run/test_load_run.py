@@ -248,7 +248,7 @@ def other_sizes(folder):
         (unfinished, "holds an unfinished run; to finish it: lra-fnet train --task parity --model"),
         (failed, "holds a run that ended as diverged, so it has no model; to train it again: lra-"),
         (damaged, "result.json: floor: 2 correct of 1 rows is impossible; move its folder away"),
-        (no_run, "is not a run folder (it has no run.json): name one"),
+        (no_run, "(it has no run.json): only its results were kept, so train it again"),
         (shutil.rmtree, "is not a run folder"),
         (a_file, "is not a run folder"),
         (no_checkpoints, "has no checkpoint 'best': copy the whole run folder"),

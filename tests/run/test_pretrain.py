@@ -334,7 +334,11 @@ WRONG = {
         "expects a run of `lra-fnet pretrain`, .* `lra-fnet train`",
     ),
     "folder": (["--init", "data"], {}, r"data is not a run folder \(it has no run.json\)"),
-    "none": (["--init", "auto"], {}, r"fnet@denoise/seed0 is not a run folder"),
+    "none": (
+        ["--init", "auto"],
+        {},
+        r"no .*fnet@denoise/seed0 yet; first: lra-fnet pretrain",
+    ),
 }
 
 

@@ -289,6 +289,17 @@ def test_without_rows_the_classes_must_be_given():
     assert experiment.load("csv", "fnet", "cpu", given).task.num_classes == 2
 
 
+def test_baselines_are_computed_at_one_of_the_lengths_that_cut_no_text(table, tmp_path, capsys):
+    prepare.command("csv", None, tmp_path, table)
+    folder = tasks.make("csv", "full").folder(tmp_path)
+    assert [file.name for file in folder.glob("shallow.*")] == ["shallow.512.json"]
+    long = write(tmp_path / "long.csv", [(text + "d" * 600, label) for text, label in rows()])
+    prepare.command("csv", "long", tmp_path, long)
+    folder = tasks.make("csv", "long").folder(tmp_path)
+    names = sorted(file.name for file in folder.glob("shallow.*"))
+    assert names == ["shallow.2048.json", "shallow.512.json"]
+
+
 def test_the_command_trains_on_a_table(command, table):
     tiny = ["Encoder.dim=8", "Encoder.qkv_dim=8", "Encoder.mlp_dim=8", "Head.mlp_dim=8"]
     tiny += ["Encoder.num_layers=1", "Run.num_steps=4", "Run.batch_size=4", "MAX_LEN=32"]
