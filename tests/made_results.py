@@ -95,7 +95,8 @@ def records(*results):
 
 def folder_of(result):
     """Returns a result's run folder below its root."""
-    name = result["model"] + (f"+{result['variant']}" if result["variant"] else "")
+    denoise = result.get("denoise", False)
+    name = record.folder_name(result["model"], result["variant"], denoise=denoise)
     return f"{result['preset']}/{result['task']}/{name}/seed{result['seed']}"
 
 

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple, Protocol
 from lra_fnet import config, tasks
 from lra_fnet.report.cells import (
     AVERAGES,
-    MARKS,
     TASKS,
     Cell,
     averages,
     cell,
+    meanings,
     published,
     published_cells,
 )
@@ -241,12 +241,16 @@ def tables(runs: Sequence[Record]) -> list[Table]:
     are in the order paper, lra-code, tuned, small, cpu, then others by name. A model has rows in a
     table if it has a run under the preset, or numbers in a paper that the table shows.
     """
-    shown = sort([run for run in runs if run.tested and run.model not in WAYS])
+    tested = [run for run in runs if run.tested]
+    shown = sort([run for run in tested if run.model not in WAYS])
     models = models_in_order(run.model for run in shown)
-    return [
-        _table(preset, models, [run for run in shown if run.preset == preset])
-        for preset in dict.fromkeys(run.preset for run in shown)
-    ]
+    found = []
+    for preset in dict.fromkeys(run.preset for run in shown):
+        table = _table(preset, models, [run for run in shown if run.preset == preset])
+        ways = {run.model for run in tested if run.preset == preset and run.model in WAYS}
+        notes = [f"`{name}` is a way to compute a model and has no row." for name in sorted(ways)]
+        found.append(dataclasses.replace(table, notes=[*table.notes, *notes]))
+    return found
 
 
 def _table(preset: str, models: Sequence[str], runs: Sequence[Record]) -> Table:
@@ -370,8 +374,7 @@ def marks(preset: str, rows: Sequence[Row]) -> list[str]:
 def signs(rows: Sequence[Row]) -> list[str]:
     """Returns the meaning of the signs in these rows."""
     notes = [] if all(row.uses_mask for row in rows) else [PADDING]
-    cells = [cell for row in rows for cell in row.cells.values()]
-    return notes + [words for name, words in MARKS.items() if any(getattr(c, name) for c in cells)]
+    return notes + meanings(cell for row in rows for cell in row.cells.values())
 
 
 def _notes(preset: str, runs: Sequence[Record], rows: Sequence[Row]) -> list[str]:

@@ -159,14 +159,16 @@ def over_tasks(table: Table) -> list[Aggregate]:
     """Returns an aggregate for each set of at least two tasks that two models of a preset share.
 
     The sets are those that some model has; the largest come first. A model has a task if every seed
-    has a value.
+    has a value on the same data.
     """
     own = [row for row in table.rows if row.ours]
     has = [
         {
-            (task, *sorted({run.data_sha256 for run in cell.runs}))
+            (task, data.pop())
             for task in table.tasks
-            if (cell := row.cells[task]).mean is not None and not cell.unfinished
+            if (cell := row.cells[task]).mean is not None
+            and not cell.unfinished
+            and len(data := {run.data_sha256 for run in cell.runs}) == 1
         }
         for row in own
     ]

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +86,13 @@ class Cell:
         if self.mean is None or not self.seeds:
             return self.lines[0]
         spread = "" if self.sd is None else f" ± {f'{self.sd:.2f}'.removeprefix('0')}"
+        return f"{self.mean:.2f}{self.marks}{spread} ({self.ratio})"
+
+    @property
+    def ratio(self) -> str:
+        """The number of seeds with a value: "3", or "3 of 8" if others have none."""
         total = f" of {self.seeds + self.unfinished}" if self.unfinished else ""
-        return f"{self.mean:.2f}{self.marks}{spread} ({self.seeds}{total})"
+        return f"{self.seeds}{total}"
 
     @property
     def interval(self) -> str:
@@ -109,9 +114,14 @@ class Cell:
         several = [f"max {self.maximum:.2f}"] if self.sd is not None else []
         if self.seeds == 2:
             several = [" / ".join(f"{value:.2f}" for value in self.values)]
-        total = f" of {self.seeds + self.unfinished}" if self.unfinished else ""
-        seeds = f"{self.seeds}{total} {'seed' if self.seeds + self.unfinished == 1 else 'seeds'}"
+        seeds = f"{self.ratio} {'seed' if self.seeds + self.unfinished == 1 else 'seeds'}"
         return [first, *several, seeds, *([f"{self.constant} did not train"] * bool(self.constant))]
+
+
+def meanings(cells: Iterable[Cell]) -> list[str]:
+    """Returns the meaning of the signs in these cells."""
+    shown = list(cells)
+    return [words for name, words in MARKS.items() if any(getattr(c, name) for c in shown)]
 
 
 def cell(runs: Sequence[Record], checkpoint: Checkpoint = "best") -> Cell:

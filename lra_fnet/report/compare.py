@@ -55,9 +55,14 @@ def compare(first: Sequence[Record], second: Sequence[Record]) -> dict[str, Any]
       The object that `lra-fnet compare --json` prints.
 
     Raises:
-      UserError: the tasks or the rows differ, or a side has no complete run.
+      UserError: the tasks or the rows differ, a side has no complete run, or one of pre-training.
     """
     a, b = (_complete(runs) for runs in (first, second))
+    if pretrained := [run.label for run in (*a, *b) if run.denoise]:
+        raise UserError(
+            f"{pretrained[0]} is a run of `lra-fnet pretrain`: hidden tokens of one row depend on "
+            "each other, so no test applies; the report's section Pre-training compares such runs"
+        )
     for field, what in (("task", "task"), ("data_sha256", "data")):
         values = [sorted({getattr(run, field) for run in runs}) for runs in (a, b)]
         if values[0] != values[1] or len(values[0]) > 1:

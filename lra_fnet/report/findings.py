@@ -1,5 +1,6 @@
 """Says in two sentences what each section of the page shows, from its values."""
 
+import re
 import statistics
 from collections.abc import Iterable, Sequence
 
@@ -202,7 +203,8 @@ def literature(grid: Grid) -> list[str]:
         f"{plural(len(grid.rows), 'row')}: {len(grid.rows) - here - sent} as printed in papers, "
         f"{here} run here, {sent} submitted; only rows of one protocol compare."
     ]
-    numbers = [(float(row[mean].split()[0]), row) for row in grid.rows if _is_number(row[mean])]
+    means = [(re.match(r"\d+\.?\d*", row[mean]), row) for row in grid.rows]  # signs may follow
+    numbers = [(float(found[0]), row) for found, row in means if found]
     if numbers:
         value, row = max(numbers, key=lambda place: place[0])
         words = f"Highest mean of five: {row[0]}, {value:.2f} % (protocol {row[protocol]})"

@@ -9,7 +9,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from lra_fnet import config
 from lra_fnet.report import cells
@@ -111,14 +111,36 @@ class Front:
             return "-", "-", "-"
         if math.isinf(point.milliseconds):
             return "OOM", "-", "-"
-        slow = [p.milliseconds for p in self.timed if (p.model, p.size) == (ATTENTION, point.size)]
-        ratio = f"{slow[0] / point.milliseconds:.2f}" if slow and slow[0] else "-"
+        own = [p for p in self.timed if (p.model, p.size) == (ATTENTION, point.size)]
+        slow = min((p.milliseconds for p in own if p.milliseconds), default=None)
+        ratio = f"{slow / point.milliseconds:.2f}" if slow else "-"
         examples = 1000 * self.batch_size / point.milliseconds
         return f"{point.milliseconds:,.4g}", f"{examples:,.4g}", ratio
 
 
+class Conditions(NamedTuple):
+    """What runs must share for their accuracies to be comparable."""
+
+    preset: str
+    data: str
+    device: str
+    batch_size: int
+    steps: int
+    hidden: str  # which pieces are hidden, in words
+
+    @classmethod
+    def of(cls, run: Record) -> "Conditions":
+        """Returns those of a run."""
+        data = f"{run.dataset} of {run.data_source} ({run.data_sha256[:8]})"
+        hidden = f"{run.setting('Denoising.rate') or 0:.0%} hidden"
+        if (how := run.setting("Denoising.replacement")) != "bert":
+            hidden += f' ("{how}")'
+        batch_size = run.setting("Run.batch_size") or 0
+        return cls(run.preset, data, str(run.device), batch_size, run.steps, hidden)
+
+
 def fronts(runs: Sequence[Record], benchmarks: Sequence[Benchmark] = ()) -> list[Front]:
-    """Returns the runs on a corpus, in groups of equal data, batch, steps and device.
+    """Returns the runs on a corpus, in groups of equal data, batch, steps, device and objective.
 
     Speeds are those of benchmarks of pre-training that measured all models of a size in turn; a run
     with a size or settings that none of them has is without a speed. If there is no such benchmark
@@ -126,19 +148,15 @@ def fronts(runs: Sequence[Record], benchmarks: Sequence[Benchmark] = ()) -> list
     ours.
     """
     complete = [run for run in runs if run.complete and run.denoise and _score(run).rows]
-    groups: dict[tuple[str, str, str, int, int], list[Record]] = {}
+    groups: dict[Conditions, list[Record]] = {}
     for run in complete:
-        groups.setdefault(_conditions(run), []).append(run)
-    ours = [_front(*conditions, group, benchmarks) for conditions, group in groups.items()]
+        groups.setdefault(Conditions.of(run), []).append(run)
+    ours = [_front(shared, group, benchmarks) for shared, group in groups.items()]
     return [*ours, paper()] if ours else []
 
 
-def _conditions(run: Record) -> tuple[str, str, str, int, int]:
-    data = f"{run.dataset} of {run.data_source} ({run.data_sha256[:8]})"
-    return run.preset, data, str(run.device), run.setting("Run.batch_size") or 0, run.steps
-
-
-def _front(preset: str, data: str, device: str, batch: int, steps: int, runs, benchmarks) -> Front:
+def _front(shared: Conditions, runs: Sequence[Record], benchmarks: Sequence[Benchmark]) -> Front:
+    preset, data, device, batch, steps, hidden = shared
     models: dict[tuple[str, str], list[Record]] = {}
     for run in runs:
         models.setdefault((run.model, run.name), []).append(run)
@@ -150,14 +168,15 @@ def _front(preset: str, data: str, device: str, batch: int, steps: int, runs, be
         where = record.build(Device, sources[0].cells[0]["device"])
         names = " and ".join(f"`{benchmark.name}`" for benchmark in sources)
         speed = f"Speed: the models of a size took turns in {names}, {where}."
-    title = f"Pre-training on {data}, preset {preset}: {steps:,} steps of {batch} rows, {device}"
+    length = f"{steps:,} steps of {batch} rows, {hidden}"
+    title = f"Pre-training on {data}, preset {preset}: {length}, {device}"
     notes = [
         f"Validation at the best checkpoint, mean over seeds. {speed} Transformer is the paper's "
         "BERT.",
         *_agreement(points),
     ]
     words = data.split(" ")
-    name = f"Ours: {words[0]} {words[-1]}, {steps:,} steps"
+    name = f"Ours: {words[0]} {words[-1]}, {steps:,} steps, {hidden}"
     baselines = runs[0].baselines or ([runs[0].baseline] if runs[0].baseline else [])
     return Front(name, title, points, batch, notes, baselines)
 
@@ -186,18 +205,24 @@ def _measured(
 def _times(benchmark: Benchmark, preset: str, run: Record) -> dict[tuple, float]:
     """Returns the ms of a step of pre-training, at the batch and length of `run`, by `Point.key`.
 
-    They count only if they were measured on the same kind of processor.
+    They count only if they were measured on the same kind of processor, in the same arithmetic. Of
+    several ways to compute a model, the fastest counts.
     """
-    batch = run.setting("Run.batch_size")
-    return {
-        (cell["model"], _size(cell["dim"], cell["num_layers"]), cell["parameters"]): 1000
-        * statistics.median(cell["seconds"])
+    batch, dtype = run.setting("Run.batch_size"), run.setting("Encoder.dtype")
+    ours = [
+        cell
         for cell in benchmark.cells
         if (cell["what"], cell["side"], cell["state"]) == ("pretrain", "ours", "ok")
         and (cell["task"], cell["preset"]) == (run.task, preset)
         and (cell["length"], cell["batch_size"]) == (run.mixer_length, batch)
-        and cell["device"]["name"] == run.device.name
-    }
+        and (cell["device"]["name"], cell["dtype"]) == (run.device.name, dtype)
+    ]
+    times: dict[tuple, float] = {}
+    for cell in ours:
+        key = cell["model"], _size(cell["dim"], cell["num_layers"]), cell["parameters"]
+        time = 1000 * statistics.median(cell["seconds"])
+        times[key] = min(time, times.get(key, math.inf))
+    return times
 
 
 def _point(runs: Sequence[Record]) -> Point:

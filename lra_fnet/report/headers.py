@@ -3,10 +3,11 @@
 import itertools
 import math
 import statistics
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from lra_fnet.report import accuracy
+from lra_fnet.report import accuracy, cells
 from lra_fnet.report.sources import Sources
 from lra_fnet.run.record import Curve, Record
 
@@ -47,9 +48,11 @@ def header(runs: Sequence[Record], curves: dict[str, Curve]) -> list[str]:
         data set, are left out.
       curves: the courses of runs, by `Record.folder`.
     """
-    own = [r for r in runs if r.test and all(o.startswith("DATASET") for o in r.overrides)]
-    groups = itertools.groupby(accuracy.sort(own), key=lambda run: run.name)
-    rows = [_row(list(group), curves) for _, group in groups]
+    own = [r for r in runs if r.tested and all(o.startswith("DATASET") for o in r.overrides)]
+    groups: dict[tuple[str, str], list[Record]] = {}  # seeds on other data are another row
+    for run in accuracy.sort(own):
+        groups.setdefault((run.name, run.data_sha256), []).append(run)
+    rows = [_row(group, curves) for group in groups.values()]
     if not rows:
         return ["Not measured."]
     titles = ["model", "seeds", "test", "minutes", *(f"{part:.0%}" for part in PARTS), "device"]
@@ -60,21 +63,22 @@ def header(runs: Sequence[Record], curves: dict[str, Curve]) -> list[str]:
     ]
     first = own[0]
     command = f"lra-fnet train --task {first.task} --preset {first.preset} --model ..."
-    return [*_ABOUT.splitlines(), f"  {command}", *table]
+    selected = cells.MARKS["validation_is_test"] if any("†" in row[2] for row in rows) else ""
+    return [*_ABOUT.splitlines(), f"  {command}", *table, *textwrap.wrap(selected, 97)]
 
 
 def _row(runs: Sequence[Record], curves: dict[str, Curve]) -> list[str]:
     """Returns the cells of one model's runs."""
-    values = [run.accuracy("test") or 0.0 for run in runs]
-    if len(values) > 2:
-        shown = f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
-    else:
-        shown = ", ".join(f"{value:.2f}" for value in values)
+    cell = cells.cell(runs)
+    shown = ", ".join(f"{value:.2f}" for value in cell.values)
+    if cell.sd is not None:
+        shown = f"{cell.mean:.2f} ± {cell.sd:.2f}"
+    mark = "†" if cell.validation_is_test else ""
     seconds = [run.wall_seconds for run in runs if run.wall_seconds]
     return [
         runs[0].name,
-        str(len(runs)),
-        shown,
+        cell.ratio,
+        f"{shown or cell.state}{mark}",
         f"{min(seconds) / 60:.1f}" if seconds else "-",
         *(_part_way(runs, curves, part) for part in PARTS),
         "; ".join(sorted({str(run.device) for run in runs})),

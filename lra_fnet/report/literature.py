@@ -11,6 +11,7 @@ from lra_fnet.report.cells import (
     Cell,
     averages,
     corrected,
+    meanings,
     published,
     published_cells,
 )
@@ -39,6 +40,7 @@ def grid(tables: Sequence[Table], submitted: Mapping[str, Sequence[Table]] = {})
     ]
     protocols = [f"`{name}`: {words}." for name, words in data["protocols"].items()]
     notes = [
+        *meanings(cells[column] for _, cells, *_ in rows for column in columns),
         "Compare rows of one protocol only. " + " ".join(protocols),
         "Tier: self, a number of the model's authors (quoted: as another paper prints it); others, "
         "by other authors, with settings of their own; submitted, a run by others that passed "

@@ -26,7 +26,8 @@ class Pair:
     def significant(self) -> bool | None:
         """Whether the two differ at the 5 % level, all pairs taken into account.
 
-        None if a side has a single seed: its test is about these runs, not about the models.
+        None if a side has a single seed, or one without a value: the test is about these runs, not
+        about the models.
         """
         return None if self.p_adjusted is None else self.p_adjusted <= LEVEL
 
@@ -45,7 +46,10 @@ def pairs(table: Table, models: Sequence[str]) -> list[Pair]:
         first, second = (_complete(row, task) for row in (a, b))
         if first and second and len({run.data_sha256 for run in (*first, *second)}) == 1:
             found.append((task, a, b, significance.compare(first, second, "test")))
-    enough = [min(_seeds(task, a, b)) > 1 for task, a, b, _ in found]
+    enough = [
+        all(row.cells[task].seeds > 1 and not row.cells[task].unfinished for row in rows)
+        for task, *rows, _ in found
+    ]
     tested = [
         comparison.difference.p_value
         for (*_, comparison), tells in zip(found, enough, strict=True)
@@ -56,10 +60,6 @@ def pairs(table: Table, models: Sequence[str]) -> list[Pair]:
         Pair(*each, next(adjusted) if tells else None)
         for each, tells in zip(found, enough, strict=True)
     ]
-
-
-def _seeds(task: str, *rows: Row) -> list[int]:
-    return [len(_complete(row, task)) for row in rows]
 
 
 def _complete(row: Row, task: str) -> list[Record]:
@@ -82,7 +82,7 @@ def grid(table: Table, listed: Sequence[Pair]) -> Grid:
                 f"{difference.low:+.2f} to {difference.high:+.2f}",
                 f"{difference.p_value:.2g}",
                 "-" if pair.p_adjusted is None else f"{pair.p_adjusted:.2g}",
-                " / ".join(map(str, _seeds(pair.task, pair.a, pair.b))),
+                " / ".join(row.cells[pair.task].ratio for row in (pair.a, pair.b)),
             ]
         )
     tests = "; ".join(dict.fromkeys(pair.comparison.test for pair in listed))
@@ -90,8 +90,8 @@ def grid(table: Table, listed: Sequence[Pair]) -> Grid:
         "Accuracy of the model minus that of the other, in percentage points, with a 95 % interval "
         f"(single, not adjusted). Tests: {tests}. Significant: p adjusted by Holm's method for all "
         f"rows of this table with two seeds or more on both sides is at most {LEVEL}. Rows only: a "
-        "side has a single seed, so p and the interval say what other test rows would change, not "
-        "what another seed would."
+        "side has a single seed, or seeds that failed, so p and the interval say what other test "
+        "rows would change, not what other seeds would."
     ]
     head = ["Task", "Model", "Against", "Significant", "Difference", "95 % interval"]
     head += ["p", "p adjusted", "Seeds"]

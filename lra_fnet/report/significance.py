@@ -129,11 +129,13 @@ def marks(rows: Sequence[Row], columns: Sequence[str], checkpoint: Checkpoint = 
     """
     bold, against = set(), {}
     for column in columns:
-        groups = defaultdict(list)  # rows with runs on the same data
+        groups = defaultdict(list)  # rows with all runs on the same data
         for row in rows:
             cell = row.cells[column]
-            if row.ours and cell.mean is not None and not cell.unfinished and cell.seeds >= SEEDS:
-                groups[tuple(sorted({run.data_sha256 for run in cell.runs}))].append(row)
+            data = {run.data_sha256 for run in cell.runs}
+            whole = row.ours and cell.mean is not None and not cell.unfinished
+            if whole and cell.seeds >= SEEDS and len(data) == 1:
+                groups[data.pop()].append(row)
         for group in (group for group in groups.values() if len(group) > 1):
             best, others = _column(group, column, checkpoint)
             against |= others

@@ -2,7 +2,9 @@
 
 import contextlib
 import dataclasses
+import itertools
 from collections import defaultdict
+from collections.abc import Sequence
 
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, progress
@@ -20,8 +22,8 @@ def finish(plan: Plan) -> list[Record]:
       The results of the selected runs, all seeds of each point.
 
     Raises:
-      UserError: trials have not ended, no point is complete, the sweep has no axes, or it is one
-        of pre-training.
+      UserError: trials have not ended or read different data, no point is complete, the sweep has
+        no axes, or it is one of pre-training.
     """
     if plan.sweep.pretrain:
         raise UserError(
@@ -68,6 +70,9 @@ def select(plan: Plan, trials: list[Trial], earlier: list[Choice]) -> list[Choic
       plan: the sweep.
       trials: all its trials, by number.
       earlier: points selected before, which stay.
+
+    Raises:
+      UserError: trials of a task read different data.
     """
     points = defaultdict(list)
     for trial in trials:
@@ -81,6 +86,7 @@ def select(plan: Plan, trials: list[Trial], earlier: list[Choice]) -> list[Choic
         ]
         if not complete or names in selected:
             continue
+        _check_data(plan, complete)
         best = max(complete, key=mean_validation)
         job = best[0].job
         selected[names] = Choice(
@@ -90,3 +96,18 @@ def select(plan: Plan, trials: list[Trial], earlier: list[Choice]) -> list[Choic
             folders=tuple(str(t.job.folder.relative_to(plan.shared.runs)) for t in best),
         )
     return list(selected.values())
+
+
+def _check_data(plan: Plan, points: Sequence[Sequence[Trial]]) -> None:
+    """Refuses points whose trials read different data: their accuracies do not compare."""
+    read = defaultdict(list)
+    for trial in itertools.chain(*points):
+        if result := trial.record():
+            read[result.data_sha256].append(trial.job.folder)
+    if len(read) > 1:
+        fewest = min(read.values(), key=len)
+        raise UserError(
+            f"the trials of sweep {plan.name} on {points[0][0].job.task} were trained on different "
+            f"data; move those on one of them away ({', '.join(map(str, fewest))}), then "
+            f"{plan.again()} trains them again"
+        )

@@ -398,6 +398,12 @@ def test_task_of_a_user_is_a_column_and_enters_no_average():
     assert cell_text(table, "FNet", "FNet paper", "average5") == "55.30"
 
 
+def test_a_way_to_compute_a_model_is_named_below_the_table():
+    (table,) = tables_of(a_result(), a_result(model="fnet_mat"))
+    assert [row.model for row in table.rows if row.ours] == ["fnet"]
+    assert "`fnet_mat` is a way to compute a model and has no row." in table.notes
+
+
 def test_overrides_on_a_task_of_a_user_are_no_variants():
     """It has no settings of its own in a preset, so most of its runs have some."""
     changes = {"overrides": ["MAX_LEN=64"], "variant": "MAX_LEN-64"}

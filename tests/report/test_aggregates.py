@@ -147,6 +147,17 @@ def test_profile_falls_by_a_third_at_the_score_of_each_of_three_runs():
     assert shares == pytest.approx([200 / 3, 100 / 3, 0])
 
 
+def test_seeds_on_different_data_are_no_aggregate():
+    runs = [
+        with_test(600 + seed, task=task, model=model, seed=seed, data_sha256=f"{seed % 2}" * 64)
+        for task in ("listops", "text")
+        for model in ("fnet", "linear")
+        for seed in range(3)
+    ]
+    (table,) = accuracy.tables(records(*runs))
+    assert not aggregates.over_tasks(table)
+
+
 def test_score_above_the_shallow_baseline():
     counts = {"correct": 500, "count": 2000}  # 25 %
     rule = {"method": "a rule", "settings": {}, "validation": counts, "test": counts}

@@ -35,6 +35,15 @@ def comparison(run, results, a=MODELS[0], b=MODELS[1]):
     return json.loads(out)
 
 
+def test_runs_of_pretraining_are_refused(run):
+    """Hidden tokens of a row depend on each other: a test that counts them claims too much."""
+    hidden = [a_result(model=model, denoise=True, test=None) for model in ("fnet", "linear")]
+    names = [f"cpu/listops/{model}@denoise" for model in ("fnet", "linear")]
+    code, out, err = run(hidden, *names)
+    assert (code, out) == (2, "")
+    assert "cpu/listops/fnet@denoise is a run of `lra-fnet pretrain`" in err
+
+
 def both(seeds_a, seeds_b):
     runs = [scored("fnet", seed) for seed in range(seeds_a)]
     return runs + [scored("linear", seed) for seed in range(seeds_b)]

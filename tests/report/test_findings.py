@@ -92,6 +92,17 @@ def test_pairs_are_compared_on_equal_data_and_adjusted_by_hand():
     assert (rows[3][:4], rows[3][-2:]) == (["Text", "FNet", "Linear", "rows only"], ["-", "1 / 1"])
 
 
+def test_a_pair_with_a_failed_seed_is_about_the_rows_only():
+    """The seeds that ended may be the lucky ones."""
+    runs = [scored(model, seed) for model in ("fnet", "linear") for seed in range(3)]
+    runs.append(a_failure("diverged", model="fnet", seed=3))
+    (table,) = accuracy.tables(records(*runs))
+    (pair,) = pairs.pairs(table, accuracy.MAIN)
+    assert (pair.significant, pair.p_adjusted) == (None, None)
+    (row,) = pairs.grid(table, [pair]).rows
+    assert (row[3], row[-1]) == ("rows only", "3 of 4 / 3")
+
+
 def test_significance_names_the_largest_difference_with_its_winner_first():
     right = {"transformer": 900, "fnet": 300, "linear": 310}
     runs = [with_test(n + 2 * k, model=m, seed=k) for m, n in right.items() for k in range(2)]
@@ -163,9 +174,10 @@ def test_literature_names_the_highest_of_all_and_of_one_protocol():
         ["A", "86.3", "pixels", "self"],
         ["B", "55.1", "lra", "self"],
         ["C", "-", "lra", "here"],
+        ["D", "54.62†", "lra", "here"],
     ]
     assert findings.literature(Grid("", head, rows)) == [
-        "3 rows: 2 as printed in papers, 1 run here, 0 submitted; only rows of one protocol "
+        "4 rows: 2 as printed in papers, 2 run here, 0 submitted; only rows of one protocol "
         "compare.",
         "Highest mean of five: A, 86.30 % (protocol pixels); under LRA's own protocol: B, 55.10 %.",
     ]

@@ -17,6 +17,7 @@ def a_run(model, right, speed, *, seed=0, size=(128, 2), variant=None, **changes
     score = {"step": 900, "correct": right, "count": 1000, "loss": 2500.0 + seed}
     score |= {"order_loss": 30.0, "order_correct": 30 + seed, "rows": 50}
     text = f"Encoder.dim = {size[0]}\nEncoder.num_layers = {size[1]}\nRun.batch_size = 32\n"
+    text += "Encoder.dtype = 'float32'\nDenoising.rate = 0.15\nDenoising.replacement = 'bert'\n"
     made = {
         **{"task": "corpus", "preset": "cpu-pretrain", "model": model, "seed": seed},
         **{"variant": variant, "overrides": [], "steps_per_second": speed, "config": text},
@@ -72,7 +73,7 @@ def a_cell(model, seconds, **changes):
     return {
         **{"what": "pretrain", "side": "ours", "state": "ok", "task": "corpus", "model": model},
         **{"preset": "cpu-pretrain", "length": 256, "batch_size": 32, "dim": 128, "num_layers": 2},
-        **{"parameters": 12345, "seconds": seconds},
+        **{"parameters": 12345, "seconds": seconds, "dtype": "float32"},
         "device": {"name": "Some CPU", "platform": "cpu", "count": 1, "cores": 9},
         **changes,
     }
@@ -125,8 +126,41 @@ def test_a_further_run_of_a_model_that_the_benchmark_lacks_has_no_speed():
 
 
 @pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("Denoising.rate = 0.15", "Denoising.rate = 0.01", "of 32 rows, 1% hidden, 1 x"),
+        ("'bert'", "'mask'", 'of 32 rows, 15% hidden ("mask"), 1 x'),
+    ],
+)
+def test_another_objective_is_another_front(old, new, said):
+    run = a_run("fnet", 900, 4.0, variant="easy")
+    easy = run | {"config": run["config"].replace(old, new)}
+    first, second, _ = made_fronts(easy, a_run("fnet", 100, 4.0))
+    assert said in first.title
+    assert "of 32 rows, 15% hidden, 1 x" in second.title
+
+
+def test_of_two_ways_to_compute_a_model_the_faster_counts():
+    runs = records(a_run("fnet", 100, 4.0), a_run("transformer", 200, 3.0))
+    cells = [a_cell("transformer", [0.5]), a_cell("transformer", [5.0]), a_cell("fnet", [0.2])]
+    ours, _ = front.fronts(runs, [Benchmark("b", cells)])
+    assert {p.model: p.milliseconds for p in ours.points} == {"fnet": 200, "transformer": 500}
+
+
+def test_speed_ups_are_against_the_fastest_transformer_of_the_size():
+    slow = a_run("transformer", 100, 1.0, variant="a_slow")
+    (ours, _) = made_fronts(slow, a_run("transformer", 200, 5.0), a_run("fnet", 300, 10.0))
+    assert {row[2]: row[9] for row in ours.grid().rows} == {
+        "fnet@denoise": "2.00",
+        "transformer@denoise": "1.00",
+        "transformer@denoise+a_slow": "0.20",
+    }
+
+
+@pytest.mark.parametrize(
     "change",
     [
+        {"dtype": "bfloat16"},
         *({"what": "train"}, {"side": "eager"}, {"state": "OOM"}, {"task": "text"}),
         *({"preset": "paper-pretrain"}, {"length": 128}, {"batch_size": 16}, {"dim": 64}),
         *({"num_layers": 4}, {"parameters": 1}, {"model": "linear"}),
@@ -244,7 +278,7 @@ def test_every_form_of_the_report_has_the_front(tmp_path):
     html = page.render(report)
     assert 'id="pre-training"' in html
     assert "FNet 128 x 2: 10 % of hidden pieces, 250 ms" in html
-    assert "of 32 rows, 1 x Some CPU" in texts.markdown(report)
+    assert "of 32 rows, 15% hidden, 1 x Some CPU" in texts.markdown(report)
     drawn = figures.drawn(figures.fronts(report.fronts), "svg").decode()
     assert "Ours: v8000_128 (dddddddd), 1,000 steps" in drawn
     assert "FNet paper: C4, 8 V100" in drawn

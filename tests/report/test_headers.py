@@ -1,9 +1,9 @@
 """The heads of the presets' files say what was measured, and nothing else in the files changes."""
 
-from made_results import put, put_curve, with_test
+from made_results import a_failure, put, put_curve, with_test
 
 from lra_fnet import config
-from lra_fnet.report import headers
+from lra_fnet.report import cells, headers
 from lra_fnet.report.sources import Sources
 
 GIN = "# ListOps, short.\n# More prose.\nRun.num_steps = 1000  # steps\n"
@@ -36,6 +36,28 @@ def test_head_has_a_row_for_each_model_with_what_it_gives_and_costs(tmp_path):
         ["linear", "1", "25.00", "1.0", "-", "-", *device],
         ["fnet", "3", "31.00", "±", "1.00", "2.0", "10.00", "50.00", *device],
     ]
+
+
+def test_head_says_which_seeds_failed_and_what_was_selected_on_test(tmp_path):
+    for seed, correct in enumerate((600, 620, 640)):
+        put(tmp_path, with_test(correct, seed=seed, validation_is_test=True))
+    put(tmp_path, a_failure("diverged", seed=3))
+    put(tmp_path, a_failure("OOM", model="linear"))
+    path = presets(tmp_path)
+    lines = headers.files(Sources([tmp_path]), tmp_path / "presets")[path].splitlines()
+    rows = {line.split()[1]: line.split()[2:8] for line in lines if line.startswith(headers.MARK)}
+    assert rows["fnet"][:6] == ["3", "of", "4", "31.00", "±", "1.00†"]
+    assert rows["linear"][:4] == ["0", "of", "1", "OOM"]
+    assert f"{headers.MARK}{cells.MARKS['validation_is_test']}" in lines
+
+
+def test_seeds_on_other_data_have_a_row_of_their_own_in_the_head(tmp_path):
+    put(tmp_path, with_test(600))
+    put(tmp_path, with_test(900, seed=1, data_sha256="e" * 64))
+    path = presets(tmp_path)
+    lines = headers.files(Sources([tmp_path]), tmp_path / "presets")[path].splitlines()
+    rows = [line.split()[1:4] for line in lines if line.startswith(f"{headers.MARK}fnet")]
+    assert rows == [["fnet", "1", "30.00"], ["fnet", "1", "45.00"]]
 
 
 def test_head_is_replaced_and_without_runs_says_so(tmp_path):

@@ -3,7 +3,7 @@
 import statistics
 
 import pytest
-from made_results import a_result, put, records
+from made_results import a_result, put, records, with_test
 
 from lra_fnet.report import accuracy, cells, literature
 from lra_fnet.report.contents import build
@@ -41,6 +41,10 @@ def test_table_is_sorted_and_shows_ours_except_of_uncompared_presets():
     here = [row for row in grid.rows if row[-2] == "here"]
     assert [(row[0], row[1], *row[9:11]) for row in here] == [("FNet", "30.00", "pixels", "2")]
     assert here == list(grid.rows[-1:])
+    assert not any(note[0] in "§¶†" for note in grid.notes)
+    floor = with_test(361, preset="tuned", model="linear")
+    notes = literature.grid(accuracy.tables(records(floor))).notes
+    assert [note[0] for note in notes if note[0] in "§¶†"] == ["¶"]
     mega = next(row for row in grid.rows if row[0] == "Mega")
     assert mega[-5:] == ["88.21", "pixels", "5", "self", "arXiv:2209.10655, Table 2"]
     assert [row[0] for row in grid.rows if row[-1] == "arXiv:2105.03824, Table 4a"] == [

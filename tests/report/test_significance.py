@@ -104,6 +104,14 @@ def test_number_of_rows_changes_what_is_bold():
     assert len(marks_of(*three(640), *others).bold) == 31
 
 
+def test_seeds_on_different_data_are_not_compared():
+    """Their rows are others, of another number: the accuracies have no pairs."""
+    runs = [scored(model, seed) for model in ("fnet", "linear") for seed in range(2)]
+    other = {"data_sha256": "e" * 64, "floor": {"correct": 180, "count": 1000}}
+    runs += [with_test(300, model=m, seed=2, count=1000, **other) for m in ("fnet", "linear")]
+    assert not marks_of(*runs).bold
+
+
 def test_nothing_is_bold_without_two_whole_rows_of_three_seeds_on_the_same_data():
     marks = marks_of(
         *three(640),

@@ -729,6 +729,20 @@ def test_first_of_the_best_complete_points_is_selected(tmp_path):
     assert finish.select(planned, made, [earlier]) == [earlier]
 
 
+def test_trials_on_different_data_are_not_compared(tmp_path, monkeypatch):
+    planned = plan.Plan(swept(seeds=1).checked(), "s", job.Job("", "", "", runs=tmp_path))
+    made = []
+    for point, data in enumerate("aab"):
+        trial = ledger.Trial(point, planned.job(0, {"A.b": str(point)}, 0), 0, point)
+        trial.state, trial.validation = "complete", 0.1 * point
+        made.append(trial)
+        (result,) = made_results.records(made_results.a_result(data_sha256=data * 64))
+        monkeypatch.setattr(trial, "record", lambda result=result: result)
+    with pytest.raises(UserError, match=r"on different data; move .*/seed0\), then .* --name s"):
+        finish.select(planned, made, [])
+    assert finish.select(planned, made[:2], [])[0].overrides == ("A.b=1",)
+
+
 # Display
 
 
