@@ -13,7 +13,6 @@ import functools
 import inspect
 import os
 import re
-import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -447,13 +446,14 @@ def _train(args) -> None:
     """
     with _joined(args) as first:
         from lra_fnet import report
+        from lra_fnet.machine import terminal
         from lra_fnet.run import job
 
         asked = _job(args, init=args.init and Path(args.init))
         if args.init == "auto":
             before = _job(args, denoise=True, init=None)
             if not (before.folder / "run.json").exists():
-                again = shlex.join(["lra-fnet", *before.command()])
+                again = terminal.command(before.command())
                 raise UserError(f"--init auto: there is no {before.folder} yet; first: {again}")
             own = [text for text in before.overrides if not text.startswith("Denoising.")]
             asked = _job(args, init=before.folder, overrides=tuple(own))

@@ -1,7 +1,11 @@
 """Tables and consoles of a terminal: a table that is too wide becomes one line a cell."""
 
 import os
+import shlex
+import shutil
+import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -9,7 +13,17 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+PROGRAM = "lra-fnet"
 FILE_WIDTH = 1000  # columns: wide enough for every table
+
+
+def command(words: Sequence[str]) -> str:
+    """Returns a command of lra-fnet for a person to type, called as this process was.
+
+    After `make`, lra-fnet is in an environment that need not be on the PATH.
+    """
+    called = sys.argv[0] if Path(sys.argv[0]).name == PROGRAM else PROGRAM
+    return shlex.join([PROGRAM if shutil.which(PROGRAM) else called, *words])
 
 
 def console(*, stderr: bool = False, **options) -> Console:

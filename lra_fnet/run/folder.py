@@ -10,7 +10,6 @@ import json
 import os
 import platform
 import re
-import shlex
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ import jax
 
 from lra_fnet import __version__, config, experiment
 from lra_fnet.errors import UserError
-from lra_fnet.machine import disk
+from lra_fnet.machine import disk, terminal
 from lra_fnet.run import record
 from lra_fnet.run.record import NAME, Record, build
 
@@ -191,7 +190,7 @@ def finished(folder: Path) -> tuple[Job, Record]:
             f"{folder} is not a run folder (it has no run.json)"
             + (": only its results were kept, so train it again" if kept.exists() else ": name one")
         )
-    command = shlex.join(["lra-fnet", *job.command()])
+    command = terminal.command(job.command())
     result = record.read(folder, moved=True)
     if result is None:
         raise UserError(f"{folder} holds an unfinished run; to finish it: {command}")

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import hashlib
-import shlex
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import jax
 from lra_fnet import config
 from lra_fnet.errors import Interrupted, RunFailed, UserError
 from lra_fnet.experiment import Experiment
-from lra_fnet.machine import disk, progress
+from lra_fnet.machine import disk, progress, terminal
 from lra_fnet.models import fastest
 from lra_fnet.run import evaluate, pretrained, record
 from lra_fnet.run import folder as run_folder
@@ -201,7 +200,7 @@ def _train(
             result = evaluate.finish(loop, data, identity, test=job.test)
     except Interrupted:
         where = " (each process its own)" if jax.process_count() > 1 else ""
-        progress.say(f"saved; to resume{where}: {shlex.join(['lra-fnet', *job.command()])}")
+        progress.say(f"saved; to resume{where}: {terminal.command(job.command())}")
         raise
     except (RunFailed, jax.errors.JaxRuntimeError) as error:
         failure = _failure(error)

@@ -8,7 +8,6 @@ import functools
 import hashlib
 import itertools
 import re
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import gin
 
 from lra_fnet import config
 from lra_fnet.errors import UserError
-from lra_fnet.machine import disk
+from lra_fnet.machine import disk, terminal
 from lra_fnet.run import folder as run_folder
 from lra_fnet.run.folder import Job
 from lra_fnet.run.record import build
@@ -252,7 +251,7 @@ class Plan:
     def again(self, verb: str = "sweep", *options: str) -> str:
         """Returns the command that continues this sweep, for a person to type."""
         runs = [] if self.shared.runs == Job.runs else ["--runs", str(self.shared.runs)]
-        return shlex.join(["lra-fnet", verb, "--name", self.name, *runs, *options])
+        return terminal.command([verb, "--name", self.name, *runs, *options])
 
     def begin(self) -> None:
         """Writes sweep.json; the caller holds the sweep's lock.

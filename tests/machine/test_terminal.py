@@ -3,6 +3,7 @@
 import io
 import itertools
 import re
+import sys
 
 import pytest
 from rich.console import Console
@@ -94,3 +95,20 @@ def test_bar_keeps_title_counts_and_elapsed_time_at_every_width(clock, monkeypat
     assert "1,000 of 2,000" in line
     assert re.search(r"\d:\d\d:\d\d", line)
     assert ("1 min 0 s left" in line, "25.5 steps/s" in line) == (width > 40, width > 80)
+
+
+@pytest.mark.parametrize(
+    ("called", "on_path", "says"),
+    [
+        (".venv/bin/lra-fnet", False, ".venv/bin/lra-fnet"),
+        ("/opt/a b/lra-fnet", False, "'/opt/a b/lra-fnet'"),
+        ("/opt/bin/lra-fnet", True, "lra-fnet"),
+        ("pytest", False, "lra-fnet"),
+    ],
+)
+def test_a_command_to_type_is_called_as_this_one_was(monkeypatch, tmp_path, called, on_path, says):
+    monkeypatch.setattr(sys, "argv", [called])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if on_path:
+        (tmp_path / "lra-fnet").touch(0o755)
+    assert terminal.command(["train", "--set", "a=b c"]) == f"{says} train --set 'a=b c'"
