@@ -180,7 +180,12 @@ def load(
         _check_macros(macros, declared, where)
     # An override of the run's length scales the whole schedule, durations included.
     durations = {name: text for name, text in durations.items() if name.startswith("Run.")}
-    _follow(schedule, _count_steps(durations, "\n".join(overrides), rows))
+    bound = _count_steps(durations, "\n".join(overrides), rows)
+    _follow(schedule, bound)
+    now = _schedule()
+    if schedule is None and now and "Optimizer.steps_per_cycle" not in bound:
+        num_steps, warmup, _ = now  # an override has turned the decay on: to the end of the run
+        gin.bind_parameter("Optimizer.steps_per_cycle", max(1, num_steps - warmup))
     references = set(re.findall(r"%([\w./]+)", gin.config_str())) - {"gin.REQUIRED"}
     _check_macros(references, declared or set(), "a reference")
 

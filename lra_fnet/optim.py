@@ -71,9 +71,9 @@ class Optimizer:
     steps_per_cycle: int = 0  # cosine_decay, linear_decay
     decay_factor: float = 0.5  # decay_every
     steps_per_decay: int = 0  # decay_every
-    beta1: float = 0.9
-    beta2: float = 0.98
-    epsilon: float = 1e-9
+    beta1: Annotated[float, Least(0, 0.9, below=1)] = 0.9
+    beta2: Annotated[float, Least(0, 0.98, below=1)] = 0.98
+    epsilon: Annotated[float, Least(0, 1e-9)] = 1e-9
     # Parameters of the mixers with their own learning rate (in place of the one above, under the
     # same factors) and weight decay: {"log_dt": (0.001, 0.0)}. `Mixer.separable` has the names.
     groups: dict[str, tuple[float, float]] | None = dataclasses.field(default=None, hash=False)
@@ -98,6 +98,8 @@ class Optimizer:
         if not isinstance(groups, dict):
             raise UserError(f"Optimizer.groups expects None or a dictionary, got {groups!r}")
         for name, pair in groups.items():
+            if not isinstance(name, str):
+                raise UserError(f"Optimizer.groups expects names of parameters, got {name!r}")
             numbers = pair if isinstance(pair, tuple | list) else ()
             if len(numbers) != 2 or not all(isinstance(n, int | float) and n >= 0 for n in numbers):
                 raise UserError(

@@ -355,6 +355,19 @@ def test_warm_up_and_cosine_follow_the_length_of_the_run_unless_they_are_set(ove
     assert (jnp.diff(rates[optimizer.warmup :]) <= 0).all()  # the cosine does not start again
 
 
+@pytest.mark.parametrize("task", ["listops", "retrieval", "image"])
+def test_a_decay_that_an_override_turns_on_ends_with_the_run(task):
+    factors = "Optimizer.factors='constant * linear_warmup * cosine_decay'"
+    built = experiment.load(task, "transformer_rotary", "tuned", (factors,))
+    rates = jax.vmap(built.optimizer.schedule())(jnp.arange(built.run.num_steps))
+    assert (jnp.diff(rates[built.optimizer.warmup :]) <= 0).all()
+    assert rates[-1] < 1e-3 * built.optimizer.learning_rate
+    own = experiment.load(
+        task, "transformer_rotary", "tuned", (factors, "Optimizer.steps_per_cycle=70")
+    )
+    assert own.optimizer.steps_per_cycle == 70
+
+
 def test_square_root_schedule_keeps_its_steps():
     built = experiment.load("listops", "fnet", "paper", ("Run.num_steps=100",))
     assert built.optimizer.warmup == 1000  # its rates depend on it
@@ -440,7 +453,6 @@ RSQRT = "constant * linear_warmup * rsqrt_decay"
 COSINE = "constant * linear_warmup * cosine_decay"
 
 
-@pytest.mark.parametrize("task", TASKS)
 def test_a_model_whose_module_is_not_imported_says_how(tmp_path):
     (tmp_path / "models").mkdir()
     (tmp_path / "models/nowhere.gin").write_text("MIXERS = @Nowhere\n")
@@ -449,6 +461,7 @@ def test_a_model_whose_module_is_not_imported_says_how(tmp_path):
         config.load(paths)
 
 
+@pytest.mark.parametrize("task", TASKS)
 def test_preset_paper_has_the_settings_of_the_papers(task):
     names = ("max_len", "dim", "num_heads", "num_layers", "qkv_dim", "mlp_dim")
     names += ("learning_rate", "num_steps", "batch_size")

@@ -204,7 +204,7 @@ class Encoder(nn.Module):
     # "learned" with embedding "bert"; "none" for mixers that know positions by themselves.
     positions: Literal["sinusoidal", "learned", "none"]
     norm: Literal["pre", "post"]  # "pre": LRA; "post": FNet
-    norm_epsilon: float
+    norm_epsilon: Annotated[float, Least(0, 1e-6)]
     # "cls": a vector put in front; "first": the first token (LRA's two texts); "tanh": the first
     # token, Dense, tanh (BERT's pooler); "mean": over real tokens; "mean_all": over padding too
     # (LRA).

@@ -47,6 +47,11 @@ class Job:
     denoise: bool = False  # pre-train: hide tokens and predict them
     init: Path | None = None  # folder of the pre-trained run to begin from
 
+    def __post_init__(self):
+        """Keeps the last of several bindings of one name, which is the one that gin takes."""
+        last = {text.partition("=")[0].strip(): text for text in self.overrides}
+        object.__setattr__(self, "overrides", tuple(last.values()))
+
     @property
     def variant(self) -> str | None:
         """The name of the overrides, and of the pre-trained run if there is one, in the folder.

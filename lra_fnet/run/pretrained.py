@@ -17,9 +17,11 @@ from lra_fnet.training.checkpoint import sha256
 _TABLE = "encoder/embedding"  # has one more row in pre-training, of the mask
 _POSITIONS = "encoder/positions_learned"  # is taken over as far as both are long
 _POOLER = "encoder/pooler/"  # begins the names that one of the two may lack
-# Bindings that make no array of an encoder.
+# Bindings that do not change what an encoder computes in evaluation, but for the length.
 _ELSEWHERE = ("Run.", "Optimizer.", "Head.", "Denoising.", "TASK", "build.", "DATASET")
-_ELSEWHERE += ("Encoder.dropout", "Encoder.attention_dropout", "Encoder.remat")
+_ELSEWHERE += ("Encoder.dropout", "Encoder.attention_dropout", "Encoder.remat", "Encoder.pooling")
+_ELSEWHERE += ("MAX_LEN", "Encoder.max_len", "Encoder.dtype", "Attention.block_size")
+_WAYS = (".method", ".implementation")  # end the names of settings of speed alone
 
 
 class Start(NamedTuple):
@@ -46,9 +48,14 @@ def open_run(folder: Path, experiment: Experiment, imports: Sequence[str] = ()) 
     how, result = run.experiment.denoising, run.result
     assert how is not None
     wanted = jax.eval_shape(experiment.initial_variables, keys(0)[0])
-    if misfit := _misfit(_encoder(run.variables), _encoder(wanted)):
-        differences = config.differing(run.experiment.config, experiment.config)
-        settings = [str(d) for d in differences if not d.name.startswith(_ELSEWHERE)]
+    further = run.task.mask_id is None  # else the table has the mask's row in both stages
+    misfit = _misfit(_encoder(run.variables, further=further), _encoder(wanted, further=further))
+    settings = [
+        str(difference)
+        for difference in config.differing(run.experiment.config, experiment.config)
+        if not (difference.name.startswith(_ELSEWHERE) or difference.name.endswith(_WAYS))
+    ]
+    if misfit or settings:
         raise UserError(
             f"--init {folder} has another encoder ({'; '.join(settings) or misfit}): pre-train one "
             "with the settings of this run"
@@ -68,15 +75,16 @@ def open_run(folder: Path, experiment: Experiment, imports: Sequence[str] = ()) 
     )
 
 
-def _encoder(variables: Mapping[str, Any]) -> dict[str, str]:
+def _encoder(variables: Mapping[str, Any], *, further: bool) -> dict[str, str]:
     """Returns types and shapes of the encoder's arrays by name.
 
-    The embedding of the mask and the number of learned positions do not count.
+    The embedding of a mask that is a further id of pre-training does not count, nor does the number
+    of learned positions.
     """
     shapes = {}
     for name, leaf in trained.flat(variables).items():
         shape = [*leaf.shape]
-        if name == _TABLE and "output" in variables["params"]:
+        if name == _TABLE and further and "output" in variables["params"]:
             shape[0] -= 1
         if name == _POSITIONS:
             shape = shape[1:]

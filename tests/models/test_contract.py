@@ -307,6 +307,12 @@ def make(cls, settings, **changes):
             "num_global must be at least 0, got -1: set it to 1, say",
         ),
         ("bigbird", {"block_size": 0}, "block_size must be at least 1, got 0: set it to 64, say"),
+        (
+            "bigbird",
+            {"seed": 10**20},
+            "seed must be at least 0 and below 4294967296, got 100000000000000000000: "
+            "set it to 0, say",
+        ),
         ("bigbird", {"num_random": -1}, "num_random must be at least 0, got -1: set it to 3, say"),
         ("bigbird", {"num_global": -1}, "num_global must be at least 0, got -1: set it to 1, say"),
         (
@@ -323,7 +329,7 @@ def make(cls, settings, **changes):
                 f"factorized_random, attention, each once, got {kinds!r}: set it to "
                 "('random', 'attention'), say",
             )
-            for kinds in ((), "dense", ("dense", "dense"), ("dense", "local"), None)
+            for kinds in ((), "dense", ("dense", "dense"), ("dense", "local"), [[1]], None)
         ),
         ("synthesizer", {"factor": 0}, "factor must be at least 1, got 0: set it to 8, say"),
         (

@@ -179,8 +179,9 @@ def synthetic(params, kind, x, head):
     ],
     ids=lambda value: str(value) if isinstance(value, int) else "+".join(value),
 )
-def test_synthesizer_equals_the_oracle_with_holes_and_an_empty_text(kinds, block_size):
-    module = synthesizer_module(kinds=kinds, block_size=block_size)
+@pytest.mark.parametrize("mixture", ["softmax", "sum"])
+def test_synthesizer_equals_the_oracle_with_holes_and_an_empty_text(kinds, block_size, mixture):
+    module = synthesizer_module(kinds=kinds, block_size=block_size, mixture=mixture)
     variables, x = random_variables(module), normal(3, 7, 6)
     params = variables["params"]
     wide, mask = np.float64(x), np.asarray(HOLES)
@@ -188,13 +189,17 @@ def test_synthesizer_equals_the_oracle_with_holes_and_an_empty_text(kinds, block
     mixed = np.zeros(value.shape)
     for text, head in itertools.product(range(3), range(2)):
         alpha = np.ones(1)
-        if len(kinds) > 1:
+        if mixture == "sum":  # LRA's code
+            alpha = np.ones(len(kinds))
+        elif len(kinds) > 1:
             alpha = np.exp(np.float64(params["alpha"])[:, head])
+            alpha /= alpha.sum()
         parts = [synthetic(params, kind, wide[text], head) for kind in kinds]
-        logits = sum(a * part for a, part in zip(alpha / alpha.sum(), parts, strict=True))
+        logits = sum(a * part for a, part in zip(alpha, parts, strict=True))
         mixed[text, :, head] = oracle.weighted_values(logits, value[text, :, head], mask[text])
     want = mixed.reshape(3, 7, 10) @ np.float64(params["out"]["kernel"])
     assert_close(applied(module, variables, x, HOLES), want, 1e-4)
+    assert ("alpha" in params) == (len(kinds) > 1 and mixture == "softmax")
     if "attention" not in kinds:
         assert not {"query", "key"} & set(params)
 

@@ -235,6 +235,15 @@ def test_preparation_and_training_work_without_tensorflow(tmp_path):
     assert ended.returncode == 0, ended.stderr
 
 
+def test_of_two_bindings_of_one_name_the_last_holds(train, tmp_path):
+    """Gin takes the last one, so the record must name it; both orders are two runs."""
+    twice = ("--set", "Run.num_steps=3", "--set", "Encoder.mlp_dim=4", "--set", "Run.num_steps=2")
+    assert train(*twice)[0] == 0
+    (folder,) = tmp_path.glob("runs/cpu/*/*num-steps-2*/seed0")
+    assert result_of(folder)["overrides"] == ["Encoder.mlp_dim=4", "Run.num_steps=2"]
+    assert "Run.num_steps = 2\n" in result_of(folder)["config"]
+
+
 def test_slug_of_overrides_is_readable_and_depends_on_all_of_them():
     slug = run_folder.variant(["Run.num_steps=100", "Encoder.num_layers=2"])
     assert slug == run_folder.variant(["Encoder.num_layers=2", "Run.num_steps=100"])

@@ -204,6 +204,16 @@ def test_text_in_pieces_begins_from_the_encoder_of_the_corpus(pieces):
     assert (first["dataset"], second["dataset"]) == (NAME, SET)
 
 
+def test_a_corpus_run_with_one_dense_layer_can_be_begun_from(pieces, command, monkeypatch):
+    """The vocabulary has the mask already, so its table has no further row."""
+    monkeypatch.chdir(pieces)
+    dense = ["--set", "Denoising.head=dense", "--name=dense"]
+    assert command("pretrain", *words_of("corpus"), *dense)[0] == 0
+    run = "runs/cpu-pretrain/corpus/fnet@denoise+dense/seed0"
+    code, err, _ = command("train", *words_of("text", "--init", run), "--name=from_dense")
+    assert code == 0, err
+
+
 @pytest.mark.parametrize("length", [20, 40])
 def test_positions_are_taken_over_as_far_as_both_are_long(length, pieces, monkeypatch):
     monkeypatch.chdir(pieces)
@@ -321,6 +331,16 @@ WRONG = {
         ["--set", "Encoder.positions=learned", *LONG, *INIT],
         {},
         r"another encoder \(Encoder.positions: 'sinusoidal' -> 'learned'\)",
+    ),
+    "epsilon": (
+        ["--set", "Encoder.norm_epsilon=0.5", *LONG, *INIT],
+        {},
+        r"another encoder \(Encoder.norm_epsilon: 1e-06 -> 0.5\)",
+    ),
+    "mixer": (
+        ["--set", "Fourier.scale=ortho", *LONG, *INIT],
+        {},
+        r"another encoder \(Fourier.scale: 'none' -> 'ortho'\)",
     ),
     "model": (INIT, {"model": "linear"}, "--init expects a run of model linear, .* is one of fnet"),
     "steps": (

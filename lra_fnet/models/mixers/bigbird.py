@@ -123,7 +123,7 @@ class BigBird(HeadMixer):
     num_random: Annotated[int, Least(0, 3)]  # r, blocks
     num_global: Annotated[int, Least(0, 1)]  # blocks at the start
     last_is_global: bool  # whether the last block of the max_len positions is global too
-    seed: int
+    seed: Annotated[int, Least(0, 0, below=2**32)]
 
     def attend(self, query, key, value, mask, *, train):
         """See `bigbird_attention`; dropout on the weights in training."""

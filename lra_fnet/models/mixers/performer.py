@@ -4,7 +4,7 @@ K is the width of one head, H the number of heads, M the number of features. No 
 entries: phi(Q) (phi(K)^T V) is contracted from the right (the paper's Eq. 4).
 """
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import gin
 import jax
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.mixer import HeadMixer, drawn
+from lra_fnet.models.mixer import HeadMixer, Least, drawn
 
 RELU_EPSILON = 1e-3  # added to each ReLU feature; kernel_epsilon of LRA and the Performer authors
 
@@ -132,7 +132,7 @@ class Performer(HeadMixer):
     num_features: int  # M; 0, for "relu" only: no projection
     orthogonal: bool
     redraw: bool
-    seed: int
+    seed: Annotated[int, Least(0, 0, below=2**32)]
 
     uses_dropout: ClassVar[bool] = False
     equivariant: ClassVar[bool] = True

@@ -1,6 +1,6 @@
 """The FNet paper's "Random" mixing: two fixed random matrices (arXiv:2105.03824, Sec. 4.1)."""
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import flax.linen as nn
 import gin
@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from lra_fnet.models.mixer import Mixer, fixed_key
+from lra_fnet.models.mixer import Least, Mixer, fixed_key
 from lra_fnet.models.mixers.linear import check_length, linear_mix
 
 TRUNCATED_SD = 0.8796256610342398  # of a standard normal kept within two standard deviations
@@ -44,7 +44,7 @@ class RandomMixing(Mixer):
       UserError: on a call with a length other than max_len.
     """
 
-    seed: int
+    seed: Annotated[int, Least(0, 0, below=2**32)]
 
     uses_mask: ClassVar[bool] = False
     growth: ClassVar[tuple[float, float]] = (2, 2)

@@ -162,7 +162,7 @@ class Reformer(HeadMixer):
     num_buckets: int  # b
     chunk_size: Annotated[int, Least(1, 64)]  # tokens
     redraw: bool
-    seed: int
+    seed: Annotated[int, Least(0, 0, below=2**32)]
 
     def check(self):
         """See `Mixer.check`; num_buckets must be even, and small enough to sort in int32."""

@@ -4,7 +4,7 @@ K is the width of one head, H the number of heads, Q the rows of one block. Time
 the paper; with blocks of rows, memory grows as L, except for the parameters of "random" (H L^2).
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import flax.linen as nn
 import gin
@@ -44,9 +44,9 @@ class Synthesizer(HeadMixer):
     "factorized_dense": `tiled` products of b = `factor` and a = max_len / b outputs on such a
     hidden layer, cut off at the end where b does not divide; "factorized_random": R_1 R_2^T of
     rank `factor` (Sec. 3.3); "attention": Q K^T / sqrt(K), as in the Transformer. Several are
-    summed with weights alpha, learned for every head, that sum to 1 (the paper's Mixture of
-    Synthesizers): initially a softmax of zeros, as in the authors' code. LRA's code sums without
-    weights. There are no biases, as in LRA and in the paper's count of parameters.
+    summed: with weights alpha, learned for every head, that sum to 1 (the paper's Mixture of
+    Synthesizers), initially a softmax of zeros, as in the authors' code; or without weights, as in
+    LRA's code (`mixture`). There are no biases, as in LRA and in the paper's count of parameters.
 
     Inputs shorter than max_len use the first rows and columns. "random" has num_heads x max_len^2
     parameters: 268 million per head for 16384 tokens.
@@ -56,6 +56,7 @@ class Synthesizer(HeadMixer):
     factor: Annotated[int, Least(1, 8)]  # k of the paper, for the factorised ones
     # Rows at a time; affects memory and speed only.
     block_size: Annotated[int, Least(1, 256)]
+    mixture: Literal["softmax", "sum"] = "softmax"  # the weights of several kinds
 
     @property
     def growth(self) -> tuple[float, float]:
@@ -65,7 +66,7 @@ class Synthesizer(HeadMixer):
     def check(self):
         """See `Mixer.check`; `kinds` must list known ones, each once."""
         kinds = self.kinds if isinstance(self.kinds, tuple | list) else ()
-        if not kinds or len({*kinds} & {*KINDS}) < len(kinds):
+        if not kinds or any(kind not in KINDS or kinds.count(kind) > 1 for kind in kinds):
             raise UserError(
                 f"Synthesizer.kinds must list one or more of {', '.join(KINDS)}, each once, got "
                 f"{self.kinds!r}: set it to ('random', 'attention'), say"
@@ -75,11 +76,11 @@ class Synthesizer(HeadMixer):
         """See `HeadMixer.mix`."""
         value = self.heads(x, "value")
         rows, makers = zip(*(getattr(self, f"_{kind}")(x) for kind in self.kinds), strict=True)
-        if len(self.kinds) > 1:
+        if len(self.kinds) > 1 and self.mixture == "softmax":
             alpha = self.param("alpha", nn.initializers.zeros, (len(self.kinds), self.num_heads))
             alpha = jax.nn.softmax(alpha.astype(_wide(x)), axis=0)[:, None, :, None, None]
         else:
-            alpha = jnp.ones((1, 1, 1, 1, 1), _wide(x))
+            alpha = jnp.ones((len(self.kinds), 1, 1, 1, 1), _wide(x))
 
         def logits(blocks):
             parts = zip(alpha, makers, blocks, strict=True)
