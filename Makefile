@@ -106,7 +106,7 @@ help:
 	@echo '    WHAT=train,pretrain,infer,memory,mixing,scaling,pipeline  CLS=1'
 	@echo '    TOKENS=16384 (per batch)  ROUNDS=5  PEER=1 (PyTorch too)'
 	@echo 'make drill SEED=1'
-	@echo '    Strikes every command with faults and checks the results (Linux).'
+	@echo '    Runs every command under injected faults and checks the results (Linux).'
 	@echo 'make test | check'
 	@echo '    Format, lint, types, tests; check leaves out the slow tests.'
 	@echo 'make coverage'

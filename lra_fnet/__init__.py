@@ -1,4 +1,4 @@
-"""The Long-Range Arena with the encoders of the FNet paper: data, training, tables.
+"""Trains and compares encoders on the Long-Range Arena.
 
     import lra_fnet
 

@@ -1,4 +1,4 @@
-"""Runs the Long-Range Arena with the encoders of the FNet paper.
+"""Trains and compares encoders on the Long-Range Arena.
 
 `lra-fnet COMMAND --help` describes a command and shows an example.
 
@@ -142,7 +142,11 @@ _SHARED = {
     "run": {"run": _folder("a run folder", required=True), **_IMPORT},
     "task": {
         "task": _text("the task's name", required=True),
-        "preset": _text("paper (default), lra-code, tuned, small, cpu or yours", "paper"),
+        "preset": _text(
+            "paper (default), lra-code, tuned, small, cpu; for corpus cpu-pretrain or "
+            "paper-pretrain; or yours",
+            "paper",
+        ),
     },
     "bindings": {
         "set": _list("a gin binding, such as Run.num_steps=100", metavar="NAME=VALUE"),
@@ -238,7 +242,8 @@ def _parser() -> Parser:
         force=_switch("prepare anew what is there, such as after a change of --source"),
         update=_switch("for developers: write the shallow baselines to data/expected.json"),
     )
-    verb(_list_, "gin_dir", KIND={"choices": ("tasks", "models", "presets"), "help": "of what"})
+    kinds = ("tasks", "models", "presets")
+    verb(_list_, "gin_dir", KIND={"choices": kinds, "help": "what to list"})
     verb(_describe, "outside data", task=_text(f"{tasks}, or all (default)", "all"))
     one_run = {
         "model": _text(models, required=True),
@@ -565,7 +570,7 @@ def _export(args) -> None:
 
 
 def _verify(args) -> int:
-    """Checks results: a row for each run, a column for each check; code 1 if one fails.
+    """Checks results: a row for each run, a column for each check; exit code 1 if any fails.
 
       result  result.json is whole: schema, counts against bits, steps, sha256
       config  the configuration is the one that task, model, preset and overrides give
@@ -592,8 +597,8 @@ def _drift(args) -> int:
 
     Shows whether a new machine, commit or version of JAX still trains the same model. Code 1 if
     more than a tenth of the losses lie outside the band around the recorded ones: 1 %, or three
-    standard deviations over the recorded seeds where that is more. Results that have a
-    metrics.jsonl beside result.json are compared with.
+    standard deviations over the recorded seeds where that is more. Only results with a
+    metrics.jsonl next to result.json are used.
 
     Example:
       lra-fnet drift --task listops --model fnet --preset cpu
@@ -754,10 +759,10 @@ def _benchmark(args) -> None:
 
 
 def _drill(args) -> None:
-    """Strikes every command with faults and checks what comes out (Linux, needs cc).
+    """Runs every command under injected faults and checks the results (Linux, needs cc).
 
     Kills, I/O errors, damaged files, signals, lost hosts, limits and hostile files, on a tiny task,
-    in an hour on two cores. After each fault the same command without it must give what an
+    in about 40 minutes on two cores. After each fault the same command without it must give what an
     undisturbed one gives, or refuse with one line. Cases are numbered; the seed chooses them.
 
     Example:

@@ -126,7 +126,7 @@ def build(task: Task, *, denoise: bool) -> Experiment:
       UserError: if settings do not fit the task or each other.
     """
     if not isinstance(task, Task):
-        raise UserError(f"TASK must be a task, like @ListOps(), got {task!r}: leave it to --task")
+        raise UserError(f"TASK must be a task, like @ListOps(), got {task!r}: use --task instead")
     pixels = isinstance(task, PixelTask)
     denoising = Denoising() if denoise else None
     encoder = Encoder(

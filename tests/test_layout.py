@@ -38,7 +38,7 @@ def imported(path):
             yield from (alias.name for alias in node.names if alias.name.startswith("lra_fnet."))
 
 
-def test_a_room_imports_only_rooms_above_it():
+def test_a_subpackage_imports_only_those_above_it():
     for path in SRC.rglob("*.py"):
         here = path.relative_to(SRC).parts[0].removesuffix(".py")
         for module in imported(path) if here != "__init__" else ():

@@ -145,7 +145,7 @@ def main_models(report: Report) -> str:
     notes += [
         f"Preset {table.preset}: {line[0].lower()}{line[1:]}"
         for table, _ in shown
-        for line in table.baselines
+        for line in _of_columns(table)
     ]
     grids = [accuracy_grid(t, f"Test accuracy (%), preset {t.preset}", rows) for t, rows in shown]
     grids[-1] = dataclasses.replace(grids[-1], notes=[SHORT_LEGEND, *dict.fromkeys(notes)])
@@ -154,6 +154,17 @@ def main_models(report: Report) -> str:
         "All models, the last step, speed and memory, and the commit, device and data of each run"
     )
     return "\n".join([*parts, f"{more}: [RESULTS.md](RESULTS.md).\n"])
+
+
+def _of_columns(table: Table) -> list[str]:
+    """Returns the line about shallow baselines, without tasks that are no column of the table."""
+    kept = []
+    for line in table.baselines:
+        head, _, entries = line.removesuffix(".").partition(": ")
+        titles = tuple(f"{title}: " for title in table.columns.values())
+        named = [entry for entry in entries.split("; ") if entry.startswith(titles)]
+        kept += [f"{head}: {'; '.join(named)}."] if named else []
+    return kept
 
 
 def _csv(rows: Sequence[dict[str, Any]]) -> str:

@@ -1,4 +1,4 @@
-"""A run as somebody asks for it: its settings, its command, and its folder and lock."""
+"""A requested run: its settings, its command, and its folder and lock."""
 
 import contextlib
 import dataclasses
@@ -104,7 +104,7 @@ class Job:
         names = self.task, self.model, self.preset
         if bad := [name for name in names if not NAME.fullmatch(name)]:
             raise UserError(
-                f"{bad[0]!r} is no name: expected letters, digits, '_', '.', '+' and '-'"
+                f"{bad[0]!r} is not a valid name: expected letters, digits, '_', '.', '+' and '-'"
             )
         given = self.overrides, self.imports, self.gin_dirs
         # Both stages on one task share the steps of a preset.

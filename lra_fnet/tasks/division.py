@@ -95,8 +95,8 @@ class OwnTask(Task):
         if self.labels and [*self.labels] != details["labels"]:
             raise UserError(
                 f"{self.name}/{self.config}: expected the labels {', '.join(self.labels)}, the "
-                f"prepared set has {', '.join(details['labels'])}: it was prepared anew since, or "
-                f"needs to be with --force"
+                f"prepared set has {', '.join(details['labels'])}: it was prepared with other "
+                "labels; prepare it again with --force"
             )
         return dataclasses.replace(self, labels=tuple(details["labels"]))
 

@@ -1,8 +1,8 @@
 """Shallow baselines of masked language modelling: what counting neighbours restores.
 
 BERT's rules (arXiv:1810.04805, Sec. 3.1) leave 10 % of the hidden pieces as they are and put a
-random one into the place of another 10 %. So whoever answers the piece that is shown, and the most
-frequent one at a [MASK], is right in about 13 % without having read anything else.
+random one into the place of another 10 %. Predicting the piece shown, and the most frequent piece
+at [MASK], is therefore correct in about 13 % of cases.
 """
 
 from collections.abc import Sequence

@@ -55,7 +55,7 @@ SETS: Mapping[str, Set] = MappingProxyType(
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class ListOps(Task):
-    """LRA's ListOps: ten classes, the majority class about 17 % of the rows."""
+    """LRA's ListOps: ten classes; the most frequent one has 17.80 % of the test rows of `full`."""
 
     name = "listops"
     title = "ListOps"

@@ -97,6 +97,10 @@ class Method(NamedTuple):
     ask: Callable[[Any, Arrays], Arrays] = lambda task, rows: rows
     of: Kind = "labels"
 
+    def words(self, settings: Mapping[str, Any]) -> str:
+        """Returns the title with the settings in place of the braces."""
+        return self.title.format(**settings).replace("the first 1 tokens", "the first token")
+
 
 # Most frequent labels
 
@@ -279,7 +283,7 @@ def compute(prepared: Prepared) -> list[Shallow]:
         right = predict(asked)[best] == asked.labels
         results.append(
             Shallow(
-                method.title.format(**method.settings[best]),
+                method.words(method.settings[best]),
                 dict(method.settings[best]),
                 score,
                 Counts(int(right.sum()), len(right)),

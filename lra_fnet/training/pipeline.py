@@ -47,7 +47,7 @@ def train_batches(
 ) -> Batch:
     """Returns the batches of steps step .. step + num_steps, [capacity, B, ...].
 
-    The room beyond num_steps is zeros: all dispatches have one shape, so there is one compiled
+    Entries beyond num_steps are zeros: all dispatches have one shape, so there is one compiled
     program.
     """
     valid = np.ones((capacity, batch_size), bool)  # first: fails at once if no memory holds it

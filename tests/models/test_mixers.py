@@ -132,7 +132,7 @@ def test_linear_mixing_refuses_another_length():
     with pytest.raises(UserError) as caught:
         shapes_of(mixer, jnp.ones((1, 5, 6)))
     assert str(caught.value) == (
-        "LinearMixing has a matrix for exactly 7 positions, got 5: pad or cut every batch to 7"
+        "LinearMixing is built for exactly 7 positions, got 5: pad or cut every batch to 7"
     )
 
 

@@ -174,7 +174,7 @@ def test_random_matrix_is_drawn_without_another_of_its_size():
 
 
 def test_random_mixing_refuses_another_length():
-    with pytest.raises(UserError, match="has a matrix for exactly 7 positions, got 6: pad or cut"):
+    with pytest.raises(UserError, match="is built for exactly 7 positions, got 6: pad or cut"):
         random_mixer().apply(constants(), normal(1, 6, 5), jnp.ones((1, 6), bool), train=False)
 
 

@@ -249,6 +249,23 @@ def test_readme_shows_the_main_models_and_results_md_everything(tmp_path):
     assert report.update_readme(readme, results) == []
 
 
+def test_readme_names_shallow_baselines_only_of_tasks_that_it_shows(tmp_path):
+    readme, results = tmp_path / "README.md", tmp_path / "results"
+    readme.write_text(f"{report.BEGIN}\n{report.END}\n")
+    counts = {"correct": 570, "count": 2000}
+    shallow = {"method": "a rule", "settings": {}, "validation": counts, "test": counts}
+    variant = {"overrides": ["A.b=1"], "variant": "v", "task": "retrieval"}
+    for result in (
+        *(with_test(600, model=model, shallow=shallow) for model in ("fnet", "linear")),
+        with_test(600, shallow=shallow, **variant),
+    ):
+        put(results, result)
+    report.update_readme(readme, results)
+    line = "hallow baseline, chosen on validation: ListOps: a rule"
+    assert f"- Preset cpu: s{line}.\n" in readme.read_text()
+    assert f"S{line}; Retrieval: a rule.\n" in (tmp_path / "RESULTS.md").read_text()
+
+
 def test_readme_gets_the_figure_that_it_links_to(tmp_path):
     """The committed one too: what is drawn from results/ is in docs/, but for the version."""
     readme, results = tmp_path / "README.md", tmp_path / "results"

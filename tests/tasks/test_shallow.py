@@ -181,6 +181,12 @@ def test_each_kind_of_task_has_what_fits_it():
     ]
 
 
+def test_one_token_is_named_in_the_singular():
+    words = [shallow.FIRST_TOKENS.words({"k": k}) for k in (1, 2)]
+    assert words[0] == "most frequent label given the first token"
+    assert words[1] == "most frequent label given the first 2 tokens"
+
+
 # Choice, and the file
 
 

@@ -25,10 +25,10 @@ def linear_mix(x, sequence, hidden):
 
 
 def check_length(mixer, x):
-    """Raises a UserError unless x [B, L, D] has as many positions as the mixer's matrix."""
+    """Raises a UserError unless x [B, L, D] has the length that the mixer was built for."""
     if x.shape[1] != mixer.max_len:
         raise UserError(
-            f"{type(mixer).__name__} has a matrix for exactly {mixer.max_len} positions, got "
+            f"{type(mixer).__name__} is built for exactly {mixer.max_len} positions, got "
             f"{x.shape[1]}: pad or cut every batch to {mixer.max_len}"
         )
 

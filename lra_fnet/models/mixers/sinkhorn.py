@@ -1,4 +1,6 @@
-"""Sparse Sinkhorn Attention: to the own and to a sorted block (Tay et al., arXiv:2002.11296).
+"""Sparse Sinkhorn Attention: each block attends to itself and to one sorted block.
+
+Tay et al., arXiv:2002.11296.
 
 K is the width of one head, H the number of heads, b the tokens of a block, N = L / b the number of
 blocks. The largest arrays have 2 L b entries (logits) and N^2 entries (sorting); sorting takes
