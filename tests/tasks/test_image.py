@@ -400,9 +400,9 @@ def png(size=(32, 32), mode="RGB", kind="PNG"):
         (png((64, 64)), "64 x 64 pixels of mode RGB"),
         (png(mode="I;16"), "32 x 32 pixels of mode I;16"),
         (png(mode="CMYK", kind="JPEG"), "32 x 32 pixels of mode CMYK"),
-        (png(kind="BMP"), "cannot identify image file <.*>"),
+        (png(kind="BMP"), "another file of 3,126 bytes"),
         (png()[:-40], ".*(truncated|broken).*"),
-        (b"", "cannot identify image file <.*>"),
+        (b"", "another file of 0 bytes"),
     ],
     ids=range(7),
 )
