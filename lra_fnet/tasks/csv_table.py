@@ -129,8 +129,8 @@ def read(source: Path, *, labelled: bool = True) -> Iterator[Row]:
     text, text1, text2 and split are ignored. A table may be a gzip file (.gz).
 
     Raises:
-        UserError: there is no table, a column is missing, or a row is not as the first line says;
-            names the file and the line.
+        UserError: there is no table, a column is missing or there twice, or a row is not as the
+            first line says; names the file and the line.
     """
     empty = True
     for file in sources.files_or_single(source):
@@ -146,19 +146,12 @@ def read(source: Path, *, labelled: bool = True) -> Iterator[Row]:
 
 
 def _table(file: sources.File, *, labelled: bool) -> Iterator[Row]:
-    lines = _text(file)
-    first = next(lines, "")
-    wanted = {"label"} if labelled else set()
-    for delimiter in _DELIMITERS:
-        names = [
-            name.strip().lower() for name in next(csv.reader([first], delimiter=delimiter), ())
-        ]
-        texts = next((form for form in _TEXTS if wanted | {*form} <= {*names}), None)
-        if texts:
-            break
-    else:
-        raise UserError(f"{file}: expected {FORM}, got {first.strip()[:60]!r}: name them so")
     csv.field_size_limit(_LONGEST)  # of the process; Python's own is 131,072 characters
+    lines = _text(file)
+    try:
+        delimiter, names, texts = _header(file, next(lines, ""), labelled=labelled)
+    except csv.Error as error:
+        raise _damaged(f"{file}, line 1", error) from None
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     place = ""
     path = file.path
@@ -176,12 +169,52 @@ def _table(file: sources.File, *, labelled: bool) -> Iterator[Row]:
             row = dict(zip(names, cells, strict=True))
             yield _row(row, texts, place, in_path, labelled=labelled)
     except csv.Error as error:
-        where = f"{file}, line {reader.line_num + 1}"
-        raise UserError(
-            f"{where}: {sources.short(error)}: write a quotation mark inside a text twice"
-        ) from None
+        raise _damaged(f"{file}, line {reader.line_num + 1}", error) from None
     except ValueError as error:
         raise UserError(f"{place}: {error}") from None
+
+
+def _header(
+    file: sources.File, first: str, *, labelled: bool
+) -> tuple[str, list[str], tuple[str, ...]]:
+    """Returns the separator, the names of all columns, and those of the texts.
+
+    Raises:
+        UserError: a column is missing, or two that are read have one name.
+        csv.Error: the first line is no line of a table.
+    """
+    read = ["label", "split"] if labelled else []
+    for delimiter in _DELIMITERS:
+        given = next(csv.reader([first], delimiter=delimiter), ())
+        names = [name.strip().lower() for name in given]
+        forms = [form for form in _TEXTS if {*read[:1], *form} <= {*names}]
+        if forms:
+            break
+    else:
+        raise UserError(f"{file}: expected {FORM}, got {first.strip()[:60]!r}: name them so")
+    if len(forms) > 1:
+        raise UserError(
+            f"{file}, line 1: expected the column text, or text1 and text2, got all three: rename "
+            "or remove those that are not to be read"
+        )
+    for column in (*read, *forms[0]):
+        same = [
+            repr(cell.strip()) for cell, name in zip(given, names, strict=True) if name == column
+        ]
+        if len(same) > 1:
+            raise UserError(
+                f"{file}, line 1: expected one column {column}, got {' and '.join(same)}: rename "
+                "or remove those that are not to be read"
+            )
+    return delimiter, names, forms[0]
+
+
+def _damaged(where: str, error: csv.Error) -> UserError:
+    """Returns the one-line error of a line that Python's csv module refuses."""
+    remedy = "write a quotation mark inside a text twice"
+    if "new-line" in str(error):  # a lone carriage return
+        remedy = r"save the table with line ends as \n or \r\n"
+    return UserError(f"{where}: {sources.short(error)}: {remedy}")
 
 
 def _row(

@@ -96,7 +96,8 @@ def fetch(remote: Remote, folder: Path) -> Path:
     """Downloads a file to `folder` unless it is there, and returns its path.
 
     The start of a file whose download was interrupted is kept as `<name>.part`. The next download
-    continues from there if the server still has the same file (If-Range with its ETag or date).
+    continues from there if the server still has the same file (If-Range with its ETag or date,
+    which are in `<name>.part.json`).
     The downloaders of requests and TFDS start again from the beginning, so neither is used here.
 
     Raises:
@@ -149,7 +150,7 @@ def short(error: object) -> str:
 def _download(remote: Remote, part: Path, notes: Path, progress: Bar) -> None:
     """Sends one request: for the rest of the file, or for all of it if the file has changed."""
     size = _size(part)
-    known = json.loads(notes.read_text()) if size and notes.exists() else {}
+    known = _noted(notes) if size else {}
     if size and size == (remote.size or known.get("size")):
         return
     request = urllib.request.Request(remote.url, headers={"User-Agent": "lra-fnet"})
@@ -163,7 +164,7 @@ def _download(remote: Remote, part: Path, notes: Path, progress: Bar) -> None:
             # A weak ETag does not promise the same bytes.
             same = tag if tag and not tag.startswith("W/") else date
             size, known = 0, {"same": same, "size": int(length) if length else None}
-            notes.write_text(json.dumps(known))
+            disk.replace(notes, json.dumps(known))
         with part.open("ab" if size else "wb") as file:
             progress.update(size)
             while block := reply.read(_BLOCK):
@@ -172,6 +173,15 @@ def _download(remote: Remote, part: Path, notes: Path, progress: Bar) -> None:
     whole = known.get("size")
     if whole is not None and size < whole:
         raise ConnectionError(f"the connection ended after {size} of {whole} bytes")
+
+
+def _noted(notes: Path) -> dict[str, Any]:
+    """Returns what the server said of a file whose start is kept; {} if that was lost."""
+    try:
+        known = json.loads(notes.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return known if isinstance(known, dict) else {}
 
 
 def _check(path: Path, remote: Remote) -> None:

@@ -155,6 +155,20 @@ def test_whole_numbers_are_sorted_by_value_and_the_user_may_order_labels(tmp_pat
         (b"", "mine.csv: expected the columns label and text (or label, text1 and text2) in the"),
         (b"ham,hello\n", "in the first line, got 'ham,hello': name them so"),
         (b"label,text\n", "mine.csv: expected a table with the columns"),
+        (
+            b"label,text,Text\nham,a,b\n",
+            "mine.csv, line 1: expected one column text, got 'text' and 'Text': rename or remove",
+        ),
+        (b"label,Label ,text\nham,a,b\n", "expected one column label, got 'label' and 'Label':"),
+        (b"label,text,split,split\nham,a,test,train\n", "expected one column split, got 'split'"),
+        (
+            b"label,text,text1,text2\nham,a,b,c\n",
+            "mine.csv, line 1: expected the column text, or text1 and text2, got all three: rename",
+        ),
+        (b"label,text\rham,a\rspam,b\r", "mine.csv, line 1: new-line character seen in unquoted"),
+        (b"label,text\rham,a\rspam,b\r", "save the table with line ends as \\n or \\r\\n"),
+        (b"label,text\nham,a\rspam,b\n", "save the table with line ends as \\n or \\r\\n"),
+        (b"x" * 200_000 + b"\nham,a\n", "mine.csv: expected the columns label and text (or"),
         (b"label,text\nham,a\nham\n", "mine.csv, line 3: expected 2 columns, got 1"),
         (
             b"label,text\nham,a,b\n",
@@ -186,6 +200,14 @@ def test_a_mistake_in_a_table_is_one_line(tmp_path, content, message):
         raw(path)
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_columns_that_are_not_read_may_have_equal_names(tmp_path):
+    lines = [("a", "ham", "x", "", "")]
+    path = write(tmp_path / "a.csv", lines, header=("text", "label", "id", "Id", ""))
+    assert [row.texts for row in csv_table.read(path)] == [(b"a",)]
+    path = write(tmp_path / "b.csv", lines, header=("text", "label", "label", "split", "split"))
+    assert [row.texts for row in csv_table.read(path, labelled=False)] == [(b"a",)]
 
 
 def test_a_changed_table_is_an_error_until_it_is_prepared_anew(tmp_path):

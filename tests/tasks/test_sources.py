@@ -66,6 +66,17 @@ def test_stopped_download_resumes_in_the_next_process(served, tmp_path, monkeypa
     assert served.asked[-1][1] == "bytes=1700000-"
 
 
+@pytest.mark.parametrize("notes", [b"", b'{"same": ', b"[1]", b"\xff", None])
+def test_download_whose_notes_a_kill_damaged_starts_again(notes, served, tmp_path):
+    (tmp_path / "raw.bin.part").write_bytes(CONTENT[:1000])
+    if notes is not None:
+        (tmp_path / "raw.bin.part.json").write_bytes(notes)
+    path = sources.fetch(Remote(f"{served.url}raw.bin", len(CONTENT), SHA256), tmp_path)
+    assert path.read_bytes() == CONTENT
+    assert [asked for _, asked in served.asked] == [None]
+    assert not list(tmp_path.glob("raw.bin.*"))
+
+
 def test_file_that_changed_on_the_server_is_downloaded_from_the_start(
     served, tmp_path, monkeypatch
 ):
