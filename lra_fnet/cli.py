@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import math
 import os
 import re
 import sys
@@ -96,7 +97,7 @@ def _given(kind: Callable[[str], Any] = str, **keywords) -> dict:
 def _number(about: str, default: float | None = None, least: float = 0, kind: type = int) -> dict:
     def parse(text):
         with contextlib.suppress(ValueError):
-            if kind(text) >= least:
+            if least <= kind(text) < math.inf:
                 return kind(text)
         number = "whole number" if kind is int else "number"
         raise argparse.ArgumentTypeError(f"expects a {number} of at least {least}, got {text!r}")

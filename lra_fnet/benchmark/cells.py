@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ ENVIRONMENT = {
     "JAX_ENABLE_COMPILATION_CACHE": "false",  # compilation is timed, and its memory counted
 }
 PEER_MODELS = ("fnet", "transformer")  # PyTorch has FNet and BERT
+_SHARED = re.compile(r"(.*[./])?Run\.batch_size|MAX_LEN")  # settings that rows may not differ in
 MIXING_LENGTH = 512  # tokens: arXiv:2105.03824, Table 8
 ACCELERATOR_BATCH = 64  # examples, for the mixing sublayer on a GPU: arXiv:2105.03824, Table 8
 
@@ -203,32 +205,34 @@ def plan(
 
     Args:
       shared: the settings that all cells share.
-      models: names; NAME:BINDING is a separate row for the model with one more binding.
+      models: names; NAME:BINDING is a separate row for the model with one more binding. A word that
+        comes twice counts once.
       whats: some of WHATS.
       lengths: tokens; mixing has the paper's length if there are none.
       cls: also measures each length with CLS in front, L + 1.
       peer: also measures the models of `transformers`, and PyTorch's FFT.
 
     Raises:
-      UserError: a model or binding is unknown, or a program needs lengths and there are none.
+      UserError: a model or binding is unknown, the binding of a row is one of the batch or the
+        length, or a program needs lengths and there are none.
     """
     if not lengths and set(whats) - {"mixing"}:
         raise UserError(f"--what {','.join(whats)} needs --lengths, for example --lengths 512,1024")
     places = [(length + extra, bool(extra)) for length in lengths for extra in range(1 + cls)]
     cells = []
-    for what, word in itertools.product(whats, models):
-        model, _, binding = word.partition(":")
+    for what, ((model, binding), label) in itertools.product(whats, _labels(models).items()):
         row = dataclasses.replace(
             shared,
             what=what,
             model=model,
             overrides=(*shared.overrides, *filter(None, [binding])),
-            label=f"{model} ({binding.partition('=')[2] or binding})" if binding else model,
+            label=label,
         )
         sides = ["ours"]
         if what == "mixing":
-            sides += ["definition"] * (word == "fnet") + ["torch"] * (peer and word == "fnet")
-        elif peer and what != "pretrain" and word in PEER_MODELS:
+            plain = model == "fnet" and not binding
+            sides += ["definition"] * plain + ["torch"] * (peer and plain)
+        elif peer and what != "pretrain" and model in PEER_MODELS and not binding:
             sides += ["eager", "compiled"]
         for (length, has_cls), size in itertools.product(
             places or [(MIXING_LENGTH, False)], SIZES if what == "mixing" else [""]
@@ -237,6 +241,29 @@ def plan(
             cell.load()  # reports a mistake now, not after an hour
             cells += [dataclasses.replace(cell, side=side) for side in sides]
     return cells
+
+
+def _labels(models: Sequence[str]) -> dict[tuple[str, str], str]:
+    """Returns the label of each row, by model and binding: NAME, or NAME (value of the binding).
+
+    Rows whose labels would be equal show the whole binding.
+
+    Raises:
+      UserError: a binding is of the batch or the length.
+    """
+    labels = {}
+    for model, _, binding in (word.partition(":") for word in models):
+        name, _, value = binding.partition("=")
+        if _SHARED.fullmatch(name.strip()):
+            raise UserError(
+                f"--models {model}:{binding}: expected a binding of the model, got one of the "
+                "batch or the length, which all rows share: give --set, --tokens or --lengths"
+            )
+        labels[model, binding] = f"{model} ({value or binding})" if binding else model
+    often = Counter(labels.values())
+    return {
+        row: f"{row[0]} ({row[1]})" if often[label] > 1 else label for row, label in labels.items()
+    }
 
 
 def folder(root: Path, cells: Sequence[Cell], name: str | None = None) -> Path:

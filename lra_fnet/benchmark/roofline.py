@@ -72,6 +72,10 @@ def products(program, trained: Sequence[bool]) -> list[Product]:
     """
     counts: Counter = Counter()
     _collect(program, trained or [False] * len(program.invars), 1, counts)
+    return _listed(counts)
+
+
+def _listed(counts: Counter) -> list[Product]:
     return [product._replace(count=count) for product, count in counts.items()]
 
 
@@ -238,16 +242,45 @@ def _collect(program, trained: Sequence[bool], times: int, counts: Counter) -> l
         name, into = equation.primitive.name, [lives(v) for v in equation.invars]
         if name == "dot_general":
             _count(equation, into, times, counts)
-        loop = times * equation.params["length"] if name == "scan" else times
-        out = any(into) and name != "stop_gradient"
-        outs = [out] * len(equation.outvars)
-        for inner in jax.extend.core.jaxprs_in_params(equation.params):
-            same = name != "scan" and len(inner.invars) == len(into)
-            outs = _collect(inner, into if same else [out] * len(inner.invars), loop, counts)
+        if name == "scan":
+            outs = _collect_scan(equation.params, into, times, counts)
+        elif name == "cond":
+            outs = _collect_cond(equation.params, into, times, counts)
+        else:
+            out = any(into) and name != "stop_gradient"
+            outs = [out] * len(equation.outvars)
+            for inner in jax.extend.core.jaxprs_in_params(equation.params):
+                same = len(inner.invars) == len(into)
+                outs = _collect(inner, into if same else [out] * len(inner.invars), times, counts)
         for variable, is_live in zip(equation.outvars, outs, strict=True):
             if is_live and jnp.issubdtype(variable.aval.dtype, jnp.inexact):
                 live.add(variable)
     return [lives(v) for v in program.outvars]
+
+
+def _collect_scan(params, trained: Sequence[bool], times: int, counts: Counter) -> list[bool]:
+    """Adds the products of a scan; a carry that a step makes trained is so in all steps."""
+    body, first = params["jaxpr"].jaxpr, params["num_consts"]
+    carry = slice(first, first + params["num_carry"])
+    into = list(trained)
+    while True:
+        steps: Counter = Counter()
+        outs = _collect(body, into, times * params["length"], steps)
+        later = [a or b for a, b in zip(into[carry], outs[: params["num_carry"]], strict=True)]
+        if later == into[carry]:
+            counts.update(steps)
+            return outs
+        into[carry] = later
+
+
+def _collect_cond(params, trained: Sequence[bool], times: int, counts: Counter) -> list[bool]:
+    """Adds the products of the branch that has the most operations."""
+    outs, found = [], []
+    for branch in params["branches"]:
+        found.append(Counter())
+        outs.append(_collect(branch.jaxpr, trained[1:], times, found[-1]))  # the first says which
+    counts.update(max(found, key=lambda branch: flops(_listed(branch))))
+    return [any(column) for column in zip(*outs, strict=True)]
 
 
 def _count(equation, trained: Sequence[bool], times: int, counts: Counter) -> None:

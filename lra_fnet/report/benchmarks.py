@@ -262,8 +262,9 @@ def _memory(cell: Result, scale: float) -> str:
 
 
 def _operations(cell: Result, base: Result | None) -> str:
-    operations = _number(cell["flops"] / cell["batch_size"] / 1e9)
-    return f"{operations} ({100 * cell['flops'] / base['flops']:.0f}%)" if base else operations
+    operations = cell["flops"] / cell["batch_size"]
+    share = f" ({100 * operations * base['batch_size'] / base['flops']:.0f}%)" if base else ""
+    return f"{_number(operations / 1e9)}{share}"
 
 
 def _fractions(cell: Result, _: Result | None = None) -> str:

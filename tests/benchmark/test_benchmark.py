@@ -113,9 +113,10 @@ def test_operations_are_per_example_and_relative_to_the_transformer():
     results = [
         a_result("transformer", 512, [1.0], what="infer"),
         a_result("fnet", 512, [1.0], what="infer", flops=128e9),
+        a_result("linear", 512, [1.0], what="infer", flops=128e9, batch_size=2),
     ]
     rows = rows_of(results, "GFLOPs of a forward pass of one example")
-    assert [row[1] for row in rows[1:]] == ["128", "32 (25%)"]
+    assert [row[1] for row in rows[1:]] == ["128", "32 (25%)", "64 (50%)"]
 
 
 def test_mixing_table_has_both_sizes_and_both_passes():
@@ -239,6 +240,28 @@ def test_row_may_add_a_binding_to_its_model():
     assert (first.label, second.label) == ("transformer", "transformer (naive)")
     mixers = [c.load().model.encoder.mixers[0] for c in (first, second)]
     assert [m.implementation for m in mixers] == ["blockwise", "naive"]
+
+
+def test_rows_whose_labels_would_be_equal_show_the_whole_binding():
+    words = ["fnet", "fnet:Encoder.num_layers=1", "fnet:Encoder.num_heads=1", "fnet", "fnet:"]
+    planned = plan([*words, "fnet:Encoder.num_layers=2", "fnet:Encoder.num_layers=1"])
+    assert [cell.label for cell in planned] == [
+        "fnet",
+        "fnet (Encoder.num_layers=1)",
+        "fnet (Encoder.num_heads=1)",
+        "fnet (2)",
+    ]
+
+
+@pytest.mark.parametrize(
+    "binding",
+    ["Run.batch_size=2", "experiment.Run.batch_size = 2", "MAX_LEN=8"],
+)
+def test_a_row_may_not_have_its_own_batch_or_length(binding):
+    words = f"--models fnet:{binding}: expected a binding of the model, got one of the batch or "
+    with pytest.raises(UserError, match=re.escape(words)) as raised:
+        plan(["transformer", f"fnet:{binding}"])
+    assert "--set, --tokens or --lengths" in str(raised.value)
 
 
 def test_peers_are_planned_for_the_models_that_pytorch_has():
@@ -457,6 +480,18 @@ def test_titles_say_what_is_constant_and_exponents_are_those_of_one_example():
         ("--models fnet --what infer", "--what infer needs --lengths"),
         ("--models fnet --lengths 16 --rounds 0", "--rounds expects a whole number of at least 1"),
         ("--models fnet --lengths 16 --seconds -1", "--seconds expects a number of at least 0.001"),
+        (
+            "--models fnet --lengths 16 --seconds inf",
+            "--seconds expects a number of at least 0.001",
+        ),
+        (
+            "--models fnet --lengths 16 --seconds nan",
+            "--seconds expects a number of at least 0.001",
+        ),
+        (
+            "--models fnet:Run.batch_size=2 --lengths 16",
+            "--models fnet:Run.batch_size=2: expected a",
+        ),
         ("--models fnet:Attention.block_size=2 --lengths 16", "nothing reads Attention.block_size"),
     ],
 )

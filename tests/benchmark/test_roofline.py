@@ -9,6 +9,7 @@ import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 from jax.interpreters import partial_eval
 
 from lra_fnet import experiment
@@ -183,6 +184,47 @@ def test_recomputed_products_are_not_needed():
     kept = load("transformer", "Attention.implementation=naive", "Encoder.remat=True")
     assert roofline.flops(roofline.needs(kept, "train")) == needed
     assert multiplied(gradient_program(kept)) > needed
+
+
+def counted_in(program, trained):
+    """Products of a function of three 4 x 4 matrices, for the inputs that are trained."""
+    jaxpr = jax.make_jaxpr(program)(*(jnp.ones((4, 4)),) * 3).jaxpr
+    return sum(product.count for product in roofline.products(jaxpr, trained))
+
+
+def test_of_two_branches_the_one_with_more_operations_counts():
+    def program(x, w, _):
+        return lax.cond(x[0, 0] > 0, lambda x: x @ w @ w, lambda x: x @ w, x) @ w
+
+    assert counted_in(program, []) == 3
+    assert counted_in(program, [False, True, False]) == 2 + 3 + 3  # x has no gradient
+
+
+def test_a_product_of_constants_in_a_scan_has_no_gradient():
+    def program(x, w, c):
+        def body(carry, row):
+            return carry @ w, (c @ c, row @ c)
+
+        return lax.scan(body, x, jnp.ones((5, 2, 4)))
+
+    assert counted_in(program, []) == 5 * 3
+    assert counted_in(program, [True, False, False]) == 5 * (2 + 1 + 1)
+    # The carry depends on w from the second step on; the rows and c do not.
+    assert counted_in(program, [False, True, False]) == 5 * (3 + 1 + 1)
+    assert counted_in(program, [False, False, True]) == 5 * (1 + 3 + 2)
+
+
+def test_the_carry_of_a_scan_is_trained_if_it_becomes_so():
+    """The first matrix takes two steps to reach the third place, where it is multiplied."""
+
+    def program(x, w, c):
+        def body(carry, _):
+            first, second, third = carry
+            return (first, first, second), third @ c  # c itself has no gradient
+
+        return lax.scan(body, (x, w, c), None, 4)
+
+    assert counted_in(program, [True, False, False]) == 4 * 2
 
 
 def test_a_transform_that_an_fft_can_do_needs_no_product(monkeypatch):
