@@ -8,6 +8,7 @@ import functools
 import hashlib
 import itertools
 import re
+import reprlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from lra_fnet.run.folder import Job
 from lra_fnet.run.record import build
 
 SCHEMA = 1
+LARGEST = 2**53  # the ends of a range, up to which a float64 holds every whole number
 SAMPLERS = ("grid", "random", "tpe")
 SHARED = ("imports", "gin_dirs", "data", "source")  # fields of a job that sweep.json stores
 
@@ -172,13 +174,13 @@ def _axis(name: str, values) -> list | dict:
         case {"low": low, "high": high, **more} if (
             more.keys() <= {"log"}
             and {type(low), type(high)} <= {int, float}
-            and low < high
+            and -LARGEST <= low < high <= LARGEST
             and (low > 0 or not more.get("log"))
         ):
             return {"low": low, "high": high, "log": bool(more.get("log"))}
     raise UserError(
-        f"the axis {name} expects a list of values, or a range of two numbers (low < high, and "
-        f"low > 0 if it is logarithmic), got {values!r}"
+        f"the axis {name} expects a list of values, or a range of two numbers (low < high, from "
+        f"-2**53 to 2**53, and low > 0 if it is logarithmic), got {reprlib.repr(values)}"
     )
 
 
@@ -246,7 +248,13 @@ class Plan:
         if self.sweep.sampler != "grid":
             axes = {n: [v["low"] if isinstance(v, dict) else v[0]] for n, v in axes.items()}
         for pair, point in itertools.product(range(len(self.pairs)), grid(axes)):
-            built(self.job(pair, point, 0))
+            try:
+                built(self.job(pair, point, 0))
+            except UserError as error:
+                text = str(error)
+                for (name, value), binding in zip(point.items(), bindings(point), strict=True):
+                    text = text.replace(f"--set {binding!r}", f"the axis {name} at {value}")
+                raise UserError(text) from None
 
     def again(self, verb: str = "sweep", *options: str) -> str:
         """Returns the command that continues this sweep, for a person to type."""
@@ -266,13 +274,7 @@ class Plan:
             fields = self._to_json() | {"created": now, "commit": run_folder.commit()[0]}
         else:
             sweep, _, fields = stored
-            old, new = sweep.identity(), self.sweep.identity()
-            changes = [
-                f"{n}: {old.get(n)!r} -> {new.get(n)!r}"
-                for n in old | new
-                if old.get(n) != new.get(n)
-            ]
-            if changes:
+            if changes := _changes(sweep, self.sweep):
                 raise UserError(
                     f"{self.folder} is another sweep ({'; '.join(changes)}): choose another --name"
                 )
@@ -290,6 +292,33 @@ class Plan:
             "axes_python": repr(self.sweep.axes),  # JSON has no tuples
             **{name: self.shared.to_json()[name] for name in SHARED},
         }
+
+
+def _changes(old: Sweep, new: Sweep) -> list[str]:
+    """Returns what differs between two sweeps: settings, bindings and axes, each by its name."""
+
+    def parts(sweep: Sweep) -> dict[str, str]:
+        fields = sweep.identity()
+        del fields["axes"], fields["overrides"]
+        texts = {
+            name: ", ".join(value) if isinstance(value, tuple) else str(value)
+            for name, value in fields.items()
+        }
+        overrides = (binding.partition("=") for binding in sweep.overrides)
+        texts |= {name.strip(): value.strip() for name, _, value in overrides}
+        return texts | {f"axis {name}": str(values) for name, values in sweep.axes.items()}
+
+    was, now = parts(old), parts(new)
+    changes = [
+        f"{name}: {was.get(name, 'absent')} -> {now.get(name, 'absent')}"
+        for name in was | now
+        if was.get(name) != now.get(name)
+    ]
+    if not changes and old.overrides != new.overrides:  # in another order
+        changes = [f"overrides: {', '.join(old.overrides)} -> {', '.join(new.overrides)}"]
+    if not changes and old.identity() != new.identity():  # axes in another order
+        changes = [f"axes: {', '.join(old.axes)} -> {', '.join(new.axes)}"]
+    return changes
 
 
 def _stored(file: Path) -> tuple[Sweep, Job, dict[str, Any]] | None:

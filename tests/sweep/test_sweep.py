@@ -129,6 +129,12 @@ def test_trials_of_pretraining_are_runs_of_pretrain(go):
         (["--task", "parity", "--grid", "Run.batch_size=16"], "--grid expects Name"),
         (["--task", "parity", "--range", "Run.batch_size=[1,2,3]"], "--range expects"),
         (["--task", "parity", "--range", "A.b=[2,1]", "--sampler=tpe", "--trials=1"], "low < high"),
+        (
+            ["--task", "parity", "--range", "A.b=[1e-4,1e999]"],
+            "the axis A.b expects a list of values, or a range of two numbers (low < high, from ",
+        ),
+        (["--task", "parity", "--range", "A.b=[1,100000000000000000000]"], "the axis A.b expects"),
+        (["--task", "parity", "--range", "A.b=[-1e999,1]"], "the axis A.b expects"),
         (["--task", "parity", "--range", "A.b=[1,2]"], "the range of A.b needs --sampler random"),
         (
             ["--task", "parity", "--sampler", "tpe"],
@@ -149,7 +155,17 @@ def test_trials_of_pretraining_are_runs_of_pretrain(go):
         ),
         ([*PARITY, "--models", "fnet", "--jobs", "0"], "--jobs expects a whole number"),
         ([*PARITY, "--models", "fnett"], "unknown model 'fnett'"),
-        ([*PARITY, "--models", "fnet", "--grid", "Encoder.num_layer=[1]"], "num_layer"),
+        (
+            [*PARITY, "--models", "fnet", "--grid", "Encoder.num_layer=[1,2]"],
+            "lra-fnet: the axis Encoder.num_layer at 1: ",
+        ),
+        (
+            [
+                *(*PARITY, "--models", "fnet", "--range", "Encoder.num_layer=[1,2]"),
+                *("--sampler", "random", "--trials", "1"),
+            ],
+            "lra-fnet: the axis Encoder.num_layer at 1: ",
+        ),
         ([*PARITY, "--models", "fnet", "--grid", "Encoder.num_heads=[2, 3]"], "num_heads"),
     ],
 )
@@ -168,6 +184,12 @@ def test_mistake_fails_with_one_line_and_begins_nothing(go, options, words):
         ("Sweep.task = ['listops']", "task"),
         ("Sweep.tasks = 'listops'", "Sweep.tasks expects a list of strings, got 'listops'"),
         ("Sweep.tasks = ['listops']\nSweep.axes = {'A.b': 3}", "the axis A.b expects a list"),
+        (
+            "Sweep.tasks = ['listops']\nSweep.axes = {'A.b': {'low': 1, 'high': 10**400}}".replace(
+                "10**400", "1" + "0" * 400
+            ),
+            "the axis A.b expects a list of values, or a range of two numbers",
+        ),
         ("Sweep.tasks = ['listops']\nRun.batch_size = 3", "does not read Run.batch_size"),
     ],
 )
@@ -398,11 +420,18 @@ def test_accuracy_on_training_rows_is_not_taken_for_validation(tmp_path):
 @pytest.mark.usefixtures("runner")
 def test_name_belongs_to_one_sweep(go):
     which = ["--task", "parity", "--models", "fnet", "--preset", "cpu", "--name", "mine"]
-    assert go(*which, "--grid", "Fake.accuracy=[0.1]")[0] == 0
-    code, err, _ = go(*which, "--grid", "Fake.accuracy=[0.2]")
+    common = ["--set", "A.a=1", "--grid", "A.b=[1]"]
+    assert go(*which, *common, "--set", "MAX_LEN=64", "--grid", "Fake.accuracy=[0.1]")[0] == 0
+    other = ["--set", "MAX_LEN=32", "--set", "A.c=2", "--grid", "Fake.accuracy=[0.2, 0.3]"]
+    code, err, _ = go(*which, *common, *other, "--seeds", "2")
     assert code == 2
-    assert "runs/sweeps/mine is another sweep (axes: " in err
-    assert "choose another --name" in err
+    assert err == (
+        "lra-fnet: runs/sweeps/mine is another sweep (seeds: 1 -> 2; MAX_LEN: 64 -> 32; "
+        "axis Fake.accuracy: [0.1] -> [0.2, 0.3]; A.c: absent -> 2): choose another --name\n"
+    )
+    moved = ["--set", "MAX_LEN=64", "--set", "A.a=1", *common[2:], "--grid", "Fake.accuracy=[0.1]"]
+    err = go(*which, *moved)[1]
+    assert "(overrides: A.a=1, MAX_LEN=64 -> MAX_LEN=64, A.a=1): choose another --name" in err
 
 
 def test_loaded_sweep_equals_the_begun_one(tmp_path):
