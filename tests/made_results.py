@@ -185,6 +185,7 @@ def a_measured_cell(model, length, seconds, **changes):
         "batch_size": 4,
         "num_layers": 2,
         "dim": 64,
+        "parameters": 12345,
         "dtype": "float32",
         "threads": 2,
         "roofline": [limits] * len(seconds),

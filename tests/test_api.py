@@ -64,11 +64,16 @@ def test_train_is_the_command_and_evaluate_scores_test(parity, command, capfd):
         ({"preset": "cpuu"}, "unknown preset 'cpuu'"),
         ({"set": "Run.steps=1"}, "doesn't have a parameter named 'steps'"),
         ({"seed": -1}, "--seed expects a whole number from 0"),
+        ({"seed": "a"}, "--seed expects a whole number from 0 to 4294967295, got 'a'"),
+        ({"seed": True}, "--seed expects a whole number from 0 to 4294967295, got True"),
+        ({"seed": 1.0}, "--seed expects a whole number from 0 to 4294967295, got 1.0"),
+        ({"model": None}, "None is not a valid name: expected letters, digits"),
+        ({"task": 3}, "3 is not a valid name: expected letters, digits"),
     ],
 )
-def test_a_mistake_is_a_user_error(parity, options, words):
+def test_a_mistake_is_a_user_error(outside, options, words):
     with pytest.raises(UserError, match=words):
-        lra_fnet.train("listops", "fnet", **{"preset": "cpu", **options})
+        lra_fnet.train(**{"task": "listops", "model": "fnet", "preset": "cpu", **options})
 
 
 def test_lists_have_the_names_of_the_command_line():

@@ -91,6 +91,8 @@ def update_readme(path: str | Path, results: str | Path) -> list[Path]:
         old = readme.read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(f"{readme}: cannot be read ({error.strerror}); name the README") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{readme}: expected UTF-8, got {error}; save it as UTF-8") from None
     if old.count(BEGIN) != 1 or old.count(END) != 1 or old.index(BEGIN) > old.index(END):
         raise UserError(f"{readme}: expected one line {BEGIN} followed by one line {END}; add them")
     sources = Sources([results])
@@ -111,7 +113,7 @@ def update_readme(path: str | Path, results: str | Path) -> list[Path]:
         (points,) = [preset.points for preset in report.presets if preset.table is shown[0]]
         if drawn := figures.above_baseline(shown[0], points):
             texts[readme.parent / "docs" / "figure.svg"] = figures.drawn(drawn, "svg").decode()
-    changed = [f for f, new in texts.items() if not f.exists() or f.read_text("utf-8") != new]
+    changed = [f for f, new in texts.items() if not f.exists() or f.read_bytes() != new.encode()]
     for file in changed:
         _write(file, texts[file], "--readme")
     return changed

@@ -6,6 +6,7 @@ A damaged file is left out, with one line in `Sources.problems`.
 import collections
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -69,6 +70,44 @@ class Sweep:
         self.name = about.name or file.parent.name
         self.trials = record.entries(file.with_name("trials.json"), Entry)
         self.selected = record.entries(file.with_name("selected.json"), Choice)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """What every cell of a benchmark.json must have."""
+
+    what: str
+    side: str
+    task: str
+    model: str
+    label: str
+    preset: str
+    length: int
+    size: str
+    cls: bool
+    state: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured(Cell):
+    """What a cell that was measured must have too."""
+
+    parameters: int
+    batch_size: int
+    dim: int
+    num_layers: int
+    dtype: str
+    peak_bytes: float
+    seconds: tuple[float, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class MeasuredOurs(Measured):
+    """What a cell of this package's own model must have beyond that."""
+
+    flops: float
+    threads: int
+    device: record.Device
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,6 +223,16 @@ def _cells(file: Path) -> list[dict[str, Any]]:
     """
     cells = disk.read_json(file, list) or []
     try:
+        for number, cell in enumerate(cells, 1):
+            kind = Cell
+            if cell["state"] == "ok":
+                kind = MeasuredOurs if cell["side"] == "ours" else Measured
+            read = record.build(kind, cell, f"cell {number}")
+            if isinstance(read, Measured) and not (
+                all(math.isfinite(x) and x > 0 for x in read.seconds)
+                and math.isfinite(read.peak_bytes)
+            ):
+                raise ValueError(f"cell {number} has a time or a memory that cannot be measured")
         benchmarks.render(cells)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         reason = f"{type(error).__name__}: {error}"

@@ -102,7 +102,7 @@ class Job:
           UserError: see `experiment.load` and `origin`; a name that no folder may have.
         """
         names = self.task, self.model, self.preset
-        if bad := [name for name in names if not NAME.fullmatch(name)]:
+        if bad := [n for n in names if not (isinstance(n, str) and NAME.fullmatch(n))]:
             raise UserError(
                 f"{bad[0]!r} is not a valid name: expected letters, digits, '_', '.', '+' and '-'"
             )

@@ -36,8 +36,8 @@ def run(job: Job) -> Record:
       RunFailed: it diverged or ran out of device memory; result.json says so.
       Interrupted: a signal stopped it; the same command resumes.
     """
-    if not 0 <= job.seed < 2**32:  # JAX would take it modulo 2**32
-        raise UserError(f"--seed expects a whole number from 0 to {2**32 - 1}, got {job.seed}")
+    if type(job.seed) is not int or not 0 <= job.seed < 2**32:  # JAX would take it modulo 2**32
+        raise UserError(f"--seed expects a whole number from 0 to {2**32 - 1}, got {job.seed!r}")
     experiment = job.load()
     start = pretrained.open_run(job.init, experiment, job.imports) if job.init else None
     folder = job.folder

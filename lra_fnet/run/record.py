@@ -21,6 +21,7 @@ from lra_fnet.tasks import shallow
 from lra_fnet.tasks.shallow import Shallow
 
 SCHEMA = 1
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
 State = Literal["complete", "OOM", "diverged"]
 Split = Literal["validation", "test"]
 Checkpoint = Literal["best", "last"]
@@ -467,13 +468,23 @@ def curve(folder: Path) -> Curve:
     lines = disk.read_lines(file)
     try:
         return Curve(
-            [_point(x, "loss", 1) for x in lines if x["kind"] == "train"],
-            [_point(x, "accuracy", 100) for x in lines if x["kind"] == "validation"],
+            [_point(x, "loss") for x in lines if x["kind"] == "train"],
+            [_point(x, "accuracy") for x in lines if x["kind"] == "validation"],
             [build(Rms, x) for x in lines if x["kind"] == "rms"],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{file}: a line lacks {error}; move it away") from None
 
 
-def _point(line: dict[str, Any], name: str, scale: int) -> tuple[int, float]:
-    return _convert(line["step"], int, "step"), scale * _convert(line[name], float, name)
+def _point(line: dict[str, Any], name: str) -> tuple[int, float]:
+    """Returns the step of a line with its loss, or its accuracy in percent."""
+    step, number = _convert(line["step"], int, "step"), _convert(line[name], float, name)
+    if not 0 <= step < 2**53:  # a figure's axis is float64
+        raise ValueError(f"a step from 0 to 2**53, got {step}")
+    if name == "loss":
+        if not abs(number) <= _FLOAT32_MAX:
+            raise ValueError(f"a loss that float32 holds, got {number}")
+        return step, number
+    if not 0 <= number <= 1:
+        raise ValueError(f"an accuracy from 0 to 1, got {number}")
+    return step, 100 * number

@@ -5,6 +5,7 @@ Evaluation, prediction, export and the attention span all start here. Nothing is
 
 import dataclasses
 import functools
+import reprlib
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -100,11 +101,15 @@ class Run:
             raise ValueError(f"expected {self.task.num_inputs} text(s), got {len(texts)}")
         return tuple(map(self._values, texts))
 
-    def _values(self, text: Text) -> np.ndarray:
+    def _values(self, text: Any) -> np.ndarray:
         if isinstance(text, str):
             text = text.encode()
         if isinstance(text, bytes):
             return self._encode(text)
+        if not isinstance(text, np.ndarray):
+            raise ValueError(
+                "expected a text (str or bytes) or an array of values, got " + type(text).__name__
+            )
         largest = self.task.vocab_size - 2
         if (
             text.dtype != self.task.value_dtype
@@ -167,10 +172,9 @@ class Run:
 
     def _padded(self, inputs: Sequence[Input]) -> tuple[np.ndarray, np.ndarray]:
         """Returns values and lengths as a split in memory has them (`tasks.Arrays`)."""
-        if isinstance(inputs, str | bytes):
-            raise UserError(
-                f"expected a list of inputs, got one: [{inputs[:20]!r}] is a list of it"
-            )
+        if isinstance(inputs, str | bytes) or not isinstance(inputs, Sequence | np.ndarray):
+            got = reprlib.repr(inputs)
+            raise UserError(f"expected a list of inputs, got {got}: put it into a list")
         shape = (len(inputs), self.task.num_inputs, self.task.max_len)
         values, lengths = np.zeros(shape, self.task.value_dtype), np.zeros(shape[:2], np.int32)
         for i, example in enumerate(inputs):
@@ -219,6 +223,8 @@ def load_run(
       UserError: the folder is neither, its run is unfinished or has failed, it is damaged, or it
         needs another version of the code, or outside code that `imports` does not name.
     """
+    if not isinstance(folder, str | Path):
+        raise UserError(f"expected the path of a run folder, got {folder!r}: name one")
     folder = Path(folder)
     if checkpoint not in (None, *KINDS):
         raise UserError(f"checkpoint must be {' or '.join(KINDS)}, got {checkpoint!r}")

@@ -370,7 +370,7 @@ def _score(folder: Path, result: Record, kinds: Sequence[Checkpoint], options: O
         states = {run.checkpoint: (run.step, run.variables) for run in runs}
         tested = evaluate.score_test(score, states, data, folder)
         again += [(run, "test", tested[run.checkpoint]) for run in runs]
-    exact, off = _same_machine(result), 0
+    exact, off, without = _same_machine(result), 0, []
     for run, split, sums in again:
         name = f"{split} {run.checkpoint}"
         recorded = getattr(getattr(result, split), run.checkpoint)
@@ -383,12 +383,18 @@ def _score(folder: Path, result: Record, kinds: Sequence[Checkpoint], options: O
         if rows > (0 if exact else ROWS_OFF * recorded.count):
             return Finding(FAILED, f"{name}: {rows} of {recorded.count} rows differ")
         off += rows
-        if abs(sums["loss"] - recorded.loss) > (1e-6 if exact else TOLERANCE) * recorded.loss:
+        within = (1e-6 if exact else TOLERANCE) * recorded.loss
+        if "loss" not in result.raw[split][run.checkpoint]:  # as in older results
+            without.append(name)
+        elif not abs(sums["loss"] - recorded.loss) <= within:  # nor if one is not a number
             return Finding(FAILED, f"{name}: loss {recorded.loss:.6g}, now {sums['loss']:.6g}")
         of_last = run.checkpoint == "last" and result.parameters_sha256
         if of_last and of_last != sha256(run.variables["params"]):
             return Finding(FAILED, "the parameters are not those that the result was made with")
-    return Finding(OK, "exactly" if not off else f"{off} rows differ: another kind of machine")
+    found = "exactly" if not off else f"{off} rows differ: another kind of machine"
+    if without:
+        return Finding(NOTE, f"{found}, but its {' and '.join(without)} has no loss to compare")
+    return Finding(OK, found)
 
 
 def _replay(folder: Path, result: Record, options: Options) -> Finding:

@@ -328,6 +328,18 @@ def test_readme_without_its_markers_is_refused(tmp_path, words):
     assert not (tmp_path / "RESULTS.md").exists()
 
 
+def test_readme_that_is_not_utf_8_is_refused_and_a_generated_file_is_written_anew(tmp_path):
+    put(tmp_path / "results", a_result())
+    readme, results = tmp_path / "README.md", tmp_path / "RESULTS.md"
+    readme.write_bytes(b"\xff")
+    with pytest.raises(UserError, match=r"README.md: expected UTF-8, got .*; save it as UTF-8$"):
+        report.update_readme(readme, tmp_path / "results")
+    readme.write_text(f"{report.BEGIN}{report.END}")
+    results.write_bytes(b"\xff")
+    assert results in report.update_readme(readme, tmp_path / "results")
+    assert results.read_text().startswith("# Results")
+
+
 def test_readme_shows_presets_that_compare_two_main_models(tmp_path):
     results, readme = tmp_path / "results", tmp_path / "README.md"
     readme.write_text(f"{report.BEGIN}\n{report.END}\n")

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 
 import pytest
 from made_results import (
@@ -80,10 +81,19 @@ def put_benchmark(root, name, content):
     return folder / "benchmark.json"
 
 
+def lacking(name, **changes):
+    """Returns a measured cell without a field."""
+    cell = a_measured_cell("fnet", 512, [1.0], **changes)
+    del cell[name]
+    return cell
+
+
 DAMAGED = {
     "metrics.jsonl": (
         *("{\n", b"\xff\n", "1\n", '{"kind": "train", "step": 1}\n'),
         '{"kind": "train", "step": null, "loss": 1}\n',
+        f'{{"kind": "train", "step": {10**28}, "loss": 1}}\n',
+        '{"kind": "train", "step": 1, "loss": NaN}\n',
     ),
     "attention_span.json": ("[]", '{"mean": 1}', '{"mean": 1, "uniform": 1, "layers": [1]}'),
     "run.json": ("", "[]", '{"model": "fnet", "task": 1}'),
@@ -94,6 +104,13 @@ DAMAGED = {
     "benchmark.json": (
         *("[1]", "{}", '[{"what": "train", "side": "ours"}]'),
         json.dumps([a_measured_cell("fnet", 512, [0.0])]),
+        *(json.dumps([lacking(name)]) for name in ("cls", "parameters", "device", "model", "size")),
+        *(json.dumps([lacking(name, what="pretrain")]) for name in ("cls", "parameters", "device")),
+        json.dumps([lacking("seconds", side="eager")]),
+        json.dumps([a_measured_cell("fnet", 512, [1.0], device={"platform": "cpu"})]),
+        json.dumps([a_measured_cell("fnet", 512, [1.0]) | {"length": "512"}]),
+        json.dumps([a_measured_cell("fnet", 512, [math.inf])]),
+        json.dumps([a_measured_cell("fnet", 512, [1.0], peak_bytes=math.nan)]),
     ),
 }
 
@@ -145,6 +162,19 @@ def test_benchmarks_below_runs_and_results_are_named_by_their_folder(tmp_path):
         "runs/benchmark/mine",
         "results/benchmark/h200/text",
     ]
+
+
+def test_cells_without_numbers_need_no_fields_of_a_measurement(tmp_path):
+    out = lacking("seconds", state="OOM")
+    for name in ("peak_bytes", "roofline", "parameters", "device"):
+        del out[name]
+    peer = lacking("roofline", side="eager")
+    for name in ("device", "flops", "commit", "dirty"):
+        del peer[name]
+    put_benchmark(tmp_path, "b", json.dumps([a_measured_cell("fnet", 256, [1.0]), out, peer]))
+    read = report.Sources([tmp_path])
+    assert read.problems == []
+    assert len(read.benchmarks) == 1
 
 
 # Tables

@@ -272,9 +272,23 @@ def test_unknown_checkpoint_fails_with_one_line(copy):
         lra_fnet.load_run(copy, "first")
 
 
+@pytest.mark.parametrize("folder", [None, 3, b"runs"])
+def test_folder_that_is_no_path_fails_with_one_line(folder):
+    with pytest.raises(UserError, match=r"^expected the path of a run folder, got .*: name one$"):
+        lra_fnet.load_run(folder)
+
+
+@pytest.mark.parametrize("inputs", ["101", 3, None, iter(())])
+def test_inputs_that_are_no_list_fail_with_one_line(run, inputs):
+    with pytest.raises(UserError, match=r"^expected a list of inputs, got .*: put it into a list$"):
+        run.predict(inputs)
+
+
 @pytest.mark.parametrize(
     ("example", "words"),
     [
+        (3, "input 1: expected a text (str or bytes) or an array of values, got int"),
+        (None, "input 1: expected a text (str or bytes) or an array of values, got NoneType"),
         ("101", "task parity does not say how a raw input becomes tokens: define Parity.encode"),
         (np.array([0, 2], np.uint8), "input 1: expected values uint8 [length] of at most 1, got"),
         (np.array([], np.uint8), "input 1: expected values uint8 [length]"),

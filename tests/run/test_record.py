@@ -196,7 +196,27 @@ def test_curve_has_losses_and_accuracies_by_step(tmp_path):
         ('{"kind": "train", "step": 3}', "'loss'"),
         ('{"kind": "rms", "step": 3, "residual": [1.0]}', "mixer is missing"),
         ('{"kind": "rms", "step": 3, "residual": 1.0, "mixer": []}', "residual should be tuple"),
+        ('{"kind": "train", "step": -1, "loss": 1}', r"a step from 0 to 2\*\*53, got -1"),
+        (f'{{"kind": "train", "step": {10**28}, "loss": 1}}', "a step from 0"),
+        (f'{{"kind": "validation", "step": {2**53}, "accuracy": 1}}', "a step from 0"),
+        ('{"kind": "train", "step": 3, "loss": NaN}', "a loss that float32 holds, got nan"),
+        ('{"kind": "train", "step": 3, "loss": -Infinity}', "a loss that float32 holds, got -inf"),
+        ('{"kind": "train", "step": 3, "loss": 1e300}', "a loss that float32 holds"),
+        ('{"kind": "validation", "step": 3, "accuracy": NaN}', "an accuracy from 0 to 1, got nan"),
+        ('{"kind": "validation", "step": 3, "accuracy": 40}', "an accuracy from 0 to 1, got 40"),
     ):
         file.write_text(line + "\n")
         with pytest.raises(UserError, match=rf"metrics.jsonl: a line lacks {lacks}"):
             record.curve(tmp_path)
+
+
+def test_curve_of_a_diverged_run_may_end_with_a_validation_loss_that_is_not_finite(tmp_path):
+    """`Loop._evaluate` writes these lines before it ends the run, and none with such a "train"."""
+    (tmp_path / "metrics.jsonl").write_text(
+        '{"kind": "train", "step": 2, "loss": 3e38}\n'
+        '{"kind": "validation", "step": 2, "loss": NaN, "accuracy": 0.5}\n'
+        '{"kind": "rms", "step": 2, "residual": [NaN], "mixer": [Infinity]}\n'
+    )
+    curve = record.curve(tmp_path)
+    assert (curve.loss, curve.validation, curve.step) == ([(2, 3e38)], [(2, 50.0)], 2)
+    assert math.isnan(curve.rms[0].residual[0])

@@ -115,6 +115,7 @@ def edit_curve(folder):
     [
         (edit_without_seal, "result", "test.best: correct_bits: "),
         (edit_score(loss=1.0), "score", "test best: loss 1, now "),
+        (edit_score(loss=float("nan")), "score", "test best: loss nan, now "),
         (edit_score(correct=30, correct_bits=None), "score", "test best: "),
         (edit_score("validation", correct=20), "score", "validation best: "),
         (edit_score(step=3), "result", " on validation, step 3 on test"),
@@ -130,6 +131,17 @@ def test_result_that_was_edited_by_hand_is_refused_with_the_reason(check, edit, 
     findings = check(edit, replay=12 if name == "replay" else 0)
     assert findings[name].state == "FAILED"
     assert reason in findings[name].reason
+
+
+def test_score_without_a_loss_is_noted(check):
+    """Older results have none."""
+
+    def edit(folder):
+        value = disk.read_json(folder / "result.json")
+        del value["test"]["best"]["loss"]
+        (folder / "result.json").write_text(json.dumps(record.seal(value)))
+
+    assert check(edit)["score"] == ("note", "exactly, but its test best has no loss to compare")
 
 
 def test_content_that_does_not_fit_its_sha256_is_refused(check):
