@@ -15,7 +15,7 @@ import numpy as np
 
 from lra_fnet.errors import UserError
 from lra_fnet.models import fastest
-from lra_fnet.models.mixer import Least, Mixer, check_settings
+from lra_fnet.models.mixer import HeadMixer, Least, Mixer, check_settings
 from lra_fnet.models.pointwise import (
     PRODUCT,
     BatchNorm,
@@ -215,7 +215,8 @@ class Encoder(nn.Module):
     remat: Literal[False, True, "dots"]
     embedding: Literal["lra", "bert"]  # "bert" is FNet's: see `_bert`
     num_types: Annotated[int, Least(1, 1)]  # kinds of tokens with embedding "bert"; 1 with "lra"
-    # Of the kernels of MLP and pooler; "width" with norm "post" only: see `deviation`.
+    # Of the kernels of MLP, pooler and BERT's projections; "width" with norm "post" only: see
+    # `deviation`.
     initialisation: Literal["published", "width"] = "published"
     pixel_mean: float | None = None  # from a task of images; for "pixels"
     pixel_sd: float | None = None
@@ -299,6 +300,8 @@ class Encoder(nn.Module):
                 "Encoder.mixers must give a subclass of Mixer that declares uses_mask, got "
                 f"{make!r} for layer {layer}: bind MIXERS to one, as the files in gin/models do"
             )
+        if isinstance(mixer, HeadMixer):
+            return mixer.clone(deviation=deviation(self.initialisation, self.dim))
         return mixer
 
     @property

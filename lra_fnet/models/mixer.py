@@ -1,6 +1,7 @@
 """The contract of a mixing sublayer, [B, L, D] -> [B, L, D]: all that differs between models."""
 
 import dataclasses
+import functools
 import math
 import numbers
 import types
@@ -89,9 +90,13 @@ class FixedTransform(Mixer):
 class HeadMixer(Mixer, kw_only=True):
     """Projects to heads, mixes them, and projects back.
 
-    The projections are LRA's: four matrices without bias, xavier_uniform. A subclass defines
-    `attend`, or `mix` if it needs other projections, and respects the mask.
+    A subclass defines `attend`, or `mix` if it needs other projections, and respects the mask.
     """
+
+    # "lra": matrices without bias, xavier_uniform. "bert": as FNet's authors project in their BERT,
+    # with biases; kernels N(0, deviation^2), biases N(0, 0.02^2).
+    projections: Literal["lra", "bert"] = "lra"
+    deviation: float = 0.02  # set by the encoder, see `encoder.deviation`
 
     # "hidden": no position attends to padding. The others are what LRA's code does, preset
     # lra-code: "uniform", besides, gives each padded position the mean of all values, as a softmax
@@ -134,11 +139,12 @@ class HeadMixer(Mixer, kw_only=True):
         return {"rate": rate, "rng": self.make_rng("dropout") if rate > 0 else None}
 
     def _project(self, x, features, name):
-        init = nn.initializers.xavier_uniform()
-        dense = nn.Dense(
-            features, False, x.dtype, kernel_init=init, dot_general=flat_product, name=name
-        )
-        return dense(x)
+        has_bias, kernel_init = False, nn.initializers.xavier_uniform()
+        if self.projections == "bert":
+            has_bias, kernel_init = True, nn.initializers.normal(self.deviation)
+        bias_init = nn.initializers.normal(0.02)
+        dense = functools.partial(nn.Dense, kernel_init=kernel_init, bias_init=bias_init, name=name)
+        return dense(features, has_bias, x.dtype, dot_general=flat_product)(x)
 
     def attend(self, query, key, value, mask, *, train) -> jax.Array:
         """Mixes values over positions: three [B, L, H, K] and bool [B, L] -> [B, L, H, K]."""

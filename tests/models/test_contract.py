@@ -63,6 +63,7 @@ RING = {"radius_min": 0.5, "radius_max": 0.9, "max_phase": 3.0}
 CASES = {
     "naive": (Attention, {"implementation": "naive", "block_size": 4}),
     "blockwise": (Attention, {"implementation": "blockwise", "block_size": 4}),
+    "bert": (Attention, {"implementation": "naive", "block_size": 4, "projections": "bert"}),
     "padding uniform": (
         Attention,
         {"implementation": "naive", "block_size": 4, "padding": "uniform"},

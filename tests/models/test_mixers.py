@@ -2,13 +2,14 @@
 
 import functools
 
+import flax.linen as nn
 import jax
 import jax.extend
 import jax.numpy as jnp
 import naive as oracle
 import numpy as np
 import pytest
-from arrays import assert_close, float64, new_key, normal
+from arrays import applied, assert_close, float64, new_key, normal, random_variables
 
 from lra_fnet.errors import UserError
 from lra_fnet.models.mixers import attention, linear, performer
@@ -69,6 +70,22 @@ def test_blockwise_gradient_equals_naive_gradient(block_size):
 def attention_module(**changes):
     fields = {"implementation": "naive", "block_size": 4, "dropout": 0.0}
     return attention.Attention(**FIELDS, **(fields | changes))
+
+
+def test_attention_with_berts_projections_equals_flaxs():
+    """The FNet authors' BERT is Flax's attention (google-research/f_net, models.py)."""
+    mixer, x = attention_module(projections="bert"), normal(3, 7, 6)
+    mask = jnp.arange(7)[None] < jnp.asarray([7, 4, 1])[:, None]
+    variables = random_variables(mixer, x, mask)
+    params = {name: dict(leaves) for name, leaves in variables["params"].items()}
+    for name in ("query", "key", "value"):
+        params[name]["kernel"] = params[name]["kernel"].reshape(6, 2, 2)
+        params[name]["bias"] = params[name]["bias"].reshape(2, 2)
+    params["out"]["kernel"] = params["out"]["kernel"].reshape(2, 2, 6)
+    theirs = nn.MultiHeadDotProductAttention(num_heads=2, qkv_features=4, out_features=6)
+    keys = jnp.broadcast_to(mask[:, None, None], (3, 1, 7, 7))
+    want = theirs.apply({"params": params}, x, mask=keys)
+    assert_close(applied(mixer, variables, x, mask), want)
 
 
 def test_uniform_padding_is_the_softmax_of_lras_code():
