@@ -69,6 +69,7 @@ class Board:
             self._states[trial.number] = trial.state
             if changed or (is_time and trial.state == "running"):
                 facts = [f"{name} {text}" for name, text in _facts(trial).items() if text]
+                facts = [f"{fact} %" if fact.startswith("validation") else fact for fact in facts]
                 facts += [trial.error] if trial.error and trial.state in FAILED else []
                 words = ", ".join([trial.state, *facts])
                 progress.say(f"[{trial.number + 1}/{len(trials)}] {trial.job.folder}: {words}")
@@ -90,7 +91,7 @@ def table(plan: Plan, trials: Sequence[Trial], rows: int | None = None) -> Table
     shown = list(trials)
     if rows is not None and len(shown) > rows:
         shown = sorted(shown, key=lambda trial: ORDER.index(trial.state))[:rows]
-    title = plan.name + (": accuracy on validation" if plan.sweep.axes else "")
+    title = f"{plan.name}: accuracy on validation in %"
     grid = Table(title=Text(title), caption=Text(summary(trials)), box=box.SIMPLE_HEAD)
     for name in ("task", "model", "point", "seed", "state", *_NUMBERS):
         is_number = name in ("seed", *_NUMBERS)

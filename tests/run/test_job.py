@@ -17,6 +17,7 @@ import pytest
 from paths import OUTSIDE, ROOT
 
 from lra_fnet import cli, config, intervals, tasks
+from lra_fnet.errors import UserError
 from lra_fnet.run import folder as run_folder
 from lra_fnet.run.folder import Job
 
@@ -50,6 +51,19 @@ def test_run_writes_everything_into_its_folder(train, tmp_path):
     assert [json.loads(line)["kind"] for line in readings] == ["intended", "last", "best"]
     assert "correct_bits" not in readings[1]
     assert (folder / "config.gin").read_text() == result["config"]
+
+
+def test_baselines_that_cannot_be_kept_do_not_stop_a_run(train, tmp_path, monkeypatch):
+    """As in a folder of data that the user may only read."""
+
+    def refused(data):
+        raise UserError(f"{data.folder}: permission denied")
+
+    monkeypatch.setattr("lra_fnet.tasks.shallow.ensure", refused)
+    code, err, _ = train()
+    assert code == 0
+    assert "without shallow baselines: data/lra_parity" in err
+    assert result_of(tmp_path / "runs/cpu/parity/fnet/seed0")["shallow"] is None
 
 
 def test_result_that_was_edited_is_refused_by_the_command_that_made_it(train, tmp_path):

@@ -848,7 +848,7 @@ def test_every_change_of_state_is_one_plain_line_without_a_terminal(go):
     lines = [line for line in err.splitlines() if line.startswith("[1/1] ")]
     assert [line.partition("seed0: ")[2] for line in lines] == [
         "running, step 0/8",
-        "complete, step 8/8, validation 30.00",
+        "complete, step 8/8, validation 30.00 %",
     ]
     assert "\x1b" not in err
 
