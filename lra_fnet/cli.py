@@ -576,7 +576,7 @@ def _verify(args) -> int:
       result  result.json is whole: schema, counts against bits, steps, sha256
       config  the configuration is the one that task, model, preset and overrides give
       data    the rows are those of data/expected.json, or of the prepared set
-      code    the commit is known, and no file differed from it
+      code    the commit is known, no file differed from it, and no other code or machine had a part
       score   the checkpoints give the recorded counts again (the test split is read and logged)
       replay  the first steps, trained again, give the losses in metrics.jsonl
 

@@ -157,13 +157,25 @@ def _begin(
 ) -> dict[str, Any]:
     """Writes config.gin and run.json before the first step; returns the object of run.json.
 
-    Its "resolved" has what was chosen by measurement or by the machine (`fastest.decisions`).
+    Its "resolved" has what was chosen by measurement or by the machine (`fastest.decisions`), its
+    "processes" the code and machine of each process that trained the run, if they changed.
+
+    Raises:
+      UserError: an older run.json is damaged, or the disk refuses.
     """
+    before = run_folder.read_begun(folder) or {}
+    try:
+        for process in before.get("processes", []):
+            record.build(record.Origin, process, "processes")
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"{folder / 'run.json'}: {error}; restore it, or --force moves the folder aside"
+        ) from None
     with disk.writable(folder):
         (folder / "config.gin").write_text(experiment.config)
         (folder / "result.json").unlink(missing_ok=True)  # of a failure, or without a test score
-    resolved = (run_folder.read_begun(folder) or {}).get("resolved", {})
-    facts = {"data_sha256": data.fingerprint, "config": experiment.config, "resolved": resolved}
+    facts = {"data_sha256": data.fingerprint, "config": experiment.config}
+    facts |= {"resolved": before.get("resolved", {}), "processes": before.get("processes", [])}
     origin = {"origin": dataclasses.asdict(start.facts)} if start else {}
     begun = job.to_json() | facts | origin
     run_folder.write_begun(folder, begun)
@@ -188,6 +200,9 @@ def _train(
                 experiment, train, validation, folder, job.seed, fits=job.fit, start=variables
             )
             if hosts.first():
+                processes = begun["processes"] if loop.step else []
+                here = run_folder.provenance()
+                begun["processes"] = processes + [here] * (processes[-1:] != [here])
                 run_folder.write_begun(folder, begun)  # with the decisions
             begins = f"resumes at step {loop.step}" if loop.step else "starts"
             name = record.folder_name(job.model, None, denoise=job.denoise)
@@ -201,6 +216,8 @@ def _train(
             trained = "trained; evaluating on test" if job.test else "trained"
             progress.say(f"{trained} after {progress.duration(time.monotonic() - began_at)}")
             result = evaluate.finish(loop, data, identity, test=job.test)
+            if earlier := begun.get("processes", [])[:-1]:
+                result["earlier"] = earlier
     except Interrupted:
         where = " (each process its own)" if jax.process_count() > 1 else ""
         progress.say(f"saved; to resume{where}: {terminal.command(job.command())}")

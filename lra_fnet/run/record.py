@@ -83,6 +83,21 @@ class Device:
 
 
 @dataclasses.dataclass(frozen=True)
+class Origin:
+    """The code and the machine of a process that trained a run."""
+
+    device: Device
+    versions: dict[str, str]
+    commit: str | None
+    dirty: bool | None
+
+    @property
+    def revision(self) -> str:
+        """The commit's first 12 digits, and whether files differed from it."""
+        return (self.commit or "unknown")[:12] + (" (dirty)" if self.dirty else "")
+
+
+@dataclasses.dataclass(frozen=True)
 class Init:
     """The pre-trained run that a run began from, and what it cost."""
 
@@ -100,9 +115,12 @@ class Init:
         return self.run.split("/")[1]
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class Record:
-    """What a run was and how it ended. Runs of one model and variant differ only in their seed."""
+@dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
+class Record(Origin):
+    """What a run was and how it ended. Runs of one model and variant differ only in their seed.
+
+    Its origin is that of the process that finished it.
+    """
 
     schema: Literal[1]  # SCHEMA
     state: State
@@ -119,10 +137,6 @@ class Record:
     validation: Evaluation | None  # None unless complete
     test: Evaluation | None  # None if that split was not read
     train: Counts | None
-    device: Device
-    versions: dict[str, str]
-    commit: str | None
-    dirty: bool | None
     data_sha256: str
     config: str  # the operative gin text
     shallow: Shallow | None = None  # the best shallow baseline, if `lra-fnet data` computed it
@@ -139,6 +153,7 @@ class Record:
     denoise: bool = False  # pre-training: counts and losses are of hidden tokens, and no test
     init: Init | None = None  # the pre-trained run that it began from
     resolved: dict[str, Any] = dataclasses.field(default_factory=dict)  # measured choices
+    earlier: tuple[Origin, ...] = ()  # of processes before it, if code or machine has changed since
     sha256: str | None = None  # of the other fields, see `seal`; older results have none
     folder: str = ""  # <name of root>/<preset>/<task>/<name>/seed<k>, wherever the root is
     path: Path = Path()  # of the folder
@@ -229,12 +244,8 @@ class Record:
     def provenance(self) -> str:
         """Commit, device and data in one line."""
         data = f"{self.dataset} from {self.data_source}, " if self.dataset else ""
-        return f"commit {self.revision}; {self.device}; data {data}{self.data_sha256[:12]}"
-
-    @property
-    def revision(self) -> str:
-        """The commit's first 12 digits, and whether files differed from it."""
-        return (self.commit or "unknown")[:12] + (" (dirty)" if self.dirty else "")
+        earlier = "".join(f", after {one.revision} on {one.device}" for one in self.earlier[::-1])
+        return f"commit {self.revision}; {self.device}{earlier}; data {data}{self.data_sha256[:12]}"
 
     def score(self, split: Split, checkpoint: Checkpoint = "best") -> Score | None:
         """Returns the sums of an evaluation, or None if the split was not read."""

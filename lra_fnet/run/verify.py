@@ -3,7 +3,7 @@
 result  result.json is whole: schema, counts against the bits of the rows, steps, sha256
 config  the recorded configuration is the one that task, model, preset and overrides give
 data    the rows are those of data/expected.json, and of the prepared set if there is one
-code    the commit is known, and nothing differed from it
+code    the commit is known, nothing differed from it, and no other code or machine had a part
 score   the checkpoints, scored again, give the recorded counts
 replay  the first steps, trained again, give the losses in metrics.jsonl
 """
@@ -339,18 +339,21 @@ def _code(result: Record) -> Finding:
         return Finding(NOTE, "its commit is not in this repository")
     if result.dirty:
         return Finding(NOTE, "files differed from its commit")
+    if result.earlier:
+        began = "; ".join(f"{one.revision} on {one.device}" for one in result.earlier)
+        return Finding(NOTE, f"it began with other code or on another machine: {began}")
     return Finding()
 
 
 def _same_machine(result: Record) -> bool:
-    """Returns whether this machine and its libraries are those that trained a run."""
+    """Returns whether this machine and its libraries are those that trained all of a run."""
     here = run_folder.provenance()
     names = ("name", "platform", "count", "cores", "processes")
     devices = [{name: getattr(result.device, name) for name in names}, here["device"]]
     versions = [
         {n: v.get(n) for n in ("jax", "jaxlib")} for v in (result.versions, here["versions"])
     ]
-    return devices[0] == devices[1] and versions[0] == versions[1]
+    return devices[0] == devices[1] and versions[0] == versions[1] and not result.earlier
 
 
 def _score(folder: Path, result: Record, kinds: Sequence[Checkpoint], options: Options) -> Finding:

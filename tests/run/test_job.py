@@ -19,7 +19,9 @@ from paths import OUTSIDE, ROOT
 from lra_fnet import cli, config, intervals, tasks
 from lra_fnet.errors import UserError
 from lra_fnet.run import folder as run_folder
+from lra_fnet.run import record
 from lra_fnet.run.folder import Job
+from lra_fnet.training import loop
 
 
 def result_of(folder):
@@ -157,6 +159,47 @@ def test_sigterm_at_any_moment_is_code_143_and_the_same_command_resumes(
     result = result_of(tmp_path / "runs/cpu/parity/fnet/seed0")
     assert (result["state"], result["test"]["last"]["step"]) == ("complete", 6)
     assert len((tmp_path / "runs/test_log.jsonl").read_text().splitlines()) == 3
+
+
+def test_run_resumed_with_other_code_names_both_commits(train, tmp_path, monkeypatch):
+    """Also twice with the same code; code that trained no step of it does not count."""
+    folder = tmp_path / "runs/cpu/parity/fnet/seed0"
+
+    def trained(digit, *place):
+        """Trains with a commit until the first call of a function, in which a signal comes."""
+        with monkeypatch.context() as patched:
+            patched.setattr(run_folder, "commit", lambda: (digit * 40, False))
+            patched.setattr(os, "_exit", sys.exit)
+            if place:
+                original, calls = getattr(*place), []
+
+                def interrupt(*positional, **named):
+                    calls.append(positional)
+                    if len(calls) == 1:  # a second signal would end this process
+                        os.kill(os.getpid(), signal.SIGTERM)
+                    return original(*positional, **named)
+
+                patched.setattr(*place, interrupt)
+            try:
+                return train()[0]
+            except SystemExit as error:
+                return error.code
+
+    assert trained("a", loop.Loop, "__call__") == 143
+    assert trained("b", loop, "wait_for") == 143
+    assert trained("b", loop, "wait_for") == 143
+    for damaged in (3, [3], [{"commit": "b"}]):
+        begun = run_folder.read_begun(folder)
+        run_folder.write_begun(folder, begun | {"processes": damaged})
+        code, err, _ = train()
+        assert (code, "run.json: " in err, "; restore it, or --force" in err) == (2, True, True)
+        run_folder.write_begun(folder, begun)
+    assert trained("c") == 0
+    done = record.read(folder)
+    assert (done.revision, [one.revision for one in done.earlier]) == ("c" * 12, ["b" * 12])
+    assert f"commit {'c' * 12}; {done.device}, after {'b' * 12} on {done.device}; data" in (
+        done.provenance
+    )
 
 
 def test_folder_in_use_by_another_process_is_refused(train, tmp_path):

@@ -133,6 +133,23 @@ def test_result_that_was_edited_by_hand_is_refused_with_the_reason(check, edit, 
     assert reason in findings[name].reason
 
 
+def test_run_that_began_with_other_code_is_noted_and_need_not_be_equal_to_the_bit(
+    check, monkeypatch
+):
+    def edit(folder):
+        value = disk.read_json(folder / "result.json")
+        value["test"]["best"]["loss"] *= 1.001
+        origin = {name: value[name] for name in ("device", "versions", "dirty")}
+        value |= {"earlier": [origin | {"commit": "b" * 40}], "commit": "a" * 40, "dirty": False}
+        (folder / "result.json").write_text(json.dumps(record.seal(value)))
+
+    monkeypatch.setattr(verify, "_is_known", lambda commit: True)
+    findings = check(edit)
+    assert findings["score"].state == "ok"
+    assert findings["code"].state == "note"
+    assert findings["code"].reason.startswith("it began with other code or on another machine: bbb")
+
+
 def test_score_without_a_loss_is_noted(check):
     """Older results have none."""
 
