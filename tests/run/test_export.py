@@ -226,7 +226,7 @@ def no_result(folder):
         (another_name, "expected float32 [2] at head/logits/bias, got none: export it again"),
         (another_library, "config.json cannot be read (checkpoint is missing): export it again"),
         (no_json, "config.json cannot be read ("),
-        (no_result, "config.json cannot be read (schema is missing): export it again"),
+        (no_result, "config.json cannot be read (device is missing): export it again"),
         (shutil.rmtree, "is not a run folder (it has no run.json): name one"),
     ],
 )
