@@ -182,10 +182,8 @@ def load(
     durations = {name: text for name, text in durations.items() if name.startswith("Run.")}
     bound = _count_steps(durations, "\n".join(overrides), rows)
     _follow(schedule, bound)
-    now = _schedule()
-    if schedule is None and now and "Optimizer.steps_per_cycle" not in bound:
-        num_steps, warmup, _ = now  # an override has turned the decay on: to the end of the run
-        gin.bind_parameter("Optimizer.steps_per_cycle", max(1, num_steps - warmup))
+    if schedule is None and any(text.startswith("Optimizer.factors =") for text in overrides):
+        _end_decay(bound)
     references = set(re.findall(r"%([\w./]+)", gin.config_str())) - {"gin.REQUIRED"}
     _check_macros(references, declared or set(), "a reference")
 
@@ -346,6 +344,14 @@ def _schedule() -> tuple[int, int, int] | None:
         return None
     ends = "cosine_decay" in factors or "linear_decay" in factors
     return values if ends and all(type(value) is int and value >= 0 for value in values) else None
+
+
+def _end_decay(bound: Collection[str]):
+    """Lets a decay that an override has turned on end with the run, unless `bound` has its end."""
+    bind_missing({"Optimizer.steps_per_cycle": 0})
+    if "Optimizer.steps_per_cycle" not in bound and (now := _schedule()):
+        num_steps, warmup, _ = now
+        gin.bind_parameter("Optimizer.steps_per_cycle", max(1, num_steps - warmup))
 
 
 def _follow(

@@ -355,15 +355,21 @@ def test_warm_up_and_cosine_follow_the_length_of_the_run_unless_they_are_set(ove
     assert (jnp.diff(rates[optimizer.warmup :]) <= 0).all()  # the cosine does not start again
 
 
-@pytest.mark.parametrize("task", ["listops", "retrieval", "image"])
-def test_a_decay_that_an_override_turns_on_ends_with_the_run(task):
+@pytest.mark.parametrize(
+    ("task", "preset"),
+    [
+        *(("listops", "tuned"), ("retrieval", "tuned"), ("image", "tuned")),
+        ("listops", "paper"),  # no file gives its decay a cycle
+    ],
+)
+def test_a_decay_that_an_override_turns_on_ends_with_the_run(task, preset):
     factors = "Optimizer.factors='constant * linear_warmup * cosine_decay'"
-    built = experiment.load(task, "transformer_rotary", "tuned", (factors,))
+    built = experiment.load(task, "transformer_rotary", preset, (factors,))
     rates = jax.vmap(built.optimizer.schedule())(jnp.arange(built.run.num_steps))
     assert (jnp.diff(rates[built.optimizer.warmup :]) <= 0).all()
     assert rates[-1] < 1e-3 * built.optimizer.learning_rate
     own = experiment.load(
-        task, "transformer_rotary", "tuned", (factors, "Optimizer.steps_per_cycle=70")
+        task, "transformer_rotary", preset, (factors, "Optimizer.steps_per_cycle=70")
     )
     assert own.optimizer.steps_per_cycle == 70
 
