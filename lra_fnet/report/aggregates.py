@@ -139,7 +139,12 @@ class Model:
         return _text(improvement(self.accuracies, other.accuracies), samples)
 
 
-def _with_samples(models: Mapping[str, Model]) -> dict[str, Model]:
+def _name(row: Row) -> tuple[str, str | None]:
+    """Returns what tells the rows of a table apart: a model has several on a task of a user."""
+    return row.model, row.variant
+
+
+def _with_samples(models: Mapping[Any, Model]) -> dict[Any, Model]:
     """Returns models with their samples, all on the same resampled rows."""
     right = {name: found for name, model in models.items() if (found := model.right)}
     rng = np.random.default_rng(0)  # equal runs give equal tables
@@ -183,10 +188,10 @@ def over_tasks(table: Table) -> list[Aggregate]:
 
 
 def _aggregate(table: Table, tasks: Sequence[str], rows: Sequence[Row]) -> Aggregate:
-    models = _with_samples({r.model: Model([r.cells[task] for task in tasks]) for r in rows})
-    other = models.get(REFERENCE)
-    best = sorted(rows, key=lambda row: -mean(models[row.model].accuracies))
-    body = [[row.marked, *_line(models[row.model], other)] for row in best]
+    models = _with_samples({_name(r): Model([r.cells[task] for task in tasks]) for r in rows})
+    other = next((models[_name(row)] for row in rows if row.model == REFERENCE), None)
+    best = sorted(rows, key=lambda row: -mean(models[_name(row)].accuracies))
+    body = [[row.marked, *_line(models[_name(row)], other)] for row in best]
     *first, last = (table.columns[task] for task in tasks)
     against = f"Better than {config.title(REFERENCE)}"
     levels = ", ".join(map(str, LEVELS))
@@ -227,7 +232,7 @@ def _aggregate(table: Table, tasks: Sequence[str], rows: Sequence[Row]) -> Aggre
     profiles = {
         row.label: steps(above(model.accuracies, model.floors))
         for row in best
-        if (model := models[row.model]).enough and max(model.floors) < 100
+        if (model := models[_name(row)]).enough and max(model.floors) < 100
     }
     return Aggregate(Grid(title, head, body, notes).filled, profiles)
 

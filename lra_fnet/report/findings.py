@@ -47,7 +47,7 @@ def result(preset: Preset) -> list[str]:
     pairs = {}
     for task in table.tasks:
         here = tradeoff.comparable(preset.points, task, ("fnet", "transformer"))
-        own = {point.row.model: point for point in here}
+        own = {point.row.model: point for point in reversed(here)}  # a variant comes later
         if "fnet" in own and "transformer" in own:
             pairs[table.columns[task]] = own["fnet"], own["transformer"]
     if pairs:
@@ -247,10 +247,6 @@ def _scored(table: Table):
     """Returns the cells with a value of the preset's own models, as (row, task)."""
     own = [row for row in table.rows if row.ours]
     return [(row, t) for t in table.tasks for row in own if row.cells[t].mean is not None]
-
-
-def _is_number(words: str) -> bool:
-    return words[:1].isdigit()
 
 
 def count(things: Sequence[object]) -> str:

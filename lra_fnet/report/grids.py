@@ -57,9 +57,11 @@ def missing(table: Table, started: Mapping[str, Started]) -> Grid:
       started: the run.json of each run; it names the modules and gin folders of a user.
     """
     rows = [row for row in table.rows if row.ours]
+    names = dict.fromkeys(row.model for row in rows)
     body = []
     for task in table.tasks:
-        models = [row.model for row in rows if row.cells[task].state == "-"]
+        filled = {row.model for row in rows if row.cells[task].state != "-"}
+        models = [name for name in names if name not in filled]
         if not models:
             continue
         own = [run for run in started.values() if {run.model, run.task} & {*models, task}]
@@ -71,7 +73,7 @@ def missing(table: Table, started: Mapping[str, Started]) -> Grid:
             command += "".join(f" {option} {shlex.quote(value)}" for value in values)
         if len(models) > 1:
             command = f"for model in {' '.join(map(shlex.quote, models))}; do {command}; done"
-        body.append([table.columns[task], f"{len(models)} of {len(rows)}", command])
+        body.append([table.columns[task], f"{len(models)} of {len(names)}", command])
     title = f"Cells without a run, preset {table.preset}"
     return Grid(title, ["Task", "Models missing", "Command"], body, words=3)
 

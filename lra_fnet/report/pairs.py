@@ -39,10 +39,10 @@ def pairs(table: Table, models: Sequence[str]) -> list[Pair]:
       table: of the preset.
       models: those to compare; the later ones are compared with the earlier ones.
     """
-    rows = {row.model: row for row in table.rows if row.ours}
-    own = [rows[model] for model in models if model in rows]
+    own = [row for model in models for row in table.rows if row.ours and row.model == model]
+    sides = [two for two in itertools.combinations(own, 2) if two[0].model != two[1].model]
     found: list[tuple[str, Row, Row, Comparison]] = []
-    for task, (b, a) in itertools.product(table.tasks, itertools.combinations(own, 2)):
+    for task, (b, a) in itertools.product(table.tasks, sides):
         first, second = (_complete(row, task) for row in (a, b))
         if first and second and len({run.data_sha256 for run in (*first, *second)}) == 1:
             found.append((task, a, b, significance.compare(first, second, "test")))

@@ -158,6 +158,19 @@ def test_seeds_on_different_data_are_no_aggregate():
     assert not aggregates.over_tasks(table)
 
 
+def test_overrides_on_tasks_of_a_user_are_rows_of_their_own():
+    runs = [
+        with_test(right, task=task, overrides=[f"MAX_LEN={length}"], variant=f"MAX_LEN-{length}")
+        for right, length in ((500, 32), (900, 64))
+        for task in ("mine", "yours")
+    ]
+    (grid,) = grids_of(*runs)
+    assert {row[0]: row[2] for row in grid.rows} == {
+        "FNet, MAX_LEN-32": "25.00",
+        "FNet, MAX_LEN-64": "45.00",
+    }
+
+
 def test_score_above_the_shallow_baseline():
     counts = {"correct": 500, "count": 2000}  # 25 %
     rule = {"method": "a rule", "settings": {}, "validation": counts, "test": counts}

@@ -18,7 +18,16 @@ from made_results import (
 )
 
 from lra_fnet import report
-from lra_fnet.report import accuracy, benchmarks, contents, findings, pairs, significance, sources
+from lra_fnet.report import (
+    accuracy,
+    benchmarks,
+    contents,
+    findings,
+    pairs,
+    significance,
+    sources,
+    tradeoff,
+)
 from lra_fnet.report.grid import Grid
 
 SHALLOW = {name: {"correct": 600, "count": 2000} for name in ("validation", "test")}  # 30 %
@@ -90,6 +99,23 @@ def test_pairs_are_compared_on_equal_data_and_adjusted_by_hand():
     verdict = "yes" if holm[1] <= 0.05 else "no"
     assert (rows[1][:4], rows[1][-1]) == (["ListOps", "FNet", "Transformer", verdict], "3 / 2")
     assert (rows[3][:4], rows[3][-2:]) == (["Text", "FNet", "Linear", "rows only"], ["-", "1 / 1"])
+
+
+def test_overrides_on_a_task_of_a_user_leave_the_other_tasks_their_pairs():
+    own = {"task": "mine", "overrides": ["MAX_LEN=64"], "variant": "MAX_LEN-64"}
+    right = {"transformer": {"listops": 500, "mine": 600}, "fnet": {"listops": 600, "mine": 800}}
+    runs = [with_test(n, model=m, task=t) for m, of in right.items() for t, n in of.items()]
+    (table,) = accuracy.tables(records(*runs, with_test(900, **own)))
+    listed = pairs.pairs(table, accuracy.MAIN)
+    assert [(p.task, p.a.label, p.b.label) for p in listed] == [
+        ("listops", "FNet", "Transformer"),
+        ("mine", "FNet", "Transformer"),
+        ("mine", "FNet, MAX_LEN-64", "Transformer"),
+    ]
+    none: dict = dict.fromkeys(("generalisation", "cost", "missing"), Grid("", [], []))
+    points = tradeoff.from_runs(table)
+    preset = contents.Preset(table, {}, aggregates=[], pairs=listed, points=points, **none)
+    assert findings.result(preset)[-1].endswith("is +5.00 and +10.00 points.")
 
 
 def test_a_pair_with_a_failed_seed_is_about_the_rows_only():

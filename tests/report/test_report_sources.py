@@ -243,6 +243,13 @@ def test_failed_cell_is_not_missing_and_a_variant_fills_none():
     assert list(missing(a_failure("OOM"), variant))[:2] == ["Text", "Retrieval"]
 
 
+def test_overrides_on_a_task_of_a_user_leave_the_other_cells_filled():
+    variant = a_result(overrides=["A.b=1"], variant="v", task="mine")
+    rows = missing(a_result(), a_result(model="linear"), variant)
+    assert [*rows] == ["Text", "Retrieval", "Image", "Pathfinder", "mine"]
+    assert [row[0] for row in rows.values()] == ["2 of 2"] * 4 + ["1 of 2"]
+
+
 # Sweeps
 
 
