@@ -301,6 +301,11 @@ class Encoder(nn.Module):
                 f"{make!r} for layer {layer}: bind MIXERS to one, as the files in gin/models do"
             )
         if isinstance(mixer, HeadMixer):
+            if mixer.deviation != HeadMixer.deviation and not isinstance(make, Mixer):
+                raise UserError(
+                    f"{type(mixer).__name__}.deviation is set by the encoder, got "
+                    f"{mixer.deviation!r}: leave it out and set Encoder.initialisation"
+                )
             return mixer.clone(deviation=deviation(self.initialisation, self.dim))
         return mixer
 

@@ -173,6 +173,11 @@ def test_berts_projections_are_drawn_as_the_authors_draw_them():
         assert np.std(projection["kernel"]) == pytest.approx(0.02, rel=0.1)
 
 
+def test_the_deviation_of_projections_is_the_encoders():
+    with pytest.raises(UserError, match=r"Attention\.deviation is set by the encoder, got 0\.5"):
+        experiment.load("listops", "transformer", "cpu", ("Attention.deviation=0.5",))
+
+
 @pytest.mark.parametrize("preset", ["paper-pretrain", "cpu-pretrain"])
 def test_pretraining_has_berts_projections(preset):
     for model in ("transformer", "fnet_hybrid"):
