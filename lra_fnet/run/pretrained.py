@@ -21,6 +21,7 @@ _POOLER = "encoder/pooler/"  # begins the names that one of the two may lack
 _ELSEWHERE = ("Run.", "Optimizer.", "Head.", "Denoising.", "TASK", "build.", "DATASET")
 _ELSEWHERE += ("Encoder.dropout", "Encoder.attention_dropout", "Encoder.remat", "Encoder.pooling")
 _ELSEWHERE += ("MAX_LEN", "Encoder.max_len", "Encoder.dtype", "Attention.block_size")
+_ELSEWHERE += ("RotaryAttention.block_size", "Synthesizer.block_size")
 _WAYS = (".method", ".implementation")  # end the names of settings of speed alone
 
 
@@ -50,11 +51,7 @@ def open_run(folder: Path, experiment: Experiment, imports: Sequence[str] = ()) 
     wanted = jax.eval_shape(experiment.initial_variables, keys(0)[0])
     further = run.task.mask_id is None  # else the table has the mask's row in both stages
     misfit = _misfit(_encoder(run.variables, further=further), _encoder(wanted, further=further))
-    settings = [
-        str(difference)
-        for difference in config.differing(run.experiment.config, experiment.config)
-        if not (difference.name.startswith(_ELSEWHERE) or difference.name.endswith(_WAYS))
-    ]
+    settings = differing(run.experiment.config, experiment.config)
     if misfit or settings:
         raise UserError(
             f"--init {folder} has another encoder ({'; '.join(settings) or misfit}): pre-train one "
@@ -73,6 +70,15 @@ def open_run(folder: Path, experiment: Experiment, imports: Sequence[str] = ()) 
         ),
         run.variables,
     )
+
+
+def differing(held: str, wanted: str) -> list[str]:
+    """Returns in which settings of the encoder two operative configs differ, in words."""
+    return [
+        str(difference)
+        for difference in config.differing(held, wanted)
+        if not (difference.name.startswith(_ELSEWHERE) or difference.name.endswith(_WAYS))
+    ]
 
 
 def _encoder(variables: Mapping[str, Any], *, further: bool) -> dict[str, str]:

@@ -13,7 +13,7 @@ import pytest
 from made_texts import NAME, SET, prepare_both, reviews
 from paths import OUTSIDE
 
-from lra_fnet import config
+from lra_fnet import config, experiment
 from lra_fnet.errors import UserError
 from lra_fnet.report import accuracy
 from lra_fnet.run import export, folder, pretrained, record, trained, verify
@@ -370,6 +370,23 @@ def test_a_run_that_does_not_fit_is_one_line(case, copied, call):
     (said,) = err.splitlines()
     assert re.search(line, said), said
     assert [path.name for path in (copied / "runs/cpu/parity").glob("*")] != []
+
+
+@pytest.mark.parametrize(
+    ("model", "mixer"),
+    [
+        ("transformer", "Attention"),
+        ("transformer_rotary", "RotaryAttention"),
+        ("synthesizer", "Synthesizer"),
+    ],
+)
+def test_blocks_of_memory_may_differ_between_the_stages(model, mixer):
+    one, two = (
+        experiment.load("listops", model, "cpu", (f"{mixer}.block_size={size}",)).config
+        for size in (256, 64)
+    )
+    assert one != two
+    assert pretrained.differing(one, two) == []
 
 
 def test_an_unfinished_run_says_how_to_finish_it(copied, call):
