@@ -17,7 +17,7 @@ from lra_fnet import intervals
 from lra_fnet.errors import UserError
 from lra_fnet.intervals import Counts
 from lra_fnet.machine import disk
-from lra_fnet.tasks import shallow
+from lra_fnet.tasks import hidden, shallow
 from lra_fnet.tasks.shallow import Shallow
 
 SCHEMA = 1
@@ -202,15 +202,24 @@ class Record(Origin):
         It is of hidden pieces in pre-training, of labels otherwise.
         """
         kind = shallow.kind(denoise=self.denoise)
-        recorded = [self.shallow] if self.shallow else []
+        recorded = [self.shallow] if self.shallow and self._fits(self.shallow) else []
         return next((one for one in recorded + self.baselines if one.of == kind), None)
 
     @property
     def baselines(self) -> list[Shallow]:
-        """All shallow baselines of the run's data and length in data/expected.json."""
+        """All shallow baselines of the run's data and length in data/expected.json.
+
+        Without those of hidden pieces if the run hides others than they do.
+        """
         length = self.setting("MAX_LEN")
         known = isinstance(length, int)
-        return shallow.known(self.task, self.data_sha256, length) if known else []
+        found = shallow.known(self.task, self.data_sha256, length) if known else []
+        return [rule for rule in found if self._fits(rule)]
+
+    def _fits(self, rule: Shallow) -> bool:
+        """Returns whether a baseline predicts what the run does."""
+        hides = self.setting("Denoising.rate"), self.setting("Denoising.replacement")
+        return not (self.denoise and rule.of == shallow.HIDDEN) or hides == hidden.RULES
 
     @property
     def name(self) -> str:

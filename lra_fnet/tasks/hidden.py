@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lra_fnet.tasks.corpus import Corpus
 
 RATE = 15  # per cent of a row's pieces that are hidden
+RULES = (RATE / 100, "bert")  # the same as values of Denoising.rate and Denoising.replacement
 
 # Whether a place's neighbours before and after it are looked at.
 _GIVEN = {

@@ -193,6 +193,7 @@ def test_shallow_baselines_stand_below_the_models(monkeypatch):
     facts = {"v8000_128": {"shallow": {"d" * 64: {"256": rules}}}}
     monkeypatch.setattr(store, "expected", lambda: {"corpus": facts})
     text = "MAX_LEN = 256\nEncoder.dim = 128\nEncoder.num_layers = 2\nRun.batch_size = 32\n"
+    text += "Denoising.rate = 0.15\nDenoising.replacement = 'bert'\n"
     recorded = {**rules[1], "method": "recorded"}
     runs = [
         a_run("fnet", 100, 4.0, config=text),
@@ -220,6 +221,12 @@ def test_shallow_baselines_stand_below_the_models(monkeypatch):
     assert [row[0] for row in ours.grid().rows] == ["FNet", "recorded"]
     ours, _ = made_fronts(a_run("fnet", 100, 4.0, **other))
     assert (len(ours.grid().rows), ours.floor) == (1, None)
+    # Those of hidden pieces hide 15 % of them by BERT's rules.
+    for old, new in (("0.15", "0.5"), ("'bert'", "'mask'")):
+        easy = a_run("fnet", 100, 4.0, shallow=recorded, config=text.replace(old, new))
+        ours, _ = made_fronts(easy)
+        assert [row[0] for row in ours.grid().rows] == ["FNet", "rule of labels 570"]
+        assert [run.baseline for run in records(easy)] == [None]
 
 
 def test_the_front_is_what_no_other_point_beats():
