@@ -20,10 +20,11 @@ FILE_WIDTH = 1000  # columns: wide enough for every table
 def command(words: Sequence[str]) -> str:
     """Returns a command of lra-fnet for a person to type, called as this process was.
 
-    After `make`, lra-fnet is in an environment that need not be on the PATH.
+    After `make`, lra-fnet is in an environment that need not be on the PATH; another one may be.
     """
-    called = sys.argv[0] if Path(sys.argv[0]).name == PROGRAM else PROGRAM
-    return shlex.join([PROGRAM if shutil.which(PROGRAM) else called, *words])
+    called, found = sys.argv[0], shutil.which(PROGRAM)
+    same = found is not None and os.path.realpath(found) == os.path.realpath(called)
+    return shlex.join([PROGRAM if same or Path(called).name != PROGRAM else called, *words])
 
 
 def console(*, stderr: bool = False, **options) -> Console:

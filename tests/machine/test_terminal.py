@@ -101,14 +101,17 @@ def test_bar_keeps_title_counts_and_elapsed_time_at_every_width(clock, monkeypat
     ("called", "on_path", "says"),
     [
         (".venv/bin/lra-fnet", False, ".venv/bin/lra-fnet"),
+        (".venv/bin/lra-fnet", True, ".venv/bin/lra-fnet"),  # another one
         ("/opt/a b/lra-fnet", False, "'/opt/a b/lra-fnet'"),
-        ("/opt/bin/lra-fnet", True, "lra-fnet"),
+        ("path/lra-fnet", True, "lra-fnet"),
         ("pytest", False, "lra-fnet"),
     ],
 )
 def test_a_command_to_type_is_called_as_this_one_was(monkeypatch, tmp_path, called, on_path, says):
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [called])
-    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
     if on_path:
-        (tmp_path / "lra-fnet").touch(0o755)
+        (tmp_path / "path").mkdir()
+        (tmp_path / "path/lra-fnet").touch(0o755)
     assert terminal.command(["train", "--set", "a=b c"]) == f"{says} train --set 'a=b c'"
