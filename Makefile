@@ -125,7 +125,7 @@ endef
 
 # Says what runs without PRESET, unless a sweep's file or plan decides.
 long = $(if $(call is_set,PRESET)$(SWEEP),,$(if $(TASK),@echo >&2 \
-	'no PRESET: this is PRESET=paper$(comma) days without an accelerator; PRESET=cpu takes minutes'))
+	'no PRESET: this is PRESET=paper$(comma) hours to days without an accelerator; PRESET=cpu takes minutes'))
 
 lra:
 	$(long)

@@ -169,15 +169,16 @@ def load(
     texts = [(str(path), disk.read_text(path)) for path in paths]
     overrides = [normalise(text) for text in bindings]
     texts += [(f"--set {text!r}", line) for text, line in zip(bindings, overrides, strict=True)]
-    declared = None
+    declared: set[str] = set()
     schedule, durations = _schedule(), {}
     for number, (where, text) in enumerate(texts):
         _parse(text, where)
+        declared = declared or _macros()
         if number < len(paths):
             schedule = _follow(schedule, _count_steps(durations, text, rows))
-        macros = {name for name in _given() if "." not in name}
-        declared = macros if declared is None else declared
-        _check_macros(macros, declared, where)
+    for name in _macros() - declared:
+        sets = re.compile(rf"^\s*{re.escape(name)}\s*=", re.M)
+        _check_macros({name}, declared, next((w for w, text in texts if sets.search(text)), "gin"))
     # An override of the run's length scales the whole schedule, durations included.
     durations = {name: text for name, text in durations.items() if name.startswith("Run.")}
     bound = _count_steps(durations, "\n".join(overrides), rows)
@@ -185,7 +186,7 @@ def load(
     if schedule is None and any(text.startswith("Optimizer.factors =") for text in overrides):
         _end_decay(bound)
     references = set(re.findall(r"%([\w./]+)", gin.config_str())) - {"gin.REQUIRED"}
-    _check_macros(references, declared or set(), "a reference")
+    _check_macros(references, declared, "a reference")
 
 
 def load_operative(text: str, imports: Sequence[str] = ()) -> None:
@@ -422,6 +423,10 @@ def _count(name: str) -> int | None:
 
 def _given() -> set[str]:
     return set(_BOUND_NAME.findall(gin.config_str()))
+
+
+def _macros() -> set[str]:
+    return {name for name in _given() if "." not in name}
 
 
 class OutsideCode(UserError):

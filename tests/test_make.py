@@ -78,7 +78,7 @@ def test_help_fits_a_terminal_and_names_every_preset():
 @pytest.mark.parametrize("target", ["lra", "sweep", "benchmark"])
 def test_a_job_without_a_preset_says_at_once_how_long_it_takes(target):
     first, *_ = make("-n", target, "TASK=text").stdout.replace("\\\n", "").splitlines()
-    assert "PRESET=paper, days without an accelerator; PRESET=cpu takes minutes" in first
+    assert "PRESET=paper, hours to days without an accelerator; PRESET=cpu takes minutes" in first
     assert "echo" not in make("-n", target, "TASK=text", "PRESET=paper").stdout
 
 

@@ -61,20 +61,23 @@ def test_the_wheel_has_all_files_of_the_package(wheel):
 
 @pytest.mark.slow
 def test_an_installed_wheel_prepares_trains_sweeps_reports_and_predicts(installed):
-    assert "preparing listops/short_128" in installed("data", "--task", "listops")
-    job = ["--task", "listops", "--preset", "cpu", "--set", "Run.num_steps=2"]
-    job += ["--set", "Encoder.num_layers=1", "--set", "Encoder.dim=16", "--set", "MAX_LEN=128"]
+    lines = (f"spam,buy {i}\n" if i % 3 else f"ham,see {i}\n" for i in range(300))
+    (installed.folder / "mail.csv").write_text("label,text\n" + "".join(lines))
+    source = ["--task", "csv", "--source", "mail.csv"]
+    assert "preparing csv/full" in installed("data", *source)
+    job = [*source, "--preset", "cpu", "--set", "Run.num_steps=2", "--set", "MAX_LEN=16"]
+    job += ["--set", "Encoder.num_layers=1", "--set", "Encoder.dim=16"]
     assert "run folder: " in installed("train", *job, "--model", "fnet", "--name", "small")
-    run = "runs/cpu/listops/fnet+small/seed0"
+    run = "runs/cpu/csv/fnet+small/seed0"
     result = json.loads((installed.folder / run / "result.json").read_text())
     assert re.fullmatch("[0-9a-f]{40}", result["commit"])
     assert result["versions"]["lra_fnet"] == lra_fnet.__version__
     trials = installed("sweep", "--sweep", "lra_table", "--preset", "cpu", "--dry-run")
     assert "lra-fnet train --task listops --model fnet --preset cpu" in trials
-    assert "1 variant is left out" in installed("report", "--out", "page")
+    assert "everything is in page" in installed("report", "--out", "page")
     assert "small" in (installed.folder / "page/report.md").read_text()
     assert (installed.folder / "page/index.html").exists()
-    (installed.folder / "text.txt").write_text("[MAX 2 9 [MIN 4 7 ] 0 ]\n")
+    (installed.folder / "text.txt").write_text("buy now\n")
     assert '"probabilities"' in installed("predict", "--run", run, "text.txt")
 
 

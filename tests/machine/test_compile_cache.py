@@ -79,12 +79,13 @@ def train(folder, runs):
     """Trains in a separate process; returns its messages and the hash of the parameters."""
     command = [sys.executable, "-m", "lra_fnet", "train", "--task", "parity", "--model", "fnet"]
     command += ["--preset", "cpu", "--gin-dir", str(OUTSIDE), "--runs", runs]
+    command += ["--set", "Encoder.num_layers=1", "--set", "Run.num_steps=2", "--name", "n"]
     environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     path = f"{ROOT}{os.pathsep}{OUTSIDE}"
     environment |= {"PYTHONPATH": path, "XDG_CACHE_HOME": str(folder / "cache")}
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
-    result = json.loads((folder / runs / "cpu/parity/fnet/seed0/result.json").read_text())
+    result = json.loads((folder / runs / "cpu/parity/fnet+n/seed0/result.json").read_text())
     return ended.stderr, result["parameters_sha256"]
 
 

@@ -1,8 +1,7 @@
 """Prepares a built-in set in a process that cannot find TensorFlow; prints its fingerprint.
 
 Usage: prepare_without_tensorflow.py MODULE TASK/CONFIG DATA SETTINGS. SETTINGS is a JSON object of
-constants to replace in lra_fnet.tasks.MODULE: "REMOTE" has the fields of a Remote, "SETS" the
-number of rows of the set.
+constants to replace in lra_fnet.tasks.MODULE; "REMOTE" has the fields of a Remote.
 """
 
 import importlib
@@ -30,8 +29,6 @@ for key, value in json.loads(settings).items():
     if key == "REMOTE":
         value = sources.Remote(*value)
         tasks.REGISTRY[task].remote = value
-    if key == "SETS":
-        value = {**module.SETS, config: module.SETS[config]._replace(rows=tuple(value))}
     setattr(module, key, value)
 store.expected = dict
 prepared = tasks.make(task, config).prepare(data, jobs=2)

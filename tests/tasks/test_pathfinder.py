@@ -7,7 +7,6 @@ import types
 
 import numpy as np
 import pytest
-import serving
 from paths import SHARED
 from PIL import Image, ImageDraw
 from scipy import ndimage
@@ -428,22 +427,6 @@ def tiny_sets(monkeypatch, counts, *configs):
     monkeypatch.setattr(store, "expected", dict)
     sets = {name: s._replace(rows=counts) for name, s in pathfinder.SETS.items() if name in configs}
     monkeypatch.setattr(pathfinder, "SETS", types.MappingProxyType(dict(pathfinder.SETS) | sets))
-
-
-@pytest.mark.slow  # compiles in a second process
-def test_set_is_prepared_without_tensorflow(tmp_path, monkeypatch):
-    counts = (30, 5, 5)
-    printed = serving.prepare_without_tensorflow(
-        "pathfinder", "pathfinder/short_32", tmp_path / "a", SETS=counts
-    )
-    tiny_sets(monkeypatch, counts, "short_32")
-    task = tasks.make("pathfinder", "short_32")
-    prepared = task.prepare(tmp_path / "b", jobs=1)
-    assert prepared.fingerprint == printed
-    values, lengths, labels = prepared.arrays("train")
-    assert values.shape == (30, 1024)
-    assert (lengths == 1024).all()
-    assert set(labels) == {0, 1}
 
 
 # LRA's release
