@@ -32,7 +32,7 @@ _BOUND_NAME = re.compile(r"^([\w./]+) =", re.MULTILINE)
 _DATASET = re.compile(r"""^DATASET\s*=\s*["'](\w+)["']""", re.MULTILINE)
 _MAX_LEN = re.compile(r"^MAX_LEN\s*=\s*([\d_]+)", re.MULTILINE)
 _BARE_WORD = re.compile(r"[A-Za-z_][\w.-]*")
-_DURATION = re.compile(r"(\d+(?:\.\d+)?) (epochs?|%)")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(epochs?|%)")
 # Settings that count steps; a text such as "40 epochs" or "10 %" (of the run) is one way to give
 # them. Run.num_steps comes first: shares refer to it.
 _STEPS = ("Run.num_steps", "Run.eval_every", "Run.save_every", "Run.log_every")
@@ -228,6 +228,8 @@ def normalise(text: str) -> str:
     "Encoder.norm = 'post'"
     >>> normalise("Run.num_steps=40 epochs")
     "Run.num_steps = '40 epochs'"
+    >>> normalise("Optimizer.warmup=10%")
+    "Optimizer.warmup = '10 %'"
 
     Raises:
       UserError: the text is not `name=value`, or the value is neither a gin value nor one word.
@@ -239,7 +241,9 @@ def normalise(text: str) -> str:
         try:
             ast.literal_eval(value)
         except (ValueError, SyntaxError):
-            if _BARE_WORD.fullmatch(value) or _DURATION.fullmatch(value):
+            if duration := _DURATION.fullmatch(value):
+                value = repr(f"{duration[1]} {duration[2]}")
+            elif _BARE_WORD.fullmatch(value):
                 value = repr(value)
             elif "@" not in value and "%" not in value:
                 raise UserError(

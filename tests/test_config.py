@@ -395,6 +395,7 @@ def test_schedule_follows_a_length_that_only_a_file_sets(tmp_path):
         (("Run.num_steps=2 epochs", "Run.batch_size=16"), (5625, 281, 5344)),
         (("Run.num_steps=2 epochs", "Optimizer.warmup=1 epoch"), (2812, 1406, 1406)),
         (("Optimizer.warmup=10 %", "Run.num_steps=0.5 epochs"), (703, 70, 633)),
+        (("Optimizer.warmup=10%", "Run.num_steps=0.5epochs"), (703, 70, 633)),
     ],
 )
 def test_durations_in_epochs_and_per_cent_are_steps(overrides, want):
