@@ -3,6 +3,7 @@
 import concurrent.futures
 import contextlib
 import dataclasses
+import functools
 import math
 import os
 import signal
@@ -23,6 +24,7 @@ from lra_fnet.training import hosts, logs, pipeline
 from lra_fnet.training.checkpoint import AGAIN, Checkpoints, Saved
 from lra_fnet.training.rms import make_meter
 from lra_fnet.training.score import make_scorer
+from lra_fnet.training.slices import fitted, microbatch_of
 from lra_fnet.training.step import Program, StepLogs, begin_from, initial_state, wait_for
 
 DISPATCH_SECONDS = 0.5  # about how long a dispatch lasts at most: Ctrl-C waits for one
@@ -119,8 +121,11 @@ class Loop:
             with compile_cache.Timer() as timer:
                 self.program = Program.compile(experiment, mesh, batches, seed, fits=fits)
             self.experiment = self.program.experiment
-            self.run = self.experiment.run
             self.compiled = str(timer)
+        elif fits:  # result.json says how its steps were taken
+            default = functools.partial(microbatch_of, experiment, mesh.size)
+            self.experiment = fitted(experiment, mesh, default)
+        self.run = self.experiment.run
         state = initial_state(experiment, seed)
         if start is not None and saved is None:
             state = begin_from(state, start)

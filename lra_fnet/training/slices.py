@@ -1,6 +1,7 @@
 """How many examples a program takes at a time, and whether a step fits the device's memory."""
 
 import bisect
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -131,6 +132,23 @@ def fit(
         f"the batch of {run.batch_size} fits {slices}: {needed / 1e9:.1f} GB of {free / 1e9:.1f} GB"
     )
     return size
+
+
+def fitted(experiment: Experiment, mesh: Mesh, choose: Callable[[], int]) -> Experiment:
+    """Returns the experiment with the microbatch that fits: the run's decision, or else `choose`'s.
+
+    Raises:
+      UserError: the decision is no size of a slice of this batch.
+    """
+    known = range(1, experiment.run.batch_size + 1)
+    size = fastest.decide(f"microbatch that fits {mesh.size} device(s)", choose, known)
+    return sliced(experiment, size)
+
+
+def sliced(experiment: Experiment, microbatch: int) -> Experiment:
+    """Returns the experiment with another microbatch."""
+    run = dataclasses.replace(experiment.run, microbatch=microbatch)
+    return dataclasses.replace(experiment, run=run)
 
 
 def free_bytes(mesh: Mesh) -> int:

@@ -21,7 +21,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lra_fnet.errors import UserError
 from lra_fnet.experiment import Experiment, keys
-from lra_fnet.models import fastest
 from lra_fnet.models.pointwise import AVERAGES, part_of_batch
 from lra_fnet.objective import Objective, Sums
 from lra_fnet.training import pipeline, slices
@@ -243,26 +242,18 @@ class Program:
         key = keys(seed)[1]
         state = jax.eval_shape(lambda: initial_state(experiment, seed))
 
-        def sliced(microbatch: int) -> Experiment:
-            run = dataclasses.replace(experiment.run, microbatch=microbatch)
-            return dataclasses.replace(experiment, run=run)
-
         @functools.cache
         def compiled(microbatch: int) -> jax.stages.Compiled:
-            update = make_update(sliced(microbatch), mesh)
+            update = make_update(slices.sliced(experiment, microbatch), mesh)
             return update.lower(state, batches, np.int32(1), key).compile()
 
-        microbatch = experiment.run.microbatch
         if fits:
             size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
-            microbatch = fastest.decide(
-                f"microbatch that fits {mesh.size} device(s)",
-                lambda: slices.fit(experiment, mesh, compiled, size),
-                range(1, experiment.run.batch_size + 1),
-            )
-        update = compiled(microbatch)
+            largest = functools.partial(slices.fit, experiment, mesh, compiled, size)
+            experiment = slices.fitted(experiment, mesh, largest)
+        update = compiled(experiment.run.microbatch)
         slices.check(update, mesh)
-        return cls(sliced(microbatch), mesh, update, key)
+        return cls(experiment, mesh, update, key)
 
     def initial_state(self, seed: int) -> TrainState:
         """Returns step 0 on all devices."""

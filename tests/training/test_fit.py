@@ -157,6 +157,10 @@ def test_run_with_fit_has_the_numbers_of_the_run_without_and_resumes(tmp_path, m
     assert fitted["validation"]["last"]["loss"] == pytest.approx(
         plain["validation"]["last"]["loss"], rel=1e-5
     )
+    (tmp_path / "fitted/cpu/parity/fnet+a/seed0/result.json").unlink()  # as if it was killed here
+    code, err = train("fitted", "--fit", "--set", "Run.steps_per_dispatch=1", "--name", "a")
+    assert code == 0, err
+    assert result("fitted", "+a")["microbatch"] == 2
     code, err = train("plain", "--fit")
     assert code == 0
     assert "complete already" in err
