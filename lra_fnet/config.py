@@ -6,6 +6,7 @@ lists those that nothing has read once everything has been built.
 """
 
 import ast
+import contextlib
 import difflib
 import importlib
 import importlib.util
@@ -520,6 +521,10 @@ def differing(old: str, new: str) -> list[Difference]:
     ]
     pairs = {n: [v.get(n, "absent") for v in values] for n in sorted(values[0] | values[1])}
     unequal = [Difference(name, *pair) for name, pair in pairs.items() if pair[0] != pair[1]]
+    if any("absent" in difference for difference in unequal):
+        for module in set(re.findall(r"^import (lra_fnet\.[\w.]+)", f"{old}\n{new}", re.M)):
+            with contextlib.suppress(ImportError):  # another version's
+                importlib.import_module(module)  # registers what has the defaults
     return [difference for difference in unequal if not _is_default(difference)]
 
 

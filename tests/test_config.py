@@ -1,6 +1,8 @@
 """gin: the load order, what the presets bind, and errors for bindings without effect."""
 
 import re
+import subprocess
+import sys
 
 import gin
 import jax
@@ -434,6 +436,15 @@ def test_a_setting_that_one_config_lacks_has_its_default_there():
     assert {name for name, _, _ in config.differing(old, new)} == {
         *("Run.num_steps", "Run.num_updates")
     }
+
+
+def test_defaults_of_modules_that_are_not_imported_yet_make_no_difference():
+    """As in `compare`, of a run before the setting and one after it."""
+    old = "import lra_fnet.models.mixers.attention as lra_fnet2\nimport lra_fnet.gone\n"
+    new = "Attention.projections = 'lra'\nAttention.block_size = 7\n"
+    code = f"from lra_fnet import config\nprint(*config.differing({old!r}, {new!r}), sep=chr(10))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "Attention.block_size: absent -> 7\n"
 
 
 # The settings of the LRA paper's text with the two exceptions of the FNet paper, by hand.
