@@ -177,7 +177,7 @@ def load(
         declared = declared or _macros()
         if number < len(paths):
             schedule = _follow(schedule, _count_steps(durations, text, rows))
-    for name in _macros() - declared:
+    for name in sorted(_macros() - declared):
         sets = re.compile(rf"^\s*{re.escape(name)}\s*=", re.M)
         _check_macros({name}, declared, next((w for w, text in texts if sets.search(text)), "gin"))
     # An override of the run's length scales the whole schedule, durations included.

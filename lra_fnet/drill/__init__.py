@@ -116,7 +116,7 @@ def _preload(seed, only, sample, jobs, out) -> None:
         words += [] if only is None else ["--case", only]
         words += [] if sample is None else ["--sample", sample]
         settings = {"JAX_PLATFORMS": "cpu", "OPENBLAS_NUM_THREADS": "1"}
-        # How far XLA optimises changes no call on a file, and a third of the time.
+        # XLA's optimisation changes no call on a file, and takes a third of the time.
         settings |= {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
         settings |= {"LD_PRELOAD": shim, SHIM: shim}
         # As for a user. JAX's own limit is a time, so that the load would choose the files.
