@@ -12,7 +12,9 @@ import pytest
 from arrays import applied, assert_close, float64, new_key, normal, random_variables
 
 from lra_fnet.errors import UserError
+from lra_fnet.models import blocks
 from lra_fnet.models.mixers import attention, linear, performer
+from lra_fnet.models.pointwise import part_of_batch
 
 FIELDS = {"dim": 6, "num_heads": 2, "qkv_dim": 4, "max_len": 7, "layer": 0, "num_layers": 2}
 SHAPES = {"2x6x5": (2, 6, 5), "3x7x4": (3, 7, 4)}  # odd and unequal: a swapped axis cannot pass
@@ -36,6 +38,38 @@ def shapes_of(mixer, x=None):
 
 
 @pytest.mark.parametrize(
+    ("leading", "dtype"),
+    [((3, 2), jnp.float32), ((3, 2), jnp.bfloat16), ((1, 2), jnp.float32)],
+    ids=["float32", "bfloat16", "broadcast"],
+)
+def test_products_and_their_gradients_equal_those_of_the_plain_sums(leading, dtype):
+    """Integers and float64 sums: a wrong axis, a lost factor or a rounded sum would show."""
+    rng = np.random.default_rng(0)
+
+    def integers(*shape):
+        return jnp.asarray(rng.integers(-4, 5, shape), dtype)
+
+    weighted = functools.partial(blocks.weighted, dtype=jnp.float32)
+    for product, axes in ((blocks.products, "qk,mk->qm"), (weighted, "qm,mk->qk")):
+        first, second, result = (f"...{a}" for a in axes.replace("->", ",").split(","))
+        shape = {"q": 5, "m": 6, "k": 4}
+        left = integers(3, 2, *(shape[a] for a in first[3:]))
+        right = integers(*leading, *(shape[a] for a in second[3:]))
+        out, pull = jax.vjp(jax.jit(product), left, right)
+        slope = integers(*out.shape).astype(jnp.float32)
+        exact = float64(left, right, slope)
+        want = np.einsum(f"{first},{second}->{result}", *exact[:2])
+        by_left = np.einsum(f"{result},{second}->{first}", exact[2], exact[1])
+        by_right = np.einsum(f"{result},{first}->{second}", exact[2], exact[0])
+        if leading[0] == 1:
+            by_right = by_right.sum(axis=0, keepdims=True)
+        assert (out.dtype, np.array_equal(out, want)) == (jnp.float32, True)
+        for got, exact_slope in zip(pull(slope), (by_left, by_right), strict=True):
+            assert got.dtype == dtype
+            np.testing.assert_array_equal(got, jnp.asarray(exact_slope, dtype))
+
+
+@pytest.mark.parametrize(
     "attend",
     [
         attention.naive,
@@ -44,15 +78,19 @@ def shapes_of(mixer, x=None):
     ],
     ids=["naive", "block1", "block3", "block100", "fused"],
 )
-def test_attention_equals_the_oracle_with_padding_and_an_empty_row(attend):
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_attention_equals_the_oracle_with_padding_and_an_empty_row(monkeypatch, backend, attend):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
     inputs = heads_and_mask()
     got = jax.jit(attend)(*inputs)
     assert_close(got, oracle.softmax_attention(*float64(*inputs[:3]), np.asarray(inputs[3])))
     assert not np.asarray(got[2]).any()
 
 
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
 @pytest.mark.parametrize("block_size", [2, 5])
-def test_blockwise_gradient_equals_naive_gradient(block_size):
+def test_blockwise_gradient_equals_naive_gradient(monkeypatch, backend, block_size):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
     query, key, value, mask = heads_and_mask()
     cotangent = normal(*value.shape, seed=9)
 
@@ -65,6 +103,20 @@ def test_blockwise_gradient_equals_naive_gradient(block_size):
     blocks = functools.partial(attention.blockwise, block_size=block_size)
     for got, want in zip(gradient(blocks), gradient(attention.naive), strict=True):
         assert_close(got, want)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_parts_of_a_batch_drop_other_weights_of_blockwise_attention(monkeypatch, backend):
+    """Equal examples: no two rows of a batch in two parts share their draws."""
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    inputs = normal(2, 8, 2, 3), normal(2, 8, 2, 3), jnp.ones((2, 8, 2, 4)), jnp.ones((2, 8), bool)
+
+    def dropped(number):
+        with part_of_batch(number):
+            return attention.blockwise(*inputs, block_size=4, rate=0.5, rng=new_key(0))
+
+    rows = np.concatenate([jax.jit(dropped)(jnp.uint32(number)) for number in range(2)])
+    assert len(np.unique(rows[..., 0].swapaxes(1, 2).reshape(8, 8), axis=0)) == 8
 
 
 def attention_module(**changes):

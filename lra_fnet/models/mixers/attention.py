@@ -10,11 +10,13 @@ from typing import Annotated, ClassVar, Literal
 import gin
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from lra_fnet.errors import UserError
 from lra_fnet.models import blocks
 from lra_fnet.models.mixer import HeadMixer, Least
+from lra_fnet.models.pointwise import part, part_of_batch
 
 
 def naive(query, key, value, mask, *, rate=0.0, rng=None):
@@ -39,14 +41,35 @@ def naive(query, key, value, mask, *, rate=0.0, rng=None):
 def blockwise(query, key, value, mask, *, block_size, rate=0.0, rng=None):
     """Computes `naive` for at most `block_size` queries at a time: memory grows as L, not as L^2.
 
-    See `by_rows`. Dropout draws different bits from `naive`.
+    See `by_rows`. A CPU takes one head of one text at a time, so that a block of weights stays in
+    its caches. Dropout draws different bits from `naive`.
     """
-    query, key = (jnp.swapaxes(a, 1, 2) for a in (query, key))
 
-    def logits(block):
-        return blocks.products(block * block.shape[-1] ** -0.5, key)
+    def over(query, key, value, mask, rng):
+        rows, key = (jnp.swapaxes(a, 1, 2) for a in (query, key))
 
-    return by_rows(query, logits, value, mask, block_size=block_size, rate=rate, rng=rng)
+        def logits(block):
+            return blocks.products(block * block.shape[-1] ** -0.5, key)
+
+        return by_rows(rows, logits, value, mask, block_size=block_size, rate=rate, rng=rng)
+
+    if jax.default_backend() != "cpu":
+        return over(query, key, value, mask, rng)
+    texts, length, heads, _ = value.shape
+    index = part()
+    texts_before = 0 if index is None else index * np.uint32(texts)
+
+    def over_one(numbered):
+        number, mask, *arrays = numbered
+        query, key, value = (a[None, :, None] for a in arrays)
+        head_rng = None if rng is None else jax.random.fold_in(rng, number % heads)
+        with part_of_batch(texts_before + number // heads):
+            return over(query, key, value, mask[None], head_rng)[0, :, 0]
+
+    numbers = jnp.arange(texts * heads, dtype=jnp.uint32)
+    arrays = (jnp.swapaxes(a, 1, 2).reshape(-1, *a.shape[1::2]) for a in (query, key, value))
+    out = lax.map(over_one, (numbers, jnp.repeat(mask, heads, axis=0), *arrays))
+    return jnp.swapaxes(out.reshape(texts, heads, length, -1), 1, 2)
 
 
 def by_rows(rows, logits, value, mask, *, block_size, rate=0.0, rng=None):
@@ -112,7 +135,7 @@ def weigh(logits, valid, value, *, rate, rng):
       [..., Q, K] in value's dtype; zeros where a row has no valid key.
     """
     weights, total, _ = blocks.soften(logits, valid, value.dtype, rate=rate, rng=rng)
-    out = jnp.einsum("...qm,...mk->...qk", weights, value)
+    out = blocks.weighted(weights, value, value.dtype)
     return (out / jnp.where(total > 0, total, 1)).astype(value.dtype)
 
 

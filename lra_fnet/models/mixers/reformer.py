@@ -117,7 +117,7 @@ def lsh_attention(
     weights, total, top = blocks.soften(  # no total is 0: every row has its own token
         logits, seen, value.dtype, count=count, rate=rate, rng=rng
     )
-    out = jnp.einsum("...ij,...jd->...id", weights, value) / total
+    out = blocks.weighted(weights, value, value.dtype) / total
 
     def unsort(x):  # [B, H, R, chunks, size, K] -> [B, H, R, L', K]
         return _permute(x.reshape(*order.shape, x.shape[-1]), rank, order)
