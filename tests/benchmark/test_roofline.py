@@ -77,8 +77,8 @@ MIXING = {  # products whose two factors both have a gradient; those with one in
     "transformer": (
         [
             *PROJECTIONS,
-            (BLOCK, K, L, B * H, N * L // BLOCK),  # scores
-            (BLOCK, L, K, B * H, N * L // BLOCK),  # times the values
+            (BLOCK, K, L, 1, N * B * H * L // BLOCK),  # scores, one head of one text at a time
+            (BLOCK, L, K, 1, N * B * H * L // BLOCK),  # times the values
         ],
         [],
     ),

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from lra_fnet.errors import UserError
+from lra_fnet.models import blocks
 from lra_fnet.models.mixer import HeadMixer, Least, drawn
 
 RELU_EPSILON = 1e-3  # added to each ReLU feature; kernel_epsilon of LRA and the Performer authors
@@ -32,8 +33,7 @@ def draw_features(rng, num_features, width, *, orthogonal=True):
     if not orthogonal:
         return gaussian
     num_blocks = -(-num_features // width)
-    blocks = jax.random.normal(rng_blocks, (num_blocks, width, width), jnp.float32)
-    q, r = jnp.linalg.qr(blocks)
+    q, r = jnp.linalg.qr(jax.random.normal(rng_blocks, (num_blocks, width, width), jnp.float32))
     # QR alone is not Haar-distributed: LAPACK's sign convention would bias the kernel's estimate.
     q = q * jnp.sign(jnp.diagonal(r, axis1=-2, axis2=-1))[:, None, :]
     directions = q.reshape(num_blocks * width, width)[:num_features]
@@ -105,12 +105,14 @@ def linear_attention(phi_query, phi_key, value, mask):
     """
     wide = phi_key.dtype
     phi_key = jnp.where(mask[:, :, None, None], phi_key, 0).astype(value.dtype)
-    phi_query = phi_query.astype(value.dtype)
-    summary = jnp.einsum("blhm,blhd->bhmd", phi_key, value)
-    mass = phi_key.astype(wide).sum(axis=1)
-    numerator = jnp.einsum("blhm,bhmd->blhd", phi_query, summary)
-    denominator = jnp.einsum("blhm,bhm->blh", phi_query.astype(wide), mass)[..., None]
-    return (numerator / jnp.where(denominator > 0, denominator, 1)).astype(value.dtype)
+    arrays = phi_query.astype(value.dtype), phi_key, value
+    phi_query, phi_key, value = (jnp.swapaxes(a, 1, 2) for a in arrays)
+    summary = jnp.einsum("bhlk,bhlm->bhkm", value, phi_key)  # the fast order, see blocks.weighted
+    mass = phi_key.astype(wide).sum(axis=2)
+    numerator = blocks.weighted(phi_query, jnp.swapaxes(summary, 2, 3), value.dtype)
+    denominator = jnp.einsum("bhlm,bhm->bhl", phi_query.astype(wide), mass)[..., None]
+    out = numerator / jnp.where(denominator > 0, denominator, 1)
+    return jnp.swapaxes(out.astype(value.dtype), 1, 2)
 
 
 def _project(x, features):
