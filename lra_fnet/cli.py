@@ -775,7 +775,7 @@ def _drill(args) -> None:
 
 
 def _completion(args) -> None:
-    """Prints what makes a shell complete commands, options and names with the Tab key.
+    """Prints the shell code that completes commands, options and names with the Tab key.
 
     bash: add eval "$(lra-fnet completion bash)" to ~/.bashrc; zsh: the same with zsh to ~/.zshrc,
     after compinit; fish: write the output to ~/.config/fish/completions/lra-fnet.fish.

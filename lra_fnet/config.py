@@ -489,7 +489,7 @@ def _check_macros(names: set[str], declared: set[str], where: str) -> None:
 
 
 def unknown(what: str, name: str, names: Sequence[str]) -> str:
-    """Returns the message that there is no such name; `what` is of which kind they are."""
+    """Returns the error message for an unknown name; `what` says which kind of name it is."""
     known_names = f"unknown {what} {name!r}; known {what}s: {', '.join(names)}"
     return known_names + _did_you_mean(name, names)
 

@@ -67,7 +67,7 @@ class PairSums(Sums):
 
 @dataclasses.dataclass(frozen=True)
 class Objective(abc.ABC):
-    """What is minimised and counted, of the rows of a task by a model."""
+    """Defines the loss to minimise and the counts to report for a model on a task's rows."""
 
     task: Task
     model: Any
@@ -104,18 +104,18 @@ class Objective(abc.ABC):
 
     @abc.abstractmethod
     def divisor(self, sums: Sums, rows: int) -> Any:
-        """Returns what divides the gradient of the loss that is summed over a batch of rows."""
+        """Returns the divisor of the gradient of the loss summed over a batch of rows."""
 
     def minimised(self, sums) -> jax.Array:
         """Returns the loss summed over a batch, whose gradient is taken."""
         return sums.loss
 
     def counted(self, sums, rows: int) -> Any:
-        """Returns what divides the number of correct ones of a batch of rows."""
+        """Returns the divisor of the number of correct predictions in a batch of rows."""
         return self.divisor(sums, rows)
 
     def metrics(self, sums) -> dict[str, float]:
-        """Returns the numbers that metrics.jsonl has of an evaluation.
+        """Returns the numbers that metrics.jsonl stores for an evaluation.
 
         Args:
           sums: of the validation split, see `score.make_scorer`.
@@ -181,7 +181,7 @@ class Classify(Objective):
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class Denoising:
-    """What `Denoise` hides of a row, and what its predictions are compared by.
+    """Settings of `Denoise`: which tokens it hides, and the loss of its predictions.
 
     Raises:
       UserError: a setting is unknown or out of range.

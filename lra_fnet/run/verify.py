@@ -49,7 +49,7 @@ _IGNORED = [
 
 
 class Finding(NamedTuple):
-    """What a check came to, and why."""
+    """The outcome of a check, and the reason."""
 
     state: str = OK
     reason: str = ""

@@ -103,7 +103,7 @@ class Corpus(Task):
 
     @property
     def baselines(self) -> tuple[shallow.Method, ...]:
-        """Of hidden pieces, and of the label."""
+        """The baselines for hidden pieces and for the label."""
         return hidden.NEIGHBOURS, hidden.COPY, ORDER
 
     def raw(self, source: Path | None, jobs: int) -> Raw:

@@ -1,4 +1,4 @@
-"""Shallow baselines of masked language modelling: what counting neighbours restores.
+"""Shallow baselines of masked language modelling: predictions from counts of neighbouring pieces.
 
 BERT's rules (arXiv:1810.04805, Sec. 3.1) leave 10 % of the hidden pieces as they are and put a
 random one into the place of another 10 %. Predicting the piece shown, and the most frequent piece

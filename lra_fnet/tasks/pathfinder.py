@@ -115,7 +115,7 @@ class Pathfinder(PixelTask):
 
     @property
     def baselines(self) -> tuple[shallow.Method, ...]:
-        """Those of pixels, and the distance of the two discs."""
+        """The baselines for pixels, and the distance of the two discs."""
         return *super().baselines, DISCS
 
     def raw(self, source: Path | None, jobs: int) -> Raw:

@@ -164,7 +164,7 @@ class Task(abc.ABC):
 
     @property
     def value_dtype(self) -> np.dtype:
-        """Of stored values: uint8, or uint16 if a byte does not hold them all."""
+        """The dtype of stored values: uint8, or uint16 if a byte cannot hold them all."""
         return np.dtype(np.uint8 if self.vocab_size <= 257 else np.dtype("<u2"))
 
     @property
@@ -357,7 +357,7 @@ class PixelTask(Task):
 
     @property
     def baselines(self) -> tuple[shallow.Method, ...]:
-        """Those of gray values and pixels, or of two inputs."""
+        """The baselines for gray values and pixels, or for two inputs."""
         if self.num_inputs > 1:
             return super().baselines
         return shallow.GRAY_HISTOGRAM, shallow.PIXELS
