@@ -91,7 +91,7 @@ class Csv(division.OwnTask):
         details = {"labels": list(names), "texts": texts.pop()}
         parts = division.Division(source, names, splits)
         stream = self._rows(source, names, parts, details)
-        return Raw(stream=stream, source=source.absolute().name, details=details, total=count)
+        return Raw(stream=stream, source=source.name, details=details, total=count)
 
     def _rows(self, source: Path, names: Sequence[str], parts: division.Division, details: dict):
         numbers = {name: number for number, name in enumerate(names)}

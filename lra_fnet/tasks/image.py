@@ -94,7 +94,7 @@ class Image(PixelTask):
                 split: zip(self._shrink(part.values), part.labels.tolist(), strict=True)
                 for split, part in zip(SPLITS, (train, validation, test), strict=True)
             },
-            source=source.absolute().name,
+            source=source.name,
             details={"format": form},
             total=len(rows.labels) + len(test.labels),
         )
@@ -151,7 +151,7 @@ def read(source: Path) -> tuple[Rows, Rows, str]:
         )
     # Rows with the key to sort them by: a batch's name, or the sha256 of an image and its label.
     parts: dict[str, list[tuple[tuple, Rows]]] = {"train": [], "test": []}
-    with Bar(f"reading {source.absolute().name}", len(names), unit="files") as progress:
+    with Bar(f"reading {source.name}", len(names), unit="files") as progress:
         for file in sources.files(source):
             if binary and (name := file.path.name) in TRAIN + TEST:
                 parts["test" if name in TEST else "train"].append(((name,), _read_batch(file)))

@@ -75,7 +75,7 @@ class Images(division.OwnTask, PixelTask):
         parts = division.Division(source, names, splits)
         details: dict[str, Any] = {"labels": list(names)}
         stream = self._rows(source, names, parts, details)
-        return Raw(stream=stream, source=source.absolute().name, details=details, total=len(paths))
+        return Raw(stream=stream, source=source.name, details=details, total=len(paths))
 
     def _rows(self, source: Path, names: Sequence[str], parts: division.Division, details: dict):
         sums = np.zeros(3, np.int64)  # of the training pixels: number, sum, sum of squares

@@ -59,25 +59,40 @@ def megabytes(size: int) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
-def locate(source: str | Path | None, remote: Remote | None, downloads: Path) -> Path | None:
+def own_url(source: str | Path | None, remote: Remote | None) -> str | None:
+    """Returns the URL that the user named; None for a path, or a mirror of the publisher's file."""
+    url = _url(source)
+    mirror = remote is not None and remote.name == Remote(url).name
+    return url if "://" in url and not mirror else None
+
+
+def _url(source: str | Path | None) -> str:
+    return re.sub("^(https?):/+", r"\1://", str(source))  # a Path has merged the two slashes
+
+
+def locate(
+    source: str | Path | None, remote: Remote | None, downloads: Path, *, force: bool = False
+) -> Path | None:
     """Returns the raw files on this machine, after downloading them if necessary.
 
     Args:
         source: what the user named: a folder, a file or a URL; None takes `remote`.
         remote: the publisher's file. A URL of the same file name is a mirror of it: size and
             sha256 must be the publisher's, and so must those of a local file of that name.
-        downloads: folder for downloaded files.
+        downloads: folder for downloaded files; those of any other URL have a folder there.
+        force: whether to download a file anew that is there, unless it is the publisher's.
 
     Returns:
-        A folder or a file; None if neither a source nor a remote is given.
+        A folder or a file that has a name; None if neither a source nor a remote is given.
 
     Raises:
         UserError: if there is no such file, it is not the publisher's, or a download fails.
     """
-    url = re.sub("^(https?):/+", r"\1://", str(source))  # a Path has merged the two slashes
-    if "://" in url:
-        mirror = remote is not None and remote.name == Remote(url).name
-        remote = remote._replace(url=url) if remote and mirror else Remote(url)
+    own = own_url(source, remote)
+    if own is not None:
+        remote, downloads = Remote(own), downloads / hashlib.sha256(own.encode()).hexdigest()[:12]
+    elif remote is not None and "://" in _url(source):
+        remote = remote._replace(url=_url(source))
     elif source is not None:
         path = Path(source)
         if not path.exists():
@@ -85,15 +100,16 @@ def locate(source: str | Path | None, remote: Remote | None, downloads: Path) ->
         if remote is not None and path.is_file() and path.name == remote.name:
             with readable(path):
                 _check(path, remote)
-        return path
+        # The name of a symbolic link stays: some readers go by its ending.
+        return path.resolve() if path.name in ("", "..") else path
     if remote is None:
         return None
     with disk.lock(downloads / ".lock", f"waiting for another download to {downloads}"):
-        return fetch(remote, downloads)
+        return fetch(remote, downloads, force=force and own is not None)
 
 
-def fetch(remote: Remote, folder: Path) -> Path:
-    """Downloads a file to `folder` unless it is there, and returns its path.
+def fetch(remote: Remote, folder: Path, *, force: bool = False) -> Path:
+    """Downloads a file to `folder` unless it is there and not `force`, and returns its path.
 
     The start of a file whose download was interrupted is kept as `<name>.part`. The next download
     continues from there if the server still has the same file (If-Range with its ETag or date,
@@ -106,7 +122,7 @@ def fetch(remote: Remote, folder: Path) -> Path:
         OSError: if the folder cannot be written.
     """
     path = folder / remote.name
-    if path.is_file():
+    if path.is_file() and not force:
         return path
     folder.mkdir(parents=True, exist_ok=True)
     part, notes = folder / f"{remote.name}.part", folder / f"{remote.name}.part.json"

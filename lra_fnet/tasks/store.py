@@ -27,7 +27,7 @@ from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.machine.memory import free_memory
 from lra_fnet.machine.progress import Bar, say
-from lra_fnet.tasks.sources import Remote, digest, file_sha256, readable, short
+from lra_fnet.tasks.sources import Remote, digest, file_sha256, own_url, readable, short
 
 if TYPE_CHECKING:
     from lra_fnet.tasks.task import Raw, Task
@@ -87,6 +87,7 @@ class Prepared:
     splits: Mapping[str, Mapping[str, Any]]  # `Tally.summary` of each split
     fingerprint: str  # one sha256 over all splits
     corpus: str | None = None  # fingerprint of the corpus in whose pieces the rows are
+    url: str | None = None  # of the source, if it is neither a path nor the publisher's file
 
     def __repr__(self):
         rows = " / ".join(f"{n:,}" for n in self.rows.values())
@@ -110,8 +111,11 @@ class Prepared:
     def is_from(self, source: str | Path) -> bool:
         """Returns whether the rows were read from a source as it is now.
 
-        Its name decides if it cannot be compared: a URL, or files that are no longer there.
+        Its URL decides if it has one. Its name decides if it cannot be compared: a mirror of the
+        publisher's file, or files that are no longer there.
         """
+        if url := own_url(source, self.task.remote):
+            return url == self.url
         if self.origin is None or not Path(source).exists():
             return not self.generated and self.source == Remote(str(source)).name
         return any(
@@ -218,8 +222,15 @@ def _origin(source: Path, folder: Path) -> list[tuple[str, Callable[[], str]]]:
     ]
 
 
-def make(part: Path, task: "Task", raw: "Raw", source: Path | None) -> None:
+def make(part: Path, task: "Task", raw: "Raw", source: Path | None, url: str | None = None) -> None:
     """Writes a whole set, whose rows `raw` come from `source`, to the empty folder `part`.
+
+    Args:
+        part: the folder.
+        task: the task of the rows.
+        raw: the rows.
+        source: the folder or file that they come from; None if they are generated.
+        url: that of the source, see `Prepared.url`.
 
     Raises:
         UserError: if a split has no rows, or the rows are not those of data/expected.json.
@@ -235,6 +246,7 @@ def make(part: Path, task: "Task", raw: "Raw", source: Path | None) -> None:
         "config": task.config,
         "version": task.version,
         "source": raw.source,
+        **({"url": url} if url else {}),
         "origin": source and {kind: sha256() for kind, sha256 in _origin(source, part)},
         "details": dict(raw.details),
         "splits": splits,
@@ -278,6 +290,7 @@ def open_set(task: "Task", folder: Path) -> Prepared:
         record["splits"],
         record["fingerprint"],
         record.get("details", {}).get("corpus"),
+        record.get("url"),
     )
 
 

@@ -267,7 +267,8 @@ class Task(abc.ABC):
             source: raw files: a folder, a file or a URL. None uses the set that is there, from any
                 source, or else generates or downloads it.
             jobs: processor cores to use, all by default; the rows do not depend on it.
-            force: makes the set again, which replaces the old one when it is complete.
+            force: makes the set again, which replaces the old one when it is complete. A URL is
+                downloaded again, unless its file is the publisher's.
 
         Raises:
             UserError: if the folder cannot be written, the disk is full, a download fails, a raw
@@ -279,10 +280,11 @@ class Task(abc.ABC):
         folder = self.folder(data_dir)
 
         def write(part: Path) -> None:
-            path = sources.locate(source, self.remote, Path(data_dir) / "downloads")
+            path = sources.locate(source, self.remote, Path(data_dir) / "downloads", force=force)
             with sources.readable(path or self.name):
                 raw = self.raw_beside(Path(data_dir), path, jobs or len(os.sched_getaffinity(0)))
-            store.make(part, self.settle(raw.details), raw, path)
+            url = sources.own_url(source, self.remote)
+            store.make(part, self.settle(raw.details), raw, path, url)
 
         def exists() -> bool:
             return not force and store.read_fingerprint(folder) is not None
@@ -292,7 +294,7 @@ class Task(abc.ABC):
         if source is not None and not prepared.is_from(source):
             raise UserError(
                 f"{folder} does not hold the rows of {source} as it is now (made from: "
-                f"{prepared.source}): "
+                f"{prepared.url or prepared.source}): "
                 f"`lra-fnet data --task {self.name} --dataset {self.config} --source {source} "
                 f"--force` (make data ... FORCE=1) prepares the set anew; without a source, the "
                 f"set is used as it is"
@@ -334,6 +336,30 @@ class PixelTask(Task):
     pixel_sd: ClassVar[float]
 
     black_is_padding: bool = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not isinstance(self.black_is_padding, bool):
+            raise UserError(
+                f"{self.name}: black_is_padding must be True or False, got "
+                f"{self.black_is_padding!r}"
+            )
+
+    def prepare(
+        self,
+        data_dir: str | Path,
+        source: str | Path | None = None,
+        jobs: int | None = None,
+        *,
+        force: bool = False,
+    ) -> Prepared:
+        """Like `Task.prepare`, but an image that `max_len` would cut or pad is a UserError."""
+        if self.max_len != (whole := self.configs[self.config]):
+            raise UserError(
+                f"{self.name}/{self.config}: expected max_len = {whole}, the pixels of an image, "
+                f"got {self.max_len}: set MAX_LEN={whole}"
+            )
+        return super().prepare(data_dir, source, jobs, force=force)
 
     @property
     def zero_is_padding(self) -> bool:

@@ -5,9 +5,11 @@ import gzip
 import hashlib
 import io
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
+import serving
 from PIL import Image, ImageDraw
 
 import lra_fnet
@@ -222,6 +224,24 @@ def test_a_changed_table_is_an_error_until_it_is_prepared_anew(tmp_path):
         UserError, match=r"expected the labels ham, spam, the prepared set has ham,"
     ):
         csv_table.Csv("full", 9, labels=("ham", "spam")).open(tmp_path)
+
+
+def test_urls_of_one_file_name_are_different_sources(tmp_path):
+    tables = {f"mail.csv?id={i}": [(text, f"{label}{i}") for text, label in rows()] for i in (1, 2)}
+    for name, lines in tables.items():
+        write(tmp_path / name, lines)
+    with serving.serve(tmp_path) as url:
+        one, two = (url + name for name in tables)
+        prepared = tasks.make("csv").prepare(tmp_path / "data", one)
+        assert (prepared.source, prepared.task.label_names) == ("mail.csv", ("ham1", "spam1"))
+        assert tasks.make("csv").prepare(tmp_path / "data", Path(one)) == prepared
+        with pytest.raises(UserError, match=r"not hold .*id=2 as .*\(made from: http:.*id=1\)"):
+            tasks.make("csv").prepare(tmp_path / "data", two)
+        other = tasks.make("csv", "other").prepare(tmp_path / "data", two)
+        assert other.task.label_names == ("ham2", "spam2")
+        write(tmp_path / "mail.csv?id=2", rows())
+        anew = tasks.make("csv", "other").prepare(tmp_path / "data", two, force=True)
+        assert anew.task.label_names == ("ham", "spam")
 
 
 # Images

@@ -106,6 +106,15 @@ def test_set_of_images_has_a_contact_sheet(tmp_path, monkeypatch, capsys):
     assert shades.shape == (1400, 2400)
 
 
+@pytest.mark.parametrize("length", [9, 25])
+def test_images_are_neither_cut_nor_padded(length, tmp_path):
+    with pytest.raises(
+        UserError,
+        match=rf"^dots/small: expected max_len = 16, .*, got {length}: set MAX_LEN=16$",
+    ):
+        Dots("small", length).prepare(tmp_path)
+
+
 def test_describe_lists_prepared_sets_and_those_that_presets_need(tmp_path, monkeypatch):
     known(monkeypatch, "dots", "parity")
     monkeypatch.setattr(config, "datasets", lambda task, dirs=(): ["small", "full"])

@@ -291,9 +291,19 @@ def test_url_of_the_same_name_is_a_mirror_and_must_have_the_publishers_sha256(se
         path = sources.locate(kind(f"{served.url}raw.bin"), official, tmp_path / str(number))
         assert path.read_bytes() == CONTENT
     (tmp_path / "served" / "raw.bin").write_bytes(CONTENT[::-1])
+    kept = sources.locate(f"{served.url}raw.bin", official, tmp_path / "0", force=True)
+    assert kept.read_bytes() == CONTENT
     with pytest.raises(UserError, match="expected the publisher's sha256"):
         sources.locate(f"{served.url}raw.bin", official, tmp_path / "downloads")
     (tmp_path / "served" / "other.bin").write_bytes(b"x")
     path = sources.locate(f"{served.url}other.bin", official, tmp_path / "downloads")
     assert path.read_bytes() == b"x"
     assert sources.locate(None, None, tmp_path) is None
+
+
+def test_source_without_a_name_gets_that_of_its_folder(tmp_path, monkeypatch):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "link.gz").symlink_to(tmp_path / "a" / "b")
+    monkeypatch.chdir(tmp_path / "a")
+    names = [sources.locate(given, None, tmp_path).name for given in (".", "b/..", "link.gz")]
+    assert names == ["a", "a", "link.gz"]
