@@ -69,6 +69,10 @@ class OwnTask(Task):
 
     def __post_init__(self):
         super().__post_init__()
+        if not isinstance(self.labels, list | tuple):
+            raise UserError(
+                f"{self.name}: labels must be a list such as ('no', 'yes'), got {self.labels!r}"
+            )
         object.__setattr__(self, "labels", tuple(map(str, self.labels)))
 
     @property

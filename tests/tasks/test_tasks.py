@@ -8,7 +8,7 @@ from toy import TOY, Toy
 
 from lra_fnet import tasks
 from lra_fnet.errors import UserError
-from lra_fnet.tasks import image, listops, pathfinder, retrieval, text
+from lra_fnet.tasks import csv_table, image, listops, pathfinder, retrieval, text
 
 
 def test_defining_a_task_registers_it():
@@ -62,6 +62,21 @@ def test_gin_file_builds_the_task(name, task):
     gin.parse_config_file(str(ROOT / "gin" / "tasks" / f"{name}.gin"))
     assert gin.query_parameter("%TASK").scoped_configurable_fn() == task
     assert tasks.make(name, task.config, task.max_len) == task
+
+
+def test_misspelt_settings_are_named():
+    with pytest.raises(UserError, match=r"^image: black_is_padding must be True .*, got 'false'"):
+        image.Image("full", 1024, black_is_padding="false")
+    for labels in ("yes", 3):
+        with pytest.raises(UserError, match=rf"^csv: labels must be a list .*, got {labels!r}"):
+            csv_table.Csv("full", 9, labels=labels)
+
+
+def test_every_task_of_images_has_its_settings_of_pretraining():
+    names = [path.stem for path in (ROOT / "gin/tasks").glob("*.gin")]
+    images = {name for name in names if isinstance(tasks.make(name), tasks.PixelTask)}
+    assert images >= {"image", "images", "pathfinder"}
+    assert images <= {path.stem for path in (ROOT / "gin/denoise").glob("*.gin")}
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (2, 2, 5)])
