@@ -63,7 +63,10 @@ def method(given: Sequence[str]) -> shallow.Method:
 
 
 def ask(task: "Corpus", rows: Arrays) -> Arrays:
-    """Hides pieces of rows by BERT's rules, as `objective.Denoise` does but with other draws.
+    """Hides pieces of rows by BERT's rules.
+
+    `objective.Denoise` does the same with other draws, and rounds the number of hidden pieces of a
+    row to the even one where it ends in .5: of 30 pieces, it hides 4 and this function 5.
 
     Returns:
         For each of N hidden pieces, in order: as values, int64 [N, 3], the ids before it, shown in

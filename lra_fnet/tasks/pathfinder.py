@@ -21,7 +21,7 @@ import numpy as np
 
 from lra_fnet.errors import UserError
 from lra_fnet.tasks import generated, pathfinder_paddles, pixels, shallow, sources
-from lra_fnet.tasks.store import Arrays
+from lra_fnet.tasks.store import Arrays, Batches
 from lra_fnet.tasks.task import SPLITS, PixelTask, Raw
 
 GENERATOR = 2  # increase it, and the tasks' version, whenever the generated rows change
@@ -184,8 +184,7 @@ _WIDTHS = (4, 2, 1, 0.5)  # pixels
 def _distances(task: Pathfinder, rows: Arrays) -> Iterator[list[int]]:
     """Yields the distance of the two discs of each image, in multiples of each width."""
     radius = SETS[task.config].marker_radius / SETS[task.config].block
-    images = shallow.images(task, rows)
-    chunks = (images[start : start + _CHUNK] for start in range(0, len(images), _CHUNK))
+    chunks = (shallow.images(task, part) for part in Batches(rows, _CHUNK))
     distances = np.concatenate([disc_distances(chunk, radius) for chunk in chunks])
     for width in _WIDTHS:
         yield (distances / width).astype(int).tolist()
@@ -228,13 +227,18 @@ def read_official(task: str, config: str, source: Path) -> Raw:
     a hash of each key: the sizes are the same, but the rows of a split are not.
 
     Raises:
-        UserError: if there is no such folder, or two; if metadata are bad or an image is missing;
-            while rows are read, for a bad image.
+        UserError: for an archive; if there is no such folder, or two; if metadata are bad or an
+            image is missing; while rows are read, for a bad image.
     """
     level = config.rpartition("_")[0]
     if level not in LEVELS:
         raise UserError(
             f"{task}/{config} is generated only; leave --source out, or use a preset of another set"
+        )
+    if not source.is_dir():
+        raise UserError(
+            f"--source {source}: unpack the release and name its folder; images cannot be read "
+            "from the archive"
         )
     window = SETS[config].window
     folder = _find(source, f"pathfinder{window}", LEVELS[level][1])
@@ -257,7 +261,7 @@ def read_official(task: str, config: str, source: Path) -> Raw:
             split: _rows(images[start:end], window)
             for split, (start, end) in zip(SPLITS, itertools.pairwise(ends), strict=True)
         },
-        source=source.name or folder.name,
+        source=source.name,
         details={"num_empty_images": listed - different},
         total=len(images),
     )

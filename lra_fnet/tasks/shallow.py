@@ -157,7 +157,8 @@ def ridge(title: str, features: Callable[[Any, Arrays], np.ndarray]) -> Method:
 
     With centered features X [n, p] and targets Y [n, C], the weights are (X'X + a I)^-1 X'Y, in
     float64. The penalty is a over the mean of the diagonal of X'X. The label with the largest
-    output is predicted. If X'X would take more than `_OPERATIONS`, the first training rows count.
+    output is predicted. If X'X would take more than `_OPERATIONS`, every k-th training row counts:
+    the first ones may all have one label.
 
     Args:
         title: the method in words.
@@ -171,10 +172,11 @@ def ridge(title: str, features: Callable[[Any, Arrays], np.ndarray]) -> Method:
 
     def fit(task: "Task", train: Arrays) -> Predict:
         width = next(chunks(task, train))[0].shape[1]
-        rows = max(1, int(_OPERATIONS / width**2))
+        most = max(1, int(_OPERATIONS / width**2))
+        step = -(-len(train.labels) // most)
         gram, targets = np.zeros((width, width)), np.zeros((width, task.num_classes))
         total, counts = np.zeros(width), np.zeros(task.num_classes)
-        for x, labels in chunks(task, Arrays(*(column[:rows] for column in train))):
+        for x, labels in chunks(task, Arrays(*(column[::step] for column in train))):
             y = np.eye(task.num_classes)[labels]
             gram += x.T @ x
             targets += x.T @ y

@@ -553,6 +553,9 @@ def test_folder_without_the_release_fails_with_the_expected_folder(tmp_path):
             f"imgs/ and metadata/ (of lra_release.gz, unpacked), got {places}"
         )
     assert pathfinder.Pathfinder("easy_32", 1024).raw(tmp_path / "a", 1).total == 16
+    (tmp_path / "lra_release.gz").touch()
+    with pytest.raises(UserError, match=r"lra_release.gz: unpack the release and name its folder;"):
+        task.raw(tmp_path / "lra_release.gz", 1)
     with pytest.raises(
         UserError, match=r"^pathfinder/short_32 is generated only; leave --source out"
     ):
