@@ -11,7 +11,7 @@ from paths import SHARED
 
 from lra_fnet import tasks
 from lra_fnet.errors import UserError
-from lra_fnet.tasks import corpus, prepare, store
+from lra_fnet.tasks import corpus, pieces, prepare, store
 
 spm = pytest.importorskip("sentencepiece")
 
@@ -96,6 +96,24 @@ def test_equal_documents_share_a_split_and_all_splits_have_rows(prepared):
     assert [corpus.split_of(n.to_bytes(8)) for n in (1, 2, 3, 4, 99)] == [
         "test", "validation", "validation", "train", "train",
     ]  # fmt: skip
+
+
+def test_validation_and_test_keep_their_first_rows(prepared, tmp_path, monkeypatch):
+    source = write(made(), tmp_path / "raw")
+    encode = pieces.encoder((prepared.folder / corpus.VOCABULARY).read_bytes(), 1)
+
+    def rows():
+        made_rows = {split: [] for split in store.SPLITS}
+        for split, (values, label) in prepared.task._rows(source, encode):
+            made_rows[split].append((values.tobytes(), label))
+        return made_rows
+
+    everything = rows()
+    assert {split: len(part) for split, part in everything.items()} == prepared.rows
+    monkeypatch.setattr(corpus, "MOST_ROWS", 2)
+    assert min(len(part) for part in everything.values()) > 2
+    train = everything.pop("train")
+    assert rows() == {"train": train} | {split: part[:2] for split, part in everything.items()}
 
 
 def test_packing_cuts_long_sentences_and_leaves_out_a_lonely_one():
