@@ -69,7 +69,7 @@ def _write(file: Path, content: str, option: str) -> None:
 
 
 def update_readme(path: str | Path, results: str | Path) -> list[Path]:
-    """Writes what is generated from the results: the README's tables and the files beside it.
+    """Writes everything generated from the results: the README's tables and the files next to it.
 
     They are RESULTS.md, docs/literature.md and docs/figure.svg if the README names them, and the
     headers of the presets.

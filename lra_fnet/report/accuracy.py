@@ -395,12 +395,8 @@ def _notes(preset: str, runs: Sequence[Record], rows: Sequence[Row]) -> list[str
     names = [f"{row.model}+{row.variant}" if row.variant else row.model for row in rows if row.ours]
     for group in (by_name[name] for name in names if name in by_name):
         name = name_of(group[0])
-        if group[0].variant is not None:
-            settings = sorted({" ".join(run.overrides) or "no overrides" for run in group})
+        if settings := sorted({" ".join(run.overrides) for run in group if run.overrides}):
             notes.append(f"{name}: `{'` or `'.join(settings)}`")
-        for run in group:
-            if run.pretraining:
-                notes.append(f"{name} on {run.task}, seed {run.seed}: {run.pretraining}.")
         for task in sorted({run.task for run in group}):
             same = [run for run in group if run.task == task]
             if len({run.data_sha256 for run in same}) > 1:

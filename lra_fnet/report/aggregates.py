@@ -21,6 +21,7 @@ from lra_fnet.report.significance import SEEDS
 REFERENCE = "transformer"  # the model that others are compared with
 LEVELS = (10, 25, 50, 75)  # scores above chance at which the performance profile is shown
 REPLICATES = 2000  # bootstrap samples
+_NO_FAILURE = ("value", "-", "n/a")  # states of cells
 CHUNK = 50  # samples that are in memory at once
 Scores = Sequence[np.ndarray]  # for each task [..., runs]
 
@@ -183,8 +184,38 @@ def over_tasks(table: Table) -> list[Aggregate]:
         names = {task for task, *_ in data}
         rows = [row for row, theirs in zip(own, has, strict=True) if theirs.issuperset(data)]
         if min(len(names), len(rows)) > 1:
-            found.append(_aggregate(table, [task for task in table.tasks if task in names], rows))
+            tasks = [task for task in table.tasks if task in names]
+            aggregate = _aggregate(table, tasks, rows)
+            notes = [*aggregate.grid.notes, *_failures(table, tasks, rows)]
+            grid = dataclasses.replace(aggregate.grid, notes=notes)
+            found.append(dataclasses.replace(aggregate, grid=grid))
     return found
+
+
+def _failures(table: Table, tasks: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    """Returns which models an aggregate leaves out, or shows, though they failed a task.
+
+    Args:
+      table: of the preset.
+      tasks: those of the aggregate.
+      rows: those of the aggregate.
+    """
+
+    def failed(row: Row, columns: Sequence[str]) -> str:
+        states = {c: row.cells[c].state for c in columns}
+        states |= {c: "seeds failed" for c in columns if row.cells[c].unfinished}
+        words = [f"{table.columns[c]}: {s}" for c, s in states.items() if s not in _NO_FAILURE]
+        return f"{row.label} ({'; '.join(words)})" if words else ""
+
+    others = [task for task in table.tasks if task not in tasks]
+    left_out = [failed(row, tasks) for row in table.rows if row.ours and row not in rows]
+    shown = [failed(row, others) for row in rows]
+    notes = []
+    if words := list(filter(None, left_out)):
+        notes.append(f"Left out, because they failed one of the tasks: {', '.join(words)}.")
+    if words := list(filter(None, shown)):
+        notes.append(f"Shown here, but failed another task: {', '.join(words)}.")
+    return notes
 
 
 def _aggregate(table: Table, tasks: Sequence[str], rows: Sequence[Row]) -> Aggregate:

@@ -16,9 +16,10 @@ from typing import Any
 
 from lra_fnet.benchmark.timing import RESTLESS, spread
 from lra_fnet.report.grid import Grid
-from lra_fnet.run.record import Device
+from lra_fnet.run.record import Device, Record
 
 BASELINE = "transformer"
+AGAINST = "Speed-ups are against the faster Transformer measured"
 WAY = "Attention.implementation="  # the overrides that change how it is computed, not what
 VERSIONS = ("jax", "torch", "transformers")  # those that the caption names
 TITLES = {"train": "Training", "pretrain": "Pre-training", "infer": "Inference"}
@@ -28,7 +29,10 @@ LEGEND = (
     "Transformer of that length, the median of the ratios round by round. `transformer` computes "
     "attention in blocks (`blockwise`) unless its row says otherwise. `OOM` out of memory, `FAIL` "
     "does not compile, `-` not measured, † did not fit beside the others and was measured alone. "
-    "Memory is the peak of the cell's own process above what it held before the model was made."
+    "Memory is the peak of the cell's own process above what it held before the model was made. "
+    "Floor: the time of the step's dense products alone. Roofline: the longer of the floor and of "
+    "the time in which a copy moves as many bytes as the step must. Both were measured in the same "
+    "rounds."
 )
 
 Result = dict[str, Any]  # a cell of benchmark.json
@@ -60,9 +64,9 @@ def grids(cells: Sequence[Result]) -> list[Grid]:
         _grid("GFLOPs of a forward pass of one example", infer, _operations, _plain),
         _mixing([cell for cell in cells if cell["what"] == "mixing"]),
         *(_peers(what, cells, unit, scale) for what in BESIDE),
-        _grid(f"Of the roofline (of the floor): training{fixed}", train, _fractions),
-        _grid(f"Of the roofline (of the floor): pre-training{fixed}", pretrain, _fractions),
-        _grid(f"Of the roofline (of the floor): inference{fixed}", infer, _fractions),
+        _grid(f"Share of the roofline's speed: training{fixed}", train, _fractions),
+        _grid(f"Share of the roofline's speed: pre-training{fixed}", pretrain, _fractions),
+        _grid(f"Share of the roofline's speed: inference{fixed}", infer, _fractions),
         _exponents(train, infer, fixed),
     ]
     return [grid for grid in tables if grid]
@@ -99,7 +103,18 @@ def together(benchmarks: Sequence[Sequence[Result]]) -> tuple[list[Result], list
             rows = [*before.rows, *(row for row in grid.rows if row[0] not in names)]
             notes = list(dict.fromkeys([*before.notes, *grid.notes]))
             joined[place] = dataclasses.replace(grid, rows=rows, notes=notes)
-    return cells, list(joined.values())
+    if len(benchmarks) == 1:
+        return cells, list(joined.values())
+    words = (
+        f"From {len(benchmarks)} benchmarks: the Transformer's row is that of the first; each "
+        "speed-up is against the Transformer of the row's own benchmark."
+    )
+    return cells, [
+        dataclasses.replace(grid, notes=[*grid.notes, words])
+        if any(note.startswith(AGAINST) for note in grid.notes)
+        else grid
+        for grid in joined.values()
+    ]
 
 
 def constant(cells: Sequence[Result]) -> str:
@@ -167,6 +182,28 @@ def curve(cells: Sequence[Result], label: str, value: str) -> tuple[list[int], l
     return [cell["length"] for cell in row], numbers
 
 
+def of_run(cells: Sequence[Result], run: Record, what: str) -> Result | None:
+    """Returns the cell that measured a run's own program, the fastest way of computing it.
+
+    It has the run's task, preset, model, sizes, length, batch and arithmetic, and was measured on
+    the same kind of processor. None: there is none.
+    """
+    dim, num_layers = (run.setting(f"Encoder.{name}") for name in ("dim", "num_layers"))
+    same = [
+        cell
+        for cell in cells
+        if (cell["what"], cell["side"], cell["state"]) == (what, "ours", "ok")
+        and (cell["task"], cell["preset"], cell["model"]) == (run.task, run.preset, run.model)
+        and (cell["length"], cell["batch_size"])
+        == (run.mixer_length, run.setting("Run.batch_size"))
+        and (cell["device"]["name"], cell["dtype"])
+        == (run.device.name, run.setting("Encoder.dtype"))
+        and (cell["dim"], cell["num_layers"], cell["parameters"])
+        == (dim, num_layers, run.parameters)
+    ]
+    return min(same, key=lambda cell: median(cell["seconds"]), default=None)
+
+
 def labels(cells: Sequence[Result]) -> list[str]:
     """Returns the labels of the rows, in the order of the cells."""
     return list(dict.fromkeys(cell["label"] for cell in cells))
@@ -220,7 +257,7 @@ def _named(bases: Mapping[int, Result | None]) -> list[str]:
         if base:
             places[base["label"]].append(f"{length:,}")
     words = "; ".join(f"`{label}` at {', '.join(lengths)}" for label, lengths in places.items())
-    return [f"Speed-ups are against the faster Transformer measured: {words}."] if words else []
+    return [f"{AGAINST}: {words}."] if words else []
 
 
 def _plain(cells: Sequence[Result]) -> Result | None:
@@ -269,7 +306,7 @@ def _operations(cell: Result, base: Result | None) -> str:
 
 def _fractions(cell: Result, _: Result | None = None) -> str:
     floor, roofline = _limits(cell)
-    return f"{roofline} ({floor})"
+    return roofline if floor == roofline else f"{roofline} (floor: {floor})"
 
 
 def _limits(cell: Result) -> list[str]:
@@ -326,20 +363,26 @@ def _peers(what: str, cells: Sequence[Result], unit: str, scale: float) -> Grid:
         rows.append([*row, *numbers])
     head = ["model", "length", "ours ms", "eager ms", "compiled ms", "times faster"]
     head += [f"memory {unit}: ours / peer", "floor ms", "of the floor", "of the roofline"]
-    return Grid(f"{TITLES[what]} beside PyTorch's faster one", head, rows)
+    title = f"{TITLES[what]} compared with the faster of eager and compiled PyTorch"
+    return Grid(title, head, rows)
 
 
 def _ratio(cell: Result, base: Result, kind: str = "") -> str:
-    """Returns how many times faster than `base` a cell is: the median of the rounds' ratios."""
-    pairs = zip(base[f"{kind}seconds"], cell[f"{kind}seconds"], strict=True)
-    ratio = median([slow / fast for slow, fast in pairs])
+    """Returns `speed_up` as text."""
+    ratio = speed_up(cell[f"{kind}seconds"], base[f"{kind}seconds"])
     return f"{ratio:.0f}x" if ratio >= 10 else f"{ratio:.1f}x"
+
+
+def speed_up(seconds: Sequence[float], base: Sequence[float]) -> float:
+    """Returns how many times faster than `base` a side is: the median of the rounds' ratios."""
+    return median([slow / fast for slow, fast in zip(base, seconds, strict=True)])
 
 
 def _exponents(train: Sequence[Result], infer: Sequence[Result], fixed: str) -> Grid:
     """Returns the growth of time and memory: over all lengths, between the two longest."""
     per_example = any(cell.get("tokens") for cell in (*train, *infer))
-    kinds = [(train, "seconds"), (infer, "seconds"), ([] if per_example else train, "peak_bytes")]
+    planned = [cell for cell in train if cell.get("planned_bytes") and not per_example]
+    kinds = [(train, "seconds"), (infer, "seconds"), (planned, "planned_bytes")]
     rows = []
     for label in labels([*train, *infer]):
         row = [label]
@@ -352,22 +395,27 @@ def _exponents(train: Sequence[Result], infer: Sequence[Result], fixed: str) -> 
             lengths, numbers = curve(cells, label, value)
             unsure = [value == "seconds" and (label, n) in restless for n in lengths]
             parts = (lengths, numbers, unsure), (lengths[-2:], numbers[-2:], unsure[-2:])
-            row.append(" / ".join(_slope(*part) for part in parts))
+            slopes = [_slope(*part) for part in parts] if len(lengths) > 1 else ["-"]
+            row.append(" / ".join(slopes))
         rows.append(row)
-    if all(set(text) <= set("- /") for row in rows for text in row[1:]):
+    if all(text == "-" for row in rows for text in row[1:]):
         rows = []  # nothing was measured at two lengths
-    head = ["model", "training time", "inference time", "training memory"]
+    head = ["model", "training time", "inference time", "planned training memory"]
     words = "Time is that of one example, because longer examples are fewer in a batch."
     notes = [words] if per_example else []
+    if planned:
+        notes.append(
+            "Planned memory: XLA's plan of a step (arguments, results, intermediate arrays), "
+            "without what a process takes at any length."
+        )
     if any("?" in text for row in rows for text in row[1:]):
         notes.append(f"? Some of these times differ by more than ±{RESTLESS:.0%} between rounds.")
     title = f"Growth exponents over all lengths / between the two longest{fixed}"
-    return Grid(title, head, rows, notes)
+    return Grid(title, head, rows, notes).filled
 
 
 def _slope(lengths: Sequence[int], numbers: Sequence[float], unsure: Sequence[bool]) -> str:
-    slope = exponent(lengths, numbers)
-    return "-" if slope is None else f"{slope:.2f}" + "?" * any(unsure)
+    return f"{exponent(lengths, numbers):.2f}" + "?" * any(unsure)
 
 
 _SIZES = {"layers": "num_layers", "width": "dim", "batch": "batch_size"}  # fields by their names

@@ -86,7 +86,8 @@ class Cell:
         if self.mean is None or not self.seeds:
             return self.lines[0]
         spread = "" if self.sd is None else f" ± {f'{self.sd:.2f}'.removeprefix('0')}"
-        return f"{self.mean:.2f}{self.marks}{spread} ({self.ratio})"
+        constant = f", {self.constant} did not train" * bool(self.constant)
+        return f"{self.mean:.2f}{self.marks}{spread} ({self.ratio}{constant})"
 
     @property
     def ratio(self) -> str:

@@ -71,11 +71,16 @@ class Report:
     @property
     def sections(self) -> dict[str, list[Grid]]:
         """Every table that is not of accuracy, by heading."""
-        measured = [
-            dataclasses.replace(grid, title=f"{grid.title}, {benchmark.name}")
-            for benchmark, listed in self.benchmarks
-            for grid in listed
-        ]
+        measured = []
+        for benchmark, listed in self.benchmarks:
+            about = [
+                benchmarks.caption(benchmark.cells),
+                *([] if measured else [benchmarks.LEGEND]),
+            ]
+            for grid in listed:
+                notes, about = [*grid.notes, *filter(None, about)], []
+                title = f"{grid.title}, {benchmark.name}"
+                measured.append(dataclasses.replace(grid, title=title, notes=notes))
         sections = {
             "Over tasks": [a.grid for preset in self.presets for a in preset.aggregates],
             "Significance": [pairs.grid(p.table, p.pairs) for p in self.presets],
@@ -147,7 +152,7 @@ def _preset(table: Table, sources: Sources) -> Preset:
         aggregates=aggregates.over_tasks(table),
         generalisation=grids.generalisation(table),
         pairs=pairs.pairs(table, accuracy.MAIN),
-        points=tradeoff.from_runs(table),
+        points=tradeoff.points(table, sources.benchmarks),
         cost=cost.grid(table, sources),
         missing=grids.missing(table, sources.started),
     )

@@ -12,13 +12,13 @@ from lra_fnet.report.sources import Sources, Sweep
 from lra_fnet.run.record import Record
 
 _ABOUT = {
-    "Settings tried": "Settings tried: those of the sweeps here that selected this one; 1 without "
-    "a sweep, because what else was tried is not recorded.",
-    "Minutes a run": "Minutes a run: the median over seeds, with compilation and evaluations, and "
-    "with pre-training where a run began from it.",
+    "Settings tried": "Settings tried: those of the sweeps here that selected this one. -: no "
+    "sweep here selected it; comments in the preset's files say what else was tried.",
+    "Minutes a run": "Minutes a run: the median over seeds, with evaluations and saves, without "
+    "compilation, and with pre-training where a run began from it.",
     "To the baseline": "To the baseline: minutes until validation accuracy first reached that of "
-    "the shallow baseline on validation; the median over seeds, at the mean speed of a "
-    "run. -: there is no baseline, or no metrics.jsonl.",
+    "the shallow baseline on validation, with pre-training; the median over seeds, at the mean "
+    "speed of a run. -: there is no baseline, or no metrics.jsonl.",
     "To the paper": "To the paper: the same until it reached the test accuracy "
     "that the FNet paper prints of the model, or else the LRA paper.",
     "Test readings": "Test readings: of all seeds together; a result needs one of each.",
@@ -50,7 +50,7 @@ def _line(row: Row, task: str, preset: str, sources: Sources) -> list[str]:
     return [
         "; ".join(sorted({str(run.device) for run in runs})),
         str(len(runs)),
-        str(settings(runs[0], sources.sweeps)),
+        str(settings(runs[0], sources.sweeps) or "-"),
         f"{statistics.median(minutes):.1f}" if minutes else "-",
         _reached(runs, rules, sources),
         _reached(runs, [printed] * len(runs), sources),
@@ -72,7 +72,7 @@ def _seconds(run: Record) -> float | None:
 
 
 def settings(run: Record, sweeps: Sequence[Sweep]) -> int:
-    """Returns how many settings the sweeps tried that selected this run's; 1 if none did."""
+    """Returns how many settings the sweeps tried that selected this run's; 0 if none did."""
     tried = {
         tuple(sorted(trial.overrides))
         for sweep in sweeps
@@ -82,7 +82,7 @@ def settings(run: Record, sweeps: Sequence[Sweep]) -> int:
         for trial in sweep.trials
         if (trial.task, trial.model) == (run.task, run.model)
     }
-    return max(1, len(tried))
+    return len(tried)
 
 
 def seconds_to(
@@ -104,9 +104,12 @@ def _reached(runs: Sequence[Record], goals: Sequence[float | None], sources: Sou
     """Returns the median time to each run's goal in minutes, and how many got there if not all."""
     times = []
     for run, goal in zip(runs, goals, strict=True):
-        curve = sources.curves.get(run.folder)
-        if goal is not None and curve and curve.validation and run.wall_seconds and run.steps:
-            times.append(seconds_to(goal, curve.validation, run.steps, run.wall_seconds))
+        curve, before = sources.curves.get(run.folder), run.init.wall_seconds if run.init else 0
+        if goal is None or before is None:
+            continue
+        if curve and curve.validation and run.wall_seconds and run.steps:
+            time = seconds_to(goal, curve.validation, run.steps, run.wall_seconds)
+            times.append(None if time is None else before + time)
     reached = [time / 60 for time in times if time is not None]
     if not reached:
         return "not reached" if times else "-"

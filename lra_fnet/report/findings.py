@@ -1,7 +1,6 @@
 """Says in two sentences what each section of the page shows, from its values."""
 
 import re
-import statistics
 from collections.abc import Iterable, Sequence
 
 from lra_fnet import config, tasks
@@ -51,12 +50,17 @@ def result(preset: Preset) -> list[str]:
         if "fnet" in own and "transformer" in own:
             pairs[table.columns[task]] = own["fnet"], own["transformer"]
     if pairs:
-        ratios = [fnet.speed / other.speed for fnet, other in pairs.values()]
         gaps = [(a.cell.mean or 0) - (b.cell.mean or 0) for a, b in pairs.values()]
         sentences.append(
-            f"FNet makes {span(ratios)} times as many training steps a second as the "
-            f"Transformer on {listed(pairs)}; its accuracy minus the Transformer's is "
+            f"FNet's accuracy minus the Transformer's on {listed(pairs)} is "
             f"{listed(f'{gap:+.2f}' for gap in gaps)} points."
+        )
+    timed = {task: two for task, two in pairs.items() if all(point.benchmark for point in two)}
+    if timed:
+        ratios = [fnet.speed / other.speed for fnet, other in timed.values()]
+        sentences.append(
+            f"In turn with it on one machine, FNet makes {span(ratios)} times as many training "
+            f"steps a second as the Transformer on {listed(timed)}."
         )
     return sentences
 
@@ -123,9 +127,7 @@ def speed(report: Report) -> list[str]:
                 pairs.append((fnet, other))
         if len(pairs) < 2:
             continue
-        times = [
-            statistics.median(b["seconds"]) / statistics.median(a["seconds"]) for a, b in pairs
-        ]
+        times = [benchmarks.speed_up(a["seconds"], b["seconds"]) for a, b in pairs]
         memory = [100 * a["peak_bytes"] / max(1, b["peak_bytes"]) for a, b in pairs]
         lengths = [cell["length"] for cell, _ in pairs]
         where = f"in {benchmark.name.partition(' (')[0]}"

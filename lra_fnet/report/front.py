@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from lra_fnet import config
-from lra_fnet.report import cells
+from lra_fnet.report import benchmarks, cells
 from lra_fnet.report.grid import Grid
 from lra_fnet.report.sources import Benchmark
 from lra_fnet.run import record
@@ -40,11 +40,7 @@ class Point:
     order: float  # accuracy of sentence order, %
     milliseconds: float | None  # a training step; inf: out of memory, None: not measured
     parameters: int | None
-
-    @property
-    def key(self) -> tuple[str, str, int | None]:
-        """What a benchmark of the same model has too: a hybrid has as many layers of attention."""
-        return self.model, self.size, self.parameters
+    seconds: Sequence[float] = ()  # a step in each round of a benchmark, where all took turns
 
     @property
     def text(self) -> str:
@@ -94,7 +90,7 @@ class Front:
                 *(f"{point.accuracy:.2f}", f"{point.loss:.2f}", f"{point.order:.2f}"),
                 *self._speed(point),
                 "-" if point.parameters is None else f"{point.parameters:,}",
-                "yes" if point in self.best else "no",
+                ("yes" if point in self.best else "no") if point in self.timed else "-",
             ]
             for point in sorted(self.points, key=lambda p: (_order(p.size), -p.accuracy))
         ]
@@ -112,8 +108,12 @@ class Front:
         if math.isinf(point.milliseconds):
             return "OOM", "-", "-"
         own = [p for p in self.timed if (p.model, p.size) == (ATTENTION, point.size)]
-        slow = min((p.milliseconds for p in own if p.milliseconds), default=None)
-        ratio = f"{slow / point.milliseconds:.2f}" if slow else "-"
+        slow = min(own, key=lambda p: p.milliseconds or math.inf, default=None)
+        ratio = "-"
+        if slow and len(point.seconds) == len(slow.seconds) > 0:
+            ratio = f"{benchmarks.speed_up(point.seconds, slow.seconds):.2f}"
+        elif slow and slow.milliseconds:
+            ratio = f"{slow.milliseconds / point.milliseconds:.2f}"
         examples = 1000 * self.batch_size / point.milliseconds
         return f"{point.milliseconds:,.4g}", f"{examples:,.4g}", ratio
 
@@ -139,7 +139,7 @@ class Conditions(NamedTuple):
         return cls(run.preset, data, str(run.device), batch_size, run.steps, hidden)
 
 
-def fronts(runs: Sequence[Record], benchmarks: Sequence[Benchmark] = ()) -> list[Front]:
+def fronts(runs: Sequence[Record], measured: Sequence[Benchmark] = ()) -> list[Front]:
     """Returns the runs on a corpus, in groups of equal data, batch, steps, device and objective.
 
     Speeds are those of benchmarks of pre-training that measured all models of a size in turn; a run
@@ -151,20 +151,26 @@ def fronts(runs: Sequence[Record], benchmarks: Sequence[Benchmark] = ()) -> list
     groups: dict[Conditions, list[Record]] = {}
     for run in complete:
         groups.setdefault(Conditions.of(run), []).append(run)
-    ours = [_front(shared, group, benchmarks) for shared, group in groups.items()]
+    ours = [_front(shared, group, measured) for shared, group in groups.items()]
     return [*ours, paper()] if ours else []
 
 
-def _front(shared: Conditions, runs: Sequence[Record], benchmarks: Sequence[Benchmark]) -> Front:
+def _front(shared: Conditions, runs: Sequence[Record], measured: Sequence[Benchmark]) -> Front:
     preset, data, device, batch, steps, hidden = shared
     models: dict[tuple[str, str], list[Record]] = {}
     for run in runs:
         models.setdefault((run.model, run.name), []).append(run)
-    points = [_point(seeds) for seeds in models.values()]
+    groups = list(models.values())
+    points = [_point(seeds) for seeds in groups]
     speed = "Speed: of training, without evaluations."
-    times, sources = _measured(points, benchmarks, preset, runs[0])
+    times, sources = _measured(groups, measured)
     if times:
-        points = [dataclasses.replace(p, milliseconds=times.get(p.key)) for p in points]
+        points = [
+            dataclasses.replace(point, milliseconds=1000 * statistics.median(time), seconds=time)
+            if (time := times.get(group[0].name))
+            else dataclasses.replace(point, milliseconds=None)
+            for group, point in zip(groups, points, strict=True)
+        ]
         where = record.build(Device, sources[0].cells[0]["device"])
         names = " and ".join(f"`{benchmark.name}`" for benchmark in sources)
         speed = f"Speed: the models of a size took turns in {names}, {where}."
@@ -182,47 +188,23 @@ def _front(shared: Conditions, runs: Sequence[Record], benchmarks: Sequence[Benc
 
 
 def _measured(
-    points: Sequence[Point], benchmarks: Sequence[Benchmark], preset: str, run: Record
-) -> tuple[dict[tuple, float], list[Benchmark]]:
-    """Returns the ms of a step by `Point.key`, and the benchmarks that measured them.
+    groups: Sequence[Sequence[Record]], measured: Sequence[Benchmark]
+) -> tuple[dict[str, Sequence[float]], list[Benchmark]]:
+    """Returns the seconds of a step in each round by name of a run, and where they were measured.
 
-    Those of a size come from the first benchmark that has all models of that size.
+    Those of a size come from the first benchmark that has a run of every model of that size.
     """
-    measured: dict[tuple, float] = {}
+    times: dict[str, Sequence[float]] = {}
     sources = []
-    for size in dict.fromkeys(point.size for point in points):
-        models = {p.model for p in points if p.size == size}
-        for benchmark in benchmarks:
-            times = _times(benchmark, preset, run)
-            keys = {p.key for p in points if p.size == size and p.key in times}
-            if {model for model, *_ in keys} == models:
-                measured |= {key: times[key] for key in keys}
+    for size in dict.fromkeys(_size_of(group[0]) for group in groups):
+        runs = [group[0] for group in groups if _size_of(group[0]) == size]
+        for benchmark in measured:
+            pairs = [(run, benchmarks.of_run(benchmark.cells, run, "pretrain")) for run in runs]
+            if {run.model for run, cell in pairs if cell} == {run.model for run in runs}:
+                times |= {run.name: cell["seconds"] for run, cell in pairs if cell}
                 sources += [benchmark] if benchmark not in sources else []
                 break
-    return measured, sources
-
-
-def _times(benchmark: Benchmark, preset: str, run: Record) -> dict[tuple, float]:
-    """Returns the ms of a step of pre-training, at the batch and length of `run`, by `Point.key`.
-
-    They count only if they were measured on the same kind of processor, in the same arithmetic. Of
-    several ways to compute a model, the fastest counts.
-    """
-    batch, dtype = run.setting("Run.batch_size"), run.setting("Encoder.dtype")
-    ours = [
-        cell
-        for cell in benchmark.cells
-        if (cell["what"], cell["side"], cell["state"]) == ("pretrain", "ours", "ok")
-        and (cell["task"], cell["preset"]) == (run.task, preset)
-        and (cell["length"], cell["batch_size"]) == (run.mixer_length, batch)
-        and (cell["device"]["name"], cell["dtype"]) == (run.device.name, dtype)
-    ]
-    times: dict[tuple, float] = {}
-    for cell in ours:
-        key = cell["model"], _size(cell["dim"], cell["num_layers"]), cell["parameters"]
-        time = 1000 * statistics.median(cell["seconds"])
-        times[key] = min(time, times.get(key, math.inf))
-    return times
+    return times, sources
 
 
 def _point(runs: Sequence[Record]) -> Point:
@@ -231,7 +213,7 @@ def _point(runs: Sequence[Record]) -> Point:
     return Point(
         model=run.model,
         label=config.title(run.model),
-        size=_size(run.setting("Encoder.dim"), run.setting("Encoder.num_layers")),
+        size=_size_of(run),
         run=run.name,
         seeds=len(runs),
         accuracy=statistics.fmean(score.accuracy for score in scores),
@@ -296,8 +278,8 @@ def _agreement(points: Sequence[Point]) -> list[str]:
     return notes
 
 
-def _size(dim: int, num_layers: int) -> str:
-    return f"{dim} x {num_layers}"
+def _size_of(run: Record) -> str:
+    return f"{run.setting('Encoder.dim')} x {run.setting('Encoder.num_layers')}"
 
 
 def _order(size: str) -> tuple[int, ...]:

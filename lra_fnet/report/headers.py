@@ -1,4 +1,4 @@
-"""Writes what each preset has been measured to give and to cost into the heads of its gin files."""
+"""Writes the measured accuracy and cost of each preset into the headers of its gin files."""
 
 import itertools
 import math
@@ -44,11 +44,12 @@ def header(runs: Sequence[Record], curves: dict[str, Curve]) -> list[str]:
     """Returns the lines about the runs of one preset and task.
 
     Args:
-      runs: of all models and seeds; those that did not read test, or that bind more than another
-        data set, are left out.
+      runs: of all models and seeds; those that did not read test, that bind more than another data
+        set, or that began pre-trained are left out.
       curves: the courses of runs, by `Record.folder`.
     """
-    own = [r for r in runs if r.tested and all(o.startswith("DATASET") for o in r.overrides)]
+    scored = [run for run in runs if run.tested and not run.init]
+    own = [run for run in scored if all(o.startswith("DATASET") for o in run.overrides)]
     groups: dict[tuple[str, str], list[Record]] = {}  # seeds on other data are another row
     for run in accuracy.sort(own):
         groups.setdefault((run.name, run.data_sha256), []).append(run)
@@ -71,14 +72,16 @@ def _row(runs: Sequence[Record], curves: dict[str, Curve]) -> list[str]:
     """Returns the cells of one model's runs."""
     cell = cells.cell(runs)
     shown = ", ".join(f"{value:.2f}" for value in cell.values)
-    if cell.sd is not None:
+    if cell.mean is None:
+        shown = cell.state
+    elif cell.sd is not None:
         shown = f"{cell.mean:.2f} ± {cell.sd:.2f}"
     mark = "†" if cell.validation_is_test else ""
     seconds = [run.wall_seconds for run in runs if run.wall_seconds]
     return [
         runs[0].name,
         cell.ratio,
-        f"{shown or cell.state}{mark}",
+        f"{shown}{mark}",
         f"{min(seconds) / 60:.1f}" if seconds else "-",
         *(_part_way(runs, curves, part) for part in PARTS),
         "; ".join(sorted({str(run.device) for run in runs})),

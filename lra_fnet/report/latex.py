@@ -90,13 +90,14 @@ def escape(words: str) -> str:
 
 def accuracy(table: Table, part: Part, marks: Marks) -> str:
     """Returns the tabular of one part of an accuracy table: ours, published, floors."""
-    rows = []
+    grid, rows = accuracy_grid(table, part.title, part.rows), []
     for row in part.rows:
         rule = "\\midrule\n" if row is table.floors else ""
         name = escape(row.label) + ("" if row.uses_mask else r"$\ddagger$")
         cells = [_cell(row.cells[column], marks.has(row, column)) for column in table.columns]
-        rows.append([rule + name, escape(row.source), *cells])
-    return tabular(accuracy_grid(table, part.title, part.rows), rows)
+        source = [escape(row.source)] * (grid.words - 1)
+        rows.append([rule + name, *source, *cells])
+    return tabular(grid, rows)
 
 
 def _cell(cell: Cell, bold: bool) -> str:

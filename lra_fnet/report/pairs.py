@@ -70,6 +70,8 @@ def _complete(row: Row, task: str) -> list[Record]:
 
 def grid(table: Table, listed: Sequence[Pair]) -> Grid:
     """Returns a row for each pair, with difference, interval and p-values."""
+    tests = list(dict.fromkeys(pair.comparison.test for pair in listed))
+    several = len(tests) > 1
     rows = []
     for pair in listed:
         difference = pair.comparison.difference
@@ -83,16 +85,18 @@ def grid(table: Table, listed: Sequence[Pair]) -> Grid:
                 f"{difference.p_value:.2g}",
                 "-" if pair.p_adjusted is None else f"{pair.p_adjusted:.2g}",
                 " / ".join(row.cells[pair.task].ratio for row in (pair.a, pair.b)),
+                *[str(tests.index(pair.comparison.test) + 1)] * several,
             ]
         )
-    tests = "; ".join(dict.fromkeys(pair.comparison.test for pair in listed))
+    named = [f"({number}) {test}" if several else test for number, test in enumerate(tests, 1)]
     notes = [
         "Accuracy of the model minus that of the other, in percentage points, with a 95 % interval "
-        f"(single, not adjusted). Tests: {tests}. Significant: p adjusted by Holm's method for all "
-        f"rows of this table with two seeds or more on both sides is at most {LEVEL}. Rows only: a "
+        f"(single, not adjusted). Tests: {'; '.join(named)}. Significant: p adjusted by Holm's "
+        "method for all rows of this table with two seeds or more on both sides is at most "
+        f"{LEVEL}. Rows only: a "
         "side has a single seed, or seeds that failed, so p and the interval say what other test "
         "rows would change, not what other seeds would."
     ]
     head = ["Task", "Model", "Against", "Significant", "Difference", "95 % interval"]
-    head += ["p", "p adjusted", "Seeds"]
+    head += ["p", "p adjusted", "Seeds", *["Test"] * several]
     return Grid(f"Main models in pairs, preset {table.preset}", head, rows, notes, words=4)

@@ -28,11 +28,16 @@ SHORT_LEGEND = (
     "standard deviation and the maximum. `-`: not run; `did not train`: the same answer for every "
     "row; `OOM`: out of memory; `FAIL`: diverged, or Path-X at the majority floor."
 )
+COMPACT_LEGEND = (
+    "Mean over seeds, in % of test rows; ± the sample standard deviation of more than two; "
+    "(seeds). `-`: not run; `did not train`: the same answer for every row."
+)
 LEGEND = (
     f"{SHORT_LEGEND} The 95 % interval reaches over the Wilson intervals of all seeds. `n/a`: not "
     "reported by the source, or the same model as another row. Mean of 5 leaves out Path-X; Mean "
     "of 6 counts a failed Path-X as 50. A mean is shown only where all its tasks have a value."
 )
+LONG = 30  # rows; a longer table is folded in Markdown
 _RUN = """
 folder state preset task model variant seed overrides
 validation.best.step validation.best.correct validation.best.count
@@ -70,16 +75,11 @@ def terminal(tables: Sequence[Table]) -> list[Fitted]:
 
 def _compact(table: Table) -> Grid:
     table, part = accuracy.measured(table, table.parts[0])
-    columns = table.columns
     own = [row for row in part.rows if row.ours]
     shown = [*own, *(row for row in part.rows if not row.source)] if own else []
-    rows = [[row.marked, *(row.cells[column].compact for column in columns)] for row in shown]
-    notes = [
-        "Mean over seeds, in % of test rows; ± the standard deviation of more than two; (seeds).",
-        *accuracy.marks(table.preset, own),
-    ]
     title = f"Test accuracy (%), preset {table.preset}"
-    return Grid(title, ["Model", *columns.values()], rows, notes)
+    notes = [COMPACT_LEGEND, *accuracy.marks(table.preset, own)]
+    return dataclasses.replace(accuracy_grid(table, title, shown, compact=True), notes=notes)
 
 
 def left_out(tables: Sequence[Table], page: str) -> str:
@@ -89,18 +89,36 @@ def left_out(tables: Sequence[Table], page: str) -> str:
     return f"{words}everything is in {page}"
 
 
-def accuracy_grid(table: Table, title: str, rows: Sequence[Row]) -> Grid:
-    """Returns the rows of an accuracy table as text."""
+def accuracy_grid(table: Table, title: str, rows: Sequence[Row], *, compact: bool = False) -> Grid:
+    """Returns the rows of an accuracy table as text, with their source if some are published.
+
+    Args:
+      table: has the columns.
+      title: of the table.
+      rows: those to show.
+      compact: whether cells are short, `32.97 ± .89 (3)`; else they have the maximum too.
+    """
+
+    def text_of(cell: cells.Cell) -> str:
+        return cell.compact if compact else ", ".join(cell.lines)
+
+    sources = any(row.published for row in rows)
     body = [
-        [row.marked, row.source, *(", ".join(row.cells[column].lines) for column in table.columns)]
+        [row.marked, *[row.source] * sources, *(text_of(row.cells[c]) for c in table.columns)]
         for row in rows
     ]
-    return Grid(title, ["Model", "Source", *table.columns.values()], body, words=2)
+    head = ["Model", *["Source"] * sources, *table.columns.values()]
+    return Grid(title, head, body, words=1 + sources)
 
 
 def accuracy_markdown(tables: Sequence[Table]) -> str:
     """Returns the accuracy tables of every preset with notes and provenance, from level 3 on."""
-    values = {"tables": tables, "grid": accuracy_grid, "legend": LEGEND, "literal": literal}
+
+    def grid(table: Table, part: accuracy.Part) -> str:
+        table, part = accuracy.measured(table, part)
+        return accuracy_grid(table, part.title, part.rows).markdown() if table.columns else ""
+
+    values = {"tables": tables, "grid": grid, "legend": LEGEND, "literal": literal}
     return template.render("accuracy.md", **values)
 
 
@@ -109,8 +127,16 @@ def markdown(report: Report, title: str = "Report", about: str = "") -> str:
     parts = [f"# {title}", *([about] if about else [])]
     parts += ["## Accuracy", accuracy_markdown(report.tables)]
     for heading, grids in report.sections.items():
-        parts += [f"## {heading}", *(grid.markdown() for grid in grids)]
+        parts += [f"## {heading}", *map(_folded, grids)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _folded(grid: Grid) -> str:
+    """Returns a table as Markdown; a long one is folded behind its title."""
+    if len(grid.rows) <= LONG:
+        return grid.markdown()
+    summary = f"<details><summary>{literal(grid.title)}</summary>"
+    return f"{summary}\n\n{grid.markdown().strip()}\n\n</details>"
 
 
 def compared(report: Report) -> list[accuracy.Table]:
@@ -147,8 +173,11 @@ def main_models(report: Report) -> str:
         for table, _ in shown
         for line in _of_columns(table)
     ]
-    grids = [accuracy_grid(t, f"Test accuracy (%), preset {t.preset}", rows) for t, rows in shown]
-    grids[-1] = dataclasses.replace(grids[-1], notes=[SHORT_LEGEND, *dict.fromkeys(notes)])
+    grids = [
+        accuracy_grid(t, f"Test accuracy (%), preset {t.preset}", rows, compact=True)
+        for t, rows in shown
+    ]
+    grids[-1] = dataclasses.replace(grids[-1], notes=[COMPACT_LEGEND, *dict.fromkeys(notes)])
     parts = [grid.markdown() for grid in grids]
     more = (
         "All models, the last step, speed and memory, and the commit, device and data of each run"

@@ -1,12 +1,20 @@
-"""Score against training speed and memory: LRA's figure (arXiv:2011.04006, Figure 3)."""
+"""Score against training speed and memory: LRA's figure (arXiv:2011.04006, Figure 3).
+
+The speeds of a task are those of a benchmark in which its models took turns, if there is one; or
+else those of the runs, which may have shared their machine with other jobs.
+"""
 
 import dataclasses
-import itertools
+import statistics
 from collections.abc import Sequence
 
+from lra_fnet.report import benchmarks
 from lra_fnet.report.accuracy import Row, Table
 from lra_fnet.report.cells import Cell
 from lra_fnet.report.grid import Grid
+from lra_fnet.report.sources import Benchmark
+from lra_fnet.run import record
+from lra_fnet.run.record import Device
 
 MEAN = "average5"  # the column of LRA's figure, whose speed is that on Text
 
@@ -21,14 +29,58 @@ class Point:
     cell: Cell
     speed: float  # training steps/s
     memory: int | None  # peak, bytes
+    benchmark: str = ""  # where the speed was measured; "": in runs
+    runs: int = 1  # of which this is the highest speed
 
 
-def from_runs(table: Table) -> list[Point]:
-    """Returns the points of the preset's own models: each task, then the mean of five."""
-    runs = [run for row in table.rows for cell in row.cells.values() for run in cell.runs]
-    devices = dict.fromkeys(str(run.device) for run in runs)
-    places = itertools.product((*table.tasks, MEAN), devices, table.rows)
-    return [point for place in places if (point := _point(*place))]
+def points(table: Table, measured: Sequence[Benchmark] = ()) -> list[Point]:
+    """Returns the points of the preset's own models: each task, then the mean of five.
+
+    Args:
+      table: of the preset.
+      measured: benchmarks. The one that has most models of a task gives their speeds; it needs two.
+    """
+    found: list[Point] = []
+    for column in (*table.tasks, MEAN):
+        by_benchmark = [_measured(table, column, benchmark) for benchmark in measured]
+        most = max(by_benchmark, key=len, default=[])
+        found += most if len(most) > 1 else _from_runs(table, column)
+    return found
+
+
+def _measured(table: Table, column: str, benchmark: Benchmark) -> list[Point]:
+    """Returns the points of a column whose speed is in a benchmark."""
+    found = []
+    for row in table.rows:
+        runs = [run for run in _timed(row, column).runs if run.complete]
+        cell = benchmarks.of_run(benchmark.cells, runs[0], "train") if runs else None
+        if cell and row.cells[column].mean is not None:
+            speed = 1 / statistics.median(cell["seconds"])
+            device = str(record.build(Device, cell["device"]))
+            place = row, column, device, row.cells[column]
+            found.append(Point(*place, speed, cell["peak_bytes"], benchmark.name))
+    return found
+
+
+def _from_runs(table: Table, column: str) -> list[Point]:
+    """Returns the points of a column, with the speed of the fastest run on each device."""
+    found = []
+    for row in table.rows:
+        runs = [run for run in _timed(row, column).runs if run.complete and run.steps_per_second]
+        for device in dict.fromkeys(str(run.device) for run in runs):
+            same = [run for run in runs if str(run.device) == device]
+            speeds = [run.steps_per_second for run in same if run.steps_per_second]
+            peaks = [run.peak_bytes for run in same if run.peak_bytes]
+            place = row, column, device, row.cells[column]
+            if row.cells[column].mean is not None:
+                memory = max(peaks, default=None)
+                found.append(Point(*place, max(speeds), memory, runs=len(speeds)))
+    return found
+
+
+def _timed(row: Row, column: str) -> Cell:
+    """Returns the cell whose runs give the speed of a column."""
+    return row.cells["text" if column == MEAN else column]
 
 
 def comparable(points: Sequence[Point], column: str, models: Sequence[str]) -> list[Point]:
@@ -50,27 +102,25 @@ def grid(table: Table, points: Sequence[Point]) -> Grid:
         [
             *(table.columns[point.column], point.row.label, point.device),
             point.cell.compact,
-            f"{point.speed:.3g}",
+            f"{point.speed:.3g}" + (f" (of {point.runs} runs)" if point.runs > 1 else ""),
             "-" if point.memory is None else f"{point.memory / 1e6:,.0f}",
         ]
         for point in sorted(points, key=lambda p: (order[p.column], p.device, -p.speed))
     ]
     head = ["Task", "Model", "Device", "Test accuracy (%)", "Steps/s", "Peak memory (MB)"]
-    notes = [
-        "Accuracy: over all seeds. Speed: of the fastest run on the device, without evaluations: "
-        "others may have shared it; compare speeds on one device only. Memory: peak of the device; "
-        "on CPU, of the whole process. Mean of 5: speed and memory are those on Text."
-    ]
+    notes = ["Accuracy: over all seeds. Mean of 5: speed and memory are those on Text."]
+    in_turn = {p.benchmark: None for p in points if p.benchmark}
+    for name in in_turn:
+        tasks = dict.fromkeys(table.columns[p.column] for p in points if p.benchmark == name)
+        notes.append(
+            f"{', '.join(tasks)}: speed and memory as measured in `{name}`, where the models took "
+            "turns. Memory: the peak of the process above what it held before the model was made."
+        )
+    if any(not point.benchmark for point in points):
+        notes.append(
+            f"{'Other tasks: s' if in_turn else 'S'}peed of the fastest run on the device, without "
+            "evaluations; a run may have shared its machine with other jobs. Memory: peak of the "
+            "device; on a CPU, of the whole process."
+        )
     title = f"Test accuracy, speed and memory of the runs, preset {table.preset}"
     return Grid(title, head, rows, notes, words=3)
-
-
-def _point(column: str, device: str, row: Row) -> Point | None:
-    """Returns the point of a row and a device; None without an accuracy or a speed."""
-    cell, timed = row.cells[column], row.cells["text" if column == MEAN else column]
-    runs = [run for run in timed.runs if run.complete and str(run.device) == device]
-    speeds = [run.steps_per_second for run in runs if run.steps_per_second]
-    if cell.mean is None or not speeds:
-        return None
-    peaks = [run.peak_bytes for run in runs if run.peak_bytes]
-    return Point(row, column, device, cell, max(speeds), max(peaks, default=None))

@@ -79,7 +79,8 @@ class Device:
     processes: int = 1
 
     def __str__(self) -> str:
-        return f"{self.count} x {self.name} ({self.platform}, {self.cores} cores)"
+        cores = f"{self.cores} core{'s' * (self.cores != 1)}"
+        return f"{self.count} x {self.name} ({self.platform}, {cores})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,18 +244,20 @@ class Record(Origin):
         if self.init is None:
             return ""
         steps, seconds = self.steps + self.init.steps, [self.wall_seconds, self.init.wall_seconds]
-        minutes = f" and {sum(filter(None, seconds)) / 60:.1f} minutes" if all(seconds) else ""
+        spent = sum(filter(None, seconds)) / 60
+        minutes = f"; both stages took {spent:.1f} minutes" if all(seconds) else ""
         return (
-            f"began from {self.init.run.rpartition('/')[0]}, trained for {self.init.steps:,} of "
-            f"{steps:,} steps{minutes} of both stages"
+            f"began from {self.init.run.rpartition('/')[0]}: {self.init.steps:,} of {steps:,} steps"
+            f"{minutes}"
         )
 
     @property
     def provenance(self) -> str:
-        """Commit, device and data in one line."""
+        """Commit, device, data and pre-training in one line."""
         data = f"{self.dataset} from {self.data_source}, " if self.dataset else ""
         earlier = "".join(f", after {one.revision} on {one.device}" for one in self.earlier[::-1])
-        return f"commit {self.revision}; {self.device}{earlier}; data {data}{self.data_sha256[:12]}"
+        line = f"commit {self.revision}; {self.device}{earlier}; data {data}{self.data_sha256[:12]}"
+        return "; ".join(filter(None, [line, self.pretraining]))
 
     def score(self, split: Split, checkpoint: Checkpoint = "best") -> Score | None:
         """Returns the sums of an evaluation, or None if the split was not read."""

@@ -307,8 +307,8 @@ def test_presets_have_separate_tables_in_order():
 def test_marks_are_explained_only_where_they_occur():
     marked = a_result(validation_is_test=True, uses_mask=False)
     markdown = text.accuracy_markdown(tables_of(marked, a_result(model="transformer")))
-    assert "| FNet ‡ | ours | 30.00†, 1 seed |" in markdown
-    assert "| Transformer | ours | 30.00, 1 seed |" in markdown
+    assert "| FNet ‡ | 30.00†, 1 seed |" in markdown
+    assert "| Transformer | 30.00, 1 seed |" in markdown
     assert "- † The checkpoint was selected on the test rows" in markdown
     assert "- ‡ This model sees the padding" in markdown
     plain = text.accuracy_markdown(tables_of(a_result()))

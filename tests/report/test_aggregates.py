@@ -281,6 +281,20 @@ def test_only_models_with_the_same_tasks_and_data_are_in_one_table():
     ]
 
 
+def test_models_that_failed_a_task_are_named():
+    tasks = ("listops", "text", "image")
+    runs = [with_test(600, model=m, task=t) for m in ("fnet", "linear") for t in tasks]
+    runs += [with_test(700, model="conv", task=t) for t in ("listops", "text")]
+    runs.append(with_test(360, model="conv", task="image"))  # the majority floor
+    whole, part = grids_of(*runs)
+    assert whole.notes[-1] == (
+        "Left out, because they failed one of the tasks: Convolution (Image: did not train)."
+    )
+    assert part.notes[-1] == (
+        "Shown here, but failed another task: Convolution (Image: did not train)."
+    )
+
+
 def test_equal_runs_give_equal_tables_in_any_order():
     runs = [
         run for task in ("listops", "text") for m in ("fnet", "linear") for run in three(m, task)

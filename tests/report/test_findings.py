@@ -52,13 +52,27 @@ def test_result_counts_what_lies_above_the_baseline_and_compares_fnet(tmp_path):
     assert findings.result(preset) == [
         "Under preset cpu, 1 of 3 results lies above the shallow baseline with the whole 95 % "
         "interval: FNet on ListOps.",
-        "FNet makes 4.5 times as many training steps a second as the Transformer on ListOps; its "
-        "accuracy minus the Transformer's is +15.00 points.",
+        "FNet's accuracy minus the Transformer's on ListOps is +15.00 points.",
     ]
     assert findings.scores(preset.table) == [
         "4 results of 3 models on 2 tasks, variants not counted.",
         "Highest: FNet on ListOps (45.00 %) and Linear on Text (45.00 %).",
     ]
+
+
+def test_speeds_are_compared_only_where_the_models_took_turns(tmp_path):
+    config = "Encoder.dim = 64\nEncoder.num_layers = 2\nRun.batch_size = 4\n"
+    config += "Encoder.dtype = 'float32'\n"
+    cells = [a_measured_cell(m, 256, [s]) for m, s in (("fnet", 0.2), ("transformer", 0.9))]
+    folder = tmp_path / "benchmark" / "one"
+    folder.mkdir(parents=True)
+    (folder / "benchmark.json").write_text(json.dumps(cells))
+    results = (with_test(900, model=m, config=config) for m in ("fnet", "transformer"))
+    (preset,) = built(tmp_path, *results).presets
+    assert findings.result(preset)[-1] == (
+        "In turn with it on one machine, FNet makes 4.5 times as many training steps a second as "
+        "the Transformer on ListOps."
+    )
 
 
 def test_speeds_of_other_devices_are_not_compared(tmp_path):
@@ -95,10 +109,16 @@ def test_pairs_are_compared_on_equal_data_and_adjusted_by_hand():
     for rank, index in enumerate(order):
         least = holm[index] = min(1.0, max(least, (3 - rank) * p_values[index]))
     assert [pair.p_adjusted for pair in listed] == pytest.approx([holm[i] for i in range(3)])
-    rows = pairs.grid(table, [*listed, single]).rows
+    grid = pairs.grid(table, [*listed, single])
     verdict = "yes" if holm[1] <= 0.05 else "no"
-    assert (rows[1][:4], rows[1][-1]) == (["ListOps", "FNet", "Transformer", verdict], "3 / 2")
-    assert (rows[3][:4], rows[3][-2:]) == (["Text", "FNet", "Linear", "rows only"], ["-", "1 / 1"])
+    assert grid.rows[1][:4] == ["ListOps", "FNet", "Transformer", verdict]
+    assert grid.rows[3][:4] == ["Text", "FNet", "Linear", "rows only"]
+    assert grid.head[-3:] == ["p adjusted", "Seeds", "Test"]
+    assert [row[-2:] for row in grid.rows] == [
+        *(["3 / 2", "1"], ["3 / 2", "1"], ["3 / 3", "2"], ["1 / 1", "3"])
+    ]
+    named = f"Tests: (1) {significance.INDEPENDENT}; (2) {significance.CROSSED}; (3) "
+    assert named in grid.notes[0]
 
 
 def test_overrides_on_a_task_of_a_user_leave_the_other_tasks_their_pairs():
@@ -113,7 +133,7 @@ def test_overrides_on_a_task_of_a_user_leave_the_other_tasks_their_pairs():
         ("mine", "FNet, MAX_LEN-64", "Transformer"),
     ]
     none: dict = dict.fromkeys(("generalisation", "cost", "missing"), Grid("", [], []))
-    points = tradeoff.from_runs(table)
+    points = tradeoff.points(table)
     preset = contents.Preset(table, {}, aggregates=[], pairs=listed, points=points, **none)
     assert findings.result(preset)[-1].endswith("is +5.00 and +10.00 points.")
 
@@ -256,6 +276,8 @@ def test_benchmarks_under_the_same_conditions_are_one():
         "fnet": "1 (4.0x)",
         "linear": "0.5 (3.0x)",
     }
+    assert grids[0].notes[-1].startswith("From 2 benchmarks: the Transformer's row is that of the")
+    assert benchmarks.together([first])[1][0].notes == grids[0].notes[:-1]
     for field, value in (("commit", "f"), ("batch_size", 8), ("threads", 1), ("dim", 128)):
         other = [cell | {field: value} for cell in second]
         assert benchmarks.conditions(first) != benchmarks.conditions(other), field
@@ -268,6 +290,10 @@ def test_report_merges_them_and_names_all(tmp_path):
         folder.mkdir(parents=True)
         cells = [a_measured_cell(model, length, [1.0]) for length in (8, 16)]
         (folder / "benchmark.json").write_text(json.dumps(cells))
-    ((benchmark, grids),) = report.build(report.Sources([tmp_path])).benchmarks
+    built = report.build(report.Sources([tmp_path]))
+    first, *others = built.sections["Speed and memory"]
+    assert first.notes[-2:] == [benchmarks.caption(cells), benchmarks.LEGEND]
+    assert not any(benchmarks.LEGEND in grid.notes for grid in others)
+    ((benchmark, grids),) = built.benchmarks
     assert benchmark.name == f"{tmp_path.name}/benchmark (one, two)"
     assert [row[0] for row in grids[0].rows] == ["fnet", "linear"]

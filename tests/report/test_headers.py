@@ -6,6 +6,10 @@ from lra_fnet import config
 from lra_fnet.report import cells, headers
 from lra_fnet.report.sources import Sources
 
+INIT = {
+    **{"run": "cpu/listops/fnet@denoise/seed0", "objective": "", "rate": 0.15, "step": 5},
+    **{"steps": 5, "wall_seconds": 1.0, "sha256": "a" * 64},
+}
 GIN = "# ListOps, short.\n# More prose.\nRun.num_steps = 1000  # steps\n"
 
 
@@ -23,6 +27,7 @@ def test_head_has_a_row_for_each_model_with_what_it_gives_and_costs(tmp_path):
         put_curve(put(tmp_path, with_test(correct, seed=seed)), steps=600)
     put(tmp_path, with_test(500, model="linear", wall_seconds=60.0))
     put(tmp_path, with_test(900, variant="v", overrides=["Encoder.dim=8"]))
+    put(tmp_path, with_test(900, variant="pretrained", init=INIT))
     path = presets(tmp_path)
     texts = headers.files(Sources([tmp_path]), tmp_path / "presets")
     assert list(texts) == [path]
@@ -43,11 +48,13 @@ def test_head_says_which_seeds_failed_and_what_was_selected_on_test(tmp_path):
         put(tmp_path, with_test(correct, seed=seed, validation_is_test=True))
     put(tmp_path, a_failure("diverged", seed=3))
     put(tmp_path, a_failure("OOM", model="linear"))
+    put(tmp_path, with_test(360, model="dct"))  # the majority floor
     path = presets(tmp_path)
     lines = headers.files(Sources([tmp_path]), tmp_path / "presets")[path].splitlines()
     rows = {line.split()[1]: line.split()[2:8] for line in lines if line.startswith(headers.MARK)}
     assert rows["fnet"][:6] == ["3", "of", "4", "31.00", "±", "1.00†"]
     assert rows["linear"][:4] == ["0", "of", "1", "OOM"]
+    assert rows["dct"][:4] == ["1", "did", "not", "train"]
     assert f"{headers.MARK}{cells.MARKS['validation_is_test']}" in lines
 
 

@@ -471,7 +471,7 @@ def test_first_figure_shows_points_above_the_baseline_on_the_device_of_the_main_
     for run in runs[3:]:
         run["device"] = other
     (table,) = accuracy.tables(records(*runs))
-    figure = figures.above_baseline(table, tradeoff.from_runs(table))
+    figure = figures.above_baseline(table, tradeoff.points(table))
     assert figure is not None
     (axes,) = figure.axes
     marks = {(line.get_xdata()[0], round(line.get_ydata()[0], 6)) for line in axes.lines[1::2]}
@@ -480,7 +480,7 @@ def test_first_figure_shows_points_above_the_baseline_on_the_device_of_the_main_
     assert len(set(colours)) == 3
     assert [text.get_text() for text in axes.texts] == ["Cosine transform"]  # the best
     (none,) = accuracy.tables(records(with_test(600)))
-    assert figures.above_baseline(none, tradeoff.from_runs(none)) is None
+    assert figures.above_baseline(none, tradeoff.points(none)) is None
 
 
 def test_first_screen_has_the_main_models_and_the_best_of_each_task(tmp_path):

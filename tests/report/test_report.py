@@ -46,15 +46,19 @@ def lines_of(csv_text):
 
 def test_markdown_tables_are_whole():
     """Every row of a table has the header's number of cells; the round trip finds our numbers."""
-    lines = [li for li in text.accuracy_markdown(TABLES).splitlines() if li.startswith("|")]
-    rows = [line.split("|")[1:-1] for line in lines]
-    assert {len(row) for row in rows} == {8}
-    cells = {(row[0].strip(), row[1].strip()): row[2].strip() for row in rows[: len(rows) // 2]}
-    assert cells["FNet", "ours"] == "31.00 ± 1.00, max 32.00, 3 seeds"
-    assert cells["Linear", "ours"] == "18.05¶, 1 seed"
-    assert cells["Performer", "ours"] == "FAIL"
-    assert cells["Random", "ours"] == "did not train"
-    assert cells["Transformer", "ours"] == "-"
+    paragraphs = text.accuracy_markdown(TABLES).split("\n\n")
+    lines = [block.splitlines() for block in paragraphs if block.startswith("|")]
+    best, variants, *last = [[line.split("|")[1:-1] for line in block] for block in lines]
+    assert [len(rows[0]) for rows in (best, variants, *last)] == [3, 2, 3, 2]  # with a result
+    for rows in (best, variants, *last):
+        assert {len(row) for row in rows} == {len(rows[0])}
+    cells = {row[0].strip(): row[1].strip() for row in best}
+    assert cells["Model"] == "ListOps"
+    assert cells["FNet"] == "31.00 ± 1.00, max 32.00, 3 seeds"
+    assert cells["Linear"] == "18.05¶, 1 seed"
+    assert cells["Performer"] == "FAIL"
+    assert cells["Random"] == "did not train"
+    assert cells["Transformer"] == "-"
 
 
 def test_accuracy_csv_holds_states_and_never_a_zero_for_them():
@@ -228,9 +232,9 @@ def test_readme_shows_the_main_models_and_results_md_everything(tmp_path):
         readme.read_text().replace(report.END, report.BEGIN).split(report.BEGIN)
     )
     assert (before, after) == ("# Name\n\n", "\n\nmore\n")
-    assert "| Model | Source | ListOps | Image |\n" in section  # the columns that have a result
-    assert "| FNet | ours | 31.00 ± 1.00, max 32.00, 3 seeds |" in section
-    assert "| Cosine transform | ours | 45.00, 1 seed |" in section  # the best
+    assert "| Model | ListOps | Image |\n" in section  # the columns that have a result
+    assert "| FNet | 31.00 ± 1.00 (3) |" in section
+    assert "| Cosine transform | 45.00 (1) |" in section  # the best
     assert "paper |" not in section
     assert "| Majority floor |" in section
     assert "(RESULTS.md)" in section
@@ -297,7 +301,7 @@ def test_readme_of_two_presets_has_the_notes_once(tmp_path):
     assert "| FNet | FNet paper | 35.33 |" in first
     assert "paper |" not in second
     assert "- " not in first.replace("| - ", "")
-    assert words.count(text.SHORT_LEGEND) == 1
+    assert words.count(text.COMPACT_LEGEND) == 1
     assert words.count("§ The 95 % interval") == 1
     for preset in ("small", "cpu"):
         assert (
