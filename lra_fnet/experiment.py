@@ -142,6 +142,13 @@ def build(task: Task, *, denoise: bool) -> Experiment:
             "Encoder.inputs = pixels and black_is_padding exclude each other: "
             "set inputs to tokens, or black_is_padding to False"
         )
+    fused = [m for m in encoder.mixers if getattr(m, "implementation", None) == "fused"]
+    if fused and task.zero_is_padding:
+        raise UserError(
+            f"{type(fused[0]).__name__}.implementation = fused needs padding at the end, got "
+            "black_is_padding, which has it anywhere: set implementation to blockwise, or "
+            "black_is_padding to False"
+        )
     head = Head(num_classes=task.num_classes, num_inputs=task.num_inputs, parent=None)
     optimizer, run = Optimizer(), Run()
     separable = {name for mixer in encoder.mixers for name in mixer.separable}

@@ -209,7 +209,7 @@ def set_attention(query, key, value, mask, keys_of):
 
 
 def local_keys(i, length, block_size, neighbours=0):
-    """Positions of i's block and of so many blocks on each side (arXiv:1802.05751, Sec. 3.3)."""
+    """Positions of i's block and of `neighbours` blocks on each side (arXiv:1802.05751, 3.3)."""
     return {j for j in range(length) if abs(j // block_size - i // block_size) <= neighbours}
 
 
@@ -290,17 +290,7 @@ def elu_features(x):
 
 def elu_attention(query, key, value, mask):
     """sum_j phi(q_i) . phi(k_j) v_j / sum_j phi(q_i) . phi(k_j) over unmasked j (Eq. 3-4)."""
-    out = np.zeros(value.shape)
-    batch, length, heads, _ = value.shape
-    for b in range(batch):
-        keys = [m for m in range(length) if mask[b, m]]
-        for h in range(heads):
-            for n in range(length):
-                phi = elu_features(query[b, n, h])
-                weights = [phi @ elu_features(key[b, m, h]) for m in keys]
-                for m, weight in zip(keys, weights, strict=True):
-                    out[b, n, h] += weight / sum(weights) * value[b, m, h]
-    return out
+    return kernel_attention(query, key, value, mask, elu_features)
 
 
 def dense_logits(x, first, second):

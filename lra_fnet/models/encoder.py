@@ -25,7 +25,10 @@ from lra_fnet.models.pointwise import (
     flat_product,
 )
 
-ONE_HOT_MAX_VOCAB = 64  # measured on a CPU: up to here a matrix product beats a scatter
+# Measured on a CPU: up to here a matrix product beats a scatter. Elsewhere bytes and pixels have
+# products too; those of 32,000 pieces would be gigabytes.
+ONE_HOT_MAX_VOCAB = {"cpu": 64}
+OTHER_ONE_HOT_MAX_VOCAB = 1024
 
 
 def sinusoidal_positions(length, dim):
@@ -46,10 +49,10 @@ def sinusoidal_positions(length, dim):
 def lookup(table, ids, *, one_hot) -> jax.Array:
     """Looks up rows of `table` [V, D] at ids int32 [B, L] -> [B, L, D].
 
-    An id of V or more takes the last row. With `one_hot` the gradient is a matrix product of
-    one-hot rows and the cotangent instead of a scatter. It is faster on a CPU for a small
-    vocabulary, and deterministic on a GPU, where a scatter adds in no fixed order; but it has
-    reverse-mode derivatives only.
+    An id of V or more takes the last row. With `one_hot` the gradient is the product of a one-hot
+    matrix [V, B L] and the cotangent instead of a scatter: faster on a CPU for a small vocabulary,
+    and deterministic on a GPU, where a scatter adds in no fixed order. It has reverse-mode
+    derivatives only.
     """
     return jnp.asarray((_take_one_hot if one_hot else _take)(table, ids))
 
@@ -390,7 +393,8 @@ class Encoder(nn.Module):
         table = self.param("embedding", init, (self.vocab_size, self.dim))
 
         def one_hot():
-            return self.vocab_size <= ONE_HOT_MAX_VOCAB or jax.default_backend() != "cpu"
+            limit = ONE_HOT_MAX_VOCAB.get(jax.default_backend(), OTHER_ONE_HOT_MAX_VOCAB)
+            return self.vocab_size <= limit
 
         what = f"one-hot gradient of {self.vocab_size} embeddings"
         return lookup(table, ids, one_hot=fastest.decide(what, one_hot, (False, True)))

@@ -1,7 +1,7 @@
-"""Chooses among equivalent functions by this device, by measuring if need be, and keeps the choice.
+"""Chooses the fastest of several equivalent functions on this device, and remembers the choice.
 
-The candidates are equal up to rounding, so a run must take the same ones wherever it goes on:
-`decisions` collects what was chosen while programs were built, and imposes it again.
+The candidates are equal up to rounding, so a resumed run must take the same ones: `decisions`
+collects what was chosen while programs were built, and imposes it again.
 """
 
 import contextlib
@@ -21,7 +21,8 @@ import numpy as np
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 
-MARGIN = 1.2  # how much faster than the usual one another must be, so that noise has no effect
+# A candidate replaces the usual one only if it is this many times as fast; noise must not decide.
+MARGIN = 1.2
 ROUNDS = 5
 HOPELESS = 3.0  # candidates this many times slower than the fastest in round one are dropped
 MAX_SIZE = {"cpu": 1 << 21}  # largest number of entries of the timed input, by backend

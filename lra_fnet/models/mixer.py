@@ -99,8 +99,8 @@ class HeadMixer(Mixer, kw_only=True):
     deviation: float = 0.02  # set by the encoder, see `encoder.deviation`
 
     # "hidden": no position attends to padding. The others are what LRA's code does, preset
-    # lra-code: "uniform", besides, gives each padded position the mean of all values, as a softmax
-    # of equal weights does; with "seen" padding takes part like any token.
+    # lra-code: "uniform" also gives each padded position the mean of all values, as a softmax of
+    # equal weights does; with "seen" padding takes part like any token.
     padding: Literal["hidden", "uniform", "seen"] = "hidden"
 
     uses_dropout: ClassVar[bool] = True

@@ -23,7 +23,7 @@ from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.machine.progress import Bar
 from lra_fnet.models.encoder import Encoder
-from lra_fnet.models.mixers import attention, rotary
+from lra_fnet.models.mixers import attention
 from lra_fnet.objective import Classify
 from lra_fnet.run import folder as run_folder
 from lra_fnet.run.trained import load_run
@@ -128,8 +128,6 @@ def make_spans(objective: Classify) -> Callable:
             if not isinstance(mixer, attention.Attention) or context.method_name != "attend":
                 return call(*args, **kwargs)
             query, key, value, mask = args
-            if isinstance(mixer, rotary.Rotary):  # this is its own `attend`, around Attention's
-                query, key = rotary.rotate(query), rotary.rotate(key)
             layers[mixer.layer] = spans(query, key, mask)
             masks.append(mask)
             block_size = _block_size(query.shape)

@@ -3,7 +3,6 @@
 import functools
 
 import jax
-import jax.extend
 import jax.numpy as jnp
 import naive as oracle
 import numpy as np

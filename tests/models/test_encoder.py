@@ -21,6 +21,7 @@ from arrays import (
 
 from lra_fnet import config, experiment
 from lra_fnet.errors import UserError
+from lra_fnet.models import fastest
 from lra_fnet.models.encoder import (
     Block,
     Encoder,
@@ -293,6 +294,19 @@ def test_lookup_and_its_gradient_are_a_gather_and_a_scatter(one_hot):
     assert (rows == jnp.float32(table)[ids]).all()
     assert_close(gradient, want, 1e-5)
     assert not gradient[4].any()
+
+
+@pytest.mark.parametrize(
+    ("backend", "vocab_size", "one_hot"),
+    [("cpu", 64, True), ("cpu", 65, False), ("gpu", 1024, True), ("tpu", 1025, False)],
+)
+def test_the_gradient_of_a_small_table_alone_is_a_product(
+    monkeypatch, backend, vocab_size, one_hot
+):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    with fastest.decisions({}) as made:
+        shapes_of(build(fourier, vocab_size=vocab_size), IDS, MASK)
+    assert made == {f"one-hot gradient of {vocab_size} embeddings on {backend}": one_hot}
 
 
 def test_remat_changes_neither_outputs_nor_gradients_but_what_is_kept():

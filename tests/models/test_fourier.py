@@ -38,13 +38,14 @@ def test_every_method_transforms_every_size_to_a_millionth(length):
             assert abs(np.asarray(got) - want).max() <= 1e-6 * abs(want).max()
 
 
-def test_matmul_by_matrices_that_the_program_makes_is_good_to_a_millionth(monkeypatch):
+def test_matmul_by_matrices_that_the_program_makes_is_good_to_two_millionths(monkeypatch):
+    """How a sum of 2,049 numbers in float32 is rounded depends on the processor."""
     monkeypatch.setattr(fourier, "CONSTANT_MAX_SIZE", 0)
     shapes = [(1, 1, 1), (2, 13, 8), (2, 8, 13), (1, 2049, 3)]
     outputs = jax.jit(lambda xs: [fourier.matmul(x) for x in xs])([normal(*s) for s in shapes])
     for shape, got in zip(shapes, outputs, strict=True):
         want = np.fft.fft2(np.asarray(normal(*shape), np.float64)).real
-        assert abs(np.asarray(got) - want).max() <= 1e-6 * abs(want).max()
+        assert abs(np.asarray(got) - want).max() <= 2e-6 * abs(want).max()
 
 
 def test_matmul_at_16384_tokens_holds_no_matrix_as_a_constant():
@@ -63,7 +64,10 @@ def test_angles_are_reduced_in_whole_numbers(size):
 
 
 def test_matmul_refuses_a_length_that_overflows():
-    with pytest.raises(UserError, match="takes at most 65536 positions, got 65537: set it to rfft"):
+    message = (
+        "a DFT matrix takes at most 65536 entries a side, got 65537: set Fourier.method to rfft"
+    )
+    with pytest.raises(UserError, match=message):
         jax.eval_shape(fourier.matmul, jax.ShapeDtypeStruct((1, 65537, 4), jnp.float32))
 
 
@@ -82,6 +86,19 @@ def test_fourier_gradient_equals_the_definitions_autodiff(method):
 
     for got, want in zip(gradients(transform), gradients(fourier.definition), strict=True):
         assert_close(got, want)
+
+
+@pytest.mark.parametrize("method", fourier.TRANSFORMS)
+def test_the_definition_alone_has_forward_mode(method):
+    @jax.jit
+    def forward(x):
+        return jax.jvp(fourier.TRANSFORMS[method], (x,), (x,))
+
+    if method == "definition":
+        forward.lower(normal(2, 6, 5))
+    else:
+        with pytest.raises(TypeError, match="forward-mode"):
+            forward.lower(normal(2, 6, 5))
 
 
 @pytest.mark.parametrize("method", ["auto", *fourier.TRANSFORMS])
@@ -168,10 +185,11 @@ def test_auto_measures_large_inputs_and_takes_the_fastest(monkeypatch):
         return fastest.Choice("four_step")
 
     monkeypatch.setattr(fastest, "fastest", choose)
-    assert fourier.explain((4, 4096, 16)).name == "four_step"
-    assert fourier.explain((4, 4097, 16)).name == "four_step"
-    methods = ("rfft", "matmul_fft", "four_step")
+    methods = ("rfft", "matmul_fft", "four_step", "matmul")
+    # 4001, 16411 and 65537 are prime: the inner matrix of four_step is the whole one.
+    counts = {4001: 4, 4096: 4, 4097: 3, 16385: 3, 16411: 2, 65537: 2}
+    for length in counts:
+        assert fourier.explain((4, length, 17)).name == "four_step"
     assert asked == [
-        ("fourier", (*methods, "matmul"), (4, 4096, 16), "rfft"),
-        ("fourier", methods, (4, 4097, 16), "rfft"),
+        ("fourier", methods[:count], (4, length, 17), "rfft") for length, count in counts.items()
     ]

@@ -4,13 +4,13 @@ import functools
 
 import flax.linen as nn
 import jax
-import jax.extend
 import jax.numpy as jnp
 import naive as oracle
 import numpy as np
 import pytest
 from arrays import applied, assert_close, float64, new_key, normal, random_variables
 
+from lra_fnet import experiment
 from lra_fnet.errors import UserError
 from lra_fnet.models import blocks
 from lra_fnet.models.mixers import attention, linear, performer
@@ -184,6 +184,16 @@ def test_fused_attention_says_why_it_cannot_run(monkeypatch, backend, dtype, dro
     with pytest.raises(UserError, match=reason) as caught:
         shapes_of(module, jnp.ones((1, 7, 6), dtype))
     assert "or Attention.implementation = 'blockwise'" in str(caught.value)
+
+
+def test_fused_attention_refuses_padding_between_tokens():
+    """Its lengths cannot describe black pixels anywhere."""
+    fused = ["Attention.implementation=fused"]
+    with pytest.raises(UserError, match="implementation = fused needs padding at the end"):
+        experiment.load("image", "transformer", "lra-code", fused)
+    fused.append("Image.black_is_padding=False")
+    built = experiment.load("image", "transformer", "lra-code", fused)
+    assert built.model.encoder.mixers[0].implementation == "fused"
 
 
 # Linear

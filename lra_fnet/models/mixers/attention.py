@@ -112,7 +112,8 @@ def fused(query, key, value, mask, *, backend: Literal["cudnn", "xla"] = "cudnn"
     """Computes `naive` by cuDNN flash attention, one GPU kernel without weights or dropout.
 
     cuDNN takes lengths, not masks: the True entries of each mask row must come first, as they do
-    for padding at the end. It needs an NVIDIA GPU and bfloat16. `backend="xla"` is for tests.
+    for padding at the end (`experiment.build` refuses other padding). It needs an NVIDIA GPU and
+    bfloat16. `backend="xla"` is for tests.
     """
     lengths = mask.sum(axis=1).astype(jnp.int32)
     out = jax.nn.dot_product_attention(

@@ -42,8 +42,8 @@ def self_transpose(transform):
 def rfft(x):
     """Computes `definition` from half of the spectrum, [..., L, D] -> [..., L, D].
 
-    Reverse-mode derivatives only (custom_vjp: the transform is its own transpose); `definition` and
-    `matmul` also have forward mode.
+    Reverse-mode derivatives only (custom_vjp: the transform is its own transpose); `definition`
+    alone has forward mode too.
     """
     half = lax.optimization_barrier(jnp.fft.rfft2(x).real)  # computed once: mirror reads it thrice
     return mirror(half, half, x.shape[-1])
@@ -54,7 +54,7 @@ def matmul(x, *, precision=lax.Precision.HIGHEST):
 
     XLA's default precision is lower on TPU and GPU (bfloat16 or TF32 passes); HIGHEST keeps
     float32. All products are real: C = 2 (D // 2 + 1) columns take L C (L + D) multiplications; the
-    authors' complex matrices take L D (L + D) complex ones.
+    authors' complex matrices take L D (L + D) complex ones. Reverse-mode derivatives only.
 
     Raises:
       UserError: if an axis has more than 65536 entries.
@@ -93,8 +93,7 @@ def four_step(x):
       UserError: if D or N2 is more than 65536.
     """
     length, dim = x.shape[-2:]
-    outer = next(n for n in range(math.isqrt(length), 0, -1) if length % n == 0)
-    inner = length // outer
+    outer, inner = factors(length)
     precision = lax.Precision.HIGHEST
     parts = jnp.concatenate(along_hidden(x, precision), axis=-1)  # cosines, then sines
     parts = parts.reshape(*x.shape[:-2], outer, inner, parts.shape[-1])
@@ -116,6 +115,12 @@ def four_step(x):
     y = jnp.einsum("cj,...ajk->...cak", matrices, stacked, precision=precision)
     y = y.reshape(*x.shape[:-1], y.shape[-1])
     return mirror(y, y, dim)
+
+
+def factors(length):
+    """Returns N1 and N2 = L / N1 of `four_step`."""
+    outer = next(n for n in range(math.isqrt(length), 0, -1) if length % n == 0)
+    return outer, length // outer
 
 
 def along_hidden(x, precision):
@@ -168,8 +173,8 @@ def _dft_matrices(size, columns, dtype):
         return jnp.asarray(np.cos(angle), dtype), jnp.asarray(np.sin(angle), dtype)
     if size > MATRIX_MAX_SIZE:
         raise UserError(
-            f"Fourier.method = 'matmul' takes at most {MATRIX_MAX_SIZE} positions, got {size}: "
-            "set it to rfft"
+            f"a DFT matrix takes at most {MATRIX_MAX_SIZE} entries a side, got {size}: "
+            "set Fourier.method to rfft"
         )
     n, k = (lax.broadcasted_iota(jnp.uint32, (size, columns), axis) for axis in (0, 1))
     angle = _angle(n, k, size, dtype)
@@ -194,15 +199,18 @@ def explain(shape) -> fastest.Choice:
     """Returns the method of "auto" for inputs [B, L, D] on the default device, and its reasons.
 
     Small inputs take the paper's choice (Sec. 3.3): matrices on a TPU up to 4096 tokens, else the
-    FFT. For larger ones the methods are measured once (see `fastest.fastest`), and a method that is
-    at least 1.2 times as fast replaces the paper's choice.
+    FFT. For larger ones the methods without a sequence matrix of more than 4096 entries a side are
+    measured once (see `fastest.fastest`), and one that is at least 1.2 times as fast replaces the
+    paper's choice.
     """
     length = shape[-2]
     on_tpu = jax.default_backend() == "tpu"
     usual = "matmul" if on_tpu and length <= TPU_MATMUL_MAX_LEN else "rfft"
     if math.prod(shape) < MEASURED_MIN_SIZE:
         return fastest.Choice(usual)
-    candidates = {name: TRANSFORMS[name] for name in ("rfft", "matmul_fft", "four_step")}
+    candidates = {"rfft": rfft, "matmul_fft": matmul_fft}
+    if factors(length)[1] <= TPU_MATMUL_MAX_LEN:
+        candidates["four_step"] = four_step
     if length <= TPU_MATMUL_MAX_LEN:
         candidates["matmul"] = matmul
     return fastest.fastest("fourier", candidates, shape, usual)

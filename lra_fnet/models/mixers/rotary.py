@@ -1,5 +1,7 @@
 """Rotary positions (Su et al., arXiv:2104.09864) for mixers that compare queries with keys."""
 
+from typing import ClassVar
+
 import gin
 import jax.numpy as jnp
 
@@ -33,11 +35,16 @@ def rotate(x):
 
 
 class Rotary(HeadMixer):
-    """Rotates queries and keys before `attend`; put it in front of a subclass of HeadMixer.
+    """Rotates queries and keys; put it in front of a subclass of HeadMixer.
+
+    It rotates every projection whose name begins with "query" or "key", also those of Longformer's
+    global positions and Reformer's shared one.
 
     Example: `class RotaryLongformer(Rotary, Longformer): ...`. Bind Encoder.positions = "none", as
     the paper does.
     """
+
+    equivariant: ClassVar[bool] = False
 
     def check(self):
         """Raises a UserError unless heads have an even width."""
@@ -48,13 +55,12 @@ class Rotary(HeadMixer):
                 f"{self.qkv_dim // self.num_heads}: change Encoder.qkv_dim or num_heads"
             )
 
-    def attend(self, query, key, value, mask, *, train):
-        """See `rotate`."""
-        return super().attend(rotate(query), rotate(key), value, mask, train=train)
+    def heads(self, x, name):
+        """See `HeadMixer.heads` and `rotate`."""
+        y = super().heads(x, name)
+        return rotate(y) if name.startswith(("query", "key")) else y
 
 
 @gin.configurable
 class RotaryAttention(Rotary, Attention):
     """Softmax attention with rotary positions."""
-
-    equivariant = False

@@ -120,7 +120,7 @@ class Sinkhorn(HeadMixer):
     temperature: float  # the lower, the closer to a permutation
     gumbel: bool  # noise on the logits in training, from the "dropout" stream
 
-    growth: ClassVar[tuple[float, float]] = (1.5, 1)  # the sort weighs every pair of blocks
+    growth: ClassVar[tuple[float, float]] = (2, 2)  # the sort weighs every pair of blocks
 
     def check(self):
         """See `Mixer.check`; the temperature must be positive."""

@@ -208,7 +208,11 @@ class S5(Recurrent):
         _check_step(self)
 
     def system(self, dtype):
-        """See the paper's Sec. 3 and App. B.1."""
+        """See the paper's Sec. 3 and App. B.1.
+
+        Before the change of basis B begins with LeCun's variance, 1 / D, and C with half of it,
+        1 / (2 state), since y sums two directions.
+        """
         eigenvalues, vectors = normal_hippo(self.state // self.blocks)
         size, half = self.state // self.blocks, self.state // 2
         shape = (self.blocks, size, self.dim)
