@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from lra_fnet import __version__, config
-from lra_fnet.errors import Interrupted, RunFailed, UserError
+from lra_fnet.errors import Interrupted, RunFailed, UserError, out_of_memory
 from lra_fnet.machine import allocator, compile_cache, disk, memory, signals
 
 _WHATS = ("train", "pretrain", "infer", "memory", "mixing", "scaling", "pipeline")
@@ -57,10 +57,15 @@ def main(arguments: list[str] | None = None) -> int:
         return 141
     except (OSError, MemoryError) as error:  # a limit of the process, or a disk that is gone
         return _fail(error, UserError.code)
+    except RuntimeError as error:
+        if not (problem := out_of_memory(error)):
+            raise
+        cure = "use a larger device, or a CPU (JAX_PLATFORMS=cpu)"
+        return _fail(f"{problem}: {cure}", RunFailed.code)
 
 
-def _fail(error: BaseException, code: int) -> int:
-    line = "".join(c if c.isprintable() else "?" for c in " ".join(str(error).split()))
+def _fail(reason: BaseException | str, code: int) -> int:
+    line = "".join(c if c.isprintable() else "?" for c in " ".join(str(reason).split()))
     print(f"lra-fnet: {line}", file=sys.stderr)  # a stranger's file may hold terminal codes
     return code
 
@@ -176,7 +181,7 @@ _HOSTS = {  # environment variables give the defaults, such as LRA_FNET_PROCESSE
     ),
     "processes": _number("number of processes"),
     "process": _number("index of this process, from 0"),
-    "join_seconds": _number("how long to wait until all processes have joined (default: 50)"),
+    "join_seconds": _number("how long to wait until all processes have joined (default: 45)"),
     "hosts": _text(
         "take all three from the cluster: SLURM, Open MPI, Cloud TPU or Kubernetes",
         choices=("auto",),

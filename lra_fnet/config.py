@@ -176,15 +176,16 @@ def load(
         _parse(text, where)
         declared = declared or _macros()
         if number < len(paths):
-            schedule = _follow(schedule, _count_steps(durations, text, rows))
+            schedule = _follow(schedule, _count_steps(durations, _bound(text), rows))
     for name in sorted(_macros() - declared):
         sets = re.compile(rf"^\s*{re.escape(name)}\s*=", re.M)
         _check_macros({name}, declared, next((w for w, text in texts if sets.search(text)), "gin"))
     # An override of the run's length scales the whole schedule, durations included.
     durations = {name: text for name, text in durations.items() if name.startswith("Run.")}
-    bound = _count_steps(durations, "\n".join(overrides), rows)
+    overridden = _bound("\n".join(overrides))
+    bound = _count_steps(durations, overridden, rows)
     _follow(schedule, bound)
-    if schedule is None and any(text.startswith("Optimizer.factors =") for text in overrides):
+    if schedule is None and "Optimizer.factors" in overridden:
         _end_decay(bound)
     references = set(re.findall(r"%([\w./]+)", gin.config_str())) - {"gin.REQUIRED"}
     _check_macros(references, declared, "a reference")
@@ -253,6 +254,16 @@ def normalise(text: str) -> str:
     return f"{name} = {value}"
 
 
+def short(name: str) -> str:
+    """Returns the name of a binding without its module.
+
+    >>> short("optim.Optimizer.warmup")
+    'Optimizer.warmup'
+    """
+    scope, slash, setting = name.rpartition("/")
+    return scope + slash + ".".join(setting.split(".")[-2:])
+
+
 def split_bindings(text: str) -> list[str]:
     """Splits several bindings at the white space outside quotes and brackets; quotes stay.
 
@@ -290,7 +301,13 @@ def import_modules(names: Iterable[str]) -> None:
                 importlib.import_module(name)
             elif not path.is_file():
                 raise UserError(f"--import expects a module or a .py file, {name!r} does not exist")
-            elif path.stem not in sys.modules:
+            elif path.stem in sys.modules:
+                file = getattr(sys.modules[path.stem], "__file__", None) or ""
+                if Path(file).resolve() != path.resolve():
+                    raise UserError(
+                        f"--import {name}: another module is named {path.stem}: rename the file"
+                    )
+            else:
                 spec = importlib.util.spec_from_file_location(path.stem, path)
                 assert spec is not None
                 assert spec.loader is not None
@@ -388,22 +405,23 @@ def _follow(
     return _schedule()
 
 
-def _count_steps(durations: dict[str, str], text: str, rows: Callable[[], int]) -> set[str]:
+def _count_steps(
+    durations: dict[str, str], bound: Collection[str], rows: Callable[[], int]
+) -> set[str]:
     """Binds durations in epochs or per cent of the run as steps, anew after each text.
 
     A later text may bind another data set, batch size or length of the run.
 
     Args:
       durations: those that earlier texts gave, by setting; updated.
-      text: gin text of a file, or of all overrides, which was just parsed.
+      bound: the names that were just bound, by a file or by all overrides.
       rows: see `load`.
 
     Returns:
-      The settings in steps that the text binds, and those of all durations.
+      The settings in steps among `bound`, and those of all durations.
     """
-    pattern = rf"^\s*({'|'.join(map(re.escape, _STEPS))})\s*="
-    bound = set(re.findall(pattern, text, re.MULTILINE))
-    durations |= {name: str(gin.query_parameter(name)) for name in bound}
+    given = set(_STEPS).intersection(bound)
+    durations |= {name: str(gin.query_parameter(name)) for name in given}
     for name in _STEPS:
         match = _DURATION.fullmatch(durations.get(name, ""))
         if not match or (match[2] == "%" and name == "Run.num_steps"):
@@ -414,7 +432,7 @@ def _count_steps(durations: dict[str, str], text: str, rows: Callable[[], int]) 
         if whole:  # otherwise a later text may bind it
             steps = float(match[1]) * (whole / 100 if percent else rows() / whole)
             gin.bind_parameter(name, max(1, round(steps)))
-    return bound | set(durations)
+    return given | set(durations)
 
 
 def _count(name: str) -> int | None:
@@ -448,6 +466,15 @@ class _Names(config_parser.ParserDelegate):
     def macro(self, macro_name):
         """Returns the name."""
         return macro_name
+
+
+def _bound(text: str) -> set[str]:
+    """Returns the names that gin text binds, however it spells them; see `short`."""
+    return {
+        short(f"{one.scope}/{one.selector}.{one.arg_name}".strip("/."))
+        for one in config_parser.ConfigParser(text, _Names())
+        if isinstance(one, config_parser.BindingStatement)
+    }
 
 
 def _refuse_outside_code(text: str) -> None:

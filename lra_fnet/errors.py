@@ -16,6 +16,12 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error).split("\n  In call to")[0].split())
 
 
+def out_of_memory(error: Exception) -> str:
+    """Returns what XLA's error about a full device says, as one line; "" for another error."""
+    full = "RESOURCE_EXHAUSTED" in str(error)
+    return f"out of device memory ({str(error).splitlines()[0][:120]})" if full else ""
+
+
 class RunFailed(Exception):
     """A run that cannot continue: it diverged, or needs more memory than the device has.
 

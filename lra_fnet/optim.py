@@ -69,7 +69,7 @@ class Optimizer:
     decay_mask: Literal["all", "matrices"]
     clip_norm: float | None  # global norm of the gradient; None does not clip
     steps_per_cycle: int = 0  # cosine_decay, linear_decay
-    decay_factor: float = 0.5  # decay_every
+    decay_factor: Annotated[float, Least(0, 0.5)] = 0.5  # decay_every
     steps_per_decay: int = 0  # decay_every
     beta1: Annotated[float, Least(0, 0.9, below=1)] = 0.9
     beta2: Annotated[float, Least(0, 0.98, below=1)] = 0.98
@@ -121,8 +121,8 @@ class Optimizer:
         With s the step and w the warm-up: linear_warmup is min(1, s / w); rsqrt_decay is
         1 / sqrt(max(s, w)); rsqrt_normalized_decay is sqrt(w) / sqrt(max(s, w)); decay_every is
         decay_factor ** (s // steps_per_decay); cosine_decay is max(0, (1 + cos(pi (p mod 1))) / 2)
-        with p = max(0, (s - w) / steps_per_cycle), which starts again after a full cycle. As in
-        LRA, step 0 of a warm-up has the learning rate 0.
+        with p = max(0, (s - w) / steps_per_cycle), which starts again after a full cycle;
+        linear_decay is max(0, 1 - p). As in LRA, step 0 of a warm-up has the learning rate 0.
         """
 
         def learning_rate(step):

@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 
+import jax
 import pytest
 from paths import ROOT
 
@@ -178,3 +179,17 @@ def test_system_error_before_the_command_begins_is_one_line(command, monkeypatch
 
     monkeypatch.setattr(config, "known", full)
     assert "Too many open files" in command("report").mistake
+
+
+def test_device_that_is_full_is_one_line_with_code_1(command, monkeypatch):
+    errors = ["INTERNAL: a defect", "RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.\nmore"]
+
+    def fail(*args):
+        raise jax.errors.JaxRuntimeError(errors.pop())
+
+    monkeypatch.setattr(config, "known", fail)
+    code, err, out = command("report")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "lra-fnet: out of device memory (RESOURCE_EXHAUSTED: Out of memory allocating 9" in err
+    with pytest.raises(jax.errors.JaxRuntimeError, match="a defect"):
+        command("report")

@@ -134,6 +134,7 @@ def test_clipping_scales_the_whole_gradient_to_the_norm():
         {"decay_mask": "some"},
         {"warmup": 0},
         {"factors": "cosine_decay"},
+        {"decay_factor": -0.5},
         *({"beta1": 2.0}, {"beta2": 1.0}, {"epsilon": -1.0}),
         {"groups": {1: (0.001, 0.0)}},
         {"groups": ("log_dt",)},

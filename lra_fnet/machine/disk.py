@@ -60,10 +60,16 @@ def partial(path: Path) -> Iterator[Path]:
         yield beside
         if path.is_dir():  # the system replaces files and empty folders only
             path.rename(old)
-        os.replace(beside, path)
+        try:
+            os.replace(beside, path)
+        except OSError:
+            if old.exists():
+                old.rename(path)
+            raise
     finally:
         _remove(beside)
-        _remove(old)
+        if path.exists():
+            _remove(old)
 
 
 def _remove(path: Path) -> None:
@@ -83,8 +89,13 @@ def write_json(path: Path, value: Any) -> None:
         replace(path, json.dumps(value, indent=1) + "\n")
 
 
-def read_json(path: Path, kind: type = dict) -> Any:
+def read_json(path: Path, kind: type = dict, *, cure: str = "move it away") -> Any:
     """Returns the content of a JSON file, or None if there is no such file.
+
+    Args:
+      path: the file.
+      kind: the type of its value.
+      cure: what to do about a damaged file, for the message.
 
     Raises:
       UserError: the file cannot be read, is not JSON, or holds something other than a `kind`.
@@ -96,7 +107,7 @@ def read_json(path: Path, kind: type = dict) -> Any:
             raise ValueError(f"expected a JSON {kind.__name__}, got a {type(value).__name__}")
         return value
 
-    return _read(path, parse)
+    return _read(path, parse, cure)
 
 
 def read_lines(path: Path, *, skip: bool = False) -> list[dict[str, Any]]:
@@ -147,13 +158,13 @@ def read_text(path: Path) -> str:
     return _read(path, str)
 
 
-def _read(path: Path, parse: Callable[[str], Any]) -> Any:
+def _read(path: Path, parse: Callable[[str], Any], cure: str = "move it away") -> Any:
     try:
         return parse(path.read_text("utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read ({error}): move it away") from None
+        raise UserError(f"{path} cannot be read ({error}): {cure}") from None
 
 
 @contextlib.contextmanager

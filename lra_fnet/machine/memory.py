@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import re
 import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -16,6 +17,10 @@ _LIMITS = {
     "-v": (resource.RLIMIT_AS, 3 << 30, "bytes of address space"),
     "-n": (resource.RLIMIT_NOFILE, 256, "open files"),
 }
+# Of both versions of cgroups: the folder, the files with limit and usage, and a prefix of names in
+# memory.stat.
+_CGROUP_2 = "sys/fs/cgroup", "memory.max", "memory.current", ""
+_CGROUP_1 = "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"
 
 
 def check_limits() -> None:
@@ -33,15 +38,34 @@ def check_limits() -> None:
             )
 
 
-def free_memory() -> int:
-    """Returns the bytes this process may still take: the machine's, or its cgroup's if fewer."""
-    free = psutil.virtual_memory().available
+def free_memory(root: Path = Path("/")) -> int:
+    """Returns the bytes this process may still take: the machine's, or its cgroups' if fewer.
+
+    Page cache counts as free: the kernel drops it before it refuses memory.
+    """
+    return min([psutil.virtual_memory().available, *_left_by_cgroups(root)])
+
+
+def _left_by_cgroups(root: Path) -> Iterator[int]:
+    """Yields the bytes that each cgroup around this process leaves it, where there is a limit."""
     try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
-        return free
-    return free if limit == "max" else min(free, int(limit) - used)
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        mount, limit, usage, prefix = _CGROUP_1 if controllers else _CGROUP_2
+        folder = root / mount / path.lstrip("/")  # a container may lack the innermost folders
+        for place in (folder, *folder.parents):
+            with contextlib.suppress(OSError, ValueError):  # no such folder; "max" is no limit
+                most = int((place / limit).read_text())
+                stat = dict(row.split() for row in (place / "memory.stat").read_text().splitlines())
+                cached = sum(int(stat[f"{prefix}{age}_file"]) for age in ("active", "inactive"))
+                yield max(0, most - int((place / usage).read_text()) + cached)
+            if place == root / mount:
+                break
 
 
 def device_bytes() -> tuple[int, int]:

@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -12,7 +13,13 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextlib.contextmanager
 def handled(handler: Callable | signal.Handlers) -> Iterator[None]:
-    """Gives the stopping signals to a handler in the block."""
+    """Gives the stopping signals to a handler in the block.
+
+    Does nothing outside of the main thread, where Python allows no handlers.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before = handle(handler)
     try:
         yield

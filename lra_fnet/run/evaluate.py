@@ -43,6 +43,9 @@ def evaluate(folder: Path, imports: Sequence[str] = ()) -> Record:
     if result.score("test"):
         return result
     with run_folder.lock(folder):
+        _, result = run_folder.finished(folder)
+        if result.score("test"):  # by another process, until now
+            return result
         last, best = (trained.load_run(folder, kind, imports) for kind in ("last", "best"))
         score = make_scorer(last.experiment.objective, last.experiment.run.eval_batch_size)
         states = {run.checkpoint: (run.step, run.variables) for run in (last, best)}
@@ -75,7 +78,7 @@ def finish(loop: Loop, data: Prepared, identity: dict, *, test: bool = True) -> 
         "parameters": loop.parameters,
         "parameters_sha256": checkpoint.sha256(loop.state.params),
         "microbatch": microbatch_of(loop.experiment, jax.device_count()),
-        "steps_per_second": loop.history.timed_steps / max(loop.history.timed_seconds, 1e-9),
+        "steps_per_second": loop.history.steps_per_second,
         "wall_seconds": loop.history.wall_seconds,
     }
     if sizes := record.curve(loop.folder).rms:
@@ -83,7 +86,7 @@ def finish(loop: Loop, data: Prepared, identity: dict, *, test: bool = True) -> 
     if test:
         states = dict.fromkeys(["last", "best"], (last["step"], loop.variables()))
         if best["step"] != last["step"]:
-            state = checkpoint.read(loop.folder, "best", loop.state, step=best["step"])[1]
+            state = checkpoint.read(loop.folder, "best", loop.state, step=best["step"])
             states["best"] = best["step"], {"params": state.params, **state.constants}
         result["test"] = score_test(loop.score, states, data, loop.folder)
     result["peak_bytes"] = device_bytes()[1]
@@ -132,7 +135,7 @@ def score_test(
     """Scores checkpoints on the test split and logs each reading.
 
     Args:
-      score: a scorer, see `step.make_scorer`.
+      score: a scorer, see `score.make_scorer`.
       states: step and variables of the checkpoints "last" and "best".
       data: the prepared task.
       folder: the run folder.
@@ -170,8 +173,8 @@ def _log(folder: Path, **facts: Any) -> None:
     """Adds a line to the log of the folder of all runs, or of a run folder that was moved."""
     if not hosts.first():
         return
-    folder, job = folder.absolute(), run_folder.read_job(folder)
-    inside = job is not None and job.folder.parts[-4:] == folder.parts[-4:]
+    folder, begun = folder.absolute(), run_folder.read_begun(folder)
+    inside = begun is not None and _parts(begun) == folder.parts[-4:]
     root = folder.parents[3] if inside else folder
     line = {
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -180,3 +183,10 @@ def _log(folder: Path, **facts: Any) -> None:
         "platform": jax.default_backend(),
     }
     disk.append_line(root / "test_log.jsonl", line)
+
+
+def _parts(begun: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the last four names of a run's folder, from the object of its run.json."""
+    denoise = begun.get("denoise", False)
+    name = record.folder_name(begun["model"], begun.get("variant"), denoise=denoise)
+    return begun["preset"], begun["task"], name, f"seed{begun.get('seed', 0)}"

@@ -35,7 +35,7 @@ def main(
     *,
     force: bool = False,
 ) -> None:
-    """Exports a run: `out` then holds all three files, or is as it was before.
+    """Exports a run: `out` then holds all its files, or is as it was before.
 
     Args:
       folder: of a complete run.

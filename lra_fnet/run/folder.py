@@ -24,6 +24,7 @@ from lra_fnet.run import record
 from lra_fnet.run.record import NAME, Record, build
 
 PRETRAINED = "pretrained"  # begins the variant of a run that begins from another one
+RESTORE = "restore it, or --force moves the folder aside"  # what to do about run.json
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Job:
 
     def __post_init__(self):
         """Keeps the last of several bindings of one name, which is the one that gin takes."""
-        last = {text.partition("=")[0].strip(): text for text in self.overrides}
+        last = {config.short(text.partition("=")[0].strip()): text for text in self.overrides}
         object.__setattr__(self, "overrides", tuple(last.values()))
 
     @property
@@ -155,11 +156,11 @@ def read_begun(folder: Path) -> dict[str, Any] | None:
       UserError: the file is damaged.
     """
     file = folder / "run.json"
-    begun = disk.read_json(file)
+    begun = disk.read_json(file, cure=RESTORE)
     if begun and "sha256" in begun and begun != record.seal(begun):  # older ones have none
         raise UserError(
             f"{file}: its sha256 belongs to other content, so it was changed after the run began; "
-            "restore it, move its folder away, or train again with --force"
+            f"{RESTORE}"
         )
     return begun
 
@@ -178,7 +179,7 @@ def read_job(folder: Path) -> Job | None:
     try:
         job = build(Job, {"name": begun.get("variant"), **begun}, runs=runs)
     except ValueError as error:
-        raise UserError(f"{folder / 'run.json'}: {error}; move it away") from None
+        raise UserError(f"{folder / 'run.json'}: {error}; {RESTORE}") from None
     return dataclasses.replace(job, name=None) if job.name == variant(job.overrides) else job
 
 
@@ -190,11 +191,9 @@ def finished(folder: Path) -> tuple[Job, Record]:
     """
     job = read_job(folder)
     if job is None:
-        kept = folder / "result.json"
-        raise UserError(
-            f"{folder} is not a run folder (it has no run.json)"
-            + (": only its results were kept, so train it again" if kept.exists() else ": name one")
-        )
+        kept = (folder / "result.json").exists()
+        cure = "only its results were kept, so train it again with --force" if kept else "name one"
+        raise UserError(f"{folder} is not a run folder (it has no run.json): {cure}")
     command = terminal.command(job.command())
     result = record.read(folder, moved=True)
     if result is None:

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from lra_fnet import config
-from lra_fnet.errors import Interrupted, RunFailed, UserError
+from lra_fnet.errors import Interrupted, RunFailed, UserError, out_of_memory
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk, progress, terminal
 from lra_fnet.models import fastest
@@ -113,7 +113,7 @@ def _complete(
 
     Raises:
       UserError: the folder holds a run of another configuration, on other data, or from another
-        pre-trained run.
+        pre-trained run, or one that lacks its run.json and is not complete.
     """
     if job.force and any(path.name != ".lock" for path in folder.iterdir()):
         aside = run_folder.move_aside(folder)
@@ -122,14 +122,44 @@ def _complete(
             (aside / ".lock").rename(folder / ".lock")  # the lock that this process holds
         progress.say(f"--force: the old run is now {aside}")
         return None
-    begun = run_folder.read_begun(folder)
-    if begun is None:
-        return None
+    begun, result = run_folder.read_begun(folder), record.read(folder)
+    if begun is not None:
+        _check_same(folder, begun, experiment, data, start)
+    elif result is not None:  # the rest was lost, or never copied
+        held = {**result.raw, "origin": result.raw.get("init")}
+        _check_same(folder, held, experiment, data, start)
+    if result is not None and result.complete and (result.score("test") or not job.test):
+        changed = result.commit not in (None, run_folder.commit()[0])
+        commit = f", trained at commit {result.revision}" if changed else ""
+        progress.say(f"complete already{commit}; --force trains it again")
+        return result
+    kept = ("result.json", "metrics.jsonl", "checkpoints")
+    if begun is None and any((folder / name).exists() for name in kept):
+        raise UserError(f"{folder} has no run.json: {run_folder.RESTORE}")
+    return None
+
+
+def _check_same(
+    folder: Path,
+    begun: dict[str, Any],
+    experiment: Experiment,
+    data: Prepared,
+    start: Start | None,
+) -> None:
+    """Checks that a run has this configuration, data and pre-trained encoder.
+
+    Args:
+      folder: its folder.
+      begun: the object of its run.json.
+      experiment: the requested one.
+      data: the prepared task.
+      start: what the requested run begins from.
+
+    Raises:
+      UserError: they differ, or run.json lacks one of them.
+    """
     if absent := [name for name in ("config", "data_sha256") if name not in begun]:
-        raise UserError(
-            f"{folder / 'run.json'}: {absent[0]} is missing; restore it, or --force moves the "
-            "folder aside"
-        )
+        raise UserError(f"{folder / 'run.json'}: {absent[0]} is missing; {run_folder.RESTORE}")
     differences = config.differing(begun["config"], experiment.config)
     if begun["data_sha256"] != data.fingerprint:
         hashes = begun["data_sha256"][:8], data.fingerprint[:8]
@@ -143,13 +173,6 @@ def _complete(
             f"{folder} holds a run of another configuration ({'; '.join(map(str, differences))}): "
             "--force moves it aside, --name NAME starts another one next to it"
         )
-    result = record.read(folder)
-    if result is None or not result.complete or (job.test and not result.score("test")):
-        return None
-    changed = result.commit not in (None, run_folder.commit()[0])
-    commit = f", trained at commit {result.revision}" if changed else ""
-    progress.say(f"complete already{commit}; --force trains it again")
-    return result
 
 
 def _begin(
@@ -168,11 +191,9 @@ def _begin(
         for process in before.get("processes", []):
             record.build(record.Origin, process, "processes")
     except (TypeError, ValueError) as error:
-        raise UserError(
-            f"{folder / 'run.json'}: {error}; restore it, or --force moves the folder aside"
-        ) from None
+        raise UserError(f"{folder / 'run.json'}: {error}; {run_folder.RESTORE}") from None
     with disk.writable(folder):
-        (folder / "config.gin").write_text(experiment.config)
+        disk.replace(folder / "config.gin", experiment.config)
         (folder / "result.json").unlink(missing_ok=True)  # of a failure, or without a test score
     facts = {"data_sha256": data.fingerprint, "config": experiment.config}
     facts |= {"resolved": before.get("resolved", {}), "processes": before.get("processes", [])}
@@ -234,11 +255,11 @@ def _failure(error: Exception) -> RunFailed:
     """Returns the failure that an error of the training means; raises other errors again."""
     if isinstance(error, RunFailed):
         return error
-    if "RESOURCE_EXHAUSTED" not in str(error):
+    if not (problem := out_of_memory(error)):
         raise error
     return RunFailed(
-        f"out of device memory ({str(error).splitlines()[0][:120]}): add --fit (a "
-        "sweep: set Run.microbatch), set Encoder.remat=True, or choose a blockwise mixer",
+        f"{problem}: add --fit (a sweep: set Run.microbatch), set Encoder.remat=True, or choose a "
+        "blockwise mixer",
         "OOM",
     )
 

@@ -234,10 +234,11 @@ def load_run(
         kind, named = checkpoint or "best", job.imports
         score = result.score("validation", kind)
         assert score  # the run is complete
-        read = functools.partial(checkpoints.read, folder, kind, step=score.step)
+        step = score.step
+        read = functools.partial(checkpoints.read, folder, kind, step=step)
     else:
         export, result = read_export(folder, exported, checkpoint)
-        kind, named = export.checkpoint, export.imports
+        kind, named, step = export.checkpoint, export.imports, export.step
         read = functools.partial(_read_weights, folder, export)
     if result.denoise and not denoise:
         raise UserError(
@@ -250,7 +251,7 @@ def load_run(
             "name it with --import"
         )
     experiment, shapes = _experiment(folder, result, imports)
-    step, state = read({"params": shapes.pop("params"), "constants": shapes})
+    state = read({"params": shapes.pop("params"), "constants": shapes})
     variables = {"params": state["params"], **state["constants"]}
     return Run(folder, experiment, variables, kind, step, result, named, job)
 
@@ -270,8 +271,8 @@ def read_export(folder: Path, value: dict, kind: Checkpoint | None) -> tuple[Exp
     return export, result
 
 
-def _read_weights(folder: Path, export: Export, like: dict) -> tuple[int, dict]:
-    """Returns the number of updates, and the arrays of an export as in `like`, on the first device.
+def _read_weights(folder: Path, export: Export, like: dict) -> dict:
+    """Returns the arrays of an export as in `like`, on the first device.
 
     Raises:
       UserError: names, shapes or types differ, or the parameters are not those of config.json.
@@ -294,7 +295,7 @@ def _read_weights(folder: Path, export: Export, like: dict) -> tuple[int, dict]:
     constants = {name: params.pop(name) for name in like["constants"]}
     if weights_sha256(params, constants) != export.parameters_sha256:
         raise UserError(f"{file}: the parameters differ from those of {CONFIG}: export them again")
-    return export.step, {"params": params, "constants": constants}
+    return {"params": params, "constants": constants}
 
 
 def weights_sha256(params, constants: Mapping[str, Any]) -> str:

@@ -447,7 +447,7 @@ def _replay(folder: Path, result: Record, options: Options) -> Finding:
 def replay(
     experiment: Experiment, arrays: Arrays, seed: int, steps: int, start: dict | None = None
 ) -> tuple[list[float], Any]:
-    """Trains the first steps of a run as `train.loop.Loop` does, and writes nothing.
+    """Trains the first steps of a run as `training.loop.Loop` does, and writes nothing.
 
     Args:
       experiment: the run's.
@@ -466,7 +466,9 @@ def replay(
         return pipeline.train_batches(arrays, seed, step, count, run.batch_size, capacity)
 
     shapes = jax.eval_shape(lambda: batches(0, 1))
-    program = Program.compile(experiment, pipeline.make_mesh(run.batch_size), shapes, seed)
+    mesh = pipeline.make_mesh(run.batch_size)
+    fits = any(what.startswith("microbatch that fits") for what in fastest.made())  # by --fit
+    program = Program.compile(experiment, mesh, shapes, seed, fits=fits)
     state, losses = program.initial_state(seed), []
     if start is not None:
         state = begin_from(state, start)

@@ -175,7 +175,7 @@ def load(folder: Path, kind: str) -> Saved | None:
         raise UserError(f"{path} cannot be read ({error}): {AGAIN}") from None
 
 
-def read(folder: Path, kind: str, like, *, step: int) -> tuple[int, Any]:
+def read(folder: Path, kind: str, like, *, step: int) -> Any:
     """Reads a part of the checkpoint of that kind.
 
     Args:
@@ -185,7 +185,7 @@ def read(folder: Path, kind: str, like, *, step: int) -> tuple[int, Any]:
       step: at which the run's record says that the checkpoint is.
 
     Returns:
-      The number of updates, and arrays as in `like`, on the first device unless `like` has others.
+      Arrays as in `like`, on the first device unless `like` has others.
 
     Raises:
       UserError: there is none, it is damaged, of another step, or does not fit.
@@ -195,7 +195,7 @@ def read(folder: Path, kind: str, like, *, step: int) -> tuple[int, Any]:
         raise UserError(f"{folder} has no checkpoint {kind!r}: copy the whole run folder")
     if saved.step != step:
         raise UserError(f"{saved.path} is of step {saved.step}, expected step {step}: {AGAIN}")
-    return step, saved.fill(like)
+    return saved.fill(like)
 
 
 def _path(folder: Path, kind: str) -> Path:

@@ -64,7 +64,8 @@ class History:
     last: dict | None = None  # the same of the newest evaluation
     window: dict = dataclasses.field(default_factory=lambda: {"loss": 0.0, "correct": 0.0})
     curve: str = ""  # hash of metrics.jsonl up to here
-    wall_seconds: float = 0.0  # compilation, evaluation and saves included
+    # Evaluations and saves included; compilation and preparation of data are not.
+    wall_seconds: float = 0.0
     timed_steps: int = 0  # steps after the first dispatch of each process
     timed_seconds: float = 0.0  # their time with saves, without evaluations
 

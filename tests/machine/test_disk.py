@@ -54,6 +54,16 @@ def test_folder_is_replaced_in_one_step(tmp_path, before, fails):
     assert [path for path in tmp_path.iterdir() if path != target] == []
 
 
+def test_folder_stays_if_the_new_one_cannot_take_its_place(tmp_path, monkeypatch):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/old").touch()
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space"), disk.partial(tmp_path / "out") as folder:
+        folder.mkdir()
+    left = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*"))
+    assert left == ["out", "out/old"]
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [(b"{", "cannot be read (Expecting"), (b"\xff", "cannot be read ("), (b"[]", "got a list")],

@@ -1,5 +1,6 @@
 """A trained run is scored on test once, without a training loop."""
 
+import contextlib
 import json
 import shutil
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from lra_fnet import intervals
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.run import evaluate
+from lra_fnet.run import folder as run_folder
 from lra_fnet.tasks import Prepared
 
 
@@ -95,6 +97,20 @@ def test_scored_run_is_returned_without_reading_data_or_checkpoints(trial, comma
     assert "parity" in out
     assert (trial / "result.json").stat().st_mtime_ns == before
     assert len(readings(trial)) == 3
+
+
+def test_run_that_another_process_scores_first_is_not_scored_again(folders, trial, monkeypatch):
+    lock = run_folder.lock
+
+    @contextlib.contextmanager
+    def late(folder):
+        with lock(folder):
+            shutil.copy(folders["fnet"] / "result.json", folder)
+            yield
+
+    monkeypatch.setattr(run_folder, "lock", late)
+    assert evaluate.evaluate(trial).score("test")
+    assert readings(trial) == []
 
 
 def test_trial_leaves_the_test_split_closed_until_it_is_evaluated(tmp_path, command):

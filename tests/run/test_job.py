@@ -6,6 +6,7 @@ import os
 import pkgutil
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,11 +15,13 @@ from pathlib import Path
 
 import jax
 import pytest
+from made_runs import change
 from paths import OUTSIDE, ROOT
 
 from lra_fnet import cli, config, intervals, tasks
 from lra_fnet.errors import UserError
 from lra_fnet.run import folder as run_folder
+from lra_fnet.run import job as jobs
 from lra_fnet.run import record
 from lra_fnet.run.folder import Job
 from lra_fnet.training import loop
@@ -103,6 +106,29 @@ def test_complete_run_is_trained_again_only_with_force(train, tmp_path):
     assert "--force: the old run is now " in err
     assert result.stat().st_mtime_ns != before
     assert len(list((tmp_path / "runs/cpu/parity/fnet").glob(".seed0.moved-*"))) == 1
+
+
+def test_run_whose_run_json_is_lost_is_complete_or_refused(folders, tmp_path, capfd):
+    """Its result may be all that was kept; nothing of it is changed."""
+    job = dataclasses.replace(run_folder.read_job(folders["fnet"]), runs=tmp_path / "runs")
+    folder = shutil.copytree(folders["fnet"], job.folder)
+    (folder / "run.json").write_text("{")
+    restore = "restore it, or --force moves the folder aside"
+    with pytest.raises(UserError, match=rf"run.json cannot be read \(.*\): {restore}"):
+        jobs.run(job)
+    (folder / "run.json").unlink()
+    before = (folder / "result.json").read_bytes()
+    assert jobs.run(job).score("test")
+    assert "complete already; --force trains it again" in capfd.readouterr().err
+    hotter = dataclasses.replace(job, overrides=(*job.overrides, "Optimizer.learning_rate=0.5"))
+    with pytest.raises(UserError, match=r"configuration \(Optimizer.learning_rate: 0.03 -> 0.5\)"):
+        jobs.run(hotter)
+    assert (folder / "result.json").read_bytes() == before
+    change(folder / "result.json", test=None)
+    for name in ("result.json", "checkpoints", "metrics.jsonl"):
+        with pytest.raises(UserError, match=f"seed0 has no run.json: {restore}"):
+            jobs.run(job)
+        (folder / name).rename(tmp_path / name)
 
 
 def test_overrides_get_a_separate_folder(train, tmp_path):
@@ -299,6 +325,8 @@ def test_of_two_bindings_of_one_name_the_last_holds(train, tmp_path):
     (folder,) = tmp_path.glob("runs/cpu/*/*num-steps-2*/seed0")
     assert result_of(folder)["overrides"] == ["Encoder.mlp_dim=4", "Run.num_steps=2"]
     assert "Run.num_steps = 2\n" in result_of(folder)["config"]
+    spelled = ("experiment.Run.num_steps=3", "Run.num_steps=2")
+    assert Job("listops", "fnet", "cpu", overrides=spelled).overrides == spelled[1:]
 
 
 def test_slug_of_overrides_is_readable_and_depends_on_all_of_them():

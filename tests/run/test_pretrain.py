@@ -15,8 +15,9 @@ from paths import OUTSIDE
 
 from lra_fnet import config, experiment
 from lra_fnet.errors import UserError
+from lra_fnet.machine import disk
 from lra_fnet.report import accuracy
-from lra_fnet.run import export, folder, pretrained, record, trained, verify
+from lra_fnet.run import evaluate, export, folder, pretrained, record, trained, verify
 from lra_fnet.tasks import Prepared
 from lra_fnet.training import step
 from lra_fnet.training.loop import Loop
@@ -287,6 +288,17 @@ def test_both_stages_are_verified_with_their_first_steps(stages, monkeypatch):
         assert (states["result"], states["config"], states["data"]) == ("ok", "ok", "ok"), found
         assert (states["score"], states["replay"]) == ("ok", "ok"), found
         assert "the same parameters" in found["replay"].reason
+
+
+def test_second_stage_is_scored_without_the_folder_of_the_first(copied):
+    second = copied / NAMED[1]
+    result = result_of(second)
+    (second / "result.json").write_text(json.dumps(record.seal(result | {"test": None})))
+    (copied / "runs/test_log.jsonl").unlink()
+    shutil.rmtree(copied / NAMED[0])
+    assert evaluate.evaluate(second).raw == result
+    readings = disk.read_lines(copied / "runs/test_log.jsonl")
+    assert [line["run"] for line in readings] == [NAMED[1].removeprefix("runs/")] * 3
 
 
 def test_tables_have_the_run_apart_with_the_cost_of_both_stages(stages):

@@ -12,11 +12,14 @@ import pytest
 import safetensors.numpy
 from made_runs import change, untrained
 from paths import OUTSIDE
+from tiny import rows, tiny
 
 from lra_fnet import cli
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
+from lra_fnet.models import fastest
 from lra_fnet.run import record, trained, verify
+from lra_fnet.training import step
 
 ROOT = Path(__file__).parents[2]
 PARITY = str(OUTSIDE / "parity.py")
@@ -48,6 +51,19 @@ def test_trained_run_is_scored_and_replayed_exactly(check):
 
 def test_complete_replay_gives_the_parameters(check):
     assert check(replay=12)["replay"] == ("ok", "all 12 steps: the same parameters")
+
+
+def test_replay_takes_the_slices_of_a_run_with_fit(monkeypatch):
+    class Made(Exception):
+        """Ends the test before anything is compiled."""
+
+    def make_update(experiment, mesh):
+        raise Made(experiment.run.microbatch)
+
+    monkeypatch.setattr(step, "make_update", make_update)
+    what = "microbatch that fits 1 device(s) on cpu"
+    with fastest.decisions({what: 2}), pytest.raises(Made, match="2"):
+        verify.replay(tiny(), rows(30), 0, 2)
 
 
 def test_run_with_batch_norm_and_groups_is_scored_and_replayed_exactly(tmp_path, capsys):
