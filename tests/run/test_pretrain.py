@@ -312,10 +312,10 @@ def test_tables_have_the_run_apart_with_the_cost_of_both_stages(stages):
     (pretrained,) = table.variants
     assert (pretrained.label, pretrained.variant) == ("FNet, pretrained, n", "pretrained-n")
     minutes = sum(result_of(stages / path)["wall_seconds"] for path in NAMED) / 60
-    (note,) = (note for note in table.notes if "began from" in note)
-    assert note == (
-        "FNet, pretrained, n on parity, seed 0: began from cpu/parity/fnet@denoise+n, trained for "
-        f"6 of 12 steps and {minutes:.1f} minutes of both stages."
+    (line,) = (line for line in table.provenance if "began from" in line)
+    assert line.endswith(
+        "; began from cpu/parity/fnet@denoise+n: 6 of 12 steps; both stages took "
+        f"{minutes:.1f} minutes"
     )
 
 
