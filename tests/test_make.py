@@ -143,3 +143,39 @@ def test_two_installations_at_once_do_not_mix(tmp_path):
     assert [process.returncode for process in both] == [0, 0]
     assert (tmp_path / "calls").read_text().split() == ["venv", "pip"]
     assert sum("waiting for another installation" in text for text in said) == 1
+
+
+def fake(path, *lines):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "calls"),
+    [
+        ("global.extra-index-url='https://example.org'", 0, ["pip uv<1", "uv -e .[dev]"]),
+        (":env:.find-links='/wheels'", 0, ["pip uv<1", "uv -e .[dev]"]),
+        ("", 1, ["pip uv<1", "uv -e .[dev]", "pip -e .[dev]"]),  # uv finds no package, say
+        ("global.index-url='https://example.org'", 0, ["pip -e .[dev]"]),
+    ],
+)
+def test_uv_installs_where_it_can_and_pip_where_it_cannot(tmp_path, settings, code, calls):
+    """With pip and a copy of uv that record what they were asked for."""
+    venv, note = tmp_path / "venv", tmp_path / "calls"
+    last = 'for word; do before=$last last=$word; done; [ "$before" = -e ] && last="-e $last"'
+    fake(tmp_path / "uv", last, f'echo "uv $last" >>{note}; mkdir -p $UV_CACHE_DIR; exit {code}')
+    fake(
+        tmp_path / "python",
+        '[ "$2" = venv ] && { mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; exit; }',
+        '[ "$1" = -c ] && { echo 3.11; exit; }',
+        f'case "$*" in *\'config list\') echo "{settings}"; exit;; esac',
+        f'{last}; echo "pip $last" >>{note}',
+        f"[ \"$last\" != 'uv<1' ] || cp {tmp_path}/uv {venv}/bin/uv",
+    )
+    command = ["launch/install.sh", venv, tmp_path / "python", "dev"]
+    environment = os.environ | {"PATH": "/usr/bin:/bin"}
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True)
+    assert note.read_text().splitlines() == calls
+    assert not (venv / ".cache").exists()
+    assert "dev" in (venv / ".installed").read_text().split()

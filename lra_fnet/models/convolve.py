@@ -1,7 +1,13 @@
 """Convolutions with kernels as long as the text, by FFT."""
 
 import jax.numpy as jnp
-import scipy.fft
+
+
+def fast_size(length, real=False):
+    """Returns the smallest size of a fast FFT that is at least `length`."""
+    import scipy.fft  # late: it brings numpy.f2py, a tenth of the start
+
+    return scipy.fft.next_fast_len(length, real)
 
 
 def long_convolution(x, ahead, back):
@@ -18,7 +24,7 @@ def long_convolution(x, ahead, back):
       [B, L, D].
     """
     length = x.shape[1]
-    size = scipy.fft.next_fast_len(2 * length - 1, real=True)
+    size = fast_size(2 * length - 1, real=True)
     gap = jnp.zeros((size - 2 * length + 1, x.shape[2]), x.dtype)
     kernel = jnp.concatenate([ahead, gap, back[: length - 1][::-1]])
     spectrum = jnp.fft.rfft(x, size, axis=1) * jnp.fft.rfft(kernel, axis=0)[None]

@@ -194,8 +194,15 @@ def _parameters(text: str, imports: tuple[str, ...]) -> int | None:
     experiment = _restored(text, imports)
     if experiment is None:
         return None
-    key = experiments.keys(0)[0]
-    return parameter_count(jax.eval_shape(experiment.initial_variables, key))
+    inputs = jax.eval_shape(functools.partial(experiment.abstract_inputs, 1))
+    return _count(experiment.model, inputs)
+
+
+@functools.cache
+def _count(model, inputs) -> int:
+    """Counts once for all runs of a model, whatever their training."""
+    init = functools.partial(model.init, train=False)
+    return parameter_count(jax.eval_shape(init, experiments.keys(0)[0], *inputs))
 
 
 def _experiment(result: Record, options: Options) -> Experiment:

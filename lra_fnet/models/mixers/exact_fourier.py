@@ -13,11 +13,11 @@ import gin
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.fft
 from flax import linen as nn
 from jax import lax
 
 from lra_fnet.errors import UserError
+from lra_fnet.models.convolve import fast_size
 from lra_fnet.models.mixer import Mixer
 from lra_fnet.models.mixers.fourier import along_hidden
 
@@ -55,7 +55,7 @@ def exact_fourier(x, lengths):
     angle = np.pi * signed.astype(dtype) / points.astype(dtype)
     chirp = lax.complex(jnp.cos(angle), -jnp.sin(angle))  # [B, L]
 
-    size = scipy.fft.next_fast_len(2 * length - 1)
+    size = fast_size(2 * length - 1)
     gap = jnp.zeros((len(x), size - 2 * length + 1), chirp.dtype)
     kernel = jnp.concatenate([chirp, gap, chirp[:, :0:-1]], axis=1).conj()  # c is even in j
 
