@@ -191,7 +191,7 @@ def test_only_lra_code_cpu_and_small_have_files_for_a_model():
     pairs |= {f"cpu/pathfinder.{model}.gin" for model in SLOW_ON_PATHFINDER}
     fast = (ORDERED | FAST_ON_LISTOPS) - {"transformer_rotary"}
     pairs |= {f"cpu/listops.{model}.gin" for model in fast}
-    pairs |= {"cpu/image.performer.gin", "small/listops.s5.gin"}
+    pairs |= {"cpu/image.performer.gin", "small/listops.s5.gin", "small/listops.s4d.gin"}
     tasks = {f"{preset}/{task}.gin" for preset in PRESETS for task in ("base", *TASKS)}
     tasks |= {f"{preset}/{task}.gin" for preset in CORPUS for task in ("base", "corpus")}
     tasks.add("cpu-pretrain/text.gin")
