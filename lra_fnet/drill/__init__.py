@@ -121,7 +121,7 @@ def _preload(seed, only, sample, jobs, out) -> None:
         settings |= {"LD_PRELOAD": shim, SHIM: shim}
         # As for a user. JAX's own limit is a time, so that the load would choose the files.
         settings |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-        # Else the keys of compiled programs contain the folder, and a copied cache serves no command.
+        # Else the keys of compiled programs contain the folder, and a copied cache serves nobody.
         settings |= {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
         # Pytest's and a user's own cache would be used in place of the drill's.
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "LRA_FNET_"))}
