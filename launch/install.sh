@@ -50,7 +50,7 @@ with_uv() {
 }
 
 pip() {
-    "$venv/bin/python" -m pip --disable-pip-version-check --root-user-action=ignore "$@"
+    PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore "$venv/bin/python" -m pip "$@"
 }
 
 # Runs a command without pip's warnings about folders of wheels that do not exist: a newcomer cannot

@@ -349,6 +349,7 @@ def make(root: Path, seed: int, call) -> dict[str, Any]:
             now = stage.facts(command, outcome)
             if now != facts.setdefault(command, now):
                 raise UserError(f"{command}, twice: {_difference(now, facts[command])}")
+        return outcome
 
     warm = begin("warm", "empty")
     for command in ("data", "train", "evaluate", "predict", "report", *_EXPORTING):
@@ -361,7 +362,9 @@ def make(root: Path, seed: int, call) -> dict[str, Any]:
         shutil.copytree(warm.folder, root / name, symlinks=True)
         for folder in without:
             shutil.rmtree(root / name / folder)
-    must(begin("untested", "bare"), "untested")
+    outcome = must(begin("untested", "bare"), "untested")
+    if "(from the cache)" not in outcome.err:  # then no case could damage what a command reads
+        raise UserError(f"without a fault, the drill expects a copied cache to serve:\n{outcome}")
     stop = Rule("signal", (signal.SIGTERM, 0, 1), 3, "w", part="metrics.jsonl")
     must(begin("half", "bare"), "train", stop, code=128 + signal.SIGTERM)
     return facts
