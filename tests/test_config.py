@@ -140,7 +140,7 @@ def model_settings(preset, task, model):
     if model in ORDERED and preset in ("cpu", "small"):
         groups = dict.fromkeys(GROUPS.get(model, ()), (0.001, 0.0))
         own = {"positions": "none"} if preset == "small" or model == "transformer_rotary" else {}
-        fast = {"cpu": ORDERED - {"transformer_rotary"}, "small": {"s5"}}[preset]
+        fast = {"cpu": ORDERED - {"transformer_rotary"}, "small": {"s4d", "s5"}}[preset]
         if task == "listops" and model in fast:
             own["learning_rate"] = 0.004
         return own | ({"groups": groups} if groups else {}) | slower
