@@ -36,7 +36,7 @@ for extra in base $(echo "$extras" | tr ',' ' '); do
 done
 [ -n "$missing" ] || exit 0
 
-# Installs with a copy of uv that pip brings: a fifth of pip's time. Fails where pip has an index of its
+# Installs with a copy of uv that pip brings: a third of pip's time. Fails where pip has an index of its
 # own, which uv would pass by. The cache lies in VENV, so that files are linked, and is not kept. Python
 # compiles at its first import, except where it may not write what it compiles.
 with_uv() {
@@ -66,7 +66,7 @@ quietly() {
 
 wanted=$(echo "$missing" | tr ' ' '\n' | grep -v '^base$' | sort -u | grep . | paste -sd, - || true)
 package=".${wanted:+[$wanted]}"
-echo "installing lra-fnet${wanted:+ with $wanted} into $venv (Python $version, a minute at most)" >&2
+echo "installing lra-fnet${wanted:+ with $wanted} into $venv (Python $version, about a minute)" >&2
 if command -v uv >/dev/null 2>&1; then
     [ -x "$venv/bin/python" ] || uv venv -q --python "$python" "$venv"
     uv pip install -q --python "$venv/bin/python" -c constraints.txt -e "$package"
