@@ -71,8 +71,8 @@ def _write(file: Path, content: str, option: str) -> None:
 def update_readme(path: str | Path, results: str | Path) -> list[Path]:
     """Writes everything generated from the results: the README's tables and the files next to it.
 
-    They are RESULTS.md, docs/literature.md and docs/figure.svg if the README names them, and the
-    headers of the presets.
+    They are RESULTS.md, docs/literature.md and docs/figure.svg (of the preset with the most models)
+    if the README names them, and the headers of the presets.
 
     Args:
       path: the README.
@@ -110,8 +110,9 @@ def update_readme(path: str | Path, results: str | Path) -> list[Path]:
     if "docs/figure.svg" in old and shown:
         from lra_fnet.report import figures
 
-        (points,) = [preset.points for preset in report.presets if preset.table is shown[0]]
-        if drawn := figures.above_baseline(shown[0], points):
+        most = max(shown, key=lambda table: sum(row.ours for row in table.rows))
+        (points,) = [preset.points for preset in report.presets if preset.table is most]
+        if drawn := figures.above_baseline(most, points):
             texts[readme.parent / "docs" / "figure.svg"] = figures.drawn(drawn, "svg").decode()
     changed = [f for f, new in texts.items() if not f.exists() or f.read_bytes() != new.encode()]
     for file in changed:
