@@ -110,9 +110,9 @@ def update_readme(path: str | Path, results: str | Path) -> list[Path]:
     if "docs/figure.svg" in old and shown:
         from lra_fnet.report import figures
 
-        most = max(shown, key=lambda table: sum(row.ours for row in table.rows))
-        (points,) = [preset.points for preset in report.presets if preset.table is most]
-        if drawn := figures.above_baseline(most, points):
+        largest = max(shown, key=lambda table: sum(row.ours for row in table.rows))
+        (points,) = [preset.points for preset in report.presets if preset.table is largest]
+        if drawn := figures.above_baseline(largest, points):
             texts[readme.parent / "docs" / "figure.svg"] = figures.drawn(drawn, "svg").decode()
     changed = [f for f, new in texts.items() if not f.exists() or f.read_bytes() != new.encode()]
     for file in changed:
