@@ -859,7 +859,7 @@ def test_every_change_of_state_is_one_plain_line_without_a_terminal(go):
 @pytest.mark.slow
 def test_sweep_that_is_killed_and_resumed_equals_an_uninterrupted_one(tmp_path, monkeypatch):
     """Kills parent and children with SIGKILL, resumes, and scores the selected run on test."""
-    settings = ["num_steps=100", "eval_every=25", "save_every=25", "save_seconds=0"]
+    settings = ["num_steps=500", "eval_every=125", "save_every=50", "save_seconds=0"]
     which = [*PARITY, "--models", "fnet", "--grid", "Optimizer.learning_rate=[1e-3, 1e-1]"]
     which += [word for setting in settings for word in ("--set", f"Run.{setting}")]
     monkeypatch.setenv("XLA_FLAGS", FAST)
