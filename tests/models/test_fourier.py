@@ -193,3 +193,16 @@ def test_auto_measures_large_inputs_and_takes_the_fastest(monkeypatch):
     assert asked == [
         ("fourier", methods[:count], (4, length, 17), "rfft") for length, count in counts.items()
     ]
+
+
+def test_auto_decides_for_a_call_and_not_for_initialisation(monkeypatch):
+    monkeypatch.setattr(fourier, "MEASURED_MIN_SIZE", 0)
+    monkeypatch.setattr(fastest, "fastest", lambda *_: fastest.Choice("four_step"))
+    sizes = {"dim": 5, "num_heads": 1, "qkv_dim": 5, "max_len": 6, "layer": 0, "num_layers": 1}
+    mixer = fourier.Fourier(method="auto", dropout=0.0, **sizes)
+    x, mask = normal(2, 6, 5), jnp.ones((2, 6), bool)
+    with fastest.decisions({}) as made:
+        mixer.init(jax.random.key(0), x, mask, train=False)
+        assert made == {}
+        mixer.apply({}, x, mask, train=False)
+    assert list(made.values()) == ["four_step"]

@@ -254,5 +254,6 @@ class Fourier(FixedTransform):
         return (2, 2) if self.method == "matmul" else (1, 1)
 
     def transform(self, x):
-        """See `fourier_mix`."""
-        return fourier_mix(x, self.method, self.scale)
+        """See `fourier_mix`; while the model is initialised, "auto" measures nothing."""
+        unused = self.method == "auto" and self.is_initializing()  # the output, by `init`
+        return fourier_mix(x, "rfft" if unused else self.method, self.scale)
