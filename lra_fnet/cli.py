@@ -643,7 +643,8 @@ def _sweep(args) -> int | None:
     axes += [plan.axis("range", text) for text in args.range + args.ranges]
     overrides = args.set + args.gin
     if args.name and not (args.sweep or args.task):
-        if axes or overrides or any(value is not None for value in given.values()):
+        outside = args.imports or args.gin_dirs or args.source or args.data != Path("data")
+        if axes or overrides or outside or any(value is not None for value in given.values()):
             raise UserError(
                 f"--name {args.name} alone resumes that sweep: give only --trials, --jobs or "
                 "--retry with it; --task or --sweep starts another"
@@ -749,15 +750,17 @@ def _benchmark(args) -> None:
             disk.write_json(folder / f"{name}.json", results)
             disk.replace(folder / f"{name}.md", render(results))
 
-    if plan:
-        partial = functools.partial(save, "benchmark", benchmarks.render)
-        results = cells.run(plan, args.rounds, partial)
-        figures.draw(results, folder)
-        print(benchmarks.render(results), end="")
-    for cell in scaled:
-        name = re.sub(r"[^\w.]+", "-", f"scaling.{cell.label}.{cell.length}")
-        rows = scaling.run(cell, args.devices, functools.partial(save, name, benchmarks.scaling))
-        print(benchmarks.scaling(rows), end="")
+    anew = f"a benchmark begins anew, and what it has written stays in {folder}"
+    with signals.handled(functools.partial(signals.stop_at_once, then=anew)):
+        if plan:
+            partial = functools.partial(save, "benchmark", benchmarks.render)
+            results = cells.run(plan, args.rounds, partial)
+            figures.draw(results, folder)
+            print(benchmarks.render(results), end="")
+        for cell in scaled:
+            name = re.sub(r"[^\w.]+", "-", f"scaling.{cell.label}.{cell.length}")
+            partial = functools.partial(save, name, benchmarks.scaling)
+            print(benchmarks.scaling(scaling.run(cell, args.devices, partial)), end="")
     if plan or scaled:
         print(f"wrote {folder}")
     for job in jobs:

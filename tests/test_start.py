@@ -67,6 +67,14 @@ lra_fnet.{owner}.{name} = lambda *_, **__: [{INTERRUPT} for _ in range(2)]
         assert "Traceback" not in ended.stderr
 
 
+def test_a_stopped_benchmark_does_not_promise_to_resume(outside):
+    fault = f"from lra_fnet.benchmark import cells\ncells.run = lambda *_: {INTERRUPT}"
+    words = ["--lengths", "8", "--models", "fnet", "--name", "b"]
+    ended = start("benchmark", *PARITY, *words, fault=fault)
+    line = "a benchmark begins anew, and what it has written stays in runs/benchmark/b"
+    assert (ended.returncode, ended.stderr) == (130, f"lra-fnet: stopped; {line}\n")
+
+
 def test_nohup_keeps_the_end_of_a_terminal_ignored(monkeypatch):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

@@ -214,10 +214,15 @@ def plan(
 
     Raises:
       UserError: a model or binding is unknown, the binding of a row is one of the batch or the
-        length, or a program needs lengths and there are none.
+        length, a program needs lengths and there are none, or one does not divide the tokens.
     """
     if not lengths and set(whats) - {"mixing"}:
         raise UserError(f"--what {','.join(whats)} needs --lengths, for example --lengths 512,1024")
+    if unequal := [length for length in lengths if shared.tokens % length]:
+        raise UserError(
+            f"--tokens expects a multiple of every length, so that all batches have as many, got "
+            f"{shared.tokens} and the length {unequal[0]}"
+        )
     places = [(length + extra, bool(extra)) for length in lengths for extra in range(1 + cls)]
     cells = []
     for what, ((model, binding), label) in itertools.product(whats, _labels(models).items()):

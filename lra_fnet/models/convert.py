@@ -137,10 +137,10 @@ def fnet_to_transformers(
     encoder = model.encoder if isinstance(model, Pretrainer) else model
     fields = {name: getattr(encoder, name) for name in ORIGINAL}
     mixers = {(type(mixer), getattr(mixer, "scale", "none")) for mixer in encoder.mixers}
-    if mixers != {(Fourier, "none")} or fields != ORIGINAL:
+    if mixers != {(Fourier, "none")} or fields != ORIGINAL or not encoder.mlp_dim:
         raise UserError(
             "only an encoder of unscaled Fourier mixers with embedding bert, norm post, pooling "
-            "tanh and inputs tokens is an FNetModel: set these fields so"
+            "tanh, inputs tokens and an mlp_dim above 0 is an FNetModel: set these fields so"
         )
     state = {}
     for path, value in flatten_dict(variables["params"], sep="/").items():

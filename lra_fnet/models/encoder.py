@@ -387,9 +387,14 @@ class Encoder(nn.Module):
             y = jnp.tanh(nn.Dense(self.dim, kernel_init=init, name="pooler")(y))
         return (x, y) if pooled == "too" else y
 
+    @property
+    def _deviation(self) -> float:
+        """Standard deviation of an embedding's entries at first: LRA's or BERT's."""
+        return 1.0 if self.embedding == "lra" else 0.02
+
     def _tokens(self, ids):
-        """Embeds ids by a table, LRA's normal(1) or BERT's normal(.02): [B, L] -> [B, L, D]."""
-        init = nn.initializers.normal(1.0 if self.embedding == "lra" else 0.02)
+        """Embeds ids by a table: [B, L] -> [B, L, D]."""
+        init = nn.initializers.normal(self._deviation)
         table = self.param("embedding", init, (self.vocab_size, self.dim))
 
         def one_hot():
@@ -402,13 +407,13 @@ class Encoder(nn.Module):
     def _pixels(self, ids, mask):
         """Embeds pixel values (id - 1), standardised, by a Dense layer; padding counts as 0.
 
-        A kernel of normal(1) gives entries of variance 1, like those of the table, so that a pixel
-        has the same weight relative to its position as a token has.
+        The kernel is drawn like the table, so that a pixel has the same weight relative to its
+        position as a token has.
         """
         assert self.pixel_mean is not None
         x = (ids.astype(jnp.float32) - (1 + self.pixel_mean)) / self.pixel_sd
         x = jnp.where(mask, x, 0)[..., None]
-        init = nn.initializers.normal(1.0)
+        init = nn.initializers.normal(self._deviation)
         return nn.Dense(self.dim, kernel_init=init, precision="highest", name="pixel")(x)
 
     def _bert(self, x, types):

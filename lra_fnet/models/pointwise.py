@@ -156,7 +156,8 @@ def keep(key, shape, rate, part=None):
     second = _hash(first, words[0])
     first, second = lax.optimization_barrier((first, second))  # once per row, not per entry
     column = lax.broadcasted_iota(jnp.uint32, shape, len(shape) - 1)
-    return _hash(column * np.uint32(0x9E3779B9) + first, second) >= np.uint32(round(rate * 2**32))
+    least = np.uint32(min(round(rate * 2**32), 2**32 - 1))
+    return _hash(column * np.uint32(0x9E3779B9) + first, second) >= least
 
 
 def _hash(x, word):

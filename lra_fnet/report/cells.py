@@ -86,8 +86,12 @@ class Cell:
         if self.mean is None or not self.seeds:
             return self.lines[0]
         spread = "" if self.sd is None else f" ± {f'{self.sd:.2f}'.removeprefix('0')}"
-        constant = f", {self.constant} did not train" * bool(self.constant)
-        return f"{self.mean:.2f}{self.marks}{spread} ({self.ratio}{constant})"
+        return f"{self.mean:.2f}{self.marks}{spread} ({self.tally})"
+
+    @property
+    def tally(self) -> str:
+        """The number of seeds: "3", "3 of 8", "3, 1 did not train"."""
+        return self.ratio + f", {self.constant} did not train" * bool(self.constant)
 
     @property
     def ratio(self) -> str:

@@ -183,6 +183,10 @@ def render(comparison: dict[str, Any]) -> list[Fitted | Text]:
         notes.append(f"test, each seed: {PAIRED}; these compare two runs, not two models")
     if ratio is None:
         notes.append("steps/s: no ratio, because the runs were not timed on one device")
+    else:
+        notes.append(
+            "steps/s: runs may have shared their machine; lra-fnet benchmark measures speed"
+        )
     notes += [*comparison["notes"], "Configurations (A -> B):"]
     notes += [f"  {line}" for line in comparison["config"] or ["equal"]]
     return [Text("\n".join(head)), table, Text("\n".join(notes))]

@@ -107,7 +107,7 @@ def _cell(cell: Cell, bold: bool) -> str:
     text += f" {escape(rest)}" if rest else ""
     if cell.seeds > 1 and cell.mean is not None:
         text += f", {details[0]}"
-    return text + (rf" {{\tiny({cell.seeds})}}" if cell.seeds and cell.mean is not None else "")
+    return text + (rf" {{\tiny({cell.tally})}}" if cell.seeds and cell.mean is not None else "")
 
 
 def tabular(grid: Grid, rows: Sequence[Sequence[str]] | None = None) -> str:

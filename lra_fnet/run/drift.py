@@ -44,8 +44,8 @@ def main(job: Job) -> int:
       job: what to train; it is compared with the seeds below `job.runs` and writes nothing there.
 
     Raises:
-      UserError: no result has a metrics.jsonl, the data are not those that the result was trained
-        on, or a name is unknown.
+      UserError: no result has a metrics.jsonl, one began pre-trained, the data are not those that
+        the result was trained on, or a name is unknown.
     """
     experiment = job.load()
     folder = job.folder.parent
@@ -53,6 +53,11 @@ def main(job: Job) -> int:
     found = [(run, curve) for f in seeds if (run := record.read(f)) and (curve := _losses(f))]
     if not found:
         raise UserError(f"{folder} has no seed with result.json and metrics.jsonl to compare with")
+    if begun := [run.init.run for run, _ in found if run.init]:
+        raise UserError(
+            f"{folder} began from {begun[0]}, and drift trains from scratch: repeat a run's first "
+            "steps with lra-fnet verify --replay"
+        )
     (reference, recorded), curves = found[0], [curve for _, curve in found]
     prepared = experiment.task.prepare(job.data, job.source)
     if prepared.fingerprint != reference.data_sha256:

@@ -129,7 +129,7 @@ def _lines(task: Task, name: str, stream: BinaryIO) -> Iterator[tuple[str, tuple
         try:
             row = json.loads(line)
             texts = tuple(row[key].encode() for key in keys)
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             expected = "{" + ", ".join(f'"{key}": "..."' for key in keys) + "}"
             start = line[:40].decode(errors="replace")
             raise UserError(f"{place}: expected a JSON object {expected}, got {start!r}") from None

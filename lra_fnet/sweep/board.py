@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from lra_fnet import config
 from lra_fnet.machine import progress
 from lra_fnet.machine.terminal import Fitted
 from lra_fnet.sweep.ledger import ENDED, FAILED, Trial
@@ -132,7 +133,9 @@ def points(plan: Plan, trials: Sequence[Trial]) -> Fitted:
 
 def _point(plan: Plan, trial: Trial) -> str:
     """Returns the values of a point; numbers have three digits."""
-    return " ".join(map(_short, trial.job.overrides[len(plan.sweep.overrides) :]))
+    axes = {config.short(name) for name in plan.sweep.axes}
+    values = (b for b in trial.job.overrides if config.short(b.partition("=")[0].strip()) in axes)
+    return " ".join(map(_short, values))
 
 
 def _short(binding: str) -> str:

@@ -168,11 +168,11 @@ class Ledger:
             disk.write_json(self.plan.folder / "trials.json", values)
             self._written = entries
 
-    def fail(self, trial: Trial, error: str) -> None:
-        """Stores why a run failed; the caller holds the lock."""
+    def fail(self, trial: Trial, error: str | None) -> None:
+        """Stores why a run failed, or None before another attempt; the caller holds the lock."""
         point = self.studies.by_pair[trial.pair].get_trials(deepcopy=False)[trial.point]
-        if point.state == TrialState.RUNNING:
-            name = ERROR.format(trial.job.seed)
+        name = ERROR.format(trial.job.seed)
+        if point.state == TrialState.RUNNING and point.user_attrs.get(name) != error:
             self.studies.storage.set_trial_user_attr(point._trial_id, name, error)
 
     def _trial(self, pair: int, point: FrozenTrial, seed: int) -> Trial:

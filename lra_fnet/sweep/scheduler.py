@@ -168,6 +168,7 @@ class _Workers:
         for trial in ledger.trials:
             if self._startable(trial) and ledger.claim(trial.job.folder):
                 ledger.retried.discard(trial.number)
+                ledger.fail(trial, None)  # what happened before is not this attempt's error
                 self._children[trial.number] = self._popen(trial)
                 return True
         return ledger.plan.sweep.sampler == "tpe" and ledger.studies.ask()
@@ -210,6 +211,7 @@ def _report(ledger: Ledger, jobs: int, stopped: int | None) -> int:
     sweep, trials = ledger.plan, ledger.trials
     options = ["--jobs", str(jobs)] if jobs > 1 else []
     if stopped:
+        options += ["--retry"] if ledger.retried else []
         progress.say(f"saved; to resume: {sweep.again('sweep', *options)}")
         return 128 + stopped
     progress.console.print(board.points(sweep, trials))

@@ -10,7 +10,7 @@ import jax
 from jax.sharding import Mesh
 from jax.stages import Compiled
 
-from lra_fnet.errors import RunFailed
+from lra_fnet.errors import RunFailed, UserError
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import progress
 from lra_fnet.machine.memory import free_memory
@@ -99,12 +99,18 @@ def fit(
 
     Raises:
       RunFailed: if not even the smallest candidate fits.
+      UserError: if there is no candidate.
     """
     run, free = experiment.run, free_bytes(mesh)
     most = microbatch_of(experiment, mesh.size)
     sizes = [n for n in range(most, 0, -1) if run.batch_size % n == 0 and n % mesh.size == 0]
     if experiment.model.encoder.batch_norm is not None:
         sizes = [most]
+    if not sizes:
+        raise UserError(
+            f"--fit expects a Run.microbatch ({most}) of at least the number of devices "
+            f"({mesh.size}), which must divide the batch of {run.batch_size}: leave it out"
+        )
 
     @functools.cache
     def needed_with(size: int) -> int:

@@ -257,6 +257,12 @@ def test_rows_whose_labels_would_be_equal_show_the_whole_binding():
     ]
 
 
+def test_tokens_that_a_length_does_not_divide_are_a_mistake():
+    shared = dataclasses.replace(CELL, tokens=1000)
+    with pytest.raises(UserError, match="got 1000 and the length 512"):
+        cells.plan(shared, ["fnet"], ["train"], [250, 512])
+
+
 @pytest.mark.parametrize(
     "binding",
     ["Run.batch_size=2", "experiment.Run.batch_size = 2", "MAX_LEN=8"],

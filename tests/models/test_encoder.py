@@ -234,16 +234,16 @@ def test_pixels_are_a_table_that_is_linear_in_the_value():
     assert_close(applied(encoder, variables, IDS, MASK), want)
 
 
-def test_pixels_enter_at_the_scale_of_tokens():
-    """Entries of variance 1 before the positions, as those of the table."""
+@pytest.mark.parametrize("changes", [{}, {"embedding": "bert", "positions": "learned"}])
+def test_pixels_enter_at_the_scale_of_tokens(changes):
+    """Before the positions, entries have the deviation of the table's."""
     values = np.random.default_rng(0).integers(0, 256, (8, 8))
-    encoder = build(
-        attention, **(PIXELS | {"pixel_mean": values.mean(), "pixel_sd": values.std()}), dim=512
-    )
-    params = initial(encoder, IDS, MASK)["params"]["pixel"]
+    pixels = PIXELS | {"pixel_mean": values.mean(), "pixel_sd": values.std()}
+    params = initial(build(attention, **pixels, dim=512, **changes), IDS, MASK)["params"]["pixel"]
     assert not params["bias"].any()
     x = (values - values.mean())[..., None] / values.std() @ np.asarray(params["kernel"])
-    assert abs(x.std() - 1) < 0.1
+    table = initial(build(attention, dim=512, **changes), IDS, MASK)["params"]["embedding"]
+    assert abs(x.std() / np.std(table) - 1) < 0.1
 
 
 def test_initial_parameters_are_lras():

@@ -364,6 +364,7 @@ def test_conversion_names_the_mismatch(config, change, message):
         {"pooling": "first"},
         {"mixer": "attention"},
         {"mixer": "scaled"},
+        {"mlp_dim": 0},
     ],
 )
 def test_only_the_original_encoder_converts_back(changes):

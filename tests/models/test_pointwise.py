@@ -171,6 +171,10 @@ def test_flat_product_and_its_gradients_equal_those_of_a_plain_product(shape):
         assert_close(got, want)
 
 
+def test_a_rate_just_below_one_keeps_almost_nothing():
+    assert not keep(new_key(0), (4, 4), 1 - 2.0**-40).any()
+
+
 def test_the_mask_is_the_hash_of_key_row_and_column():
     """In plain integers: rows twice, then the column with the row's words."""
     key, rate = new_key(3), 0.3

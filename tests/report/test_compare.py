@@ -93,6 +93,7 @@ def test_run_that_never_read_test_is_compared_on_validation(run):
 def test_speeds_are_divided_only_on_one_device(run):
     fast = a_result(model="linear", steps_per_second=17.0)
     assert comparison(run, [a_result(), fast])["steps_per_second_ratio"] == 0.5
+    assert "runs may have shared their machine" in run([], *MODELS)[1]
     fast["device"] = {**fast["device"], "cores": 8}
     assert comparison(run, [fast])["steps_per_second_ratio"] is None
     assert "the runs were not timed on one device" in run([], *MODELS)[1]

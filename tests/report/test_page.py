@@ -375,6 +375,18 @@ def test_bold_shows_in_the_page_and_in_latex(tmp_path):
     assert f"p = {preset.marks['best'].against['linear', None, 'listops'].p_value:.2g}" in text
 
 
+def test_latex_tells_of_seeds_that_did_not_train_or_have_no_number(tmp_path):
+    for seed, result in enumerate([with_test(640), with_test(520), a_failure("diverged")]):
+        put(tmp_path, {**result, "seed": seed})
+    built = report.build(report.Sources([tmp_path]))
+    (preset,) = built.presets
+    body = latex.accuracy(preset.table, preset.table.parts[0], preset.marks["best"])
+    assert r"{\tiny(2 of 3)}" in body
+    (row, *_) = (r for r in preset.table.parts[0].rows if r.cells["listops"].seeds)
+    cell = dataclasses.replace(row.cells["listops"], constant=1)
+    assert latex._cell(cell, bold=False).endswith(r"{\tiny(2 of 3, 1 did not train)}")
+
+
 def drawn(axes):
     """Returns the lines of a figure by label, as lists of points."""
     return {line.get_label(): line.get_xydata().tolist() for line in axes.lines}

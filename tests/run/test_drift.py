@@ -61,6 +61,18 @@ def test_results_without_a_curve_or_of_other_rows_are_one_line(results, command)
     assert "metrics.jsonl to compare with" in err
 
 
+def test_result_that_began_pretrained_is_one_line(results, command):
+    folder, words = results
+    begun = "cpu/parity/fnet@denoise/seed0"
+    value = disk.read_json(folder / "result.json")
+    value["init"] = {"run": begun, "objective": "", "rate": 0.15, "step": 4, "steps": 6}
+    value["init"] |= {"wall_seconds": 1.0, "sha256": "0" * 64}
+    (folder / "result.json").write_text(json.dumps(record.seal(value)))
+    code, err, _ = command(*words)
+    assert code == 2
+    assert f"began from {begun}, and drift trains from scratch" in err.splitlines()[-1]
+
+
 def test_band_is_one_percent_or_three_standard_deviations_over_the_seeds():
     curves = [{10: 2.0, 20: 1.0, 40: 9.0}, {10: 2.0, 20: 1.3}, {10: 2.0, 20: 1.6}]
     windows = drift.compare({10: 2.03, 20: 1.8, 30: 1.0}, curves[0], curves)

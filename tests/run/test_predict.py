@@ -247,6 +247,7 @@ def test_raw_inputs_become_the_rows_that_preparation_writes():
         ("text", '{"text": 3}', 'line 3: expected a JSON object {"text": "..."}, got '),
         ("text", '{"text": "a"', 'line 3: expected a JSON object {"text": "..."}, got '),
         ("text", '{"text": "\\ud800"}', "line 3: expected a JSON object"),
+        ("text", '{"text":' * 50_000, "line 3: expected a JSON object"),
         ("retrieval", '{"text": "a"}', '{"text1": "...", "text2": "..."}, got \'{"text": "a"}'),
         ("retrieval", "a\tb", "line 3: expected a JSON object"),
         ("retrieval", "[1]", "line 3: expected a JSON object"),

@@ -149,6 +149,8 @@ def test_trials_of_pretraining_are_runs_of_pretrain(go):
         (["--task", "parity", "--name", "a/b"], "expects letters"),
         (["--name", "none"], "no sweep 'none' in runs/sweeps (it has: none)"),
         (["--name", "none", "--seeds", "2"], "--name none alone"),
+        (["--name", "none", "--data", "d"], "--name none alone"),
+        (["--name", "none", "--import", "m.py"], "--name none alone"),
         (
             ["--sweep", "none.gin"],
             "--sweep expects a gin file, or one of image_layers, lra_table, rates; got",
@@ -619,6 +621,25 @@ def test_signal_makes_every_trial_save_and_prints_the_command_that_resumes(go, s
 
 
 @pytest.mark.usefixtures("runner")
+@pytest.mark.parametrize(("jobs", "retry"), [(1, ["--retry"]), (2, [])])  # 1: one has not begun
+def test_interrupted_retry_saves_and_prints_the_command_that_resumes(go, start, jobs, retry):
+    which = ["--task", "parity", "--models", "fnet", "--preset", "cpu", "--name", "mine"]
+    which += ["--grid", "Fake.accuracy=[0.1, 0.2]"]
+    assert go(*which, "--set", "Fake.hold=1", "--set", "Fake.fail='once'")[0] == 1
+    process = start("--name", "mine", "--retry", "--jobs", str(jobs))
+    wait_for(lambda: len(list(Path("runs").glob("cpu/*/*/*/metrics.jsonl"))) == jobs)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 128 + signal.SIGINT
+    again = ["--name", "mine", *(["--jobs", "2"] if jobs == 2 else []), *retry]
+    assert f"saved; to resume: lra-fnet sweep {' '.join(again)}\n" in err
+    assert [(t["state"], t["error"]) for t in trials_of()][:jobs] == [("waiting", None)] * jobs
+    let_go()
+    assert go(*again)[0] == 0
+    assert [t["state"] for t in trials_of()] == ["complete"] * 2
+
+
+@pytest.mark.usefixtures("runner")
 def test_sweep_waits_for_the_running_trial_of_a_killed_one(go, start):
     process = start(*FOUR)
     wait_for(Path("runs/starts").exists)
@@ -810,9 +831,10 @@ def test_table_shows_state_step_accuracy_and_time_left_of_every_trial(monkeypatc
 
 
 def test_sweep_ends_with_mean_and_spread_of_each_point(monkeypatch):
-    planned = plan.Plan(swept(seeds=3).checked(), "s", job.Job("", "", ""))
-    trials = []
     value = {"Optimizer.learning_rate": "0.00031622776601683794"}
+    axes = {name: [float(text)] for name, text in value.items()}
+    planned = plan.Plan(swept(seeds=3, axes=axes).checked(), "s", job.Job("", "", ""))
+    trials = []
     for seed, share in enumerate((0.3, 0.31, 0.35)):
         trials.append(ledger.Trial(seed, planned.job(0, value, seed), 0, 0))
         trials[-1].state, trials[-1].validation = "complete", share
@@ -826,6 +848,18 @@ def test_sweep_ends_with_mean_and_spread_of_each_point(monkeypatch):
     trials[2].state, trials[2].validation = "OOM", None
     (row,) = board.points(planned, trials).rows
     assert row[3:] == ["2, 1 OOM", "30.50 (30.00 / 31.00)"]
+
+
+def test_point_is_shown_where_a_binding_is_given_twice_or_is_an_axis_too():
+    overrides = ["Run.a=1", "Run.a=2", "lra_fnet.X.b=3"]
+    planned = plan.Plan(
+        swept(axes={"X.b": [1], "Y.c": [4]}, overrides=overrides).checked(),
+        "s",
+        job.Job("", "", ""),
+    )
+    trial = ledger.Trial(0, planned.job(0, {"X.b": "1", "Y.c": "4"}, 0), 0, 0, state="waiting")
+    (row,) = board.points(planned, [trial]).rows
+    assert row[2] == "b=1 c=4"
 
 
 def test_small_terminal_shows_the_trials_that_matter_most():

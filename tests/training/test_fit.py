@@ -12,7 +12,7 @@ from paths import OUTSIDE
 from tiny import tiny
 
 from lra_fnet import cli, experiment
-from lra_fnet.errors import RunFailed
+from lra_fnet.errors import RunFailed, UserError
 from lra_fnet.machine import progress
 from lra_fnet.run.job import Job
 from lra_fnet.tasks import Arrays
@@ -83,6 +83,11 @@ def test_no_slice_that_fits_is_oom(fit):
     with pytest.raises(RunFailed, match=r"slices of 1 needs .* GB, .* GB are free: set") as caught:
         fit(tiny(batch_size=32), 99)
     assert caught.value.state == "OOM"
+
+
+def test_microbatch_below_the_number_of_devices_is_a_mistake(fit):
+    with pytest.raises(UserError, match=r"Run.microbatch \(2\) .* number of devices \(4\)"):
+        fit(tiny(batch_size=32, microbatch=2), 10**6, devices=4)
 
 
 def test_free_memory_of_a_device_is_its_limit_less_the_bytes_in_use():
