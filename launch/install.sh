@@ -1,7 +1,8 @@
 #!/bin/sh
 # Makes the virtual environment: launch/install.sh VENV PYTHON EXTRAS (EXTRAS: "tf,dev" or "").
 # Uses uv, the user's or a copy in VENV, else pip, at the tested versions in constraints.txt.
-# VENV/.installed records what is installed, so that a second call returns at once.
+# VENV/.installed records what is installed, so that a second call returns at once; VENV/.lra-fnet
+# marks the folder as made by this script, which deletes no other.
 set -eu
 venv=$1 python=$2 extras=$3
 
@@ -20,14 +21,19 @@ if command -v flock >/dev/null 2>&1; then # two at once would write into one fol
 fi
 version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 key="$version $(cat pyproject.toml constraints.txt | cksum)"
-note="$venv/.installed"
+note="$venv/.installed" mark="$venv/.lra-fnet"
 
 if [ ! -f "$note" ] || [ "$(head -n 1 "$note")" != "$key" ]; then
     if [ -f "$note" ] && [ "$(head -n 1 "$note" | cut -d' ' -f1)" = "$version" ]; then
         extras="$extras,$(tail -n +2 "$note" | tr '\n' ',')" # reinstall those at the new versions
-    else
+    elif [ -f "$note" ] || [ -f "$mark" ] || [ -z "$(ls -A "$venv" 2>/dev/null)" ]; then
         rm -rf "$venv"
+    else
+        echo "expected VENV to be a new folder or an environment that make made, got $venv with other files: name another folder, or remove it" >&2
+        exit 2
     fi
+    mkdir -p "$venv"
+    touch "$mark"
     rm -f "$note"
 fi
 missing=
@@ -68,7 +74,7 @@ wanted=$(echo "$missing" | tr ' ' '\n' | grep -v '^base$' | sort -u | grep . | p
 package=".${wanted:+[$wanted]}"
 echo "installing lra-fnet${wanted:+ with $wanted} into $venv (Python $version, about a minute)" >&2
 if command -v uv >/dev/null 2>&1; then
-    [ -x "$venv/bin/python" ] || uv venv -q --python "$python" "$venv"
+    [ -x "$venv/bin/python" ] || uv venv -q --allow-existing --python "$python" "$venv"
     uv pip install -q --python "$venv/bin/python" -c constraints.txt -e "$package"
 else
     [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"

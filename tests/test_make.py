@@ -146,6 +146,18 @@ def test_two_installations_at_once_do_not_mix(tmp_path):
     assert sum("waiting for another installation" in text for text in said) == 1
 
 
+def test_a_folder_that_make_did_not_make_is_not_deleted(tmp_path):
+    work = tmp_path / "venv" / "work.txt"
+    work.parent.mkdir()
+    work.write_text("precious")
+    command = ["launch/install.sh", work.parent, sys.executable, ""]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("expected VENV to be a new folder or an environment that make made")
+    assert work.read_text() == "precious"
+
+
 def fake(path, *lines):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(["#!/bin/sh", *lines, ""]))

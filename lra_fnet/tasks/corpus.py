@@ -66,6 +66,7 @@ class Corpus(Task):
     label_names = ("in order", "swapped")
     value_is = pieces.VALUE_IS
     licence = "that of your texts"
+    endings = tuple(f"{kind}{gz}" for kind in sorted(_TEXTS | _TABLES) for gz in ("", ".gz"))
     needs_source = True
     first_id = 1 + MASK  # special pieces are never hidden
     mask_id = MASK
@@ -238,9 +239,7 @@ def read_documents(source: Path) -> Iterator[Document]:
         suffixes = [suffix.lower() for suffix in file.path.suffixes]
         packed = suffixes[-1:] == [".gz"]
         kind = suffixes[-1 - packed] if len(suffixes) > packed else ""
-        if not (
-            kind in _TEXTS | _TABLES or (file.alone and not suffixes)
-        ) or file.path.name.startswith("."):
+        if kind not in _TEXTS | _TABLES and (suffixes or not file.alone):
             continue
         for text in _texts(file.gunzip() if packed else file, table=kind in _TABLES):
             if lines := sentences(text):

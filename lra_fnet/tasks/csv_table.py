@@ -44,6 +44,7 @@ class Csv(division.OwnTask):
     configs = Sets(_length, "full")
     value_is = "a byte of the text in UTF-8, without the white space around it"
     licence = "that of your table"
+    endings = (*ENDINGS, *(f"{ending}.gz" for ending in ENDINGS))
     tables = ENDINGS
 
     texts: int = 0  # of a row: 1 or 2; 0 if it is not known
@@ -135,7 +136,7 @@ def read(source: Path, *, labelled: bool = True) -> Iterator[Row]:
     empty = True
     for file in sources.files_or_single(source):
         name = file.path.name.lower().removesuffix(".gz")
-        if not file.alone and (name.startswith(".") or not name.endswith(ENDINGS)):
+        if not file.alone and not name.endswith(ENDINGS):
             continue
         packed = file.path.name.lower().endswith(".gz")
         for row in _table(file.gunzip() if packed else file, labelled=labelled):
@@ -233,12 +234,14 @@ def _row(
     label = row["label"].strip() if labelled else ""
     if labelled and not label:
         raise ValueError("expected a label, got none: remove the row")
-    if labelled and split is None and "split" in row:
-        split = division.named([row["split"].strip()])
-        if split is None:
-            raise ValueError(
-                f"expected train, validation or test in the column split, got {row['split']!r}"
-            )
+    if labelled and "split" in row:
+        given = division.named([row["split"].strip()])
+        if given is None or split not in (None, given):
+            expected = "train, validation or test"
+            if split is not None:
+                expected = f"{split}, which the file's or folder's name says,"
+            raise ValueError(f"expected {expected} in the column split, got {row['split']!r}")
+        split = given
     return Row(place, split, label, texts)
 
 

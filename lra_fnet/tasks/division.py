@@ -42,7 +42,7 @@ def classes(source: Path, found: Collection[str], given: Sequence[str]) -> tuple
     Raises:
         UserError: there are fewer than two or too many, or one that the user does not give.
     """
-    numbers = all(label.isdecimal() for label in found)
+    numbers = all(label.removeprefix("-").isdecimal() for label in found)
     labels = sorted(found, key=lambda label: (int(label) if numbers else 0, label))
     if given and (unknown := [label for label in labels if label not in given]):
         raise UserError(f"{source}: expected the labels {', '.join(given)}, got {unknown[0]!r}")

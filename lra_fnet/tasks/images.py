@@ -41,6 +41,7 @@ class Images(division.OwnTask, PixelTask):
     title = "Own images"
     configs = Sets(_length, "gray_32")
     licence = "that of your images"
+    endings = ENDINGS
 
     pixel_mean: float = 127.5  # pyright: ignore[reportIncompatibleVariableOverride]
     pixel_sd: float = 64.0  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -105,7 +106,7 @@ def _files(source: Path) -> Iterator[sources.File]:
     empty = True
     for file in sources.files(source):
         name = file.path.name.lower()
-        if name.endswith(ENDINGS) and not name.startswith(".") and len(file.path.parts) > 1:
+        if name.endswith(ENDINGS) and len(file.path.parts) > 1:
             empty = False
             yield file
     if empty:

@@ -10,6 +10,7 @@ import json
 import lzma
 import os
 import re
+import string
 import tarfile
 import time
 import urllib.error
@@ -31,6 +32,7 @@ _PAUSES = (1, 5, 20)  # seconds before each retry; they start again after any pr
 _LARGEST = 2**38  # bytes that an archive may claim to unpack to
 _LONGEST_LINE = 2**26  # bytes
 _LONGEST_NAME = 2**20  # bytes of a header that extends another, such as GNU tar's long names
+_LONGEST_FILE_NAME = 200  # bytes; most file systems take 255, and an ending is added
 _CONTENT = (*tarfile.REGULAR_TYPES, tarfile.GNUTYPE_SPARSE)
 _UNREACHABLE = (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError)
 _UNREADABLE = (OSError, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError)
@@ -60,14 +62,31 @@ def megabytes(size: int) -> str:
 
 
 def own_url(source: str | Path | None, remote: Remote | None) -> str | None:
-    """Returns the URL that the user named; None for a path, or a mirror of the publisher's file."""
+    """Returns the URL that the user named; None for a path, or a mirror of the publisher's file.
+
+    Raises:
+        UserError: the URL does not end with the name of a file.
+    """
     url = _url(source)
+    if "://" in url:
+        _check_name(url)
     mirror = remote is not None and remote.name == Remote(url).name
     return url if "://" in url and not mirror else None
 
 
 def _url(source: str | Path | None) -> str:
-    return re.sub("^(https?):/+", r"\1://", str(source))  # a Path has merged the two slashes
+    """Returns a source as a URL, with letters outside ASCII and spaces percent-encoded."""
+    url = re.sub("^(https?):/+", r"\1://", str(source))  # a Path has merged the two slashes
+    return urllib.parse.quote(url, safe=string.printable.strip()) if "://" in url else url
+
+
+def _check_name(url: str) -> None:
+    """Raises a UserError for a URL that does not end with the name of a file."""
+    with contextlib.suppress(ValueError):  # of urlsplit
+        name = Remote(url).name
+        if name not in ("", "..") and len(os.fsencode(name)) <= _LONGEST_FILE_NAME:
+            return
+    raise UserError(f"--source expects a URL that ends with the name of a file, got {url[:200]!r}")
 
 
 def locate(
@@ -95,7 +114,9 @@ def locate(
         remote = remote._replace(url=_url(source))
     elif source is not None:
         path = Path(source)
-        if not path.exists():
+        with readable(source):
+            exists = path.exists()
+        if not exists:
             raise UserError(f"--source {source}: no such file or folder")
         if remote is not None and path.is_file() and path.name == remote.name:
             with readable(path):
@@ -234,19 +255,33 @@ def walk(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
 
 
 def _paths(folder: Path) -> list[Path]:
-    """Returns the files below a folder, sorted."""
-    found = (Path(place, name) for place, _, names in walk(folder) for name in names)
+    """Returns the files below a folder, sorted; hidden files and folders do not count.
+
+    Raises:
+        UserError: there is a link to a folder, which may lead anywhere, or to nothing.
+    """
+    found = []
+    for place, folders, names in walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [Path(place, name) for name in names if not name.startswith(".")]
+        for path in (Path(place, name) for name in (*folders, *names)):
+            if path.is_symlink() and not path.is_file() and not path.name.startswith("."):
+                kind = "a folder" if path.is_dir() else "nothing"
+                raise UserError(f"{path} is a link to {kind}: replace it by the files or remove it")
     return sorted(path for path in found if path.is_file())
 
 
-def digest(source: Path, *, content: bool, without: Path) -> str:
+def digest(source: Path, *, content: bool, without: Path, endings: tuple[str, ...] = ("",)) -> str:
     """Returns a sha256 of a source: of names and content, or of names, sizes and times.
 
-    The place of the source, the name of a single file and the folder `without` do not count.
+    The place of the source, the name of a single file and the folder `without` do not count. Of a
+    folder only the files with these endings do.
     """
     sha256, source, without = hashlib.sha256(), source.resolve(), without.resolve()
     for path in _paths(source) if source.is_dir() else [source]:
         if path.is_relative_to(without):
+            continue
+        if path != source and not path.name.lower().endswith(endings):
             continue
         with readable(path):
             facts = path.stat()
@@ -261,13 +296,25 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+# The classes are not in tarfile.__all__.
+_BROKEN_HEADER = tuple(
+    getattr(tarfile, f"{kind}HeaderError") for kind in ("Invalid", "Truncated", "Empty")
+)
+
+
 class _Member(tarfile.TarInfo):
     """A member of an archive. tarfile would read a name of any length into memory."""
 
     @classmethod
     def frombuf(cls, buf, encoding, errors):
-        """Returns the member of a header; raises a ReadError for an extremely long name."""
-        member = super().frombuf(buf, encoding, errors)
+        """Returns the member of a header; raises a ReadError for an extremely long name.
+
+        So does a header that is damaged or cut, where tarfile would see the end of the archive.
+        """
+        try:
+            member = super().frombuf(buf, encoding, errors)
+        except _BROKEN_HEADER as error:
+            raise tarfile.ReadError(str(error)) from None
         if member.type not in _CONTENT and member.size > _LONGEST_NAME:
             raise tarfile.ReadError(f"a name of {megabytes(member.size)}")
         return member
@@ -320,7 +367,8 @@ class File:
 def files(source: Path) -> Iterator[File]:
     """Yields the files of a folder (sorted by path) or of a tar archive (in its order).
 
-    The archive may be uncompressed or compressed with gzip, xz or bzip2.
+    Hidden files and folders are skipped. The archive may be uncompressed or compressed with gzip,
+    xz or bzip2.
 
     Raises:
         UserError: if the source does not exist, cannot be read, is not such an archive or is
@@ -347,7 +395,7 @@ def files(source: Path) -> Iterator[File]:
                 raise UserError(
                     f"{source}: {member.name!r} leads out of the archive; get another copy"
                 )
-            if member.isdir():
+            if member.isdir() or any(part.startswith(".") for part in path.parts):
                 continue
             stream = archive.extractfile(member) if member.isfile() else None
             if stream is None:

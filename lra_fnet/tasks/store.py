@@ -119,7 +119,8 @@ class Prepared:
         if self.origin is None or not Path(source).exists():
             return not self.generated and self.source == Remote(str(source)).name
         return any(
-            self.origin[kind] == sha256() for kind, sha256 in _origin(Path(source), self.folder)
+            self.origin[kind] == sha256()
+            for kind, sha256 in _origin(self.task, Path(source), self.folder)
         )
 
     def arrays(self, split: str) -> Arrays:
@@ -214,10 +215,11 @@ def write_once(folder: Path, exists: Callable[[], bool], write: Callable[[Path],
             write(part)
 
 
-def _origin(source: Path, folder: Path) -> list[tuple[str, Callable[[], str]]]:
+def _origin(task: "Task", source: Path, folder: Path) -> list[tuple[str, Callable[[], str]]]:
     """Returns the quick and the thorough digest of a source, which may contain the set's folder."""
+    places = {"without": folder.parents[1], "endings": task.endings}
     return [
-        (kind, functools.partial(digest, source, content=content, without=folder.parents[1]))
+        (kind, functools.partial(digest, source, content=content, **places))
         for kind, content in (("facts", False), ("content", True))
     ]
 
@@ -247,7 +249,7 @@ def make(part: Path, task: "Task", raw: "Raw", source: Path | None, url: str | N
         "version": task.version,
         "source": raw.source,
         **({"url": url} if url else {}),
-        "origin": source and {kind: sha256() for kind, sha256 in _origin(source, part)},
+        "origin": source and {kind: sha256() for kind, sha256 in _origin(task, source, part)},
         "details": dict(raw.details),
         "splits": splits,
         "files": {path.name: path.stat().st_size for path in sorted(part.iterdir())},

@@ -105,6 +105,7 @@ class Task(abc.ABC):
     mask_id: ClassVar[int | None] = None  # of a hidden token, if the vocabulary has one
     value_is: ClassVar[str] = "as the class of the task says"  # meaning of a stored value
     finds_classes: ClassVar[bool] = False  # whether the classes are those of the user's rows
+    endings: ClassVar[tuple[str, ...]] = ("",)  # of the files of a folder that `raw` reads
     tables: ClassVar[tuple[str, ...]] = ()  # endings of files that `inputs` reads
 
     config: str  # one of `configs`
@@ -400,7 +401,7 @@ class PixelTask(Task):
             axis.set_axis_off()
         for axis, ((values,), label) in zip(axes, rows, strict=False):
             axis.imshow(values.reshape(self.side, self.side), "gray", vmin=0, vmax=255)
-            axis.set_title(self.class_names[label])
+            axis.set_title(self.class_names[label], parse_math=False)
         path = prepared.folder.parent / SHEET
         with disk.writable(path, "--data"), disk.partial(path) as part:
             figure.savefig(part, format="png")

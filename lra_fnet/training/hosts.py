@@ -94,7 +94,7 @@ def _detect():
     try:
         detect = clusters.ClusterEnv.auto_detect_unset_distributed_params
         return detect(None, None, None, None, None, JOIN_SECONDS)
-    except (RuntimeError, OSError, ValueError) as error:
+    except (RuntimeError, OSError, ValueError, KeyError) as error:
         raise UserError(f"--hosts auto: {str(error).splitlines()[0]}") from None
 
 

@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import io
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -143,10 +144,23 @@ def test_named_splits_are_kept_and_validation_is_held_out_of_train(tmp_path):
         assert 5 <= len(texts["validation"]) <= 30
 
 
+def test_a_column_and_a_file_that_name_different_splits_are_a_mistake(tmp_path):
+    lines = [(text, label, "train") for text, label in rows()]
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    path = write(folder / "train.csv", lines, header=("text", "label", "split"))
+    assert {row.split for row in csv_table.read(folder)} == {"train"}
+    lines[100] = (*lines[100][:2], "test")
+    write(path, lines, header=("text", "label", "split"))
+    with pytest.raises(UserError, match=r"line 102: expected train, which the file's .* 'test'"):
+        list(csv_table.read(folder))
+
+
 def test_whole_numbers_are_sorted_by_value_and_the_user_may_order_labels(tmp_path):
-    path = write(tmp_path / "a.csv", [(f"text {i}", i % 12) for i in range(600)])
+    path = write(tmp_path / "a.csv", [(f"text {i}", i % 12 - 2) for i in range(600)])
     _, details = raw(path)
-    assert details["labels"] == [str(i) for i in range(12)]
+    assert details["labels"] == [str(i) for i in range(-2, 10)]
+    write(path, [(f"text {i}", i % 12) for i in range(600)])
     task = csv_table.Csv("full", 9, labels=tuple("210") + tuple(map(str, range(3, 12))))
     assert task.raw(path, 1).details["labels"][:3] == ["2", "1", "0"]
 
@@ -224,6 +238,28 @@ def test_a_changed_table_is_an_error_until_it_is_prepared_anew(tmp_path):
         UserError, match=r"expected the labels ham, spam, the prepared set has ham,"
     ):
         csv_table.Csv("full", 9, labels=("ham", "spam")).open(tmp_path)
+
+
+def test_other_files_beside_a_table_change_nothing(tmp_path):
+    """Such as those of a run in the same folder."""
+    write(tmp_path / "a.csv", rows())
+    task = tasks.make("csv")
+    task.prepare(tmp_path / "data", tmp_path)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "result.json").write_text("{}")
+    (tmp_path / "runs" / ".lock").touch()
+    task.prepare(tmp_path / "data", tmp_path)
+    write(tmp_path / "b.csv", rows())
+    with pytest.raises(UserError, match="does not hold the rows of"):
+        task.prepare(tmp_path / "data", tmp_path)
+
+
+def test_names_of_classes_are_drawn_as_they_are(tmp_path, pictures):
+    source = tmp_path / "prices"
+    for folder, name in (("circle", "$10_$20"), ("square", "$20_$50")):
+        shutil.copytree(pictures / folder, source / name)
+    prepared = tasks.make("images", "gray_8").prepare(tmp_path, source)
+    assert prepared.task.illustrate(prepared).stat().st_size > 1000
 
 
 def test_urls_of_one_file_name_are_different_sources(tmp_path):

@@ -260,6 +260,42 @@ def test_damaged_archive_fails_with_one_line(damage, mode, tmp_path):
     assert "is damaged, unreadable or not a tar archive" in text
 
 
+@pytest.mark.parametrize("damage", ["flip", "cut in the header", "cut before the header"])
+def test_header_that_is_damaged_is_not_the_end_of_a_plain_archive(damage, tmp_path):
+    path = tmp_path / "x.tar"
+    write_tar(path, MEMBERS, "w")
+    with tarfile.open(path) as archive:
+        begin = archive.getmembers()[-1].offset
+    content = bytearray(path.read_bytes())
+    if damage == "flip":
+        content[begin] ^= 255
+    else:
+        del content[begin + 100 * (damage == "cut in the header") :]
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="is damaged, unreadable or not a tar archive"):
+        contents(path)
+
+
+def test_hidden_files_are_skipped_and_links_to_folders_refused(tmp_path):
+    raw, other = tmp_path / "raw", tmp_path / "other"
+    for place in (raw / ".hidden", other):
+        place.mkdir(parents=True)
+    for path in (raw / "a", raw / ".b", raw / ".hidden" / "c", other / "d"):
+        path.write_bytes(b"x")
+    archive = tmp_path / "raw.tar"
+    with tarfile.open(archive, "w") as made:
+        made.add(raw, ".")
+    for source in (raw, archive):
+        assert [str(file.path) for file in sources.files(source)] == ["a"]
+    (raw / "e").symlink_to(other / "d")
+    assert [str(file.path) for file in sources.files(raw)] == ["a", "e"]
+    for target, kind in ((other, "a folder"), (tmp_path / "none", "nothing")):
+        (raw / "f").symlink_to(target)
+        with pytest.raises(UserError, match=f"raw/f is a link to {kind}: replace it"):
+            list(sources.files(raw))
+        (raw / "f").unlink()
+
+
 def test_missing_source_or_other_file_fails_with_one_line(tmp_path):
     (tmp_path / "x.tar.gz").write_bytes(b"<html>not found</html>" * 100)
     (tmp_path / "y.xz").write_bytes(lzma.compress(b"plain text\n" * 1000))
@@ -299,6 +335,17 @@ def test_url_of_the_same_name_is_a_mirror_and_must_have_the_publishers_sha256(se
     path = sources.locate(f"{served.url}other.bin", official, tmp_path / "downloads")
     assert path.read_bytes() == b"x"
     assert sources.locate(None, None, tmp_path) is None
+
+
+def test_letters_of_a_url_are_encoded_and_it_must_end_with_a_name(served, tmp_path):
+    (tmp_path / "served" / "%C3%A4%20b.bin").write_bytes(b"x")  # as the server is asked for it
+    path = sources.locate(f"{served.url}ä b.bin", None, tmp_path / "downloads")
+    assert path.read_bytes() == b"x"
+    for url in (served.url, f"{served.url}..", "http://[::1", f"{served.url}{'x' * 300}"):
+        with pytest.raises(UserError, match="a URL that ends with the name of a file, got"):
+            sources.locate(url, None, tmp_path / "downloads")
+    with pytest.raises(UserError, match="File name too long"):
+        sources.locate("x" * 300, None, tmp_path)
 
 
 def test_source_without_a_name_gets_that_of_its_folder(tmp_path, monkeypatch):
