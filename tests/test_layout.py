@@ -207,6 +207,15 @@ def test_reproducing_lists_every_published_number():
             assert ["-" if number is None else number for number in numbers] in rows, values
 
 
+def test_every_committed_result_is_in_the_list_of_those_that_were_checked():
+    text = (ROOT / "results/verify.md").read_text()
+    listed = re.findall(r"^\| (results/\S+) \|", text, re.M)
+    files = (ROOT / "results").glob("*/*/*/seed*/result.json")
+    there = {str(file.parent.relative_to(ROOT)) for file in files}
+    assert len(listed) == len({*listed})
+    assert {*listed} == there, "put the table of `lra-fnet verify results` into results/verify.md"
+
+
 def test_makes_help_fits_a_terminal_and_names_every_target_and_preset():
     text = subprocess.run(["make", "-C", ROOT], capture_output=True, text=True, check=True).stdout
     assert max(map(len, text.splitlines())) <= 80
