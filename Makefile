@@ -115,7 +115,7 @@ help:
 	@echo '    Tests against PyTorch encoders | on a real SLURM of one node (root).'
 	@echo 'make clean'
 	@echo '    Removes the environment and caches; keeps runs and data.'
-	@echo 'Everywhere: RUNS=runs  DATA=data  PYTHON=python3  VENV=.venv'
+	@echo 'Everywhere: PYTHON=python3  VENV=.venv; where used: RUNS=runs  DATA=data'
 
 define train
 @$(FNET) $(2) $(job) --model $(call quote,$(MODEL)) --seed $(call quote,$(1)) \

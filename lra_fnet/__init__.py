@@ -214,12 +214,13 @@ def load(
 
     Returns:
         `Arrays` (values uint8 [n, L], lengths int32 [n], labels int32 [n]; for two texts per row
-        values [n, 2, L], lengths [n, 2]); or a tf.data.Dataset of dicts with the keys "values",
-        "lengths" and "labels"; or a torch.utils.data.TensorDataset of the three, which shares
-        their memory. One element per row, in file order. With `batch_size`, a sequence of `Arrays`,
-        a tf.data.Dataset or a torch.utils.data.DataLoader of batches, in file order. The token id
-        at a position before `lengths` is the value plus 1; id 0 is padding. An image is read row by
-        row, 0 black to 255 white.
+        values [n, 2, L], lengths [n, 2]; values are uint16 for more than 256 tokens); or a
+        tf.data.Dataset of dicts with the keys "values", "lengths" and "labels"; or a
+        torch.utils.data.TensorDataset of the three, which shares their memory. One element per row,
+        in file order. With `batch_size`, a sequence of `Arrays`, a tf.data.Dataset or a
+        torch.utils.data.DataLoader of batches, in file order. The token id at a position before
+        `lengths` is the value plus 1; id 0 is padding. An image is read row by row, 0 black to 255
+        white.
 
     Raises:
         UserError: the task, config, split, `as_` or `batch_size` is unknown, the data set cannot be

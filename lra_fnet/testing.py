@@ -28,13 +28,13 @@ SLOPE_CLOSE = 1e-5  # relative difference of a gradient from finite differences,
 def check_mixer(cls: type[Mixer], **settings) -> None:
     """Checks a mixer against the contract in `lra_fnet.models.mixer`.
 
-    The properties, on small random inputs of prime lengths: the output has the shape and dtype of
-    the input and is finite under any mask, also one without tokens; examples are independent;
-    padding, whatever it contains and however much there is, is invisible exactly if `uses_mask`;
-    the gradient equals finite differences in float64 and is finite at zero; bfloat16 is close to
-    float32; dropout has no effect in evaluation, and has one in training exactly if `uses_dropout`;
-    the output depends on nothing else; the mixer commutes with permutations of the positions
-    exactly if `equivariant`.
+    The properties, on small random inputs of prime lengths, in evaluation and in training: the
+    output has the shape and dtype of the input and is finite under any mask, also one without
+    tokens; examples are independent of each other and of their number; padding, whatever it
+    contains and however much there is, is invisible exactly if `uses_mask`; the gradient equals
+    finite differences in float64 and is finite at zero; bfloat16 is close to float32; dropout has
+    no effect in evaluation, and has one in training exactly if `uses_dropout`; the output depends
+    on nothing else; the mixer commutes with permutations of the positions exactly if `equivariant`.
 
     Example: check_mixer(MyMixer, width=3).
 
@@ -48,7 +48,7 @@ def check_mixer(cls: type[Mixer], **settings) -> None:
     """
     checks = _MixerChecks(cls, settings)
     for holds, fault in itertools.chain(
-        *(checks.shape_and_dtype(), checks.any_mask(), checks.randomness(), checks.padding()),
+        *(checks.shape_and_dtype(), checks.randomness(), checks.any_mask(), checks.padding()),
         *(checks.gradient(), checks.bfloat16(), checks.permutation()),
     ):
         assert holds, f"{cls.__name__} {fault}"
@@ -75,8 +75,9 @@ class _MixerChecks:
         self.variables = jax.tree.map(
             lambda leaf: (0.5 * rng.normal(size=leaf.shape)).astype(leaf.dtype), shapes
         )
-        self.evaluate = jax.jit(self._keyed)
+        self.evaluate, self.train = jax.jit(self._keyed), jax.jit(self._training)
         self.output = self._evaluate(self.x, self.mask)
+        self.trained = self._train(self.x, self.mask)
 
     def shape_and_dtype(self):
         for path, leaf in jax.tree_util.tree_leaves_with_path(self.variables.get("params", {})):
@@ -84,21 +85,30 @@ class _MixerChecks:
             yield leaf.dtype == np.float32, f"has a {leaf.dtype} parameter {name}"
         missing = set(self.mixer.separable) - set(self.variables.get("params", {}))
         yield not missing, f"declares separable parameters that it does not have: {missing}"
-        got, want = self.output, self.x
-        yield got.shape == want.shape, f"maps {want.shape} to {got.shape}: keep the shape"
-        yield got.dtype == want.dtype, f"maps {want.dtype} to {got.dtype}: keep the dtype"
+        want = self.x
+        for got, when in ((self.output, ""), (self.trained, " in training")):
+            yield got.shape == want.shape, f"maps {want.shape} to {got.shape}{when}: keep the shape"
+            yield got.dtype == want.dtype, f"maps {want.dtype} to {got.dtype}{when}: keep the dtype"
 
     def any_mask(self):
-        yield np.isfinite(self.output).all(), "gives NaN or infinity for some mask"
-        x, mask = self.x.copy(), self.mask.copy()
-        x[3], mask[3] = 2 * x[0], True
-        others = self._evaluate(x, mask)[:3]
-        yield _close(others, self.output[:3]), "mixes the examples of a batch"
+        for call, before, when in self._both():
+            yield np.isfinite(before).all(), f"gives NaN or infinity for some mask{when}"
+            for row in range(len(self.x)):
+                x, mask = self.x.copy(), self.mask.copy()
+                x[row], mask[row] = 2 * x[row - 1], ~mask[row]
+                others = np.arange(len(x)) != row
+                same = _close(call(x, mask)[others], before[others])
+                yield same, f"mixes the examples of a batch{when}"
+        alone = self._evaluate(self.x[:1], self.mask[:1])
+        yield _close(alone, self.output[:1]), "depends on the number of examples in a batch"
 
     def padding(self):
-        junk = self._evaluate(np.where(self.mask[..., None], self.x, 50), self.mask)
-        yield np.isfinite(junk).all(), "gives NaN or infinity for some padding"
-        content = _close(junk[self.mask], self.output[self.mask])
+        for call, before, when in self._both():
+            junk = call(np.where(self.mask[..., None], self.x, 50), self.mask)
+            yield np.isfinite(junk).all(), f"gives NaN or infinity for some padding{when}"
+            content = _close(junk[self.mask], before[self.mask])
+            seen = f"declares uses_mask, but the content of padding changes outputs{when}"
+            yield content or not self.mixer.uses_mask, seen
         try:
             part = self.x[:, :SHORT], self.mask[:, :SHORT]
             unkeyed = jax.jit(functools.partial(self.mixer.apply, train=False))
@@ -111,7 +121,6 @@ class _MixerChecks:
             long = self._evaluate(x, mask)[:, :SHORT]
             amount = _close(short[mask[:, :SHORT]], long[mask[:, :SHORT]])
         if self.mixer.uses_mask:
-            yield content, "declares uses_mask, but the content of padding changes outputs"
             yield amount, "declares uses_mask, but the amount of padding changes outputs"
         else:
             yield not (content and amount), "declares no uses_mask, but padding changes no output"
@@ -130,7 +139,7 @@ class _MixerChecks:
         @jax.value_and_grad
         def loss(point):
             variables, x = point
-            y = self.mixer.apply(variables, x, self.mask, train=False)
+            y = self._training(variables, x, self.mask)
             dtypes.append(y.dtype)
             return (y * cotangent).sum()
 
@@ -160,17 +169,12 @@ class _MixerChecks:
     def randomness(self):
         again = self._evaluate(self.x, self.mask, seed=1)
         yield (again == self.output).all(), "is random in evaluation"
-
-        def train(mixer):
-            call = jax.jit(functools.partial(mixer.apply, train=True))
-            rngs = {"dropout": jax.random.key(2)}
-            return [np.asarray(call(self.variables, self.x, self.mask, rngs=rngs)) for _ in "12"]
-
-        first, second = train(self.mixer)
+        train = jax.jit(functools.partial(self._training, mixer=self.mixer))
+        first, second = (np.asarray(train(self.variables, self.x, self.mask)) for _ in "12")
         yield (first == second).all(), "is random in training beyond its dropout key"
         if not self.mixer.dropout:
             return
-        drops = bool((first != train(self.without_dropout)[0]).any())
+        drops = bool((first != self.trained).any())
         declared = self.mixer.uses_dropout
         fault = f"dropout {'changes' if drops else 'does not change'} its training"
         yield drops == declared, f"declares uses_dropout = {declared}, but {fault}"
@@ -182,6 +186,18 @@ class _MixerChecks:
         declared = self.mixer.equivariant
         fault = "commutes" if commutes else "does not commute with permutations of the positions"
         yield commutes == declared, f"declares equivariant = {declared}, but {fault}"
+
+    def _both(self):
+        """Yields a call, its output on the whole batch, and words: for evaluation and training."""
+        yield self._evaluate, self.output, ""
+        yield self._train, self.trained, " in training"
+
+    def _training(self, variables, x, mask, mixer=None):
+        rngs = {"dropout": jax.random.key(2)}
+        return (mixer or self.without_dropout).apply(variables, x, mask, train=True, rngs=rngs)
+
+    def _train(self, x, mask):
+        return np.asarray(self.train(self.variables, x, mask))
 
     def _keyed(self, variables, x, mask, seed):
         rngs = {"dropout": jax.random.key(seed)}

@@ -91,7 +91,7 @@ class Run:
         return data
 
     def values(self, example: Input) -> tuple[np.ndarray, ...]:
-        """Returns the values uint8 [length] of each text of an input, not truncated.
+        """Returns the values uint8 or uint16 [length] of each text of an input, not truncated.
 
         Raises:
           ValueError: the input does not fit the task.

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from arrays import assert_close, new_key, normal
+from jax import lax
 
 from lra_fnet import config, experiment
 from lra_fnet.errors import UserError
@@ -184,6 +185,34 @@ BROKEN = {
     "examples": (
         broken(lambda self, y, x, mask, train: y + y.mean(axis=0, keepdims=True)),
         "mixes the examples of a batch",
+    ),
+    "examples before": (
+        broken(lambda self, y, x, mask, train: y + jnp.cumsum(y, axis=0)),
+        "mixes the examples of a batch",
+    ),
+    "first example": (
+        broken(lambda self, y, x, mask, train: y / (1 + mask[0].sum())),
+        "mixes the examples of a batch",
+    ),
+    "examples in training": (
+        broken(lambda self, y, x, mask, train: y - train * y.mean(axis=0, keepdims=True)),
+        "mixes the examples of a batch in training",
+    ),
+    "number of examples": (
+        broken(lambda self, y, x, mask, train: y * x.shape[0]),
+        "depends on the number of examples in a batch",
+    ),
+    "shape in training": (
+        broken(lambda self, y, x, mask, train: y[:, 1:] if train else y),
+        "in training: keep the shape",
+    ),
+    "padding's content in training": (
+        broken(lambda self, y, x, mask, train: y + train * x.mean(axis=1, keepdims=True)),
+        "the content of padding changes outputs in training",
+    ),
+    "gradient in training": (
+        broken(lambda self, y, x, mask, train: lax.stop_gradient(y) if train else y),
+        "has the gradient",
     ),
     "padding's content": (
         broken(lambda self, y, x, mask, train: y + x.mean(axis=1, keepdims=True)),

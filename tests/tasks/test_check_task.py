@@ -95,6 +95,11 @@ def test_broken_promise_is_named(methods, message):
         check_task(broken(**methods))
 
 
+def test_names_of_too_few_classes_are_a_mistake():
+    with pytest.raises(UserError, match="expected a label_names for each of 3 classes, got 2"):
+        broken(label_names=("a", "b"))
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
