@@ -131,7 +131,7 @@ class Task(abc.ABC):
             )
         if not isinstance(self.max_len, int) or self.max_len < 1:
             raise UserError(f"{self.name}: max_len must be at least 1 token, got {self.max_len!r}")
-        if len(self.class_names) != self.num_classes:
+        if not self.finds_classes and len(self.class_names) != self.num_classes:
             raise UserError(
                 f"{self.name}: expected a label_names for each of {self.num_classes} classes, got "
                 f"{len(self.class_names)}: correct the task's class"
