@@ -28,13 +28,14 @@ SLOPE_CLOSE = 1e-5  # relative difference of a gradient from finite differences,
 def check_mixer(cls: type[Mixer], **settings) -> None:
     """Checks a mixer against the contract in `lra_fnet.models.mixer`.
 
-    The properties, on small random inputs of prime lengths, in evaluation and in training: the
+    The properties, on small random inputs of prime lengths. In evaluation and in training: the
     output has the shape and dtype of the input and is finite under any mask, also one without
-    tokens; examples are independent of each other and of their number; padding, whatever it
-    contains and however much there is, is invisible exactly if `uses_mask`; the gradient equals
-    finite differences in float64 and is finite at zero; bfloat16 is close to float32; dropout has
-    no effect in evaluation, and has one in training exactly if `uses_dropout`; the output depends
-    on nothing else; the mixer commutes with permutations of the positions exactly if `equivariant`.
+    tokens; examples are independent; if `uses_mask`, what padding contains is invisible. In
+    training: the gradient equals finite differences in float64 and is finite at zero; dropout has
+    an effect exactly if `uses_dropout`; nothing is random beyond the dropout key. In evaluation:
+    an example alone has the output that it has in a batch; how much padding there is, is invisible
+    if `uses_mask`, and padding is visible otherwise; bfloat16 is close to float32; nothing is
+    random; the mixer commutes with permutations of the positions exactly if `equivariant`.
 
     Example: check_mixer(MyMixer, width=3).
 

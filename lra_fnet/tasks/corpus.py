@@ -66,7 +66,10 @@ class Corpus(Task):
     label_names = ("in order", "swapped")
     value_is = pieces.VALUE_IS
     licence = "that of your texts"
-    endings = tuple(f"{kind}{gz}" for kind in sorted(_TEXTS | _TABLES) for gz in ("", ".gz"))
+    endings = (
+        *(f"{kind}{gz}" for kind in sorted(_TEXTS | _TABLES) for gz in ("", ".gz")),
+        VOCABULARY,
+    )
     needs_source = True
     first_id = 1 + MASK  # special pieces are never hidden
     mask_id = MASK

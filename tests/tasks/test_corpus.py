@@ -184,6 +184,9 @@ def test_a_vocabulary_in_the_folder_is_used(prepared, tmp_path):
     (source / corpus.VOCABULARY).write_bytes(mine)
     given = task.prepare(tmp_path / "given", source, jobs=1)
     assert (given.folder / corpus.VOCABULARY).read_bytes() == mine
+    assert given.is_from(source)
+    (source / corpus.VOCABULARY).write_bytes(mine + b" ")
+    assert not given.is_from(source)
     assert (trained.folder / corpus.VOCABULARY).read_bytes() != mine
     encode = spm.SentencePieceProcessor(model_proto=mine).encode
     expected = {
