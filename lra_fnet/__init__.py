@@ -53,6 +53,8 @@ def train(
     data_dir: str | Path = "data",
     imports: Sequence[str] = (),
     gin_dirs: Sequence[str | Path] = (),
+    init: str | Path | None = None,
+    denoise: bool = False,
     test: bool = True,
     fit: bool = False,
     force: bool = False,
@@ -69,10 +71,12 @@ def train(
         set: gin bindings, {"Run.num_steps": 100}, ["Run.num_steps=100"] or "Run.num_steps=100".
         name: a name for the bindings, used in the run folder's name.
         source: the raw files of the task: a folder, a file or a URL.
-        runs: folder of all runs.
-        data_dir: folder of the prepared data sets.
+        runs: folder of all runs, --runs.
+        data_dir: folder of the prepared data sets, --data.
         imports: your modules or .py files that the model or task needs.
         gin_dirs: folders with your gin files.
+        init: folder of a run with `denoise`, whose encoder this one begins from.
+        denoise: trains to predict hidden tokens instead, as `lra-fnet pretrain` does.
         test: whether to score the test split; `evaluate` does it later.
         fit: splits the batch into the largest slices that fit the device.
         force: moves a complete run aside and trains again.
@@ -107,12 +111,14 @@ def train(
         source,
         tuple(imports),
         tuple(map(Path, gin_dirs)),
+        init=None if init is None else Path(init),
+        denoise=denoise,
         force=force,
-        test=test,
+        test=test and not denoise,
         fit=fit,
     )
     job.run(asked)
-    return trained.load_run(asked.folder, imports=imports)
+    return trained.load_run(asked.folder, imports=imports, denoise=denoise)
 
 
 def evaluate(run: Run | str | Path, imports: Sequence[str] = ()) -> Record:
@@ -263,6 +269,8 @@ def load_run(
     folder: str | Path,
     checkpoint: Literal["best", "last"] | None = None,
     imports: Sequence[str] = (),
+    *,
+    denoise: bool = False,
 ) -> Run:
     """Returns a trained run: model, parameters and task, for predictions and for your own code.
 
@@ -273,6 +281,7 @@ def load_run(
         folder: a run folder, or one that `lra-fnet export` wrote.
         checkpoint: "best" on validation (the default) or "last"; an exported folder holds one.
         imports: your modules or .py files that its model or task needs.
+        denoise: whether the run may be a pre-trained one, whose model has no classes.
 
     Raises:
         UserError: the folder is neither, its run is unfinished or has failed, it is damaged, or it
@@ -280,4 +289,4 @@ def load_run(
     """
     from lra_fnet.run import trained
 
-    return trained.load_run(folder, checkpoint, imports)
+    return trained.load_run(folder, checkpoint, imports, denoise=denoise)

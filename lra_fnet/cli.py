@@ -14,7 +14,9 @@ import inspect
 import math
 import os
 import re
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -458,14 +460,23 @@ def _train(args) -> None:
     with _joined(args) as first:
         from lra_fnet import report
         from lra_fnet.machine import terminal
+        from lra_fnet.run import folder as run_folder
         from lra_fnet.run import job
 
         asked = _job(args, init=args.init and Path(args.init))
         if args.init == "auto":
             before = _job(args, denoise=True, init=None)
-            if not (before.folder / "run.json").exists():
-                again = terminal.command(before.command())
+            again = terminal.command(before.command())
+            begun = run_folder.read_begun(before.folder)
+            if begun is None:
                 raise UserError(f"--init auto: there is no {before.folder} yet; first: {again}")
+            differences = config.differing(begun.get("config", ""), before.load().config)
+            if differences:
+                raise UserError(
+                    f"--init auto: {before.folder} has other settings "
+                    f"({'; '.join(map(str, differences))}): take it all the same with --init "
+                    f"{before.folder}, or pre-train again: {again} --force"
+                )
             own = [text for text in before.overrides if not text.startswith("Denoising.")]
             asked = _job(args, init=before.folder, overrides=tuple(own))
         result = job.run(asked)
@@ -728,6 +739,14 @@ def _benchmark(args) -> None:
     from lra_fnet.report import benchmarks, figures
 
     whats = args.what or (["train", "infer"] if args.lengths else ["pipeline"])
+    idle = [name for name in ("lengths", "tokens", "cls", "name", "peer") if getattr(args, name)]
+    if whats == ["pipeline"] and idle:
+        raise UserError(
+            f"--what pipeline measures and prints the loop of the preset's own runs, so "
+            f"--{idle[0]} has no effect: leave it out, or give --what train,infer"
+        )
+    if whats == ["scaling"] and args.cls:
+        raise UserError("--what scaling measures no CLS: leave --cls out, or add --what train")
     if args.task == "corpus" and set(whats) - {"pretrain"}:
         raise UserError(
             f"the task corpus is for pre-training, and --what is {','.join(whats)}: "
@@ -750,8 +769,24 @@ def _benchmark(args) -> None:
             disk.write_json(folder / f"{name}.json", results)
             disk.replace(folder / f"{name}.md", render(results))
 
-    anew = f"a benchmark begins anew, and what it has written stays in {folder}"
-    with signals.handled(functools.partial(signals.stop_at_once, then=anew)):
+    loops = Path(tempfile.mkdtemp())  # of the runs whose loops are measured
+
+    def tidy() -> None:
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # if nothing was written
+        shutil.rmtree(loops, ignore_errors=True)
+
+    def stop(number, frame):
+        tidy()
+        written = f", and what it has written stays in {folder}" if folder.exists() else ""
+        signals.stop_at_once(number, then=f"a benchmark begins anew{written}")
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(signals.handled(stop))
+        stack.callback(tidy)
+        if plan or scaled:  # before hours of measuring
+            with disk.writable(folder):
+                folder.mkdir(parents=True, exist_ok=True)
         if plan:
             partial = functools.partial(save, "benchmark", benchmarks.render)
             results = cells.run(plan, args.rounds, partial)
@@ -760,11 +795,14 @@ def _benchmark(args) -> None:
         for cell in scaled:
             name = re.sub(r"[^\w.]+", "-", f"scaling.{cell.label}.{cell.length}")
             partial = functools.partial(save, name, benchmarks.scaling)
-            print(benchmarks.scaling(scaling.run(cell, args.devices, partial)), end="")
-    if plan or scaled:
-        print(f"wrote {folder}")
-    for job in jobs:
-        overhead.loop_overhead(job, args.rounds, args.seconds or 30.0)
+            print(benchmarks.scaling(scaling.run(cell, args.devices, args.rounds, partial)), end="")
+        if plan or scaled:
+            print(f"wrote {folder}")
+        for job in jobs:
+            try:
+                overhead.loop_overhead(job, args.rounds, args.seconds or 30.0, loops)
+            except Interrupted as interrupted:
+                stop(interrupted.signal, None)
 
 
 def _drill(args) -> None:

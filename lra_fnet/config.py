@@ -419,19 +419,29 @@ def _count_steps(
 
     Returns:
       The settings in steps among `bound`, and those of all durations.
+
+    Raises:
+      UserError: a text is no duration.
     """
     given = set(_STEPS).intersection(bound)
     durations |= {name: str(gin.query_parameter(name)) for name in given}
     for name in _STEPS:
         match = _DURATION.fullmatch(durations.get(name, ""))
         if not match or (match[2] == "%" and name == "Run.num_steps"):
-            durations.pop(name, None)
+            text = durations.pop(name, None)
+            if text is not None and type(gin.query_parameter(name)) is str:
+                share = " or '10 %'" if name != "Run.num_steps" else ""
+                raise UserError(
+                    f"{name} must be a whole number of steps, or a duration such as '40 epochs'"
+                    f"{share}, got {text!r}"
+                )
             continue
         percent = match[2] == "%"
         whole = _count("Run.num_steps" if percent else "Run.batch_size")
         if whole:  # otherwise a later text may bind it
             steps = float(match[1]) * (whole / 100 if percent else rows() / whole)
-            gin.bind_parameter(name, max(1, round(steps)))
+            least = 0 if name == "Run.num_steps" else 1  # a run of 0 steps is refused
+            gin.bind_parameter(name, max(least, round(steps)))
     return given | set(durations)
 
 

@@ -58,6 +58,15 @@ def test_train_is_the_command_and_evaluate_scores_test(parity, command, capfd):
     assert repr(run).startswith(f"Run({run.folder}, best step {run.step}: Record(cpu/parity/")
 
 
+def test_both_stages_of_pretraining_are_the_commands(parity):
+    first = parity(denoise=True)
+    assert "@denoise" in str(first.folder)
+    assert lra_fnet.load_run(first.folder, denoise=True).result == first.result
+    second = parity(init=first.folder)
+    assert second.result.init.run == f"{first.result.label}/seed0"
+    assert second.result.score("test")
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -440,6 +440,24 @@ def test_epochs_of_a_file_follow_a_batch_size_that_is_set_later(tmp_path):
     assert (built.run.num_steps, built.optimizer.warmup) == (80, 40)
 
 
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("Run.num_steps=0 epochs", "Run.num_steps must be at least 1, got 0"),
+        ("Run.num_steps=0.00001 epochs", "Run.num_steps must be at least 1, got 0"),
+        (
+            "Run.num_steps='-1 epochs'",
+            "steps must be a whole number of steps, or a duration such as '40 epochs', got '-1 ep",
+        ),
+        ("Run.num_steps=10 %", "a duration such as '40 epochs', got '10 %'"),
+        ("Optimizer.warmup=abc", "a duration such as '40 epochs' or '10 %', got 'abc'"),
+    ],
+)
+def test_texts_that_are_no_durations_fail_with_one_line(override, line):
+    with pytest.raises(UserError, match=re.escape(line)):
+        experiment.load("listops", "fnet", "cpu", (override,))
+
+
 def test_epochs_of_an_unknown_set_fail_with_one_line():
     overrides = ["DATASET=pairs", "Run.num_steps=2 epochs"]
     with pytest.raises(UserError, match="does not have for retrieval/pairs: give"):

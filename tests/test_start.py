@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from paths import OUTSIDE, PARITY, ROOT
@@ -71,8 +72,24 @@ def test_a_stopped_benchmark_does_not_promise_to_resume(outside):
     fault = f"from lra_fnet.benchmark import cells\ncells.run = lambda *_: {INTERRUPT}"
     words = ["--lengths", "8", "--models", "fnet", "--name", "b"]
     ended = start("benchmark", *PARITY, *words, fault=fault)
-    line = "a benchmark begins anew, and what it has written stays in runs/benchmark/b"
-    assert (ended.returncode, ended.stderr) == (130, f"lra-fnet: stopped; {line}\n")
+    line = "lra-fnet: stopped; a benchmark begins anew"
+    assert (ended.returncode, ended.stderr) == (130, f"{line}\n")
+    assert not Path("runs/benchmark/b").exists()
+    fault = fault.replace("*_: ", "*_: (Path('runs/benchmark/c/a').touch(), ") + ")"
+    words[-1] = "c"
+    ended = start("benchmark", *PARITY, *words, fault=f"from pathlib import Path\n{fault}")
+    stays = ", and what it has written stays in runs/benchmark/c"
+    assert (ended.returncode, ended.stderr) == (130, f"{line}{stays}\n")
+
+
+def test_a_stopped_measurement_of_the_loop_leaves_nothing(outside, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    before = {*tmp_path.iterdir()}
+    fault = f"from lra_fnet.benchmark import overhead\noverhead._bare = lambda *_: {INTERRUPT}"
+    ended = start("benchmark", *PARITY, "--models", "fnet", fault=fault)
+    assert ended.returncode == 130
+    assert ended.stderr.endswith("lra-fnet: stopped; a benchmark begins anew\n")
+    assert {path.name for path in {*tmp_path.iterdir()} - before} <= {"data", "runs"}
 
 
 def test_nohup_keeps_the_end_of_a_terminal_ignored(monkeypatch):

@@ -137,15 +137,19 @@ class Worker:
         self.result |= self.ask(dataclasses.asdict(self.cell))
 
     def round(self) -> None:
-        """Adds a measurement of each kind: of the programs and of their limits."""
+        """Adds a measurement of each kind: of the programs and of their limits.
+
+        Limits that do not fit into memory are empty.
+        """
         reply = self.ask({"seconds": self.cell.seconds})
+        self.result["state"] = reply.get("state", "ok")
         for kind in ("", "forward_"):
             if f"{kind}calls" in reply:
                 a_call = reply[f"{kind}seconds"] / reply[f"{kind}calls"]
                 self.result.setdefault(f"{kind}seconds", []).append(a_call)
         if self.cell.side == "ours" and self.result["state"] == "ok":
             limits = self.ask({"roofline": self.cell.seconds})
-            self.result.setdefault("roofline", []).append(limits)
+            self.result.setdefault("roofline", []).append({} if "state" in limits else limits)
 
     def pop(self) -> dict[str, list[Any]]:
         """Removes the measurements of all rounds from the result and returns them."""
@@ -175,8 +179,6 @@ class Worker:
         if not reply or "mistake" in reply:
             name = f"{self.cell.model} at {self.cell.length} tokens ({self.cell.side})"
             raise UserError(reply.get("mistake", f"{name} cannot be measured: see above"))
-        if reply.get("state") == "OOM":
-            self.result["state"] = "OOM"
         return reply
 
 
@@ -208,13 +210,14 @@ def plan(
       models: names; NAME:BINDING is a separate row for the model with one more binding. A word that
         comes twice counts once.
       whats: some of WHATS.
-      lengths: tokens; mixing has the paper's length if there are none.
+      lengths: tokens, each once; mixing has the paper's length if there are none.
       cls: also measures each length with CLS in front, L + 1.
       peer: also measures the models of `transformers`, and PyTorch's FFT.
 
     Raises:
       UserError: a model or binding is unknown, the binding of a row is one of the batch or the
-        length, a program needs lengths and there are none, or one does not divide the tokens.
+        length, a program needs lengths and there are none, one does not divide the tokens, or one
+        would be measured both with and without CLS.
     """
     if not lengths and set(whats) - {"mixing"}:
         raise UserError(f"--what {','.join(whats)} needs --lengths, for example --lengths 512,1024")
@@ -222,6 +225,12 @@ def plan(
         raise UserError(
             f"--tokens expects a multiple of every length, so that all batches have as many, got "
             f"{shared.tokens} and the length {unequal[0]}"
+        )
+    lengths = list(dict.fromkeys(lengths))
+    if both := [n for n in lengths if cls and n + 1 in lengths]:
+        raise UserError(
+            f"--cls measures {both[0]} with CLS in front as {both[0] + 1}: leave {both[0]} or "
+            f"{both[0] + 1} out of --lengths, or --cls"
         )
     places = [(length + extra, bool(extra)) for length in lengths for extra in range(1 + cls)]
     cells = []

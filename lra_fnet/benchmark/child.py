@@ -15,6 +15,7 @@ its replies also have "forward_calls" and "forward_seconds".
 Imports neither JAX nor PyTorch: the interpreter may lack one of them.
 """
 
+import functools
 import importlib
 import json
 import os
@@ -37,29 +38,40 @@ def is_out_of_memory(error: Exception) -> bool:
 def serve(make: Callable[..., Any], lines: Iterator[str], answer: Callable[[dict], None]) -> None:
     """Replies to the parent's lines until there are no more or one fails.
 
+    A request that does not fit into memory leaves the side as it was.
+
     Args:
       make: builds a side, with `facts` and METHODS, from a cell.
       lines: the parent's.
       answer: sends a reply.
     """
+    oom = {"state": "OOM"}
+
+    def fitting(call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except (RunFailed, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            return oom
+
     try:
         from lra_fnet.benchmark.cells import Cell
 
-        side = make(Cell(**json.loads(next(lines))))
+        side = fitting(lambda: make(Cell(**json.loads(next(lines)))))
+        if side is oom:
+            answer(oom)
+            return
         answer(side.facts)
         for line in lines:
             ((request, argument),) = json.loads(line).items()
-            answer(getattr(side, METHODS[request])(argument))
+            answer(fitting(functools.partial(getattr(side, METHODS[request]), argument)))
     except UserError as error:
         answer({"mistake": str(error)})
     except ModuleNotFoundError as error:
         library = str(error.name).partition(".")[0]
         mistake = f"{sys.executable} has no {library}: LRA_FNET_PEER_PYTHON expects a Python with"
         answer({"mistake": f"{mistake} PyTorch, transformers and this package (lra-fnet[peers])"})
-    except (RunFailed, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        answer({"state": "OOM"})
 
 
 def main(module: str) -> None:

@@ -9,12 +9,16 @@ from lra_fnet.benchmark import cells
 from lra_fnet.machine import disk, progress
 from lra_fnet.models import fastest
 from lra_fnet.models.mixers import fourier
+from lra_fnet.training import slices
 
 METHODS = tuple(name for name in fourier.TRANSFORMS if name != "definition")
 
 
 def main(shared: cells.Cell, lengths: Sequence[int], *, cls: bool = False) -> None:
     """Prints the chosen method at each length, with the milliseconds measured for all methods.
+
+    B is the number of examples that a step takes at a time, in training and, where they differ, in
+    inference (see `slices`): the choice is made for these.
 
     Args:
       shared: task, preset and overrides, which determine batch and width.
@@ -28,8 +32,11 @@ def main(shared: cells.Cell, lengths: Sequence[int], *, cls: bool = False) -> No
     for cell in cells.plan(shared, ["fnet"], ["infer"], lengths, cls=cls):
         built = cell.load()
         encoder = built.model.encoder
-        shape = (built.run.batch_size, encoder.mixer_length, encoder.dim)
-        table.add_row(*row(shape, fourier.explain(shape)))
+        batch_size, tokens = built.run.batch_size, built.abstract_inputs(1)[0].shape[1:]
+        scored = slices.rows_at_once(built.model, batch_size, tokens, train=False)
+        for rows in dict.fromkeys((slices.microbatch_of(built, 1), scored)):
+            shape = (rows, encoder.mixer_length, encoder.dim)
+            table.add_row(*row(shape, fourier.explain(shape)))
     progress.console.print(table)
     progress.say(
         f"kept in {disk.user_cache() / 'choices.json'}: delete it to measure again, or bind "

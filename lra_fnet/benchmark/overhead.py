@@ -2,8 +2,8 @@
 
 import dataclasses
 import math
+import shutil
 import statistics
-import tempfile
 from pathlib import Path
 
 import jax
@@ -15,13 +15,19 @@ from lra_fnet.run.job import Job
 from lra_fnet.training.loop import DISPATCH_SECONDS, Loop
 
 
-def loop_overhead(job: Job, rounds: int, seconds: float) -> float:
+def loop_overhead(job: Job, rounds: int, seconds: float, folder: Path) -> float:
     """Prints and returns the median ratio of steps/s, the whole loop over the bare program.
 
     The whole loop shuffles, copies batches to the device, logs, draws its bar and saves checkpoints
     as the preset says; evaluations do not count. The bare program is the same compiled update on
     one constant batch that is on the device already. Each round measures both, one after the
     other, so that a machine whose speed drifts affects both alike.
+
+    Args:
+      job: names the run.
+      rounds: number of measurements.
+      seconds: of each side of a measurement.
+      folder: where each round makes a run folder.
     """
     built = job.load()
     data = built.task.prepare(job.data, source=job.source)
@@ -29,11 +35,13 @@ def loop_overhead(job: Job, rounds: int, seconds: float) -> float:
     table = Table("round", "bare steps/s", "loop steps/s", "ratio", title=f"{job.task} {job.model}")
     ratios = []
     for number in range(1, rounds + 1):
-        with tempfile.TemporaryDirectory() as folder:
-            loop = Loop(built, train, validation, Path(folder), job.seed)
-            bare = _bare(loop, seconds)
-            loop.run = dataclasses.replace(loop.run, num_steps=math.ceil(bare * seconds))
-            loop()
+        run = folder / f"{job.task}.{job.model}.{number}"
+        run.mkdir()
+        loop = Loop(built, train, validation, run, job.seed)
+        bare = _bare(loop, seconds)
+        loop.run = dataclasses.replace(loop.run, num_steps=math.ceil(bare * seconds))
+        loop()
+        shutil.rmtree(run)
         whole = loop.history.timed_steps / loop.history.timed_seconds
         ratios.append(whole / bare)
         table.add_row(str(number), f"{bare:.2f}", f"{whole:.2f}", f"{ratios[-1]:.3f}")

@@ -15,13 +15,15 @@ from lra_fnet.errors import UserError
 from lra_fnet.machine import progress
 
 STEPS = 7  # after which the losses are compared; two of them warm up
-ROUNDS = 3  # timings of each row
 
 
 def run(
-    cell: Cell, devices: Sequence[int], save: Callable[[list[dict[str, Any]]], None]
+    cell: Cell,
+    devices: Sequence[int],
+    rounds: int,
+    save: Callable[[list[dict[str, Any]]], None],
 ) -> list[dict[str, Any]]:
-    """Measures each number of devices; calls `save` with all rows so far after each.
+    """Measures each number of devices in so many rounds; saves all rows so far after each.
 
     Returns:
       One object per row: scaling ("strong" or "weak"), devices, batch_size, and if the machine has
@@ -44,15 +46,14 @@ def run(
         for scaling, number, size in plan:
             row = {"scaling": scaling, "devices": number, "batch_size": size}
             overrides = (*cell.overrides, f"Run.batch_size={size}")
-            rows.append(
-                row | measure(dataclasses.replace(cell, overrides=overrides, devices=number))
-            )
+            changed = dataclasses.replace(cell, overrides=overrides, devices=number)
+            rows.append(row | measure(changed, rounds))
             save(rows)
             bar.step()
     return rows
 
 
-def measure(cell: Cell) -> dict[str, Any]:
+def measure(cell: Cell, rounds: int) -> dict[str, Any]:
     """Returns what a row measures; nothing if the machine has fewer devices than the cell.
 
     Raises:
@@ -67,9 +68,9 @@ def measure(cell: Cell) -> dict[str, Any]:
         if child.result["state"] == "ABSENT":
             return {}
         facts = child.ask({"steps": STEPS - 2})
-        rounds = [child.ask({"seconds": cell.seconds}) for _ in range(ROUNDS)]
+        timed = [child.ask({"seconds": cell.seconds}) for _ in range(rounds)]
     return {
-        "steps_per_second": [reply["calls"] / reply["seconds"] for reply in rounds],
+        "steps_per_second": [reply["calls"] / reply["seconds"] for reply in timed],
         **facts,
         "platform": child.result["device"]["platform"],
     }

@@ -22,6 +22,7 @@ from lra_fnet.errors import UserError
 from lra_fnet.machine.progress import say
 
 _FORBIDDEN = tuple(os.strerror(e) for e in (errno.EROFS, errno.EACCES, errno.EPERM))
+_FULL = tuple(os.strerror(e) for e in (errno.ENOSPC, errno.EDQUOT))
 _REFUSALS = ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "EIO", "EMFILE")
 
 
@@ -188,9 +189,10 @@ def writable(target: Path, option: str = "--runs") -> Iterator[None]:
         reason = _refusal(error)
         if reason is None:
             raise
-        cure = "make it writable" if reason in _FORBIDDEN else "free some space"
+        cure = "make it writable or " if reason in _FORBIDDEN else ""
+        cure = "free some space or " if reason in _FULL else cure
         raise UserError(
-            f"{target} cannot be written ({reason}): {cure} or choose another folder with "
+            f"{target} cannot be written ({reason}): {cure}choose another folder with "
             f"{option}, then run the same command again"
         ) from None
 

@@ -21,6 +21,11 @@ from lra_fnet.models.heads import Pretrainer
 from lra_fnet.models.mixers.fourier import Fourier
 
 GELU = ("gelu_new", "gelu_pytorch_tanh")  # that library's names of the tanh form, the only one here
+CONFIG = (  # the settings of that library that are read
+    *("hidden_act", "hidden_size", "layer_norm_eps", "vocab_size", "max_position_embeddings"),
+    *("type_vocab_size", "intermediate_size", "num_hidden_layers", "hidden_dropout_prob"),
+)
+BUFFERS = (".position_ids", ".token_type_ids")  # end the names of arrays that are no weights
 NAMES = {  # that library's names of our modules; those of a block within its layer
     "embedding": "embeddings.word_embeddings",
     "positions_learned": "embeddings.position_embeddings",
@@ -74,9 +79,14 @@ def fnet_from_transformers(
       model, {"params": ...} in float32.
 
     Raises:
-      UserError: if the activation is not the tanh form of GELU; if weights are missing, unknown or
+      UserError: if a setting is missing; if the activation is not the tanh form of GELU; if
+        weights are missing, unknown or
         of the wrong shape, or those that must be equal differ.
     """
+    if absent := [name for name in CONFIG if name not in config]:
+        raise UserError(
+            f"the FNet's configuration must have {', '.join(absent)}: take model.config.to_dict()"
+        )
     if config["hidden_act"] not in GELU:
         raise UserError(
             f"the FNet must have hidden_act {' or '.join(GELU)}, got {config['hidden_act']!r}: "
@@ -104,6 +114,7 @@ def fnet_from_transformers(
                     "with tied embeddings"
                 )
         state = {name: value for name, value in state.items() if name not in TIED}
+    state = {name: value for name, value in state.items() if not name.endswith(BUFFERS)}
     shapes: dict[str, Any] = flatten_dict(shapes_of(model)["params"], sep="/")
     paths = {_name(path): path for path in shapes}
     if wrong := sorted(set(paths) ^ set(state)):
@@ -132,8 +143,13 @@ def fnet_to_transformers(
     Those of an `Encoder` are an FNetModel's, those of a `Pretrainer` an FNetForPreTraining's.
 
     Raises:
-      UserError: if the encoder is not an FNetModel.
+      UserError: if the model is another one, or the encoder is not an FNetModel.
     """
+    if not isinstance(model, Encoder | Pretrainer):
+        raise UserError(
+            f"expected an Encoder or a Pretrainer, got a {type(model).__name__}: of a trained run, "
+            'take run.model.encoder and {"params": run.variables["params"]["encoder"]}'
+        )
     encoder = model.encoder if isinstance(model, Pretrainer) else model
     fields = {name: getattr(encoder, name) for name in ORIGINAL}
     mixers = {(type(mixer), getattr(mixer, "scale", "none")) for mixer in encoder.mixers}

@@ -8,6 +8,7 @@ the Transformer in the same round, computed in the way that is faster at that le
 
 import dataclasses
 import math
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,11 @@ from lra_fnet.run.record import Device, Record
 BASELINE = "transformer"
 AGAINST = "Speed-ups are against the faster Transformer measured"
 WAY = "Attention.implementation="  # the overrides that change how it is computed, not what
+# Overrides that do not change what a step computes: batch and length are compared by themselves.
+_SAME = re.compile(
+    r"(Optimizer\.\w+|Run\.(?!microbatch\b)\w+|MAX_LEN|DATASET|Attention\.implementation|"
+    r"Fourier\.method)\s*="
+)
 VERSIONS = ("jax", "torch", "transformers")  # those that the caption names
 TITLES = {"train": "Training", "pretrain": "Pre-training", "infer": "Inference"}
 BESIDE = ("train", "infer")  # what PyTorch is measured with
@@ -29,7 +35,8 @@ LEGEND = (
     "Transformer of that length, the median of the ratios round by round. `transformer` computes "
     "attention in blocks (`blockwise`) unless its row says otherwise. `OOM` out of memory, `FAIL` "
     "does not compile, `-` not measured, † did not fit beside the others and was measured alone. "
-    "Memory is the peak of the cell's own process above what it held before the model was made. "
+    "Memory is the peak of the cell's own process above what it held before the model was made; "
+    "on an accelerator, of the device since the process began. "
     "Floor: the time of the step's dense products alone. Roofline: the longer of the floor and of "
     "the time in which a copy moves as many bytes as the step must. Both were measured in the same "
     "rounds."
@@ -77,9 +84,10 @@ def conditions(cells: Sequence[Result]) -> tuple:
     measured = [cell for cell in cells if cell["state"] == "ok"]
     batches = constant(cells) or str(sorted({(c["length"], c["batch_size"]) for c in measured}))
     fields = ("task", "preset", "size", "num_layers", "dim", "dtype", "threads", "device")
-    fields += ("versions", "commit", "dirty")
+    fields += ("versions", "commit", "dirty", "imports", "gin_dirs")
     return (
         batches,
+        frozenset(map(_shared, cells)),
         frozenset((cell["what"], cell["side"], cell["length"]) for cell in cells),
         *(frozenset(str(cell.get(field)) for cell in measured) for field in fields),
     )
@@ -185,9 +193,13 @@ def curve(cells: Sequence[Result], label: str, value: str) -> tuple[list[int], l
 def of_run(cells: Sequence[Result], run: Record, what: str) -> Result | None:
     """Returns the cell that measured a run's own program, the fastest way of computing it.
 
-    It has the run's task, preset, model, sizes, length, batch and arithmetic, and was measured on
-    the same kind of processor. None: there is none.
+    It has the run's task, preset, model, overrides, sizes, length, batch and arithmetic, and was
+    measured on the same kind of processor. None: there is none.
     """
+
+    def changed(overrides: Sequence[str]) -> set[str]:
+        return {re.sub(r"\s", "", text) for text in overrides if not _SAME.match(text)}
+
     dim, num_layers = (run.setting(f"Encoder.{name}") for name in ("dim", "num_layers"))
     same = [
         cell
@@ -200,8 +212,20 @@ def of_run(cells: Sequence[Result], run: Record, what: str) -> Result | None:
         == (run.device.name, run.setting("Encoder.dtype"))
         and (cell["dim"], cell["num_layers"], cell["parameters"])
         == (dim, num_layers, run.parameters)
+        and changed(cell.get("overrides", ())) == changed(run.overrides)
     ]
     return min(same, key=lambda cell: median(cell["seconds"]), default=None)
+
+
+def _own(cell: Result) -> str:
+    """Returns the binding that a row has and the others do not; "" if there is none."""
+    return "" if cell["label"] == cell["model"] else "".join([*cell.get("overrides", ())][-1:])
+
+
+def _shared(cell: Result) -> tuple[str, ...]:
+    """Returns the overrides of all rows."""
+    overrides = tuple(cell.get("overrides", ()))
+    return overrides[:-1] if _own(cell) else overrides
 
 
 def labels(cells: Sequence[Result]) -> list[str]:
@@ -246,8 +270,7 @@ def faster(cells: Sequence[Result]) -> Result | None:
 
 def _computes_otherwise(cell: Result) -> bool:
     """Returns whether a row is the baseline with another implementation of its attention."""
-    last = [*cell.get("overrides", ())][-1:]  # the row's own
-    return cell["label"].startswith(f"{BASELINE} (") and "".join(last).startswith(WAY)
+    return cell["model"] == BASELINE and _own(cell).startswith(WAY)
 
 
 def _named(bases: Mapping[int, Result | None]) -> list[str]:
@@ -310,7 +333,12 @@ def _fractions(cell: Result, _: Result | None = None) -> str:
 
 
 def _limits(cell: Result) -> list[str]:
-    """Returns floor and roofline over the measured time, as medians of the rounds."""
+    """Returns floor and roofline over the measured time, as medians of the rounds.
+
+    "-" where a round's limits did not fit into memory.
+    """
+    if not all(cell["roofline"]):
+        return ["-", "-"]
     floors, rooflines = [], []
     for seconds, limits in zip(cell["seconds"], cell["roofline"], strict=True):
         floor = limits["floor_seconds"]
@@ -318,6 +346,13 @@ def _limits(cell: Result) -> list[str]:
         floors.append(floor / seconds)
         rooflines.append(max(floor, copy) / seconds)
     return [f"{100 * median(column):.0f}%" for column in (floors, rooflines)]
+
+
+def _floor(cell: Result) -> str:
+    """Returns the milliseconds of the dense products alone; "-" if they did not fit."""
+    if not all(cell["roofline"]):
+        return "-"
+    return _number(1e3 * median([limits["floor_seconds"] for limits in cell["roofline"]]))
 
 
 def _mixing(cells: Sequence[Result]) -> Grid:
@@ -357,7 +392,7 @@ def _peers(what: str, cells: Sequence[Result], unit: str, scale: float) -> Grid:
             numbers = [
                 _ratio(ours, peer),
                 f"{memory} = {ours['peak_bytes'] / max(peer['peak_bytes'], 1):.2f}",
-                _number(1e3 * median([limits["floor_seconds"] for limits in ours["roofline"]])),
+                _floor(ours),
                 *_limits(ours),
             ]
         rows.append([*row, *numbers])
@@ -422,7 +457,10 @@ _SIZES = {"layers": "num_layers", "width": "dim", "batch": "batch_size"}  # fiel
 
 
 def caption(cells: Sequence[Result]) -> str:
-    """Returns device, sizes, rounds, versions and commit; nothing if no cell has a device."""
+    """Returns device, sizes, overrides of all rows, rounds, versions and commit.
+
+    Returns nothing if no cell has a device.
+    """
     ours = [cell for cell in cells if cell["side"] == "ours" and "device" in cell]
     if not ours:
         return ""
@@ -430,6 +468,8 @@ def caption(cells: Sequence[Result]) -> str:
         f"{name} {', '.join(dict.fromkeys(str(cell[_SIZES.get(name, name)]) for cell in ours))}"
         for name in ("task", "preset", *_SIZES, "dtype", "threads")
     ]
+    if overrides := dict.fromkeys(text for cell in ours for text in _shared(cell)):
+        sizes.append(f"with {', '.join(overrides)}")
     rounds = max((len(cell.get("seconds", ())) for cell in ours), default=0)
     versions = {name: v for cell in cells for name, v in cell.get("versions", {}).items()}
     listed = ", ".join(f"{name} {v}" for name, v in versions.items() if name in VERSIONS)

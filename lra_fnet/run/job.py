@@ -39,6 +39,11 @@ def run(job: Job) -> Record:
     if type(job.seed) is not int or not 0 <= job.seed < 2**32:  # JAX would take it modulo 2**32
         raise UserError(f"--seed expects a whole number from 0 to {2**32 - 1}, got {job.seed!r}")
     experiment = job.load()
+    if job.denoise and experiment.task.validation_is_test:
+        raise UserError(
+            f"pre-training on {job.task}/{experiment.task.config} would choose the model on test "
+            "rows, which are its validation rows: take another preset or DATASET"
+        )
     start = pretrained.open_run(job.init, experiment, job.imports) if job.init else None
     folder = job.folder
     versions = run_folder.provenance()["versions"]

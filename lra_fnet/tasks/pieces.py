@@ -22,14 +22,15 @@ from lra_fnet.tasks import sources, store
 if TYPE_CHECKING:
     import jax
 
-CLS, SEP, MASK = 2, 3, 4  # ids of the vocabulary; 0 is padding, 1 an unknown piece
+UNKNOWN, CLS, SEP, MASK = 1, 2, 3, 4  # ids of the vocabulary; 0 is padding
 SPECIAL = ("[CLS]", "[SEP]", "[MASK]")
 VOCABULARY = "vocabulary.model"  # SentencePiece's file in the folder of a set
 LARGEST = 65_535  # pieces, so that an id takes two bytes
 VALUE_IS = f"the id of a piece in {VOCABULARY}, minus 1"
 LONGEST = 1000  # characters of a sentence for the vocabulary; the rest of it is left out
 
-_NAME = re.compile(r"v(\d{1,9})_(\d{1,9})")
+_NAME = re.compile(r"v([1-9]\d{0,8})_([1-9]\d{0,8})")
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 _SENTENCES = re.compile(r"\n+|(?<=[.!?])\s+")
 
@@ -124,17 +125,22 @@ def read_vocabulary(path: Path, size: int) -> bytes:
         size: pieces that it must have.
 
     Raises:
-        UserError: it cannot be read, or is another kind or size of vocabulary.
+        UserError: it cannot be read, is another kind or size of vocabulary, or tells capital
+            letters from small ones.
     """
     with sources.readable(path):
         content = path.read_bytes()
     try:
         model = library().SentencePieceProcessor(model_proto=content)
         ids = [model.piece_to_id(piece) for piece in SPECIAL]
-        found = f"{model.get_piece_size()} pieces, {', '.join(SPECIAL)} at {ids}"
+        cases = [model.encode(text) for text in (_LETTERS, _LETTERS.upper())]
+        found = f"{model.get_piece_size()} pieces, {', '.join(SPECIAL)} at {ids}, "
+        found += f"unknown ones at {model.unk_id()}, in "
+        found += "lower case" if cases[0] == cases[1] else "both cases"
     except RuntimeError:
         found = "no vocabulary of SentencePiece"
-    wanted = f"{size} pieces, {', '.join(SPECIAL)} at {[CLS, SEP, MASK]}"
+    wanted = f"{size} pieces, {', '.join(SPECIAL)} at {[CLS, SEP, MASK]}, "
+    wanted += f"unknown ones at {UNKNOWN}, in lower case"
     if found != wanted:
         raise UserError(
             f"{path}: expected {wanted}, got {found}: take the vocabulary of a set of that size, "
@@ -163,7 +169,7 @@ def train_vocabulary(sentences: list[str], size: int, source: Path) -> bytes:
             vocab_size=size,
             normalization_rule_name="nmt_nfkc_cf",  # lower case
             pad_id=0,
-            unk_id=1,
+            unk_id=UNKNOWN,
             bos_id=-1,
             eos_id=-1,
             control_symbols=list(SPECIAL),

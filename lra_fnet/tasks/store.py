@@ -173,6 +173,13 @@ class Prepared:
         dtype = self.task.value_dtype
         say(f"{split} of {self.folder} does not fit into memory: decoding it to files there")
         path = part / "values.npy"
+        size, free = math.prod(shape) * dtype.itemsize, shutil.disk_usage(part).free
+        if size > free:
+            raise UserError(
+                f"{shape[0]:,} rows of MAX_LEN={shape[2]} tokens take {size / 1e9:,.0f} GB at "
+                f"{self.folder}, where {free / 1e9:,.0f} GB are free: bind a smaller MAX_LEN, or "
+                "choose another folder with --data"
+            )
         with path.open("wb") as file:  # reserves the space: a full disk raises an error here
             os.posix_fallocate(file.fileno(), 0, math.prod(shape) * dtype.itemsize + 4096)
         values = np.lib.format.open_memmap(path, "w+", dtype, shape)

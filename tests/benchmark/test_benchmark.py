@@ -15,6 +15,7 @@ from lra_fnet.errors import UserError
 from lra_fnet.models import fastest
 from lra_fnet.report import benchmarks as tables
 from lra_fnet.report import figures
+from lra_fnet.training import slices
 
 CELL = cells.Cell("train", "ours", "text", "fnet", "cpu", 16, label="fnet", seconds=0.01)
 SMALL = ("Encoder.dim=8", "Encoder.num_layers=1", "Encoder.mlp_dim=8", "Run.batch_size=2")
@@ -29,7 +30,8 @@ def a_result(label, length, seconds, megabytes=1.0, what="train", side="ours", *
     return {
         **dataclasses.asdict(CELL),
         **facts,
-        **{"label": label, "length": length, "what": what, "side": side, "state": "ok"},
+        **{"label": label, "model": label.partition(" (")[0], "length": length, "what": what},
+        **{"side": side, "state": "ok"},
         "seconds": seconds,
         "forward_seconds": [s / 4 for s in seconds],
         "peak_bytes": megabytes * 1e6,
@@ -274,6 +276,51 @@ def test_a_row_may_not_have_its_own_batch_or_length(binding):
     assert "--set, --tokens or --lengths" in str(raised.value)
 
 
+def test_a_length_is_measured_once():
+    assert [c.length for c in plan(["fnet"], ["train"], [16, 32, 16])] == [16, 32]
+    places = [(c.length, c.cls) for c in plan(["fnet"], ["train"], [16, 18], cls=True)]
+    assert places == [(16, False), (17, True), (18, False), (19, True)]
+    with pytest.raises(UserError, match=r"--cls measures 16 with CLS in front as 17: leave 16"):
+        plan(["fnet"], ["train"], [16, 17], cls=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("--lengths 16", "--what pipeline measures and prints .* so --lengths has no effect"),
+        ("--name a", "so --name has no effect"),
+        ("--tokens 64", "so --tokens has no effect"),
+    ],
+)
+def test_options_that_the_loop_does_not_take_are_refused(words, line, command):
+    names = ["--task=text", "--models=fnet", "--preset=cpu", "--what=pipeline"]
+    code, err, _ = command("benchmark", *names, *words.split())
+    assert code == 2
+    assert re.search(line, err)
+
+
+def test_a_folder_that_cannot_be_written_is_noticed_before_anything_is_measured(
+    command, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(cells, "run", lambda *_: pytest.fail("measured"))
+    (tmp_path / "file").touch()
+    names = ["--task=text", "--models=fnet", "--preset=cpu", "--lengths=16"]
+    code, err, _ = command("benchmark", *names, "--runs", tmp_path / "file")
+    assert code == 2
+    assert "cannot be written (Not a directory): choose another folder with --runs" in err
+
+
+def test_a_benchmark_that_fails_leaves_no_empty_folder(command, tmp_path, monkeypatch):
+    def fail(*_):
+        raise UserError("no such thing")
+
+    monkeypatch.setattr(cells, "run", fail)
+    names = ["--task=text", "--models=fnet", "--preset=cpu", "--lengths=16", "--name=b"]
+    code, err, _ = command("benchmark", *names, "--runs", tmp_path)
+    assert (code, err) == (2, "lra-fnet: no such thing\n")
+    assert [*(tmp_path / "benchmark").iterdir()] == []
+
+
 def test_peers_are_planned_for_the_models_that_pytorch_has():
     planned = plan(["fnet", "linear", "transformer"], ["train", "mixing"], peer=True)
     sides = {
@@ -369,6 +416,23 @@ def test_cell_that_does_not_fit_next_to_others_is_tried_alone(monkeypatch):
     assert (a["state"], "alone" in a) == ("ok", False)
     assert (b["state"], b["alone"], len(b["seconds"])) == ("ok", True, 2)
     assert (c["state"], "seconds" in c) == ("OOM", False)
+
+
+def test_limits_that_do_not_fit_leave_the_time_of_a_cell(monkeypatch):
+    fake_children(monkeypatch, lambda *_: {"calls": 4, "seconds": 2.0})
+    ask = cells.Worker.ask
+
+    def asked(self, request):
+        return {"state": "OOM"} if "roofline" in request else ask(self, request)
+
+    monkeypatch.setattr(cells.Worker, "ask", asked)
+    (measured,) = cells._measure([CELL], rounds=2)
+    assert (measured["state"], measured["seconds"]) == ("ok", [0.5, 0.5])
+    assert measured["roofline"] == [{}, {}]
+    result = a_result("fnet", 16, [0.5, 0.5], roofline=[{}, {}])
+    assert rows_of([result], "Share of the roofline")[1] == ["fnet", "-"]
+    eager = a_result("fnet", 16, [1.0, 1.0], side="eager")
+    assert rows_of([result, eager], "Training compared")[1][-3:] == ["-", "-", "-"]
 
 
 @pytest.mark.parametrize(
@@ -529,6 +593,23 @@ def test_committed_tables_match_the_committed_measurements():
 def test_batch_can_hold_the_same_number_of_tokens_at_every_length(tokens, length, cls, batch):
     cell = dataclasses.replace(CELL, tokens=tokens, length=length, cls=cls)
     assert cell.load().run.batch_size == batch
+
+
+def test_explain_times_what_a_program_takes_at_a_time(monkeypatch, capfd):
+    """On a CPU, a wide model takes slices, in training and in inference of different sizes."""
+    shapes = []
+    monkeypatch.setattr(
+        explain.fourier, "explain", lambda shape: shapes.append(shape) or fastest.Choice("rfft")
+    )
+    sizes = tuple(f"Encoder.{name}=256" for name in ("dim", "qkv_dim", "mlp_dim"))
+    cell = dataclasses.replace(CELL, overrides=(*sizes, "Run.batch_size=32"))
+    explain.main(cell, [512])
+    rows = [slices.microbatch_of(b, 1) for b in [dataclasses.replace(cell, length=512).load()]]
+    assert shapes == [(rows[0], 512, 256)]
+    assert rows[0] < 32
+    assert f"{rows[0]} x 512 x 256" in capfd.readouterr().err
+    explain.main(dataclasses.replace(CELL, overrides=("Run.batch_size=32",)), [2048])
+    assert shapes[1:] == [(32, 2048, 64), (4, 2048, 64)]  # a narrow one only in inference
 
 
 def test_explain_shows_the_shape_of_each_length_and_the_reason(capfd):

@@ -12,7 +12,9 @@ def test_loop_and_bare_program_are_measured_in_every_round(tmp_path, monkeypatch
     settings = ("Run.eval_every=10000", "Run.steps_per_dispatch=4", "Head.mlp_dim=8")
     settings += tuple(f"Encoder.{size}" for size in sizes)
     job = Job("parity", "fnet", "cpu", 0, settings, data=tmp_path, gin_dirs=(OUTSIDE,))
-    ratio = overhead.loop_overhead(job, 2, 0.05)
+    (tmp_path / "loops").mkdir()
+    ratio = overhead.loop_overhead(job, 2, 0.05, tmp_path / "loops")
+    assert [*(tmp_path / "loops").iterdir()] == []
     assert 0 < ratio < 10
     table = capfd.readouterr().err
     assert all(word in table for word in ("bare steps/s", "loop steps/s", "median"))

@@ -19,22 +19,25 @@ def test_scaling_table_has_a_row_for_each_number_of_devices(monkeypatch):
     saved, measure = [], scaling.measure
     weak = {"steps_per_second": [1.0], "loss": 1.0, "all_reduces": 1, "platform": "cpu"}
     monkeypatch.setattr(  # measures two of the three rows: each takes a process
-        scaling, "measure", lambda c: weak if "Run.batch_size=8" in c.overrides else measure(c)
+        scaling,
+        "measure",
+        lambda c, n: weak if "Run.batch_size=8" in c.overrides else measure(c, n),
     )
-    rows = scaling.run(cell, [1, 2], lambda rows: saved.append(list(rows)))
+    rows = scaling.run(cell, [1, 2], 2, lambda rows: saved.append(list(rows)))
     assert saved == [rows[:1], rows[:2], rows]
     assert [(row["scaling"], row["devices"], row["batch_size"]) for row in rows] == [
         ("strong", 1, 4),
         ("strong", 2, 4),
         ("weak", 2, 8),
     ]
+    assert [len(row["steps_per_second"]) for row in rows] == [2, 2, 1]
     assert [row["all_reduces"] for row in rows] == [0, 1, 1]
     assert rows[1]["loss"] == pytest.approx(rows[0]["loss"], rel=1e-5)
     table = benchmarks.scaling(rows)
     assert "| strong | 1 | 4 |" in table
     assert SIMULATED in table
     with pytest.raises(UserError, match=r"numbers that divide Run.batch_size \(4\), got 3"):
-        scaling.run(cell, [1, 3], saved.append)
+        scaling.run(cell, [1, 3], 2, saved.append)
 
 
 def test_efficiency_is_relative_to_one_device_and_missing_devices_leave_the_row_empty():

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import jax
 import jax.extend
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lra_fnet.benchmark import cells, child, worker
+from lra_fnet.benchmark import cells, child, roofline, worker
 from lra_fnet.machine import memory
 from lra_fnet.training import slices
 
@@ -126,6 +127,13 @@ def test_program_that_does_not_fit_is_oom(monkeypatch):
         monkeypatch.setattr(module, "free_memory", lambda: 1000)
         cell = dataclasses.replace(CELL, what=what, overrides=SMALL)
         assert replies(cell) == [{"state": "OOM"}]
+
+
+def test_limits_that_do_not_fit_leave_the_side_as_it_was(monkeypatch):
+    monkeypatch.setattr(roofline, "copy_rate", Mock(side_effect=RuntimeError("out of memory")))
+    cell = dataclasses.replace(CELL, overrides=SMALL)
+    facts, limits, rounds = replies(cell, {"roofline": 0.001}, {"seconds": 0.0})
+    assert (facts["state"], limits, rounds["calls"]) == ("ok", {"state": "OOM"}, 1)
 
 
 def test_child_of_a_killed_parent_ends_without_a_word():

@@ -356,6 +356,27 @@ def test_conversion_names_the_mismatch(config, change, message):
     assert str(caught.value) == message
 
 
+def test_conversion_leaves_out_arrays_that_are_no_weights():
+    """Older versions of that library list the numbers of the positions among the weights."""
+    ids = {
+        f"fnet.embeddings.{name}": np.zeros((1, 8)) for name in ("position_ids", "token_type_ids")
+    }
+    want = convert.fnet_from_transformers(pretraining_weights(), CONFIG)[1]
+    got = convert.fnet_from_transformers(pretraining_weights() | ids, CONFIG)[1]
+    jax.tree.map(np.testing.assert_array_equal, got, want)
+
+
+def test_conversion_names_missing_settings_and_another_model():
+    config = {name: value for name, value in CONFIG.items() if name != "hidden_act"}
+    with pytest.raises(UserError, match="configuration must have hidden_act: take"):
+        convert.fnet_from_transformers(weights(), config)
+    model = experiment.load("text", "fnet", "cpu").model
+    with pytest.raises(
+        UserError, match=r"a Pretrainer, got a Classifier: .* take run.model.encoder"
+    ):
+        convert.fnet_to_transformers(model, {"params": {}})
+
+
 @pytest.mark.parametrize(
     "changes",
     [

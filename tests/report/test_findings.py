@@ -278,10 +278,20 @@ def test_benchmarks_under_the_same_conditions_are_one():
     }
     assert grids[0].notes[-1].startswith("From 2 benchmarks: the Transformer's row is that of the")
     assert benchmarks.together([first])[1][0].notes == grids[0].notes[:-1]
-    for field, value in (("commit", "f"), ("batch_size", 8), ("threads", 1), ("dim", 128)):
+    for field, value in (
+        ("commit", "f"),
+        ("batch_size", 8),
+        ("threads", 1),
+        ("dim", 128),
+        ("overrides", ["A.b=1"]),
+    ):
         other = [cell | {field: value} for cell in second]
         assert benchmarks.conditions(first) != benchmarks.conditions(other), field
     assert benchmarks.conditions(first) != benchmarks.conditions(second[:1])  # another length
+    own = [cell | {"label": f"{cell['label']} (1)", "overrides": ["A.b=1"]} for cell in second]
+    assert benchmarks.conditions(first) == benchmarks.conditions(own)
+    assert "with A.b=1; " in benchmarks.caption([c | {"overrides": ["A.b=1"]} for c in first])
+    assert "with " not in benchmarks.caption(own)
 
 
 def test_report_merges_them_and_names_all(tmp_path):

@@ -6,7 +6,7 @@ import json
 import pytest
 from made_results import a_result, records
 
-from lra_fnet.report import Sources, build, figures, front, page
+from lra_fnet.report import Sources, benchmarks, build, figures, front, page
 from lra_fnet.report import text as texts
 from lra_fnet.report.sources import Benchmark
 from lra_fnet.tasks import store
@@ -85,6 +85,18 @@ def test_speeds_are_those_of_a_benchmark_that_measured_all_points_in_turn():
     ours, _ = front.fronts(runs, [Benchmark("results/benchmark/b", cells)])
     assert {p.model: p.milliseconds for p in ours.points} == {"fnet": 200, "transformer": 500}
     assert "took turns in `results/benchmark/b`, 1 x Some CPU (cpu, 9 cores)" in ours.notes[0]
+
+
+def test_a_benchmark_of_other_settings_is_not_the_speed_of_a_run():
+    """Settings that change no step's program may differ: length, schedule, way of computing."""
+    run = records(a_run("fnet", 100, 4.0, overrides=["Run.num_steps=9"], variant="v"))[0]
+    for overrides, same in (
+        (["Encoder.dropout=0"], False),
+        (["Run.microbatch=4"], False),
+        (["Optimizer.warmup = 1", "Fourier.method=rfft", "MAX_LEN=9"], True),
+    ):
+        cell = a_cell("fnet", [0.1], overrides=overrides)
+        assert (benchmarks.of_run([cell], run, "pretrain") is not None) == same, overrides
 
 
 def test_each_size_has_the_speeds_of_a_benchmark_with_all_its_models():

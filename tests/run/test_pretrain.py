@@ -331,6 +331,23 @@ def test_settings_of_pretraining_name_both_runs(call):
     assert result_of(folder)["overrides"] == ["Run.num_steps=2"]
 
 
+def test_other_settings_under_one_name_are_not_taken_by_themselves(copied, call):
+    words = "--gin", f"{STEPS} Denoising.rate=0.5", "--name=n"
+    code, err, _ = call("train", *words, "--init=auto", "--force")
+    assert code == 2
+    other = f"{NAMED[0]} has other settings (Denoising.rate: 0.15 -> 0.5): take it all the same"
+    assert f"--init auto: {other} with --init {NAMED[0]}, or pre-train again: " in err
+    words = "--gin", STEPS, "--name=n"
+    assert call("train", *words, "--init", NAMED[0], "--force")[0] == 0
+
+
+def test_a_set_whose_validation_rows_are_its_test_rows_is_refused(command, tmp_path):
+    words = "--task=text", "--model=fnet", "--preset=lra-code", f"--data={tmp_path}"
+    code, err, _ = command("pretrain", *words)
+    assert code == 2
+    assert "on text/lra_code would choose the model on test rows" in err
+
+
 INIT = ("--init", NAMED[0])
 LONG = ("--set", "Run.num_steps=12")
 WRONG = {

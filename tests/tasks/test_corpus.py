@@ -1,5 +1,6 @@
 """Corpus: documents of any file, SentencePiece's vocabulary, rows of two parts, bad input."""
 
+import io
 import itertools
 import sys
 import tarfile
@@ -204,7 +205,17 @@ def test_a_vocabulary_in_the_folder_is_used(prepared, tmp_path):
     assert task.prepare(tmp_path / "same_data", raw, jobs=1).fingerprint == prepared.fingerprint
 
 
-@pytest.mark.parametrize("case", ["size", "special", "damaged"])
+def made_vocabulary(**options):
+    """A vocabulary of another program's."""
+    model = io.BytesIO()
+    spm.SentencePieceTrainer.train(
+        sentence_iterator=iter(list(itertools.chain(*made()))),
+        **{"model_writer": model, "vocab_size": 44, "bos_id": -1, "eos_id": -1, **options},
+    )
+    return model.getvalue()
+
+
+@pytest.mark.parametrize("case", ["size", "special", "damaged", "unknown", "cased"])
 def test_a_vocabulary_that_does_not_fit_fails_with_one_line(case, prepared, tmp_path):
     source = write(made(), tmp_path / "raw")
     name, content = NAME, (prepared.folder / corpus.VOCABULARY).read_bytes()
@@ -212,8 +223,19 @@ def test_a_vocabulary_that_does_not_fit_fails_with_one_line(case, prepared, tmp_
         name, found = "v40_32", r"expected 40 pieces, .* got 44 pieces"
     elif case == "special":
         content, found = content.replace(b"[SEP]", b"[sep]"), r"got 44 pieces, .* at \[2, 1, 4\]"
-    else:
+    elif case == "damaged":
         content, found = content[:-3], "got no vocabulary of SentencePiece"
+    elif case == "unknown":
+        specials = "[PAD],[CLS],[SEP],[MASK]"
+        content = made_vocabulary(
+            unk_id=0, control_symbols=specials, normalization_rule_name="nmt_nfkc_cf"
+        )
+        found = r"got 44 pieces, .* at \[2, 3, 4\], unknown ones at 0, in lower case:"
+    else:
+        specials = "[CLS],[SEP],[MASK]"
+        content = made_vocabulary(vocab_size=60, pad_id=0, unk_id=1, control_symbols=specials)
+        name = "v60_32"
+        found = r"at \[2, 3, 4\], unknown ones at 1, in both cases:"
     (source / corpus.VOCABULARY).write_bytes(content)
     with pytest.raises(UserError, match=found) as error:
         tasks.make("corpus", name).prepare(tmp_path / "data", source, jobs=1)
@@ -225,6 +247,8 @@ def test_names_of_sets_are_two_numbers_in_their_limits(tmp_path):
     assert list(tasks.make("corpus").configs) == ["v8000_128", "v32000_512"]
     with pytest.raises(UserError, match=r"^unknown data set 'full' of corpus: expected one of v8"):
         tasks.make("corpus", "full")
+    with pytest.raises(UserError, match=r"^unknown data set 'v8000_0128' of corpus"):
+        tasks.make("corpus", "v8000_0128")
     with pytest.raises(UserError, match=r"expected a vocabulary of 6 to 65535 pieces, got 70000"):
         tasks.make("corpus", "v70000_128")
     with pytest.raises(UserError, match=r"expected max_len = 128, .*; got 64: set MAX_LEN"):

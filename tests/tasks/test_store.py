@@ -285,8 +285,8 @@ def test_full_disk_fails_with_one_line_and_leaves_nothing(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     folder = TOY.folder(tmp_path)
     assert str(info.value) == (
-        f"{folder} cannot be written (File too large): free some space or choose another folder "
-        f"with --data, then run the same command again"
+        f"{folder} cannot be written (File too large): choose another folder with "
+        f"--data, then run the same command again"
     )
     assert not folder.exists()
     assert not leftovers(folder)
@@ -548,6 +548,14 @@ def test_split_larger_than_memory_is_mapped_and_equal(kind, tmp_path, monkeypatc
     assert capsys.readouterr().err.count("does not fit into memory") == 1
     assert not isinstance(prepared.arrays("test").values, np.memmap)
     kind(config="small", max_len=9).verify(tmp_path)
+
+
+def test_a_length_that_no_disk_holds_is_named(tmp_path, monkeypatch):
+    prepared = TOY.prepare(tmp_path)
+    monkeypatch.setattr(store, "free_memory", lambda: 0)
+    monkeypatch.setattr(store.shutil, "disk_usage", lambda _: Mock(free=1))
+    with pytest.raises(UserError, match=r"^\d+ rows of MAX_LEN=\d+ tokens take .*smaller MAX_LEN"):
+        prepared.arrays("train")
 
 
 def test_no_room_for_a_mapped_split_fails_with_one_line_and_leaves_nothing(tmp_path, monkeypatch):
