@@ -10,7 +10,7 @@ SEEDS ?= 1
 GIN ?=
 GRID ?=
 RANGE ?=
-NAME ?=
+NAME =# not from the environment, where some systems name the host so
 RUNS ?= runs
 DATA ?= data
 SOURCE ?=
@@ -27,6 +27,7 @@ TRIALS ?=
 JOBS ?= 1
 PRUNE ?=
 RETRY ?=
+WITHOUT_FAILED ?=
 LENGTHS ?=
 WHAT ?=
 CLS ?=
@@ -62,7 +63,7 @@ data.takes := $(outside.takes) TASK DATASET FORCE
 describe.takes := TASK DATA IMPORT GIN_DIR
 sweep.takes := $(outside.takes) TASK PRESET GIN RUNS MODEL MODELS SEEDS NAME ACCELERATOR SWEEP \
 	GRID RANGE SAMPLER TRIALS JOBS PRUNE RETRY PRETRAIN
-finish.takes := NAME RUNS
+finish.takes := NAME RUNS WITHOUT_FAILED
 drill.takes := SEED JOBS
 report.takes := RUNS README
 compare.takes := A B JSON RUNS
@@ -71,6 +72,9 @@ benchmark.takes := $(outside.takes) TASK PRESET GIN MODEL MODELS ACCELERATOR LEN
 takes := $(sort $(foreach goal,$(MAKECMDGOALS),$($(goal).takes)))
 on_line := $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name)))
 unknown := $(filter-out $(takes) PYTHON VENV SHELL,$(on_line))
+ifneq ($(and $(filter sweep benchmark,$(MAKECMDGOALS)),$(filter MODEL,$(on_line)),$(filter MODELS,$(on_line))),)
+$(error make $(MAKECMDGOALS) takes MODEL or MODELS, got both)
+endif
 ifneq ($(and $(MAKECMDGOALS),$(unknown)),)
 $(error make $(MAKECMDGOALS) does not take $(sort $(unknown)); it takes $(strip $(takes) PYTHON VENV))
 endif
@@ -153,7 +157,7 @@ sweep:
 
 finish:
 	$(call install,)
-	@$(FNET) finish --name $(call quote,$(NAME)) --runs $(call quote,$(RUNS))
+	@$(FNET) finish --name $(call quote,$(NAME)) --runs $(call quote,$(RUNS)) $(if $(WITHOUT_FAILED),--without-failed)
 
 report:
 	$(call install,)

@@ -6,7 +6,7 @@
 # PORT=29500 sets the port. The exit status is the first one that is not 0.
 set -eu
 case ${1:-} in
-'' | *[!0-9]* | 0)
+'' | *[!0-9]* | 0*)
     echo "launch/hosts.sh expects a number of processes and a command, got: $*" >&2
     exit 2
     ;;

@@ -17,6 +17,7 @@ import re
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -318,7 +319,12 @@ def _parser() -> Parser:
         retry=_switch("run failed trials once more"),
         dry_run=_switch("print the commands of the trials and stop"),
     )
-    verb(_finish, "runs", name=_text("the name that the sweep printed", required=True))
+    verb(
+        _finish,
+        "runs",
+        name=_text("the name that the sweep printed", required=True),
+        without_failed=_switch("leave points out of which a trial failed"),
+    )
     readme = _folder("update the tables in this file too", metavar="FILE")
     verb(_report, "runs results out", readme=readme)
     verb(_compare, "runs results", json=_switch("print one JSON object"), A=_SIDE, B=_SIDE)
@@ -663,10 +669,18 @@ def _sweep(args) -> int | None:
         planned = plan.load(args.runs, args.name, args.trials)
     else:
         points = {name: values for axis in axes for name, values in axis.items()}
+        if len(points) < len(axes):
+            twice = Counter(name for axis in axes for name in axis).most_common(1)[0][0]
+            raise UserError(f"the axis {twice} is given twice: keep one --grid or --range of it")
         file = args.sweep and config.sweep(args.sweep, args.gin_dirs)
         swept = plan.read(file, points, overrides, trials=args.trials, **given)
         shared = _job(args, model="", task="", preset="", name=None, overrides=())
         planned = plan.Plan(swept, plan.folder_name(swept, args.name), shared)
+    if args.dry_run and planned.sweep.prune:
+        raise UserError(
+            "--prune stops points by the results of others, and the commands of --dry-run know of "
+            "none: leave one of the two out"
+        )
     if args.dry_run:
         return scheduler.dry_run(planned, retry=args.retry)
     return scheduler.run(planned, jobs=args.jobs, retry=args.retry)
@@ -685,7 +699,7 @@ def _finish(args) -> None:
     from lra_fnet.sweep import finish, plan
 
     planned = plan.load(args.runs, args.name, None)
-    report.print_runs(finish.finish(planned))
+    report.print_runs(finish.finish(planned, without_failed=args.without_failed))
     print(f"selected: {planned.folder / 'selected.json'}")
 
 

@@ -30,10 +30,11 @@ def result(preset: Preset) -> list[str]:
     table = preset.table
     scored = {
         f"{row.label} on {table.columns[task]}": row.cells[task]
-        for row, task in _scored(table)
-        if table.shallow.cells[task].mean is not None
+        for row in table.rows
+        for task in table.tasks
+        if row.ours and row.cells[task].seeds and table.shallow.cells[task].mean is not None
     }
-    above = [name for name, cell in scored.items() if not cell.shallow]
+    above = [name for name, cell in scored.items() if cell.mean is not None and not cell.shallow]
     lies = "lies" if len(above) < 2 else "lie"
     sentences = []
     if scored:
@@ -176,20 +177,27 @@ def learning(report: Report) -> list[str]:
 
 
 def sweeps(listed_: Sequence[Sweep]) -> list[str]:
-    """Says how many trials there are, and which is the best on validation."""
+    """Says how many trials there are, and which is the best of each task on validation."""
     trials = [trial for sweep in listed_ for trial in sweep.trials]
     if not trials:
         return []
     complete = [trial for trial in trials if trial.state == "complete"]
     words = f"{plural(len(listed_), 'sweep')} with {plural(len(trials), 'trial')}, "
-    sentences = [f"{words}{len(complete)} of them complete; trials never read the test split."]
-    scored = [trial for trial in complete if trial.validation is not None]
-    if scored:
-        best = max(scored, key=lambda trial: trial.validation or 0)
+    unread = all(sweep.about.axes or sweep.about.pretrain for sweep in listed_)
+    never = "; trials never read the test split" if unread else ""
+    sentences = [f"{words}{len(complete)} of them complete{never}."]
+    scored = [
+        trial
+        for sweep in listed_
+        for trial in sweep.trials
+        if trial.state == "complete" and trial.validation is not None and not sweep.about.pretrain
+    ]
+    for task in dict.fromkeys(trial.task for trial in scored):
+        best = max((t for t in scored if t.task == task), key=lambda t: t.validation or 0)
         setting = " ".join(best.overrides) or "no overrides"
         sentences.append(
-            f"Highest validation accuracy: {100 * (best.validation or 0):.2f} %, "
-            f"{config.title(best.model)} on {tasks.title(best.task)} with {setting}."
+            f"Highest validation accuracy on {tasks.title(task)}: "
+            f"{100 * (best.validation or 0):.2f} %, {config.title(best.model)} with {setting}."
         )
     return sentences
 

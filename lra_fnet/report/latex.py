@@ -24,6 +24,7 @@ _SPECIAL = {
     '"': r"\textquotedbl{}",
     "`": r"\textasciigrave{}",
     "±": r"$\pm$",
+    "→": r"$\rightarrow$",
     "†": r"$\dagger$",
     "‡": r"$\ddagger$",
     "§": r"\S{}",

@@ -13,6 +13,7 @@ class About:
     name: str = ""
     axes: dict[str, Any] = dataclasses.field(default_factory=dict)
     created: str | None = None
+    pretrain: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import itertools
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from lra_fnet.errors import UserError
@@ -15,15 +15,24 @@ from lra_fnet.sweep.ledger import ENDED, Ledger, Trial, mean_validation
 from lra_fnet.sweep.plan import Plan
 
 
-def finish(plan: Plan) -> list[Record]:
+def finish(plan: Plan, *, without_failed: bool = False) -> list[Record]:
     """Writes selected.json and scores its runs; a point that was selected stays selected.
+
+    Only points whose seeds are all complete compete; one line for each task and model says how many
+    others there are.
+
+    Args:
+      plan: the sweep.
+      without_failed: whether to leave out points with a trial that failed (was killed, say), which
+        may be better than the others. Those that diverged, ran out of memory or were pruned are
+        always left out.
 
     Returns:
       The results of the selected runs, all seeds of each point.
 
     Raises:
-      UserError: trials have not ended or read different data, no point is complete, the sweep has
-        no axes, or it is one of pre-training.
+      UserError: trials have not ended, have failed or read different data, no point is complete,
+        the sweep has no axes, or it is one of pre-training.
     """
     if plan.sweep.pretrain:
         raise UserError(
@@ -46,7 +55,20 @@ def finish(plan: Plan) -> list[Record]:
             )
         file = plan.folder / "selected.json"
         earlier = record.entries(file, Choice)
+        left_out = _left_out(plan, trials, earlier)
+        failed = sum("failed" in states for states in left_out.values())
+        if failed and not without_failed:
+            raise UserError(
+                f"{failed} of the points of sweep {plan.name} have a trial that failed: "
+                f"{plan.again('sweep', '--retry')} runs it again, --without-failed selects among "
+                "the others for good"
+            )
         selected = select(plan, trials, earlier)
+        for pair, (task, model) in enumerate(plan.pairs):
+            states = [state for (other, _), state in left_out.items() if other == pair]
+            if states:
+                listed = ", ".join(f"{n} {state}" for state, n in Counter(states).items())
+                progress.say(f"left out of {task} {model}: {listed}")
         if not selected:
             again = plan.again("sweep", "--retry")
             raise UserError(f"no point of sweep {plan.name} is complete: {again}")
@@ -96,6 +118,21 @@ def select(plan: Plan, trials: list[Trial], earlier: list[Choice]) -> list[Choic
             folders=tuple(str(t.job.folder.relative_to(plan.shared.runs)) for t in best),
         )
     return list(selected.values())
+
+
+def _left_out(
+    plan: Plan, trials: Sequence[Trial], earlier: Sequence[Choice]
+) -> dict[tuple[int, int], str]:
+    """Returns the states of the points that cannot be selected, by pair and number.
+
+    Those of a task and model whose point was selected before do not count.
+    """
+    chosen = {(choice.task, choice.model) for choice in earlier}
+    points = defaultdict(set)
+    for trial in trials:
+        if trial.state != "complete" and plan.pairs[trial.pair] not in chosen:
+            points[trial.pair, trial.point].add(trial.state)
+    return {place: " and ".join(sorted(states)) for place, states in points.items()}
 
 
 def _check_data(plan: Plan, points: Sequence[Sequence[Trial]]) -> None:

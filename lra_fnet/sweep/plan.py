@@ -51,16 +51,31 @@ class Sweep:
     # The trials are runs of `lra-fnet pretrain`, compared by accuracy on hidden tokens.
     pretrain: bool = False
 
+    def checked_types(self) -> "Sweep":
+        """Returns this sweep; raises a UserError if a field has the wrong type."""
+        for field in ("tasks", "models", "overrides"):
+            names = getattr(self, field)
+            if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
+                raise UserError(f"Sweep.{field} expects a list of strings, got {names!r}")
+        kinds = {"preset": str, "sampler": str, "name": str, "prune": bool, "pretrain": bool}
+        for field, kind in kinds.items():
+            if not isinstance(value := getattr(self, field), kind):
+                wanted = "a text" if kind is str else "True or False"
+                raise UserError(f"Sweep.{field} expects {wanted}, got {value!r}")
+        if not isinstance(self.axes, dict) or not all(isinstance(n, str) for n in self.axes):
+            raise UserError(
+                'Sweep.axes expects {"Name.parameter": [value, ...]}, got '
+                f"{reprlib.repr(self.axes)}"
+            )
+        return self
+
     def checked(self) -> "Sweep":
         """Returns this sweep with its lists as tuples and its ranges complete.
 
         Raises:
           UserError: a field has the wrong type, or two fields contradict each other.
         """
-        for field in ("tasks", "models", "overrides"):
-            names = getattr(self, field)
-            if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
-                raise UserError(f"Sweep.{field} expects a list of strings, got {names!r}")
+        self.checked_types()
         for field, least in (("seeds", 1), ("trials", 0)):
             count = getattr(self, field)
             if isinstance(count, bool) or not isinstance(count, int) or count < least:
@@ -136,6 +151,7 @@ def read(file: Path | None, axes: dict[str, Any], overrides: Sequence[str], **gi
     if file is not None and (unread := config.unread_bindings()):
         raise UserError(f"{file}: a sweep does not read {', '.join(unread)}")
     fields = {name: value for name, value in given.items() if value is not None}
+    sweep = sweep.checked_types()
     fields |= {"axes": sweep.axes | axes, "overrides": (*sweep.overrides, *overrides)}
     return dataclasses.replace(sweep, **fields).checked()
 
@@ -267,20 +283,28 @@ class Plan:
         Raises:
           UserError: the folder belongs to another sweep.
         """
-        file = self.folder / "sweep.json"
-        stored = _stored(file)
+        file, stored = self.folder / "sweep.json", self.stored()
         if stored is None:
             now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             fields = self._to_json() | {"created": now, "commit": run_folder.commit()[0]}
         else:
             sweep, _, fields = stored
-            if changes := _changes(sweep, self.sweep):
-                raise UserError(
-                    f"{self.folder} is another sweep ({'; '.join(changes)}): choose another --name"
-                )
             if sweep.trials >= self.sweep.trials:
                 return
         disk.write_json(file, fields | {"trials": self.sweep.trials})
+
+    def stored(self) -> "tuple[Sweep, Job, dict[str, Any]] | None":
+        """Returns what `_stored` reads from sweep.json; None without the file.
+
+        Raises:
+          UserError: it is damaged, or the folder belongs to another sweep.
+        """
+        stored = _stored(self.folder / "sweep.json")
+        if stored and (changes := _changes(stored[0], self.sweep)):
+            raise UserError(
+                f"{self.folder} is another sweep ({'; '.join(changes)}): choose another --name"
+            )
+        return stored
 
     def _to_json(self) -> dict[str, Any]:
         fields = dataclasses.asdict(self.sweep)

@@ -15,7 +15,9 @@ import numpy as np
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, progress, signals
 from lra_fnet.run import folder as run_folder
+from lra_fnet.run import record
 from lra_fnet.sweep import board, plan, studies
+from lra_fnet.sweep.files import Entry
 from lra_fnet.sweep.ledger import ENDED, FAILED, Ledger, Trial, make_trial
 from lra_fnet.training.loop import Stop
 
@@ -56,10 +58,11 @@ def run(sweep: plan.Plan, *, jobs: int = 1, retry: bool = False) -> int:
 
 
 def dry_run(sweep: plan.Plan, *, retry: bool = False) -> None:
-    """Prints the commands of the trials that are still to run; writes nothing.
+    """Prints the commands of the trials that are still to run, each once; writes nothing.
 
     Raises:
-      UserError: the sampler is tpe, whose points depend on earlier results.
+      UserError: the sampler is tpe, whose points depend on earlier results, or the name is that of
+        another sweep.
     """
     if sweep.sweep.sampler == "tpe":
         raise UserError(
@@ -67,14 +70,23 @@ def dry_run(sweep: plan.Plan, *, retry: bool = False) -> None:
             "results before it: start the sweep on several machines instead, and they share it"
         )
     sweep.check()
+    sweep.stored()
+    known = record.entries(sweep.folder / "trials.json", Entry)
+    ended = {entry.folder for entry in known if entry.state == "pruned"}
+    if not retry:
+        ended |= {entry.folder for entry in known if entry.state in FAILED}
+    commands = []
     points = enumerate(studies.points(sweep.sweep))
     for (number, point), pair, seed in itertools.product(
         points, range(len(sweep.pairs)), range(sweep.sweep.seeds)
     ):
         trial = make_trial(sweep, pair, number, point, seed)
         result = trial.record()
-        if result is None or (retry and not result.complete):
-            print(shlex.join(["lra-fnet", *trial.job.command()]))
+        here = str(trial.job.folder.relative_to(trial.job.runs))
+        if here not in ended and (result is None or (retry and not result.complete)):
+            commands.append(shlex.join(["lra-fnet", *trial.job.command()]))
+    for command in dict.fromkeys(commands):  # a search may draw a point twice
+        print(command)
 
 
 def share(cores: list[int], workers: int) -> list[list[int]]:

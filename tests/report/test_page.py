@@ -567,6 +567,7 @@ def test_latex_prints_special_characters_literally():
     assert latex.escape(r"50 % of a_b & {x} #1 $2 ~ ^ \n") == (
         r"50 \% of a\_b \& \{x\} \#1 \$2 \textasciitilde{} \textasciicircum{} \textbackslash{}n"
     )
+    assert latex.escape("1 → 2") == r"1 $\rightarrow$ 2"
     assert latex.escape("1 ± 2 ‡ --no 中") == r"1 $\pm$ 2 $\ddagger$ -{}-no [U+4E2D]"
 
 

@@ -109,6 +109,30 @@ def test_lines_of_a_dry_run_parse_as_the_commands_of_the_trials(go):
         assert (args.seed, args.test, args.gin_dirs) == (seed, False, [OUTSIDE])
 
 
+def test_a_dry_run_prints_each_command_once_and_knows_the_name_and_what_has_ended(go):
+    axes = ["--grid", "Run.batch_size=[4, 8, 8]", "--name", "mine"]
+    which = [*PARITY, "--models", "fnet", "--dry-run"]
+    lines = go(*which, *axes)[2].splitlines()
+    assert len(lines) == 2
+    jobs = [job.Job("parity", "fnet", "cpu", 0, (f"Run.batch_size={n}",)) for n in (4, 8)]
+    shared = job.Job("", "", "", gin_dirs=(OUTSIDE,))
+    fields = {"tasks": ["parity"], "models": ["fnet"], "axes": {"Run.batch_size": [4, 8, 8]}}
+    folder = Path("runs/sweeps/mine")
+    folder.mkdir(parents=True)
+    plan.Plan(swept(**fields).checked(), "mine", shared).begin()
+    entries = [
+        {"number": n, "task": "parity", "model": "fnet", "preset": "cpu", "seed": 0, "step": 0}
+        | {"overrides": list(j.overrides), "folder": str(j.folder.relative_to("runs")), "state": s}
+        for n, (j, s) in enumerate(zip(jobs, ("pruned", "failed"), strict=True))
+    ]
+    (folder / "trials.json").write_text(json.dumps(entries))
+    assert go(*which, *axes)[2] == ""
+    assert go(*which, *axes, "--retry")[2].splitlines() == lines[1:]
+    code, err, _ = go(*which, "--grid", "Run.batch_size=[2]", "--name", "mine")
+    assert code == 2
+    assert "mine is another sweep" in err
+
+
 def test_trials_of_pretraining_are_runs_of_pretrain(go):
     code, err, out = go(
         *PARITY, "--models", "fnet,linear", "--pretrain", "--name", "p", "--dry-run"
@@ -142,6 +166,14 @@ def test_trials_of_pretraining_are_runs_of_pretrain(go):
         ),
         (["--task", "parity", "--trials", "3"], "--trials needs --sampler random or tpe"),
         (["--task", "parity", "--prune"], "--prune needs axes"),
+        (
+            ["--task", "parity", "--grid", "A.b=[1]", "--grid", "A.b=[2]"],
+            "the axis A.b is given twice: keep one --grid or --range of it",
+        ),
+        (
+            ["--task", "parity", "--grid", "A.b=[1]", "--prune", "--dry-run"],
+            "--prune stops points by the results of others",
+        ),
         (
             ["--task", "parity", "--seeds", "0"],
             "--seeds expects a whole number of at least 1, got '0'",
@@ -193,6 +225,12 @@ def test_mistake_fails_with_one_line_and_begins_nothing(go, options, words):
             "the axis A.b expects a list of values, or a range of two numbers",
         ),
         ("Sweep.tasks = ['listops']\nRun.batch_size = 3", "does not read Run.batch_size"),
+        ("Sweep.axes = [1]", 'Sweep.axes expects {"Name.parameter": [value, ...]}, got [1]'),
+        ("Sweep.axes = {3: [1]}", "got {3: [1]}"),
+        ("Sweep.preset = 3", "Sweep.preset expects a text, got 3"),
+        ("Sweep.name = 5", "Sweep.name expects a text, got 5"),
+        ("Sweep.pretrain = 3", "Sweep.pretrain expects True or False, got 3"),
+        ("Sweep.prune = 'no'", "Sweep.prune expects True or False, got 'no'"),
     ],
 )
 def test_mistake_in_a_sweep_file_fails_with_one_line(go, text, words):
@@ -727,7 +765,14 @@ def test_finish_scores_the_best_mean_with_all_its_seeds_and_keeps_the_selection(
     assert go(*which, *axes)[0] == 1
     for _ in range(2):
         scored.clear()
-        finish.finish(plan.load(Path("runs"), only_sweep().name))
+        planned = plan.load(Path("runs"), only_sweep().name)
+        if not (only_sweep() / "selected.json").exists():
+            with pytest.raises(
+                UserError, match=r"^4 of the points of .* --retry runs it again, --w"
+            ):
+                finish.finish(planned)
+            assert not scored
+        finish.finish(planned, without_failed=not scored)
         selected = json.loads((only_sweep() / "selected.json").read_text())
         assert [(c["task"], c["model"]) for c in selected] == [
             ("parity", "fnet"),
