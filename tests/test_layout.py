@@ -130,7 +130,7 @@ def check(words):
         given = dict(word.split("=", 1) for word in words[1:] if "=" in word)
         goals = [word for word in words[1:] if "=" not in word]
         assert TARGETS.issuperset(goals), words
-        assert all(re.search(rf"^{name} \?=", MAKEFILE, re.M) for name in given), words
+        assert all(re.search(rf"^{name} \??=", MAKEFILE, re.M) for name in given), words
         recipe = subprocess.run(
             ["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, text=True, check=True
         )

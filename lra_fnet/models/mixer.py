@@ -30,7 +30,7 @@ class Mixer(nn.Module):
 
     Attributes:
       uses_mask: whether padding is invisible: the outputs at real tokens depend neither on the
-        content of padding nor on its amount.
+        finite content of padding nor on its amount.
       separable: names of its own parameters that may have their own learning rate and weight decay
         (Optimizer.groups), such as the state matrix of a state space.
       uses_dropout: whether `dropout` has an effect in training, as on attention weights.

@@ -21,6 +21,7 @@ from lra_fnet.models.mixers.state_space import LRU, S4D, S5
 FIELDS = {"num_heads": 1, "qkv_dim": 1, "layer": 0, "num_layers": 2, "dropout": 0.0, "max_len": 11}
 STEPS = {"dt_min": 0.01, "dt_max": 0.5}
 RING = {"radius_min": 0.5, "radius_max": 0.9, "max_phase": 3.0}
+THIN = RING | {"radius_min": 0.9999, "radius_max": 1.0}
 
 
 def complex_of(parts):
@@ -187,6 +188,48 @@ def test_s5_begins_as_a_real_system_with_the_dense_hippo_matrix():
     assert_close(got, oracle.gelu(want), 1e-4)
 
 
+@pytest.mark.parametrize(
+    ("kind", "size"),
+    [
+        ("lecun_normal", (2 / (64 * 32)) ** 0.5),
+        ("trunc_standard_normal", (2 / 32) ** 0.5),
+        ("complex_normal", 1.0),
+    ],
+)
+def test_s5_begins_as_the_authors_code_does(kind, size):
+    """Root mean squares after the unitary change of basis, by lindermanlab/S5's ssm_init.py."""
+    fields = {"state": 32, "blocks": 2, "method": "scan", "gate": "none", "initial": kind}
+    mixer = S5(**FIELDS | {"dim": 64}, **STEPS, **fields)
+    u = normal(1, 11, 64)
+    params = initial(mixer, u, np.ones((1, 11), bool), seed=1)["params"]
+    b, c = (np.asarray(complex_of(params[name])) for name in ("b", "c"))
+    assert abs(np.sqrt((abs(b) ** 2).mean()) * 32**0.5 - 1) < 0.05
+    assert abs(np.sqrt((abs(c) ** 2).mean()) / size - 1) < 0.05
+    assert abs(c.real.std() / c.imag.std() - 1) < 0.1
+
+
+@pytest.mark.parametrize("kind", ["legs", "lin", "s5"])
+def test_gradients_of_slow_modes_are_those_of_float64(kind):
+    """exp(z) - 1 would lose all digits of a step as small as these."""
+    steps = {"dt_min": 1e-6, "dt_max": 1e-6, "gate": "none", **FIELDS}
+    mixer = S4D(dim=2, state=6, initial=kind, **steps) if kind != "s5" else None
+    mixer = mixer or S5(dim=2, state=8, blocks=2, method="scan", **steps)
+    u, mask = normal(1, 40, 2), np.ones((1, 40), bool)
+    params = initial(mixer, u, mask, seed=1)["params"]
+    name = "a" if kind != "s5" else "lambda"
+
+    def loss(value, others, u):
+        changed = {"params": others | {name: value}}
+        return mixer.apply(changed, u, mask, train=False).sum()
+
+    got = jax.grad(loss)(params[name], params, u)
+    with jax.enable_x64(True):
+        wide = jax.tree.map(lambda x: jnp.asarray(np.asarray(x), jnp.float64), params)
+        want = jax.grad(loss)(wide[name], wide, jnp.asarray(np.asarray(u), jnp.float64))
+    error = np.linalg.norm(np.asarray(got) - np.asarray(want)) / np.linalg.norm(want)
+    assert error < 0.05  # with exp(z) - 1: above 1
+
+
 def test_lru_equals_its_recurrence():
     mixer = LRU(dim=3, state=4, method="scan", gate="none", **RING, **FIELDS)
     u = normal(2, 11, 3)
@@ -212,6 +255,10 @@ def test_lru_begins_on_its_ring_with_unit_variance():
     assert phase.max() <= 3
     assert abs(phase.mean() - 1.5) < 0.05
     np.testing.assert_allclose(np.exp(params["gamma"]), np.sqrt(1 - radius**2), rtol=1e-4)
+    thin = LRU(dim=2, state=40_000, method="scan", gate="none", **FIELDS, **THIN)
+    began = initial(thin, u, np.ones((1, 11), bool))["params"]
+    assert np.isfinite(began["decay"]).all()  # also of a radius that rounds to 1
+    assert np.isfinite(began["gamma"]).all()
     # App. A: each part of B has the variance 1 / 2H, of C 1 / N.
     assert np.std(params["b"]) == pytest.approx(4**-0.5, rel=0.05)
     assert np.std(params["c"]) == pytest.approx(4000**-0.5, rel=0.05)

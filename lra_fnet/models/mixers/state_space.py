@@ -116,7 +116,7 @@ class S4D(Mixer):
         log_dt = self.param("log_dt", log_uniform(self.dt_min, self.dt_max), (self.dim,))
         skip = self.param("skip", nn.initializers.normal(1.0), (self.dim,)).astype(dtype)
         dt_a = jnp.exp(log_dt.astype(dtype))[:, None] * a
-        kernel = vandermonde(c * ((jnp.exp(dt_a) - 1) / a)[None], dt_a, x.shape[1])
+        kernel = vandermonde(c * (jnp.expm1(dt_a) / a)[None], dt_a, x.shape[1])
         y = long_convolution(wide, *kernel) + skip[None, None] * wide
         return Gate(self.dim, self.gate, name="gate")(y.astype(x.dtype))
 
@@ -195,6 +195,8 @@ class S5(Recurrent):
     blocks: Annotated[int, Least(1, 1)]  # J; 2 J divides the state
     dt_min: float
     dt_max: float
+    # How B and C begin; all but the first are the authors' values of C_init: see `system`.
+    initial: Literal["fan_in", "lecun_normal", "trunc_standard_normal", "complex_normal"] = "fan_in"
 
     separable: ClassVar[tuple[str, ...]] = ("lambda", "b", "log_dt")
 
@@ -210,24 +212,41 @@ class S5(Recurrent):
     def system(self, dtype):
         """See the paper's Sec. 3 and App. B.1.
 
-        Before the change of basis B begins with LeCun's variance, 1 / D, and C with half of it,
-        1 / (2 state), since y sums two directions.
+        Before the change of basis, with `initial` "fan_in", B begins with LeCun's variance, 1 / D,
+        and C, which is real, with half of it, 1 / (2 state), since y sums two directions. In the
+        authors' code (lindermanlab/S5 at 3c18fdb, ssm_init.py) B begins with the variance
+        1 / state, and C is complex; each part has the variance 1 / (D state) for "lecun_normal" and
+        1 / state for "trunc_standard_normal". For "complex_normal" C has E|c|^2 = 1 after the
+        change of basis.
         """
         eigenvalues, vectors = normal_hippo(self.state // self.blocks)
         size, half = self.state // self.blocks, self.state // 2
         shape = (self.blocks, size, self.dim)
         lecun = nn.initializers.lecun_normal()
+        scale = {"lecun_normal": 1 / self.dim, "trunc_standard_normal": 1.0}.get(self.initial)
 
         def decays(key):
             parts = np.tile(np.stack([np.real(eigenvalues), np.imag(eigenvalues)]), self.blocks)
             return jnp.asarray(parts, jnp.float32)
 
         def inputs(key, _):
-            b = lecun(key, (self.dim, self.state)).T.reshape(shape)
+            if self.initial == "fan_in":
+                b = lecun(key, (self.dim, self.state)).T.reshape(shape)
+            else:
+                b = lecun(key, (self.state, self.dim)).reshape(shape)
             return jnp.einsum("np,jnd->jpd", vectors.conj(), b).reshape(half, self.dim)
 
         def outputs(key, _):
-            c = lecun(key, (2, self.state, self.dim)).reshape(2, *shape)
+            if self.initial == "complex_normal":
+                return complex_normal(0.5**0.5)(key, (2, self.dim, half))
+            if scale is None:
+                c = lecun(key, (2, self.state, self.dim)).reshape(2, *shape)
+            else:
+                draw = nn.initializers.variance_scaling(
+                    scale, "fan_in", "truncated_normal", in_axis=2, out_axis=3, batch_axis=(0, 1)
+                )
+                parts = draw(key, (2, 2, self.state, self.dim))
+                c = lax.complex(*parts).reshape(2, *shape)
             return jnp.einsum("cjnd,np->cdjp", c, vectors).reshape(2, self.dim, half)
 
         real, imaginary = self.param("lambda", decays).astype(dtype)
@@ -236,8 +255,8 @@ class S5(Recurrent):
         c = as_complex(modes(self, "c", (2, self.dim, half), outputs), dtype)
         log_dt = self.param("log_dt", log_uniform(self.dt_min, self.dt_max), (half,))
         skip = self.param("skip", nn.initializers.normal(1.0), (self.dim,)).astype(dtype)
-        decay = jnp.exp(eigen * jnp.exp(log_dt.astype(dtype)))
-        return decay, ((decay - 1) / eigen)[:, None] * b, 2 * c, skip
+        dt_a = eigen * jnp.exp(log_dt.astype(dtype))
+        return jnp.exp(dt_a), (jnp.expm1(dt_a) / eigen)[:, None] * b, 2 * c, skip
 
 
 @gin.configurable
@@ -270,6 +289,7 @@ class LRU(Recurrent):
             radius, phase = jax.random.uniform(key, (2, self.state), minval=1e-6)
             span = self.radius_max**2 - self.radius_min**2
             log_radius = 0.5 * jnp.log(radius * span + self.radius_min**2)
+            log_radius = jnp.minimum(log_radius, -1e-7)  # of a radius that rounds to 1
             return jnp.stack([jnp.log(-log_radius), jnp.log(self.max_phase * phase)])
 
         nu, theta = self.param("decay", ring).astype(dtype)
