@@ -23,7 +23,9 @@ def run(
     rounds: int,
     save: Callable[[list[dict[str, Any]]], None],
 ) -> list[dict[str, Any]]:
-    """Measures each number of devices in so many rounds; saves all rows so far after each.
+    """Measures each number of devices; calls `save` with all rows so far after each.
+
+    Each row is timed `rounds` times.
 
     Returns:
       One object per row: scaling ("strong" or "weak"), devices, batch_size, and if the machine has
