@@ -596,7 +596,7 @@ def test_batch_can_hold_the_same_number_of_tokens_at_every_length(tokens, length
 
 
 def test_explain_times_what_a_program_takes_at_a_time(monkeypatch, capfd):
-    """On a CPU, a wide model takes slices, in training and in inference of different sizes."""
+    """On a CPU, a wide model takes slices of a batch; a narrow one does so only in inference."""
     shapes = []
     monkeypatch.setattr(
         explain.fourier, "explain", lambda shape: shapes.append(shape) or fastest.Choice("rfft")
@@ -604,12 +604,12 @@ def test_explain_times_what_a_program_takes_at_a_time(monkeypatch, capfd):
     sizes = tuple(f"Encoder.{name}=256" for name in ("dim", "qkv_dim", "mlp_dim"))
     cell = dataclasses.replace(CELL, overrides=(*sizes, "Run.batch_size=32"))
     explain.main(cell, [512])
-    rows = [slices.microbatch_of(b, 1) for b in [dataclasses.replace(cell, length=512).load()]]
-    assert shapes == [(rows[0], 512, 256)]
-    assert rows[0] < 32
-    assert f"{rows[0]} x 512 x 256" in capfd.readouterr().err
+    rows = slices.microbatch_of(dataclasses.replace(cell, length=512).load(), 1)
+    assert shapes == [(rows, 512, 256)]
+    assert rows < 32
+    assert f"{rows} x 512 x 256" in capfd.readouterr().err
     explain.main(dataclasses.replace(CELL, overrides=("Run.batch_size=32",)), [2048])
-    assert shapes[1:] == [(32, 2048, 64), (4, 2048, 64)]  # a narrow one only in inference
+    assert shapes[1:] == [(32, 2048, 64), (4, 2048, 64)]
 
 
 def test_explain_shows_the_shape_of_each_length_and_the_reason(capfd):
