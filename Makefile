@@ -107,7 +107,7 @@ help:
 	@echo '    Compares two models or runs, with a significance test.  JSON=1'
 	@echo 'make benchmark TASK=text MODELS=fnet,transformer PRESET=cpu LENGTHS=512,1024'
 	@echo '    Measures speed and memory; without LENGTHS, the training loop.'
-	@echo '    WHAT=train,pretrain,infer,memory,mixing,scaling,pipeline  CLS=1'
+	@echo '    WHAT=train,pretrain,infer,mixing,scaling,pipeline  CLS=1'
 	@echo '    TOKENS=16384 (per batch)  ROUNDS=5  PEER=1 (PyTorch too)'
 	@echo 'make drill SEED=1'
 	@echo '    Runs every command under injected faults and checks the results (Linux).'

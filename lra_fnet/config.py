@@ -77,9 +77,9 @@ def title(model: str, dirs: Sequence[Path] = ()) -> str:
 
 
 def about(kind: str, name: str, dirs: Sequence[Path] = ()) -> str:
-    """Returns the first sentence of a file of `known`, without its title and what is in brackets.
+    """Returns the first sentence of a file of `known`, without title and parentheses.
 
-    That of a preset is in its base.gin. Without a comment at the top it is empty.
+    For a preset the file is its base.gin. Without a comment at the top the sentence is empty.
     """
     path = _find(f"{kind}/{name}/base.gin" if kind == "presets" else f"{kind}/{name}.gin", dirs)
     text = disk.read_text(path) if path else ""
@@ -202,7 +202,7 @@ def load_operative(text: str, imports: Sequence[str] = ()) -> None:
     """
     gin.clear_config()
     import_modules(imports)
-    _parse(text, "the run's config", own=True)
+    _parse(text, "the run's config", trusted=False)
 
 
 def unread_bindings(overrides: Sequence[str] = ()) -> list[str]:
@@ -323,10 +323,8 @@ def import_modules(names: Iterable[str]) -> None:
 
 
 def _search_path(dirs: Sequence[Path]) -> list[Path]:
-    return [
-        *map(Path, dirs),
-        GIN_DIR,
-    ]  # the user's folders come first, so that their files replace ours
+    # The user's folders come first, so that their files replace ours.
+    return [*map(Path, dirs), GIN_DIR]
 
 
 def _presets(task: str, dirs: Sequence[Path]) -> list[str]:
@@ -501,9 +499,9 @@ def _refuse_outside_code(text: str) -> None:
                 )
 
 
-def _parse(text: str, where: str, *, own: bool = False) -> None:
+def _parse(text: str, where: str, *, trusted: bool = True) -> None:
     try:
-        if own:
+        if not trusted:
             _refuse_outside_code(text)
         gin.parse_config(text)
     except tokenize.TokenError:
@@ -512,7 +510,7 @@ def _parse(text: str, where: str, *, own: bool = False) -> None:
         reason = " ".join(str(error).split())
         reason = re.split(r" In bindings string| In file | Failed to parse", reason)[0]
         hint = _did_you_mean(text.partition("=")[0].strip(), [n for n in _given() if "." in n])
-        if "No configurable matching" in reason and not own:
+        if "No configurable matching" in reason and trusted:
             hint += " If it is in a module of yours, name that with --import (make: IMPORT=)"
         raise UserError(f"{where}: {reason}{hint}") from None
 

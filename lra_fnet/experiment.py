@@ -48,21 +48,21 @@ class Run:
         the batch.
     """
 
-    num_steps: Annotated[int, Least(1, 5000)]
-    batch_size: Annotated[int, Least(1, 32)]
+    num_steps: Annotated[int, Least(1, suggest=5000)]
+    batch_size: Annotated[int, Least(1, suggest=32)]
     # Steps between evaluations on validation; the last step is always evaluated.
-    eval_every: Annotated[int, Least(1, 500)]
-    save_every: Annotated[
-        int, Least(1, 500)
-    ]  # fewest steps between checkpoints of the newest state
-    log_every: Annotated[int, Least(1, 50)]  # steps that a line of metrics.jsonl averages over
-    eval_batch_size: Annotated[int, Least(1, 32)]
+    eval_every: Annotated[int, Least(1, suggest=500)]
+    # Fewest steps between checkpoints of the newest state.
+    save_every: Annotated[int, Least(1, suggest=500)]
+    # Steps that a line of metrics.jsonl averages over.
+    log_every: Annotated[int, Least(1, suggest=50)]
+    eval_batch_size: Annotated[int, Least(1, suggest=32)]
     # Shortest time between checkpoints of the newest state; the last state is always saved.
-    save_seconds: Annotated[float, Least(0, 10)] = 10.0
+    save_seconds: Annotated[float, Least(0, suggest=10)] = 10.0
     # At most; the result does not depend on it.
-    steps_per_dispatch: Annotated[int, Least(1, 32)] = 32
+    steps_per_dispatch: Annotated[int, Least(1, suggest=32)] = 32
     # Examples per slice of the gradient; 0: see slices.rows_at_once.
-    microbatch: Annotated[int, Least(0, 0)] = 0
+    microbatch: Annotated[int, Least(0, suggest=0)] = 0
 
     def __post_init__(self):
         check_settings(self)

@@ -187,13 +187,15 @@ class Denoising:
       UserError: a setting is unknown or out of range.
     """
 
-    rate: Annotated[float, Least(0, 0.15, below=1)]  # of a text's tokens; at least one is hidden
+    rate: Annotated[
+        float, Least(0, suggest=0.15, below=1)
+    ]  # of a text's tokens; at least one is hidden
     # "mask": a hidden token becomes the mask. "bert": 80 % of them become the mask, 10 % a random
     # token, and 10 % stay (BERT, arXiv:1810.04805, Sec. 3.1).
     replacement: Literal["bert", "mask"]
     # "l1": absolute error of a gray value, in standard deviations of the pixels.
     loss: Literal["cross_entropy", "l1"]
-    share: Annotated[float, Least(0, 0.5)]  # of Run.num_steps; fine-tuning has the others
+    share: Annotated[float, Least(0, suggest=0.5)]  # of Run.num_steps; fine-tuning has the others
     # "dense": one Dense layer. "bert": BERT's two, of hidden pieces (through the embedding table)
     # and of sentence order, for a task of pieces; see `Pretrain`.
     head: Literal["dense", "bert"] = "dense"

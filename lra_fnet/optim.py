@@ -61,19 +61,19 @@ class Optimizer:
       UserError: an unknown factor or mask, a negative number, a missing period.
     """
 
-    learning_rate: Annotated[float, Least(0, 1e-3)]  # the `constant` factor
+    learning_rate: Annotated[float, Least(0, suggest=1e-3)]  # the `constant` factor
     factors: str  # names of FACTORS joined with *
-    warmup: Annotated[int, Least(0, 100)]  # optimizer steps
-    weight_decay: Annotated[float, Least(0, 0.1)]
+    warmup: Annotated[int, Least(0, suggest=100)]  # optimizer steps
+    weight_decay: Annotated[float, Least(0, suggest=0.1)]
     # "all" parameters (LRA), or "matrices": those with two axes or more.
     decay_mask: Literal["all", "matrices"]
     clip_norm: float | None  # global norm of the gradient; None does not clip
     steps_per_cycle: int = 0  # cosine_decay, linear_decay
-    decay_factor: Annotated[float, Least(0, 0.5)] = 0.5  # decay_every
+    decay_factor: Annotated[float, Least(0, suggest=0.5)] = 0.5  # decay_every
     steps_per_decay: int = 0  # decay_every
-    beta1: Annotated[float, Least(0, 0.9, below=1)] = 0.9
-    beta2: Annotated[float, Least(0, 0.98, below=1)] = 0.98
-    epsilon: Annotated[float, Least(0, 1e-9)] = 1e-9
+    beta1: Annotated[float, Least(0, suggest=0.9, below=1)] = 0.9
+    beta2: Annotated[float, Least(0, suggest=0.98, below=1)] = 0.98
+    epsilon: Annotated[float, Least(0, suggest=1e-9)] = 1e-9
     # Parameters of the mixers with their own learning rate (in place of the one above, under the
     # same factors) and weight decay: {"log_dt": (0.001, 0.0)}. `Mixer.separable` has the names.
     groups: dict[str, tuple[float, float]] | None = dataclasses.field(default=None, hash=False)

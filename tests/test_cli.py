@@ -173,7 +173,7 @@ def test_a_reader_that_is_gone_ends_a_command_with_141(line, tmp_path):
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_system_error_before_the_command_begins_is_one_line(command, monkeypatch):
+def test_system_error_before_the_command_begins_fails_with_one_line(command, monkeypatch):
     def full(*args):
         raise OSError(24, "Too many open files")
 
@@ -181,7 +181,7 @@ def test_system_error_before_the_command_begins_is_one_line(command, monkeypatch
     assert "Too many open files" in command("report").mistake
 
 
-def test_device_that_is_full_is_one_line_with_code_1(command, monkeypatch):
+def test_device_that_is_full_fails_with_one_line_with_code_1(command, monkeypatch):
     errors = ["INTERNAL: a defect", "RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.\nmore"]
 
     def fail(*args):

@@ -69,9 +69,12 @@ def test_report_changes_the_readme_only_when_asked():
     assert [option(words, "readme") for words in commands("report", "README=1")] == ["README.md"]
 
 
-def test_help_fits_a_terminal_and_names_every_preset():
-    lines = make("help").stdout.splitlines()
+def test_help_fits_a_terminal_and_names_every_target_and_preset():
+    text = make("help").stdout
+    lines = text.splitlines()
     assert max(map(len, lines)) <= 80
+    targets = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.M)[1].split()
+    assert [name for name in targets if not re.search(rf"\b{name}\b", text)] == ["help"]
     named = re.findall(r"(?:PRESET=|--preset )(\w\S*\|[\w|-]+)", "\n".join(lines))
     assert sorted("|".join(named).split("|")) == config.known("presets")
 

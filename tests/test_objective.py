@@ -238,7 +238,7 @@ def test_a_stored_configuration_knows_its_objective():
         ("Denoising.loss=l1", "Denoising.loss = l1 needs a task of images, got listops"),
     ],
 )
-def test_a_wrong_setting_is_one_line(settings, line):
+def test_a_wrong_setting_fails_with_one_line(settings, line):
     with pytest.raises(UserError, match=line):
         built(settings)
 

@@ -135,7 +135,7 @@ def test_a_reader_that_leaves_ends_the_command_with_141(words, outside):
         ("RLIMIT_NOFILE", 64, "256 open files, got 64: raise it with ulimit -n"),
     ],
 )
-def test_a_limit_below_what_every_run_needs_is_one_line(name, limit, words, outside):
+def test_a_limit_below_what_every_run_needs_fails_with_one_line(name, limit, words, outside):
     fault = f"import resource; resource.setrlimit(resource.{name}, ({limit}, {limit}))"
     ended = start("train", *PARITY, "--model", "fnet", fault=fault, timeout=60)
     assert ended.returncode == 2
@@ -144,7 +144,7 @@ def test_a_limit_below_what_every_run_needs_is_one_line(name, limit, words, outs
 
 
 @pytest.mark.slow
-def test_a_limit_of_file_sizes_is_one_line(outside, monkeypatch):
+def test_a_limit_of_file_sizes_fails_with_one_line(outside, monkeypatch):
     monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)  # coverage writes larger files
     fault = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))"
     ended = start("train", *PARITY, "--model", "fnet", fault=fault)
@@ -153,7 +153,7 @@ def test_a_limit_of_file_sizes_is_one_line(outside, monkeypatch):
     assert ended.stderr.splitlines()[-1].startswith("lra-fnet: ")
 
 
-def test_a_batch_that_no_machine_holds_is_one_line(command):
+def test_a_batch_that_no_machine_holds_fails_with_one_line(command):
     ended = command("train", *PARITY, "--model", "fnet", "--set", f"Run.batch_size={10**12}")
     assert ended.code == 2
     assert "lra-fnet: Unable to allocate" in ended.err.splitlines()[-1]

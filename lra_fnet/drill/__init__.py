@@ -1,4 +1,4 @@
-"""`lra-fnet drill`: strikes every command with faults, and counts what comes out of it."""
+"""`lra-fnet drill`: runs every command under injected faults and counts the outcomes."""
 
 import collections
 import functools

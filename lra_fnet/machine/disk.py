@@ -154,9 +154,12 @@ def read_text(path: Path) -> str:
     """Returns the content of a text file, which must be there.
 
     Raises:
-      UserError: the file cannot be read, or is not UTF-8.
+      UserError: the file is missing, cannot be read, or is not UTF-8.
     """
-    return _read(path, str)
+    text = _read(path, str)
+    if text is None:
+        raise UserError(f"{path} is missing: put it back, or name another")
+    return text
 
 
 def _read(path: Path, parse: Callable[[str], Any], cure: str = "move it away") -> Any:

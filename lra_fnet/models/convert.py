@@ -22,8 +22,15 @@ from lra_fnet.models.mixers.fourier import Fourier
 
 GELU = ("gelu_new", "gelu_pytorch_tanh")  # that library's names of the tanh form, the only one here
 CONFIG = (  # the settings of that library that are read
-    *("hidden_act", "hidden_size", "layer_norm_eps", "vocab_size", "max_position_embeddings"),
-    *("type_vocab_size", "intermediate_size", "num_hidden_layers", "hidden_dropout_prob"),
+    "hidden_act",
+    "hidden_size",
+    "layer_norm_eps",
+    "vocab_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "hidden_dropout_prob",
 )
 BUFFERS = (".position_ids", ".token_type_ids")  # end the names of arrays that are no weights
 NAMES = {  # that library's names of our modules; those of a block within its layer

@@ -190,24 +190,24 @@ class Encoder(nn.Module):
         more than max_len tokens.
     """
 
-    vocab_size: Annotated[int, Least(1, 256)]  # ids of the task, padding included
-    max_len: Annotated[int, Least(1, 1000)]  # tokens; from the task, CLS not counted
+    vocab_size: Annotated[int, Least(1, suggest=256)]  # ids of the task, padding included
+    max_len: Annotated[int, Least(1, suggest=1000)]  # tokens; from the task, CLS not counted
     # "tokens": an embedding table; "pixels": real numbers through a Dense layer.
     inputs: Literal["tokens", "pixels"]
     # Given: a mixer class, or a function of the fields of `Mixer` that returns a mixer, for all
     # layers; or a list with one of these for each layer. After construction: a tuple of modules.
     mixers: Any
-    dim: Annotated[int, Least(1, 128)]
-    num_heads: Annotated[int, Least(1, 4)]
-    qkv_dim: Annotated[int, Least(1, 128)]
-    mlp_dim: Annotated[int, Least(0, 256)]  # 0: no feed-forward sublayer
-    num_layers: Annotated[int, Least(1, 2)]
-    dropout: Annotated[float, Least(0, 0.1, below=1)]
-    attention_dropout: Annotated[float, Least(0, 0.1, below=1)]
+    dim: Annotated[int, Least(1, suggest=128)]
+    num_heads: Annotated[int, Least(1, suggest=4)]
+    qkv_dim: Annotated[int, Least(1, suggest=128)]
+    mlp_dim: Annotated[int, Least(0, suggest=256)]  # 0: no feed-forward sublayer
+    num_layers: Annotated[int, Least(1, suggest=2)]
+    dropout: Annotated[float, Least(0, suggest=0.1, below=1)]
+    attention_dropout: Annotated[float, Least(0, suggest=0.1, below=1)]
     # "learned" with embedding "bert"; "none" for mixers that know positions by themselves.
     positions: Literal["sinusoidal", "learned", "none"]
     norm: Literal["pre", "post"]  # "pre": LRA; "post": FNet
-    norm_epsilon: Annotated[float, Least(0, 1e-6)]
+    norm_epsilon: Annotated[float, Least(0, suggest=1e-6)]
     # "cls": a vector put in front; "first": the first token (LRA's two texts); "tanh": the first
     # token, Dense, tanh (BERT's pooler); "mean": over real tokens; "mean_all": over padding too
     # (LRA).
@@ -217,7 +217,9 @@ class Encoder(nn.Module):
     # parts), True each block, "dots" all of a block but its dense products.
     remat: Literal[False, True, "dots"]
     embedding: Literal["lra", "bert"]  # "bert" is FNet's: see `_bert`
-    num_types: Annotated[int, Least(1, 1)]  # kinds of tokens with embedding "bert"; 1 with "lra"
+    num_types: Annotated[
+        int, Least(1, suggest=1)
+    ]  # kinds of tokens with embedding "bert"; 1 with "lra"
     # Of the kernels of MLP, pooler and BERT's projections; "width" with norm "post" only: see
     # `deviation`.
     initialisation: Literal["published", "width"] = "published"
@@ -377,8 +379,7 @@ class Encoder(nn.Module):
             mixer = mixer.clone(name=None)  # named after Block's attribute
             x = run(Block(mixer=mixer, name=f"block_{layer}", **settings), x, mask)
         if self.norm == "pre":
-            settings = self.norm_epsilon, self.batch_norm
-            x = normalise(x, mask, "norm", *settings, train=train)
+            x = normalise(x, mask, "norm", self.norm_epsilon, self.batch_norm, train=train)
         if not pooled:
             return x
         y = pool(x, mask, self.pooling)
@@ -388,13 +389,13 @@ class Encoder(nn.Module):
         return (x, y) if pooled == "too" else y
 
     @property
-    def _deviation(self) -> float:
+    def _embedding_deviation(self) -> float:
         """Standard deviation of an embedding's entries at first: LRA's or BERT's."""
         return 1.0 if self.embedding == "lra" else 0.02
 
     def _tokens(self, ids):
         """Embeds ids by a table: [B, L] -> [B, L, D]."""
-        init = nn.initializers.normal(self._deviation)
+        init = nn.initializers.normal(self._embedding_deviation)
         table = self.param("embedding", init, (self.vocab_size, self.dim))
 
         def one_hot():
@@ -413,7 +414,7 @@ class Encoder(nn.Module):
         assert self.pixel_mean is not None
         x = (ids.astype(jnp.float32) - (1 + self.pixel_mean)) / self.pixel_sd
         x = jnp.where(mask, x, 0)[..., None]
-        init = nn.initializers.normal(self._deviation)
+        init = nn.initializers.normal(self._embedding_deviation)
         return nn.Dense(self.dim, kernel_init=init, precision="highest", name="pixel")(x)
 
     def _bert(self, x, types):

@@ -64,7 +64,7 @@ class Mixer(nn.Module):
         super().__post_init__()
 
     def check(self):
-        """Raises a UserError if a setting is wrong in a way that its type does not say."""
+        """Raises a UserError for a wrong setting that the field types cannot express."""
 
 
 class FixedTransform(Mixer):
@@ -155,7 +155,7 @@ class Least(NamedTuple):
     """The limits in a field's type `Annotated[int, Least(...)]`; see `check_settings`."""
 
     limit: float
-    suggestion: float  # a sensible value, for the error
+    suggest: float  # a sensible value, for the error
     below: float = math.inf
 
 
@@ -192,14 +192,14 @@ def check_settings(module):
                 raise UserError(f"{name} must be {wanted}, got {value!r}: set it to one")
 
 
-def at_least(name, value, limit, suggestion, below=math.inf, *, kind=int):
+def at_least(name, value, limit, suggest, below=math.inf, *, kind=int):
     """Raises a UserError if the setting `name` is not a number of this kind in these limits."""
     wanted = "a whole number" if kind is int else "a number"
     if isinstance(value, numbers.Integral if kind is int else numbers.Real) and value is not True:
         wanted = f"at least {limit}" + (f" and below {below}" if below < math.inf else "")
         if limit <= value < below:
             return
-    raise UserError(f"{name} must be {wanted}, got {value!r}: set it to {suggestion}, say")
+    raise UserError(f"{name} must be {wanted}, got {value!r}: set it to {suggest}, say")
 
 
 def one_of(name, value, known):
@@ -225,7 +225,7 @@ def group_of(params, groups: Collection[str], others: str):
 
 
 def fixed_key(seed: int, layer: int) -> jax.Array:
-    """Returns the random key of (seed, layer), whatever JAX's default generator is."""
+    """Returns the random key of (seed, layer), independent of JAX's default generator."""
     return jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), layer)
 
 

@@ -148,5 +148,5 @@ def main(
         console.print()
     kinds = ", ".join(dict.fromkeys(file.suffix.strip(".") for file in files[1:]))
     console.print(Text(text.left_out(report.tables, str(files[0])), overflow="fold"))
-    console.print(Text(f"beside it: the same as {kinds}", overflow="fold"))
+    console.print(Text(f"also written there: the same as {kinds}", overflow="fold"))
     return files

@@ -74,7 +74,7 @@ def _value(binding: str) -> str:
         value = ast.literal_eval(text)
     if isinstance(value, float):
         value = f"{value:.3g}"
-    if scope not in ("", "Encoder", "Run", "Optimizer", "Schedule"):
+    if scope not in ("", "Encoder", "Run", "Optimizer"):
         return f"{name} {value}"
     if short.startswith("num_"):
         words = short.removeprefix("num_").replace("_", " ")

@@ -141,7 +141,7 @@ class Model:
 
 
 def _name(row: Row) -> tuple[str, str | None]:
-    """Returns what tells the rows of a table apart: a model has several on a task of a user."""
+    """Returns the key of a row: on a task of the user a model may have several rows."""
     return row.model, row.variant
 
 

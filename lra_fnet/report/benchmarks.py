@@ -29,12 +29,12 @@ _SAME = re.compile(
 )
 VERSIONS = ("jax", "torch", "transformers")  # those that the caption names
 TITLES = {"train": "Training", "pretrain": "Pre-training", "infer": "Inference"}
-BESIDE = ("train", "infer")  # what PyTorch is measured with
+WITH_PEERS = ("train", "infer")  # what PyTorch is measured with
 LEGEND = (
     "Medians of the rounds, ± half their range; in parentheses the speed-up against the faster "
     "Transformer of that length, the median of the ratios round by round. `transformer` computes "
     "attention in blocks (`blockwise`) unless its row says otherwise. `OOM` out of memory, `FAIL` "
-    "does not compile, `-` not measured, † did not fit beside the others and was measured alone. "
+    "does not compile, `-` not measured, † did not fit next to the others and was measured alone. "
     "Memory is the peak of the cell's own process above what it held before the model was made; "
     "on an accelerator, of the device since the process began. "
     "Floor: the time of the step's dense products alone. Roofline: the longer of the floor and of "
@@ -70,7 +70,7 @@ def grids(cells: Sequence[Result]) -> list[Grid]:
         _grid(f"Peak memory of inference ({unit}){fixed}", infer, lambda c, _: _memory(c, scale)),
         _grid("GFLOPs of a forward pass of one example", infer, _operations, _plain),
         _mixing([cell for cell in cells if cell["what"] == "mixing"]),
-        *(_peers(what, cells, unit, scale) for what in BESIDE),
+        *(_peers(what, cells, unit, scale) for what in WITH_PEERS),
         _grid(f"Share of the roofline's speed: training{fixed}", train, _fractions),
         _grid(f"Share of the roofline's speed: pre-training{fixed}", pretrain, _fractions),
         _grid(f"Share of the roofline's speed: inference{fixed}", infer, _fractions),

@@ -33,9 +33,18 @@ SECTIONS = {
     "configurations": "Configurations",
 }
 PLACED = {  # headings of `Report.sections` that a section above shows
-    *("Significance", "Training and test rows", "Score against speed", "Speed and memory"),
-    *("Sweeps", "Required attention span", "Size of the sublayers", "Unfinished", "Left out"),
-    *("Missing", "Over tasks", "Cost"),
+    "Significance",
+    "Training and test rows",
+    "Score against speed",
+    "Speed and memory",
+    "Sweeps",
+    "Required attention span",
+    "Size of the sublayers",
+    "Unfinished",
+    "Left out",
+    "Missing",
+    "Over tasks",
+    "Cost",
 }
 
 

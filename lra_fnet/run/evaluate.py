@@ -1,4 +1,4 @@
-"""Scores trained models and makes result.json; no other module opens the test split.
+"""Scores trained models on the test split and makes result.json.
 
 The model is chosen on validation. The test split is read once for the chosen step and once for the
 last one. `test_log.jsonl` in the folder of all runs gets a line of kind "intended" before each

@@ -32,7 +32,7 @@ from lra_fnet.run import evaluate, pretrained, record, trained
 from lra_fnet.run import folder as run_folder
 from lra_fnet.run.record import Checkpoint, Record
 from lra_fnet.tasks import Arrays, Prepared, store
-from lra_fnet.training import pipeline
+from lra_fnet.training import pipeline, slices
 from lra_fnet.training.checkpoint import sha256
 from lra_fnet.training.score import make_scorer
 from lra_fnet.training.step import Program, begin_from, wait_for
@@ -467,14 +467,10 @@ def replay(
       The loss of each step, and the state after the last one.
     """
     run, arrays = experiment.run, experiment.objective.with_labels(arrays)
-    capacity = max(2, run.steps_per_dispatch)
-
-    def batches(step, count):
-        return pipeline.train_batches(arrays, seed, step, count, run.batch_size, capacity)
-
+    batches = functools.partial(pipeline.dispatch_batches, arrays, run, seed)
     shapes = jax.eval_shape(lambda: batches(0, 1))
     mesh = pipeline.make_mesh(run.batch_size)
-    fits = any(what.startswith("microbatch that fits") for what in fastest.made())  # by --fit
+    fits = any(what.startswith(slices.FITTED) for what in fastest.made())  # by --fit
     program = Program.compile(experiment, mesh, shapes, seed, fits=fits)
     state, losses = program.initial_state(seed), []
     if start is not None:

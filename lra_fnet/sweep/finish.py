@@ -112,7 +112,10 @@ def select(plan: Plan, trials: list[Trial], earlier: list[Choice]) -> list[Choic
         best = max(complete, key=mean_validation)
         job = best[0].job
         selected[names] = Choice(
-            *(job.task, job.model, job.preset, job.overrides),
+            task=job.task,
+            model=job.model,
+            preset=job.preset,
+            overrides=job.overrides,
             seeds=tuple(trial.job.seed for trial in best),
             validation=mean_validation(best),
             folders=tuple(str(t.job.folder.relative_to(plan.shared.runs)) for t in best),

@@ -79,9 +79,19 @@ class Trial:
         """Returns the trial's entry in trials.json."""
         job = self.job
         return Entry(
-            *(self.number, job.task, job.model, job.preset, job.seed, job.overrides),
-            *(str(job.folder.relative_to(job.runs)), self.state, self.step, self.num_steps),
-            *(self.validation, self.error, shlex.join(["lra-fnet", *job.command()])),
+            number=self.number,
+            task=job.task,
+            model=job.model,
+            preset=job.preset,
+            seed=job.seed,
+            overrides=job.overrides,
+            folder=str(job.folder.relative_to(job.runs)),
+            state=self.state,
+            step=self.step,
+            num_steps=self.num_steps,
+            validation=self.validation,
+            error=self.error,
+            command=shlex.join(["lra-fnet", *job.command()]),
         )
 
 

@@ -32,10 +32,10 @@ _PLACES = 2**25  # pieces of training rows that are counted: a minute, and 3 GB
 
 
 def method(given: Sequence[str]) -> shallow.Method:
-    """Returns a method: the piece shown, or the most frequent one beside the same neighbours.
+    """Returns a method: the piece shown, or the most frequent one between the same neighbours.
 
-    It is the most frequent in training rows. With neighbours that none of them has, it is what the
-    setting before says.
+    Frequencies are those of training rows. If none of them has these neighbours, the piece is what
+    the setting before gives.
 
     Args:
         given: the first few of `_GIVEN`, a setting each.

@@ -27,8 +27,16 @@ REMOTE = sources.Remote(
 )
 # A label is the index of its class.
 CLASSES = (
-    *("airplane", "automobile", "bird", "cat", "deer"),
-    *("dog", "frog", "horse", "ship", "truck"),
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
 )
 BATCH_ROWS = 10_000
 GRAY_SUMS = (6_265_041_906, 1_260_928_426)  # of all training and of all test pixels

@@ -34,16 +34,8 @@ if TYPE_CHECKING:
 SCHEMA = 2  # increase it whenever a method changes: `lra-fnet data` then computes all again
 
 _PREFIXES = range(1, 9)  # values of k, in tokens
-_PENALTIES = (
-    1e-6,
-    1e-5,
-    1e-4,
-    1e-3,
-    1e-2,
-    0.1,
-    1.0,
-    10.0,
-)  # relative to the mean variance of the features
+# Relative to the mean variance of the features.
+_PENALTIES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0)
 _BUCKETS = 2**11  # features of a histogram with more values than that
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio (Knuth, TAOCP 3, Sec. 6.4)
 _SIDE = 32  # pixels: larger images are averaged over blocks

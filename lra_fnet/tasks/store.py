@@ -566,6 +566,6 @@ def read_fingerprint(folder: Path) -> dict[str, Any] | None:
 def expected() -> dict[str, Any]:
     """Returns data/expected.json: task -> config -> facts of the set; {} if there is no such file.
 
-    It lies beside the folder of gin files.
+    The file is in data/, next to gin/.
     """
     return disk.read_json(config.GIN_DIR.parent / "data/expected.json") or {}

@@ -233,12 +233,7 @@ class Loop:
 
     def batches(self, step: int, count: int) -> pipeline.Batch:
         """Returns the training batches of `count` steps, in the room of one dispatch."""
-        # Room for at least two: XLA drops the indexing of a single batch and then fuses the step
-        # differently, which changes the last bits.
-        capacity = max(2, self.run.steps_per_dispatch)
-        return pipeline.train_batches(
-            self.arrays, self.seed, step, count, self.run.batch_size, capacity
-        )
+        return pipeline.dispatch_batches(self.arrays, self.run, self.seed, step, count)
 
     def _finish(self, count: int, table: StepLogs) -> None:
         """Waits for a dispatch, checks its numbers and logs the windows that it completes."""

@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from lra_fnet.errors import UserError
+from lra_fnet.experiment import Run
 from lra_fnet.tasks import Arrays
 
 WHOLE, ROWS = PartitionSpec(), PartitionSpec("data")  # on every device; B over the devices
@@ -59,6 +60,16 @@ def train_batches(
         return out.reshape(capacity, batch_size, *column.shape[1:])
 
     return Batch(take(arrays.values), take(arrays.lengths), take(arrays.labels), valid)
+
+
+def dispatch_batches(arrays: Arrays, run: Run, seed: int, step: int, num_steps: int) -> Batch:
+    """Returns the batches of steps step .. step + num_steps in the room of one dispatch of a run.
+
+    There is room for at least two: XLA drops the indexing of a single batch and then fuses the step
+    differently, which changes the last bits.
+    """
+    capacity = max(2, run.steps_per_dispatch)
+    return train_batches(arrays, seed, step, num_steps, run.batch_size, capacity)
 
 
 def eval_batches(arrays: Arrays, batch_size: int) -> Iterator[Batch]:

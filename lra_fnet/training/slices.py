@@ -19,6 +19,7 @@ from lra_fnet.models.heads import Classifier, Denoiser
 from lra_fnet.training import hosts
 
 SLICE_SIZE = 1 << 19  # numbers [examples, L, D] of a slice on a CPU, 2 MB in float32
+FITTED = "microbatch that fits"  # begins the name of a decision of `--fit`; see `fastest`
 WIDE = 256  # D; a gradient in slices of a narrower model takes longer
 
 
@@ -147,7 +148,7 @@ def fitted(experiment: Experiment, mesh: Mesh, choose: Callable[[], int]) -> Exp
       UserError: the decision is no size of a slice of this batch.
     """
     known = range(1, experiment.run.batch_size + 1)
-    size = fastest.decide(f"microbatch that fits {mesh.size} device(s)", choose, known)
+    size = fastest.decide(f"{FITTED} {mesh.size} device(s)", choose, known)
     return sliced(experiment, size)
 
 

@@ -492,7 +492,7 @@ def test_command_measures_pretraining(tmp_path, capfd, monkeypatch):
 def test_command_measures_in_processes_writes_and_prints(tmp_path, capfd, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", FAST)
     monkeypatch.setattr(cells, "ATTEMPTS", 1)  # two short rounds always differ
-    arguments = "benchmark --task text --models fnet --preset cpu --lengths 16 --what memory"
+    arguments = "benchmark --task text --models fnet --preset cpu --lengths 16 --what train"
     sets = [word for size in SMALL for word in ("--set", size)]
     more = ["--rounds", "2", "--seconds", "0.01", "--runs", str(tmp_path), "--name", "mine"]
     assert cli.main([*arguments.split(), *sets, *more]) == 0

@@ -39,7 +39,7 @@ def change_losses(folder, factor):
     ("factor", "code", "verdict"),
     [(1, 0, "no drift: bit for bit"), (1.005, 0, "no drift: "), (1.02, 1, "DRIFTS: 0 of ")],
 )
-def test_drift_is_told_by_the_losses(results, command, factor, code, verdict):
+def test_drift_is_judged_by_the_losses(results, command, factor, code, verdict):
     folder, words = results
     if factor != 1:
         change_losses(folder, factor)
@@ -61,7 +61,7 @@ def test_results_without_a_curve_or_of_other_rows_are_one_line(results, command)
     assert "metrics.jsonl to compare with" in err
 
 
-def test_result_that_began_pretrained_is_one_line(results, command):
+def test_result_that_began_pretrained_fails_with_one_line(results, command):
     folder, words = results
     begun = "cpu/parity/fnet@denoise/seed0"
     value = disk.read_json(folder / "result.json")

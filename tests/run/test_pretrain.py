@@ -264,7 +264,9 @@ UNFIT = {  # what replaces what in the command, and the line
 
 
 @pytest.mark.parametrize("case", UNFIT)
-def test_a_corpus_that_does_not_fit_is_one_line(case, pieces, command, tmp_path, monkeypatch):
+def test_a_corpus_that_does_not_fit_fails_with_one_line(
+    case, pieces, command, tmp_path, monkeypatch
+):
     monkeypatch.chdir(pieces)
     old, new, line = UNFIT[case]
     if case == "vocabulary":
@@ -392,7 +394,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_run_that_does_not_fit_is_one_line(case, copied, call):
+def test_a_run_that_does_not_fit_fails_with_one_line(case, copied, call):
     words, names, line = WRONG[case]
     code, err, out = call("train", *words, **names)
     assert (code, out) == (2, "")

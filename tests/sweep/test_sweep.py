@@ -519,7 +519,7 @@ def test_damaged_result_is_the_error_of_its_trial_and_the_others_run(go, content
 
 
 @pytest.mark.usefixtures("runner")
-def test_damaged_curve_is_told_and_a_lost_log_of_a_trial_is_no_fault(go):
+def test_damaged_curve_is_reported_and_a_lost_log_of_a_trial_is_no_fault(go):
     assert go(*TWO)[0] == 0
     folder = Path("runs", trials_of()[0]["folder"])
     (folder / "metrics.jsonl").write_text('{"step": "x"}\n')
@@ -539,7 +539,7 @@ def test_damaged_curve_is_told_and_a_lost_log_of_a_trial_is_no_fault(go):
         ("journal.log", b"\xff\n", "journal.log is damaged (Unicode"),
     ],
 )
-def test_damaged_file_of_a_sweep_is_one_line(go, name, content, words):
+def test_damaged_file_of_a_sweep_fails_with_one_line(go, name, content, words):
     assert go(*TWO)[0] == 0
     (only_sweep() / name).write_bytes(content)
     code, err, out = go("--name", "mine")
@@ -550,7 +550,7 @@ def test_damaged_file_of_a_sweep_is_one_line(go, name, content, words):
 
 @pytest.mark.usefixtures("runner")
 @pytest.mark.parametrize("content", [b"{}", b"[1]", b'[{"task": "parity"}]', b"\xff"])
-def test_damaged_selection_is_one_line_and_scores_nothing(go, scored, content):
+def test_damaged_selection_fails_with_one_line_and_scores_nothing(go, scored, content):
     assert go(*TWO)[0] == 0
     (only_sweep() / "selected.json").write_bytes(content)
     with pytest.raises(UserError, match=r"selected\.json.*move it away"):
@@ -559,7 +559,7 @@ def test_damaged_selection_is_one_line_and_scores_nothing(go, scored, content):
 
 
 @pytest.mark.usefixtures("runner")
-def test_lock_that_the_disk_refuses_is_one_line(go, monkeypatch):
+def test_lock_that_the_disk_refuses_fails_with_one_line(go, monkeypatch):
     assert go(*TWO)[0] == 0
     next(Path("runs").glob("cpu/*/*/*/result.json")).unlink()
 
@@ -578,7 +578,7 @@ def test_lock_that_the_disk_refuses_is_one_line(go, monkeypatch):
 
 
 @pytest.mark.usefixtures("runner")
-def test_full_disk_under_the_journal_is_one_line(go, monkeypatch):
+def test_full_disk_under_the_journal_fails_with_one_line(go, monkeypatch):
     def refuse(*_):
         raise OSError(28, "No space left on device")
 
@@ -588,7 +588,7 @@ def test_full_disk_under_the_journal_is_one_line(go, monkeypatch):
     assert "runs/sweeps/mine cannot be written (No space left on device)" in err
 
 
-def test_sweep_file_that_is_not_utf_8_is_one_line(go):
+def test_sweep_file_that_is_not_utf_8_fails_with_one_line(go):
     Path("s.gin").write_bytes(b"Sweep.tasks = ['\xff']\n")
     code, err, out = go("--sweep", "s.gin")
     assert (code, out, err.count("\n")) == (2, "", 1)

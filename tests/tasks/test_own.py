@@ -209,7 +209,7 @@ def test_whole_numbers_are_sorted_by_value_and_the_user_may_order_labels(tmp_pat
         ),
     ],
 )
-def test_a_mistake_in_a_table_is_one_line(tmp_path, content, message):
+def test_a_mistake_in_a_table_fails_with_one_line(tmp_path, content, message):
     path = tmp_path / "mine.csv"
     path.write_bytes(content)
     with pytest.raises(UserError) as raised:
@@ -305,7 +305,7 @@ def test_images_are_gray_and_their_mean_is_that_of_the_training_pixels(pictures,
         ("circle/1.gif", "expected a folder of PNG or JPEG files for each class, found none"),
     ],
 )
-def test_a_mistake_in_a_folder_of_images_is_one_line(tmp_path, name, message):
+def test_a_mistake_in_a_folder_of_images_fails_with_one_line(tmp_path, name, message):
     path = tmp_path / "shapes" / name
     path.parent.mkdir(parents=True)
     path.write_bytes(b"no image")

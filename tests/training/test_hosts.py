@@ -166,7 +166,7 @@ def test_slurm_variables_give_the_place(monkeypatch):
     assert hosts.place(None, None, None, True) == hosts.Place(f"n3:{65535 - 4096 + 8}", 2, 1, [0])
 
 
-def test_cluster_with_half_of_its_variables_is_one_line(monkeypatch):
+def test_cluster_with_half_of_its_variables_fails_with_one_line(monkeypatch):
     monkeypatch.setenv("OMPI_MCA_orte_hnp_uri", "1531576320.0;tcp://10.0.0.1:34911")
     with pytest.raises(UserError, match="--hosts auto: "):
         hosts.place(None, None, None, True)

@@ -150,7 +150,7 @@ class Attention(HeadMixer):
 
     implementation: Literal["naive", "blockwise", "fused"]
     # Queries at a time, for "blockwise"; affects memory and speed only.
-    block_size: Annotated[int, Least(1, 256)]
+    block_size: Annotated[int, Least(1, suggest=256)]
 
     equivariant: ClassVar[bool] = True
 

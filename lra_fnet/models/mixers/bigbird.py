@@ -119,11 +119,11 @@ class BigBird(HeadMixer):
     blocks are left than random ones, a query sees them all, and attention is full.
     """
 
-    block_size: Annotated[int, Least(1, 64)]  # S, positions
-    num_random: Annotated[int, Least(0, 3)]  # r, blocks
-    num_global: Annotated[int, Least(0, 1)]  # blocks at the start
+    block_size: Annotated[int, Least(1, suggest=64)]  # S, positions
+    num_random: Annotated[int, Least(0, suggest=3)]  # r, blocks
+    num_global: Annotated[int, Least(0, suggest=1)]  # blocks at the start
     last_is_global: bool  # whether the last block of the max_len positions is global too
-    seed: Annotated[int, Least(0, 0, below=2**32)]
+    seed: Annotated[int, Least(0, suggest=0, below=2**32)]
 
     def attend(self, query, key, value, mask, *, train):
         """See `bigbird_attention`; dropout on the weights in training."""

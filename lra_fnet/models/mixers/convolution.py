@@ -19,7 +19,9 @@ class Convolution(Mixer):
     sees (width - 1) / 2 tokens on each side. Positions outside the text count as zeros.
     """
 
-    width: Annotated[int, Least(1, 5)]  # tokens in the window; an even one has more on the right
+    width: Annotated[
+        int, Least(1, suggest=5)
+    ]  # tokens in the window; an even one has more on the right
 
     uses_mask: ClassVar[bool] = True
 

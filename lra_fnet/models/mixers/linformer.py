@@ -56,7 +56,7 @@ class Linformer(HeadMixer):
     key as large as a key.
     """
 
-    k: Annotated[int, Least(1, 256)]  # projected positions
+    k: Annotated[int, Least(1, suggest=256)]  # projected positions
     sharing: Literal["none", "headwise", "kv"]
 
     def attend(self, query, key, value, mask, *, train):

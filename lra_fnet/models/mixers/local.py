@@ -48,8 +48,8 @@ class LocalAttention(HeadMixer):
     L / block_size apart instead of adjacent ones.
     """
 
-    block_size: Annotated[int, Least(1, 50)]  # positions
-    neighbours: Annotated[int, Least(0, 0)]  # blocks on each side; 0 for no overlap
+    block_size: Annotated[int, Least(1, suggest=50)]  # positions
+    neighbours: Annotated[int, Least(0, suggest=0)]  # blocks on each side; 0 for no overlap
 
     def attend(self, query, key, value, mask, *, train):
         """See `local_attention`; dropout on the weights in training."""

@@ -25,9 +25,9 @@ class LongConvolution(Mixer):
     Encoder.attention_dropout is the rate of dropout on the kernel's entries.
     """
 
-    threshold: Annotated[float, Least(0, 0.003)]  # of `squash`
+    threshold: Annotated[float, Least(0, suggest=0.003)]  # of `squash`
     scale: Annotated[
-        float, Least(0, 0.002)
+        float, Least(0, suggest=0.002)
     ]  # standard deviation of the kernel's entries at initialisation
     gate: GateKind
 

@@ -54,9 +54,9 @@ class Longformer(HeadMixer):
     models only.
     """
 
-    window: Annotated[int, Least(2, 512)]  # w: positions on both sides together
+    window: Annotated[int, Least(2, suggest=512)]  # w: positions on both sides together
     # G, from position 0 on: CLS or the first token; 0 in LRA's code.
-    num_global: Annotated[int, Least(0, 1)]
+    num_global: Annotated[int, Least(0, suggest=1)]
 
     def check(self):
         """See `Mixer.check`; the window must be even."""

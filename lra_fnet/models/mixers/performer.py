@@ -134,7 +134,7 @@ class Performer(HeadMixer):
     num_features: int  # M; 0, for "relu" only: no projection
     orthogonal: bool
     redraw: bool
-    seed: Annotated[int, Least(0, 0, below=2**32)]
+    seed: Annotated[int, Least(0, suggest=0, below=2**32)]
 
     uses_dropout: ClassVar[bool] = False
     equivariant: ClassVar[bool] = True

@@ -44,7 +44,7 @@ class RandomMixing(Mixer):
       UserError: on a call with a length other than max_len.
     """
 
-    seed: Annotated[int, Least(0, 0, below=2**32)]
+    seed: Annotated[int, Least(0, suggest=0, below=2**32)]
 
     uses_mask: ClassVar[bool] = False
     growth: ClassVar[tuple[float, float]] = (2, 2)

@@ -158,11 +158,11 @@ class Reformer(HeadMixer):
     training step, from the "dropout" stream; evaluation always uses the draw of (seed, layer).
     """
 
-    num_hashes: Annotated[int, Least(1, 4)]  # R
+    num_hashes: Annotated[int, Least(1, suggest=4)]  # R
     num_buckets: int  # b
-    chunk_size: Annotated[int, Least(1, 64)]  # tokens
+    chunk_size: Annotated[int, Least(1, suggest=64)]  # tokens
     redraw: bool
-    seed: Annotated[int, Least(0, 0, below=2**32)]
+    seed: Annotated[int, Least(0, suggest=0, below=2**32)]
 
     def check(self):
         """See `Mixer.check`; num_buckets must be even, and small enough to sort in int32."""

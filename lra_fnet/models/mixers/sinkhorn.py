@@ -115,8 +115,8 @@ class Sinkhorn(HeadMixer):
     logits, in training with Gumbel noise, are divided by `temperature` and balanced (Sec. 3.1.3).
     """
 
-    block_size: Annotated[int, Least(1, 64)]  # b, tokens
-    iterations: Annotated[int, Least(1, 8)]  # of balancing
+    block_size: Annotated[int, Least(1, suggest=64)]  # b, tokens
+    iterations: Annotated[int, Least(1, suggest=8)]  # of balancing
     temperature: float  # the lower, the closer to a permutation
     gumbel: bool  # noise on the logits in training, from the "dropout" stream
 

@@ -107,7 +107,7 @@ class SparseAttention(HeadMixer):
 
     pattern: Literal["fixed", "strided"]
     # l; 0 for the smallest integer >= sqrt(max_len).
-    block_size: Annotated[int, Least(0, 0)]
+    block_size: Annotated[int, Least(0, suggest=0)]
     summary: int  # c, for "fixed"; with c >= l all see every position
     causal: bool
     global_first: bool

@@ -81,7 +81,7 @@ class S4D(Mixer):
     trained values are absorbed in C). A second C serves the other direction. O(L log L).
     """
 
-    state: Annotated[int, Least(2, 64)]  # N = 2 P real dimensions per channel; even
+    state: Annotated[int, Least(2, suggest=64)]  # N = 2 P real dimensions per channel; even
     initial: Literal["legs", "lin"]  # of A: eigenvalues of HiPPO's normal part, or -1/2 + i pi p
     dt_min: float
     dt_max: float
@@ -191,8 +191,8 @@ class S5(Recurrent):
     parts of eigenvalues count as -1e-4 at most, so that no state grows (the authors' clip_eigs).
     """
 
-    state: Annotated[int, Least(2, 64)]  # 2 P real dimensions
-    blocks: Annotated[int, Least(1, 1)]  # J; 2 J divides the state
+    state: Annotated[int, Least(2, suggest=64)]  # 2 P real dimensions
+    blocks: Annotated[int, Least(1, suggest=1)]  # J; 2 J divides the state
     dt_min: float
     dt_max: float
     # How B and C begin; all but the first are the authors' values of C_init: see `system`.
@@ -267,7 +267,7 @@ class LRU(Recurrent):
     3.2), and exp(gamma), at first sqrt(1 - |decay|^2), scales the inputs (Sec. 3.3 and 3.4).
     """
 
-    state: Annotated[int, Least(1, 64)]  # P complex modes
+    state: Annotated[int, Least(1, suggest=64)]  # P complex modes
     radius_min: float
     radius_max: float
     max_phase: float  # radians

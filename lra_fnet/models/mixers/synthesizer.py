@@ -53,9 +53,9 @@ class Synthesizer(HeadMixer):
     """
 
     kinds: tuple[str, ...]  # one or more of KINDS
-    factor: Annotated[int, Least(1, 8)]  # k of the paper, for the factorised ones
+    factor: Annotated[int, Least(1, suggest=8)]  # k of the paper, for the factorised ones
     # Rows at a time; affects memory and speed only.
-    block_size: Annotated[int, Least(1, 256)]
+    block_size: Annotated[int, Least(1, suggest=256)]
     mixture: Literal["softmax", "sum"] = "softmax"  # the weights of several kinds
 
     @property
