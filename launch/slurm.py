@@ -70,6 +70,8 @@ def commands(words: list[str]) -> list[list[str]]:
       SystemExit: the sweep has a mistake, which it has printed.
     """
     if words[:2] == ["lra-fnet", "train"]:
+        if "--force" in words:
+            raise UserError("--force would start again after each requeue: move the run away first")
         return [words]
     if words[:2] != ["lra-fnet", "sweep"]:
         raise UserError(

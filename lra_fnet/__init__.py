@@ -79,7 +79,7 @@ def train(
         denoise: trains to predict hidden tokens instead, as `lra-fnet pretrain` does.
         test: whether to score the test split; `evaluate` does it later.
         fit: splits the batch into the largest slices that fit the device.
-        force: moves a complete run aside and trains again.
+        force: moves the run of this name aside and trains from the start.
 
     Returns:
         The run at its best step on validation; `run.result` is what result.json holds.
@@ -87,30 +87,34 @@ def train(
     Raises:
         UserError: a name or a binding is unknown, or the data or the folder cannot be used.
         RunFailed: it diverged or ran out of device memory.
-        Interrupted: a signal stopped it; the same call resumes.
+        Interrupted: a signal stopped it; the same call without `force` resumes.
     """
     from lra_fnet import config
+    from lra_fnet.errors import UserError
     from lra_fnet.machine import allocator, compile_cache
 
     allocator.keep_freed_memory()
-    compile_cache.use()  # before jax is imported
+    compile_cache.use()
     from lra_fnet.run import job, trained
 
     bindings = config.split_bindings(set) if isinstance(set, str) else set
     if isinstance(bindings, Mapping):
         bindings = [f"{parameter}={value!r}" for parameter, value in bindings.items()]
+    bindings = tuple(bindings)
+    if wrong := [binding for binding in bindings if not isinstance(binding, str)]:
+        raise UserError(f"set expects bindings such as 'Run.num_steps=100', got {wrong[0]!r}")
     asked = job.Job(
-        task,
-        model,
-        preset,
-        seed,
-        tuple(bindings),
-        name,
-        Path(runs),
-        Path(data_dir),
-        source,
-        tuple(imports),
-        tuple(map(Path, gin_dirs)),
+        task=task,
+        model=model,
+        preset=preset,
+        seed=seed,
+        overrides=bindings,
+        name=name,
+        runs=Path(runs),
+        data=Path(data_dir),
+        source=source,
+        imports=_several(imports),
+        gin_dirs=tuple(map(Path, _several(gin_dirs))),
         init=None if init is None else Path(init),
         denoise=denoise,
         force=force,
@@ -118,7 +122,7 @@ def train(
         fit=fit,
     )
     job.run(asked)
-    return trained.load_run(asked.folder, imports=imports, denoise=denoise)
+    return trained.load_run(asked.folder, imports=asked.imports, denoise=denoise)
 
 
 def evaluate(run: Run | str | Path, imports: Sequence[str] = ()) -> Record:
@@ -134,8 +138,8 @@ def evaluate(run: Run | str | Path, imports: Sequence[str] = ()) -> Record:
     from lra_fnet.run import evaluate as scoring
 
     if isinstance(run, str | Path):
-        return scoring.evaluate(Path(run), imports)
-    return scoring.evaluate(run.folder, imports or run.imports)
+        return scoring.evaluate(Path(run), _several(imports))
+    return scoring.evaluate(run.folder, _several(imports) or run.imports)
 
 
 def list_models(gin_dirs: Sequence[str | Path] = ()) -> list[str]:
@@ -153,10 +157,15 @@ def list_presets(gin_dirs: Sequence[str | Path] = ()) -> list[str]:
     return _known("presets", gin_dirs)
 
 
+def _several(names) -> tuple:
+    """Returns a sequence of names, or a name alone, as a tuple."""
+    return (names,) if isinstance(names, str | Path) else tuple(names)
+
+
 def _known(kind: str, gin_dirs: Sequence[str | Path]) -> list[str]:
     from lra_fnet import config
 
-    return config.known(kind, [*map(Path, gin_dirs)])
+    return config.known(kind, [*map(Path, _several(gin_dirs))])
 
 
 @overload
@@ -289,4 +298,4 @@ def load_run(
     """
     from lra_fnet.run import trained
 
-    return trained.load_run(folder, checkpoint, imports, denoise=denoise)
+    return trained.load_run(folder, checkpoint, _several(imports), denoise=denoise)

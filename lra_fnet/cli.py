@@ -261,7 +261,7 @@ def _parser() -> Parser:
         "model": _text(models, required=True),
         "seed": _number("seed of all randomness (default: 0)", 0),
         "name": _VARIANT,
-        "force": _switch("move a complete run aside and train again"),
+        "force": _switch("move the run of this name aside and train from the start"),
         "fit": _switch("split the batch into the largest slices that fit the device"),
     }
     verb(

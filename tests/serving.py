@@ -21,7 +21,10 @@ def prepare_without_tensorflow(module, label, data, **settings):
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Answers GET with Range "bytes=n-", ETag and If-Range; `server.cut` ends one reply early."""
+    """Answers GET with Range "bytes=n-", ETag and If-Range; `server.cut` ends one reply early.
+
+    With `server.shift` a reply to a Range begins that many bytes before it.
+    """
 
     def do_GET(self):
         path = Path(self.server.folder) / self.path.lstrip("/")
@@ -33,7 +36,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         tag = f'"{hashlib.md5(content).hexdigest()}"'
         begin = 0
         if (asked := self.headers.get("Range")) and self.headers.get("If-Range", tag) == tag:
-            begin = int(asked.removeprefix("bytes=").removesuffix("-"))
+            begin = int(asked.removeprefix("bytes=").removesuffix("-")) - self.server.shift
+            if begin >= len(content):
+                self.send_error(416)
+                return
             self.send_response(206)
             self.send_header("Content-Range", f"bytes {begin}-{len(content) - 1}/{len(content)}")
         else:
@@ -44,7 +50,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         if self.server.cut:
             body, self.server.cut = body[: self.server.cut], 0
-        self.wfile.write(body)
+        with contextlib.suppress(BrokenPipeError):  # the client wants no more
+            self.wfile.write(body)
 
     def log_message(self, *_):
         pass
@@ -54,7 +61,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 def server(folder):
     """Yields a server with `url`, `asked` [(path, Range)], and `cut` (bytes of the next reply)."""
     files = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    files.folder, files.cut, files.asked = folder, 0, []
+    files.folder, files.cut, files.shift, files.asked = folder, 0, 0, []
     files.url = f"http://127.0.0.1:{files.server_port}/"
     thread = threading.Thread(target=files.serve_forever, args=(0.01,), daemon=True)
     thread.start()

@@ -20,7 +20,7 @@ def parity(outside):
 
     def train(**options):
         return lra_fnet.train(
-            "parity", "ff_only", preset="cpu", gin_dirs=[OUTSIDE], **{"set": WORDS, **options}
+            "parity", "ff_only", preset="cpu", gin_dirs=OUTSIDE, **{"set": WORDS, **options}
         )
 
     return train
@@ -72,6 +72,7 @@ def test_both_stages_of_pretraining_are_the_commands(parity):
     [
         ({"preset": "cpuu"}, "unknown preset 'cpuu'"),
         ({"set": "Run.steps=1"}, "doesn't have a parameter named 'steps'"),
+        ({"set": [("Run.num_steps", 3)]}, "set expects bindings such as 'Run.num_steps=100', got"),
         ({"seed": -1}, "--seed expects a whole number from 0"),
         ({"seed": "a"}, "--seed expects a whole number from 0 to 4294967295, got 'a'"),
         ({"seed": True}, "--seed expects a whole number from 0 to 4294967295, got True"),

@@ -195,6 +195,7 @@ def start_job(submitit, words, state, fake, tmp_path):
         (["--", "lra-fnet", "train"], "the following arguments are required: --time"),
         (["--time", "1:00"], "expected `-- lra-fnet train ...` or `-- lra-fnet sweep ...`"),
         (["--time", "1:00", "--", "make", "lra"], "got 'make lra'"),
+        (["--time", "1:00", "--", "lra-fnet", "train", "--force"], "--force would start again"),
         (["--time", "1:00", "--gpus", "0", "--", "lra-fnet", "train"], "at least 1, got '0'"),
         (["--time", "1:00", "--", "lra-fnet", "train"], "sbatch: error: invalid partition"),
     ],

@@ -259,3 +259,15 @@ def test_the_mask_has_a_row_of_the_table_that_fine_tuning_leaves_out():
     np.testing.assert_array_equal(new["norm"]["scale"], old["norm"]["scale"])
     jax.tree.map(np.testing.assert_array_equal, begun.params["head"], state.params["head"])
     assert jnp.array_equal(begun.step, 0)
+
+
+def test_a_batch_with_nothing_to_hide_changes_no_number_to_nan():
+    """Such as black images, where black is padding."""
+    experiment, arrays = tiny("fnet", denoise=True), rows(8)
+    nothing = Arrays(np.zeros_like(arrays.values), np.zeros_like(arrays.lengths), arrays.labels)
+    batches = pipeline.train_batches(experiment.objective.with_labels(nothing), 0, 0, 1, 4, 2)
+    mesh = pipeline.make_mesh(4)
+    program = step.Program.compile(experiment, mesh, jax.eval_shape(lambda: batches), 0)
+    state, logs = program.steps(program.initial_state(0), program.place(batches), 1)
+    assert float(logs.loss[0]) == float(logs.grad_norm[0]) == 0
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))

@@ -6,6 +6,7 @@ returns the program that was compiled, so a run's numbers are the same with and 
 """
 
 import os
+import sys
 import tempfile
 import threading
 import time
@@ -18,7 +19,7 @@ SLOW_SECONDS = 8.0  # a compilation that takes longer is announced
 
 
 def use() -> None:
-    """Turns the cache on, for this process and those that it starts; call it before jax.
+    """Turns the cache on, for this process and those that it starts.
 
     The folder is JAX_COMPILATION_CACHE_DIR, or else lra-fnet/jax in the user's cache folder.
     JAX_ENABLE_COMPILATION_CACHE=false turns the cache off, as for any program that uses JAX. If the
@@ -39,6 +40,12 @@ def use() -> None:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
     # Together, the small programs around the update take as long to compile as the update itself.
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    if "jax" in sys.modules:  # which has read the environment
+        import jax
+
+        seconds = float(os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"])
+        jax.config.update("jax_compilation_cache_dir", folder)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", seconds)
 
 
 class Timer:

@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -150,6 +151,12 @@ def append_line(path: Path, value: dict[str, Any]) -> None:
         os.fsync(file.fileno())
 
 
+def sync(path: Path) -> None:
+    """Waits until the disk has what was written to a file."""
+    with open(path, "rb", opener=no_links) as file:
+        os.fsync(file.fileno())
+
+
 def read_text(path: Path) -> str:
     """Returns the content of a text file, which must be there.
 
@@ -218,7 +225,7 @@ def no_links(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
-def try_lock(path: Path, *, wait: bool = False) -> IO[str] | None:
+def try_lock(path: Path, *, wait: bool = False, seconds: float = 0) -> IO[str] | None:
     """Locks a file for this process; returns None if another process (or this one) holds it.
 
     The lock is freed when the returned handle is closed or the process ends in any way.
@@ -226,13 +233,20 @@ def try_lock(path: Path, *, wait: bool = False) -> IO[str] | None:
     Args:
       path: the lock file.
       wait: waits for the other process instead of returning None.
+      seconds: how long to try again before returning None: a process that only asks whether the
+        lock is held has it for a moment.
     """
     handle = open(path, "a+", opener=no_links)  # noqa: SIM115 (held open by the caller)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        handle.close()
-        return None
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            break
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                handle.close()
+                return None
+            time.sleep(0.05)
     handle.truncate(0)
     handle.write(f"{os.getpid()}\n")
     handle.flush()

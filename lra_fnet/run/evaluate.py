@@ -28,6 +28,8 @@ from lra_fnet.training.loop import Loop
 from lra_fnet.training.score import make_scorer
 from lra_fnet.training.slices import microbatch_of
 
+TEST_LOG = "test_log.jsonl"
+
 
 def evaluate(folder: Path, imports: Sequence[str] = ()) -> Record:
     """Scores a trained run on the test split, unless it was scored before; returns its record.
@@ -182,7 +184,7 @@ def _log(folder: Path, **facts: Any) -> None:
         **facts,
         "platform": jax.default_backend(),
     }
-    disk.append_line(root / "test_log.jsonl", line)
+    disk.append_line(root / TEST_LOG, line)
 
 
 def _parts(begun: Mapping[str, Any]) -> tuple[str, ...]:

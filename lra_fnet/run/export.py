@@ -19,6 +19,7 @@ import safetensors.numpy
 from lra_fnet import intervals
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
+from lra_fnet.run.evaluate import TEST_LOG
 from lra_fnet.run.record import Checkpoint
 from lra_fnet.run.trained import CONFIG, WEIGHTS, Run, flat, load_run, weights_sha256
 from lra_fnet.tasks import store
@@ -70,7 +71,7 @@ def _check(out: Path, force: bool) -> None:
     if out.is_file():
         raise UserError(f"--out expects a folder, {out} is a file: choose another name")
     names = {path.name for path in out.glob("*")}
-    if names - {CONFIG, WEIGHTS, CARD, VOCABULARY}:
+    if names - {CONFIG, WEIGHTS, CARD, VOCABULARY, TEST_LOG}:
         raise UserError(f"{out} holds other files: choose a folder that does not exist")
     if names and not force:
         raise UserError(f"{out} holds an export: --force replaces it, or choose another folder")
@@ -92,7 +93,7 @@ def describe(run: Run) -> dict[str, Any]:
             "value": task.value_is,
             "length": task.max_len,
         },
-        "imports": run.imports,
+        "imports": run.needs,
         "result": run.result.raw,
     }
 

@@ -237,7 +237,7 @@ def lock(folder: Path) -> Iterator[None]:
     file = folder / ".lock"
     with disk.writable(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        handle = disk.try_lock(file)
+        handle = disk.try_lock(file, seconds=1)
     if handle is None:
         raise UserError(
             f"{folder} is in use by process {disk.holder(file)}: wait for it, stop it, or choose "
@@ -286,10 +286,12 @@ def provenance() -> dict:
     }
 
 
+@functools.cache
 def commit() -> tuple[str | None, bool | None]:
     """Returns the commit of this code and whether tracked files differ; None if neither is known.
 
-    An installed wheel has a file that hatch_build.py wrote; a checkout has git.
+    That is as it was at the first call, since the code of a process stays what it imported. An
+    installed wheel has a file that hatch_build.py wrote; a checkout has git.
     """
     package = Path(__file__).parents[1]
     git = ["git", "-C", str(package.parent), "describe", "--always", "--abbrev=40"]

@@ -58,7 +58,8 @@ class Run:
     checkpoint: Checkpoint  # "best" on validation, or "last"
     step: int  # number of updates
     result: Record  # the run's result.json
-    imports: tuple[str, ...] = ()  # the user's modules that it needs
+    needs: tuple[str, ...] = ()  # the user's modules that the folder names
+    imports: tuple[str, ...] = ()  # those that were given instead, and imported
     job: Job | None = None  # None if the folder is an export
 
     def __repr__(self):
@@ -253,7 +254,7 @@ def load_run(
     experiment, shapes = _experiment(folder, result, imports)
     state = read({"params": shapes.pop("params"), "constants": shapes})
     variables = {"params": state["params"], **state["constants"]}
-    return Run(folder, experiment, variables, kind, step, result, named, job)
+    return Run(folder, experiment, variables, kind, step, result, named, tuple(imports), job)
 
 
 def read_export(folder: Path, value: dict, kind: Checkpoint | None) -> tuple[Export, Record]:

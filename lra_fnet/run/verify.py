@@ -470,8 +470,7 @@ def replay(
     batches = functools.partial(pipeline.dispatch_batches, arrays, run, seed)
     shapes = jax.eval_shape(lambda: batches(0, 1))
     mesh = pipeline.make_mesh(run.batch_size)
-    fits = any(what.startswith(slices.FITTED) for what in fastest.made())  # by --fit
-    program = Program.compile(experiment, mesh, shapes, seed, fits=fits)
+    program = Program.compile(experiment, mesh, shapes, seed, fits=slices.was_fitted())
     state, losses = program.initial_state(seed), []
     if start is not None:
         state = begin_from(state, start)

@@ -156,7 +156,7 @@ def _table(file: sources.File, *, labelled: bool) -> Iterator[Row]:
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     place = ""
     path = file.path
-    in_path = None if file.alone else division.named((*path.parts[:-1], path.name.split(".")[0]))
+    in_path = None if file.alone else division.named(path.parts[:-1], path.name)
     try:
         for cells in reader:
             place = f"{file}, line {reader.line_num + 1}"

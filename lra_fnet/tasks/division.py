@@ -8,6 +8,7 @@ are added later move no other row.
 import array
 import dataclasses
 import hashlib
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -22,13 +23,27 @@ from lra_fnet.tasks.task import Task
 
 MOST_CLASSES = 1000
 NAMES: Mapping[str, str] = MappingProxyType(
-    {**{name: name for name in SPLITS}, **dict.fromkeys(("valid", "val", "dev"), "validation")}
+    {
+        **{name: name for name in SPLITS},
+        **dict.fromkeys(("valid", "val", "dev"), "validation"),
+        "training": "train",
+        "testing": "test",
+    }
 )
+_DIGITS = 18  # labels of more digits are words
 
 
-def named(parts: Iterable[str]) -> str | None:
-    """Returns the split that a part of a path names, or None."""
-    return next((NAMES[part.lower()] for part in parts if part.lower() in NAMES), None)
+def named(folders: Iterable[str], file: str = "") -> str | None:
+    """Returns the split that a path names, or None.
+
+    That is the first folder with the name of a split, or else the one split among the words of the
+    file's name, as in `my_train.csv` and `test-00000-of-00001.csv`.
+    """
+    for folder in folders:
+        if folder.lower() in NAMES:
+            return NAMES[folder.lower()]
+    words = {NAMES[word] for word in re.split(r"[\W_]+", file.lower()) if word in NAMES}
+    return words.pop() if len(words) == 1 else None
 
 
 def classes(source: Path, found: Collection[str], given: Sequence[str]) -> tuple[str, ...]:
@@ -42,7 +57,7 @@ def classes(source: Path, found: Collection[str], given: Sequence[str]) -> tuple
     Raises:
         UserError: there are fewer than two or too many, or one that the user does not give.
     """
-    numbers = all(label.removeprefix("-").isdecimal() for label in found)
+    numbers = all(re.fullmatch(rf"-?\d{{1,{_DIGITS}}}", label) for label in found)
     labels = sorted(found, key=lambda label: (int(label) if numbers else 0, label))
     if given and (unknown := [label for label in labels if label not in given]):
         raise UserError(f"{source}: expected the labels {', '.join(given)}, got {unknown[0]!r}")
@@ -117,6 +132,8 @@ class Division:
         self._source, self._labels = source, labels
         self._by_content = [*names] == [None]
         self._hold_out = SPLITS[1] not in names  # a tenth of train
+        if self._by_content:
+            say(f"{source}: nothing names a split, so rows are divided 8 : 1 : 1 by their content")
         if not self._by_content and (None in names or not {SPLITS[0], SPLITS[2]} <= {*names}):
             got = ", ".join(sorted(name or "none" for name in names))
             raise UserError(

@@ -15,6 +15,7 @@ from lra_fnet.tasks import division, pixels, sources
 from lra_fnet.tasks.task import PixelTask, Raw, Sets
 
 ENDINGS = (".png", ".jpg", ".jpeg")
+_OTHER_ENDINGS = (".bmp", ".gif", ".tif", ".tiff", ".webp")
 
 _NAME = re.compile(r"\w[\w-]*_(\d{1,4})")
 _LARGEST = 2**27  # bytes of a file
@@ -101,11 +102,13 @@ def _files(source: Path) -> Iterator[sources.File]:
     """Yields the images in folders of a folder or archive.
 
     Raises:
-        UserError: there are none.
+        UserError: there are none, or images of another format.
     """
     empty = True
     for file in sources.files(source):
         name = file.path.name.lower()
+        if name.endswith(_OTHER_ENDINGS):
+            raise UserError(f"{file}: expected PNG or JPEG images only: convert it, or remove it")
         if name.endswith(ENDINGS) and len(file.path.parts) > 1:
             empty = False
             yield file

@@ -10,7 +10,7 @@ import numpy as np
 from lra_fnet.tasks.sources import short
 
 LARGEST = 2**20  # bytes of a file that is not resized
-_MODES = ("L", "P", "RGB", "RGBA")
+_MODES = ("L", "LA", "P", "RGB", "RGBA")
 
 
 def read(content: bytes, side: int, mode: str, *, resize: bool = False) -> np.ndarray:
@@ -38,7 +38,9 @@ def read(content: bytes, side: int, mode: str, *, resize: bool = False) -> np.nd
             if (image.size != (side, side) and not resize) or image.mode not in _MODES:
                 width, height = image.size
                 raise ValueError(f"{width} x {height} pixels of mode {image.mode}")
-            rgb = image.convert("RGBA").convert("RGB")
+            rgba = image.convert("RGBA")
+            white = PIL.Image.new("RGBA", rgba.size, "white")  # behind transparent pixels
+            rgb = PIL.Image.alpha_composite(white, rgba).convert("RGB")
             rgb = rgb if rgb.size == (side, side) else rgb.resize((side, side))
             return np.asarray(rgb.convert(mode))
     except Exception as error:  # Pillow's decoders raise many types

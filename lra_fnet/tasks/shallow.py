@@ -13,7 +13,7 @@ import hashlib
 import json
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
@@ -116,10 +116,11 @@ def most_frequent_label(
     def fit(task: "Task", train: Arrays) -> Predict:
         tables = []
         for column in keys(task, train):
-            counts = defaultdict(lambda: np.zeros(task.num_classes, int))
-            for key, label in zip(column, train.labels, strict=True):
+            counts = defaultdict(Counter)
+            for key, label in zip(column, train.labels.tolist(), strict=True):
                 counts[key][label] += 1
-            tables.append({key: int(count.argmax()) for key, count in counts.items()})
+            # Of labels with one count the smallest, as argmax.
+            tables.append({key: max(sorted(c), key=c.__getitem__) for key, c in counts.items()})
         frequent = int(np.bincount(train.labels).argmax())
 
         def predict(rows: Arrays) -> np.ndarray:

@@ -194,7 +194,17 @@ def _download(remote: Remote, part: Path, notes: Path, progress: Bar) -> None:
     if size and known.get("same"):
         request.add_header("Range", f"bytes={size}-")
         request.add_header("If-Range", known["same"])
-    with urllib.request.urlopen(request, timeout=_TIMEOUT) as reply:
+    try:
+        reply = urllib.request.urlopen(request, timeout=_TIMEOUT)
+    except urllib.error.HTTPError as error:
+        if error.code != 416 or not size:
+            raise
+        error.close()  # no byte comes after those that are kept: they may be whole, or too many
+        part.unlink()
+        return _download(remote, part, notes, progress)
+    with reply:
+        if reply.status == 206 and not _begins_at(reply.headers.get("Content-Range", ""), size):
+            raise ConnectionError(f"the server did not continue at byte {size}")
         if reply.status != 206:  # the whole file
             length = reply.headers.get("Content-Length")
             date, tag = reply.headers.get("Last-Modified"), reply.headers.get("ETag")
@@ -208,8 +218,13 @@ def _download(remote: Remote, part: Path, notes: Path, progress: Bar) -> None:
                 size += file.write(block)
                 progress.update(size)
     whole = known.get("size")
-    if whole is not None and size < whole:
+    if whole is not None and size != whole:
         raise ConnectionError(f"the connection ended after {size} of {whole} bytes")
+
+
+def _begins_at(content_range: str, size: int) -> bool:
+    """Whether the header of a part of a file says that it begins at byte `size`."""
+    return content_range.startswith(f"bytes {size}-")
 
 
 def _noted(notes: Path) -> dict[str, Any]:

@@ -198,7 +198,8 @@ def _sums(folder: Path) -> dict[str, str]:
 def write_once(folder: Path, exists: Callable[[], bool], write: Callable[[Path], None]) -> None:
     """Makes a folder whole or not at all, unless it `exists`.
 
-    A second process waits for the first. Leftovers of a killed process are removed.
+    A second process waits for the first. Leftovers of a killed process are removed; a folder that
+    it had put aside gets its name back.
 
     Args:
         folder: the folder to make; it is replaced if it is there but does not `exist`.
@@ -216,7 +217,12 @@ def write_once(folder: Path, exists: Callable[[], bool], write: Callable[[Path],
         if exists():
             return
         for leftover in folder.parent.glob(f".{folder.name}.*"):
-            shutil.rmtree(leftover)
+            if leftover.suffix == ".old" and not folder.exists():
+                leftover.rename(folder)  # killed between the two renames of `disk.partial`
+            else:
+                shutil.rmtree(leftover)
+        if exists():
+            return
         with disk.partial(folder) as part:
             part.mkdir()
             write(part)

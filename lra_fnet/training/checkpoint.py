@@ -25,6 +25,7 @@ from lra_fnet.machine.disk import writable
 from lra_fnet.training import hosts
 
 FILE = "state.safetensors"
+METRICS = "metrics.jsonl"  # next to the folder of the checkpoints
 AGAIN = "restore it from a copy, or train again with --force"
 
 
@@ -45,7 +46,8 @@ class Saved(NamedTuple):
         """Returns the arrays structured and placed like `like`, which is the state or a part of it.
 
         Raises:
-          UserError: it has other names, shapes or types, because it belongs to another model.
+          UserError: it lacks an array of `like` or has it in another shape or type, because it
+            belongs to another model.
         """
         wanted = _by_path(like)
         arrays = [self.arrays.get(path) for path in wanted]
@@ -207,6 +209,9 @@ def _write(path: Path, step: int, state, history: str) -> None:
     meta = f'{{"step": {step}, "history": {history}}}'
     header = {"meta": meta, "sha256": _digest(meta, arrays)}
     path.parent.mkdir(parents=True, exist_ok=True)
+    curve = path.parents[2] / METRICS
+    if curve.exists():  # the history has the hash of its lines
+        disk.sync(curve)
     disk.replace(path, safetensors.numpy.save(arrays, header))
 
 

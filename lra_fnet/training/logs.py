@@ -16,6 +16,7 @@ from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.machine.disk import writable
 from lra_fnet.training import hosts
+from lra_fnet.training.checkpoint import METRICS
 
 FLUSH_SECONDS = 10.0  # how late TensorBoard's files may be; a flush waits for the disk
 
@@ -40,7 +41,7 @@ def metrics(folder: Path, step: int, curve: str) -> Iterator[Callable[[str, int,
     if not hosts.first():
         yield lambda kind, step, numbers: ""
         return
-    path = folder / "metrics.jsonl"
+    path = folder / METRICS
     try:
         # A killed process may leave half a line at the end; it is later than `step` too.
         lines = [json.dumps(x) + "\n" for x in disk.read_lines(path)]

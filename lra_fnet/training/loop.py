@@ -24,7 +24,7 @@ from lra_fnet.training import hosts, logs, pipeline
 from lra_fnet.training.checkpoint import AGAIN, Checkpoints, Saved
 from lra_fnet.training.rms import make_meter
 from lra_fnet.training.score import make_scorer
-from lra_fnet.training.slices import fitted, microbatch_of
+from lra_fnet.training.slices import fitted, microbatch_of, was_fitted
 from lra_fnet.training.step import Program, StepLogs, begin_from, initial_state, wait_for
 
 DISPATCH_SECONDS = 0.5  # about how long a dispatch lasts at most: Ctrl-C waits for one
@@ -83,14 +83,15 @@ class History:
 
     @property
     def steps_per_second(self) -> float:
-        """The rate of the timed steps."""
+        """The rate of the timed steps; 0 before there are any."""
         return self.timed_steps / max(self.timed_seconds, 1e-9)
 
 
 class Loop:
     """Trains one experiment in its run folder, from the newest checkpoint if there is one.
 
-    With `fits` the microbatch is the largest at which a step fits the device (`slices.fit`). With
+    With `fits` the microbatch is the largest at which a step fits the device (`slices.fit`); a run
+    that resumes keeps to what it began with. With
     `start`, the variables of a pre-trained model, step 0 has its encoder (`step.begin_from`).
     """
 
@@ -117,6 +118,10 @@ class Loop:
         self.checkpoints = Checkpoints(folder, self.run.save_seconds)
         saved = self.checkpoints.newest()
         self.step = saved.step if saved else 0
+        if saved and fits != was_fitted():
+            # Slices of another size change the last bits.
+            progress.say("--fit holds from the first step on: this run goes on as it began")
+            fits = was_fitted()
         if self.step < self.run.num_steps:
             batches = jax.eval_shape(lambda: self.batches(0, 1))
             with compile_cache.Timer() as timer:

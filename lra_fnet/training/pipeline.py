@@ -56,7 +56,7 @@ def train_batches(
 
     def take(column):
         out = np.zeros((capacity * batch_size, *column.shape[1:]), column.dtype)
-        np.take(column, rows, axis=0, out=out[: rows.size])
+        np.take(column, rows, axis=0, out=out[: rows.size], mode="clip")  # unbuffered
         return out.reshape(capacity, batch_size, *column.shape[1:])
 
     return Batch(take(arrays.values), take(arrays.lengths), take(arrays.labels), valid)

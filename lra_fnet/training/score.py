@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 
 from lra_fnet import intervals
 from lra_fnet.objective import Objective
@@ -61,6 +61,8 @@ def make_scorer(
 
     def score(variables, arrays: Arrays, between=lambda rows: None, *, bits=False):
         sums, rights, rows = objective.zero(), [], 0
+        if mesh:  # placed as all later ones, so that `add` is compiled once
+            sums = jax.device_put(sums, NamedSharding(mesh, pipeline.WHOLE))
         for batch in pipeline.eval_batches(arrays, rounded):
             before = sums
             rows += int(batch.valid.sum())

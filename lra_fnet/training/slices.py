@@ -152,6 +152,11 @@ def fitted(experiment: Experiment, mesh: Mesh, choose: Callable[[], int]) -> Exp
     return sliced(experiment, size)
 
 
+def was_fitted() -> bool:
+    """Returns whether the decisions of this run have a microbatch that fits, by `--fit`."""
+    return any(what.startswith(FITTED) for what in fastest.made())
+
+
 def sliced(experiment: Experiment, microbatch: int) -> Experiment:
     """Returns the experiment with another microbatch."""
     run = dataclasses.replace(experiment.run, microbatch=microbatch)

@@ -182,7 +182,7 @@ def make_update(experiment: Experiment, mesh: Mesh) -> Callable:
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         rows = batch.labels.shape[0]
         logged = StepLogs(
-            loss=sums.loss / sums.count,
+            loss=sums.loss / jnp.maximum(sums.count, 1),  # 0 if there was nothing to hide
             correct=sums.correct.astype(jnp.float32) * (rows / objective.counted(sums, rows)),
             grad_norm=optax.tree.norm(grads),
             learning_rate=schedule(state.step),

@@ -166,12 +166,29 @@ HOLD = "import sys, time; from pathlib import Path; from lra_fnet.machine import
 HOLD += "handle = disk.try_lock(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
 
 
+def test_text_that_is_missing_fails_with_one_line(tmp_path):
+    with pytest.raises(UserError, match=r"a\.txt is missing: put it back, or name another$"):
+        disk.read_text(tmp_path / "a.txt")
+
+
+def test_lock_that_is_held_for_a_moment_is_waited_for(tmp_path):
+    """As by a process that asks whether the lock is held."""
+    handle = disk.try_lock(tmp_path / ".lock")
+    threading.Timer(0.1, handle.close).start()
+    again = disk.try_lock(tmp_path / ".lock", seconds=10)
+    assert again is not None
+    again.close()
+
+
 def test_lock_has_one_holder_and_is_freed_by_a_kill(tmp_path, capfd):
     file = tmp_path / "a" / ".lock"
     file.parent.mkdir()
     with subprocess.Popen([sys.executable, "-c", HOLD, file], stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"held\n"
         assert disk.try_lock(file) is None
+        begun = time.monotonic()
+        assert disk.try_lock(file, seconds=0.2) is None
+        assert time.monotonic() - begun >= 0.2
         assert disk.holder(file) == str(process.pid)
         kill = threading.Timer(0.3, process.send_signal, [signal.SIGKILL])
         kill.start()

@@ -187,6 +187,23 @@ def test_sigterm_at_any_moment_is_code_143_and_the_same_command_resumes(
     assert len((tmp_path / "runs/test_log.jsonl").read_text().splitlines()) == 3
 
 
+def test_result_has_the_commit_at_the_start_of_the_process(train, tmp_path, monkeypatch):
+    """A commit made during the training changes no code that runs."""
+    run_folder.commit.cache_clear()
+    described = iter(["a" * 40, "b" * 40])
+    run = subprocess.run
+
+    def describe(words, **options):
+        if words[0] != "git":
+            return run(words, **options)
+        return subprocess.CompletedProcess(words, 0, stdout=f"{next(described)}\n")
+
+    monkeypatch.setattr(subprocess, "run", describe)
+    assert train()[0] == 0
+    run_folder.commit.cache_clear()
+    assert result_of(tmp_path / "runs/cpu/parity/fnet/seed0")["commit"] == "a" * 40
+
+
 def test_run_resumed_with_other_code_names_both_commits(train, tmp_path, monkeypatch):
     """Also twice with the same code; code that trained no step of it does not count."""
     folder = tmp_path / "runs/cpu/parity/fnet/seed0"

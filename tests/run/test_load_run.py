@@ -140,6 +140,18 @@ def test_run_of_a_user_mixer_is_loaded_by_its_imports(tmp_path):
         lra_fnet.load_run(folder)
     run = lra_fnet.load_run(folder, imports=[str(EXAMPLES / "my_mixer.py")])
     assert run.predict(["[MAX 2 9 [MIN 4 7 ] 0 ]", b"7"]).shape == (2, 10)
+    assert run.imports == (str(EXAMPLES / "my_mixer.py"),)
+
+
+def test_modules_that_only_a_folder_names_are_not_imported_by_evaluate(copy, monkeypatch):
+    """A stranger may have put a name there; the caller's take its place."""
+    change(copy / "run.json", imports=["evil"])
+    run = lra_fnet.load_run(copy, imports=["json"])
+    assert (run.needs, run.imports) == (("evil",), ("json",))
+    given = []
+    monkeypatch.setattr("lra_fnet.run.evaluate.evaluate", lambda *args: given.append(args))
+    lra_fnet.evaluate(run)
+    assert given == [(copy, ("json",))]
 
 
 def test_settings_that_came_with_later_versions_have_their_defaults(copy):

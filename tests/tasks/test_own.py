@@ -144,6 +144,40 @@ def test_named_splits_are_kept_and_validation_is_held_out_of_train(tmp_path):
         assert 5 <= len(texts["validation"]) <= 30
 
 
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [
+        ("my_train.csv", "my_test.csv"),
+        ("train-00000-of-00001.csv", "test-00000-of-00001.csv"),
+        ("training/part.csv", "Testing/part.csv"),
+    ],
+)
+def test_a_word_in_the_name_of_a_file_names_its_split(tmp_path, capfd, train, test):
+    lines = [*rows()]
+    for name, part in ((train, lines[:150]), (test, lines[150:])):
+        (tmp_path / "files" / name).parent.mkdir(parents=True, exist_ok=True)
+        write(tmp_path / "files" / name, part)
+    made, details = raw(tmp_path / "files")
+    assert details["split_by"] == "name"
+    tested = {values.tobytes().decode() for split, values, _ in made if split == "test"}
+    assert tested == {text for text, _ in lines[150:]}
+    assert "by their content" not in capfd.readouterr().err
+
+
+def test_division_by_content_is_announced(tmp_path, capfd):
+    for name in ("latest.csv", "train_and_test.csv"):  # no split, and two
+        _, details = raw(write(tmp_path / name, rows()))
+        assert details["split_by"] == "sha256 of the content"
+        assert f"{name}: nothing names a split, so rows are divided" in capfd.readouterr().err
+
+
+def test_labels_of_many_digits_are_words(tmp_path):
+    long = "9" * 5000
+    path = write(tmp_path / "a.csv", [(f"text {i}", ("10", "9", long)[i % 3]) for i in range(300)])
+    _, details = raw(path)
+    assert details["labels"] == ["10", "9", long]
+
+
 def test_a_column_and_a_file_that_name_different_splits_are_a_mistake(tmp_path):
     lines = [(text, label, "train") for text, label in rows()]
     folder = tmp_path / "folder"
@@ -302,7 +336,8 @@ def test_images_are_gray_and_their_mean_is_that_of_the_training_pixels(pictures,
     [
         ("top.png", "expected a folder of PNG or JPEG files for each class, found none"),
         ("circle/1.png", "expected 2 to 1,000 different labels, got 1 ('circle')"),
-        ("circle/1.gif", "expected a folder of PNG or JPEG files for each class, found none"),
+        ("circle/1.txt", "expected a folder of PNG or JPEG files for each class, found none"),
+        ("circle/1.gif", "circle/1.gif: expected PNG or JPEG images only: convert it, or remove"),
     ],
 )
 def test_a_mistake_in_a_folder_of_images_fails_with_one_line(tmp_path, name, message):
@@ -312,6 +347,16 @@ def test_a_mistake_in_a_folder_of_images_fails_with_one_line(tmp_path, name, mes
     with pytest.raises(UserError) as raised:
         raw(tmp_path / "shapes", "images")
     assert message in str(raised.value)
+
+
+def test_transparent_pixels_are_white():
+    """A black stroke on a transparent ground, as in scanned letters."""
+    ink = np.zeros((8, 8, 2), np.uint8)  # black everywhere
+    ink[2:6, 3, 1] = 255  # and opaque here
+    file = io.BytesIO()
+    Image.fromarray(ink, "LA").save(file, "PNG")
+    read = tasks.make("images", "gray_8").encode(file.getvalue()).reshape(8, 8)
+    assert (read == 255 - ink[..., 1]).all()
 
 
 def test_a_damaged_image_is_named(tmp_path, pictures):

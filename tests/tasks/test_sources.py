@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import json
 import lzma
 import os
 import socket
@@ -75,6 +76,23 @@ def test_download_whose_notes_a_kill_damaged_starts_again(notes, served, tmp_pat
     assert path.read_bytes() == CONTENT
     assert [asked for _, asked in served.asked] == [None]
     assert not list(tmp_path.glob("raw.bin.*"))
+
+
+@pytest.mark.parametrize("kept", [CONTENT, CONTENT + b"more"])
+def test_download_that_was_whole_before_it_got_its_name_ends(kept, served, tmp_path):
+    """The server has no byte after those that are kept, and says so with status 416."""
+    (tmp_path / "raw.bin.part").write_bytes(kept)
+    tag = f'"{hashlib.md5(CONTENT).hexdigest()}"'
+    (tmp_path / "raw.bin.part.json").write_text(json.dumps({"same": tag, "size": None}))
+    assert sources.fetch(Remote(f"{served.url}raw.bin"), tmp_path).read_bytes() == CONTENT
+    assert [asked for _, asked in served.asked] == [f"bytes={len(kept)}-", None]
+
+
+def test_server_that_continues_at_another_byte_is_refused(served, tmp_path):
+    served.cut, served.shift = 1_700_000, 500
+    with pytest.raises(UserError, match="the server did not continue at byte 1700000"):
+        sources.fetch(Remote(f"{served.url}raw.bin"), tmp_path)
+    assert (tmp_path / "raw.bin.part").read_bytes() == CONTENT[:1_700_000]
 
 
 def test_file_that_changed_on_the_server_is_downloaded_from_the_start(

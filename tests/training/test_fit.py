@@ -151,8 +151,9 @@ def test_run_with_fit_has_the_numbers_of_the_run_without_and_resumes(tmp_path, m
     assert code == 128 + signal.SIGTERM, err
     assert "the batch of 4 fits in 2 slices of 2: " in err
     monkeypatch.setattr(slices, "planned_bytes", planned_bytes)  # now the whole batch would fit
-    code, err = train("fitted", "--fit", "--set", "Run.steps_per_dispatch=1", "--name", "a")
+    code, err = train("fitted", "--set", "Run.steps_per_dispatch=1", "--name", "a")
     assert code == 0, err
+    assert "--fit holds from the first step on" in err
     assert "the batch of 4 fits" not in err
     assert "resumes at step " in err
     fitted = result("fitted", "+a")

@@ -3,7 +3,8 @@
 import jax
 import numpy as np
 import pytest
-from tiny import tiny
+from jax.sharding import NamedSharding
+from tiny import rows, tiny
 
 from lra_fnet import experiment, objective
 from lra_fnet.tasks import Arrays
@@ -119,3 +120,21 @@ def test_ids_are_values_plus_one_up_to_the_length_and_zero_is_padding():
     ids, mask = tiny().task.tokens(values, np.array([[3, 4]]))
     assert ids.tolist() == [[[1, 8, 256, 0], [4, 1, 1, 2]]]
     assert mask.tolist() == [[[True, True, True, False], [True] * 4]]
+
+
+def test_the_scorer_is_compiled_once():
+    built = tiny()
+    mesh = pipeline.make_mesh(4)
+    variables = jax.device_put(built.init(0), NamedSharding(mesh, pipeline.WHOLE))
+    scorer, compiled = score.make_scorer(built.objective, 4, mesh), []
+
+    def note(event, *_, **__):
+        compiled.extend([event] * ("backend_compile" in event))
+
+    scorer(variables, rows(1))
+    jax.monitoring.register_event_duration_secs_listener(note)
+    try:
+        scorer(variables, rows(12))
+    finally:
+        jax.monitoring.unregister_event_duration_listener(note)
+    assert not compiled
