@@ -134,7 +134,7 @@ def test_main_writes_every_form_and_names_the_page(tmp_path, console):
     assert f"1 variant is left out; everything is in {out / 'index.html'}" in " ".join(
         shown.split()
     )
-    assert "beside it: the same as md, csv, tex" in shown
+    assert "also written there: the same as md, csv, tex" in shown
     assert (out / "accuracy.md").stat().st_mode & 0o777 == 0o644
 
 
