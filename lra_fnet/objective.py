@@ -187,9 +187,8 @@ class Denoising:
       UserError: a setting is unknown or out of range.
     """
 
-    rate: Annotated[
-        float, Least(0, suggest=0.15, below=1)
-    ]  # of a text's tokens; at least one is hidden
+    # Of a text's tokens; at least one is hidden.
+    rate: Annotated[float, Least(0, suggest=0.15, below=1)]
     # "mask": a hidden token becomes the mask. "bert": 80 % of them become the mask, 10 % a random
     # token, and 10 % stay (BERT, arXiv:1810.04805, Sec. 3.1).
     replacement: Literal["bert", "mask"]

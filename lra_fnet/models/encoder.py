@@ -217,9 +217,8 @@ class Encoder(nn.Module):
     # parts), True each block, "dots" all of a block but its dense products.
     remat: Literal[False, True, "dots"]
     embedding: Literal["lra", "bert"]  # "bert" is FNet's: see `_bert`
-    num_types: Annotated[
-        int, Least(1, suggest=1)
-    ]  # kinds of tokens with embedding "bert"; 1 with "lra"
+    # Kinds of tokens with embedding "bert"; 1 with "lra".
+    num_types: Annotated[int, Least(1, suggest=1)]
     # Of the kernels of MLP, pooler and BERT's projections; "width" with norm "post" only: see
     # `deviation`.
     initialisation: Literal["published", "width"] = "published"

@@ -19,9 +19,8 @@ class Convolution(Mixer):
     sees (width - 1) / 2 tokens on each side. Positions outside the text count as zeros.
     """
 
-    width: Annotated[
-        int, Least(1, suggest=5)
-    ]  # tokens in the window; an even one has more on the right
+    # Tokens in the window; an even one has more on the right.
+    width: Annotated[int, Least(1, suggest=5)]
 
     uses_mask: ClassVar[bool] = True
 

@@ -26,9 +26,8 @@ class LongConvolution(Mixer):
     """
 
     threshold: Annotated[float, Least(0, suggest=0.003)]  # of `squash`
-    scale: Annotated[
-        float, Least(0, suggest=0.002)
-    ]  # standard deviation of the kernel's entries at initialisation
+    # Standard deviation of the kernel's entries at initialisation.
+    scale: Annotated[float, Least(0, suggest=0.002)]
     gate: GateKind
 
     uses_mask: ClassVar[bool] = True
