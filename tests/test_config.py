@@ -95,7 +95,10 @@ MORE = {  # and other settings
     ("image", "local"): {"pooling": "mean_all"},
     ("image", "longformer"): {"pooling": "mean_all"},
     ("image", "sinkhorn"): {"weight_decay": 0.7},
+    ("pathfinder", "sinkhorn"): {"head_mlp_dim": 0},
+    ("pathx", "sinkhorn"): {"head_mlp_dim": 0},
 }
+NO_WEIGHT_DROPOUT = ("bigbird", "reformer")
 # As on images of other tasks.
 # Models with published recipes at preset tuned, and the tasks of which have a file.
 TASKS_OF_RECIPES = {
@@ -148,10 +151,12 @@ def model_settings(preset, task, model):
         return slower
     if model == "transformer_rotary":
         return {"positions": "none"}
-    if preset != "lra-code" or (task, model) not in OVERRIDES:
+    if preset != "lra-code":
         return {}
-    pairs = zip(SIZES, OVERRIDES[task, model], BASE[task], strict=True)
-    values = {name: value for name, value, base in pairs if value != base}
+    values = {"attention_dropout": 0.0} if model in NO_WEIGHT_DROPOUT else {}
+    if (task, model) in OVERRIDES:
+        pairs = zip(SIZES, OVERRIDES[task, model], BASE[task], strict=True)
+        values |= {name: value for name, value, base in pairs if value != base}
     if "mlp_dim" in values:
         values["head_mlp_dim"] = values["mlp_dim"]
     return values | MORE.get((task, model), {})
@@ -177,7 +182,7 @@ def test_every_model_builds_and_differs_only_in_its_mixer_and_lras_overrides(pre
 def test_lra_code_treats_padding_as_each_model_does_there():
     padding = dict.fromkeys(("transformer", "sparse", "longformer", "synthesizer"), "uniform")
     padding |= dict.fromkeys(("performer", "linear_transformer", "linformer"), "seen")
-    padding |= dict.fromkeys(("local", "bigbird", "reformer", "sinkhorn"), "hidden")
+    padding |= dict.fromkeys(("local", "reformer", "sinkhorn"), "hidden") | {"bigbird": "zero"}
     for model, want in padding.items():
         encoder = experiment.load("pathfinder", model, "lra-code").model.encoder
         assert {mixer.padding for mixer in encoder.mixers} == {want}
@@ -186,7 +191,9 @@ def test_lra_code_treats_padding_as_each_model_does_there():
 
 def test_only_lra_code_cpu_and_small_have_files_for_a_model():
     pairs = {f"lra-code/{task}.{model}.gin" for task, model in OVERRIDES}
-    pairs |= {"lra-code/listops.performer.gin", "lra-code/pathx.sparse.gin"}
+    pairs |= {f"lra-code/{task}.reformer.gin" for task in TASKS}
+    pairs |= {f"lra-code/{name}.gin" for name in ("listops.performer", "pathx.sparse")}
+    pairs.add("lra-code/pathx.sinkhorn.gin")
     pairs |= {f"tuned/{t}.{model}.gin" for model, of in TASKS_OF_RECIPES.items() for t in of}
     pairs |= {f"cpu/pathfinder.{model}.gin" for model in SLOW_ON_PATHFINDER}
     fast = (ORDERED | FAST_ON_LISTOPS) - {"transformer_rotary"}
@@ -211,6 +218,13 @@ def test_lras_performer_has_two_softmax_features_on_listops_and_none_elsewhere()
         mixer = experiment.load(task, "performer", "lra-code").model.encoder.mixers[0]
         want = ("softmax", 2) if task == "listops" else ("relu", 0)
         assert (mixer.kernel, mixer.num_features) == want
+
+
+def test_lras_reformer_has_ten_chunks():
+    for task in TASKS:
+        mixer = experiment.load(task, "reformer", "lra-code").model.encoder.mixers[0]
+        filled = mixer.max_len + 10 - mixer.max_len % 10  # as its code fills the text
+        assert mixer.chunk_size == filled / 10
 
 
 def test_the_file_of_a_task_and_model_wins_over_that_of_the_model():
@@ -265,7 +279,7 @@ def test_the_file_of_a_model_binds_its_mixer_and_sizes(path):
     if model != "fnet_original":  # its block differs from that of all others
         mixer -= {"Encoder"}
     preset = path.relative_to(FOLDER).parts[0]
-    if model in ORDERED:
+    if model in ORDERED or (preset == "lra-code" and model in NO_WEIGHT_DROPOUT):
         mixer |= {"Encoder"}
     if preset in ("cpu", "small") and model in GROUPS:
         mixer |= {"Optimizer"}

@@ -29,15 +29,15 @@ def interact(pooled, interaction):
 class Head(nn.Module):
     """LRA's heads, in float32 at any dtype.
 
-    One text: Dense(mlp_dim), ReLU, Dense(C). Two texts: `interact`, Dense(mlp_dim), ReLU,
-    Dense(mlp_dim // 2), ReLU, Dense(C).
+    One text: Dense(mlp_dim), ReLU, Dense(C); with mlp_dim 0 only the last. Two texts:
+    `interact`, Dense(mlp_dim), ReLU, Dense(mlp_dim // 2), ReLU, Dense(C).
 
     Raises:
       UserError: on construction, if a setting is unknown or does not fit the task.
     """
 
     num_classes: int  # from the task
-    mlp_dim: int
+    mlp_dim: int  # of one text: 0 for no hidden layer
     num_inputs: int = 1  # texts per row, from the task
     interaction: str = "none"  # of two texts: "concat" or "nli"; "none" for one text
 
@@ -57,7 +57,7 @@ class Head(nn.Module):
                 f"num_inputs = {self.num_inputs}, got {self.interaction!r}: set it so"
             )
         check_settings(self)
-        at_least("Head.mlp_dim", self.mlp_dim, self.num_inputs, 256)
+        at_least("Head.mlp_dim", self.mlp_dim, 0 if self.num_inputs == 1 else 2, 256)
 
     @nn.compact
     def __call__(self, pooled):
@@ -65,7 +65,8 @@ class Head(nn.Module):
         x = pooled.astype(jnp.promote_types(pooled.dtype, jnp.float32))
         if self.num_inputs == 2:
             x = interact(x, self.interaction)
-        x = nn.relu(nn.Dense(self.mlp_dim, name="hidden")(x))
+        if self.mlp_dim:
+            x = nn.relu(nn.Dense(self.mlp_dim, name="hidden")(x))
         if self.num_inputs == 2:
             x = nn.relu(nn.Dense(self.mlp_dim // 2, name="hidden_half")(x))
         return nn.Dense(self.num_classes, name="logits")(x)

@@ -100,8 +100,8 @@ class HeadMixer(Mixer, kw_only=True):
 
     # "hidden": no position attends to padding. The others are what LRA's code does, preset
     # lra-code: "uniform" also gives each padded position the mean of all values, as a softmax of
-    # equal weights does; with "seen" padding takes part like any token.
-    padding: Literal["hidden", "uniform", "seen"] = "hidden"
+    # equal weights does; "zero" gives it zeros; with "seen" padding takes part like any token.
+    padding: Literal["hidden", "uniform", "zero", "seen"] = "hidden"
 
     uses_dropout: ClassVar[bool] = True
 
@@ -115,8 +115,9 @@ class HeadMixer(Mixer, kw_only=True):
         """Mixes x [B, L, D] under mask bool [B, L] -> [B, L, D]."""
         keys = jnp.ones_like(mask) if self.padding == "seen" else mask
         y, value = self.mix(x, keys, train=train)
-        if self.padding == "uniform":
-            y = jnp.where(mask[:, :, None, None], y, value.mean(axis=1, keepdims=True))
+        if self.padding in ("uniform", "zero"):
+            there = value.mean(axis=1, keepdims=True) if self.padding == "uniform" else 0
+            y = jnp.where(mask[:, :, None, None], y, there)
         return self.merge(y)
 
     def mix(self, x, mask, *, train) -> tuple[jax.Array, jax.Array]:

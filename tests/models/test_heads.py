@@ -49,6 +49,14 @@ def test_the_head_of_one_text_equals_the_oracle_in_float32():
     assert_close(got, oracle.one_text_head(np.float64(pooled), in_float64(variables)))
 
 
+def test_the_head_of_one_text_may_be_a_single_layer():
+    head = Head(CLASSES, mlp_dim=0)
+    pooled = np.random.default_rng(0).normal(size=(2, WIDTH)).astype(np.float32)
+    variables = random_variables(head.init, pooled)
+    (layer,) = in_float64(variables).values()
+    assert_close(head.apply(variables, pooled), pooled @ layer["kernel"] + layer["bias"])
+
+
 @pytest.mark.parametrize("interaction", ["concat", "nli"])
 def test_the_head_of_two_texts_equals_the_oracle_in_float32(interaction):
     head = two_texts(interaction)
@@ -135,6 +143,7 @@ def test_two_texts_add_parameters_only_to_the_head():
             {"num_inputs": 2, "interaction": "nli", "mlp_dim": 1},
             "Head.mlp_dim must be at least 2, got 1: set it to 256, say",
         ),
+        ({"mlp_dim": -1}, "Head.mlp_dim must be at least 0, got -1: set it to 256, say"),
     ],
 )
 def test_a_head_that_does_not_fit_its_task_is_refused_when_built(changes, message):

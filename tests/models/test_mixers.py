@@ -161,6 +161,16 @@ def test_uniform_padding_is_the_softmax_of_lras_code():
     assert mixer.uses_mask
 
 
+def test_zero_padding_leaves_tokens_and_empties_the_rest():
+    x, mask = normal(3, 7, FIELDS["dim"]), heads_and_mask()[3]
+    zero, hidden = attention_module(padding="zero"), attention_module()
+    variables = jax.tree.map(lambda a: normal(*a.shape), shapes_of(hidden))
+    got, want = (m.apply(variables, x, mask, train=False) for m in (zero, hidden))
+    assert_close(got, jnp.where(mask[..., None], want, 0), 1e-6)
+    assert np.abs(np.asarray(want)[~np.asarray(mask)]).max() > 0.1
+    assert zero.uses_mask
+
+
 def test_seen_padding_takes_part_like_tokens():
     x, mask = normal(3, 7, FIELDS["dim"]), heads_and_mask()[3]
     seen, hidden = performer_module(padding="seen"), performer_module()
