@@ -315,7 +315,7 @@ def import_modules(names: Iterable[str]) -> None:
                 spec.loader.exec_module(sys.modules[path.stem])
         except UserError:
             raise
-        except Exception as error:  # the user's code may raise anything
+        except (Exception, SystemExit) as error:  # the user's code may raise anything
             if path.suffix == ".py":
                 sys.modules.pop(path.stem, None)
             reason = " ".join(f"{type(error).__name__}: {error}".split())

@@ -774,6 +774,7 @@ def test_a_user_registers_a_mixer_from_outside(tmp_path):
     [
         ("def broken(:", "SyntaxError: invalid syntax (odd.py, line 1)"),
         ("raise ValueError('a\\nb')", "ValueError: a b"),
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
         ("import nothing_like_it", "ModuleNotFoundError: No module named 'nothing_like_it'"),
         (None, "'odd.py' does not exist"),
     ],
