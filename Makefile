@@ -47,13 +47,14 @@ pieces = $(if $(filter corpus,$(TASK))$(filter %-pretrain,$(PRESET))$(findstring
 quote = '$(subst ','\'',$(1))'# one word for the shell, whatever it contains
 pytest = $(VENV)/bin/pytest -q -n 2 --dist loadfile --no-loadscope-reorder# a file's tests share fixtures
 option = $(if $(2),--$(1) $(call quote,$(2)))
+on = $(filter-out 0 no false,$(1))# a switch
 is_set = $(filter-out file undefined,$(origin $(1)))# by the user
 # --name 'value' if the user set the variable; otherwise the value in the sweep's file holds.
 given = $(if $(call is_set,$(2)),$(call option,$(1),$($(2))))
 source = --data $(call quote,$(DATA)) $(call option,source,$(SOURCE))
 outside = $(foreach module,$(IMPORT),$(call option,import,$(module))) $(foreach folder,$(GIN_DIR),$(call option,gin-dir,$(folder)))
 job = --task $(call quote,$(TASK)) --preset $(call quote,$(PRESET)) --gin $(call quote,$(GIN)) $(source) $(outside)
-count = $(or $(shell seq 0 $$(($(1) - 1)) 2>/dev/null),$(error SEEDS expects a whole number of at least 1, got $(1)))
+count = $(or $(shell { seq 0 "$$(expr $(call quote,$(1)) - 1)"; } 2>/dev/null),$(error SEEDS expects a whole number of at least 1, got $(1)))
 seeds = $(if $(call is_set,SEEDS),$(call count,$(SEEDS)),$(SEED))
 
 # The variables that the command line may set for each target: another one would have no effect.
@@ -74,6 +75,9 @@ on_line := $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name)))
 unknown := $(filter-out $(takes) PYTHON VENV SHELL,$(on_line))
 ifneq ($(and $(filter sweep benchmark,$(MAKECMDGOALS)),$(filter MODEL,$(on_line)),$(filter MODELS,$(on_line))),)
 $(error make $(MAKECMDGOALS) takes MODEL or MODELS, got both)
+endif
+ifneq ($(and $(filter lra,$(MAKECMDGOALS)),$(filter SEED,$(on_line)),$(filter SEEDS,$(on_line))),)
+$(error make lra takes SEED or SEEDS, got both)
 endif
 ifneq ($(and $(MAKECMDGOALS),$(unknown)),)
 $(error make $(MAKECMDGOALS) does not take $(sort $(unknown)); it takes $(strip $(takes) PYTHON VENV))
@@ -118,12 +122,12 @@ help:
 	@echo 'make peers | slurm-test'
 	@echo '    Tests against PyTorch encoders | on a real SLURM of one node (root).'
 	@echo 'make clean'
-	@echo '    Removes the environment and caches; keeps runs and data.'
+	@echo '    Removes the environment, caches, reports and builds; keeps runs and data.'
 	@echo 'Everywhere: PYTHON=python3  VENV=.venv; where used: RUNS=runs  DATA=data'
 
 define train
 @$(FNET) $(2) $(job) --model $(call quote,$(MODEL)) --seed $(call quote,$(1)) \
-	--name $(call quote,$(NAME)) --runs $(call quote,$(RUNS)) $(if $(FORCE),--force) $(if $(FIT),--fit)
+	--name $(call quote,$(NAME)) --runs $(call quote,$(RUNS)) $(if $(call on,$(FORCE)),--force) $(if $(call on,$(FIT)),--fit)
 
 endef
 
@@ -134,12 +138,12 @@ long = $(if $(call is_set,PRESET)$(SWEEP),,$(if $(TASK),@echo >&2 \
 lra:
 	$(long)
 	$(call install,$(ACCELERATOR))
-	$(foreach seed,$(seeds),$(if $(PRETRAIN),$(call train,$(seed),pretrain)$(call train,$(seed),train --init auto),$(call train,$(seed),train)))
+	$(foreach seed,$(seeds),$(if $(call on,$(PRETRAIN)),$(call train,$(seed),pretrain)$(call train,$(seed),train --init auto),$(call train,$(seed),train)))
 
 data:
 	$(call install,)
 	@$(FNET) data --task $(call quote,$(TASK)) --dataset $(call quote,$(DATASET)) $(source) $(outside) \
-		$(if $(FORCE),--force)
+		$(if $(call on,$(FORCE)),--force)
 
 describe:
 	$(call install,)
@@ -152,29 +156,29 @@ sweep:
 		$(or $(call given,models,MODEL),$(call given,models,MODELS)) $(call given,preset,PRESET) \
 		$(call given,seeds,SEEDS) $(call given,sampler,SAMPLER) $(call given,trials,TRIALS) \
 		$(call given,name,NAME) --gin $(call quote,$(GIN)) --grids $(call quote,$(GRID)) \
-		--ranges $(call quote,$(RANGE)) --jobs $(call quote,$(JOBS)) $(if $(PRUNE),--prune) $(if $(PRETRAIN),--pretrain) \
-		$(if $(RETRY),--retry) --runs $(call quote,$(RUNS)) $(source) $(outside)
+		--ranges $(call quote,$(RANGE)) --jobs $(call quote,$(JOBS)) $(if $(call on,$(PRUNE)),--prune) $(if $(call on,$(PRETRAIN)),--pretrain) \
+		$(if $(call on,$(RETRY)),--retry) --runs $(call quote,$(RUNS)) $(source) $(outside)
 
 finish:
 	$(call install,)
-	@$(FNET) finish --name $(call quote,$(NAME)) --runs $(call quote,$(RUNS)) $(if $(WITHOUT_FAILED),--without-failed)
+	@$(FNET) finish --name $(call quote,$(NAME)) --runs $(call quote,$(RUNS)) $(if $(call on,$(WITHOUT_FAILED)),--without-failed)
 
 report:
 	$(call install,)
-	@$(FNET) report --runs $(call quote,$(RUNS)) $(if $(README),--readme README.md)
+	@$(FNET) report --runs $(call quote,$(RUNS)) $(if $(call on,$(README)),--readme README.md)
 
 compare:
 	$(call install,)
-	@$(FNET) compare $(call quote,$(A)) $(call quote,$(B)) --runs $(call quote,$(RUNS)) $(if $(JSON),--json)
+	@$(FNET) compare $(call quote,$(A)) $(call quote,$(B)) --runs $(call quote,$(RUNS)) $(if $(call on,$(JSON)),--json)
 
 benchmark:
 	$(long)
 	$(call install,$(ACCELERATOR))
-	$(if $(PEER),@launch/install.sh $(call quote,$(VENV)-peers) $(call quote,$(PYTHON)) dev$(comma)peers)
-	@$(if $(PEER),LRA_FNET_PEER_PYTHON=$(call quote,$(abspath $(VENV)-peers)/bin/python)) $(FNET) benchmark \
+	$(if $(call on,$(PEER)),@launch/install.sh $(call quote,$(VENV)-peers) $(call quote,$(PYTHON)) dev$(comma)peers)
+	@$(if $(call on,$(PEER)),LRA_FNET_PEER_PYTHON=$(call quote,$(abspath $(VENV)-peers)/bin/python)) $(FNET) benchmark \
 		$(job) --models $(call quote,$(or $(MODEL),$(MODELS))) --lengths $(call quote,$(LENGTHS)) \
 		--what $(call quote,$(WHAT)) --rounds $(call quote,$(ROUNDS)) $(call option,tokens,$(TOKENS)) \
-		--runs $(call quote,$(RUNS)) $(call given,name,NAME) $(if $(CLS),--cls) $(if $(PEER),--peer)
+		--runs $(call quote,$(RUNS)) $(call given,name,NAME) $(if $(call on,$(CLS)),--cls) $(if $(call on,$(PEER)),--peer)
 
 drill:
 	$(call install,)

@@ -99,15 +99,15 @@ def train(
 
     bindings = config.split_bindings(set) if isinstance(set, str) else set
     if isinstance(bindings, Mapping):
-        bindings = [f"{parameter}={value!r}" for parameter, value in bindings.items()]
-    bindings = tuple(bindings)
+        bindings = [f"{parameter}={_literal(value)}" for parameter, value in bindings.items()]
+    bindings = tuple(bindings or ())
     if wrong := [binding for binding in bindings if not isinstance(binding, str)]:
         raise UserError(f"set expects bindings such as 'Run.num_steps=100', got {wrong[0]!r}")
     asked = job.Job(
         task=task,
         model=model,
         preset=preset,
-        seed=seed,
+        seed=_python(seed),
         overrides=bindings,
         name=name,
         runs=Path(runs),
@@ -125,21 +125,25 @@ def train(
     return trained.load_run(asked.folder, imports=asked.imports, denoise=denoise)
 
 
-def evaluate(run: Run | str | Path, imports: Sequence[str] = ()) -> Record:
+def evaluate(
+    run: Run | str | Path, imports: Sequence[str] = (), data_dir: str | Path | None = None
+) -> Record:
     """Scores a trained run on the test split, unless it was scored before; returns its record.
 
     Args:
         run: a run of `train` or `load_run`, or its folder.
         imports: your modules or .py files that its model or task needs.
+        data_dir: folder of the prepared data sets; None for the one that the run names.
 
     Raises:
         UserError: the folder does not hold a finished run, or its data differs from the run's.
     """
     from lra_fnet.run import evaluate as scoring
 
+    data = None if data_dir is None else Path(data_dir)
     if isinstance(run, str | Path):
-        return scoring.evaluate(Path(run), _several(imports))
-    return scoring.evaluate(run.folder, _several(imports) or run.imports)
+        return scoring.evaluate(Path(run), _several(imports), data)
+    return scoring.evaluate(run.folder, _several(imports) or run.imports, data)
 
 
 def list_models(gin_dirs: Sequence[str | Path] = ()) -> list[str]:
@@ -155,6 +159,20 @@ def list_tasks(gin_dirs: Sequence[str | Path] = ()) -> list[str]:
 def list_presets(gin_dirs: Sequence[str | Path] = ()) -> list[str]:
     """Returns the names of the presets, those in your folders with gin files too."""
     return _known("presets", gin_dirs)
+
+
+def _python(value):
+    """Returns the Python number of a NumPy scalar; anything else as it is."""
+    import numpy as np
+
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _literal(value) -> str:
+    """Returns a value as gin writes it; references such as @Attention and %DATASET stay."""
+    if isinstance(value, str) and value.startswith(("@", "%")):
+        return value
+    return repr(_python(value))
 
 
 def _several(names) -> tuple:

@@ -26,6 +26,7 @@ from lra_fnet import __version__, config
 from lra_fnet.errors import Interrupted, RunFailed, UserError, out_of_memory
 from lra_fnet.machine import allocator, compile_cache, disk, memory, signals
 
+DEVICES = (1, 2, 4, 8)  # of --what scaling
 _WHATS = ("train", "pretrain", "infer", "mixing", "scaling", "pipeline")
 
 
@@ -48,7 +49,11 @@ def main(arguments: list[str] | None = None) -> int:
                     argcomplete.autocomplete(parser)
                 args = parser.parse_args(arguments)
                 memory.check_limits()
-                return args.call(args) or 0
+                stop = signals.stop_at_once
+                if args.call in (_train, _pretrain, _sweep, _finish, _data, _drill):
+                    stop = functools.partial(stop, then="the same command resumes")
+                with signals.handled(stop):
+                    return args.call(args) or 0
             finally:
                 sys.stdout.flush()
     except (UserError, RunFailed) as error:
@@ -131,13 +136,18 @@ def _numbers(about: str, **keywords) -> dict:
     return _text(about, kind=parse, metavar="N,N", **{"default": [], **keywords})
 
 
+def _bindings(about: str, **keywords) -> dict:
+    """Declares an option for bindings, which may be given several times."""
+    option = _text(about, default=[], kind=config.split_bindings, **keywords)
+    return {**option, "action": "extend"}
+
+
 def _module(text: str) -> str:
     """Returns a file's absolute path, so that its run works from other folders; else the text."""
     return os.path.abspath(text) if text.endswith(".py") else text
 
 
 _folder = functools.partial(_text, kind=Path)
-_bindings = functools.partial(_text, default=[], kind=config.split_bindings)
 _NAMES = "names separated by commas, or all"
 _VARIANT = _text("a name for the bindings, used in the run folder's name")
 _SIDE = _given(help="a run folder, or preset/task/model[+variant]")
@@ -276,8 +286,14 @@ def _parser() -> Parser:
         **_HOSTS,
     )
     verb(_pretrain, "task bindings outside runs data source", **one_run, **_HOSTS)
-    verb(_evaluate, "run")
-    verb(_span, "run", rows=_number("number of validation rows (default: 1000)", 1000, 1))
+    its_data = _folder("folder of the prepared data sets (default: the one that the run names)")
+    verb(_evaluate, "run", data=its_data)
+    verb(
+        _span,
+        "run",
+        data=its_data,
+        rows=_number("number of validation rows (default: 1000)", 1000, 1),
+    )
     verb(_predict, "run", FILE=_given(Path, nargs="*", help="default: standard input"))
     verb(
         _export,
@@ -326,7 +342,7 @@ def _parser() -> Parser:
         _finish,
         "runs",
         name=_text("the name that the sweep printed", required=True),
-        without_failed=_switch("leave points out of which a trial failed"),
+        without_failed=_switch("leave out points that have a failed trial"),
     )
     readme = _folder("update the tables in this file too", metavar="FILE")
     verb(_report, "runs results out", readme=readme)
@@ -340,7 +356,7 @@ def _parser() -> Parser:
         lengths=_numbers("in tokens"),
         what=_text(f"any of {','.join(_WHATS)}; default: {measured}", kind=_whats),
         peer=_switch("compare with PyTorch's models (LRA_FNET_PEER_PYTHON)"),
-        devices=_numbers("numbers of devices, for scaling", default=[1, 2, 4, 8]),
+        devices=_numbers("numbers of devices, for scaling (default: 1,2,4,8)"),
         rounds=_number("number of measurements (default: 5)", 5, 1),
         seconds=_number("seconds per measurement (default: 2; pipeline: 30)", None, 0.001, float),
     )
@@ -536,7 +552,7 @@ def _evaluate(args) -> None:
     from lra_fnet import report
     from lra_fnet.run import evaluate
 
-    report.print_run(evaluate.evaluate(args.run, args.imports))
+    report.print_run(evaluate.evaluate(args.run, args.imports, args.data))
 
 
 def _span(args) -> None:
@@ -548,7 +564,7 @@ def _span(args) -> None:
     from lra_fnet.machine import progress
     from lra_fnet.run import attention_span
 
-    spans = attention_span.span(args.run, args.rows, args.imports)
+    spans = attention_span.span(args.run, args.rows, args.imports, args.data)
     progress.console.print(attention_span.table(spans))
     print(f"wrote {args.run / 'attention_span.json'}")
 
@@ -767,6 +783,10 @@ def _benchmark(args) -> None:
             f"--what pipeline measures and prints the loop of the preset's own runs, so "
             f"--{idle[0]} has no effect: leave it out, or give --what train,infer"
         )
+    if args.devices and "scaling" not in whats:
+        raise UserError("--devices is for --what scaling: leave it out, or add scaling to --what")
+    if args.source and "pipeline" not in whats:
+        raise UserError("--source is for --what pipeline, since other cells read no data")
     if whats == ["scaling"] and args.cls:
         raise UserError("--what scaling measures no CLS: leave --cls out, or add --what train")
     if args.task == "corpus" and set(whats) - {"pretrain"}:
@@ -817,7 +837,12 @@ def _benchmark(args) -> None:
         for cell in scaled:
             name = re.sub(r"[^\w.]+", "-", f"scaling.{cell.label}.{cell.length}")
             partial = functools.partial(save, name, benchmarks.scaling)
-            print(benchmarks.scaling(scaling.run(cell, args.devices, args.rounds, partial)), end="")
+            print(
+                benchmarks.scaling(
+                    scaling.run(cell, args.devices or DEVICES, args.rounds, partial)
+                ),
+                end="",
+            )
         if plan or scaled:
             print(f"wrote {folder}")
         for job in jobs:

@@ -46,7 +46,12 @@ def known(kind: str, dirs: Sequence[Path] = ()) -> list[str]:
     Args:
       kind: "tasks", "models", "sweeps" or "presets" (a preset is a folder).
       dirs: folders with more gin files.
+
+    Raises:
+      UserError: there is no such folder.
     """
+    if missing := [str(folder) for folder in dirs if not Path(folder).is_dir()]:
+        raise UserError(f"--gin-dir {missing[0]}: there is no such folder")
     pattern = "*" if kind == "presets" else "*.gin"
     return sorted({p.stem for d in _search_path(dirs) for p in (d / kind).glob(pattern)})
 
@@ -118,8 +123,6 @@ def files(
     Raises:
       UserError: a task, model or preset has no file; the message lists those that have one.
     """
-    if missing := [str(folder) for folder in dirs if not Path(folder).is_dir()]:
-        raise UserError(f"--gin-dir {missing[0]}: there is no such folder")
     for what, name in (("task", task), ("model", model), ("preset", preset)):
         names = known(f"{what}s", dirs)
         if name not in names:

@@ -37,6 +37,8 @@ def test_train_is_the_command_and_evaluate_scores_test(parity, command, capfd):
     assert run.result.score("test") is None
     again = parity(test=False, set={"Encoder.mlp_dim": 4, "Run.num_steps": 4})
     assert again.folder == run.folder
+    numbers = {"Encoder.mlp_dim": np.int64(4), "Run.num_steps": np.int64(4)}
+    assert parity(test=False, seed=np.int64(0), set=numbers).folder == run.folder
     assert "complete already" in capfd.readouterr().err
     record = lra_fnet.evaluate(run)
     assert lra_fnet.evaluate(run.folder) == record

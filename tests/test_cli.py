@@ -132,6 +132,10 @@ def test_a_relative_import_is_kept_as_an_absolute_path(outside):
         ("explain --task listops --lengths=", "--lengths expects a value, got none"),
         ("benchmark --task listops --models ,", "--models expects names separated by commas"),
         ("train --task listops --model my_mixer --gin-dir none", "none: there is no such folder"),
+        ("list models --gin-dir none", "none: there is no such folder"),
+        ("benchmark --task text --lengths 4 --devices 2", "--devices is for --what scaling"),
+        ("benchmark --task text --lengths 4 --source x", "--source is for --what pipeline"),
+        ("data --task images --dataset foo", "gray_32, or a name that ends in the side, as pets_"),
         ("train --task corpus --model fnet --preset cpu", "with corpus: cpu-pretrain, paper-pret"),
         (
             "train --task listops --model fnet --seed x",
@@ -144,6 +148,13 @@ def test_a_relative_import_is_kept_as_an_absolute_path(outside):
 )
 def test_a_wrong_command_fails_with_one_line(command, line, words):
     assert words in command(*line.split()).mistake
+
+
+def test_bindings_in_several_options_add_up(command):
+    words = "train --task listops --model fnet --preset cpu --gin Run.log_every=7 --gin A.b=1"
+    assert "A.b" in command(*words.split()).mistake
+    words = "train --task listops --model fnet --preset cpu --gin A.b=1 --gin Run.log_every=7"
+    assert "A.b" in command(*words.split()).mistake
 
 
 def test_an_empty_option_is_as_good_as_none():

@@ -42,6 +42,8 @@ def option(words, name):
         ("report SEED=1", "make report does not take SEED; it takes README RUNS PYTHON VENV."),
         ("test TASK=text", "make test does not take TASK; it takes PYTHON VENV."),
         ("lra SEEDS=x", "SEEDS expects a whole number of at least 1, got x."),
+        ("lra SEEDS=2x", "SEEDS expects a whole number of at least 1, got 2x."),
+        ("lra SEED=1 SEEDS=2", "make lra takes SEED or SEEDS, got both."),
         ("lra SEEDS=0", "SEEDS expects a whole number of at least 1, got 0."),
     ],
 )
@@ -113,6 +115,14 @@ def test_seeds_of_one_model_are_one_run_each():
     assert [option(words, "seed") for words in runs] == ["0", "1", "2"]
     assert [option(words, "seed") for words in commands("lra", "SEED=7")] == ["7"]
     assert [option(words, "seed") for words in commands("lra", SEED="5")] == ["5"]
+
+
+def test_a_switch_is_off_with_0_and_no():
+    for value in ("0", "no", "false"):
+        (words,) = commands("lra", *(f"{name}={value}" for name in ("FORCE", "FIT", "PRETRAIN")))
+        assert words[0] == "train"
+        assert not {"--force", "--fit"} & {*words}
+    assert "--force" in commands("lra", "FORCE=1")[0]
 
 
 def test_pretraining_is_a_stage_before_each_seed():

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from paths import OUTSIDE, PARITY, ROOT
 
 from lra_fnet.machine import signals
 
-STOPPED = "lra-fnet: stopped; the same command resumes\n"
+EARLY, STOPPED = "lra-fnet: stopped\n", "lra-fnet: stopped; the same command resumes\n"
 # Calls the command line with a fault: `{}` is its code.
 START = "import gc, os, signal, sys\n{}\nfrom lra_fnet.__main__ import main\nsys.exit(main())"
 INTERRUPT = "os.kill(os.getpid(), signal.SIGINT)"
@@ -36,7 +37,8 @@ class Fault:
 sys.meta_path.insert(0, Fault())
 """
     ended = start("train", *PARITY, "--model", "fnet", fault=fault)
-    assert (ended.returncode, ended.stderr) == (130, STOPPED)
+    early = module in ("lra_fnet.cli", "gin")  # before the command is known
+    assert (ended.returncode, ended.stderr) == (130, EARLY if early else STOPPED)
 
 
 @pytest.mark.parametrize("number", signals.STOPPING)
@@ -50,7 +52,7 @@ def collect(phase, _):
 cli.main = lambda: gc.callbacks.append(collect) or [gc.collect() for _ in range(9)]
 """
     ended = start(fault=fault)
-    assert (ended.returncode, ended.stderr) == (128 + number, STOPPED)
+    assert (ended.returncode, ended.stderr) == (128 + number, EARLY)
 
 
 def test_ctrl_c_before_and_after_the_loop_ends_with_one_line_and_twice_too(outside):
@@ -90,6 +92,38 @@ def test_a_stopped_measurement_of_the_loop_leaves_nothing(outside, tmp_path, mon
     assert ended.returncode == 130
     assert ended.stderr.endswith("lra-fnet: stopped; a benchmark begins anew\n")
     assert {path.name for path in {*tmp_path.iterdir()} - before} <= {"data", "runs"}
+
+
+@pytest.mark.parametrize("name", ["cuda", "foo"])
+def test_a_platform_that_is_not_there_is_a_mistake_of_the_user(name, outside):
+    words = ("benchmark", *PARITY, "--models", "fnet", "--lengths", "4", "--what", "infer")
+    for command in (("train", *PARITY, "--model", "fnet"), words):
+        ended = start(*command, env={"JAX_PLATFORMS": name})
+        assert (ended.returncode, ended.stdout) == (2, "")
+        (line,) = [line for line in ended.stderr.splitlines() if line.startswith("lra-fnet: ")]
+        assert f"JAX_PLATFORMS={name}: JAX finds no such device here" in line
+        assert "Traceback" not in ended.stderr
+
+
+def test_ctrl_c_ends_the_processes_of_a_benchmark_without_a_word(outside):
+    words = ["benchmark", *PARITY, "--models", "fnet", "--lengths", "4", "--what", "train"]
+    command = [sys.executable, "-c", START.format(""), *words, "--seconds", "60"]
+    process = subprocess.Popen(
+        command,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{OUTSIDE}"},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while not (found := children.read_text().split()):
+        time.sleep(0.05)
+    while b"benchmark.child" not in Path(f"/proc/{found[0]}/cmdline").read_bytes():
+        time.sleep(0.05)
+    time.sleep(2)  # it imports JAX, or measures
+    os.killpg(process.pid, signal.SIGINT)
+    assert "Traceback" not in process.communicate(timeout=60)[1]
+    assert process.returncode == 130
 
 
 def test_nohup_keeps_the_end_of_a_terminal_ignored(monkeypatch):

@@ -66,18 +66,20 @@ class Cell:
     devices: int = 0  # that the process sees: GPUs, or simulated on a CPU; 0 uses the machine's
 
     def load(self, accelerator: bool = False) -> experiment.Experiment:
-        """Returns the experiment at exactly this length; the overrides come last.
+        """Returns the experiment at exactly this length and number of tokens.
 
         Args:
           accelerator: whether the device is not a CPU; `size` then implies the paper's batch.
 
         Raises:
-          UserError: see experiment.load.
+          UserError: see experiment.load; or an override changes the length or the tokens.
         """
         bindings = [f"MAX_LEN={self.length - self.cls}", "Run.steps_per_dispatch=2"]
         bindings += ["Encoder.pooling=cls"] if self.cls else []
+        rows = 0
         if self.tokens:
-            bindings += [f"Run.batch_size={max(1, self.tokens // (self.length - self.cls))}"]
+            rows = max(1, self.tokens // (self.length - self.cls))
+            bindings += [f"Run.batch_size={rows}"]
         if self.size:
             dim, num_heads = SIZES[self.size]
             bindings += [f"Encoder.{field}={dim}" for field in ("dim", "qkv_dim")]
@@ -90,6 +92,17 @@ class Cell:
         if built.model.encoder.mixer_length > self.length:  # the preset puts CLS in front
             bindings += ["Encoder.pooling=mean"]
             built = load((*bindings, *self.overrides), *places)
+        if built.model.encoder.mixer_length != self.length:
+            raise UserError(
+                "--lengths and --cls decide what is measured, and --set changes it from "
+                f"{self.length} to {built.model.encoder.mixer_length} tokens: leave MAX_LEN and "
+                "Encoder.pooling out of --set"
+            )
+        if rows and built.run.batch_size != rows:
+            raise UserError(
+                f"--tokens {self.tokens} means {rows} rows of {self.length} tokens, and --set "
+                f"gives {built.run.batch_size}: leave one of them out"
+            )
         return built
 
 

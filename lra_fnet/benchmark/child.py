@@ -19,12 +19,13 @@ import functools
 import importlib
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from lra_fnet.errors import RunFailed, UserError
-from lra_fnet.machine import allocator
+from lra_fnet.machine import allocator, signals
 
 METHODS = {"seconds": "round", "steps": "steps", "roofline": "limits"}  # of a side, by request
 
@@ -77,8 +78,10 @@ def serve(make: Callable[..., Any], lines: Iterator[str], answer: Callable[[dict
 def main(module: str) -> None:
     """Serves one cell with the `Side` of a module of this package, "worker" or "peer".
 
-    The output of libraries goes to standard error. A parent that was killed ends its children too.
+    The output of libraries goes to standard error. A parent that was killed ends its children too,
+    and a signal that asks to stop ends a child without a word: the parent has one.
     """
+    signals.handle(signal.SIG_DFL)
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 

@@ -19,7 +19,7 @@ from lra_fnet.benchmark import roofline, timing
 from lra_fnet.benchmark.cells import Cell, sizes
 from lra_fnet.errors import RunFailed
 from lra_fnet.experiment import Experiment
-from lra_fnet.machine import memory
+from lra_fnet.machine import device, memory
 from lra_fnet.models.encoder import parameter_count
 from lra_fnet.models.mixers import fourier
 from lra_fnet.run import folder as run_folder
@@ -201,6 +201,7 @@ class Side:
     """
 
     def __init__(self, cell: Cell):
+        device.require()
         if cell.devices > jax.device_count():
             self.facts: dict[str, Any] = {"state": "ABSENT"}
             return

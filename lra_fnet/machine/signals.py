@@ -37,14 +37,14 @@ def handle(handler: Callable | signal.Handlers) -> dict[int, Any]:
     return {number: signal.signal(number, handler) for number in STOPPING if number not in ignored}
 
 
-def stop_at_once(number: int, frame=None, then: str = "the same command resumes") -> NoReturn:
+def stop_at_once(number: int, frame=None, then: str = "") -> NoReturn:
     """Ends the process with one line, outside of the training loop, where nothing is to be saved.
 
     Raises no exception: Python drops one that is raised in a callback of its garbage collector, and
     one that is raised in a callback of XLA's compiler crashes the process. Nothing is lost that
     SIGKILL would not lose.
     """
-    end(128 + number, f"stopped; {then}")
+    end(128 + number, f"stopped; {then}" if then else "stopped")
 
 
 def end(code: int, text: str) -> NoReturn:

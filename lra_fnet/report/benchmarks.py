@@ -32,7 +32,8 @@ TITLES = {"train": "Training", "pretrain": "Pre-training", "infer": "Inference"}
 WITH_PEERS = ("train", "infer")  # what PyTorch is measured with
 LEGEND = (
     "Medians of the rounds, ± half their range; in parentheses the speed-up against the faster "
-    "Transformer of that length, the median of the ratios round by round. `transformer` computes "
+    "Transformer of that length, the median of the ratios round by round (of GFLOPs, the share of "
+    "the Transformer's). `transformer` computes "
     "attention in blocks (`blockwise`) unless its row says otherwise. `OOM` out of memory, `FAIL` "
     "does not compile, `-` not measured, † did not fit next to the others and was measured alone. "
     "Memory is the peak of the cell's own process above what it held before the model was made; "

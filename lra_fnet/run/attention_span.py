@@ -34,7 +34,9 @@ ROWS = 1000
 _WEIGHTS = 2**24  # attention weights that are held at a time: 64 MiB
 
 
-def span(folder: Path, rows: int = ROWS, imports: Sequence[str] = ()) -> dict[str, Any]:
+def span(
+    folder: Path, rows: int = ROWS, imports: Sequence[str] = (), data: Path | None = None
+) -> dict[str, Any]:
     """Measures a run's span on validation rows and writes attention_span.json into its folder.
 
     The weights are those of the checkpoint best on validation, computed in float32.
@@ -43,6 +45,7 @@ def span(folder: Path, rows: int = ROWS, imports: Sequence[str] = ()) -> dict[st
       folder: a run folder.
       rows: number of rows, a fixed random choice; all rows if there are fewer.
       imports: see `load_run`.
+      data: see `Run.data`.
 
     Returns:
       The object of attention_span.json: {"mean", "uniform" (the span of equal weights on the same
@@ -59,9 +62,9 @@ def span(folder: Path, rows: int = ROWS, imports: Sequence[str] = ()) -> dict[st
             f"{folder}: the attention span needs softmax attention over all tokens, and no mixer "
             f"of {run.result.model} computes it: choose a run of another model"
         )
-    data = run.data()
+    prepared = run.data(data)
     split = run.task.splits[1]
-    arrays = data.arrays(split)
+    arrays = prepared.arrays(split)
     chosen = np.sort(np.random.default_rng(0).permutation(len(arrays.labels))[:rows])
     arrays = Arrays(*(column[chosen] for column in arrays))
     batch_size = run.experiment.run.eval_batch_size
@@ -76,7 +79,7 @@ def span(folder: Path, rows: int = ROWS, imports: Sequence[str] = ()) -> dict[st
         "step": run.step,
         "split": split,
         "rows": len(chosen),
-        "data_sha256": data.fingerprint,
+        "data_sha256": prepared.fingerprint,
         **run_folder.provenance(),
     }
     disk.write_json(folder / "attention_span.json", result)

@@ -129,5 +129,6 @@ def _print(
     within = f"{count} of {len(windows)} losses in the band, largest difference {largest:.1e}"
     how = "bit for bit" if exact else within
     verdict = "DRIFTS" if drifts(windows) else "no drift"
-    print(f"{verdict}: {how} ({seeds} seeds, {reference.provenance})")
+    of = "1 seed" if seeds == 1 else f"{seeds} seeds"
+    print(f"{verdict}: {how} ({of}, {reference.provenance})")
     return int(drifts(windows))

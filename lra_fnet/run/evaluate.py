@@ -31,12 +31,13 @@ from lra_fnet.training.slices import microbatch_of
 TEST_LOG = "test_log.jsonl"
 
 
-def evaluate(folder: Path, imports: Sequence[str] = ()) -> Record:
+def evaluate(folder: Path, imports: Sequence[str] = (), data: Path | None = None) -> Record:
     """Scores a trained run on the test split, unless it was scored before; returns its record.
 
     Args:
       folder: the run folder.
       imports: see `trained.load_run`.
+      data: see `trained.Run.data`.
 
     Raises:
       UserError: the folder does not hold a finished run, or its data differs from the run's.
@@ -52,7 +53,7 @@ def evaluate(folder: Path, imports: Sequence[str] = ()) -> Record:
         score = make_scorer(last.experiment.objective, last.experiment.run.eval_batch_size)
         states = {run.checkpoint: (run.step, run.variables) for run in (last, best)}
         with fastest.decisions(dict(result.raw.get("resolved", {}))):
-            test = score_test(score, states, last.data(), folder)
+            test = score_test(score, states, last.data(data), folder)
         return record.write(folder, {**result.raw, "test": test})
 
 

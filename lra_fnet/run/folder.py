@@ -191,6 +191,8 @@ def finished(folder: Path) -> tuple[Job, Record]:
     """
     job = read_job(folder)
     if job is None:
+        if (folder / "model.safetensors").exists():
+            raise UserError(f"{folder} is an export, without data: name the run folder")
         kept = (folder / "result.json").exists()
         cure = "only its results were kept, so train it again with --force" if kept else "name one"
         raise UserError(f"{folder} is not a run folder (it has no run.json): {cure}")
@@ -294,7 +296,9 @@ def commit() -> tuple[str | None, bool | None]:
     installed wheel has a file that hatch_build.py wrote; a checkout has git.
     """
     package = Path(__file__).parents[1]
-    git = ["git", "-C", str(package.parent), "describe", "--always", "--abbrev=40"]
+    # Without optional locks, a kill leaves no .git/index.lock behind.
+    git = ["git", "--no-optional-locks", "-C", str(package.parent)]
+    git += ["describe", "--always", "--abbrev=40"]
     with contextlib.suppress(OSError, subprocess.CalledProcessError):
         if (package / "commit").is_file():
             described = (package / "commit").read_text()

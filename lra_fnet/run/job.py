@@ -12,7 +12,7 @@ import jax
 from lra_fnet import config
 from lra_fnet.errors import Interrupted, RunFailed, UserError, out_of_memory
 from lra_fnet.experiment import Experiment
-from lra_fnet.machine import disk, progress, terminal
+from lra_fnet.machine import device, disk, progress, terminal
 from lra_fnet.models import fastest
 from lra_fnet.run import evaluate, pretrained, record
 from lra_fnet.run import folder as run_folder
@@ -38,6 +38,7 @@ def run(job: Job) -> Record:
     """
     if type(job.seed) is not int or not 0 <= job.seed < 2**32:  # JAX would take it modulo 2**32
         raise UserError(f"--seed expects a whole number from 0 to {2**32 - 1}, got {job.seed!r}")
+    device.require()
     experiment = job.load()
     if job.denoise and experiment.task.validation_is_test:
         raise UserError(

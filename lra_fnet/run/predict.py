@@ -1,12 +1,14 @@
 """Classifies raw inputs from files or standard input by a trained run: one JSON line for each."""
 
+import codecs
+import gzip
 import itertools
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
@@ -85,11 +87,11 @@ def _contents(task: Task, files: Sequence[Path]) -> Iterator[tuple[str, tuple[by
         yield STDIN, (sys.stdin.buffer.read(),)
     elif not files:
         yield from _lines(task, STDIN, sys.stdin.buffer)
-    tables = {file for file in files if file.suffix.lower() in task.tables}
+    tables = {file for file in files if _ending(file) in task.tables}
     whole = [
         file
         for file in files
-        if pixels or not (task.one_line or file.suffix == ".jsonl" or file in tables)
+        if pixels or not (task.one_line or _ending(file) == ".jsonl" or file in tables)
     ]
     if len(whole) % task.num_inputs:
         raise UserError(
@@ -97,33 +99,48 @@ def _contents(task: Task, files: Sequence[Path]) -> Iterator[tuple[str, tuple[by
             "missing one, or give JSON lines in a file *.jsonl"
         )
     row: list[Path] = []
+
+    def content(path: Path) -> bytes:
+        return path.read_bytes() if pixels else path.read_bytes().removeprefix(codecs.BOM_UTF8)
+
     for file in files:
+        if row and file not in whole:
+            raise UserError(f"{file} stands between the two files of a pair: put {row[0]} after it")
         try:
             if file in tables:
                 yield from task.inputs(file)
                 continue
             if file not in whole:
-                with file.open("rb") as stream:
-                    yield from _lines(task, str(file), stream)
+                zipped = file.suffix.lower() == ".gz"
+                with gzip.open(file) if zipped else file.open("rb") as stream:
+                    yield from _lines(task, str(file), stream, all_json=_ending(file) == ".jsonl")
                 continue
             row.append(file)
             if len(row) == task.num_inputs:
-                yield " and ".join(map(str, row)), tuple(path.read_bytes() for path in row)
+                yield " and ".join(map(str, row)), tuple(map(content, row))
                 row = []
-        except OSError as error:
+        except (OSError, EOFError, zlib.error) as error:
+            name, reason = getattr(error, "filename", None) or file, getattr(error, "strerror", "")
             raise UserError(
-                f"{error.filename} cannot be read ({error.strerror}): name files that exist, not "
-                "folders"
+                f"{name} cannot be read ({reason or error}): name files that exist, not folders"
             ) from None
 
 
-def _lines(task: Task, name: str, stream: BinaryIO) -> Iterator[tuple[str, tuple[bytes, ...]]]:
+def _ending(file: Path) -> str:
+    """Returns what follows the last dot of a file's name, that of a gzip file without its .gz."""
+    return Path(file.name.lower().removesuffix(".gz")).suffix
+
+
+def _lines(
+    task: Task, name: str, stream: Iterable[bytes], *, all_json: bool = False
+) -> Iterator[tuple[str, tuple[bytes, ...]]]:
     """Yields the place and the texts of each line: the line itself, or those of a JSON object."""
     keys = ["text"] if task.num_inputs == 1 else ["text1", "text2"]
-    always_json = task.num_inputs > 1 or name.endswith(".jsonl")
+    all_json = all_json or task.num_inputs > 1
     for number, line in enumerate(stream, start=1):
         place, line = f"{name}, line {number}", line.rstrip(b"\r\n")
-        if not always_json and not re.match(rb'\s*\{\s*"', line):
+        line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+        if not all_json and not re.match(rb'\s*\{\s*"', line):
             yield place, (line,)
             continue
         try:

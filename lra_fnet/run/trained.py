@@ -23,7 +23,7 @@ from lra_fnet import config
 from lra_fnet import experiment as experiments
 from lra_fnet.errors import UserError
 from lra_fnet.experiment import Experiment
-from lra_fnet.machine import disk
+from lra_fnet.machine import device, disk
 from lra_fnet.models import fastest
 from lra_fnet.models.heads import Classifier
 from lra_fnet.models.pointwise import AVERAGES
@@ -75,15 +75,18 @@ class Run:
         """The task with the run's data set and length."""
         return self.experiment.task
 
-    def data(self) -> Prepared:
+    def data(self, folder: Path | None = None) -> Prepared:
         """Opens the data that the run was trained on.
+
+        Args:
+          folder: of the prepared data sets; None for the one that the run names.
 
         Raises:
           UserError: the run is an export; the data is not prepared, or differs from the run's.
         """
         if self.job is None:
             raise UserError(f"{self.folder} is an export, without data: name the run folder")
-        data = self.task.open(self.job.data)
+        data = self.task.open(folder or self.job.data)
         if data.fingerprint != self.result.data_sha256:
             raise UserError(
                 f"{self.folder} was trained on data {self.result.data_sha256[:8]}, {data.folder} "
@@ -311,6 +314,7 @@ def _experiment(folder: Path, result: Record, imports: Sequence[str]) -> tuple[E
     Raises:
       UserError: this version of the code does not understand the config.
     """
+    device.require()
     try:
         experiment = experiments.restore(result.config, imports)
         differences = config.differing(result.config, experiment.config)

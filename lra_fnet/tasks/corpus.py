@@ -62,7 +62,11 @@ class Corpus(Task):
     name = "corpus"
     title = "Corpus"
     num_classes = 2
-    configs = Sets(lambda name: sizes(name)[1], "v8000_128", "v32000_512")
+    configs = Sets(
+        lambda name: sizes(name)[1],
+        *("v8000_128", "v32000_512"),
+        rule="another vocabulary and length, as v16000_256",
+    )
     label_names = ("in order", "swapped")
     value_is = pieces.VALUE_IS
     licence = "that of your texts"

@@ -41,7 +41,7 @@ class Csv(division.OwnTask):
     name = "csv"
     title = "Own texts"
     vocab_size = 257
-    configs = Sets(_length, "full")
+    configs = Sets(_length, "full", rule="any name of letters, digits, _ and -")
     value_is = "a byte of the text in UTF-8, without the white space around it"
     licence = "that of your table"
     endings = (*ENDINGS, *(f"{ending}.gz" for ending in ENDINGS))

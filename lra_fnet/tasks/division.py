@@ -180,8 +180,8 @@ class Division:
         if (missing := np.flatnonzero(counts[0] == 0)).size:
             label = missing[0]
             raise UserError(
-                f"{self._source}: no training row has the label {self._labels[label]!r}, of "
-                f"{counts[:, label].sum()} rows: give more of its rows, or remove them"
+                f"{self._source}: no training row has the label {self._labels[label]!r}, "
+                f"which has {counts[:, label].sum()} of all rows: give more of them, or none"
             )
         texts, places = np.unique(np.asarray(self._texts), return_inverse=True)
         facts = {

@@ -40,7 +40,7 @@ class Images(division.OwnTask, PixelTask):
 
     name = "images"
     title = "Own images"
-    configs = Sets(_length, "gray_32")
+    configs = Sets(_length, "gray_32", rule="a name that ends in the side, as pets_64")
     licence = "that of your images"
     endings = ENDINGS
 

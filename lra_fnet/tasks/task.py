@@ -64,9 +64,9 @@ class Raw:
 class Sets(Mapping[str, int]):
     """Data sets whose names follow a rule, and the length that texts are cut at."""
 
-    def __init__(self, length: Callable[[str], int], *listed: str):
+    def __init__(self, length: Callable[[str], int], *listed: str, rule: str):
         """`length` raises a KeyError for a name against the rule; `listed` are the presets' own."""
-        self._length, self._listed = length, listed
+        self._length, self._listed, self.rule = length, listed, rule
 
     def __getitem__(self, name: str) -> int:
         return self._length(name)
@@ -126,11 +126,14 @@ class Task(abc.ABC):
     def __post_init__(self):
         if not isinstance(self.config, str) or self.config not in self.configs:
             known = ", ".join(self.configs)
+            rule = f", or {self.configs.rule}" if isinstance(self.configs, Sets) else ""
             raise UserError(
-                f"unknown data set {self.config!r} of {self.name}: expected one of {known}"
+                f"unknown data set {self.config!r} of {self.name}: expected one of {known}{rule}"
             )
         if not isinstance(self.max_len, int) or self.max_len < 1:
-            raise UserError(f"{self.name}: max_len must be at least 1 token, got {self.max_len!r}")
+            raise UserError(
+                f"{self.name}: max_len must be a whole number of at least 1, got {self.max_len!r}"
+            )
         if not self.finds_classes and len(self.class_names) != self.num_classes:
             raise UserError(
                 f"{self.name}: expected a label_names for each of {self.num_classes} classes, got "

@@ -70,7 +70,11 @@ class Text(Task):
     name = "text"
     title = "Text"
     num_classes = 2
-    configs = Sets(_length, "full", "lra_code", "pieces_v8000_128")
+    configs = Sets(
+        _length,
+        *("full", "lra_code", "pieces_v8000_128"),
+        rule="pieces_ and the name of a corpus",
+    )
     label_names = ("negative", "positive")
     remote = REMOTE
     licence = "not stated; the publishers ask to cite Maas et al. 2011"

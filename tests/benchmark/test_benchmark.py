@@ -276,6 +276,22 @@ def test_a_row_may_not_have_its_own_batch_or_length(binding):
     assert "--set, --tokens or --lengths" in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"overrides": ["MAX_LEN=8"]}, "--set changes it from 16 to 8 tokens: leave MAX_LEN and"),
+        ({"overrides": ["Encoder.pooling=cls"]}, "changes it from 16 to 17 tokens"),
+        (
+            {"tokens": 64, "overrides": ["Run.batch_size=2"]},
+            "--tokens 64 means 4 rows of 16 tokens, and --set gives 2: leave one of them out",
+        ),
+    ],
+)
+def test_bindings_may_not_change_the_length_or_the_tokens_of_a_cell(changes, words):
+    with pytest.raises(UserError, match=words):
+        dataclasses.replace(CELL, **changes).load()
+
+
 def test_a_length_is_measured_once():
     assert [c.length for c in plan(["fnet"], ["train"], [16, 32, 16])] == [16, 32]
     places = [(c.length, c.cls) for c in plan(["fnet"], ["train"], [16, 18], cls=True)]

@@ -1,6 +1,7 @@
 """Raw inputs become the values that their task makes of them, or fail with one line."""
 
 import functools
+import gzip
 import io
 import json
 import os
@@ -211,6 +212,13 @@ def test_predict_reads_texts_tables_and_images_of_the_user(predict, folders, tmp
     assert [line["input"] for line in lines] == ["new.CSV, line 3", "new.CSV, line 4", "note"]
     for line, text in zip(lines, [b"two\nlines, one", *[b"some words"] * 2], strict=True):
         assert_is(line, run, [text])
+    (tmp_path / "new.csv.gz").write_bytes(gzip.compress((tmp_path / "new.CSV").read_bytes()))
+    (tmp_path / "lines.JSONL").write_text('{"text": "some words"}\n' * 2)
+    code, err, again = predict("csv", "new.csv.gz", "lines.JSONL")
+    assert (code, err, len(again)) == (0, "", 4)
+    assert [line["probabilities"] for line in again] == [
+        line["probabilities"] for line in (lines[0], *[lines[1]] * 3)
+    ]
     (tmp_path / "broken.csv").write_text("words\nhello\n")
     code, err, _ = predict("csv", "broken.csv")
     assert code == 2
@@ -219,6 +227,23 @@ def test_predict_reads_texts_tables_and_images_of_the_user(predict, folders, tmp
     code, err, lines = predict("images", stdin=png(gray))
     assert (code, err) == (0, "")
     assert_is(lines[0], lra_fnet.load_run(folders["images"]), [[7] * 1024])
+
+
+def test_a_byte_order_mark_is_no_part_of_a_text(predict, tmp_path):
+    (tmp_path / "plain").write_text("words")
+    (tmp_path / "marked").write_text("words", "utf-8-sig")
+    plain, marked = predict("text", "plain", "marked")[2]
+    assert plain["probabilities"] == marked["probabilities"]
+    (line,) = predict("text", stdin="words\n".encode("utf-8-sig"))[2]
+    assert line["probabilities"] == plain["probabilities"]
+
+
+def test_json_lines_between_the_files_of_a_pair_are_refused(predict, tmp_path):
+    for name in ("a.txt", "b.txt", "c.jsonl"):
+        (tmp_path / name).write_text('{"text1": "1", "text2": "1"}\n')
+    code, err, lines = predict("retrieval", "a.txt", "c.jsonl", "b.txt")
+    assert (code, lines) == (2, [])
+    assert "c.jsonl stands between the two files of a pair: put a.txt after it" in err
 
 
 def test_raw_inputs_become_the_rows_that_preparation_writes():
