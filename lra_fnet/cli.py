@@ -515,9 +515,10 @@ def _train(args) -> None:
 def _pretrain(args) -> None:
     """Trains a model to predict hidden tokens or pixels of the task's own training rows.
 
-    No label is read, and no test row. The model is chosen by its loss on hidden tokens of the
-    validation rows. The run folder is .../<model>@denoise/seed<k>; `lra-fnet train --init` begins
-    from its encoder. The run has the share Denoising.share of the steps in Run.num_steps.
+    No test row is read, and no label but that of corpus, the order of sentences. The model is
+    chosen by its loss on hidden tokens of the validation rows. The run folder is
+    .../<model>@denoise/seed<k>; `lra-fnet train --init` begins from its encoder. The run has the
+    share Denoising.share of the steps in Run.num_steps.
 
     Example:
       lra-fnet pretrain --task image --model fnet --preset cpu

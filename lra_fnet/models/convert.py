@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from lra_fnet.errors import UserError
+from lra_fnet.errors import UserError, one_line
 from lra_fnet.models.encoder import Encoder
 from lra_fnet.models.heads import Pretrainer
 from lra_fnet.models.mixers.fourier import Fourier
@@ -86,9 +86,8 @@ def fnet_from_transformers(
       model, {"params": ...} in float32.
 
     Raises:
-      UserError: if a setting is missing; if the activation is not the tanh form of GELU; if
-        weights are missing, unknown or
-        of the wrong shape, or those that must be equal differ.
+      UserError: if a setting is missing or wrong; if the activation is not the tanh form of GELU;
+        if weights are missing, unknown or of the wrong shape, or those that must be equal differ.
     """
     if absent := [name for name in CONFIG if name not in config]:
         raise UserError(
@@ -99,18 +98,21 @@ def fnet_from_transformers(
             f"the FNet must have hidden_act {' or '.join(GELU)}, got {config['hidden_act']!r}: "
             "only this form of GELU is implemented"
         )
-    model: Any = fnet_encoder(
-        functools.partial(Fourier, method="auto"),
-        dim=config["hidden_size"],
-        norm_epsilon=config["layer_norm_eps"],
-        vocab_size=config["vocab_size"],
-        max_len=config["max_position_embeddings"],
-        num_types=config["type_vocab_size"],
-        num_heads=1,
-        mlp_dim=config["intermediate_size"],
-        num_layers=config["num_hidden_layers"],
-        dropout=float(config["hidden_dropout_prob"]),
-    )
+    try:
+        model: Any = fnet_encoder(
+            functools.partial(Fourier, method="auto"),
+            dim=config["hidden_size"],
+            norm_epsilon=config["layer_norm_eps"],
+            vocab_size=config["vocab_size"],
+            max_len=config["max_position_embeddings"],
+            num_types=config["type_vocab_size"],
+            num_heads=1,
+            mlp_dim=config["intermediate_size"],
+            num_layers=config["num_hidden_layers"],
+            dropout=config["hidden_dropout_prob"],
+        )
+    except UserError as error:
+        raise UserError(one_line(error)) from None
     what = "an FNetModel with a pooler"
     if any(name.startswith("fnet.") for name in state):
         model, what = Pretrainer(model, 2), "an FNetForPreTraining"

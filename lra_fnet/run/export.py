@@ -6,6 +6,7 @@ README.md           what it is, how good, on which data, how to use it
 vocabulary.model    of a run on pieces of a corpus
 """
 
+import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,11 +53,13 @@ def main(
     run = load_run(folder, kind, imports)
     leaves = jax.device_get(flat(run.variables))
     arrays = {name: np.ascontiguousarray(leaf) for name, leaf in leaves.items()}
+    needed = {name: store.read_file(run.data(), name) for name in run.task.needed}
+    files = {name: hashlib.sha256(content).hexdigest() for name, content in needed.items()}
     contents = {
         WEIGHTS: safetensors.numpy.save(arrays),
-        CONFIG: (json.dumps(describe(run), indent=1) + "\n").encode(),
+        CONFIG: (json.dumps(describe(run) | {"files": files}, indent=1) + "\n").encode(),
         CARD: card(run).encode(),
-        **{name: store.read_file(run.data(), name) for name in run.task.needed},
+        **needed,
     }
     with disk.writable(out, "--out"):
         target = out.absolute()
@@ -78,7 +81,7 @@ def _check(out: Path, force: bool) -> None:
 
 
 def describe(run: Run) -> dict[str, Any]:
-    """Returns the object of config.json."""
+    """Returns the object of config.json, without the hashes of other files ("files")."""
     task = run.task
     return {
         "format": "lra-fnet 1",

@@ -31,7 +31,7 @@ from lra_fnet.objective import Classify
 from lra_fnet.run import record
 from lra_fnet.run.folder import Job, finished
 from lra_fnet.run.record import Checkpoint, Record
-from lra_fnet.tasks import Arrays, Prepared, Task
+from lra_fnet.tasks import Arrays, Prepared, Task, store
 from lra_fnet.training import checkpoint as checkpoints
 from lra_fnet.training import pipeline
 
@@ -203,6 +203,7 @@ class Export:
     imports: tuple[str, ...]
     result: dict  # the run's result.json
     format: Literal["lra-fnet 1"]
+    files: dict = dataclasses.field(default_factory=dict)  # sha256 of those that the task needs
 
 
 def load_run(
@@ -261,7 +262,17 @@ def load_run(
 
 
 def read_export(folder: Path, value: dict, kind: Checkpoint | None) -> tuple[Export, Record]:
-    """Checks the object of an export's config.json, also for the checkpoint that is asked for."""
+    """Checks an export's config.json and the files that the task needs.
+
+    Args:
+      folder: of the export.
+      value: the object of its config.json.
+      kind: the checkpoint that is asked for, if any.
+
+    Raises:
+      UserError: the object is damaged, a file is missing or another one, or the export holds the
+        other checkpoint.
+    """
     try:
         export = record.build(Export, value)
         result = record.parse(export.result, path=folder)
@@ -272,6 +283,12 @@ def read_export(folder: Path, value: dict, kind: Checkpoint | None) -> tuple[Exp
             f"{folder} holds the checkpoint {export.checkpoint!r}, not {kind!r}: export that with "
             f"--checkpoint {kind}"
         )
+    for name, sha256 in export.files.items():
+        file = folder / Path(name).name
+        if not file.is_file():
+            raise UserError(f"{file} is missing: export the run again")
+        if store.file_sha256(file) != sha256:
+            raise UserError(f"{file} is not the file that was exported: export the run again")
     return export, result
 
 

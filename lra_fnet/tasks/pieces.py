@@ -134,12 +134,13 @@ def read_vocabulary(path: Path, size: int) -> bytes:
         model = library().SentencePieceProcessor(model_proto=content)
         ids = [model.piece_to_id(piece) for piece in SPECIAL]
         cases = [model.encode(text) for text in (_LETTERS, _LETTERS.upper())]
-        found = f"{model.get_piece_size()} pieces, {', '.join(SPECIAL)} at {ids}, "
+        kind = "control symbols" if all(map(model.is_control, ids)) else "parts of texts"
+        found = f"{model.get_piece_size()} pieces, {', '.join(SPECIAL)} as {kind} at {ids}, "
         found += f"unknown ones at {model.unk_id()}, in "
         found += "lower case" if cases[0] == cases[1] else "both cases"
     except RuntimeError:
         found = "no vocabulary of SentencePiece"
-    wanted = f"{size} pieces, {', '.join(SPECIAL)} at {[CLS, SEP, MASK]}, "
+    wanted = f"{size} pieces, {', '.join(SPECIAL)} as control symbols at {[CLS, SEP, MASK]}, "
     wanted += f"unknown ones at {UNKNOWN}, in lower case"
     if found != wanted:
         raise UserError(

@@ -352,14 +352,20 @@ class File:
 
     def read(self, limit: int) -> bytes:
         """Returns the content; raises a UserError if it has more than `limit` bytes."""
-        with readable(self.source):
+        with readable(self):
             content = self._stream.read(limit + 1)
         if len(content) > limit:
             raise UserError(f"{self}: expected at most {limit} bytes, got more; get another copy")
         return content
 
     def gunzip(self) -> "File":
-        """Returns the content of a gzip file as a file of the same name."""
+        """Returns the content of a gzip file as a file of the same name.
+
+        Raises:
+            UserError: the file is empty, which Python reads as no content.
+        """
+        if not self._stream.peek(1):  # pyright: ignore[reportAttributeAccessIssue]
+            raise UserError(f"{self} is empty, and no gzip file is: get another copy, or remove it")
         stream = gzip.GzipFile(fileobj=self._stream)
         return File(
             self.source,
@@ -370,7 +376,7 @@ class File:
 
     def lines(self) -> Iterator[bytes]:
         """Yields the lines with their line ends; raises a UserError for a line over 64 MiB."""
-        with readable(self.source):
+        with readable(self):
             while line := self._stream.readline(_LONGEST_LINE + 1):
                 if len(line) > _LONGEST_LINE:
                     raise UserError(

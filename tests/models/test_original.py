@@ -265,6 +265,13 @@ def test_conversion_there_and_back_is_exact_and_complete():
     assert all((back[name] == state[name]).all() for name in state)
 
 
+@pytest.mark.parametrize("rate", [None, "0.1", 1.0])
+def test_a_wrong_setting_fails_with_one_line(rate):
+    with pytest.raises(UserError, match=r"Encoder.dropout must be .*, got") as caught:
+        convert.fnet_from_transformers(weights(), CONFIG | {"hidden_dropout_prob": rate})
+    assert "\n" not in str(caught.value)
+
+
 def pretraining_weights():
     """Weights of the FNetForPreTraining around it, two of them under two names each."""
     rng = np.random.default_rng(1)

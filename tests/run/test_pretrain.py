@@ -249,9 +249,13 @@ def test_texts_are_read_in_the_pieces_of_the_run_also_from_its_export(
     np.testing.assert_array_equal(again.predict(texts[:1]), run.predict(texts[:1]))
     with pytest.raises(UserError, match="input 0: expected a text, found none"):
         run.predict([" <br /> "])
-    (tmp_path / "out/vocabulary.model").write_bytes(b"no model")
-    with pytest.raises(UserError, match=r"vocabulary.model is damaged: prepare the set, or export"):
-        trained.load_run(tmp_path / "out").predict(texts[:1])
+    vocabulary = tmp_path / "out/vocabulary.model"
+    vocabulary.write_bytes(vocabulary.read_bytes() + b" ")  # another one would give other answers
+    with pytest.raises(UserError, match=r"vocabulary.model is not the file that was exported"):
+        trained.load_run(tmp_path / "out")
+    vocabulary.unlink()
+    with pytest.raises(UserError, match=r"vocabulary.model is missing: export the run again"):
+        trained.load_run(tmp_path / "out")
 
 
 UNFIT = {  # what replaces what in the command, and the line

@@ -155,7 +155,8 @@ BAD = {
     "latin": ({"a.txt": b"good\ncaf\xe9\n"}, NAME, r"a\.txt, line 2: expected UTF-8, got .*0xe9"),
     "utf16": ({"a.txt": "text".encode("utf-16-le")}, NAME, r"line 1: expected UTF-8, got a zero"),
     "json": ({"a.jsonl": b'{"text": 5}'}, NAME, r'line 1: expected an object with the fi'),
-    "gzip": ({"a.txt.gz": b"no gzip"}, NAME, r"raw is damaged, unreadable or not"),
+    "gzip": ({"a.txt": b"A. B.", "b.txt.gz": b"no gzip"}, NAME, r"raw/b\.txt\.gz is damaged or"),
+    "nothing": ({"a.txt": b"A. B.", "b.txt.gz": b""}, NAME, r"raw/b\.txt\.gz is empty, and no"),
     "small": ({}, "v20_32", r"expected a vocabulary of at least \d+ pieces, .*char.*, got 20:"),
     "large": ({}, "v9000_32", r"expected a vocabulary of at most \d+ pieces, .* has, got 9000:"),
 }  # fmt: skip
@@ -215,7 +216,7 @@ def made_vocabulary(**options):
     return model.getvalue()
 
 
-@pytest.mark.parametrize("case", ["size", "special", "damaged", "unknown", "cased"])
+@pytest.mark.parametrize("case", ["size", "special", "text", "damaged", "unknown", "cased"])
 def test_a_vocabulary_that_does_not_fit_fails_with_one_line(case, prepared, tmp_path):
     source = write(made(), tmp_path / "raw")
     name, content = NAME, (prepared.folder / corpus.VOCABULARY).read_bytes()
@@ -223,6 +224,12 @@ def test_a_vocabulary_that_does_not_fit_fails_with_one_line(case, prepared, tmp_
         name, found = "v40_32", r"expected 40 pieces, .* got 44 pieces"
     elif case == "special":
         content, found = content.replace(b"[SEP]", b"[sep]"), r"got 44 pieces, .* at \[2, 1, 4\]"
+    elif case == "text":
+        specials = "[CLS],[SEP],[MASK]"
+        content = made_vocabulary(
+            pad_id=0, unk_id=1, user_defined_symbols=specials, normalization_rule_name="nmt_nfkc_cf"
+        )
+        found = r"got 44 pieces, .* as parts of texts at \[2, 3, 4\], unknown ones at 1, in lower"
     elif case == "damaged":
         content, found = content[:-3], "got no vocabulary of SentencePiece"
     elif case == "unknown":
