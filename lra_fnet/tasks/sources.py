@@ -255,7 +255,7 @@ def readable(path: object, *more: type[Exception]) -> Iterator[None]:
         yield
     except (*_UNREADABLE, *more) as error:
         raise UserError(
-            f"{path} is damaged or of another kind than its name says ({short(error)}): get "
+            f"{path} is damaged, unreadable or not what its name says ({short(error)}): get "
             "another copy"
         ) from None
 

@@ -239,7 +239,7 @@ def test_whole_numbers_are_sorted_by_value_and_the_user_may_order_labels(tmp_pat
         ),
         (
             b"label,text,split\na,x,train\na,z,dev\nb,y,test\n",
-            "no training row has the label 'b', of",
+            "no training row has the label 'b', which has 1 of all rows",
         ),
     ],
 )

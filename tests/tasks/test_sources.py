@@ -275,7 +275,7 @@ def test_damaged_archive_fails_with_one_line(damage, mode, tmp_path):
         contents(path)
     text = one_line(caught)
     assert str(path) in text
-    assert "is damaged, unreadable or not a tar archive" in text
+    assert "is damaged, unreadable or not what its name says" in text
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut in the header", "cut before the header"])
@@ -290,7 +290,7 @@ def test_header_that_is_damaged_is_not_the_end_of_a_plain_archive(damage, tmp_pa
     else:
         del content[begin + 100 * (damage == "cut in the header") :]
     path.write_bytes(content)
-    with pytest.raises(UserError, match="is damaged, unreadable or not a tar archive"):
+    with pytest.raises(UserError, match="is damaged, unreadable or not what its name says"):
         contents(path)
 
 
@@ -318,8 +318,8 @@ def test_missing_source_or_other_file_fails_with_one_line(tmp_path):
     (tmp_path / "x.tar.gz").write_bytes(b"<html>not found</html>" * 100)
     (tmp_path / "y.xz").write_bytes(lzma.compress(b"plain text\n" * 1000))
     for name, words in {
-        "x.tar.gz": "not a tar archive",
-        "y.xz": "not a tar",
+        "x.tar.gz": "not what its name says",
+        "y.xz": "not what",
         "z": "no such file",
     }.items():
         with pytest.raises(UserError, match=words):

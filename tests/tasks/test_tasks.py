@@ -29,7 +29,9 @@ def test_unknown_names_fail_with_the_known_ones(tmp_path):
         tasks.make("listops", "big")  # gin would add where it was called
     with pytest.raises(UserError, match=r"^unknown data set 'big' of toy: expected one of small$"):
         tasks.make("toy", "big")
-    with pytest.raises(UserError, match=r"^toy: max_len must be at least 1 token, got 0$"):
+    with pytest.raises(
+        UserError, match=r"^toy: max_len must be a whole number of at least 1, got 0$"
+    ):
         tasks.make("toy", max_len=0)
     with pytest.raises(
         UserError, match=r"^unknown split 'val': expected one of train, validation, test$"
