@@ -120,7 +120,8 @@ class Objective(abc.ABC):
         Args:
           sums: of the validation split, see `score.make_scorer`.
         """
-        return {"loss": sums["loss"] / sums["count"], "accuracy": sums["correct"] / sums["count"]}
+        count = max(sums["count"], 1)  # texts that are too short hide nothing
+        return {"loss": sums["loss"] / count, "accuracy": sums["correct"] / count}
 
     @abc.abstractmethod
     def rank(self, sums) -> tuple[float, ...]:
