@@ -96,6 +96,10 @@ def update_readme(path: str | Path, results: str | Path) -> list[Path]:
     if old.count(BEGIN) != 1 or old.count(END) != 1 or old.index(BEGIN) > old.index(END):
         raise UserError(f"{readme}: expected one line {BEGIN} followed by one line {END}; add them")
     sources = Sources([results])
+    if not sources.runs:
+        raise UserError(f"--results {results} holds no run, and would empty {readme}: name another")
+    if sources.problems:
+        raise UserError(f"{readme} would lack a result: {sources.problems[0]}")
     report = build(sources)
     section = f"{BEGIN}\n\n{text.main_models(report)}\n{END}"
     texts = {

@@ -50,6 +50,8 @@ class Named(Protocol):
     def overrides(self) -> Sequence[str]: ...  # noqa: D102
     @property
     def init(self) -> object: ...  # noqa: D102
+    @property
+    def denoise(self) -> bool: ...  # noqa: D102
 
 
 def name_of(run: Named) -> str:
@@ -57,7 +59,7 @@ def name_of(run: Named) -> str:
 
     Overrides without a name of the user's are named by their values. A name of the user's stays.
     """
-    title = config.title(run.model)
+    title = config.title(run.model) + ", pre-training" * run.denoise
     if run.variant is None:
         return title
     stage, _, own = run.variant.partition("-") if run.init else ("", "", run.variant)

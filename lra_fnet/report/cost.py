@@ -15,13 +15,15 @@ _ABOUT = {
     "Settings tried": "Settings tried: those of the sweeps here that selected this one. -: no "
     "sweep here selected it; comments in the preset's files say what else was tried.",
     "Minutes a run": "Minutes a run: the median over seeds, with evaluations and saves, without "
-    "compilation, and with pre-training where a run began from it.",
+    "compilation, and with pre-training where a run began from it. Other jobs on the machine "
+    "lengthen it.",
     "To the baseline": "To the baseline: minutes until validation accuracy first reached that of "
     "the shallow baseline on validation, with pre-training; the median over seeds, at the mean "
     "speed of a run. -: there is no baseline, or no metrics.jsonl.",
     "To the paper": "To the paper: the same until it reached the test accuracy "
     "that the FNet paper prints of the model, or else the LRA paper.",
-    "Test readings": "Test readings: of all seeds together; a result needs one of each.",
+    "Test readings": "Test readings: of all seeds together; a result needs one of each, which is "
+    "assumed of runs whose folder has no test_log.jsonl.",
 }
 
 

@@ -246,10 +246,11 @@ def runs(report: Report) -> list[str]:
     devices = len({str(run.device) for run in report.runs})
     twice = [folder for folder, times in report.sources.readings.items() if times > 1]
     spent = f" trained for {progress.duration(sum(timed))} together" if timed else ""
+    words = f"{count(twice)} of them read the test split more than once"
+    words += f": {listed(twice)}." if 0 < len(twice) <= 4 else "."
     return [
         f"{plural(len(report.runs), 'run')} on {plural(devices, 'kind')} of machine{spent}.",
-        f"{count(twice)} of them read the test split more than once"
-        f"{f': {listed(twice)}' if 0 < len(twice) <= 4 else ''}.",
+        *([words] if report.sources.logged else []),
     ]
 
 

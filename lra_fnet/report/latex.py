@@ -41,13 +41,14 @@ def files(report: Report) -> dict[str, str]:
     sections: dict[str, list[tuple[str, str, list[str]]]] = {"Accuracy": []}
     for preset in report.presets:
         table = preset.table
-        for part in table.parts:
+        for number, part in enumerate(table.parts):
+            if not measured(table, part)[0].columns:  # pre-training has no labels
+                continue
             marks = preset.marks[part.checkpoint]
             words = "accuracy", template.slug(table.preset).lower(), part.name, part.checkpoint
             name = "-".join(filter(None, words))
             bodies[name] = accuracy(*measured(table, part), marks)
-            first = part is table.parts[0]
-            notes = [*table.notes, marks.note] if first else [marks.note]
+            notes = [marks.note] if number else [*table.notes, marks.note]
             sections["Accuracy"].append((name, part.title, [] if part.name else notes))
     for heading, grids in report.sections.items():
         for grid in grids if heading != "Missing" else ():

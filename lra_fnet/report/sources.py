@@ -15,6 +15,7 @@ from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.report import benchmarks
 from lra_fnet.run import record
+from lra_fnet.run.record import TEST_LOG
 from lra_fnet.sweep.files import About, Choice, Entry
 
 T = TypeVar("T")
@@ -33,6 +34,7 @@ class Started:
     overrides: tuple[str, ...] = ()
     variant: str | None = None
     init: str | None = None
+    denoise: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +129,8 @@ class Sources:
       curves: their courses, where metrics.jsonl is there.
       spans, started: their attention_span.json and run.json.
       unfinished: the run.json and the newest step of each run without a result.
-      readings: how often the test split was read.
+      readings: how often the test split was read; once without a log.
+      logged: whether a root has the log of readings.
       sweeps, benchmarks: one for each folder.
       submitted: runs by others, by the name of their folder: <root>/submitted/<name>/<preset>/...
     """
@@ -154,6 +157,7 @@ class Sources:
                 curve = self._try(record.curve, file.parent)
                 self.unfinished += [(begun, curve.step)] if begun and curve else []
         self.readings = self._readings(roots)
+        self.logged = any((Path(root) / TEST_LOG).exists() for root in roots)
         self.submitted: dict[str, list[record.Record]] = {}
         for folder in (f for root in roots for f in sorted(Path(root).glob("submitted/*/"))):
             found, problems = record.collect([folder])
@@ -201,7 +205,7 @@ class Sources:
 
     def _log(self, root: Path) -> list[Reading]:
         """Returns the lines of test_log.jsonl that are whole."""
-        file, readings = root / "test_log.jsonl", []
+        file, readings = root / TEST_LOG, []
         try:
             lines = file.read_bytes().splitlines() if file.exists() else []
         except OSError as error:

@@ -334,11 +334,12 @@ def runs_grid(runs: Sequence[Record]) -> Grid:
         chosen, test = run.score("validation"), run.score("test")
         assert test is not None
         low, high = (100 * end for end in wilson(test.correct, test.count))
+        cell = cells.cell([run])
         rows.append(
             [
                 *(tasks.title(run.task), accuracy.name_of(run), str(run.seed)),
                 f"{chosen.accuracy:.2f}" if chosen else "-",
-                f"{test.accuracy:.2f}{cells.cell([run]).marks}",
+                f"{test.accuracy:.2f}{cell.marks}" + f", {cell.state}" * (cell.mean is None),
                 f"{low:.2f} to {high:.2f}",
                 f"{run.baseline.test.accuracy:.2f}" if run.baseline else "-",
             ]

@@ -21,14 +21,12 @@ from lra_fnet.machine.memory import device_bytes
 from lra_fnet.models import fastest
 from lra_fnet.run import folder as run_folder
 from lra_fnet.run import record, trained
-from lra_fnet.run.record import Record
+from lra_fnet.run.record import TEST_LOG, Record
 from lra_fnet.tasks import Arrays, Prepared, shallow
 from lra_fnet.training import checkpoint, hosts
 from lra_fnet.training.loop import Loop
 from lra_fnet.training.score import make_scorer
 from lra_fnet.training.slices import microbatch_of
-
-TEST_LOG = "test_log.jsonl"
 
 
 def evaluate(folder: Path, imports: Sequence[str] = (), data: Path | None = None) -> Record:

@@ -20,8 +20,7 @@ import safetensors.numpy
 from lra_fnet import intervals
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
-from lra_fnet.run.evaluate import TEST_LOG
-from lra_fnet.run.record import Checkpoint
+from lra_fnet.run.record import TEST_LOG, Checkpoint
 from lra_fnet.run.trained import CONFIG, WEIGHTS, Run, flat, load_run, weights_sha256
 from lra_fnet.tasks import store
 from lra_fnet.tasks.pieces import VOCABULARY

@@ -20,6 +20,7 @@ from lra_fnet.machine import disk
 from lra_fnet.tasks import hidden, shallow
 from lra_fnet.tasks.shallow import Shallow
 
+TEST_LOG = "test_log.jsonl"  # in the folder of all runs: each reading of a test split
 SCHEMA = 1
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 State = Literal["complete", "OOM", "diverged"]

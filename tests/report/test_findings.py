@@ -200,8 +200,11 @@ def test_learning_runs_sweeps_and_spans_are_counted(tmp_path):
         "Accuracy on training rows minus that on test rows, at the last step, is at most 6.00 "
         "points: Transformer on ListOps, preset cpu, seed 0.",
     ]
-    assert said["runs"] == [
-        "3 runs on 1 kind of machine trained for 4 min 0 s together.",
+    trained = "3 runs on 1 kind of machine trained for 4 min 0 s together."
+    assert said["runs"] == [trained]  # without the log nothing is known of readings
+    (tmp_path / "test_log.jsonl").touch()
+    assert findings.of(built(tmp_path))["runs"] == [
+        trained,
         "None of them read the test split more than once.",
     ]
     assert said["sweeps"] == [

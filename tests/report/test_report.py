@@ -216,6 +216,9 @@ def test_scored_runs_of_a_sweep_are_one_table():
     low, high = (100 * end for end in wilson(620, 2000))
     row = ["ListOps", "FNet", "1", "30.50", "31.00", f"{low:.2f}", "to", f"{high:.2f}", "-"]
     assert row in [line.split() for line in shown.splitlines()]
+    floor = a_result()["floor"]["correct"]
+    rows = text.runs_grid(records(with_test(floor))).rows
+    assert rows[0][4] == "18.00, did not train"
 
 
 # README and RESULTS.md
@@ -311,6 +314,22 @@ def test_readme_of_two_presets_has_the_notes_once(tmp_path):
 
 def test_readme_without_results_says_so(tmp_path):
     assert text.main_models(built(tmp_path)) == "No measured runs yet.\n"
+
+
+def test_a_wrong_folder_or_a_damaged_result_leaves_the_readme_as_it_is(tmp_path):
+    readme, results = tmp_path / "README.md", tmp_path / "results"
+    words = f"{report.BEGIN}\nold\n{report.END}"
+    readme.write_text(words)
+    with pytest.raises(UserError, match=r"resluts holds no run, and would empty .*README.md"):
+        report.update_readme(readme, tmp_path / "resluts")
+    put(results, with_test(600))
+    put(results, with_test(640, seed=1))
+    file = next(results.rglob("seed1/result.json"))
+    file.write_text(file.read_text()[:100])
+    with pytest.raises(UserError, match=r"README.md would lack a result: .*seed1/result.json"):
+        report.update_readme(readme, results)
+    assert readme.read_text() == words
+    assert not (tmp_path / "RESULTS.md").exists()
 
 
 @pytest.mark.parametrize(
