@@ -352,7 +352,7 @@ class File:
 
     def read(self, limit: int) -> bytes:
         """Returns the content; raises a UserError if it has more than `limit` bytes."""
-        with readable(self):
+        with readable(self if self.source.is_dir() else self.source):
             content = self._stream.read(limit + 1)
         if len(content) > limit:
             raise UserError(f"{self}: expected at most {limit} bytes, got more; get another copy")
@@ -376,7 +376,7 @@ class File:
 
     def lines(self) -> Iterator[bytes]:
         """Yields the lines with their line ends; raises a UserError for a line over 64 MiB."""
-        with readable(self):
+        with readable(self if self.source.is_dir() else self.source):
             while line := self._stream.readline(_LONGEST_LINE + 1):
                 if len(line) > _LONGEST_LINE:
                     raise UserError(

@@ -286,9 +286,9 @@ def open_set(task: "Task", folder: Path) -> Prepared:
     record = read_fingerprint(folder)
     if record is None:
         raise UserError(
-            f"{task.name}/{task.config} is not prepared in {folder}: name the folder of the data "
-            f"with --data, or run `lra-fnet data --task {task.name} --dataset {task.config}` with "
-            "the --data of the run"
+            f"{task.name}/{task.config} is not prepared in {folder}: run "
+            f"`lra-fnet data --task {task.name} --dataset {task.config}` with the --data of the "
+            "run, or name the folder that has it with --data"
         )
     for name, size in record["files"].items():
         path = folder / name

@@ -151,7 +151,7 @@ def test_modules_that_only_a_folder_names_are_not_imported_by_evaluate(copy, mon
     given = []
     monkeypatch.setattr("lra_fnet.run.evaluate.evaluate", lambda *args: given.append(args))
     lra_fnet.evaluate(run)
-    assert given == [(copy, ("json",))]
+    assert given == [(copy, ("json",), None)]
 
 
 def test_settings_that_came_with_later_versions_have_their_defaults(copy):
