@@ -24,7 +24,7 @@ from typing import Any
 
 from lra_fnet import __version__, config
 from lra_fnet.errors import Interrupted, RunFailed, UserError, out_of_memory
-from lra_fnet.machine import allocator, compile_cache, disk, memory, signals
+from lra_fnet.machine import allocator, compile_cache, device, disk, memory, signals
 
 DEVICES = (1, 2, 4, 8)  # of --what scaling
 _WHATS = ("train", "pretrain", "infer", "mixing", "scaling", "pipeline")
@@ -784,6 +784,7 @@ def _benchmark(args) -> None:
             f"--what pipeline measures and prints the loop of the preset's own runs, so "
             f"--{idle[0]} has no effect: leave it out, or give --what train,infer"
         )
+    devices = args.devices or DEVICES
     if args.devices and "scaling" not in whats:
         raise UserError("--devices is for --what scaling: leave it out, or add scaling to --what")
     if args.source and "pipeline" not in whats:
@@ -801,6 +802,8 @@ def _benchmark(args) -> None:
     plan = cells.plan(shared, models, measured, args.lengths, cls=args.cls, peer=args.peer)
     scaled = cells.plan(shared, models, ["train"], args.lengths) if "scaling" in whats else []
     jobs = [_job(args, model=m, name=None) for m in models] if "pipeline" in whats else []
+    if jobs:
+        device.require()
     for job in jobs:
         job.load()  # reports a mistake before anything is measured
 
@@ -838,12 +841,7 @@ def _benchmark(args) -> None:
         for cell in scaled:
             name = re.sub(r"[^\w.]+", "-", f"scaling.{cell.label}.{cell.length}")
             partial = functools.partial(save, name, benchmarks.scaling)
-            print(
-                benchmarks.scaling(
-                    scaling.run(cell, args.devices or DEVICES, args.rounds, partial)
-                ),
-                end="",
-            )
+            print(benchmarks.scaling(scaling.run(cell, devices, args.rounds, partial)), end="")
         if plan or scaled:
             print(f"wrote {folder}")
         for job in jobs:

@@ -97,7 +97,8 @@ def test_a_stopped_measurement_of_the_loop_leaves_nothing(outside, tmp_path, mon
 @pytest.mark.parametrize("name", ["cuda", "foo"])
 def test_a_platform_that_is_not_there_is_a_mistake_of_the_user(name, outside):
     words = ("benchmark", *PARITY, "--models", "fnet", "--lengths", "4", "--what", "infer")
-    for command in (("train", *PARITY, "--model", "fnet"), words):
+    explain = ("explain", "--task", "text", "--preset", "cpu", "--lengths", "16")
+    for command in (("train", *PARITY, "--model", "fnet"), words, explain):
         ended = start(*command, env={"JAX_PLATFORMS": name})
         assert (ended.returncode, ended.stdout) == (2, "")
         (line,) = [line for line in ended.stderr.splitlines() if line.startswith("lra-fnet: ")]

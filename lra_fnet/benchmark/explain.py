@@ -6,7 +6,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from lra_fnet.benchmark import cells
-from lra_fnet.machine import disk, progress
+from lra_fnet.machine import device, disk, progress
 from lra_fnet.models import fastest
 from lra_fnet.models.mixers import fourier
 from lra_fnet.training import slices
@@ -28,6 +28,7 @@ def main(shared: cells.Cell, lengths: Sequence[int], *, cls: bool = False) -> No
     Raises:
       UserError: the preset cannot be built.
     """
+    device.require()
     table = Table("B x L x D", *METHODS, "chosen", "why", title="ms a transform", box=SIMPLE)
     for cell in cells.plan(shared, ["fnet"], ["infer"], lengths, cls=cls):
         built = cell.load()

@@ -173,10 +173,8 @@ def _front(shared: Conditions, runs: Sequence[Record], measured: Sequence[Benchm
         ]
         where = record.build(Device, sources[0].cells[0]["device"])
         names = " and ".join(f"`{benchmark.name}`" for benchmark in sources)
-        speed = (
-            f"Speed: the models of a size took turns in {names}, {where}; speed-ups are medians "
-        )
-        speed += "of the ratios round by round."
+        speed = f"Speed: the models of a size took turns in {names}, {where}; "
+        speed += "speed-ups are medians of the ratios round by round."
     length = f"{steps:,} steps of {batch} rows, {hidden}"
     title = f"Pre-training on {data}, preset {preset}: {length}, {device}"
     notes = [

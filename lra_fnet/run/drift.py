@@ -11,7 +11,7 @@ import numpy as np
 
 from lra_fnet import config
 from lra_fnet.errors import UserError
-from lra_fnet.machine import progress
+from lra_fnet.machine import device, progress
 from lra_fnet.models import fastest
 from lra_fnet.run import record, verify
 from lra_fnet.run.folder import Job
@@ -47,6 +47,7 @@ def main(job: Job) -> int:
       UserError: no result has a metrics.jsonl, one began pre-trained, the data are not those that
         the result was trained on, or a name is unknown.
     """
+    device.require()
     experiment = job.load()
     folder = job.folder.parent
     seeds = sorted(folder.glob("seed*"))
