@@ -680,7 +680,7 @@ def test_interrupted_retry_saves_and_prints_the_command_that_resumes(go, start, 
 @pytest.mark.usefixtures("runner")
 def test_sweep_waits_for_the_running_trial_of_a_killed_one(go, start):
     process = start(*FOUR)
-    wait_for(Path("runs/starts").exists)
+    wait_for(lambda: list(Path("runs").glob("cpu/*/*/*/metrics.jsonl")))  # it holds the lock
     process.kill()
     process.communicate()
     threading.Timer(1.0, let_go).start()
