@@ -120,7 +120,8 @@ def test_ctrl_c_ends_the_processes_of_a_benchmark_without_a_word(outside):
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
 
     def measures():
-        with contextlib.suppress(FileNotFoundError):  # another child that has ended
+        assert process.poll() is None
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a child that has ended
             commands = [Path(f"/proc/{n}/cmdline") for n in children.read_text().split()]
             return any(b"benchmark.child" in command.read_bytes() for command in commands)
 
