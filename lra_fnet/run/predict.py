@@ -105,7 +105,7 @@ def _contents(task: Task, files: Sequence[Path]) -> Iterator[tuple[str, tuple[by
 
     for file in files:
         if row and file not in whole:
-            raise UserError(f"{file} stands between the two files of a pair: put {row[0]} after it")
+            raise UserError(f"{file} is between the two files of a pair: put it before {row[0]}")
         try:
             if file in tables:
                 yield from task.inputs(file)

@@ -243,7 +243,7 @@ def test_json_lines_between_the_files_of_a_pair_are_refused(predict, tmp_path):
         (tmp_path / name).write_text('{"text1": "1", "text2": "1"}\n')
     code, err, lines = predict("retrieval", "a.txt", "c.jsonl", "b.txt")
     assert (code, lines) == (2, [])
-    assert "c.jsonl stands between the two files of a pair: put a.txt after it" in err
+    assert "c.jsonl is between the two files of a pair: put it before a.txt" in err
 
 
 def test_raw_inputs_become_the_rows_that_preparation_writes():
