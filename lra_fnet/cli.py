@@ -26,7 +26,7 @@ from lra_fnet import __version__, config
 from lra_fnet.errors import Interrupted, RunFailed, UserError, out_of_memory
 from lra_fnet.machine import allocator, compile_cache, device, disk, memory, signals
 
-DEVICES = (1, 2, 4, 8)  # of --what scaling
+_DEVICES = (1, 2, 4, 8)  # of --what scaling
 _WHATS = ("train", "pretrain", "infer", "mixing", "scaling", "pipeline")
 
 
@@ -288,12 +288,8 @@ def _parser() -> Parser:
     verb(_pretrain, "task bindings outside runs data source", **one_run, **_HOSTS)
     its_data = _folder("folder of the prepared data sets (default: the one that the run names)")
     verb(_evaluate, "run", data=its_data)
-    verb(
-        _span,
-        "run",
-        data=its_data,
-        rows=_number("number of validation rows (default: 1000)", 1000, 1),
-    )
+    rows = _number("number of validation rows (default: 1000)", 1000, 1)
+    verb(_span, "run", data=its_data, rows=rows)
     verb(_predict, "run", FILE=_given(Path, nargs="*", help="default: standard input"))
     verb(
         _export,
@@ -784,7 +780,7 @@ def _benchmark(args) -> None:
             f"--what pipeline measures and prints the loop of the preset's own runs, so "
             f"--{idle[0]} has no effect: leave it out, or give --what train,infer"
         )
-    devices = args.devices or DEVICES
+    devices = args.devices or _DEVICES
     if args.devices and "scaling" not in whats:
         raise UserError("--devices is for --what scaling: leave it out, or add scaling to --what")
     if args.source and "pipeline" not in whats:

@@ -191,7 +191,7 @@ def finished(folder: Path) -> tuple[Job, Record]:
     """
     job = read_job(folder)
     if job is None:
-        if (folder / "model.safetensors").exists():
+        if (folder / "config.json").exists():
             raise UserError(f"{folder} is an export, without data: name the run folder")
         kept = (folder / "result.json").exists()
         cure = "only its results were kept, so train it again with --force" if kept else "name one"

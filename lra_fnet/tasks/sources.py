@@ -350,9 +350,14 @@ class File:
     def __str__(self):
         return str(self.source) if self.alone else f"{self.source}/{self.path}"
 
+    @property
+    def _whole(self) -> object:
+        """What to replace if the file is damaged: itself in a folder, else the archive."""
+        return self if self.source.is_dir() else self.source
+
     def read(self, limit: int) -> bytes:
         """Returns the content; raises a UserError if it has more than `limit` bytes."""
-        with readable(self if self.source.is_dir() else self.source):
+        with readable(self._whole):
             content = self._stream.read(limit + 1)
         if len(content) > limit:
             raise UserError(f"{self}: expected at most {limit} bytes, got more; get another copy")
@@ -365,7 +370,9 @@ class File:
             UserError: the file is empty, which Python reads as no content.
         """
         if not self._stream.peek(1):  # pyright: ignore[reportAttributeAccessIssue]
-            raise UserError(f"{self} is empty, and no gzip file is: get another copy, or remove it")
+            raise UserError(
+                f"{self} is empty, which no gzip file is: get another copy, or remove it"
+            )
         stream = gzip.GzipFile(fileobj=self._stream)
         return File(
             self.source,
@@ -376,7 +383,7 @@ class File:
 
     def lines(self) -> Iterator[bytes]:
         """Yields the lines with their line ends; raises a UserError for a line over 64 MiB."""
-        with readable(self if self.source.is_dir() else self.source):
+        with readable(self._whole):
             while line := self._stream.readline(_LONGEST_LINE + 1):
                 if len(line) > _LONGEST_LINE:
                     raise UserError(

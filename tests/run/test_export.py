@@ -14,6 +14,7 @@ from made_runs import change, untrained
 import lra_fnet
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
+from lra_fnet.run import evaluate
 from lra_fnet.training import checkpoint
 
 MODELS = ("fnet", "random")  # random has constants
@@ -241,6 +242,8 @@ def test_damaged_export_fails_with_one_line(exported, damage, words):
 
 
 def test_export_holds_one_checkpoint_and_no_data(exported):
+    with pytest.raises(UserError, match="is an export, without data: name the run folder"):
+        evaluate.evaluate(exported)
     run = lra_fnet.load_run(exported, "best")
     assert run.checkpoint == "best"
     with pytest.raises(UserError, match=r"is an export, without data: name the run folder"):

@@ -156,7 +156,7 @@ BAD = {
     "utf16": ({"a.txt": "text".encode("utf-16-le")}, NAME, r"line 1: expected UTF-8, got a zero"),
     "json": ({"a.jsonl": b'{"text": 5}'}, NAME, r'line 1: expected an object with the fi'),
     "gzip": ({"a.txt": b"A. B.", "b.txt.gz": b"no gzip"}, NAME, r"raw/b\.txt\.gz is damaged, unr"),
-    "nothing": ({"a.txt": b"A. B.", "b.txt.gz": b""}, NAME, r"raw/b\.txt\.gz is empty, and no"),
+    "nothing": ({"a.txt": b"A. B.", "b.txt.gz": b""}, NAME, r"raw/b\.txt\.gz is empty, which"),
     "small": ({}, "v20_32", r"expected a vocabulary of at least \d+ pieces, .*char.*, got 20:"),
     "large": ({}, "v9000_32", r"expected a vocabulary of at most \d+ pieces, .* has, got 9000:"),
 }  # fmt: skip
