@@ -10,7 +10,7 @@ class CommitHook(BuildHookInterface):
     """Adds the file lra_fnet/commit; a source archive has it already, a checkout does not."""
 
     def initialize(self, version, build_data):
-        """Describes the commit as `lra_fnet.run.folder.commit` does; without git adds nothing."""
+        """Describes the commit as `run.provenance.commit` does; without git adds nothing."""
         if version == "editable" or Path(self.root, "lra_fnet/commit").exists():
             return
         git = ["git", "-C", self.root, "describe", "--always", "--abbrev=40", "--exclude=*"]

@@ -14,19 +14,15 @@ import inspect
 import math
 import os
 import re
-import shutil
 import sys
-import tempfile
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from lra_fnet import __version__, config
 from lra_fnet.errors import Interrupted, RunFailed, UserError, out_of_memory
-from lra_fnet.machine import allocator, compile_cache, device, disk, memory, signals
+from lra_fnet.machine import allocator, compile_cache, memory, signals
 
-_DEVICES = (1, 2, 4, 8)  # of --what scaling
 _WHATS = ("train", "pretrain", "infer", "mixing", "scaling", "pipeline")
 
 
@@ -206,7 +202,13 @@ _HOSTS = {  # environment variables give the defaults, such as LRA_FNET_PROCESSE
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports a wrong argument as a one-line UserError, like every other mistake."""
+    """Reports a wrong argument as a one-line UserError, like every other mistake.
+
+    Options have one form: `--forc` is not `--force`.
+    """
+
+    def __init__(self, **keywords):
+        super().__init__(allow_abbrev=False, **keywords)
 
     def error(self, message):
         """Raises a UserError."""
@@ -480,26 +482,11 @@ def _train(args) -> None:
     """
     with _joined(args) as first:
         from lra_fnet import report
-        from lra_fnet.machine import terminal
-        from lra_fnet.run import folder as run_folder
-        from lra_fnet.run import job
+        from lra_fnet.run import job, pretrained
 
         asked = _job(args, init=args.init and Path(args.init))
         if args.init == "auto":
-            before = _job(args, denoise=True, init=None)
-            again = terminal.command(before.command())
-            begun = run_folder.read_begun(before.folder)
-            if begun is None:
-                raise UserError(f"--init auto: there is no {before.folder} yet; first: {again}")
-            differences = config.differing(begun.get("config", ""), before.load().config)
-            if differences:
-                raise UserError(
-                    f"--init auto: {before.folder} has other settings "
-                    f"({'; '.join(map(str, differences))}): take it all the same with --init "
-                    f"{before.folder}, or pre-train again: {again} --force"
-                )
-            own = [text for text in before.overrides if not text.startswith("Denoising.")]
-            asked = _job(args, init=before.folder, overrides=tuple(own))
+            asked = pretrained.auto(_job(args, init=None))
         result = job.run(asked)
     if not first():
         return
@@ -672,8 +659,7 @@ def _sweep(args) -> int | None:
             for name in ("preset", "seeds", "sampler", "prune", "pretrain")
         },
     }
-    axes = [plan.axis("grid", text) for text in args.grid + args.grids]
-    axes += [plan.axis("range", text) for text in args.range + args.ranges]
+    axes = plan.axes(args.grid + args.grids, args.range + args.ranges)
     overrides = args.set + args.gin
     if args.name and not (args.sweep or args.task):
         outside = args.imports or args.gin_dirs or args.source or args.data != Path("data")
@@ -684,19 +670,10 @@ def _sweep(args) -> int | None:
             )
         planned = plan.load(args.runs, args.name, args.trials)
     else:
-        points = {name: values for axis in axes for name, values in axis.items()}
-        if len(points) < len(axes):
-            twice = Counter(name for axis in axes for name in axis).most_common(1)[0][0]
-            raise UserError(f"the axis {twice} is given twice: keep one --grid or --range of it")
         file = args.sweep and config.sweep(args.sweep, args.gin_dirs)
-        swept = plan.read(file, points, overrides, trials=args.trials, **given)
+        swept = plan.read(file, axes, overrides, trials=args.trials, **given)
         shared = _job(args, model="", task="", preset="", name=None, overrides=())
         planned = plan.Plan(swept, plan.folder_name(swept, args.name), shared)
-    if args.dry_run and planned.sweep.prune:
-        raise UserError(
-            "--prune stops points by the results of others, and the commands of --dry-run know of "
-            "none: leave one of the two out"
-        )
     if args.dry_run:
         return scheduler.dry_run(planned, retry=args.retry)
     return scheduler.run(planned, jobs=args.jobs, retry=args.retry)
@@ -770,81 +747,16 @@ def _benchmark(args) -> None:
     Example:
       lra-fnet benchmark --task text --models fnet,transformer --preset cpu --lengths 512,1024
     """
-    from lra_fnet.benchmark import cells, overhead, scaling
+    from lra_fnet.benchmark import command
     from lra_fnet.report import benchmarks, figures
 
-    whats = args.what or (["train", "infer"] if args.lengths else ["pipeline"])
-    idle = [name for name in ("lengths", "tokens", "cls", "name", "peer") if getattr(args, name)]
-    if whats == ["pipeline"] and idle:
-        raise UserError(
-            f"--what pipeline measures and prints the loop of the preset's own runs, so "
-            f"--{idle[0]} has no effect: leave it out, or give --what train,infer"
-        )
-    devices = args.devices or _DEVICES
-    if args.devices and "scaling" not in whats:
-        raise UserError("--devices is for --what scaling: leave it out, or add scaling to --what")
-    if args.source and "pipeline" not in whats:
-        raise UserError("--source is for --what pipeline, since other cells read no data")
-    if whats == ["scaling"] and args.cls:
-        raise UserError("--what scaling measures no CLS: leave --cls out, or add --what train")
-    if args.task == "corpus" and set(whats) - {"pretrain"}:
-        raise UserError(
-            f"the task corpus is for pre-training, and --what is {','.join(whats)}: "
-            "give --what pretrain --lengths 128"
-        )
-    models = _names(args, "models", "models") or []
-    shared = _cell(args, args.seconds or 2.0)
-    measured = [what for what in cells.WHATS if what in whats]
-    plan = cells.plan(shared, models, measured, args.lengths, cls=args.cls, peer=args.peer)
-    scaled = cells.plan(shared, models, ["train"], args.lengths) if "scaling" in whats else []
-    jobs = [_job(args, model=m, name=None) for m in models] if "pipeline" in whats else []
-    if jobs:
-        device.require()
-    for job in jobs:
-        job.load()  # reports a mistake before anything is measured
-
-    folder = cells.folder(args.runs / "benchmark", [*plan, *scaled], args.name)
-
-    def save(name, render, results):
-        with disk.writable(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            disk.write_json(folder / f"{name}.json", results)
-            disk.replace(folder / f"{name}.md", render(results))
-
-    loops = Path(tempfile.mkdtemp())  # of the runs whose loops are measured
-
-    def tidy() -> None:
-        with contextlib.suppress(OSError):
-            folder.rmdir()  # if nothing was written
-        shutil.rmtree(loops, ignore_errors=True)
-
-    def stop(number, frame):
-        tidy()
-        written = f", and what it has written stays in {folder}" if folder.exists() else ""
-        signals.stop_at_once(number, then=f"a benchmark begins anew{written}")
-
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(signals.handled(stop))
-        stack.callback(tidy)
-        if plan or scaled:  # before hours of measuring
-            with disk.writable(folder):
-                folder.mkdir(parents=True, exist_ok=True)
-        if plan:
-            partial = functools.partial(save, "benchmark", benchmarks.render)
-            results = cells.run(plan, args.rounds, partial)
-            figures.draw(results, folder)
-            print(benchmarks.render(results), end="")
-        for cell in scaled:
-            name = re.sub(r"[^\w.]+", "-", f"scaling.{cell.label}.{cell.length}")
-            partial = functools.partial(save, name, benchmarks.scaling)
-            print(benchmarks.scaling(scaling.run(cell, devices, args.rounds, partial)), end="")
-        if plan or scaled:
-            print(f"wrote {folder}")
-        for job in jobs:
-            try:
-                overhead.loop_overhead(job, args.rounds, args.seconds or 30.0, loops)
-            except Interrupted as interrupted:
-                stop(interrupted.signal, None)
+    what = args.what or (["train", "infer"] if args.lengths else ["pipeline"])
+    names = ("lengths", "cls", "peer", "devices", "rounds", "seconds", "name")
+    given = {name: getattr(args, name) for name in names}
+    options = command.Options(models=_names(args, "models", "models") or [], what=what, **given)
+    show = command.Show(benchmarks.render, benchmarks.scaling, figures.draw)
+    job = _job(args, model="", name=None)
+    command.main(options, _cell(args, args.seconds or 2.0), job, show)
 
 
 def _drill(args) -> None:

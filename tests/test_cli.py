@@ -123,6 +123,7 @@ def test_a_relative_import_is_kept_as_an_absolute_path(outside):
         ("evaluate --run r --attention-span", "unrecognized arguments: --attention-span"),
         ("benchmark --task text --explain", "unrecognized arguments: --explain"),
         ("sweep --name s --finish", "unrecognized arguments: --finish"),
+        ("train --task listops --model fnet --forc", "unrecognized arguments: --forc"),
         ("trian --task listops", "unknown command 'trian'; known commands: data, list, "),
         ("trian --task listops", "(did you mean train?)"),
         ("train --task listops --model fnet --sets a", "--sets a (see lra-fnet train --help)"),

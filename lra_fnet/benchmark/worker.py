@@ -22,7 +22,7 @@ from lra_fnet.experiment import Experiment
 from lra_fnet.machine import device, memory
 from lra_fnet.models.encoder import parameter_count
 from lra_fnet.models.mixers import fourier
-from lra_fnet.run import folder as run_folder
+from lra_fnet.run import provenance
 from lra_fnet.training import pipeline, score, slices, step
 
 
@@ -228,7 +228,7 @@ class Side:
             "planned_bytes": max(slices.planned_bytes(p.compiled) for p in self.programs),
             "flops": operations(self.programs[0].jaxpr),
             "compile_seconds": sum(p.compile_seconds for p in self.programs),
-            **run_folder.provenance(),
+            **provenance.of_process(),
         }
 
     @functools.cached_property

@@ -174,7 +174,7 @@ class Sources:
             for file in sorted((root / "benchmark").rglob("benchmark.json")):
                 cells = self._try(_cells, file)
                 folder = file.parent.relative_to(root)
-                if cells:
+                if cells and cells not in [benchmark.cells for benchmark in self.benchmarks]:
                     name = (Path(root.resolve().name) / folder).as_posix()
                     self.benchmarks.append(Benchmark(name, cells))
 

@@ -25,7 +25,7 @@ from lra_fnet.machine.progress import Bar
 from lra_fnet.models.encoder import Encoder
 from lra_fnet.models.mixers import attention
 from lra_fnet.objective import Classify
-from lra_fnet.run import folder as run_folder
+from lra_fnet.run import provenance
 from lra_fnet.run.trained import load_run
 from lra_fnet.tasks import Arrays
 from lra_fnet.training import pipeline
@@ -80,7 +80,7 @@ def span(
         "split": split,
         "rows": len(chosen),
         "data_sha256": prepared.fingerprint,
-        **run_folder.provenance(),
+        **provenance.of_process(),
     }
     disk.write_json(folder / "attention_span.json", result)
     return result

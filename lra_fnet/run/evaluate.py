@@ -20,7 +20,7 @@ from lra_fnet.machine import disk, progress
 from lra_fnet.machine.memory import device_bytes
 from lra_fnet.models import fastest
 from lra_fnet.run import folder as run_folder
-from lra_fnet.run import record, trained
+from lra_fnet.run import provenance, record, trained
 from lra_fnet.run.record import TEST_LOG, Record
 from lra_fnet.tasks import Arrays, Prepared, shallow
 from lra_fnet.training import checkpoint, hosts
@@ -123,7 +123,7 @@ def facts(state: str, identity: dict, experiment: Experiment, data: Prepared) ->
         "validation": None,
         "test": None,
         "train": None,
-        **run_folder.provenance(),
+        **provenance.of_process(),
     }
 
 

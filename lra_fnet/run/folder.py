@@ -5,19 +5,14 @@ import dataclasses
 import datetime
 import functools
 import hashlib
-import importlib.metadata
 import json
 import os
-import platform
 import re
-import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-
-from lra_fnet import __version__, config, experiment
+from lra_fnet import config, experiment
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, terminal
 from lra_fnet.run import record
@@ -267,55 +262,3 @@ def move_aside(folder: Path) -> Path:
     with disk.writable(folder):
         folder.rename(target)
     return target
-
-
-def provenance() -> dict:
-    """Returns commit, dirty, versions and device of this process, as result.json stores them."""
-    packages = ("jax", "jaxlib", "flax", "optax", "safetensors", "numpy", "gin-config")
-    versions = {name: importlib.metadata.version(name) for name in packages}
-    revision, dirty = commit()
-    return {
-        "device": {
-            "name": _device_name(),
-            "platform": jax.default_backend(),
-            "count": jax.device_count(),
-            "processes": jax.process_count(),
-            "cores": len(os.sched_getaffinity(0)),
-        },
-        "versions": {"python": platform.python_version(), "lra_fnet": __version__, **versions},
-        "commit": revision,
-        "dirty": dirty,
-    }
-
-
-@functools.cache
-def commit() -> tuple[str | None, bool | None]:
-    """Returns the commit of this code and whether tracked files differ; None if neither is known.
-
-    That is as it was at the first call, since the code of a process stays what it imported. An
-    installed wheel has a file that hatch_build.py wrote; a checkout has git.
-    """
-    package = Path(__file__).parents[1]
-    # Without optional locks, a kill leaves no .git/index.lock behind.
-    git = ["git", "--no-optional-locks", "-C", str(package.parent)]
-    git += ["describe", "--always", "--abbrev=40"]
-    with contextlib.suppress(OSError, subprocess.CalledProcessError):
-        if (package / "commit").is_file():
-            described = (package / "commit").read_text()
-        else:
-            described = subprocess.run(
-                [*git, "--exclude=*", "--dirty"], capture_output=True, text=True, check=True
-            ).stdout.strip()
-        return described.removesuffix("-dirty"), described.endswith("-dirty")
-    return None, None
-
-
-def _device_name() -> str:
-    device = jax.devices()[0]
-    if device.platform != "cpu":
-        return device.device_kind
-    with contextlib.suppress(OSError):
-        match = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M)
-        if match:
-            return match[1]
-    return platform.processor() or platform.machine()

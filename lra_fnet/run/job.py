@@ -14,7 +14,7 @@ from lra_fnet.errors import Interrupted, RunFailed, UserError, out_of_memory
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import device, disk, progress, terminal
 from lra_fnet.models import fastest
-from lra_fnet.run import evaluate, pretrained, record
+from lra_fnet.run import evaluate, pretrained, provenance, record
 from lra_fnet.run import folder as run_folder
 from lra_fnet.run.folder import Job
 from lra_fnet.run.pretrained import Start
@@ -47,7 +47,7 @@ def run(job: Job) -> Record:
         )
     start = pretrained.open_run(job.init, experiment, job.imports) if job.init else None
     folder = job.folder
-    versions = run_folder.provenance()["versions"]
+    versions = provenance.of_process()["versions"]
     facts = {
         **{name: versions[name] for name in ("jax", "jaxlib", "flax", "optax")},
         **{name: getattr(job, name) for name in ("force", "test", "fit")},
@@ -135,7 +135,7 @@ def _complete(
         held = {**result.raw, "origin": result.raw.get("init")}
         _check_same(folder, held, experiment, data, start)
     if result is not None and result.complete and (result.score("test") or not job.test):
-        changed = result.commit not in (None, run_folder.commit()[0])
+        changed = result.commit not in (None, provenance.commit()[0])
         commit = f", trained at commit {result.revision}" if changed else ""
         progress.say(f"complete already{commit}; --force trains it again")
         return result
@@ -228,7 +228,7 @@ def _train(
             )
             if hosts.first():
                 processes = begun["processes"] if loop.step else []
-                here = run_folder.provenance()
+                here = provenance.of_process()
                 begun["processes"] = processes + [here] * (processes[-1:] != [here])
                 run_folder.write_begun(folder, begun)  # with the decisions
             begins = f"resumes at step {loop.step}" if loop.step else "starts"

@@ -10,7 +10,10 @@ import jax
 from lra_fnet import config
 from lra_fnet.errors import UserError
 from lra_fnet.experiment import Experiment, keys
+from lra_fnet.machine import terminal
+from lra_fnet.run import folder as run_folder
 from lra_fnet.run import trained
+from lra_fnet.run.folder import Job
 from lra_fnet.run.record import Init
 from lra_fnet.training.checkpoint import sha256
 
@@ -30,6 +33,28 @@ class Start(NamedTuple):
 
     facts: Init
     variables: dict  # of its best checkpoint, by collection
+
+
+def auto(job: Job) -> Job:
+    """Returns the job that begins from the run of `lra-fnet pretrain` with the same options.
+
+    Raises:
+      UserError: there is none, or it has other settings.
+    """
+    before = dataclasses.replace(job, denoise=True)
+    again = terminal.command(before.command())
+    begun = run_folder.read_begun(before.folder)
+    if begun is None:
+        raise UserError(f"--init auto: there is no {before.folder} yet; first: {again}")
+    differences = config.differing(begun.get("config", ""), before.load().config)
+    if differences:
+        raise UserError(
+            f"--init auto: {before.folder} has other settings "
+            f"({'; '.join(map(str, differences))}): take it all the same with --init "
+            f"{before.folder}, or pre-train again: {again} --force"
+        )
+    own = [text for text in job.overrides if not text.startswith("Denoising.")]
+    return dataclasses.replace(job, init=before.folder, overrides=tuple(own))
 
 
 def open_run(folder: Path, experiment: Experiment, imports: Sequence[str] = ()) -> Start:

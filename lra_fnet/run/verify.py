@@ -28,7 +28,7 @@ from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk, progress
 from lra_fnet.models import fastest
 from lra_fnet.models.encoder import parameter_count
-from lra_fnet.run import evaluate, pretrained, record, trained
+from lra_fnet.run import evaluate, pretrained, provenance, record, trained
 from lra_fnet.run import folder as run_folder
 from lra_fnet.run.record import Checkpoint, Record
 from lra_fnet.tasks import Arrays, Prepared, store
@@ -354,7 +354,7 @@ def _code(result: Record) -> Finding:
 
 def _same_machine(result: Record) -> bool:
     """Returns whether this machine and its libraries are those that trained all of a run."""
-    here = run_folder.provenance()
+    here = provenance.of_process()
     names = ("name", "platform", "count", "cores", "processes")
     devices = [{name: getattr(result.device, name) for name in names}, here["device"]]
     versions = [

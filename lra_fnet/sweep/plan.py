@@ -19,6 +19,7 @@ from lra_fnet import config
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, terminal
 from lra_fnet.run import folder as run_folder
+from lra_fnet.run import provenance
 from lra_fnet.run.folder import Job
 from lra_fnet.run.record import build
 
@@ -156,6 +157,22 @@ def read(file: Path | None, axes: dict[str, Any], overrides: Sequence[str], **gi
     return dataclasses.replace(sweep, **fields).checked()
 
 
+def axes(grids: Sequence[str], ranges: Sequence[str]) -> dict[str, Any]:
+    """Parses the axes of the command line: see `axis`.
+
+    Raises:
+      UserError: also if an axis is given twice.
+    """
+    found: dict[str, Any] = {}
+    for option, texts in {"grid": grids, "range": ranges}.items():
+        for text in texts:
+            ((name, values),) = axis(option, text).items()
+            if name in found:
+                raise UserError(f"the axis {name} is given twice: keep one --grid or --range of it")
+            found[name] = values
+    return found
+
+
 def axis(option: str, text: str) -> dict[str, Any]:
     """Parses an axis of the command line.
 
@@ -286,7 +303,7 @@ class Plan:
         file, stored = self.folder / "sweep.json", self.stored()
         if stored is None:
             now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-            fields = self._to_json() | {"created": now, "commit": run_folder.commit()[0]}
+            fields = self._to_json() | {"created": now, "commit": provenance.commit()[0]}
         else:
             sweep, _, fields = stored
             if sweep.trials >= self.sweep.trials:

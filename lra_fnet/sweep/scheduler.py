@@ -61,9 +61,14 @@ def dry_run(sweep: plan.Plan, *, retry: bool = False) -> None:
     """Prints the commands of the trials that are still to run, each once; writes nothing.
 
     Raises:
-      UserError: the sampler is tpe, whose points depend on earlier results, or the name is that of
-        another sweep.
+      UserError: the sampler is tpe, or points are pruned, which depends on earlier results; the
+        name is that of another sweep.
     """
+    if sweep.sweep.prune:
+        raise UserError(
+            "--prune stops points by the results of others, and the commands of --dry-run know of "
+            "none: leave one of the two out"
+        )
     if sweep.sweep.sampler == "tpe":
         raise UserError(
             "--dry-run expects --sampler grid or random, because each point of tpe depends on the "

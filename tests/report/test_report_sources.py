@@ -155,9 +155,10 @@ def test_report_lists_every_damaged_file_and_shows_the_rest(tmp_path, console, c
 
 
 def test_benchmarks_below_runs_and_results_are_named_by_their_folder(tmp_path):
-    text = json.dumps([a_measured_cell("fnet", 512, [1.0])])
-    put_benchmark(tmp_path / "results", "h200/text", text)
-    put_benchmark(tmp_path / "runs", "mine", text)
+    texts = [json.dumps([a_measured_cell("fnet", 512, [time])]) for time in (1.0, 1.1)]
+    put_benchmark(tmp_path / "results", "h200/text", texts[0])
+    put_benchmark(tmp_path / "results", "mine", texts[1])  # a copy
+    put_benchmark(tmp_path / "runs", "mine", texts[1])
     read = report.Sources([tmp_path / "runs", tmp_path / "results"])
     assert [b.name for b in read.benchmarks] == [
         "runs/benchmark/mine",

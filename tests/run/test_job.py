@@ -22,7 +22,7 @@ from lra_fnet import cli, config, intervals, tasks
 from lra_fnet.errors import UserError
 from lra_fnet.run import folder as run_folder
 from lra_fnet.run import job as jobs
-from lra_fnet.run import record
+from lra_fnet.run import provenance, record
 from lra_fnet.run.folder import Job
 from lra_fnet.training import loop
 
@@ -189,7 +189,7 @@ def test_sigterm_at_any_moment_is_code_143_and_the_same_command_resumes(
 
 def test_result_has_the_commit_at_the_start_of_the_process(train, tmp_path, monkeypatch):
     """A commit made during the training changes no code that runs."""
-    run_folder.commit.cache_clear()
+    provenance.commit.cache_clear()
     described = iter(["a" * 40, "b" * 40])
     run = subprocess.run
 
@@ -200,7 +200,7 @@ def test_result_has_the_commit_at_the_start_of_the_process(train, tmp_path, monk
 
     monkeypatch.setattr(subprocess, "run", describe)
     assert train()[0] == 0
-    run_folder.commit.cache_clear()
+    provenance.commit.cache_clear()
     assert result_of(tmp_path / "runs/cpu/parity/fnet/seed0")["commit"] == "a" * 40
 
 
@@ -211,7 +211,7 @@ def test_run_resumed_with_other_code_names_both_commits(train, tmp_path, monkeyp
     def trained(digit, *place):
         """Trains with a commit until the first call of a function, in which a signal comes."""
         with monkeypatch.context() as patched:
-            patched.setattr(run_folder, "commit", lambda: (digit * 40, False))
+            patched.setattr(provenance, "commit", lambda: (digit * 40, False))
             patched.setattr(os, "_exit", sys.exit)
             if place:
                 original, calls = getattr(*place), []
