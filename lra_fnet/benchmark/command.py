@@ -82,14 +82,14 @@ def main(options: Options, shared: Cell, job: Job, show: Show) -> None:
       show: the forms of the results.
 
     Raises:
-      UserError: options without effect, a setting that cannot be built, a folder that cannot be
-        written. Nothing was measured then, but that scaling needs too much memory.
+      UserError: an option has no effect, a setting cannot be built, or the folder cannot be
+        written, all before anything is measured; scaling needs more memory than there is.
     """
     options.check(shared, job.source)
     measured = [what for what in cells.WHATS if what in options.what]
-    of = functools.partial(cells.plan, shared, options.models)
-    plan = of(measured, options.lengths, cls=options.cls, peer=options.peer)
-    scaled = of(["train"], options.lengths) if "scaling" in options.what else []
+    planned = functools.partial(cells.plan, shared, options.models)
+    plan = planned(measured, options.lengths, cls=options.cls, peer=options.peer)
+    scaled = planned(["train"], options.lengths) if "scaling" in options.what else []
     loops = "pipeline" in options.what
     jobs = [dataclasses.replace(job, model=model) for model in options.models if loops]
     if jobs:

@@ -131,7 +131,7 @@ class Sources:
       unfinished: the run.json and the newest step of each run without a result.
       readings: how often the test split was read; once without a log.
       logged: whether a root has the log of readings.
-      sweeps, benchmarks: one for each folder.
+      sweeps, benchmarks: one for each folder; a copy under another root counts once.
       submitted: runs by others, by the name of their folder: <root>/submitted/<name>/<preset>/...
     """
 
