@@ -207,8 +207,10 @@ class Process:
         """Returns the outcome; a process that has not ended by then is killed."""
         handle = os.pidfd_open(self.pid)
         ended = select.select([handle], [], [], seconds)[0]
+        with contextlib.suppress(ProcessLookupError):  # it, even before it leads a group
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
         os.close(handle)
-        with contextlib.suppress(ProcessLookupError):  # it, or what it has left behind
+        with contextlib.suppress(ProcessLookupError):  # what it has left behind
             os.killpg(self.pid, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         texts = []

@@ -49,16 +49,17 @@ class StepLogs(NamedTuple):
 
 
 def initial_state(experiment: Experiment, seed: int) -> TrainState:
-    """Returns step 0, computed by one compiled program."""
+    """Returns step 0, computed by one program, which is compiled once for equal models."""
+    inputs = experiment.abstract_inputs(1)
+    return _start(experiment.model, experiment.optimizer, keys(seed)[0], *inputs)
 
-    @jax.jit
-    def start(key):
-        variables = dict(experiment.initial_variables(key))
-        params = variables.pop("params")
-        opt_state = experiment.optimizer.transform().init(params)
-        return TrainState(jnp.zeros((), jnp.int32), params, variables, opt_state)
 
-    return start(keys(seed)[0])
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _start(model, optimizer, key, ids, mask):
+    variables = dict(model.init(key, ids, mask, train=False))
+    params = variables.pop("params")
+    opt_state = optimizer.transform().init(params)
+    return TrainState(jnp.zeros((), jnp.int32), params, variables, opt_state)
 
 
 def begin_from(state, variables: dict) -> TrainState:

@@ -7,7 +7,7 @@ import re
 import subprocess
 
 import pytest
-from paths import FAST, OUTSIDE, ROOT
+from paths import OUTSIDE, ROOT
 
 from lra_fnet import cli
 from lra_fnet.benchmark import cells, explain, timing
@@ -489,7 +489,6 @@ def test_short_calls_are_repeated_and_the_fastest_counts(monkeypatch):
 
 
 def test_command_measures_pretraining(tmp_path, capfd, monkeypatch):
-    monkeypatch.setenv("XLA_FLAGS", FAST)
     monkeypatch.setattr(cells, "ATTEMPTS", 1)
     arguments = ["benchmark", "--task", "corpus", "--models", "fnet", "--preset", "cpu-pretrain"]
     sets = [word for size in (*SMALL, "DATASET=v300_16") for word in ("--set", size)]
@@ -506,7 +505,6 @@ def test_command_measures_pretraining(tmp_path, capfd, monkeypatch):
 
 
 def test_command_measures_in_processes_writes_and_prints(tmp_path, capfd, monkeypatch):
-    monkeypatch.setenv("XLA_FLAGS", FAST)
     monkeypatch.setattr(cells, "ATTEMPTS", 1)  # two short rounds always differ
     arguments = "benchmark --task text --models fnet --preset cpu --lengths 16 --what train"
     sets = [word for size in SMALL for word in ("--set", size)]

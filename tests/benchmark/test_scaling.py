@@ -1,7 +1,6 @@
 """The table of several devices."""
 
 import pytest
-from paths import FAST
 
 from lra_fnet.benchmark import scaling
 from lra_fnet.benchmark.cells import Cell
@@ -12,7 +11,6 @@ SIMULATED = "compare their losses, not their speed"
 
 
 def test_scaling_table_has_a_row_for_each_number_of_devices(monkeypatch):
-    monkeypatch.setenv("XLA_FLAGS", FAST)
     sizes = ("dim=8", "qkv_dim=8", "num_layers=1", "mlp_dim=8", "dropout=0.2")
     overrides = (*(f"Encoder.{size}" for size in sizes), "Head.mlp_dim=8", "Run.batch_size=4")
     cell = Cell("train", "ours", "text", "fnet", "cpu", 16, overrides, seconds=0.01)

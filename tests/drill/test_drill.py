@@ -87,6 +87,26 @@ def test_the_end_of_a_command_is_judged(code, err, verdict):
     assert Outcome(["train"], code, "", err).verdict(143) is verdict
 
 
+HANGS = """
+import os, time
+from pathlib import Path
+from lra_fnet.drill.stage import Process, Stage
+os.setsid = lambda: time.sleep(60)  # in the child, before it leads a group of processes
+print(Process(Stage(Path(), 0, None), ["train"]).wait(0.1).code)
+"""
+
+
+def test_a_command_that_hangs_at_its_start_is_ended():
+    done = subprocess.run(
+        [sys.executable, "-c", HANGS],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.stdout == "None\n", done.stderr
+
+
 def test_another_number_is_wrong_even_with_exit_code_0(tmp_path):
     place = Stage(tmp_path, 0, lambda words: 0)
     outcome = Outcome(["predict"], 0, '{"label": 1}', "")

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from paths import FAST, OUTSIDE, ROOT
+from paths import OUTSIDE, ROOT
 
 from lra_fnet.machine import compile_cache
 
@@ -83,7 +83,6 @@ def train(folder, runs):
     environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     path = f"{ROOT}{os.pathsep}{OUTSIDE}"
     environment |= {"PYTHONPATH": path, "XDG_CACHE_HOME": str(folder / "cache")}
-    environment["XLA_FLAGS"] = FAST
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     result = json.loads((folder / runs / "cpu/parity/fnet+n/seed0/result.json").read_text())

@@ -21,7 +21,7 @@ import made_results
 import optuna
 import pytest
 from optuna.trial import TrialState
-from paths import FAST, OUTSIDE, ROOT
+from paths import OUTSIDE, ROOT
 from rich.console import Console
 
 from lra_fnet import cli
@@ -941,7 +941,6 @@ def test_sweep_that_is_killed_and_resumed_equals_an_uninterrupted_one(tmp_path, 
     settings = ["num_steps=500", "eval_every=125", "save_every=50", "save_seconds=0"]
     which = [*PARITY, "--models", "fnet", "--grid", "Optimizer.learning_rate=[1e-3, 1e-1]"]
     which += [word for setting in settings for word in ("--set", f"Run.{setting}")]
-    monkeypatch.setenv("XLA_FLAGS", FAST)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(OUTSIDE)]))
     monkeypatch.syspath_prepend(str(OUTSIDE))
 

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import jax
-from paths import FAST, ROOT
+from paths import ROOT
 from tiny import rows, tiny
 
 from lra_fnet.training import pipeline, score, step
@@ -87,8 +87,8 @@ def scores():
 
 
 def start(name, *given, devices=1):
-    """Runs a function of this file in a process with that many CPU devices, compiled as here."""
-    flags = f"--xla_force_host_platform_device_count={devices} {FAST}"
+    """Runs a function of this file in a process with that many CPU devices."""
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
     return subprocess.run(
         [sys.executable, __file__, name, json.dumps(given)],
         capture_output=True,

@@ -14,7 +14,7 @@ import made_texts
 import member
 import numpy as np
 import pytest
-from paths import FAST, OUTSIDE, ROOT
+from paths import OUTSIDE, ROOT
 
 from lra_fnet.errors import UserError
 from lra_fnet.training import checkpoint, hosts
@@ -55,7 +55,7 @@ def processes(folder, count, scenario, *words, claims=(), devices=1, **limits):
     """
     environment = os.environ | {name: str(value) for name, value in limits.items()}
     environment["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT, OUTSIDE)))
-    environment["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices} {FAST}"
+    environment["XLA_FLAGS"] += f" --xla_force_host_platform_device_count={devices}"
     port, running = free_port(), []
     for index in range(count):
         command = [scenario, index, count, port, *words]
