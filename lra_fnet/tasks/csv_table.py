@@ -69,7 +69,7 @@ class Csv(division.OwnTask):
         if self.texts not in (0, details["texts"]):
             raise UserError(
                 f"csv/{self.config}: expected {self.texts} text(s) in a row, the prepared set has "
-                f"{details['texts']}: prepare it again with --force, or leave out Csv.texts"
+                f"{details['texts']}: leave out Csv.texts"
             )
         return dataclasses.replace(settled, texts=details["texts"])
 

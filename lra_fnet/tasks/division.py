@@ -31,6 +31,7 @@ NAMES: Mapping[str, str] = MappingProxyType(
     }
 )
 _DIGITS = 18  # labels of more digits are words
+_SHOWN = 40  # characters of a label in an error
 
 
 def named(folders: Iterable[str], file: str = "") -> str | None:
@@ -60,12 +61,14 @@ def classes(source: Path, found: Collection[str], given: Sequence[str]) -> tuple
     numbers = all(re.fullmatch(rf"-?\d{{1,{_DIGITS}}}", label) for label in found)
     labels = sorted(found, key=lambda label: (int(label) if numbers else 0, label))
     if given and (unknown := [label for label in labels if label not in given]):
-        raise UserError(f"{source}: expected the labels {', '.join(given)}, got {unknown[0]!r}")
+        raise UserError(
+            f"{source}: expected the labels {', '.join(given)}, got {unknown[0][:_SHOWN]!r}"
+        )
     if not 2 <= len(labels) <= MOST_CLASSES:
-        shown = ", ".join(map(repr, labels[:3])) + (" ..." if len(labels) > 3 else "")
+        shown = ", ".join(repr(label[:_SHOWN]) for label in labels[:3])
         raise UserError(
             f"{source}: expected 2 to {MOST_CLASSES:,} different labels, got {len(labels):,} "
-            f"({shown}): a label names the class of a row"
+            f"({shown}{' ...' if len(labels) > 3 else ''}): a label names the class of a row"
         )
     return tuple(given or labels)
 
@@ -89,6 +92,8 @@ class OwnTask(Task):
                 f"{self.name}: labels must be a list such as ('no', 'yes'), got {self.labels!r}"
             )
         object.__setattr__(self, "labels", tuple(map(str, self.labels)))
+        if len({*self.labels}) < len(self.labels):
+            raise UserError(f"{self.name}: labels must differ, got {', '.join(self.labels)}")
 
     @property
     def num_classes(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -114,10 +119,61 @@ class OwnTask(Task):
         if self.labels and [*self.labels] != details["labels"]:
             raise UserError(
                 f"{self.name}/{self.config}: expected the labels {', '.join(self.labels)}, the "
-                f"prepared set has {', '.join(details['labels'])}: it was prepared with other "
-                "labels; prepare it again with --force"
+                f"prepared set has {', '.join(details['labels'])}: give other labels a set of "
+                "their own, with DATASET and --source"
             )
         return dataclasses.replace(self, labels=tuple(details["labels"]))
+
+
+class Repeats:
+    """Finds equal rows, and those of them that have several labels or lie in several splits."""
+
+    def __init__(self):
+        self._texts, self._labels, self._splits = (array.array(code) for code in "QHB")
+
+    def add(self, texts: Iterable[np.ndarray], label: int, split: str) -> None:
+        """Adds a row."""
+        self.add_digest(content(texts), label, split)
+
+    def add_digest(self, digest: int, label: int, split: str) -> None:
+        """Adds the row with this `content`."""
+        self._texts.append(digest)
+        self._labels.append(label)
+        self._splits.append(SPLITS.index(split))
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The label of each row."""
+        return np.asarray(self._labels)
+
+    @property
+    def splits(self) -> np.ndarray:
+        """The number of each row's split in `SPLITS`."""
+        return np.asarray(self._splits)
+
+    def finish(self, source: Path) -> dict[str, int]:
+        """Reports repeated rows of the source, and returns what the set should record."""
+        texts, places = np.unique(np.asarray(self._texts), return_inverse=True)
+        facts = {
+            "repeated_rows": len(places) - len(texts),
+            "texts_with_several_labels": _several(places, self.labels),
+            "texts_in_several_splits": _several(places, self.splits),
+        }
+        if facts["repeated_rows"]:
+            say(
+                f"{source}: {facts['repeated_rows']:,} of {len(places):,} rows repeat "
+                f"another one; {facts['texts_with_several_labels']:,} of the repeated ones have "
+                f"several labels, {facts['texts_in_several_splits']:,} lie in several splits"
+            )
+        return facts
+
+
+def content(texts: Iterable[np.ndarray]) -> int:
+    """Returns 64 bits of the sha256 of a row's texts."""
+    sha256 = hashlib.sha256()
+    for text in texts:
+        sha256.update(len(text).to_bytes(8, "little") + text.tobytes())
+    return int.from_bytes(sha256.digest()[:8], "little")
 
 
 class Division:
@@ -140,26 +196,18 @@ class Division:
                 f"{source}: expected splits train, validation (or none) and test for all rows, or "
                 f"for none of them, got {got}: name the files, folders or the column split so"
             )
-        self._texts, self._classes, self._splits = (array.array(code) for code in "QHB")
+        self._repeats = Repeats()
 
     def split(self, texts: Iterable[np.ndarray], label: int, name: str | None) -> str:
         """Returns the split of the next row, which may name one."""
-        sha256 = hashlib.sha256()
-        for text in texts:
-            sha256.update(len(text).to_bytes(8, "little") + text.tobytes())
-        digest = int.from_bytes(sha256.digest()[:8], "little")
+        digest = content(texts)
         tenth = digest % 10
         if self._by_content:
             name = SPLITS[{0: 2, 1: 1}.get(tenth, 0)]
         elif name == SPLITS[0] and self._hold_out and tenth == 1:
             name = SPLITS[1]
         assert name is not None
-        for column, value in (
-            (self._texts, digest),
-            (self._classes, label),
-            (self._splits, SPLITS.index(name)),
-        ):
-            column.append(value)
+        self._repeats.add_digest(digest, label, name)
         return name
 
     def finish(self) -> dict[str, Any]:
@@ -168,7 +216,7 @@ class Division:
         Raises:
             UserError: a split has no rows, or a class no training rows.
         """
-        labels, splits = np.asarray(self._classes), np.asarray(self._splits)
+        labels, splits = self._repeats.labels, self._repeats.splits
         counts = np.zeros((len(SPLITS), len(self._labels)), int)
         np.add.at(counts, (splits, labels), 1)
         for split, count in zip(SPLITS, counts.sum(1), strict=True):
@@ -183,20 +231,8 @@ class Division:
                 f"{self._source}: no training row has the label {self._labels[label]!r}, "
                 f"which has {counts[:, label].sum()} of all rows: give more of them, or none"
             )
-        texts, places = np.unique(np.asarray(self._texts), return_inverse=True)
-        facts = {
-            "split_by": "sha256 of the content" if self._by_content else "name",
-            "repeated_rows": len(labels) - len(texts),
-            "texts_with_several_labels": _several(places, labels),
-            "texts_in_several_splits": _several(places, splits),
-        }
-        if facts["repeated_rows"]:
-            say(
-                f"{self._source}: {facts['repeated_rows']:,} of {len(labels):,} rows repeat "
-                f"another one; {facts['texts_with_several_labels']:,} of the repeated ones have "
-                f"several labels, {facts['texts_in_several_splits']:,} lie in several splits"
-            )
-        return facts
+        split_by = "sha256 of the content" if self._by_content else "name"
+        return {"split_by": split_by, **self._repeats.finish(self._source)}
 
 
 def _several(places: np.ndarray, values: np.ndarray) -> int:

@@ -1,5 +1,6 @@
 """Images: your own images in one folder for each class, in gray, read pixel by pixel."""
 
+import collections
 import dataclasses
 import math
 import re
@@ -11,11 +12,14 @@ import gin
 import numpy as np
 
 from lra_fnet.errors import UserError
+from lra_fnet.machine.progress import say
 from lra_fnet.tasks import division, pixels, sources
 from lra_fnet.tasks.task import PixelTask, Raw, Sets
 
 ENDINGS = (".png", ".jpg", ".jpeg")
-_OTHER_ENDINGS = (".bmp", ".gif", ".tif", ".tiff", ".webp")
+_OTHER_ENDINGS = (  # of images, which are refused
+    *(".avif", ".bmp", ".gif", ".heic", ".heif", ".jfif", ".jp2", ".jxl", ".tif", ".tiff", ".webp"),
+)
 
 _NAME = re.compile(r"\w[\w-]*_(\d{1,4})")
 _LARGEST = 2**27  # bytes of a file
@@ -71,8 +75,18 @@ class Images(division.OwnTask, PixelTask):
                 f"images/{self.config} reads your own images: give --source a folder with a "
                 "folder of PNG or JPEG files for each class"
             )
-        paths = [file.path for file in _files(source)]
-        names = division.classes(source, {path.parent.name for path in paths}, self.labels)
+        left_out: collections.Counter[str] = collections.Counter()
+        paths = [file.path for file in _files(source, left_out)]
+        if left_out:
+            kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(left_out.items()))
+            say(f"{source}: files that are no image in a folder of a class are left out: {kinds}")
+        found = {path.parent.name for path in paths}
+        if all(name.lower() in division.NAMES for name in found):
+            raise UserError(
+                f"{source}: expected a folder for each class in {', '.join(sorted(found))}, got "
+                "images directly there"
+            )
+        names = division.classes(source, found, self.labels)
         splits = {division.named(path.parts[:-2]) for path in paths}
         parts = division.Division(source, names, splits)
         details: dict[str, Any] = {"labels": list(names)}
@@ -98,8 +112,10 @@ class Images(division.OwnTask, PixelTask):
         details |= {"pixel_mean": round(float(mean), 2), "pixel_sd": round(deviation, 2)}
 
 
-def _files(source: Path) -> Iterator[sources.File]:
-    """Yields the images in folders of a folder or archive.
+def _files(
+    source: Path, left_out: collections.Counter[str] | None = None
+) -> Iterator[sources.File]:
+    """Yields the images in folders of a folder or archive; counts other files by their ending.
 
     Raises:
         UserError: there are none, or images of another format.
@@ -112,6 +128,8 @@ def _files(source: Path) -> Iterator[sources.File]:
         if name.endswith(ENDINGS) and len(file.path.parts) > 1:
             empty = False
             yield file
+        elif left_out is not None:
+            left_out[file.path.suffix or file.path.name] += 1
     if empty:
         raise UserError(
             f"{source}: expected a folder of PNG or JPEG files for each class, found none"

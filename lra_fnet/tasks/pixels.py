@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import warnings
 
 import numpy as np
 
@@ -14,7 +15,7 @@ _MODES = ("L", "LA", "P", "RGB", "RGBA")
 
 
 def read(content: bytes, side: int, mode: str, *, resize: bool = False) -> np.ndarray:
-    """Returns the pixels of an image file, without transparency.
+    """Returns the pixels of an image file, upright (EXIF) and without transparency.
 
     Args:
         content: a PNG or JPEG file of 8 bits per colour.
@@ -30,11 +31,16 @@ def read(content: bytes, side: int, mode: str, *, resize: bool = False) -> np.nd
         ValueError: if it is not such an image, or is damaged.
     """
     import PIL.Image  # late: only preparing and predicting need it
+    import PIL.ImageOps
 
     try:
         if len(content) > LARGEST and not resize:
             raise ValueError(f"more than {LARGEST} bytes")
-        with PIL.Image.open(io.BytesIO(content), formats=("PNG", "JPEG")) as image:
+        with warnings.catch_warnings():  # Pillow warns of many pixels, and refuses twice as many
+            warnings.simplefilter("error", PIL.Image.DecompressionBombWarning)
+            image = PIL.Image.open(io.BytesIO(content), formats=("PNG", "JPEG"))
+        with image:
+            image = PIL.ImageOps.exif_transpose(image)
             if (image.size != (side, side) and not resize) or image.mode not in _MODES:
                 width, height = image.size
                 raise ValueError(f"{width} x {height} pixels of mode {image.mode}")
@@ -46,6 +52,8 @@ def read(content: bytes, side: int, mode: str, *, resize: bool = False) -> np.nd
     except Exception as error:  # Pillow's decoders raise many types
         if isinstance(error, PIL.UnidentifiedImageError):  # its text shows a Python object
             error = ValueError(f"another file of {len(content):,} bytes")
+        if isinstance(error, PIL.Image.DecompressionBombWarning | PIL.Image.DecompressionBombError):
+            error = ValueError(f"more than {PIL.Image.MAX_IMAGE_PIXELS:,} pixels")
         size = "" if resize else f" of {side} x {side} pixels"
         raise ValueError(
             f"expected a PNG or JPEG{size} of 8 bits, gray or colour, found {short(error)}"

@@ -75,8 +75,13 @@ def command(
             ready += 1
             title = f"{name}/{chosen} from {prepared.source}, every record verified"
             console.print(Fitted(_COLUMNS, [_row(prepared)], title=title))
-            if drawing := value.illustrate(prepared):
-                progress.say(f"examples: {drawing}")
+            try:
+                drawing = value.illustrate(prepared)
+            except UserError as error:  # a shared folder that cannot be written
+                progress.say(f"no examples: {error}")
+            else:
+                if drawing:
+                    progress.say(f"examples: {drawing}")
     if missing:
         raise UserError(
             f"{ready} sets are ready, {len(missing)} are missing for the reasons above: "

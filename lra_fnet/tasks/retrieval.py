@@ -8,15 +8,16 @@ header or quoting. Quotation marks, a backslash followed by n, and a \r inside a
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import gin
 import numpy as np
 
 from lra_fnet.errors import UserError
-from lra_fnet.tasks import sources
+from lra_fnet.tasks import division, sources
 from lra_fnet.tasks.task import SPLITS, Raw, Task
 
 REMOTE = sources.Remote(
@@ -72,11 +73,22 @@ class Retrieval(Task):
                 f"retrieval/{self.config} reads your own files: give --source a folder or archive "
                 f"with <name>.train.tsv, <name>.eval.tsv and <name>.test.tsv"
             )
+        details: dict[str, Any] = {}
         return Raw(
-            stream=read_pairs(source, self.config),
+            stream=_counted(source, read_pairs(source, self.config), details),
             source=source.name,
+            details=details,
             total=sum(ROWS) if self.config == "aan" else None,
         )
+
+
+def _counted(source: Path, rows: Iterable[tuple[str, Pair]], details: dict):
+    """Yields the rows, and adds to `details` how many of them repeat another one."""
+    repeats = division.Repeats()
+    for split, (texts, label) in rows:
+        repeats.add(texts, label, split)
+        yield split, (texts, label)
+    details |= repeats.finish(source)
 
 
 def read_pairs(source: Path, config: str) -> Iterator[tuple[str, Pair]]:

@@ -113,11 +113,8 @@ def locate(
     elif remote is not None and "://" in _url(source):
         remote = remote._replace(url=_url(source))
     elif source is not None:
+        check_exists(source)
         path = Path(source)
-        with readable(source):
-            exists = path.exists()
-        if not exists:
-            raise UserError(f"--source {source}: no such file or folder")
         if remote is not None and path.is_file() and path.name == remote.name:
             with readable(path):
                 _check(path, remote)
@@ -127,6 +124,16 @@ def locate(
         return None
     with disk.lock(downloads / ".lock", f"waiting for another download to {downloads}"):
         return fetch(remote, downloads, force=force and own is not None)
+
+
+def check_exists(source: str | Path) -> None:
+    """Raises a UserError if a source is a path where nothing is, or that cannot be looked at."""
+    if "://" in _url(source):
+        return
+    with readable(source):
+        exists = Path(source).exists()
+    if not exists:
+        raise UserError(f"--source {source}: no such file or folder")
 
 
 def fetch(remote: Remote, folder: Path, *, force: bool = False) -> Path:
@@ -271,14 +278,20 @@ def walk(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
 
 
 def _paths(folder: Path) -> list[Path]:
-    """Returns the files below a folder, sorted; hidden files and folders do not count.
+    """Returns the files below a folder, sorted.
+
+    Hidden files and folders do not count, nor do prepared sets, whose place may be in the source.
 
     Raises:
         UserError: there is a link to a folder, which may lead anywhere, or to nothing.
     """
     found = []
     for place, folders, names in walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        folders[:] = [
+            name
+            for name in folders
+            if not name.startswith(".") and not _holds_sets(Path(place, name))
+        ]
         found += [Path(place, name) for name in names if not name.startswith(".")]
         for path in (Path(place, name) for name in (*folders, *names)):
             if path.is_symlink() and not path.is_file() and not path.name.startswith("."):
@@ -287,16 +300,20 @@ def _paths(folder: Path) -> list[Path]:
     return sorted(path for path in found if path.is_file())
 
 
-def digest(source: Path, *, content: bool, without: Path, endings: tuple[str, ...] = ("",)) -> str:
+def _holds_sets(folder: Path) -> bool:
+    """Whether a folder is that of a task's prepared sets, `Task.folder`."""
+    marks = ("*/*/fingerprint.json", "*/.lock")  # complete, or begun
+    return folder.name.startswith("lra_") and any(any(folder.glob(mark)) for mark in marks)
+
+
+def digest(source: Path, *, content: bool, endings: tuple[str, ...] = ("",)) -> str:
     """Returns a sha256 of a source: of names and content, or of names, sizes and times.
 
-    The place of the source, the name of a single file and the folder `without` do not count. Of a
-    folder only the files with these endings do.
+    The place of the source and the name of a single file do not count. Of a folder only the files
+    with these endings do.
     """
-    sha256, source, without = hashlib.sha256(), source.resolve(), without.resolve()
+    sha256, source = hashlib.sha256(), source.resolve()
     for path in _paths(source) if source.is_dir() else [source]:
-        if path.is_relative_to(without):
-            continue
         if path != source and not path.name.lower().endswith(endings):
             continue
         with readable(path):

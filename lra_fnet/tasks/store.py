@@ -116,11 +116,12 @@ class Prepared:
         """
         if url := own_url(source, self.task.remote):
             return url == self.url
-        if self.origin is None or not Path(source).exists():
+        if self.origin is None or not os.path.exists(
+            source
+        ):  # unlike Path.exists it raises nothing
             return not self.generated and self.source == Remote(str(source)).name
         return any(
-            self.origin[kind] == sha256()
-            for kind, sha256 in _origin(self.task, Path(source), self.folder)
+            self.origin[kind] == sha256() for kind, sha256 in _origin(self.task, Path(source))
         )
 
     def arrays(self, split: str) -> Arrays:
@@ -228,11 +229,10 @@ def write_once(folder: Path, exists: Callable[[], bool], write: Callable[[Path],
             write(part)
 
 
-def _origin(task: "Task", source: Path, folder: Path) -> list[tuple[str, Callable[[], str]]]:
-    """Returns the quick and the thorough digest of a source, which may contain the set's folder."""
-    places = {"without": folder.parents[1], "endings": task.endings}
+def _origin(task: "Task", source: Path) -> list[tuple[str, Callable[[], str]]]:
+    """Returns the quick and the thorough digest of a source."""
     return [
-        (kind, functools.partial(digest, source, content=content, **places))
+        (kind, functools.partial(digest, source, content=content, endings=task.endings))
         for kind, content in (("facts", False), ("content", True))
     ]
 
@@ -262,7 +262,7 @@ def make(part: Path, task: "Task", raw: "Raw", source: Path | None, url: str | N
         "version": task.version,
         "source": raw.source,
         **({"url": url} if url else {}),
-        "origin": source and {kind: sha256() for kind, sha256 in _origin(task, source, part)},
+        "origin": source and {kind: sha256() for kind, sha256 in _origin(task, source)},
         "details": dict(raw.details),
         "splits": splits,
         "files": {path.name: path.stat().st_size for path in sorted(part.iterdir())},
@@ -298,8 +298,18 @@ def open_set(task: "Task", folder: Path) -> Prepared:
                 f"{path}: expected {size} bytes, got {actual}: delete {folder} and prepare the set "
                 f"again with `lra-fnet data --task {task.name}`"
             )
+    counted = len(record["splits"][task.splits[0]]["label_counts"])
+    try:
+        task = task.settle(record.get("details", {}))
+    except (KeyError, TypeError):
+        counted = -1
+    if task.num_classes != counted:
+        raise UserError(
+            f"{folder / _FINGERPRINT} is damaged: its details are not those of its rows: delete "
+            f"{folder} and prepare the set again"
+        )
     return Prepared(
-        task.settle(record.get("details", {})),
+        task,
         folder,
         record["source"],
         record.get("origin"),
@@ -308,6 +318,11 @@ def open_set(task: "Task", folder: Path) -> Prepared:
         record.get("details", {}).get("corpus"),
         record.get("url"),
     )
+
+
+def written_at(prepared: Prepared) -> float:
+    """Returns the time at which the set was complete, in seconds as in `os.stat`."""
+    return (prepared.folder / _FINGERPRINT).stat().st_mtime
 
 
 def verify(prepared: Prepared) -> None:

@@ -301,6 +301,7 @@ class Task(abc.ABC):
         store.write_once(folder, exists, write)
         prepared = self.open(data_dir)
         if source is not None and not prepared.is_from(source):
+            sources.check_exists(source)
             raise UserError(
                 f"{folder} does not hold the rows of {source} as it is now (made from: "
                 f"{prepared.url or prepared.source}): "
@@ -398,7 +399,10 @@ class PixelTask(Task):
         return shallow.GRAY_HISTOGRAM, shallow.PIXELS
 
     def illustrate(self, prepared: Prepared) -> Path | None:
-        """Writes contact_sheet.png: the first 32 training images, each with its label."""
+        """Writes contact_sheet.png, unless it is there: the first 32 training images, labelled."""
+        path = prepared.folder.parent / SHEET
+        if path.exists() and path.stat().st_mtime >= store.written_at(prepared):
+            return path
         from matplotlib.figure import Figure  # late: takes a second
 
         split = self.splits[0]
@@ -410,7 +414,6 @@ class PixelTask(Task):
         for axis, ((values,), label) in zip(axes, rows, strict=False):
             axis.imshow(values.reshape(self.side, self.side), "gray", vmin=0, vmax=255)
             axis.set_title(self.class_names[label], parse_math=False)
-        path = prepared.folder.parent / SHEET
         with disk.writable(path, "--data"), disk.partial(path) as part:
             figure.savefig(part, format="png")
         return path

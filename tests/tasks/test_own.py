@@ -4,6 +4,7 @@ import csv
 import gzip
 import hashlib
 import io
+import json
 import re
 import shutil
 from pathlib import Path
@@ -269,9 +270,40 @@ def test_a_changed_table_is_an_error_until_it_is_prepared_anew(tmp_path):
     anew = task.prepare(tmp_path, path, force=True)
     assert anew.task.label_names == ("ham", "other", "spam")
     with pytest.raises(
-        UserError, match=r"expected the labels ham, spam, the prepared set has ham,"
+        UserError, match=r"labels ham, spam, the prepared set has ham, .* with DATASET and --source"
     ):
         csv_table.Csv("full", 9, labels=("ham", "spam")).open(tmp_path)
+    path.unlink()
+    task.prepare(tmp_path, path)  # a source that is gone is compared by its name
+    for gone in ("other.csv", "x" * 300):
+        with pytest.raises(UserError, match=r"no such file or folder|is damaged, unreadable"):
+            task.prepare(tmp_path, tmp_path / gone)
+
+
+def test_labels_that_are_given_must_differ():
+    with pytest.raises(UserError, match="csv: labels must differ, got yes, yes, no"):
+        csv_table.Csv("full", 9, labels=("yes", "yes", "no"))
+
+
+@pytest.mark.parametrize("labels", [None, ["ham"], 3])
+def test_a_fingerprint_without_the_labels_of_its_rows_is_damaged(table, tmp_path, labels):
+    prepared = tasks.make("csv").prepare(tmp_path, table)
+    file = prepared.folder / "fingerprint.json"
+    record = json.loads(file.read_text())
+    record["details"] |= {"labels": labels}
+    if labels is None:
+        del record["details"]["labels"]
+    file.write_text(json.dumps(record))
+    with pytest.raises(UserError, match=r"fingerprint.json is damaged: .* prepare the set again"):
+        tasks.make("csv").open(tmp_path)
+
+
+@pytest.mark.parametrize("given", [(), ("no", "yes")])
+def test_a_text_in_the_place_of_a_label_is_shown_in_part(tmp_path, given):
+    path = write(tmp_path / "a.csv", [("a", f"{i} {'x' * 5000}") for i in range(1200)])
+    with pytest.raises(UserError) as raised:
+        csv_table.Csv("full", 9, labels=given).raw(path, 1)
+    assert len(str(raised.value)) < 500
 
 
 def test_other_files_beside_a_table_change_nothing(tmp_path):
@@ -347,6 +379,70 @@ def test_a_mistake_in_a_folder_of_images_fails_with_one_line(tmp_path, name, mes
     with pytest.raises(UserError) as raised:
         raw(tmp_path / "shapes", "images")
     assert message in str(raised.value)
+
+
+def test_files_that_are_left_out_are_counted(tmp_path, pictures, capfd):
+    source = tmp_path / "shapes"
+    shutil.copytree(pictures, source)
+    shutil.copy(source / "circle/0.png", source / "top.png")
+    (source / "circle/README").touch()
+    made, _ = raw(source, "images")
+    assert len(made) == 80
+    assert "are left out: 1 .png, 1 .txt, 1 README\n" in capfd.readouterr().err
+
+
+def test_folders_of_splits_are_no_classes(tmp_path, pictures):
+    for name, split in (("circle", "train"), ("square", "Test")):
+        shutil.copytree(pictures / name, tmp_path / "shapes" / split)
+    with pytest.raises(UserError, match="a folder for each class in Test, train, got images dir"):
+        raw(tmp_path / "shapes", "images")
+
+
+def test_prepared_sets_in_the_source_are_no_classes(tmp_path, pictures):
+    source = tmp_path / "shapes"
+    shutil.copytree(pictures, source)
+    task, data = tasks.make("images"), source / "data"
+    for _ in range(2):
+        prepared = task.prepare(data, source, force=True)
+        assert prepared.task.label_names == ("circle", "square")
+        assert prepared.task.illustrate(prepared).exists()
+    shutil.rmtree(prepared.folder)  # as errors tell users to do; the drawing stays
+    assert task.prepare(data, source).task.label_names == ("circle", "square")
+
+
+def test_examples_are_drawn_for_each_set_once(tmp_path, pictures):
+    task = tasks.make("images")
+
+    def drawn(prepared):
+        return prepared.task.illustrate(prepared)
+
+    sheet = drawn(task.prepare(tmp_path, pictures))
+    sheet.write_text("kept")
+    drawn(task.open(tmp_path))
+    assert sheet.read_text() == "kept"
+    drawn(task.prepare(tmp_path, pictures, force=True))
+    assert sheet.read_bytes()[1:4] == b"PNG"
+
+
+def test_an_image_is_read_upright():
+    """As cameras write it: lying, with a note of how it was held."""
+    upright = np.zeros((8, 8), np.uint8)
+    upright[:3] = 255
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by 90 degrees, clockwise
+    file = io.BytesIO()
+    Image.fromarray(np.rot90(upright)).save(file, "PNG", exif=exif)
+    read = tasks.make("images", "gray_8").encode(file.getvalue()).reshape(8, 8)
+    assert (read == upright).all()
+
+
+@pytest.mark.parametrize("more", [1, 2])  # Pillow warns, or refuses
+def test_an_image_of_too_many_pixels_is_refused(monkeypatch, more):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 99 // more)
+    file = io.BytesIO()
+    Image.new("L", (10, 10)).save(file, "PNG")
+    with pytest.raises(ValueError, match=rf"found more than {99 // more} pixels$"):
+        tasks.make("images", "gray_8").encode(file.getvalue())
 
 
 def test_transparent_pixels_are_white():

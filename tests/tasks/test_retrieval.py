@@ -119,6 +119,14 @@ def test_pairs_may_have_any_name_and_number(tmp_path):
         tasks.make("retrieval", "aan").prepare(tmp_path / "data", source)
 
 
+def test_pairs_in_several_splits_are_reported(tmp_path, capfd):
+    lines = [line for part in made().values() for line in part[:3]]
+    source = write(dict.fromkeys(made(), lines), tmp_path / "raw", name="same")
+    tasks.make("retrieval", "pairs").prepare(tmp_path / "data", source)
+    want = "18 of 27 rows repeat another one; 0 of the repeated ones have several labels, 9 lie in"
+    assert want in capfd.readouterr().err
+
+
 def test_max_len_cuts_each_text_when_read(tmp_path):
     files = made()
     source = write(files, tmp_path / "raw")
