@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from paths import OUTSIDE
 
+from lra_fnet.machine import compile_cache  # without jax
+
 # One cache of compiled programs for all workers and the processes that they start: dozens of tests
 # compile the same tiny models. It must be set before jax is imported; it is deleted at the end.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
@@ -18,17 +20,7 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
 
 # Half of the time goes into compiling small programs, here and in the commands that tests start.
-# XLA without LLVM's optimisations, without its newer code generator and with one module a program
-# compiles them in less than half of it.
-os.environ["XLA_FLAGS"] = " ".join(
-    [
-        os.environ.get("XLA_FLAGS", ""),
-        "--xla_backend_optimization_level=0",
-        "--xla_cpu_use_fusion_emitters=false",
-        "--xla_cpu_parallel_codegen_split_count=1",
-    ]
-).strip()
-
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {compile_cache.HASTY}".strip()
 os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"  # 9 % of the time of a training's tests
 
 import gin

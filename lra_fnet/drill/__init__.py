@@ -23,7 +23,7 @@ from typing import Any
 from lra_fnet.drill import faults, stage
 from lra_fnet.drill.stage import HERE, SHIM, build
 from lra_fnet.errors import RunFailed, UserError
-from lra_fnet.machine import disk
+from lra_fnet.machine import compile_cache, disk
 from lra_fnet.machine.progress import Bar, duration, say
 from lra_fnet.training import logs
 
@@ -116,8 +116,7 @@ def _preload(seed, only, sample, jobs, out) -> None:
         words += [] if only is None else ["--case", only]
         words += [] if sample is None else ["--sample", sample]
         settings = {"JAX_PLATFORMS": "cpu", "OPENBLAS_NUM_THREADS": "1"}
-        # XLA's optimisation changes no call on a file, and takes a third of the time.
-        settings |= {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
+        settings |= {"XLA_FLAGS": compile_cache.HASTY}  # changes no call on a file
         settings |= {"LD_PRELOAD": shim, SHIM: shim}
         # As for a user. JAX's own limit is a time, so that the load would choose the files.
         settings |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}

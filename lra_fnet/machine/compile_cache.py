@@ -15,6 +15,12 @@ from pathlib import Path
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, progress
 
+# XLA's flags for programs that run for moments only, as in tests: without LLVM's optimisations,
+# without its newer code generator and with one module a program, it compiles in half of the time.
+HASTY = (
+    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false "
+    "--xla_cpu_parallel_codegen_split_count=1"
+)
 SLOW_SECONDS = 8.0  # a compilation that takes longer is announced
 
 
