@@ -87,8 +87,15 @@ def test_readme_and_results_md_show_the_committed_results(tmp_path):
     (tmp_path / "docs").mkdir()
     for name in ("README.md", "RESULTS.md", "docs/literature.md"):
         shutil.copy(ROOT / name, tmp_path / name)
-    changed = report.update_readme(tmp_path / "README.md", ROOT / "results")
-    assert [file for file in changed if file.suffix == ".md"] == [], "run `make report README=1`"
+    (tmp_path / "results").symlink_to(ROOT / "results")
+    figure = tmp_path / "docs/figure.svg"
+    changed = report.update_readme(tmp_path / "README.md", tmp_path / "results")
+    assert changed == [figure], "run `make report README=1`"
+    drawn, committed = (
+        re.sub(r"<dc:title>.*?</dc:title>", "", file.read_text())  # it has the version
+        for file in (figure, ROOT / "docs/figure.svg")
+    )
+    assert drawn == committed
 
 
 # The documents
