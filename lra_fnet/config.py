@@ -229,6 +229,10 @@ def operative() -> str:
 def normalise(text: str) -> str:
     """Returns one `--set` binding as gin text, with the quotes that the shell removed.
 
+    A value that can be written in several ways has one form.
+
+    >>> normalise("Optimizer.learning_rate=1e-3")
+    'Optimizer.learning_rate = 0.001'
     >>> normalise("Encoder.norm=post")
     "Encoder.norm = 'post'"
     >>> normalise("Run.num_steps=40 epochs")
@@ -244,7 +248,10 @@ def normalise(text: str) -> str:
         raise UserError(f"--set expects Name.parameter=value, got {text!r}")
     if value[0] not in "@%" and value not in ("True", "False", "None"):
         try:
-            ast.literal_eval(value)
+            literal = ast.literal_eval(value)
+            if "{" not in value:  # a set has no order
+                ast.literal_eval(repr(literal))  # an infinite number has no literal
+                value = repr(literal)
         except (ValueError, SyntaxError):
             if duration := _DURATION.fullmatch(value):
                 value = repr(f"{duration[1]} {duration[2]}")

@@ -351,6 +351,9 @@ def test_slug_of_overrides_is_readable_and_depends_on_all_of_them():
     assert slug == run_folder.variant(["Encoder.num_layers=2", "Run.num_steps=100"])
     assert slug.startswith("num-layers-2-num-steps-100-")
     assert slug != run_folder.variant(["Run.num_steps=100", "Encoder.num_layers=3"])
+    assert run_folder.variant(["Optimizer.learning_rate=1e-3"]) == run_folder.variant(
+        ["Optimizer.learning_rate = 0.0010"]
+    )
     assert run_folder.variant([]) is None
 
 
