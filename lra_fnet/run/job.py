@@ -81,10 +81,7 @@ def _prepare(job: Job, experiment: Experiment) -> Prepared:
     wanted = any(method.of == kind for method in data.task.baselines)
     missing = new or not shallow.available(data)
     if wanted and missing and jax.process_count() == 1:
-        try:
-            shallow.ensure(data)
-        except UserError as error:  # a shared folder that cannot be written
-            progress.say(f"without shallow baselines: {error}")
+        shallow.ensure(data)
     if hosts.first():
         _show(data)
         hosts.agree(None, "data")

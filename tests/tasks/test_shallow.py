@@ -1,6 +1,7 @@
 """Shallow baselines: each method against a loop, the choice on validation, the file on disk."""
 
 import dataclasses
+import errno
 import itertools
 import json
 import types
@@ -12,6 +13,7 @@ from toy import TOY, Pairs, Toy
 
 from lra_fnet import tasks
 from lra_fnet.errors import UserError
+from lra_fnet.machine import disk
 from lra_fnet.run import record
 from lra_fnet.tasks import Arrays, Prepared, pathfinder, shallow, store
 from lra_fnet.tasks.shallow import Counts
@@ -267,6 +269,18 @@ def test_what_a_method_asks_is_what_counts(tmp_path, capsys):
     assert results[0].right().sum() == 7
     words = "rule 0, 28.00 % of the hidden pieces of test; rule 0, 60.00 % of the test rows"
     assert f"best shallow baseline: {words}" in capsys.readouterr().err
+
+
+def test_baselines_that_cannot_be_kept_are_returned(prepared, monkeypatch, capsys):
+    def refuse(*_):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(disk, "replace", refuse)
+    assert [one.test.count for one in shallow.ensure(prepared)] == [50, 50]
+    line = (
+        f"shallow baselines are not kept: {prepared.folder}/shallow.12.json cannot be written (Read"
+    )
+    assert line in capsys.readouterr().err
 
 
 def test_baselines_are_computed_once_and_leave_the_fingerprint_alone(prepared, monkeypatch, capsys):
