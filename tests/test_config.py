@@ -104,7 +104,7 @@ NO_WEIGHT_DROPOUT = ("bigbird", "reformer")
 TASKS_OF_RECIPES = {
     "conv": {"listops", "image", "pathfinder"},
     "long_conv": {*TASKS},
-    "lru": {"listops", "text", "image", "pathx"},
+    "lru": {"listops", "text", "image", "pathfinder", "pathx"},
     "s4d": {*TASKS},
     "s5": {*TASKS},
     "transformer_rotary": {*TASKS},

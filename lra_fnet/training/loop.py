@@ -256,7 +256,8 @@ class Loop:
         bad = np.flatnonzero(~(np.isfinite(loss) & np.isfinite(grad_norm)))
         if len(bad):
             first = int(bad[0])
-            self._diverged(self.step + first, float(loss[first]), float(grad_norm[first]))
+            numbers = f"loss {loss[first]}, gradient norm {grad_norm[first]}"
+            self._diverged(self.step + first, numbers)
         for index in range(count):
             self.step += 1
             window = self.history.window  # _log starts a new one
@@ -332,7 +333,7 @@ class Loop:
         self.history.curve = self._write("validation", self.step, numbers)
         self.history.curve = self._write("rms", self.step, rms)
         if not math.isfinite(sums["loss"]):
-            self._diverged(self.step, sums["loss"], float("nan"))
+            self._diverged(self.step, f"validation loss {sums['loss']}")
         best = self.history.best
         rank = self.experiment.objective.rank
         if best is None or rank(sums) < rank(best):
@@ -345,12 +346,12 @@ class Loop:
         meta = dataclasses.asdict(self.history)
         self.checkpoints.save(kind, self.step, self.state, meta, wait=wait)
 
-    def _diverged(self, step: int, loss: float, grad_norm: float) -> None:
+    def _diverged(self, step: int, numbers: str) -> None:
         self.checkpoints.wait()
         saved = self.checkpoints.newest()
         kept = f"the checkpoint of step {saved.step} is kept" if saved else "no checkpoint yet"
         raise RunFailed(
-            f"step {step}: loss {loss}, gradient norm {grad_norm}: not finite; {kept}; lower "
+            f"step {step}: {numbers}: not finite; {kept}; lower "
             "Optimizer.learning_rate or set Optimizer.clip_norm (--set NAME=VALUE)",
             "diverged",
             step,

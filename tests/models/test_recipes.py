@@ -29,6 +29,7 @@ def load(task, model):
     built = experiment.load(task, model, "tuned")
     optimizer, run = built.optimizer, built.run
     assert optimizer.warmup + optimizer.steps_per_cycle == run.num_steps
+    assert built.model.encoder.norm_epsilon == 1e-5  # the default of flax and PyTorch
     return built.model.encoder, optimizer, run
 
 
@@ -61,3 +62,13 @@ def test_the_steps_of_s4_have_the_rate_of_their_task(task):
     _, optimizer, _ = load(task, "s4d")
     groups = {"a": (1e-3, 0.0), "log_dt": (STEP_RATES.get(task, 1e-3), 0.0)}
     assert optimizer.groups == groups
+
+
+@pytest.mark.parametrize("task", LONG_CONV)
+@pytest.mark.parametrize("model", ["lru", "transformer_rotary"])
+def test_smaller_batches_are_no_fewer_epochs(task, model):
+    def examples(name):
+        run = experiment.load(task, name, "tuned").run
+        return run.num_steps * run.batch_size
+
+    assert examples(model) > 0.99 * examples("transformer")

@@ -184,6 +184,14 @@ def test_loss_that_is_not_finite_names_its_step_and_keeps_the_checkpoint(tmp_pat
     assert all(np.isfinite(array).all() for array in kept.arrays.values())
 
 
+def test_validation_loss_that_is_not_finite_says_nothing_of_a_gradient(tmp_path):
+    loop = train.Loop(tiny(), rows(30), rows(10, 1), tmp_path, 0)
+    loop.score = lambda *_: {"correct": 0, "count": 10, "loss": np.nan}
+    with pytest.raises(RunFailed, match=r"^step 5: validation loss nan: not finite; ") as caught:
+        loop()
+    assert "gradient" not in str(caught.value)
+
+
 def test_training_learns_four_rows_by_heart(tmp_path):
     built = tiny(num_steps=150, eval_every=150, save_every=150)
     encoder = built.model.encoder.clone(dropout=0.0, attention_dropout=0.0, parent=None)
