@@ -116,9 +116,8 @@ class Prepared:
         """
         if url := own_url(source, self.task.remote):
             return url == self.url
-        if self.origin is None or not os.path.exists(
-            source
-        ):  # unlike Path.exists it raises nothing
+        there = os.path.exists(source)  # unlike Path.exists it raises nothing
+        if self.origin is None or not there:
             return not self.generated and self.source == Remote(str(source)).name
         return any(
             self.origin[kind] == sha256() for kind, sha256 in _origin(self.task, Path(source))
