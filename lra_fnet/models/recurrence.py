@@ -11,41 +11,36 @@ from jax import lax
 Method = Literal["auto", "scan", "associative"]
 
 
-def linear_recurrence(decay, inputs, *, reverse=False, method="auto"):
-    """Computes x[k] = decay x[k - 1] + inputs[k] along the text, from x[-1] = 0.
+def linear_recurrence(exponent, inputs, *, reverse=False, method="auto"):
+    """Computes x[k] = exp(exponent) x[k - 1] + inputs[k] along the text, from x[-1] = 0.
 
     The map is linear in the inputs, and its transpose is the same recurrence in the other
     direction, so the backward pass keeps the states and nothing else. Reverse-mode only.
 
     Args:
-      decay: [P], complex.
+      exponent: [P], complex; its real part is not positive if no state may grow.
       inputs: [B, L, P], complex.
-      reverse: from the end of the text to its start, x[k] = decay x[k + 1] + inputs[k].
+      reverse: from the end of the text to its start, x[k] = exp(exponent) x[k + 1] + inputs[k].
       method: "scan", one position after the other, which is faster on a CPU; "associative", the
         parallel scan in log2(L) rounds (Blelloch 1990), for accelerators; "auto", by the backend.
-        The parallel scan squares powers of `decay`, so that its error grows with L: in float32 up
-        to 1e-4 of the states at 16,384 positions and slow decay, against 3e-6 of "scan".
 
     Returns:
       The states, [B, L, P].
     """
     if method == "auto":
         method = "scan" if jax.default_backend() == "cpu" else "associative"
-    return jnp.asarray(_recurrence(reverse, method, decay, inputs))
+    return jnp.asarray(_recurrence(reverse, method, exponent, inputs))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _recurrence(reverse, method, decay, inputs):
+def _recurrence(reverse, method, exponent, inputs):
     if method == "associative":
-        decays = jnp.broadcast_to(decay[None, None], inputs.shape)
-
-        def join(earlier, later):
-            return earlier[0] * later[0], later[0] * earlier[1] + later[1]
-
-        return lax.associative_scan(join, (decays, inputs), reverse=reverse, axis=1)[1]
+        turn = slice(None, None, -1 if reverse else 1)
+        return _parallel_scan(exponent, inputs[:, turn])[:, turn]
+    decay = jnp.exp(exponent)[None]
 
     def step(state, arrived):
-        state = decay[None] * state + arrived
+        state = decay * state + arrived
         return state, state
 
     by_position = jnp.swapaxes(inputs, 0, 1)
@@ -54,18 +49,35 @@ def _recurrence(reverse, method, decay, inputs):
     return jnp.swapaxes(states, 0, 1)
 
 
-def _forward(reverse, method, decay, inputs):
-    states = _recurrence(reverse, method, decay, inputs)
-    return states, (decay, states)
+def _parallel_scan(exponent, inputs):
+    """Computes the states at odd positions from sums of pairs, then those at even positions.
+
+    Every round knows the decay over its distance from the exponent, which is doubled, not from the
+    square of the last decay: squares of squares lose digits, and arrays of decays take space.
+    """
+    if inputs.shape[1] == 1:
+        return inputs
+    decay = jnp.exp(exponent)[None, None]
+    even, odd = inputs[:, ::2], inputs[:, 1::2]
+    pairs = odd.shape[1]
+    odd = _parallel_scan(2 * exponent, decay * even[:, :pairs] + odd)
+    even = even + jnp.pad(decay * odd, ((0, 0), (1, 0), (0, 0)))[:, : even.shape[1]]
+    odd = jnp.pad(odd, ((0, 0), (0, even.shape[1] - pairs), (0, 0)))
+    both = jnp.stack([even, odd], axis=2).reshape(len(inputs), -1, inputs.shape[2])
+    return both[:, : inputs.shape[1]]
+
+
+def _forward(reverse, method, exponent, inputs):
+    states = _recurrence(reverse, method, exponent, inputs)
+    return states, (exponent, states)
 
 
 def _backward(reverse, method, kept, cotangent):
-    decay, states = kept
-    slope = linear_recurrence(decay, cotangent, reverse=not reverse, method=method)
-    # At each position, the state that decay multiplied.
-    if reverse:
-        return (slope[:, :-1] * states[:, 1:]).sum(axis=(0, 1)), slope
-    return (slope[:, 1:] * states[:, :-1]).sum(axis=(0, 1)), slope
+    exponent, states = kept
+    slope = linear_recurrence(exponent, cotangent, reverse=not reverse, method=method)
+    # At each position, the state that the decay multiplied.
+    later, earlier = (slope[:, :-1], states[:, 1:]) if reverse else (slope[:, 1:], states[:, :-1])
+    return jnp.exp(exponent) * (later * earlier).sum(axis=(0, 1)), slope
 
 
 _recurrence.defvjp(_forward, _backward)

@@ -163,11 +163,11 @@ class Recurrent(Mixer):
         """Mixes u [B, L, D] under mask bool [B, L] -> [B, L, D]."""
         dtype = jnp.promote_types(u.dtype, jnp.float32)
         wide = jnp.where(mask[..., None], u, 0).astype(dtype)
-        decay, b, c, skip = self.system(dtype)
+        exponent, b, c, skip = self.system(dtype)
         into = jnp.concatenate([b.real, b.imag])  # real products only: [2 P, D]
         inputs = lax.complex(*jnp.split(_product("bld,pd->blp", wide, into), 2, axis=-1))
         directions = (
-            linear_recurrence(decay, inputs, reverse=reverse, method=self.method)
+            linear_recurrence(exponent, inputs, reverse=reverse, method=self.method)
             for reverse in (False, True)
         )
         states = jnp.concatenate([part for x in directions for part in (x.real, -x.imag)], axis=-1)
@@ -178,7 +178,10 @@ class Recurrent(Mixer):
         return Gate(self.dim, self.gate, name="gate")(y.astype(u.dtype))
 
     def system(self, dtype):
-        """Returns the discrete system: decay [P], B [P, D], C [2, D, P] (complex), D [D] (real)."""
+        """Returns the discrete system: the decays' logarithms [P], B [P, D], C [2, D, P], D [D].
+
+        All but D are complex.
+        """
         raise NotImplementedError(f"{type(self).__name__} must define system")
 
 
@@ -256,7 +259,7 @@ class S5(Recurrent):
         log_dt = self.param("log_dt", log_uniform(self.dt_min, self.dt_max), (half,))
         skip = self.param("skip", nn.initializers.normal(1.0), (self.dim,)).astype(dtype)
         dt_a = eigen * jnp.exp(log_dt.astype(dtype))
-        return jnp.exp(dt_a), (jnp.expm1(dt_a) / eigen)[:, None] * b, 2 * c, skip
+        return dt_a, (jnp.expm1(dt_a) / eigen)[:, None] * b, 2 * c, skip
 
 
 @gin.configurable
@@ -293,7 +296,7 @@ class LRU(Recurrent):
             return jnp.stack([jnp.log(-log_radius), jnp.log(self.max_phase * phase)])
 
         nu, theta = self.param("decay", ring).astype(dtype)
-        decay = jnp.exp(lax.complex(-jnp.exp(nu), jnp.exp(theta)))
+        exponent = lax.complex(-jnp.exp(nu), jnp.exp(theta))
         gamma = self.param(
             "gamma", lambda key: 0.5 * jnp.log(-jnp.expm1(-2 * jnp.exp(nu))).astype(jnp.float32)
         )
@@ -301,4 +304,4 @@ class LRU(Recurrent):
         b = as_complex(modes(self, "b", (self.state, self.dim), b_init), dtype)
         c = as_complex(modes(self, "c", (2, self.dim, self.state), c_init), dtype)
         skip = self.param("skip", nn.initializers.normal(1.0), (self.dim,)).astype(dtype)
-        return decay, jnp.exp(gamma.astype(dtype))[:, None] * b, c, skip
+        return exponent, jnp.exp(gamma.astype(dtype))[:, None] * b, c, skip
