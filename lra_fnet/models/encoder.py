@@ -12,6 +12,7 @@ import gin
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from lra_fnet.errors import UserError
 from lra_fnet.models import fastest
@@ -29,6 +30,7 @@ from lra_fnet.models.pointwise import (
 # products too; those of 32,000 pieces would be gigabytes.
 ONE_HOT_MAX_VOCAB = {"cpu": 64}
 OTHER_ONE_HOT_MAX_VOCAB = 1024
+ONE_HOT_MAX_ENTRIES = 2**24  # of a matrix that is held at once: 64 MiB in float32
 
 
 def sinusoidal_positions(length, dim):
@@ -51,8 +53,8 @@ def lookup(table, ids, *, one_hot) -> jax.Array:
 
     An id of V or more takes the last row. With `one_hot` the gradient is the product of a one-hot
     matrix [V, B L] and the cotangent instead of a scatter: faster on a CPU for a small vocabulary,
-    and deterministic on a GPU, where a scatter adds in no fixed order. It has reverse-mode
-    derivatives only.
+    and deterministic on a GPU, where a scatter adds in no fixed order. Large matrices are taken in
+    parts. It has reverse-mode derivatives only.
     """
     return jnp.asarray((_take_one_hot if one_hot else _take)(table, ids))
 
@@ -63,10 +65,26 @@ def _take(table, ids):
 
 def _lookup_backward(residual, cotangent):
     ids, num_rows = residual
-    ids = jnp.clip(ids.reshape(1, -1), 0, num_rows - 1)
-    hot = (jnp.arange(num_rows)[:, None] == ids).astype(cotangent.dtype)
+    parts = -(-ids.size * num_rows // ONE_HOT_MAX_ENTRIES)
+    ids = jnp.clip(ids.reshape(-1), 0, num_rows - 1)
     rows = cotangent.reshape(-1, cotangent.shape[-1])
-    return jnp.matmul(hot, rows, precision="highest"), None
+    if parts <= 1:
+        return _sums_by_id(ids, rows, num_rows), None
+    gap = -len(ids) % parts
+    ids = jnp.pad(ids, (0, gap), constant_values=num_rows).reshape(parts, -1)
+    rows = jnp.pad(rows, ((0, gap), (0, 0))).reshape(parts, -1, rows.shape[1])
+
+    def add(total, part):
+        return total + _sums_by_id(*part, num_rows).astype(total.dtype), None
+
+    start = jnp.zeros((num_rows, rows.shape[2]), jnp.promote_types(rows.dtype, jnp.float32))
+    return lax.scan(add, start, (ids, rows))[0].astype(rows.dtype), None
+
+
+def _sums_by_id(ids, rows, num_rows):
+    """Sums rows [T, D] that have the same id [T]: [V, D]. An id of V takes no part."""
+    hot = (jnp.arange(num_rows)[:, None] == ids[None]).astype(rows.dtype)
+    return jnp.matmul(hot, rows, precision="highest")
 
 
 _take_one_hot = jax.custom_vjp(_take)

@@ -277,8 +277,10 @@ def test_pool_ignores_padding_only_as_it_says():
     assert_close(pool(x, mask, "first"), x[:, 0])
 
 
-@pytest.mark.parametrize("one_hot", [True, False])
-def test_lookup_and_its_gradient_are_a_gather_and_a_scatter(one_hot):
+@pytest.mark.parametrize(("one_hot", "entries"), [(True, 90), (True, 89), (True, 20), (False, 0)])
+def test_lookup_and_its_gradient_are_a_gather_and_a_scatter(monkeypatch, one_hot, entries):
+    """The one-hot matrix of 90 entries is taken whole, in two parts and in five."""
+    monkeypatch.setattr("lra_fnet.models.encoder.ONE_HOT_MAX_ENTRIES", entries)
     rng = np.random.default_rng(0)
     table, cotangent = rng.normal(size=(5, 4)), rng.normal(size=(2, 9, 4))
     ids = rng.integers(0, 4, (2, 9))  # the last row is never read
