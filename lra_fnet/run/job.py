@@ -236,6 +236,13 @@ def _train(
                 f"{experiment.run.batch_size}, {jax.device_count()} {jax.default_backend()} "
                 f"device(s), {loop.compiled}"
             )
+            optimizer, steps = experiment.optimizer, experiment.run.num_steps
+            rises = "linear_warmup" in optimizer.factor_names() and optimizer.warmup >= steps
+            if rises and not loop.step:
+                progress.say(
+                    f"the learning rate rises to the end: Optimizer.warmup is {optimizer.warmup:,} "
+                    f"steps, Run.num_steps {steps:,}. Going on."
+                )
             loop()
             trained = "trained; evaluating on test" if job.test else "trained"
             progress.say(f"{trained} after {progress.duration(time.monotonic() - began_at)}")

@@ -129,8 +129,9 @@ def test_run_whose_run_json_is_lost_is_complete_or_refused(folders, tmp_path, ca
 
 
 def test_overrides_get_a_separate_folder(train, tmp_path):
-    code, _, out = train("--gin", "Run.num_steps=3 Encoder.mlp_dim=4")
+    code, err, out = train("--gin", "Run.num_steps=3 Encoder.mlp_dim=4")
     assert code == 0
+    assert "rises" not in err  # the warm-up is shortened with the run
     folder = out.strip().splitlines()[-1].removeprefix("run folder: ")
     assert "/fnet+4_3-" in folder or "/fnet+mlp" in folder, folder
     assert result_of(tmp_path / folder)["overrides"] == ["Encoder.mlp_dim=4", "Run.num_steps=3"]
@@ -282,10 +283,11 @@ def test_mistake_gets_one_line_and_code_2(train, options, words):
 
 
 def test_divergence_is_a_result_and_code_1(train, tmp_path):
-    hot = ["--set", "Optimizer.learning_rate=1e30", "--set", "Optimizer.clip_norm=None"]
+    hot = ["--gin", "Optimizer.learning_rate=1e30 Optimizer.clip_norm=None Optimizer.warmup=6"]
     with jax.debug_nans(False):
         code, err, _ = train(*hot, "--name", "hot")
     assert code == 1
+    assert "the learning rate rises to the end: Optimizer.warmup is 6 steps, Run.num_steps 6" in err
     assert "not finite" in err
     result = result_of(tmp_path / "runs/cpu/parity/fnet+hot/seed0")
     assert result["state"] == "diverged"
