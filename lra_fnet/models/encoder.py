@@ -75,7 +75,8 @@ def _lookup_backward(residual, cotangent):
     rows = jnp.pad(rows, ((0, gap), (0, 0))).reshape(parts, -1, rows.shape[1])
 
     def add(total, part):
-        return total + _sums_by_id(*part, num_rows).astype(total.dtype), None
+        ids, rows = part
+        return total + _sums_by_id(ids, rows, num_rows).astype(total.dtype), None
 
     start = jnp.zeros((num_rows, rows.shape[2]), jnp.promote_types(rows.dtype, jnp.float32))
     return lax.scan(add, start, (ids, rows))[0].astype(rows.dtype), None
