@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from pathlib import Path
 
 from lra_fnet.errors import UserError
@@ -44,6 +45,8 @@ def use() -> None:
             os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
             return
     os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
+    # JAX compiles again what another process is writing, or was killed while it wrote.
+    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")
     # Together, the small programs around the update take as long to compile as the update itself.
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     if "jax" in sys.modules:  # which has read the environment

@@ -297,12 +297,12 @@ def open_set(task: "Task", folder: Path) -> Prepared:
                 f"{path}: expected {size} bytes, got {actual}: delete {folder} and prepare the set "
                 f"again with `lra-fnet data --task {task.name}`"
             )
-    counted = len(record["splits"][task.splits[0]]["label_counts"])
     try:
         task = task.settle(record.get("details", {}))
+        fits = task.num_classes == len(record["splits"][task.splits[0]]["label_counts"])
     except (KeyError, TypeError):
-        counted = -1
-    if task.num_classes != counted:
+        fits = False
+    if not fits:
         raise UserError(
             f"{folder / _FINGERPRINT} is damaged: its details are not those of its rows: delete "
             f"{folder} and prepare the set again"

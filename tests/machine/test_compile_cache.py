@@ -57,6 +57,20 @@ def test_cache_that_is_turned_off_makes_no_folder(bare, tmp_path):
     assert not (tmp_path / ".cache").exists()
 
 
+def test_a_program_that_was_written_in_part_is_compiled_again_without_a_word(bare, tmp_path):
+    code = (
+        "from lra_fnet.machine import compile_cache; compile_cache.use()\n"
+        "import jax; print(jax.jit(lambda x: x + 1)(1.0))"
+    )
+    for _ in range(2):
+        ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert (ended.stdout, ended.stderr) == ("2.0\n", "")
+        entries = list((tmp_path / ".cache/lra-fnet/jax").glob("*-cache"))
+        assert entries
+        for entry in entries:
+            entry.write_bytes(entry.read_bytes()[:100])
+
+
 def test_folder_that_cannot_be_written_gives_one_line_and_no_cache(bare, tmp_path, capfd):
     (tmp_path / ".cache").write_text("a file, not a folder")
     compile_cache.use()

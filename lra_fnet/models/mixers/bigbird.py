@@ -98,14 +98,41 @@ def bigbird_attention(
 
 
 def _gather(x, picks):
-    """Gathers each head's blocks at `picks`: [B, H or 1, M, S, K] -> [B, H, M, r S, K]."""
+    """Gathers each head's blocks at `picks`: [B, H or 1, M, S, K] -> [B, H, M, r S, K].
+
+    The gradient of a block is summed by gathers, reader by reader: a scatter adds in no fixed order
+    on a GPU.
+    """
     batch, _, num_blocks, size, width = x.shape
     heads, _, num_random = picks.shape
-    x = jnp.broadcast_to(x, (batch, heads, num_blocks, size, width))
-    x = x.reshape(batch, heads * num_blocks, size, width)
     rows = np.maximum(picks, 0) + num_blocks * np.arange(heads)[:, None, None]
-    x = jnp.take(x, rows.reshape(-1), axis=1, mode="clip")
+    rows = rows.reshape(-1)
+    readers = _readers(rows, heads * num_blocks)
+
+    @jax.custom_vjp
+    def take(x):
+        return jnp.take(x, rows, axis=1, mode="clip")
+
+    def backward(_, cotangent):
+        taken = (
+            jnp.take(cotangent, column, axis=1, mode="fill", fill_value=0) for column in readers.T
+        )
+        return (functools.reduce(jnp.add, taken),)
+
+    take.defvjp(lambda x: (take(x), None), backward)
+    x = jnp.broadcast_to(x, (batch, heads, num_blocks, size, width))
+    x = take(x.reshape(batch, heads * num_blocks, size, width))
     return x.reshape(batch, heads, num_blocks, num_random * size, width)
+
+
+def _readers(rows, count):
+    """Returns int32 [count, most]: where in rows [R] each of 0 .. count - 1 is; R fills up."""
+    order = np.argsort(rows, kind="stable")
+    number = np.bincount(rows, minlength=count)
+    place = np.arange(len(rows)) - np.repeat(np.cumsum(number) - number, number)
+    readers = np.full((count, number.max()), len(rows), np.int32)
+    readers[rows[order], place] = order
+    return readers
 
 
 @gin.configurable
