@@ -20,7 +20,7 @@ from typing import Any
 from lra_fnet import experiment
 from lra_fnet.benchmark.timing import RESTLESS, spread
 from lra_fnet.errors import UserError
-from lra_fnet.machine import progress
+from lra_fnet.machine import disk, progress
 from lra_fnet.run import folder as run_folder
 
 ATTEMPTS = 3  # measurements of a group
@@ -200,7 +200,7 @@ def _devices(number: int) -> dict[str, str]:
     if not number:
         return {}
     flag = f"--xla_force_host_platform_device_count={number}"
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(number)))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(number))))
     return {
         "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip(),
         "CUDA_VISIBLE_DEVICES": ",".join(visible.split(",")[:number]),
@@ -294,7 +294,7 @@ def _labels(models: Sequence[str]) -> dict[tuple[str, str], str]:
 
 
 def folder(root: Path, cells: Sequence[Cell], name: str | None = None) -> Path:
-    """Returns the folder for the results of these cells: one that does not exist yet.
+    """Makes a new folder for the results of these cells, and returns it.
 
     Args:
       root: holds the folders of all benchmarks.
@@ -303,18 +303,26 @@ def folder(root: Path, cells: Sequence[Cell], name: str | None = None) -> Path:
       name: the folder's name.
 
     Raises:
-      UserError: there is a benchmark of this name, or it cannot be the name of a folder.
+      UserError: there is a benchmark of this name, or it cannot be the name of a folder; the disk
+        refuses.
     """
-    if name:
-        chosen = root / str(run_folder.variant((), name))
-        if chosen.exists():
-            raise UserError(f"{chosen} holds a benchmark already: choose another --name")
-        return chosen
     digest = hashlib.sha256(repr(cells).encode()).hexdigest()[:8]
     words = dict.fromkeys(word for c in cells for word in (c.task, c.preset, c.what))
     slug = re.sub(r"[^A-Za-z0-9._]+", "-", "-".join([*words, digest]))
-    names = itertools.chain([slug], (f"{slug}-{number}" for number in itertools.count(2)))
-    return next(root / name for name in names if not (root / name).exists())
+    numbered = itertools.chain([slug], (f"{slug}-{number}" for number in itertools.count(2)))
+    names = iter([str(run_folder.variant((), name))]) if name else numbered
+    while True:
+        chosen = root / next(names)
+        with disk.writable(chosen):
+            try:
+                chosen.mkdir(parents=True)
+            except FileExistsError:
+                if name:
+                    raise UserError(
+                        f"{chosen} holds a benchmark already: choose another --name"
+                    ) from None
+            else:
+                return chosen
 
 
 def run(

@@ -99,9 +99,6 @@ def main(options: Options, shared: Cell, job: Job, show: Show) -> None:
 
     folder = cells.folder(job.runs / "benchmark", [*plan, *scaled], options.name)
     with _scratch(folder) as scratch:
-        if plan or scaled:  # before hours of measuring
-            with disk.writable(folder):
-                folder.mkdir(parents=True, exist_ok=True)
         if plan:
             save = functools.partial(_save, folder, "benchmark", show.cells)
             results = cells.run(plan, options.rounds, save)

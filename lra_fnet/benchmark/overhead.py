@@ -39,10 +39,11 @@ def loop_overhead(job: Job, rounds: int, seconds: float, folder: Path) -> float:
         run.mkdir()
         loop = Loop(built, train, validation, run, job.seed)
         bare = _bare(loop, seconds)
-        loop.run = dataclasses.replace(loop.run, num_steps=math.ceil(bare * seconds))
+        num_steps = max(2, math.ceil(bare * seconds))  # the first is not timed
+        loop.run = dataclasses.replace(loop.run, num_steps=num_steps)
         loop()
         shutil.rmtree(run)
-        whole = loop.history.timed_steps / loop.history.timed_seconds
+        whole = loop.history.steps_per_second
         ratios.append(whole / bare)
         table.add_row(str(number), f"{bare:.2f}", f"{whole:.2f}", f"{ratios[-1]:.3f}")
     median = statistics.median(ratios)

@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import itertools
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -282,8 +282,16 @@ def _table(preset: str, models: Sequence[str], runs: Sequence[Record]) -> Table:
             if same:
                 last.append(_our_row(model, variant, same, every, "last"))
             rows += printed
-    floors, floor_notes = _floors(runs, every)
-    shallow, baselines = _baselines(runs, every)
+    rows, last_rows, variants, last_variants = map(
+        _distinct, (rows, last_rows, variants, last_variants)
+    )
+    measured_against = {
+        task: [run for row in rows for run in row.cells[task].runs]
+        or [run for run in runs if run.task == task]
+        for task in every
+    }
+    floors, floor_notes = _floors(measured_against)
+    shallow, baselines = _baselines(measured_against)
     rows += [floors, *([shallow] if baselines else [])]
     notes = _notes(preset, runs, [*rows, *variants]) + floor_notes + baselines
     if smoke:
@@ -293,6 +301,17 @@ def _table(preset: str, models: Sequence[str], runs: Sequence[Record]) -> Table:
         *(preset, columns, rows, last_rows, variants, last_variants, floors, shallow, baselines),
         *(notes, _provenance(runs)),
     )
+
+
+def _distinct(rows: Sequence[Row]) -> list[Row]:
+    """Returns rows of ours whose labels differ: of equal ones, each gets its variant's name."""
+    labels = Counter(row.label for row in rows if row.ours)
+    return [
+        dataclasses.replace(row, label=f"{row.label} ({row.variant})")
+        if row.ours and row.variant and labels[row.label] > 1
+        else row
+        for row in rows
+    ]
 
 
 def other_model(run: Record) -> str:
@@ -333,14 +352,17 @@ def _our_row(
     return Row(label, "ours", cells | averages(cells), uses_mask, model, variant)
 
 
-def _floors(runs: Sequence[Record], columns: Sequence[str]) -> tuple[Row, list[str]]:
+def _floors(runs: Mapping[str, Sequence[Record]]) -> tuple[Row, list[str]]:
     """Returns the floor of each task, and notes on tasks whose runs read data of several floors.
 
     Where floors differ, the row shows the highest.
+
+    Args:
+      runs: by task, those of the rows above it: variants count only where there are no others.
     """
     cells, notes = {}, []
-    for task in columns:
-        floors = {run.floor.accuracy for run in runs if run.task == task}
+    for task, same in runs.items():
+        floors = {run.floor.accuracy for run in same}
         cells[task] = Cell("value", max(floors)) if floors else Cell("-")
         if len(floors) > 1:
             shares = ", ".join(f"{share:.2f}" for share in sorted(floors))
@@ -348,17 +370,22 @@ def _floors(runs: Sequence[Record], columns: Sequence[str]) -> tuple[Row, list[s
     return Row("Majority floor", "", cells | averages(cells)), notes
 
 
-def _baselines(runs: Sequence[Record], columns: Sequence[str]) -> tuple[Row, list[str]]:
-    """Returns the best shallow baseline of each task, the highest of its data, and their names."""
-    cells, notes = {}, []
-    for task in columns:
-        found = [run.baseline for run in runs if run.task == task and run.baseline]
-        best = max(found, key=lambda baseline: baseline.test.accuracy, default=None)
-        cells[task] = Cell("value", best.test.accuracy) if best else Cell("-")
-        notes += [f"{tasks.title(task)}: {best.method}"] if best else []
-    if notes:
-        notes = [f"Shallow baseline, chosen on validation: {'; '.join(notes)}."]
-    return Row("Shallow baseline", "", cells | averages(cells)), notes
+def _baselines(runs: Mapping[str, Sequence[Record]]) -> tuple[Row, list[str]]:
+    """Returns the best shallow baseline of each task, and their names; see `_floors`.
+
+    Where the data or the length differ, the row shows the highest, and a note the others.
+    """
+    cells, names, others = {}, [], []
+    for task, same in runs.items():
+        found = {run.baseline.test.accuracy: run.baseline.method for run in same if run.baseline}
+        highest = max(found, default=None)
+        cells[task] = Cell("-") if highest is None else Cell("value", highest)
+        names += [] if highest is None else [f"{tasks.title(task)}: {found[highest]}"]
+        if len(found) > 1:
+            shares = ", ".join(f"{share:.2f}" for share in sorted(found))
+            others.append(f"Runs on {task} have different shallow baselines: {shares}.")
+    notes = [f"Shallow baseline, chosen on validation: {'; '.join(names)}."] if names else []
+    return Row("Shallow baseline", "", cells | averages(cells)), notes + others
 
 
 def marks(preset: str, rows: Sequence[Row]) -> list[str]:

@@ -279,7 +279,8 @@ def above_baseline(table: Table, points: Sequence[tradeoff.Point]) -> Figure | N
                 fontsize=7,
             )
             axes.set_title(table.columns[column])
-            axes.set_xlabel("Training steps/s")
+            in_turn = all(point.benchmark for point in shown)
+            axes.set_xlabel("Training steps/s" if in_turn else "Steps/s of the fastest run")
             if number % columns == 0:
                 axes.set_ylabel("Points above shallow baseline")
     return _with_legend(figure)

@@ -32,7 +32,7 @@ def result(preset: Preset) -> list[str]:
         f"{row.label} on {table.columns[task]}": row.cells[task]
         for row in table.rows
         for task in table.tasks
-        if row.ours and row.cells[task].seeds and table.shallow.cells[task].mean is not None
+        if row.ours and any(run.complete and run.baseline for run in row.cells[task].runs)
     }
     above = [name for name, cell in scored.items() if cell.mean is not None and not cell.shallow]
     lies = "lies" if len(above) < 2 else "lie"
@@ -68,17 +68,18 @@ def result(preset: Preset) -> list[str]:
 
 def scores(table: Table) -> list[str]:
     """Says how many results a preset has, and which is the highest of each task."""
-    scored = _scored(table)
-    if not scored:
+    own = [row for row in table.rows if row.ours]
+    scored = [(row.label, task) for task in table.tasks for row in own if row.cells[task].seeds]
+    if not table.best:
         return []
-    names = {row.label for row, _ in scored}
+    names, on = ({*part} for part in zip(*scored, strict=True))
     highest = [
         f"{row.label} on {table.columns[task]} ({row.cells[task].mean:.2f} %)"
         for task, row in table.best.items()
     ]
     return [
         f"{plural(len(scored), 'result')} of {plural(len(names), 'model')} on "
-        f"{plural(len(highest), 'task')}, variants not counted.",
+        f"{plural(len(on), 'task')}, variants not counted.",
         f"Highest: {listed(highest)}.",
     ]
 
@@ -113,7 +114,7 @@ def significance(presets: Sequence[Preset]) -> list[str]:
 
 def speed(report: Report) -> list[str]:
     """Says how FNet's time and memory compare with the Transformer's in a benchmark of both."""
-    for benchmark, _ in report.benchmarks:
+    for benchmark in report.sources.benchmarks:  # ratios are within one, in the same rounds
         cells = [
             cell
             for cell in benchmark.cells
@@ -131,11 +132,10 @@ def speed(report: Report) -> list[str]:
         times = [benchmarks.speed_up(a["seconds"], b["seconds"]) for a, b in pairs]
         memory = [100 * a["peak_bytes"] / max(1, b["peak_bytes"]) for a, b in pairs]
         lengths = [cell["length"] for cell, _ in pairs]
-        where = f"in {benchmark.name.partition(' (')[0]}"
         sentences = [
             f"FNet's training step is {span(times)} times as fast as the Transformer's at "
             f"lengths {lengths[0]:,} to {lengths[-1]:,}{benchmarks.constant(cells)}, and its peak "
-            f"memory is {span(memory)} % of the Transformer's, {where}."
+            f"memory is {span(memory)} % of the Transformer's, in {benchmark.name}."
         ]
         slopes = [
             benchmarks.exponent(*benchmarks.curve(cells, name, "seconds"))
@@ -177,7 +177,7 @@ def learning(report: Report) -> list[str]:
 
 
 def sweeps(listed_: Sequence[Sweep]) -> list[str]:
-    """Says how many trials there are, and which is the best of each task on validation."""
+    """Says how many trials there are, and which is the best of each task and preset."""
     trials = [trial for sweep in listed_ for trial in sweep.trials]
     if not trials:
         return []
@@ -192,11 +192,12 @@ def sweeps(listed_: Sequence[Sweep]) -> list[str]:
         for trial in sweep.trials
         if trial.state == "complete" and trial.validation is not None and not sweep.about.pretrain
     ]
-    for task in dict.fromkeys(trial.task for trial in scored):
-        best = max((t for t in scored if t.task == task), key=lambda t: t.validation or 0)
+    for preset, task in dict.fromkeys((trial.preset, trial.task) for trial in scored):
+        same = [trial for trial in scored if (trial.preset, trial.task) == (preset, task)]
+        best = max(same, key=lambda trial: trial.validation or 0)
         setting = " ".join(best.overrides) or "no overrides"
         sentences.append(
-            f"Highest validation accuracy on {tasks.title(task)}: "
+            f"Highest validation accuracy on {tasks.title(task)}, preset {preset}: "
             f"{100 * (best.validation or 0):.2f} %, {config.title(best.model)} with {setting}."
         )
     return sentences
@@ -252,12 +253,6 @@ def runs(report: Report) -> list[str]:
         f"{plural(len(report.runs), 'run')} on {plural(devices, 'kind')} of machine{spent}.",
         *([words] if report.sources.logged else []),
     ]
-
-
-def _scored(table: Table):
-    """Returns the cells with a value of the preset's own models, as (row, task)."""
-    own = [row for row in table.rows if row.ours]
-    return [(row, t) for t in table.tasks for row in own if row.cells[t].mean is not None]
 
 
 def count(things: Sequence[object]) -> str:

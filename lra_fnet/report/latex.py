@@ -23,6 +23,7 @@ _SPECIAL = {
     "|": r"\textbar{}",
     '"': r"\textquotedbl{}",
     "`": r"\textasciigrave{}",
+    "[": "{[}",  # after \\ or \midrule it would begin an argument
     "±": r"$\pm$",
     "→": r"$\rightarrow$",
     "†": r"$\dagger$",
@@ -86,7 +87,7 @@ def _prose(note: str) -> str:
 
 def escape(words: str) -> str:
     """Returns text that LaTeX prints literally; letters outside Latin-1 become code points."""
-    chars = (_SPECIAL.get(c, c if ord(c) < 0x100 else f"[U+{ord(c):04X}]") for c in words)
+    chars = (_SPECIAL.get(c, c if ord(c) < 0x100 else f"{{[}}U+{ord(c):04X}]") for c in words)
     return "".join(chars).replace("--", "-{}-")
 
 

@@ -189,7 +189,7 @@ def _swept(sweep: Sweep) -> list[tuple[str, Figure, str]]:
                 value = grids.value_of(trial, axis)
                 measured = (trial.task, trial.state) == (task, "complete")
                 if measured and value is not None and trial.validation is not None:
-                    point = str(value) if isinstance(value, list) else value
+                    point = value if isinstance(value, int | float | str) else str(value)
                     groups.setdefault(config.title(trial.model), []).append(
                         (point, 100 * trial.validation)
                     )

@@ -75,11 +75,12 @@ def grid(table: Table, listed: Sequence[Pair]) -> Grid:
     rows = []
     for pair in listed:
         difference = pair.comparison.difference
-        verdict = {None: "rows only", True: "yes", False: "no"}[pair.significant]
+        one = any(row.cells[pair.task].seeds == 1 for row in (pair.a, pair.b))
+        verdict = {None: "rows only" if one else "seeds failed", True: "yes", False: "no"}
         rows.append(
             [
                 *(table.columns[pair.task], pair.a.label, pair.b.label),
-                verdict,
+                verdict[pair.significant],
                 f"{difference.mean:+.2f}",
                 f"{difference.low:+.2f} to {difference.high:+.2f}",
                 f"{difference.p_value:.2g}",
@@ -94,8 +95,8 @@ def grid(table: Table, listed: Sequence[Pair]) -> Grid:
         f"(single, not adjusted). Tests: {'; '.join(named)}. Significant: p adjusted by Holm's "
         "method for all rows of this table with two seeds or more on both sides is at most "
         f"{LEVEL}. Rows only: a "
-        "side has a single seed, or seeds that failed, so p and the interval say what other test "
-        "rows would change, not what other seeds would."
+        "side has a single seed, so p and the interval say what other test rows would change, not "
+        "what other seeds would. Seeds failed: the test knows only those that did not."
     ]
     head = ["Task", "Model", "Against", "Significant", "Difference", "95 % interval"]
     head += ["p", "p adjusted", "Seeds", *["Test"] * several]

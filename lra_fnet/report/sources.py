@@ -128,7 +128,8 @@ class Sources:
       runs: their records.
       curves: their courses, where metrics.jsonl is there.
       spans, started: their attention_span.json and run.json.
-      unfinished: the run.json and the newest step of each run without a result.
+      unfinished: the run.json and the newest step of each run without a result that no sweep has
+        pruned.
       readings: how often the test split was read; once without a log.
       logged: whether a root has the log of readings.
       sweeps, benchmarks: one for each folder; a copy under another root counts once.
@@ -148,14 +149,6 @@ class Sources:
         self.curves = {folder: curve for folder, curve in curves.items() if curve.step}
         self.spans = each(lambda path: record.load(path / "attention_span.json", Span))
         self.started = each(lambda path: record.load(path / "run.json", Started))
-        self.unfinished: list[tuple[Started, int]] = []
-        for file in (
-            file for root in roots for file in sorted(Path(root).glob("*/*/*/*/run.json"))
-        ):
-            if not file.with_name("result.json").exists():
-                begun = self._try(lambda path: record.load(path, Started), file)
-                curve = self._try(record.curve, file.parent)
-                self.unfinished += [(begun, curve.step)] if begun and curve else []
         self.readings = self._readings(roots)
         self.logged = any((Path(root) / TEST_LOG).exists() for root in roots)
         self.submitted: dict[str, list[record.Record]] = {}
@@ -164,6 +157,7 @@ class Sources:
             self.submitted.setdefault(folder.name, []).extend(found)
             self.problems += problems
         self.sweeps: list[Sweep] = []
+        self.unfinished: list[tuple[Started, int]] = []
         self.benchmarks: list[Benchmark] = []
         for root in map(Path, roots):
             for file in sorted(root.glob("sweeps/*/sweep.json")):
@@ -177,6 +171,15 @@ class Sources:
                 if cells and cells not in [benchmark.cells for benchmark in self.benchmarks]:
                     name = (Path(root.resolve().name) / folder).as_posix()
                     self.benchmarks.append(Benchmark(name, cells))
+        begun: dict[tuple[str, ...], Path] = {}
+        for root in reversed(roots):  # the first wins
+            begun |= _open(Path(root))
+        trials = [trial for sweep in self.sweeps for trial in sweep.trials]
+        pruned = {Path(trial.folder).parts for trial in trials if trial.state == "pruned"}
+        for file in (file for parts, file in begun.items() if parts not in pruned):
+            run = self._try(lambda path: record.load(path, Started), file)
+            curve = self._try(record.curve, file.parent)
+            self.unfinished += [(run, curve.step)] if run and curve else []
 
     def _try(self, read: Callable[[Path], T], path: Path) -> T | None:
         """Returns what `read` makes of a path, or None with a line in `problems`."""
@@ -217,6 +220,12 @@ class Sources:
             except (TypeError, ValueError, RecursionError) as error:
                 self.problems.append(f"{file}, line {number}: {error}; delete it")
         return readings
+
+
+def _open(root: Path) -> dict[tuple[str, ...], Path]:
+    """Returns the run.json of each run of a root that has no result."""
+    begun = record.files(root, "run.json")
+    return {parts: f for parts, f in begun.items() if not f.with_name("result.json").exists()}
 
 
 def _cells(file: Path) -> list[dict[str, Any]]:

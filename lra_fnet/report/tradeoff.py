@@ -16,6 +16,10 @@ from lra_fnet.report.sources import Benchmark
 from lra_fnet.run import record
 from lra_fnet.run.record import Device
 
+SPEEDS = (  # of a panel of the figure
+    "Models were timed in turn on one machine; where the axis says fastest run, at different times "
+    "on machines of one kind, perhaps beside other jobs."
+)
 MEAN = "average5"  # the column of LRA's figure, whose speed is that on Text
 
 
@@ -111,11 +115,18 @@ def grid(table: Table, points: Sequence[Point]) -> Grid:
     notes = ["Accuracy: over all seeds. Mean of 5: speed and memory are those on Text."]
     in_turn = {p.benchmark: None for p in points if p.benchmark}
     for name in in_turn:
-        tasks = dict.fromkeys(table.columns[p.column] for p in points if p.benchmark == name)
+        tasks = dict.fromkeys(p.column for p in points if p.benchmark == name)
         notes.append(
-            f"{', '.join(tasks)}: speed and memory as measured in `{name}`, where the models took "
-            "turns. Memory: the peak of the process above what it held before the model was made."
+            f"{', '.join(table.columns[task] for task in tasks)}: speed and memory as measured in "
+            f"`{name}`, where the models took turns. Memory: the peak of the process above what it "
+            "held before the model was made."
         )
+        for task in tasks:
+            timed = {p.row.label for p in points if (p.column, p.benchmark) == (task, name)}
+            values = [row for row in table.rows if row.ours and row.cells[task].mean is not None]
+            if others := [row.label for row in values if row.label not in timed]:
+                left_out = f"not in this benchmark, so left out: {', '.join(others)}"
+                notes.append(f"{table.columns[task]}: {left_out}.")
     if any(not point.benchmark for point in points):
         notes.append(
             f"{'Other tasks: s' if in_turn else 'S'}peed of the fastest run on the device, without "

@@ -256,7 +256,7 @@ def _train(
     except (RunFailed, jax.errors.JaxRuntimeError) as error:
         failure = _failure(error)
         facts = evaluate.facts(failure.state, identity, experiment, data)
-        _record(folder, {**facts, "step": failure.step})
+        _record(folder, facts | {"step": failure.step} | ({} if job.test else {"closed": True}))
         raise failure from None
     return _record(folder, result)
 

@@ -152,6 +152,7 @@ class Record(Origin):
     data_source: str | None = None
     rms: tuple[Rms, ...] = ()  # at the first and the last step; older results have none
     step: int | None = None  # at which a run failed
+    closed: bool = False  # a failed run was not to be scored on test, such as a trial of a sweep
     denoise: bool = False  # pre-training: counts and losses are of hidden tokens, and no test
     init: Init | None = None  # the pre-trained run that it began from
     resolved: dict[str, Any] = dataclasses.field(default_factory=dict)  # measured choices
@@ -195,7 +196,7 @@ class Record(Origin):
     @property
     def tested(self) -> bool:
         """Whether it has something to show: a test accuracy, or a state instead of one."""
-        return not self.denoise and (not self.complete or self.test is not None)
+        return not self.denoise and (self.test is not None or not (self.complete or self.closed))
 
     @property
     def baseline(self) -> Shallow | None:
@@ -440,12 +441,24 @@ def write(folder: Path, value: dict[str, Any]) -> Record:
     return record
 
 
+def files(root: Path, name: str) -> dict[tuple[str, ...], Path]:
+    """Returns the files of this name in the run folders of a root, by the folder's last four names.
+
+    Hidden folders, such as those of runs moved aside, are left out.
+    """
+    found = {}
+    for file in sorted(root.glob(f"*/*/*/*/{name}")):
+        parts = file.relative_to(root).parts[:-1]
+        if re.fullmatch(r"seed\d+", parts[-1]) and not any(part[0] == "." for part in parts):
+            found[parts] = file
+    return found
+
+
 def collect(roots: Sequence[str | Path]) -> tuple[list[Record], list[str]]:
     """Returns every result under <root>/<preset>/<task>/<model>[+<variant>]/seed<k>/.
 
     A run that has the same path in two roots counts once, with the earlier root's result: with the
-    default roots, runs/ wins over results/. Folders with other names (hidden ones, runs moved
-    aside) are not read; a root that does not exist holds no runs.
+    default roots, runs/ wins over results/. A root that does not exist holds no runs.
 
     Args:
       roots: folders, in the order of precedence.
@@ -457,11 +470,9 @@ def collect(roots: Sequence[str | Path]) -> tuple[list[Record], list[str]]:
     records: dict[tuple[str, ...], Record] = {}
     problems = []
     for root in map(Path, roots):
-        for file in sorted(root.glob("*/*/*/*/result.json")):
-            parts = file.relative_to(root).parts[:-1]
-            regular = re.fullmatch(r"seed\d+", parts[-1]) and not any(p[0] == "." for p in parts)
+        for parts, file in files(root, "result.json").items():
             try:
-                if regular and parts not in records and (found := read(file.parent)) is not None:
+                if parts not in records and (found := read(file.parent)) is not None:
                     records[parts] = found
             except UserError as error:
                 problems.append(str(error))

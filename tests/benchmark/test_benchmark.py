@@ -528,8 +528,7 @@ def test_a_folder_holds_one_benchmark_and_is_named_by_what_differs(tmp_path):
     train = plan(["fnet"])
     first = cells.folder(tmp_path, train)
     assert re.fullmatch(r"text-cpu-train-[0-9a-f]{8}", first.name)
-    assert cells.folder(tmp_path, train) == first
-    first.mkdir()
+    assert first.is_dir()
     assert cells.folder(tmp_path, train).name == f"{first.name}-2"
     others = [plan(["linear"]), plan(["fnet"], ["infer"]), plan(["fnet"], lengths=(32,))]
     assert len({cells.folder(tmp_path, planned).name for planned in others} | {first.name}) == 4

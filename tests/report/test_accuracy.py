@@ -140,6 +140,8 @@ def test_failed_seed_is_reported_and_left_out_of_the_mean():
 
 def test_trial_without_test_is_in_no_table():
     assert tables_of(a_result(test=None)) == []
+    assert tables_of(a_failure("OOM", closed=True)) == []
+    assert tables_of(a_failure("OOM"))
 
 
 # Averages
@@ -351,6 +353,34 @@ def test_shallow_baseline_has_a_row_and_marks_cells_that_are_not_above_it():
     (names,) = table.baselines
     assert names == "Shallow baseline, chosen on validation: ListOps: ridge on counts."
     assert names in table.notes
+
+
+def test_baseline_is_that_of_the_rows_above_it_and_of_variants_where_there_are_none():
+    """A variant on longer texts has a higher baseline than the models of the preset."""
+    higher = SHALLOW | {"method": "bigrams", "test": {"correct": 800, "count": 2000}}
+    variant = {"variant": "long", "overrides": ["MAX_LEN=4096"], "shallow": higher}
+    plain = with_test(600, shallow=SHALLOW)
+    (table,) = tables_of(plain, with_test(600, **variant), with_test(600, task="text", **variant))
+    assert cell_text(table, "Shallow baseline", "", "listops") == "28.50"
+    assert cell_text(table, "Shallow baseline", "", "text") == "40.00"
+    (names,) = table.baselines
+    assert names.endswith("ListOps: ridge on counts; Text: bigrams.")
+    (table,) = tables_of(plain, with_test(600, model="linear", shallow=higher))
+    assert cell_text(table, "Shallow baseline", "", "listops") == "40.00"
+    assert "Runs on listops have different shallow baselines: 28.50, 40.00." in table.notes
+
+
+def test_rows_that_would_be_named_alike_get_the_name_of_their_variant():
+    runs = [
+        a_result(overrides=[f"Optimizer.learning_rate={rate}"], variant=f"r-0000000{number}")
+        for number, rate in enumerate((0.0003161, 0.0003162, 0.01))
+    ]
+    (table,) = tables_of(*runs)
+    assert [row.label for row in table.variants] == [
+        "FNet, learning rate 0.000316 (r-00000000)",
+        "FNet, learning rate 0.000316 (r-00000001)",
+        "FNet, learning rate 0.01",
+    ]
 
 
 def test_baseline_of_an_older_result_is_that_of_expected_json(monkeypatch):

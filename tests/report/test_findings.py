@@ -23,6 +23,7 @@ from lra_fnet.report import (
     benchmarks,
     contents,
     findings,
+    page,
     pairs,
     significance,
     sources,
@@ -138,7 +139,7 @@ def test_overrides_on_a_task_of_a_user_leave_the_other_tasks_their_pairs():
     assert findings.result(preset)[-1].endswith("is +5.00 and +10.00 points.")
 
 
-def test_a_pair_with_a_failed_seed_is_about_the_rows_only():
+def test_a_pair_with_a_failed_seed_has_no_verdict():
     """The seeds that ended may be the lucky ones."""
     runs = [scored(model, seed) for model in ("fnet", "linear") for seed in range(3)]
     runs.append(a_failure("diverged", model="fnet", seed=3))
@@ -146,7 +147,7 @@ def test_a_pair_with_a_failed_seed_is_about_the_rows_only():
     (pair,) = pairs.pairs(table, accuracy.MAIN)
     assert (pair.significant, pair.p_adjusted) == (None, None)
     (row,) = pairs.grid(table, [pair]).rows
-    assert (row[3], row[-1]) == ("rows only", "3 of 4 / 3")
+    assert (row[3], row[-1]) == ("seeds failed", "3 of 4 / 3")
 
 
 def test_significance_names_the_largest_difference_with_its_winner_first():
@@ -178,13 +179,47 @@ def test_speed_is_the_ratio_of_medians_to_the_faster_transformer(tmp_path):
         )
     ]
     made = built(tmp_path)
-    made = type(made)(**vars(made) | {"benchmarks": [(sources.Benchmark("b", cells), [])]})
+    made.sources.benchmarks.append(sources.Benchmark("b", cells))
     first, second = findings.speed(made)
     assert first == (
         "FNet's training step is 3.0 to 8.0 times as fast as the Transformer's at lengths 512 to "
         "1,024, batches of 4, and its peak memory is 25 to 50 % of the Transformer's, in b."
     )
     assert second.startswith("Fitted over these lengths, FNet's time grows as L^0.00")
+
+
+def test_speed_is_against_the_transformer_of_the_same_benchmark(tmp_path):
+    """The tables of both are one, though they differ in their rounds."""
+    first, second = (
+        [a_measured_cell(m, n, [s] * rounds) for m, s in sides.items() for n in (8, 16)]
+        for rounds, sides in (
+            (2, {"transformer": 4.0, "linear": 1.0}),
+            (3, {"transformer": 6.0, "fnet": 1.0}),
+        )
+    )
+    for name, cells in (("a", first), ("b", second)):
+        (tmp_path / "benchmark" / name).mkdir(parents=True)
+        (tmp_path / "benchmark" / name / "benchmark.json").write_text(json.dumps(cells))
+    made = built(tmp_path)
+    (_,) = made.benchmarks
+    assert findings.speed(made)[0].startswith("FNet's training step is 6.0 times as fast")
+    assert page.render(made)
+
+
+def test_results_are_those_with_a_baseline_of_their_own(tmp_path):
+    """And those that did not train count as results in both sentences."""
+    made = built(
+        tmp_path,
+        with_test(900, shallow=SHALLOW),
+        with_test(400, model="linear", data_sha256="e" * 64),
+        with_test(360, model="dct", shallow=SHALLOW),
+    )
+    (preset,) = made.presets
+    assert findings.result(preset)[0] == (
+        "Under preset cpu, 1 of 2 results lies above the shallow baseline with the whole 95 % "
+        "interval: FNet on ListOps."
+    )
+    assert findings.scores(preset.table)[0].startswith("3 results of 3 models on 1 task")
 
 
 def test_learning_runs_sweeps_and_spans_are_counted(tmp_path):
@@ -209,7 +244,8 @@ def test_learning_runs_sweeps_and_spans_are_counted(tmp_path):
     ]
     assert said["sweeps"] == [
         "1 sweep with 2 trials, 2 of them complete; trials never read the test split.",
-        "Highest validation accuracy on ListOps: 33.00 %, Linear with Encoder.num_layers=2 "
+        "Highest validation accuracy on ListOps, preset cpu: 33.00 %, Linear with "
+        "Encoder.num_layers=2 "
         "Run.num_steps=100.",
     ]
     assert said["inside"] == [

@@ -236,6 +236,18 @@ def test_script_is_valid():
     subprocess.run([node, "--check", str(TEMPLATES / "script.js")], check=True)
 
 
+def test_values_of_a_sweep_may_be_dictionaries(tmp_path):
+    axis = "Optimizer.groups"
+    values = [{"lambda": (rate, 0.0)} for rate in (0.001, 0.0005)]
+    trials = [
+        a_trial(number, validation=0.3, overrides=[f"{axis}={value}"])
+        for number, value in enumerate(values)
+    ]
+    put_sweep(tmp_path, "s", trials, axes={axis: values})
+    text = page.render(report.build(report.Sources([tmp_path])))
+    assert "(0.0005, 0.0)" in text
+
+
 def test_page_without_curves_sweeps_or_benchmarks_says_so(tmp_path):
     put(tmp_path, a_result())
     text = page.render(report.build(report.Sources([tmp_path])))
@@ -371,8 +383,9 @@ def test_bold_shows_in_the_page_and_in_latex(tmp_path):
     assert (
         len(re.findall(r'<td class=" best', text)) == 3
     )  # first screen, best on validation, last step
-    assert "Below the best, FNet: -6.00 points" in text
-    assert f"p = {preset.marks['best'].against['linear', None, 'listops'].p_value:.2g}" in text
+    against = preset.marks["best"].against["linear", None, "listops"]
+    assert "Against the highest, FNet: -6.00 points (95 % interval of this pair alone: " in text
+    assert f"Some row is significantly better: p = {against.p_value:.2g} that none is" in text
 
 
 def test_latex_tells_of_seeds_that_did_not_train_or_have_no_number(tmp_path):
@@ -568,7 +581,7 @@ def test_latex_prints_special_characters_literally():
         r"50 \% of a\_b \& \{x\} \#1 \$2 \textasciitilde{} \textasciicircum{} \textbackslash{}n"
     )
     assert latex.escape("1 → 2") == r"1 $\rightarrow$ 2"
-    assert latex.escape("1 ± 2 ‡ --no 中") == r"1 $\pm$ 2 $\ddagger$ -{}-no [U+4E2D]"
+    assert latex.escape("1 ± 2 ‡ --no 中") == r"1 $\pm$ 2 $\ddagger$ -{}-no {[}U+4E2D]"
 
 
 def test_every_line_of_a_tabular_has_as_many_cells_as_its_head(everything):

@@ -281,7 +281,7 @@ def test_readme_gets_the_figure_that_it_links_to(tmp_path):
     figure = tmp_path / "docs" / "figure.svg"
     assert figure in report.update_readme(readme, results)
     drawn = figure.read_text()
-    for words in ("Transformer", "FNet", "Points above shallow baseline", "Training steps/s"):
+    for words in ("Transformer", "FNet", "Points above shallow baseline", "Steps/s of the fastest"):
         assert words in drawn
     assert report.update_readme(readme, results) == []
 

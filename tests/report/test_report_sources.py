@@ -234,7 +234,11 @@ def test_run_without_a_result_is_in_a_table_of_its_own(tmp_path):
     }
     (folder / "run.json").write_text(json.dumps(facts | {"overrides": ["Encoder.num_layers=1"]}))
     put_curve(folder / "result.json", steps=40)
-    built = report.build(sources.Sources([tmp_path]))
+    for name in ("fnet/.seed0.moved-1", "linear+num_layers-1/seed0"):  # moved aside; pruned
+        (tmp_path / "cpu/listops" / name).mkdir(parents=True)
+        (tmp_path / "cpu/listops" / name / "run.json").write_text(json.dumps(facts))
+    put_sweep(tmp_path, "s", [a_trial(0, "linear", state="pruned")])
+    built = report.build(sources.Sources([tmp_path, tmp_path]))
     assert built.unfinished.rows == [["ListOps", "cpu", "FNet, 1 layer", "1", "40"]]
     assert [row.label for row in built.tables[0].ours] == ["FNet"]
     assert built.unfinished.title in page.render(built)
@@ -363,7 +367,8 @@ def test_speeds_are_those_of_the_benchmark_that_has_most_models_of_a_task():
     ]
     notes = tradeoff.grid(table, points).notes
     assert notes[1].startswith("ListOps: speed and memory as measured in `both`")
-    assert notes[2].startswith("Other tasks: speed of the fastest run")
+    assert notes[2] == "ListOps: not in this benchmark, so left out: Performer."
+    assert notes[3].startswith("Other tasks: speed of the fastest run")
 
 
 def test_the_highest_of_several_speeds_says_of_how_many_runs():
