@@ -241,7 +241,7 @@ def _settle(place: tuple[Path, str | Path | None] | None) -> None:
     if not getattr(cls, "finds_classes", False):
         return
     task: Task = gin.get_configurable("TASK/gin.macro")()  # as gin evaluates %TASK
-    if task.settled:
+    if task.settled and not (place and (place[1] or task.folder(place[0]).exists())):
         return
     name = type(task).__name__
     if place is None:

@@ -281,5 +281,14 @@ def holder(path: Path) -> str:
 
 
 def user_cache() -> Path:
-    """Returns the folder of our caches: $XDG_CACHE_HOME/lra-fnet, or ~/.cache/lra-fnet."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lra-fnet"
+    """Returns the folder of our caches: $XDG_CACHE_HOME/lra-fnet, or ~/.cache/lra-fnet.
+
+    Raises:
+      UserError: this user has no home.
+    """
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lra-fnet"
+    except RuntimeError:
+        raise UserError(
+            "this user has no home folder for caches: set XDG_CACHE_HOME to a folder of yours"
+        ) from None

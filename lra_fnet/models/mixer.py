@@ -13,6 +13,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.core import FrozenDict
 
 from lra_fnet.errors import UserError
 from lra_fnet.models.pointwise import flat_product
@@ -59,12 +60,25 @@ class Mixer(nn.Module):
     growth: ClassVar[tuple[float, float]] = (1, 1)
 
     def __post_init__(self):
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if (frozen := _frozen(value)) is not value:  # a model that is compiled has a hash
+                object.__setattr__(self, field.name, frozen)
         check_settings(self)
         self.check()
         super().__post_init__()
 
     def check(self):
         """Raises a UserError for a wrong setting that the field types cannot express."""
+
+
+def _frozen(value: Any) -> Any:
+    """Returns lists as tuples and dictionaries as those of Flax, at any depth; others as given."""
+    if type(value) in (list, tuple):
+        return tuple(map(_frozen, value))
+    if type(value) is dict:
+        return FrozenDict({name: _frozen(item) for name, item in value.items()})
+    return value
 
 
 class FixedTransform(Mixer):
@@ -226,7 +240,11 @@ def group_of(params, groups: Collection[str], others: str):
 
 
 def fixed_key(seed: int, layer: int) -> jax.Array:
-    """Returns the random key of (seed, layer), independent of JAX's default generator."""
+    """Returns the random key of (seed, layer), independent of JAX's default generator.
+
+    Those of layers 0 and 1 equal the two of `experiment.keys` for the same seed, which Flax folds
+    with a module's path before anything is drawn.
+    """
     return jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), layer)
 
 

@@ -9,6 +9,7 @@ import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
@@ -80,6 +81,13 @@ def read(run: Run, files: Sequence[Path]) -> Iterator[tuple[str, tuple[np.ndarra
             raise UserError(f"{place}: {error}") from None
 
 
+def _opened(path: Path) -> IO[bytes]:
+    """Opens a file, unpacked if it is a gzip file by its name."""
+    if path.suffix.lower() == ".gz":
+        return gzip.open(path)  # pyright: ignore[reportReturnType]
+    return path.open("rb")
+
+
 def _contents(task: Task, files: Sequence[Path]) -> Iterator[tuple[str, tuple[bytes, ...]]]:
     """Yields the place and the raw texts of each input."""
     pixels = isinstance(task, PixelTask)
@@ -101,7 +109,10 @@ def _contents(task: Task, files: Sequence[Path]) -> Iterator[tuple[str, tuple[by
     row: list[Path] = []
 
     def content(path: Path) -> bytes:
-        return path.read_bytes() if pixels else path.read_bytes().removeprefix(codecs.BOM_UTF8)
+        if pixels:
+            return path.read_bytes()
+        with _opened(path) as stream:
+            return stream.read().removeprefix(codecs.BOM_UTF8)
 
     for file in files:
         if row and file not in whole:
@@ -111,8 +122,7 @@ def _contents(task: Task, files: Sequence[Path]) -> Iterator[tuple[str, tuple[by
                 yield from task.inputs(file)
                 continue
             if file not in whole:
-                zipped = file.suffix.lower() == ".gz"
-                with gzip.open(file) if zipped else file.open("rb") as stream:
+                with _opened(file) as stream:
                     yield from _lines(task, str(file), stream, all_json=_ending(file) == ".jsonl")
                 continue
             row.append(file)

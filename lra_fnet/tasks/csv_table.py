@@ -11,6 +11,7 @@ import gin
 import numpy as np
 
 from lra_fnet.errors import UserError
+from lra_fnet.machine.progress import say
 from lra_fnet.tasks import division, sources
 from lra_fnet.tasks.task import Raw, Sets
 
@@ -80,14 +81,20 @@ class Csv(division.OwnTask):
                 f"csv/{self.config} reads your own table: give --source a .csv or .tsv file with "
                 f"{FORM}, or a folder of such files"
             )
-        labels, splits, texts, count = set(), set(), set(), 0
+        labels, splits, texts, count, broken = set(), set(), set(), 0, 0
         for row in read(source):
+            broken += any(b"\n" in text for text in row.texts)
             labels.add(row.label)
             splits.add(row.split)
             texts.add(len(row.texts))
             count += 1
         if len(texts) != 1:
             raise UserError(f"{source}: expected one text in all rows, or two, got both: choose")
+        if broken:
+            say(
+                f"{source}: {broken:,} of {count:,} rows have line breaks in a text; if they "
+                "should have none, a quotation mark is not closed"
+            )
         names = division.classes(source, labels, self.labels)
         details = {"labels": list(names), "texts": texts.pop()}
         parts = division.Division(source, names, splits)
@@ -166,6 +173,13 @@ def _table(file: sources.File, *, labelled: bool) -> Iterator[Row]:
                 raise ValueError(
                     f"expected {len(names)} columns, got {len(cells)}: put a text that has the "
                     "separator between quotation marks"
+                )
+            inside = [line for cell in cells for line in cell.split("\n")[1:]]
+            if delimiter == "\t" and any(line.count("\t") == len(names) - 1 for line in inside):
+                raise ValueError(
+                    "this line ends a text that has whole lines in it, so a quotation mark is not "
+                    "closed: put texts with quotation marks between two more, and write those "
+                    "inside twice"
                 )
             row = dict(zip(names, cells, strict=True))
             yield _row(row, texts, place, in_path, labelled=labelled)

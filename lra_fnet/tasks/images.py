@@ -4,8 +4,8 @@ import collections
 import dataclasses
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import gin
@@ -23,6 +23,7 @@ _OTHER_ENDINGS = (  # of images, which are refused
 
 _NAME = re.compile(r"\w[\w-]*_(\d{1,4})")
 _LARGEST = 2**27  # bytes of a file
+_SHOWN = 10  # classes that are named
 
 
 def _length(name: str) -> int:
@@ -86,7 +87,10 @@ class Images(division.OwnTask, PixelTask):
                 f"{source}: expected a folder for each class in {', '.join(sorted(found))}, got "
                 "images directly there"
             )
+        _check_depth(source, paths)
         names = division.classes(source, found, self.labels)
+        listed = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+        say(f"{source}: {len(names)} classes, each the name of a folder: {listed}")
         splits = {division.named(path.parts[:-2]) for path in paths}
         parts = division.Division(source, names, splits)
         details: dict[str, Any] = {"labels": list(names)}
@@ -110,6 +114,26 @@ class Images(division.OwnTask, PixelTask):
         mean = sums[1] / sums[0]
         deviation = math.sqrt(max(sums[2] / sums[0] - mean**2, 1.0))  # not 0, for equal images
         details |= {"pixel_mean": round(float(mean), 2), "pixel_sd": round(deviation, 2)}
+
+
+def _check_depth(source: Path, paths: Iterable[PurePosixPath]) -> None:
+    """Checks that the folders of all classes lie in one folder, or in one of each split.
+
+    Raises:
+        UserError: they do not, as where a class has folders of its own.
+    """
+    above: dict[tuple[str, ...], PurePosixPath] = {}  # without the folder that names a split
+    for path in paths:
+        parts = path.parts[:-2]
+        split = next((k for k, part in enumerate(parts) if part.lower() in division.NAMES), None)
+        rest = parts if split is None else parts[:split] + parts[split + 1 :]
+        above.setdefault(rest, path.parent)
+        if len(above) > 1:
+            one, other = above.values()
+            raise UserError(
+                f"{source}: expected images in a folder for each class, all of them in one folder "
+                f"(or in train, validation and test), got images in {one} and in {other}: move them"
+            )
 
 
 def _files(

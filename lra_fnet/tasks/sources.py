@@ -16,6 +16,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from http.client import HTTPException
@@ -427,6 +428,7 @@ def files(source: Path) -> Iterator[File]:
         return
     if not source.is_file():
         raise UserError(f"--source {source}: no such file or folder")
+    _refuse_zip(source)
     total = 0
     # tarfile raises ValueError where a header's number is none.
     with (
@@ -456,6 +458,15 @@ def files(source: Path) -> Iterator[File]:
             pass
 
 
+def _refuse_zip(source: Path) -> None:
+    with readable(source):
+        if zipfile.is_zipfile(source):
+            raise UserError(
+                f"{source} is a zip archive, which is not read: unpack it and name the folder, or "
+                "make it a tar archive; save a spreadsheet as CSV"
+            )
+
+
 def files_or_single(source: Path) -> Iterator[File]:
     """Yields the files of a folder or an archive, or the one file that is neither."""
     with readable(source):
@@ -463,6 +474,7 @@ def files_or_single(source: Path) -> Iterator[File]:
     if not alone:
         yield from files(source)
         return
+    _refuse_zip(source)
     with readable(source), source.open("rb") as stream:
         yield File(source, PurePosixPath(source.name), stream, alone=True)
 

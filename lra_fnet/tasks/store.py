@@ -9,6 +9,7 @@ The folder appears whole or not at all. Only parts of TFDS that work without Ten
 """
 
 import array
+import contextlib
 import functools
 import hashlib
 import json
@@ -136,10 +137,12 @@ class Prepared:
 
         Raises:
             UserError: if there is no such split, a record cannot be read (names file and split),
-                or neither memory nor disk has room for the split.
+                the folder holds another set by now, or neither memory nor disk has room for the
+                split.
         """
         if split not in self.rows:
             raise UserError(f"unknown split {split!r}: expected one of {', '.join(self.rows)}")
+        _check_same(self)
         k, max_len, dtype = self.task.num_inputs, self.task.max_len, self.task.value_dtype
         shape = (self.rows[split], k, max_len)
         if math.prod(shape) * dtype.itemsize > free_memory() // 2:
@@ -234,6 +237,15 @@ def _origin(task: "Task", source: Path) -> list[tuple[str, Callable[[], str]]]:
         (kind, functools.partial(digest, source, content=content, endings=task.endings))
         for kind, content in (("facts", False), ("content", True))
     ]
+
+
+@contextlib.contextmanager
+def unchanged(task: "Task", source: Path | None) -> Iterator[None]:
+    """Raises a UserError if the block, which reads a source, ends when the source has changed."""
+    before = source and digest(source, content=False, endings=task.endings)
+    yield
+    if source and digest(source, content=False, endings=task.endings) != before:
+        raise UserError(f"{source} changed while it was read: run the same command again")
 
 
 def make(part: Path, task: "Task", raw: "Raw", source: Path | None, url: str | None = None) -> None:
@@ -518,16 +530,33 @@ def _check_row(task: "Task", split: str, key: int, texts: Texts, label: int) -> 
         )
 
 
+def _check_same(prepared: Prepared) -> None:
+    """Checks that a folder still holds the set that was opened.
+
+    Raises:
+        UserError: it holds another one, which was made since then.
+    """
+    record = read_fingerprint(prepared.folder)
+    if record is None or record["fingerprint"] != prepared.fingerprint:
+        now = f"rows {record['fingerprint'][:8]}" if record else "no set"
+        raise UserError(
+            f"{prepared.folder} was made anew while it was in use (it held rows "
+            f"{prepared.fingerprint[:8]}, now {now}): prepare the old rows again, or begin anew"
+        )
+
+
 def read(prepared: Prepared, split: str) -> Iterator[tuple[Texts, int]]:
     """Yields (texts, label) for every record of a split, in order.
 
     Raises:
-        UserError: naming file and split, if a record cannot be read or rows are missing.
+        UserError: naming file and split, if a record cannot be read or rows are missing; if the
+            folder holds another set than `prepared` by the first or the last row.
     """
     import tensorflow_datasets as tfds
     from array_record.python.array_record_data_source import ArrayRecordDataSource
     from tensorflow_datasets.proto import tf_example_pb2
 
+    _check_same(prepared)
     dtype = prepared.task.value_dtype
     parse = tf_example_pb2.Example.FromString  # pyright: ignore[reportAttributeAccessIssue]
     path = folder = prepared.folder
@@ -548,7 +577,11 @@ def read(prepared: Prepared, split: str) -> Iterator[tuple[Texts, int]]:
                         yield tuple(np.frombuffer(text, dtype) for text in texts), label
         if seen != rows:
             raise ValueError("the files end here")
+        _check_same(prepared)
+    except UserError:
+        raise
     except Exception as error:  # Riegeli, protobuf and TFDS all raise different types
+        _check_same(prepared)
         raise UserError(
             f"{path}: split {split} cannot be read after {seen} of {rows} rows ({short(error)}): "
             f"delete {folder} and run the same command again"

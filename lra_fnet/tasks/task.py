@@ -290,10 +290,11 @@ class Task(abc.ABC):
 
         def write(part: Path) -> None:
             path = sources.locate(source, self.remote, Path(data_dir) / "downloads", force=force)
-            with sources.readable(path or self.name):
-                raw = self.raw_beside(Path(data_dir), path, jobs or len(os.sched_getaffinity(0)))
-            url = sources.own_url(source, self.remote)
-            store.make(part, self.settle(raw.details), raw, path, url)
+            url, cores = sources.own_url(source, self.remote), jobs or len(os.sched_getaffinity(0))
+            with store.unchanged(self, path):
+                with sources.readable(path or self.name):
+                    raw = self.raw_beside(Path(data_dir), path, cores)
+                store.make(part, self.settle(raw.details), raw, path, url)
 
         def exists() -> bool:
             return not force and store.read_fingerprint(folder) is not None

@@ -203,3 +203,13 @@ def test_lock_has_one_holder_and_is_freed_by_a_kill(tmp_path, capfd):
         pass
     assert "waiting" not in capfd.readouterr().err
     assert disk.holder(tmp_path / "none") == "unknown"
+
+
+def test_a_user_without_a_home_gets_one_line(monkeypatch):
+    def homeless():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(disk.Path, "home", homeless)
+    with pytest.raises(UserError, match="no home folder for caches: set XDG_CACHE_HOME"):
+        disk.user_cache()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from arrays import assert_close, float64, new_key, normal
 
+from lra_fnet.models.mixer import Mixer
 from lra_fnet.models.mixers import attention, linear_attention, linformer, synthesizer
 
 FIELDS = {
@@ -164,6 +165,20 @@ def synthetic(params, kind, x, head):
         return oracle.dense_logits(x, first, of("dense_weights").T)[:, :length]
     pair = (of(f"factorized_dense_{which}_weights").T for which in ("first", "second"))
     return oracle.factorized_dense_logits(x, first, *pair, length)
+
+
+def test_lists_and_dictionaries_of_a_config_leave_a_model_hashable():
+    """A program is compiled once for equal models, which are found by their hash."""
+    listed, known = synthesizer_module(kinds=["random"]), synthesizer_module(kinds=("random",))
+    assert hash(listed) == hash(known)
+    assert listed == known
+
+    class Nested(Mixer):
+        table: dict
+
+    one, other = (Nested(table={"a": [n, [2]]}, **FIELDS, parent=None) for n in (1, 3))
+    assert hash(one) != hash(other)
+    assert one.table["a"] == (1, (2,))
 
 
 @pytest.mark.parametrize(

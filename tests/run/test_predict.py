@@ -234,6 +234,8 @@ def test_a_byte_order_mark_is_no_part_of_a_text(predict, tmp_path):
     (tmp_path / "marked").write_text("words", "utf-8-sig")
     plain, marked = predict("text", "plain", "marked")[2]
     assert plain["probabilities"] == marked["probabilities"]
+    (tmp_path / "packed.txt.gz").write_bytes(gzip.compress("words".encode("utf-8-sig")))
+    assert predict("text", "packed.txt.gz")[2][0]["probabilities"] == plain["probabilities"]
     (line,) = predict("text", stdin="words\n".encode("utf-8-sig"))[2]
     assert line["probabilities"] == plain["probabilities"]
 

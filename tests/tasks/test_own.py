@@ -7,6 +7,7 @@ import io
 import json
 import re
 import shutil
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -253,6 +254,45 @@ def test_a_mistake_in_a_table_fails_with_one_line(tmp_path, content, message):
     assert "\n" not in str(raised.value)
 
 
+def test_an_open_quotation_mark_that_swallows_lines_is_noticed(tmp_path, capfd):
+    """Between tabs a line inside a text that has all columns is a mistake; elsewhere it may be."""
+    lines = [
+        "label{}text",
+        'pos{}"I liked it.',
+        "neg{}It was weak.",
+        'pos{}Still fine."',
+        "neg{}Dull.",
+    ]
+    (tmp_path / "tabs.tsv").write_text("\n".join(lines).format(*"\t" * 5))
+    with pytest.raises(UserError, match=r"tabs.tsv, line 4: .* so a quotation mark is not closed"):
+        raw(tmp_path / "tabs.tsv")
+    many = [*rows(60), ("two\nlines", "ham"), ("a\nb,c", "spam")]
+    raw(write(tmp_path / "commas.csv", many))
+    assert "commas.csv: 2 of 62 rows have line breaks in a text; if" in capfd.readouterr().err
+
+
+def test_a_zip_archive_is_refused_by_name(tmp_path):
+    with zipfile.ZipFile(tmp_path / "mine.zip", "w") as archive:
+        archive.writestr("mine.csv", "label,text\nham,a\n")
+    for task in ("csv", "images"):
+        with pytest.raises(UserError, match=r"mine.zip is a zip archive, which is not read: unpa"):
+            raw(tmp_path / "mine.zip", task)
+
+
+def test_a_source_that_changes_while_it_is_read_makes_no_set(tmp_path, monkeypatch):
+    path, task = write(tmp_path / "a.csv", rows()), tasks.make("csv")
+    read = csv_table.Csv._rows
+
+    def slow(self, source, *arguments):
+        yield from read(self, source, *arguments)
+        write(path, rows(400))
+
+    monkeypatch.setattr(csv_table.Csv, "_rows", slow)
+    with pytest.raises(UserError, match=r"a.csv changed while it was read: run the same command"):
+        task.prepare(tmp_path, path)
+    assert not task.folder(tmp_path).exists()
+
+
 def test_columns_that_are_not_read_may_have_equal_names(tmp_path):
     lines = [("a", "ham", "x", "", "")]
     path = write(tmp_path / "a.csv", lines, header=("text", "label", "id", "Id", ""))
@@ -389,6 +429,31 @@ def test_files_that_are_left_out_are_counted(tmp_path, pictures, capfd):
     made, _ = raw(source, "images")
     assert len(made) == 80
     assert "are left out: 1 .png, 1 .txt, 1 README\n" in capfd.readouterr().err
+
+
+def test_folders_inside_a_class_are_refused_and_classes_are_named(tmp_path, pictures, capfd):
+    source = tmp_path / "shapes"
+    for name in ("circle", "square"):
+        shutil.copytree(pictures / name, source / "train" / name)
+        shutil.copytree(pictures / name, source / "test" / name)
+    raw(source, "images")
+    words = f"{source}: 2 classes, each the name of a folder: circle, square\n"
+    assert words in capfd.readouterr().err
+    shutil.copytree(pictures / "circle", source / "train" / "circle" / "large")
+    with pytest.raises(
+        UserError, match=r"all of them in one folder .* and in train/circle/large: move"
+    ):
+        raw(source, "images")
+
+
+def test_labels_in_an_order_keep_the_mean_of_the_pixels(tmp_path, pictures):
+    """The two settings become known together, but a user gives only one of them."""
+    place = (tmp_path, pictures)
+    for labels in ("('circle', 'square')", None):
+        bindings = [f"Images.labels={labels}"] if labels else []
+        built = experiment.load("images", "fnet", "cpu", bindings, place=place)
+        prepared = built.task.open(tmp_path)
+        assert built.model.encoder.pixel_mean == prepared.task.pixel_mean != 127.5
 
 
 def test_folders_of_splits_are_no_classes(tmp_path, pictures):

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -344,6 +345,31 @@ def test_prepared_set_in_a_read_only_folder_is_used(tmp_path, monkeypatch):
 
 
 # Damage
+
+
+def test_set_that_was_made_anew_is_not_read_as_the_old_one(tmp_path):
+    """By a process that opened it before, at its first and at its last row."""
+
+    class Turned(Toy):
+        def raw(self, source, jobs):
+            rows = [(split, *row) for split, n in ROWS.items() for row in made(split, n)]
+            stream = ((split, (values, 2 - label)) for split, values, label in rows)
+            return tasks.Raw(stream=stream, total=len(rows))
+
+    old = TOY.prepare(tmp_path)
+    begun = store.read(old, "train")
+    next(begun)
+    new = Turned("small", 12).prepare(tmp_path, force=True)
+    held = rf"it held rows {old.fingerprint[:8]}, now rows {new.fingerprint[:8]}"
+    words = rf"made anew while it was in use \({held}\)"
+    with pytest.raises(UserError, match=words):
+        list(begun)
+    for read in (lambda: next(store.read(old, "test")), lambda: old.arrays("test")):
+        with pytest.raises(UserError, match=words):
+            read()
+    shutil.rmtree(new.folder)
+    with pytest.raises(UserError, match="now no set"):
+        old.arrays("test")
 
 
 def test_truncated_file_is_found_when_the_set_is_opened(tmp_path):

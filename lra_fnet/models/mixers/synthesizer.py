@@ -65,7 +65,7 @@ class Synthesizer(HeadMixer):
 
     def check(self):
         """See `Mixer.check`; `kinds` must list known ones, each once."""
-        kinds = self.kinds if isinstance(self.kinds, tuple | list) else ()
+        kinds = self.kinds if isinstance(self.kinds, tuple) else ()
         if not kinds or any(kind not in KINDS or kinds.count(kind) > 1 for kind in kinds):
             raise UserError(
                 f"Synthesizer.kinds must list one or more of {', '.join(KINDS)}, each once, got "
