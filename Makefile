@@ -83,7 +83,7 @@ ifneq ($(and $(MAKECMDGOALS),$(unknown)),)
 $(error make $(MAKECMDGOALS) does not take $(sort $(unknown)); it takes $(strip $(takes) PYTHON VENV))
 endif
 
-.PHONY: help lra data describe sweep finish report compare benchmark drill test check coverage peers slurm-test clean
+.PHONY: help lra data describe sweep finish report compare benchmark drill test test-all coverage peers slurm-test clean
 
 help:
 	@echo 'make lra TASK=listops MODEL=fnet PRESET=cpu'
@@ -115,8 +115,8 @@ help:
 	@echo '    TOKENS=16384 (per batch)  ROUNDS=5  PEER=1 (PyTorch too)'
 	@echo 'make drill SEED=1'
 	@echo '    Runs every command under injected faults and checks the results (Linux).'
-	@echo 'make test | check'
-	@echo '    Format, lint, types, tests; check leaves out the slow tests.'
+	@echo 'make test | test-all'
+	@echo '    Format, lint, types, tests; test leaves out the slow tests.'
 	@echo 'make coverage'
 	@echo '    Tests again, with the share of lines and branches that they reach.'
 	@echo 'make peers | slurm-test'
@@ -184,12 +184,12 @@ drill:
 	$(call install,)
 	@$(FNET) drill $(call given,seed,SEED) $(call given,jobs,JOBS)
 
-check test:
+test test-all:
 	$(call install,tf$(comma)dev$(comma)slurm$(comma)corpus)
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
-	@$(pytest) $(if $(filter check,$@),-m 'not slow')
+	@$(pytest) $(if $(filter test,$@),-m 'not slow')
 
 coverage:
 	$(call install,tf$(comma)dev$(comma)slurm$(comma)corpus)

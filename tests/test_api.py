@@ -60,6 +60,7 @@ def test_train_is_the_command_and_evaluate_scores_test(parity, command, capfd):
     assert repr(run).startswith(f"Run({run.folder}, best step {run.step}: Record(cpu/parity/")
 
 
+@pytest.mark.slow
 def test_both_stages_of_pretraining_are_the_commands(parity):
     first = parity(denoise=True)
     assert "@denoise" in str(first.folder)

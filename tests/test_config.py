@@ -162,6 +162,7 @@ def model_settings(preset, task, model):
     return values | MORE.get((task, model), {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_model_builds_and_differs_only_in_its_mixer_and_lras_overrides(preset, task):

@@ -126,6 +126,7 @@ def test_gradient_is_that_of_the_sum_of_both_mean_losses(microbatch):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6 * largest), got, want)
 
 
+@pytest.mark.slow
 def test_training_learns_both():
     """150 steps on the same four rows, each of which repeats one piece."""
     made = built("fnet", "Run.num_steps=150")

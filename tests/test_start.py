@@ -85,6 +85,7 @@ def test_a_stopped_benchmark_does_not_promise_to_resume(outside):
     assert (ended.returncode, ended.stderr) == (130, f"{line}{stays}\n")
 
 
+@pytest.mark.slow
 def test_a_stopped_measurement_of_the_loop_leaves_nothing(outside, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     before = {*tmp_path.iterdir()}

@@ -488,6 +488,7 @@ def test_short_calls_are_repeated_and_the_fastest_counts(monkeypatch):
     assert repeats == [1, 1, 16, 16, 16, 16]
 
 
+@pytest.mark.slow
 def test_command_measures_pretraining(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(cells, "ATTEMPTS", 1)
     arguments = ["benchmark", "--task", "corpus", "--models", "fnet", "--preset", "cpu-pretrain"]

@@ -163,6 +163,7 @@ def test_operations_are_those_of_the_gradient_that_jax_traces(model):
     assert roofline.flops(roofline.needs(built, "train")) == multiplied(gradient_program(built))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["fnet", "linear", "transformer", "ff_only"])
 @pytest.mark.parametrize(
     ("task", "preset", "settings"),

@@ -10,6 +10,7 @@ from lra_fnet.report import benchmarks
 SIMULATED = "compare their losses, not their speed"
 
 
+@pytest.mark.slow
 def test_scaling_table_has_a_row_for_each_number_of_devices(monkeypatch):
     sizes = ("dim=8", "qkv_dim=8", "num_layers=1", "mlp_dim=8", "dropout=0.2")
     overrides = (*(f"Encoder.{size}" for size in sizes), "Head.mlp_dim=8", "Run.batch_size=4")

@@ -105,7 +105,13 @@ def replies(cell, *requests):
     return answers
 
 
-@pytest.mark.parametrize("what", cells.WHATS)
+@pytest.mark.parametrize(
+    "what",
+    [
+        pytest.param(what, marks=[pytest.mark.slow] if what == "pretrain" else [])
+        for what in cells.WHATS
+    ],
+)
 def test_child_replies_with_facts_rounds_and_limits(what):
     cell = dataclasses.replace(CELL, what=what, overrides=SMALL)
     requests = [{"seconds": 0.02}, {"seconds": 0.0}, {"roofline": 0.001}]

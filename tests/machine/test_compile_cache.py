@@ -103,6 +103,7 @@ def train(folder, runs):
     return ended.stderr, result["parameters_sha256"]
 
 
+@pytest.mark.slow
 def test_second_start_uses_the_cache_and_gives_the_same_bits(tmp_path):
     """So does a start after a killed process has left a truncated program there."""
     cold, first = train(tmp_path, "cold")

@@ -157,6 +157,7 @@ def test_initialisation_that_suits_the_width_keeps_the_authors_size_of_a_product
         np.testing.assert_array_equal(kernel, same)
 
 
+@pytest.mark.slow
 def test_berts_projections_are_drawn_as_the_authors_draw_them():
     def drawn(dim, **changes):
         mixer = functools.partial(MIXERS["attention"], projections="bert")

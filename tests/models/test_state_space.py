@@ -217,6 +217,7 @@ def test_s5_begins_as_the_authors_code_does(kind, size):
     assert abs(c.real.std() / c.imag.std() - 1) < 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["legs", "lin", "s5"])
 def test_gradients_of_slow_modes_are_those_of_float64(kind):
     """exp(z) - 1 would lose all digits of a step as small as these."""

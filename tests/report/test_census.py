@@ -42,6 +42,7 @@ def committed(preset):
 HOW = """run `python -c 'from lra_fnet.report import census; census.write("results/census.md")'`"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["paper", "lra-code"])
 def test_committed_counts_of_a_preset_are_what_the_code_gives(preset, monkeypatch):
     """The four main models on all tasks, each other one on one task, by turns."""
@@ -72,6 +73,7 @@ def test_committed_groups_of_parameters_are_what_the_code_gives():
     assert rendered("tuned") in committed("tuned"), HOW
 
 
+@pytest.mark.slow
 def test_rest_of_the_committed_census_is_what_the_code_gives(monkeypatch):
     committed = CENSUS.read_text(encoding="utf-8")
     begin, end = (committed.index(f"## {title}") for title in ("Preset", "The FNet paper"))

@@ -163,6 +163,7 @@ def test_hybrid_has_the_spans_of_its_attention_layers():
     assert {layer: heads.shape for layer, heads in spans.items()} == {1: (4, 2)}
 
 
+@pytest.mark.slow
 def test_span_is_written_into_the_run_folder_and_leaves_test_closed(folders, tmp_path):
     trial = shutil.copytree(folders["transformer"], tmp_path / "runs/cpu/parity/a/seed0")
     change(trial / "result.json", test=None)

@@ -154,10 +154,10 @@ class Killed(BaseException):
 @pytest.mark.parametrize(
     ("kind", "stage", "ending"),
     [
-        pytest.param("parity", 0, "stopped", marks=pytest.mark.slow),
-        pytest.param("parity", 1, "killed", marks=pytest.mark.slow),
-        ("pieces", 0, "killed"),
-        ("pieces", 1, "stopped"),
+        ("parity", 0, "stopped"),
+        ("parity", 1, "killed"),
+        pytest.param("pieces", 0, "killed", marks=pytest.mark.slow),
+        pytest.param("pieces", 1, "stopped", marks=pytest.mark.slow),
     ],
 )
 def test_a_run_that_was_ended_goes_on_bit_for_bit(
@@ -205,6 +205,7 @@ def test_text_in_pieces_begins_from_the_encoder_of_the_corpus(pieces):
     assert (first["dataset"], second["dataset"]) == (NAME, SET)
 
 
+@pytest.mark.slow
 def test_a_corpus_run_with_one_dense_layer_can_be_begun_from(pieces, command, monkeypatch):
     """The vocabulary has the mask already, so its table has no further row."""
     monkeypatch.chdir(pieces)
@@ -325,6 +326,7 @@ def test_tables_have_the_run_apart_with_the_cost_of_both_stages(stages):
     )
 
 
+@pytest.mark.slow
 def test_settings_of_pretraining_name_both_runs(call):
     """--init auto finds the run with the same options, and leaves its settings to it."""
     words = "--gin", "Run.num_steps=2 Denoising.rate=0.5"

@@ -44,6 +44,7 @@ def numbers(root):
     return {name: result[name] for name in names} | {"curve": curve}
 
 
+@pytest.mark.slow
 def test_run_on_another_machine_goes_on_with_the_decisions_of_the_first(
     train, command, machine, tmp_path, monkeypatch
 ):

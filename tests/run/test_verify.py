@@ -66,6 +66,7 @@ def test_replay_takes_the_slices_of_a_run_with_fit(monkeypatch):
         verify.replay(tiny(), rows(30), 0, 2)
 
 
+@pytest.mark.slow
 def test_run_with_batch_norm_and_groups_is_scored_and_replayed_exactly(tmp_path, capsys):
     """Averages and groups are in the checkpoint, and in an export the averages."""
     groups = "Optimizer.groups={'kernel': (0.003, 0.0)}"

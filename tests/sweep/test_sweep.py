@@ -716,6 +716,7 @@ def _holders(file):
     return pids
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", [[], ["--sampler", "tpe", "--trials", "4"]])
 def test_two_sweeps_at_once_share_the_trials(tmp_path, start, sampler):
     (tmp_path / "runs").mkdir()

@@ -27,7 +27,14 @@ def small(monkeypatch):
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("name", ["listops/short_128", "pathfinder/short_32", "pathx/short_128"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "listops/short_128",
+        pytest.param("pathfinder/short_32", marks=pytest.mark.slow),
+        "pathx/short_128",
+    ],
+)
 def test_generated_tasks_pass(name):
     decode = (lambda values: listops.detokenize(values).encode()) if "listops" in name else None
     check_task(tasks.make(*name.split("/")), decode=decode)

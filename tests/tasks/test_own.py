@@ -573,6 +573,7 @@ def test_without_rows_the_classes_must_be_given():
     assert experiment.load("csv", "fnet", "cpu", given).task.num_classes == 2
 
 
+@pytest.mark.slow
 def test_baselines_are_computed_at_one_of_the_lengths_that_cut_no_text(table, tmp_path, capsys):
     prepare.command("csv", None, tmp_path, table)
     folder = tasks.make("csv", "full").folder(tmp_path)

@@ -55,10 +55,15 @@ def assert_same(got, want, tolerance=2e-6):
     [
         (("fnet",), {}),
         (("fnet",), {"remat": True}),  # whose backward pass draws again
-        (("transformer",), {"remat": "dots"}),  # draws inside a loop over blocks of queries
-        (SINKHORN, {"dropout": 0.0}),  # noise for each example
-        (("reformer",), {}),  # rotations for all
-        (LONG_CONV, {}),  # one mask of the kernel for all
+        *(
+            pytest.param(model, changes, marks=pytest.mark.slow)
+            for model, changes in (
+                (("transformer",), {"remat": "dots"}),  # draws inside a loop over blocks of queries
+                (SINKHORN, {"dropout": 0.0}),  # noise for each example
+                (("reformer",), {}),  # rotations for all
+                (LONG_CONV, {}),  # one mask of the kernel for all
+            )
+        ),
     ],
 )
 def test_slices_give_the_gradient_of_the_whole_batch(model, changes):
@@ -69,6 +74,7 @@ def test_slices_give_the_gradient_of_the_whole_batch(model, changes):
         assert_same(jax.jit(step.make_gradient(goal, size))(*given, KEY), want)
 
 
+@pytest.mark.slow
 def test_devices_and_slices_give_the_losses_of_one_device_with_one_all_reduce_per_step():
     """With dropout, on 2, 4 and 8 devices: no row moves, no slice communicates.
 

@@ -112,6 +112,7 @@ def test_compiler_plans_less_memory_for_smaller_slices():
     assert sizes[1] < sizes[0] / 2
 
 
+@pytest.mark.slow
 def test_run_with_fit_has_the_numbers_of_the_run_without_and_resumes(tmp_path, monkeypatch, capfd):
     """The folder and the config are the same too; result.json records the microbatch."""
     monkeypatch.syspath_prepend(str(OUTSIDE))
