@@ -103,7 +103,7 @@ help:
 	@echo '    Trains several models.  SWEEP=lra_table|FILE  JOBS=2  RETRY=1'
 	@echo '    GRID="Run.batch_size=[16,32]"  SAMPLER=random|tpe  TRIALS=20  PRUNE=1'
 	@echo '    RANGE="Optimizer.learning_rate=[1e-4,1e-2,\"log\"]"'
-	@echo 'make finish NAME=name-of-the-sweep'
+	@echo 'make finish NAME=name-of-the-sweep  WITHOUT_FAILED=1'
 	@echo '    Selects on validation and scores the selected runs on test.'
 	@echo 'make report'
 	@echo '    Writes tables and figures of runs/ and results/ to reports/.  README=1'

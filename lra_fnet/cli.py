@@ -309,9 +309,10 @@ def _parser() -> Parser:
     )
     verb(
         _drift,
-        "task bindings outside results data source",
+        "task bindings outside data source",
         model=_text(models, required=True),
         name=_VARIANT,
+        results=_folder("folder of the results to compare with (default: results)", "results"),
     )
     verb(
         _sweep,
@@ -500,8 +501,8 @@ def _pretrain(args) -> None:
 
     No test row is read, and no label but that of corpus, the order of sentences. The model is
     chosen by its loss on hidden tokens of the validation rows. The run folder is
-    .../<model>@denoise/seed<k>; `lra-fnet train --init` begins from its encoder. The run has the
-    share Denoising.share of the steps in Run.num_steps.
+    .../<model>@denoise/seed<k>; `lra-fnet train --init` begins from its encoder. It trains for the
+    share Denoising.share of Run.num_steps.
 
     Example:
       lra-fnet pretrain --task image --model fnet --preset cpu

@@ -45,8 +45,8 @@ def grid(tables: Sequence[Table], submitted: Mapping[str, Sequence[Table]] = {})
         "Tier: self, a number of the model's authors (quoted: as another paper prints it); others, "
         "by other authors, with settings of their own; submitted, a run by others that passed "
         "`lra-fnet verify` here; here, a run of this repository.",
-        "n/a: not printed where it was read, or only as part of a mean. Seeds: ? where the source "
-        "was not seen to say.",
+        "n/a: not printed in the source that we read, or only as part of a mean. Seeds: ? where "
+        "the source does not state the number.",
     ]
     head = ["Model", *columns.values(), "Protocol", "Seeds", "Tier", "Source"]
     return Grid("Results on LRA, highest mean of five first (test accuracy, %)", head, body, notes)

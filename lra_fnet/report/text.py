@@ -33,7 +33,7 @@ COMPACT_LEGEND = (
     "(seeds). `-`: not run; `did not train`: the same answer for every row."
 )
 LEGEND = (
-    f"{SHORT_LEGEND} The 95 % interval reaches over the Wilson intervals of all seeds. `n/a`: not "
+    f"{SHORT_LEGEND} The 95 % interval spans the Wilson intervals of all seeds. `n/a`: not "
     "reported by the source, or the same model as another row. Mean of 5 leaves out Path-X; Mean "
     "of 6 counts a failed Path-X as 50. A mean is shown only where all its tasks have a value."
 )
