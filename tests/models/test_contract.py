@@ -373,7 +373,7 @@ def make(cls, settings, **changes):
                 f"factorized_random, attention, each once, got {kinds!r}: set it to "
                 "('random', 'attention'), say",
             )
-            for kinds in ((), "dense", ("dense", "dense"), ("dense", "local"), [[1]], None)
+            for kinds in ((), "dense", ("dense", "dense"), ("dense", "local"), ((1,),), None)
         ),
         ("synthesizer", {"factor": 0}, "factor must be at least 1, got 0: set it to 8, say"),
         (
