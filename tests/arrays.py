@@ -66,6 +66,12 @@ def shapes_of(module, *inputs):
     return jax.eval_shape(functools.partial(module.init, train=False), new_key(0), *inputs)
 
 
+def inputs_of(mixer, length=None):
+    """Inputs [1, L, D] of a mixer, and a mask without padding."""
+    length = length or mixer.max_len
+    return jnp.ones((1, length, mixer.dim)), jnp.ones((1, length), bool)
+
+
 def initial(module, *inputs, seed=0):
     """What `init` returns, by one program: called eagerly, each operation is compiled alone."""
     return jax.jit(functools.partial(module.init, train=False))(new_key(seed), *inputs)

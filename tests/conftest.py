@@ -1,5 +1,6 @@
 """Settings and fixtures of all tests. Warnings, NaNs and implicit broadcasts are errors."""
 
+import dataclasses
 import gc
 import io
 import os
@@ -29,6 +30,8 @@ import pytest
 from rich.console import Console
 
 from lra_fnet import cli
+from lra_fnet.models import fastest
+from lra_fnet.training import loop
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and tests send it
 
@@ -81,6 +84,7 @@ def command(outside, capfd):
     """Calls `lra-fnet` with these words in an empty folder; returns its `Outcome`."""
 
     def call(*words):
+        capfd.readouterr()  # what fixtures printed
         code = cli.main([str(word) for word in words])
         captured = capfd.readouterr()
         return Outcome(code, captured.err, captured.out)
@@ -92,3 +96,23 @@ def command(outside, capfd):
 def console():
     """Records what is printed on it, 200 columns wide: `console.export_text()`."""
     return Console(record=True, width=200, file=io.StringIO(), color_system=None)
+
+
+@pytest.fixture(scope="module")
+def compiled_once():
+    """Runs of equal experiments share the compiled update: it is two fifths of their time."""
+    compile, programs = loop.Program.compile, {}
+
+    def shared(experiment, mesh, batches, seed=0, **given):
+        parts = (experiment.model, experiment.optimizer, experiment.run.microbatch, mesh, batches)
+        key = repr((*parts, seed, given, fastest.made()))
+        if key not in programs:
+            programs[key] = compile(experiment, mesh, batches, seed, **given), fastest.made()
+        program, made = programs[key]
+        for what, choice in made.items():  # which the run records
+            fastest.decide(what.rpartition(" on ")[0], lambda choice=choice: choice, [choice])
+        return dataclasses.replace(program, experiment=experiment)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(loop.Program, "compile", shared)
+        yield

@@ -66,14 +66,6 @@ def trials(monkeypatch, capfd):
 # SLURM
 
 
-def test_sweep_becomes_the_commands_of_its_dry_run(trials, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{OUTSIDE}")
-    assert len(trials) == 4
-    assert slurm.commands(["lra-fnet", *SWEEP]) == [shlex.split(line) for line in trials]
-    run = ["lra-fnet", "train", "--task", "listops"]
-    assert slurm.commands(run) == [run]
-
-
 def test_importing_submitit_leaves_the_handlers_of_logging_open(submitit, monkeypatch):
     """Its first import in a process would close all of them, and absl's would close its stream."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "submitit"]:
@@ -86,7 +78,7 @@ def test_importing_submitit_leaves_the_handlers_of_logging_open(submitit, monkey
     assert not closed
 
 
-def test_array_of_jobs_is_submitted_each_with_its_command(submitit, fake, tmp_path):
+def test_array_of_jobs_is_submitted_each_with_its_command(submitit, trials, fake, tmp_path):
     fake("srun", "exit 1")
     fake("sbatch", f"cp $1 {tmp_path}/script; echo Submitted batch job 12")
     paths = os.pathsep.join(map(str, (ROOT, OUTSIDE)))
@@ -107,11 +99,12 @@ def test_array_of_jobs_is_submitted_each_with_its_command(submitit, fake, tmp_pa
     }
     for number, line in enumerate(ended.stdout.splitlines()):
         job, log, *words = shlex.split(line)
+        assert words == shlex.split(trials[number])
         assert (job, log) == (f"12_{number}", f"runs/slurm/12_{number}_0_log.out")
         pickled = tmp_path / f"runs/slurm/12_{number}_submitted.pkl"
         (command,) = submitit.core.utils.DelayedSubmission.load(pickled).args
         assert command == [sys.executable, "-m", "lra_fnet", *words[1:]]
-    assert number == 3
+    assert number + 1 == len(trials) == 4
 
 
 def test_run_on_several_nodes_uses_all_devices_and_finds_the_other_nodes(
@@ -233,7 +226,7 @@ def test_sweep_with_a_mistake_submits_nothing(monkeypatch, tmp_path, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     with pytest.raises(SystemExit) as caught:
-        slurm.main(["--time", "1:00", "--", "lra-fnet", "sweep", "--task", "listop"])
+        slurm.main(["--time", "1:00", "--", "lra-fnet", "sweep", "--tsk", "listops"])
     assert caught.value.code == 2
     assert capfd.readouterr().err.startswith("lra-fnet: ")
     with pytest.raises(UserError):

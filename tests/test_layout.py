@@ -32,6 +32,7 @@ documents = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.r
 def imported(path):
     """The modules of ours that a file imports, anywhere in it, as dotted names."""
     for node in ast.walk(ast.parse(path.read_text())):
+        assert not getattr(node, "level", 0), f"{path}: a relative import hides where it points"
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "lra_fnet":
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):

@@ -17,7 +17,7 @@ SIZES = (1, 2, 3, 5, 8, 13, 64, 96)  # of both axes of the transform: odd, even,
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-@pytest.mark.parametrize("method", ["auto", *fourier.TRANSFORMS])
+@pytest.mark.parametrize("method", ["auto", "definition"])  # the others: every size, below
 def test_fourier_mix_equals_the_oracle(method, shape):
     x = normal(*shape)
     assert_close(fourier.fourier_mix(x, method), oracle.fourier_mix(np.asarray(x, np.float64)))
@@ -158,7 +158,8 @@ def test_fourier_takes_bfloat16_and_returns_it():
 def test_four_step_takes_square_smooth_and_prime_lengths_of_wide_inputs(length):
     x = normal(1, length, 33)
     want = np.fft.fft2(np.asarray(x, np.float64)).real
-    assert abs(np.asarray(fourier.four_step(x)) - want).max() <= 1e-6 * abs(want).max()
+    got = np.asarray(jax.jit(fourier.four_step)(x))
+    assert abs(got - want).max() <= 1e-6 * abs(want).max()
 
 
 def test_four_step_multiplies_less_than_whole_matrices_do():

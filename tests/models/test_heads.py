@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import naive as oracle
 import numpy as np
 import pytest
-from arrays import TINY, assert_close
+from arrays import TINY, applied, assert_close
 
 from lra_fnet.errors import UserError
 from lra_fnet.models.encoder import Encoder, parameter_count
@@ -78,10 +78,9 @@ def test_both_texts_go_through_one_encoder_each_under_its_own_mask(interaction):
     variables = random_variables(functools.partial(classifier.init, train=False), IDS, MASK)
     encoder = {"params": variables["params"]["encoder"]}
     first, second = (
-        np.float64(ENCODER.apply(encoder, IDS[:, text], MASK[:, text], train=False))
-        for text in (0, 1)
+        np.float64(applied(ENCODER, encoder, IDS[:, text], MASK[:, text])) for text in (0, 1)
     )
-    got = classifier.apply(variables, IDS, MASK, train=False)
+    got = applied(classifier, variables, IDS, MASK)
     params = in_float64(variables)["head"]
     assert_close(got, oracle.two_text_head(first, second, interaction, params), 1e-4)
 
@@ -94,7 +93,7 @@ def test_swapping_the_texts_permutes_the_inputs_of_the_first_layer(interaction, 
     """[e2, e1] for [e1, e2]; of "nli" e1 * e2 stays and e1 - e2 changes its sign."""
     classifier = Classifier(ENCODER, two_texts(interaction))
     variables = random_variables(functools.partial(classifier.init, train=False), IDS, MASK)
-    apply = functools.partial(classifier.apply, train=False)
+    apply = jax.jit(functools.partial(classifier.apply, train=False))
     swapped = apply(variables, IDS[:, ::-1], MASK[:, ::-1])
     assert abs(swapped - apply(variables, IDS, MASK)).max() > 0.1
     kernel = variables["params"]["head"]["hidden"]["kernel"]

@@ -1,6 +1,5 @@
 """Linformer, Synthesizer and the linear Transformer against loops, limits and closed forms."""
 
-import functools
 import itertools
 
 import jax
@@ -8,7 +7,16 @@ import jax.numpy as jnp
 import naive as oracle
 import numpy as np
 import pytest
-from arrays import assert_close, float64, new_key, normal
+from arrays import (
+    applied,
+    assert_close,
+    float64,
+    initial,
+    inputs_of,
+    normal,
+    random_variables,
+    shapes_of,
+)
 
 from lra_fnet.models.mixer import Mixer
 from lra_fnet.models.mixers import attention, linear_attention, linformer, synthesizer
@@ -42,33 +50,6 @@ def linear_module(**changes):
     return linear_attention.LinearAttention(**(FIELDS | changes))
 
 
-def shapes_of(module, length=7):
-    """What `init` returns, as shapes: nothing is compiled."""
-    x, mask = jnp.ones((1, length, module.dim)), jnp.ones((1, length), bool)
-    return jax.eval_shape(functools.partial(module.init, train=False), new_key(0), x, mask)
-
-
-def random_variables(module):
-    rng = np.random.default_rng(0)
-    draw = lambda leaf: jnp.float32(0.5 * rng.normal(size=leaf.shape))  # noqa: E731
-    return jax.tree.map(draw, shapes_of(module))
-
-
-def initial(module, length=7):
-    """The first values of the parameters."""
-    x, mask = jnp.ones((1, length, module.dim)), jnp.ones((1, length), bool)
-    return jax.jit(functools.partial(module.init, train=False))(new_key(0), x, mask)["params"]
-
-
-@functools.cache
-def compiled(module):
-    return jax.jit(functools.partial(module.apply, train=False))
-
-
-def applied(module, variables, x, mask):
-    return compiled(module)(variables, x, mask)
-
-
 def sizes(variables):
     return sum(leaf.size for leaf in jax.tree.leaves(variables))
 
@@ -94,7 +75,7 @@ def projected(params, x, name, num_heads=2):
     ],
 )
 def test_parameters_in_addition_to_the_four_projections(module, own):
-    assert sizes(shapes_of(module)) == 4 * 6 * 10 + own
+    assert sizes(shapes_of(module, *inputs_of(module, 7))) == 4 * 6 * 10 + own
 
 
 # Linformer
@@ -110,7 +91,7 @@ def test_linformer_equals_the_oracle_with_holes_and_an_empty_text():
 @pytest.mark.parametrize("sharing", ["none", "headwise", "kv"])
 def test_sharing_selects_the_matrices_of_heads_keys_and_values(sharing):
     module = linformer_module(sharing=sharing)
-    variables, x = random_variables(module), normal(3, 7, 6)
+    variables, x = random_variables(module, *inputs_of(module, 7)), normal(3, 7, 6)
     params = variables["params"]
     names = ("projection",) * 2 if sharing == "kv" else ("project_key", "project_value")
     matrices = [np.float64(params[name])[..., :7] for name in names]
@@ -139,7 +120,7 @@ def test_linformer_with_one_projected_position_gives_every_query_the_same():
 
 def test_projected_keys_are_as_large_as_keys_at_first():
     module = linformer_module(max_len=512, k=64, sharing="headwise")
-    params, key = initial(module, 512), normal(512, 400)
+    params, key = initial(module, *inputs_of(module))["params"], normal(512, 400)
     for name in ("project_key", "project_value"):
         assert abs((params[name] @ key).std() - 1) < 0.05
 
@@ -194,7 +175,7 @@ def test_lists_and_dictionaries_of_a_config_leave_a_model_hashable():
 @pytest.mark.parametrize("mixture", ["softmax", "sum"])
 def test_synthesizer_equals_the_oracle_with_holes_and_an_empty_text(kinds, block_size, mixture):
     module = synthesizer_module(kinds=kinds, block_size=block_size, mixture=mixture)
-    variables, x = random_variables(module), normal(3, 7, 6)
+    variables, x = random_variables(module, *inputs_of(module, 7)), normal(3, 7, 6)
     params = variables["params"]
     wide, mask = np.float64(x), np.asarray(HOLES)
     value = projected(params, wide, "value")
@@ -219,14 +200,14 @@ def test_synthesizer_equals_the_oracle_with_holes_and_an_empty_text(kinds, block
 def test_attention_alone_is_the_transformers_attention():
     module = synthesizer_module(kinds=("attention",))
     transformer = attention.Attention(**FIELDS, implementation="naive", block_size=1)
-    variables, x = random_variables(module), normal(3, 7, 6)
+    variables, x = random_variables(module, *inputs_of(module, 7)), normal(3, 7, 6)
     want = applied(transformer, variables, x, HOLES)
     assert_close(applied(module, variables, x, HOLES), want)
 
 
 def test_a_random_synthesizer_of_zeros_is_the_mean_of_the_values():
     module = synthesizer_module(kinds=("random",))
-    variables, x = random_variables(module), normal(3, 7, 6)
+    variables, x = random_variables(module, *inputs_of(module, 7)), normal(3, 7, 6)
     params = variables["params"] | {"random": jnp.zeros((2, 9, 9))}
     value = np.float64(x) @ np.float64(params["value"]["kernel"])
     mean = oracle.masked_mean(value, np.asarray(HOLES)) @ np.float64(params["out"]["kernel"])
@@ -242,22 +223,25 @@ def test_every_column_has_a_different_pair_of_factors():
 def test_mixture_weights_start_equal_and_sum_to_one():
     """With alpha far from equal the mixture is one of its kinds."""
     module, x = synthesizer_module(), normal(3, 7, 6)
-    variables = random_variables(module)
-    first = initial(module)["alpha"]
+    variables = random_variables(module, *inputs_of(module, 7))
+    first = initial(module, *inputs_of(module))["params"]["alpha"]
     assert first.shape == (2, 2)
     assert not first.any()
     for index, kind in enumerate(("random", "attention")):
         alpha = jnp.full((2, 2), -200.0).at[index].set(200.0)
         got = applied(module, {"params": variables["params"] | {"alpha": alpha}}, x, HOLES)
         alone = synthesizer_module(kinds=(kind,))
-        params = {name: variables["params"][name] for name in shapes_of(alone)["params"]}
+        params = {
+            name: variables["params"][name]
+            for name in shapes_of(alone, *inputs_of(alone, 7))["params"]
+        }
         assert_close(got, applied(alone, {"params": params}, x, HOLES))
 
 
 def test_random_logits_start_small_in_every_head():
     """xavier_uniform of each head's own matrix: the limit is sqrt(6 / (rows + columns))."""
     module = synthesizer_module(kinds=("random", "factorized_random"), max_len=50)
-    params = initial(module)
+    params = initial(module, *inputs_of(module))["params"]
     for name, columns in (("random", 50), ("factorized_random_left", 4)):
         assert params[name].shape == (2, 50, columns)
         limit = np.sqrt(6 / (50 + columns))

@@ -13,7 +13,6 @@ from lra_fnet.models.mixers.reformer import Reformer
 from lra_fnet.models.mixers.rotary import Rotary, RotaryAttention, rotate
 from lra_fnet.models.mixers.sinkhorn import Sinkhorn
 from lra_fnet.models.mixers.synthesizer import Synthesizer
-from lra_fnet.testing import check_mixer
 
 FIELDS = {"dim": 6, "max_len": 9, "layer": 0, "num_layers": 1, "dropout": 0.0}
 FIELDS |= {"num_heads": 2, "qkv_dim": 8}
@@ -47,10 +46,6 @@ def test_products_depend_on_the_distance_only():
 
 def rotary(cls):
     return type(f"Rotary{cls.__name__}", (Rotary, cls), {})
-
-
-def test_other_mixers_can_have_rotary_positions():
-    check_mixer(rotary(Longformer), window=4, num_global=1)
 
 
 def test_longformer_rotates_the_projections_of_its_global_positions_too():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.fft
 import scipy.linalg
-from arrays import assert_close, new_key, normal
+from arrays import applied, assert_close, initial, normal
 
 from lra_fnet import experiment
 from lra_fnet.errors import UserError
@@ -120,7 +120,7 @@ def test_transform_mixer_returns_the_dtype_it_took(kind, request):
     name = request.node.callspec.id
     mixer = kind(dim=5, max_len=6, **FIELDS)
     x = normal(2, 6, 5).astype(jnp.bfloat16)
-    got = mixer.apply({}, x, jnp.zeros((2, 6), bool), train=True)
+    got = applied(mixer, {}, x, jnp.zeros((2, 6), bool), train=True)
     assert got.dtype == jnp.bfloat16
     want = by_library(name, np.asarray(x, np.float32))
     assert_close(got.astype(jnp.float32), want, 1e-2)
@@ -136,7 +136,7 @@ def random_mixer(**changes):
 def constants(**changes):
     mixer = random_mixer(**changes)
     x = jnp.zeros((1, mixer.max_len, mixer.dim))
-    return mixer.init(new_key(1), x, jnp.ones(x.shape[:2], bool), train=False)
+    return initial(mixer, x, jnp.ones(x.shape[:2], bool), seed=1)
 
 
 def test_random_mixing_is_linear_mixing_by_constants():

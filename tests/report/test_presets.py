@@ -29,6 +29,11 @@ def test_committed_settings_are_what_the_gin_files_give(preset, monkeypatch):
         assert (rates["`fnet`"], rates.get("`transformer`", "")) == ("`0.004`", "")
 
 
+@pytest.mark.slow
+def test_the_whole_committed_file_is_what_the_gin_files_give():
+    assert (ROOT / "results" / "presets.md").read_text(encoding="utf-8") == presets.markdown(), HOW
+
+
 def test_shared_model_has_no_file_of_its_own():
     files = [path.name for path in (ROOT / "gin" / "presets").rglob("*.gin")]
     assert not [name for name in files if presets.SHARED in name]

@@ -1,12 +1,11 @@
 """Trained runs and calls of the command that the tests of this folder share."""
 
+import functools
 import shutil
 
 import pytest
 from made_runs import Trained
-from paths import OUTSIDE
-
-from lra_fnet import cli
+from paths import PARITY
 
 
 @pytest.fixture(scope="session")
@@ -22,26 +21,12 @@ def copy(folders, tmp_path):
 
 
 @pytest.fixture
-def command(capfd):
-    """Calls `lra-fnet`; returns the exit code, standard error and standard output."""
-
-    def call(*words):
-        capfd.readouterr()
-        code = cli.main(list(map(str, words)))
-        captured = capfd.readouterr()
-        return code, captured.err, captured.out
-
-    return call
+def parity(command):
+    """Calls a verb of `lra-fnet` for the task `parity` in an empty folder; returns as `command`."""
+    return lambda verb, *words, model="fnet": command(verb, *PARITY, "--model", model, *words)
 
 
 @pytest.fixture
-def train(command, tmp_path, monkeypatch):
+def train(parity):
     """Trains the task `parity` in an empty folder by `lra-fnet train`; returns as `command`."""
-    monkeypatch.syspath_prepend(str(OUTSIDE))
-    monkeypatch.chdir(tmp_path)
-
-    def call(*options, model="fnet"):
-        names = ["--task", "parity", "--model", model, "--preset", "cpu", "--gin-dir", OUTSIDE]
-        return command("train", *names, *options)
-
-    return call
+    return functools.partial(parity, "train")

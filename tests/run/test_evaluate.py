@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from made_runs import STEPS, change, trained
+from paths import OUTSIDE
 
 from lra_fnet import intervals
 from lra_fnet.errors import UserError
@@ -113,8 +114,16 @@ def test_run_that_another_process_scores_first_is_not_scored_again(folders, tria
     assert readings(trial) == []
 
 
-def test_trial_leaves_the_test_split_closed_until_it_is_evaluated(tmp_path, command):
+def test_trial_leaves_the_test_split_closed_until_it_is_evaluated(tmp_path, command, monkeypatch):
+    opened, arrays = set(), Prepared.arrays
+    monkeypatch.setattr(
+        Prepared, "arrays", lambda data, split: opened.add(split) or arrays(data, split)
+    )
+    words = f"--import={OUTSIDE / 'parity.py'}", f"--gin-dir={OUTSIDE}"
+    assert command("data", "--task=parity", *words, f"--data={tmp_path / 'data'}")[0] == 0
+    opened.clear()  # the shallow baselines read it
     folder = trained(tmp_path / "runs", "fnet", "Run.num_steps=2", options=["--no-test"])
+    assert opened == {"train", "validation"}
     assert disk.read_json(folder / "result.json")["test"] is None
     assert readings(folder) == []
     assert command("evaluate", "--run", folder)[0] == 0

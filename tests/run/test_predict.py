@@ -57,6 +57,17 @@ def folders(tmp_path_factory):
     return Untrained(tmp_path_factory.mktemp("untrained"))
 
 
+@pytest.fixture(autouse=True, scope="module")
+def loaded_once():
+    """The command takes a run that it has loaded before, with its compiled programs."""
+    load = functools.cache(lambda folder, imports: lra_fnet.load_run(folder, imports=imports))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(
+            "lra_fnet.run.predict.load_run", lambda folder, imports: load(folder, tuple(imports))
+        )
+        yield
+
+
 @pytest.fixture
 def predict(folders, command, monkeypatch, tmp_path):
     """Calls the command on files or standard input; returns exit code, standard error, objects."""

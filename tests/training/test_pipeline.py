@@ -42,6 +42,13 @@ def test_batches_do_not_depend_on_the_steps_per_dispatch():
     assert sorted(whole.labels.ravel()[:11]) == list(range(11))  # the first epoch, whole
 
 
+@pytest.mark.parametrize(("steps", "room"), [(1, 2), (2, 2), (5, 5)])
+def test_a_dispatch_has_room_for_two_batches(steps, room):
+    """XLA fuses the step of a single one differently, where it optimises."""
+    run = tiny(steps_per_dispatch=steps).run
+    assert pipeline.dispatch_batches(rows(30), run, 0, 0, 1).labels.shape == (room, 4)
+
+
 @pytest.mark.parametrize("batch_size", [1, 3, 4, 11, 20])
 def test_evaluation_counts_every_row_exactly_once(batch_size):
     seen = [b.labels[b.valid] for b in pipeline.eval_batches(arrays(), batch_size)]
