@@ -102,7 +102,9 @@ def test_set_of_images_has_a_contact_sheet(tmp_path, monkeypatch, capsys):
         shades = np.asarray(sheet.convert("L"))
     # The first images are black and white in turn, in the upper row of four.
     row = shades[len(shades) // 8, :]
-    assert (np.flatnonzero(row == 0) < len(row) // 8).any()
+    black = np.flatnonzero(row == 0)
+    assert (black < len(row) // 8).any()
+    assert not ((black > len(row) // 8) & (black < len(row) // 4)).any()
     assert shades.shape == (1400, 2400)
 
 
