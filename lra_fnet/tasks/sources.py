@@ -459,8 +459,9 @@ def files(source: Path) -> Iterator[File]:
 
 
 def _refuse_zip(source: Path) -> None:
+    """Raises a UserError for a zip archive; a tar archive that ends in one is none."""
     with readable(source):
-        if zipfile.is_zipfile(source):
+        if zipfile.is_zipfile(source) and not tarfile.is_tarfile(source):
             raise UserError(
                 f"{source} is a zip archive, which is not read: unpack it and name the folder, or "
                 "make it a tar archive; save a spreadsheet as CSV"

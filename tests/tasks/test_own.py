@@ -7,6 +7,7 @@ import io
 import json
 import re
 import shutil
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -277,6 +278,12 @@ def test_a_zip_archive_is_refused_by_name(tmp_path):
     for task in ("csv", "images"):
         with pytest.raises(UserError, match=r"mine.zip is a zip archive, which is not read: unpa"):
             raw(tmp_path / "mine.zip", task)
+    table = write(tmp_path / "a.csv", rows())
+    with tarfile.open(tmp_path / "mine.tar", "w") as archive:
+        for path in (table, tmp_path / "mine.zip"):
+            archive.add(path, path.name)
+    assert zipfile.is_zipfile(tmp_path / "mine.tar")
+    assert len(raw(tmp_path / "mine.tar")[0]) == 200
 
 
 def test_a_source_that_changes_while_it_is_read_makes_no_set(tmp_path, monkeypatch):
