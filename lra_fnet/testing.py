@@ -33,7 +33,8 @@ def check_mixer(cls: type[Mixer], **settings) -> None:
     tokens; examples are independent; if `uses_mask`, what padding contains is invisible. In
     training: the gradient equals finite differences in float64 and is finite at zero; dropout has
     an effect exactly if `uses_dropout`; nothing is random beyond the dropout key. In evaluation:
-    an example alone has the output that it has in a batch; how much padding there is, is invisible
+    an example alone has the output that it has in a batch; position 0 has the output with
+    `first_only` that it has without; how much padding there is, is invisible
     if `uses_mask`, and padding is visible otherwise; bfloat16 is close to float32; nothing is
     random; the mixer commutes with permutations of the positions exactly if `equivariant`.
 
@@ -50,7 +51,7 @@ def check_mixer(cls: type[Mixer], **settings) -> None:
     checks = _MixerChecks(cls, settings)
     for holds, fault in itertools.chain(
         *(checks.shape_and_dtype(), checks.randomness(), checks.any_mask(), checks.padding()),
-        *(checks.gradient(), checks.bfloat16(), checks.permutation()),
+        *(checks.gradient(), checks.bfloat16(), checks.permutation(), checks.first_only()),
     ):
         assert holds, f"{cls.__name__} {fault}"
 
@@ -187,6 +188,16 @@ class _MixerChecks:
         declared = self.mixer.equivariant
         fault = "commutes" if commutes else "does not commute with permutations of the positions"
         yield commutes == declared, f"declares equivariant = {declared}, but {fault}"
+
+    def first_only(self):
+        mixer = self.mixer.clone(first_only=True)
+        apply = jax.jit(functools.partial(mixer.apply, train=False))
+        got = np.asarray(apply(self.variables, self.x, self.mask))
+        whole = self.output.shape
+        fits = got.shape in (whole, (whole[0], 1, whole[2]))
+        yield fits, f"maps {whole} to {got.shape} with first_only: return position 0 or all"
+        same = _close(got[:, 0], self.output[:, 0])
+        yield same, "has another output at position 0 with first_only"
 
     def _both(self):
         """Yields a call, its output on the whole batch, and words: for evaluation and training."""

@@ -32,6 +32,8 @@ ONE_HOT_MAX_VOCAB = {"cpu": 64}
 OTHER_ONE_HOT_MAX_VOCAB = 1024
 ONE_HOT_MAX_ENTRIES = 2**24  # of a matrix that is held at once: 64 MiB in float32
 
+POOLED_AT_FIRST = ("cls", "first", "tanh")  # poolings that read position 0 alone
+
 
 def sinusoidal_positions(length, dim):
     """Returns the fixed positions of Vaswani et al. (arXiv:1706.03762, Sec. 3.5), as LRA uses them.
@@ -97,11 +99,11 @@ _take_one_hot.defvjp(
 def pool(x, mask, pooling):
     """Reduces each text to one vector, in float32: [B, L, D] and bool [B, L] -> [B, D].
 
-    "cls", "first" and "tanh" take position 0, "mean" the mean over real tokens (zeros if there are
+    Those of POOLED_AT_FIRST take position 0, "mean" the mean over real tokens (zeros if there are
     none), "mean_all" LRA's mean over all positions, padding included.
     """
     x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    if pooling in ("cls", "first", "tanh"):
+    if pooling in POOLED_AT_FIRST:
         return x[:, 0]
     if pooling == "mean_all":
         return x.mean(axis=1)
@@ -167,7 +169,8 @@ class Block(nn.Module):
     With norm "pre", LRA's block: x + mix(LN(x)), then x + MLP(LN(x)), with dropout on both. With
     "post", FNet's (arXiv:2105.03824, Fig. 1): LN(x + mix(x)), then LN(x + MLP(x)), with dropout on
     the last sublayer only, as in the authors' code. Without mlp_dim there is no second sublayer.
-    With batch_norm, LN is BatchNorm. Statistics are float32 at any dtype.
+    With batch_norm, LN is BatchNorm. Statistics are float32 at any dtype. With `first_only` the
+    result is that of position 0, [B, 1, D]; there must be no batch_norm.
     """
 
     mixer: Mixer
@@ -178,6 +181,7 @@ class Block(nn.Module):
     norm_epsilon: float
     batch_norm: float | None = None
     initialisation: str = "published"
+    first_only: bool = False
 
     @nn.compact
     def __call__(self, x, mask, *, train):
@@ -190,14 +194,18 @@ class Block(nn.Module):
         sizes = self.dim, self.mlp_dim, self.dropout
         mlp = MLP(*sizes, self.norm, self.initialisation, name="mlp")
         if self.norm == "pre":
-            y = self.mixer(norm("norm_mixer", x), mask, train=train)
+            x, y = self._kept(x, self.mixer(norm("norm_mixer", x), mask, train=train))
             x = x + Dropout(self.dropout)(y, train=train)
             return x + mlp(norm("norm_mlp", x), train=train) if self.mlp_dim else x
-        y = self.mixer(x, mask, train=train)
+        x, y = self._kept(x, self.mixer(x, mask, train=train))
         if not self.mlp_dim:
             y = Dropout(self.dropout)(y, train=train)
         x = norm("norm_mixer", x + y)
         return norm("norm_mlp", x + mlp(x, train=train)) if self.mlp_dim else x
+
+    def _kept(self, *arrays):
+        """Cuts arrays [B, L, D] to the positions that the block returns."""
+        return [x[:, :1] for x in arrays] if self.first_only else arrays
 
 
 @gin.configurable
@@ -323,6 +331,10 @@ class Encoder(nn.Module):
                 "Encoder.mixers must give a subclass of Mixer that declares uses_mask, got "
                 f"{make!r} for layer {layer}: bind MIXERS to one, as the files in gin/models do"
             )
+        if mixer.first_only:
+            raise UserError(
+                f"{type(mixer).__name__}.first_only is set by the encoder, got True: leave it out"
+            )
         if isinstance(mixer, HeadMixer):
             if mixer.deviation != HeadMixer.deviation and not isinstance(make, Mixer):
                 raise UserError(
@@ -347,6 +359,9 @@ class Encoder(nn.Module):
         self, ids, mask, *, train, types=None, pooled: bool | Literal["too"] = True
     ) -> Any:
         """Encodes ids int32 [B, L] under mask bool [B, L].
+
+        If pooling reads position 0 alone, the last block computes that position only, unless
+        BatchNorm needs the others. This changes results by rounding, and dropout's draws.
 
         Args:
           ids: int32 [B, L].
@@ -393,8 +408,11 @@ class Encoder(nn.Module):
             "initialisation",
         )
         settings = {name: getattr(self, name) for name in names}
+        first = pooled is True and self.pooling in POOLED_AT_FIRST and self.batch_norm is None
         for layer, mixer in enumerate(self.mixers):
-            mixer = mixer.clone(name=None)  # named after Block's attribute
+            settings["first_only"] = first and layer == self.num_layers - 1
+            # Without a name, it has that of Block's attribute.
+            mixer = mixer.clone(name=None, first_only=settings["first_only"])
             x = run(Block(mixer=mixer, name=f"block_{layer}", **settings), x, mask)
         if self.norm == "pre":
             x = normalise(x, mask, "norm", self.norm_epsilon, self.batch_norm, train=train)

@@ -30,6 +30,8 @@ class Mixer(nn.Module):
     holds a subclass to all of them but `growth`.
 
     Attributes:
+      first_only: whether position 0 is the only one of the result that is read, as in the last
+        block under CLS. A mixer may then compute that one alone and return [B, 1, D].
       uses_mask: whether padding is invisible: the outputs at real tokens depend neither on the
         finite content of padding nor on its amount.
       separable: names of its own parameters that may have their own learning rate and weight decay
@@ -51,6 +53,7 @@ class Mixer(nn.Module):
     layer: int  # 0 .. num_layers - 1
     num_layers: int
     dropout: float  # rate on attention weights
+    first_only: bool = dataclasses.field(default=False, kw_only=True)
 
     uses_mask: ClassVar[bool]
     separable: ClassVar[tuple[str, ...]] = ()
@@ -112,6 +115,8 @@ class HeadMixer(Mixer, kw_only=True):
     projections: Literal["lra", "bert"] = "lra"
     deviation: float = 0.02  # set by the encoder, see `encoder.deviation`
 
+    any_queries: ClassVar[bool] = False  # whether `attend` takes fewer queries than keys
+
     # "hidden": no position attends to padding. The others are what LRA's code does, preset
     # lra-code: "uniform" also gives each padded position the mean of all values, as a softmax of
     # equal weights does; "zero" gives it zeros; with "seen" padding takes part like any token.
@@ -126,17 +131,27 @@ class HeadMixer(Mixer, kw_only=True):
 
     @nn.compact
     def __call__(self, x, mask, *, train):
-        """Mixes x [B, L, D] under mask bool [B, L] -> [B, L, D]."""
+        """Mixes x [B, L, D] under mask bool [B, L] -> [B, L, D], or [B, 1, D] with first_only."""
         keys = jnp.ones_like(mask) if self.padding == "seen" else mask
         y, value = self.mix(x, keys, train=train)
+        if self.first_only:
+            y, mask = y[:, :1], mask[:, :1]
         if self.padding in ("uniform", "zero"):
             there = value.mean(axis=1, keepdims=True) if self.padding == "uniform" else 0
             y = jnp.where(mask[:, :, None, None], y, there)
         return self.merge(y)
 
     def mix(self, x, mask, *, train) -> tuple[jax.Array, jax.Array]:
-        """Mixes x [B, L, D] under mask bool [B, L]; returns heads and values, [B, L, H, K] each."""
-        query, key, value = (self.heads(x, name) for name in ("query", "key", "value"))
+        """Mixes x [B, L, D] under mask bool [B, L]; returns heads and values, [B, L, H, K] each.
+
+        With first_only the heads may be those of position 0, [B, 1, H, K].
+        """
+        queries = x[:, :1] if self.first_only and self.any_queries else x
+        query, key, value = (
+            self.heads(queries, "query"),
+            self.heads(x, "key"),
+            self.heads(x, "value"),
+        )
         return self.attend(query, key, value, mask, train=train), value
 
     def heads(self, x, name) -> jax.Array:

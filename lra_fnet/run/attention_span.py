@@ -7,7 +7,6 @@ queries of a text, then over texts, then over heads and layers. Padding counts n
 as key; CLS counts at its position.
 """
 
-import dataclasses
 import operator
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.machine.progress import Bar
 from lra_fnet.models.encoder import Encoder
+from lra_fnet.models.heads import encode
 from lra_fnet.models.mixers import attention
 from lra_fnet.objective import Classify
 from lra_fnet.run import provenance
@@ -120,7 +120,6 @@ def make_spans(objective: Classify) -> Callable:
     """
     encoder = objective.model.encoder.clone(dtype="float32", remat=False, parent=None)
     model = objective.model.clone(encoder=encoder, parent=None)
-    objective = dataclasses.replace(objective, model=model)
 
     @jax.jit
     def measure_batch(variables, batch):
@@ -137,7 +136,7 @@ def make_spans(objective: Classify) -> Callable:
             return attention.blockwise(query, key, value, mask, block_size=block_size)
 
         with nn.intercept_methods(intercept):
-            objective.logits(variables, batch.values, batch.lengths)
+            encode(model, variables, *objective.task.tokens(batch.values, batch.lengths))
         mask = masks[0]
         equal = jnp.zeros((*mask.shape, 1, 1))
         return layers, spans(equal, equal, mask)[:, 0], mask.sum(1)

@@ -11,6 +11,7 @@ from flax.traverse_util import flatten_dict
 from jax.sharding import Mesh
 
 from lra_fnet.models.encoder import MLP, Block
+from lra_fnet.models.heads import encode
 from lra_fnet.models.mixer import Mixer
 from lra_fnet.objective import Objective
 from lra_fnet.tasks import Arrays
@@ -46,9 +47,7 @@ def make_meter(
     def forward(variables, batch):
         ids, mask = objective.task.tokens(batch.values, batch.lengths)
         with nn.intercept_methods(_sow):
-            _, sown = objective.model.apply(
-                variables, ids, mask, train=False, mutable=["intermediates"]
-            )
+            _, sown = encode(objective.model, variables, ids, mask, mutable=["intermediates"])
         return flatten_dict(sown["intermediates"], sep="/")
 
     measure = jax.jit(pipeline.per_device(forward, mesh, pipeline.WHOLE, pipeline.WHOLE))

@@ -288,6 +288,14 @@ BROKEN = {
         broken(lambda self, y, x, mask, train: y, equivariant=False),
         "declares equivariant = False, but commutes",
     ),
+    "shape of the first position": (
+        broken(lambda self, y, x, mask, train: y[:, : 2 if self.first_only else None]),
+        "with first_only: return position 0 or all",
+    ),
+    "first position": (
+        broken(lambda self, y, x, mask, train: y[:, -1:] if self.first_only else y),
+        "has another output at position 0 with first_only",
+    ),
 }
 
 

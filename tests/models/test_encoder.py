@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 
 import gin
 import jax
@@ -34,6 +35,8 @@ from lra_fnet.models.encoder import (
 from lra_fnet.models.mixer import HeadMixer, Mixer
 from lra_fnet.models.mixers.attention import Attention
 from lra_fnet.models.mixers.fourier import Fourier
+from lra_fnet.models.mixers.linear import LinearMixing
+from lra_fnet.models.mixers.local import LocalAttention
 
 LENGTHS = jnp.asarray([8, 5, 3])
 MASK = jnp.arange(8)[None] < LENGTHS[:, None]
@@ -189,6 +192,48 @@ def test_whole_encoder_equals_the_oracle(pooling, norm, num_layers):
     }
     assert ("cls" in params) == (pooling == "cls")
     assert_close(got, want[pooling], 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("mixer", "pooling", "norm"),
+    [
+        (attention, "cls", "pre"),
+        (functools.partial(attention, padding="uniform"), "first", "post"),
+        (fourier, "cls", "pre"),
+        (functools.partial(fourier, scale="ortho"), "tanh", "post"),
+        (LinearMixing, "cls", "pre"),
+        (functools.partial(LocalAttention, block_size=3, neighbours=1), "first", "pre"),
+    ],
+)
+def test_the_last_block_at_the_pooled_position_changes_no_value_and_no_gradient(
+    mixer, pooling, norm
+):
+    mask = MASK.at[2].set(False)
+    encoder = build(mixer, pooling=pooling, norm=norm, num_layers=2)
+    variables = random_variables(encoder, IDS, mask)
+
+    def loss(variables, pooled):
+        y = encoder.apply(variables, IDS, mask, train=True, pooled=pooled)
+        y = y[1] if pooled == "too" else y
+        return jnp.square(y).sum(), y
+
+    gradient = jax.jit(jax.grad(loss, has_aux=True), static_argnums=1)
+    got, want = gradient(variables, True), gradient(variables, "too")
+    jax.tree.map(functools.partial(assert_close, tolerance=1e-4), got, want)
+
+
+@pytest.mark.parametrize("changes", [{}, {"pooling": "mean"}, {"batch_norm": 0.9}])
+def test_the_last_block_computes_the_pooled_position_alone_where_it_can(changes):
+    encoder = build(attention, **({"pooling": "cls", "num_layers": 2} | changes))
+    apply = functools.partial(
+        encoder.apply, train=False, capture_intermediates=True, mutable=["intermediates"]
+    )
+    variables = shapes_of(encoder, IDS, MASK)
+    captured = jax.eval_shape(apply, variables, IDS, MASK)[1]["intermediates"]
+    length = encoder.mixer_length
+    for layer, sublayer in itertools.product(range(2), ("mixer", "mlp")):
+        (output,) = captured[f"block_{layer}"][sublayer]["__call__"]
+        assert output.shape[1] == (1 if layer == 1 and not changes else length)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -426,6 +471,10 @@ def test_mixers_receive_the_encoders_sizes_and_the_length_with_cls():
             {"mixers": (attention, attention)},
             "Encoder.mixers lists 2 mixers for 1 layers: list one for each, or bind MIXERS to one "
             "for all",
+        ),
+        (
+            {"mixers": functools.partial(attention, first_only=True)},
+            "Attention.first_only is set by the encoder, got True: leave it out",
         ),
         (
             {"embedding": "bert"},

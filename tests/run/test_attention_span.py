@@ -16,6 +16,7 @@ from tiny import TINY, rows
 
 from lra_fnet import experiment
 from lra_fnet.errors import UserError
+from lra_fnet.models.heads import encode
 from lra_fnet.run import attention_span
 from lra_fnet.tasks import Arrays
 
@@ -77,8 +78,8 @@ def projections(built, variables, arrays):
     model = built.model
     ids, mask = built.task.tokens(arrays.values, arrays.lengths)
     apply = functools.partial(
-        model.apply,
-        train=False,
+        encode,
+        model,
         capture_intermediates=lambda module, _: module.name in ("query", "key"),
         mutable=["intermediates"],
     )

@@ -153,6 +153,7 @@ class Attention(HeadMixer):
     block_size: Annotated[int, Least(1, suggest=256)]
 
     equivariant: ClassVar[bool] = True
+    any_queries: ClassVar[bool] = True
 
     @property
     def growth(self) -> tuple[float, float]:
@@ -160,9 +161,12 @@ class Attention(HeadMixer):
         return 2, 2 if self.implementation == "naive" else 1
 
     def attend(self, query, key, value, mask, *, train):
-        """See `naive`; dropout on the weights in training."""
+        """See `naive`, which computes one query; dropout on the weights in training."""
         if self.implementation == "fused":
             self._check_fused(query.dtype)
+        if query.shape[1] == 1:  # one row of weights
+            return naive(query, key, value, mask, **self.weight_dropout(train))
+        if self.implementation == "fused":
             return fused(query, key, value, mask)
         dropout = self.weight_dropout(train)
         if self.implementation == "naive":

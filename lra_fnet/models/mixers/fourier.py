@@ -228,9 +228,12 @@ def fourier_mix(x, method="auto", scale="none"):
         shape = "x".join(map(str, x.shape))
         method = fastest.decide(f"fourier {shape}", lambda: explain(x.shape).name, TRANSFORMS)
     y = TRANSFORMS[method](x.astype(jnp.promote_types(x.dtype, jnp.float32)))
-    if scale == "ortho":
-        y = y * np.asarray(math.prod(x.shape[-2:]) ** -0.5, y.dtype)
-    return y.astype(x.dtype)
+    return scaled(y, x.shape, scale).astype(x.dtype)
+
+
+def scaled(y, shape, scale):
+    """Divides y by sqrt(L D), of the shape [..., L, D], if the scale is "ortho"."""
+    return y * np.asarray(math.prod(shape[-2:]) ** -0.5, y.dtype) if scale == "ortho" else y
 
 
 @gin.configurable
@@ -254,6 +257,13 @@ class Fourier(FixedTransform):
         return (2, 2) if self.method == "matmul" else (1, 1)
 
     def transform(self, x):
-        """See `fourier_mix`; while the model is initialised, "auto" measures nothing."""
+        """See `fourier_mix`; while the model is initialised, "auto" measures nothing.
+
+        With first_only the result is [B, 1, D]: at position 0, the transform along the text is the
+        sum over it.
+        """
+        if self.first_only:
+            y = jnp.fft.fft(x.sum(axis=-2, keepdims=True)).real
+            return scaled(y, x.shape, self.scale)
         unused = self.method == "auto" and self.is_initializing()  # the output, by `init`
         return fourier_mix(x, "rfft" if unused else self.method, self.scale)

@@ -15,12 +15,14 @@ def linear_mix(x, sequence, hidden):
 
     Args:
       x: [B, L, D].
-      sequence: S, [L, L].
+      sequence: S, [L, L], or some of its rows.
       hidden: W, [D, D].
 
     Returns:
-      [B, L, D].
+      [B, L, D]; as many positions as rows.
     """
+    if len(sequence) == 1:  # the longer axis first
+        return jnp.einsum("nm,bmd->bnd", sequence, x) @ hidden
     return jnp.einsum("nm,bmk->bnk", sequence, x @ hidden)
 
 
@@ -49,9 +51,10 @@ class LinearMixing(Mixer):
 
     @nn.compact
     def __call__(self, x, mask, *, train):
-        """Mixes x [B, L, D]; mask and train have no effect."""
+        """Mixes x [B, L, D] -> [B, L, D], or [B, 1, D] with first_only; mask has no effect."""
         check_length(self, x)
         init = nn.initializers.normal(0.02)
         sequence = self.param("sequence", init, (self.max_len, self.max_len))
         hidden = self.param("hidden", init, (self.dim, self.dim))
+        sequence = sequence[: 1 if self.first_only else None]
         return linear_mix(x, sequence.astype(x.dtype), hidden.astype(x.dtype))

@@ -4,7 +4,7 @@ K is the width of one head, H the number of heads, k the number of projected pos
 memory grow as L k; no array has L x L entries.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import flax.linen as nn
 import gin
@@ -58,6 +58,8 @@ class Linformer(HeadMixer):
 
     k: Annotated[int, Least(1, suggest=256)]  # projected positions
     sharing: Literal["none", "headwise", "kv"]
+
+    any_queries: ClassVar[bool] = True
 
     def attend(self, query, key, value, mask, *, train):
         """See `projected_attention`; dropout on the weights in training."""
