@@ -40,12 +40,13 @@ JSON ?=
 README ?=
 comma := ,
 
-FNET = $(VENV)/bin/lra-fnet
+bin = $(call quote,$(VENV)/bin/$(1))
+FNET = $(call bin,lra-fnet)
 install = @launch/install.sh $(call quote,$(VENV)) $(call quote,$(PYTHON)) '$(1)$(pieces)'
 # Tasks of pieces need SentencePiece.
 pieces = $(if $(filter corpus,$(TASK))$(filter %-pretrain,$(PRESET))$(findstring pieces_,$(DATASET)$(GIN)),$(comma)corpus)
 quote = '$(subst ','\'',$(1))'# one word for the shell, whatever it contains
-pytest = $(VENV)/bin/pytest -q -n 2 --dist loadfile --no-loadscope-reorder# a file's tests share fixtures
+pytest = $(call bin,pytest) -q -n 2 --dist loadfile --no-loadscope-reorder# a file's tests share fixtures
 option = $(if $(2),--$(1) $(call quote,$(2)))
 on = $(filter-out 0 no false,$(1))# a switch
 is_set = $(filter-out file undefined,$(origin $(1)))# by the user
@@ -55,7 +56,9 @@ source = --data $(call quote,$(DATA)) $(call option,source,$(SOURCE))
 outside = $(foreach module,$(IMPORT),$(call option,import,$(module))) $(foreach folder,$(GIN_DIR),$(call option,gin-dir,$(folder)))
 job = --task $(call quote,$(TASK)) --preset $(call quote,$(PRESET)) --gin $(call quote,$(GIN)) $(source) $(outside)
 count = $(or $(shell { seq 0 "$$(expr $(call quote,$(1)) - 1)"; } 2>/dev/null),$(error SEEDS expects a whole number of at least 1, got $(1)))
-seeds = $(if $(call is_set,SEEDS),$(call count,$(SEEDS)),$(SEED))
+typed = $(filter command,$(origin $(1)))# on the command line, not in the environment
+seeds = $(if $(call typed,SEED),$(SEED),$(if $(call is_set,SEEDS),$(call count,$(SEEDS)),$(SEED)))
+models = $(if $(call typed,MODELS),MODELS,$(if $(MODEL),MODEL,MODELS))# the variable that names them
 
 # The variables that the command line may set for each target: another one would have no effect.
 outside.takes := DATA SOURCE IMPORT GIN_DIR
@@ -153,7 +156,7 @@ sweep:
 	$(long)
 	$(call install,$(ACCELERATOR))
 	@$(FNET) sweep $(call given,sweep,SWEEP) $(call given,task,TASK) \
-		$(or $(call given,models,MODEL),$(call given,models,MODELS)) $(call given,preset,PRESET) \
+		$(call given,models,$(models)) $(call given,preset,PRESET) \
 		$(call given,seeds,SEEDS) $(call given,sampler,SAMPLER) $(call given,trials,TRIALS) \
 		$(call given,name,NAME) --gin $(call quote,$(GIN)) --grids $(call quote,$(GRID)) \
 		--ranges $(call quote,$(RANGE)) --jobs $(call quote,$(JOBS)) $(if $(call on,$(PRUNE)),--prune) $(if $(call on,$(PRETRAIN)),--pretrain) \
@@ -176,7 +179,7 @@ benchmark:
 	$(call install,$(ACCELERATOR))
 	$(if $(call on,$(PEER)),@launch/install.sh $(call quote,$(VENV)-peers) $(call quote,$(PYTHON)) dev$(comma)peers)
 	@$(if $(call on,$(PEER)),LRA_FNET_PEER_PYTHON=$(call quote,$(abspath $(VENV)-peers)/bin/python)) $(FNET) benchmark \
-		$(job) --models $(call quote,$(or $(MODEL),$(MODELS))) --lengths $(call quote,$(LENGTHS)) \
+		$(job) --models $(call quote,$($(models))) --lengths $(call quote,$(LENGTHS)) \
 		--what $(call quote,$(WHAT)) --rounds $(call quote,$(ROUNDS)) $(call option,tokens,$(TOKENS)) \
 		--runs $(call quote,$(RUNS)) $(call given,name,NAME) $(if $(call on,$(CLS)),--cls) $(if $(call on,$(PEER)),--peer)
 
@@ -186,9 +189,9 @@ drill:
 
 test test-all:
 	$(call install,tf$(comma)dev$(comma)slurm$(comma)corpus)
-	@$(VENV)/bin/ruff format --check .
-	@$(VENV)/bin/ruff check .
-	@$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
+	@$(call bin,ruff) format --check .
+	@$(call bin,ruff) check .
+	@$(call bin,pyright) --pythonpath $(call bin,python)
 	@$(pytest) $(if $(filter test,$@),-m 'not slow')
 
 coverage:
@@ -197,13 +200,13 @@ coverage:
 
 peers:
 	@launch/install.sh $(call quote,$(VENV)-peers) $(call quote,$(PYTHON)) dev,peers
-	@'$(VENV)-peers/bin/pytest' -q tests/peers
+	@$(call quote,$(VENV)-peers/bin/pytest) -q tests/peers
 
 slurm-test:
 	$(call install,slurm$(comma)dev)
 	@tests/slurm/install.sh
-	@$(VENV)/bin/pytest -q tests/slurm/jobs.py
+	@$(call bin,pytest) -q tests/slurm/jobs.py
 
 clean:
-	rm -rf $(foreach file,$(VENV) $(VENV)-peers,$(call quote,$(file)) $(call quote,$(file).lock)) .pytest_cache .ruff_cache reports build dist *.egg-info
+	rm -rf $(call quote,$(VENV)) $(foreach end,.lock -peers -peers.lock,$(call quote,$(VENV)$(end))) .pytest_cache .ruff_cache reports build dist *.egg-info
 	find lra_fnet tests examples -name __pycache__ -prune -exec rm -rf {} +

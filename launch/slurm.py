@@ -155,6 +155,10 @@ def submit(args: argparse.Namespace, trials: list[list[str]]) -> list:
         )
         hosts = ["--hosts", "auto"] if several else []
         return executor.map_array(Attempt(), [[*_program(words), *hosts] for words in trials])
+    except OSError as error:
+        raise UserError(
+            f"--logs {args.logs} cannot be written ({error.strerror}): name another folder"
+        ) from None
     except RuntimeError as error:  # there is no srun, or sbatch refuses
         raise UserError(" ".join(str(error).split())) from None
 

@@ -239,7 +239,7 @@ def load(
         task: name of the task, e.g. "listops".
         split: "train", "validation" or "test".
         config: the task's data set, e.g. "full" or "short_128"; None for the task's first one.
-        max_len: tokens kept of each text; None for the longest that the data set has.
+        max_len: tokens kept of each text; None for the data set's own length (`Task.configs`).
         data_dir: folder of the prepared data sets.
         source: the raw files of the task: a folder, a file or a URL.
         as_: "numpy", "tf" (needs the `[tf]` extra), or "torch" (needs PyTorch).

@@ -262,7 +262,9 @@ def _parser() -> Parser:
         _data,
         "outside data source",
         task=_text(f"{tasks}, or all", required=True),
-        dataset=_text("one data set of the task; default: all that the presets name"),
+        dataset=_text(
+            "one data set; default: all of the presets, or with --source the task's first"
+        ),
         force=_switch("prepare anew what is there, such as after a change of --source"),
         update=_switch("for developers: write the shallow baselines to data/expected.json"),
     )

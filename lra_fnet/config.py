@@ -183,8 +183,10 @@ def load(
     for name in sorted(_macros() - declared):
         sets = re.compile(rf"^\s*{re.escape(name)}\s*=", re.M)
         _check_macros({name}, declared, next((w for w, text in texts if sets.search(text)), "gin"))
-    # An override of the run's length scales the whole schedule, durations included.
-    durations = {name: text for name, text in durations.items() if name.startswith("Run.")}
+    # An override of the run's length scales the whole schedule: `_follow` does so in one that ends
+    # at 0, durations included.
+    if _ends_at_zero():
+        durations = {name: text for name, text in durations.items() if name.startswith("Run.")}
     overridden = _bound("\n".join(overrides))
     bound = _count_steps(durations, overridden, rows)
     _follow(schedule, bound)
@@ -370,11 +372,19 @@ def _schedule() -> tuple[int, int, int] | None:
     names = "Run.num_steps", "Optimizer.warmup", "Optimizer.steps_per_cycle"
     try:
         values = tuple(gin.query_parameter(name) for name in names)
-        factors = str(gin.query_parameter("Optimizer.factors"))
     except ValueError:  # one is not bound
         return None
-    ends = "cosine_decay" in factors or "linear_decay" in factors
-    return values if ends and all(type(value) is int and value >= 0 for value in values) else None
+    fits = all(type(value) is int and value >= 0 for value in values)
+    return values if fits and _ends_at_zero() else None
+
+
+def _ends_at_zero() -> bool:
+    """Returns whether the bound learning rate has a factor that ends at 0."""
+    try:
+        factors = str(gin.query_parameter("Optimizer.factors"))
+    except ValueError:  # it is not bound
+        return False
+    return "cosine_decay" in factors or "linear_decay" in factors
 
 
 def _end_decay(bound: Collection[str]):

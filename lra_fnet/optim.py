@@ -1,6 +1,7 @@
 """LRA's optimizer and its `factors` learning-rate schedules, on Optax."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Hashable
 from typing import Annotated, Literal
 
@@ -101,7 +102,9 @@ class Optimizer:
             if not isinstance(name, str):
                 raise UserError(f"Optimizer.groups expects names of parameters, got {name!r}")
             numbers = pair if isinstance(pair, tuple | list) else ()
-            if len(numbers) != 2 or not all(isinstance(n, int | float) and n >= 0 for n in numbers):
+            if len(numbers) != 2 or not all(
+                type(n) in (int, float) and 0 <= n < math.inf for n in numbers
+            ):
                 raise UserError(
                     "Optimizer.groups expects a learning rate and a weight decay for each name, "
                     f"got {pair!r} for {name!r}: write (0.001, 0.0), say"

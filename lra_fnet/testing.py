@@ -190,6 +190,8 @@ class _MixerChecks:
         yield commutes == declared, f"declares equivariant = {declared}, but {fault}"
 
     def first_only(self):
+        if not self.mixer.takes_first_only:
+            return
         mixer = self.mixer.clone(first_only=True)
         apply = jax.jit(functools.partial(mixer.apply, train=False))
         got = np.asarray(apply(self.variables, self.x, self.mask))
@@ -247,7 +249,7 @@ def check_task(
     Raises:
         AssertionError: names the property that does not hold.
         UserError: if the set cannot be prepared.
-        ValueError: if a row is not as the task's class variables say.
+        UserError: if a row is not as the task's class variables say.
     """
     with tempfile.TemporaryDirectory() as folder:
         for holds, rule in _task_checks(task, Path(folder), source, decode):

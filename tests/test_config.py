@@ -404,6 +404,12 @@ def test_square_root_schedule_keeps_its_steps():
     assert built.optimizer.warmup == 1000  # its rates depend on it
 
 
+def test_a_share_of_the_run_follows_it_in_a_schedule_that_does_not_end_at_0():
+    factors = 'Optimizer.factors="constant * linear_warmup * rsqrt_normalized_decay"'
+    built = experiment.load("image", "s4d", "tuned", ("Run.num_steps=1000", factors))
+    assert built.optimizer.warmup == 100  # "10 %" in the model's file
+
+
 def test_schedule_follows_a_length_that_only_a_file_sets(tmp_path):
     (tmp_path / "presets/cpu").mkdir(parents=True)
     (tmp_path / "presets/cpu/listops.gin").write_text(
@@ -638,6 +644,12 @@ def test_our_presets_decay_to_the_end_and_read_pixels_as_numbers(task):
             "listops",
             "Encoder.inputs=pixels",
             "Encoder.inputs = pixels needs a task of images: set it to tokens",
+        ),
+        (
+            "text",
+            "DATASET=5",
+            "text: the name of a data set must be a text, got 5: put quotation marks around it, "
+            """DATASET='"5"'""",
         ),
         (
             "image",

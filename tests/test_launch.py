@@ -191,11 +191,16 @@ def start_job(submitit, words, state, fake, tmp_path):
         (["--time", "1:00", "--", "lra-fnet", "train", "--force"], "--force would start again"),
         (["--time", "1:00", "--gpus", "0", "--", "lra-fnet", "train"], "at least 1, got '0'"),
         (["--time", "1:00", "--", "lra-fnet", "train"], "sbatch: error: invalid partition"),
+        (
+            ["--time", "1:00", "--logs", "file", "--", "lra-fnet", "train"],
+            "--logs file cannot be written (File exists): name another folder",
+        ),
     ],
 )
 @pytest.mark.usefixtures("submitit")
 def test_mistake_fails_with_one_line(words, line, fake, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
     fake("srun", "exit 1")
     fake("sbatch", "echo sbatch: error: invalid partition specified: gpu >&2; exit 1")
     assert slurm.main(words) == 2

@@ -26,7 +26,8 @@ def commands(*words, **environment):
     shown = make("-n", *words, **environment)
     assert not shown.stderr
     lines = shown.stdout.replace("\\\n", " ").splitlines()
-    return [shlex.split(line)[1:] for line in lines if line.startswith(".venv/bin/lra-fnet ")]
+    words = map(shlex.split, (line for line in lines if line.startswith("'.venv/bin/lra-fnet' ")))
+    return [one[1:] for one in words]
 
 
 def option(words, name):
@@ -64,6 +65,28 @@ def test_model_serves_for_models_in_a_sweep():
     assert words == shlex.split(
         "sweep --sweep lra_table --gin '' --grids '' --ranges '' --jobs 1 --runs runs --data data"
     )
+
+
+def test_the_command_line_wins_over_the_environment():
+    (words,) = commands("lra", "SEED=7", SEEDS="3")
+    assert option(words, "seed") == "7"
+    for target in ("sweep", "benchmark"):
+        (words,) = commands(target, "TASK=listops", "MODELS=fnet,linear", MODEL="local")
+        assert option(words, "models") == "fnet,linear"
+        (words,) = commands(target, "TASK=listops", MODEL="local")
+        assert option(words, "models") == "local"
+
+
+def test_a_folder_of_two_words_is_one_in_every_command():
+    removed = shlex.split(make("-n", "clean", "VENV=/tmp/my env").stdout)
+    assert {word for word in removed if "my" in word or "env" in word} == {
+        f"/tmp/my env{end}" for end in ("", ".lock", "-peers", "-peers.lock")
+    }
+    for target in ("report", "test", "peers"):
+        lines = make("-n", target, "VENV=/tmp/my env").stdout.splitlines()
+        words = [word for line in lines for word in shlex.split(line) if "my" in word]
+        assert words
+        assert all(word.startswith("/tmp/my env") for word in words)
 
 
 def test_report_changes_the_readme_only_when_asked():

@@ -140,6 +140,7 @@ def test_clipping_scales_the_whole_gradient_to_the_norm():
         {"groups": ("log_dt",)},
         {"groups": {"log_dt": 0.001}},
         {"groups": {"log_dt": (0.001, -1)}},
+        *({"groups": {"log_dt": (rate, 0.0)}} for rate in (math.inf, math.nan, True)),
         {"groups": {"log_dt": (0.001, 0)}, "factors": "linear_warmup"},
     ],
 )

@@ -58,7 +58,7 @@ def partial(path: Path) -> Iterator[Path]:
                 and not psutil.pid_exists(int(process))
                 and (left.suffix != ".old" or path.exists())
             ):
-                _remove(left)
+                remove(left)
         yield beside
         if path.is_dir():  # the system replaces files and empty folders only
             path.rename(old)
@@ -69,13 +69,14 @@ def partial(path: Path) -> Iterator[Path]:
                 old.rename(path)
             raise
     finally:
-        _remove(beside)
+        remove(beside)
         if path.exists():
-            _remove(old)
+            remove(old)
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir():
+def remove(path: Path) -> None:
+    """Removes a file, a link (not what it names) or a folder with all it holds, if it exists."""
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)

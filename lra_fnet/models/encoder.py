@@ -350,6 +350,11 @@ class Encoder(nn.Module):
         return self.max_len + (self.pooling == "cls")
 
     @property
+    def last_at_first(self) -> bool:
+        """Whether the last block computes position 0 only, if the result is pooled."""
+        return self.pooling in POOLED_AT_FIRST and self.batch_norm is None
+
+    @property
     def uses_mask(self) -> bool:
         """Whether every mixer respects the padding mask."""
         return all(mixer.uses_mask for mixer in self.mixers)
@@ -408,11 +413,12 @@ class Encoder(nn.Module):
             "initialisation",
         )
         settings = {name: getattr(self, name) for name in names}
-        first = pooled is True and self.pooling in POOLED_AT_FIRST and self.batch_norm is None
+        first = pooled is True and self.last_at_first
         for layer, mixer in enumerate(self.mixers):
             settings["first_only"] = first and layer == self.num_layers - 1
             # Without a name, it has that of Block's attribute.
-            mixer = mixer.clone(name=None, first_only=settings["first_only"])
+            only = settings["first_only"] and mixer.takes_first_only
+            mixer = mixer.clone(name=None, first_only=only)
             x = run(Block(mixer=mixer, name=f"block_{layer}", **settings), x, mask)
         if self.norm == "pre":
             x = normalise(x, mask, "norm", self.norm_epsilon, self.batch_norm, train=train)

@@ -31,7 +31,9 @@ class Mixer(nn.Module):
 
     Attributes:
       first_only: whether position 0 is the only one of the result that is read, as in the last
-        block under CLS. A mixer may then compute that one alone and return [B, 1, D].
+        block under CLS. A mixer may then compute that one alone and return [B, 1, D]. The encoder
+        sets it only for a class whose own body has `uses_first_only = True`: a subclass may look at
+        more of the result, and declares it anew.
       uses_mask: whether padding is invisible: the outputs at real tokens depend neither on the
         finite content of padding nor on its amount.
       separable: names of its own parameters that may have their own learning rate and weight decay
@@ -56,6 +58,7 @@ class Mixer(nn.Module):
     first_only: bool = dataclasses.field(default=False, kw_only=True)
 
     uses_mask: ClassVar[bool]
+    uses_first_only: ClassVar[bool] = False
     separable: ClassVar[tuple[str, ...]] = ()
     uses_dropout: ClassVar[bool] = False
     equivariant: ClassVar[bool] = False
@@ -73,6 +76,11 @@ class Mixer(nn.Module):
 
     def check(self):
         """Raises a UserError for a wrong setting that the field types cannot express."""
+
+    @property
+    def takes_first_only(self) -> bool:
+        """Whether this class itself, not one that it extends, knows `first_only`."""
+        return vars(type(self)).get("uses_first_only", False)
 
 
 def _frozen(value: Any) -> Any:
@@ -115,8 +123,6 @@ class HeadMixer(Mixer, kw_only=True):
     projections: Literal["lra", "bert"] = "lra"
     deviation: float = 0.02  # set by the encoder, see `encoder.deviation`
 
-    any_queries: ClassVar[bool] = False  # whether `attend` takes fewer queries than keys
-
     # "hidden": no position attends to padding. The others are what LRA's code does, preset
     # lra-code: "uniform" also gives each padded position the mean of all values, as a softmax of
     # equal weights does; "zero" gives it zeros; with "seen" padding takes part like any token.
@@ -134,8 +140,7 @@ class HeadMixer(Mixer, kw_only=True):
         """Mixes x [B, L, D] under mask bool [B, L] -> [B, L, D], or [B, 1, D] with first_only."""
         keys = jnp.ones_like(mask) if self.padding == "seen" else mask
         y, value = self.mix(x, keys, train=train)
-        if self.first_only:
-            y, mask = y[:, :1], mask[:, :1]
+        mask = mask[:, : y.shape[1]]
         if self.padding in ("uniform", "zero"):
             there = value.mean(axis=1, keepdims=True) if self.padding == "uniform" else 0
             y = jnp.where(mask[:, :, None, None], y, there)
@@ -144,9 +149,9 @@ class HeadMixer(Mixer, kw_only=True):
     def mix(self, x, mask, *, train) -> tuple[jax.Array, jax.Array]:
         """Mixes x [B, L, D] under mask bool [B, L]; returns heads and values, [B, L, H, K] each.
 
-        With first_only the heads may be those of position 0, [B, 1, H, K].
+        With first_only the heads are those of position 0, [B, 1, H, K].
         """
-        queries = x[:, :1] if self.first_only and self.any_queries else x
+        queries = x[:, :1] if self.first_only else x
         query, key, value = (
             self.heads(queries, "query"),
             self.heads(x, "key"),

@@ -68,8 +68,10 @@ def finish(loop: Loop, data: Prepared, identity: dict, *, test: bool = True) -> 
     last, best = loop.history.last, loop.history.best
     assert last is not None
     assert best is not None
-    count = len(loop.validation.labels)  # scores as many training rows as validation has
-    rows = Arrays(*(column[:count] for column in loop.arrays))
+    total = len(loop.arrays.labels)
+    count = min(len(loop.validation.labels), total)  # as many training rows as validation has
+    places = np.arange(count) * total // count  # evenly spread: rows may be sorted by class
+    rows = Arrays(*(column[places] for column in loop.arrays))
     with progress.Bar("scoring training rows", count) as bar:
         train = loop.score(loop.variables(), rows, bar.update)
     result = {
@@ -174,8 +176,9 @@ def _log(folder: Path, **facts: Any) -> None:
     """Adds a line to the log of the folder of all runs, or of a run folder that was moved."""
     if not hosts.first():
         return
-    folder, begun = folder.absolute(), run_folder.read_begun(folder)
-    inside = begun is not None and _parts(begun) == folder.parts[-4:]
+    begun = run_folder.read_begun(folder)
+    names = _parts(begun) if begun else ()
+    folder, inside = record.place(folder, names)
     root = folder.parents[3] if inside else folder
     line = {
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

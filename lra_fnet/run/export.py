@@ -61,7 +61,7 @@ def main(
         **needed,
     }
     with disk.writable(out, "--out"):
-        target = out.absolute()
+        target = out.resolve()  # of a link: it stays, and the folder that it names is filled
         target.parent.mkdir(parents=True, exist_ok=True)
         with disk.partial(target) as partial:
             partial.mkdir()
@@ -72,6 +72,10 @@ def main(
 def _check(out: Path, force: bool) -> None:
     if out.is_file():
         raise UserError(f"--out expects a folder, {out} is a file: choose another name")
+    if out.resolve() == Path.cwd():
+        raise UserError(
+            f"--out expects another folder than the current one, got {out}: name a new one"
+        )
     names = {path.name for path in out.glob("*")}
     if names - {CONFIG, WEIGHTS, CARD, VOCABULARY, TEST_LOG}:
         raise UserError(f"{out} holds other files: choose a folder that does not exist")

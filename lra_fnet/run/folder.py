@@ -169,7 +169,7 @@ def read_job(folder: Path) -> Job | None:
     begun = read_begun(folder)
     if begun is None:
         return None
-    above = folder.absolute().parents
+    above = Path(os.path.abspath(folder)).parents
     runs = Path(os.path.relpath(above[min(3, len(above) - 1)]))
     try:
         job = build(Job, {"name": begun.get("variant"), **begun}, runs=runs)

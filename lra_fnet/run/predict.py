@@ -45,8 +45,8 @@ def main(folder: Path, files: Sequence[Path], imports: Sequence[str] = ()) -> No
         finally:  # a bad input ends the command after the answers to those before it
             _answer(run, batch)
         last, answers = len(batch) < batch_size, answers + len(batch)
-    if not (files or answers):
-        raise UserError(f"{STDIN}: expected a text, found none")
+    if not answers:
+        raise UserError(f"{files[0] if files else STDIN}: expected a text, found none")
 
 
 def _answer(run: Run, batch: Sequence[tuple[str, tuple[np.ndarray, ...]]]) -> None:
@@ -96,14 +96,14 @@ def _contents(task: Task, files: Sequence[Path]) -> Iterator[tuple[str, tuple[by
     elif not files:
         yield from _lines(task, STDIN, sys.stdin.buffer)
     tables = {file for file in files if _ending(file) in task.tables}
-    whole = [
+    whole = {
         file
         for file in files
         if pixels or not (task.one_line or _ending(file) == ".jsonl" or file in tables)
-    ]
-    if len(whole) % task.num_inputs:
+    }
+    if (count := sum(file in whole for file in files)) % task.num_inputs:
         raise UserError(
-            f"task {task.name} takes {task.num_inputs} files a row, got {len(whole)}: add the "
+            f"task {task.name} takes {task.num_inputs} files a row, got {count}: add the "
             "missing one, or give JSON lines in a file *.jsonl"
         )
     row: list[Path] = []
@@ -119,6 +119,7 @@ def _contents(task: Task, files: Sequence[Path]) -> Iterator[tuple[str, tuple[by
             raise UserError(f"{file} is between the two files of a pair: put it before {row[0]}")
         try:
             if file in tables:
+                file.open("rb").close()
                 yield from task.inputs(file)
                 continue
             if file not in whole:

@@ -53,7 +53,9 @@ def auto(job: Job) -> Job:
             f"({'; '.join(map(str, differences))}): take it all the same with --init "
             f"{before.folder}, or pre-train again: {again} --force"
         )
-    own = [text for text in job.overrides if not text.startswith("Denoising.")]
+    names = [config.short(text.partition("=")[0].strip()) for text in job.overrides]
+    pairs = zip(names, job.overrides, strict=True)
+    own = [text for name, text in pairs if not name.startswith("Denoising.")]
     return dataclasses.replace(job, init=before.folder, overrides=tuple(own))
 
 

@@ -43,14 +43,18 @@ def commit() -> tuple[str | None, bool | None]:
     package = Path(__file__).parents[1]
     # Without optional locks, a kill leaves no .git/index.lock behind.
     git = ["git", "--no-optional-locks", "-C", str(package.parent)]
-    git += ["describe", "--always", "--abbrev=40"]
+
+    def answer(*words):
+        return subprocess.run([*git, *words], capture_output=True, text=True, check=True).stdout
+
     with contextlib.suppress(OSError, subprocess.CalledProcessError):
         if (package / "commit").is_file():
             described = (package / "commit").read_text()
+        elif Path(answer("rev-parse", "--show-toplevel").rstrip("\n")) != package.parent.resolve():
+            return None, None  # it was copied into another project
         else:
-            described = subprocess.run(
-                [*git, "--exclude=*", "--dirty"], capture_output=True, text=True, check=True
-            ).stdout.strip()
+            described = answer("describe", "--always", "--abbrev=40", "--exclude=*", "--dirty")
+        described = described.strip()
         return described.removesuffix("-dirty"), described.endswith("-dirty")
     return None, None
 

@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import hashlib
 import json
+import os
 import re
 import types
 import typing
@@ -302,27 +303,38 @@ def folder_name(model: str, variant: str | None, *, denoise: bool) -> str:
     return model + "@denoise" * denoise + (f"+{variant}" if variant else "")
 
 
-def parse(value: dict[str, Any], parts: Sequence[str] = (), path: Path | None = None) -> Record:
+def place(folder: Path, names: tuple[str, ...]) -> tuple[Path, bool]:
+    """Returns the absolute path of a folder, and whether it ends in these names.
+
+    That is the path as it was given or, if only that one ends in them, the path without links.
+    """
+    paths = [Path(os.path.abspath(folder)), folder.resolve()]
+    fitting = [path for path in paths if names and path.parts[-len(names) :] == names]
+    return (fitting or paths)[0], bool(fitting)
+
+
+def parse(value: dict[str, Any], path: Path | None = None, *, moved: bool = True) -> Record:
     """Checks the object of a result.json and returns it as a value.
 
     Args:
       value: the object.
-      parts: the last four names of its folder (preset, task, name, seed<k>), which must be the
-        run's; not checked if empty.
       path: the folder.
+      moved: accepts a folder whose last four names are not the run's (preset, task, name, seed<k>).
 
     Raises:
       ValueError: the object is not a result; the text says what is wrong with it.
     """
-    folder = "/".join(path.resolve().parts[-5:]) if path else ""
-    record = build(Record, value, folder=folder, path=path or Path(), raw=value)
+    record = build(Record, value, path=path or Path(), raw=value)
     needs_hash = "lra_fnet" in record.versions  # the version that began to write hashes
     if (needs_hash or record.sha256) and record.sha256 != seal(value)["sha256"]:
         raise ValueError("its sha256 belongs to other content, so it was changed after the run")
+    if path is None:
+        return record
     names = (record.preset, record.task, record.name, f"seed{record.seed}")
-    if parts and names != tuple(parts):
-        raise ValueError(f"it says {'/'.join(names)}, its folder is {'/'.join(parts)}")
-    return record
+    full, fits = place(path, names)
+    if not (moved or fits):
+        raise ValueError(f"it says {'/'.join(names)}, its folder is {'/'.join(full.parts[-4:])}")
+    return dataclasses.replace(record, folder="/".join(full.parts[-5:]))
 
 
 def seal(value: dict[str, Any]) -> dict[str, Any]:
@@ -421,7 +433,7 @@ def read(folder: Path, *, moved: bool = False) -> Record | None:
     if value is None:
         return None
     try:
-        return parse(value, () if moved else folder.resolve().parts[-4:], folder)
+        return parse(value, folder, moved=moved)
     except ValueError as error:
         raise UserError(
             f"{file}: {error}; move its folder away, or run that run again with --force"

@@ -31,7 +31,7 @@ from lra_fnet.objective import Classify
 from lra_fnet.run import record
 from lra_fnet.run.folder import Job, finished
 from lra_fnet.run.record import Checkpoint, Record
-from lra_fnet.tasks import Arrays, Prepared, Task, store
+from lra_fnet.tasks import Arrays, PixelTask, Prepared, Task, store
 from lra_fnet.training import checkpoint as checkpoints
 from lra_fnet.training import pipeline
 
@@ -124,6 +124,10 @@ class Run:
             raise ValueError(
                 f"expected values {self.task.value_dtype} [length] of at most {largest}, "
                 f"got {text.dtype} {[*text.shape]}"
+            )
+        if isinstance(self.task, PixelTask) and len(text) != self.task.side**2:
+            raise ValueError(
+                f"expected the {self.task.side**2} pixels of an image, got {len(text)}: resize it"
             )
         return text
 

@@ -98,7 +98,9 @@ def main(paths: Sequence[Path], options: Options, *, as_json: bool = False) -> i
 
 
 def find(path: Path) -> list[tuple[Path, bool]]:
-    """Returns the run folders and exports at or below a path, and whether their path may differ.
+    """Returns the run folder or export at a path, or else all run folders below it.
+
+    With each comes whether its path may differ from the run's names.
 
     Hidden folders are left out, and results/submitted, whose runs need their authors' modules,
     unless the path lies in it.

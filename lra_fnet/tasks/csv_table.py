@@ -17,6 +17,7 @@ from lra_fnet.tasks.task import Raw, Sets
 
 ENDINGS = (".csv", ".tsv", ".tab")
 FORM = "the columns label and text (or label, text1 and text2) in the first line"
+INPUTS = "the column text (or text1 and text2) in the first line"  # where no label is read
 
 _TEXTS = (("text",), ("text1", "text2"))
 _LONGEST = 2**26  # bytes of a line
@@ -111,7 +112,17 @@ class Csv(division.OwnTask):
         details |= parts.finish()
 
     def encode(self, content: bytes) -> np.ndarray:
-        """Returns the bytes of a text without the white space around it."""
+        """Returns the bytes of a text without the white space around it.
+
+        Raises:
+            ValueError: if it is empty or not in UTF-8.
+        """
+        try:
+            content.decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"expected UTF-8, got {sources.short(error)}: save the text as UTF-8"
+            ) from None
         return super().encode(content.strip())
 
     def inputs(self, path: Path) -> Iterator[tuple[str, tuple[bytes, ...]]]:
@@ -150,7 +161,8 @@ def read(source: Path, *, labelled: bool = True) -> Iterator[Row]:
             empty = False
             yield row
     if empty:
-        raise UserError(f"{source}: expected a table with {FORM}, and rows below it, found none")
+        form = FORM if labelled else INPUTS
+        raise UserError(f"{source}: expected a table with {form}, and rows below it, found none")
 
 
 def _table(file: sources.File, *, labelled: bool) -> Iterator[Row]:
@@ -175,7 +187,8 @@ def _table(file: sources.File, *, labelled: bool) -> Iterator[Row]:
                     "separator between quotation marks"
                 )
             inside = [line for cell in cells for line in cell.split("\n")[1:]]
-            if delimiter == "\t" and any(line.count("\t") == len(names) - 1 for line in inside):
+            tabs = len(names) - 1 if delimiter == "\t" else 0
+            if tabs and any(line.count("\t") == tabs for line in inside):
                 raise ValueError(
                     "this line ends a text that has whole lines in it, so a quotation mark is not "
                     "closed: put texts with quotation marks between two more, and write those "
@@ -199,14 +212,16 @@ def _header(
         csv.Error: the first line is no line of a table.
     """
     read = ["label", "split"] if labelled else []
-    for delimiter in _DELIMITERS:
+    by_tabs = re.search(r"\.(tsv|tab)(\.gz)?$", file.path.name.lower()) is not None
+    for delimiter in sorted(_DELIMITERS, key=lambda mark: by_tabs and mark != "\t"):
         given = next(csv.reader([first], delimiter=delimiter), ())
         names = [name.strip().lower() for name in given]
         forms = [form for form in _TEXTS if {*read[:1], *form} <= {*names}]
         if forms:
             break
     else:
-        raise UserError(f"{file}: expected {FORM}, got {first.strip()[:60]!r}: name them so")
+        form = FORM if labelled else INPUTS
+        raise UserError(f"{file}: expected {form}, got {first.strip()[:60]!r}: name them so")
     if len(forms) > 1:
         raise UserError(
             f"{file}, line 1: expected the column text, or text1 and text2, got all three: rename "

@@ -56,7 +56,8 @@ def command(
         for chosen in [dataset] if dataset else _sets(name, source, gin_dirs):
             try:
                 value = tasks.make(name, chosen)
-                if task == "all" and value.needs_source and not value.folder(data_dir).exists():
+                there = value.folder(data_dir).exists() and not force
+                if task == "all" and value.needs_source and not there:
                     continue
                 value.prepare(data_dir, source=source, force=force)
                 prepared = value.verify(data_dir)

@@ -66,6 +66,10 @@ class Retrieval(Task):
         """LRA's release, for "aan" only."""
         return REMOTE if self.config == "aan" else None
 
+    def encode(self, content: bytes) -> np.ndarray:
+        """Returns the bytes of a text without the line end at its end, which no row has."""
+        return super().encode(content.removesuffix(b"\n").removesuffix(b"\r"))
+
     def raw(self, source: Path | None, jobs: int) -> Raw:
         """Returns the pairs of three files in `source`, one by one, in the order of the files."""
         if source is None:

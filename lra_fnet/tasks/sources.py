@@ -419,7 +419,8 @@ def files(source: Path) -> Iterator[File]:
 
     Raises:
         UserError: if the source does not exist, cannot be read, is not such an archive or is
-            damaged, contains links or names that lead out of it, or claims to hold over 256 GiB.
+            damaged, contains links, names that lead out of it or a name twice, or claims to hold
+            over 256 GiB.
     """
     if source.is_dir():
         for path in _paths(source):
@@ -429,7 +430,7 @@ def files(source: Path) -> Iterator[File]:
     if not source.is_file():
         raise UserError(f"--source {source}: no such file or folder")
     _refuse_zip(source)
-    total = 0
+    total, seen = 0, set()
     # tarfile raises ValueError where a header's number is none.
     with (
         readable(source, ValueError),
@@ -450,6 +451,9 @@ def files(source: Path) -> Iterator[File]:
                 raise UserError(
                     f"{source}: {member.name!r} is not a regular file; get another copy"
                 )
+            if path in seen:  # tar would keep the last one
+                raise UserError(f"{source}: {member.name!r} is there twice; pack it anew")
+            seen.add(path)
             total += member.size
             if total > _LARGEST:
                 raise UserError(f"{source}: unpacks to more than {megabytes(_LARGEST)}; not read")

@@ -223,7 +223,7 @@ def write_once(folder: Path, exists: Callable[[], bool], write: Callable[[Path],
             if leftover.suffix == ".old" and not folder.exists():
                 leftover.rename(folder)  # killed between the two renames of `disk.partial`
             else:
-                shutil.rmtree(leftover)
+                disk.remove(leftover)
         if exists():
             return
         with disk.partial(folder) as part:
@@ -260,7 +260,7 @@ def make(part: Path, task: "Task", raw: "Raw", source: Path | None, url: str | N
 
     Raises:
         UserError: if a split has no rows, or the rows are not those of data/expected.json.
-        ValueError: if a row is not as the task's class variables say.
+        UserError: if a row is not as the task's class variables say.
     """
     splits = _write(part, task, raw)
     _compare_with_expected(task, splits, generated=source is None)
@@ -469,7 +469,7 @@ def _write(folder: Path, task: "Task", raw: "Raw") -> dict[str, dict[str, Any]]:
 
     Raises:
         UserError: if a split has no rows.
-        ValueError: if a row is not as the task's class variables say.
+        UserError: if a row is not as the task's class variables say.
     """
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core.dataset_info import DatasetIdentity
@@ -515,6 +515,13 @@ def _write(folder: Path, task: "Task", raw: "Raw") -> dict[str, dict[str, Any]]:
 
 
 def _check_row(task: "Task", split: str, key: int, texts: Texts, label: int) -> None:
+    name = f"{task.name}/{task.config}, {split} row {key}"
+    for text in texts:
+        if not isinstance(text, np.ndarray):
+            raise UserError(
+                f"{name}: expected a NumPy array for each text, got {type(text).__name__}: correct "
+                "the task's raw"
+            )
     good = len(texts) == task.num_inputs and 0 <= label < task.num_classes
     for text in texts:
         good = good and text.dtype == task.value_dtype and text.ndim == 1 and len(text) > 0
@@ -523,10 +530,10 @@ def _check_row(task: "Task", split: str, key: int, texts: Texts, label: int) -> 
         got = ", ".join(
             f"{text.dtype} {[*text.shape]} up to {text.max(initial=0)}" for text in texts
         )
-        raise ValueError(
-            f"{task.name}/{task.config}, {split} row {key}: expected {task.num_inputs} texts of "
-            f"values {task.value_dtype} [length > 0] up to vocab_size - 2 = {task.vocab_size - 2} "
-            f"and a label below {task.num_classes}, got {got} and {label}"
+        raise UserError(
+            f"{name}: expected {task.num_inputs} texts of values {task.value_dtype} [length > 0] "
+            f"up to vocab_size - 2 = {task.vocab_size - 2} and a label below {task.num_classes}, "
+            f"got {got} and {label}: correct the task's raw"
         )
 
 

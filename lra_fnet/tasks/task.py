@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from lra_fnet.errors import UserError
-from lra_fnet.machine import disk
+from lra_fnet.machine import disk, terminal
 from lra_fnet.tasks import shallow, sources, store
 from lra_fnet.tasks.store import SPLITS, Prepared
 
@@ -96,7 +96,8 @@ class Task(abc.ABC):
     label_names: ClassVar[tuple[str, ...]] = ()  # names of the classes, if they have any
     licence: ClassVar[str] = "not stated"  # of the rows
     one_line: ClassVar[bool] = False  # whether a file of inputs for `encode` has one per line
-    splits: ClassVar[tuple[str, str, str]] = SPLITS  # to train, to choose the model, to report
+    # To train, to choose the model, to report: the last one is named "test".
+    splits: ClassVar[tuple[str, str, str]] = SPLITS
     remote: ClassVar[sources.Remote | None] = None  # file to download if the user gives no source
     zero_is_padding: ClassVar[bool] = False  # whether a value is its own id; see `PixelTask`
     needs_source: ClassVar[bool] = False  # whether only the user has what it is made from
@@ -124,7 +125,12 @@ class Task(abc.ABC):
         REGISTRY[cls.name] = cls  # a reloaded module replaces its own task
 
     def __post_init__(self):
-        if not isinstance(self.config, str) or self.config not in self.configs:
+        if not isinstance(self.config, str):
+            raise UserError(
+                f"{self.name}: the name of a data set must be a text, got {self.config!r}: put "
+                f"""quotation marks around it, DATASET='"{self.config}"'"""
+            )
+        if self.config not in self.configs:
             known = ", ".join(self.configs)
             rule = f", or {self.configs.rule}" if isinstance(self.configs, Sets) else ""
             raise UserError(
@@ -303,12 +309,14 @@ class Task(abc.ABC):
         prepared = self.open(data_dir)
         if source is not None and not prepared.is_from(source):
             sources.check_exists(source)
+            words = ["data", "--task", self.name, "--dataset", self.config]
+            words += ["--data", str(data_dir)] if str(data_dir) != "data" else []
+            again = terminal.command([*words, "--source", str(source), "--force"])
             raise UserError(
                 f"{folder} does not hold the rows of {source} as it is now (made from: "
                 f"{prepared.url or prepared.source}): "
-                f"`lra-fnet data --task {self.name} --dataset {self.config} --source {source} "
-                f"--force` (make data ... FORCE=1) prepares the set anew; without a source, the "
-                f"set is used as it is"
+                f"`{again}` (make data ... FORCE=1) prepares the set anew; without a source, "
+                f"the set is used as it is"
             )
         return prepared
 

@@ -146,6 +146,7 @@ class Loop:
         self.score(self.variables(), Arrays(*(column[:1] for column in self.validation)))
         size = self.run.eval_batch_size
         self.meter = make_meter(experiment.objective, self.arrays, seed, size, mesh)
+        self.meter(self.variables())  # likewise: it computes positions that the scorer leaves out
         self._saved_at = self.step
         self._begun = time.monotonic() - self.history.wall_seconds
         self._tick: float | None = None  # when the newest dispatch was known to be done
@@ -301,7 +302,7 @@ class Loop:
         if newest := self._newest:
             words += [f"loss {newest['loss']:.3f}", f"accuracy {newest['accuracy']:.3f}"]
         if last := self.history.last:
-            words.append(f"validation {last['correct'] / last['count']:.3f}")
+            words.append(f"validation {last['correct'] / max(last['count'], 1):.3f}")
         # Not in the last line, whose steps and time have evaluation and compilation in them.
         if self.history.timed_steps and self.step < self.run.num_steps:
             words.append(f"{self.history.steps_per_second:.3g} steps/s")

@@ -19,6 +19,7 @@ from lra_fnet.training import pipeline
 from lra_fnet.training.slices import rows_at_once
 from lra_fnet.training.step import wait_for
 
+ROWS = 32
 PLACE = re.compile(r"(?:.*/)?block_(\d+)/(?:(mixer|mlp)/)?rms")
 
 
@@ -29,8 +30,8 @@ def make_meter(
 
     The numbers are root mean squares over all positions, padding included, of what a block gets
     and of what its sublayers return, without dropout. They are of a fixed batch of training rows,
-    as many as the scorer of this batch_size takes at a time on a device: such a batch fits the
-    memory, and needs no decision that the scorer has not made.
+    as many as the scorer of this batch_size takes at a time on a device, but at most ROWS: of the
+    last block the scorer may compute position 0 only, and this computes all.
 
     Args:
       objective: the model.
@@ -40,7 +41,7 @@ def make_meter(
       mesh: the devices; each computes the same.
     """
     share = -(-batch_size // mesh.size)
-    rows = rows_at_once(objective.model, share, arrays.values.shape[1:], train=False)
+    rows = min(ROWS, rows_at_once(objective.model, share, arrays.values.shape[1:], train=False))
     batch = pipeline.train_batches(arrays, seed, 0, 1, rows, 1)
     batch = pipeline.spread(jax.tree.map(lambda x: x[0], batch), mesh, pipeline.WHOLE)
 

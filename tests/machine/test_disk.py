@@ -54,6 +54,14 @@ def test_folder_is_replaced_in_one_step(tmp_path, before, fails):
     assert [path for path in tmp_path.iterdir() if path != target] == []
 
 
+def test_of_a_link_the_link_is_removed_and_not_what_it_names(tmp_path):
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "link").symlink_to("kept")
+    disk.remove(tmp_path / "link")
+    disk.remove(tmp_path / "link")  # there is nothing
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
 def test_folder_stays_if_the_new_one_cannot_take_its_place(tmp_path, monkeypatch):
     (tmp_path / "out").mkdir()
     (tmp_path / "out/old").touch()

@@ -289,11 +289,17 @@ BROKEN = {
         "declares equivariant = False, but commutes",
     ),
     "shape of the first position": (
-        broken(lambda self, y, x, mask, train: y[:, : 2 if self.first_only else None]),
+        broken(
+            lambda self, y, x, mask, train: y[:, : 2 if self.first_only else None],
+            uses_first_only=True,
+        ),
         "with first_only: return position 0 or all",
     ),
     "first position": (
-        broken(lambda self, y, x, mask, train: y[:, -1:] if self.first_only else y),
+        broken(
+            lambda self, y, x, mask, train: y[:, -1:] if self.first_only else y,
+            uses_first_only=True,
+        ),
         "has another output at position 0 with first_only",
     ),
 }

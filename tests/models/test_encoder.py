@@ -222,6 +222,36 @@ def test_the_last_block_at_the_pooled_position_changes_no_value_and_no_gradient(
     jax.tree.map(functools.partial(assert_close, tolerance=1e-4), got, want)
 
 
+class Neighbours(Attention):
+    """Looks at the token to the left, so that one query is not enough to make."""
+
+    def heads(self, x, name):
+        y = super().heads(x, name)
+        return y + jnp.roll(y, 1, axis=1)
+
+
+class Shifted(Fourier):
+    """Reads other positions of the transform."""
+
+    def __call__(self, x, mask, *, train):
+        return jnp.roll(super().__call__(x, mask, train=train), 1, axis=1)
+
+
+@pytest.mark.parametrize(
+    "mixer",
+    [
+        functools.partial(Neighbours, implementation="naive", block_size=4),
+        functools.partial(Shifted, method="rfft"),
+    ],
+)
+def test_a_subclass_that_does_not_know_first_only_computes_all_positions(mixer):
+    encoder = build(mixer, pooling="cls")
+    variables = random_variables(encoder, IDS, MASK)
+    whole = functools.partial(encoder.apply, train=False, pooled="too")
+    _, want = jax.jit(whole)(variables, IDS, MASK)
+    assert_close(applied(encoder, variables, IDS, MASK), want)
+
+
 @pytest.mark.parametrize("changes", [{}, {"pooling": "mean"}, {"batch_norm": 0.9}])
 def test_the_last_block_computes_the_pooled_position_alone_where_it_can(changes):
     encoder = build(attention, **({"pooling": "cls", "num_layers": 2} | changes))

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -156,6 +157,16 @@ def test_moved_run_folder_keeps_its_readings_inside(folders, tmp_path):
     evaluate.evaluate(moved)
     assert len(disk.read_lines(moved / "test_log.jsonl")) == 3
     assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
+
+
+@pytest.mark.parametrize("way", ["above", "link"])
+def test_a_folder_that_is_named_in_another_way_logs_where_all_runs_do(trial, monkeypatch, way):
+    root = trial.parents[3]
+    monkeypatch.chdir(trial)
+    (root / "link").symlink_to(trial)
+    evaluate.evaluate({"above": Path("../seed0"), "link": root / "link"}[way])
+    lines = disk.read_lines(root / "test_log.jsonl")
+    assert {line["run"] for line in lines} == {trial.relative_to(root).as_posix()}
 
 
 def test_unfinished_run_fails_with_the_command_that_finishes_it(trial, command):

@@ -154,6 +154,23 @@ def test_empty_folder_is_accepted(folders, export, tmp_path):
     assert lra_fnet.load_run(tmp_path / "out").step > 0
 
 
+def test_a_link_stays_and_the_folder_that_it_names_is_filled(folders, export, tmp_path):
+    (tmp_path / "large").mkdir()
+    (tmp_path / "out").symlink_to("large")
+    for _ in range(2):
+        assert export(folders["fnet"], tmp_path / "out", "--force")[0] == 0
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["large", "out"]
+    assert (tmp_path / "out").is_symlink()
+    assert (tmp_path / "large/config.json").exists()
+
+
+def test_the_current_folder_is_not_replaced(folders, export, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, err, _ = export(folders["fnet"], ".")
+    assert code == 2
+    assert "--out expects another folder than the current one, got .: name a new one" in err
+
+
 @pytest.mark.parametrize("force", [(), ("--force",)])
 def test_full_disk_leaves_the_folder_unchanged(folders, export, exported, monkeypatch, force):
     write = Path.write_bytes

@@ -12,17 +12,20 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
+import numpy as np
 import pytest
 from made_runs import change
 from paths import OUTSIDE, ROOT
+from tiny import rows
 
 from lra_fnet import cli, config, intervals, tasks
 from lra_fnet.errors import UserError
+from lra_fnet.run import evaluate, provenance, record
 from lra_fnet.run import folder as run_folder
 from lra_fnet.run import job as jobs
-from lra_fnet.run import provenance, record
 from lra_fnet.run.folder import Job
 from lra_fnet.tasks import shallow
 from lra_fnet.training import loop
@@ -196,12 +199,56 @@ def test_result_has_the_commit_at_the_start_of_the_process(train, tmp_path, monk
     def describe(words, **options):
         if words[0] != "git":
             return run(words, **options)
-        return subprocess.CompletedProcess(words, 0, stdout=f"{next(described)}\n")
+        answer = ROOT if "rev-parse" in words else next(described)
+        return subprocess.CompletedProcess(words, 0, stdout=f"{answer}\n")
 
     monkeypatch.setattr(subprocess, "run", describe)
     assert train()[0] == 0
     provenance.commit.cache_clear()
     assert result_of(tmp_path / "runs/cpu/parity/fnet/seed0")["commit"] == "a" * 40
+
+
+def test_code_inside_another_project_does_not_have_its_commit(tmp_path, monkeypatch):
+    place = tmp_path / "lra_fnet/run/provenance.py"
+    place.parent.mkdir(parents=True)
+    place.touch()
+    git = "git", "-C", tmp_path
+    who = "-c", "user.name=A", "-c", "user.email=a@b"
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, *who, "commit", "-q", "--allow-empty", "-m", "a"], check=True)
+    monkeypatch.setattr(provenance, "__file__", str(place))
+    assert provenance.commit.__wrapped__()[0] is not None  # as in our own repository
+    other = tmp_path / "vendored/lra_fnet"
+    shutil.copytree(tmp_path / "lra_fnet", other)
+    monkeypatch.setattr(provenance, "__file__", str(other / "run/provenance.py"))
+    assert provenance.commit.__wrapped__() == (None, None)
+
+
+def test_training_rows_that_are_scored_are_spread_over_all(tmp_path, monkeypatch):
+    """Rows may be sorted by class."""
+    scored = []
+    loop = SimpleNamespace(
+        history=SimpleNamespace(
+            last={"step": 1}, best={"step": 1}, steps_per_second=1.0, wall_seconds=1.0
+        ),
+        validation=rows(4),
+        arrays=rows(10)._replace(labels=np.arange(10)),
+        variables=dict,
+        experiment=None,
+        parameters=0,
+        state=SimpleNamespace(params={}),
+        folder=tmp_path,
+    )
+
+    def score(_, chosen, update):
+        scored.append(chosen.labels.tolist())
+        return {"correct": 0, "count": len(chosen.labels)}
+
+    loop.score = score
+    for name in ("facts", "microbatch_of"):
+        monkeypatch.setattr(evaluate, name, lambda *_: {})
+    evaluate.finish(loop, None, {}, test=False)
+    assert scored == [[0, 2, 5, 7]]
 
 
 def test_run_resumed_with_other_code_names_both_commits(train, tmp_path, monkeypatch):
@@ -410,7 +457,7 @@ def test_make_passes_gin_on_as_it_was_typed():
         text=True,
         check=True,
     ).stdout.replace("\\\n", " ")
-    shown = shlex.split(next(line for line in shown.splitlines() if "lra-fnet train" in line))
+    shown = shlex.split(next(line for line in shown.splitlines() if "lra-fnet' train" in line))
     assert config.split_bindings(shown[shown.index("--gin") + 1]) == [
         "A.x=[1, 2]",
         'B.y="two words"',

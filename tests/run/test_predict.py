@@ -18,6 +18,7 @@ from paths import EXAMPLES, ROOT
 
 import lra_fnet
 from lra_fnet import tasks
+from lra_fnet.errors import UserError
 from lra_fnet.tasks import image, listops
 
 LISTOPS = (
@@ -146,7 +147,7 @@ def test_text_takes_whole_files_or_lines_of_standard_input(predict, folders, tmp
 def test_retrieval_takes_two_files_per_row_or_json_lines(predict, folders, tmp_path):
     run = lra_fnet.load_run(folders["retrieval"])
     for name in "abcd":
-        (tmp_path / name).write_text(f" text {name} " * 2)
+        (tmp_path / name).write_text(f" text {name} " * 2 + "\r\n" * (name == "b"))
     (tmp_path / "e.jsonl").write_text('{"text1": "one", "text2": "a second that is cut"}\n')
     code, err, lines = predict("retrieval", "a", "b", "e.jsonl", "c", "d")
     assert (code, err) == (0, "")
@@ -233,11 +234,18 @@ def test_predict_reads_texts_tables_and_images_of_the_user(predict, folders, tmp
     (tmp_path / "broken.csv").write_text("words\nhello\n")
     code, err, _ = predict("csv", "broken.csv")
     assert code == 2
-    assert "broken.csv: expected the columns label and text" in err
+    assert "broken.csv: expected the column text (or text1 and text2) in the first line" in err
+    (tmp_path / "one.tsv").write_text("text\nsome, words\n")
+    (line,) = predict("csv", "one.tsv")[2]
+    assert_is(line, run, [b"some, words"])
     gray = np.full((40, 50), 7, np.uint8)
     code, err, lines = predict("images", stdin=png(gray))
     assert (code, err) == (0, "")
-    assert_is(lines[0], lra_fnet.load_run(folders["images"]), [[7] * 1024])
+    run = lra_fnet.load_run(folders["images"])
+    assert_is(lines[0], run, [[7] * 1024])
+    for size in (1023, 4096):
+        with pytest.raises(UserError, match=f"expected the 1024 pixels of an image, got {size}"):
+            run.predict([np.zeros(size, np.uint8)])
 
 
 def test_a_byte_order_mark_is_no_part_of_a_text(predict, tmp_path):
@@ -309,6 +317,9 @@ def test_bad_line_is_named_after_the_answers_to_the_lines_before_it(predict, tas
         ("text", ["."], ". cannot be read (Is a directory): name files that exist, not folders"),
         ("text", ["b.jsonl"], "b.jsonl, line 1: expected a JSON object"),
         ("listops", ["a.txt"], "a.txt, line 1: unknown token 'words'"),
+        ("csv", ["none.csv"], "none.csv cannot be read (No such file or directory): name files"),
+        ("csv", ["utf16.txt"], "utf16.txt: expected UTF-8, got "),
+        ("listops", ["empty.jsonl"], "empty.jsonl: expected a text, found none"),
         ("retrieval", ["a.txt"], "task retrieval takes 2 files a row, got 1: add the missing"),
         ("image", ["a.txt"], "a.txt: expected a PNG or JPEG of 8 bits, gray or colour, found"),
         ("image", ["b.jsonl"], "b.jsonl: expected a PNG or JPEG"),
@@ -319,6 +330,8 @@ def test_bad_line_is_named_after_the_answers_to_the_lines_before_it(predict, tas
 def test_bad_file_is_named(predict, tmp_path, task, files, words):
     (tmp_path / "a.txt").write_text("words")
     (tmp_path / "b.jsonl").write_text("words\n")
+    (tmp_path / "utf16.txt").write_text("words", "utf-16")
+    (tmp_path / "empty.jsonl").touch()
     (tmp_path / "c.png").write_bytes(png(np.zeros((32, 31), np.uint8)))
     code, err, lines = predict(task, *files)
     assert (code, lines) == (2, [])

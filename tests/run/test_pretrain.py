@@ -321,7 +321,7 @@ def test_tables_have_the_run_apart_with_the_cost_of_both_stages(stages):
 @pytest.mark.slow
 def test_settings_of_pretraining_name_both_runs(call):
     """--init auto finds the run with the same options, and leaves its settings to it."""
-    words = "--gin", "Run.num_steps=2 Denoising.rate=0.5"
+    words = "--gin", "Run.num_steps=2 objective.Denoising.rate=0.5"
     assert call("pretrain", *words)[0] == 0
     code, err, out = call("train", *words, "--init=auto")
     assert code == 0, err

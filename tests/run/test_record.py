@@ -149,6 +149,17 @@ def test_moved_folder_is_read_only_on_request(tmp_path):
     assert record.read(tmp_path) is None
 
 
+def test_a_folder_may_be_behind_a_link(tmp_path):
+    """Of runs on a larger disk, or a run that is also named elsewhere."""
+    folder = put(tmp_path / "runs", a_result()).parent
+    (tmp_path / "link").symlink_to(folder)
+    assert record.read(tmp_path / "link").folder == "runs/cpu/listops/fnet/seed0"
+    (tmp_path / "runs/cpu").rename(tmp_path / "lra-cpu")
+    (tmp_path / "runs/cpu").symlink_to(tmp_path / "lra-cpu")
+    (run,), problems = record.collect([tmp_path / "runs"])
+    assert (run.folder, problems) == ("runs/cpu/listops/fnet/seed0", [])
+
+
 def test_write_makes_the_check_of_the_readers(tmp_path):
     with pytest.raises(ValueError, match="floor is missing"):
         record.write(tmp_path, without("floor"))

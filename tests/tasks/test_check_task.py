@@ -117,7 +117,7 @@ def test_names_of_too_few_classes_are_a_mistake():
     ],
 )
 def test_row_outside_the_limits_is_named(row, message):
-    with pytest.raises(ValueError, match=f"^toy/small, train row 0: expected .*{message}"):
+    with pytest.raises(UserError, match=f"^toy/small, train row 0: expected .*{message}"):
         check_task(broken(raw=rows(lambda *_: row)))
 
 

@@ -403,6 +403,7 @@ def test_source_for_a_generated_set_fails_with_the_command(tmp_path):
         task.prepare(tmp_path, source=source)
     assert str(info.value) == (
         f"{folder} does not hold the rows of {source} as it is now (made from: generator): "
-        f"`lra-fnet data --task listops --dataset full --source {source} --force` (make data ... "
-        f"FORCE=1) prepares the set anew; without a source, the set is used as it is"
+        f"`lra-fnet data --task listops --dataset full --data {tmp_path} --source {source} "
+        f"--force` (make data ... FORCE=1) prepares the set anew; without a source, the set is "
+        f"used as it is"
     )

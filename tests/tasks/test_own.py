@@ -312,7 +312,8 @@ def test_a_changed_table_is_an_error_until_it_is_prepared_anew(tmp_path):
     path, task = write(tmp_path / "a.csv", rows()), tasks.make("csv")
     task.prepare(tmp_path, path)
     write(path, [*rows(), *(("added", "other") for _ in range(40))])
-    with pytest.raises(UserError, match=r"does not hold the rows of .* as it is now .*--force"):
+    line = rf"does not hold the rows of .* --data {tmp_path} --source {path} --force`"
+    with pytest.raises(UserError, match=line):
         task.prepare(tmp_path, path)
     anew = task.prepare(tmp_path, path, force=True)
     assert anew.task.label_names == ("ham", "other", "spam")

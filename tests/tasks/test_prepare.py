@@ -69,6 +69,13 @@ def test_all_prepares_the_rest_if_one_set_fails(tmp_path, monkeypatch, capsys):
     assert "missing: unreachable/far: nobody has it" in err
 
 
+def test_all_made_anew_leaves_out_what_only_the_user_has(tmp_path, monkeypatch, capsys):
+    known(monkeypatch, "csv", "parity")
+    (tmp_path / "lra_csv/full/1.0.0").mkdir(parents=True)
+    prepare.command("all", None, tmp_path, None, force=True)
+    assert "missing" not in capsys.readouterr().err
+
+
 def test_single_task_fails_with_its_own_message(tmp_path, monkeypatch):
     known(monkeypatch, "unreachable")
     with pytest.raises(UserError, match=r"^nobody has it$"):

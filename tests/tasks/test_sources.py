@@ -189,6 +189,17 @@ def test_name_that_leads_out_of_the_archive_is_an_error(name, tmp_path):
         list(sources.files(tmp_path / "x.tar"))
 
 
+def test_a_name_that_is_twice_in_an_archive_is_an_error(tmp_path):
+    """As after `tar rf`; tar itself would keep the last one."""
+    with tarfile.open(tmp_path / "x.tar", "w") as archive:
+        for content in (b"old", b"newer"):
+            info = tarfile.TarInfo("./a.txt")
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    with pytest.raises(UserError, match=r"a\.txt' is there twice; pack it anew"):
+        contents(tmp_path / "x.tar")
+
+
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE])
 def test_links_and_devices_in_an_archive_are_errors(kind, tmp_path):
     with tarfile.open(tmp_path / "x.tar", "w") as archive:

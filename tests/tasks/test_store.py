@@ -209,10 +209,19 @@ def test_row_outside_the_tasks_limits_is_an_error(tmp_path):
             return tasks.Raw({s: [(np.array([0, 6], np.uint8), 1)] for s in tasks.SPLITS})
 
     with pytest.raises(
-        ValueError,
+        UserError,
         match=r"train row 0: expected 1 texts of values uint8 .* up to vocab_size - 2 = 5",
     ):
         Wrong(config="small", max_len=12).prepare(tmp_path)
+
+    class Listed(Toy):
+        name = "listed"
+
+        def raw(self, source, jobs):
+            return tasks.Raw({s: [([0, 1], 1)] for s in tasks.SPLITS})
+
+    with pytest.raises(UserError, match="row 0: expected a NumPy array for each text, got list"):
+        Listed(config="small", max_len=12).prepare(tmp_path)
 
 
 # A set is whole or absent

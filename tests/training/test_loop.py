@@ -22,6 +22,7 @@ from tiny import rows, tiny
 from lra_fnet import experiment
 from lra_fnet.errors import Interrupted, RunFailed, UserError
 from lra_fnet.machine import disk, progress
+from lra_fnet.models import fastest
 from lra_fnet.training import checkpoint, pipeline, score, slices, step
 from lra_fnet.training import loop as train
 from lra_fnet.training.checkpoint import Checkpoints, sha256
@@ -184,6 +185,24 @@ def test_validation_loss_that_is_not_finite_says_nothing_of_a_gradient(tmp_path)
     with pytest.raises(RunFailed, match=r"^step 5: validation loss nan: not finite; ") as caught:
         loop()
     assert "gradient" not in str(caught.value)
+
+
+def test_all_decisions_are_made_before_the_first_step(tmp_path):
+    """Also those of positions that only the meter computes: one layer under CLS."""
+    sizes = "Encoder.pooling=cls", "Encoder.num_layers=1", "Fourier.method=auto"
+    built = tiny("fnet", *sizes, num_steps=1)
+    with fastest.decisions({}) as made:
+        loop = train.Loop(built, rows(30), rows(10, 1), tmp_path, 0)
+        before = dict(made)
+        loop()
+    assert made == before
+    assert any(what.startswith("fourier ") for what in made)
+
+
+def test_a_run_without_a_hidden_token_in_validation_says_so_far_without_an_error(tmp_path):
+    loop = train.Loop(tiny(num_steps=1), rows(30), rows(10, 1), tmp_path, 0)
+    loop.history.last = {"correct": 0, "count": 0}
+    assert loop._note() == "validation 0.000"
 
 
 def test_training_learns_four_rows_by_heart(tmp_path):

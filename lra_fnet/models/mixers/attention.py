@@ -153,7 +153,7 @@ class Attention(HeadMixer):
     block_size: Annotated[int, Least(1, suggest=256)]
 
     equivariant: ClassVar[bool] = True
-    any_queries: ClassVar[bool] = True
+    uses_first_only: ClassVar[bool] = True
 
     @property
     def growth(self) -> tuple[float, float]:

@@ -86,6 +86,7 @@ class ExactFourier(Mixer):
     """
 
     uses_mask: ClassVar[bool] = True
+    uses_first_only: ClassVar[bool] = True
 
     @nn.compact
     def __call__(self, x, mask, *, train):

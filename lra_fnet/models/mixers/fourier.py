@@ -7,7 +7,7 @@ of the cotangent.
 """
 
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 import gin
 import jax
@@ -250,6 +250,8 @@ class Fourier(FixedTransform):
     method: Literal["auto", "definition", "rfft", "matmul", "matmul_fft", "four_step"]
     # "ortho" divides by sqrt(L D), with L the length of the transform, padding included.
     scale: Literal["none", "ortho"] = "none"
+
+    uses_first_only: ClassVar[bool] = True
 
     @property
     def growth(self) -> tuple[float, float]:

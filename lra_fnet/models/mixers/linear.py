@@ -47,6 +47,7 @@ class LinearMixing(Mixer):
     """
 
     uses_mask: ClassVar[bool] = False
+    uses_first_only: ClassVar[bool] = True
     growth: ClassVar[tuple[float, float]] = (2, 2)
 
     @nn.compact

@@ -42,7 +42,7 @@ class LinearAttention(HeadMixer):
 
     uses_dropout: ClassVar[bool] = False
     equivariant: ClassVar[bool] = True
-    any_queries: ClassVar[bool] = True
+    uses_first_only: ClassVar[bool] = True
 
     def attend(self, query, key, value, mask, *, train):
         """See `elu_attention`."""

@@ -59,7 +59,7 @@ class Linformer(HeadMixer):
     k: Annotated[int, Least(1, suggest=256)]  # projected positions
     sharing: Literal["none", "headwise", "kv"]
 
-    any_queries: ClassVar[bool] = True
+    uses_first_only: ClassVar[bool] = True
 
     def attend(self, query, key, value, mask, *, train):
         """See `projected_attention`; dropout on the weights in training."""

@@ -138,7 +138,7 @@ class Performer(HeadMixer):
 
     uses_dropout: ClassVar[bool] = False
     equivariant: ClassVar[bool] = True
-    any_queries: ClassVar[bool] = True
+    uses_first_only: ClassVar[bool] = True
 
     def check(self):
         """See `Mixer.check`; only the ReLU kernel works without features."""

@@ -47,6 +47,7 @@ class RandomMixing(Mixer):
     seed: Annotated[int, Least(0, suggest=0, below=2**32)]
 
     uses_mask: ClassVar[bool] = False
+    uses_first_only: ClassVar[bool] = True
     growth: ClassVar[tuple[float, float]] = (2, 2)
 
     @nn.compact

@@ -64,3 +64,5 @@ class Rotary(HeadMixer):
 @gin.configurable
 class RotaryAttention(Rotary, Attention):
     """Softmax attention with rotary positions."""
+
+    uses_first_only: ClassVar[bool] = True  # position 0 is not turned
