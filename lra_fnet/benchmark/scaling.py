@@ -63,14 +63,17 @@ def measure(cell: Cell, rounds: int) -> dict[str, Any]:
     """
     with contextlib.closing(Worker(cell)) as child:
         child.ready()
+        too_large = UserError(
+            f"{cell.model} on {cell.devices} devices does not fit: take a smaller batch"
+        )
         if child.result["state"] == "OOM":
-            raise UserError(
-                f"{cell.model} on {cell.devices} devices does not fit: take a smaller batch"
-            )
+            raise too_large
         if child.result["state"] == "ABSENT":
             return {}
         facts = child.ask({"steps": STEPS - 2})
         timed = [child.ask({"seconds": cell.seconds}) for _ in range(rounds)]
+        if any("state" in reply for reply in (facts, *timed)):
+            raise too_large
     return {
         "steps_per_second": [reply["calls"] / reply["seconds"] for reply in timed],
         **facts,

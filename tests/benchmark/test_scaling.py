@@ -39,6 +39,25 @@ def test_scaling_table_has_a_row_for_each_number_of_devices(monkeypatch):
         scaling.run(cell, [1, 3], 2, saved.append)
 
 
+@pytest.mark.parametrize("kind", ["steps", "seconds"])
+def test_child_that_runs_out_of_memory_after_its_start_gives_one_line(monkeypatch, kind):
+    class Child:
+        def __init__(self, cell):
+            self.result = {"state": "ok", "device": {"platform": "cpu"}}
+
+        def ready(self):
+            pass
+
+        def ask(self, request):
+            return {"state": "OOM"} if kind in request else {"calls": 1, "seconds": 1.0}
+
+        close = ready
+
+    monkeypatch.setattr(scaling, "Worker", Child)
+    with pytest.raises(UserError, match=r"^fnet on 2 devices does not fit: take a smaller batch$"):
+        scaling.measure(Cell("train", "ours", "text", "fnet", "cpu", 16, devices=2), 1)
+
+
 def test_efficiency_is_relative_to_one_device_and_missing_devices_leave_the_row_empty():
     ok = {"loss": 0.5, "all_reduces": 1, "platform": "gpu"}
     rows = [
