@@ -171,6 +171,10 @@ class Record(Origin):
         for name in ("validation", "train", "parameters") if self.complete else ():
             if getattr(self, name) is None:
                 raise ValueError(f"{name!r} is missing")
+        for name in ("steps_per_second", "wall_seconds", "peak_bytes", "parameters"):
+            number = getattr(self, name)
+            if number is not None and not 0 <= number < 2**63:
+                raise ValueError(f"{name} cannot be {number!r:.40}")
         if self.overrides and self.variant is None:
             raise ValueError("a run with overrides needs a variant")
         for checkpoint in typing.get_args(Checkpoint):

@@ -69,6 +69,10 @@ BROKEN = {
         a_result(validation={"best": {"correct": 1, "count": 2}}),
         "validation.best.step is missing",
     ),
+    "speed": (a_result(steps_per_second=math.nan), "steps_per_second cannot be nan"),
+    "time": (a_result(wall_seconds=math.inf), "wall_seconds cannot be inf"),
+    "memory": (a_result(peak_bytes=-1), "peak_bytes cannot be -1"),
+    "size": (a_result(parameters=2**63), "parameters cannot be 9223372036854775808"),
     "device": (a_result(device={"name": "x"}), "device.platform is missing"),
     "no variant": (a_result(overrides=["Run.num_steps=1"]), "a run with overrides needs a variant"),
     "overrides": (
