@@ -171,7 +171,7 @@ def _front(shared: Conditions, runs: Sequence[Record], measured: Sequence[Benchm
             else dataclasses.replace(point, milliseconds=None)
             for group, point in zip(groups, points, strict=True)
         ]
-        where = record.build(Device, sources[0].cells[0]["device"])
+        where = record.build(Device, _machine(sources[0])["device"])
         names = " and ".join(f"`{benchmark.name}`" for benchmark in sources)
         speed = f"Speed: the models of a size took turns in {names}, {where}; "
         speed += "speed-ups are medians of the ratios round by round."
@@ -193,19 +193,28 @@ def _measured(
 ) -> tuple[dict[str, Sequence[float]], list[Benchmark]]:
     """Returns the seconds of a step in each round by name of a run, and where they were measured.
 
-    Those of a size come from the first benchmark that has a run of every model of that size.
+    Those of a size come from the first benchmark that has a run of every model of that size, on the
+    machine of the first size that has one.
     """
     times: dict[str, Sequence[float]] = {}
     sources = []
     for size in dict.fromkeys(_size_of(group[0]) for group in groups):
         runs = [group[0] for group in groups if _size_of(group[0]) == size]
         for benchmark in measured:
+            if sources and _machine(benchmark) != _machine(sources[0]):
+                continue  # a front compares the speeds of all its sizes
             pairs = [(run, benchmarks.of_run(benchmark.cells, run, "pretrain")) for run in runs]
             if {run.model for run, cell in pairs if cell} == {run.model for run in runs}:
                 times |= {run.name: cell["seconds"] for run, cell in pairs if cell}
                 sources += [benchmark] if benchmark not in sources else []
                 break
     return times, sources
+
+
+def _machine(benchmark: Benchmark) -> dict[str, Any]:
+    """Returns the device and threads of a benchmark; nothing if no cell of ours was measured."""
+    ours = (c for c in benchmark.cells if (c["side"], c["state"]) == ("ours", "ok"))
+    return next(({name: cell[name] for name in ("device", "threads")} for cell in ours), {})
 
 
 def _point(runs: Sequence[Record]) -> Point:

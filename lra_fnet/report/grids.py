@@ -121,15 +121,16 @@ def _printed(number: Any, ratio: float | None) -> str:
 
 
 def value_of(trial: Entry, axis: str) -> Any:
-    """Returns the value that a trial binds an axis to, or None.
+    """Returns the value that a trial binds an axis to, or None if it binds none.
 
-    A text that is not a Python literal is returned as it is.
+    A text that is not a Python literal, and "None", are returned as they are.
     """
     for binding in trial.overrides:
         name, _, text = binding.partition("=")
         if name.strip() == axis:
             try:
-                return ast.literal_eval(text.strip())
+                value = ast.literal_eval(text.strip())
+                return "None" if value is None else value
             except (ValueError, SyntaxError):
                 return text.strip()
     return None

@@ -47,7 +47,7 @@ def files(report: Report) -> dict[str, str]:
                 continue
             marks = preset.marks[part.checkpoint]
             words = "accuracy", template.slug(table.preset).lower(), part.name, part.checkpoint
-            name = "-".join(filter(None, words))
+            name = _unused("-".join(filter(None, words)), bodies)
             bodies[name] = accuracy(*measured(table, part), marks)
             notes = [marks.note] if number else [*table.notes, marks.note]
             sections["Accuracy"].append((name, part.title, [] if part.name else notes))

@@ -45,6 +45,9 @@ def grid(tables: Sequence[Table], submitted: Mapping[str, Sequence[Table]] = {})
         "Tier: self, a number of the model's authors (quoted: as another paper prints it); others, "
         "by other authors, with settings of their own; submitted, a run by others that passed "
         "`lra-fnet verify` here; here, a run of this repository.",
+        "Mean of 6 counts a failed Path-X as 50. Where the source prints all tasks, both means are "
+        "computed here. OOM: out of memory; FAIL: not above the majority floor; -: not run, or no "
+        "mean.",
         "n/a: not printed in the source that we read, or only as part of a mean. Seeds: ? where "
         "the source does not state the number.",
     ]
@@ -84,10 +87,12 @@ def _runs(tables: Sequence[Table], tier: str, where: str = "") -> Iterator[Entry
     for table in (table for table in tables if table.preset not in UNCOMPARED):
         shown = table.rows if tier == "here" else table.ours  # of others, variants too
         for row in (row for row in shown if row.ours):
-            counts = {cell.seeds for cell in row.cells.values() if cell.seeds}
+            counts = {row.cells[task].seeds for task in TASKS if row.cells[task].seeds}
             if counts:
                 seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
                 protocol = PROTOCOLS.get(table.preset, f"preset {table.preset}")
+                if row.variant:  # other settings than the preset's, or a pre-trained encoder
+                    protocol = f"preset {table.preset}, changed"
                 yield row.label, row.cells, protocol, seeds, tier, f"{where}preset {table.preset}"
 
 

@@ -112,7 +112,9 @@ def grid(table: Table, points: Sequence[Point]) -> Grid:
         for point in sorted(points, key=lambda p: (order[p.column], p.device, -p.speed))
     ]
     head = ["Task", "Model", "Device", "Test accuracy (%)", "Steps/s", "Peak memory (MB)"]
-    notes = ["Accuracy: over all seeds. Mean of 5: speed and memory are those on Text."]
+    notes = ["Accuracy: over all seeds."]
+    if any(point.column == MEAN for point in points):
+        notes[0] += f" {table.columns[MEAN]}: speed and memory are those on Text."
     in_turn = {p.benchmark: None for p in points if p.benchmark}
     for name in in_turn:
         tasks = dict.fromkeys(p.column for p in points if p.benchmark == name)

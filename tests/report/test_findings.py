@@ -180,6 +180,7 @@ def test_speed_is_the_ratio_of_medians_to_the_faster_transformer(tmp_path):
             a_measured_cell("transformer", n, [plain] * 3, peak_bytes=2e6, **naive),
         )
     ]
+    cells.append(a_measured_cell("fnet", 2048, [9.0] * 3))  # where the Transformer has no time
     made = built(tmp_path)
     made.sources.benchmarks.append(sources.Benchmark("b", cells))
     first, second = findings.speed(made)

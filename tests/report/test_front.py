@@ -73,7 +73,7 @@ def a_cell(model, seconds, **changes):
     return {
         **{"what": "pretrain", "side": "ours", "state": "ok", "task": "corpus", "model": model},
         **{"preset": "cpu-pretrain", "length": 256, "batch_size": 32, "dim": 128, "num_layers": 2},
-        **{"parameters": 12345, "seconds": seconds, "dtype": "float32"},
+        **{"parameters": 12345, "seconds": seconds, "dtype": "float32", "threads": 2},
         "device": {"name": "Some CPU", "platform": "cpu", "count": 1, "cores": 9},
         **changes,
     }
@@ -81,7 +81,9 @@ def a_cell(model, seconds, **changes):
 
 def test_speeds_are_those_of_a_benchmark_that_measured_all_points_in_turn():
     runs = records(a_run("fnet", 100, 4.0), a_run("transformer", 200, 3.0))
-    cells = [a_cell("fnet", [0.1, 0.3, 0.2]), a_cell("transformer", [0.5])]
+    failed = a_cell("performer", [], state="OOM")
+    del failed["device"]
+    cells = [failed, a_cell("fnet", [0.1, 0.3, 0.2]), a_cell("transformer", [0.5])]
     ours, _ = front.fronts(runs, [Benchmark("results/benchmark/b", cells)])
     assert {p.model: p.milliseconds for p in ours.points} == {"fnet": 200, "transformer": 500}
     assert "took turns in `results/benchmark/b`, 1 x Some CPU (cpu, 9 cores)" in ours.notes[0]
@@ -116,6 +118,23 @@ def test_each_size_has_the_speeds_of_a_benchmark_with_all_its_models():
         ("fnet", "64 x 3"): None,
     }
     assert "a size took turns in `whole` and `small`, 1 x" in ours.notes[0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"threads": 1},
+        {"device": {"name": "Some CPU", "platform": "cpu", "count": 1, "cores": 2}},
+        {},
+    ],
+)
+def test_speeds_of_two_machines_are_not_in_one_front(change):
+    runs = records(a_run("fnet", 100, 4.0), a_run("fnet", 100, 9.0, size=(64, 4), variant="v"))
+    small = a_cell("fnet", [0.1], dim=64, num_layers=4)
+    listed = [Benchmark("a", [a_cell("fnet", [0.2])]), Benchmark("b", [small | change])]
+    ours, _ = front.fronts(runs, listed)
+    assert [p.milliseconds for p in ours.points] == [200, None if change else 100]
+    assert ("`a` and `b`" in ours.notes[0]) == (not change)
 
 
 def test_a_further_run_of_a_model_that_the_benchmark_lacks_has_no_speed():

@@ -32,7 +32,13 @@ def test_every_row_names_source_tier_and_a_described_protocol():
 
 
 def test_table_is_sorted_and_shows_ours_except_of_uncompared_presets():
-    results = a_result(preset="tuned"), a_result(preset="tuned", seed=1), a_result()
+    own = {"preset": "tuned", "task": "my_task"}  # its seeds are not those of the row
+    results = (
+        a_result(preset="tuned"),
+        a_result(preset="tuned", seed=1),
+        a_result(),
+        a_result(**own),
+    )
     tables = accuracy.tables(records(*results))
     grid = literature.grid(tables)
     column = list(grid.head).index("Mean of 5")
@@ -42,6 +48,7 @@ def test_table_is_sorted_and_shows_ours_except_of_uncompared_presets():
     assert [(row[0], row[1], *row[9:11]) for row in here] == [("FNet", "30.00", "pixels", "2")]
     assert here == list(grid.rows[-1:])
     assert not any(note[0] in "§¶†" for note in grid.notes)
+    assert any(note.startswith("Mean of 6 counts a failed Path-X as 50.") for note in grid.notes)
     floor = with_test(361, preset="tuned", model="linear")
     notes = literature.grid(accuracy.tables(records(floor))).notes
     assert [note[0] for note in notes if note[0] in "§¶†"] == ["¶"]
@@ -63,10 +70,10 @@ def test_submitted_results_are_in_this_table_only_with_their_tier(tmp_path):
     report = build(Sources([tmp_path / "results"]))
     rows = [row for row in report.literature.rows if row[-2] in ("submitted", "here")]
     source = "results/submitted/ada, preset tuned"
-    assert sorted((row[0], row[-3], row[-2], row[-1]) for row in rows) == [
-        ("FNet", "1", "here", "preset tuned"),
-        ("mine", "1", "submitted", source),
-        ("mine, wide", "1", "submitted", source),
+    assert sorted((row[0], *row[-4:]) for row in rows) == [
+        ("FNet", "pixels", "1", "here", "preset tuned"),
+        ("mine", "pixels", "1", "submitted", source),
+        ("mine, wide", "preset tuned, changed", "1", "submitted", source),
     ]
     assert [run.model for run in report.runs] == ["fnet", "fnet"]
     (problem,) = report.sources.problems

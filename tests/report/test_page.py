@@ -179,6 +179,15 @@ def test_states_counts_and_provenance_are_in_the_page(text):
         assert part in words, part
 
 
+def test_tip_of_a_cell_has_the_test_accuracy_of_both_checkpoints(tmp_path):
+    put(tmp_path, with_test(600, last=580))
+    shown = page.render(report.build(report.Sources([tmp_path])))
+    tip = shown[shown.index("<template") :].partition("</template>")[0]
+    assert "<p>Checkpoint best on validation: 95 % interval" in tip
+    assert re.findall(r"(30\.00|29\.00)", tip) == ["30.00", "29.00"]
+    assert tip.index("Test, last step</th>") < tip.index("Train</th>")
+
+
 def test_each_configuration_is_shown_once(text):
     blocks = [body for _, body in Page(text).all("pre")]
     assert len(blocks) == len(set(blocks)) == 2
@@ -621,6 +630,15 @@ def test_names_of_files_are_short_and_long_tables_are_split(everything):
     assert files["latex/rows.tex"].count(r" \\") == latex.LONG + 1  # the head too
     assert files["latex/rows-2.tex"].count(r" \\") == 2
     assert r"\caption{Rows, many, continued}" in files["latex/report.tex"]
+
+
+def test_presets_whose_names_differ_in_punctuation_alone_keep_their_tables(tmp_path):
+    for preset, best in (("my-set", 640), ("my_set", 520)):
+        put(tmp_path, with_test(best, preset=preset))
+    files = latex.files(report.build(report.Sources([tmp_path])))
+    assert "32.00" in files["latex/accuracy-my-set-best.tex"]
+    assert "26.00" in files["latex/accuracy-my-set-best-2.tex"]
+    assert r"\fitted{accuracy-my-set-best-2}" in files["latex/report.tex"]
 
 
 def test_document_compiles(everything, tmp_path):

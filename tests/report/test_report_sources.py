@@ -299,9 +299,10 @@ def test_trials_show_axis_state_error_and_step_and_what_was_selected(sweep):
 
 
 def test_values_of_an_axis_are_python_literals_or_text():
-    trial = record.build(Entry, a_trial(0, overrides=["A.b=[1, 2]", "C.d=@Fourier", "E.f = 1e-3"]))
-    values = [grids.value_of(trial, axis) for axis in ("A.b", "C.d", "E.f", "G.h")]
-    assert values == [[1, 2], "@Fourier", 1e-3, None]
+    overrides = ["A.b=[1, 2]", "C.d=@Fourier", "E.f = 1e-3", "I.j=None"]
+    trial = record.build(Entry, a_trial(0, overrides=overrides))
+    values = [grids.value_of(trial, axis) for axis in ("A.b", "C.d", "E.f", "G.h", "I.j")]
+    assert values == [[1, 2], "@Fourier", 1e-3, None, "None"]
 
 
 def test_sweep_in_two_roots_counts_once_and_the_first_root_wins(tmp_path):
@@ -366,6 +367,7 @@ def test_speeds_are_those_of_the_benchmark_that_has_most_models_of_a_task():
         ("image", "fnet", 8.5, ""),
     ]
     notes = tradeoff.grid(table, points).notes
+    assert notes[0] == "Accuracy: over all seeds."
     assert notes[1].startswith("ListOps: speed and memory as measured in `both`")
     assert notes[2] == "ListOps: not in this benchmark, so left out: Performer."
     assert notes[3].startswith("Other tasks: speed of the fastest run")
@@ -418,7 +420,10 @@ def test_points_over_tasks_have_the_mean_of_five_and_the_speed_on_text():
             for rate, task in enumerate([t for t in accuracy.TASKS if t != "pathx"], 1)
         )
     )
-    shown = tradeoff.comparable(tradeoff.points(table), tradeoff.MEAN, ["fnet"])
+    points = tradeoff.points(table)
+    words = "Accuracy: over all seeds. Mean of 5: speed and memory are those on Text."
+    assert tradeoff.grid(table, points).notes[0] == words
+    shown = tradeoff.comparable(points, tradeoff.MEAN, ["fnet"])
     numbers = [(p.row.label, round(p.cell.mean, 6), p.speed) for p in shown]
     assert numbers == [("Linear", 45.0, 2), ("FNet", 40.0, 2)]  # text is the second task
 
