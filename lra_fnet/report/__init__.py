@@ -71,8 +71,8 @@ def _write(file: Path, content: str, option: str) -> None:
 def update_readme(path: str | Path, results: str | Path) -> list[Path]:
     """Writes everything generated from the results: the README's tables and the files next to it.
 
-    They are RESULTS.md, docs/literature.md and docs/figure.svg (of the preset with the most models)
-    if the README names them, and the headers of the presets.
+    They are RESULTS.md, docs/literature.md and docs/figure.svg (of the preset with the most models
+    that have a run) if the README names them, and the headers of the presets.
 
     Args:
       path: the README.
@@ -114,7 +114,7 @@ def update_readme(path: str | Path, results: str | Path) -> list[Path]:
     if "docs/figure.svg" in old and shown:
         from lra_fnet.report import figures
 
-        largest = max(shown, key=lambda table: sum(row.ours for row in table.rows))
+        largest = max(shown, key=lambda table: sum(row.num_measured > 0 for row in table.rows))
         (points,) = [preset.points for preset in report.presets if preset.table is largest]
         if drawn := figures.above_baseline(largest, points):
             texts[readme.parent / "docs" / "figure.svg"] = figures.drawn(drawn, "svg").decode()

@@ -131,6 +131,11 @@ class Row:
         return self.source not in ("ours", "")
 
     @property
+    def num_measured(self) -> int:
+        """The number of cells with a run."""
+        return sum(bool(cell.runs) for cell in self.cells.values())
+
+    @property
     def marked(self) -> str:
         """The label, with a mark if the model sees the padding."""
         return self.label + ("" if self.uses_mask else " ‡")
@@ -221,15 +226,21 @@ class Table:
 def measured(table: Table, part: Part) -> tuple[Table, Part]:
     """Returns a part with the rows of models that have a run, and the columns with a value of ours.
 
-    Rows of papers stay with their models; the floors stay too.
+    Rows of papers stay with their models if one of these columns has a value of theirs; the floors
+    stay too.
     """
-    models = {r.model for r in part.rows if r.ours and any(c.runs for c in r.cells.values())}
+    models = {row.model for row in part.rows if row.num_measured}
     rows = [row for row in part.rows if row.model in models or not row.source]
     columns = {
         column: title
         for column, title in table.columns.items()
         if any(r.ours and (r.cells[column].runs or r.cells[column].mean) for r in rows)
     }
+    rows = [
+        row
+        for row in rows
+        if not row.published or any(row.cells[column].state != "n/a" for column in columns)
+    ]
     return dataclasses.replace(table, columns=columns), part._replace(rows=rows)
 
 
@@ -293,14 +304,16 @@ def _table(preset: str, models: Sequence[str], runs: Sequence[Record]) -> Table:
     floors, floor_notes = _floors(measured_against)
     shallow, baselines = _baselines(measured_against)
     rows += [floors, *([shallow] if baselines else [])]
-    notes = _notes(preset, runs, [*rows, *variants]) + floor_notes + baselines
+    table = Table(
+        *(preset, columns, rows, last_rows, variants, last_variants, floors, shallow, baselines),
+        *((), _provenance(runs)),
+    )
+    shown = [row for part in table.parts for row in measured(table, part)[1].rows]
+    notes = _notes(preset, runs, shown) + floor_notes + baselines
     if smoke:
         titles = ", ".join(map(tasks.title, smoke))
         notes.append(f"{titles}: smoke runs at this preset, without a column.")
-    return Table(
-        *(preset, columns, rows, last_rows, variants, last_variants, floors, shallow, baselines),
-        *(notes, _provenance(runs)),
-    )
+    return dataclasses.replace(table, notes=notes)
 
 
 def _distinct(rows: Sequence[Row]) -> list[Row]:
@@ -336,7 +349,7 @@ def sees_padding(run: Record) -> bool:
     The rows of image tasks have none, unless black counts as padding.
     """
     name = IMAGES.get(run.task)
-    padded = name is None or bool(run.setting(f"{name}.black_is_padding"))
+    padded = name is None or bool(run.setting(f"TASK/{name}.black_is_padding"))
     return padded and not run.uses_mask
 
 
@@ -389,15 +402,25 @@ def _baselines(runs: Mapping[str, Sequence[Record]]) -> tuple[Row, list[str]]:
 
 
 def marks(preset: str, rows: Sequence[Row]) -> list[str]:
-    """Returns the notes that these rows need: another setting than the papers', and the signs."""
-    notes = []
+    """Returns the notes that these rows need: on the setting, the published numbers, the signs."""
+    return setting(preset, rows) + origins(rows) + signs(rows)
+
+
+def setting(preset: str, rows: Sequence[Row]) -> list[str]:
+    """Returns a line if these rows have another setting than the papers'."""
     if preset in UNCOMPARED:
-        notes.append(f"Preset {preset} is far from the papers' setting: their rows are not shown.")
-    elif preset != "paper":
-        notes.append(
-            f"Preset {preset} is not the papers' setting: their numbers are there for orientation."
-        )
-    return notes + signs(rows)
+        return [f"Preset {preset} is far from the papers' setting: their rows are not shown."]
+    if preset == "paper" or not any(row.published for row in rows):
+        return []
+    return [f"Preset {preset} is not the papers' setting: their numbers are there for orientation."]
+
+
+def origins(rows: Sequence[Row]) -> list[str]:
+    """Returns a line that says how the published numbers in these rows were obtained."""
+    shown = {row.source for row in rows if row.published}
+    papers = [published()["accuracy"][source] for source in SOURCES]
+    notes = [f"{paper['name']}: {paper['note']}" for paper in papers if paper["name"] in shown]
+    return [f"Published numbers: {'; '.join(notes)}."] if notes else []
 
 
 def signs(rows: Sequence[Row]) -> list[str]:
@@ -422,7 +445,7 @@ def _notes(preset: str, runs: Sequence[Record], rows: Sequence[Row]) -> list[str
     for run in runs:
         by_name[run.name].append(run)
     names = [f"{row.model}+{row.variant}" if row.variant else row.model for row in rows if row.ours]
-    for group in (by_name[name] for name in names if name in by_name):
+    for group in (by_name[name] for name in dict.fromkeys(names) if name in by_name):
         name = name_of(group[0])
         if settings := sorted({" ".join(run.overrides) for run in group if run.overrides}):
             notes.append(f"{name}: `{'` or `'.join(settings)}`")

@@ -114,7 +114,7 @@ def _inserted(sections: dict[str, str], further: dict[str, str]) -> dict[str, st
 def _first(report: Report) -> tuple[Preset, Part, Figure | None] | None:
     """Returns what the first screen shows: a preset, its main and best models, and its figure.
 
-    The preset is the first in which main models are compared; None if there is none.
+    The preset is the first of `text.compared`; None if there is none.
     """
     table = next(iter(text.compared(report)), None)
     if table is None:

@@ -140,13 +140,16 @@ def _folded(grid: Grid) -> str:
 
 
 def compared(report: Report) -> list[accuracy.Table]:
-    """Returns the tables in which at least two of the main models have a result."""
+    """Returns the tables in which at least two of the main models have a result.
 
-    def measured(table: accuracy.Table) -> set[str]:
-        own = [row for row in table.rows if row.model in MAIN]
-        return {row.model for row in own if any(cell.runs for cell in row.cells.values())}
+    The table with the most measured cells comes first; equal ones are in the order of the report.
+    """
 
-    return [table for table in report.tables if len(measured(table)) > 1]
+    def models(table: accuracy.Table) -> set[str]:
+        return {row.model for row in table.rows if row.model in MAIN and row.num_measured}
+
+    shown = [table for table in report.tables if len(models(table)) > 1]
+    return sorted(shown, key=lambda table: -sum(row.num_measured for row in table.rows))
 
 
 def main_and_best(table: Table) -> list[Row]:
@@ -167,7 +170,9 @@ def main_models(report: Report) -> str:
         shown.append((narrow, [row for row in part.rows if row.model in models]))
     if not shown:
         return "No measured runs yet.\n"
-    notes = [note for table, rows in shown for note in accuracy.marks(table.preset, rows)]
+    notes = [note for table, rows in shown for note in accuracy.setting(table.preset, rows)]
+    every = [row for _, rows in shown for row in rows]
+    notes += [*accuracy.origins(every), *accuracy.signs(every)]
     notes += [
         f"Preset {table.preset}: {line[0].lower()}{line[1:]}"
         for table, _ in shown
@@ -177,7 +182,7 @@ def main_models(report: Report) -> str:
         accuracy_grid(t, f"Test accuracy (%), preset {t.preset}", rows, compact=True)
         for t, rows in shown
     ]
-    grids[-1] = dataclasses.replace(grids[-1], notes=[COMPACT_LEGEND, *dict.fromkeys(notes)])
+    grids[-1] = dataclasses.replace(grids[-1], notes=[COMPACT_LEGEND, *notes])
     parts = [grid.markdown() for grid in grids]
     more = (
         "All models, the last step, speed and memory, and the commit, device and data of each run"

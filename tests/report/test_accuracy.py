@@ -5,6 +5,7 @@ import math
 import pytest
 from made_results import a_failure, a_result, cell_text, records, with_test
 
+from lra_fnet import experiment
 from lra_fnet.intervals import wilson
 from lra_fnet.report import accuracy, cells, text
 from lra_fnet.report.cells import Cell
@@ -306,6 +307,34 @@ def test_presets_have_separate_tables_in_order():
     assert notes[2] == ["Preset cpu is far from the papers' setting: their rows are not shown."]
 
 
+@pytest.mark.parametrize(
+    ("models", "line"),
+    [
+        (["dct"], []),
+        (
+            ["fnet"],
+            ['FNet paper: the best of several runs, on TPU (the rows marked "ours" there).'],
+        ),
+        (["local"], ["LRA paper: on TPU, and on Text the best of the lengths 1K to 4K"]),
+        (["fnet", "local"], ["FNet paper: ", "; LRA paper: "]),
+    ],
+)
+def test_one_line_says_how_the_published_numbers_were_obtained(models, line):
+    (table,) = tables_of(*(a_result(model=model, preset="tuned") for model in models))
+    found = [note for note in table.notes if note.startswith("Published numbers: ")]
+    assert len(found) == bool(line)
+    assert all(part in found[0] for part in line)
+    assert any("orientation" in note for note in table.notes) == bool(line)
+
+
+def test_published_rows_without_a_number_in_the_columns_are_not_shown():
+    (table,) = tables_of(a_result(task="my_task", preset="tuned"))
+    assert [row.source for row in accuracy.measured(table, table.parts[0])[1].rows] == ["ours", ""]
+    assert not any("orientation" in note or "Published" in note for note in table.notes)
+    (table,) = tables_of(*(a_result(task=t, preset="tuned") for t in ("my_task", "text")))
+    assert "FNet paper" in {row.source for row in accuracy.measured(table, table.parts[0])[1].rows}
+
+
 def test_marks_are_explained_only_where_they_occur():
     marked = a_result(validation_is_test=True, uses_mask=False)
     markdown = text.accuracy_markdown(tables_of(marked, a_result(model="transformer")))
@@ -353,6 +382,14 @@ def test_shallow_baseline_has_a_row_and_marks_cells_that_are_not_above_it():
     (names,) = table.baselines
     assert names == "Shallow baseline, chosen on validation: ListOps: ridge on counts."
     assert names in table.notes
+
+
+@pytest.mark.parametrize(("last", "sign"), [(600, "§"), (361, "¶")])
+def test_signs_of_the_last_step_alone_are_explained(last, sign):
+    (table,) = tables_of(with_test(640, last, shallow=SHALLOW))
+    assert cell_text(table, "FNet", "ours", "listops") == "32.00, 1 seed"
+    assert sign in table.last_rows[0].cells["listops"].marks
+    assert sign in [note[0] for note in table.notes]
 
 
 def test_baseline_is_that_of_the_rows_above_it_and_of_variants_where_there_are_none():
@@ -444,16 +481,17 @@ def test_overrides_on_a_task_of_a_user_are_no_variants():
     assert not table.variants
 
 
-def test_padding_is_marked_only_where_rows_have_padding():
-    black = "Image.black_is_padding = True\n"
+@pytest.mark.parametrize("task", ["image", "pathfinder", "pathx"])
+def test_padding_is_marked_only_where_rows_have_padding(task):
+    black = experiment.load(task, "fnet", "lra-code").config
     runs = [
-        a_result(task="image", uses_mask=False),
-        a_result(task="image", uses_mask=False, model="linear", config=black),
+        a_result(task=task, uses_mask=False),
+        a_result(task=task, uses_mask=False, model="linear", config=black),
         a_result(task="images", uses_mask=False, model="hartley"),
         a_result(task="text", uses_mask=False, model="dct"),
         a_result(task="text", model="transformer"),
     ]
-    (table,) = accuracy.tables(records(*runs))
+    (table,) = tables_of(*(run | {"preset": "lra-code"} for run in runs))
     marked = {row.model: row.marked.endswith(" ‡") for row in table.rows if row.ours}
     assert marked == {
         **dict.fromkeys(("fnet", "hartley", "transformer"), False),

@@ -2,7 +2,9 @@
 
 import csv
 import io
+import itertools
 import os
+import re
 import shutil
 
 import pytest
@@ -13,7 +15,7 @@ from rich.console import Console
 from lra_fnet import report
 from lra_fnet.errors import UserError
 from lra_fnet.intervals import wilson
-from lra_fnet.report import accuracy, text
+from lra_fnet.report import accuracy, figures, page, text
 from lra_fnet.report.grid import Grid
 
 RESULTS = [
@@ -306,6 +308,42 @@ def test_readme_of_two_presets_has_the_notes_once(tmp_path):
         assert (
             f"- Preset {preset}: shallow baseline, chosen on validation: ListOps: a rule." in words
         )
+
+
+def test_readme_says_once_how_the_numbers_of_all_its_papers_were_obtained(tmp_path):
+    models = {"small": ("fnet", "linear"), "tuned": ("fnet", "performer")}
+    results = [a_result(preset=p, model=m) for p, names in models.items() for m in names]
+    words = text.main_models(built(tmp_path, *results))
+    assert len(re.findall("- Published numbers: FNet paper: .*; LRA paper: ", words)) == 1
+    assert words.count("Published numbers") == 1
+
+
+def test_preset_with_the_most_measured_cells_is_the_first(tmp_path):
+    results = [
+        a_result(preset=preset, model=model, task=task)
+        for preset, shown in (("small", ["text"]), ("cpu", ["text", "image"]))
+        for model in ("fnet", "linear")
+        for task in shown
+    ]
+    made = built(tmp_path, *results)
+    assert [table.preset for table in made.tables] == ["small", "cpu"]
+    assert [table.preset for table in text.compared(made)] == ["cpu", "small"]
+    first = page._first(made)
+    assert first is not None
+    assert first[0].table.preset == "cpu"
+
+
+def test_figure_of_the_readme_is_of_the_preset_with_the_most_models_that_ran(tmp_path, monkeypatch):
+    """Under small, four models have numbers in papers, and the two that ran have more cells."""
+    readme, results, drawn = tmp_path / "README.md", tmp_path / "results", []
+    readme.write_text(f"docs/figure.svg\n{report.BEGIN}\n{report.END}\n")
+    for model, task in itertools.product(("fnet", "transformer"), ("text", "image")):
+        put(results, a_result(preset="small", model=model, task=task))
+    for model in ("fnet", "linear", "performer"):
+        put(results, a_result(model=model))
+    monkeypatch.setattr(figures, "above_baseline", lambda table, _: drawn.append(table.preset))
+    report.update_readme(readme, results)
+    assert drawn == ["cpu"]
 
 
 def test_readme_without_results_says_so(tmp_path):
