@@ -20,7 +20,7 @@ from jax import lax
 
 from lra_fnet.benchmark import timing
 from lra_fnet.experiment import Experiment
-from lra_fnet.models.encoder import POOLED_AT_FIRST, parameter_count
+from lra_fnet.models.encoder import parameter_count
 from lra_fnet.models.mixer import Mixer
 from lra_fnet.models.mixers.none import NoMixing
 from lra_fnet.training import pipeline
@@ -98,9 +98,8 @@ def bytes_moved(experiment: Experiment, what: str) -> int:
       "infer" adds P, read once.
       "mixing": X and the parameters read, X written; backward the gradient of X read and written,
         and, if the mixer has parameters, X and the parameters read, their gradient written.
-    A last layer of which position 0 alone is pooled (see `Encoder`) reads X, and in the backward
-    pass writes its gradient and reads X; what it does at one position does not count.
-    Attention weights, embedding, dropout and heads do not count, since caches may hold them.
+    Attention weights, embedding, dropout and heads do not count, since caches may hold them. Nor
+    does a last layer that computes position 0 alone (`Encoder.last_at_first`), but for parameters.
     """
     encoder = experiment.model.encoder
     tokens = experiment.run.batch_size * experiment.task.num_inputs * encoder.mixer_length
@@ -110,14 +109,13 @@ def bytes_moved(experiment: Experiment, what: str) -> int:
     params = 4 * parameter_count({"params": variables.get("params", {})})
     if what == "mixing":
         return 4 * stream + (stream + 3 * params if params else 0)
-    first = what != "pretrain" and encoder.pooling in POOLED_AT_FIRST and encoder.batch_norm is None
-    layers = encoder.num_layers - first
+    layers = encoder.num_layers - (what != "pretrain" and encoder.last_at_first)
     transforms = sum(mixer.fixed_transform for mixer in encoder.mixers[:layers])
     sublayers = (1 + bool(encoder.mlp_dim)) * layers
-    forward = 2 * stream * sublayers + 2 * stream * transforms + first * stream
+    forward = 2 * stream * sublayers + 2 * stream * transforms
     if what == "infer":
         return forward + params
-    backward = 3 * stream * sublayers + 2 * stream * transforms + first * 2 * stream
+    backward = 3 * stream * sublayers + 2 * stream * transforms
     return forward + backward + 2 * hidden * layers + 10 * params
 
 

@@ -194,18 +194,21 @@ class Block(nn.Module):
         sizes = self.dim, self.mlp_dim, self.dropout
         mlp = MLP(*sizes, self.norm, self.initialisation, name="mlp")
         if self.norm == "pre":
-            x, y = self._kept(x, self.mixer(norm("norm_mixer", x), mask, train=train))
+            x, y = self._mixed(x, norm("norm_mixer", x), mask, train=train)
             x = x + Dropout(self.dropout)(y, train=train)
             return x + mlp(norm("norm_mlp", x), train=train) if self.mlp_dim else x
-        x, y = self._kept(x, self.mixer(x, mask, train=train))
+        x, y = self._mixed(x, x, mask, train=train)
         if not self.mlp_dim:
             y = Dropout(self.dropout)(y, train=train)
         x = norm("norm_mixer", x + y)
         return norm("norm_mlp", x + mlp(x, train=train)) if self.mlp_dim else x
 
-    def _kept(self, *arrays):
-        """Cuts arrays [B, L, D] to the positions that the block returns."""
-        return [x[:, :1] for x in arrays] if self.first_only else arrays
+    def _mixed(self, x, inputs, mask, *, train):
+        """Mixes `inputs`; returns x and the result at the positions that the block returns."""
+        if not self.first_only:
+            return x, self.mixer(inputs, mask, train=train)
+        alone = {"first_only": True} if self.mixer.takes_first_only else {}
+        return x[:, :1], self.mixer(inputs, mask, train=train, **alone)[:, :1]
 
 
 @gin.configurable
@@ -331,10 +334,6 @@ class Encoder(nn.Module):
                 "Encoder.mixers must give a subclass of Mixer that declares uses_mask, got "
                 f"{make!r} for layer {layer}: bind MIXERS to one, as the files in gin/models do"
             )
-        if mixer.first_only:
-            raise UserError(
-                f"{type(mixer).__name__}.first_only is set by the encoder, got True: leave it out"
-            )
         if isinstance(mixer, HeadMixer):
             if mixer.deviation != HeadMixer.deviation and not isinstance(make, Mixer):
                 raise UserError(
@@ -416,9 +415,7 @@ class Encoder(nn.Module):
         first = pooled is True and self.last_at_first
         for layer, mixer in enumerate(self.mixers):
             settings["first_only"] = first and layer == self.num_layers - 1
-            # Without a name, it has that of Block's attribute.
-            only = settings["first_only"] and mixer.takes_first_only
-            mixer = mixer.clone(name=None, first_only=only)
+            mixer = mixer.clone(name=None)  # named after Block's attribute
             x = run(Block(mixer=mixer, name=f"block_{layer}", **settings), x, mask)
         if self.norm == "pre":
             x = normalise(x, mask, "norm", self.norm_epsilon, self.batch_norm, train=train)

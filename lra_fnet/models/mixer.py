@@ -30,10 +30,6 @@ class Mixer(nn.Module):
     holds a subclass to all of them but `growth`.
 
     Attributes:
-      first_only: whether position 0 is the only one of the result that is read, as in the last
-        block under CLS. A mixer may then compute that one alone and return [B, 1, D]. The encoder
-        sets it only for a class whose own body has `uses_first_only = True`: a subclass may look at
-        more of the result, and declares it anew.
       uses_mask: whether padding is invisible: the outputs at real tokens depend neither on the
         finite content of padding nor on its amount.
       separable: names of its own parameters that may have their own learning rate and weight decay
@@ -41,6 +37,9 @@ class Mixer(nn.Module):
       uses_dropout: whether `dropout` has an effect in training, as on attention weights.
       equivariant: whether permuting the positions of the input permutes the output alike.
       fixed_transform: whether the mixer is a linear transform without parameters.
+      uses_first_only: whether `__call__` takes first_only=True, with which it returns position 0
+        alone, [B, 1, D], as the last block needs it under CLS. It is not inherited: a subclass may
+        look at more of the result, and declares it anew.
       growth: powers of L by which time and memory grow, linear by default; a logarithm counts as 0.
         A property where settings decide.
 
@@ -55,7 +54,6 @@ class Mixer(nn.Module):
     layer: int  # 0 .. num_layers - 1
     num_layers: int
     dropout: float  # rate on attention weights
-    first_only: bool = dataclasses.field(default=False, kw_only=True)
 
     uses_mask: ClassVar[bool]
     uses_first_only: ClassVar[bool] = False
@@ -79,7 +77,7 @@ class Mixer(nn.Module):
 
     @property
     def takes_first_only(self) -> bool:
-        """Whether this class itself, not one that it extends, knows `first_only`."""
+        """Whether this class itself, not one that it extends, declares `uses_first_only`."""
         return vars(type(self)).get("uses_first_only", False)
 
 
@@ -136,22 +134,22 @@ class HeadMixer(Mixer, kw_only=True):
         return self.padding != "seen"
 
     @nn.compact
-    def __call__(self, x, mask, *, train):
+    def __call__(self, x, mask, *, train, first_only=False):
         """Mixes x [B, L, D] under mask bool [B, L] -> [B, L, D], or [B, 1, D] with first_only."""
         keys = jnp.ones_like(mask) if self.padding == "seen" else mask
-        y, value = self.mix(x, keys, train=train)
+        y, value = self.mix(x, keys, train=train, **({"first_only": True} if first_only else {}))
         mask = mask[:, : y.shape[1]]
         if self.padding in ("uniform", "zero"):
             there = value.mean(axis=1, keepdims=True) if self.padding == "uniform" else 0
             y = jnp.where(mask[:, :, None, None], y, there)
         return self.merge(y)
 
-    def mix(self, x, mask, *, train) -> tuple[jax.Array, jax.Array]:
+    def mix(self, x, mask, *, train, first_only=False) -> tuple[jax.Array, jax.Array]:
         """Mixes x [B, L, D] under mask bool [B, L]; returns heads and values, [B, L, H, K] each.
 
         With first_only the heads are those of position 0, [B, 1, H, K].
         """
-        queries = x[:, :1] if self.first_only else x
+        queries = x[:, :1] if first_only else x
         query, key, value = (
             self.heads(queries, "query"),
             self.heads(x, "key"),

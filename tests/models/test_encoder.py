@@ -233,8 +233,8 @@ class Neighbours(Attention):
 class Shifted(Fourier):
     """Reads other positions of the transform."""
 
-    def __call__(self, x, mask, *, train):
-        return jnp.roll(super().__call__(x, mask, train=train), 1, axis=1)
+    def __call__(self, x, mask, *, train, **more):
+        return jnp.roll(super().__call__(x, mask, train=train, **more), 1, axis=1)
 
 
 @pytest.mark.parametrize(
@@ -501,10 +501,6 @@ def test_mixers_receive_the_encoders_sizes_and_the_length_with_cls():
             {"mixers": (attention, attention)},
             "Encoder.mixers lists 2 mixers for 1 layers: list one for each, or bind MIXERS to one "
             "for all",
-        ),
-        (
-            {"mixers": functools.partial(attention, first_only=True)},
-            "Attention.first_only is set by the encoder, got True: leave it out",
         ),
         (
             {"embedding": "bert"},

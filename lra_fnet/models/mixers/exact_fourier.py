@@ -89,10 +89,10 @@ class ExactFourier(Mixer):
     uses_first_only: ClassVar[bool] = True
 
     @nn.compact
-    def __call__(self, x, mask, *, train):
+    def __call__(self, x, mask, *, train, first_only=False):
         """Mixes x [B, L, D] under mask bool [B, L] -> [B, L, D], or [B, 1, D] with first_only."""
         wide = jnp.where(mask[..., None], x, 0).astype(jnp.promote_types(x.dtype, jnp.float32))
-        if self.first_only:  # the transform along the text is the sum over it
+        if first_only:  # the transform along the text is the sum over it
             return jnp.fft.fft(wide.sum(axis=1, keepdims=True)).real.astype(x.dtype)
         lengths = (mask * jnp.arange(1, x.shape[1] + 1)[None]).max(axis=1).astype(jnp.int32)
         return exact_fourier(wide, lengths).astype(x.dtype)

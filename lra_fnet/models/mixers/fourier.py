@@ -258,14 +258,18 @@ class Fourier(FixedTransform):
         """The method "matmul" has matrices of L x L entries."""
         return (2, 2) if self.method == "matmul" else (1, 1)
 
-    def transform(self, x):
-        """See `fourier_mix`; while the model is initialised, "auto" measures nothing.
+    def __call__(self, x, mask, *, train, first_only=False):
+        """See `FixedTransform`; with first_only -> [B, 1, D].
 
-        With first_only the result is [B, 1, D]: at position 0, the transform along the text is the
-        sum over it.
+        At position 0 the transform along the text is the sum over it.
         """
-        if self.first_only:
-            y = jnp.fft.fft(x.sum(axis=-2, keepdims=True)).real
-            return scaled(y, x.shape, self.scale)
+        if not first_only:
+            return super().__call__(x, mask, train=train)
+        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        y = jnp.fft.fft(wide.sum(axis=-2, keepdims=True)).real
+        return scaled(y, x.shape, self.scale).astype(x.dtype)
+
+    def transform(self, x):
+        """See `fourier_mix`; while the model is initialised, "auto" measures nothing."""
         unused = self.method == "auto" and self.is_initializing()  # the output, by `init`
         return fourier_mix(x, "rfft" if unused else self.method, self.scale)

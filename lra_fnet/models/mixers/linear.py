@@ -51,11 +51,11 @@ class LinearMixing(Mixer):
     growth: ClassVar[tuple[float, float]] = (2, 2)
 
     @nn.compact
-    def __call__(self, x, mask, *, train):
+    def __call__(self, x, mask, *, train, first_only=False):
         """Mixes x [B, L, D] -> [B, L, D], or [B, 1, D] with first_only; mask has no effect."""
         check_length(self, x)
         init = nn.initializers.normal(0.02)
         sequence = self.param("sequence", init, (self.max_len, self.max_len))
         hidden = self.param("hidden", init, (self.dim, self.dim))
-        sequence = sequence[: 1 if self.first_only else None]
+        sequence = sequence[: 1 if first_only else None]
         return linear_mix(x, sequence.astype(x.dtype), hidden.astype(x.dtype))

@@ -51,7 +51,7 @@ class RandomMixing(Mixer):
     growth: ClassVar[tuple[float, float]] = (2, 2)
 
     @nn.compact
-    def __call__(self, x, mask, *, train):
+    def __call__(self, x, mask, *, train, first_only=False):
         """Mixes x [B, L, D] -> [B, L, D], or [B, 1, D] with first_only; mask has no effect."""
         check_length(self, x)
 
@@ -62,6 +62,6 @@ class RandomMixing(Mixer):
 
             return self.variable("constants", name, draw).value.astype(x.dtype)
 
-        sequence = constant("sequence", 0, self.max_len)[: 1 if self.first_only else None]
+        sequence = constant("sequence", 0, self.max_len)[: 1 if first_only else None]
         hidden = constant("hidden", 1, self.dim)
         return linear_mix(x, sequence, hidden)
