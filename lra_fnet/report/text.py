@@ -142,14 +142,20 @@ def _folded(grid: Grid) -> str:
 def compared(report: Report) -> list[accuracy.Table]:
     """Returns the tables in which at least two of the main models have a result.
 
-    The table with the most measured cells comes first; equal ones are in the order of the report.
+    Those with results on one or two tasks come last.
     """
 
     def models(table: accuracy.Table) -> set[str]:
         return {row.model for row in table.rows if row.model in MAIN and row.num_measured}
 
     shown = [table for table in report.tables if len(models(table)) > 1]
-    return sorted(shown, key=lambda table: -sum(row.num_measured for row in table.rows))
+    return sorted(shown, key=lambda table: len(_tasks_of(table)) < 3)
+
+
+def _tasks_of(table: accuracy.Table) -> set[str]:
+    """Returns the tasks of which some row has a run."""
+    measured = {column for row in table.rows for column, cell in row.cells.items() if cell.runs}
+    return measured.difference(accuracy.AVERAGES)
 
 
 def main_and_best(table: Table) -> list[Row]:
