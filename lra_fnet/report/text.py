@@ -142,14 +142,14 @@ def _folded(grid: Grid) -> str:
 def compared(report: Report) -> list[accuracy.Table]:
     """Returns the tables in which at least two of the main models have a result.
 
-    Those with results on one or two tasks come last.
+    If one of them has results on three tasks or more, those on one or two are left out.
     """
 
     def models(table: accuracy.Table) -> set[str]:
         return {row.model for row in table.rows if row.model in MAIN and row.num_measured}
 
     shown = [table for table in report.tables if len(models(table)) > 1]
-    return sorted(shown, key=lambda table: len(_tasks_of(table)) < 3)
+    return [table for table in shown if len(_tasks_of(table)) > 2] or shown
 
 
 def _tasks_of(table: accuracy.Table) -> set[str]:

@@ -71,7 +71,8 @@ def main(job: Job) -> int:
     progress.say(f"training {steps:,} of {experiment.run.num_steps:,} steps, seed {reference.seed}")
     with fastest.decisions(dict(reference.resolved)):
         losses, _ = verify.replay(experiment, prepared.arrays("train"), reference.seed, steps)
-    means = {end: sum(losses[end - every : end]) / every for end in range(every, steps + 1, every)}
+    ends = range(every, steps + 1, every)
+    means = {end: verify.mean_loss(losses, end, every) for end in ends}
     windows = compare(means, recorded, curves)
     differences = config.differing(reference.config, experiment.config)
     return _print(windows, reference, differences, len(found))

@@ -438,7 +438,7 @@ def _replay(folder: Path, result: Record, options: Options) -> Finding:
     exact, worst = _same_machine(result), 0.0
     for end in range(every, steps + 1, every):
         if end in curve:
-            again = sum(losses[end - every : end]) / every
+            again = mean_loss(losses, end, every)
             worst = max(worst, abs(again - curve[end]) / max(abs(curve[end]), 1e-9))
     if worst > (0 if exact else TOLERANCE):
         return Finding(FAILED, f"losses of {steps} steps differ by up to {worst:.2g}")
@@ -482,6 +482,17 @@ def replay(
         wait_for(logs)
         losses += np.asarray(logs.loss)[:count].tolist()
     return losses, state
+
+
+def mean_loss(losses: Sequence[float], end: int, every: int) -> float:
+    """Returns the mean of the `every` losses before step `end`, to the bit as metrics.jsonl has it.
+
+    From Python 3.12 on, `sum` gives other last bits than adding one by one.
+    """
+    total = 0.0
+    for loss in losses[end - every : end]:
+        total += loss
+    return total / every
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -234,3 +234,8 @@ def test_result_without_checkpoints_and_data_is_checked_as_far_as_it_goes(tmp_pa
     assert findings["score"] == ("not there", "no checkpoint")
     assert findings["replay"].state == "not there"
     assert "data" in findings["replay"].reason
+
+
+def test_losses_are_added_as_in_training():
+    """With Python 3.12 or later, `sum` would give 1e16 + 2."""
+    assert verify.mean_loss([0.0, 1e16, 1.0, 1.0], 4, 3) == 1e16 / 3
