@@ -33,10 +33,10 @@ def check_mixer(cls: type[Mixer], **settings) -> None:
     tokens; examples are independent; if `uses_mask`, what padding contains is invisible. In
     training: the gradient equals finite differences in float64 and is finite at zero; dropout has
     an effect exactly if `uses_dropout`; nothing is random beyond the dropout key. In evaluation:
-    an example alone has the output that it has in a batch; position 0 has the output with
-    `first_only` that it has without; how much padding there is, is invisible
-    if `uses_mask`, and padding is visible otherwise; bfloat16 is close to float32; nothing is
-    random; the mixer commutes with permutations of the positions exactly if `equivariant`.
+    an example alone has the output that it has in a batch; if the class declares
+    `uses_first_only`, position 0 alone is as among all; how much padding there is, is invisible if
+    `uses_mask`, and padding is visible otherwise; bfloat16 is close to float32; nothing is random;
+    the mixer commutes with permutations of the positions exactly if `equivariant`.
 
     Example: check_mixer(MyMixer, width=3).
 
@@ -247,8 +247,7 @@ def check_task(
 
     Raises:
         AssertionError: names the property that does not hold.
-        UserError: if the set cannot be prepared.
-        UserError: if a row is not as the task's class variables say.
+        UserError: if the set cannot be prepared, or a row is not as the task's class variables say.
     """
     with tempfile.TemporaryDirectory() as folder:
         for holds, rule in _task_checks(task, Path(folder), source, decode):

@@ -12,8 +12,8 @@ from paths import OUTSIDE
 
 from lra_fnet.machine import compile_cache  # without jax
 
-# Each worker has a core of its own, and so have the programs that it starts: with the threads of
-# all on all cores, the tests took twice the time. It must be set before jax is imported.
+# Each worker stays on one core, with the programs that it starts: the tests took twice as long when
+# the workers' threads shared all cores. It must be set before jax is imported.
 if _worker := os.environ.get("PYTEST_XDIST_WORKER"):
     _cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {_cores[int(_worker.removeprefix("gw")) % len(_cores)]})

@@ -78,15 +78,15 @@ def test_the_command_line_wins_over_the_environment():
 
 
 def test_a_folder_of_two_words_is_one_in_every_command():
-    removed = shlex.split(make("-n", "clean", "VENV=/tmp/my env").stdout)
+    removed = shlex.split(make("-n", "clean", "VENV=my env").stdout)
     assert {word for word in removed if "my" in word or "env" in word} == {
-        f"/tmp/my env{end}" for end in ("", ".lock", "-peers", "-peers.lock")
+        f"my env{end}" for end in ("", ".lock", "-peers", "-peers.lock")
     }
     for target in ("report", "test", "peers"):
-        lines = make("-n", target, "VENV=/tmp/my env").stdout.splitlines()
+        lines = make("-n", target, "VENV=my env").stdout.splitlines()
         words = [word for line in lines for word in shlex.split(line) if "my" in word]
         assert words
-        assert all(word.startswith("/tmp/my env") for word in words)
+        assert all(word.startswith("my env") for word in words)
 
 
 def test_report_changes_the_readme_only_when_asked():

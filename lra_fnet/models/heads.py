@@ -124,27 +124,6 @@ class Denoiser(nn.Module):
         return nn.Dense(self.num_outputs, name="output")(x)
 
 
-def encode(model, variables, ids, mask, **options):
-    """Applies the encoder of a Classifier, Denoiser or Pretrainer, at all positions of all layers.
-
-    Args:
-      model: the module that has the encoder.
-      variables: of the model.
-      ids: int32 [B, L], or [B, 2, L] for two texts a row, which count as separate rows.
-      mask: bool of the same shape, False at padding.
-      **options: of `flax.linen.Module.apply`, such as mutable.
-
-    Returns:
-      [T, L, D] (L + 1 for "cls"), or what the options add to it.
-    """
-
-    def positions(model, ids, mask):
-        return model.encoder(ids, mask, train=False, pooled=False)
-
-    ids, mask = (x.reshape(-1, x.shape[-1]) for x in (ids, mask))
-    return model.apply(variables, ids, mask, method=positions, **options)
-
-
 class Pretrainer(nn.Module):
     """Encoder and BERT's two heads in one module, as in the FNet authors' code.
 
@@ -180,3 +159,24 @@ class Pretrainer(nn.Module):
         bias = self.param("bias", nn.initializers.normal(0.02), (encoder.vocab_size,))
         label = nn.Dense(self.num_classes, kernel_init=init, name="order")(pooled)
         return x @ table.T + bias[None, None], label
+
+
+def encode(model, variables, ids, mask, **options):
+    """Applies the encoder of a Classifier, Denoiser or Pretrainer, at all positions of all layers.
+
+    Args:
+      model: the module that has the encoder.
+      variables: of the model.
+      ids: int32 [B, L], or [B, 2, L] for two texts a row, which count as separate rows.
+      mask: bool of the same shape, False at padding.
+      **options: of `flax.linen.Module.apply`, such as mutable.
+
+    Returns:
+      [T, L, D] (L + 1 for "cls"), or what the options add to it.
+    """
+
+    def positions(model, ids, mask):
+        return model.encoder(ids, mask, train=False, pooled=False)
+
+    ids, mask = (x.reshape(-1, x.shape[-1]) for x in (ids, mask))
+    return model.apply(variables, ids, mask, method=positions, **options)

@@ -259,8 +259,8 @@ def make(part: Path, task: "Task", raw: "Raw", source: Path | None, url: str | N
         url: that of the source, see `Prepared.url`.
 
     Raises:
-        UserError: if a split has no rows, or the rows are not those of data/expected.json.
-        UserError: if a row is not as the task's class variables say.
+        UserError: if a split has no rows, a row is not as the task's class variables say, or the
+            rows are not those of data/expected.json.
     """
     splits = _write(part, task, raw)
     _compare_with_expected(task, splits, generated=source is None)
@@ -468,8 +468,7 @@ def _write(folder: Path, task: "Task", raw: "Raw") -> dict[str, dict[str, Any]]:
         The `Tally.summary` of each split.
 
     Raises:
-        UserError: if a split has no rows.
-        UserError: if a row is not as the task's class variables say.
+        UserError: if a split has no rows, or a row is not as the task's class variables say.
     """
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core.dataset_info import DatasetIdentity

@@ -19,7 +19,7 @@ from lra_fnet.training import pipeline
 from lra_fnet.training.slices import rows_at_once
 from lra_fnet.training.step import wait_for
 
-ROWS = 32
+ROWS = 32  # at most, of training rows
 PLACE = re.compile(r"(?:.*/)?block_(\d+)/(?:(mixer|mlp)/)?rms")
 
 
