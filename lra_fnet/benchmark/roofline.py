@@ -244,7 +244,7 @@ def _collect(program, trained: Sequence[bool], times: int, counts: Counter) -> l
         if name == "dot_general":
             _count(equation, into, times, counts)
         if name == "scan":
-            outs = _collect_scan(equation.params, into, times, counts)
+            outs = _collect_scan(equation, into, times, counts)
         elif name == "cond":
             outs = _collect_cond(equation.params, into, times, counts)
         else:
@@ -259,15 +259,25 @@ def _collect(program, trained: Sequence[bool], times: int, counts: Counter) -> l
     return [lives(v) for v in program.outvars]
 
 
-def _collect_scan(params, trained: Sequence[bool], times: int, counts: Counter) -> list[bool]:
-    """Adds the products of a scan; a carry that a step makes trained is so in all steps."""
-    body, first = params["jaxpr"].jaxpr, params["num_consts"]
-    carry = slice(first, first + params["num_carry"])
+def _collect_scan(equation, trained: Sequence[bool], times: int, counts: Counter) -> list[bool]:
+    """Adds the products of a scan; a carry that a step makes trained is so in all steps.
+
+    The inputs are constants, carries and stacked inputs of the steps, the outputs carries and
+    stacked outputs. Only what is stacked has an axis more than in the body.
+    """
+
+    def same(outside, inside):
+        return [a.aval.ndim == b.aval.ndim for a, b in zip(outside, inside, strict=True)]
+
+    body, length = equation.params["jaxpr"].jaxpr, equation.params["length"]
+    carries = sum(same(equation.outvars, body.outvars))
+    first = sum(same(equation.invars, body.invars)) - carries
+    carry = slice(first, first + carries)
     into = list(trained)
     while True:
         steps: Counter = Counter()
-        outs = _collect(body, into, times * params["length"], steps)
-        later = [a or b for a, b in zip(into[carry], outs[: params["num_carry"]], strict=True)]
+        outs = _collect(body, into, times * length, steps)
+        later = [a or b for a, b in zip(into[carry], outs[:carries], strict=True)]
         if later == into[carry]:
             counts.update(steps)
             return outs

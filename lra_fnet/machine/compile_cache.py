@@ -5,6 +5,7 @@ flags and the device (for a CPU its instruction set), so machines may share a fo
 returns the program that was compiled, so a run's numbers are the same with and without it.
 """
 
+import importlib.metadata
 import os
 import sys
 import tempfile
@@ -18,10 +19,10 @@ from lra_fnet.machine import disk, progress
 
 # XLA's flags for programs that run for moments only, as in tests: without LLVM's optimisations,
 # without its newer code generator and with one module a program, it compiles in half of the time.
-HASTY = (
-    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false "
-    "--xla_cpu_parallel_codegen_split_count=1"
-)
+# A process with a flag that XLA does not know is aborted.
+HASTY = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
+if tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2])) < (0, 11):
+    HASTY += " --xla_cpu_use_fusion_emitters=false"
 SLOW_SECONDS = 8.0  # a compilation that takes longer is announced
 
 
