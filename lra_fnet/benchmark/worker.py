@@ -44,7 +44,8 @@ def train(built: Experiment) -> Timed:
     compile_seconds = time.perf_counter() - begun
     state, batches = program.initial_state(0), program.place(batches)
     inputs = (state, batches, np.int32(1), program.key)
-    jaxpr = _traced(step.make_update(built, program.mesh), inputs)
+    counted = pipeline.make_mesh(built.run.batch_size, _counting_device())
+    jaxpr = _traced(step.make_update(built, counted), inputs)
 
     def call():
         nonlocal state
@@ -98,8 +99,11 @@ def random_batches(built: Experiment) -> pipeline.Batch:
     )
 
 
-def operations(jaxpr: jax.extend.core.ClosedJaxpr) -> float:
+def operations(jaxpr: jax.extend.core.ClosedJaxpr) -> float | None:
     """Returns the floating-point operations of a program by XLA's cost analysis.
+
+    That is the one of its CPU compiler, since it has none for a GPU before the compilation. None:
+    the program has a part that no CPU computes, such as cuDNN's attention.
 
     XLA counts the body of a loop once. Here a scan counts as often as it runs, but the steps of a
     dispatch, whose number is an argument, count as one. XLA multiplies the logarithms of the sides
@@ -112,18 +116,31 @@ def operations(jaxpr: jax.extend.core.ClosedJaxpr) -> float:
             scans.append((equation.params["length"], equation.params["jaxpr"]))
         elif equation.primitive.name == "fft":
             transforms.append(equation)
-    return (
-        _counted(jaxpr)
-        + sum(length * operations(body) - _counted(body) for length, body in scans)
-        + sum(map(_correction, transforms))
-    )
+    try:
+        once = _counted(jaxpr)
+    except NotImplementedError:
+        return None
+    again = [length * (operations(body) or 0.0) - _counted(body) for length, body in scans]
+    return once + sum(again) + sum(map(_correction, transforms))
 
 
 def _counted(jaxpr: jax.extend.core.ClosedJaxpr) -> float:
     """Returns XLA's own count."""
     function = jax.extend.core.jaxpr_as_fun(jaxpr)
-    costs: Any = jax.jit(function).lower(*jaxpr.in_avals).cost_analysis()
+    (device,) = _counting_device()
+    with jax.default_device(device):
+        costs: Any = jax.jit(function).lower(*jaxpr.in_avals).cost_analysis()
+    if costs is None:
+        raise NotImplementedError(f"XLA counts nothing for {device.platform}")
     return costs.get("flops", 0.0)
+
+
+def _counting_device() -> list[jax.Device]:
+    """Returns a device of the CPU, or another one if JAX_PLATFORMS leaves the CPU out."""
+    try:
+        return jax.local_devices(backend="cpu")[:1]
+    except RuntimeError:
+        return jax.local_devices()[:1]
 
 
 def _correction(equation) -> float:

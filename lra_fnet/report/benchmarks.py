@@ -323,8 +323,11 @@ def _memory(cell: Result, scale: float) -> str:
 
 
 def _operations(cell: Result, base: Result | None) -> str:
+    if cell["flops"] is None:
+        return "-"
     operations = cell["flops"] / cell["batch_size"]
-    share = f" ({100 * operations * base['batch_size'] / base['flops']:.0f}%)" if base else ""
+    comparable = base and base["flops"]
+    share = f" ({100 * operations * base['batch_size'] / base['flops']:.0f}%)" if comparable else ""
     return f"{_number(operations / 1e9)}{share}"
 
 

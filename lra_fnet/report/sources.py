@@ -107,7 +107,7 @@ class Measured(Cell):
 class MeasuredOurs(Measured):
     """What a cell of this package's own model must have beyond that."""
 
-    flops: float
+    flops: float | None  # None if they cannot be counted, see `benchmark.worker.operations`
     threads: int
     device: record.Device
 

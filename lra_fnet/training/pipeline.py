@@ -6,7 +6,7 @@ padding mask (`Task.tokens`), so a token takes one byte until then.
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -82,18 +82,23 @@ def eval_batches(arrays: Arrays, batch_size: int) -> Iterator[Batch]:
         yield Batch(arrays.values[rows], arrays.lengths[rows], arrays.labels[rows], valid)
 
 
-def make_mesh(batch_size: int) -> Mesh:
-    """Returns all devices on one axis, "data"; the devices of a process are neighbours.
+def make_mesh(batch_size: int, devices: Sequence[jax.Device] = ()) -> Mesh:
+    """Returns devices on one axis, "data"; the devices of a process are neighbours.
+
+    Args:
+      batch_size: examples of a batch, over all devices.
+      devices: all, if none are given.
 
     Raises:
       UserError: if the number of devices does not divide the batch.
     """
-    if batch_size % jax.device_count():
+    devices = devices or jax.devices()
+    if batch_size % len(devices):
         raise UserError(
             f"Run.batch_size ({batch_size}) must be divisible by the number of devices "
-            f"({jax.device_count()})"
+            f"({len(devices)})"
         )
-    devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
+    devices = sorted(devices, key=lambda device: (device.process_index, device.id))
     return Mesh(np.array(devices), ("data",), axis_types=(AxisType.Auto,))
 
 

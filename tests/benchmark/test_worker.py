@@ -97,6 +97,24 @@ def test_definition_is_measured_with_autodiff_on_the_same_input():
     assert "custom_vjp" not in str(definition)
 
 
+def test_program_that_no_cpu_computes_has_no_count(monkeypatch):
+    monkeypatch.setattr(jax.stages.Lowered, "cost_analysis", lambda self: None)  # as on a GPU
+    assert worker.operations(jax.make_jaxpr(jnp.tanh)(jnp.ones(3))) is None
+
+
+def test_operations_are_counted_on_the_cpu_of_an_accelerator(monkeypatch):
+    places = []
+    whole = jax.stages.Lowered.cost_analysis
+
+    def seen(lowered):
+        places.append(jax.config.jax_default_device)
+        return whole(lowered)
+
+    monkeypatch.setattr(jax.stages.Lowered, "cost_analysis", seen)
+    assert worker.operations(jax.make_jaxpr(jnp.dot)(jnp.ones(3), jnp.ones(3))) > 0
+    assert [place.platform for place in places] == ["cpu"]
+
+
 def replies(cell, *requests):
     """The child's replies to a cell and further requests, without a process."""
     answers = []
