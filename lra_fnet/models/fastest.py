@@ -144,10 +144,13 @@ def _read(path) -> dict:
 def _measure(candidates, shape) -> dict[str, float]:
     """Measures the seconds per call; adds nothing to a program that is being traced."""
     x = np.random.default_rng(0).standard_normal(shape, np.float32)
+    # Lowered outside of the block below, in which a matrix would be a constant of the program: those
+    # of 4,000 positions took XLA longer than all else. jax keeps the constants of a traced function
+    # as long as the function: one made here goes.
+    like = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    calls = {n: jax.jit(lambda x, f=f: f(x)).lower(like).compile() for n, f in candidates.items()}
     with jax.ensure_compile_time_eval():
         x = jax.device_put(x)
-        # jax keeps the constants of a traced function as long as the function: one made here goes
-        calls = {n: jax.jit(lambda x, f=f: f(x)).lower(x).compile() for n, f in candidates.items()}
         for call in calls.values():
             jax.block_until_ready(call(x))
         times = {name: [_seconds(call, x)] for name, call in calls.items()}

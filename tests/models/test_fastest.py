@@ -118,3 +118,16 @@ def test_measuring_while_a_program_is_traced_leaves_nothing_in_it():
         return x + 1
 
     assert len(jax.make_jaxpr(program)(normal(2, 3)).eqns) == 1
+
+
+def test_array_that_a_candidate_makes_is_not_a_constant_of_its_program():
+    made = []
+
+    def candidate(x):
+        made.append(jax.lax.iota(jnp.float32, 4))
+        return x + made[-1]
+
+    jax.make_jaxpr(lambda x: (fastest.fastest("constants", {"one": candidate}, (4,), "one"), x)[1])(
+        jnp.ones(1)
+    )
+    assert [isinstance(array, jax.core.Tracer) for array in made] == [True]
