@@ -1,5 +1,6 @@
 """Cells: each is measured by one child process, in turn with the cells it is compared with."""
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import functools
@@ -24,6 +25,7 @@ from lra_fnet.machine import disk, progress
 from lra_fnet.run import folder as run_folder
 
 ATTEMPTS = 3  # measurements of a group
+CORES = 4  # for each child that compiles: as many compile at once as have these
 PAUSE = 0.3  # seconds between turns, in which the threads of the previous side stop spinning
 PEER_PYTHON = "LRA_FNET_PEER_PYTHON"  # the interpreter that has PyTorch
 PEERS = ("eager", "compiled", "torch")  # sides that PyTorch computes
@@ -367,10 +369,10 @@ def _in_turn(group: Sequence[Cell], rounds: int) -> list[dict[str, Any]]:
     ATTEMPTS counts.
     """
     with contextlib.ExitStack() as stack:
-        workers: list[Worker] = []
-        for cell in group:
-            workers.append(stack.enter_context(contextlib.closing(Worker(cell))))
-            workers[-1].ready()
+        workers = [stack.enter_context(contextlib.closing(Worker(cell))) for cell in group]
+        at_once = max(1, len(os.sched_getaffinity(0)) // CORES)
+        with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+            list(pool.map(Worker.ready, workers))
         attempts = []
         while len(attempts) < ATTEMPTS and (not attempts or _worst(attempts[-1]) > RESTLESS):
             for number in range(rounds):

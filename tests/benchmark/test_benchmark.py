@@ -5,6 +5,7 @@ import dataclasses
 import json
 import re
 import subprocess
+import time
 
 import pytest
 from paths import OUTSIDE, ROOT
@@ -393,9 +394,26 @@ def three():
 def test_cells_of_a_group_take_turns_and_each_round_starts_with_another(monkeypatch):
     requests = fake_children(monkeypatch, lambda *_: {"calls": 2, "seconds": 3.0})
     results = cells._measure(three(), rounds=3)
-    assert [model for model, kind in requests if kind == "ready"] == ["a", "b", "c"]
+    assert sorted(model for model, kind in requests if kind == "ready") == ["a", "b", "c"]
     assert "".join(model for model, kind in requests if kind == "round") == "abcbcacab"
     assert [result["seconds"] for result in results] == [[1.5] * 3] * 3
+
+
+@pytest.mark.parametrize(("cores", "at_once"), [(2, 1), (16, 3)])
+def test_as_many_cells_compile_at_once_as_there_are_cores_for(monkeypatch, cores, at_once):
+    fake_children(monkeypatch, lambda *_: {"calls": 1, "seconds": 1.0})
+    begun, most = [], []
+
+    def ready(self):
+        begun.append(self)
+        time.sleep(0.2)
+        most.append(len(begun))
+        begun.remove(self)
+
+    monkeypatch.setattr(cells.Worker, "ready", ready)
+    monkeypatch.setattr(cells.os, "sched_getaffinity", lambda _: set(range(cores)))
+    cells._measure(three(), rounds=1)
+    assert max(most) == at_once
 
 
 def test_restless_group_is_measured_again_and_the_calmest_counts(monkeypatch):
