@@ -203,7 +203,7 @@ def rule(correct_on):
     def predict(rows):
         right = [row[len(rows.labels)] for row in correct_on]
         order = np.arange(len(rows.labels))
-        return np.array([np.where(order < n, rows.labels, -1) for n in right])
+        return np.array([np.where(order < n, rows.labels, 255) for n in right])
 
     settings = [{"which": i} for i in range(len(correct_on))]
     return shallow.Method("rule {which}", settings, lambda task, train: predict)
