@@ -206,7 +206,7 @@ def finished(folder: Path) -> tuple[Job, Record]:
 def variant(overrides: Sequence[str], name: str | None = None) -> str | None:
     """Returns the name, or a readable slug and 8 hex digits of the overrides; None without either.
 
-    The order of the overrides does not matter.
+    Neither the order of the overrides nor the module of a setting matters.
 
     Raises:
       UserError: the name cannot be part of a folder's name.
@@ -217,7 +217,8 @@ def variant(overrides: Sequence[str], name: str | None = None) -> str | None:
         return name
     if not overrides:
         return None
-    bindings = sorted(config.normalise(text) for text in overrides)
+    parts = (config.normalise(text).partition(" = ") for text in overrides)
+    bindings = sorted(config.short(name) + equals + value for name, equals, value in parts)
     digest = hashlib.sha256("\n".join(bindings).encode()).hexdigest()[:8]
     words = "_".join(text.partition(".")[2] or text for text in bindings)
     slug = re.sub(r"[^A-Za-z0-9.]+", "-", words).strip("-.")[:40].rstrip("-.")

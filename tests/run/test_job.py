@@ -403,6 +403,9 @@ def test_slug_of_overrides_is_readable_and_depends_on_all_of_them():
     assert run_folder.variant(["Optimizer.learning_rate=1e-3"]) == run_folder.variant(
         ["Optimizer.learning_rate = 0.0010"]
     )
+    assert slug == run_folder.variant(
+        ["job.Run.num_steps=100", "lra_fnet.models.Encoder.num_layers=2"]
+    )
     assert run_folder.variant([]) is None
 
 
