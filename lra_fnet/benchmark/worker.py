@@ -135,7 +135,7 @@ def _counted(jaxpr: jax.extend.core.ClosedJaxpr) -> float:
     return costs.get("flops", 0.0)
 
 
-def _counting_device() -> list[jax.Device]:
+def _counting_device() -> list[Any]:
     """Returns a device of the CPU, or another one if JAX_PLATFORMS leaves the CPU out."""
     try:
         return jax.local_devices(backend="cpu")[:1]

@@ -144,9 +144,9 @@ def _read(path) -> dict:
 def _measure(candidates, shape) -> dict[str, float]:
     """Measures the seconds per call; adds nothing to a program that is being traced."""
     x = np.random.default_rng(0).standard_normal(shape, np.float32)
-    # Lowered outside of the block below, in which a matrix would be a constant of the program: those
-    # of 4,000 positions took XLA longer than all else. jax keeps the constants of a traced function
-    # as long as the function: one made here goes.
+    # Lowered outside of the block below, in which a matrix would be a constant of the program:
+    # those of 4,000 positions took XLA longer than all else. jax keeps the constants of a traced
+    # function as long as the function: one made here goes.
     like = jax.ShapeDtypeStruct(x.shape, x.dtype)
     calls = {n: jax.jit(lambda x, f=f: f(x)).lower(like).compile() for n, f in candidates.items()}
     with jax.ensure_compile_time_eval():

@@ -326,8 +326,9 @@ def _operations(cell: Result, base: Result | None) -> str:
     if cell["flops"] is None:
         return "-"
     operations = cell["flops"] / cell["batch_size"]
-    comparable = base and base["flops"]
-    share = f" ({100 * operations * base['batch_size'] / base['flops']:.0f}%)" if comparable else ""
+    share = ""
+    if base and base["flops"]:
+        share = f" ({100 * operations * base['batch_size'] / base['flops']:.0f}%)"
     return f"{_number(operations / 1e9)}{share}"
 
 

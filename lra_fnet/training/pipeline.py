@@ -7,7 +7,7 @@ padding mask (`Task.tokens`), so a token takes one byte until then.
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -82,12 +82,12 @@ def eval_batches(arrays: Arrays, batch_size: int) -> Iterator[Batch]:
         yield Batch(arrays.values[rows], arrays.lengths[rows], arrays.labels[rows], valid)
 
 
-def make_mesh(batch_size: int, devices: Sequence[jax.Device] = ()) -> Mesh:
+def make_mesh(batch_size: int, devices: Sequence[Any] = ()) -> Mesh:
     """Returns devices on one axis, "data"; the devices of a process are neighbours.
 
     Args:
       batch_size: examples of a batch, over all devices.
-      devices: all, if none are given.
+      devices: jax's; all, if none are given.
 
     Raises:
       UserError: if the number of devices does not divide the batch.

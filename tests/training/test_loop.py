@@ -316,7 +316,8 @@ def test_slices_on_a_cpu_change_no_result(monkeypatch):
 
 
 def test_number_of_devices_must_divide_the_batch(monkeypatch):
-    monkeypatch.setattr(jax, "devices", lambda found=jax.devices(): found * 3)
+    three = jax.devices() * 3
+    monkeypatch.setattr(jax, "devices", lambda: three)
     with pytest.raises(UserError, match=r"Run.batch_size \(4\) must be divisible.*\(3\)"):
         pipeline.make_mesh(4)
 
