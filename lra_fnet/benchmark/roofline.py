@@ -155,14 +155,16 @@ def _fastest(product: Product, swap: bool, seconds: float) -> float:
     return timing.fastest(call, seconds)
 
 
-@functools.partial(jax.jit, static_argnums=2, donate_argnums=0)
+@functools.partial(jax.jit, donate_argnums=0)
 def _multiply(left, right, times):
     """Multiplies `times` times in turn: the first entry of each product goes into `left`."""
-    for _ in range(times):
+
+    def body(_, left):
         product = lax.dot_general(left, right, (((2,), (1,)), ((0,), (0,))))
         first = jnp.tanh(lax.optimization_barrier(product)[:1, :1, :1])
-        left = lax.dynamic_update_slice(left, first, (0, 0, 0))
-    return left
+        return lax.dynamic_update_slice(left, first, (0, 0, 0))
+
+    return lax.fori_loop(0, times, body, left)
 
 
 @functools.partial(jax.jit, donate_argnums=0)

@@ -54,7 +54,6 @@ def fastest(call: Callable[[int], Any], seconds: float) -> float:
     repeats = 1
     once()  # compiles
     repeats = 1 if once() >= CALL_SECONDS else REPEATS
-    once()  # compiles
     times, until = [once(), once()], time.perf_counter() + seconds
     while time.perf_counter() < until:
         times.append(once())
