@@ -1,9 +1,10 @@
 """Confidence intervals and tests for accuracies and for their differences.
 
-`paired` compares two runs on the same rows; `unpaired` serves where it is unknown which rows each
-run answered correctly. Both describe these two trained models only. Whether one model is better
-than another for any seed is what `over_seeds` tests. SciPy's distributions take most of a second to
-import, so they are imported at the first test, not with this module.
+`paired` compares two runs on the same rows, and `over_rows` the means of several; `unpaired` serves
+where it is unknown which rows each run answered correctly. They describe these trained models only.
+Whether one model is better than another for any seed is what `over_seeds` tests. SciPy's
+distributions take most of a second to import, so they are imported at the first test, not with this
+module.
 """
 
 import base64
@@ -150,6 +151,23 @@ def unpaired(correct_a: float, n_a: int, correct_b: float, n_b: int) -> Differen
     error = math.sqrt(pooled * (1 - pooled) * (1 / n_a + 1 / n_b))
     p_value = math.erfc(abs(mean) / error / math.sqrt(2)) if error else 1.0
     return Difference(100 * mean, 100 * low, 100 * high, p_value, n_a + n_b)
+
+
+def over_rows(a_right, b_right) -> Difference:
+    """Compares the means of two sets of runs on the same rows; the rows alone are a sample.
+
+    With d_i the share of the first model's runs that answer row i correctly less that of the second
+    model's, z = mean(d) / sqrt(var(d) / rows), the t-test of pairs for many rows.
+
+    Args:
+      a_right: bool [runs, rows], which rows each run of the first model answers correctly.
+      b_right: the same for the second model; the number of runs may differ.
+    """
+    each = np.mean(a_right, 0) - np.mean(b_right, 0)
+    mean, error = float(each.mean()), math.sqrt(each.var(ddof=1) / len(each))
+    p_value = math.erfc(abs(mean) / error / math.sqrt(2)) if error else float(mean == 0)
+    ends = mean - _Z * error, mean + _Z * error
+    return Difference(100 * mean, 100 * ends[0], 100 * ends[1], p_value, len(each))
 
 
 def over_seeds(

@@ -167,6 +167,36 @@ def test_two_shares_of_none_or_all_do_not_differ(counts):
     assert difference.low < 0 < difference.high
 
 
+# Over rows
+
+
+def test_means_over_runs_are_compared_as_pairs_of_rows():
+    rng = np.random.default_rng(3)
+    easy = rng.random(4000)
+    a, b = (
+        rng.random((runs, 4000)) * 0.6 + 0.4 * easy > cut for runs, cut in ((3, 0.5), (1, 0.52))
+    )
+    got = intervals.over_rows(a, b)
+    want = scipy.stats.ttest_1samp(a.mean(0) - b.mean(0), 0)
+    assert got.mean == pytest.approx(100 * (a.mean() - b.mean()))
+    assert got.p_value == pytest.approx(want.pvalue, rel=0.02)
+    low, high = want.confidence_interval()
+    assert (got.low, got.high) == pytest.approx((100 * low, 100 * high), abs=0.01)
+    assert got.n == 4000
+    separate = intervals.unpaired(a.mean() * 4000, 4000, b.sum(), 4000)
+    assert got.high - got.low < 0.8 * (separate.high - separate.low)
+
+
+def test_means_of_one_run_each_have_the_variance_of_discordant_rows():
+    a, b = np.zeros((2, 1, 50), bool)
+    a[0, :12], b[0, 8:13] = True, True  # 8 only the first, 1 only the second
+    got = intervals.over_rows(a, b)
+    error = math.sqrt((9 / 50 - (7 / 50) ** 2) / 49)
+    assert got.mean == pytest.approx(14)
+    assert got.high - got.low == pytest.approx(2 * 1.959964 * 100 * error)
+    assert intervals.over_rows(a, a)[:4] == (0, 0, 0, 1)
+
+
 # Over seeds and rows
 
 

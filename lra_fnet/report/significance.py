@@ -23,6 +23,7 @@ LEVEL = 0.05
 SEEDS = 3  # runs that a cell needs before it can be bold
 CROSSED = "t-test over seeds and rows"
 INDEPENDENT = "t-test over seeds and rows taken as independent"
+AVERAGED = "z-test over rows"
 PAIRED = "McNemar's exact test, Tango's interval"
 UNPAIRED = "two-proportion z-test, Newcombe's interval"
 
@@ -34,7 +35,7 @@ class Comparison:
     a: float
     b: float
     difference: Difference
-    test: str  # CROSSED, INDEPENDENT, PAIRED or UNPAIRED
+    test: str  # CROSSED, INDEPENDENT, AVERAGED, PAIRED or UNPAIRED
     why: str  # the reason for this test
 
 
@@ -44,10 +45,9 @@ def compare(
     """Compares two sets of complete runs by the test that fits.
 
     Several seeds on both sides are compared over seeds and rows, in pairs if they are the same
-    `MATCHED` seeds or more. One run on each side is compared row by row (McNemar). Either takes the
-    rows of the two sides as independent if some run did not keep which rows it answered correctly.
-    So does the test of one seed against several, whose difference is that of the mean on the rows
-    of one split.
+    `MATCHED` seeds or more. One run on each side is compared row by row (McNemar), one run against
+    several by the mean of each row. All take the rows of the two sides as independent if some run
+    did not keep which rows it answered correctly.
     """
     a, b = (sorted(runs, key=lambda run: run.seed) for runs in (a, b))
     scores = [[s for run in runs if (s := run.score(split, checkpoint))] for runs in (a, b)]
@@ -69,6 +69,8 @@ def compare(
         why = "one run each, and which rows they answered correctly is not kept: no pairs"
     else:
         why = f"{numbers}, but their spread needs two of each: the mean on the rows of one split"
+        if right:
+            return Comparison(*means, intervals.over_rows(*right), AVERAGED, why)
     rows = (means[0] / 100 * count, count, means[1] / 100 * count, count)
     return Comparison(*means, intervals.unpaired(*rows), UNPAIRED, why)
 

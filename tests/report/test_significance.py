@@ -58,10 +58,12 @@ def test_order_of_the_runs_does_not_matter():
 
 def test_one_seed_against_several_compares_the_mean_on_one_split():
     comparison = compared(3, 1)
-    mean = RIGHT[0].sum(1).mean()
-    expected = intervals.unpaired(mean, 2000, int(RIGHT[1, 0].sum()), 2000)
-    assert comparison.difference == pytest.approx(expected)
+    assert comparison.test == significance.AVERAGED
+    assert comparison.difference == pytest.approx(intervals.over_rows(RIGHT[0], RIGHT[1, :1]))
     assert "needs two of each" in comparison.why
+    comparison = compared(3, 1, "validation")
+    assert comparison.test == significance.UNPAIRED
+    assert comparison.difference == pytest.approx(intervals.unpaired(610, 2000, 610, 2000))
 
 
 # Bold cells
