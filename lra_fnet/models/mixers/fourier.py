@@ -213,7 +213,7 @@ def explain(shape) -> fastest.Choice:
         candidates["four_step"] = four_step
     if length <= TPU_MATMUL_MAX_LEN:
         candidates["matmul"] = matmul
-    return fastest.fastest("fourier", candidates, shape, usual)
+    return fastest.fastest("fourier method", candidates, shape, usual)
 
 
 def fourier_mix(x, method="auto", scale="none"):
