@@ -52,13 +52,18 @@ def render(cells: Sequence[Result]) -> str:
     return "\n".join([*parts, f"{caption(cells)}\n\n{LEGEND}\n".lstrip()])
 
 
+def unit_of_memory(cells: Sequence[Result]) -> tuple[str, float]:
+    """Returns the unit that suits the device, and its bytes."""
+    platform = next((cell["device"]["platform"] for cell in cells if "device" in cell), "cpu")
+    return ("MB", 1e6) if platform == "cpu" else ("GB", 1e9)
+
+
 def grids(cells: Sequence[Result]) -> list[Grid]:
     """Returns the tables of everything that was measured."""
     ours = [cell for cell in cells if cell["side"] == "ours"]
     by_what = {what: [cell for cell in ours if cell["what"] == what] for what in TITLES}
     train, pretrain, infer = by_what.values()
-    platform = next((cell["device"]["platform"] for cell in cells if "device" in cell), "cpu")
-    unit, scale = ("MB", 1e6) if platform == "cpu" else ("GB", 1e9)
+    unit, scale = unit_of_memory(cells)
     fixed = constant([*train, *pretrain, *infer])
     tables = [
         _grid(f"Training speed (steps/s){fixed}", train, _steps, faster),

@@ -95,7 +95,11 @@ def growth(curves: Mapping[str, Points], label: str, *, fitted: bool = True) -> 
         x, y = zip(*points, strict=True)
         text = f"{name}: L^{benchmarks.exponent(x, y):.2f}" if fitted else name
         model, _, side = name.partition(", PyTorch ")
-        style = _style(model) | {"linestyle": SIDES.get(side, "-"), "label": text}
+        plain = model.partition(" (")[0]  # of a way to compute it, where only that was measured
+        style = _style(model if plain in curves else plain) | {
+            "linestyle": SIDES.get(side, "-"),
+            "label": text,
+        }
         axes.loglog(x, y, gid=_titled(text), **style)
         ends.append((text, x[-1], y[-1], style["color"]))
     _log_ticks(axes.xaxis)
@@ -327,11 +331,11 @@ def measured(cells: Sequence[benchmarks.Result]) -> dict[str, tuple[str, Figure]
 
     PyTorch's curves are next to ours. A quantity with fewer than two curves has no figure.
     """
-    figures = {}
+    figures, memory = {}, benchmarks.unit_of_memory(cells)
     for name, what, value, title, unit, scale in (
         ("train_time", "train", "seconds", "Training", "ms a step", 1e-3),
         ("infer_time", "infer", "seconds", "Inference", "ms a batch", 1e-3),
-        ("train_memory", "train", "peak_bytes", "Peak memory of training", "MB", 1e6),
+        ("train_memory", "train", "peak_bytes", "Peak memory of training", *memory),
     ):
         kept = [c for c in cells if c["what"] == what and c["side"] in SIDES]
         curves = {}

@@ -111,6 +111,19 @@ def test_missing_and_out_of_memory_cells_show_no_number():
 def test_memory_is_in_gigabytes_on_an_accelerator():
     results = [a_result("fnet", 512, [1.0], megabytes=1500, device=DEVICE | {"platform": "gpu"})]
     assert rows_of(results, "Peak memory of training (GB)")[1] == ["fnet", "1.5"]
+    results += [results[0] | {"label": "linear"}]
+    results += [result | {"length": 1024} for result in results]
+    axes = figures.measured(results)["train_memory"][1].axes[0]
+    assert axes.get_ylabel() == "Peak memory of training (GB)"
+    assert list(axes.lines[0].get_ydata()) == [1.5, 1.5]
+
+
+@pytest.mark.parametrize(("labels", "alike"), [(("fnet", "fnet (rfft)"), False), ((), True)])
+def test_only_way_to_compute_a_main_model_has_its_colour(labels, alike):
+    labels = labels or ("linear", "fnet (rfft)")
+    curves = {label: [(512, 1.0), (1024, 2.0)] for label in labels}
+    colour = figures.growth(curves, "ms").axes[0].lines[1].get_color()
+    assert (colour == figures._style("fnet")["color"]) == alike
 
 
 def test_operations_are_per_example_and_relative_to_the_transformer():

@@ -192,7 +192,8 @@ def test_auto_measures_large_inputs_and_takes_the_fastest(monkeypatch):
     for length in counts:
         assert fourier.explain((4, length, 17)).name == "four_step"
     assert asked == [
-        ("fourier method", methods[:count], (4, length, 17), "rfft") for length, count in counts.items()
+        ("fourier method", methods[:count], (4, length, 17), "rfft")
+        for length, count in counts.items()
     ]
 
 
