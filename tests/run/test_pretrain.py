@@ -326,7 +326,7 @@ def test_settings_of_pretraining_name_both_runs(call):
     code, err, out = call("train", *words, "--init=auto")
     assert code == 0, err
     folder = Path(out.strip().splitlines()[-1].removeprefix("run folder: "))
-    pretrained = r"fnet\+pretrained-num-steps-2-Denoising.rate-0.5-[0-9a-f]{8}"
+    pretrained = r"fnet\+pretrained-rate-0.5-num-steps-2-[0-9a-f]{8}"
     name = rf"{pretrained}-num-steps-2-[0-9a-f]{{8}}"
     assert re.fullmatch(name, folder.parent.name)
     assert result_of(folder)["overrides"] == ["Run.num_steps=2"]
