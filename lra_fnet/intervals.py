@@ -264,6 +264,14 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted.tolist()
 
 
+def p_text(p_value: float) -> str:
+    """Returns a p-value in print: "0.042", and "< 0.001" for a smaller one.
+
+    From a few seeds, no test tells how far below 0.001 a p-value is.
+    """
+    return "< 0.001" if p_value < 0.001 else f"{p_value:.2g}"
+
+
 def _tango(only_a: int, only_b: int, n: int, difference: float) -> float:
     """Returns the score statistic of a difference, see `paired`; infinite where that is certain."""
     linear = (2 * n - only_a + only_b) * difference - only_a - only_b

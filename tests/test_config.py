@@ -121,7 +121,10 @@ ORDERED = {"conv", "long_conv", "lru", "s4d", "s5", "transformer_rotary"}
 ORIGINAL = {"norm": "post", "norm_epsilon": 1e-12, "embedding": "bert", "num_types": 4}
 
 
-FAST_ON_LISTOPS = {"fnet", "fnet_exact", "fnet_filter", "fnet_original", "fnet_scaled"}
+FAST_ON_LISTOPS = {
+    *("fnet", "fnet_exact", "fnet_filter", "fnet_original", "fnet_scaled"),
+    *("fnet_1d", "hartley", "dct", "hadamard"),
+}
 SLOW_ON_PATHFINDER = (
     *("transformer", "transformer_rotary", "performer", "linear", "fnet_filter"),
     *("s5", "s4d", "lru", "long_conv", "fnet_scaled"),

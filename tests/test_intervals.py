@@ -316,3 +316,11 @@ def test_best_model_is_left_out_in_at_most_5_of_100_samples():
         p_values = [[scipy.stats.norm.sf((b - a) / math.sqrt(2)) for b in numbers] for a in numbers]
         left_out += intervals.could_be_best(p_values)[0] <= 0.05
     assert 25 <= left_out <= 55
+
+
+@pytest.mark.parametrize(
+    ("p_value", "words"),
+    [(0.0421, "0.042"), (1.0, "1"), (0.001, "0.001"), (0.00099, "< 0.001"), (3e-95, "< 0.001")],
+)
+def test_no_p_value_below_a_thousandth_is_printed(p_value, words):
+    assert intervals.p_text(p_value) == words

@@ -410,8 +410,14 @@ def setting(preset: str, rows: Sequence[Row]) -> list[str]:
     """Returns a line if these rows have another setting than the papers'."""
     if preset in UNCOMPARED:
         return [f"Preset {preset} is far from the papers' setting: their rows are not shown."]
-    if preset == "paper" or not any(row.published for row in rows):
+    if not any(row.published for row in rows):
         return []
+    if preset == "paper":
+        return [
+            "Settings that neither paper gives (marked in gin/presets/paper; on Image: width, batch "
+            "size, dropout, schedule) are those of LRA's code; FNet's authors searched width and "
+            "batch size."
+        ]
     return [f"Preset {preset} is not the papers' setting: their numbers are there for orientation."]
 
 

@@ -23,8 +23,8 @@ AVERAGES = {"average5": "Mean of 5", "average6": "Mean of 6"}
 FAILED_PATHX = 50.0  # %: what S4 and its successors count for a failed Path-X
 MARKS = {
     "validation_is_test": "† The checkpoint was selected on the test rows (validation is test).",
-    "shallow": "§ The 95 % interval does not lie above the shallow baseline.",
-    "floor": "¶ At the floor: the 95 % interval does not lie above the majority floor.",
+    "shallow": "§ Not every seed's 95 % interval lies above the shallow baseline.",
+    "floor": "¶ At the floor: not every seed's 95 % interval lies above the majority floor.",
 }
 
 
@@ -84,7 +84,7 @@ class Cell:
     def compact(self) -> str:
         """The text in a terminal: "30.70 ± .41 (3)"; of an average and a floor the number."""
         if self.mean is None or not self.seeds:
-            return self.lines[0]
+            return f"{self.lines[0]} ({self.ratio})" if self.seeds else self.lines[0]
         spread = "" if self.sd is None else f" ± {f'{self.sd:.2f}'.removeprefix('0')}"
         return f"{self.mean:.2f}{self.marks}{spread} ({self.tally})"
 
@@ -110,8 +110,9 @@ class Cell:
     @property
     def lines(self) -> list[str]:
         """The text, most important part first: ["30.70 ± 0.41", "max 31.10", "3 seeds"]."""
+        seeds = f"{self.ratio} {'seed' if self.seeds + self.unfinished == 1 else 'seeds'}"
         if self.mean is None:
-            return [self.state + self.marks]
+            return [self.state + self.marks, *([seeds] * bool(self.seeds))]
         spread = "" if self.sd is None else f" ± {self.sd:.2f}"
         first = f"{self.mean:.2f}{spread}{self.marks}"
         if not self.seeds:
@@ -119,7 +120,6 @@ class Cell:
         several = [f"max {self.maximum:.2f}"] if self.sd is not None else []
         if self.seeds == 2:
             several = [" / ".join(f"{value:.2f}" for value in self.values)]
-        seeds = f"{self.ratio} {'seed' if self.seeds + self.unfinished == 1 else 'seeds'}"
         return [first, *several, seeds, *([f"{self.constant} did not train"] * bool(self.constant))]
 
 

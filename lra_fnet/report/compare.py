@@ -165,9 +165,9 @@ def render(comparison: dict[str, Any]) -> list[Fitted | Text]:
     rows = []
     for split, numbers in comparison["differences"].items():
         accuracies = (f"{numbers[side]:.2f} %" for side in "ab")
-        rows.append([split, *accuracies, *_interval(numbers), f"{numbers['p_value']:.2g}"])
+        rows.append([split, *accuracies, *_interval(numbers), intervals.p_text(numbers["p_value"])])
     for pair in comparison["pairs"]:
-        p_value = f"{pair['p_adjusted']:.2g} (Holm)"
+        p_value = f"{intervals.p_text(pair['p_adjusted'])} (Holm)"
         rows.append([f"test, seed {pair['seed']}", "", "", *_interval(pair), p_value])
     rows.append(["parameters", f"{a['parameters']:,}", f"{b['parameters']:,}"])
     rows.append(["steps/s", *map(_speed, (a, b)), "" if ratio is None else f"x {ratio:.2f}"])

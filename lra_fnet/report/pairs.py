@@ -83,8 +83,8 @@ def grid(table: Table, listed: Sequence[Pair]) -> Grid:
                 verdict[pair.significant],
                 f"{difference.mean:+.2f}",
                 f"{difference.low:+.2f} to {difference.high:+.2f}",
-                f"{difference.p_value:.2g}",
-                "-" if pair.p_adjusted is None else f"{pair.p_adjusted:.2g}",
+                intervals.p_text(difference.p_value),
+                "-" if pair.p_adjusted is None else intervals.p_text(pair.p_adjusted),
                 " / ".join(row.cells[pair.task].ratio for row in (pair.a, pair.b)),
                 *[str(tests.index(pair.comparison.test) + 1)] * several,
             ]

@@ -109,13 +109,13 @@ def test_constant_seed_counts_with_its_number_and_is_named():
     assert cell.mean == pytest.approx((18 + 32 + 33) / 3)
     assert cell.lines[1:] == ["max 33.00", "3 seeds", "1 did not train"]
     both = cell_of(with_test(360), with_test(360, seed=1))
-    assert both.lines == ["did not train"]
+    assert both.lines == ["did not train", "2 seeds"]
 
 
 def test_pathx_at_the_floor_is_fail_as_in_lra():
     at_floor, above = (with_test(n, task="pathx") for n in (361, 600))
-    assert cell_of(at_floor).lines == ["FAIL"]
-    assert cell_of(with_test(360, task="pathx")).lines == ["FAIL"]  # a constant answer
+    assert cell_of(at_floor).lines == ["FAIL", "1 seed"]
+    assert cell_of(with_test(360, task="pathx")).lines == ["FAIL", "1 seed"]  # a constant answer
     cell = cell_of(at_floor | {"seed": 1}, above)  # a seed that trained is not hidden
     assert cell.lines[0] == f"{(18.05 + 30) / 2:.2f}¶"
 
@@ -315,7 +315,7 @@ def test_presets_have_separate_tables_in_order():
             ["fnet"],
             ['FNet paper: the best of several runs, on TPU (the rows marked "ours" there).'],
         ),
-        (["local"], ["LRA paper: on TPU, and on Text the best of the lengths 1K to 4K"]),
+        (["local"], ["LRA paper: on TPU; on Text the best of the lengths 1K to 4K"]),
         (["fnet", "local"], ["FNet paper: ", "; LRA paper: "]),
     ],
 )
@@ -325,6 +325,11 @@ def test_one_line_says_how_the_published_numbers_were_obtained(models, line):
     assert len(found) == bool(line)
     assert all(part in found[0] for part in line)
     assert any("orientation" in note for note in table.notes) == bool(line)
+
+
+def test_paper_says_where_the_papers_are_silent():
+    (table,) = tables_of(a_result(preset="paper"))
+    assert any(note.startswith("Settings that neither paper gives") for note in table.notes)
 
 
 def test_published_rows_without_a_number_in_the_columns_are_not_shown():
@@ -378,7 +383,7 @@ def test_shallow_baseline_has_a_row_and_marks_cells_that_are_not_above_it():
     assert cell_text(table, "FNet", "ours", "text") == "30.00, 1 seed"
     assert cell_text(table, "Linear", "ours", "listops") == "31.00, 1 seed"
     assert table.last_rows[0].cells["listops"].lines[0] == "31.00"
-    assert "§ The 95 % interval does not lie above the shallow baseline." in table.notes
+    assert "§ Not every seed's 95 % interval lies above the shallow baseline." in table.notes
     (names,) = table.baselines
     assert names == "Shallow baseline, chosen on validation: ListOps: ridge on counts."
     assert names in table.notes

@@ -59,7 +59,7 @@ def test_markdown_tables_are_whole():
     assert cells["FNet"] == "31.00 ± 1.00, max 32.00, 3 seeds"
     assert cells["Linear"] == "18.05¶, 1 seed"
     assert cells["Performer"] == "FAIL"
-    assert cells["Random"] == "did not train"
+    assert cells["Random"] == "did not train, 1 seed"
     assert cells["Transformer"] == "-"
 
 
@@ -303,7 +303,7 @@ def test_readme_of_two_presets_has_the_notes_once(tmp_path):
     assert "paper |" not in second
     assert "- " not in first.replace("| - ", "")
     assert words.count(text.COMPACT_LEGEND) == 1
-    assert words.count("§ The 95 % interval") == 1
+    assert words.count("§ Not every seed's 95 % interval") == 1
     for preset in ("small", "cpu"):
         assert (
             f"- Preset {preset}: shallow baseline, chosen on validation: ListOps: a rule." in words
