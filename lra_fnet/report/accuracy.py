@@ -414,9 +414,9 @@ def setting(preset: str, rows: Sequence[Row]) -> list[str]:
         return []
     if preset == "paper":
         return [
-            "Settings that neither paper gives (marked in gin/presets/paper; on Image: width, batch "
-            "size, dropout, schedule) are those of LRA's code; FNet's authors searched width and "
-            "batch size."
+            "Settings that neither paper gives (marked in gin/presets/paper; on Image: width, "
+            "batch size, dropout, schedule) are those of LRA's code; FNet's authors searched width "
+            "and batch size."
         ]
     return [f"Preset {preset} is not the papers' setting: their numbers are there for orientation."]
 
