@@ -480,12 +480,14 @@ def caption(cells: Sequence[Result]) -> str:
     ]
     if overrides := dict.fromkeys(text for cell in ours for text in _shared(cell)):
         sizes.append(f"with {', '.join(overrides)}")
-    rounds = max((len(cell.get("seconds", ())) for cell in ours), default=0)
+    counts = sorted({n for cell in ours if (n := len(cell.get("seconds", ())))}) or [0]
+    rounds = " to ".join(str(n) for n in dict.fromkeys((counts[0], counts[-1])))
+    rounds += " round" if rounds == "1" else " rounds"
     versions = {name: v for cell in cells for name, v in cell.get("versions", {}).items()}
     listed = ", ".join(f"{name} {v}" for name, v in versions.items() if name in VERSIONS)
     dirty = " (dirty)" if ours[0]["dirty"] else ""
     return (
-        f"{Device(**ours[0]['device'])}; {'; '.join(sizes)}; {rounds} round{'s' * (rounds != 1)}; "
+        f"{Device(**ours[0]['device'])}; {'; '.join(sizes)}; {rounds}; "
         f"{listed}; commit {str(ours[0]['commit'])[:12]}{dirty}."
     )
 

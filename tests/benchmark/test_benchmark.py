@@ -204,6 +204,8 @@ def test_caption_names_device_sizes_rounds_and_commit():
     text = tables.render([a_result("fnet", 512, [1.0, 1.0])])
     for words in ("1 x chip (cpu, 2 cores)", "batch 4", "float32", "2 rounds", "commit abc."):
         assert words in text
+    text = tables.render([a_result("fnet", 512, [1.0] * 5), a_result("fnet", 1024, [1.0] * 3)])
+    assert "; 3 to 5 rounds; " in text
 
 
 def test_figures_are_drawn_for_each_quantity_and_are_deterministic(tmp_path):
