@@ -273,7 +273,9 @@ def _parser() -> Parser:
     verb(_describe, "outside data", task=_text(f"{tasks}, or all (default)", "all"))
     one_run = {
         "model": _text(models, required=True),
-        "seed": _number("seed of all randomness (default: 0)", 0),
+        "seed": _number(
+            "seed of weights, batches and dropout; fixed features have their own (default: 0)", 0
+        ),
         "name": _VARIANT,
         "force": _switch("move the run of this name aside and train from the start"),
         "fit": _switch("split the batch into the largest slices that fit the device"),

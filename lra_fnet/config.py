@@ -135,7 +135,33 @@ def files(
             f"{task}: {', '.join(those) or 'none'}; to add it, write presets/{preset}/{task}.gin "
             "in a folder that --gin-dir names"
         )
-    order = (
+    order = _order(task, model, preset, denoise=denoise)
+    return [path for name in order if (path := _find(name, dirs)) is not None]
+
+
+def changes(
+    task: str, model: str, preset: str, dirs: Sequence[Path], *, denoise: bool = False
+) -> dict[str, str]:
+    """Returns the texts of the user's files that change what is shipped, by their relative names.
+
+    They are those that replace a shipped file and, if task, model and preset are all shipped, those
+    that come to them. Arguments are as in `files`.
+    """
+    shipped = all(
+        (GIN_DIR / name).exists()
+        for name in (f"tasks/{task}.gin", f"models/{model}.gin", f"presets/{preset}/{task}.gin")
+    )
+    found = {name: _find(name, dirs) for name in _order(task, model, preset, denoise=denoise)}
+    return {
+        name: disk.read_text(path)
+        for name, path in found.items()
+        if path and path != GIN_DIR / name and (shipped or (GIN_DIR / name).is_file())
+    }
+
+
+def _order(task: str, model: str, preset: str, *, denoise: bool) -> list[str]:
+    """Returns the relative names of the files that a run may have, in load order."""
+    order = [
         "base.gin",
         f"tasks/{task}.gin",
         f"models/{model}.gin",
@@ -143,10 +169,10 @@ def files(
         f"presets/{preset}/{task}.gin",
         f"presets/{preset}/models/{model}.gin",
         f"presets/{preset}/{task}.{model}.gin",
-    )
+    ]
     if denoise:
-        order += "denoise/base.gin", f"denoise/{task}.gin", f"presets/{preset}/denoise/{task}.gin"
-    return [path for name in order if (path := _find(name, dirs)) is not None]
+        order += ["denoise/base.gin", f"denoise/{task}.gin", f"presets/{preset}/denoise/{task}.gin"]
+    return order
 
 
 def load(

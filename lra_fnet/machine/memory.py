@@ -75,8 +75,7 @@ def device_bytes() -> tuple[int, int]:
     stats = jax.local_devices()[0].memory_stats()
     if stats:
         return stats["bytes_in_use"], stats["peak_bytes_in_use"]
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return psutil.Process().memory_info().rss, peak
+    return psutil.Process().memory_info().rss, peak()
 
 
 def forget_peak() -> int:

@@ -36,6 +36,9 @@ IMAGES = {  # tasks of images of one size: their names in gin
     "pathfinder": "Pathfinder",
     "pathx": "PathX",
 }
+_OWN_SEED = re.compile(
+    r"^(\w+\.seed) = ", re.M
+)  # in a configuration: of fixed features and the like
 _DIGEST = re.compile(r"-[0-9a-f]{8}$")  # ends a name that the user did not give
 
 
@@ -442,6 +445,7 @@ def _notes(preset: str, runs: Sequence[Record], rows: Sequence[Row]) -> list[str
             "A cell of `n of m seeds` leaves out seeds that diverged or ran out of memory, and "
             "enters no average."
         )
+    notes += _fixed_draws(rows)
     alike = [(name_of(run), run.task, model) for run in runs if (model := other_model(run))]
     notes += [
         f"{name} on {tasks.title(task)}: n/a, all its layers are alike: {config.title(model)}."
@@ -459,9 +463,23 @@ def _notes(preset: str, runs: Sequence[Record], rows: Sequence[Row]) -> list[str
             same = [run for run in group if run.task == task]
             if len({run.data_sha256 for run in same}) > 1:
                 notes.append(f"The runs of {name} on {task} differ in their data.")
+            begun = {
+                (i.run.rpartition("/")[0], i.steps, i.objective) for r in same if (i := r.init)
+            }
+            if len(begun) > 1:
+                notes.append(f"The runs of {name} on {task} began from different pre-training.")
             if names := bound_differently({run.config for run in same}):
                 notes.append(f"The runs of {name} on {task} differ in {', '.join(names)}.")
     return notes
+
+
+def _fixed_draws(rows: Sequence[Row]) -> list[str]:
+    """Returns a line if seeds of a row share what its model draws from a setting of its own."""
+    several = [cell.runs for row in rows for cell in row.cells.values() if cell.seeds > 1]
+    names = {name for runs in several for name in _OWN_SEED.findall(runs[0].config)}
+    listed = ", ".join(f"`{name}`" for name in sorted(names))
+    words = f"All seeds of a row share the draw of {listed}: ± leaves out that of other draws."
+    return [words] if names else []
 
 
 def bound_differently(texts: Iterable[str]) -> list[str]:

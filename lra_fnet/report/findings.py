@@ -9,6 +9,7 @@ from lra_fnet.report import accuracy, benchmarks, tradeoff
 from lra_fnet.report.accuracy import Table
 from lra_fnet.report.contents import Preset, Report
 from lra_fnet.report.grid import Grid
+from lra_fnet.report.significance import SEEDS
 from lra_fnet.report.sources import Sweep
 
 
@@ -94,9 +95,8 @@ def significance(presets: Sequence[Preset]) -> list[str]:
     sure = [place for place in pairs if place[0].significant]
     sentences = [
         f"{count(sure)} of the {plural(len(pairs), 'difference')} between two main models on one "
-        f"task, with two seeds or more of each, {be(sure)} significant at the 5 % level, adjusted "
-        "for the number of pairs under the "
-        "preset."
+        f"task, with {SEEDS} seeds or more of each, {be(sure)} significant at the 5 % level, "
+        "adjusted for the number of pairs under the preset."
     ]
     if sure:
         pair, table = max(sure, key=lambda place: abs(place[0].comparison.difference.mean))

@@ -26,8 +26,7 @@ class Pair:
     def significant(self) -> bool | None:
         """Whether the two differ at the 5 % level, all pairs taken into account.
 
-        None if a side has a single seed, or one without a value: the test is about these runs, not
-        about the models.
+        None if a side has fewer than `significance.SEEDS`, or one without a value.
         """
         return None if self.p_adjusted is None else self.p_adjusted <= LEVEL
 
@@ -47,7 +46,10 @@ def pairs(table: Table, models: Sequence[str]) -> list[Pair]:
         if first and second and len({run.data_sha256 for run in (*first, *second)}) == 1:
             found.append((task, a, b, significance.compare(first, second, "test")))
     enough = [
-        all(row.cells[task].seeds > 1 and not row.cells[task].unfinished for row in rows)
+        all(
+            row.cells[task].seeds >= significance.SEEDS and not row.cells[task].unfinished
+            for row in rows
+        )
         for task, *rows, _ in found
     ]
     tested = [
@@ -75,8 +77,9 @@ def grid(table: Table, listed: Sequence[Pair]) -> Grid:
     rows = []
     for pair in listed:
         difference = pair.comparison.difference
-        one = any(row.cells[pair.task].seeds == 1 for row in (pair.a, pair.b))
-        verdict = {None: "rows only" if one else "seeds failed", True: "yes", False: "no"}
+        least = min(row.cells[pair.task].seeds for row in (pair.a, pair.b))
+        unknown = {1: "rows only", 2: "two seeds"}.get(least, "seeds failed")
+        verdict = {None: unknown, True: "yes", False: "no"}
         rows.append(
             [
                 *(table.columns[pair.task], pair.a.label, pair.b.label),
@@ -93,10 +96,11 @@ def grid(table: Table, listed: Sequence[Pair]) -> Grid:
     notes = [
         "Accuracy of the model minus that of the other, in percentage points, with a 95 % interval "
         f"(single, not adjusted). Tests: {'; '.join(named)}. Significant: p adjusted by Holm's "
-        "method for all rows of this table with two seeds or more on both sides is at most "
-        f"{LEVEL}. Rows only: a "
+        f"method for all rows of this table with {significance.SEEDS} seeds or more on both sides "
+        f"is at most {LEVEL}. Rows only: a "
         "side has a single seed, so p and the interval say what other test rows would change, not "
-        "what other seeds would. Seeds failed: the test knows only those that did not."
+        "what other seeds would. Two seeds of a side are too few for a verdict: p may be less than "
+        "half of what it should be. Seeds failed: the test knows only those that did not."
     ]
     head = ["Task", "Model", "Against", "Significant", "Difference", "95 % interval"]
     head += ["p", "p adjusted", "Seeds", *["Test"] * several]

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +48,18 @@ class Job:
         last = {config.short(text.partition("=")[0].strip()): text for text in self.overrides}
         object.__setattr__(self, "overrides", tuple(last.values()))
 
-    @property
+    @functools.cached_property
     def variant(self) -> str | None:
         """The name of the overrides, and of the pre-trained run if there is one, in the folder.
+
+        The user's gin files that change a shipped preset count as overrides.
 
         Raises:
           UserError: see `origin`.
         """
-        own = variant(self.overrides, self.name)
+        names = self.task, self.model, self.preset
+        changes = config.changes(*names, self.gin_dirs, denoise=self.denoise)
+        own = variant(self.overrides, self.name, changes)
         if self.origin is None:
             return own
         theirs = self.origin.variant if self.origin.variant != own else None
@@ -203,10 +207,17 @@ def finished(folder: Path) -> tuple[Job, Record]:
     return job, result
 
 
-def variant(overrides: Sequence[str], name: str | None = None) -> str | None:
+def variant(
+    overrides: Sequence[str], name: str | None = None, changes: Mapping[str, str] | None = None
+) -> str | None:
     """Returns the name, or a readable slug and 8 hex digits of the overrides; None without either.
 
     Neither the order of the overrides nor the module of a setting matters.
+
+    Args:
+      overrides: bindings.
+      name: the user's.
+      changes: texts of the user's gin files that change a shipped preset, see `config.changes`.
 
     Raises:
       UserError: the name cannot be part of a folder's name.
@@ -215,14 +226,14 @@ def variant(overrides: Sequence[str], name: str | None = None) -> str | None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
             raise UserError(f"--name expects letters, digits, '.', '_' and '-', got {name!r}")
         return name
-    if not overrides:
+    if not (overrides or changes):
         return None
     parts = (config.normalise(text).partition(" = ") for text in overrides)
     bindings = sorted(config.short(name) + equals + value for name, equals, value in parts)
-    digest = hashlib.sha256("\n".join(bindings).encode()).hexdigest()[:8]
-    words = "_".join(text.partition(".")[2] or text for text in bindings)
+    digest = hashlib.sha256("\n".join([*bindings, *(changes or {}).values()]).encode())
+    words = "_".join([*(text.partition(".")[2] or text for text in bindings), *(changes or ())])
     slug = re.sub(r"[^A-Za-z0-9.]+", "-", words).strip("-.")[:40].rstrip("-.")
-    return f"{slug}-{digest}"
+    return f"{slug}-{digest.hexdigest()[:8]}"
 
 
 @contextlib.contextmanager

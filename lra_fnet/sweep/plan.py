@@ -98,6 +98,10 @@ class Sweep:
                 not is_grid and not is_search
             ),
             "--prune needs axes (--grid, --range)": self.prune and not axes,
+            "--prune compares points at the same step, so all need the same steps and batch: leave "
+            "it out, or Run.num_steps and Run.batch_size": (
+                self.prune and {"Run.num_steps", "Run.batch_size"} & {*map(config.short, axes)}
+            ),
         }
         for text, applies in mistakes.items():
             if applies:

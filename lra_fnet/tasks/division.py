@@ -151,13 +151,18 @@ class Repeats:
         """The number of each row's split in `SPLITS`."""
         return np.asarray(self._splits)
 
+    def in_several_splits(self) -> int:
+        """Returns how many different rows lie in several splits."""
+        places = np.unique(np.asarray(self._texts), return_inverse=True)[1]
+        return _several(places, self.splits) if len(places) else 0
+
     def finish(self, source: Path) -> dict[str, int]:
         """Reports repeated rows of the source, and returns what the set should record."""
         texts, places = np.unique(np.asarray(self._texts), return_inverse=True)
         facts = {
             "repeated_rows": len(places) - len(texts),
             "texts_with_several_labels": _several(places, self.labels),
-            "texts_in_several_splits": _several(places, self.splits),
+            "texts_in_several_splits": self.in_several_splits(),
         }
         if facts["repeated_rows"]:
             say(
@@ -169,10 +174,10 @@ class Repeats:
 
 
 def content(texts: Iterable[np.ndarray]) -> int:
-    """Returns 64 bits of the sha256 of a row's texts."""
+    """Returns 64 bits of the sha256 of a row's texts, whose order does not matter."""
     sha256 = hashlib.sha256()
-    for text in texts:
-        sha256.update(len(text).to_bytes(8, "little") + text.tobytes())
+    for text in sorted(text.tobytes() for text in texts):
+        sha256.update(len(text).to_bytes(8, "little") + text)
     return int.from_bytes(sha256.digest()[:8], "little")
 
 
@@ -196,9 +201,9 @@ class Division:
                 f"{source}: expected splits train, validation (or none) and test for all rows, or "
                 f"for none of them, got {got}: name the files, folders or the column split so"
             )
-        self._repeats = Repeats()
+        self._repeats, self._singles = Repeats(), Repeats()
 
-    def split(self, texts: Iterable[np.ndarray], label: int, name: str | None) -> str:
+    def split(self, texts: Sequence[np.ndarray], label: int, name: str | None) -> str:
         """Returns the split of the next row, which may name one."""
         digest = content(texts)
         tenth = digest % 10
@@ -208,6 +213,8 @@ class Division:
             name = SPLITS[1]
         assert name is not None
         self._repeats.add_digest(digest, label, name)
+        for text in texts if len(texts) > 1 else ():
+            self._singles.add([text], label, name)
         return name
 
     def finish(self) -> dict[str, Any]:
@@ -232,7 +239,11 @@ class Division:
                 f"which has {counts[:, label].sum()} of all rows: give more of them, or none"
             )
         split_by = "sha256 of the content" if self._by_content else "name"
-        return {"split_by": split_by, **self._repeats.finish(self._source)}
+        facts = self._repeats.finish(self._source)
+        if shared := self._singles.in_several_splits():
+            say(f"{self._source}: {shared:,} texts are in pairs of several splits")
+            facts["single_texts_in_several_splits"] = shared
+        return {"split_by": split_by, **facts}
 
 
 def _several(places: np.ndarray, values: np.ndarray) -> int:

@@ -452,6 +452,27 @@ def test_seeds_with_other_data_or_bindings_are_noted(changes, differences):
     assert notes == ([f"The runs of FNet on listops {differences}."] if differences else [])
 
 
+def test_seeds_that_began_from_different_pretraining_are_noted():
+    def notes(run, **changes):
+        init = INIT | {"run": run} | changes
+        runs = (a_result(variant="pretrained", init=i, seed=s) for s, i in enumerate((INIT, init)))
+        (table,) = tables_of(*runs)
+        return [note for note in table.notes if "pre-training" in note]
+
+    assert notes("cpu/listops/fnet@denoise/seed1") == []
+    for found in (notes("mine/corpus/fnet@denoise/seed1"), notes(INIT["run"], steps=6)):
+        assert found == [
+            "The runs of FNet, pretrained on listops began from different pre-training."
+        ]
+
+
+@pytest.mark.parametrize(("seeds", "noted"), [(1, False), (2, True)])
+def test_seeds_that_share_a_draw_are_noted(seeds, noted):
+    config = "MAX_LEN = 128\nPerformer.seed = 0\n"
+    (table,) = tables_of(*(a_result(config=config, seed=seed) for seed in range(seeds)))
+    assert any("share the draw of `Performer.seed`" in note for note in table.notes) == noted
+
+
 def test_provenance_names_folder_seeds_commit_device_and_data():
     (table,) = tables_of(a_result(seed=0), a_result(seed=1), a_result(seed=2, dirty=True))
     machine = f"1 x Some CPU (cpu, 2 cores); data short_128 from generator, {'d' * 12}"

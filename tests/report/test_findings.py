@@ -93,14 +93,16 @@ def test_nothing_is_said_of_nothing(tmp_path):
 
 def test_pairs_are_compared_on_equal_data_and_adjusted_by_hand():
     runs = [scored(model, seed) for model in ("fnet", "linear") for seed in range(3)]
-    runs += [with_test(900 + seed, model="transformer", seed=seed) for seed in range(2)]
+    runs += [with_test(900 + seed, model="transformer", seed=seed) for seed in range(3)]
     runs += [with_test(600, model="local")]
+    runs += [scored(model, seed, task="image") for model in ("fnet", "linear") for seed in range(2)]
     runs += [with_test(900, model="performer", data_sha256="e" * 64)]
     runs += [with_test(900, task="text"), with_test(300, task="text", model="linear")]
     (table,) = accuracy.tables(records(*runs))
     listed = pairs.pairs(table, accuracy.MAIN)
-    *listed, single = listed
-    assert (single.task, single.p_adjusted, single.significant) == ("text", None, None)
+    *listed, single, two = listed
+    for few, task in ((single, "text"), (two, "image")):
+        assert (few.task, few.p_adjusted, few.significant) == (task, None, None)
     names = [(pair.a.model, pair.b.model) for pair in listed]
     assert names == [("linear", "transformer"), ("fnet", "transformer"), ("fnet", "linear")]
     sides = {row.model: row.cells["listops"].runs for row in table.rows if row.ours}
@@ -112,13 +114,14 @@ def test_pairs_are_compared_on_equal_data_and_adjusted_by_hand():
     for rank, index in enumerate(order):
         least = holm[index] = min(1.0, max(least, (3 - rank) * p_values[index]))
     assert [pair.p_adjusted for pair in listed] == pytest.approx([holm[i] for i in range(3)])
-    grid = pairs.grid(table, [*listed, single])
+    grid = pairs.grid(table, [*listed, single, two])
     verdict = "yes" if holm[1] <= 0.05 else "no"
     assert grid.rows[1][:4] == ["ListOps", "FNet", "Transformer", verdict]
     assert grid.rows[3][:4] == ["Text", "FNet", "Linear", "rows only"]
+    assert grid.rows[4][:4] == ["Image", "FNet", "Linear", "two seeds"]
     assert grid.head[-3:] == ["p adjusted", "Seeds", "Test"]
     assert [row[-2:] for row in grid.rows] == [
-        *(["3 / 2", "1"], ["3 / 2", "1"], ["3 / 3", "2"], ["1 / 1", "3"])
+        *(["3 / 3", "1"], ["3 / 3", "1"], ["3 / 3", "2"], ["1 / 1", "3"], ["2 / 2", "2"])
     ]
     named = f"Tests: (1) {significance.INDEPENDENT}; (2) {significance.CROSSED}; (3) "
     assert named in grid.notes[0]
@@ -154,14 +157,14 @@ def test_a_pair_with_a_failed_seed_has_no_verdict():
 
 def test_significance_names_the_largest_difference_with_its_winner_first():
     right = {"transformer": 900, "fnet": 300, "linear": 310}
-    runs = [with_test(n + 2 * k, model=m, seed=k) for m, n in right.items() for k in range(2)]
+    runs = [with_test(n + 2 * k, model=m, seed=k) for m, n in right.items() for k in range(3)]
     (table,) = accuracy.tables(records(*runs))
     listed = pairs.pairs(table, accuracy.MAIN)
     none: dict = dict.fromkeys(("generalisation", "cost", "missing"), Grid("", [], []))
     preset = contents.Preset(table, {}, aggregates=[], pairs=listed, points=[], **none)
     first, second = findings.significance([preset])
     assert first.startswith(
-        "2 of the 3 differences between two main models on one task, with two seeds or more of "
+        "2 of the 3 differences between two main models on one task, with 3 seeds or more of "
         "each, are significant at the 5 % level, adjusted for the number of pairs under the preset."
     )
     (pair,) = [p for p in listed if (p.a.model, p.b.model) == ("fnet", "transformer")]

@@ -409,6 +409,28 @@ def test_slug_of_overrides_is_readable_and_depends_on_all_of_them():
     assert run_folder.variant([]) is None
 
 
+def test_gin_files_of_the_user_that_change_a_preset_give_a_folder_of_its_own(tmp_path):
+    """Not those of a model or task of the user's, which change nothing that is shipped."""
+    settings = tmp_path / "presets" / "cpu"
+    settings.mkdir(parents=True)
+    job = dataclasses.replace(BARE, gin_dirs=(tmp_path,))
+    assert job.folder == BARE.folder
+    (settings / "listops.gin").write_text("MAX_LEN = 64")  # replaces ours
+    changed = dataclasses.replace(job).variant
+    assert re.fullmatch(r"presets-cpu-listops.gin-[0-9a-f]{8}", changed)
+    (settings / "listops.gin").write_text("MAX_LEN = 32")
+    assert dataclasses.replace(job).variant not in (None, changed)
+    assert dataclasses.replace(job, name="mine").variant == "mine"
+    mixed = dataclasses.replace(job, overrides=("Run.num_steps=5",)).variant
+    assert mixed.startswith("num-steps-5-presets-cpu-listops.gin-")
+    (settings / "listops.gin").unlink()
+    (settings / "listops.my_mixer.gin").write_text("")
+    assert dataclasses.replace(job, model="my_mixer").variant is None
+    (settings / "listops.fnet.gin").write_text("")  # comes to the shipped files
+    assert dataclasses.replace(job).variant.startswith("presets-cpu-listops.fnet.gin-")
+    assert dataclasses.replace(job, task="text").variant is None
+
+
 BARE = Job("listops", "fnet", "cpu")
 FULL = dataclasses.replace(
     BARE,

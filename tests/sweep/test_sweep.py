@@ -167,6 +167,10 @@ def test_trials_of_pretraining_are_runs_of_pretrain(go):
         (["--task", "parity", "--trials", "3"], "--trials needs --sampler random or tpe"),
         (["--task", "parity", "--prune"], "--prune needs axes"),
         (
+            ["--task", "parity", "--prune", "--grid", "job.Run.num_steps=[1, 2]"],
+            "--prune compares points at the same step",
+        ),
+        (
             ["--task", "parity", "--grid", "A.b=[1]", "--grid", "A.b=[2]"],
             "the axis A.b is given twice: keep one --grid or --range of it",
         ),

@@ -128,6 +128,24 @@ def test_repeated_texts_share_a_split_and_are_reported(tmp_path, capfd):
     assert "52 of 253 rows repeat another one; 1 of the" in capfd.readouterr().err
 
 
+def test_swapped_pairs_share_a_split_and_shared_texts_are_reported(tmp_path, capfd):
+    pairs = [(f"a {i}", f"b {i % 60}", "x" if i % 3 else "y") for i in range(300)]
+    lines = [*pairs, *((b, a, label) for a, b, label in pairs)]
+    made, details = raw(write(tmp_path / "a.csv", lines, header=("text1", "text2", "label")))
+    splits = {frozenset(value.tobytes() for value in values): set() for _, values, _ in made}
+    texts = {text: set() for pair in splits for text in pair}
+    for split, values, _ in made:
+        splits[frozenset(value.tobytes() for value in values)].add(split)
+        for value in values:
+            texts[value.tobytes()].add(split)
+    assert len(splits) == 300
+    assert all(len(found) == 1 for found in splits.values())
+    shared = sum(len(found) > 1 for found in texts.values())
+    assert 0 < shared == details["single_texts_in_several_splits"] <= 60
+    assert f"{shared} texts are in pairs of several splits" in capfd.readouterr().err
+    assert details["repeated_rows"] == 300
+
+
 def test_named_splits_are_kept_and_validation_is_held_out_of_train(tmp_path):
     lines = [*rows()]
     named = [(text, label, "train" if i < 150 else "test") for i, (text, label) in enumerate(lines)]
