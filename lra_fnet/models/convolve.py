@@ -2,6 +2,8 @@
 
 import jax.numpy as jnp
 
+from lra_fnet.models.pointwise import recompute
+
 
 def fast_size(length, real=False):
     """Returns the smallest size of a fast FFT that is at least `length`."""
@@ -15,6 +17,9 @@ def long_convolution(x, ahead, back):
 
     y[n] = sum over m <= n of ahead[n - m] x[m] + sum over m > n of back[m - n - 1] x[m].
 
+    The backward pass computes the spectra of x and of the kernel again. Reverse-mode derivatives
+    only.
+
     Args:
       x: [B, L, D], float32 or float64.
       ahead: [L, D], the influence of a token on itself and on those after it.
@@ -23,6 +28,10 @@ def long_convolution(x, ahead, back):
     Returns:
       [B, L, D].
     """
+    return recompute(_long_convolution, x, ahead, back)
+
+
+def _long_convolution(x, ahead, back):
     length = x.shape[1]
     size = fast_size(2 * length - 1, real=True)
     gap = jnp.zeros((size - 2 * length + 1, x.shape[2]), x.dtype)

@@ -319,6 +319,55 @@ class LayerNorm(nn.Module):
         return jnp.asarray(y).reshape(x.shape)
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
+def batch_norm(x, mask, moments, scale, bias, epsilon):
+    """Computes (x - mean) / sqrt(variance + epsilon) scale + bias with the batch's own moments.
+
+    The gradient counts what x changes in the moments, and keeps no array of x's size but x.
+    Reverse-mode derivatives only.
+
+    Args:
+      x: [B, L, D], the part of the batch on this device.
+      mask: bool [B, L].
+      moments: [2, D], the `masked_moments` of x.
+      scale: [D].
+      bias: [D].
+      epsilon: added to the variance.
+
+    Returns:
+      [B, L, D] in x's dtype.
+    """
+    del mask
+    return _normalised(x, moments, scale, bias, epsilon)
+
+
+def _normalised(x, moments, scale, bias, epsilon):
+    mean, variance = (_row(row, moments[None]) for row in moments)
+    slope = lax.rsqrt(variance + epsilon) * _row(scale, mean)
+    return ((x.astype(mean.dtype) - mean) * slope + _row(bias, mean)).astype(x.dtype)
+
+
+def _batch_norm_forward(x, mask, moments, scale, bias, epsilon):
+    return _normalised(x, moments, scale, bias, epsilon), (x, mask, moments, scale)
+
+
+def _batch_norm_backward(epsilon, kept, cotangent):
+    x, mask, moments, scale = kept
+    mean, variance = (_row(row, moments[None]) for row in moments)
+    inverse = lax.rsqrt(variance + epsilon)
+    normal = (_after(cotangent, x).astype(mean.dtype) - mean) * inverse
+    cotangent = cotangent.astype(mean.dtype)
+    sums = jnp.stack([cotangent.sum((0, 1)), (cotangent * normal).sum((0, 1))])
+    shares = batch_sum(sums) / jnp.maximum(batch_sum(mask.sum(dtype=mean.dtype)), 1)
+    along, across = (_row(row, mean) for row in shares)
+    rest = cotangent - jnp.where(mask[..., None], along + normal * across, 0)
+    slope = rest * (inverse * _row(scale, mean))
+    return slope.astype(x.dtype), None, None, *sums[::-1].astype(scale.dtype)
+
+
+batch_norm.defvjp(_batch_norm_forward, _batch_norm_backward)
+
+
 class BatchNorm(nn.Module):
     """Normalises each channel over the real tokens of the batch (arXiv:1502.03167, Alg. 1).
 
@@ -339,14 +388,14 @@ class BatchNorm(nn.Module):
         averages = self.variable(
             AVERAGES, "moments", lambda: jnp.stack([jnp.zeros(width), jnp.ones(width)])
         )
-        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-        moments = masked_moments(wide, mask) if train else averages.value.astype(wide.dtype)
-        if train and self.is_mutable_collection(AVERAGES):
+        dtype = jnp.promote_types(x.dtype, jnp.float32)
+        if not train:
+            return _normalised(x, averages.value.astype(dtype), scale, bias, self.epsilon)
+        moments = lax.stop_gradient(masked_moments(x.astype(dtype), mask))
+        if self.is_mutable_collection(AVERAGES):
             change = moments.astype(averages.value.dtype) - averages.value
             averages.value += (1 - self.momentum) * change
-        mean, variance = moments
-        slope = lax.rsqrt(variance + self.epsilon) * scale.astype(wide.dtype)
-        return ((wide - _row(mean, wide)) * _row(slope, wide) + _row(bias, wide)).astype(x.dtype)
+        return jnp.asarray(batch_norm(x, mask, moments, scale, bias, self.epsilon))
 
 
 def masked_moments(x, mask):

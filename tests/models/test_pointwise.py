@@ -54,6 +54,38 @@ def test_batch_norm_equals_the_oracle_and_keeps_running_averages():
     assert_close(applied(module, variables, x, mask), expected(*float64(x), averages))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_batch_norm_gradients_are_those_of_the_formula(dtype):
+    """By autodiff through the moments; padding has cotangents too, and one row is all padding."""
+    x, weights = (2 + normal(3, 5, 4)).astype(dtype), normal(3, 5, 4, seed=3)
+    mask = np.arange(5) < np.array([[5], [2], [0]])
+    module = pointwise.BatchNorm(1e-3, momentum=0.75)
+    params = {"scale": normal(4, seed=1), "bias": normal(4, seed=2)}
+    averages = {"moments": jnp.zeros((2, 4))}
+
+    def ours(x, params):
+        variables = {"params": params, "averages": averages}
+        return module.apply(variables, x, mask, train=True)
+
+    def formula(x, params):
+        wide = x.astype("float32")
+        mean, variance = pointwise.masked_moments(wide, mask)[:, None, None]
+        scale, bias = (params[name][None, None] for name in ("scale", "bias"))
+        return ((wide - mean) / jnp.sqrt(variance + 1e-3) * scale + bias).astype(dtype)
+
+    got, want = (
+        jax.jit(jax.grad(lambda *a, f=f: (f(*a) * weights).sum(), argnums=(0, 1)))(x, params)
+        for f in (ours, formula)
+    )
+    assert jax.tree.map(lambda a: a.dtype, got) == jax.tree.map(lambda a: a.dtype, want)
+    tolerance = 1e-5 if dtype == "float32" else 2e-2
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(*float64(a, b), rtol=tolerance, atol=tolerance),
+        got,
+        want,
+    )
+
+
 def test_batch_norm_without_a_token_is_finite():
     module = pointwise.BatchNorm(1e-3, momentum=0.75)
     x, mask = normal(2, 3, 5), np.zeros((2, 3), bool)
