@@ -30,6 +30,12 @@ _PLACES = Path(__file__).parent, Path(__file__).parents[1]
 GIN_DIR = next(d / "gin" for d in _PLACES if (d / "gin/base.gin").is_file())
 
 _BOUND_NAME = re.compile(r"^([\w./]+) =", re.MULTILINE)
+# Settings of mixers that change time and memory but not what is computed, except for rounding.
+SPEED_ONLY = (
+    *("Attention.implementation", "Attention.block_size", "Fourier.method", "LRU.method"),
+    *("RotaryAttention.implementation", "RotaryAttention.block_size", "S5.method"),
+    "Synthesizer.block_size",
+)
 _DATASET = re.compile(r"""^DATASET\s*=\s*["'](\w+)["']""", re.MULTILINE)
 _MAX_LEN = re.compile(r"^MAX_LEN\s*=\s*([\d_]+)", re.MULTILINE)
 _BARE_WORD = re.compile(r"[A-Za-z_][\w.-]*")

@@ -843,3 +843,12 @@ def test_title_of_a_model_is_in_the_first_line_of_its_file(tmp_path):
     titles = [config.title(model) for model in MODELS]
     assert len(set(titles)) == len(titles)
     assert not set(titles) & set(MODELS)
+
+
+def test_settings_of_speed_alone_are_bound_and_no_other_mixer_chooses_a_way():
+    bound = set()
+    for path in (config.GIN_DIR / "models").glob("*.gin"):
+        bound |= set(re.findall(r"^(\w+\.\w+) *=", path.read_text(encoding="utf-8"), re.M))
+    assert set(config.SPEED_ONLY) <= bound
+    ways = {name for name in bound if name.endswith((".method", ".implementation"))}
+    assert ways <= set(config.SPEED_ONLY)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from lra_fnet import config
 from lra_fnet.benchmark.timing import RESTLESS, spread
 from lra_fnet.report.grid import Grid
 from lra_fnet.run.record import Device, Record
@@ -24,8 +25,7 @@ AGAINST = "Speed-ups are against the faster Transformer measured"
 WAY = "Attention.implementation="  # the overrides that change how it is computed, not what
 # Overrides that do not change what a step computes: batch and length are compared by themselves.
 _SAME = re.compile(
-    r"(Optimizer\.\w+|Run\.(?!microbatch\b)\w+|MAX_LEN|DATASET|Attention\.implementation|"
-    r"Fourier\.method)\s*="
+    rf"(Optimizer\.\w+|Run\.(?!microbatch\b)\w+|MAX_LEN|DATASET|{'|'.join(config.SPEED_ONLY)})\s*="
 )
 VERSIONS = ("jax", "torch", "transformers")  # those that the caption names
 TITLES = {"train": "Training", "pretrain": "Pre-training", "infer": "Inference"}

@@ -23,9 +23,7 @@ _POOLER = "encoder/pooler/"  # begins the names that one of the two may lack
 # Bindings that do not change what an encoder computes in evaluation, but for the length.
 _ELSEWHERE = ("Run.", "Optimizer.", "Head.", "Denoising.", "TASK", "build.", "DATASET")
 _ELSEWHERE += ("Encoder.dropout", "Encoder.attention_dropout", "Encoder.remat", "Encoder.pooling")
-_ELSEWHERE += ("MAX_LEN", "Encoder.max_len", "Encoder.dtype", "Attention.block_size")
-_ELSEWHERE += ("RotaryAttention.block_size", "Synthesizer.block_size")
-_WAYS = (".method", ".implementation")  # end the names of settings of speed alone
+_ELSEWHERE += ("MAX_LEN", "Encoder.max_len", "Encoder.dtype", *config.SPEED_ONLY)
 
 
 class Start(NamedTuple):
@@ -104,7 +102,7 @@ def differing(held: str, wanted: str) -> list[str]:
     return [
         str(difference)
         for difference in config.differing(held, wanted)
-        if not (difference.name.startswith(_ELSEWHERE) or difference.name.endswith(_WAYS))
+        if not difference.name.startswith(_ELSEWHERE)
     ]
 
 
