@@ -16,7 +16,7 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error).split("\n  In call to")[0].split())
 
 
-def out_of_memory(error: Exception) -> str:
+def out_of_memory(error: BaseException) -> str:
     """Returns what XLA's error about a full device says, as one line; "" for another error."""
     full = "RESOURCE_EXHAUSTED" in str(error)
     return f"out of device memory ({str(error).splitlines()[0][:120]})" if full else ""

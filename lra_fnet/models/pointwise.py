@@ -1,6 +1,7 @@
-"""Operations of a block on each token, written for few passes over memory and few kept arrays.
+"""Products, normalisation and dropout, written for few passes over memory and few kept arrays.
 
-Each function computes the same as its namesake in flax or jax.nn.
+All work on one token at a time, but `BatchNorm`, whose statistics are those of the batch. Products,
+`LayerNorm` and `layer_norm` compute the same as those of flax; `dropout` draws other entries.
 """
 
 import contextlib

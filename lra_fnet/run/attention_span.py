@@ -66,7 +66,7 @@ def span(
     split = run.task.splits[1]
     arrays = prepared.arrays(split)
     chosen = np.sort(np.random.default_rng(0).permutation(len(arrays.labels))[:rows])
-    arrays = Arrays(*(column[chosen] for column in arrays))
+    arrays = arrays.take(chosen)
     batch_size = run.experiment.run.eval_batch_size
     layers, uniform = measure(Classify(run.task, run.model), run.variables, arrays, batch_size)
     result = {

@@ -22,7 +22,7 @@ from lra_fnet.models import fastest
 from lra_fnet.run import folder as run_folder
 from lra_fnet.run import provenance, record, trained
 from lra_fnet.run.record import TEST_LOG, Record
-from lra_fnet.tasks import Arrays, Prepared, shallow
+from lra_fnet.tasks import Prepared, shallow
 from lra_fnet.training import checkpoint, hosts
 from lra_fnet.training.loop import Loop
 from lra_fnet.training.score import make_scorer
@@ -71,7 +71,7 @@ def finish(loop: Loop, data: Prepared, identity: dict, *, test: bool = True) -> 
     total = len(loop.arrays.labels)
     count = min(len(loop.validation.labels), total)  # as many training rows as validation has
     places = np.arange(count) * total // count  # evenly spread: rows may be sorted by class
-    rows = Arrays(*(column[places] for column in loop.arrays))
+    rows = loop.arrays.take(places)
     with progress.Bar("scoring training rows", count) as bar:
         train = loop.score(loop.variables(), rows, bar.update)
     result = {

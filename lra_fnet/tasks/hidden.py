@@ -44,7 +44,7 @@ def method(given: Sequence[str]) -> shallow.Method:
 
     def fit(task: "Corpus", train: Arrays) -> shallow.Predict:
         rows = max(1, _PLACES // task.max_len)
-        around = _around(task, _ids(task, Arrays(*(column[:rows] for column in train))))
+        around = _around(task, _ids(task, train.take(slice(rows))))
         base = task.num_ids
         keys = [_keys(around, base, words) for words in given]
         tables = [_Table.of(key, around.piece, base) for key in keys]

@@ -160,7 +160,7 @@ def ridge(title: str, features: Callable[[Any, Arrays], np.ndarray]) -> Method:
 
     def chunks(task: "Task", rows: Arrays) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for start in range(0, len(rows.labels), _CHUNK):
-            part = Arrays(*(column[start : start + _CHUNK] for column in rows))
+            part = rows.take(slice(start, start + _CHUNK))
             yield features(task, part).astype(np.float64), part.labels
 
     def fit(task: "Task", train: Arrays) -> Predict:
@@ -169,7 +169,7 @@ def ridge(title: str, features: Callable[[Any, Arrays], np.ndarray]) -> Method:
         step = -(-len(train.labels) // most)
         gram, targets = np.zeros((width, width)), np.zeros((width, task.num_classes))
         total, counts = np.zeros(width), np.zeros(task.num_classes)
-        for x, labels in chunks(task, Arrays(*(column[::step] for column in train))):
+        for x, labels in chunks(task, train.take(slice(None, None, step))):
             y = np.eye(task.num_classes)[labels]
             gram += x.T @ x
             targets += x.T @ y

@@ -19,7 +19,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
@@ -59,6 +59,10 @@ class Arrays(NamedTuple):
         columns = zip(self._fields, self, strict=True)
         return f"Arrays({', '.join(f'{n} {a.dtype} {[*a.shape]}' for n, a in columns)})"
 
+    def take(self, rows: slice | np.ndarray) -> Self:
+        """Returns these rows: a slice, or numbers or bool [n]."""
+        return self._make(column[rows] for column in self)
+
 
 @dataclass(frozen=True)
 class Batches(Sequence[Arrays]):
@@ -74,7 +78,7 @@ class Batches(Sequence[Arrays]):
         if isinstance(index, slice):
             return [self[i] for i in range(len(self))[index]]
         start = range(len(self))[index] * self.batch_size
-        return Arrays(*(column[start : start + self.batch_size] for column in self.rows))
+        return self.rows.take(slice(start, start + self.batch_size))
 
 
 @dataclass(frozen=True, repr=False)

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from lra_fnet.errors import Interrupted, RunFailed, UserError
+from lra_fnet.errors import Interrupted, RunFailed, UserError, out_of_memory
 from lra_fnet.machine import progress, signals
 
 SILENT_SECONDS = 30  # without a heartbeat, a process counts as lost
@@ -293,7 +293,7 @@ def together() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if not isinstance(error, (Interrupted, RunFailed)) and "RESOURCE_EXH" not in str(error):
+        if not isinstance(error, (Interrupted, RunFailed)) and not out_of_memory(error):
             fail(error)
         raise
 

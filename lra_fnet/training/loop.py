@@ -143,7 +143,7 @@ class Loop:
         if saved is not None:
             self.state, self.history = saved.fill(self.state), History.of(saved)
         # Compiled and run once now, so that all decisions are made before the first step.
-        self.score(self.variables(), Arrays(*(column[:1] for column in self.validation)))
+        self.score(self.variables(), self.validation.take(slice(1)))
         size = self.run.eval_batch_size
         self.meter = make_meter(experiment.objective, self.arrays, seed, size, mesh)
         self.meter(self.variables())  # likewise: it computes positions that the scorer leaves out

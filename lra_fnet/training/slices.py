@@ -10,7 +10,7 @@ import jax
 from jax.sharding import Mesh
 from jax.stages import Compiled
 
-from lra_fnet.errors import RunFailed, UserError
+from lra_fnet.errors import RunFailed, UserError, out_of_memory
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import progress
 from lra_fnet.machine.memory import free_memory
@@ -118,7 +118,7 @@ def fit(
         try:
             return needed_bytes(compiled(size), mesh) + state_bytes
         except jax.errors.JaxRuntimeError as error:
-            if "RESOURCE_EXHAUSTED" not in str(error):
+            if not out_of_memory(error):
                 raise
             return free + 1
 
