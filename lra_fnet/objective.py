@@ -11,13 +11,13 @@ import flax.struct
 import gin
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from lra_fnet.errors import UserError
 from lra_fnet.models.heads import Classifier, Denoiser, Pretrainer
 from lra_fnet.models.mixer import Least, check_settings
-from lra_fnet.tasks import Arrays, PixelTask, Task
+from lra_fnet.models.pointwise import AVERAGES
+from lra_fnet.tasks import PixelTask, Task
 
 
 @flax.struct.dataclass
@@ -72,24 +72,25 @@ class Objective(abc.ABC):
     task: Task
     model: Any
 
-    def with_labels(self, arrays: Arrays) -> Arrays:
-        """Returns rows in memory with the labels that `outputs` and `sums` need."""
-        return arrays
-
     @abc.abstractmethod
-    def outputs(
-        self, variables, batch, *, train: bool = False, rngs=None, mutable: Any = False
-    ) -> Any:
+    def outputs(self, variables, batch, key=None) -> tuple[Any, dict]:
         """Returns arrays [B, ...] of a `pipeline.Batch`; call it inside a jitted function.
 
         Args:
           variables: parameters and constants, by collection.
-          batch: rows with the labels of `with_labels`.
-          train: whether dropout acts.
-          rngs: {"dropout": key}, needed in training.
-          mutable: names of collections that the model may change, which are then returned too, as
-            by flax: (outputs, {name: collection}).
+          batch: stored rows.
+          key: of all draws in training; None in evaluation, where dropout does not act.
+
+        Returns:
+          The arrays, and the model's running averages by collection; {} in evaluation.
         """
+
+    def _apply(self, variables, key, *given) -> tuple[Any, dict]:
+        """Applies the model to its inputs; see `outputs`."""
+        if key is None:
+            return self.model.apply(variables, *given, train=False), {}
+        how: dict[str, Any] = {"rngs": {"dropout": key}, "mutable": [AVERAGES]}
+        return self.model.apply(variables, *given, train=True, **how)
 
     def zero(self) -> Sums:
         """Returns the sums over no examples."""
@@ -138,26 +139,9 @@ class Classify(Objective):
 
     model: Classifier
 
-    def outputs(self, variables, batch, **how) -> Any:
-        """Returns the logits of a batch, see `logits`."""
-        return self.logits(variables, batch.values, batch.lengths, **how)
-
-    def logits(
-        self, variables, values, lengths, *, train: bool = False, rngs=None, mutable: Any = False
-    ) -> Any:
-        """Returns the logits of stored rows, float32 [B, C]; call it inside a jitted function.
-
-        Args:
-          variables: parameters and constants, by collection.
-          values: uint8 [B, L], or [B, 2, L] for two texts a row.
-          lengths: int32 [B] or [B, 2].
-          train: whether dropout acts.
-          rngs: {"dropout": key}, needed in training.
-          mutable: names of collections that the model may change, which are then returned too, as
-            by flax: (logits, {name: collection}).
-        """
-        ids, mask = self.task.tokens(values, lengths)
-        return self.model.apply(variables, ids, mask, train=train, rngs=rngs, mutable=mutable)
+    def outputs(self, variables, batch, key=None) -> tuple[jax.Array, dict]:
+        """Returns the logits, float32 [B, C]; see `Objective.outputs`."""
+        return self._apply(variables, key, *self.task.tokens(batch.values, batch.lengths))
 
     def sums(self, outputs: jax.Array, batch) -> tuple[Sums, jax.Array]:
         """Returns the sums over rows; `outputs` are logits [B, C]."""
@@ -252,10 +236,6 @@ class Denoise(Objective):
                 "set it to cross_entropy"
             )
 
-    def with_labels(self, arrays: Arrays) -> Arrays:
-        """Returns the rows with their numbers as labels: the draws depend on them."""
-        return arrays._replace(labels=np.arange(len(arrays.labels), dtype=np.int32))
-
     def hide(self, key, values, lengths, numbers) -> Hidden:
         """Hides tokens of stored rows; call it inside a jitted function.
 
@@ -310,18 +290,16 @@ class Denoise(Objective):
         assert isinstance(self.task, PixelTask)
         return round(self.task.pixel_mean) + 1
 
-    def outputs(
-        self, variables, batch, *, train: bool = False, rngs=None, mutable: Any = False
-    ) -> Any:
-        """Returns `Restored`, sums of each row; the key of dropout also decides what is hidden."""
+    def hidden(self, batch, key) -> Hidden:
+        """Hides tokens of a batch; the key is that of `outputs`."""
         # The number is arbitrary: Flax folds other ones into the keys of dropout.
-        key = jax.random.fold_in(rngs["dropout"], 1) if rngs else _evaluation_key()
-        hidden = self.hide(key, batch.values, batch.lengths, batch.labels)
-        given = hidden.ids, hidden.mask, hidden.places
-        predicted, changed = self.model.apply(
-            variables, *given, train=train, rngs=rngs, mutable=mutable or []
-        )
-        predicted = jnp.asarray(predicted)
+        key = _evaluation_key() if key is None else jax.random.fold_in(key, 1)
+        return self.hide(key, batch.values, batch.lengths, batch.numbers)
+
+    def outputs(self, variables, batch, key=None) -> tuple[Any, dict]:
+        """Returns `Restored`, sums of each row; see `Objective.outputs`."""
+        hidden = self.hidden(batch, key)
+        predicted, averages = self._apply(variables, key, hidden.ids, hidden.mask, hidden.places)
         if self.how.loss == "l1":
             assert isinstance(self.task, PixelTask)
             gray = predicted[..., 0] * self.task.pixel_sd + self.task.pixel_mean
@@ -330,8 +308,7 @@ class Denoise(Objective):
         else:
             loss = optax.softmax_cross_entropy_with_integer_labels(predicted, hidden.targets)
             right = predicted.argmax(-1) == hidden.targets
-        restored = _by_row(hidden, loss, right, len(batch.labels))
-        return (restored, changed) if mutable else restored
+        return _by_row(hidden, loss, right, len(batch.labels)), averages
 
     def sums(self, outputs: Restored, batch) -> tuple[Sums, jax.Array]:
         """Returns the sums over hidden tokens; a row is right if all that is hidden is."""
@@ -379,23 +356,12 @@ class Pretrain(Denoise):
         """Returns the sums over no examples."""
         return PairSums.zero()
 
-    def with_labels(self, arrays: Arrays) -> Arrays:
-        """Returns the rows with number * num_classes + label as labels."""
-        numbers = np.arange(len(arrays.labels), dtype=np.int32)
-        return arrays._replace(labels=numbers * self.task.num_classes + arrays.labels)
-
-    def outputs(
-        self, variables, batch, *, train: bool = False, rngs=None, mutable: Any = False
-    ) -> Any:
-        """Returns `Paired`; see `Denoise.outputs`."""
-        key = jax.random.fold_in(rngs["dropout"], 1) if rngs else _evaluation_key()
-        numbers, labels = jnp.divmod(batch.labels, self.task.num_classes)
-        hidden = self.hide(key, batch.values, batch.lengths, numbers)
+    def outputs(self, variables, batch, key=None) -> tuple[Any, dict]:
+        """Returns `Paired`; see `Objective.outputs`."""
+        hidden, labels = self.hidden(batch, key), batch.labels
         types = self.task.types(hidden.ids, hidden.mask)
         given = hidden.ids, hidden.mask, hidden.places, types
-        (predicted, order), changed = self.model.apply(
-            variables, *given, train=train, rngs=rngs, mutable=mutable or []
-        )
+        (predicted, order), averages = self._apply(variables, key, *given)
         targets = hidden.targets + 1  # the table has a row for padding
         loss = optax.softmax_cross_entropy_with_integer_labels(predicted, targets)
         right = predicted.argmax(-1) == targets
@@ -404,7 +370,7 @@ class Pretrain(Denoise):
             optax.softmax_cross_entropy_with_integer_labels(order, labels),
             order.argmax(-1) == labels,
         )
-        return (paired, changed) if mutable else paired
+        return paired, averages
 
     def sums(self, outputs: Paired, batch) -> tuple[PairSums, jax.Array]:
         """Returns the sums over hidden pieces and over rows; see `Denoise.sums`."""

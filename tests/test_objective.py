@@ -101,7 +101,7 @@ def test_sums_are_those_of_float64_over_the_hidden_places(task, loss):
     made = built(f"Denoising.loss={loss}", "Denoising.replacement=mask", task=task)
     goal, arrays = made.objective, images(9) if task == "image" else rows(9)
     variables = made.init(0)
-    got = score.make_scorer(goal, 4)(variables, goal.with_labels(arrays))
+    got = score.make_scorer(goal, 4)(variables, arrays)
     places = hidden(goal, arrays, jax.random.key(0, impl="threefry2x32"))
     apply = jax.jit(functools.partial(made.model.apply, train=False))
     predicted = apply(variables, places.ids, places.mask)
@@ -127,14 +127,11 @@ def test_gradient_is_that_of_the_mean_over_all_hidden_tokens(microbatch):
     """With rows of 3 to 12 tokens, no slice hides as many as another."""
     made = built()
     goal, state = made.objective, step.initial_state(made, 0)
-    arrays = goal.with_labels(rows(30))
-    batch = jax.tree.map(lambda x: x[0], pipeline.train_batches(arrays, 0, 0, 1, 4, 1))
+    batch = jax.tree.map(lambda x: x[0], pipeline.train_batches(rows(30), 0, 0, 1, 4, 1))
 
     def mean_loss(params):
         variables = {"params": params, **state.constants}
-        sums, _ = goal.sums(
-            goal.outputs(variables, batch, train=True, rngs={"dropout": KEY}), batch
-        )
+        sums, _ = goal.sums(goal.outputs(variables, batch, KEY)[0], batch)
         return sums.loss / sums.count
 
     want = jax.jit(jax.grad(mean_loss))(state.params)
@@ -147,7 +144,6 @@ def test_gradient_is_that_of_the_mean_over_all_hidden_tokens(microbatch):
 
 def test_an_evaluation_hides_the_same_at_any_batch_size():
     made, arrays = built(), rows(21)
-    arrays = made.objective.with_labels(arrays)
     variables = made.init(3)
     scores = [score.make_scorer(made.objective, size)(variables, arrays) for size in (4, 21)]
     assert scores[0] == scores[1] | {"loss": pytest.approx(scores[0]["loss"], rel=1e-6)}
@@ -173,12 +169,12 @@ def test_values_wider_than_a_byte_reach_the_model_and_the_loss():
     goal = Denoise(task, Denoiser(encoder, task.vocab_size - 1), how)
     values = np.random.default_rng(0).integers(0, 32_000, (8, 12)).astype(task.value_dtype)
     values[0, 0] = 31_999
-    arrays = goal.with_labels(Arrays(values, np.full(8, 12, np.int32), np.zeros(8, np.int32)))
+    arrays = Arrays(values, np.full(8, 12, np.int32), np.zeros(8, np.int32))
     batch = jax.tree.map(lambda x: x[0], pipeline.train_batches(arrays, 0, 0, 1, 8, 1))
     assert batch.values.dtype == np.uint16
     spread = pipeline.spread(batch, pipeline.make_mesh(8), pipeline.ROWS)
     assert spread.values.dtype == jnp.uint16  # two bytes a token until the jitted step
-    got = hidden(goal, spread, numbers=batch.labels)
+    got = hidden(goal, spread, numbers=batch.numbers)
     np.testing.assert_array_equal(got.targets, np.take_along_axis(batch.values, got.places, 1))
     assert (got.targets > 255).any()
     elsewhere = got.ids != goal.mask_id
@@ -203,8 +199,8 @@ def test_two_texts_of_a_row_hide_their_own_places():
     got = hidden(goal, arrays)
     assert got.places.shape == (12, round(RATE * 12))
     assert (got.places[::2] != got.places[1::2]).any()
-    batch = pipeline.Batch(*goal.with_labels(arrays), np.ones(6, bool))
-    outputs = jax.jit(goal.outputs)(built(task="retrieval").init(0), batch)
+    batch = pipeline.Batch(*arrays, np.arange(6, dtype=np.int32), np.ones(6, bool))
+    outputs, _ = jax.jit(goal.outputs)(built(task="retrieval").init(0), batch)
     assert outputs.count.tolist() == [2 * round(RATE * 12)] * 6
 
 
@@ -265,7 +261,7 @@ def test_a_batch_with_nothing_to_hide_changes_no_number_to_nan():
     """Such as black images, where black is padding."""
     experiment, arrays = tiny("fnet", denoise=True), rows(8)
     nothing = Arrays(np.zeros_like(arrays.values), np.zeros_like(arrays.lengths), arrays.labels)
-    batches = pipeline.train_batches(experiment.objective.with_labels(nothing), 0, 0, 1, 4, 2)
+    batches = pipeline.train_batches(nothing, 0, 0, 1, 4, 2)
     mesh = pipeline.make_mesh(4)
     program = step.Program.compile(experiment, mesh, jax.eval_shape(lambda: batches), 0)
     state, logs = program.steps(program.initial_state(0), program.place(batches), 1)

@@ -45,9 +45,8 @@ def rows(n, seed=0):
     return Arrays((ids - 1).astype(np.uint16), lengths, labels)
 
 
-def batch_of(goal, n=4):
-    arrays = goal.with_labels(rows(4 * n))
-    return jax.tree.map(lambda x: x[0], pipeline.train_batches(arrays, 0, 0, 1, n, 1))
+def batch_of(n=4):
+    return jax.tree.map(lambda x: x[0], pipeline.train_batches(rows(4 * n), 0, 0, 1, n, 1))
 
 
 def test_special_pieces_are_never_hidden_or_drawn():
@@ -73,7 +72,7 @@ def test_sums_and_metrics_are_those_of_float64():
     """Both losses from the module's outputs, one row at a time, in NumPy."""
     made, arrays = built(), rows(9)
     goal, variables = made.objective, made.init(0)
-    got = score.make_scorer(goal, 4)(variables, goal.with_labels(arrays))
+    got = score.make_scorer(goal, 4)(variables, arrays)
     hidden = jax.jit(goal.hide)(jax.random.key(0, impl="threefry2x32"), *arrays[:2], np.arange(9))
     types = made.task.types(hidden.ids, hidden.mask)
     pieces, order = jax.jit(functools.partial(made.model.apply, train=False))(
@@ -109,11 +108,11 @@ def test_sums_and_metrics_are_those_of_float64():
 def test_gradient_is_that_of_the_sum_of_both_mean_losses(microbatch):
     """Each row has the mean over its own hidden pieces; no slice changes that."""
     made = built()
-    goal, state, batch = made.objective, step.initial_state(made, 0), batch_of(made.objective)
+    goal, state, batch = made.objective, step.initial_state(made, 0), batch_of()
 
     def mean_loss(params):
         variables = {"params": params, **state.constants}
-        out = goal.outputs(variables, batch, train=True, rngs={"dropout": KEY})
+        out, _ = goal.outputs(variables, batch, KEY)
         hidden = out.restored
         return (hidden.loss / hidden.count).mean() + out.order_loss.mean()
 
@@ -130,15 +129,15 @@ def test_gradient_is_that_of_the_sum_of_both_mean_losses(microbatch):
 def test_training_learns_both():
     """150 steps on the same four rows, each of which repeats one piece."""
     made = built("fnet", "Run.num_steps=150")
-    goal, arrays = made.objective, rows(4)
+    arrays = rows(4)
     values = np.where(arrays.values > MASK, arrays.values[:, 1:2], arrays.values)
-    arrays = goal.with_labels(arrays._replace(values=values))
+    arrays = arrays._replace(values=values)
     batches = pipeline.train_batches(arrays, 0, 0, 150, 4, 150)
     program = step.Program.compile(made, pipeline.make_mesh(1), batches)
     state, logs = program.steps(program.initial_state(0), program.place(batches), 150)
     assert logs.loss[-20:].mean() < 0.6 * logs.loss[0]
     assert 0 <= logs.correct.min() <= logs.correct.max() <= 4
-    after = score.make_scorer(goal, 4)({"params": state.params, **state.constants}, arrays)
+    after = score.make_scorer(made.objective, 4)({"params": state.params, **state.constants}, arrays)
     assert after["order_correct"] == 4
 
 

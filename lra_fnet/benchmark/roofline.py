@@ -192,11 +192,10 @@ def _forward(experiment: Experiment, what: str) -> tuple[dict[str, Any], Callabl
         inputs = (_batch(experiment, batch),)
 
     def forward(params, others, *inputs):
-        rngs = {"dropout": jax.random.key(0)}
-        given = {"params": params, **others}
+        key, given = jax.random.key(0), {"params": params, **others}
         if what == "pretrain":
-            return objective.outputs(given, *inputs, train=True, rngs=rngs)
-        return module.apply(given, *inputs, train=what != "infer", rngs=rngs)
+            return objective.outputs(given, inputs[0], key)[0]
+        return module.apply(given, *inputs, train=what != "infer", rngs={"dropout": key})
 
     return variables, forward, inputs
 
@@ -211,7 +210,7 @@ def _batch(experiment: Experiment, rows: int) -> pipeline.Batch:
     fields: list[Any] = [
         jax.ShapeDtypeStruct((rows, *texts), experiment.task.value_dtype),
         jax.ShapeDtypeStruct((rows, *texts[:-1]), jnp.int32),
-        jax.ShapeDtypeStruct((rows,), jnp.int32),
+        *[jax.ShapeDtypeStruct((rows,), jnp.int32)] * 2,
         jax.ShapeDtypeStruct((rows,), bool),
     ]
     return pipeline.Batch(*fields)

@@ -95,6 +95,7 @@ def random_batches(built: Experiment) -> pipeline.Batch:
         rng.integers(0, built.task.vocab_size - 1, shape).astype(built.task.value_dtype),
         np.full(shape[:-1], shape[-1], np.int32),
         rng.integers(0, built.task.num_classes, shape[:2]).astype(np.int32),
+        np.broadcast_to(np.arange(shape[1], dtype=np.int32), shape[:2]),
         np.ones(shape[:2], bool),
     )
 

@@ -157,7 +157,7 @@ class Run:
         arrays = Arrays(values, lengths, np.zeros(len(values), np.int32))
         size = 1 << (len(values) - 1).bit_length()
         batches = pipeline.eval_batches(arrays, min(size, self.experiment.run.eval_batch_size))
-        logits = [self._apply(self.variables, batch.values, batch.lengths) for batch in batches]
+        logits = [self._apply(self.variables, batch) for batch in batches]
         none = np.empty((0, self.task.num_classes), np.float32)
         return np.concatenate([none, *logits])[: len(values)]
 
@@ -176,7 +176,8 @@ class Run:
     @functools.cached_property
     def _program(self):
         # Not jitted itself: jax would share the program with an equal model of other decisions.
-        return jax.jit(functools.partial(Classify(self.task, self.model).logits))
+        objective = Classify(self.task, self.model)
+        return jax.jit(lambda variables, batch: objective.outputs(variables, batch)[0])
 
     def _padded(self, inputs: Sequence[Input]) -> tuple[np.ndarray, np.ndarray]:
         """Returns values and lengths as a split in memory has them (`tasks.Arrays`)."""

@@ -376,7 +376,7 @@ def _score(folder: Path, result: Record, kinds: Sequence[Checkpoint], options: O
     runs = [trained.load_run(folder, kind, options.imports, denoise=True) for kind in kinds]
     experiment = runs[0].experiment
     score = make_scorer(experiment.objective, experiment.run.eval_batch_size)
-    arrays = experiment.objective.with_labels(data.arrays(experiment.task.splits[1]))
+    arrays = data.arrays(experiment.task.splits[1])
     again = [(run, "validation", score(run.variables, arrays)) for run in runs]
     if result.test:
         states = {run.checkpoint: (run.step, run.variables) for run in runs}
@@ -468,7 +468,7 @@ def replay(
     Returns:
       The loss of each step, and the state after the last one.
     """
-    run, arrays = experiment.run, experiment.objective.with_labels(arrays)
+    run = experiment.run
     batches = functools.partial(pipeline.dispatch_batches, arrays, run, seed)
     shapes = jax.eval_shape(lambda: batches(0, 1))
     mesh = pipeline.make_mesh(run.batch_size)

@@ -109,8 +109,7 @@ class Loop:
         start: dict | None = None,
     ):
         self.experiment, self.run = experiment, experiment.run
-        with_labels = experiment.objective.with_labels
-        self.arrays, self.validation = with_labels(train), with_labels(validation)
+        self.arrays, self.validation = train, validation
         self.folder, self.seed = folder, seed
         mesh = pipeline.make_mesh(self.run.batch_size)
         self.compiled = "nothing to compile"  # how long the update took

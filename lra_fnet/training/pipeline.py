@@ -26,6 +26,7 @@ class Batch(NamedTuple):
     values: np.ndarray  # uint8 or uint16 [B, L], [B, 2, L] for two texts
     lengths: np.ndarray  # int32 [B], [B, 2] for two texts
     labels: np.ndarray  # int32 [B]
+    numbers: np.ndarray  # int32 [B], the rows' numbers in their split
     valid: np.ndarray  # bool [B], False marks the filler rows of an evaluation's last batch
 
 
@@ -59,7 +60,10 @@ def train_batches(
         np.take(column, rows, axis=0, out=out[: rows.size], mode="clip")  # unbuffered
         return out.reshape(capacity, batch_size, *column.shape[1:])
 
-    return Batch(take(arrays.values), take(arrays.lengths), take(arrays.labels), valid)
+    numbers = np.zeros(capacity * batch_size, np.int32)
+    numbers[: rows.size] = rows
+    columns = take(arrays.values), take(arrays.lengths), take(arrays.labels)
+    return Batch(*columns, numbers.reshape(capacity, batch_size), valid)
 
 
 def dispatch_batches(arrays: Arrays, run: Run, seed: int, step: int, num_steps: int) -> Batch:
@@ -79,7 +83,7 @@ def eval_batches(arrays: Arrays, batch_size: int) -> Iterator[Batch]:
         places = np.arange(start, start + batch_size)
         valid = places < num_rows
         rows = np.where(valid, places, 0)
-        yield Batch(arrays.values[rows], arrays.lengths[rows], arrays.labels[rows], valid)
+        yield Batch(*arrays.take(rows), rows.astype(np.int32), valid)
 
 
 def make_mesh(batch_size: int, devices: Sequence[Any] = ()) -> Mesh:

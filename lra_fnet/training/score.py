@@ -19,9 +19,9 @@ def outputs(objective: Objective, variables, batch):
     rows = len(batch.labels)
     slice_rows = rows_at_once(objective.model, rows, batch.values.shape[1:], train=False)
     if slice_rows == rows:
-        return objective.outputs(variables, batch)
+        return objective.outputs(variables, batch)[0]
     slices = jax.tree.map(lambda x: x.reshape(-1, slice_rows, *x.shape[1:]), batch)
-    sliced = jax.lax.map(lambda part: objective.outputs(variables, part), slices)
+    sliced = jax.lax.map(lambda part: objective.outputs(variables, part)[0], slices)
     return jax.tree.map(lambda x: x.reshape(rows, *x.shape[2:]), sliced)
 
 

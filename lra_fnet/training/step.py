@@ -21,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lra_fnet.errors import UserError
 from lra_fnet.experiment import Experiment, keys
-from lra_fnet.models.pointwise import AVERAGES, part_of_batch
+from lra_fnet.models.pointwise import part_of_batch
 from lra_fnet.objective import Objective, Sums
 from lra_fnet.training import pipeline, slices
 from lra_fnet.training.pipeline import ROWS, WHOLE
@@ -111,10 +111,7 @@ def make_gradient(
         )
 
     def loss_fn(params, constants, batch, key):
-        variables, rngs = {"params": params, **constants}, {"dropout": key}
-        outputs, averages = objective.outputs(
-            variables, batch, train=True, rngs=rngs, mutable=[AVERAGES]
-        )
+        outputs, averages = objective.outputs({"params": params, **constants}, batch, key)
         sums, _ = objective.sums(outputs, batch)
         return objective.minimised(sums), (sums, averages)
 

@@ -141,7 +141,7 @@ def multiplied(jaxpr):
 
 def gradient_program(built):
     values = (B, built.task.max_len), built.task.value_dtype
-    shapes = values, ((B,), np.int32), ((B,), np.int32), ((B,), bool)
+    shapes = values, *[((B,), np.int32)] * 3, ((B,), bool)
     batch = Batch(*(jax.ShapeDtypeStruct(*shape) for shape in shapes))
     variables = dict(jax.eval_shape(lambda: built.init(0)))
     params = variables.pop("params")

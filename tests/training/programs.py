@@ -65,8 +65,7 @@ def steps(cases, denoise=False):
     results = []
     for devices, microbatch, *model in cases:
         built = tiny(*model, denoise=denoise, batch_size=BATCH, microbatch=microbatch)
-        arrays = built.objective.with_labels(rows(30))
-        batches = pipeline.train_batches(arrays, 0, 0, 3, BATCH, 3)
+        batches = pipeline.train_batches(rows(30), 0, 0, 3, BATCH, 3)
         program = step.Program.compile(built, mesh_of(devices), batches)
         _, logs = program.steps(program.initial_state(0), program.place(batches), 3)
         collectives = re.findall(rf"\b({COLLECTIVES})(?:-start)?\(", program.update.as_text())

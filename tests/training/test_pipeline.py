@@ -111,7 +111,7 @@ def test_training_and_scoring_use_the_ids_and_mask_of_the_task(black):
     loss, gradient = jax.jit(jax.value_and_grad(mean_loss))(state.params)
     counts = score.make_scorer(built.objective, 4)({"params": state.params}, rows)
     assert counts["loss"] / 4 == pytest.approx(float(loss), rel=1e-5)
-    batch = pipeline.Batch(*rows, np.ones(4, bool))
+    batch = pipeline.Batch(*rows, np.arange(4, dtype=np.int32), np.ones(4, bool))
     got, *_ = jax.jit(step.make_gradient(built.objective))(
         state.params, {}, batch, jax.random.key(0)
     )
