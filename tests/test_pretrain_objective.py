@@ -137,7 +137,8 @@ def test_training_learns_both():
     state, logs = program.steps(program.initial_state(0), program.place(batches), 150)
     assert logs.loss[-20:].mean() < 0.6 * logs.loss[0]
     assert 0 <= logs.correct.min() <= logs.correct.max() <= 4
-    after = score.make_scorer(made.objective, 4)({"params": state.params, **state.constants}, arrays)
+    variables = {"params": state.params, **state.constants}
+    after = score.make_scorer(made.objective, 4)(variables, arrays)
     assert after["order_correct"] == 4
 
 
