@@ -418,7 +418,11 @@ def test_urls_of_one_file_name_are_different_sources(tmp_path):
         prepared = tasks.make("csv").prepare(tmp_path / "data", one)
         assert (prepared.source, prepared.task.label_names) == ("mail.csv", ("ham1", "spam1"))
         assert tasks.make("csv").prepare(tmp_path / "data", Path(one)) == prepared
-        with pytest.raises(UserError, match=r"not hold .*id=2 as .*\(made from: http:.*id=1\)"):
+        line = (
+            r"not hold .*id=2 as .*\(made from: http:.*id=1\).*; to keep both, name another set "
+            r"with --set DATASET=NAME .*, where NAME is any name of letters, digits, _ and -$"
+        )
+        with pytest.raises(UserError, match=line):
             tasks.make("csv").prepare(tmp_path / "data", two)
         other = tasks.make("csv", "other").prepare(tmp_path / "data", two)
         assert other.task.label_names == ("ham2", "spam2")
