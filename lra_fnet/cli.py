@@ -263,7 +263,7 @@ def _parser() -> Parser:
         "outside data source",
         task=_text(f"{tasks}, or all", required=True),
         dataset=_text(
-            "one data set; default: all of the presets, or with --source the task's first"
+            "one data set; default: all of the presets that can be made from the same files"
         ),
         force=_switch("prepare anew what is there, such as after a change of --source"),
         update=_switch("for developers: write the shallow baselines to data/expected.json"),

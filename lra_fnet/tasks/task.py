@@ -295,7 +295,12 @@ class Task(abc.ABC):
         folder = self.folder(data_dir)
 
         def write(part: Path) -> None:
-            path = sources.locate(source, self.remote, Path(data_dir) / "downloads", force=force)
+            try:
+                path = sources.locate(source, self.remote, Path(data_dir) / "downloads", force=force)
+            except UserError as error:
+                if source is not None or folder.exists():
+                    raise
+                raise UserError(f"{self.name}/{self.config} is not prepared, and {error}") from None
             url, cores = sources.own_url(source, self.remote), jobs or len(os.sched_getaffinity(0))
             with store.unchanged(self, path):
                 with sources.readable(path or self.name):

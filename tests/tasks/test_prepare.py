@@ -94,7 +94,10 @@ def test_sets_are_those_that_the_presets_name(monkeypatch):
     assert config.datasets("pathx") == ["hard_128", "short_128"]
     assert config.datasets("parity", [OUTSIDE]) == ["full"]
     assert prepare._sets("text", None, []) == ["full", "lra_code"]
-    assert prepare._sets("text", "somewhere", []) == ["full"]
+    assert prepare._sets("text", "somewhere", []) == ["full", "lra_code"]
+    assert prepare._sets("image", "somewhere", []) == ["full", "full_16"]
+    assert prepare._sets("listops", "somewhere", []) == ["full"]
+    assert prepare._sets("retrieval", "somewhere", []) == ["aan"]
     for task in tasks.BUILT_IN:
         assert set(config.datasets(task)) <= set(tasks.make(task).configs)
         assert next(iter(tasks.make(task).configs)) in config.datasets(task)
