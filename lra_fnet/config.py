@@ -569,6 +569,13 @@ def _parse(text: str, where: str, *, trusted: bool = True) -> None:
 
 def _check_macros(names: set[str], declared: set[str], where: str) -> None:
     for name in sorted(names - declared):
+        if where.startswith("--set"):
+            same = sorted(short(given) for given in _given() if given.endswith(f".{name}"))
+            hint = f" (did you mean {' or '.join(same)}?)" if same else _did_you_mean(name, declared)
+            raise UserError(
+                f"{where}: expected Name.parameter=value{hint}; settings without a name: "
+                f"{', '.join(sorted(declared - {'TASK'}))}"  # TASK is what --task binds
+            )
         raise UserError(
             f"{where}: no macro {name}; base.gin declares {', '.join(sorted(declared))}"
             + _did_you_mean(name, declared)

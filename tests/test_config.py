@@ -703,7 +703,15 @@ def test_an_override_wins_over_every_file():
     [
         ("Runn.num_steps=7", ["Runn"]),
         ("Run.num_stepz=7", ["num_stepz", "did you mean Run.num_steps?"]),
-        ("MAX_LENN=7", ["no macro MAX_LENN", "did you mean MAX_LEN?"]),
+        ("MAX_LENN=7", ["expected Name.parameter=value (did you mean MAX_LEN?)"]),
+        (
+            "num_steps=7",
+            [
+                "--set 'num_steps=7': expected Name.parameter=value (did you mean Run.num_steps?); "
+                "settings without a name: DATASET, MAX_LEN, MIXERS"
+            ],
+        ),
+        ("nothing=7", ["'nothing=7': expected Name.parameter=value; settings without a name: DAT"]),
         ("Run.num_steps=%NOTHING", ["no macro NOTHING"]),
         ("Performer.num_features=8", ["nothing reads Performer.num_features"]),
         ("Run.num_steps=-5", ["Run.num_steps", "at least 1", "-5"]),
