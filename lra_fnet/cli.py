@@ -221,7 +221,9 @@ class Parser(argparse.ArgumentParser):
         """Refuses words that a command does not know in the command's own name."""
         found, extra = super().parse_known_args(args, namespace)
         if extra:
-            self.error(f"unrecognized arguments: {' '.join(extra)}")
+            spaced = any(word.startswith("=") or word.endswith("=") for word in args or ())
+            cure = ": write a binding without spaces around =, or in quotation marks"
+            self.error(f"unrecognized arguments: {' '.join(extra)}{cure if spaced else ''}")
         return found, extra
 
 

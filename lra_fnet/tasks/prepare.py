@@ -122,7 +122,9 @@ def _names(task: str, gin_dirs: Sequence[Path]) -> list[str]:
     if task == "all":
         return sorted(known, key=lambda name: ([*tasks.BUILT_IN, name].index(name), name))
     if task not in known:
-        raise UserError(f"unknown task {task!r}: expected one of {', '.join(known)}, all")
+        raise UserError(
+            f"unknown task {task!r}: expected one of {', '.join(known)}, all; {config.YOURS}"
+        )
     return [task]
 
 

@@ -296,7 +296,9 @@ class Task(abc.ABC):
 
         def write(part: Path) -> None:
             try:
-                path = sources.locate(source, self.remote, Path(data_dir) / "downloads", force=force)
+                path = sources.locate(
+                    source, self.remote, Path(data_dir) / "downloads", force=force
+                )
             except UserError as error:
                 if source is not None or folder.exists():
                     raise
