@@ -739,6 +739,14 @@ def test_an_override_wins_over_every_file():
             "Encoder.pooling=(%N",
             ["Encoder.pooling=(%N", "a bracket or a quotation mark is not closed"],
         ),
+        (
+            "MIXERS=(@Fourier,@Attention)",
+            [
+                "Attention needs Attention.implementation and Attention.block_size, which nothing "
+                "binds: bind them, as gin/models/transformer.gin does"
+            ],
+        ),
+        ("MIXERS=(@Fourier,@LRU)", ["LRU needs LRU."]),
         ("MAX_LEN=%MAX_LEN", ["a macro is bound to itself"]),
         ("Optimizer.factors='constant * linear_warm'", ["'linear_warm'", "linear_warmup"]),
     ],
