@@ -264,9 +264,7 @@ def _parser() -> Parser:
         _data,
         "outside data source",
         task=_text(f"{tasks}, or all", required=True),
-        dataset=_text(
-            "one data set; default: all of the presets that can be made from the same files"
-        ),
+        dataset=_text("one data set; default: all of the presets, as far as --source has them"),
         force=_switch("prepare anew what is there, such as after a change of --source"),
         update=_switch("for developers: write the shallow baselines to data/expected.json"),
     )
