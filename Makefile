@@ -54,7 +54,8 @@ is_set = $(filter-out file undefined,$(origin $(1)))# by the user
 given = $(if $(call is_set,$(2)),$(call option,$(1),$($(2))))
 source = --data $(call quote,$(DATA)) $(call option,source,$(SOURCE))
 outside = $(foreach module,$(IMPORT),$(call option,import,$(module))) $(foreach folder,$(GIN_DIR),$(call option,gin-dir,$(folder)))
-job = --task $(call quote,$(TASK)) --preset $(call quote,$(PRESET)) --gin $(call quote,$(GIN)) $(source) $(outside)
+set = $(if $(DATASET),--set $(call quote,DATASET=$(DATASET)))
+job = --task $(call quote,$(TASK)) --preset $(call quote,$(PRESET)) $(set) --gin $(call quote,$(GIN)) $(source) $(outside)
 count = $(or $(shell { seq 0 "$$(expr $(call quote,$(1)) - 1)"; } 2>/dev/null),$(error SEEDS expects a whole number of at least 1, got $(1)))
 typed = $(filter command,$(origin $(1)))# on the command line, not in the environment
 seeds = $(if $(call typed,SEED),$(SEED),$(if $(call is_set,SEEDS),$(call count,$(SEEDS)),$(SEED)))
@@ -62,16 +63,16 @@ models = $(if $(call typed,MODELS),MODELS,$(if $(MODEL),MODEL,MODELS))# the vari
 
 # The variables that the command line may set for each target: another one would have no effect.
 outside.takes := DATA SOURCE IMPORT GIN_DIR
-lra.takes := $(outside.takes) TASK PRESET GIN RUNS MODEL SEED SEEDS NAME ACCELERATOR FORCE FIT PRETRAIN
+lra.takes := $(outside.takes) TASK DATASET PRESET GIN RUNS MODEL SEED SEEDS NAME ACCELERATOR FORCE FIT PRETRAIN
 data.takes := $(outside.takes) TASK DATASET FORCE
 describe.takes := TASK DATA IMPORT GIN_DIR
-sweep.takes := $(outside.takes) TASK PRESET GIN RUNS MODEL MODELS SEEDS NAME ACCELERATOR SWEEP \
+sweep.takes := $(outside.takes) TASK DATASET PRESET GIN RUNS MODEL MODELS SEEDS NAME ACCELERATOR SWEEP \
 	GRID RANGE SAMPLER TRIALS JOBS PRUNE RETRY PRETRAIN
 finish.takes := NAME RUNS WITHOUT_FAILED
 drill.takes := SEED JOBS
 report.takes := RUNS README
 compare.takes := A B JSON RUNS
-benchmark.takes := $(outside.takes) TASK PRESET GIN MODEL MODELS ACCELERATOR LENGTHS WHAT CLS \
+benchmark.takes := $(outside.takes) TASK DATASET PRESET GIN MODEL MODELS ACCELERATOR LENGTHS WHAT CLS \
 	TOKENS PEER ROUNDS NAME RUNS
 takes := $(sort $(foreach goal,$(MAKECMDGOALS),$($(goal).takes)))
 on_line := $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name)))
@@ -93,6 +94,7 @@ help:
 	@echo '    Prepares the data, trains or resumes, evaluates and prints the result.'
 	@echo '    PRESET=paper|lra-code|tuned|small|cpu  SEED=0|SEEDS=3  FORCE=1 (train again)'
 	@echo '    TASK=csv SOURCE=mine.csv (your own table)  TASK=images SOURCE=folder'
+	@echo '    DATASET=name (another set of the task, such as one for a second table)'
 	@echo '    TASK=corpus: lra-fnet pretrain --preset paper-pretrain|cpu-pretrain'
 	@echo '    GIN="Run.num_steps=100 Encoder.num_layers=2"  NAME=name-of-the-bindings'
 	@echo '    PRETRAIN=1 (first on hidden tokens of its own rows, for half of the steps)'
@@ -158,7 +160,7 @@ sweep:
 	@$(FNET) sweep $(call given,sweep,SWEEP) $(call given,task,TASK) \
 		$(call given,models,$(models)) $(call given,preset,PRESET) \
 		$(call given,seeds,SEEDS) $(call given,sampler,SAMPLER) $(call given,trials,TRIALS) \
-		$(call given,name,NAME) --gin $(call quote,$(GIN)) --grids $(call quote,$(GRID)) \
+		$(call given,name,NAME) $(set) --gin $(call quote,$(GIN)) --grids $(call quote,$(GRID)) \
 		--ranges $(call quote,$(RANGE)) --jobs $(call quote,$(JOBS)) $(if $(call on,$(PRUNE)),--prune) $(if $(call on,$(PRETRAIN)),--pretrain) \
 		$(if $(call on,$(RETRY)),--retry) --runs $(call quote,$(RUNS)) $(source) $(outside)
 

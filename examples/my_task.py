@@ -1,7 +1,11 @@
-"""Your own task: the class of a sequence of the letters A, C, G and T.
+r"""Your own task: the class of a sequence of the letters A, C, G and T.
 
 Texts that are read byte by byte, and images, need no code: tasks `csv` and `images`. Write a task
-where tokens are something else. The source is a file with lines of `label<TAB>ACGT...`.
+where tokens are something else. The source is a file with lines of `exon<TAB>ACGT...` or
+`intron<TAB>ACGT...`:
+
+    make lra TASK=my_task MODEL=fnet PRESET=cpu SOURCE=my.tsv \
+        IMPORT=examples/my_task.py GIN_DIR=examples/gin
 
 To check a task, prepare it from a few rows:
 
@@ -43,11 +47,13 @@ class MyTask(Task):
         """Yields (split, (values, label)); the split depends on the sequence alone, 8 : 1 : 1."""
         with source.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
-                label, _, letters = line.strip().partition(b"\t")
+                name, _, letters = line.strip().partition(b"\t")
+                label = name.decode(errors="replace")
                 try:
-                    if label.decode() not in self.label_names:
-                        raise ValueError(f"expected one of {self.label_names}, got {label!r}")
-                    row = self.encode(letters), self.label_names.index(label.decode())
+                    if label not in self.label_names:
+                        expected = " or ".join(self.label_names)
+                        raise ValueError(f"expected {expected} before a tab, got {label[:20]!r}")
+                    row = self.encode(letters), self.label_names.index(label)
                 except ValueError as error:
                     raise UserError(f"{source}, line {number}: {error}: correct it") from None
                 tenth = hashlib.sha256(letters).digest()[0] * 10 // 256

@@ -221,7 +221,9 @@ class Parser(argparse.ArgumentParser):
         """Refuses words that a command does not know in the command's own name."""
         found, extra = super().parse_known_args(args, namespace)
         if extra:
-            self.error(f"unrecognized arguments: {' '.join(extra)}")
+            spaced = any(word.startswith("=") or word.endswith("=") for word in args or ())
+            cure = ": write a binding without spaces around =, or in quotation marks"
+            self.error(f"unrecognized arguments: {' '.join(extra)}{cure if spaced else ''}")
         return found, extra
 
 
@@ -262,9 +264,7 @@ def _parser() -> Parser:
         _data,
         "outside data source",
         task=_text(f"{tasks}, or all", required=True),
-        dataset=_text(
-            "one data set; default: all of the presets, or with --source the task's first"
-        ),
+        dataset=_text("one data set; default: all of the presets, as far as --source has them"),
         force=_switch("prepare anew what is there, such as after a change of --source"),
         update=_switch("for developers: write the shallow baselines to data/expected.json"),
     )

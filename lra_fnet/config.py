@@ -39,6 +39,8 @@ SPEED_ONLY = (
 _DATASET = re.compile(r"""^DATASET\s*=\s*["'](\w+)["']""", re.MULTILINE)
 _MAX_LEN = re.compile(r"^MAX_LEN\s*=\s*([\d_]+)", re.MULTILINE)
 _BARE_WORD = re.compile(r"[A-Za-z_][\w.-]*")
+# What an unknown name may lack: the end of an error message.
+YOURS = "yours needs its gin file: --gin-dir FOLDER (make: GIN_DIR=)"
 _DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(epochs?|%)")
 # Settings that count steps; a text such as "40 epochs" or "10 %" (of the run) is one way to give
 # them. Run.num_steps comes first: shares refer to it.
@@ -132,7 +134,7 @@ def files(
     for what, name in (("task", task), ("model", model), ("preset", preset)):
         names = known(f"{what}s", dirs)
         if name not in names:
-            raise UserError(unknown(what, name, names))
+            raise UserError(f"{unknown(what, name, names)}; {YOURS}")
     if _find(f"presets/{preset}/{task}.gin", dirs) is None:
         tasks = [t for t in known("tasks", dirs) if _find(f"presets/{preset}/{t}.gin", dirs)]
         those = [p for p in known("presets", dirs) if _find(f"presets/{p}/{task}.gin", dirs)]
@@ -280,6 +282,12 @@ def normalise(text: str) -> str:
     name, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not re.fullmatch(r"[\w./]+", name) or len(value.splitlines()) != 1:
         raise UserError(f"--set expects Name.parameter=value, got {text!r}")
+    outside = re.sub(r"'[^']*'|\"[^\"]*\"", "", value)  # of quotation marks
+    if re.search(r"[,;]\s*[A-Za-z][\w./]*\s*=|^[^\[({]*[,;]$", outside):
+        raise UserError(
+            f"expected one binding, got {text!r}: separate bindings by spaces in --gin (make: "
+            "GIN=), or give --set for each"
+        )
     if value[0] not in "@%" and value not in ("True", "False", "None"):
         try:
             literal = ast.literal_eval(value)
@@ -311,14 +319,16 @@ def short(name: str) -> str:
 def split_bindings(text: str) -> list[str]:
     """Splits several bindings at the white space outside quotes and brackets; quotes stay.
 
-    >>> split_bindings('Run.num_steps=100 A.b="x y" C.d=[1, 2] E.f=(0.9, 0.98)')
-    ['Run.num_steps=100', 'A.b="x y"', 'C.d=[1, 2]', 'E.f=(0.9, 0.98)']
+    White space around = splits nothing.
+
+    >>> split_bindings('Run.num_steps = 100 A.b="x y" C.d=[1, 2] E.f=(0.9, 0.98)')
+    ['Run.num_steps = 100', 'A.b="x y"', 'C.d=[1, 2]', 'E.f=(0.9, 0.98)']
 
     Raises:
       UserError: a quote or bracket is not closed.
     """
     words, depth = [""], 0
-    for part in re.findall(r"""\s+|"[^"]*"|'[^']*'|.""", text):
+    for part in re.findall(r"""\s*=\s*|\s+|"[^"]*"|'[^']*'|.""", text):
         depth += (part in "([{") - (part in ")]}")
         if part in ("'", '"'):
             depth = 1
@@ -569,6 +579,15 @@ def _parse(text: str, where: str, *, trusted: bool = True) -> None:
 
 def _check_macros(names: set[str], declared: set[str], where: str) -> None:
     for name in sorted(names - declared):
+        if where.startswith("--set"):
+            same = sorted(short(given) for given in _given() if given.endswith(f".{name}"))
+            hint = (
+                f" (did you mean {' or '.join(same)}?)" if same else _did_you_mean(name, declared)
+            )
+            raise UserError(
+                f"{where}: expected Name.parameter=value{hint}; settings without a name: "
+                f"{', '.join(sorted(declared - {'TASK'}))}"  # TASK is what --task binds
+            )
         raise UserError(
             f"{where}: no macro {name}; base.gin declares {', '.join(sorted(declared))}"
             + _did_you_mean(name, declared)
@@ -577,8 +596,8 @@ def _check_macros(names: set[str], declared: set[str], where: str) -> None:
 
 def unknown(what: str, name: str, names: Sequence[str]) -> str:
     """Returns the error message for an unknown name; `what` says which kind of name it is."""
-    known_names = f"unknown {what} {name!r}; known {what}s: {', '.join(names)}"
-    return known_names + _did_you_mean(name, names)
+    hint = _did_you_mean(name, names)
+    return f"unknown {what} {name!r}{hint}; known {what}s: {', '.join(names)}"
 
 
 def _did_you_mean(name: str, candidates: Iterable[str]) -> str:

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import importlib
 import pkgutil
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -305,4 +306,17 @@ def _one_line() -> Iterator[None]:
         missing = "Required bindings" in reason or "required positional argument" in reason
         if not isinstance(error, UserError) and not missing:
             raise
+        if unbound := re.match(r"(\w+)\.__init__\(\) missing \d+ required (.*?) No values", reason):
+            reason = _unbound(unbound[1], re.findall(r"'(\w+)'", unbound[2]))
         raise UserError(reason) from None
+
+
+def _unbound(name: str, parameters: list[str]) -> str:
+    """Returns the error message for parameters of a class that nothing binds."""
+    settings = " and ".join(f"{name}.{parameter}" for parameter in parameters)
+    shipped = sorted((config.GIN_DIR / "models").glob("*.gin"))
+    of_mixer = re.compile(rf"^MIXERS = @{name}\b", re.MULTILINE)
+    like = [path.name for path in shipped if of_mixer.search(path.read_text("utf-8"))]
+    them = "it" if len(parameters) == 1 else "them"
+    remedy = f": bind {them}, as gin/models/{like[0]} does" if like else ""
+    return f"{name} needs {settings}, which nothing binds{remedy}"

@@ -124,8 +124,11 @@ def test_a_relative_import_is_kept_as_an_absolute_path(outside):
         ("benchmark --task text --explain", "unrecognized arguments: --explain"),
         ("sweep --name s --finish", "unrecognized arguments: --finish"),
         ("train --task listops --model fnet --forc", "unrecognized arguments: --forc"),
-        ("trian --task listops", "unknown command 'trian'; known commands: data, list, "),
-        ("trian --task listops", "(did you mean train?)"),
+        ("trian --task listops", "unknown command 'trian' (did you mean train?); known commands: "),
+        (
+            "train --task listops --model fnet --set Run.num_steps = 20",
+            "unrecognized arguments: = 20: write a binding without spaces around =, or in quotati",
+        ),
         ("train --task listops --model fnet --sets a", "--sets a (see lra-fnet train --help)"),
         ("train --model fnet", "required: --task"),
         ("train --task= --model fnet", "--task expects a value, got none"),

@@ -703,7 +703,15 @@ def test_an_override_wins_over_every_file():
     [
         ("Runn.num_steps=7", ["Runn"]),
         ("Run.num_stepz=7", ["num_stepz", "did you mean Run.num_steps?"]),
-        ("MAX_LENN=7", ["no macro MAX_LENN", "did you mean MAX_LEN?"]),
+        ("MAX_LENN=7", ["expected Name.parameter=value (did you mean MAX_LEN?)"]),
+        (
+            "num_steps=7",
+            [
+                "--set 'num_steps=7': expected Name.parameter=value (did you mean Run.num_steps?); "
+                "settings without a name: DATASET, MAX_LEN, MIXERS"
+            ],
+        ),
+        ("nothing=7", ["'nothing=7': expected Name.parameter=value; settings without a name: DAT"]),
         ("Run.num_steps=%NOTHING", ["no macro NOTHING"]),
         ("Performer.num_features=8", ["nothing reads Performer.num_features"]),
         ("Run.num_steps=-5", ["Run.num_steps", "at least 1", "-5"]),
@@ -713,11 +721,32 @@ def test_an_override_wins_over_every_file():
         ("Optimizer.groups={'b': (0.1, 0.0)}", ["declare as separable (none), got b"]),
         ("Run.microbatch=5", ["must divide Run.batch_size (32)"]),
         ("Run.num_steps", ["expects Name.parameter=value"]),
+        *(
+            (text, [f"expected one binding, got '{text}': separate bindings by spaces in --gin"])
+            for text in (
+                "Run.num_steps=10,Encoder.num_layers=1",
+                "Encoder.norm=post; Encoder.num_layers=1",
+                "MIXERS=@Fourier,Encoder.num_layers=1",
+                "Run.num_steps=10,",
+                "Run.num_steps=10;",
+            )
+        ),
+        ("Run.num_steps=1e3", ["must be a whole number, got 1000.0: set it to 1000"]),
+        ("Run.num_steps=1.5", ["must be a whole number, got 1.5: set it to 5000, say"]),
+        ("Run.num_steps=-1e3", ["must be a whole number, got -1000.0: set it to 5000, say"]),
         ("Run.num_steps=[1,", ["expects a number, string, list or tuple"]),
         (
             "Encoder.pooling=(%N",
             ["Encoder.pooling=(%N", "a bracket or a quotation mark is not closed"],
         ),
+        (
+            "MIXERS=(@Fourier,@Attention)",
+            [
+                "Attention needs Attention.implementation and Attention.block_size, which nothing "
+                "binds: bind them, as gin/models/transformer.gin does"
+            ],
+        ),
+        ("MIXERS=(@Fourier,@LRU)", ["LRU needs LRU."]),
         ("MAX_LEN=%MAX_LEN", ["a macro is bound to itself"]),
         ("Optimizer.factors='constant * linear_warm'", ["'linear_warm'", "linear_warmup"]),
     ],
@@ -741,7 +770,11 @@ def test_a_file_may_not_add_a_macro(tmp_path):
     ("names", "words"),
     [
         (("lisstops", "fnet", "cpu"), ["unknown task", "listops", "did you mean listops?"]),
-        (("listops", "fnett", "cpu"), ["unknown model", "performer"]),
+        (("listops", "fnett", "cpu"), ["unknown model 'fnett' (did you mean fnet?); known models"]),
+        (
+            ("listops", "my_mixer", "cpu"),
+            ["performer", "; yours needs its gin file: --gin-dir FOL"],
+        ),
         (("listops", "fnet", "gpu"), ["unknown preset", "paper", "cpu", "lra-code"]),
     ],
 )
@@ -760,6 +793,9 @@ def test_split_bindings_keeps_lists_strings_and_tuples_whole():
         "D.w='it is'",
         "E.v=None",
     ]
+    assert config.split_bindings("A.x = 1 B.y= 2 C.z =3") == ["A.x = 1", "B.y= 2", "C.z =3"]
+    # A comma, a semicolon or a = inside quotation marks is part of a value.
+    assert config.normalise("A.x='b, c=d;'") == "A.x = 'b, c=d;'"
     assert config.split_bindings("") == []
     with pytest.raises(UserError, match="closed quotes and brackets"):
         config.split_bindings("A.x=[1, 2")

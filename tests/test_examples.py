@@ -121,7 +121,7 @@ def test_my_task_is_prepared_and_trained(go, tmp_path):
     [
         (
             b"exon\tACGT\nintrn\tACGT\n",
-            "my.tsv, line 2: expected one of ('exon', 'intron'), got b'intrn'",
+            "my.tsv, line 2: expected exon or intron before a tab, got 'intrn': correct it",
         ),
         (b"exon\n", "my.tsv, line 1: expected letters ACGT, got ''"),
         (b"exon\tAUG\n", "my.tsv, line 1: expected letters ACGT, got 'AUG': correct it"),

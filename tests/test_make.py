@@ -67,6 +67,13 @@ def test_model_serves_for_models_in_a_sweep():
     )
 
 
+@pytest.mark.parametrize("target", ["lra", "lra PRETRAIN=1", "sweep", "benchmark"])
+def test_a_data_set_is_a_binding_of_each_run(target):
+    line = [*target.split(), "TASK=csv"]
+    assert {option(words, "set") for words in commands(*line, "DATASET=mine")} == {"DATASET=mine"}
+    assert {option(words, "set") for words in commands(*line)} == {None}
+
+
 def test_the_command_line_wins_over_the_environment():
     (words,) = commands("lra", "SEED=7", SEEDS="3")
     assert option(words, "seed") == "7"

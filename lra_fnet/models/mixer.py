@@ -232,7 +232,10 @@ def at_least(name, value, limit, suggest, below=math.inf, *, kind=int):
         wanted = f"at least {limit}" + (f" and below {below}" if below < math.inf else "")
         if limit <= value < below:
             return
-    raise UserError(f"{name} must be {wanted}, got {value!r}: set it to {suggest}, say")
+    remedy = f"set it to {suggest}, say"
+    if isinstance(value, float) and value.is_integer() and limit <= value < below:
+        remedy = f"set it to {int(value)}"  # 1e3 is a float
+    raise UserError(f"{name} must be {wanted}, got {value!r}: {remedy}")
 
 
 def one_of(name, value, known):

@@ -173,19 +173,20 @@ def _table(file: sources.File, *, labelled: bool) -> Iterator[Row]:
     except csv.Error as error:
         raise _damaged(f"{file}, line 1", error) from None
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
-    place = ""
+    place, ended = "", 0
     path = file.path
     in_path = None if file.alone else division.named(path.parts[:-1], path.name)
     try:
         for cells in reader:
-            place = f"{file}, line {reader.line_num + 1}"
+            ended = reader.line_num
+            place = f"{file}, line {ended + 1}"
             if not cells:  # an empty line
                 continue
             if len(cells) != len(names):
-                raise ValueError(
-                    f"expected {len(names)} columns, got {len(cells)}: put a text that has the "
-                    "separator between quotation marks"
-                )
+                remedy = "put a text that has the separator between quotation marks"
+                if (missing := len(names) - len(cells)) > 0:
+                    remedy = f"add the missing column{'s' if missing > 1 else ''}"
+                raise ValueError(f"expected {len(names)} columns, got {len(cells)}: {remedy}")
             inside = [line for cell in cells for line in cell.split("\n")[1:]]
             tabs = len(names) - 1 if delimiter == "\t" else 0
             if tabs and any(line.count("\t") == tabs for line in inside):
@@ -197,6 +198,11 @@ def _table(file: sources.File, *, labelled: bool) -> Iterator[Row]:
             row = dict(zip(names, cells, strict=True))
             yield _row(row, texts, place, in_path, labelled=labelled)
     except csv.Error as error:
+        if "end of data" in str(error):
+            raise UserError(
+                f"{file}, line {ended + 2}: a quotation mark in the row that begins here is not "
+                "closed: close it, or write it twice if it is part of a text"
+            ) from None
         raise _damaged(f"{file}, line {reader.line_num + 1}", error) from None
     except ValueError as error:
         raise UserError(f"{place}: {error}") from None

@@ -80,7 +80,7 @@ class Images(division.OwnTask, PixelTask):
         paths = [file.path for file in _files(source, left_out)]
         if left_out:
             kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(left_out.items()))
-            say(f"{source}: files that are no image in a folder of a class are left out: {kinds}")
+            say(f"{source}: left out, because they are not images in a class folder: {kinds}")
         found = {path.parent.name for path in paths}
         if all(name.lower() in division.NAMES for name in found):
             raise UserError(
@@ -145,6 +145,11 @@ def _files(
         UserError: there are none, or images of another format.
     """
     empty = True
+    if source.name.lower().endswith(ENDINGS + _OTHER_ENDINGS) and source.is_file():
+        raise UserError(
+            f"{source}: expected a folder with a folder for each class, or an archive of it, got "
+            "an image"
+        )
     for file in sources.files(source):
         name = file.path.name.lower()
         if name.endswith(_OTHER_ENDINGS):

@@ -7,6 +7,7 @@ seed, so its published rows can only be matched in distribution.
 
 import dataclasses
 import hashlib
+import re
 import statistics
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -135,11 +136,16 @@ def tokenize(text: str) -> np.ndarray:
     """
     tokens = text.replace("(", " ").replace(")", " ").split()
     if not tokens:
-        raise ValueError("empty expression")
+        raise ValueError("expected an expression, got none")
     try:
         return np.array([_VALUES[token] for token in tokens], np.uint8)
     except KeyError as error:
-        raise ValueError(f"unknown token {error.args[0][:20]!r}") from None
+        token = error.args[0][:20]
+        joined = re.findall(r"\[(?:MIN|MAX|MED|SM)|[0-9]|\]", token)
+        hint = f": write {' '.join(joined)!r}" if "".join(joined) == token else ""
+        raise ValueError(
+            f"expected 0 to 9, [MIN, [MAX, [MED, [SM or ], separated by spaces, got {token!r}{hint}"
+        ) from None
 
 
 def detokenize(values: np.ndarray) -> str:

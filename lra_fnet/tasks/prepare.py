@@ -38,7 +38,7 @@ def command(
     Args:
         task: a name with a file in gin/tasks, or "all".
         dataset: one of the task's configs; None takes those that the presets use, or the first one
-            if a source is given.
+            if a source is given for a task that downloads nothing.
         data_dir: folder of the prepared sets.
         source: the raw files, for tasks that read some: a folder, a file or a URL.
         gin_dirs: folders with more gin files.
@@ -122,15 +122,17 @@ def _names(task: str, gin_dirs: Sequence[Path]) -> list[str]:
     if task == "all":
         return sorted(known, key=lambda name: ([*tasks.BUILT_IN, name].index(name), name))
     if task not in known:
-        raise UserError(f"unknown task {task!r}: expected one of {', '.join(known)}, all")
+        raise UserError(
+            f"unknown task {task!r}: expected one of {', '.join(known)}, all; {config.YOURS}"
+        )
     return [task]
 
 
 def _sets(name: str, source: Path | str | None, gin_dirs: Sequence[Path]) -> list[str]:
     """Returns the sets of a task to prepare if none is named."""
     configs = list(tasks.make(name).configs)
-    if source is not None:
-        return configs[:1]  # raw files hold the full set
+    if source is not None and tasks.make(name).remote is None:
+        return configs[:1]  # a source replaces the publisher's file, if there is one
     used = config.datasets(name, gin_dirs)
     named = [chosen for chosen in configs if chosen in used] or configs[:1]
     return [one for one in named if not tasks.make(name, one).needs_source] or named

@@ -295,7 +295,14 @@ class Task(abc.ABC):
         folder = self.folder(data_dir)
 
         def write(part: Path) -> None:
-            path = sources.locate(source, self.remote, Path(data_dir) / "downloads", force=force)
+            try:
+                path = sources.locate(
+                    source, self.remote, Path(data_dir) / "downloads", force=force
+                )
+            except UserError as error:
+                if source is not None or folder.exists():
+                    raise
+                raise UserError(f"{self.name}/{self.config} is not prepared, and {error}") from None
             url, cores = sources.own_url(source, self.remote), jobs or len(os.sched_getaffinity(0))
             with store.unchanged(self, path):
                 with sources.readable(path or self.name):
@@ -312,11 +319,16 @@ class Task(abc.ABC):
             words = ["data", "--task", self.name, "--dataset", self.config]
             words += ["--data", str(data_dir)] if str(data_dir) != "data" else []
             again = terminal.command([*words, "--source", str(source), "--force"])
+            rule = self.configs.rule if isinstance(self.configs, Sets) else ""
+            both = (
+                "to keep both, name another set with --set DATASET=NAME (lra-fnet data: --dataset "
+                f"NAME; make: DATASET=NAME), where NAME is {rule}"
+            )
             raise UserError(
                 f"{folder} does not hold the rows of {source} as it is now (made from: "
                 f"{prepared.url or prepared.source}): "
                 f"`{again}` (make data ... FORCE=1) prepares the set anew; without a source, "
-                f"the set is used as it is"
+                f"the set is used as it is{'; ' + both if self.finds_classes else ''}"
             )
         return prepared
 

@@ -306,7 +306,10 @@ def test_folder_in_use_by_another_process_is_refused(train, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--model", "fnett"], "unknown model 'fnett'; known models: bigbird, "),
+        (
+            ["--model", "fnett"],
+            "unknown model 'fnett' (did you mean fnet?); known models: bigbird, ",
+        ),
         (["--task", "parrity"], "unknown task 'parrity'"),
         (["--preset", "gpu"], "unknown preset 'gpu'"),
         (["--seed", "-1"], "--seed expects a whole number of at least 0, got '-1'"),

@@ -170,7 +170,7 @@ def test_settings_that_came_with_later_versions_have_their_defaults(copy):
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("Encoder.dim = 8\n", "", "Required bindings|required positional argument.*dim"),
+        ("Encoder.dim = 8\n", "", "Encoder needs Encoder.dim, which nothing binds"),
         ("Encoder.dim = 8\n", "Encoder.width = 8\n", "doesn't have a parameter.*width"),
         ("Encoder.remat = False\n", "Encoder.remat = 'all'\n", "Encoder.remat must be one of"),
         ("build.task = %TASK\n", "build.task = %TASK\nAttention.dropped = 1\n", "dropped"),

@@ -267,6 +267,7 @@ def test_rows_that_differ_from_expected_json_are_an_error_and_removed(monkeypatc
 
 # The official files
 
+TOKEN = "expected 0 to 9, [MIN, [MAX, [MED, [SM or ], separated by spaces, got "
 AGAIN = "get the official files (of lra_release.gz) again"
 GOOD = "( ( ( [MAX 4 ) 3 ) ] )\t4"
 
@@ -356,9 +357,11 @@ def test_archive_of_the_official_files_gives_the_same_set(tmp_path):
         ("[MAX 4 3 ]\t4\t4", "expected 2 columns, got 3"),
         ("[MAX 4 3 ]\t10", "expected a label 0-9, got '10'"),
         ("[MAX 4 3 ]\t]", "expected a label 0-9, got ']'"),
-        ("\t4", "empty expression"),
-        ("[FIRST 4 3 ]\t4", "unknown token '[FIRST'"),
-        ("[MAX 4 3 X\t4", "unknown token 'X'"),
+        ("\t4", "expected an expression, got none"),
+        ("[FIRST 4 3 ]\t4", f"{TOKEN}'[FIRST'"),
+        ("[MAX 4 3 X\t4", f"{TOKEN}'X'"),
+        ("[MAX 4 9]\t9", f"{TOKEN}'9]': write '9 ]'"),
+        ("[MAX[MIN42]]\t9", f"{TOKEN}'[MAX[MIN42]]': write '[MAX [MIN 4 2 ] ]'"),
         ("[MAX 4 3 ]\t3", "expected the expression's value 4, got the label 3"),
         ("[MAX 4 3\t4", "not an expression: an operator that is not closed"),
     ],

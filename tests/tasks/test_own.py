@@ -240,7 +240,8 @@ def test_whole_numbers_are_sorted_by_value_and_the_user_may_order_labels(tmp_pat
         (b"label,text\rham,a\rspam,b\r", "save the table with line ends as \\n or \\r\\n"),
         (b"label,text\nham,a\rspam,b\n", "save the table with line ends as \\n or \\r\\n"),
         (b"x" * 200_000 + b"\nham,a\n", "mine.csv: expected the columns label and text (or"),
-        (b"label,text\nham,a\nham\n", "mine.csv, line 3: expected 2 columns, got 1"),
+        (b"label,text\nham,a\nham\n", "line 3: expected 2 columns, got 1: add the missing column"),
+        (b"label,text1,text2\nham\n", "line 2: expected 3 columns, got 1: add the missing columns"),
         (
             b"label,text\nham,a,b\n",
             "line 2: expected 2 columns, got 3: put a text that has the sep",
@@ -249,7 +250,13 @@ def test_whole_numbers_are_sorted_by_value_and_the_user_may_order_labels(tmp_pat
         (b"label,text\n,a\n", "line 2: expected a label, got none: remove the row"),
         (b"label,text\nham,a\xff\n", "mine.csv, line 2: expected UTF-8, got 'utf-8' codec can't"),
         ("label,text\nham,a\n".encode("utf-16"), "line 1: expected UTF-8, got 'utf-8' codec can't"),
-        (b'label,text\nham,"a\n', "line 2: unexpected end of data: write a quotation mark inside"),
+        *(
+            (
+                b"label,text\n" + rows + b'ham,"a\nspam,b\nspam,c\n',
+                f"mine.csv, line {line}: a quotation mark in the row that begins here is not clo",
+            )
+            for rows, line in ((b"", 2), (b'ham,"two\nlines"\n\n', 5))
+        ),
         (b"label,text\nham,a\nham,b\n", "expected 2 to 1,000 different labels, got 1 ('ham')"),
         (b"label,text\n0.1,a\n" + b"".join(b"%d,a\n" % i for i in range(1000)), "got 1,001 ('0'"),
         (b"label,text\na,x\nb,y\n", "none of its 2 rows fell to the split"),
@@ -418,7 +425,11 @@ def test_urls_of_one_file_name_are_different_sources(tmp_path):
         prepared = tasks.make("csv").prepare(tmp_path / "data", one)
         assert (prepared.source, prepared.task.label_names) == ("mail.csv", ("ham1", "spam1"))
         assert tasks.make("csv").prepare(tmp_path / "data", Path(one)) == prepared
-        with pytest.raises(UserError, match=r"not hold .*id=2 as .*\(made from: http:.*id=1\)"):
+        line = (
+            r"not hold .*id=2 as .*\(made from: http:.*id=1\).*; to keep both, name another set "
+            r"with --set DATASET=NAME .*, where NAME is any name of letters, digits, _ and -$"
+        )
+        with pytest.raises(UserError, match=line):
             tasks.make("csv").prepare(tmp_path / "data", two)
         other = tasks.make("csv", "other").prepare(tmp_path / "data", two)
         assert other.task.label_names == ("ham2", "spam2")
@@ -462,6 +473,12 @@ def test_a_mistake_in_a_folder_of_images_fails_with_one_line(tmp_path, name, mes
     assert message in str(raised.value)
 
 
+def test_a_single_image_is_no_source(pictures):
+    line = r"0.png: expected a folder with a folder for each class, or an archive of it, got an im"
+    with pytest.raises(UserError, match=line):
+        raw(pictures / "circle/0.png", "images")
+
+
 def test_files_that_are_left_out_are_counted(tmp_path, pictures, capfd):
     source = tmp_path / "shapes"
     shutil.copytree(pictures, source)
@@ -469,7 +486,10 @@ def test_files_that_are_left_out_are_counted(tmp_path, pictures, capfd):
     (source / "circle/README").touch()
     made, _ = raw(source, "images")
     assert len(made) == 80
-    assert "are left out: 1 .png, 1 .txt, 1 README\n" in capfd.readouterr().err
+    assert (
+        "left out, because they are not images in a class folder: 1 .png, 1 .txt, 1 README\n"
+        in capfd.readouterr().err
+    )
 
 
 def test_folders_inside_a_class_are_refused_and_classes_are_named(tmp_path, pictures, capfd):

@@ -81,7 +81,8 @@ def test_single_task_fails_with_its_own_message(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"^nobody has it$"):
         prepare.command("unreachable", None, tmp_path, None)
     with pytest.raises(
-        UserError, match="unknown task 'listopps': expected one of unreachable, all"
+        UserError,
+        match="unknown task 'listopps': expected one of unreachable, all; yours needs its",
     ):
         prepare.command("listopps", None, tmp_path, None)
     with pytest.raises(UserError, match=r"^--source belongs to one task"):
@@ -94,7 +95,10 @@ def test_sets_are_those_that_the_presets_name(monkeypatch):
     assert config.datasets("pathx") == ["hard_128", "short_128"]
     assert config.datasets("parity", [OUTSIDE]) == ["full"]
     assert prepare._sets("text", None, []) == ["full", "lra_code"]
-    assert prepare._sets("text", "somewhere", []) == ["full"]
+    assert prepare._sets("text", "somewhere", []) == ["full", "lra_code"]
+    assert prepare._sets("image", "somewhere", []) == ["full", "full_16"]
+    assert prepare._sets("listops", "somewhere", []) == ["full"]
+    assert prepare._sets("retrieval", "somewhere", []) == ["aan"]
     for task in tasks.BUILT_IN:
         assert set(config.datasets(task)) <= set(tasks.make(task).configs)
         assert next(iter(tasks.make(task).configs)) in config.datasets(task)

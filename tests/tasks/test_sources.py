@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import serving
 
+from lra_fnet import tasks
 from lra_fnet.errors import UserError
 from lra_fnet.tasks import sources
 from lra_fnet.tasks.sources import Remote
@@ -133,6 +134,14 @@ def test_no_network_and_missing_file_fail_with_size_and_address(served, tmp_path
         text = one_line(caught)
         assert "(84.1 MB)" in text
         assert url in text
+
+
+def test_a_failed_download_names_the_set_that_is_not_prepared(served, tmp_path, monkeypatch):
+    task = tasks.make("image", "full_16")
+    monkeypatch.setattr(type(task), "remote", Remote(f"{served.url}missing.bin"))
+    line = r"^image/full_16 is not prepared, and missing.bin .* cannot be downloaded \("
+    with pytest.raises(UserError, match=line):
+        task.prepare(tmp_path)
 
 
 # Archives
