@@ -21,9 +21,9 @@ from lra_fnet.errors import UserError, one_line
 from lra_fnet.models import mixers
 from lra_fnet.models.encoder import Encoder
 from lra_fnet.models.heads import Classifier, Denoiser, Head, Pretrainer
-from lra_fnet.models.mixer import Least, check_settings
 from lra_fnet.objective import Classify, Denoise, Denoising, Objective, Pretrain
 from lra_fnet.optim import Optimizer
+from lra_fnet.settings import Least, check_settings
 from lra_fnet.tasks import PixelTask, Task, store
 
 # Imports every mixer, so that a binding for an unused one is reported as unread, not as unknown.

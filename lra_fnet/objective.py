@@ -15,8 +15,8 @@ import optax
 
 from lra_fnet.errors import UserError
 from lra_fnet.models.heads import Classifier, Denoiser, Pretrainer
-from lra_fnet.models.mixer import Least, check_settings
 from lra_fnet.models.pointwise import AVERAGES
+from lra_fnet.settings import Least, check_settings
 from lra_fnet.tasks import PixelTask, Task
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from typing import Annotated, Literal
 
 import gin
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.mixer import Least, check_settings, group_of
+from lra_fnet.settings import Least, check_settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,3 +165,16 @@ class Optimizer:
             weight_decay=self.weight_decay,
             mask=decayed,
         )
+
+
+def group_of(params, groups: Collection[str], others: str):
+    """Returns the group of each parameter, a tree like `params`.
+
+    That is the parameter's name if it is a mixer's own and in `groups`; otherwise `others`.
+    """
+
+    def label(path, _):
+        *_, owner, name = (None, *(key.key for key in path))
+        return name if owner == "mixer" and name in groups else others
+
+    return jax.tree.map_with_path(label, params)

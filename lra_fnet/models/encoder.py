@@ -16,7 +16,7 @@ from jax import lax
 
 from lra_fnet.errors import UserError
 from lra_fnet.models import fastest
-from lra_fnet.models.mixer import HeadMixer, Least, Mixer, check_settings
+from lra_fnet.models.mixer import HeadMixer, Mixer
 from lra_fnet.models.pointwise import (
     PRODUCT,
     BatchNorm,
@@ -25,6 +25,7 @@ from lra_fnet.models.pointwise import (
     activated_product,
     flat_product,
 )
+from lra_fnet.settings import Least, check_settings
 
 # Measured on a CPU: up to here a matrix product beats a scatter. Elsewhere bytes and pixels have
 # products too; those of 32,000 pieces would be gigabytes.

@@ -2,12 +2,8 @@
 
 import dataclasses
 import functools
-import math
-import numbers
-import types
-import typing
-from collections.abc import Callable, Collection
-from typing import Any, ClassVar, Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
 
 import flax.linen as nn
 import jax
@@ -15,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax.core import FrozenDict
 
-from lra_fnet.errors import UserError
 from lra_fnet.models.pointwise import flat_product
+from lra_fnet.settings import check_settings
 
 
 class Mixer(nn.Module):
@@ -182,82 +178,6 @@ class HeadMixer(Mixer, kw_only=True):
     def attend(self, query, key, value, mask, *, train) -> jax.Array:
         """Mixes values over positions: three [B, L, H, K] and bool [B, L] -> [B, L, H, K]."""
         raise NotImplementedError(f"{type(self).__name__} must define attend")
-
-
-class Least(NamedTuple):
-    """The limits in a field's type `Annotated[int, Least(...)]`; see `check_settings`."""
-
-    limit: float
-    suggest: float  # a sensible value, for the error
-    below: float = math.inf
-
-
-_PLAIN = {  # types of settings without limits: the values that fit, and how an error names them
-    bool: (bool, "True or False"),
-    int: (numbers.Integral, "a whole number"),
-    float: (numbers.Real, "a number"),
-    str: (str, "a text"),
-    types.NoneType: (types.NoneType, "None"),
-}
-
-
-def check_settings(module):
-    """Checks the fields of a dataclass against their types.
-
-    These are `Literal`, `Annotated` with `Least`, or plain ones; a field of another type takes any
-    value.
-
-    Raises:
-      UserError: for the first field with a value that its type does not allow.
-    """
-    for field in dataclasses.fields(module):
-        name, value = f"{type(module).__name__}.{field.name}", getattr(module, field.name)
-        if typing.get_origin(field.type) is Literal:
-            one_of(name, value, typing.get_args(field.type))
-        for least in getattr(field.type, "__metadata__", ()):
-            at_least(name, value, *least, kind=typing.get_args(field.type)[0])
-        union = isinstance(field.type, types.UnionType)
-        options = typing.get_args(field.type) if union else (field.type,)
-        if all(option in _PLAIN for option in options):
-            fit = any(isinstance(value, _PLAIN[option][0]) for option in options)
-            if not fit or (isinstance(value, bool) and bool not in options):
-                wanted = " or ".join(_PLAIN[option][1] for option in options)
-                raise UserError(f"{name} must be {wanted}, got {value!r}: set it to one")
-
-
-def at_least(name, value, limit, suggest, below=math.inf, *, kind=int):
-    """Raises a UserError if the setting `name` is not a number of this kind in these limits."""
-    wanted = "a whole number" if kind is int else "a number"
-    if isinstance(value, numbers.Integral if kind is int else numbers.Real) and value is not True:
-        wanted = f"at least {limit}" + (f" and below {below}" if below < math.inf else "")
-        if limit <= value < below:
-            return
-    remedy = f"set it to {suggest}, say"
-    if isinstance(value, float) and value.is_integer() and limit <= value < below:
-        remedy = f"set it to {int(value)}"  # 1e3 is a float
-    raise UserError(f"{name} must be {wanted}, got {value!r}: {remedy}")
-
-
-def one_of(name, value, known):
-    """Raises a UserError if the value of the setting `name` is not one of the known ones."""
-    if value not in known:
-        raise UserError(
-            f"{name} must be one of {', '.join(map(str, known))}, got {value!r}: "
-            "set it to one of these"
-        )
-
-
-def group_of(params, groups: Collection[str], others: str):
-    """Returns the group of each parameter, a tree like `params`.
-
-    That is the parameter's name if it is a mixer's own and in `groups`; otherwise `others`.
-    """
-
-    def label(path, _):
-        *_, owner, name = (None, *(key.key for key in path))
-        return name if owner == "mixer" and name in groups else others
-
-    return jax.tree.map_with_path(label, params)
 
 
 def fixed_key(seed: int, layer: int) -> jax.Array:

@@ -20,14 +20,14 @@ from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.models.convert import fnet_encoder, shapes_of
 from lra_fnet.models.encoder import Encoder, parameter_count
-from lra_fnet.models.mixer import Mixer, group_of
+from lra_fnet.models.mixer import Mixer
 from lra_fnet.models.mixers.attention import Attention
 from lra_fnet.models.mixers.fourier import Fourier
 from lra_fnet.models.mixers.hybrid import is_attention
 from lra_fnet.models.mixers.linear import LinearMixing
 from lra_fnet.models.mixers.none import NoMixing
 from lra_fnet.models.mixers.random import RandomMixing
-from lra_fnet.optim import OTHERS
+from lra_fnet.optim import OTHERS, group_of
 from lra_fnet.report import accuracy, cells, template
 from lra_fnet.report.grid import Grid
 

@@ -15,8 +15,9 @@ from jax import lax
 
 from lra_fnet.errors import UserError
 from lra_fnet.models import blocks
-from lra_fnet.models.mixer import HeadMixer, Least
+from lra_fnet.models.mixer import HeadMixer
 from lra_fnet.models.pointwise import part, part_of_batch
+from lra_fnet.settings import Least
 
 
 def naive(query, key, value, mask, *, rate=0.0, rng=None):

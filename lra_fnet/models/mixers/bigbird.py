@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from lra_fnet.models import blocks
-from lra_fnet.models.mixer import HeadMixer, Least, draw_once
+from lra_fnet.models.mixer import HeadMixer, draw_once
+from lra_fnet.settings import Least
 
 
 def draw_blocks(uniform):

@@ -6,8 +6,9 @@ import flax.linen as nn
 import gin
 import jax.numpy as jnp
 
-from lra_fnet.models.mixer import Least, Mixer
+from lra_fnet.models.mixer import Mixer
 from lra_fnet.models.pointwise import flat_product
+from lra_fnet.settings import Least
 
 
 @gin.configurable

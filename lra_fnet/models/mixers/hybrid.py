@@ -2,9 +2,10 @@
 
 import gin
 
-from lra_fnet.models.mixer import Mixer, at_least, one_of
+from lra_fnet.models.mixer import Mixer
 from lra_fnet.models.mixers.attention import Attention
 from lra_fnet.models.mixers.fourier import Fourier
+from lra_fnet.settings import at_least, one_of
 
 LAYOUTS = ("TOP", "BOTTOM", "MIDDLE", "MIXED")
 

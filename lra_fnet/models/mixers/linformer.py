@@ -10,8 +10,9 @@ import flax.linen as nn
 import gin
 import jax.numpy as jnp
 
-from lra_fnet.models.mixer import HeadMixer, Least
+from lra_fnet.models.mixer import HeadMixer
 from lra_fnet.models.mixers import attention
+from lra_fnet.settings import Least
 
 
 def projected_attention(query, key, value, mask, project_key, project_value, *, rate=0.0, rng=None):

@@ -9,7 +9,8 @@ import gin
 import jax.numpy as jnp
 
 from lra_fnet.models import blocks
-from lra_fnet.models.mixer import HeadMixer, Least
+from lra_fnet.models.mixer import HeadMixer
+from lra_fnet.settings import Least
 
 
 def local_attention(query, key, value, mask, *, block_size, neighbours=0, rate=0.0, rng=None):

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 
 from lra_fnet.models.convolve import long_convolution
 from lra_fnet.models.gate import Gate, GateKind
-from lra_fnet.models.mixer import Least, Mixer
+from lra_fnet.models.mixer import Mixer
 from lra_fnet.models.pointwise import Dropout
+from lra_fnet.settings import Least
 
 
 def squash(kernel, threshold):

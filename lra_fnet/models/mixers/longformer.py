@@ -10,7 +10,8 @@ import gin
 
 from lra_fnet.errors import UserError
 from lra_fnet.models import blocks
-from lra_fnet.models.mixer import HeadMixer, Least
+from lra_fnet.models.mixer import HeadMixer
+from lra_fnet.settings import Least
 
 
 def longformer_attention(

@@ -13,7 +13,8 @@ from jax import lax
 
 from lra_fnet.errors import UserError
 from lra_fnet.models import blocks
-from lra_fnet.models.mixer import HeadMixer, Least, drawn
+from lra_fnet.models.mixer import HeadMixer, drawn
+from lra_fnet.settings import Least
 
 RELU_EPSILON = 1e-3  # added to each ReLU feature; kernel_epsilon of LRA and the Performer authors
 

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from lra_fnet.models.mixer import Least, Mixer, fixed_key
+from lra_fnet.models.mixer import Mixer, fixed_key
 from lra_fnet.models.mixers.linear import check_length, linear_mix
+from lra_fnet.settings import Least
 
 TRUNCATED_SD = 0.8796256610342398  # of a standard normal kept within two standard deviations
 

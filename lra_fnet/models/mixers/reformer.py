@@ -15,7 +15,8 @@ from jax import lax
 
 from lra_fnet.errors import UserError
 from lra_fnet.models import blocks
-from lra_fnet.models.mixer import HeadMixer, Least, drawn
+from lra_fnet.models.mixer import HeadMixer, drawn
+from lra_fnet.settings import Least
 
 SELF_PENALTY = 1e5  # the paper's App. A: large but finite, on a token's logit to itself
 

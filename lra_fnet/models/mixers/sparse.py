@@ -11,7 +11,8 @@ import gin
 import jax.numpy as jnp
 
 from lra_fnet.models import blocks
-from lra_fnet.models.mixer import HeadMixer, Least, at_least
+from lra_fnet.models.mixer import HeadMixer
+from lra_fnet.settings import Least, at_least
 
 
 def sparse_attention(

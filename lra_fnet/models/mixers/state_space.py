@@ -17,8 +17,9 @@ from jax import lax
 from lra_fnet.errors import UserError
 from lra_fnet.models.convolve import long_convolution
 from lra_fnet.models.gate import Gate, GateKind
-from lra_fnet.models.mixer import Least, Mixer
+from lra_fnet.models.mixer import Mixer
 from lra_fnet.models.recurrence import Method, linear_recurrence, normal_hippo
+from lra_fnet.settings import Least
 
 
 def modes(mixer, name, shape, init):

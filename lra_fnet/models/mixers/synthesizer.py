@@ -13,8 +13,9 @@ import jax.numpy as jnp
 
 from lra_fnet.errors import UserError
 from lra_fnet.models.blocks import products
-from lra_fnet.models.mixer import HeadMixer, Least
+from lra_fnet.models.mixer import HeadMixer
 from lra_fnet.models.mixers.attention import by_rows
+from lra_fnet.settings import Least
 
 KINDS = ("dense", "random", "factorized_dense", "factorized_random", "attention")
 
