@@ -164,6 +164,12 @@ def read_begun(folder: Path) -> dict[str, Any] | None:
     return begun
 
 
+def copy_was_edited(folder: Path, *configs: str) -> bool:
+    """Returns whether the folder has a config.gin whose text is none of these."""
+    copy = folder / "config.gin"
+    return copy.is_file() and copy.read_bytes() not in [text.encode() for text in configs]
+
+
 def read_job(folder: Path) -> Job | None:
     """Returns the job that made a run folder, or None if the folder has no run.json.
 

@@ -138,7 +138,7 @@ def verify(folder: Path, options: Options, *, moved: bool = True) -> Row:
         return Row(str(folder), findings | {"result": Finding(FAILED, str(error))})
     findings["result"] = Finding() if result.sha256 else Finding(NOTE, "no sha256")
     checks = {
-        "config": lambda: _config(result, options),
+        "config": lambda: _config(folder, result, options),
         "data": lambda: _data(result, options),
         "code": lambda: _code(result),
         "score": lambda: _score(folder, result, kinds, options),
@@ -212,13 +212,15 @@ def _experiment(result: Record, options: Options) -> Experiment:
     return _restored(result.config, options.imports) or _asked(result, options)
 
 
-def _config(result: Record, options: Options) -> Finding:
+def _config(folder: Path, result: Record, options: Options) -> Finding:
     """Compares the recorded configuration with that of its names.
 
     A setting that only one of the two has must have come or gone with the code: either it has its
     default in the other (`config.differing`), or the code of the run's commit does not have it and
     today's code cannot build the recorded text.
     """
+    if run_folder.copy_was_edited(folder, result.config):
+        return Finding(FAILED, "config.gin was edited: it is a copy and has no effect; use --set")
     restored = _restored(result.config, options.imports)
     task = restored and restored.task
     if task and task.finds_classes and not task.folder(options.data).exists():
