@@ -90,7 +90,7 @@ def test_config_gin_that_was_edited_is_refused_when_the_run_resumes(folders, tmp
     (folder / "result.json").unlink()
     text = (folder / "config.gin").read_text()
     (folder / "config.gin").write_text(text.replace("rate = 0.03", "rate = 0.01"))
-    with pytest.raises(UserError, match="config.gin was edited: it is a copy and has no effect"):
+    with pytest.raises(UserError, match=r"config.gin was edited: it is a copy and has no effect"):
         jobs.run(job)
     (folder / "config.gin").unlink()
     assert jobs.run(job).score("test")
