@@ -143,6 +143,20 @@ def _module(text: str) -> str:
     return os.path.abspath(text) if text.endswith(".py") else text
 
 
+def _one(sweep: str) -> Callable[[str], str]:
+    """Returns a parser of one name; `sweep` is the option of a sweep that takes several."""
+
+    def parse(text):
+        if "," in text or text == "all":
+            raise argparse.ArgumentTypeError(
+                f"expects one name, got {text!r}: `lra-fnet sweep --{sweep} {text}` (make sweep "
+                f"{sweep.upper()}={text}) trains several"
+            )
+        return text
+
+    return parse
+
+
 _folder = functools.partial(_text, kind=Path)
 _NAMES = "names separated by commas, or all"
 _VARIANT = _text("a name for the bindings, used in the run folder's name")
@@ -156,7 +170,7 @@ _GIN_DIR = {
 _SHARED = {
     "run": {"run": _folder("a run folder", required=True), **_IMPORT},
     "task": {
-        "task": _text("the task's name", required=True),
+        "task": _text("the task's name", kind=_one("task"), required=True),
         "preset": _text(
             "paper (default), lra-code, tuned, small, cpu; for corpus cpu-pretrain or "
             "paper-pretrain; or yours",
@@ -272,7 +286,7 @@ def _parser() -> Parser:
     verb(_list_, "gin_dir", KIND={"choices": kinds, "help": "what to list"})
     verb(_describe, "outside data", task=_text(f"{tasks}, or all (default)", "all"))
     one_run = {
-        "model": _text(models, required=True),
+        "model": _text(models, kind=_one("models"), required=True),
         "seed": _number(
             "seed of weights, batches and dropout; fixed features have their own (default: 0)", 0
         ),

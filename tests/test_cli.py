@@ -128,6 +128,15 @@ def test_a_relative_import_is_kept_as_an_absolute_path(outside):
         ("trian --task listops", "(did you mean train?)"),
         ("train --task listops --model fnet --sets a", "--sets a (see lra-fnet train --help)"),
         ("train --model fnet", "required: --task"),
+        (
+            "train --task listops --model fnet,linear",
+            "--model expects one name, got 'fnet,linear': `lra-fnet sweep --models fnet,linear` "
+            "(make sweep MODELS=fnet,linear) trains several",
+        ),
+        (
+            "train --task all --model fnet",
+            "--task expects one name, got 'all': `lra-fnet sweep --t",
+        ),
         ("train --task= --model fnet", "--task expects a value, got none"),
         ("finish --name=", "--name expects a value, got none"),
         ("explain --task listops --lengths=", "--lengths expects a value, got none"),
