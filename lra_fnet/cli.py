@@ -9,6 +9,7 @@ Example:
 import argparse
 import contextlib
 import dataclasses
+import errno
 import functools
 import inspect
 import math
@@ -60,6 +61,8 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (OSError, MemoryError) as error:  # a limit of the process, or a disk that is gone
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
+            error = f"standard output: {error.strerror}"  # `disk.writable` names every other file
         return _fail(error, UserError.code)
     except RuntimeError as error:
         if not (problem := out_of_memory(error)):

@@ -194,6 +194,18 @@ def test_a_reader_that_is_gone_ends_a_command_with_141(line, tmp_path):
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+@pytest.mark.parametrize("line", ["list models", "completion bash"])
+def test_a_full_disk_behind_standard_output_fails_with_one_line(line, tmp_path):
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    program = [sys.executable, "-m", "lra_fnet", *line.split()]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            program, cwd=tmp_path, env=environment, stdout=full, stderr=subprocess.PIPE
+        )
+    words = b"lra-fnet: standard output: No space left on device\n"
+    assert (done.returncode, done.stderr) == (2, words)
+
+
 def test_system_error_before_the_command_begins_fails_with_one_line(command, monkeypatch):
     def full(*args):
         raise OSError(24, "Too many open files")
