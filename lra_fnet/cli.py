@@ -230,8 +230,13 @@ class Parser(argparse.ArgumentParser):
     def error(self, message):
         """Raises a UserError."""
         message = re.sub(r"^argument (\S+): (?=expects)", r"\1 ", message)
-        if wrong := re.match(r"argument COMMAND: .*?'(.*)' \(choose from (.*)\)", message):
-            message = config.unknown("command", wrong[1], re.findall(r"\w+", wrong[2]))
+        if wrong := re.match(r"argument (\S+): .*?'(.*)' \(choose from (.*)\)", message):
+            option, name, choices = wrong[1], wrong[2], re.findall(r"\w+", wrong[3])
+            *others, last = choices
+            expected = " or ".join(filter(None, [", ".join(others), last]))
+            message = f"{option} expects {expected}, got {name!r}"
+            if option == "COMMAND":
+                message = config.unknown("command", name, choices)
         raise UserError(f"{message} (see {self.prog} --help)")
 
     def parse_known_args(self, args=None, namespace=None):

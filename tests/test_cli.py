@@ -126,6 +126,10 @@ def test_a_relative_import_is_kept_as_an_absolute_path(outside):
         ("train --task listops --model fnet --forc", "unrecognized arguments: --forc"),
         ("trian --task listops", "unknown command 'trian'; known commands: data, list, "),
         ("trian --task listops", "(did you mean train?)"),
+        ("list modls", "KIND expects tasks, models or presets, got 'modls' (see lra-fnet list --h"),
+        ("sweep --sampler foo", "--sampler expects grid, random or tpe, got 'foo'"),
+        ("completion bsh", "SHELL expects bash, zsh or fish, got 'bsh'"),
+        ("train --task listops --model fnet --hosts slurm", "--hosts expects auto, got 'slurm'"),
         ("train --task listops --model fnet --sets a", "--sets a (see lra-fnet train --help)"),
         ("train --model fnet", "required: --task"),
         (
