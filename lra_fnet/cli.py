@@ -731,6 +731,8 @@ def _report(args) -> None:
     """
     from lra_fnet import report
 
+    if args.readme:
+        report.read_readme(args.readme)  # reports a mistake before anything is written
     report.main([args.runs, args.results], args.out)
     for file in report.update_readme(args.readme, args.results) if args.readme else ():
         print(f"updated {file}")
