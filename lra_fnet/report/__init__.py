@@ -4,6 +4,7 @@
 function of it.
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,7 +32,7 @@ __all__ = [
     "write",
 ]
 
-TITLE = "<title>Encoders on the Long-Range Arena"  # by which a folder's page is known as ours
+_OURS = re.compile("<title>.*Long-Range Arena.*: results</title>")  # in the page of every version
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 LITERATURE = (
     "Generated from `lra_fnet/report/published.json` and the committed results by\n"
@@ -148,7 +149,7 @@ def main(
       UserError: no run has a test accuracy or a state to show; the folder holds other files.
     """
     out, page = Path(out_dir), Path(out_dir) / "index.html"
-    ours = page.is_file() and TITLE in page.read_text("utf-8", "replace")
+    ours = page.is_file() and _OURS.search(page.read_text("utf-8", "replace"))
     if not ours and any(out.glob("[!.]*")):
         raise UserError(f"{out} holds other files: choose a new folder with --out")
     report = build(Sources(roots))
