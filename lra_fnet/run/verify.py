@@ -39,6 +39,7 @@ from lra_fnet.training.step import Program, begin_from, wait_for
 
 CHECKS: tuple[str, ...] = ("result", "config", "data", "code", "score", "replay")
 OK, NOTE, ABSENT, FAILED = "ok", "note", "not there", "FAILED"
+UNASKED = "not asked for"  # the replay without --replay
 TOLERANCE = 0.01  # relative, of losses on another kind of machine
 ROWS_OFF = 0.005  # share of rows that rounding may turn on another kind of machine
 # Differences between a recorded configuration and today's that cannot have changed a number.
@@ -414,7 +415,7 @@ def _score(folder: Path, result: Record, kinds: Sequence[Checkpoint], options: O
 def _replay(folder: Path, result: Record, options: Options) -> Finding:
     """Trains the first steps again and compares the mean losses with metrics.jsonl."""
     if not options.replay:
-        return Finding(ABSENT, "--replay STEPS was not given")
+        return Finding(UNASKED, "--replay STEPS trains the first steps again")
     if not result.complete:
         return Finding(ABSENT, f"the run ended as {result.state}")
     experiment = _experiment(result, options)

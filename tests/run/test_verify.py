@@ -178,7 +178,9 @@ def test_score_without_a_loss_is_noted(check):
         del value["test"]["best"]["loss"]
         (folder / "result.json").write_text(json.dumps(record.seal(value)))
 
-    assert check(edit)["score"] == ("note", "exactly, but its test best has no loss to compare")
+    findings = check(edit)
+    assert findings["score"] == ("note", "exactly, but its test best has no loss to compare")
+    assert findings["replay"].state == "not asked for"
 
 
 def test_content_that_does_not_fit_its_sha256_is_refused(check):
