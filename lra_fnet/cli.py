@@ -106,13 +106,20 @@ def _given(kind: Callable[[str], Any] = str, **keywords) -> dict:
     return {"type": parse, **keywords}
 
 
-def _number(about: str, default: float | None = None, least: float = 0, kind: type = int) -> dict:
+def _number(
+    about: str,
+    default: float | None = None,
+    least: float = 0,
+    kind: type = int,
+    most: float = math.inf,
+) -> dict:
     def parse(text):
         with contextlib.suppress(ValueError):
-            if least <= kind(text) < math.inf:
+            if least <= kind(text) <= most and kind(text) < math.inf:
                 return kind(text)
         number = "whole number" if kind is int else "number"
-        raise argparse.ArgumentTypeError(f"expects a {number} of at least {least}, got {text!r}")
+        limits = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
+        raise argparse.ArgumentTypeError(f"expects a {number} {limits}, got {text!r}")
 
     return {"help": about, "default": default, "type": parse}
 
@@ -193,7 +200,7 @@ _SHARED = {
     "out": {"out": _folder("the folder to write (default: reports)", "reports")},
     "shape": {
         "tokens": _number("tokens per batch, the same at all lengths", 0),
-        "cls": _switch("measure each length with CLS too, L + 1"),
+        "cls": _switch("also measure each length plus a CLS token"),
     },
 }
 _COMPLETED = {  # options whose values are names, and their kind
@@ -212,7 +219,8 @@ _HOSTS = {  # environment variables give the defaults, such as LRA_FNET_PROCESSE
     "process": _number("index of this process, from 0"),
     "join_seconds": _number("how long to wait until all processes have joined (default: 45)"),
     "hosts": _text(
-        "take all three from the cluster: SLURM, Open MPI, Cloud TPU or Kubernetes",
+        "take --coordinator, --processes and --process from the cluster: SLURM, Open MPI, Cloud "
+        "TPU or Kubernetes",
         choices=("auto",),
     ),
 }
@@ -296,7 +304,9 @@ def _parser() -> Parser:
     one_run = {
         "model": _text(models, kind=_one("models"), required=True),
         "seed": _number(
-            "seed of weights, batches and dropout; fixed features have their own (default: 0)", 0
+            "seed of weights, batches and dropout; fixed features have their own (default: 0)",
+            0,
+            most=2**32 - 1,
         ),
         "name": _VARIANT,
         "force": _switch("move the run of this name aside and train from the start"),
@@ -633,8 +643,9 @@ def _verify(args) -> int:
       replay  the first steps, trained again, give the losses in metrics.jsonl
 
     A check is "ok", "note" (with a remark below the table), "not there" (a file that it needs is
-    missing) or "FAILED". Scores and losses must be equal on the kind of machine that trained the
-    run; elsewhere 0.5 % of the rows and 1 % of a loss may differ.
+    missing), "not asked for" (replay without --replay) or "FAILED". Scores and losses must be equal
+    on the kind of machine that trained the run; elsewhere 0.5 % of the rows and 1 % of a loss may
+    differ.
 
     Example:
       lra-fnet verify runs/cpu/listops/fnet/seed0 --replay 100

@@ -37,7 +37,7 @@ def run(job: Job) -> Record:
       Interrupted: a signal stopped it; the same command resumes.
     """
     if type(job.seed) is not int or not 0 <= job.seed < 2**32:  # JAX would take it modulo 2**32
-        raise UserError(f"--seed expects a whole number from 0 to {2**32 - 1}, got {job.seed!r}")
+        raise UserError(f"seed expects a whole number from 0 to {2**32 - 1}, got {job.seed!r}")
     device.require()
     experiment = job.load()
     if job.denoise and experiment.task.validation_is_test:

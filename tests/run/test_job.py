@@ -322,8 +322,8 @@ def test_folder_in_use_by_another_process_is_refused(train, tmp_path):
         (["--model", "fnett"], "unknown model 'fnett'; known models: bigbird, "),
         (["--task", "parrity"], "unknown task 'parrity'"),
         (["--preset", "gpu"], "unknown preset 'gpu'"),
-        (["--seed", "-1"], "--seed expects a whole number of at least 0, got '-1'"),
-        (["--seed", "x"], "--seed expects a whole number of at least 0, got 'x'"),
+        (["--seed", "-1"], "--seed expects a whole number from 0 to 4294967295, got '-1'"),
+        (["--seed", "x"], "--seed expects a whole number from 0 to 4294967295, got 'x'"),
         (["--name", "a/b"], "--name expects letters"),
         (
             ["--set", "Run.num_steps=-3"],
