@@ -44,7 +44,7 @@ def train(
     task: str,
     model: str,
     *,
-    preset: str,
+    preset: str = "paper",
     seed: int = 0,
     set: Mapping[str, object] | Iterable[str] = (),
     name: str | None = None,
@@ -100,7 +100,7 @@ def train(
     bindings = config.split_bindings(set) if isinstance(set, str) else set
     if isinstance(bindings, Mapping):
         bindings = [f"{parameter}={_literal(value)}" for parameter, value in bindings.items()]
-    bindings = tuple(bindings or ())
+    bindings = tuple(bindings or ()) if isinstance(bindings, Iterable | None) else (bindings,)
     if wrong := [binding for binding in bindings if not isinstance(binding, str)]:
         raise UserError(f"set expects bindings such as 'Run.num_steps=100', got {wrong[0]!r}")
     asked = job.Job(

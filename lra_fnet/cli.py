@@ -9,6 +9,7 @@ Example:
 import argparse
 import contextlib
 import dataclasses
+import errno
 import functools
 import inspect
 import math
@@ -60,6 +61,8 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (OSError, MemoryError) as error:  # a limit of the process, or a disk that is gone
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
+            error = f"standard output: {error.strerror}"  # `disk.writable` names every other file
         return _fail(error, UserError.code)
     except RuntimeError as error:
         if not (problem := out_of_memory(error)):
@@ -103,13 +106,20 @@ def _given(kind: Callable[[str], Any] = str, **keywords) -> dict:
     return {"type": parse, **keywords}
 
 
-def _number(about: str, default: float | None = None, least: float = 0, kind: type = int) -> dict:
+def _number(
+    about: str,
+    default: float | None = None,
+    least: float = 0,
+    kind: type = int,
+    most: float = math.inf,
+) -> dict:
     def parse(text):
         with contextlib.suppress(ValueError):
-            if least <= kind(text) < math.inf:
+            if least <= kind(text) <= most and kind(text) < math.inf:
                 return kind(text)
         number = "whole number" if kind is int else "number"
-        raise argparse.ArgumentTypeError(f"expects a {number} of at least {least}, got {text!r}")
+        limits = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
+        raise argparse.ArgumentTypeError(f"expects a {number} {limits}, got {text!r}")
 
     return {"help": about, "default": default, "type": parse}
 
@@ -143,6 +153,20 @@ def _module(text: str) -> str:
     return os.path.abspath(text) if text.endswith(".py") else text
 
 
+def _one(sweep: str) -> Callable[[str], str]:
+    """Returns a parser of one name; `sweep` is the option of a sweep that takes several."""
+
+    def parse(text):
+        if "," in text or text == "all":
+            raise argparse.ArgumentTypeError(
+                f"expects one name, got {text!r}: `lra-fnet sweep --{sweep} {text}` (make sweep "
+                f"{sweep.upper()}={text}) trains several"
+            )
+        return text
+
+    return parse
+
+
 _folder = functools.partial(_text, kind=Path)
 _NAMES = "names separated by commas, or all"
 _VARIANT = _text("a name for the bindings, used in the run folder's name")
@@ -156,7 +180,7 @@ _GIN_DIR = {
 _SHARED = {
     "run": {"run": _folder("a run folder", required=True), **_IMPORT},
     "task": {
-        "task": _text("the task's name", required=True),
+        "task": _text("the task's name", kind=_one("task"), required=True),
         "preset": _text(
             "paper (default), lra-code, tuned, small, cpu; for corpus cpu-pretrain or "
             "paper-pretrain; or yours",
@@ -176,7 +200,7 @@ _SHARED = {
     "out": {"out": _folder("the folder to write (default: reports)", "reports")},
     "shape": {
         "tokens": _number("tokens per batch, the same at all lengths", 0),
-        "cls": _switch("measure each length with CLS too, L + 1"),
+        "cls": _switch("also measure each length plus a CLS token"),
     },
 }
 _COMPLETED = {  # options whose values are names, and their kind
@@ -195,7 +219,8 @@ _HOSTS = {  # environment variables give the defaults, such as LRA_FNET_PROCESSE
     "process": _number("index of this process, from 0"),
     "join_seconds": _number("how long to wait until all processes have joined (default: 45)"),
     "hosts": _text(
-        "take all three from the cluster: SLURM, Open MPI, Cloud TPU or Kubernetes",
+        "take --coordinator, --processes and --process from the cluster: SLURM, Open MPI, Cloud "
+        "TPU or Kubernetes",
         choices=("auto",),
     ),
 }
@@ -213,8 +238,13 @@ class Parser(argparse.ArgumentParser):
     def error(self, message):
         """Raises a UserError."""
         message = re.sub(r"^argument (\S+): (?=expects)", r"\1 ", message)
-        if wrong := re.match(r"argument COMMAND: .*?'(.*)' \(choose from (.*)\)", message):
-            message = config.unknown("command", wrong[1], re.findall(r"\w+", wrong[2]))
+        if wrong := re.match(r"argument (\S+): .*?'(.*)' \(choose from (.*)\)", message):
+            option, name, choices = wrong[1], wrong[2], re.findall(r"\w+", wrong[3])
+            *others, last = choices
+            expected = " or ".join(filter(None, [", ".join(others), last]))
+            message = f"{option} expects {expected}, got {name!r}"
+            if option == "COMMAND":
+                message = config.unknown("command", name, choices)
         raise UserError(f"{message} (see {self.prog} --help)")
 
     def parse_known_args(self, args=None, namespace=None):
@@ -272,9 +302,11 @@ def _parser() -> Parser:
     verb(_list_, "gin_dir", KIND={"choices": kinds, "help": "what to list"})
     verb(_describe, "outside data", task=_text(f"{tasks}, or all (default)", "all"))
     one_run = {
-        "model": _text(models, required=True),
+        "model": _text(models, kind=_one("models"), required=True),
         "seed": _number(
-            "seed of weights, batches and dropout; fixed features have their own (default: 0)", 0
+            "seed of weights, batches and dropout; fixed features have their own (default: 0)",
+            0,
+            most=2**32 - 1,
         ),
         "name": _VARIANT,
         "force": _switch("move the run of this name aside and train from the start"),
@@ -611,8 +643,9 @@ def _verify(args) -> int:
       replay  the first steps, trained again, give the losses in metrics.jsonl
 
     A check is "ok", "note" (with a remark below the table), "not there" (a file that it needs is
-    missing) or "FAILED". Scores and losses must be equal on the kind of machine that trained the
-    run; elsewhere 0.5 % of the rows and 1 % of a loss may differ.
+    missing), "not asked for" (replay without --replay) or "FAILED". Scores and losses must be equal
+    on the kind of machine that trained the run; elsewhere 0.5 % of the rows and 1 % of a loss may
+    differ.
 
     Example:
       lra-fnet verify runs/cpu/listops/fnet/seed0 --replay 100
@@ -709,6 +742,8 @@ def _report(args) -> None:
     """
     from lra_fnet import report
 
+    if args.readme:
+        report.read_readme(args.readme)  # reports a mistake before anything is written
     report.main([args.runs, args.results], args.out)
     for file in report.update_readme(args.readme, args.results) if args.readme else ():
         print(f"updated {file}")

@@ -571,7 +571,7 @@ def _parse(text: str, where: str, *, trusted: bool = True) -> None:
     except (ValueError, SyntaxError, NameError, AttributeError, ImportError) as error:
         reason = " ".join(str(error).split())
         reason = re.split(r" In bindings string| In file | Failed to parse", reason)[0]
-        hint = _did_you_mean(text.partition("=")[0].strip(), [n for n in _given() if "." in n])
+        hint = did_you_mean(text.partition("=")[0].strip(), [n for n in _given() if "." in n])
         if "No configurable matching" in reason and trusted:
             hint += " If it is in a module of yours, name that with --import (make: IMPORT=)"
         raise UserError(f"{where}: {reason}{hint}") from None
@@ -581,26 +581,25 @@ def _check_macros(names: set[str], declared: set[str], where: str) -> None:
     for name in sorted(names - declared):
         if where.startswith("--set"):
             same = sorted(short(given) for given in _given() if given.endswith(f".{name}"))
-            hint = (
-                f" (did you mean {' or '.join(same)}?)" if same else _did_you_mean(name, declared)
-            )
+            hint = f" (did you mean {' or '.join(same)}?)" if same else did_you_mean(name, declared)
             raise UserError(
                 f"{where}: expected Name.parameter=value{hint}; settings without a name: "
                 f"{', '.join(sorted(declared - {'TASK'}))}"  # TASK is what --task binds
             )
         raise UserError(
             f"{where}: no macro {name}; base.gin declares {', '.join(sorted(declared))}"
-            + _did_you_mean(name, declared)
+            + did_you_mean(name, declared)
         )
 
 
 def unknown(what: str, name: str, names: Sequence[str]) -> str:
     """Returns the error message for an unknown name; `what` says which kind of name it is."""
-    hint = _did_you_mean(name, names)
+    hint = did_you_mean(name, names)
     return f"unknown {what} {name!r}{hint}; known {what}s: {', '.join(names)}"
 
 
-def _did_you_mean(name: str, candidates: Iterable[str]) -> str:
+def did_you_mean(name: str, candidates: Iterable[str]) -> str:
+    """Returns " (did you mean NAME?)" for the closest candidate; "" if none is close."""
     close = difflib.get_close_matches(name, sorted(candidates), n=1, cutoff=0.6)
     return f" (did you mean {close[0]}?)" if close else ""
 

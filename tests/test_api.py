@@ -1,5 +1,6 @@
 """The package as a Python library: the same runs as the command line, quick to import, short."""
 
+import inspect
 import subprocess
 import sys
 
@@ -8,7 +9,7 @@ import pytest
 from paths import OUTSIDE, PARITY
 
 import lra_fnet
-from lra_fnet import config
+from lra_fnet import cli, config
 from lra_fnet.errors import UserError
 
 WORDS = ["Run.num_steps=4", "Encoder.mlp_dim=4"]
@@ -75,11 +76,12 @@ def test_both_stages_of_pretraining_are_the_commands(parity):
     [
         ({"preset": "cpuu"}, "unknown preset 'cpuu'"),
         ({"set": "Run.steps=1"}, "doesn't have a parameter named 'steps'"),
+        ({"set": 5}, "^set expects bindings such as 'Run.num_steps=100', got 5"),
         ({"set": [("Run.num_steps", 3)]}, "set expects bindings such as 'Run.num_steps=100', got"),
-        ({"seed": -1}, "--seed expects a whole number from 0"),
-        ({"seed": "a"}, "--seed expects a whole number from 0 to 4294967295, got 'a'"),
-        ({"seed": True}, "--seed expects a whole number from 0 to 4294967295, got True"),
-        ({"seed": 1.0}, "--seed expects a whole number from 0 to 4294967295, got 1.0"),
+        ({"seed": -1}, "^seed expects a whole number from 0"),
+        ({"seed": "a"}, "^seed expects a whole number from 0 to 4294967295, got 'a'"),
+        ({"seed": True}, "^seed expects a whole number from 0 to 4294967295, got True"),
+        ({"seed": 1.0}, "^seed expects a whole number from 0 to 4294967295, got 1.0"),
         ({"model": None}, "None is not a valid name: expected letters, digits"),
         ({"task": 3}, "3 is not a valid name: expected letters, digits"),
     ],
@@ -87,6 +89,12 @@ def test_both_stages_of_pretraining_are_the_commands(parity):
 def test_a_mistake_is_a_user_error(outside, options, words):
     with pytest.raises(UserError, match=words):
         lra_fnet.train(**{"task": "listops", "model": "fnet", "preset": "cpu", **options})
+
+
+def test_preset_is_that_of_the_command():
+    given = inspect.signature(lra_fnet.train).parameters["preset"].default
+    words = ["train", "--task", "listops", "--model", "fnet"]
+    assert given == cli._parser().parse_args(words).preset
 
 
 def test_lists_have_the_names_of_the_command_line():

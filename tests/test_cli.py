@@ -129,8 +129,21 @@ def test_a_relative_import_is_kept_as_an_absolute_path(outside):
             "train --task listops --model fnet --set Run.num_steps = 20",
             "unrecognized arguments: = 20: write a binding without spaces around =, or in quotati",
         ),
+        ("list modls", "KIND expects tasks, models or presets, got 'modls' (see lra-fnet list --h"),
+        ("sweep --sampler foo", "--sampler expects grid, random or tpe, got 'foo'"),
+        ("completion bsh", "SHELL expects bash, zsh or fish, got 'bsh'"),
+        ("train --task listops --model fnet --hosts slurm", "--hosts expects auto, got 'slurm'"),
         ("train --task listops --model fnet --sets a", "--sets a (see lra-fnet train --help)"),
         ("train --model fnet", "required: --task"),
+        (
+            "train --task listops --model fnet,linear",
+            "--model expects one name, got 'fnet,linear': `lra-fnet sweep --models fnet,linear` "
+            "(make sweep MODELS=fnet,linear) trains several",
+        ),
+        (
+            "train --task all --model fnet",
+            "--task expects one name, got 'all': `lra-fnet sweep --t",
+        ),
         ("train --task= --model fnet", "--task expects a value, got none"),
         ("finish --name=", "--name expects a value, got none"),
         ("explain --task listops --lengths=", "--lengths expects a value, got none"),
@@ -143,9 +156,12 @@ def test_a_relative_import_is_kept_as_an_absolute_path(outside):
         ("train --task corpus --model fnet --preset cpu", "with corpus: cpu-pretrain, paper-pret"),
         (
             "train --task listops --model fnet --seed x",
-            "--seed expects a whole number of at least 0, got 'x'",
+            "--seed expects a whole number from 0 to 4294967295, got 'x'",
         ),
-        ("train --task listops --model fnet --seed 4294967296", "from 0 to 4294967295"),
+        (
+            "train --task listops --model fnet --seed 4294967296",
+            "--seed expects a whole number from",
+        ),
         ("explain --task text --lengths 16,x", "--lengths expects whole numbers like 1024,2048"),
         ("finish --name none", "no sweep 'none'"),
     ],
@@ -186,6 +202,18 @@ def test_a_reader_that_is_gone_ends_a_command_with_141(line, tmp_path):
     )
     os.close(writing)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("line", ["list models", "completion bash"])
+def test_a_full_disk_behind_standard_output_fails_with_one_line(line, tmp_path):
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    program = [sys.executable, "-m", "lra_fnet", *line.split()]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            program, cwd=tmp_path, env=environment, stdout=full, stderr=subprocess.PIPE
+        )
+    words = b"lra-fnet: standard output: No space left on device\n"
+    assert (done.returncode, done.stderr) == (2, words)
 
 
 def test_system_error_before_the_command_begins_fails_with_one_line(command, monkeypatch):

@@ -1,8 +1,8 @@
 """Several devices: strong and weak scaling of the update, its loss and its all-reduces.
 
 A separate process measures each number of devices and sees only these: the first GPUs, or simulated
-CPU devices. Strong scaling splits the preset's batch over the devices; weak scaling gives the
-preset's batch to each of them.
+CPU devices. Strong scaling splits the batch (the preset's, or that of --tokens) over the devices;
+weak scaling gives as many rows to each of them.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ def run(
         for scaling, number, size in plan:
             row = {"scaling": scaling, "devices": number, "batch_size": size}
             overrides = (*cell.overrides, f"Run.batch_size={size}")
-            changed = dataclasses.replace(cell, overrides=overrides, devices=number)
+            changed = dataclasses.replace(cell, overrides=overrides, devices=number, tokens=0)
             rows.append(row | measure(changed, rounds))
             save(rows)
             bar.step()

@@ -42,7 +42,8 @@ def use() -> None:
                 Path(folder).mkdir(parents=True, exist_ok=True)
                 tempfile.TemporaryFile(dir=folder).close()
         except UserError as error:
-            progress.say(f"compiled programs are not kept: {error}")
+            reason = str(error).removesuffix(disk.AGAIN)  # this command goes on
+            progress.say(f"compiled programs are not kept: {reason}")
             os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
             return
     os.environ["JAX_COMPILATION_CACHE_DIR"] = folder

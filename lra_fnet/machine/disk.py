@@ -22,6 +22,7 @@ import psutil
 from lra_fnet.errors import UserError
 from lra_fnet.machine.progress import say
 
+AGAIN = ", then run the same command again"  # ends the message of `writable`
 _FORBIDDEN = tuple(os.strerror(e) for e in (errno.EROFS, errno.EACCES, errno.EPERM))
 _FULL = tuple(os.strerror(e) for e in (errno.ENOSPC, errno.EDQUOT))
 _REFUSALS = ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "EIO", "EMFILE")
@@ -175,6 +176,8 @@ def _read(path: Path, parse: Callable[[str], Any], cure: str = "move it away") -
         return parse(path.read_text("utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except PermissionError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): make it readable") from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read ({error}): {cure}") from None
 
@@ -204,7 +207,7 @@ def writable(target: Path, option: str = "--runs") -> Iterator[None]:
         cure = "free some space or " if reason in _FULL else cure
         raise UserError(
             f"{target} cannot be written ({reason}): {cure}choose another folder with "
-            f"{option}, then run the same command again"
+            f"{option}{AGAIN}"
         ) from None
 
 

@@ -4,6 +4,7 @@
 function of it.
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,10 +27,12 @@ __all__ = [
     "main",
     "print_run",
     "print_runs",
+    "read_readme",
     "update_readme",
     "write",
 ]
 
+_OURS = re.compile("<title>.*Long-Range Arena.*: results</title>")  # in the page of every version
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 LITERATURE = (
     "Generated from `lra_fnet/report/published.json` and the committed results by\n"
@@ -68,6 +71,23 @@ def _write(file: Path, content: str, option: str) -> None:
         disk.replace(file, content)
 
 
+def read_readme(readme: Path) -> str:
+    """Returns the README's text, which holds each marker once and in order.
+
+    Raises:
+      UserError: it does not, or the file cannot be read.
+    """
+    try:
+        text = readme.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{readme}: cannot be read ({error.strerror}); name the README") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{readme}: expected UTF-8, got {error}; save it as UTF-8") from None
+    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
+        raise UserError(f"{readme}: expected one line {BEGIN} followed by one line {END}; add them")
+    return text
+
+
 def update_readme(path: str | Path, results: str | Path) -> list[Path]:
     """Writes everything generated from the results: the README's tables and the files next to it.
 
@@ -83,18 +103,10 @@ def update_readme(path: str | Path, results: str | Path) -> list[Path]:
       The files that changed.
 
     Raises:
-      UserError: the README does not hold each marker once and in order, or a file cannot be read
-        or written.
+      UserError: see `read_readme`; the results are damaged, or a file cannot be written.
     """
     readme = Path(path)
-    try:
-        old = readme.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{readme}: cannot be read ({error.strerror}); name the README") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{readme}: expected UTF-8, got {error}; save it as UTF-8") from None
-    if old.count(BEGIN) != 1 or old.count(END) != 1 or old.index(BEGIN) > old.index(END):
-        raise UserError(f"{readme}: expected one line {BEGIN} followed by one line {END}; add them")
+    old = read_readme(readme)
     sources = Sources([results])
     if not sources.runs:
         raise UserError(f"--results {results} holds no run, and would empty {readme}: name another")
@@ -134,8 +146,12 @@ def main(
     Damaged files are left out, each with a line on standard error and in the report.
 
     Raises:
-      UserError: no run has a test accuracy or a state to show.
+      UserError: no run has a test accuracy or a state to show; the folder holds other files.
     """
+    out, page = Path(out_dir), Path(out_dir) / "index.html"
+    ours = page.is_file() and _OURS.search(page.read_text("utf-8", "replace"))
+    if not ours and any(out.glob("[!.]*")):
+        raise UserError(f"{out} holds other files: choose a new folder with --out")
     report = build(Sources(roots))
     for problem in report.sources.problems:
         progress.say(f"left out: {problem}")

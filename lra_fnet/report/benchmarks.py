@@ -30,11 +30,13 @@ _SAME = re.compile(
 VERSIONS = ("jax", "torch", "transformers")  # those that the caption names
 TITLES = {"train": "Training", "pretrain": "Pre-training", "infer": "Inference"}
 WITH_PEERS = ("train", "infer")  # what PyTorch is measured with
+_COMPARED = (
+    "; in parentheses the speed-up against the faster Transformer of that length, the median of "
+    "the ratios round by round (of GFLOPs, the share of the Transformer's). `transformer` computes "
+    "attention in blocks (`blockwise`) unless its row says otherwise"
+)
 LEGEND = (
-    "Medians of the rounds, ± half their range; in parentheses the speed-up against the faster "
-    "Transformer of that length, the median of the ratios round by round (of GFLOPs, the share of "
-    "the Transformer's). `transformer` computes "
-    "attention in blocks (`blockwise`) unless its row says otherwise. `OOM` out of memory, `FAIL` "
+    f"Medians of the rounds, ± half their range{_COMPARED}. `OOM` out of memory, `FAIL` "
     "does not compile, `-` not measured, † did not fit next to the others and was measured alone. "
     "Memory is the peak of the cell's own process above what it held before the model was made; "
     "on an accelerator, of the device since the process began. "
@@ -49,7 +51,9 @@ Result = dict[str, Any]  # a cell of benchmark.json
 def render(cells: Sequence[Result]) -> str:
     """Returns Markdown: a table for everything that was measured, and where it was measured."""
     parts = [grid.markdown() for grid in grids(cells)]
-    return "\n".join([*parts, f"{caption(cells)}\n\n{LEGEND}\n".lstrip()])
+    compared = any(cell["model"] == BASELINE for cell in cells)
+    legend = LEGEND if compared else LEGEND.replace(_COMPARED, "")
+    return "\n".join([*parts, f"{caption(cells)}\n\n{legend}\n".lstrip()])
 
 
 def unit_of_memory(cells: Sequence[Result]) -> tuple[str, float]:

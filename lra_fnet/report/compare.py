@@ -41,6 +41,7 @@ def find(text: str, roots: Sequence[str | Path]) -> list[Record]:
         raise UserError(
             f"expected a run folder with a result.json, or preset/task/model[+variant] with runs "
             f"under {' or '.join(map(str, roots))}, got {text!r}"
+            + config.did_you_mean(text, {run.label for run in collected})
         )
     return runs
 
@@ -66,7 +67,10 @@ def compare(first: Sequence[Record], second: Sequence[Record]) -> dict[str, Any]
     for field, what in (("task", "task"), ("data_sha256", "data")):
         values = [sorted({getattr(run, field) for run in runs}) for runs in (a, b)]
         if values[0] != values[1] or len(values[0]) > 1:
-            texts = [" and ".join(value[:12] for value in side) for side in values]
+            sets = [sorted({f"{run.task}/{run.dataset or '?'}" for run in s}) for s in (a, b)]
+            if what == "task" or (sets[0] == sets[1] and len(sets[0]) == 1):
+                sets = [[value[:12] for value in side] for side in values]
+            texts = [" and ".join(side) for side in sets]
             raise UserError(
                 f"expected runs on the same {what}, got {texts[0]} ({a[0].label}) and {texts[1]} "
                 f"({b[0].label}): name two that share it"

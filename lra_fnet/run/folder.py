@@ -164,6 +164,12 @@ def read_begun(folder: Path) -> dict[str, Any] | None:
     return begun
 
 
+def copy_was_edited(folder: Path, *configs: str) -> bool:
+    """Returns whether the folder has a config.gin whose text is none of these."""
+    copy = folder / "config.gin"
+    return copy.is_file() and copy.read_bytes() not in [text.encode() for text in configs]
+
+
 def read_job(folder: Path) -> Job | None:
     """Returns the job that made a run folder, or None if the folder has no run.json.
 
@@ -194,6 +200,8 @@ def finished(folder: Path) -> tuple[Job, Record]:
             raise UserError(f"{folder} is an export, without data: name the run folder")
         kept = (folder / "result.json").exists()
         cure = "only its results were kept, so train it again with --force" if kept else "name one"
+        if seeds := sorted(file.parent for file in folder.glob("seed*/run.json")):
+            cure = f"name one of its seeds: {seeds[0]}"
         raise UserError(f"{folder} is not a run folder (it has no run.json): {cure}")
     command = terminal.command(job.command())
     result = record.read(folder, moved=True)

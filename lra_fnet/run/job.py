@@ -37,7 +37,7 @@ def run(job: Job) -> Record:
       Interrupted: a signal stopped it; the same command resumes.
     """
     if type(job.seed) is not int or not 0 <= job.seed < 2**32:  # JAX would take it modulo 2**32
-        raise UserError(f"--seed expects a whole number from 0 to {2**32 - 1}, got {job.seed!r}")
+        raise UserError(f"seed expects a whole number from 0 to {2**32 - 1}, got {job.seed!r}")
     device.require()
     experiment = job.load()
     if job.denoise and experiment.task.validation_is_test:
@@ -116,7 +116,8 @@ def _complete(
 
     Raises:
       UserError: the folder holds a run of another configuration, on other data, or from another
-        pre-trained run, or one that lacks its run.json and is not complete.
+        pre-trained run, or one that is not complete and lacks its run.json or has an edited
+        config.gin.
     """
     if job.force and any(path.name != ".lock" for path in folder.iterdir()):
         aside = run_folder.move_aside(folder)
@@ -139,6 +140,12 @@ def _complete(
     kept = ("result.json", "metrics.jsonl", "checkpoints")
     if begun is None and any((folder / name).exists() for name in kept):
         raise UserError(f"{folder} has no run.json: {run_folder.RESTORE}")
+    # A process with newer code may have been killed between writing config.gin and run.json.
+    if begun and run_folder.copy_was_edited(folder, begun["config"], experiment.config):
+        raise UserError(
+            f"{folder / 'config.gin'} was edited: it is a copy and has no effect; delete it, and "
+            "give other settings with --set"
+        )
     return None
 
 

@@ -440,7 +440,8 @@ def read(folder: Path, *, moved: bool = False) -> Record | None:
         return parse(value, folder, moved=moved)
     except ValueError as error:
         raise UserError(
-            f"{file}: {error}; move its folder away, or run that run again with --force"
+            f"{file}: {error}; restore it, move its folder away, or train the run again with "
+            "--force"
         ) from None
 
 

@@ -306,8 +306,10 @@ def _read_weights(folder: Path, export: Export, like: dict) -> dict:
     file = folder / WEIGHTS
     try:
         arrays = safetensors.numpy.load_file(file)
+    except PermissionError as error:
+        raise UserError(f"{file} cannot be read ({error.strerror}): make it readable") from None
     except (OSError, safetensors.SafetensorError) as error:
-        raise UserError(f"{file} cannot be read ({error}): export it again") from None
+        raise UserError(f"{file} is cut short or damaged ({error}): export it again") from None
     expected, actual = (
         {name: f"{leaf.dtype} {[*leaf.shape]}" for name, leaf in leaves.items()}
         for leaves in (flat({"params": like["params"], **like["constants"]}), arrays)

@@ -39,6 +39,7 @@ from lra_fnet.training.step import Program, begin_from, wait_for
 
 CHECKS: tuple[str, ...] = ("result", "config", "data", "code", "score", "replay")
 OK, NOTE, ABSENT, FAILED = "ok", "note", "not there", "FAILED"
+UNASKED = "not asked for"  # the replay without --replay
 TOLERANCE = 0.01  # relative, of losses on another kind of machine
 ROWS_OFF = 0.005  # share of rows that rounding may turn on another kind of machine
 # Differences between a recorded configuration and today's that cannot have changed a number.
@@ -138,7 +139,7 @@ def verify(folder: Path, options: Options, *, moved: bool = True) -> Row:
         return Row(str(folder), findings | {"result": Finding(FAILED, str(error))})
     findings["result"] = Finding() if result.sha256 else Finding(NOTE, "no sha256")
     checks = {
-        "config": lambda: _config(result, options),
+        "config": lambda: _config(folder, result, options),
         "data": lambda: _data(result, options),
         "code": lambda: _code(result),
         "score": lambda: _score(folder, result, kinds, options),
@@ -212,13 +213,15 @@ def _experiment(result: Record, options: Options) -> Experiment:
     return _restored(result.config, options.imports) or _asked(result, options)
 
 
-def _config(result: Record, options: Options) -> Finding:
+def _config(folder: Path, result: Record, options: Options) -> Finding:
     """Compares the recorded configuration with that of its names.
 
     A setting that only one of the two has must have come or gone with the code: either it has its
     default in the other (`config.differing`), or the code of the run's commit does not have it and
     today's code cannot build the recorded text.
     """
+    if run_folder.copy_was_edited(folder, result.config):
+        return Finding(FAILED, "config.gin was edited: it is a copy and has no effect; use --set")
     restored = _restored(result.config, options.imports)
     task = restored and restored.task
     if task and task.finds_classes and not task.folder(options.data).exists():
@@ -412,7 +415,7 @@ def _score(folder: Path, result: Record, kinds: Sequence[Checkpoint], options: O
 def _replay(folder: Path, result: Record, options: Options) -> Finding:
     """Trains the first steps again and compares the mean losses with metrics.jsonl."""
     if not options.replay:
-        return Finding(ABSENT, "--replay STEPS was not given")
+        return Finding(UNASKED, "--replay STEPS trains the first steps again")
     if not result.complete:
         return Finding(ABSENT, f"the run ended as {result.state}")
     experiment = _experiment(result, options)

@@ -208,16 +208,29 @@ def _axis(name: str, values) -> list | dict:
     match values:
         case [_, *_]:
             return list(values)
-        case {"low": low, "high": high, **more} if (
-            more.keys() <= {"log"}
-            and {type(low), type(high)} <= {int, float}
-            and -LARGEST <= low < high <= LARGEST
-            and (low > 0 or not more.get("log"))
-        ):
-            return {"low": low, "high": high, "log": bool(more.get("log"))}
+        case {"low": low, "high": high, **more} if more.keys() <= {"log"} and {
+            type(low),
+            type(high),
+        } <= {int, float}:
+            log = bool(more.get("log"))
+            got = f"got [{low!r:.40}, {high!r:.40}" + (', "log"]' if log else "]")
+            if not low < high:
+                cure = "swap them" if low > high else "give one value with --set"
+                raise UserError(f"the range of {name} expects LOW < HIGH, {got}: {cure}")
+            if log and low <= 0:
+                raise UserError(
+                    f'the range of {name} expects LOW > 0 with "log", {got}: raise it, or leave '
+                    '"log" out'
+                )
+            if low < -LARGEST or high > LARGEST:
+                raise UserError(
+                    f"the range of {name} expects numbers from -2**53 to 2**53, {got}: choose "
+                    "smaller ones"
+                )
+            return {"low": low, "high": high, "log": log}
     raise UserError(
-        f"the axis {name} expects a list of values, or a range of two numbers (low < high, from "
-        f"-2**53 to 2**53, and low > 0 if it is logarithmic), got {reprlib.repr(values)}"
+        f"the axis {name} expects a list of values, or a range of two numbers (low < high), got "
+        f"{reprlib.repr(values)}"
     )
 
 

@@ -122,9 +122,7 @@ def _names(task: str, gin_dirs: Sequence[Path]) -> list[str]:
     if task == "all":
         return sorted(known, key=lambda name: ([*tasks.BUILT_IN, name].index(name), name))
     if task not in known:
-        raise UserError(
-            f"unknown task {task!r}: expected one of {', '.join(known)}, all; {config.YOURS}"
-        )
+        raise UserError(f"{config.unknown('task', task, [*known, 'all'])}; {config.YOURS}")
     return [task]
 
 

@@ -163,8 +163,12 @@ def load(folder: Path, kind: str) -> Saved | None:
     path = _path(folder, kind)
     try:
         data = path.read_bytes()
-        size = int.from_bytes(data[:8], "little")  # of the header, which is JSON
-        header = json.loads(data[8 : 8 + size])["__metadata__"]
+        begin = 8 + int.from_bytes(data[:8], "little")  # of the arrays, behind a header in JSON
+        _check_size(data, begin)
+        tensors = json.loads(data[8:begin])
+        header = tensors["__metadata__"]
+        ends = [tensors[name]["data_offsets"][1] for name in tensors if name != "__metadata__"]
+        _check_size(data, begin + max(ends, default=0))
         arrays = safetensors.numpy.load(data)
         if _digest(header["meta"], arrays) != header["sha256"]:
             raise ValueError("its content does not have its SHA-256")
@@ -173,8 +177,13 @@ def load(folder: Path, kind: str) -> Saved | None:
         if any(path.parent.glob("[!.]*")):
             raise UserError(f"an earlier version wrote {path.parent}: {AGAIN}") from None
         return None
-    except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
+    except (OSError, ValueError, LookupError, TypeError, safetensors.SafetensorError) as error:
         raise UserError(f"{path} cannot be read ({error}): {AGAIN}") from None
+
+
+def _check_size(data: bytes, least: int) -> None:
+    if len(data) < least:
+        raise ValueError(f"it is cut short: expected at least {least:,} bytes, got {len(data):,}")
 
 
 def read(folder: Path, kind: str, like, *, step: int) -> Any:
@@ -194,7 +203,10 @@ def read(folder: Path, kind: str, like, *, step: int) -> Any:
     """
     saved = load(folder, kind)
     if saved is None:
-        raise UserError(f"{folder} has no checkpoint {kind!r}: copy the whole run folder")
+        raise UserError(
+            f"{folder} has no checkpoint {kind!r}: put its folder checkpoints back, or train again "
+            "with --force"
+        )
     if saved.step != step:
         raise UserError(f"{saved.path} is of step {saved.step}, expected step {step}: {AGAIN}")
     return saved.fill(like)

@@ -39,6 +39,15 @@ def test_scaling_table_has_a_row_for_each_number_of_devices(monkeypatch):
         scaling.run(cell, [1, 3], 2, saved.append)
 
 
+def test_tokens_choose_the_batch_that_is_split(monkeypatch):
+    monkeypatch.setattr(scaling, "measure", lambda cell, rounds: {"built": cell.load().run})
+    rows = scaling.run(
+        Cell("train", "ours", "text", "fnet", "cpu", 64, tokens=1024), [1, 2], 1, len
+    )
+    assert [row["batch_size"] for row in rows] == [16, 16, 32]
+    assert [row["built"].batch_size for row in rows] == [16, 16, 32]
+
+
 @pytest.mark.parametrize("kind", ["steps", "seconds"])
 def test_child_that_runs_out_of_memory_after_its_start_gives_one_line(monkeypatch, kind):
     class Child:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -85,6 +86,16 @@ def test_damaged_json_fails_with_one_line(tmp_path, content, words):
     assert words in str(raised.value)
     assert str(raised.value).endswith(": move it away")
     assert "\n" not in str(raised.value)
+
+
+def test_file_without_permission_is_to_be_made_readable(tmp_path, monkeypatch):
+    def refuse(*args):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "a.json")
+
+    monkeypatch.setattr(Path, "read_text", refuse)  # root may read every file
+    line = r"a.json cannot be read \(Permission denied\): make it readable$"
+    with pytest.raises(UserError, match=line):
+        disk.read_json(tmp_path / "a.json")
 
 
 def test_line_that_is_being_written_is_skipped(tmp_path):

@@ -149,6 +149,16 @@ OTHER_DATA = {"data_sha256": "e" * 64}
             "expected runs on the same data, got dddddddddddd (cpu/listops/fnet) and eeeeeeeeeeee",
         ),
         (
+            a_result(preset="small", dataset="full", **OTHER_DATA),
+            "small/listops/fnet",
+            "got listops/short_128 (cpu/listops/fnet) and listops/full (small/listops/fnet): name",
+        ),
+        (
+            a_result(model="transformer"),
+            "cpu/listops/transfomer",
+            "got 'cpu/listops/transfomer' (did you mean cpu/listops/transformer?)",
+        ),
+        (
             a_result(seed=1, **OTHER_DATA),
             "cpu/listops/fnet",
             "got dddddddddddd and eeeeeeeeeeee (cpu/listops/fnet)",

@@ -140,6 +140,26 @@ def test_main_writes_every_form_and_names_the_page(tmp_path, console):
     assert (out / "accuracy.md").stat().st_mode & 0o777 == 0o644
 
 
+def test_only_an_earlier_report_is_replaced(tmp_path, console):
+    put(tmp_path / "runs", a_result())
+    out = tmp_path / "site"
+    out.mkdir()
+    report.main([tmp_path / "runs"], out, console)
+    (out / "notes.txt").touch()
+    report.main([tmp_path / "runs"], out, console)
+    (out / "index.html").write_text("mine")
+    with pytest.raises(UserError, match="site holds other files: choose a new folder with --out"):
+        report.main([tmp_path / "runs"], out, console)
+    assert (out / "index.html").read_text() == "mine"
+
+
+def test_wrong_readme_is_refused_before_anything_is_written(command, tmp_path):
+    put(tmp_path / "runs", a_result())
+    words = "none.md: cannot be read (No such file or directory); name the README"
+    assert words in command("report", "--readme", "none.md").mistake
+    assert not (tmp_path / "reports").exists()
+
+
 def test_failed_write_keeps_the_old_files(tmp_path, monkeypatch):
     out = tmp_path / "reports"
     report.write(built(tmp_path / "runs", a_result()), out)

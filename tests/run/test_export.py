@@ -241,8 +241,8 @@ def no_result(folder):
     ("damage", "words"),
     [
         (flipped_bit, "model.safetensors: the parameters differ from those of config.json: export"),
-        (half, "model.safetensors cannot be read ("),
-        (no_weights, "model.safetensors cannot be read ("),
+        (half, "model.safetensors is cut short or damaged ("),
+        (no_weights, "model.safetensors is cut short or damaged ("),
         (another_name, "expected float32 [2] at head/logits/bias, got none: export it again"),
         (another_library, "config.json cannot be read (checkpoint is missing): export it again"),
         (no_json, "config.json cannot be read ("),

@@ -84,6 +84,19 @@ def test_result_that_was_edited_is_refused_by_the_command_that_made_it(train, tm
     assert "seed0/result.json: its sha256 belongs to other content, so it was changed" in err
 
 
+def test_config_gin_that_was_edited_is_refused_when_the_run_resumes(folders, tmp_path):
+    job = dataclasses.replace(run_folder.read_job(folders["fnet"]), runs=tmp_path / "runs")
+    folder = shutil.copytree(folders["fnet"], job.folder)
+    (folder / "result.json").unlink()
+    text = (folder / "config.gin").read_text()
+    (folder / "config.gin").write_text(text.replace("rate = 0.03", "rate = 0.01"))
+    with pytest.raises(UserError, match=r"config.gin was edited: it is a copy and has no effect"):
+        jobs.run(job)
+    (folder / "config.gin").unlink()
+    assert jobs.run(job).score("test")
+    assert (folder / "config.gin").read_text() == text
+
+
 def test_step_that_exceeds_the_memory_is_a_state_and_not_a_crash(train, tmp_path, monkeypatch):
     """It ends before the state is made, so the kernel kills no process."""
     monkeypatch.setattr("lra_fnet.training.slices.free_memory", lambda: 10_000)
@@ -312,8 +325,8 @@ def test_folder_in_use_by_another_process_is_refused(train, tmp_path):
         ),
         (["--task", "parrity"], "unknown task 'parrity'"),
         (["--preset", "gpu"], "unknown preset 'gpu'"),
-        (["--seed", "-1"], "--seed expects a whole number of at least 0, got '-1'"),
-        (["--seed", "x"], "--seed expects a whole number of at least 0, got 'x'"),
+        (["--seed", "-1"], "--seed expects a whole number from 0 to 4294967295, got '-1'"),
+        (["--seed", "x"], "--seed expects a whole number from 0 to 4294967295, got 'x'"),
         (["--name", "a/b"], "--name expects letters"),
         (
             ["--set", "Run.num_steps=-3"],

@@ -229,8 +229,12 @@ def no_checkpoints(folder):
     shutil.rmtree(folder / "checkpoints")
 
 
-def half_a_checkpoint(folder):
+def half_a_header(folder):
     os.truncate(folder / BEST, 1000)
+
+
+def half_a_checkpoint(folder):
+    os.truncate(folder / BEST, (folder / BEST).stat().st_size - 1)
 
 
 def flipped_bit(folder):
@@ -259,12 +263,16 @@ def other_sizes(folder):
     [
         (unfinished, "holds an unfinished run; to finish it: lra-fnet train --task parity --model"),
         (failed, "holds a run that ended as diverged, so it has no model; to train it again: lra-"),
-        (damaged, "result.json: floor: 2 correct of 1 rows is impossible; move its folder away"),
+        (
+            damaged,
+            "result.json: floor: 2 correct of 1 rows is impossible; restore it, move its folder",
+        ),
         (no_run, "(it has no run.json): only its results were kept, so train it again"),
         (shutil.rmtree, "is not a run folder"),
         (a_file, "is not a run folder"),
-        (no_checkpoints, "has no checkpoint 'best': copy the whole run folder"),
-        (half_a_checkpoint, f"{BEST} cannot be read ("),
+        (no_checkpoints, "has no checkpoint 'best': put its folder checkpoints back, or"),
+        (half_a_header, f"{BEST} cannot be read (it is cut short: expected at least "),
+        (half_a_checkpoint, f"{BEST} cannot be read (it is cut short: expected at least "),
         (flipped_bit, f"{BEST} cannot be read (its content does not have its SHA-256): restore"),
         (earlier_version, "checkpoints/best: restore it from a copy, or train again with --force"),
         (other_sizes, f"{BEST} does not fit the run's model (expected float32 [6, 8] at params/"),

@@ -340,10 +340,13 @@ def test_bad_file_is_named(predict, tmp_path, task, files, words):
 
 
 def test_folder_without_a_run_fails_with_one_line(command, tmp_path):
-    code, err, out = command("predict", "--run", tmp_path)
-    assert code == 2
-    assert err.startswith(f"lra-fnet: {tmp_path} is not a run folder")
-    assert (err.count("\n"), out) == (1, "")
+    line = command("predict", "--run", tmp_path).mistake
+    assert line == f"lra-fnet: {tmp_path} is not a run folder (it has no run.json): name one"
+    for seed in ("seed1", "seed0"):
+        (tmp_path / seed).mkdir()
+        (tmp_path / seed / "run.json").touch()
+    line = command("predict", "--run", tmp_path).mistake
+    assert line.endswith(f"(it has no run.json): name one of its seeds: {tmp_path / 'seed0'}")
 
 
 # As a program

@@ -114,11 +114,13 @@ def edit_config(folder):
     change(
         folder / "result.json", config=text.replace("learning_rate = 0.03", "learning_rate = 0.01")
     )
+    (folder / "config.gin").unlink()  # a copy, which may be missing
 
 
 def hide_a_setting(folder):
     text = disk.read_json(folder / "result.json")["config"]
     change(folder / "result.json", config=text.replace("Optimizer.learning_rate = 0.03\n", ""))
+    (folder / "config.gin").unlink()
 
 
 def edit_curve(folder):
@@ -138,6 +140,7 @@ def edit_curve(folder):
         (edit_score(step=3), "result", " on validation, step 3 on test"),
         (edit_config, "config", "Optimizer.learning_rate: 0.01 -> 0.03"),
         (hide_a_setting, "config", "Optimizer.learning_rate: absent -> 0.03"),
+        (lambda f: (f / "config.gin").write_text(""), "config", "config.gin was edited: it is a"),
         (lambda f: change(f / "result.json", data_sha256="0" * 64), "data", "00000000 is not the"),
         (lambda f: change(f / "result.json", parameters=1), "config", "1 parameters, its config"),
         (lambda f: change(f / "result.json", commit="main"), "code", "no commit: 'main'"),
@@ -175,7 +178,9 @@ def test_score_without_a_loss_is_noted(check):
         del value["test"]["best"]["loss"]
         (folder / "result.json").write_text(json.dumps(record.seal(value)))
 
-    assert check(edit)["score"] == ("note", "exactly, but its test best has no loss to compare")
+    findings = check(edit)
+    assert findings["score"] == ("note", "exactly, but its test best has no loss to compare")
+    assert findings["replay"].state == "not asked for"
 
 
 def test_content_that_does_not_fit_its_sha256_is_refused(check):

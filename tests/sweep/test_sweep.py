@@ -149,16 +149,27 @@ def test_trials_of_pretraining_are_runs_of_pretrain(go):
     ("options", "words"),
     [
         ([], "a sweep needs --task and --models, or --sweep"),
-        (["--task", "parity", "--sampler", "best"], "invalid choice: 'best'"),
+        (
+            ["--task", "parity", "--sampler", "best"],
+            "--sampler expects grid, random or tpe, got 'best'",
+        ),
         (["--task", "parity", "--grid", "Run.batch_size=16"], "--grid expects Name"),
         (["--task", "parity", "--range", "Run.batch_size=[1,2,3]"], "--range expects"),
-        (["--task", "parity", "--range", "A.b=[2,1]", "--sampler=tpe", "--trials=1"], "low < high"),
+        (
+            ["--task", "parity", "--range", 'A.b=[1e-2,1e-4,"log"]'],
+            'the range of A.b expects LOW < HIGH, got [0.01, 0.0001, "log"]: swap them',
+        ),
+        (["--task", "parity", "--range", "A.b=[1,1]"], "got [1, 1]: give one value with --set"),
+        (
+            ["--task", "parity", "--range", 'A.b=[0,1,"log"]'],
+            'the range of A.b expects LOW > 0 with "log", got [0, 1, "log"]: raise it, or leave',
+        ),
         (
             ["--task", "parity", "--range", "A.b=[1e-4,1e999]"],
-            "the axis A.b expects a list of values, or a range of two numbers (low < high, from ",
+            "the range of A.b expects numbers from -2**53 to 2**53, got [0.0001, inf]: choose",
         ),
-        (["--task", "parity", "--range", "A.b=[1,100000000000000000000]"], "the axis A.b expects"),
-        (["--task", "parity", "--range", "A.b=[-1e999,1]"], "the axis A.b expects"),
+        (["--task", "parity", "--range", "A.b=[1,100000000000000000000]"], "from -2**53 to 2**53"),
+        (["--task", "parity", "--range", "A.b=[-1e999,1]"], "from -2**53 to 2**53"),
         (["--task", "parity", "--range", "A.b=[1,2]"], "the range of A.b needs --sampler random"),
         (
             ["--task", "parity", "--sampler", "tpe"],
@@ -226,7 +237,7 @@ def test_mistake_fails_with_one_line_and_begins_nothing(go, options, words):
             "Sweep.tasks = ['listops']\nSweep.axes = {'A.b': {'low': 1, 'high': 10**400}}".replace(
                 "10**400", "1" + "0" * 400
             ),
-            "the axis A.b expects a list of values, or a range of two numbers",
+            f"from -2**53 to 2**53, got [1, 1{39 * '0'}]: choose smaller ones",
         ),
         ("Sweep.tasks = ['listops']\nRun.batch_size = 3", "does not read Run.batch_size"),
         ("Sweep.axes = [1]", 'Sweep.axes expects {"Name.parameter": [value, ...]}, got [1]'),
