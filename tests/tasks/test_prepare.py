@@ -82,7 +82,7 @@ def test_single_task_fails_with_its_own_message(tmp_path, monkeypatch):
         prepare.command("unreachable", None, tmp_path, None)
     with pytest.raises(
         UserError,
-        match="unknown task 'listopps': expected one of unreachable, all; yours needs its",
+        match="unknown task 'listopps'; known tasks: unreachable, all; yours needs its",
     ):
         prepare.command("listopps", None, tmp_path, None)
     with pytest.raises(UserError, match=r"^--source belongs to one task"):
