@@ -36,9 +36,7 @@ IMAGES = {  # tasks of images of one size: their names in gin
     "pathfinder": "Pathfinder",
     "pathx": "PathX",
 }
-_OWN_SEED = re.compile(
-    r"^(\w+\.seed) = ", re.M
-)  # in a configuration: of fixed features and the like
+_OWN_SEED = re.compile(r"^(\w+\.seed) = ", re.M)  # of fixed features and the like
 _DIGEST = re.compile(r"-[0-9a-f]{8}$")  # ends a name that the user did not give
 
 
@@ -474,7 +472,7 @@ def _notes(preset: str, runs: Sequence[Record], rows: Sequence[Row]) -> list[str
 
 
 def _fixed_draws(rows: Sequence[Row]) -> list[str]:
-    """Returns a line if seeds of a row share what its model draws from a setting of its own."""
+    """Returns a line if all seeds of a row share a draw, such as that of fixed features."""
     several = [cell.runs for row in rows for cell in row.cells.values() if cell.seeds > 1]
     names = {name for runs in several for name in _OWN_SEED.findall(runs[0].config)}
     listed = ", ".join(f"`{name}`" for name in sorted(names))

@@ -238,8 +238,10 @@ def variant(
         return None
     parts = (config.normalise(text).partition(" = ") for text in overrides)
     bindings = sorted(config.short(name) + equals + value for name, equals, value in parts)
-    digest = hashlib.sha256("\n".join([*bindings, *(changes or {}).values()]).encode())
-    words = "_".join([*(text.partition(".")[2] or text for text in bindings), *(changes or ())])
+    changes = changes or {}
+    texts = [*bindings, *(part for change in changes.items() for part in change)]
+    digest = hashlib.sha256("\n".join(texts).encode())
+    words = "_".join([*(text.partition(".")[2] or text for text in bindings), *changes])
     slug = re.sub(r"[^A-Za-z0-9.]+", "-", words).strip("-.")[:40].rstrip("-.")
     return f"{slug}-{digest.hexdigest()[:8]}"
 
