@@ -66,6 +66,7 @@ outside.takes := DATA SOURCE IMPORT GIN_DIR
 lra.takes := $(outside.takes) TASK DATASET PRESET GIN RUNS MODEL SEED SEEDS NAME ACCELERATOR FORCE FIT PRETRAIN
 data.takes := $(outside.takes) TASK DATASET FORCE
 describe.takes := TASK DATA IMPORT GIN_DIR
+settings.takes := $(outside.takes) TASK DATASET PRESET GIN MODEL PRETRAIN
 sweep.takes := $(outside.takes) TASK DATASET PRESET GIN RUNS MODEL MODELS SEEDS NAME ACCELERATOR SWEEP \
 	GRID RANGE SAMPLER TRIALS JOBS PRUNE RETRY PRETRAIN
 finish.takes := NAME RUNS WITHOUT_FAILED
@@ -87,7 +88,7 @@ ifneq ($(and $(MAKECMDGOALS),$(unknown)),)
 $(error make $(MAKECMDGOALS) does not take $(sort $(unknown)); it takes $(strip $(takes) PYTHON VENV))
 endif
 
-.PHONY: help lra data describe sweep finish report compare benchmark drill test test-all coverage peers slurm-test clean
+.PHONY: help lra data describe settings sweep finish report compare benchmark drill test test-all coverage peers slurm-test clean
 
 help:
 	@echo 'make lra TASK=listops MODEL=fnet PRESET=cpu'
@@ -104,6 +105,8 @@ help:
 	@echo '    Prepares and verifies data.  DATASET=  SOURCE=folder|file|URL  FORCE=1'
 	@echo 'make describe'
 	@echo '    Describes the prepared data: rows, lengths, floors, sizes, licences.'
+	@echo 'make settings TASK=text MODEL=fnet PRESET=cpu'
+	@echo '    Shows every setting of such a run and the file and line that bind it.  GIN='
 	@echo 'make sweep TASK=listops MODELS=fnet,linear PRESET=cpu SEEDS=3'
 	@echo '    Trains several models.  SWEEP=lra_table|FILE  JOBS=2  RETRY=1'
 	@echo '    GRID="Run.batch_size=[16,32]"  SAMPLER=random|tpe  TRIALS=20  PRUNE=1'
@@ -153,6 +156,10 @@ data:
 describe:
 	$(call install,)
 	@$(FNET) describe --task $(call quote,$(or $(TASK),all)) --data $(call quote,$(DATA)) $(outside)
+
+settings:
+	$(call install,)
+	@$(FNET) settings $(job) --model $(call quote,$(MODEL)) $(if $(call on,$(PRETRAIN)),--pretrain)
 
 sweep:
 	$(long)

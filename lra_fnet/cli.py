@@ -301,8 +301,15 @@ def _parser() -> Parser:
     kinds = ("tasks", "models", "presets")
     verb(_list_, "gin_dir", KIND={"choices": kinds, "help": "what to list"})
     verb(_describe, "outside data", task=_text(f"{tasks}, or all (default)", "all"))
+    model = _text(models, kind=_one("models"), required=True)
+    verb(
+        _settings,
+        "task bindings outside data source",
+        model=model,
+        pretrain=_switch("those of lra-fnet pretrain"),
+    )
     one_run = {
-        "model": _text(models, kind=_one("models"), required=True),
+        "model": model,
         "seed": _number(
             "seed of weights, batches and dropout; fixed features have their own (default: 0)",
             0,
@@ -506,6 +513,18 @@ def _describe(args) -> None:
 
     config.import_modules(args.imports)
     prepare.describe(args.task, args.data, gin_dirs=args.gin_dirs)
+
+
+def _settings(args) -> None:
+    """Shows every setting that a run would have, with the file and line that bind it.
+
+    Example:
+      lra-fnet settings --task text --model fnet --preset cpu --set Run.num_steps=500
+    """
+    from lra_fnet.machine import terminal
+    from lra_fnet.run import shown
+
+    terminal.console().print(shown.table(_job(args, denoise=args.pretrain)))
 
 
 def _train(args) -> None:

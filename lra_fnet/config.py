@@ -262,6 +262,60 @@ def operative() -> str:
     return gin.operative_config_str()
 
 
+class Setting(NamedTuple):
+    """A setting of a run: its name, its value as gin text, and the file and line that bind it."""
+
+    name: str
+    value: str
+    source: str
+
+
+def settings(paths: Sequence[Path], bindings: Sequence[str] = ()) -> list[Setting]:
+    """Returns every setting that was read and what binds it; call it after everything was built.
+
+    Args:
+      paths: the gin files that `load` was given.
+      bindings: the same.
+    """
+    texts = [(_relative(path), disk.read_text(path)) for path in paths]
+    bound: dict[str, tuple[object, str]] = {}
+    for where, text in texts:
+        bound |= {name: (value, f"{where}:{line}") for name, (value, line) in _bound(text).items()}
+    overrides = "\n".join(map(normalise, bindings))
+    bound |= {name: (value, "--set") for name, (value, _) in _bound(overrides).items()}
+    given = set(map(short, _given()))
+    found = []
+    for name, text in sorted((short(name), text) for name, text in _values(operative()).items()):
+        unscoped = name.rpartition("/")[2]  # gin reads Text.max_len as TASK/Text.max_len
+        origin = bound.get(name) or bound.get(unscoped)
+        if not name.endswith(".name"):  # Flax's name of a module, which none binds
+            derived = not given.isdisjoint((name, unscoped))
+            found.append(Setting(unscoped, text, _source(text, origin, derived=derived)))
+    return found
+
+
+def _source(text: str, bound: tuple[object, str] | None, *, derived: bool) -> str:
+    """Returns what gave a setting the value in the text.
+
+    Args:
+      text: the value as gin writes it.
+      bound: the value that a file or override bound at last, and its place.
+      derived: whether code bound the setting.
+    """
+    if bound is None:
+        return "derived" if derived else "default"
+    value, where = bound
+    if isinstance(value, str) and _DURATION.fullmatch(value):
+        return f"{where}: {value}"
+    counted = type(value) is int and text.isdecimal() and int(text) != value
+    return f"{where}: {value:,}, scaled" if counted else where
+
+
+def _relative(path: Path) -> str:
+    """Returns the name of a shipped gin file from its folder, of another as it was given."""
+    return f"gin/{path.relative_to(GIN_DIR)}" if path.is_relative_to(GIN_DIR) else str(path)
+
+
 def normalise(text: str) -> str:
     """Returns one `--set` binding as gin text, with the quotes that the shell removed.
 
@@ -538,10 +592,13 @@ class _Names(config_parser.ParserDelegate):
         return macro_name
 
 
-def _bound(text: str) -> set[str]:
-    """Returns the names that gin text binds, however it spells them; see `short`."""
+def _bound(text: str) -> dict[str, tuple[object, int]]:
+    """Returns value and line of all that gin text binds, by name however it spells it: `short`."""
     return {
-        short(f"{one.scope}/{one.selector}.{one.arg_name}".strip("/."))
+        short(f"{one.scope}/{one.selector}.{one.arg_name}".strip("/.")): (
+            one.value,
+            one.location.line_num,
+        )
         for one in config_parser.ConfigParser(text, _Names())
         if isinstance(one, config_parser.BindingStatement)
     }
@@ -621,9 +678,7 @@ def differing(old: str, new: str) -> list[Difference]:
     A setting that one of them lacks has its default there, as the code that wrote it did not know
     the setting.
     """
-    values = [
-        dict(re.findall(r"^([\w./]+) = (.*(?:\n    .*)*)", text, re.M)) for text in (old, new)
-    ]
+    values = [_values(text) for text in (old, new)]
     pairs = {n: [v.get(n, "absent") for v in values] for n in sorted(values[0] | values[1])}
     unequal = [Difference(name, *pair) for name, pair in pairs.items() if pair[0] != pair[1]]
     if any("absent" in difference for difference in unequal):
@@ -631,6 +686,12 @@ def differing(old: str, new: str) -> list[Difference]:
             with contextlib.suppress(ImportError):  # another version's
                 importlib.import_module(module)  # registers what has the defaults
     return [difference for difference in unequal if not _is_default(difference)]
+
+
+def _values(operative_text: str) -> dict[str, str]:
+    """Returns the values in an operative config as gin text in one line, by name."""
+    values = re.findall(r"^([\w./]+) = (?:\\\n)?(.*(?:\n    .*)*)", operative_text, re.M)
+    return {name: re.sub(r"\n +", " ", text.strip()) for name, text in values}
 
 
 def _is_default(difference: Difference) -> bool:

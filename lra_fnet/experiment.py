@@ -101,6 +101,10 @@ class Experiment:
         """Returns the variables that a run with this seed begins with."""
         return jax.jit(self.initial_variables)(keys(seed)[0])
 
+    def shapes(self) -> dict:
+        """Returns the shapes of the variables that `init` returns, without computing them."""
+        return jax.eval_shape(self.initial_variables, keys(0)[0])
+
     def initial_variables(self, key) -> dict:
         """Returns parameters and constants by collection; call it inside a jitted function."""
         return dict(self.model.init(key, *self.abstract_inputs(1), train=False))

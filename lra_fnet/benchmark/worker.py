@@ -240,7 +240,7 @@ class Side:
             program.call()
         self.facts = {
             "state": "ok",
-            "parameters": parameter_count(jax.eval_shape(lambda: self.built.init(0))),
+            "parameters": parameter_count(self.built.shapes()),
             **sizes(self.built),
             "peak_bytes": peak,
             "planned_bytes": max(slices.planned_bytes(p.compiled) for p in self.programs),

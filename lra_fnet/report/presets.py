@@ -67,17 +67,15 @@ def grids(preset: str) -> list[Grid]:
             if name.startswith(_COMPARED) and name not in _UNSEEN:
                 others.setdefault((model, name), {})[task] = difference.new
     lines = [
-        [f"`{model}`", f"`{name}`", *(_value(values.get(task)) for task in tasks)]
+        [
+            f"`{model}`",
+            f"`{name}`",
+            *(f"`{values[task]}`" if task in values else "" for task in tasks),
+        ]
         for (model, name), values in others.items()
     ]
     title = f"Preset {preset}: models with settings of their own"
     return [settings, Grid(title, ["Model", "Setting", *cells.TASKS.values()], lines, words=2)]
-
-
-def _value(text: str | None) -> str:
-    """Returns a value of gin in one line; "" if it is that of `SHARED`."""
-    words = text.removeprefix("\\").split() if text else []
-    return f"`{' '.join(words)}`" if words else ""
 
 
 def markdown() -> str:

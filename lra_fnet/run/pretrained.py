@@ -5,11 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
-
 from lra_fnet import config
 from lra_fnet.errors import UserError
-from lra_fnet.experiment import Experiment, keys
+from lra_fnet.experiment import Experiment
 from lra_fnet.machine import terminal
 from lra_fnet.run import folder as run_folder
 from lra_fnet.run import trained
@@ -73,7 +71,7 @@ def open_run(folder: Path, experiment: Experiment, imports: Sequence[str] = ()) 
     run = trained.load_run(folder, "best", imports, denoise=True)
     how, result = run.experiment.denoising, run.result
     assert how is not None
-    wanted = jax.eval_shape(experiment.initial_variables, keys(0)[0])
+    wanted = experiment.shapes()
     further = run.task.mask_id is None  # else the table has the mask's row in both stages
     misfit = _misfit(_encoder(run.variables, further=further), _encoder(wanted, further=further))
     settings = differing(run.experiment.config, experiment.config)

@@ -344,7 +344,7 @@ def _experiment(folder: Path, result: Record, imports: Sequence[str]) -> tuple[E
         differences = config.differing(result.config, experiment.config)
         if changed := [d for d in differences if not d.name.startswith(_TRAINING_ONLY)]:
             raise UserError("; ".join(map(str, changed)))
-        return experiment, jax.eval_shape(experiment.initial_variables, experiments.keys(0)[0])
+        return experiment, experiment.shapes()
     except config.OutsideCode as error:
         raise UserError(f"{folder}: {error}") from None
     except Exception as error:  # a config that was damaged or made up fails anywhere in the model
