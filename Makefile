@@ -98,7 +98,7 @@ help:
 	@echo '    DATASET=name (another set of the task, such as one for a second table)'
 	@echo '    TASK=corpus: lra-fnet pretrain --preset paper-pretrain|cpu-pretrain'
 	@echo '    GIN="Run.num_steps=100 Encoder.num_layers=2"  NAME=name-of-the-bindings'
-	@echo '    PRETRAIN=1 (first on hidden tokens of its own rows, for half of the steps)'
+	@echo '    PRETRAIN=1 (first on masked tokens of its own rows, for half of the steps)'
 	@echo '    FIT=1 (slices that fit the memory)  ACCELERATOR=cuda (install for GPUs)'
 	@echo '    IMPORT=examples/my_mixer.py GIN_DIR=examples/gin (your own code)'
 	@echo 'make data TASK=text|all'

@@ -1,4 +1,4 @@
-"""Your own encoder: every channel is filtered along the text (a depthwise convolution).
+"""Your own encoder: every channel is filtered along the sequence (a depthwise convolution).
 
 `lra_fnet.testing.check_mixer(MyMixer, width=3)` checks that a mixer keeps its contract.
 """
@@ -14,11 +14,11 @@ from lra_fnet.models.mixer import Mixer
 
 @gin.configurable
 class MyMixer(Mixer):
-    """y[n, d] = sum over i of taps[i, d] x[n + i - width // 2, d], with zeros outside the text."""
+    """y[n, d] = sum over i of taps[i, d] x[n + i - width // 2, d], zeros outside the sequence."""
 
     width: int  # tokens that an output sees; bound in the gin file
 
-    uses_mask: ClassVar[bool] = True  # padding changes no output: check_mixer holds it to that
+    uses_mask: ClassVar[bool] = True  # padding changes no output: check_mixer enforces this
 
     @nn.compact
     def __call__(self, x, mask, *, train):

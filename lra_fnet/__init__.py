@@ -76,7 +76,7 @@ def train(
         imports: your modules or .py files that the model or task needs.
         gin_dirs: folders with your gin files.
         init: folder of a run with `denoise`, whose encoder this one begins from.
-        denoise: trains to predict hidden tokens instead, as `lra-fnet pretrain` does.
+        denoise: trains to predict masked tokens instead, as `lra-fnet pretrain` does.
         test: whether to score the test split; `evaluate` does it later.
         fit: splits the batch into the largest slices that fit the device.
         force: moves the run of this name aside and trains from the start.

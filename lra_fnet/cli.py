@@ -217,7 +217,7 @@ _HOSTS = {  # environment variables give the defaults, such as LRA_FNET_PROCESSE
     ),
     "processes": _number("number of processes"),
     "process": _number("index of this process, from 0"),
-    "join_seconds": _number("how long to wait until all processes have joined (default: 45)"),
+    "join_seconds": _number("seconds to wait for all processes to join (default: 45)"),
     "hosts": _text(
         "take --coordinator, --processes and --process from the cluster: SLURM, Open MPI, Cloud "
         "TPU or Kubernetes",
@@ -294,8 +294,8 @@ def _parser() -> Parser:
         _data,
         "outside data source",
         task=_text(f"{tasks}, or all", required=True),
-        dataset=_text("one data set; default: all of the presets, as far as --source has them"),
-        force=_switch("prepare anew what is there, such as after a change of --source"),
+        dataset=_text("one data set; default: all that the presets use and --source provides"),
+        force=_switch("prepare existing sets again, for example after a change of --source"),
         update=_switch("for developers: write the shallow baselines to data/expected.json"),
     )
     kinds = ("tasks", "models", "presets")
@@ -325,7 +325,7 @@ def _parser() -> Parser:
         **one_run,
         no_test={"help": "do not score the test split", "action": "store_false", "dest": "test"},
         init=_text(
-            "begin from the encoder of this run of pretrain; auto: of the one with these options",
+            "start from the encoder of this pre-trained run; auto: the one with these options",
             metavar="RUN",
         ),
         **_HOSTS,
@@ -346,7 +346,7 @@ def _parser() -> Parser:
     verb(
         _verify,
         "outside data",
-        replay=_number("train this many first steps again and compare the losses", 0),
+        replay=_number("repeat this number of initial training steps and compare the losses", 0),
         json=_switch("print JSON objects"),
         PATH=_given(Path, nargs="+", help="a run folder, an export, or a folder of results"),
     )
@@ -406,7 +406,7 @@ def _parser() -> Parser:
         _drill,
         "",
         seed=_number("chooses among the calls, bytes and bits (default: 1)", 1),
-        case=_number("play one case alone, and print what its commands said"),
+        case=_number("run a single case and print the output of its commands"),
         sample=_number("number of cases, spread over all faults (default: all)", least=1),
         jobs=_number("cases at a time (default: 2)", 2, 1),
         out=_folder("the file to write (default: results/drill.md)", "results/drill.md"),
@@ -528,10 +528,10 @@ def _settings(args) -> None:
 
 
 def _train(args) -> None:
-    """Trains one run, or resumes it, and scores it on test; prepares the data if needed.
+    """Trains or resumes one run and scores it on the test set; prepares the data if needed.
 
-    With --init the run begins from the encoder of a run of `lra-fnet pretrain`, and its folder is
-    .../<model>+pretrained/seed<k>. Run.num_steps counts the steps of both.
+    With --init, the run starts from the encoder of a `lra-fnet pretrain` run, and its folder is
+    .../<model>+pretrained/seed<k>. Run.num_steps counts the steps of both runs.
 
     Example:
       lra-fnet train --task listops --model fnet --preset cpu --seed 1
@@ -552,10 +552,10 @@ def _train(args) -> None:
 
 
 def _pretrain(args) -> None:
-    """Trains a model to predict hidden tokens or pixels of the task's own training rows.
+    """Trains a model to predict masked tokens or pixels of the task's own training rows.
 
     No test row is read, and no label but that of corpus, the order of sentences. The model is
-    chosen by its loss on hidden tokens of the validation rows. The run folder is
+    chosen by its loss on masked tokens of the validation rows. The run folder is
     .../<model>@denoise/seed<k>; `lra-fnet train --init` begins from its encoder. It trains for the
     share Denoising.share of Run.num_steps.
 
@@ -573,13 +573,13 @@ def _pretrain(args) -> None:
     assert score is not None
     print(
         f"validation: loss {score.loss / score.count:.4f}, {score.accuracy:.2f} % of "
-        f"{score.count:,} hidden tokens right, at step {score.step}"
+        f"{score.count:,} masked tokens right, at step {score.step}"
     )
     if score.rows and score.order_correct is not None:
         order = 100 * score.order_correct / score.rows
         print(f"sentence order: {order:.2f} % of {score.rows:,} rows right")
     if (rule := result.baseline) is not None:
-        print(f"shallow baseline: {rule.validation.accuracy:.2f} % of hidden tokens, {rule.method}")
+        print(f"shallow baseline: {rule.validation.accuracy:.2f} % of masked tokens, {rule.method}")
     print(f"run folder: {asked.folder}")
 
 
@@ -695,11 +695,11 @@ def _sweep(args) -> int | None:
     r"""Trains several tasks, models, seeds and settings.
 
     Trains every model on every task with every seed, at every point of the given axes. The same
-    command resumes after a kill. Several at once, on all machines that share the folder of runs,
-    share the trials. Options override what the file of --sweep says. Trials that run on a different
-    number of cores (--jobs) give equal results up to rounding only.
+    command resumes after a kill. Several such commands at once, on all machines that share the
+    folder of runs, share the trials. Options override the file of --sweep. Trials that run on a
+    different number of cores (--jobs) give equal results only up to rounding.
 
-    With --pretrain the trials are runs of `lra-fnet pretrain`, compared by accuracy on hidden
+    With --pretrain the trials are runs of `lra-fnet pretrain`, compared by accuracy on masked
     tokens of the validation rows.
 
     Example:

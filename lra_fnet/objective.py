@@ -48,7 +48,7 @@ class Sums:
 class PairSums(Sums):
     """The sums over masked positions, and those over rows."""
 
-    minimised: jax.Array  # float32: each row's mean loss of hidden pieces, plus its order_loss
+    minimised: jax.Array  # float32: each row's mean loss of masked pieces, plus its order_loss
     order_loss: jax.Array  # float32: cross-entropy of the row's label
     order_correct: jax.Array  # int32
     rows: jax.Array  # int32
@@ -174,13 +174,13 @@ class Denoising:
 
     # Of a text's tokens; at least one is hidden.
     rate: Annotated[float, Least(0, suggest=0.15, below=1)]
-    # "mask": a hidden token becomes the mask. "bert": 80 % of them become the mask, 10 % a random
+    # "mask": a masked token becomes the mask. "bert": 80 % of them become the mask, 10 % a random
     # token, and 10 % stay (BERT, arXiv:1810.04805, Sec. 3.1).
     replacement: Literal["bert", "mask"]
     # "l1": absolute error of a gray value, in standard deviations of the pixels.
     loss: Literal["cross_entropy", "l1"]
     share: Annotated[float, Least(0, suggest=0.5)]  # of Run.num_steps; fine-tuning has the others
-    # "dense": one Dense layer. "bert": BERT's two, of hidden pieces (through the embedding table)
+    # "dense": one Dense layer. "bert": BERT's two, of masked pieces (through the embedding table)
     # and of sentence order, for a task of pieces; see `Pretrain`.
     head: Literal["dense", "bert"] = "dense"
 
@@ -198,7 +198,7 @@ class Denoising:
 
 
 class Hidden(NamedTuple):
-    """A batch with hidden tokens: T texts (two of them a row in Retrieval), K places in each."""
+    """A batch with masked tokens: T texts (two of them a row in Retrieval), K places in each."""
 
     ids: jax.Array  # int32 [T, L], after the replacement
     mask: jax.Array  # bool [T, L], True at real tokens, hidden ones too
@@ -208,7 +208,7 @@ class Hidden(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """Sums over the hidden tokens of each row, [B]."""
+    """Sums over the masked tokens of each row, [B]."""
 
     loss: jax.Array  # float32
     correct: jax.Array  # int32
@@ -221,7 +221,7 @@ class Denoise(Objective):
 
     Which tokens are hidden depends on the key and the row's number in its split alone: not on the
     batch, the slice or the device that the row is in. In training the key is that of the step. In
-    an evaluation it is always the same, so models are compared on the same hidden tokens.
+    an evaluation it is always the same, so models are compared on the same masked tokens.
 
     Pre-training on a task's own rows follows "Never Train from Scratch" (arXiv:2310.02980, Sec. 3).
     """
@@ -279,7 +279,7 @@ class Denoise(Objective):
 
     @property
     def mask_id(self) -> int:
-        """The id of a hidden token: one more than the task has, or that of a pixel of mean gray.
+        """The id of a masked token: one more than the task has, or that of a pixel of mean gray.
 
         A task may have its own.
         """
@@ -311,13 +311,13 @@ class Denoise(Objective):
         return _by_row(hidden, loss, right, len(batch.labels)), averages
 
     def sums(self, outputs: Restored, batch) -> tuple[Sums, jax.Array]:
-        """Returns the sums over hidden tokens; a row is right if all that is hidden is."""
+        """Returns the sums over masked tokens; a row is right if all that is hidden is."""
         valid = batch.valid
         sums = Sums(*(jnp.where(valid, x, jnp.zeros_like(x)).sum(dtype=x.dtype) for x in outputs))
         return sums, (outputs.correct == outputs.count) & (outputs.count > 0) & valid
 
     def divisor(self, sums: Sums, rows: int) -> jax.Array:
-        """Returns the number of hidden tokens."""
+        """Returns the number of masked tokens."""
         return jnp.maximum(sums.count, 1).astype(jnp.float32)
 
     def rank(self, sums) -> tuple[float, ...]:
@@ -338,7 +338,7 @@ class Pretrain(Denoise):
     """Masked language modelling and sentence order: the FNet paper's objective, which is BERT's.
 
     The loss is the sum of both mean losses over the rows (arXiv:2105.03824, App. A.1). Each row
-    counts the mean over its own hidden pieces; the authors' code takes the mean over all hidden
+    counts the mean over its own masked pieces; the authors' code takes the mean over all masked
     pieces of the batch, which is the same for full rows.
     """
 
@@ -373,7 +373,7 @@ class Pretrain(Denoise):
         return paired, averages
 
     def sums(self, outputs: Paired, batch) -> tuple[PairSums, jax.Array]:
-        """Returns the sums over hidden pieces and over rows; see `Denoise.sums`."""
+        """Returns the sums over masked pieces and over rows; see `Denoise.sums`."""
         restored, order_loss, order_right = outputs
         sums, right = super().sums(restored, batch)
         both = restored.loss / jnp.maximum(restored.count, 1) + order_loss
@@ -397,11 +397,11 @@ class Pretrain(Denoise):
         return rows
 
     def counted(self, sums: Sums, rows: int) -> jax.Array:
-        """Returns the number of hidden pieces."""
+        """Returns the number of masked pieces."""
         return super().divisor(sums, rows)
 
     def metrics(self, sums) -> dict[str, float]:
-        """Adds loss and accuracy of sentence order to those of hidden pieces."""
+        """Adds loss and accuracy of sentence order to those of masked pieces."""
         order = {name: sums[f"order_{name}"] / sums["rows"] for name in ("loss", "correct")}
         names = {"order_loss": order["loss"], "order_accuracy": order["correct"]}
         return {**super().metrics(sums), **names}
@@ -413,7 +413,7 @@ class Pretrain(Denoise):
 
 
 def _by_row(hidden: Hidden, loss, right, rows: int) -> Restored:
-    """Returns the sums over the hidden tokens of each row, of arrays [T, K]."""
+    """Returns the sums over the masked tokens of each row, of arrays [T, K]."""
 
     def summed(numbers, dtype):
         chosen = jnp.where(hidden.chosen, numbers, 0)

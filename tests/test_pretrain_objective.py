@@ -1,4 +1,4 @@
-"""Pretrain: hidden pieces and sentence order, their heads, sums and gradient, and its presets."""
+"""Pretrain: masked pieces and sentence order, their heads, sums and gradient, and its presets."""
 
 import functools
 import json
@@ -106,7 +106,7 @@ def test_sums_and_metrics_are_those_of_float64():
 
 @pytest.mark.parametrize("microbatch", [0, 1])
 def test_gradient_is_that_of_the_sum_of_both_mean_losses(microbatch):
-    """Each row has the mean over its own hidden pieces; no slice changes that."""
+    """Each row has the mean over its own masked pieces; no slice changes that."""
     made = built()
     goal, state, batch = made.objective, step.initial_state(made, 0), batch_of()
 
@@ -188,7 +188,7 @@ def test_the_command_records_both_metrics(command, tmp_path, monkeypatch):
     done = command("pretrain", *names, "--source", "texts.txt", "--gin", " ".join(settings))
     assert done.code == 0, done.err
     assert "sentence order:" in done.out
-    assert "of hidden tokens, the piece shown, or the most frequent one" in done.out
+    assert "of masked tokens, the piece shown, or the most frequent one" in done.out
     folder = Path("runs/cpu-pretrain/corpus/fnet@denoise+n/seed0")
     lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
     last = [line for line in lines if line["kind"] == "validation"][-1]

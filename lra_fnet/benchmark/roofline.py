@@ -187,7 +187,7 @@ def _forward(experiment: Experiment, what: str) -> tuple[dict[str, Any], Callabl
         module = experiment.model.clone(encoder=encoder)
         inputs = experiment.abstract_inputs(batch)
     variables = dict(jax.eval_shape(functools.partial(_init, module), *inputs))
-    if what == "pretrain":  # its loss needs products at hidden tokens alone
+    if what == "pretrain":  # its loss needs products at masked tokens alone
         objective = dataclasses.replace(experiment, model=module).objective
         inputs = (_batch(experiment, batch),)
 

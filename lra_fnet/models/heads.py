@@ -127,7 +127,7 @@ class Denoiser(nn.Module):
 class Pretrainer(nn.Module):
     """Encoder and BERT's two heads in one module, as in the FNet authors' code.
 
-    Hidden pieces: Dense(D), GELU, LayerNorm, then the product with the encoder's embedding table
+    Masked pieces: Dense(D), GELU, LayerNorm, then the product with the encoder's embedding table
     and a bias for each id. The label: Dense from the pooled vector. It is trained by
     `objective.Pretrain`.
     """

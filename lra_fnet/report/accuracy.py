@@ -410,7 +410,7 @@ def marks(preset: str, rows: Sequence[Row]) -> list[str]:
 def setting(preset: str, rows: Sequence[Row]) -> list[str]:
     """Returns a line if these rows have another setting than the papers'."""
     if preset in UNCOMPARED:
-        return [f"Preset {preset} is far from the papers' setting: their rows are not shown."]
+        return [f"Preset {preset} is far from the papers' settings: their results are not shown."]
     if not any(row.published for row in rows):
         return []
     if preset == "paper":
@@ -419,7 +419,7 @@ def setting(preset: str, rows: Sequence[Row]) -> list[str]:
             "batch size, dropout, schedule) are those of LRA's code; FNet's authors searched width "
             "and batch size."
         ]
-    return [f"Preset {preset} is not the papers' setting: their numbers are there for orientation."]
+    return [f"Preset {preset} differs from the papers' settings: their numbers are a rough guide."]
 
 
 def origins(rows: Sequence[Row]) -> list[str]:
@@ -476,7 +476,7 @@ def _fixed_draws(rows: Sequence[Row]) -> list[str]:
     several = [cell.runs for row in rows for cell in row.cells.values() if cell.seeds > 1]
     names = {name for runs in several for name in _OWN_SEED.findall(runs[0].config)}
     listed = ", ".join(f"`{name}`" for name in sorted(names))
-    words = f"All seeds of a row share the draw of {listed}: ± leaves out that of other draws."
+    words = f"All seeds of a row share the draw of {listed}: ± does not cover other draws."
     return [words] if names else []
 
 

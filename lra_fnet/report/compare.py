@@ -61,7 +61,7 @@ def compare(first: Sequence[Record], second: Sequence[Record]) -> dict[str, Any]
     a, b = (_complete(runs) for runs in (first, second))
     if pretrained := [run.label for run in (*a, *b) if run.denoise]:
         raise UserError(
-            f"{pretrained[0]} is a run of `lra-fnet pretrain`: hidden tokens of one row depend on "
+            f"{pretrained[0]} is a run of `lra-fnet pretrain`: masked tokens of one row depend on "
             "each other, so no test applies; the report's section Pre-training compares such runs"
         )
     for field, what in (("task", "task"), ("data_sha256", "data")):

@@ -291,7 +291,7 @@ def above_baseline(table: Table, points: Sequence[tradeoff.Point]) -> Figure | N
 
 
 def fronts(listed: Sequence[front.Front]) -> Figure:
-    """Draws accuracy of hidden pieces against the time of a step.
+    """Draws accuracy of masked pieces against the time of a step.
 
     Each front with several points has a panel. A line joins the sizes of a model, the dashed one
     the points that no other beats.
@@ -305,7 +305,7 @@ def fronts(listed: Sequence[front.Front]) -> Figure:
         ):
             axes.set_title(one.name, fontsize=9)
             axes.set_xlabel(f"Time of a batch of {one.batch_size} (ms)")
-            axes.set_ylabel("Hidden pieces right (%)")
+            axes.set_ylabel("Masked pieces right (%)")
             best = [(point.milliseconds, point.accuracy) for point in one.best]
             axes.plot(*zip(*best, strict=True), color=INK, linestyle="--", linewidth=1, zorder=1)
             for name in dict.fromkeys(point.label for point in one.points):
@@ -315,7 +315,7 @@ def fronts(listed: Sequence[front.Front]) -> Figure:
                 text = "; ".join(point.text for point in timed)
                 axes.plot(x, y, gid=_titled(text), **({"linewidth": 1} | styles[name]))
             if one.floor is not None:
-                gid = _titled(f"Shallow baseline: {one.floor:.4g} % of hidden pieces")
+                gid = _titled(f"Shallow baseline: {one.floor:.4g} % of masked pieces")
                 axes.axhline(one.floor, color=INK, linestyle=":", linewidth=1, gid=gid)
                 where = {"xy": (1, one.floor), "xycoords": ("axes fraction", "data")}
                 drawn = {"xytext": (-3, 3), "textcoords": "offset points", "ha": "right"}

@@ -1,4 +1,4 @@
-"""Pre-training on a corpus: accuracy of hidden pieces against speed, over models and sizes.
+"""Pre-training on a corpus: accuracy of masked pieces against speed, over models and sizes.
 
 It is the FNet paper's own figure (arXiv:2105.03824, Figure 2). The paper's numbers are printed for
 two sizes only (its Tables 3 and 5); those of its figure's other sizes are not.
@@ -22,7 +22,7 @@ from lra_fnet.tasks.shallow import Shallow
 
 PAPER = "FNet paper"
 ATTENTION = "transformer"  # the paper's BERT, whose speed others are compared with
-_HEAD = ("Hidden pieces right (%)", "Loss", "Sentence order right (%)", "ms a batch")
+_HEAD = ("Masked pieces right (%)", "Loss", "Sentence order right (%)", "ms a batch")
 _HEAD += ("Examples/s", "Speed-up", "Parameters", "On the front")
 
 
@@ -35,8 +35,8 @@ class Point:
     size: str  # width x layers
     run: str  # name of the run's folder; "" for the paper's
     seeds: int
-    accuracy: float  # of hidden pieces in validation, %
-    loss: float  # of hidden pieces, nats
+    accuracy: float  # of masked pieces in validation, %
+    loss: float  # of masked pieces, nats
     order: float  # accuracy of sentence order, %
     milliseconds: float | None  # a training step; inf: out of memory, None: not measured
     parameters: int | None
@@ -46,7 +46,7 @@ class Point:
     def text(self) -> str:
         """The point in words."""
         return (
-            f"{self.label} {self.size}: {self.accuracy:.4g} % of hidden pieces, "
+            f"{self.label} {self.size}: {self.accuracy:.4g} % of masked pieces, "
             f"{self.milliseconds:,.3g} ms"
         )
 
@@ -78,7 +78,7 @@ class Front:
 
     @property
     def floor(self) -> float | None:
-        """The accuracy of the best shallow baseline on hidden pieces of validation, %."""
+        """The accuracy of the best shallow baseline on masked pieces of validation, %."""
         rules = [rule.validation.accuracy for rule in self.baselines if rule.of == shallow.HIDDEN]
         return max(rules, default=None)
 
@@ -126,13 +126,13 @@ class Conditions(NamedTuple):
     device: str
     batch_size: int
     steps: int
-    hidden: str  # which pieces are hidden, in words
+    hidden: str  # which pieces are masked, in words
 
     @classmethod
     def of(cls, run: Record) -> "Conditions":
         """Returns those of a run."""
         data = f"{run.dataset} of {run.data_source} ({run.data_sha256[:8]})"
-        hidden = f"{run.setting('Denoising.rate') or 0:.0%} hidden"
+        hidden = f"{run.setting('Denoising.rate') or 0:.0%} masked"
         if (how := run.setting("Denoising.replacement")) != "bert":
             hidden += f' ("{how}")'
         batch_size = run.setting("Run.batch_size") or 0

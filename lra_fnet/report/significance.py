@@ -65,15 +65,15 @@ def compare(
         if min(len(a), len(b)) < SEEDS:
             why += f"; below {SEEDS} on a side, p may be less than half of what it should be"
         if right is None:
-            why += "; which rows are correct is not kept by every run"
+            why += "; not every run recorded which rows it got right"
         return Comparison(*means, difference, CROSSED if right else INDEPENDENT, why)
     if len(a) == len(b) == 1:
         if right:
             why = "one run each, on the same rows; a claim about seeds needs two seeds of each"
             return Comparison(*means, intervals.paired(right[0][0], right[1][0]), PAIRED, why)
-        why = "one run each, and which rows they answered correctly is not kept: no pairs"
+        why = "one run each, but not both recorded which rows they got right: no pairs"
     else:
-        why = f"{numbers}, but their spread needs two of each: the mean on the rows of one split"
+        why = f"{numbers}; a spread over seeds needs two of each, so means over rows are compared"
         if right:
             return Comparison(*means, intervals.over_rows(*right), AVERAGED, why)
     rows = (means[0] / 100 * count, count, means[1] / 100 * count, count)

@@ -24,13 +24,14 @@ from lra_fnet.report.grid import Grid, literal
 from lra_fnet.run.record import Record
 
 SHORT_LEGEND = (
-    "Ours: mean over seeds, in % of test rows; of two seeds both values, of more ± the sample "
-    "standard deviation and the maximum. `-`: not run; `did not train`: the same answer for every "
-    "row; `OOM`: out of memory; `FAIL`: diverged, or Path-X at the majority floor."
+    "Ours: mean test accuracy over seeds, in %; for two seeds both values, for more ± the sample "
+    "standard deviation and the maximum. `-`: not run; `did not train`: the same prediction for "
+    "every test row; `OOM`: out of memory; `FAIL`: diverged, or Path-X at the majority floor."
 )
 COMPACT_LEGEND = (
-    "Mean over seeds, in % of test rows; ± the sample standard deviation of more than two; "
-    "(seeds). `-`: not run; `did not train`: the same answer for every row."
+    "Mean test accuracy over seeds, in %; ± the sample standard deviation for three or more seeds; "
+    "in parentheses the number of seeds. `-`: not run; `did not train`: the same prediction for "
+    "every test row."
 )
 LEGEND = (
     f"{SHORT_LEGEND} The 95 % interval spans the Wilson intervals of all seeds. `n/a`: not "
@@ -191,9 +192,10 @@ def main_models(report: Report) -> str:
     grids[-1] = dataclasses.replace(grids[-1], notes=[COMPACT_LEGEND, *notes])
     parts = [grid.markdown() for grid in grids]
     more = (
-        "All models, the last step, speed and memory, and the commit, device and data of each run"
+        "For all models, results at the last step, speed and memory, and the commit, device and "
+        "data of each run, see"
     )
-    return "\n".join([*parts, f"{more}: [RESULTS.md](RESULTS.md).\n"])
+    return "\n".join([*parts, f"{more} [RESULTS.md](RESULTS.md).\n"])
 
 
 def _of_columns(table: Table) -> list[str]:

@@ -36,7 +36,7 @@ class Score(Counts):
     """One evaluation of a split."""
 
     step: int  # optimizer steps of the checkpoint
-    loss: float = float("nan")  # summed over the rows or hidden tokens, see `objective.Sums`
+    loss: float = float("nan")  # summed over the rows or masked tokens, see `objective.Sums`
     correct_bits: str | None = dataclasses.field(default=None, repr=False)  # `intervals.encode`
     constant: bool | None = None  # whether every row got the same answer; older results: None
     order_loss: float | None = None  # sentence order, summed over the rows: `objective.Pretrain`
@@ -154,7 +154,7 @@ class Record(Origin):
     rms: tuple[Rms, ...] = ()  # at the first and the last step; older results have none
     step: int | None = None  # at which a run failed
     closed: bool = False  # a failed run was not to be scored on test, such as a trial of a sweep
-    denoise: bool = False  # pre-training: counts and losses are of hidden tokens, and no test
+    denoise: bool = False  # pre-training: counts and losses are of masked tokens, and no test
     init: Init | None = None  # the pre-trained run that it began from
     resolved: dict[str, Any] = dataclasses.field(default_factory=dict)  # measured choices
     earlier: tuple[Origin, ...] = ()  # of processes before it, if code or machine has changed since
@@ -207,7 +207,7 @@ class Record(Origin):
     def baseline(self) -> Shallow | None:
         """The best shallow baseline: recorded with the run, or else that of data/expected.json.
 
-        It is of hidden pieces in pre-training, of labels otherwise.
+        It is of masked pieces in pre-training, of labels otherwise.
         """
         kind = shallow.kind(denoise=self.denoise)
         recorded = [self.shallow] if self.shallow and self._fits(self.shallow) else []
@@ -217,7 +217,7 @@ class Record(Origin):
     def baselines(self) -> list[Shallow]:
         """All shallow baselines of the run's data and length in data/expected.json.
 
-        Without those of hidden pieces if the run hides others than they do.
+        Without those of masked pieces if the run hides others than they do.
         """
         length = self.setting("MAX_LEN")
         known = isinstance(length, int)

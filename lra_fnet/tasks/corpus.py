@@ -112,7 +112,7 @@ class Corpus(Task):
 
     @property
     def baselines(self) -> tuple[shallow.Method, ...]:
-        """The baselines for hidden pieces and for the label."""
+        """The baselines for masked pieces and for the label."""
         return hidden.NEIGHBOURS, hidden.COPY, ORDER
 
     def raw(self, source: Path | None, jobs: int) -> Raw:

@@ -1,6 +1,6 @@
 """Shallow baselines of masked language modelling: predictions from counts of neighbouring pieces.
 
-BERT's rules (arXiv:1810.04805, Sec. 3.1) leave 10 % of the hidden pieces as they are and put a
+BERT's rules (arXiv:1810.04805, Sec. 3.1) leave 10 % of the masked pieces as they are and put a
 random one into the place of another 10 %. Predicting the piece shown, and the most frequent piece
 at [MASK], is therefore correct in about 13 % of cases.
 """
@@ -65,11 +65,11 @@ def method(given: Sequence[str]) -> shallow.Method:
 def ask(task: "Corpus", rows: Arrays) -> Arrays:
     """Hides pieces of rows by BERT's rules.
 
-    `objective.Denoise` does the same with other draws, and rounds the number of hidden pieces of a
+    `objective.Denoise` does the same with other draws, and rounds the number of masked pieces of a
     row to the even one where it ends in .5: of 30 pieces, it hides 4 and this function 5.
 
     Returns:
-        For each of N hidden pieces, in order: as values, int64 [N, 3], the ids before it, shown in
+        For each of N masked pieces, in order: as values, int64 [N, 3], the ids before it, shown in
         its place (`mask_id`, a random one or its own) and after it, 0 for none; the length 3; as
         the label its id.
     """

@@ -49,7 +49,7 @@ LABELS, HIDDEN = get_args(Kind)
 
 
 def kind(*, denoise: bool) -> Kind:
-    """Returns what a run predicts: in pre-training hidden pieces."""
+    """Returns what a run predicts: in pre-training masked pieces."""
     return HIDDEN if denoise else LABELS
 
 

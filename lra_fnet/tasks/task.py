@@ -103,7 +103,7 @@ class Task(abc.ABC):
     needs_source: ClassVar[bool] = False  # whether only the user has what it is made from
     first_id: ClassVar[int] = 1  # pre-training hides and draws ids from this one on
     needed: ClassVar[tuple[str, ...]] = ()  # files of the set that `encoder` reads
-    mask_id: ClassVar[int | None] = None  # of a hidden token, if the vocabulary has one
+    mask_id: ClassVar[int | None] = None  # of a masked token, if the vocabulary has one
     value_is: ClassVar[str] = "as the class of the task says"  # meaning of a stored value
     finds_classes: ClassVar[bool] = False  # whether the classes are those of the user's rows
     endings: ClassVar[tuple[str, ...]] = ("",)  # of the files of a folder that `raw` reads

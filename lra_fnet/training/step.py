@@ -43,7 +43,7 @@ class StepLogs(NamedTuple):
     """Numbers of each step of a dispatch, float32 [capacity]."""
 
     loss: jax.Array  # mean loss of the batch, see `objective.Sums`
-    correct: jax.Array  # examples; the share of hidden tokens times the batch size with `Denoise`
+    correct: jax.Array  # examples; the share of masked tokens times the batch size with `Denoise`
     grad_norm: jax.Array  # global norm before clipping
     learning_rate: jax.Array
 

@@ -120,7 +120,7 @@ def test_fnet_gradients_are_those_of_transformers():
 
 
 def test_pretraining_has_the_losses_and_gradients_of_transformers():
-    """The whole objective on one batch of full rows: hidden pieces, types, heads and losses."""
+    """The whole objective on one batch of full rows: masked pieces, types, heads and losses."""
     task = tasks.make("corpus", "v23_13")
     theirs = random(transformers.FNetForPreTraining)
     state, model, variables = converted(theirs)

@@ -304,7 +304,7 @@ def test_presets_have_separate_tables_in_order():
     assert shown == ["35.00, 1 seed", "33.00, 1 seed", "30.00, 1 seed", "32.00, 1 seed"]
     notes = [[note for note in table.notes if "papers' setting" in note] for table in tables]
     assert [bool(lines) for lines in notes] == [False, True, True, True]
-    assert notes[2] == ["Preset cpu is far from the papers' setting: their rows are not shown."]
+    assert notes[2] == ["Preset cpu is far from the papers' settings: their results are not shown."]
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_one_line_says_how_the_published_numbers_were_obtained(models, line):
     found = [note for note in table.notes if note.startswith("Published numbers: ")]
     assert len(found) == bool(line)
     assert all(part in found[0] for part in line)
-    assert any("orientation" in note for note in table.notes) == bool(line)
+    assert any("rough guide" in note for note in table.notes) == bool(line)
 
 
 def test_paper_says_where_the_papers_are_silent():
@@ -335,7 +335,7 @@ def test_paper_says_where_the_papers_are_silent():
 def test_published_rows_without_a_number_in_the_columns_are_not_shown():
     (table,) = tables_of(a_result(task="my_task", preset="tuned"))
     assert [row.source for row in accuracy.measured(table, table.parts[0])[1].rows] == ["ours", ""]
-    assert not any("orientation" in note or "Published" in note for note in table.notes)
+    assert not any("rough guide" in note or "Published" in note for note in table.notes)
     (table,) = tables_of(*(a_result(task=t, preset="tuned") for t in ("my_task", "text")))
     assert "FNet paper" in {row.source for row in accuracy.measured(table, table.parts[0])[1].rows}
 

@@ -13,7 +13,7 @@ from lra_fnet.tasks import store
 
 
 def a_run(model, right, speed, *, seed=0, size=(128, 2), variant=None, **changes):
-    """A run on a corpus: `right` of 1,000 hidden pieces, speed in steps/s."""
+    """A run on a corpus: `right` of 1,000 masked pieces, speed in steps/s."""
     score = {"step": 900, "correct": right, "count": 1000, "loss": 2500.0 + seed}
     score |= {"order_loss": 30.0, "order_correct": 30 + seed, "rows": 50}
     text = f"Encoder.dim = {size[0]}\nEncoder.num_layers = {size[1]}\nRun.batch_size = 32\n"
@@ -159,8 +159,8 @@ def test_a_further_run_of_a_model_that_the_benchmark_lacks_has_no_speed():
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("Denoising.rate = 0.15", "Denoising.rate = 0.01", "of 32 rows, 1% hidden, 1 x"),
-        ("'bert'", "'mask'", 'of 32 rows, 15% hidden ("mask"), 1 x'),
+        ("Denoising.rate = 0.15", "Denoising.rate = 0.01", "of 32 rows, 1% masked, 1 x"),
+        ("'bert'", "'mask'", 'of 32 rows, 15% masked ("mask"), 1 x'),
     ],
 )
 def test_another_objective_is_another_front(old, new, said):
@@ -168,7 +168,7 @@ def test_another_objective_is_another_front(old, new, said):
     easy = run | {"config": run["config"].replace(old, new)}
     first, second, _ = made_fronts(easy, a_run("fnet", 100, 4.0))
     assert said in first.title
-    assert "of 32 rows, 15% hidden, 1 x" in second.title
+    assert "of 32 rows, 15% masked, 1 x" in second.title
 
 
 def test_of_two_ways_to_compute_a_model_the_faster_counts():
@@ -239,7 +239,7 @@ def test_shallow_baselines_stand_below_the_models(monkeypatch):
     ]
     assert ours.floor == 33
     drawn = figures.drawn(figures.fronts([ours]), "svg").decode()
-    assert "Shallow baseline: 33 % of hidden pieces" in drawn
+    assert "Shallow baseline: 33 % of masked pieces" in drawn
     assert [run.baseline.method for run in records(*runs)] == [
         "rule of hidden pieces 330",
         "recorded",
@@ -252,7 +252,7 @@ def test_shallow_baselines_stand_below_the_models(monkeypatch):
     assert [row[0] for row in ours.grid().rows] == ["FNet", "recorded"]
     ours, _ = made_fronts(a_run("fnet", 100, 4.0, **other))
     assert (len(ours.grid().rows), ours.floor) == (1, None)
-    # Those of hidden pieces hide 15 % of them by BERT's rules.
+    # Those of masked pieces hide 15 % of them by BERT's rules.
     for old, new in (("0.15", "0.5"), ("'bert'", "'mask'")):
         easy = a_run("fnet", 100, 4.0, shallow=recorded, config=text.replace(old, new))
         ours, _ = made_fronts(easy)
@@ -315,8 +315,8 @@ def test_every_form_of_the_report_has_the_front(tmp_path):
     assert "Pre-training" in report.sections
     html = page.render(report)
     assert 'id="pre-training"' in html
-    assert "FNet 128 x 2: 10 % of hidden pieces, 250 ms" in html
-    assert "of 32 rows, 15% hidden, 1 x Some CPU" in texts.markdown(report)
+    assert "FNet 128 x 2: 10 % of masked pieces, 250 ms" in html
+    assert "of 32 rows, 15% masked, 1 x Some CPU" in texts.markdown(report)
     drawn = figures.drawn(figures.fronts(report.fronts), "svg").decode()
     assert "Ours: v8000_128 (dddddddd), 1,000 steps" in drawn
     assert "FNet paper: C4, 8 V100" in drawn

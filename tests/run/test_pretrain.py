@@ -105,7 +105,7 @@ def test_each_stage_has_a_run_folder_and_says_what_it_began_from(stages):
     first, second = (result_of(stages / path) for path in NAMED)
     assert first["denoise"] is True
     assert (first["test"], first["validation"]["last"]["step"]) == (None, 6)
-    assert first["validation"]["best"]["count"] > 20  # hidden tokens, not rows
+    assert first["validation"]["best"]["count"] > 20  # masked tokens, not rows
     assert "Run.num_steps = 6" in second["config"]
     assert "Denoising" not in second["config"]
     assert second["test"]["best"]["count"] == 30
@@ -136,7 +136,7 @@ def test_pretraining_reads_neither_labels_nor_test_rows(call, monkeypatch):
     code, err, out = call("pretrain", "--set", "Run.num_steps=2")
     assert code == 0, err
     assert sorted(set(read)) == ["train", "validation"]
-    assert "hidden tokens right, at step 1" in out
+    assert "masked tokens right, at step 1" in out
 
 
 class Killed(BaseException):

@@ -267,7 +267,7 @@ def test_what_a_method_asks_is_what_counts(tmp_path, capsys):
     ]
     assert shallow.leaders(results) == results[:2]
     assert results[0].right().sum() == 7
-    words = "rule 0, 28.00 % of the hidden pieces of test; rule 0, 60.00 % of the test rows"
+    words = "rule 0, 28.00 % of the masked pieces of test; rule 0, 60.00 % of the test rows"
     assert f"best shallow baseline: {words}" in capsys.readouterr().err
 
 
