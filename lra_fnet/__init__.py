@@ -261,6 +261,7 @@ def load(
     """
     from lra_fnet import tasks
     from lra_fnet.errors import UserError
+    from lra_fnet.settings import at_least
 
     libraries = {
         "numpy": ("numpy", "numpy"),
@@ -269,8 +270,8 @@ def load(
     }
     if as_ not in libraries:
         raise UserError(f"as_ must be one of {', '.join(libraries)}, got {as_!r}")
-    if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
-        raise UserError(f"batch_size must be a whole number of at least 1, got {batch_size!r}")
+    if batch_size is not None:
+        at_least("batch_size", batch_size, 1, 32)
     module, package = libraries[as_]
     try:
         library = importlib.import_module(module)

@@ -148,11 +148,6 @@ def _bindings(about: str, **keywords) -> dict:
     return {**option, "action": "extend"}
 
 
-def _module(text: str) -> str:
-    """Returns a file's absolute path, so that its run works from other folders; else the text."""
-    return os.path.abspath(text) if text.endswith(".py") else text
-
-
 def _one(sweep: str) -> Callable[[str], str]:
     """Returns a parser of one name; `sweep` is the option of a sweep that takes several."""
 
@@ -171,9 +166,7 @@ _folder = functools.partial(_text, kind=Path)
 _NAMES = "names separated by commas, or all"
 _VARIANT = _text("a name for the bindings, used in the run folder's name")
 _SIDE = _given(help="a run folder, or preset/task/model[+variant]")
-_IMPORT = {
-    "import": _list("your module or .py file", dest="imports", type=_module, metavar="MODULE")
-}
+_IMPORT = {"import": _list("your module or .py file", dest="imports", metavar="MODULE")}
 _GIN_DIR = {
     "gin_dir": _list("a folder with your gin files", dest="gin_dirs", type=Path, metavar="FOLDER")
 }
@@ -601,11 +594,11 @@ def _span(args) -> None:
     Example:
       lra-fnet span --run runs/cpu/listops/transformer/seed0 --rows 200
     """
-    from lra_fnet.machine import progress
+    from lra_fnet.machine import terminal
     from lra_fnet.run import attention_span
 
     spans = attention_span.span(args.run, args.rows, args.imports, args.data)
-    progress.console.print(attention_span.table(spans))
+    terminal.console().print(attention_span.table(spans))
     print(f"wrote {args.run / 'attention_span.json'}")
 
 

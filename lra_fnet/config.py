@@ -16,7 +16,7 @@ import sys
 import tokenize
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import gin
 from gin import config_parser
@@ -344,11 +344,11 @@ def normalise(text: str) -> str:
         )
     if value[0] not in "@%" and value not in ("True", "False", "None"):
         try:
-            literal = ast.literal_eval(value)
+            parsed = literal(value)
             if "{" not in value:  # a set has no order
-                ast.literal_eval(repr(literal))  # an infinite number has no literal
-                value = repr(literal)
-        except (ValueError, SyntaxError):
+                literal(repr(parsed))  # an infinite number has no literal
+                value = repr(parsed)
+        except ValueError:
             if duration := _DURATION.fullmatch(value):
                 value = repr(f"{duration[1]} {duration[2]}")
             elif _BARE_WORD.fullmatch(value):
@@ -358,6 +358,18 @@ def normalise(text: str) -> str:
                     f"--set {name} expects a number, string, list or tuple, got {value!r}"
                 ) from None
     return f"{name} = {value}"
+
+
+def literal(text: str) -> Any:
+    """Returns the value of a Python literal.
+
+    Raises:
+      ValueError: the text is none.
+    """
+    try:
+        return ast.literal_eval(text.strip())
+    except (SyntaxError, TypeError, MemoryError, RecursionError) as error:  # [[[..., {[]: 1}
+        raise ValueError(f"no literal: {error}") from None
 
 
 def short(name: str) -> str:
@@ -702,6 +714,6 @@ def _is_default(difference: Difference) -> bool:
     value = difference.old if difference.new == "absent" else difference.new
     try:
         parameters = inspect.signature(gin.get_configurable(owner.rpartition("/")[2])).parameters
-        return ast.literal_eval(value) == parameters[name].default
-    except (ValueError, KeyError, SyntaxError):
+        return literal(value) == parameters[name].default
+    except (ValueError, KeyError):
         return False

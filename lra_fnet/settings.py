@@ -54,7 +54,8 @@ def check_settings(module):
 def at_least(name, value, limit, suggest, below=math.inf, *, kind=int):
     """Raises a UserError if the setting `name` is not a number of this kind in these limits."""
     wanted = "a whole number" if kind is int else "a number"
-    if isinstance(value, numbers.Integral if kind is int else numbers.Real) and value is not True:
+    number = numbers.Integral if kind is int else numbers.Real
+    if isinstance(value, number) and not isinstance(value, bool):
         wanted = f"at least {limit}" + (f" and below {below}" if below < math.inf else "")
         if limit <= value < below:
             return

@@ -113,5 +113,5 @@ def test_batches_hold_every_row_once_in_file_order(outside):
     assert len(batches[-1].labels) == len(batches[1:][1].labels) == 16
     with pytest.raises(IndexError):
         batches[3]
-    with pytest.raises(UserError, match="batch_size must be a whole number of at least 1, got 0"):
+    with pytest.raises(UserError, match="batch_size must be at least 1, got 0: set it to 32"):
         lra_fnet.load("parity", "train", batch_size=0)

@@ -109,12 +109,6 @@ def test_completion_prints_the_code_of_a_shell_that_asks_the_command(command, sh
         assert answer.read_text().strip() == "pretrain"
 
 
-def test_a_relative_import_is_kept_as_an_absolute_path(outside):
-    line = "train --task parity --model fnet --import a.py --import package.module"
-    args = cli._parser().parse_args(line.split())
-    assert args.imports == [str(outside / "a.py"), "package.module"]
-
-
 @pytest.mark.parametrize(
     ("line", "words"),
     [

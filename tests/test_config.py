@@ -716,6 +716,8 @@ def test_an_override_wins_over_every_file():
         ("Run.num_steps=1.5", ["must be a whole number, got 1.5: set it to 5000, say"]),
         ("Run.num_steps=-1e3", ["must be a whole number, got -1000.0: set it to 5000, say"]),
         ("Run.num_steps=[1,", ["expects a number, string, list or tuple"]),
+        ("Optimizer.groups={['b']: (0.1, 0.0)}", ["expects a number, string, list or tuple"]),
+        ("Run.microbatch=False", ["Run.microbatch must be a whole number, got False"]),
         (
             "Encoder.pooling=(%N",
             ["Encoder.pooling=(%N", "a bracket or a quotation mark is not closed"],

@@ -2,11 +2,9 @@
 
 from collections.abc import Sequence
 
-from rich.box import SIMPLE
-from rich.table import Table
-
 from lra_fnet.benchmark import cells
-from lra_fnet.machine import device, disk, progress
+from lra_fnet.machine import device, disk, progress, terminal
+from lra_fnet.machine.terminal import Fitted
 from lra_fnet.models import fastest
 from lra_fnet.models.mixers import fourier
 from lra_fnet.training import slices
@@ -29,7 +27,7 @@ def main(shared: cells.Cell, lengths: Sequence[int], *, cls: bool = False) -> No
       UserError: the preset cannot be built.
     """
     device.require()
-    table = Table("B x L x D", *METHODS, "chosen", "why", title="ms a transform", box=SIMPLE)
+    table = []
     for cell in cells.plan(shared, ["fnet"], ["infer"], lengths, cls=cls):
         built = cell.load()
         encoder = built.model.encoder
@@ -37,8 +35,9 @@ def main(shared: cells.Cell, lengths: Sequence[int], *, cls: bool = False) -> No
         scored = slices.rows_at_once(built.model, batch_size, tokens, train=False)
         for rows in dict.fromkeys((slices.microbatch_of(built, 1), scored)):
             shape = (rows, encoder.mixer_length, encoder.dim)
-            table.add_row(*row(shape, fourier.explain(shape)))
-    progress.console.print(table)
+            table.append(row(shape, fourier.explain(shape)))
+    head = ["B x L x D", *METHODS, "chosen", "why"]
+    terminal.console().print(Fitted(head, table, title="ms a transform"))
     progress.say(
         f"kept in {disk.user_cache() / 'choices.json'}: delete it to measure again, or bind "
         "Fourier.method = 'rfft' (or another method) to choose yourself"

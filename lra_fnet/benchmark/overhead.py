@@ -7,10 +7,10 @@ import statistics
 from pathlib import Path
 
 import jax
-from rich.table import Table
 
 from lra_fnet.benchmark import timing
-from lra_fnet.machine import progress
+from lra_fnet.machine import terminal
+from lra_fnet.machine.terminal import Fitted
 from lra_fnet.run.job import Job
 from lra_fnet.training.loop import DISPATCH_SECONDS, Loop
 
@@ -32,8 +32,7 @@ def loop_overhead(job: Job, rounds: int, seconds: float, folder: Path) -> float:
     built = job.load()
     data = built.task.prepare(job.data, source=job.source)
     train, validation = map(data.arrays, built.task.splits[:2])
-    table = Table("round", "bare steps/s", "loop steps/s", "ratio", title=f"{job.task} {job.model}")
-    ratios = []
+    rows, ratios = [], []
     for number in range(1, rounds + 1):
         run = folder / f"{job.task}.{job.model}.{number}"
         run.mkdir()
@@ -45,10 +44,11 @@ def loop_overhead(job: Job, rounds: int, seconds: float, folder: Path) -> float:
         shutil.rmtree(run)
         whole = loop.history.steps_per_second
         ratios.append(whole / bare)
-        table.add_row(str(number), f"{bare:.2f}", f"{whole:.2f}", f"{ratios[-1]:.3f}")
+        rows.append([str(number), f"{bare:.2f}", f"{whole:.2f}", f"{ratios[-1]:.3f}"])
     median = statistics.median(ratios)
-    table.add_row("median", "", "", f"{median:.3f}")
-    progress.console.print(table)
+    rows.append(["median", "", "", f"{median:.3f}"])
+    head = ["round", "bare steps/s", "loop steps/s", "ratio"]
+    terminal.console().print(Fitted(head, rows, title=f"{job.task} {job.model}"))
     return median
 
 

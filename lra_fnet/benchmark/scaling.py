@@ -51,7 +51,7 @@ def run(
             changed = dataclasses.replace(cell, overrides=overrides, devices=number, tokens=0)
             rows.append(row | measure(changed, rounds))
             save(rows)
-            bar.step()
+            bar.update(len(rows))
     return rows
 
 

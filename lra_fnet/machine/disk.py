@@ -147,7 +147,7 @@ def append_line(path: Path, value: dict[str, Any]) -> None:
       UserError: the file cannot be written.
     """
     with writable(path.parent), open(path, "a+b", opener=no_links) as file:
-        half = file.tell() and file.seek(-1, os.SEEK_END) >= 0 and file.read() != b"\n"
+        half = file.tell() and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n"
         file.write(b"\n" * half + json.dumps(value).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())

@@ -1,6 +1,5 @@
 """Builds the rows of the accuracy tables from runs and published numbers; see `cells`."""
 
-import ast
 import contextlib
 import dataclasses
 import itertools
@@ -30,12 +29,8 @@ UNCOMPARED = ("cpu", "cpu-pretrain")
 SMOKE = {"cpu": ("pathx",)}  # runs that only show that a task works: no column
 PADDING = "‡ This model sees the padding: its mixer does not use the mask."
 WAYS = ("fnet_mat",)  # not models but ways to compute one: in speed tables only
-IMAGES = {  # tasks of images of one size: their names in gin
-    "image": "Image",
-    "images": "Images",
-    "pathfinder": "Pathfinder",
-    "pathx": "PathX",
-}
+# A setting of tasks of images of one size, and of no other.
+_BLACK = re.compile(r"^TASK/[\w.]+\.black_is_padding = (\w+)$", re.M)
 _OWN_SEED = re.compile(r"^(\w+\.seed) = ", re.M)  # of fixed features and the like
 _DIGEST = re.compile(r"-[0-9a-f]{8}$")  # ends a name that the user did not give
 
@@ -73,8 +68,8 @@ def _value(binding: str) -> str:
     name, _, text = (part.strip() for part in binding.partition("="))
     scope, _, short = name.rpartition(".")
     value: Any = text
-    with contextlib.suppress(ValueError, SyntaxError):
-        value = ast.literal_eval(text)
+    with contextlib.suppress(ValueError):
+        value = config.literal(text)
     if isinstance(value, float):
         value = f"{value:.3g}"
     if scope not in ("", "Encoder", "Run", "Optimizer"):
@@ -349,9 +344,8 @@ def sees_padding(run: Record) -> bool:
 
     The rows of image tasks have none, unless black counts as padding.
     """
-    name = IMAGES.get(run.task)
-    padded = name is None or bool(run.setting(f"TASK/{name}.black_is_padding"))
-    return padded and not run.uses_mask
+    black = _BLACK.search(run.config)
+    return not run.uses_mask and (black is None or black[1] == "True")
 
 
 def _our_row(

@@ -1,12 +1,11 @@
 """The tables other than accuracy: generalisation, missing runs, published speeds, sweeps, spans."""
 
-import ast
 import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lra_fnet import tasks
+from lra_fnet import config, tasks
 from lra_fnet.report import accuracy, cells
 from lra_fnet.report.accuracy import Table
 from lra_fnet.report.cells import Cell
@@ -129,9 +128,9 @@ def value_of(trial: Entry, axis: str) -> Any:
         name, _, text = binding.partition("=")
         if name.strip() == axis:
             try:
-                value = ast.literal_eval(text.strip())
+                value = config.literal(text)
                 return "None" if value is None else value
-            except (ValueError, SyntaxError):
+            except ValueError:
                 return text.strip()
     return None
 

@@ -16,11 +16,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from rich.table import Table
 
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.machine.progress import Bar
+from lra_fnet.machine.terminal import Fitted
 from lra_fnet.models.encoder import Encoder
 from lra_fnet.models.heads import encode
 from lra_fnet.models.mixers import attention
@@ -176,11 +176,11 @@ def _block_size(shape) -> int:
     return max(1, min(length, _WEIGHTS // (texts * length * heads)))
 
 
-def table(result: dict[str, Any]) -> Table:
+def table(result: dict[str, Any]) -> Fitted:
     """Returns the table that `lra-fnet span` prints."""
-    table = Table("layer", "mean", "heads", title="required attention span, in tokens")
-    for layer in result["layers"]:
-        heads = ", ".join(f"{head:.1f}" for head in layer["heads"])
-        table.add_row(str(layer["layer"]), f"{layer['mean']:.1f}", heads)
-    table.add_row("all", f"{result['mean']:.1f}", f"equal weights: {result['uniform']:.1f}")
-    return table
+    rows = [
+        [str(layer["layer"]), f"{layer['mean']:.1f}", ", ".join(f"{h:.1f}" for h in layer["heads"])]
+        for layer in result["layers"]
+    ]
+    rows.append(["all", f"{result['mean']:.1f}", f"equal weights: {result['uniform']:.1f}"])
+    return Fitted(["layer", "mean", "heads"], rows, title="required attention span, in tokens")

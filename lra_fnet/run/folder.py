@@ -44,9 +44,15 @@ class Job:
     init: Path | None = None  # folder of the pre-trained run to begin from
 
     def __post_init__(self):
-        """Keeps the last of several bindings of one name, which is the one that gin takes."""
+        """Gives the options one form: a run works from other folders than the one it began in.
+
+        Of several bindings of one name the last one stays, which is the one that gin takes.
+        """
         last = {config.short(text.partition("=")[0].strip()): text for text in self.overrides}
+        files = (os.path.abspath(name) if name.endswith(".py") else name for name in self.imports)
         object.__setattr__(self, "overrides", tuple(last.values()))
+        object.__setattr__(self, "imports", tuple(files))
+        object.__setattr__(self, "gin_dirs", tuple(Path(d).absolute() for d in self.gin_dirs))
 
     @functools.cached_property
     def variant(self) -> str | None:

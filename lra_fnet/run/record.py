@@ -1,6 +1,5 @@
 """Reads and writes result.json and reads metrics.jsonl; the rest of the code sees only values."""
 
-import ast
 import dataclasses
 import hashlib
 import json
@@ -14,7 +13,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from lra_fnet import intervals
+from lra_fnet import config, intervals
 from lra_fnet.errors import UserError
 from lra_fnet.intervals import Counts
 from lra_fnet.machine import disk
@@ -297,8 +296,8 @@ class Record(Origin):
         """Returns what the config binds a name to, if that is a Python literal; otherwise None."""
         line = re.search(rf"^{re.escape(name)} = (.+)$", self.config, re.M)
         try:
-            return ast.literal_eval(line[1]) if line else None
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            return config.literal(line[1]) if line else None
+        except ValueError:
             return None
 
 

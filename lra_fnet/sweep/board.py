@@ -1,6 +1,5 @@
 """Shows a sweep's trials: a live table on a terminal, plain lines elsewhere."""
 
-import ast
 import contextlib
 import statistics
 import sys
@@ -141,8 +140,8 @@ def _point(plan: Plan, trial: Trial) -> str:
 def _short(binding: str) -> str:
     name, _, text = (binding.partition(".")[2] or binding).partition("=")
     value = None
-    with contextlib.suppress(ValueError, SyntaxError):
-        value = ast.literal_eval(text.strip())
+    with contextlib.suppress(ValueError):
+        value = config.literal(text)
     return f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={text}"
 
 

@@ -1,6 +1,5 @@
 """A sweep's definition: tasks, models, seeds and axes, from gin, the command line or sweep.json."""
 
-import ast
 import contextlib
 import dataclasses
 import datetime
@@ -193,8 +192,8 @@ def axis(option: str, text: str) -> dict[str, Any]:
       UserError: the text is not a name and a list of this form.
     """
     name, _, values = text.partition("=")
-    with contextlib.suppress(ValueError, SyntaxError):
-        match option, ast.literal_eval(values.strip()):
+    with contextlib.suppress(ValueError):
+        match option, config.literal(values):
             case "grid", [first, *rest]:
                 return {name.strip(): [first, *rest]}
             case "range", [low, high, *log] if log in ([], ["log"]):
@@ -389,13 +388,13 @@ def _stored(file: Path) -> tuple[Sweep, Job, dict[str, Any]] | None:
     if fields is None:
         return None
     try:
-        axes = ast.literal_eval(fields["axes_python"])
+        axes = config.literal(fields["axes_python"])
         tasks = tuple(fields["task"].split(","))
         sweep = build(Sweep, fields, tasks=tasks, axes=axes, name="").checked()
         # Each trial has its own task, model, preset and overrides.
         own = {"task": "", "model": "", "preset": "", "overrides": (), "name": None}
         return sweep, build(Job, fields, runs=file.parents[2], **own), fields
-    except (LookupError, AttributeError, TypeError, ValueError, SyntaxError) as error:
+    except (LookupError, AttributeError, TypeError, ValueError) as error:
         raise UserError(f"{file} is damaged ({error}): move its folder away") from None
 
 

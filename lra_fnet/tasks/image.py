@@ -160,14 +160,14 @@ def read(source: Path) -> tuple[Rows, Rows, str]:
     # Rows with the key to sort them by: a batch's name, or the sha256 of an image and its label.
     parts: dict[str, list[tuple[tuple, Rows]]] = {"train": [], "test": []}
     with Bar(f"reading {source.name}", len(names), unit="files") as progress:
-        for file in sources.files(source):
+        for done, file in enumerate(sources.files(source), start=1):
             if binary and (name := file.path.name) in TRAIN + TEST:
                 parts["test" if name in TEST else "train"].append(((name,), _read_batch(file)))
             elif not binary and (match := _IMAGE_NAME.fullmatch(str(file.path))):
                 rows = _read_image(file)
                 digest = hashlib.sha256(rows.values.tobytes()).digest()
                 parts[match[1].lower()].append(((digest, rows.labels[0]), rows))
-            progress.step()
+            progress.update(done)
     for part in parts.values():
         part.sort(key=lambda keyed: keyed[0])
     train, test = (

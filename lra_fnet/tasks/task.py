@@ -30,6 +30,7 @@ import numpy as np
 
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, terminal
+from lra_fnet.settings import at_least
 from lra_fnet.tasks import shallow, sources, store
 from lra_fnet.tasks.store import SPLITS, Prepared
 
@@ -136,10 +137,7 @@ class Task(abc.ABC):
             raise UserError(
                 f"unknown data set {self.config!r} of {self.name}: expected one of {known}{rule}"
             )
-        if not isinstance(self.max_len, int) or self.max_len < 1:
-            raise UserError(
-                f"{self.name}: max_len must be a whole number of at least 1, got {self.max_len!r}"
-            )
+        at_least(f"{self.name}: max_len", self.max_len, 1, 1024)
         if not self.finds_classes and len(self.class_names) != self.num_classes:
             raise UserError(
                 f"{self.name}: expected a label_names for each of {self.num_classes} classes, got "

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import safetensors
 import safetensors.numpy
+from safetensors import SafetensorError
 
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, progress
@@ -177,7 +177,7 @@ def load(folder: Path, kind: str) -> Saved | None:
         if any(path.parent.glob("[!.]*")):
             raise UserError(f"an earlier version wrote {path.parent}: {AGAIN}") from None
         return None
-    except (OSError, ValueError, LookupError, TypeError, safetensors.SafetensorError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError, SafetensorError) as error:
         raise UserError(f"{path} cannot be read ({error}): {AGAIN}") from None
 
 

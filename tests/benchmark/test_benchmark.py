@@ -657,14 +657,14 @@ def test_explain_times_what_a_program_takes_at_a_time(monkeypatch, capfd):
     rows = slices.microbatch_of(dataclasses.replace(cell, length=512).load(), 1)
     assert shapes == [(rows, 512, 256)]
     assert rows < 32
-    assert f"{rows} x 512 x 256" in capfd.readouterr().err
+    assert f"{rows} x 512 x 256" in capfd.readouterr().out
     explain.main(dataclasses.replace(CELL, overrides=("Run.batch_size=32",)), [2048])
     assert shapes[1:] == [(32, 2048, 64), (4, 2048, 64)]
 
 
 def test_explain_shows_the_shape_of_each_length_and_the_reason(capfd):
     explain.main(dataclasses.replace(CELL, tokens=64), [16, 32], cls=True)
-    shown = capfd.readouterr().err
+    shown = capfd.readouterr().out
     shapes = ("4 x 16 x 64", "4 x 17 x 64", "2 x 32 x 64", "2 x 33 x 64")
     assert all(shape in shown for shape in shapes)
     assert shown.count("small") == 4

@@ -510,10 +510,12 @@ def test_overrides_on_a_task_of_a_user_are_no_variants():
 @pytest.mark.parametrize("task", ["image", "pathfinder", "pathx"])
 def test_padding_is_marked_only_where_rows_have_padding(task):
     black = experiment.load(task, "fnet", "lra-code").config
+    white = black.replace("black_is_padding = True", "black_is_padding = False")
+    own = "TASK/pets.Pets.black_is_padding = False\n"
     runs = [
-        a_result(task=task, uses_mask=False),
+        a_result(task=task, uses_mask=False, config=white),
         a_result(task=task, uses_mask=False, model="linear", config=black),
-        a_result(task="images", uses_mask=False, model="hartley"),
+        a_result(task="my_pets", uses_mask=False, model="hartley", config=own),
         a_result(task="text", uses_mask=False, model="dct"),
         a_result(task="text", model="transformer"),
     ]

@@ -181,7 +181,7 @@ def test_span_is_written_into_the_run_folder_and_leaves_test_closed(folders, tmp
     assert span["data_sha256"] == result["data_sha256"]
     assert json.loads((trial / "result.json").read_text()) == result
     assert not (tmp_path / "runs/test_log.jsonl").exists()
-    last = attention_span.table(span).columns[1]._cells[-1]
+    last = attention_span.table(span).rows[-1][1]
     assert last == f"{span['mean']:.1f}"
 
 

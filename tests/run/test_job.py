@@ -463,6 +463,12 @@ FULL = dataclasses.replace(
 )
 
 
+def test_code_and_gin_files_are_found_from_other_folders():
+    job = dataclasses.replace(BARE, imports=("mine.py", "a.module"), gin_dirs=(Path("gins"),))
+    here = Path.cwd()
+    assert (job.imports, job.gin_dirs) == ((f"{here}/mine.py", "a.module"), (here / "gins",))
+
+
 @pytest.mark.parametrize("job", [BARE, FULL])
 def test_command_of_a_job_makes_that_job(monkeypatch, job):
     """And with the defaults left out it is short."""

@@ -30,7 +30,7 @@ def test_unknown_names_fail_with_the_known_ones(tmp_path):
     with pytest.raises(UserError, match=r"^unknown data set 'big' of toy: expected one of small$"):
         tasks.make("toy", "big")
     with pytest.raises(
-        UserError, match=r"^toy: max_len must be a whole number of at least 1, got 0$"
+        UserError, match=r"^toy: max_len must be at least 1, got 0: set it to 1024, say$"
     ):
         tasks.make("toy", max_len=0)
     with pytest.raises(
