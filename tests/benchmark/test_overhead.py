@@ -20,7 +20,7 @@ def test_loop_and_bare_program_are_measured_in_every_round(tmp_path, monkeypatch
     ratio = overhead.loop_overhead(job, 2, 0.05, tmp_path / "loops")
     assert [*(tmp_path / "loops").iterdir()] == []
     table = capfd.readouterr().out
-    rows = re.findall(r"(\d) +\S +([\d.]+) +\S +([\d.]+) +\S +([\d.]+)", table)
+    rows = re.findall(r"^ (\d) +([\d.]+) +([\d.]+) +([\d.]+)", table, re.MULTILINE)
     assert [number for number, *_ in rows] == ["1", "2"]
     ratios = [float(loop) / float(bare) for _, bare, loop, _ in rows]
     assert [float(row[3]) for row in rows] == pytest.approx(ratios, rel=0.01)
