@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 if TYPE_CHECKING:
     from lra_fnet.run.record import Record
-    from lra_fnet.run.trained import Run
+    from lra_fnet.run.trained import TrainedRun
     from lra_fnet.tasks import Arrays
 
 __all__ = [
@@ -58,7 +58,7 @@ def train(
     test: bool = True,
     fit: bool = False,
     force: bool = False,
-) -> Run:
+) -> TrainedRun:
     """Trains one run, or resumes it, as `lra-fnet train` does; returns the trained model.
 
     A run that is complete is opened without training.
@@ -95,7 +95,9 @@ def train(
 
     allocator.keep_freed_memory()
     compile_cache.use()
-    from lra_fnet.run import job, trained
+    from lra_fnet.run import trained
+    from lra_fnet.run.job import Job
+    from lra_fnet.run.train import run
 
     bindings = config.split_bindings(set) if isinstance(set, str) else set
     if isinstance(bindings, Mapping):
@@ -103,7 +105,7 @@ def train(
     bindings = tuple(bindings or ()) if isinstance(bindings, Iterable | None) else (bindings,)
     if wrong := [binding for binding in bindings if not isinstance(binding, str)]:
         raise UserError(f"set expects bindings such as 'Run.num_steps=100', got {wrong[0]!r}")
-    asked = job.Job(
+    asked = Job(
         task=task,
         model=model,
         preset=preset,
@@ -121,12 +123,12 @@ def train(
         test=test and not denoise,
         fit=fit,
     )
-    job.run(asked)
+    run(asked)
     return trained.load_run(asked.folder, imports=asked.imports, denoise=denoise)
 
 
 def evaluate(
-    run: Run | str | Path, imports: Sequence[str] = (), data_dir: str | Path | None = None
+    run: TrainedRun | str | Path, imports: Sequence[str] = (), data_dir: str | Path | None = None
 ) -> Record:
     """Scores a trained run on the test split, unless it was scored before; returns its record.
 
@@ -299,7 +301,7 @@ def load_run(
     imports: Sequence[str] = (),
     *,
     denoise: bool = False,
-) -> Run:
+) -> TrainedRun:
     """Returns a trained run: model, parameters and task, for predictions and for your own code.
 
     Only reads the folder; the run's data is not needed. The folder may be a stranger's: code that

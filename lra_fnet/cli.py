@@ -531,12 +531,12 @@ def _train(args) -> None:
     """
     with _joined(args) as first:
         from lra_fnet import report
-        from lra_fnet.run import job, pretrained
+        from lra_fnet.run import pretrained, train
 
         asked = _job(args, init=args.init and Path(args.init))
         if args.init == "auto":
             asked = pretrained.auto(_job(args, init=None))
-        result = job.run(asked)
+        result = train.run(asked)
     if not first():
         return
     if result.score("test"):
@@ -556,10 +556,10 @@ def _pretrain(args) -> None:
       lra-fnet pretrain --task image --model fnet --preset cpu
     """
     with _joined(args) as first:
-        from lra_fnet.run import job
+        from lra_fnet.run import train
 
         asked = _job(args, denoise=True, test=False)
-        result = job.run(asked)
+        result = train.run(asked)
     if not first():
         return
     score = result.score("validation")

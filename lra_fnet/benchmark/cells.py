@@ -22,7 +22,7 @@ from lra_fnet import experiment
 from lra_fnet.benchmark.timing import RESTLESS, spread
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, progress
-from lra_fnet.run import folder as run_folder
+from lra_fnet.run import job as jobs
 
 ATTEMPTS = 3  # measurements of a group
 CORES = 4  # for each child that compiles: as many compile at once as have these
@@ -312,7 +312,7 @@ def folder(root: Path, cells: Sequence[Cell], name: str | None = None) -> Path:
     words = dict.fromkeys(word for c in cells for word in (c.task, c.preset, c.what))
     slug = re.sub(r"[^A-Za-z0-9._]+", "-", "-".join([*words, digest]))
     numbered = itertools.chain([slug], (f"{slug}-{number}" for number in itertools.count(2)))
-    names = iter([str(run_folder.variant((), name))]) if name else numbered
+    names = iter([str(jobs.variant((), name))]) if name else numbered
     while True:
         chosen = root / next(names)
         with disk.writable(chosen):

@@ -14,7 +14,7 @@ from lra_fnet.benchmark import cells, overhead, scaling
 from lra_fnet.benchmark.cells import Cell
 from lra_fnet.errors import Interrupted, UserError
 from lra_fnet.machine import device, disk, signals
-from lra_fnet.run.folder import Job
+from lra_fnet.run.job import Job
 
 DEVICES = (1, 2, 4, 8)  # numbers of devices that scaling measures
 

@@ -14,7 +14,7 @@ from lra_fnet.errors import UserError
 from lra_fnet.machine import device, progress
 from lra_fnet.models import fastest
 from lra_fnet.run import record, verify
-from lra_fnet.run.folder import Job
+from lra_fnet.run.job import Job
 from lra_fnet.run.record import Record
 
 SHARE = 0.1  # of the steps

@@ -19,7 +19,7 @@ from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk, progress
 from lra_fnet.machine.memory import device_bytes
 from lra_fnet.models import fastest
-from lra_fnet.run import folder as run_folder
+from lra_fnet.run import job as jobs
 from lra_fnet.run import provenance, record, trained
 from lra_fnet.run.record import TEST_LOG, Record
 from lra_fnet.tasks import Prepared, shallow
@@ -35,22 +35,22 @@ def evaluate(folder: Path, imports: Sequence[str] = (), data: Path | None = None
     Args:
       folder: the run folder.
       imports: see `trained.load_run`.
-      data: see `trained.Run.data`.
+      data: see `TrainedRun.data`.
 
     Raises:
       UserError: the folder does not hold a finished run, or its data differs from the run's.
     """
-    _, result = run_folder.finished(folder)
+    _, result = jobs.finished(folder)
     if result.score("test"):
         return result
-    with run_folder.lock(folder):
-        _, result = run_folder.finished(folder)
+    with jobs.lock(folder):
+        _, result = jobs.finished(folder)
         if result.score("test"):  # by another process, until now
             return result
         last, best = (trained.load_run(folder, kind, imports) for kind in ("last", "best"))
         score = make_scorer(last.experiment.objective, last.experiment.run.eval_batch_size)
         states = {run.checkpoint: (run.step, run.variables) for run in (last, best)}
-        with fastest.decisions(dict(result.raw.get("resolved", {}))):
+        with fastest.decisions(dict(result.resolved)):
             test = score_test(score, states, last.data(data), folder)
         return record.write(folder, {**result.raw, "test": test})
 
@@ -176,7 +176,7 @@ def _log(folder: Path, **facts: Any) -> None:
     """Adds a line to the log of the folder of all runs, or of a run folder that was moved."""
     if not hosts.first():
         return
-    begun = run_folder.read_begun(folder)
+    begun = jobs.read_begun(folder)
     names = _parts(begun) if begun else ()
     folder, inside = record.place(folder, names)
     root = folder.parents[3] if inside else folder

@@ -21,7 +21,7 @@ from lra_fnet import intervals
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.run.record import TEST_LOG, Checkpoint
-from lra_fnet.run.trained import CONFIG, WEIGHTS, Run, flat, load_run, weights_sha256
+from lra_fnet.run.trained import CONFIG, WEIGHTS, TrainedRun, flat, load_run, weights_sha256
 from lra_fnet.tasks import store
 from lra_fnet.tasks.pieces import VOCABULARY
 
@@ -83,7 +83,7 @@ def _check(out: Path, force: bool) -> None:
         raise UserError(f"{out} holds an export: --force replaces it, or choose another folder")
 
 
-def describe(run: Run) -> dict[str, Any]:
+def describe(run: TrainedRun) -> dict[str, Any]:
     """Returns the object of config.json, without the hashes of other files ("files")."""
     task = run.task
     return {
@@ -104,7 +104,7 @@ def describe(run: Run) -> dict[str, Any]:
     }
 
 
-def card(run: Run) -> str:
+def card(run: TrainedRun) -> str:
     """Returns the page for people, in Markdown."""
     template = Path(__file__).with_name("templates") / "card.md"
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)

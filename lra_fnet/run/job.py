@@ -1,290 +1,292 @@
-"""Takes one run from its settings to result.json: what `lra-fnet train` and `pretrain` do."""
+"""A requested run: its settings, its command, and its folder and lock."""
 
 import contextlib
 import dataclasses
+import datetime
+import functools
 import hashlib
-import time
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
+from lra_fnet import config, experiment
+from lra_fnet.errors import UserError
+from lra_fnet.machine import disk, terminal
+from lra_fnet.run import record
+from lra_fnet.run.record import NAME, Record, build
 
-from lra_fnet import config
-from lra_fnet.errors import Interrupted, RunFailed, UserError, out_of_memory
-from lra_fnet.experiment import Experiment
-from lra_fnet.machine import device, disk, progress, terminal
-from lra_fnet.models import fastest
-from lra_fnet.run import evaluate, pretrained, provenance, record
-from lra_fnet.run import folder as run_folder
-from lra_fnet.run.folder import Job
-from lra_fnet.run.pretrained import Start
-from lra_fnet.run.record import Record
-from lra_fnet.tasks import Prepared, shallow
-from lra_fnet.tasks.task import SHEET
-from lra_fnet.training import hosts
-from lra_fnet.training.loop import Loop
+PRETRAINED = "pretrained"  # begins the variant of a run that begins from another one
+RESTORE = "restore it, or --force moves the folder aside"  # what to do about run.json
 
 
-def run(job: Job) -> Record:
-    """Prepares the data if need be, trains or resumes, evaluates, and returns the record.
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """The options of `lra-fnet train` and `lra-fnet pretrain`."""
 
-    A complete run is returned as it is, unless job.force moves it aside. If several processes train
-    one run (`hosts.join`), each calls this, and the first writes the run folder.
+    task: str
+    model: str
+    preset: str
+    seed: int = 0
+    overrides: tuple[str, ...] = ()
+    name: str | None = None
+    runs: Path = Path("runs")
+    data: Path = Path("data")
+    source: str | Path | None = None  # a folder, a file or a URL
+    imports: tuple[str, ...] = ()
+    gin_dirs: tuple[Path, ...] = ()
+    force: bool = False
+    test: bool = True  # False leaves the test split closed
+    fit: bool = False  # choose the microbatch at which the batch fits the device
+    denoise: bool = False  # pre-train: hide tokens and predict them
+    init: Path | None = None  # folder of the pre-trained run to begin from
 
-    Raises:
-      UserError: the settings or the folder do not allow the run.
-      RunFailed: it diverged or ran out of device memory; result.json says so.
-      Interrupted: a signal stopped it; the same command resumes.
-    """
-    if type(job.seed) is not int or not 0 <= job.seed < 2**32:  # JAX would take it modulo 2**32
-        raise UserError(f"seed expects a whole number from 0 to {2**32 - 1}, got {job.seed!r}")
-    device.require()
-    experiment = job.load()
-    if job.denoise and experiment.task.validation_is_test:
-        raise UserError(
-            f"pre-training on {job.task}/{experiment.task.config} would choose the model on test "
-            "rows, which are its validation rows: take another preset or DATASET"
-        )
-    start = pretrained.open_run(job.init, experiment, job.imports) if job.init else None
-    folder = job.folder
-    versions = provenance.of_process()["versions"]
-    facts = {
-        **{name: versions[name] for name in ("jax", "jaxlib", "flax", "optax")},
-        **{name: getattr(job, name) for name in ("force", "test", "fit")},
-        "config": hashlib.sha256(experiment.config.encode()).hexdigest()[:8],
-        "init": start and start.facts.sha256[:8],
-    }
-    hosts.same("run", job.identity() | facts)
-    with run_folder.lock(folder) if hosts.first() else contextlib.nullcontext():
-        data = _prepare(job, experiment)
-        complete = _complete(job, folder, experiment, data, start) if hosts.first() else None
-        raw = hosts.agree(complete and complete.raw)
-        if raw is not None:
-            return record.parse(raw, path=folder)
-        hosts.check_shared(folder)
-        begun = _begin(job, folder, experiment, data, start) if hosts.first() else {}
-        with fastest.decisions(hosts.agree(begun.get("resolved", {}))):
-            return _train(job, folder, experiment, data, begun, start)
+    def __post_init__(self):
+        """Gives the options one form: a run works from other folders than the one it began in.
 
+        Of several bindings of one name the last one stays, which is the one that gin takes.
+        """
+        last = {config.short(text.partition("=")[0].strip()): text for text in self.overrides}
+        files = (os.path.abspath(name) if name.endswith(".py") else name for name in self.imports)
+        object.__setattr__(self, "overrides", tuple(last.values()))
+        object.__setattr__(self, "imports", tuple(files))
+        object.__setattr__(self, "gin_dirs", tuple(Path(d).absolute() for d in self.gin_dirs))
 
-def _prepare(job: Job, experiment: Experiment) -> Prepared:
-    """Returns the task's data, which process 0 prepares before the other processes.
+    @functools.cached_property
+    def variant(self) -> str | None:
+        """The name of the overrides, and of the pre-trained run if there is one, in the folder.
 
-    They find it ready on a shared file system, and prepare their own where --data is local. One
-    process alone computes shallow baselines that are missing or damaged.
-    """
-    if not hosts.first():
-        hosts.agree(None, "data")
-    new = not experiment.task.folder(job.data).exists()
-    data = experiment.task.prepare(job.data, source=job.source)
-    kind = shallow.kind(denoise=job.denoise)
-    wanted = any(method.of == kind for method in data.task.baselines)
-    missing = new or not shallow.available(data)
-    if wanted and missing and jax.process_count() == 1:
-        shallow.ensure(data)
-    if hosts.first():
-        _show(data)
-        hosts.agree(None, "data")
-    hosts.same("data", {"data": data.fingerprint[:8]})
-    if job.origin and job.origin.data_sha256 not in (data.fingerprint, data.corpus):
-        has, remedy = f"holds {data.fingerprint[:8]}", "pre-train on the data of this run"
-        if data.corpus:
-            has = f"is in the pieces of {data.corpus[:8]}"
-            remedy = (
-                f"give --data of that run, or prepare the pieces again with `lra-fnet data --task "
-                f"{job.task} --dataset {experiment.task.config} --data {job.data} --force`"
+        The user's gin files that change a shipped preset count as overrides.
+
+        Raises:
+          UserError: see `pretrained`.
+        """
+        names = self.task, self.model, self.preset
+        changes = config.changes(*names, self.gin_dirs, denoise=self.denoise)
+        own = variant(self.overrides, self.name, changes)
+        if self.pretrained is None:
+            return own
+        theirs = self.pretrained.variant if self.pretrained.variant != own else None
+        return "-".join(filter(None, (PRETRAINED, theirs, own)))
+
+    @functools.cached_property
+    def pretrained(self) -> Record | None:
+        """The record of the pre-trained run to begin from; None without one.
+
+        Raises:
+          UserError: it is unfinished or not of this task and model.
+        """
+        if self.init is None:
+            return None
+        _, result = finished(self.init)
+        if not result.denoise:
+            raise UserError(
+                f"--init expects a run of `lra-fnet pretrain`, {self.init} is one of `lra-fnet "
+                "train`: name another"
             )
-        raise UserError(
-            f"--init {job.init} was trained on data {job.origin.data_sha256[:8]}, {data.folder} "
-            f"{has}: {remedy}"
-        )
-    return data
-
-
-def _show(data: Prepared) -> None:
-    """Says where examples of a set of images are drawn, and draws them if need be."""
-    sheet = data.folder.parent / SHEET
-    with contextlib.suppress(UserError):  # a folder that cannot be written needs no drawing
-        if sheet.exists() or data.task.illustrate(data):
-            progress.say(f"examples: {sheet}")
-
-
-def _complete(
-    job: Job, folder: Path, experiment: Experiment, data: Prepared, start: Start | None
-) -> Record | None:
-    """Returns the record if the folder holds the complete run; moves the folder aside if forced.
-
-    Raises:
-      UserError: the folder holds a run of another configuration, on other data, or from another
-        pre-trained run, or one that is not complete and lacks its run.json or has an edited
-        config.gin.
-    """
-    if job.force and any(path.name != ".lock" for path in folder.iterdir()):
-        aside = run_folder.move_aside(folder)
-        with disk.writable(folder):
-            folder.mkdir()
-            (aside / ".lock").rename(folder / ".lock")  # the lock that this process holds
-        progress.say(f"--force: the old run is now {aside}")
-        return None
-    begun, result = run_folder.read_begun(folder), record.read(folder)
-    if begun is not None:
-        _check_same(folder, begun, experiment, data, start)
-    elif result is not None:  # the rest was lost, or never copied
-        held = {**result.raw, "origin": result.raw.get("init")}
-        _check_same(folder, held, experiment, data, start)
-    if result is not None and result.complete and (result.score("test") or not job.test):
-        changed = result.commit not in (None, provenance.commit()[0])
-        commit = f", trained at commit {result.revision}" if changed else ""
-        progress.say(f"complete already{commit}; --force trains it again")
+        for name, known in (("task", (self.task, "corpus")), ("model", (self.model,))):
+            if (theirs := getattr(result, name)) not in known:
+                own = " or ".join(dict.fromkeys(known))
+                raise UserError(
+                    f"--init expects a run of {name} {own}, {self.init} is one of {theirs}: "
+                    "name another"
+                )
         return result
-    kept = ("result.json", "metrics.jsonl", "checkpoints")
-    if begun is None and any((folder / name).exists() for name in kept):
-        raise UserError(f"{folder} has no run.json: {run_folder.RESTORE}")
-    # A process with newer code may have been killed between writing config.gin and run.json.
-    if begun and run_folder.copy_was_edited(folder, begun["config"], experiment.config):
-        raise UserError(
-            f"{folder / 'config.gin'} was edited: it is a copy and has no effect; delete it, and "
-            "give other settings with --set"
-        )
-    return None
+
+    @property
+    def folder(self) -> Path:
+        """The run folder: runs/<preset>/<task>/<model>[@denoise][+<variant>]/seed<k>."""
+        name = record.folder_name(self.model, self.variant, denoise=self.denoise)
+        return self.runs / self.preset / self.task / name / f"seed{self.seed}"
+
+    def load(self) -> experiment.Experiment:
+        """Returns the experiment.
+
+        Raises:
+          UserError: see `experiment.load` and `pretrained`; a name that no folder may have.
+        """
+        names = self.task, self.model, self.preset
+        if bad := [n for n in names if not (isinstance(n, str) and NAME.fullmatch(n))]:
+            raise UserError(
+                f"{bad[0]!r} is not a valid name: expected letters, digits, '_', '.', '+' and '-'"
+            )
+        given = self.overrides, self.imports, self.gin_dirs
+        # Both stages on one task share the steps of a preset.
+        done = self.pretrained.steps if self.pretrained and self.pretrained.task == self.task else 0
+        place = self.data, self.source
+        return experiment.load(*names, *given, denoise=self.denoise, done=done, place=place)
+
+    def command(self) -> list[str]:
+        """Returns the arguments of `lra-fnet` that train or resume this run, without defaults."""
+        verb = "pretrain" if self.denoise else "train"
+        words = [verb, "--task", self.task, "--model", self.model, "--preset", self.preset]
+        for field in ("init", "seed", "name", "runs", "data", "source"):
+            value = getattr(self, field)
+            words += [f"--{field}", str(value)] if value != getattr(Job, field) else []
+        lists = {"--set": self.overrides, "--import": self.imports, "--gin-dir": self.gin_dirs}
+        for option, values in lists.items():
+            words += [word for value in values for word in (option, str(value))]
+        closed = not (self.test or self.denoise)
+        return words + ["--no-test"] * closed + ["--fit"] * self.fit
+
+    def identity(self) -> dict[str, Any]:
+        """Returns the fields of result.json and run.json that name the run."""
+        names = ("task", "model", "preset", "variant", "seed")
+        fields = {name: getattr(self, name) for name in names}
+        fields |= {"overrides": sorted(self.overrides)}
+        return fields | ({"denoise": True} if self.denoise else {})
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns what `read_job` reads from run.json."""
+        names = ("imports", "gin_dirs", "data", "source", "test", "fit", "name", "init")
+        fields = self.identity() | {name: getattr(self, name) for name in names}
+        return json.loads(json.dumps(fields, default=str))
 
 
-def _check_same(
-    folder: Path,
-    begun: dict[str, Any],
-    experiment: Experiment,
-    data: Prepared,
-    start: Start | None,
-) -> None:
-    """Checks that a run has this configuration, data and pre-trained encoder.
-
-    Args:
-      folder: its folder.
-      begun: the object of its run.json.
-      experiment: the requested one.
-      data: the prepared task.
-      start: what the requested run begins from.
-
-    Raises:
-      UserError: they differ, or run.json lacks one of them.
-    """
-    if absent := [name for name in ("config", "data_sha256") if name not in begun]:
-        raise UserError(f"{folder / 'run.json'}: {absent[0]} is missing; {run_folder.RESTORE}")
-    differences = config.differing(begun["config"], experiment.config)
-    if begun["data_sha256"] != data.fingerprint:
-        hashes = begun["data_sha256"][:8], data.fingerprint[:8]
-        differences.append(config.Difference("data", *hashes))
-    origins = (begun.get("origin") or {}).get("sha256"), start and start.facts.sha256
-    if origins[0] != origins[1]:
-        names = (sha256[:8] if sha256 else "none" for sha256 in origins)
-        differences.append(config.Difference("encoder of --init", *names))
-    if differences:
-        raise UserError(
-            f"{folder} holds a run of another configuration ({'; '.join(map(str, differences))}): "
-            "--force moves it aside, --name NAME starts another one next to it"
-        )
-
-
-def _begin(
-    job: Job, folder: Path, experiment: Experiment, data: Prepared, start: Start | None
-) -> dict[str, Any]:
-    """Writes config.gin and run.json before the first step; returns the object of run.json.
-
-    Its "resolved" has what was chosen by measurement or by the machine (`fastest.decisions`), its
-    "processes" the code and machine of each process that trained the run, if they changed.
+def write_begun(folder: Path, begun: dict[str, Any]) -> None:
+    """Writes the object of a run.json, sealed.
 
     Raises:
-      UserError: an older run.json is damaged, or the disk refuses.
+      UserError: the disk refuses.
     """
-    before = run_folder.read_begun(folder) or {}
-    try:
-        for process in before.get("processes", []):
-            record.build(record.Origin, process, "processes")
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{folder / 'run.json'}: {error}; {run_folder.RESTORE}") from None
-    with disk.writable(folder):
-        disk.replace(folder / "config.gin", experiment.config)
-        (folder / "result.json").unlink(missing_ok=True)  # of a failure, or without a test score
-    facts = {"data_sha256": data.fingerprint, "config": experiment.config}
-    facts |= {"resolved": before.get("resolved", {}), "processes": before.get("processes", [])}
-    origin = {"origin": dataclasses.asdict(start.facts)} if start else {}
-    begun = job.to_json() | facts | origin
-    run_folder.write_begun(folder, begun)
+    disk.write_json(folder / "run.json", record.seal(begun))
+
+
+def read_begun(folder: Path) -> dict[str, Any] | None:
+    """Returns the object of a run.json, or None if the folder has none.
+
+    Raises:
+      UserError: the file is damaged.
+    """
+    file = folder / "run.json"
+    begun = disk.read_json(file, cure=RESTORE)
+    if begun and "sha256" in begun and begun != record.seal(begun):  # older ones have none
+        raise UserError(
+            f"{file}: its sha256 belongs to other content, so it was changed after the run began; "
+            f"{RESTORE}"
+        )
     return begun
 
 
-def _train(
-    job: Job,
-    folder: Path,
-    experiment: Experiment,
-    data: Prepared,
-    begun: dict[str, Any],
-    start: Start | None,
-) -> Record:
-    began_at = time.monotonic()
-    identity = job.identity() | ({"init": dataclasses.asdict(start.facts)} if start else {})
-    variables = start.variables if start else None
+def copy_was_edited(folder: Path, *configs: str) -> bool:
+    """Returns whether the folder has a config.gin whose text is none of these."""
+    copy = folder / "config.gin"
+    return copy.is_file() and copy.read_bytes() not in [text.encode() for text in configs]
+
+
+def read_job(folder: Path) -> Job | None:
+    """Returns the job that made a run folder, or None if the folder has no run.json.
+
+    Raises:
+      UserError: the file is damaged.
+    """
+    begun = read_begun(folder)
+    if begun is None:
+        return None
+    above = Path(os.path.abspath(folder)).parents
+    runs = Path(os.path.relpath(above[min(3, len(above) - 1)]))
     try:
-        with hosts.together():
-            train, validation = map(data.arrays, experiment.task.splits[:2])
-            loop = Loop(
-                experiment, train, validation, folder, job.seed, fits=job.fit, start=variables
-            )
-            if hosts.first():
-                processes = begun["processes"] if loop.step else []
-                here = provenance.of_process()
-                begun["processes"] = processes + [here] * (processes[-1:] != [here])
-                run_folder.write_begun(folder, begun)  # with the decisions
-            begins = f"resumes at step {loop.step}" if loop.step else "starts"
-            name = record.folder_name(job.model, None, denoise=job.denoise)
-            progress.say(
-                f"{job.task} {name} {job.preset} seed {job.seed} {begins}: "
-                f"{loop.parameters:,} parameters, {experiment.run.num_steps:,} steps of "
-                f"{experiment.run.batch_size}, {jax.device_count()} {jax.default_backend()} "
-                f"device(s), {loop.compiled}"
-            )
-            optimizer, steps = experiment.optimizer, experiment.run.num_steps
-            rises = "linear_warmup" in optimizer.factor_names() and optimizer.warmup >= steps
-            if rises and not loop.step:
-                progress.say(
-                    f"the learning rate rises to the end: Optimizer.warmup is {optimizer.warmup:,} "
-                    f"steps, Run.num_steps {steps:,}. Going on."
-                )
-            loop()
-            trained = "trained; evaluating on test" if job.test else "trained"
-            progress.say(f"{trained} after {progress.duration(time.monotonic() - began_at)}")
-            result = evaluate.finish(loop, data, identity, test=job.test)
-            if earlier := begun.get("processes", [])[:-1]:
-                result["earlier"] = earlier
-    except Interrupted:
-        where = " (each process its own)" if jax.process_count() > 1 else ""
-        progress.say(f"saved; to resume{where}: {terminal.command(job.command())}")
-        raise
-    except (RunFailed, jax.errors.JaxRuntimeError) as error:
-        failure = _failure(error)
-        facts = evaluate.facts(failure.state, identity, experiment, data)
-        _record(folder, facts | {"step": failure.step} | ({} if job.test else {"closed": True}))
-        raise failure from None
-    return _record(folder, result)
+        job = build(Job, {"name": begun.get("variant"), **begun}, runs=runs)
+    except ValueError as error:
+        raise UserError(f"{folder / 'run.json'}: {error}; {RESTORE}") from None
+    return dataclasses.replace(job, name=None) if job.name == variant(job.overrides) else job
 
 
-def _failure(error: Exception) -> RunFailed:
-    """Returns the failure that an error of the training means; raises other errors again."""
-    if isinstance(error, RunFailed):
-        return error
-    if not (problem := out_of_memory(error)):
-        raise error
-    return RunFailed(
-        f"{problem}: add --fit (a sweep: set Run.microbatch), set Encoder.remat=True, or choose a "
-        "blockwise mixer",
-        "OOM",
-    )
+def finished(folder: Path) -> tuple[Job, Record]:
+    """Returns the job and the record of a run that was trained to its last step.
+
+    Raises:
+      UserError: the folder is not a run folder; its run is unfinished or has failed.
+    """
+    job = read_job(folder)
+    if job is None:
+        if (folder / "config.json").exists():
+            raise UserError(f"{folder} is an export, without data: name the run folder")
+        kept = (folder / "result.json").exists()
+        cure = "only its results were kept, so train it again with --force" if kept else "name one"
+        if seeds := sorted(file.parent for file in folder.glob("seed*/run.json")):
+            cure = f"name one of its seeds: {seeds[0]}"
+        raise UserError(f"{folder} is not a run folder (it has no run.json): {cure}")
+    command = terminal.command(job.command())
+    result = record.read(folder, moved=True)
+    if result is None:
+        raise UserError(f"{folder} holds an unfinished run; to finish it: {command}")
+    if not result.complete:
+        raise UserError(
+            f"{folder} holds a run that ended as {result.state}, so it has no model; to train it "
+            f"again: {command}"
+        )
+    return job, result
 
 
-def _record(folder: Path, result: dict[str, Any]) -> Record:
-    """Returns the result as a value; the first process writes it."""
-    return (
-        record.write(folder, result)
-        if hosts.first()
-        else record.parse(record.seal(result), path=folder)
-    )
+def variant(
+    overrides: Sequence[str], name: str | None = None, changes: Mapping[str, str] | None = None
+) -> str | None:
+    """Returns the name, or a readable slug and 8 hex digits of the overrides; None without either.
+
+    Neither the order of the overrides nor the module of a setting matters.
+
+    Args:
+      overrides: bindings.
+      name: the user's.
+      changes: texts of the user's gin files that change a shipped preset, see `config.changes`.
+
+    Raises:
+      UserError: the name cannot be part of a folder's name.
+    """
+    if name:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+            raise UserError(f"--name expects letters, digits, '.', '_' and '-', got {name!r}")
+        return name
+    if not (overrides or changes):
+        return None
+    parts = (config.normalise(text).partition(" = ") for text in overrides)
+    bindings = sorted(config.short(name) + equals + value for name, equals, value in parts)
+    changes = changes or {}
+    texts = [*bindings, *(part for change in changes.items() for part in change)]
+    digest = hashlib.sha256("\n".join(texts).encode())
+    words = "_".join([*(text.partition(".")[2] or text for text in bindings), *changes])
+    slug = re.sub(r"[^A-Za-z0-9.]+", "-", words).strip("-.")[:40].rstrip("-.")
+    return f"{slug}-{digest.hexdigest()[:8]}"
+
+
+@contextlib.contextmanager
+def lock(folder: Path) -> Iterator[None]:
+    """Makes the folder if need be and holds its lock; the kernel frees it when the process ends.
+
+    Raises:
+      UserError: another process holds the lock, or the folder cannot be written.
+    """
+    file = folder / ".lock"
+    with disk.writable(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = disk.try_lock(file, seconds=1)
+    if handle is None:
+        raise UserError(
+            f"{folder} is in use by process {disk.holder(file)}: wait for it, stop it, or choose "
+            "another --seed or --name"
+        )
+    with handle:
+        yield
+
+
+def in_use(folder: Path, lock: str = ".lock") -> bool:
+    """Returns whether a process holds the folder's lock, or another lock file in it."""
+    if not (folder / lock).exists():
+        return False
+    with disk.writable(folder):
+        handle = disk.try_lock(folder / lock)
+    if handle is not None:
+        handle.close()
+    return handle is None
+
+
+def move_aside(folder: Path) -> Path:
+    """Renames a run folder so that its name contains the time, and returns the new path."""
+    now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+    target = folder.with_name(f".{folder.name}.moved-{now}")
+    with disk.writable(folder):
+        folder.rename(target)
+    return target

@@ -15,7 +15,7 @@ import numpy as np
 
 from lra_fnet.errors import UserError
 from lra_fnet.machine import progress
-from lra_fnet.run.trained import Run, load_run
+from lra_fnet.run.trained import TrainedRun, load_run
 from lra_fnet.tasks import PixelTask, Task
 
 STDIN = "standard input"
@@ -49,7 +49,7 @@ def main(folder: Path, files: Sequence[Path], imports: Sequence[str] = ()) -> No
         raise UserError(f"{files[0] if files else STDIN}: expected a text, found none")
 
 
-def _answer(run: Run, batch: Sequence[tuple[str, tuple[np.ndarray, ...]]]) -> None:
+def _answer(run: TrainedRun, batch: Sequence[tuple[str, tuple[np.ndarray, ...]]]) -> None:
     rows = run.predict([texts for _, texts in batch])
     for (place, texts), row in zip(batch, rows, strict=True):
         label = int(row.argmax())
@@ -65,7 +65,7 @@ def _answer(run: Run, batch: Sequence[tuple[str, tuple[np.ndarray, ...]]]) -> No
     sys.stdout.flush()
 
 
-def read(run: Run, files: Sequence[Path]) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
+def read(run: TrainedRun, files: Sequence[Path]) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
     """Yields for each input its place (file, or file and line) and its texts, uint8 [length] each.
 
     `lra-fnet predict --help` says what a file holds.

@@ -9,9 +9,9 @@ from lra_fnet import config
 from lra_fnet.errors import UserError
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import terminal
-from lra_fnet.run import folder as run_folder
+from lra_fnet.run import job as jobs
 from lra_fnet.run import trained
-from lra_fnet.run.folder import Job
+from lra_fnet.run.job import Job
 from lra_fnet.run.record import Init
 from lra_fnet.training.checkpoint import sha256
 
@@ -39,7 +39,7 @@ def auto(job: Job) -> Job:
     """
     before = dataclasses.replace(job, denoise=True)
     again = terminal.command(before.command())
-    begun = run_folder.read_begun(before.folder)
+    begun = jobs.read_begun(before.folder)
     if begun is None:
         raise UserError(f"--init auto: there is no {before.folder} yet; first: {again}")
     differences = config.differing(begun.get("config", ""), before.load().config)

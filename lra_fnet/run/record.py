@@ -85,7 +85,7 @@ class Device:
 
 
 @dataclasses.dataclass(frozen=True)
-class Origin:
+class Process:
     """The code and the machine of a process that trained a run."""
 
     device: Device
@@ -118,10 +118,10 @@ class Init:
 
 
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
-class Record(Origin):
+class Record(Process):
     """What a run was and how it ended. Runs of one model and variant differ only in their seed.
 
-    Its origin is that of the process that finished it.
+    Its process is the one that finished it.
     """
 
     schema: Literal[1]  # SCHEMA
@@ -156,7 +156,7 @@ class Record(Origin):
     denoise: bool = False  # pre-training: counts and losses are of masked tokens, and no test
     init: Init | None = None  # the pre-trained run that it began from
     resolved: dict[str, Any] = dataclasses.field(default_factory=dict)  # measured choices
-    earlier: tuple[Origin, ...] = ()  # of processes before it, if code or machine has changed since
+    earlier: tuple[Process, ...] = ()  # processes before it, if code or machine changed since
     sha256: str | None = None  # of the other fields, see `seal`; older results have none
     folder: str = ""  # <name of root>/<preset>/<task>/<name>/seed<k>, wherever the root is
     path: Path = Path()  # of the folder

@@ -3,7 +3,7 @@
 from lra_fnet import config
 from lra_fnet.machine.terminal import Fitted
 from lra_fnet.models.encoder import parameter_count
-from lra_fnet.run.folder import Job
+from lra_fnet.run.job import Job
 
 _NOTES = (
     "default: of the class. derived: from the rows of the data or from other settings. scaled: "

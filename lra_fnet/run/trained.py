@@ -29,7 +29,7 @@ from lra_fnet.models.heads import Classifier
 from lra_fnet.models.pointwise import AVERAGES
 from lra_fnet.objective import Classify
 from lra_fnet.run import record
-from lra_fnet.run.folder import Job, finished
+from lra_fnet.run.job import Job, finished
 from lra_fnet.run.record import Checkpoint, Record
 from lra_fnet.tasks import Arrays, PixelTask, Prepared, Task, store
 from lra_fnet.training import checkpoint as checkpoints
@@ -46,7 +46,7 @@ Input = Text | tuple[Text, ...]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Run:
+class TrainedRun:
     """A trained model, and what it was trained on and with.
 
     `model.apply(variables, *run.tokens(inputs), train=False)` gives its logits, float32 [n, C].
@@ -170,7 +170,7 @@ class Run:
         return scipy.special.softmax(self.logits(inputs).astype(np.float64), axis=1)
 
     def _apply(self, *given):
-        with fastest.decisions(dict(self.result.raw.get("resolved", {}))):
+        with fastest.decisions(dict(self.result.resolved)):
             return self._program(*given)
 
     @functools.cached_property
@@ -217,7 +217,7 @@ def load_run(
     imports: Sequence[str] = (),
     *,
     denoise: bool = False,
-) -> Run:
+) -> TrainedRun:
     """Returns the trained model of a run folder, or of one that `lra-fnet export` wrote.
 
     The folder is not changed, and the run's data is not needed. Clears gin's bindings. The folder
@@ -263,7 +263,7 @@ def load_run(
     experiment, shapes = _experiment(folder, result, imports)
     state = read({"params": shapes.pop("params"), "constants": shapes})
     variables = {"params": state["params"], **state["constants"]}
-    return Run(folder, experiment, variables, kind, step, result, named, tuple(imports), job)
+    return TrainedRun(folder, experiment, variables, kind, step, result, named, tuple(imports), job)
 
 
 def read_export(folder: Path, value: dict, kind: Checkpoint | None) -> tuple[Export, Record]:

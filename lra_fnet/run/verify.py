@@ -29,7 +29,7 @@ from lra_fnet.machine import disk, progress
 from lra_fnet.models import fastest
 from lra_fnet.models.encoder import parameter_count
 from lra_fnet.run import evaluate, pretrained, provenance, record, trained
-from lra_fnet.run import folder as run_folder
+from lra_fnet.run import job as jobs
 from lra_fnet.run.record import Checkpoint, Record
 from lra_fnet.tasks import Arrays, Prepared, store
 from lra_fnet.training import pipeline, slices
@@ -220,7 +220,7 @@ def _config(folder: Path, result: Record, options: Options) -> Finding:
     default in the other (`config.differing`), or the code of the run's commit does not have it and
     today's code cannot build the recorded text.
     """
-    if run_folder.copy_was_edited(folder, result.config):
+    if jobs.copy_was_edited(folder, result.config):
         return Finding(FAILED, "config.gin was edited: it is a copy and has no effect; use --set")
     restored = _restored(result.config, options.imports)
     task = restored and restored.task
@@ -428,7 +428,7 @@ def _replay(folder: Path, result: Record, options: Options) -> Finding:
     steps = min(last, -(-options.replay // every) * every if curve else options.replay)
     start = None
     if result.init:
-        job = run_folder.read_job(folder)
+        job = jobs.read_job(folder)
         if job is None or job.init is None or not job.init.is_dir():
             return Finding(ABSENT, f"the run that it began from is not there: {result.init.run}")
         start = pretrained.open_run(job.init, experiment, options.imports)

@@ -17,9 +17,9 @@ from typing import IO
 from lra_fnet import config
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
-from lra_fnet.run import folder as run_folder
+from lra_fnet.run import job as jobs
 from lra_fnet.run import record
-from lra_fnet.run.folder import Job
+from lra_fnet.run.job import Job
 from lra_fnet.sweep import plan as plans
 from lra_fnet.sweep.files import Entry
 from lra_fnet.sweep.studies import FrozenTrial, Studies, TrialState
@@ -208,7 +208,7 @@ class Ledger:
             best, last = result.validation.best, result.validation.last
             trial.step, trial.validation = last.step, best.correct / best.count
             return
-        elif run_folder.in_use(folder, CLAIM) or run_folder.in_use(folder):
+        elif jobs.in_use(folder, CLAIM) or jobs.in_use(folder):
             trial.state = "running"
         elif trial.number in self.retried:
             trial.state = "waiting"

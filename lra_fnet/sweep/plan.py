@@ -17,9 +17,9 @@ import gin
 from lra_fnet import config
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, terminal
-from lra_fnet.run import folder as run_folder
+from lra_fnet.run import job as jobs
 from lra_fnet.run import provenance
-from lra_fnet.run.folder import Job
+from lra_fnet.run.job import Job
 from lra_fnet.run.record import build
 
 SCHEMA = 1
@@ -129,7 +129,7 @@ def folder_name(sweep: Sweep, name: str | None) -> str:
       UserError: `name` cannot be the name of a folder.
     """
     if name:
-        return str(run_folder.variant((), name))
+        return str(jobs.variant((), name))
     axes = [axis.rpartition(".")[2] for axis in sweep.axes]
     words = [sweep.name] if sweep.name else [*sweep.tasks, *axes]
     slug = re.sub(r"[^A-Za-z0-9._]+", "-", "-".join([*words, sweep.preset]))[:50].strip("-.")

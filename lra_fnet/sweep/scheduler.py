@@ -14,7 +14,7 @@ import numpy as np
 
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, progress, signals
-from lra_fnet.run import folder as run_folder
+from lra_fnet.run import job as jobs
 from lra_fnet.run import record
 from lra_fnet.sweep import board, plan, studies
 from lra_fnet.sweep.files import Entry
@@ -169,7 +169,7 @@ class _Workers:
                 continue
             if code in STOPPED:  # somebody else stops the trials, so the sweep stops too
                 stop.signal = stop.signal or abs(code) % 128
-            elif code == 2 and run_folder.in_use(child.trial.job.folder):
+            elif code == 2 and jobs.in_use(child.trial.job.folder):
                 continue  # somebody had started the same run by hand: that is the trial now
             elif code:
                 self._ledger.fail(child.trial, child.last_words(code))

@@ -88,7 +88,7 @@ class Prepared:
     task: "Task"
     folder: Path
     source: str  # "generator", or the name of the source that the rows were read from
-    origin: Mapping[str, str] | None  # `sources.digest` of that source; None if generated
+    digests: Mapping[str, str] | None  # `sources.digest` of that source; None if generated
     splits: Mapping[str, Mapping[str, Any]]  # `Tally.summary` of each split
     fingerprint: str  # one sha256 over all splits
     corpus: str | None = None  # fingerprint of the corpus in whose pieces the rows are
@@ -111,7 +111,7 @@ class Prepared:
     @property
     def generated(self) -> bool:
         """Whether no source was read."""
-        return self.origin is None and self.source == "generator"
+        return self.digests is None and self.source == "generator"
 
     def is_from(self, source: str | Path) -> bool:
         """Returns whether the rows were read from a source as it is now.
@@ -122,10 +122,10 @@ class Prepared:
         if url := own_url(source, self.task.remote):
             return url == self.url
         there = os.path.exists(source)  # unlike Path.exists it raises nothing
-        if self.origin is None or not there:
+        if self.digests is None or not there:
             return not self.generated and self.source == Remote(str(source)).name
         return any(
-            self.origin[kind] == sha256() for kind, sha256 in _origin(self.task, Path(source))
+            self.digests[kind] == sha256() for kind, sha256 in _digests(self.task, Path(source))
         )
 
     def arrays(self, split: str) -> Arrays:
@@ -235,7 +235,7 @@ def write_once(folder: Path, exists: Callable[[], bool], write: Callable[[Path],
             write(part)
 
 
-def _origin(task: "Task", source: Path) -> list[tuple[str, Callable[[], str]]]:
+def _digests(task: "Task", source: Path) -> list[tuple[str, Callable[[], str]]]:
     """Returns the quick and the thorough digest of a source."""
     return [
         (kind, functools.partial(digest, source, content=content, endings=task.endings))
@@ -277,7 +277,7 @@ def make(part: Path, task: "Task", raw: "Raw", source: Path | None, url: str | N
         "version": task.version,
         "source": raw.source,
         **({"url": url} if url else {}),
-        "origin": source and {kind: sha256() for kind, sha256 in _origin(task, source)},
+        "origin": source and {kind: sha256() for kind, sha256 in _digests(task, source)},
         "details": dict(raw.details),
         "splits": splits,
         "files": {path.name: path.stat().st_size for path in sorted(part.iterdir())},

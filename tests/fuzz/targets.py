@@ -30,7 +30,7 @@ from inputs import damaged, json_file, lines_file, name_on_disk, names
 
 from lra_fnet import config, experiment, intervals, tasks
 from lra_fnet.models import fastest
-from lra_fnet.run import folder as run_folder
+from lra_fnet.run import job as jobs
 from lra_fnet.run import predict, record, trained
 from lra_fnet.sweep import plan
 from lra_fnet.tasks import image, listops, pathfinder, pixels, retrieval, sources, store, text
@@ -385,7 +385,7 @@ def result_json(place, given):
 @target(json_file(RUN))
 def run_json(place, given):
     write(place, {f"{PLACE}/run.json": given})
-    job = run_folder.read_job(place / PLACE)
+    job = jobs.read_job(place / PLACE)
     assert job is not None
     assert job.command()
     assert job.folder
@@ -579,7 +579,7 @@ def questions(draw):
 def predicted(place, given):
     name, suffix, content, count = given
     task = tasks.make(name, max_len=16) if name in ("listops", "text") else tasks.make(name)
-    run = trained.Run(place, types.SimpleNamespace(task=task), {}, "best", 0, None)
+    run = trained.TrainedRun(place, types.SimpleNamespace(task=task), {}, "best", 0, None)
     files = [place / f"{number}{suffix}" for number in range(count)]
     for file in files:
         file.write_bytes(content)

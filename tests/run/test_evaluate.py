@@ -15,7 +15,7 @@ from lra_fnet import intervals
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.run import evaluate
-from lra_fnet.run import folder as run_folder
+from lra_fnet.run import job as jobs
 from lra_fnet.tasks import Prepared
 
 
@@ -102,7 +102,7 @@ def test_scored_run_is_returned_without_reading_data_or_checkpoints(trial, comma
 
 
 def test_run_that_another_process_scores_first_is_not_scored_again(folders, trial, monkeypatch):
-    lock = run_folder.lock
+    lock = jobs.lock
 
     @contextlib.contextmanager
     def late(folder):
@@ -110,7 +110,7 @@ def test_run_that_another_process_scores_first_is_not_scored_again(folders, tria
             shutil.copy(folders["fnet"] / "result.json", folder)
             yield
 
-    monkeypatch.setattr(run_folder, "lock", late)
+    monkeypatch.setattr(jobs, "lock", late)
     assert evaluate.evaluate(trial).score("test")
     assert readings(trial) == []
 

@@ -24,9 +24,9 @@ from tiny import rows
 from lra_fnet import cli, config, intervals, tasks
 from lra_fnet.errors import UserError
 from lra_fnet.run import evaluate, provenance, record
-from lra_fnet.run import folder as run_folder
 from lra_fnet.run import job as jobs
-from lra_fnet.run.folder import Job
+from lra_fnet.run import train as training
+from lra_fnet.run.job import Job
 from lra_fnet.tasks import shallow
 from lra_fnet.training import loop
 
@@ -85,15 +85,15 @@ def test_result_that_was_edited_is_refused_by_the_command_that_made_it(train, tm
 
 
 def test_config_gin_that_was_edited_is_refused_when_the_run_resumes(folders, tmp_path):
-    job = dataclasses.replace(run_folder.read_job(folders["fnet"]), runs=tmp_path / "runs")
+    job = dataclasses.replace(jobs.read_job(folders["fnet"]), runs=tmp_path / "runs")
     folder = shutil.copytree(folders["fnet"], job.folder)
     (folder / "result.json").unlink()
     text = (folder / "config.gin").read_text()
     (folder / "config.gin").write_text(text.replace("rate = 0.03", "rate = 0.01"))
     with pytest.raises(UserError, match=r"config.gin was edited: it is a copy and has no effect"):
-        jobs.run(job)
+        training.run(job)
     (folder / "config.gin").unlink()
-    assert jobs.run(job).score("test")
+    assert training.run(job).score("test")
     assert (folder / "config.gin").read_text() == text
 
 
@@ -125,24 +125,24 @@ def test_complete_run_is_trained_again_only_with_force(train, tmp_path):
 
 def test_run_whose_run_json_is_lost_is_complete_or_refused(folders, tmp_path, capfd):
     """Its result may be all that was kept; nothing of it is changed."""
-    job = dataclasses.replace(run_folder.read_job(folders["fnet"]), runs=tmp_path / "runs")
+    job = dataclasses.replace(jobs.read_job(folders["fnet"]), runs=tmp_path / "runs")
     folder = shutil.copytree(folders["fnet"], job.folder)
     (folder / "run.json").write_text("{")
     restore = "restore it, or --force moves the folder aside"
     with pytest.raises(UserError, match=rf"run.json cannot be read \(.*\): {restore}"):
-        jobs.run(job)
+        training.run(job)
     (folder / "run.json").unlink()
     before = (folder / "result.json").read_bytes()
-    assert jobs.run(job).score("test")
+    assert training.run(job).score("test")
     assert "complete already; --force trains it again" in capfd.readouterr().err
     hotter = dataclasses.replace(job, overrides=(*job.overrides, "Optimizer.learning_rate=0.5"))
     with pytest.raises(UserError, match=r"configuration \(Optimizer.learning_rate: 0.03 -> 0.5\)"):
-        jobs.run(hotter)
+        training.run(hotter)
     assert (folder / "result.json").read_bytes() == before
     change(folder / "result.json", test=None)
     for name in ("result.json", "checkpoints", "metrics.jsonl"):
         with pytest.raises(UserError, match=f"seed0 has no run.json: {restore}"):
-            jobs.run(job)
+            training.run(job)
         (folder / name).rename(tmp_path / name)
 
 
@@ -292,11 +292,11 @@ def test_run_resumed_with_other_code_names_both_commits(train, tmp_path, monkeyp
     assert trained("b", loop, "wait_for") == 143
     assert trained("b", loop, "wait_for") == 143
     for damaged in (3, [3], [{"commit": "b"}]):
-        begun = run_folder.read_begun(folder)
-        run_folder.write_begun(folder, begun | {"processes": damaged})
+        begun = jobs.read_begun(folder)
+        jobs.write_begun(folder, begun | {"processes": damaged})
         code, err, _ = train()
         assert (code, "run.json: " in err, "; restore it, or --force" in err) == (2, True, True)
-        run_folder.write_begun(folder, begun)
+        jobs.write_begun(folder, begun)
     assert trained("c") == 0
     done = record.read(folder)
     assert (done.revision, [one.revision for one in done.earlier]) == ("c" * 12, ["b" * 12])
@@ -307,11 +307,11 @@ def test_run_resumed_with_other_code_names_both_commits(train, tmp_path, monkeyp
 
 def test_folder_in_use_by_another_process_is_refused(train, tmp_path):
     folder = tmp_path / "runs/cpu/parity/fnet/seed0"
-    assert not run_folder.in_use(folder)
-    with run_folder.lock(folder):
-        assert run_folder.in_use(folder)
+    assert not jobs.in_use(folder)
+    with jobs.lock(folder):
+        assert jobs.in_use(folder)
         code, err, _ = train()
-    assert not run_folder.in_use(folder)
+    assert not jobs.in_use(folder)
     assert code == 2
     assert f"is in use by process {os.getpid()}: wait" in err
 
@@ -401,7 +401,7 @@ def test_of_two_bindings_of_one_name_the_last_holds(train, monkeypatch):
         asked.append(job)
         raise UserError("enough")
 
-    monkeypatch.setattr(jobs, "run", note)
+    monkeypatch.setattr(training, "run", note)
     assert train(*twice)[0] == 2
     (job,) = asked
     assert job.identity()["overrides"] == ["Encoder.mlp_dim=4", "Run.num_steps=2"]
@@ -412,17 +412,15 @@ def test_of_two_bindings_of_one_name_the_last_holds(train, monkeypatch):
 
 
 def test_slug_of_overrides_is_readable_and_depends_on_all_of_them():
-    slug = run_folder.variant(["Run.num_steps=100", "Encoder.num_layers=2"])
-    assert slug == run_folder.variant(["Encoder.num_layers=2", "Run.num_steps=100"])
+    slug = jobs.variant(["Run.num_steps=100", "Encoder.num_layers=2"])
+    assert slug == jobs.variant(["Encoder.num_layers=2", "Run.num_steps=100"])
     assert slug.startswith("num-layers-2-num-steps-100-")
-    assert slug != run_folder.variant(["Run.num_steps=100", "Encoder.num_layers=3"])
-    assert run_folder.variant(["Optimizer.learning_rate=1e-3"]) == run_folder.variant(
+    assert slug != jobs.variant(["Run.num_steps=100", "Encoder.num_layers=3"])
+    assert jobs.variant(["Optimizer.learning_rate=1e-3"]) == jobs.variant(
         ["Optimizer.learning_rate = 0.0010"]
     )
-    assert slug == run_folder.variant(
-        ["job.Run.num_steps=100", "lra_fnet.models.Encoder.num_layers=2"]
-    )
-    assert run_folder.variant([]) is None
+    assert slug == jobs.variant(["job.Run.num_steps=100", "lra_fnet.models.Encoder.num_layers=2"])
+    assert jobs.variant([]) is None
 
 
 def test_gin_files_of_the_user_that_change_a_preset_give_a_folder_of_its_own(tmp_path):
@@ -473,7 +471,7 @@ def test_code_and_gin_files_are_found_from_other_folders():
 def test_command_of_a_job_makes_that_job(monkeypatch, job):
     """And with the defaults left out it is short."""
     jobs = []
-    monkeypatch.setattr("lra_fnet.run.job.run", jobs.append)
+    monkeypatch.setattr("lra_fnet.run.train.run", jobs.append)
     monkeypatch.setattr("lra_fnet.training.hosts.first", lambda: False)
     assert cli.main(job.command()) == 0
     assert jobs == [job]
@@ -484,11 +482,11 @@ def test_command_of_a_job_makes_that_job(monkeypatch, job):
 def test_job_of_a_run_folder_is_the_one_that_made_it(tmp_path, monkeypatch, job):
     monkeypatch.chdir(tmp_path)
     job.folder.mkdir(parents=True)
-    assert run_folder.read_job(job.folder) is None
+    assert jobs.read_job(job.folder) is None
     (job.folder / "run.json").write_text(json.dumps(job.to_json()))
     wanted = dataclasses.replace(job, overrides=tuple(sorted(job.overrides)))
-    assert run_folder.read_job(job.folder) == wanted
-    assert run_folder.read_job(job.folder.absolute()) == wanted
+    assert jobs.read_job(job.folder) == wanted
+    assert jobs.read_job(job.folder.absolute()) == wanted
 
 
 def test_make_passes_gin_on_as_it_was_typed():

@@ -12,7 +12,7 @@ from paths import EXAMPLES
 import lra_fnet
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
-from lra_fnet.run import folder as run_folder
+from lra_fnet.run import job as jobs
 from lra_fnet.training import checkpoint
 
 BEST = "checkpoints/best/state.safetensors"
@@ -63,7 +63,7 @@ def test_loading_needs_no_data_and_changes_no_file(copy):
 
     (copy / "checkpoints/best/.state.safetensors.1").touch()  # of a killed process
     change(copy / "run.json", data="nowhere")
-    with run_folder.lock(copy):  # another process trains on
+    with jobs.lock(copy):  # another process trains on
         before = times()
         run = lra_fnet.load_run(copy)
         run.predict([np.array([0, 1, 1], np.uint8)])

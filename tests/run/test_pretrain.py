@@ -17,7 +17,8 @@ from lra_fnet import config, experiment
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.report import accuracy
-from lra_fnet.run import evaluate, export, folder, pretrained, record, trained, verify
+from lra_fnet.run import evaluate, export, pretrained, record, trained, verify
+from lra_fnet.run import job as jobs
 from lra_fnet.tasks import Prepared
 from lra_fnet.training import step
 from lra_fnet.training.loop import Loop
@@ -211,7 +212,7 @@ def test_a_corpus_run_with_one_dense_layer_can_be_begun_from(pieces, command, mo
 @pytest.mark.parametrize("length", [20, 40])
 def test_positions_are_taken_over_as_far_as_both_are_long(length, pieces, monkeypatch):
     monkeypatch.chdir(pieces)
-    job = folder.read_job(Path(PIECES[1]))
+    job = jobs.read_job(Path(PIECES[1]))
     more = f"MAX_LEN={length}", "Encoder.pooling=mean"
     built = dataclasses.replace(job, overrides=(*job.overrides, *more)).load()
     theirs = pretrained.open_run(job.init, built).variables["params"]["encoder"]

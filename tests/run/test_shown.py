@@ -7,7 +7,7 @@ import pytest
 
 from lra_fnet import cli, config
 from lra_fnet.run import shown
-from lra_fnet.run.folder import Job
+from lra_fnet.run.job import Job
 
 ROOT = config.GIN_DIR.parent
 

@@ -19,7 +19,7 @@ from PIL import Image, ImageDraw
 import lra_fnet
 from lra_fnet import config, experiment, tasks
 from lra_fnet.errors import UserError
-from lra_fnet.run import job
+from lra_fnet.run import job, train
 from lra_fnet.tasks import csv_table, prepare, store
 from lra_fnet.testing import check_task
 
@@ -664,7 +664,7 @@ def test_training_says_where_examples_of_images_are_drawn(pictures, tmp_path, ca
     asked = job.Job("images", "ff_only", "cpu", data=tmp_path, source=pictures)
     times = set()
     for _ in range(2):  # drawn once, and named each time
-        prepared = job._prepare(asked, asked.load())
+        prepared = train._prepare(asked, asked.load())
         sheet = prepared.folder.parent / "contact_sheet.png"
         assert f"examples: {sheet}" in capfd.readouterr().err.splitlines()
         times.add(sheet.stat().st_mtime_ns)

@@ -1,0 +1,290 @@
+"""Takes one run from its settings to result.json: what `lra-fnet train` and `pretrain` do."""
+
+import contextlib
+import dataclasses
+import hashlib
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from lra_fnet import config
+from lra_fnet.errors import Interrupted, RunFailed, UserError, out_of_memory
+from lra_fnet.experiment import Experiment
+from lra_fnet.machine import device, disk, progress, terminal
+from lra_fnet.models import fastest
+from lra_fnet.run import evaluate, pretrained, provenance, record
+from lra_fnet.run import job as jobs
+from lra_fnet.run.job import Job
+from lra_fnet.run.pretrained import Start
+from lra_fnet.run.record import Record
+from lra_fnet.tasks import Prepared, shallow
+from lra_fnet.tasks.task import SHEET
+from lra_fnet.training import hosts
+from lra_fnet.training.loop import Loop
+
+
+def run(job: Job) -> Record:
+    """Prepares the data if need be, trains or resumes, evaluates, and returns the record.
+
+    A complete run is returned as it is, unless job.force moves it aside. If several processes train
+    one run (`hosts.join`), each calls this, and the first writes the run folder.
+
+    Raises:
+      UserError: the settings or the folder do not allow the run.
+      RunFailed: it diverged or ran out of device memory; result.json says so.
+      Interrupted: a signal stopped it; the same command resumes.
+    """
+    if type(job.seed) is not int or not 0 <= job.seed < 2**32:  # JAX would take it modulo 2**32
+        raise UserError(f"seed expects a whole number from 0 to {2**32 - 1}, got {job.seed!r}")
+    device.require()
+    experiment = job.load()
+    if job.denoise and experiment.task.validation_is_test:
+        raise UserError(
+            f"pre-training on {job.task}/{experiment.task.config} would choose the model on test "
+            "rows, which are its validation rows: take another preset or DATASET"
+        )
+    start = pretrained.open_run(job.init, experiment, job.imports) if job.init else None
+    folder = job.folder
+    versions = provenance.of_process()["versions"]
+    facts = {
+        **{name: versions[name] for name in ("jax", "jaxlib", "flax", "optax")},
+        **{name: getattr(job, name) for name in ("force", "test", "fit")},
+        "config": hashlib.sha256(experiment.config.encode()).hexdigest()[:8],
+        "init": start and start.facts.sha256[:8],
+    }
+    hosts.same("run", job.identity() | facts)
+    with jobs.lock(folder) if hosts.first() else contextlib.nullcontext():
+        data = _prepare(job, experiment)
+        complete = _complete(job, folder, experiment, data, start) if hosts.first() else None
+        raw = hosts.agree(complete and complete.raw)
+        if raw is not None:
+            return record.parse(raw, path=folder)
+        hosts.check_shared(folder)
+        begun = _begin(job, folder, experiment, data, start) if hosts.first() else {}
+        with fastest.decisions(hosts.agree(begun.get("resolved", {}))):
+            return _train(job, folder, experiment, data, begun, start)
+
+
+def _prepare(job: Job, experiment: Experiment) -> Prepared:
+    """Returns the task's data, which process 0 prepares before the other processes.
+
+    They find it ready on a shared file system, and prepare their own where --data is local. One
+    process alone computes shallow baselines that are missing or damaged.
+    """
+    if not hosts.first():
+        hosts.agree(None, "data")
+    new = not experiment.task.folder(job.data).exists()
+    data = experiment.task.prepare(job.data, source=job.source)
+    kind = shallow.kind(denoise=job.denoise)
+    wanted = any(method.of == kind for method in data.task.baselines)
+    missing = new or not shallow.available(data)
+    if wanted and missing and jax.process_count() == 1:
+        shallow.ensure(data)
+    if hosts.first():
+        _show(data)
+        hosts.agree(None, "data")
+    hosts.same("data", {"data": data.fingerprint[:8]})
+    if job.pretrained and job.pretrained.data_sha256 not in (data.fingerprint, data.corpus):
+        has, remedy = f"holds {data.fingerprint[:8]}", "pre-train on the data of this run"
+        if data.corpus:
+            has = f"is in the pieces of {data.corpus[:8]}"
+            remedy = (
+                f"give --data of that run, or prepare the pieces again with `lra-fnet data --task "
+                f"{job.task} --dataset {experiment.task.config} --data {job.data} --force`"
+            )
+        raise UserError(
+            f"--init {job.init} was trained on data {job.pretrained.data_sha256[:8]}, "
+            f"{data.folder} {has}: {remedy}"
+        )
+    return data
+
+
+def _show(data: Prepared) -> None:
+    """Says where examples of a set of images are drawn, and draws them if need be."""
+    sheet = data.folder.parent / SHEET
+    with contextlib.suppress(UserError):  # a folder that cannot be written needs no drawing
+        if sheet.exists() or data.task.illustrate(data):
+            progress.say(f"examples: {sheet}")
+
+
+def _complete(
+    job: Job, folder: Path, experiment: Experiment, data: Prepared, start: Start | None
+) -> Record | None:
+    """Returns the record if the folder holds the complete run; moves the folder aside if forced.
+
+    Raises:
+      UserError: the folder holds a run of another configuration, on other data, or from another
+        pre-trained run, or one that is not complete and lacks its run.json or has an edited
+        config.gin.
+    """
+    if job.force and any(path.name != ".lock" for path in folder.iterdir()):
+        aside = jobs.move_aside(folder)
+        with disk.writable(folder):
+            folder.mkdir()
+            (aside / ".lock").rename(folder / ".lock")  # the lock that this process holds
+        progress.say(f"--force: the old run is now {aside}")
+        return None
+    begun, result = jobs.read_begun(folder), record.read(folder)
+    if begun is not None:
+        _check_same(folder, begun, experiment, data, start)
+    elif result is not None:  # the rest was lost, or never copied
+        held = {**result.raw, "origin": result.raw.get("init")}
+        _check_same(folder, held, experiment, data, start)
+    if result is not None and result.complete and (result.score("test") or not job.test):
+        changed = result.commit not in (None, provenance.commit()[0])
+        commit = f", trained at commit {result.revision}" if changed else ""
+        progress.say(f"complete already{commit}; --force trains it again")
+        return result
+    kept = ("result.json", "metrics.jsonl", "checkpoints")
+    if begun is None and any((folder / name).exists() for name in kept):
+        raise UserError(f"{folder} has no run.json: {jobs.RESTORE}")
+    # A process with newer code may have been killed between writing config.gin and run.json.
+    if begun and jobs.copy_was_edited(folder, begun["config"], experiment.config):
+        raise UserError(
+            f"{folder / 'config.gin'} was edited: it is a copy and has no effect; delete it, and "
+            "give other settings with --set"
+        )
+    return None
+
+
+def _check_same(
+    folder: Path,
+    begun: dict[str, Any],
+    experiment: Experiment,
+    data: Prepared,
+    start: Start | None,
+) -> None:
+    """Checks that a run has this configuration, data and pre-trained encoder.
+
+    Args:
+      folder: its folder.
+      begun: the object of its run.json.
+      experiment: the requested one.
+      data: the prepared task.
+      start: what the requested run begins from.
+
+    Raises:
+      UserError: they differ, or run.json lacks one of them.
+    """
+    if absent := [name for name in ("config", "data_sha256") if name not in begun]:
+        raise UserError(f"{folder / 'run.json'}: {absent[0]} is missing; {jobs.RESTORE}")
+    differences = config.differing(begun["config"], experiment.config)
+    if begun["data_sha256"] != data.fingerprint:
+        hashes = begun["data_sha256"][:8], data.fingerprint[:8]
+        differences.append(config.Difference("data", *hashes))
+    encoders = (begun.get("origin") or {}).get("sha256"), start and start.facts.sha256
+    if encoders[0] != encoders[1]:
+        names = (sha256[:8] if sha256 else "none" for sha256 in encoders)
+        differences.append(config.Difference("encoder of --init", *names))
+    if differences:
+        raise UserError(
+            f"{folder} holds a run of another configuration ({'; '.join(map(str, differences))}): "
+            "--force moves it aside, --name NAME starts another one next to it"
+        )
+
+
+def _begin(
+    job: Job, folder: Path, experiment: Experiment, data: Prepared, start: Start | None
+) -> dict[str, Any]:
+    """Writes config.gin and run.json before the first step; returns the object of run.json.
+
+    Its "resolved" has what was chosen by measurement or by the machine (`fastest.decisions`), its
+    "processes" the code and machine of each process that trained the run, if they changed.
+
+    Raises:
+      UserError: an older run.json is damaged, or the disk refuses.
+    """
+    before = jobs.read_begun(folder) or {}
+    try:
+        for process in before.get("processes", []):
+            record.build(record.Process, process, "processes")
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{folder / 'run.json'}: {error}; {jobs.RESTORE}") from None
+    with disk.writable(folder):
+        disk.replace(folder / "config.gin", experiment.config)
+        (folder / "result.json").unlink(missing_ok=True)  # of a failure, or without a test score
+    facts = {"data_sha256": data.fingerprint, "config": experiment.config}
+    facts |= {"resolved": before.get("resolved", {}), "processes": before.get("processes", [])}
+    origin = {"origin": dataclasses.asdict(start.facts)} if start else {}
+    begun = job.to_json() | facts | origin
+    jobs.write_begun(folder, begun)
+    return begun
+
+
+def _train(
+    job: Job,
+    folder: Path,
+    experiment: Experiment,
+    data: Prepared,
+    begun: dict[str, Any],
+    start: Start | None,
+) -> Record:
+    began_at = time.monotonic()
+    identity = job.identity() | ({"init": dataclasses.asdict(start.facts)} if start else {})
+    variables = start.variables if start else None
+    try:
+        with hosts.together():
+            train, validation = map(data.arrays, experiment.task.splits[:2])
+            loop = Loop(
+                experiment, train, validation, folder, job.seed, fits=job.fit, start=variables
+            )
+            if hosts.first():
+                processes = begun["processes"] if loop.step else []
+                here = provenance.of_process()
+                begun["processes"] = processes + [here] * (processes[-1:] != [here])
+                jobs.write_begun(folder, begun)  # with the decisions
+            begins = f"resumes at step {loop.step}" if loop.step else "starts"
+            name = record.folder_name(job.model, None, denoise=job.denoise)
+            progress.say(
+                f"{job.task} {name} {job.preset} seed {job.seed} {begins}: "
+                f"{loop.parameters:,} parameters, {experiment.run.num_steps:,} steps of "
+                f"{experiment.run.batch_size}, {jax.device_count()} {jax.default_backend()} "
+                f"device(s), {loop.compiled}"
+            )
+            optimizer, steps = experiment.optimizer, experiment.run.num_steps
+            rises = "linear_warmup" in optimizer.factor_names() and optimizer.warmup >= steps
+            if rises and not loop.step:
+                progress.say(
+                    f"the learning rate rises to the end: Optimizer.warmup is {optimizer.warmup:,} "
+                    f"steps, Run.num_steps {steps:,}. Going on."
+                )
+            loop()
+            trained = "trained; evaluating on test" if job.test else "trained"
+            progress.say(f"{trained} after {progress.duration(time.monotonic() - began_at)}")
+            result = evaluate.finish(loop, data, identity, test=job.test)
+            if earlier := begun.get("processes", [])[:-1]:
+                result["earlier"] = earlier
+    except Interrupted:
+        where = " (each process its own)" if jax.process_count() > 1 else ""
+        progress.say(f"saved; to resume{where}: {terminal.command(job.command())}")
+        raise
+    except (RunFailed, jax.errors.JaxRuntimeError) as error:
+        failure = _failure(error)
+        facts = evaluate.facts(failure.state, identity, experiment, data)
+        _record(folder, facts | {"step": failure.step} | ({} if job.test else {"closed": True}))
+        raise failure from None
+    return _record(folder, result)
+
+
+def _failure(error: Exception) -> RunFailed:
+    """Returns the failure that an error of the training means; raises other errors again."""
+    if isinstance(error, RunFailed):
+        return error
+    if not (problem := out_of_memory(error)):
+        raise error
+    return RunFailed(
+        f"{problem}: add --fit (a sweep: set Run.microbatch), set Encoder.remat=True, or choose a "
+        "blockwise mixer",
+        "OOM",
+    )
+
+
+def _record(folder: Path, result: dict[str, Any]) -> Record:
+    """Returns the result as a value; the first process writes it."""
+    return (
+        record.write(folder, result)
+        if hosts.first()
+        else record.parse(record.seal(result), path=folder)
+    )
