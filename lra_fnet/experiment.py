@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from lra_fnet import config
 from lra_fnet.errors import UserError, one_line
 from lra_fnet.models import mixers
-from lra_fnet.models.encoder import Encoder
+from lra_fnet.models.encoder import Encoder, variable_shapes
 from lra_fnet.models.heads import Classifier, Denoiser, Head, Pretrainer
 from lra_fnet.objective import Classify, Denoise, Denoising, Objective, Pretrain
 from lra_fnet.optim import Optimizer
@@ -103,16 +103,15 @@ class Experiment:
 
     def shapes(self) -> dict:
         """Returns the shapes of the variables that `init` returns, without computing them."""
-        return jax.eval_shape(self.initial_variables, keys(0)[0])
+        return variable_shapes(self.model, *self.blank_inputs(1))
 
     def initial_variables(self, key) -> dict:
         """Returns parameters and constants by collection; call it inside a jitted function."""
-        return dict(self.model.init(key, *self.abstract_inputs(1), train=False))
+        return dict(self.model.init(key, *self.blank_inputs(1), train=False))
 
-    def abstract_inputs(self, batch_size: int):
+    def blank_inputs(self, batch_size: int) -> tuple[jax.Array, jax.Array]:
         """Returns ids (zeros) and a mask (True) with the shapes of the task's batches."""
-        texts = (self.task.num_inputs,) if self.task.num_inputs > 1 else ()
-        shape = (batch_size, *texts, self.task.max_len)
+        shape = (batch_size, *self.task.row_shape)
         return jnp.zeros(shape, jnp.int32), jnp.ones(shape, bool)
 
 

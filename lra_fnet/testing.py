@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lra_fnet.errors import UserError
+from lra_fnet.models.encoder import variable_shapes
 from lra_fnet.models.mixer import Mixer
 from lra_fnet.tasks import Arrays, PixelTask, Prepared, Task, store
 
@@ -71,11 +72,9 @@ class _MixerChecks:
         holes = rng.random(self.length) < 0.6
         rows = [positions >= 0, positions < SHORT, holes, positions < 0]
         self.mask = np.stack(rows)
-        shapes = jax.eval_shape(
-            functools.partial(self.mixer.init, train=False), jax.random.key(0), self.x, self.mask
-        )
         self.variables = jax.tree.map(
-            lambda leaf: (0.5 * rng.normal(size=leaf.shape)).astype(leaf.dtype), shapes
+            lambda leaf: (0.5 * rng.normal(size=leaf.shape)).astype(leaf.dtype),
+            variable_shapes(self.mixer, self.x, self.mask),
         )
         self.evaluate, self.train = jax.jit(self._keyed), jax.jit(self._training)
         self.output = self._evaluate(self.x, self.mask)

@@ -37,7 +37,7 @@ def test_every_model_can_be_traced_without_gin(preset, task, model):
     encoder = encoder.clone(mixers=mixers, num_layers=len(mixers), parent=None)
     model = built.model.clone(encoder=encoder, parent=None)
     logits, shapes = jax.eval_shape(
-        lambda key: model.init_with_output(key, *built.abstract_inputs(2), train=False),
+        lambda key: model.init_with_output(key, *built.blank_inputs(2), train=False),
         jax.random.key(0),
     )
     assert logits.shape == (2, built.task.num_classes)

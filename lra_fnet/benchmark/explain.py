@@ -31,7 +31,7 @@ def main(shared: cells.Cell, lengths: Sequence[int], *, cls: bool = False) -> No
     for cell in cells.plan(shared, ["fnet"], ["infer"], lengths, cls=cls):
         built = cell.load()
         encoder = built.model.encoder
-        batch_size, tokens = built.run.batch_size, built.abstract_inputs(1)[0].shape[1:]
+        batch_size, tokens = built.run.batch_size, built.task.row_shape
         scored = slices.rows_at_once(built.model, batch_size, tokens, train=False)
         for rows in dict.fromkeys((slices.microbatch_of(built, 1), scored)):
             shape = (rows, encoder.mixer_length, encoder.dim)

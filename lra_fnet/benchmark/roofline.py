@@ -20,7 +20,7 @@ from jax import lax
 
 from lra_fnet.benchmark import timing
 from lra_fnet.experiment import Experiment
-from lra_fnet.models.encoder import parameter_count
+from lra_fnet.models.encoder import parameter_count, variable_shapes
 from lra_fnet.models.mixer import Mixer
 from lra_fnet.models.mixers.none import NoMixing
 from lra_fnet.training import pipeline
@@ -185,8 +185,8 @@ def _forward(experiment: Experiment, what: str) -> tuple[dict[str, Any], Callabl
         )
     else:
         module = experiment.model.clone(encoder=encoder)
-        inputs = experiment.abstract_inputs(batch)
-    variables = dict(jax.eval_shape(functools.partial(_init, module), *inputs))
+        inputs = experiment.blank_inputs(batch)
+    variables = variable_shapes(module, *inputs)
     if what == "pretrain":  # its loss needs products at masked tokens alone
         objective = dataclasses.replace(experiment, model=module).objective
         inputs = (_batch(experiment, batch),)
@@ -200,13 +200,9 @@ def _forward(experiment: Experiment, what: str) -> tuple[dict[str, Any], Callabl
     return variables, forward, inputs
 
 
-def _init(module, *inputs):
-    return module.init(jax.random.key(0), *inputs, train=False)
-
-
 def _batch(experiment: Experiment, rows: int) -> pipeline.Batch:
     """Returns the shapes of a batch of stored rows."""
-    texts = experiment.abstract_inputs(1)[0].shape[1:]
+    texts = experiment.task.row_shape
     fields: list[Any] = [
         jax.ShapeDtypeStruct((rows, *texts), experiment.task.value_dtype),
         jax.ShapeDtypeStruct((rows, *texts[:-1]), jnp.int32),

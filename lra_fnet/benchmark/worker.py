@@ -89,7 +89,7 @@ def definition(built: Experiment) -> tuple[Timed, Timed]:
 
 def random_batches(built: Experiment) -> pipeline.Batch:
     """Returns two batches of random rows of full length, [2, B, ...]."""
-    shape = (2, built.run.batch_size, *built.abstract_inputs(1)[0].shape[1:])
+    shape = (2, built.run.batch_size, *built.task.row_shape)
     rng = np.random.default_rng(0)
     return pipeline.Batch(
         rng.integers(0, built.task.vocab_size - 1, shape).astype(built.task.value_dtype),

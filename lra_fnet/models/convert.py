@@ -16,7 +16,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from lra_fnet.errors import UserError, one_line
-from lra_fnet.models.encoder import Encoder
+from lra_fnet.models.encoder import Encoder, variable_shapes
 from lra_fnet.models.heads import Pretrainer
 from lra_fnet.models.mixers.fourier import Fourier
 
@@ -181,8 +181,7 @@ def shapes_of(model: Encoder | Pretrainer) -> dict[str, Any]:
     length = (model.encoder if isinstance(model, Pretrainer) else model).max_len
     ids = jax.ShapeDtypeStruct((1, length), jnp.int32)
     mask = jax.ShapeDtypeStruct((1, length), bool)
-    init = functools.partial(model.init, train=False)
-    return dict(jax.eval_shape(init, jax.random.key(0), ids, mask))
+    return variable_shapes(model, ids, mask)
 
 
 def _name(path: str) -> str:

@@ -482,6 +482,17 @@ class Encoder(nn.Module):
         return jnp.asarray(sinusoidal_positions(length, self.dim))
 
 
+def variable_shapes(model: nn.Module, *inputs) -> dict[str, Any]:
+    """Returns the shapes of the variables of a model or mixer, by collection; computes nothing.
+
+    Args:
+      model: the module.
+      *inputs: of its call, arrays or their shapes.
+    """
+    init = functools.partial(model.init, train=False)
+    return dict(jax.eval_shape(init, jax.random.key(0), *inputs))
+
+
 def parameter_count(variables) -> int:
     """Counts the trained scalars in the result of `model.init`, or of its eval_shape."""
     return sum(leaf.size for leaf in jax.tree.leaves(variables["params"]))

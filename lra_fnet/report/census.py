@@ -19,7 +19,7 @@ from lra_fnet.benchmark import roofline
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.models.convert import fnet_encoder, shapes_of
-from lra_fnet.models.encoder import Encoder, parameter_count
+from lra_fnet.models.encoder import Encoder, parameter_count, variable_shapes
 from lra_fnet.models.mixer import Mixer
 from lra_fnet.models.mixers.attention import Attention
 from lra_fnet.models.mixers.fourier import Fourier
@@ -57,8 +57,7 @@ def count(built: experiment.Experiment, size: Callable = parameter_count) -> Any
 
     def shapes_of_model(encoder):
         model = built.model.clone(encoder=encoder, parent=None)
-        inputs = built.abstract_inputs(1)
-        return jax.eval_shape(lambda: model.init(jax.random.key(0), *inputs, train=False))
+        return variable_shapes(model, *built.blank_inputs(1))
 
     return _count(built.model.encoder, shapes_of_model, size)
 
@@ -119,8 +118,7 @@ def multiplications(model: str, length: int, dim: int) -> int:
     x = jax.ShapeDtypeStruct((1, length, dim), jnp.float32)
     mask = jax.ShapeDtypeStruct((1, length), bool)
     apply = functools.partial(mixer.apply, train=False)
-    shapes = jax.eval_shape(functools.partial(mixer.init, train=False), jax.random.key(0), x, mask)
-    program = jax.make_jaxpr(apply)(shapes, x, mask).jaxpr
+    program = jax.make_jaxpr(apply)(variable_shapes(mixer, x, mask), x, mask).jaxpr
     return roofline.flops(roofline.products(program, [])) // 2
 
 

@@ -13,9 +13,10 @@ from lra_fnet import config
 from lra_fnet.errors import UserError
 from lra_fnet.machine import device, progress
 from lra_fnet.models import fastest
-from lra_fnet.run import record, verify
+from lra_fnet.run import record
 from lra_fnet.run.job import Job
 from lra_fnet.run.record import Record
+from lra_fnet.training.replay import mean_loss, replay
 
 SHARE = 0.1  # of the steps
 LEAST = 0.01  # relative half-width of the band: rounding of another kind of machine
@@ -70,9 +71,9 @@ def main(job: Job) -> int:
     steps = max(every, int(SHARE * experiment.run.num_steps) // every * every)
     progress.say(f"training {steps:,} of {experiment.run.num_steps:,} steps, seed {reference.seed}")
     with fastest.decisions(dict(reference.resolved)):
-        losses, _ = verify.replay(experiment, prepared.arrays("train"), reference.seed, steps)
+        losses, _ = replay(experiment, prepared.arrays("train"), reference.seed, steps)
     ends = range(every, steps + 1, every)
-    means = {end: verify.mean_loss(losses, end, every) for end in ends}
+    means = {end: mean_loss(losses, end, every) for end in ends}
     windows = compare(means, recorded, curves)
     differences = config.differing(reference.config, experiment.config)
     return _print(windows, reference, differences, len(found))

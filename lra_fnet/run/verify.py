@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from lra_fnet import config, intervals
@@ -27,15 +28,14 @@ from lra_fnet.errors import UserError
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk, progress
 from lra_fnet.models import fastest
-from lra_fnet.models.encoder import parameter_count
+from lra_fnet.models.encoder import parameter_count, variable_shapes
 from lra_fnet.run import evaluate, pretrained, provenance, record, trained
 from lra_fnet.run import job as jobs
 from lra_fnet.run.record import Checkpoint, Record
-from lra_fnet.tasks import Arrays, Prepared, store
-from lra_fnet.training import pipeline, slices
+from lra_fnet.tasks import Prepared, store
 from lra_fnet.training.checkpoint import sha256
+from lra_fnet.training.replay import mean_loss, replay
 from lra_fnet.training.score import make_scorer
-from lra_fnet.training.step import Program, begin_from, wait_for
 
 CHECKS: tuple[str, ...] = ("result", "config", "data", "code", "score", "replay")
 OK, NOTE, ABSENT, FAILED = "ok", "note", "not there", "FAILED"
@@ -197,15 +197,14 @@ def _parameters(text: str, imports: tuple[str, ...]) -> int | None:
     experiment = _restored(text, imports)
     if experiment is None:
         return None
-    inputs = jax.eval_shape(functools.partial(experiment.abstract_inputs, 1))
-    return _count(experiment.model, inputs)
+    return _count(experiment.model, experiment.task.row_shape)
 
 
 @functools.cache
-def _count(model, inputs) -> int:
+def _count(model, row_shape: tuple[int, ...]) -> int:
     """Counts once for all runs of a model, whatever their training."""
-    init = functools.partial(model.init, train=False)
-    return parameter_count(jax.eval_shape(init, experiments.keys(0)[0], *inputs))
+    ids, mask = (jax.ShapeDtypeStruct((1, *row_shape), kind) for kind in (jnp.int32, bool))
+    return parameter_count(variable_shapes(model, ids, mask))
 
 
 def _experiment(result: Record, options: Options) -> Experiment:
@@ -454,48 +453,6 @@ def _replay(folder: Path, result: Record, options: Options) -> Finding:
         return Finding(NOTE, f"{course}; no metrics.jsonl to compare with")
     how = "exactly" if exact else f"within {TOLERANCE:.0%}: another kind of machine"
     return Finding(OK, f"{course}: {how} as recorded")
-
-
-def replay(
-    experiment: Experiment, arrays: Arrays, seed: int, steps: int, start: dict | None = None
-) -> tuple[list[float], Any]:
-    """Trains the first steps of a run as `training.loop.Loop` does, and writes nothing.
-
-    Args:
-      experiment: the run's.
-      arrays: the training split.
-      seed: the run's.
-      steps: how many.
-      start: variables of the pre-trained model that it begins from.
-
-    Returns:
-      The loss of each step, and the state after the last one.
-    """
-    run = experiment.run
-    batches = functools.partial(pipeline.dispatch_batches, arrays, run, seed)
-    shapes = jax.eval_shape(lambda: batches(0, 1))
-    mesh = pipeline.make_mesh(run.batch_size)
-    program = Program.compile(experiment, mesh, shapes, seed, fits=slices.was_fitted())
-    state, losses = program.initial_state(seed), []
-    if start is not None:
-        state = begin_from(state, start)
-    for step in range(0, steps, run.steps_per_dispatch):
-        count = min(run.steps_per_dispatch, steps - step)
-        state, logs = program.steps(state, program.place(batches(step, count)), count)
-        wait_for(logs)
-        losses += np.asarray(logs.loss)[:count].tolist()
-    return losses, state
-
-
-def mean_loss(losses: Sequence[float], end: int, every: int) -> float:
-    """Returns the mean of the `every` losses before step `end`, to the bit as metrics.jsonl has it.
-
-    From Python 3.12 on, `sum` gives other last bits than adding one by one.
-    """
-    total = 0.0
-    for loss in losses[end - every : end]:
-        total += loss
-    return total / every
 
 
 def table(rows: Sequence[Row]) -> str:

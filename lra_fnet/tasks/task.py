@@ -145,6 +145,12 @@ class Task(abc.ABC):
             )
 
     @property
+    def row_shape(self) -> tuple[int, ...]:
+        """The shape of a row's values at `max_len`: (L,), or (T, L) for T texts."""
+        texts = (self.num_inputs,) if self.num_inputs > 1 else ()
+        return *texts, self.max_len
+
+    @property
     def validation_is_test(self) -> bool:
         """Whether the model is chosen on the test rows, as LRA's code does for Text."""
         return self.splits[1] == "validation_is_test"

@@ -60,7 +60,7 @@ def microbatch_of(experiment: Experiment, devices: int) -> int:
     run = experiment.run
     if experiment.model.encoder.batch_norm is not None:
         return run.batch_size
-    row = experiment.abstract_inputs(1)[0].shape[1:]
+    row = experiment.task.row_shape
     share = run.batch_size // devices
     return run.microbatch or devices * rows_at_once(experiment.model, share, row, train=True)
 

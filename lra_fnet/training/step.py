@@ -50,7 +50,7 @@ class StepLogs(NamedTuple):
 
 def initial_state(experiment: Experiment, seed: int) -> TrainState:
     """Returns step 0, computed by one program, which is compiled once for equal models."""
-    inputs = experiment.abstract_inputs(1)
+    inputs = experiment.blank_inputs(1)
     return _start(experiment.model, experiment.optimizer, keys(seed)[0], *inputs)
 
 

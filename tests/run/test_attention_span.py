@@ -126,7 +126,7 @@ def test_spans_of_a_model_are_means_over_texts_of_its_real_weights(task, pooling
         other = rows(7, 1)
         columns = [np.stack(pair, 1) for pair in zip(arrays[:2], other[:2], strict=True)]
         arrays = Arrays(*columns, arrays.labels % 2)
-    variables = random_variables(built.model, *built.abstract_inputs(1))
+    variables = random_variables(built.model, *built.blank_inputs(1))
     half = built.model.clone(
         encoder=built.model.encoder.clone(dtype="bfloat16", parent=None), parent=None
     )
@@ -145,7 +145,7 @@ def test_spans_of_a_model_are_means_over_texts_of_its_real_weights(task, pooling
 
 def test_text_without_tokens_has_no_span():
     built = experiment.load("listops", "transformer", "cpu", [*TINY, "Encoder.pooling=mean"])
-    variables = random_variables(built.model, *built.abstract_inputs(1))
+    variables = random_variables(built.model, *built.blank_inputs(1))
     arrays = rows(5)
     empty = arrays._replace(lengths=np.append(arrays.lengths[:4], 0).astype(np.int32))
     fewer = Arrays(*(column[:4] for column in arrays))

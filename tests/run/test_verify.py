@@ -19,7 +19,7 @@ from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.models import fastest
 from lra_fnet.run import record, trained, verify
-from lra_fnet.training import step
+from lra_fnet.training import replay, step
 
 ROOT = Path(__file__).parents[2]
 PARITY = str(OUTSIDE / "parity.py")
@@ -63,7 +63,7 @@ def test_replay_takes_the_slices_of_a_run_with_fit(monkeypatch):
     monkeypatch.setattr(step, "make_update", make_update)
     what = "microbatch that fits 1 device(s) on cpu"
     with fastest.decisions({what: 2}), pytest.raises(Made, match="2"):
-        verify.replay(tiny(), rows(30), 0, 2)
+        replay.replay(tiny(), rows(30), 0, 2)
 
 
 @pytest.mark.slow
@@ -243,4 +243,4 @@ def test_result_without_checkpoints_and_data_is_checked_as_far_as_it_goes(tmp_pa
 
 def test_losses_are_added_as_in_training():
     """With Python 3.12 or later, `sum` would give 1e16 + 2."""
-    assert verify.mean_loss([0.0, 1e16, 1.0, 1.0], 4, 3) == 1e16 / 3
+    assert replay.mean_loss([0.0, 1e16, 1.0, 1.0], 4, 3) == 1e16 / 3
