@@ -285,7 +285,7 @@ def settings(paths: Sequence[Path], bindings: Sequence[str] = ()) -> list[Settin
     bound |= {name: (value, "--set") for name, (value, _) in _bound(overrides).items()}
     given = set(map(short, _given()))
     found = []
-    for name, text in sorted((short(name), text) for name, text in _values(operative()).items()):
+    for name, text in sorted((short(name), text) for name, text in values(operative()).items()):
         unscoped = name.rpartition("/")[2]  # gin reads Text.max_len as TASK/Text.max_len
         origin = bound.get(name) or bound.get(unscoped)
         if not name.endswith(".name"):  # Flax's name of a module, which none binds
@@ -690,8 +690,8 @@ def differing(old: str, new: str) -> list[Difference]:
     A setting that one of them lacks has its default there, as the code that wrote it did not know
     the setting.
     """
-    values = [_values(text) for text in (old, new)]
-    pairs = {n: [v.get(n, "absent") for v in values] for n in sorted(values[0] | values[1])}
+    bound = [values(text) for text in (old, new)]
+    pairs = {n: [v.get(n, "absent") for v in bound] for n in sorted(bound[0] | bound[1])}
     unequal = [Difference(name, *pair) for name, pair in pairs.items() if pair[0] != pair[1]]
     if any("absent" in difference for difference in unequal):
         for module in set(re.findall(r"^import (lra_fnet\.[\w.]+)", f"{old}\n{new}", re.M)):
@@ -700,10 +700,10 @@ def differing(old: str, new: str) -> list[Difference]:
     return [difference for difference in unequal if not _is_default(difference)]
 
 
-def _values(operative_text: str) -> dict[str, str]:
+def values(operative_text: str) -> dict[str, str]:
     """Returns the values in an operative config as gin text in one line, by name."""
-    values = re.findall(r"^([\w./]+) = (?:\\\n)?(.*(?:\n    .*)*)", operative_text, re.M)
-    return {name: re.sub(r"\n +", " ", text.strip()) for name, text in values}
+    found = re.findall(r"^([\w./]+) = (?:\\\n)?(.*(?:\n    .*)*)", operative_text, re.M)
+    return {name: re.sub(r"\n +", " ", text.strip()) for name, text in found}
 
 
 def _is_default(difference: Difference) -> bool:

@@ -1,6 +1,7 @@
 """Reads and writes result.json and reads metrics.jsonl; the rest of the code sees only values."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -294,11 +295,14 @@ class Record(Process):
 
     def setting(self, name: str) -> Any:
         """Returns what the config binds a name to, if that is a Python literal; otherwise None."""
-        line = re.search(rf"^{re.escape(name)} = (.+)$", self.config, re.M)
         try:
-            return config.literal(line[1]) if line else None
-        except ValueError:
+            return config.literal(self._bound[name])
+        except (KeyError, ValueError):
             return None
+
+    @functools.cached_property
+    def _bound(self) -> dict[str, str]:
+        return config.values(self.config)
 
 
 def folder_name(model: str, variant: str | None, *, denoise: bool) -> str:
