@@ -61,7 +61,10 @@ def train(
 ) -> TrainedRun:
     """Trains one run, or resumes it, as `lra-fnet train` does; returns the trained model.
 
-    A run that is complete is opened without training.
+    A run that is complete is opened without training. The whole process is affected: gin is cleared
+    (also by `evaluate` and `load_run`), memory that is freed stays with the process, compiled
+    programs are kept in the user's cache, and while it trains, SIGINT, SIGTERM and SIGHUP save the
+    run before they end the call.
 
     Args:
         task: a name of `list_tasks`.

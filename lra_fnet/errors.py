@@ -28,7 +28,7 @@ class RunFailed(Exception):
     Its text is one line. The command line prints it and exits with `code`.
 
     Attributes:
-      state: "diverged" or "OOM", as in result.json and the report.
+      state: "diverged" or "OOM", as in result.json and the report; "drill" for cases that failed.
       step: the optimizer step at which it happened, or None if unknown.
     """
 

@@ -241,7 +241,7 @@ def _damaged(rng: random.Random, root: Path) -> Iterator[Case]:
 
 
 def _place(file: Path) -> tuple[str, int]:
-    """Returns what orders files alike in every drill: Orbax's names of blocks are random."""
+    """Returns what orders files alike in every drill: names in the compile cache are hashes."""
     return re.sub("[0-9a-f]{32}", "", str(file)), file.stat().st_size
 
 

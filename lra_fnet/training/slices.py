@@ -15,7 +15,7 @@ from lra_fnet.experiment import Experiment
 from lra_fnet.machine import progress
 from lra_fnet.machine.memory import free_memory
 from lra_fnet.models import fastest
-from lra_fnet.models.heads import Classifier, Denoiser
+from lra_fnet.models.heads import Classifier, Denoiser, Pretrainer
 from lra_fnet.training import hosts
 
 SLICE_SIZE = 1 << 19  # numbers [examples, L, D] of a slice on a CPU, 2 MB in float32
@@ -23,7 +23,9 @@ FITTED = "microbatch that fits"  # begins the name of a decision of `--fit`; see
 WIDE = 256  # D; a gradient in slices of a narrower model takes longer
 
 
-def rows_at_once(model: Classifier | Denoiser, rows: int, row: tuple[int, ...], train: bool) -> int:
+def rows_at_once(
+    model: Classifier | Denoiser | Pretrainer, rows: int, row: tuple[int, ...], *, train: bool
+) -> int:
     """Returns how many examples a program takes at a time if Run.microbatch is 0.
 
     An accelerator takes all. On a CPU, a slice of SLICE_SIZE numbers per sublayer stays in the

@@ -281,13 +281,13 @@ def test_one_step_is_one_optax_update_of_the_mean_loss():
 )
 def test_cpu_takes_the_fewest_rows_that_fill_a_slice(dim, rows_, row, train, want):
     built = experiment.load("text", "fnet", "tuned", (f"Encoder.dim={dim}", "Encoder.qkv_dim=256"))
-    assert slices.rows_at_once(built.model, rows_, row, train) == want
+    assert slices.rows_at_once(built.model, rows_, row, train=train) == want
 
 
 def test_accelerator_takes_the_whole_batch(monkeypatch):
     built = experiment.load("text", "fnet", "tuned")
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert slices.rows_at_once(built.model, 8, (2048,), True) == 8
+    assert slices.rows_at_once(built.model, 8, (2048,), train=True) == 8
 
 
 def test_slices_on_a_cpu_change_no_result(monkeypatch):
