@@ -230,3 +230,14 @@ def test_device_that_is_full_fails_with_one_line_with_code_1(command, monkeypatc
     assert "lra-fnet: out of device memory (RESOURCE_EXHAUSTED: Out of memory allocating 9" in err
     with pytest.raises(jax.errors.JaxRuntimeError, match="a defect"):
         command("report")
+
+
+@pytest.mark.parametrize("command", ["train", "pretrain"])
+def test_a_process_reads_its_place_from_the_environment_and_options_win(command, monkeypatch):
+    names = {"COORDINATOR": "a:1", "PROCESSES": "3", "PROCESS": "2", "JOIN_SECONDS": "90"}
+    for name, value in names.items():
+        monkeypatch.setenv(f"LRA_FNET_{name}", value)
+    words = [command, "--task", "text", "--model", "fnet", "--process", "1"]
+    args = cli._parser().parse_args(words)
+    assert (args.coordinator, args.processes, args.process) == ("a:1", 3, 1)
+    assert args.join_seconds == 90

@@ -330,3 +330,19 @@ def test_every_command_of_the_documents_parses():
             words = words[split + 1 :]
         assert words[0] == "lra-fnet", command
         cli._parser().parse_args(words[1:])
+
+
+def hosts_sh(folder, *words):
+    environment = os.environ | {"PORT": "1234"}
+    command = [ROOT / "launch/hosts.sh", *words]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+
+
+def test_hosts_sh_gives_each_process_its_place_and_ends_with_the_first_failure(tmp_path):
+    shown = "$LRA_FNET_COORDINATOR $LRA_FNET_PROCESSES $LRA_FNET_PROCESS"
+    script = f'echo {shown} > "of$LRA_FNET_PROCESS"; exit $((LRA_FNET_PROCESS * 3))'
+    assert hosts_sh(tmp_path, "3", "sh", "-c", script).returncode == 3
+    for place in range(3):
+        assert (tmp_path / f"of{place}").read_text() == f"127.0.0.1:1234 3 {place}\n"
+    for words in ((), ("x", "true"), ("0", "true"), ("2",)):
+        assert hosts_sh(tmp_path, *words).returncode == 2

@@ -12,7 +12,8 @@ import subprocess
 import pytest
 from paths import ROOT
 
-from lra_fnet import cli, report
+from lra_fnet import cli, config, experiment, report, tasks
+from lra_fnet.run import record
 
 SRC = ROOT / "lra_fnet"
 ORDER = """
@@ -224,3 +225,42 @@ def test_every_committed_result_is_in_the_list_of_those_that_were_checked():
     there = {str(file.parent.relative_to(ROOT)) for file in files}
     assert len(listed) == len({*listed})
     assert {*listed} == there, "put the table of `lra-fnet verify results` into results/verify.md"
+
+
+def test_the_readme_says_of_every_model_what_its_mixer_declares():
+    """How the time grows, and whether padding is masked."""
+    powers, padding = {}, {}
+    for line in (ROOT / "README.md").read_text().splitlines():
+        columns = [cell.strip() for cell in line.split("|")[1:-1]]
+        names = re.findall(r"`(\w+)`", columns[0]) if len(columns) == 5 else []
+        for place, name in enumerate(names):
+            of_each = columns[3].split("; ")
+            padding[name] = of_each[min(place, len(of_each) - 1)]
+            times = columns[2].split(", ")
+            powers[name] = {2 if "^2" in t else 1.5 if "sqrt" in t else 1 for t in times}
+    assert sorted(padding) == config.known("models")
+    text = (ROOT / "README.md").read_text()
+    assert f"compares {len(padding)} encoders" in text
+    for name in padding:
+        encoder = experiment.load("listops", name, "paper").model.encoder
+        assert (padding[name] == "masked") == encoder.uses_mask, name
+        assert encoder.mixers[-1].growth[0] in powers[name], name
+
+
+def test_the_table_of_pretraining_has_the_numbers_of_the_results():
+    runs, _ = record.collect([ROOT / "results"])
+    scores = {}
+    for run in sorted(runs, key=lambda run: run.seed):
+        if run.preset == "cpu" and (accuracy := run.accuracy("test")) is not None:
+            scores.setdefault((run.task, run.model, run.variant), []).append(f"{accuracy:.2f}")
+    models = {config.title(model): model for model in config.known("models")}
+    names = {tasks.title(task): task for task in tasks.BUILT_IN}
+    seen = 0
+    for line in (ROOT / "docs/pretraining.md").read_text().splitlines():
+        columns = [cell.strip() for cell in line.split("|")[1:-1]]
+        if len(columns) == 6 and columns[0] in names:
+            for variant, printed in (("pretrained", columns[2]), (None, columns[3])):
+                run = names[columns[0]], models[columns[1]], variant
+                assert printed.split(", ") == scores[run], run
+            seen += 1
+    assert seen > 20

@@ -147,3 +147,24 @@ def test_clipping_scales_the_whole_gradient_to_the_norm():
 def test_wrong_setting_is_a_user_error(changes):
     with pytest.raises(UserError, match=r"Optimizer\."):
         optimizer(**changes)
+
+
+def test_the_decay_of_a_group_holds_whatever_the_mask():
+    """Of a vector, which "matrices" would leave out."""
+    groups = {"log_dt": (0.01, 0.5)}
+    made = optimizer(factors="constant", warmup=0, decay_mask="matrices", groups=groups)
+    params = {"mixer": {"log_dt": jnp.ones(3)}}
+    transform = made.transform()
+    zero = jax.tree.map(jnp.zeros_like, params)
+    updates, _ = transform.update(zero, transform.init(params), params)
+    np.testing.assert_allclose(updates["mixer"]["log_dt"], -0.01 * 0.5, rtol=1e-6)
+
+
+def test_epsilon_is_added_to_the_root_of_the_second_moment():
+    made = optimizer(
+        factors="constant", learning_rate=0.1, warmup=0, weight_decay=0.0, epsilon=1e-3
+    )
+    params = jnp.zeros(1)
+    transform = made.transform()
+    updates, _ = transform.update(jnp.array([1e-3]), transform.init(params), params)
+    np.testing.assert_allclose(updates, -0.1 / 2, rtol=1e-4)

@@ -197,3 +197,20 @@ def test_the_command_records_both_metrics(command, tmp_path, monkeypatch):
     assert last["order_accuracy"] == counts.order_correct / counts.rows
     assert last["order_loss"] == counts.order_loss / counts.rows
     assert "score ok: exactly" in (checked := command("verify", folder).out), checked
+
+
+def test_the_accuracy_of_a_step_of_both_is_that_of_masked_pieces():
+    made = built("fnet", "Denoising.rate=0.6")
+    goal, key = made.objective, step.keys(0)[1]
+    batches = pipeline.train_batches(rows(64), 0, 0, 1, 16, 1)
+    state = step.initial_state(made, 0)
+    batch = jax.tree.map(lambda x: x[0], batches)
+    out, _ = goal.outputs(
+        {"params": state.params, **state.constants}, batch, jax.random.fold_in(key, 0)
+    )
+    sums, _ = goal.sums(out, batch)
+    assert int(sums.count) > 60
+    assert int(sums.correct) > 0
+    update = step.make_update(made, pipeline.make_mesh(16))
+    _, logs = update(state, batches, np.int32(1), key)
+    assert logs.correct[0] == pytest.approx(16 * int(sums.correct) / int(sums.count))

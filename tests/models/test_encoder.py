@@ -523,3 +523,24 @@ def test_encoder_names_a_wrong_setting(changes, message):
 def test_encoder_refuses_inputs_longer_than_the_task():
     with pytest.raises(UserError, match="takes at most max_len = 7 tokens, got 8"):
         shapes_of(build(attention, max_len=7), IDS, MASK)
+
+
+@pytest.mark.parametrize("silent", ["mixer", "mlp"])
+def test_a_pre_norm_block_drops_entries_of_each_sublayer_and_of_the_mlps_hidden_ones(silent):
+    (mixer,) = Encoder(mixers=attention, **TINY).mixers
+    block = Block(mixer, 6, 10, 0.5, "pre", 1e-6, None)
+    x, mask = normal(3, 8, 6), np.ones((3, 8), bool)
+    variables = random_variables(block, x, mask)
+    sublayer, layer = {"mixer": ("mixer", "out"), "mlp": ("mlp", "narrow")}[silent]
+    part = variables["params"][sublayer]
+    part[layer] = jax.tree.map(np.zeros_like, part[layer])
+    still = applied(block, variables, x, mask) - x
+    rngs = {"dropout": new_key(0)}
+    dropped = applied(block, variables, x, mask, train=True, rngs=rngs) - x
+    kept = np.asarray(dropped != 0)
+    assert 0.3 < kept.mean() < 0.7
+    whole = np.where(kept, 2 * still, 0)
+    if silent == "mlp":
+        assert_close(dropped, whole)
+    else:  # whose hidden entries are dropped too
+        assert abs(dropped - whole)[kept].max() > 0.1

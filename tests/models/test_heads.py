@@ -2,6 +2,7 @@
 
 import functools
 
+import arrays
 import jax
 import jax.numpy as jnp
 import naive as oracle
@@ -11,7 +12,7 @@ from arrays import TINY, applied, assert_close
 
 from lra_fnet.errors import UserError
 from lra_fnet.models.encoder import Encoder, parameter_count
-from lra_fnet.models.heads import Classifier, Head
+from lra_fnet.models.heads import Classifier, Denoiser, Head
 from lra_fnet.models.mixers.attention import Attention
 
 WIDTH, CLASSES = 6, 3
@@ -149,3 +150,19 @@ def test_a_head_that_does_not_fit_its_task_is_refused_when_built(changes, messag
     with pytest.raises(UserError) as caught:
         Head(**({"num_classes": CLASSES, "mlp_dim": 4} | changes))
     assert str(caught.value).splitlines()[0] == message  # gin adds "In call to configurable ..."
+
+
+def test_places_are_those_of_the_tokens_and_not_of_cls():
+    attention = functools.partial(Attention, implementation="naive", block_size=4)
+    encoder = Encoder(mixers=attention, **TINY | {"pooling": "cls"})
+    module = Denoiser(encoder, 5)
+    ids, mask = np.arange(1, 9)[None], np.ones((1, 8), bool)
+    variables = arrays.random_variables(module, ids, mask)
+    of_encoder = {"params": variables["params"]["encoder"]}
+    encode = functools.partial(encoder.apply, train=False, pooled=False)
+    vectors = np.asarray(jax.jit(encode)(of_encoder, ids, mask))
+    assert vectors.shape[1] == 9
+    last = variables["params"]["output"]
+    want = vectors[:, 1:] @ last["kernel"] + last["bias"]
+    assert_close(applied(module, variables, ids, mask), want)
+    assert_close(applied(module, variables, ids, mask, np.array([[0, 7]])), want[:, [0, 7]])

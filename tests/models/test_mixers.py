@@ -8,12 +8,16 @@ import jax.numpy as jnp
 import naive as oracle
 import numpy as np
 import pytest
-from arrays import applied, assert_close, float64, new_key, normal, random_variables
+from arrays import applied, assert_close, float64, initial, new_key, normal, random_variables
 
 from lra_fnet import experiment
 from lra_fnet.errors import UserError
 from lra_fnet.models import blocks
 from lra_fnet.models.mixers import attention, linear, performer
+from lra_fnet.models.mixers.convolution import Convolution
+from lra_fnet.models.mixers.fourier_filter import FourierFilter
+from lra_fnet.models.mixers.linear import LinearMixing
+from lra_fnet.models.mixers.long_convolution import LongConvolution
 from lra_fnet.models.pointwise import part_of_batch
 
 FIELDS = {"dim": 6, "num_heads": 2, "qkv_dim": 4, "max_len": 7, "layer": 0, "num_layers": 2}
@@ -342,3 +346,25 @@ def test_features_are_fixed_by_seed_and_layer_and_redrawn_only_in_training():
     assert (first == again).all()
     assert (first != base).any()
     assert (first != other).any()
+
+
+@pytest.mark.parametrize(
+    ("cls", "settings", "name", "scale"),
+    [
+        (LinearMixing, {"dim": 100, "max_len": 100}, "sequence", 0.02),
+        (LinearMixing, {"dim": 100, "max_len": 100}, "hidden", 0.02),
+        (FourierFilter, {"dim": 700}, "filter", 0.02),
+        (Convolution, {"dim": 500, "width": 4}, "taps", 0.5),
+        (
+            LongConvolution,
+            {"dim": 500, "threshold": 0.2, "scale": 0.05, "gate": "none"},
+            "kernel",
+            0.05,
+        ),
+    ],
+)
+def test_parameters_begin_with_their_scale(cls, settings, name, scale):
+    mixer = cls(**FIELDS | {"dropout": 0.0} | settings)
+    x = normal(1, mixer.max_len, mixer.dim)
+    params = initial(mixer, x, np.ones(x.shape[:2], bool))["params"]
+    assert np.std(params[name]) == pytest.approx(scale, rel=0.05)

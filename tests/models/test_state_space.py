@@ -382,3 +382,21 @@ def test_gates_are_their_formulas():
 def test_wrong_settings_are_rejected(make, message):
     with pytest.raises(UserError, match=message):
         make()
+
+
+def test_s4d_begins_as_its_paper_says():
+    mixer = S4D(dim=3000, state=6, initial="lin", gate="none", dt_min=0.01, dt_max=0.5, **FIELDS)
+    u = normal(1, 11, 3000)
+    params = initial(mixer, u, np.ones((1, 11), bool))["params"]
+    log_real, imaginary = np.asarray(params["a"])
+    np.testing.assert_allclose(np.exp(log_real), 0.5, rtol=1e-6)
+    np.testing.assert_allclose(
+        imaginary, np.broadcast_to([0, np.pi, 2 * np.pi], (3000, 3)), rtol=1e-6
+    )
+    low, high = np.log(0.01), np.log(0.5)
+    log_dt = np.asarray(params["log_dt"])  # uniform
+    assert low <= log_dt.min() < low + 0.1 < high - 0.1 < log_dt.max() <= high
+    assert log_dt.mean() == pytest.approx((low + high) / 2, abs=0.1)
+    assert log_dt.std() == pytest.approx((high - low) / 12**0.5, rel=0.05)
+    assert np.std(params["c"]) == pytest.approx(0.5**0.5, rel=0.05)  # E|c|^2 = 1
+    assert np.std(params["skip"]) == pytest.approx(1, rel=0.05)

@@ -1,5 +1,6 @@
 """The rules of the accuracy tables: cells, states, averages, rows, each worked by hand."""
 
+import dataclasses
 import math
 
 import pytest
@@ -525,3 +526,19 @@ def test_padding_is_marked_only_where_rows_have_padding(task):
         **dict.fromkeys(("fnet", "hartley", "transformer"), False),
         **dict.fromkeys(("linear", "dct"), True),
     }
+
+
+def test_a_mean_of_tasks_has_the_mark_of_any_of_them():
+    row = {task: Cell("value", 50.0) for task in cells.TASKS}
+    row["text"] = dataclasses.replace(row["text"], validation_is_test=True)
+    assert [cell.marks for cell in cells.averages(row).values()] == ["†", "†"]
+
+
+def test_a_cell_is_held_against_the_highest_floor_and_baseline_of_its_runs():
+    """Seeds at 21 %, on data whose floors are 18 and 20 %, or baselines 15 and 20 %."""
+    low, high = ({"correct": n, "count": 2000} for n in (300, 400))
+    cell = cell_of(with_test(420, floor=low), with_test(420, seed=1, floor=high))
+    assert cell.marks == "¶"
+    rules = [{"method": "bigrams", "settings": {}, "validation": s, "test": s} for s in (low, high)]
+    runs = (with_test(420, seed=n, floor=low, shallow=rule) for n, rule in enumerate(rules))
+    assert cell_of(*runs).marks == "§"

@@ -126,3 +126,15 @@ def test_nothing_is_bold_without_two_whole_rows_of_three_seeds_on_the_same_data(
     )
     assert marks.bold == frozenset()
     assert marks.note == ""
+
+
+def test_five_other_seeds_are_no_pairs():
+    a, b = (
+        records(*(with_test(600 + 7 * k * k, model=m, seed=k + first) for k in range(5)))
+        for m, first in (("fnet", 0), ("linear", 1))
+    )
+    found = significance.compare(a, b, "test")
+    values = [[run.accuracy("test") for run in side] for side in (a, b)]
+    want = intervals.over_seeds(*values, 2000, matched=False)
+    assert found.difference == pytest.approx(want)
+    assert "in pairs" not in found.why

@@ -182,6 +182,10 @@ def test_trials_of_pretraining_are_runs_of_pretrain(go):
             "--prune compares points at the same step",
         ),
         (
+            ["--task", "parity", "--prune", "--grid", "Run.batch_size=[1, 2]"],
+            "--prune compares points at the same step",
+        ),
+        (
             ["--task", "parity", "--grid", "A.b=[1]", "--grid", "A.b=[2]"],
             "the axis A.b is given twice: keep one --grid or --range of it",
         ),
@@ -775,7 +779,7 @@ def scored(monkeypatch):
 
 
 @pytest.mark.usefixtures("runner")
-def test_finish_scores_the_best_mean_with_all_its_seeds_and_keeps_the_selection(go, scored):
+def test_finish_scores_the_best_mean_with_all_its_seeds_and_keeps_the_selection(go, scored, capfd):
     axes = ["--grid", "Fake.accuracy=[0.3, 0.7]", "--grid", "Fake.fail=[None, 'crash']"]
     which = ["--task", "parity", "--models", "fnet,linear", "--preset", "cpu", "--seeds", "2"]
     assert go(*which, *axes)[0] == 1
@@ -788,7 +792,11 @@ def test_finish_scores_the_best_mean_with_all_its_seeds_and_keeps_the_selection(
             ):
                 finish.finish(planned)
             assert not scored
+        capfd.readouterr()
         finish.finish(planned, without_failed=first)  # what was selected stays
+        lines = [x for x in capfd.readouterr().err.splitlines() if x.startswith("left out")]
+        models = ("fnet", "linear") if first else ()
+        assert lines == [f"left out of parity {model}: 2 failed" for model in models]
         selected = json.loads((only_sweep() / "selected.json").read_text())
         assert [(c["task"], c["model"]) for c in selected] == [
             ("parity", "fnet"),

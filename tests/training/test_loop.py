@@ -9,6 +9,7 @@ import shutil
 import signal
 import struct
 import threading
+import types
 
 import jax
 import jax.numpy as jnp
@@ -568,3 +569,86 @@ def test_run_saves_the_newest_state_only_when_it_may(tmp_path, monkeypatch):
     steps = [step for kind, step in saved if kind == "last"]
     assert len(steps) == 2
     assert steps[-1] == 12
+
+
+def test_each_step_draws_its_own_dropout():
+    """The same batch twice, with a rate of 0."""
+    built = tiny()
+    still = dataclasses.replace(built.optimizer, learning_rate=0.0)
+    built = dataclasses.replace(built, optimizer=still)
+    one = pipeline.train_batches(rows(30), 0, 0, 1, 4, 1)
+    batches = jax.tree.map(lambda x: np.repeat(x, 2, axis=0), one)
+    update = step.make_update(built, pipeline.make_mesh(4))
+    _, logs = update(step.initial_state(built, 0), batches, np.int32(2), step.keys(0)[1])
+    assert logs.loss[0] != logs.loss[1]
+
+
+@pytest.mark.usefixtures("compiled_once")
+def test_lines_of_training_are_means_of_their_steps(tmp_path, monkeypatch):
+    steps, finish = [], train.Loop._finish
+
+    def note(self, count, table):
+        steps.extend(zip(*(np.asarray(column)[:count].tolist() for column in table), strict=True))
+        finish(self, count, table)
+
+    monkeypatch.setattr(train.Loop, "_finish", note)
+    built = tiny()
+    run(built, tmp_path)
+    lines = [json.loads(x) for x in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    lines = [line for line in lines if line["kind"] == "train"]
+    schedule = built.optimizer.schedule()
+    assert [line["step"] for line in lines] == [3, 6, 9, 12]
+    for line in lines:
+        loss, correct, norms, _ = zip(*steps[line["step"] - 3 : line["step"]], strict=True)
+        assert line["loss"] == pytest.approx(np.mean(loss))
+        assert line["accuracy"] == pytest.approx(sum(correct) / 12)
+        assert line["grad_norm"] == norms[-1]
+        assert line["learning_rate"] == pytest.approx(float(schedule(line["step"] - 1)), rel=1e-5)
+
+
+@pytest.mark.usefixtures("compiled_once")
+def test_of_equal_evaluations_the_first_is_the_best(tmp_path):
+    loop = train.Loop(tiny(), rows(30), rows(10, 1), tmp_path, 0)
+    loop.score = lambda *_: {"correct": 4, "count": 10, "loss": 1.0}
+    loop()
+    assert (loop.history.best["step"], loop.history.last["step"]) == (5, 12)
+
+
+class Killed(BaseException):
+    """Ends a run as SIGKILL does."""
+
+
+@pytest.mark.usefixtures("compiled_once")
+def test_the_rate_leaves_out_evaluations_and_the_time_has_all_and_outlasts_a_kill(
+    tmp_path, monkeypatch
+):
+    """By a clock on which a step takes 10 ms and an evaluation 1,000 s."""
+    now, finish = [0.0], train.Loop._finish
+
+    def finish_later(self, count, table):
+        now[0] += 0.01 * count
+        if self.step + count > limit:
+            raise Killed
+        finish(self, count, table)
+
+    def score(*_):
+        now[0] += 1_000
+        return {"correct": 4, "count": 10, "loss": 1.0}
+
+    def loop():
+        made = train.Loop(tiny(steps_per_dispatch=3), rows(30), rows(10, 1), tmp_path, 0)
+        made.score = score
+        return made
+
+    monkeypatch.setattr(train, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(train.Loop, "_finish", finish_later)
+    limit = 9
+    with pytest.raises(Killed):
+        loop()()
+    now[0] += 500  # nothing runs
+    limit = 12
+    resumed = loop()
+    assert resumed.step > 4  # after the evaluation
+    resumed()
+    assert resumed.history.steps_per_second == pytest.approx(100)
+    assert 3_000 < resumed.history.wall_seconds < 3_001

@@ -36,7 +36,8 @@ def test_batches_do_not_depend_on_the_steps_per_dispatch():
     """4 steps at once equal 1 + 3 steps, across the end of an epoch (11 rows, 16 taken)."""
     whole = pipeline.train_batches(arrays(), 0, 0, 4, 4, 4)
     cut = [pipeline.train_batches(arrays(), 0, step, n, 4, 5) for step, n in ((0, 1), (1, 3))]
-    for name in ("values", "lengths", "labels"):
+    assert np.array_equal(whole.numbers, whole.labels)
+    for name in ("values", "lengths", "labels", "numbers"):
         parts = [getattr(cut[0], name)[:1], getattr(cut[1], name)[:3]]
         assert np.array_equal(getattr(whole, name), np.concatenate(parts))
     assert sorted(whole.labels.ravel()[:11]) == list(range(11))  # the first epoch, whole
