@@ -97,9 +97,7 @@ def test_preset_is_that_of_the_command():
     assert given == cli._parser().parse_args(words).preset
 
 
-def test_lists_have_the_names_of_the_command_line():
-    assert lra_fnet.list_models() == config.known("models")
-    assert lra_fnet.list_presets() == config.known("presets")
+def test_tasks_of_a_folder_of_gin_files_are_listed():
     assert {*lra_fnet.list_tasks([OUTSIDE])} == {*lra_fnet.list_tasks(), "parity"}
 
 

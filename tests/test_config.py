@@ -247,31 +247,6 @@ def test_what_all_tasks_of_a_preset_share_is_in_its_base(preset):
     assert not shared
 
 
-@pytest.mark.parametrize(
-    "path",
-    sorted(
-        path for path in FOLDER.rglob("*.gin") if path.parent.name == "models" or "." in path.stem
-    ),
-    ids=lambda path: f"{path.parent.name}-{path.stem}",
-)
-def test_the_file_of_a_model_binds_its_mixer_and_sizes(path):
-    everywhere = path.parent.name == "models"  # for all tasks of the preset
-    parts = set(re.findall(r"^(\w+)\.\w+ =", path.read_text(), re.MULTILINE))
-    model = path.stem.rpartition(".")[2]
-    text = (config.GIN_DIR / f"models/{model}.gin").read_text()
-    mixer = set(re.findall(r"^\w+(?=\.\w+ =)|(?<=@)\w+", text, re.MULTILINE))
-    if model != "fnet_original":  # its block differs from that of all others
-        mixer -= {"Encoder"}
-    preset = path.relative_to(FOLDER).parts[0]
-    if model in ORDERED or (preset == "lra-code" and model in NO_WEIGHT_DROPOUT):
-        mixer |= {"Encoder"}
-    if preset in ("cpu", "small") and model in GROUPS:
-        mixer |= {"Optimizer"}
-    if preset == "tuned" and model in TASKS_OF_RECIPES:
-        mixer |= {"Optimizer", "Run"}
-    assert parts <= mixer | (set() if everywhere else {"Encoder", "Head", "Optimizer"})
-
-
 # By hand from the recipes.
 SIZES_OF_RECIPES = ("num_layers", "dim", "batch_size", "epochs", "learning_rate", "weight_decay")
 SIZES_OF_RECIPES += ("norm", "dropout", "state", "own_rate")

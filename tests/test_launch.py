@@ -149,7 +149,10 @@ def test_only_the_command_is_asked_to_save_near_the_time_limit(submitit, fake, t
     """SLURM signals every process; the command gets one SIGTERM, and has time to save."""
     command = [sys.executable, str(ROOT / "tests/save_on_sigterm.py")]
     process = start_job(submitit, command, "RUNNING", fake, tmp_path)
+    end = time.monotonic() + 60
     while not (tmp_path / "ready").exists():
+        assert process.poll() is None
+        assert time.monotonic() < end
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGUSR2)
     assert process.wait() == 255

@@ -71,7 +71,7 @@ class Shallow:
     @property
     def words(self) -> str:
         """The method and its accuracy."""
-        what = "test rows" if self.of == LABELS else f"{self.of} of test"
+        what = "test rows" if self.of == LABELS else "masked pieces of test"
         return f"{self.method}, {self.test.accuracy:.2f} % of the {what}"
 
     def right(self) -> np.ndarray | None:

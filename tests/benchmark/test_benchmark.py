@@ -5,6 +5,7 @@ import dataclasses
 import json
 import re
 import subprocess
+import threading
 import time
 
 import pytest
@@ -420,11 +421,12 @@ def test_cells_of_a_group_take_turns_and_each_round_starts_with_another(monkeypa
 @pytest.mark.parametrize(("cores", "at_once"), [(2, 1), (16, 3)])
 def test_as_many_cells_compile_at_once_as_there_are_cores_for(monkeypatch, cores, at_once):
     fake_children(monkeypatch, lambda *_: {"calls": 1, "seconds": 1.0})
-    begun, most = [], []
+    begun, most, together = [], [], threading.Barrier(at_once, timeout=30)
 
     def ready(self):
         begun.append(self)
-        time.sleep(0.2)
+        together.wait()  # fails if fewer compile at once
+        time.sleep(0.05)
         most.append(len(begun))
         begun.remove(self)
 

@@ -210,8 +210,8 @@ def test_lock_has_one_holder_and_is_freed_by_a_kill(tmp_path, capfd):
         assert time.monotonic() - begun >= 0.2
         assert disk.holder(file) == str(process.pid)
         kill = threading.Timer(0.3, process.send_signal, [signal.SIGKILL])
-        kill.start()
         begun = time.monotonic()
+        kill.start()
         with disk.lock(file, "waiting for another process"):
             assert time.monotonic() - begun > 0.2
             assert disk.holder(file) == str(os.getpid())

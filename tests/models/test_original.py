@@ -190,13 +190,6 @@ def test_pretraining_has_berts_projections(preset):
     )
 
 
-def test_the_model_fnet_original_builds_this_encoder():
-    encoder = experiment.load("listops", "fnet_original", "cpu").model.encoder
-    assert (encoder.embedding, encoder.num_types, encoder.norm) == ("bert", 4, "post")
-    assert encoder.norm_epsilon == 1e-12
-    assert isinstance(encoder.mixers[0], Fourier)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

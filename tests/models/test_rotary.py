@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from arrays import applied, assert_close, float64, normal, random_variables
 
-from lra_fnet import experiment
 from lra_fnet.errors import UserError
 from lra_fnet.models.mixers.longformer import Longformer
 from lra_fnet.models.mixers.reformer import Reformer
@@ -78,12 +77,6 @@ def test_mixers_with_projections_of_their_own_are_rotated(cls):
     variables = random_variables(plain, x, mask)
     got, without = (applied(mixer, variables, x, mask) for mixer in (rotated, plain))
     assert abs(np.asarray(got) - np.asarray(without)).max() > 1e-3
-
-
-@pytest.mark.parametrize("preset", ["paper", "lra-code", "tuned", "small", "cpu"])
-def test_no_preset_adds_positions_to_the_embedding_of_the_rotary_transformer(preset):
-    built = experiment.load("image", "transformer_rotary", preset)
-    assert built.model.encoder.positions == "none"
 
 
 def test_odd_heads_are_rejected():

@@ -303,11 +303,6 @@ def test_colours_have_contrast(scheme):
         assert contrast(colours[f"c{number}"], colours["page"]) >= 3, number
 
 
-def test_contrast_formula_gives_the_values_of_the_guidelines():
-    assert contrast("#000000", "#ffffff") == pytest.approx(21)
-    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
-
-
 def test_titles_of_series_are_text_and_colours_follow_the_style_sheet(text):
     titles = [words for _, words in Page(text).all("title")]
     assert any(title.startswith("Performer: 30.00, 1 seed; 95 % interval") for title in titles)

@@ -489,27 +489,6 @@ def test_job_of_a_run_folder_is_the_one_that_made_it(tmp_path, monkeypatch, job)
     assert jobs.read_job(job.folder.absolute()) == wanted
 
 
-def test_make_passes_gin_on_as_it_was_typed():
-    """GIN with a list, a string and a tuple survives the shell; make alone lists the targets."""
-    listed = subprocess.run(["make", "-s"], cwd=ROOT, capture_output=True, text=True).stdout
-    for target in ("lra", "data", "test | test-all", "sweep", "report", "benchmark", "clean"):
-        assert f"make {target}" in listed
-    gin = """A.x=[1, 2] B.y="two words" C.z=(0.9, 0.98)"""
-    shown = subprocess.run(
-        ["make", "-n", "lra", "TASK=listops", f"GIN={gin}"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.replace("\\\n", " ")
-    shown = shlex.split(next(line for line in shown.splitlines() if "lra-fnet' train" in line))
-    assert config.split_bindings(shown[shown.index("--gin") + 1]) == [
-        "A.x=[1, 2]",
-        'B.y="two words"',
-        "C.z=(0.9, 0.98)",
-    ]
-
-
 def test_run_chosen_on_test_rows_says_so(train, tmp_path, monkeypatch):
     config.import_modules([str(OUTSIDE / "parity.py")])
     names = property(lambda task: ("train", "validation_is_test", "test"))

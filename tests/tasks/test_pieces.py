@@ -9,7 +9,7 @@ from made_texts import NAME, SET, prepare_both, reviews
 
 from lra_fnet import tasks
 from lra_fnet.errors import UserError
-from lra_fnet.tasks import pieces, prepare, store
+from lra_fnet.tasks import pieces, store
 
 spm = pytest.importorskip("sentencepiece")
 
@@ -82,8 +82,3 @@ def test_pieces_need_their_corpus(both, tmp_path):
             pieces.of_corpus(both, NAME)
     finally:
         path.write_bytes(content)
-
-
-def test_a_set_that_needs_a_corpus_is_made_only_by_name():
-    assert "pieces_v8000_128" not in prepare._sets("text", None, [])
-    assert prepare._sets("corpus", None, []) == ["v8000_128", "v32000_512"]

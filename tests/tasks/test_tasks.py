@@ -1,6 +1,5 @@
 """Tasks as values: registration, names, gin files and token ids."""
 
-import gin
 import numpy as np
 import pytest
 from paths import ROOT
@@ -8,7 +7,7 @@ from toy import TOY, Toy
 
 from lra_fnet import tasks
 from lra_fnet.errors import UserError
-from lra_fnet.tasks import csv_table, image, listops, pathfinder, retrieval, text
+from lra_fnet.tasks import csv_table, image, pathfinder
 
 
 def test_defining_a_task_registers_it():
@@ -41,29 +40,9 @@ def test_unknown_names_fail_with_the_known_ones(tmp_path):
         TOY.prepare(tmp_path, jobs=-1)
 
 
-def test_titles_are_in_the_order_of_lras_table():
-    titles = ["ListOps", "Text", "Retrieval", "Image", "Pathfinder", "Path-X"]
-    assert [tasks.title(name) for name in tasks.BUILT_IN] == titles
+def test_a_task_without_a_title_has_its_name():
     assert tasks.title("toy") == "toy"
     assert tasks.title("nobody's") == "nobody's"
-
-
-@pytest.mark.parametrize(
-    ("name", "task"),
-    [
-        ("listops", listops.ListOps("short_128", 200)),
-        ("text", text.Text("lra_code", 1000)),
-        ("retrieval", retrieval.Retrieval("pairs", 2000)),
-        ("image", image.Image("full", 1024)),
-        ("pathfinder", pathfinder.Pathfinder("hard_32", 1024)),
-        ("pathx", pathfinder.PathX("hard_128", 16384)),
-    ],
-)
-def test_gin_file_builds_the_task(name, task):
-    gin.parse_config([f"DATASET = {task.config!r}", f"MAX_LEN = {task.max_len}"])
-    gin.parse_config_file(str(ROOT / "gin" / "tasks" / f"{name}.gin"))
-    assert gin.query_parameter("%TASK").scoped_configurable_fn() == task
-    assert tasks.make(name, task.config, task.max_len) == task
 
 
 def test_misspelt_settings_are_named():

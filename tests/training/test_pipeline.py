@@ -123,13 +123,6 @@ def test_training_and_scoring_use_the_ids_and_mask_of_the_task(black):
         np.testing.assert_array_equal(made, by_hand)
 
 
-def test_ids_are_values_plus_one_up_to_the_length_and_zero_is_padding():
-    values = np.array([[[0, 7, 255, 9], [3, 0, 0, 1]]], np.uint8)  # any number of axes
-    ids, mask = tiny().task.tokens(values, np.array([[3, 4]]))
-    assert ids.tolist() == [[[1, 8, 256, 0], [4, 1, 1, 2]]]
-    assert mask.tolist() == [[[True, True, True, False], [True] * 4]]
-
-
 def test_the_scorer_is_compiled_once():
     built = tiny()
     mesh = pipeline.make_mesh(4)
