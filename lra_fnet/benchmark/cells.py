@@ -13,16 +13,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from lra_fnet import experiment
+from lra_fnet.benchmark.files import Result, Setting
 from lra_fnet.benchmark.timing import RESTLESS, spread
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, progress
 from lra_fnet.run import job as jobs
+from lra_fnet.run import record
 
 ATTEMPTS = 3  # measurements of a group
 CORES = 4  # for each child that compiles: as many compile at once as have these
@@ -42,30 +44,13 @@ ACCELERATOR_BATCH = 64  # examples, for the mixing sublayer on a GPU: arXiv:2105
 
 
 @dataclasses.dataclass(frozen=True)
-class Cell:
-    """One configuration, measured by one process.
+class Cell(Setting):
+    """One configuration, measured by one process."""
 
-    `what` is "train" (the update of a run), "pretrain" (that of a run of pre-training), "infer"
-    (logits of a batch) or "mixing" (the first layer's mixing sublayer alone). `side` is
-    "ours"; "eager" or "compiled", a model of `transformers`; or, for mixing only, "definition" (the
-    plain 2-D FFT with autodiff) or "torch".
-    """
-
-    what: str
-    side: str
-    task: str
-    model: str
-    preset: str
-    length: int  # tokens that the mixer sees, CLS included
-    overrides: Sequence[str] = ()
-    imports: Sequence[str] = ()
-    gin_dirs: Sequence[str] = ()
+    size: str = ""
+    cls: bool = False
+    label: str = ""
     seconds: float = 2.0  # per round
-    size: str = ""  # for mixing: one of SIZES; "" uses the preset's
-    cls: bool = False  # whether one of the tokens is CLS
-    label: str = ""  # name of the row in the tables
-    tokens: int = 0  # per batch, without CLS; 0 uses the preset's number of examples
-    devices: int = 0  # that the process sees: GPUs, or simulated on a CPU; 0 uses the machine's
 
     def load(self, accelerator: bool = False) -> experiment.Experiment:
         """Returns the experiment at exactly this length and number of tokens.
@@ -123,15 +108,15 @@ class Worker:
 
     Attributes:
       cell: the measured cell.
-      result: the cell's fields; "state", see `child`; the child's facts; with one entry for each
-        round: "seconds" a call, for mixing also "forward_seconds", and "roofline", the limits of a
-        call.
+      facts: the child's, with the present "state", see `child`.
+      rounds: lists with one entry for each round: "seconds" a call, for mixing also
+        "forward_seconds", and "roofline", the limits of a call.
     """
 
     def __init__(self, cell: Cell):
         self.cell = cell
-        self.result: dict[str, Any] = {**dataclasses.asdict(cell), "state": "ok"}
-        del self.result["seconds"]  # the seconds of the rounds get this name
+        self.facts: dict[str, Any] = {"state": "ok"}
+        self.rounds: dict[str, list[Any]] = defaultdict(list)
         python, module = sys.executable, "worker"
         if cell.side in PEERS:
             python, module = os.environ.get(PEER_PYTHON, sys.executable), "peer"
@@ -149,7 +134,7 @@ class Worker:
         Raises:
           UserError: the cell cannot be measured, or the child fails with a traceback.
         """
-        self.result |= self.ask(dataclasses.asdict(self.cell))
+        self.facts |= self.ask(dataclasses.asdict(self.cell))
 
     def round(self) -> None:
         """Adds a measurement of each kind: of the programs and of their limits.
@@ -157,19 +142,25 @@ class Worker:
         Limits that do not fit into memory are empty.
         """
         reply = self.ask({"seconds": self.cell.seconds})
-        self.result["state"] = reply.get("state", "ok")
+        self.facts["state"] = reply.get("state", "ok")
         for kind in ("", "forward_"):
             if f"{kind}calls" in reply:
                 a_call = reply[f"{kind}seconds"] / reply[f"{kind}calls"]
-                self.result.setdefault(f"{kind}seconds", []).append(a_call)
-        if self.cell.side == "ours" and self.result["state"] == "ok":
+                self.rounds[f"{kind}seconds"].append(a_call)
+        if self.cell.side == "ours" and self.facts["state"] == "ok":
             limits = self.ask({"roofline": self.cell.seconds})
-            self.result.setdefault("roofline", []).append({} if "state" in limits else limits)
+            self.rounds["roofline"].append({} if "state" in limits else limits)
 
     def pop(self) -> dict[str, list[Any]]:
-        """Removes the measurements of all rounds from the result and returns them."""
-        kinds = ("seconds", "forward_seconds", "roofline")
-        return {kind: self.result.pop(kind) for kind in kinds if kind in self.result}
+        """Returns the measurements of all rounds, and forgets them."""
+        rounds, self.rounds = self.rounds, defaultdict(list)
+        return rounds
+
+    def result(self, rounds: dict[str, list[Any]]) -> Result:
+        """Returns what came of the cell, with these rounds."""
+        # The cell's own "seconds" are those to spend in a round.
+        value = {**dataclasses.asdict(self.cell), **self.facts, "seconds": (), **rounds}
+        return record.build(Result, json.loads(json.dumps(value)), self.cell.label)
 
     def close(self) -> None:
         """Closes the child's input, which ends it, and waits for its end."""
@@ -327,15 +318,10 @@ def folder(root: Path, cells: Sequence[Cell], name: str | None = None) -> Path:
                 return chosen
 
 
-def run(
-    cells: Sequence[Cell], rounds: int, save: Callable[[list[dict[str, Any]]], None]
-) -> list[dict[str, Any]]:
-    """Measures the cells; those with the same program, size and length take turns.
+def run(cells: Sequence[Cell], rounds: int, save: Callable[[list[Result]], None]) -> list[Result]:
+    """Returns what comes of the cells; those with the same program, size and length take turns.
 
     Calls `save` with all results so far after each such group.
-
-    Returns:
-      `Worker.result` of each cell.
 
     Raises:
       UserError: a cell cannot be built; the results before it have been saved.
@@ -344,7 +330,7 @@ def run(
     def group_of(cell):
         return (cell.what, cell.size, cell.length)
 
-    results: list[dict[str, Any]] = []
+    results: list[Result] = []
     with progress.Bar("measuring", len(cells), unit="cells") as bar:
         for _, group in itertools.groupby(sorted(cells, key=group_of), group_of):
             results += _measure(list(group), rounds)
@@ -353,16 +339,16 @@ def run(
     return results
 
 
-def _measure(group: Sequence[Cell], rounds: int) -> list[dict[str, Any]]:
+def _measure(group: Sequence[Cell], rounds: int) -> list[Result]:
     """Measures a group in turn, then alone each cell that did not fit next to the others."""
     results = _in_turn(group, rounds)
     for index, cell in enumerate(group):
-        if results[index]["state"] == "OOM" and len(group) > 1:
-            results[index] = {**_in_turn([cell], rounds)[0], "alone": True}
+        if results[index].state == "OOM" and len(group) > 1:
+            results[index] = dataclasses.replace(_in_turn([cell], rounds)[0], alone=True)
     return results
 
 
-def _in_turn(group: Sequence[Cell], rounds: int) -> list[dict[str, Any]]:
+def _in_turn(group: Sequence[Cell], rounds: int) -> list[Result]:
     """Measures a group round by round, again if the rounds of a cell differ too much.
 
     All its cells are measured again, since speed-ups are ratios within a round; the calmest of
@@ -378,13 +364,12 @@ def _in_turn(group: Sequence[Cell], rounds: int) -> list[dict[str, Any]]:
             for number in range(rounds):
                 first = number % len(workers)
                 for worker in workers[first:] + workers[:first]:
-                    if worker.result["state"] == "ok":
+                    if worker.facts["state"] == "ok":
                         time.sleep(PAUSE)
                         worker.round()
             attempts.append([worker.pop() for worker in workers])
-        for worker, rounds_of in zip(workers, min(attempts, key=_worst), strict=True):
-            worker.result |= rounds_of
-    return [worker.result for worker in workers]
+        calmest = min(attempts, key=_worst)
+        return [worker.result(timed) for worker, timed in zip(workers, calmest, strict=True)]
 
 
 def _worst(attempt: Sequence[dict[str, list[Any]]]) -> float:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from lra_fnet.benchmark import cells, overhead, scaling
 from lra_fnet.benchmark.cells import Cell
+from lra_fnet.benchmark.files import Result
 from lra_fnet.errors import Interrupted, UserError
 from lra_fnet.machine import device, disk, signals
 from lra_fnet.run.job import Job
@@ -22,9 +23,9 @@ DEVICES = (1, 2, 4, 8)  # numbers of devices that scaling measures
 class Show(NamedTuple):
     """How the report shows results."""
 
-    cells: Callable[[list[dict]], str]  # tables of cells, as Markdown
+    cells: Callable[[Sequence[Result]], str]  # tables of cells, as Markdown
     scaling: Callable[[list[dict]], str]  # the table of a scaling, as Markdown
-    draw: Callable[[list[dict], Path], object]  # writes figures of cells into a folder
+    draw: Callable[[Sequence[Result], Path], object]  # writes figures of cells into a folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,12 +116,11 @@ def main(options: Options, shared: Cell, job: Job, show: Show) -> None:
             overhead.loop_overhead(each, options.rounds, options.seconds or 30.0, scratch)
 
 
-def _save(
-    folder: Path, name: str, render: Callable[[list[dict]], str], results: list[dict[str, Any]]
-) -> None:
+def _save(folder: Path, name: str, render: Callable[[Any], str], results: Sequence[Any]) -> None:
+    rows = [one.to_json() if isinstance(one, Result) else one for one in results]
     with disk.writable(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        disk.write_json(folder / f"{name}.json", results)
+        disk.write_json(folder / f"{name}.json", rows)
         disk.replace(folder / f"{name}.md", render(results))
 
 

@@ -66,9 +66,9 @@ def measure(cell: Cell, rounds: int) -> dict[str, Any]:
         too_large = UserError(
             f"{cell.model} on {cell.devices} devices does not fit: take a smaller batch"
         )
-        if child.result["state"] == "OOM":
+        if child.facts["state"] == "OOM":
             raise too_large
-        if child.result["state"] == "ABSENT":
+        if child.facts["state"] == "ABSENT":
             return {}
         facts = child.ask({"steps": STEPS - 2})
         timed = [child.ask({"seconds": cell.seconds}) for _ in range(rounds)]
@@ -77,5 +77,5 @@ def measure(cell: Cell, rounds: int) -> dict[str, Any]:
     return {
         "steps_per_second": [reply["calls"] / reply["seconds"] for reply in timed],
         **facts,
-        "platform": child.result["device"]["platform"],
+        "platform": child.facts["device"]["platform"],
     }

@@ -16,9 +16,10 @@ from statistics import median
 from typing import Any
 
 from lra_fnet import config
+from lra_fnet.benchmark.files import Result
 from lra_fnet.benchmark.timing import RESTLESS, spread
 from lra_fnet.report.grid import Grid
-from lra_fnet.run.record import Device, Record
+from lra_fnet.run.record import Record
 
 BASELINE = "transformer"
 AGAINST = "Speed-ups are against the faster Transformer measured"
@@ -45,27 +46,25 @@ LEGEND = (
     "rounds."
 )
 
-Result = dict[str, Any]  # a cell of benchmark.json
-
 
 def render(cells: Sequence[Result]) -> str:
     """Returns Markdown: a table for everything that was measured, and where it was measured."""
     parts = [grid.markdown() for grid in grids(cells)]
-    compared = any(cell["model"] == BASELINE for cell in cells)
+    compared = any(cell.model == BASELINE for cell in cells)
     legend = LEGEND if compared else LEGEND.replace(_COMPARED, "")
     return "\n".join([*parts, f"{caption(cells)}\n\n{legend}\n".lstrip()])
 
 
 def unit_of_memory(cells: Sequence[Result]) -> tuple[str, float]:
     """Returns the unit that suits the device, and its bytes."""
-    platform = next((cell["device"]["platform"] for cell in cells if "device" in cell), "cpu")
+    platform = next((cell.device.platform for cell in cells if cell.device), "cpu")
     return ("MB", 1e6) if platform == "cpu" else ("GB", 1e9)
 
 
 def grids(cells: Sequence[Result]) -> list[Grid]:
     """Returns the tables of everything that was measured."""
-    ours = [cell for cell in cells if cell["side"] == "ours"]
-    by_what = {what: [cell for cell in ours if cell["what"] == what] for what in TITLES}
+    ours = [cell for cell in cells if cell.side == "ours"]
+    by_what = {what: [cell for cell in ours if cell.what == what] for what in TITLES}
     train, pretrain, infer = by_what.values()
     unit, scale = unit_of_memory(cells)
     fixed = constant([*train, *pretrain, *infer])
@@ -79,7 +78,7 @@ def grids(cells: Sequence[Result]) -> list[Grid]:
         _grid(f"Inference (ms/batch){fixed}", infer, _milliseconds, faster),
         _grid(f"Peak memory of inference ({unit}){fixed}", infer, lambda c, _: _memory(c, scale)),
         _grid("GFLOPs of a forward pass of one example", infer, _operations, _plain),
-        _mixing([cell for cell in cells if cell["what"] == "mixing"]),
+        _mixing([cell for cell in cells if cell.what == "mixing"]),
         *(_peers(what, cells, unit, scale) for what in WITH_PEERS),
         _grid(f"Share of the roofline's speed: training{fixed}", train, _fractions),
         _grid(f"Share of the roofline's speed: pre-training{fixed}", pretrain, _fractions),
@@ -91,15 +90,15 @@ def grids(cells: Sequence[Result]) -> list[Grid]:
 
 def conditions(cells: Sequence[Result]) -> tuple:
     """Returns everything that benchmarks must have in common to share tables and figures."""
-    measured = [cell for cell in cells if cell["state"] == "ok"]
-    batches = constant(cells) or str(sorted({(c["length"], c["batch_size"]) for c in measured}))
+    measured = [cell for cell in cells if cell.ok]
+    batches = constant(cells) or str(sorted({(c.length, c.batch_size) for c in measured}))
     fields = ("task", "preset", "size", "num_layers", "dim", "dtype", "threads", "device")
     fields += ("versions", "commit", "dirty", "imports", "gin_dirs")
     return (
         batches,
         frozenset(map(_shared, cells)),
-        frozenset((cell["what"], cell["side"], cell["length"]) for cell in cells),
-        *(frozenset(str(cell.get(field)) for cell in measured) for field in fields),
+        frozenset((cell.what, cell.side, cell.length) for cell in cells),
+        *(frozenset(repr(getattr(cell, field)) for cell in measured) for field in fields),
     )
 
 
@@ -113,7 +112,7 @@ def together(benchmarks: Sequence[Sequence[Result]]) -> tuple[list[Result], list
     joined: dict[tuple, Grid] = {}
     for measured in benchmarks:
         known = set(labels(cells))
-        cells += [cell for cell in measured if cell["label"] not in known]
+        cells += [cell for cell in measured if cell.label not in known]
         for grid in grids(measured):
             place = grid.title, *grid.head
             before = joined.get(place, dataclasses.replace(grid, rows=[], notes=[]))
@@ -137,15 +136,15 @@ def together(benchmarks: Sequence[Sequence[Result]]) -> tuple[list[Result], list
 
 def constant(cells: Sequence[Result]) -> str:
     """Returns what all batches have in common, for a title: ", 16,384 tokens a batch"."""
-    measured = [cell for cell in cells if cell["state"] == "ok"]
+    measured = [cell for cell in cells if cell.ok]
     for field, words in (("tokens", "{:,} tokens a batch"), ("batch_size", "batches of {:,}")):
-        values = {cell.get(field, 0) for cell in measured}
+        values = {getattr(cell, field) for cell in measured}
         if len(values) == 1 and any(values):
             return f", {words.format(*values)}"
     return ""
 
 
-def scaling(rows: Sequence[Result]) -> str:
+def scaling(rows: Sequence[dict[str, Any]]) -> str:
     """Returns Markdown: steps/s, efficiency relative to one device, loss and all-reduces by row.
 
     Efficiency is the speed-up over the number of devices; in weak scaling, where a step of n
@@ -191,13 +190,13 @@ def curve(cells: Sequence[Result], label: str, value: str) -> tuple[list[int], l
     Where the number of tokens in a batch is constant, the seconds are those of one example, which
     grow with the length as those of a batch of constant size.
     """
-    row = [c for c in cells if c["label"] == label and c["state"] == "ok" and not c["cls"]]
-    row.sort(key=lambda cell: cell["length"])
+    row = [c for c in cells if c.label == label and c.ok and not c.cls]
+    row.sort(key=lambda cell: cell.length)
     if value != "seconds":
-        return [cell["length"] for cell in row], [max(cell[value], 1) for cell in row]
-    sizes = [cell["batch_size"] if cell.get("tokens") else 1 for cell in row]
-    numbers = [median(cell["seconds"]) / size for cell, size in zip(row, sizes, strict=True)]
-    return [cell["length"] for cell in row], numbers
+        return [cell.length for cell in row], [max(getattr(cell, value), 1) for cell in row]
+    sizes = [cell.batch_size if cell.tokens else 1 for cell in row]
+    numbers = [median(cell.seconds) / size for cell, size in zip(row, sizes, strict=True)]
+    return [cell.length for cell in row], numbers
 
 
 def of_run(cells: Sequence[Result], run: Record, what: str) -> Result | None:
@@ -214,33 +213,31 @@ def of_run(cells: Sequence[Result], run: Record, what: str) -> Result | None:
     same = [
         cell
         for cell in cells
-        if (cell["what"], cell["side"], cell["state"]) == (what, "ours", "ok")
-        and (cell["task"], cell["preset"], cell["model"]) == (run.task, run.preset, run.model)
-        and (cell["length"], cell["batch_size"])
-        == (run.mixer_length, run.setting("Run.batch_size"))
-        and (cell["device"]["name"], cell["dtype"])
-        == (run.device.name, run.setting("Encoder.dtype"))
-        and (cell["dim"], cell["num_layers"], cell["parameters"])
-        == (dim, num_layers, run.parameters)
-        and changed(cell.get("overrides", ())) == changed(run.overrides)
+        if cell.ok
+        and (cell.what, cell.side) == (what, "ours")
+        and (cell.task, cell.preset, cell.model) == (run.task, run.preset, run.model)
+        and (cell.length, cell.batch_size) == (run.mixer_length, run.setting("Run.batch_size"))
+        and cell.device
+        and (cell.device.name, cell.dtype) == (run.device.name, run.setting("Encoder.dtype"))
+        and (cell.dim, cell.num_layers, cell.parameters) == (dim, num_layers, run.parameters)
+        and changed(cell.overrides) == changed(run.overrides)
     ]
-    return min(same, key=lambda cell: median(cell["seconds"]), default=None)
+    return min(same, key=lambda cell: median(cell.seconds), default=None)
 
 
 def _own(cell: Result) -> str:
     """Returns the binding that a row has and the others do not; "" if there is none."""
-    return "" if cell["label"] == cell["model"] else "".join([*cell.get("overrides", ())][-1:])
+    return "" if cell.label == cell.model else "".join(cell.overrides[-1:])
 
 
 def _shared(cell: Result) -> tuple[str, ...]:
     """Returns the overrides of all rows."""
-    overrides = tuple(cell.get("overrides", ()))
-    return overrides[:-1] if _own(cell) else overrides
+    return cell.overrides[:-1] if _own(cell) else cell.overrides
 
 
 def labels(cells: Sequence[Result]) -> list[str]:
     """Returns the labels of the rows, in the order of the cells."""
-    return list(dict.fromkeys(cell["label"] for cell in cells))
+    return list(dict.fromkeys(cell.label for cell in cells))
 
 
 def _grid(
@@ -257,9 +254,9 @@ def _grid(
       text: turns a cell and the baseline's cell of the same length into text.
       base: chooses the baseline's cell among those of one length; None for no comparison.
     """
-    lengths = sorted({cell["length"] for cell in cells})
-    by_place = {(cell["label"], cell["length"]): cell for cell in cells}
-    bases = {n: base([c for c in cells if c["length"] == n]) if base else None for n in lengths}
+    lengths = sorted({cell.length for cell in cells})
+    by_place = {(cell.label, cell.length): cell for cell in cells}
+    bases = {n: base([c for c in cells if c.length == n]) if base else None for n in lengths}
     rows = [
         [label, *(_shown(by_place.get((label, n)), text, bases[n]) for n in lengths)]
         for label in labels(cells)
@@ -273,14 +270,14 @@ def faster(cells: Sequence[Result]) -> Result | None:
 
     "naive" and "blockwise" attention are one model; which is faster depends on length and device.
     """
-    ways = [c for c in cells if c["label"] == BASELINE or _computes_otherwise(c)]
-    measured = [cell for cell in ways if cell["state"] == "ok"]
-    return min(measured, key=lambda cell: median(cell["seconds"]), default=None)
+    ways = [c for c in cells if c.label == BASELINE or _computes_otherwise(c)]
+    measured = [cell for cell in ways if cell.ok]
+    return min(measured, key=lambda cell: median(cell.seconds), default=None)
 
 
 def _computes_otherwise(cell: Result) -> bool:
     """Returns whether a row is the baseline with another implementation of its attention."""
-    return cell["model"] == BASELINE and _own(cell).startswith(WAY)
+    return cell.model == BASELINE and _own(cell).startswith(WAY)
 
 
 def _named(bases: Mapping[int, Result | None]) -> list[str]:
@@ -288,13 +285,13 @@ def _named(bases: Mapping[int, Result | None]) -> list[str]:
     places = defaultdict(list)
     for length, base in bases.items():
         if base:
-            places[base["label"]].append(f"{length:,}")
+            places[base.label].append(f"{length:,}")
     words = "; ".join(f"`{label}` at {', '.join(lengths)}" for label, lengths in places.items())
     return [f"{AGAINST}: {words}."] if words else []
 
 
 def _plain(cells: Sequence[Result]) -> Result | None:
-    return next((cell for cell in cells if cell["label"] == BASELINE), None)
+    return next((cell for cell in cells if cell.label == BASELINE), None)
 
 
 def _shown(
@@ -304,40 +301,40 @@ def _shown(
 
     `text` gets the cell and, if it is another one with numbers, the baseline's.
     """
-    if cell is None or cell["state"] != "ok":
-        return cell["state"] if cell else "-"
-    if base is cell or (base and base["state"] != "ok"):
+    if cell is None or not cell.ok:
+        return cell.state if cell else "-"
+    if base is cell or (base and not base.ok):
         base = None
-    return text(cell, base, *arguments) + (" †" if cell.get("alone") else "")
+    return text(cell, base, *arguments) + (" †" if cell.alone else "")
 
 
 def _steps(cell: Result, base: Result | None) -> str:
-    return _time(1 / median(cell["seconds"]), cell, base)
+    return _time(1 / median(cell.seconds), cell, base)
 
 
-def _milliseconds(cell: Result, base: Result | None, kind: str = "") -> str:
-    return _time(1e3 * median(cell[f"{kind}seconds"]), cell, base, kind)
+def _milliseconds(cell: Result, base: Result | None, kind: str = "seconds") -> str:
+    return _time(1e3 * median(getattr(cell, kind)), cell, base, kind)
 
 
-def _time(value: float, cell: Result, base: Result | None, kind: str = "") -> str:
+def _time(value: float, cell: Result, base: Result | None, kind: str = "seconds") -> str:
     """Returns a number with half the range of its rounds and the speed-up against `base`."""
-    values = cell[f"{kind}seconds"]
+    values = getattr(cell, kind)
     speed_up = f" ({_ratio(cell, base, kind)})" if base else ""
     half_range = f" ±{100 * spread(values):.0f}%" if len(values) > 1 else ""
     return f"{_number(value)}{half_range}{speed_up}"
 
 
 def _memory(cell: Result, scale: float) -> str:
-    return _number(cell["peak_bytes"] / scale)
+    return _number(cell.peak_bytes / scale)
 
 
 def _operations(cell: Result, base: Result | None) -> str:
-    if cell["flops"] is None:
+    if cell.flops is None:
         return "-"
-    operations = cell["flops"] / cell["batch_size"]
+    operations = cell.flops / cell.batch_size
     share = ""
-    if base and base["flops"]:
-        share = f" ({100 * operations * base['batch_size'] / base['flops']:.0f}%)"
+    if base and base.flops:
+        share = f" ({100 * operations * base.batch_size / base.flops:.0f}%)"
     return f"{_number(operations / 1e9)}{share}"
 
 
@@ -351,38 +348,37 @@ def _limits(cell: Result) -> list[str]:
 
     "-" where a round's limits did not fit into memory.
     """
-    if not all(cell["roofline"]):
+    if not all(cell.roofline):
         return ["-", "-"]
-    floors, rooflines = [], []
-    for seconds, limits in zip(cell["seconds"], cell["roofline"], strict=True):
-        floor = limits["floor_seconds"]
-        copy = limits["bytes"] / limits["copy_bytes_per_second"]
-        floors.append(floor / seconds)
-        rooflines.append(max(floor, copy) / seconds)
+    rounds = list(zip(cell.seconds, cell.roofline, strict=True))
+    floors = [limits.floor_seconds / seconds for seconds, limits in rounds]
+    rooflines = [limits.roofline / seconds for seconds, limits in rounds]
     return [f"{100 * median(column):.0f}%" for column in (floors, rooflines)]
 
 
 def _floor(cell: Result) -> str:
     """Returns the milliseconds of the dense products alone; "-" if they did not fit."""
-    if not all(cell["roofline"]):
+    if not all(cell.roofline):
         return "-"
-    return _number(1e3 * median([limits["floor_seconds"] for limits in cell["roofline"]]))
+    return _number(1e3 * median([limits.floor_seconds for limits in cell.roofline]))
 
 
 def _mixing(cells: Sequence[Result]) -> Grid:
     """Returns the mixing sublayer alone: forward and backward, forward."""
-    by_place = {(c["label"], c["side"], c["size"], c["length"]): c for c in cells}
-    ours = [cell for cell in cells if cell["side"] == "ours"]
+    by_place = {(c.label, c.side, c.size, c.length): c for c in cells}
+    ours = [cell for cell in cells if cell.side == "ours"]
     bases = {
-        place: faster([c for c in ours if (c["size"], c["length"]) == place])
-        for place in {(c["size"], c["length"]) for c in cells}
+        place: faster([c for c in ours if (c.size, c.length) == place])
+        for place in {(c.size, c.length) for c in cells}
     }
     sides = {"ours": "", "definition": ", by its definition"}
     rows = []
     for (label, side, size, length), cell in sorted(by_place.items(), key=lambda kv: kv[0][2:]):
         base = bases[size, length]
-        shape = f"{cell['dim']:,} x {cell['batch_size']}" if cell["state"] == "ok" else "-"
-        numbers = [_shown(cell, _milliseconds, base, kind) for kind in ("", "forward_")]
+        shape = f"{cell.dim:,} x {cell.batch_size}" if cell.ok else "-"
+        numbers = [
+            _shown(cell, _milliseconds, base, kind) for kind in ("seconds", "forward_seconds")
+        ]
         name = f"{label}{sides.get(side, f', {side}')} ({size.capitalize()})"
         rows.append([name, shape, f"{length:,}", *numbers])
     head = ["sublayer", "width x batch", "length", "training ms/batch", "inference ms/batch"]
@@ -391,21 +387,21 @@ def _mixing(cells: Sequence[Result]) -> Grid:
 
 def _peers(what: str, cells: Sequence[Result], unit: str, scale: float) -> Grid:
     """Returns our times and memory next to PyTorch's, and the floor of the same products."""
-    by_place = {(c["label"], c["length"], c["side"]): c for c in cells if c["what"] == what}
+    by_place = {(c.label, c.length, c.side): c for c in cells if c.what == what}
     rows = []
-    for label, length in dict.fromkeys((c["label"], c["length"]) for c in cells):
+    for label, length in dict.fromkeys((c.label, c.length) for c in cells):
         sides = [by_place.get((label, length, s)) for s in ("ours", "eager", "compiled")]
         if not any(sides[1:]):
             continue
         row = [label, f"{length:,}", *(_shown(cell, _milliseconds) for cell in sides)]
-        ours, *peers = [cell if cell and cell["state"] == "ok" else None for cell in sides]
-        peer = min(filter(None, peers), key=lambda c: median(c["seconds"]), default=None)
+        ours, *peers = [cell if cell and cell.ok else None for cell in sides]
+        peer = min(filter(None, peers), key=lambda c: median(c.seconds), default=None)
         numbers = ["-"] * 5
         if ours and peer:
             memory = f"{_memory(ours, scale)} / {_memory(peer, scale)}"
             numbers = [
                 _ratio(ours, peer),
-                f"{memory} = {ours['peak_bytes'] / max(peer['peak_bytes'], 1):.2f}",
+                f"{memory} = {ours.peak_bytes / max(peer.peak_bytes, 1):.2f}",
                 _floor(ours),
                 *_limits(ours),
             ]
@@ -416,9 +412,9 @@ def _peers(what: str, cells: Sequence[Result], unit: str, scale: float) -> Grid:
     return Grid(title, head, rows)
 
 
-def _ratio(cell: Result, base: Result, kind: str = "") -> str:
+def _ratio(cell: Result, base: Result, kind: str = "seconds") -> str:
     """Returns `speed_up` as text."""
-    ratio = speed_up(cell[f"{kind}seconds"], base[f"{kind}seconds"])
+    ratio = speed_up(getattr(cell, kind), getattr(base, kind))
     return f"{ratio:.0f}x" if ratio >= 10 else f"{ratio:.1f}x"
 
 
@@ -429,17 +425,17 @@ def speed_up(seconds: Sequence[float], base: Sequence[float]) -> float:
 
 def _exponents(train: Sequence[Result], infer: Sequence[Result], fixed: str) -> Grid:
     """Returns the growth of time and memory: over all lengths, between the two longest."""
-    per_example = any(cell.get("tokens") for cell in (*train, *infer))
-    planned = [cell for cell in train if cell.get("planned_bytes") and not per_example]
+    per_example = any(cell.tokens for cell in (*train, *infer))
+    planned = [cell for cell in train if cell.planned_bytes and not per_example]
     kinds = [(train, "seconds"), (infer, "seconds"), (planned, "planned_bytes")]
     rows = []
     for label in labels([*train, *infer]):
         row = [label]
         for cells, value in kinds:
             restless = {
-                (cell["label"], cell["length"])
+                (cell.label, cell.length)
                 for cell in cells
-                if cell["state"] == "ok" and spread(cell["seconds"]) > RESTLESS
+                if cell.ok and spread(cell.seconds) > RESTLESS
             }
             lengths, numbers = curve(cells, label, value)
             unsure = [value == "seconds" and (label, n) in restless for n in lengths]
@@ -467,7 +463,8 @@ def _slope(lengths: Sequence[int], numbers: Sequence[float], unsure: Sequence[bo
     return f"{exponent(lengths, numbers):.2f}" + "?" * any(unsure)
 
 
-_SIZES = {"layers": "num_layers", "width": "dim", "batch": "batch_size"}  # fields by their names
+_SIZES = {"task": "task", "preset": "preset", "layers": "num_layers", "width": "dim"}  # fields
+_SIZES |= {"batch": "batch_size", "dtype": "dtype", "threads": "threads"}  # by their names
 
 
 def caption(cells: Sequence[Result]) -> str:
@@ -475,24 +472,24 @@ def caption(cells: Sequence[Result]) -> str:
 
     Returns nothing if no cell has a device.
     """
-    ours = [cell for cell in cells if cell["side"] == "ours" and "device" in cell]
+    ours = [cell for cell in cells if cell.side == "ours" and cell.device]
     if not ours:
         return ""
     sizes = [
-        f"{name} {', '.join(dict.fromkeys(str(cell[_SIZES.get(name, name)]) for cell in ours))}"
-        for name in ("task", "preset", *_SIZES, "dtype", "threads")
+        f"{name} {', '.join(dict.fromkeys(str(getattr(cell, field)) for cell in ours))}"
+        for name, field in _SIZES.items()
     ]
     if overrides := dict.fromkeys(text for cell in ours for text in _shared(cell)):
         sizes.append(f"with {', '.join(overrides)}")
-    counts = sorted({n for cell in ours if (n := len(cell.get("seconds", ())))}) or [0]
+    counts = sorted({n for cell in ours if (n := len(cell.seconds))}) or [0]
     rounds = " to ".join(str(n) for n in dict.fromkeys((counts[0], counts[-1])))
     rounds += " round" if rounds == "1" else " rounds"
-    versions = {name: v for cell in cells for name, v in cell.get("versions", {}).items()}
+    versions = {name: v for cell in cells for name, v in (cell.versions or {}).items()}
     listed = ", ".join(f"{name} {v}" for name, v in versions.items() if name in VERSIONS)
-    dirty = " (dirty)" if ours[0]["dirty"] else ""
+    dirty = " (dirty)" if ours[0].dirty else ""
     return (
-        f"{Device(**ours[0]['device'])}; {'; '.join(sizes)}; {rounds}; "
-        f"{listed}; commit {str(ours[0]['commit'])[:12]}{dirty}."
+        f"{ours[0].device}; {'; '.join(sizes)}; {rounds}; "
+        f"{listed}; commit {str(ours[0].commit)[:12]}{dirty}."
     )
 
 

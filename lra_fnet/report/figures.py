@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from lra_fnet import config
+from lra_fnet.benchmark.files import Result
 from lra_fnet.machine import disk
 from lra_fnet.report import benchmarks, front, tradeoff
 from lra_fnet.report.accuracy import MAIN, Table
@@ -326,7 +327,7 @@ def fronts(listed: Sequence[front.Front]) -> Figure:
     return _with_legend(figure)
 
 
-def measured(cells: Sequence[benchmarks.Result]) -> dict[str, tuple[str, Figure]]:
+def measured(cells: Sequence[Result]) -> dict[str, tuple[str, Figure]]:
     """Returns the figures of a benchmark by file name: time and memory over length, with titles.
 
     PyTorch's curves are next to ours. A quantity with fewer than two curves has no figure.
@@ -337,16 +338,16 @@ def measured(cells: Sequence[benchmarks.Result]) -> dict[str, tuple[str, Figure]
         ("infer_time", "infer", "seconds", "Inference", "ms a batch", 1e-3),
         ("train_memory", "train", "peak_bytes", "Peak memory of training", *memory),
     ):
-        kept = [c for c in cells if c["what"] == what and c["side"] in SIDES]
+        kept = [c for c in cells if c.what == what and c.side in SIDES]
         curves = {}
         for side, label in itertools.product(SIDES, benchmarks.labels(kept)):
-            own = [cell for cell in kept if cell["side"] == side]
+            own = [cell for cell in kept if cell.side == side]
             points = list(zip(*benchmarks.curve(own, label, value), strict=True))
             if len(points) > 1:
                 whose = label if side == "ours" else f"{label}, PyTorch {side}"
                 curves[whose] = [(x, y / scale) for x, y in points]
         if len(curves) > 1:
-            tokens = any(cell.get("tokens") for cell in kept)
+            tokens = any(cell.tokens for cell in kept)
             unit = "ms an example" if tokens and value == "seconds" else unit
             grows = value == "seconds" or not tokens
             drawn = growth(curves, f"{title} ({unit})", fitted=grows)
@@ -354,7 +355,7 @@ def measured(cells: Sequence[benchmarks.Result]) -> dict[str, tuple[str, Figure]
     return figures
 
 
-def draw(cells: Sequence[benchmarks.Result], out_dir: Path) -> list[Path]:
+def draw(cells: Sequence[Result], out_dir: Path) -> list[Path]:
     """Writes the figures of a benchmark into a folder, as SVG and PNG; returns their paths."""
     figures = measured(cells)
     return [

@@ -118,26 +118,25 @@ def speed(report: Report) -> list[str]:
         cells = [
             cell
             for cell in benchmark.cells
-            if (cell["what"], cell["side"], cell["state"], cell["cls"])
-            == ("train", "ours", "ok", False)
+            if cell.ok and (cell.what, cell.side, cell.cls) == ("train", "ours", False)
         ]
         pairs = []
-        for length in sorted({cell["length"] for cell in cells}):
-            here = [cell for cell in cells if cell["length"] == length]
-            fnet = next((cell for cell in here if cell["label"] == "fnet"), None)
+        for length in sorted({cell.length for cell in cells}):
+            here = [cell for cell in cells if cell.length == length]
+            fnet = next((cell for cell in here if cell.label == "fnet"), None)
             if fnet and (other := benchmarks.faster(here)):
                 pairs.append((fnet, other))
         if len(pairs) < 2:
             continue
-        times = [benchmarks.speed_up(a["seconds"], b["seconds"]) for a, b in pairs]
-        memory = [100 * a["peak_bytes"] / max(1, b["peak_bytes"]) for a, b in pairs]
-        lengths = [cell["length"] for cell, _ in pairs]
+        times = [benchmarks.speed_up(a.seconds, b.seconds) for a, b in pairs]
+        memory = [100 * a.peak_bytes / max(1, b.peak_bytes) for a, b in pairs]
+        lengths = [cell.length for cell, _ in pairs]
         sentences = [
             f"FNet's training step is {span(times)} times as fast as the Transformer's at "
             f"lengths {lengths[0]:,} to {lengths[-1]:,}{benchmarks.constant(cells)}, and its peak "
             f"memory is {span(memory)} % of the Transformer's, in {benchmark.name}."
         ]
-        paired = [cell for cell in cells if cell["length"] in lengths]
+        paired = [cell for cell in cells if cell.length in lengths]
         slopes = [
             benchmarks.exponent(*benchmarks.curve(paired, name, "seconds"))
             for name in ("fnet", benchmarks.BASELINE)

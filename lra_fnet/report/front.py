@@ -15,7 +15,6 @@ from lra_fnet import config
 from lra_fnet.report import benchmarks, cells
 from lra_fnet.report.grid import Grid
 from lra_fnet.report.sources import Benchmark
-from lra_fnet.run import record
 from lra_fnet.run.record import Device, Record
 from lra_fnet.tasks import shallow
 from lra_fnet.tasks.shallow import Shallow
@@ -171,7 +170,7 @@ def _front(shared: Conditions, runs: Sequence[Record], measured: Sequence[Benchm
             else dataclasses.replace(point, milliseconds=None)
             for group, point in zip(groups, points, strict=True)
         ]
-        where = record.build(Device, _machine(sources[0])["device"])
+        where, _ = _machine(sources[0])
         names = " and ".join(f"`{benchmark.name}`" for benchmark in sources)
         speed = f"Speed: the models of a size took turns in {names}, {where}; "
         speed += "speed-ups are medians of the ratios round by round."
@@ -205,16 +204,16 @@ def _measured(
                 continue  # a front compares the speeds of all its sizes
             pairs = [(run, benchmarks.of_run(benchmark.cells, run, "pretrain")) for run in runs]
             if {run.model for run, cell in pairs if cell} == {run.model for run in runs}:
-                times |= {run.name: cell["seconds"] for run, cell in pairs if cell}
+                times |= {run.name: cell.seconds for run, cell in pairs if cell}
                 sources += [benchmark] if benchmark not in sources else []
                 break
     return times, sources
 
 
-def _machine(benchmark: Benchmark) -> dict[str, Any]:
-    """Returns the device and threads of a benchmark; nothing if no cell of ours was measured."""
-    ours = (c for c in benchmark.cells if (c["side"], c["state"]) == ("ours", "ok"))
-    return next(({name: cell[name] for name in ("device", "threads")} for cell in ours), {})
+def _machine(benchmark: Benchmark) -> tuple[Device | None, int]:
+    """Returns the device and threads of a benchmark; None and 0 if no cell of ours was measured."""
+    ours = (cell for cell in benchmark.cells if cell.ok and cell.side == "ours")
+    return next(((cell.device, cell.threads) for cell in ours), (None, 0))
 
 
 def _point(runs: Sequence[Record]) -> Point:

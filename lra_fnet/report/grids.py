@@ -95,7 +95,7 @@ _QUANTITIES = {
 
 def published(benchmarks: Sequence[Benchmark]) -> list[Grid]:
     """Returns the papers' tables of speed and memory, for what was measured here too."""
-    whats = {cell["what"] for benchmark in benchmarks for cell in benchmark.cells}
+    whats = {cell.what for benchmark in benchmarks for cell in benchmark.cells}
     wanted = [quantity for what in _QUANTITIES if what in whats for quantity in _QUANTITIES[what]]
     grids = []
     for group in cells.published()["efficiency"].values():

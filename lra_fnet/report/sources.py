@@ -6,14 +6,13 @@ A damaged file is left out, with one line in `Sources.problems`.
 import collections
 import dataclasses
 import json
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from lra_fnet.benchmark import files
+from lra_fnet.benchmark.files import Result
 from lra_fnet.errors import UserError
-from lra_fnet.machine import disk
-from lra_fnet.report import benchmarks
 from lra_fnet.run import record
 from lra_fnet.run.record import TEST_LOG
 from lra_fnet.sweep.files import About, Choice, Entry
@@ -75,49 +74,11 @@ class Sweep:
 
 
 @dataclasses.dataclass(frozen=True)
-class Cell:
-    """What every cell of a benchmark.json must have."""
-
-    what: str
-    side: str
-    task: str
-    model: str
-    label: str
-    preset: str
-    length: int
-    size: str
-    cls: bool
-    state: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Measured(Cell):
-    """What a cell that was measured must have too."""
-
-    parameters: int
-    batch_size: int
-    dim: int
-    num_layers: int
-    dtype: str
-    peak_bytes: float
-    seconds: tuple[float, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class MeasuredOurs(Measured):
-    """What a cell of this package's own model must have beyond that."""
-
-    flops: float | None  # None if they cannot be counted, see `benchmark.worker.operations`
-    threads: int
-    device: record.Device
-
-
-@dataclasses.dataclass(frozen=True)
 class Benchmark:
-    """A benchmark.json: its folder as <name of root>/..., and its cells."""
+    """A benchmark.json: its folder as <name of root>/..., and what came of its cells."""
 
     name: str
-    cells: list[dict[str, Any]]
+    cells: list[Result]
 
 
 class Sources:
@@ -166,7 +127,7 @@ class Sources:
                 if sweep and (sweep.name, sweep.about.created) not in known:  # the first root's
                     self.sweeps.append(sweep)
             for file in sorted((root / "benchmark").rglob("benchmark.json")):
-                cells = self._try(_cells, file)
+                cells = self._try(files.read, file)
                 folder = file.parent.relative_to(root)
                 if cells and cells not in [benchmark.cells for benchmark in self.benchmarks]:
                     name = (Path(root.resolve().name) / folder).as_posix()
@@ -226,28 +187,3 @@ def _open(root: Path) -> dict[tuple[str, ...], Path]:
     """Returns the run.json of each run of a root that has no result."""
     begun = record.files(root, "run.json")
     return {parts: f for parts, f in begun.items() if not f.with_name("result.json").exists()}
-
-
-def _cells(file: Path) -> list[dict[str, Any]]:
-    """Returns the cells of a benchmark.json whose tables can be made.
-
-    Raises:
-      UserError: the file is damaged.
-    """
-    cells = disk.read_json(file, list) or []
-    try:
-        for number, cell in enumerate(cells, 1):
-            kind = Cell
-            if cell["state"] == "ok":
-                kind = MeasuredOurs if cell["side"] == "ours" else Measured
-            read = record.build(kind, cell, f"cell {number}")
-            if isinstance(read, Measured) and not (
-                all(math.isfinite(x) and x > 0 for x in read.seconds)
-                and math.isfinite(read.peak_bytes)
-            ):
-                raise ValueError(f"cell {number} has a time or a memory that cannot be measured")
-        benchmarks.render(cells)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise UserError(f"{file} is damaged ({reason}): move it away") from None
-    return cells

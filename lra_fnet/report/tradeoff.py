@@ -13,8 +13,6 @@ from lra_fnet.report.accuracy import Row, Table
 from lra_fnet.report.cells import Cell
 from lra_fnet.report.grid import Grid
 from lra_fnet.report.sources import Benchmark
-from lra_fnet.run import record
-from lra_fnet.run.record import Device
 
 SPEEDS = (  # of a panel of the figure
     "Models were timed in turn on one machine; where the axis says fastest run, at different times "
@@ -32,7 +30,7 @@ class Point:
     device: str
     cell: Cell
     speed: float  # training steps/s
-    memory: int | None  # peak, bytes
+    memory: float | None  # peak, bytes
     benchmark: str = ""  # where the speed was measured; "": in runs
     runs: int = 1  # of which this is the highest speed
 
@@ -59,10 +57,9 @@ def _measured(table: Table, column: str, benchmark: Benchmark) -> list[Point]:
         runs = [run for run in _timed(row, column).runs if run.complete]
         cell = benchmarks.of_run(benchmark.cells, runs[0], "train") if runs else None
         if cell and row.cells[column].mean is not None:
-            speed = 1 / statistics.median(cell["seconds"])
-            device = str(record.build(Device, cell["device"]))
-            place = row, column, device, row.cells[column]
-            found.append(Point(*place, speed, cell["peak_bytes"], benchmark.name))
+            speed = 1 / statistics.median(cell.seconds)
+            place = row, column, str(cell.device), row.cells[column]
+            found.append(Point(*place, speed, cell.peak_bytes, benchmark.name))
     return found
 
 

@@ -7,31 +7,34 @@ import re
 import subprocess
 import threading
 import time
+from collections import defaultdict
 
 import pytest
 from paths import OUTSIDE, ROOT
 
 from lra_fnet import cli
-from lra_fnet.benchmark import cells, explain, timing
+from lra_fnet.benchmark import cells, explain, files, timing
 from lra_fnet.errors import UserError
 from lra_fnet.models import fastest
 from lra_fnet.report import benchmarks as tables
 from lra_fnet.report import figures
+from lra_fnet.run import record
 from lra_fnet.training import slices
 
 CELL = cells.Cell("train", "ours", "text", "fnet", "cpu", 16, label="fnet", seconds=0.01)
 SMALL = ("Encoder.dim=8", "Encoder.num_layers=1", "Encoder.mlp_dim=8", "Run.batch_size=2")
 DEVICE = {"name": "chip", "platform": "cpu", "count": 1, "cores": 2}
+FACTS = {"batch_size": 4, "num_layers": 2, "dim": 64, "dtype": "float32", "threads": 2}
+FACTS |= {"commit": "abc", "dirty": False, "device": DEVICE, "versions": {"jax": "1.2"}}
+FACTS |= {"parameters": 9, "peak_bytes": 1e6}
 
 
 def a_result(label, length, seconds, megabytes=1.0, what="train", side="ours", **fields):
     """The result of a cell; each round took one of `seconds` a call."""
     limits = {"floor_seconds": 0.5, "bytes": 8, "copy_bytes_per_second": 10, "flops": 1}
-    facts = {"batch_size": 4, "num_layers": 2, "dim": 64, "dtype": "float32", "threads": 2}
-    facts |= {"commit": "abc", "dirty": False, "device": DEVICE, "versions": {"jax": "1.2"}}
-    return {
+    value = {
         **dataclasses.asdict(CELL),
-        **facts,
+        **FACTS,
         **{"label": label, "model": label.partition(" (")[0], "length": length, "what": what},
         **{"side": side, "state": "ok"},
         "seconds": seconds,
@@ -42,6 +45,7 @@ def a_result(label, length, seconds, megabytes=1.0, what="train", side="ours", *
         "roofline": [limits] * len(seconds),
         **fields,
     }
+    return record.build(files.Result, json.loads(json.dumps(value)))
 
 
 def rows_of(results, title):
@@ -87,14 +91,14 @@ def test_speedup_is_against_the_faster_way_to_compute_the_transformer():
     assert f"- Speed-ups are against the faster Transformer measured: {words}" in tables.render(
         results
     )
-    inference = [result | {"what": "infer"} for result in results]
+    inference = [dataclasses.replace(result, what="infer") for result in results]
     assert rows_of(inference, "GFLOPs of a forward pass")[1][1] == "128"  # the plain row's
 
 
 def test_missing_and_out_of_memory_cells_show_no_number():
     results = [
         a_result("transformer", 512, [1.0]),
-        a_result("transformer", 1024, [1.0]) | {"state": "OOM", "seconds": []},
+        a_result("transformer", 1024, [], state="OOM"),
         a_result("fnet", 1024, [0.25], alone=True),
         a_result("linear", 512, [0.05]),
     ]
@@ -112,8 +116,8 @@ def test_missing_and_out_of_memory_cells_show_no_number():
 def test_memory_is_in_gigabytes_on_an_accelerator():
     results = [a_result("fnet", 512, [1.0], megabytes=1500, device=DEVICE | {"platform": "gpu"})]
     assert rows_of(results, "Peak memory of training (GB)")[1] == ["fnet", "1.5"]
-    results += [results[0] | {"label": "linear"}]
-    results += [result | {"length": 1024} for result in results]
+    results += [dataclasses.replace(results[0], label="linear")]
+    results += [dataclasses.replace(result, length=1024) for result in results]
     axes = figures.measured(results)["train_memory"][1].axes[0]
     assert axes.get_ylabel() == "Peak memory of training (GB)"
     assert list(axes.lines[0].get_ydata()) == [1.5, 1.5]
@@ -135,7 +139,8 @@ def test_operations_are_per_example_and_relative_to_the_transformer():
     ]
     rows = rows_of(results, "GFLOPs of a forward pass of one example")
     assert [row[1] for row in rows[1:]] == ["128", "32 (25%)", "64 (50%)", "-"]
-    rows = rows_of([results[0] | {"flops": None}, *results[1:]], "GFLOPs of a forward pass of one")
+    unknown = dataclasses.replace(results[0], flops=None)
+    rows = rows_of([unknown, *results[1:]], "GFLOPs of a forward pass of one")
     assert [row[1] for row in rows[1:]] == ["-", "32", "64", "-"]
 
 
@@ -386,15 +391,15 @@ def fake_children(monkeypatch, script):
     requests, alive = [], []
 
     def start(self, cell):
-        self.cell, self.result = cell, {**dataclasses.asdict(cell), "state": "ok"}
-        del self.result["seconds"]
+        self.cell, self.facts = cell, {"state": "ok", **FACTS}
+        self.rounds = defaultdict(list)
         alive.append(cell)
 
     def ask(self, request):
         is_cell = "what" in request
         requests.append((self.cell.model, "ready" if is_cell else "round"))
         reply = script(self.cell, len(alive))
-        self.result["state"] = reply.get("state", self.result["state"])
+        self.facts["state"] = reply.get("state", self.facts["state"])
         return {} if is_cell else reply
 
     monkeypatch.setattr(cells.Worker, "__init__", start)
@@ -415,7 +420,7 @@ def test_cells_of_a_group_take_turns_and_each_round_starts_with_another(monkeypa
     results = cells._measure(three(), rounds=3)
     assert sorted(model for model, kind in requests if kind == "ready") == ["a", "b", "c"]
     assert "".join(model for model, kind in requests if kind == "round") == "abcbcacab"
-    assert [result["seconds"] for result in results] == [[1.5] * 3] * 3
+    assert [result.seconds for result in results] == [(1.5,) * 3] * 3
 
 
 @pytest.mark.parametrize(("cores", "at_once"), [(2, 1), (16, 3)])
@@ -451,12 +456,12 @@ def test_restless_group_is_measured_again_and_the_calmest_counts(monkeypatch):
 
     monkeypatch.setattr(cells.Worker, "ask", asked)
     a, b = cells._measure(three()[:2], rounds=3)
-    assert (a["seconds"], b["seconds"]) == ([1, 1.7, 1], [6, 6, 6])
+    assert (a.seconds, b.seconds) == ((1, 1.7, 1), (6, 6, 6))
     assert len(replies) == 2 + 3 * 6
     calm = iter([1, 1.5, 1])  # ±25 %
     monkeypatch.setitem(seconds, "a", calm)
     monkeypatch.setitem(seconds, "b", iter([5] * 3))
-    assert cells._measure(three()[:2], rounds=3)[0]["seconds"] == [1, 1.5, 1]
+    assert cells._measure(three()[:2], rounds=3)[0].seconds == (1, 1.5, 1)
 
 
 def test_cell_that_does_not_fit_next_to_others_is_tried_alone(monkeypatch):
@@ -467,9 +472,15 @@ def test_cell_that_does_not_fit_next_to_others_is_tried_alone(monkeypatch):
 
     fake_children(monkeypatch, script)
     a, b, c = cells._measure(three(), rounds=2)
-    assert (a["state"], "alone" in a) == ("ok", False)
-    assert (b["state"], b["alone"], len(b["seconds"])) == ("ok", True, 2)
-    assert (c["state"], "seconds" in c) == ("OOM", False)
+    assert (a.state, a.alone) == ("ok", False)
+    assert (b.state, b.alone, len(b.seconds)) == ("ok", True, 2)
+    assert (c.state, c.seconds) == ("OOM", ())
+    names = ("alone", "seconds", "peak_bytes")
+    assert [[n for n in names if n in r.to_json()] for r in (a, b, c)] == [
+        ["seconds", "peak_bytes"],
+        ["alone", "seconds", "peak_bytes"],
+        ["alone", "peak_bytes"],
+    ]
 
 
 def test_limits_that_do_not_fit_leave_the_time_of_a_cell(monkeypatch):
@@ -481,8 +492,8 @@ def test_limits_that_do_not_fit_leave_the_time_of_a_cell(monkeypatch):
 
     monkeypatch.setattr(cells.Worker, "ask", asked)
     (measured,) = cells._measure([CELL], rounds=2)
-    assert (measured["state"], measured["seconds"]) == ("ok", [0.5, 0.5])
-    assert measured["roofline"] == [{}, {}]
+    assert (measured.state, measured.seconds) == ("ok", (0.5, 0.5))
+    assert measured.to_json()["roofline"] == [{}, {}]
     result = a_result("fnet", 16, [0.5, 0.5], roofline=[{}, {}])
     assert rows_of([result], "Share of the roofline")[1] == ["fnet", "-"]
     eager = a_result("fnet", 16, [1.0, 1.0], side="eager")
@@ -507,7 +518,8 @@ def test_end_of_a_child_is_oom_or_a_mistake(script, mistake, monkeypatch):
     with contextlib.closing(cells.Worker(CELL)) as process:
         if mistake is None:
             process.ready()
-            assert process.result["state"] == "OOM"
+            assert process.facts["state"] == "OOM"
+            assert process.result({}).to_json()["state"] == "OOM"
         else:
             with pytest.raises(UserError, match=mistake):
                 process.ready()
@@ -550,8 +562,8 @@ def test_command_measures_in_processes_writes_and_prints(tmp_path, capfd, monkey
     more = ["--rounds", "2", "--seconds", "0.01", "--runs", str(tmp_path), "--name", "mine"]
     assert cli.main([*arguments.split(), *sets, *more]) == 0
     folder = tmp_path / "benchmark" / "mine"
-    results = json.loads((folder / "benchmark.json").read_text())
-    (cell,) = results
+    results = files.read(folder / "benchmark.json")
+    (cell,) = json.loads((folder / "benchmark.json").read_text())
     assert (cell["what"], cell["state"], cell["length"]) == ("train", "ok", 16)
     assert len(cell["seconds"]) == len(cell["roofline"]) == 2
     assert cell["peak_bytes"] > 0
@@ -586,7 +598,7 @@ def test_titles_say_what_is_constant_and_exponents_are_those_of_one_example():
     assert "Time is that of one example" in text
     rows = rows_of(results, "Growth exponents over all lengths / between the two longest, 64 tok")
     assert rows[1] == ["transformer", "2.00 / 2.00"]
-    results += [r | {"label": "fnet", "model": "fnet"} for r in results]
+    results += [dataclasses.replace(r, label="fnet", model="fnet") for r in results]
     titles = [title for title, _ in figures.measured(results).values()]
     assert titles == ["Training, 64 tokens a batch", "Peak memory of training, 64 tokens a batch"]
     labels = [f.axes[0].lines[0].get_label() for _, f in figures.measured(results).values()]
@@ -635,7 +647,19 @@ def test_mistake_fails_with_one_line_before_anything_is_measured(
 def test_committed_tables_match_the_committed_measurements():
     for path in ROOT.glob("results/**/benchmark.json"):
         text = path.with_suffix(".md").read_text()
-        assert text == tables.render(json.loads(path.read_text())), path
+        assert text == tables.render(files.read(path)), path
+
+
+def test_committed_measurements_would_be_written_as_they_are():
+    for path in ROOT.glob("results/**/benchmark.json"):
+        for old, result in zip(json.loads(path.read_text()), files.read(path), strict=True):
+            new = json.loads(json.dumps(result.to_json()))
+            for value in (old, new):
+                value.setdefault("devices", 0)  # older files lack it
+                (value.get("device") or {}).setdefault("processes", 1)
+                if value["side"] in cells.PEERS:  # older ones of these have a floor alone
+                    value.pop("roofline", None)
+            assert new == old, path
 
 
 @pytest.mark.parametrize(

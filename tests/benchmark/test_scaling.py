@@ -52,7 +52,7 @@ def test_tokens_choose_the_batch_that_is_split(monkeypatch):
 def test_child_that_runs_out_of_memory_after_its_start_gives_one_line(monkeypatch, kind):
     class Child:
         def __init__(self, cell):
-            self.result = {"state": "ok", "device": {"platform": "cpu"}}
+            self.facts = {"state": "ok", "device": {"platform": "cpu"}}
 
         def ready(self):
             pass

@@ -1,5 +1,6 @@
 """The sentences of the page and the pairs of main models, against made-up results."""
 
+import dataclasses
 import json
 import re
 
@@ -10,6 +11,7 @@ from made_results import (
     a_result,
     a_span,
     a_trial,
+    measured,
     put,
     put_sweep,
     records,
@@ -19,6 +21,7 @@ from made_results import (
 from paths import ROOT
 
 from lra_fnet import report
+from lra_fnet.benchmark.files import Result
 from lra_fnet.report import (
     accuracy,
     benchmarks,
@@ -178,12 +181,12 @@ def test_speed_is_the_ratio_of_medians_to_the_faster_transformer(tmp_path):
         cell
         for n, blocks, plain in ((512, 4.0, 3.0), (1024, 8.0, 12.0))
         for cell in (
-            a_measured_cell("fnet", n, [1.0, 1.0, 50.0], peak_bytes=1e6),
-            a_measured_cell("transformer", n, [blocks] * 3, peak_bytes=4e6),
-            a_measured_cell("transformer", n, [plain] * 3, peak_bytes=2e6, **naive),
+            measured("fnet", n, [1.0, 1.0, 50.0], peak_bytes=1e6),
+            measured("transformer", n, [blocks] * 3, peak_bytes=4e6),
+            measured("transformer", n, [plain] * 3, peak_bytes=2e6, **naive),
         )
     ]
-    cells.append(a_measured_cell("fnet", 2048, [9.0] * 3))  # where the Transformer has no time
+    cells.append(measured("fnet", 2048, [9.0] * 3))  # where the Transformer has no time
     made = built(tmp_path)
     made.sources.benchmarks.append(sources.Benchmark("b", cells))
     first, second = findings.speed(made)
@@ -299,15 +302,9 @@ def test_sentences_about_the_committed_results_hold():
 
 
 def test_benchmarks_under_the_same_conditions_are_one():
-    first = [
-        a_measured_cell(m, n, [s])
-        for m, s in (("transformer", 4.0), ("fnet", 1.0))
-        for n in (8, 16)
-    ]
+    first = [measured(m, n, [s]) for m, s in (("transformer", 4.0), ("fnet", 1.0)) for n in (8, 16)]
     second = [
-        a_measured_cell(m, n, [s])
-        for m, s in (("transformer", 6.0), ("linear", 2.0))
-        for n in (8, 16)
+        measured(m, n, [s]) for m, s in (("transformer", 6.0), ("linear", 2.0)) for n in (8, 16)
     ]
     assert benchmarks.conditions(first) == benchmarks.conditions(second)
     cells, grids = benchmarks.together([first, second])
@@ -325,14 +322,15 @@ def test_benchmarks_under_the_same_conditions_are_one():
         ("batch_size", 8),
         ("threads", 1),
         ("dim", 128),
-        ("overrides", ["A.b=1"]),
+        ("overrides", ("A.b=1",)),
     ):
-        other = [cell | {field: value} for cell in second]
+        other = [dataclasses.replace(cell, **{field: value}) for cell in second]
         assert benchmarks.conditions(first) != benchmarks.conditions(other), field
     assert benchmarks.conditions(first) != benchmarks.conditions(second[:1])  # another length
-    own = [cell | {"label": f"{cell['label']} (1)", "overrides": ["A.b=1"]} for cell in second]
+    bound = {"overrides": ("A.b=1",)}
+    own = [dataclasses.replace(c, label=f"{c.label} (1)", **bound) for c in second]
     assert benchmarks.conditions(first) == benchmarks.conditions(own)
-    assert "with A.b=1; " in benchmarks.caption([c | {"overrides": ["A.b=1"]} for c in first])
+    assert "with A.b=1; " in benchmarks.caption([dataclasses.replace(c, **bound) for c in first])
     assert "with " not in benchmarks.caption(own)
 
 
@@ -344,7 +342,8 @@ def test_report_merges_them_and_names_all(tmp_path):
         (folder / "benchmark.json").write_text(json.dumps(cells))
     built = report.build(report.Sources([tmp_path]))
     first, *others = built.sections["Speed and memory"]
-    assert first.notes[-2:] == [benchmarks.caption(cells), benchmarks.LEGEND]
+    read = [record.build(Result, cell) for cell in cells]
+    assert first.notes[-2:] == [benchmarks.caption(read), benchmarks.LEGEND]
     assert not any(benchmarks.LEGEND in grid.notes for grid in others)
     ((benchmark, grids),) = built.benchmarks
     assert benchmark.name == f"{tmp_path.name}/benchmark (one, two)"

@@ -1,10 +1,11 @@
 """The front of pre-training: groups, means, speeds, the frontier, the paper's order, the figure."""
 
+import dataclasses
 import itertools
 import json
 
 import pytest
-from made_results import a_result, records
+from made_results import a_result, measured, records
 
 from lra_fnet.report import Sources, benchmarks, build, figures, front, page
 from lra_fnet.report import text as texts
@@ -68,21 +69,17 @@ def test_only_equal_conditions_share_a_front(change):
     assert len(made_fronts(runs[0], a_run("linear", 90, 5.0))) == 2
 
 
-def a_cell(model, seconds, **changes):
+def a_cell(model, seconds, /, **changes):
     """A cell of a benchmark in the conditions of `a_run`."""
-    return {
-        **{"what": "pretrain", "side": "ours", "state": "ok", "task": "corpus", "model": model},
-        **{"preset": "cpu-pretrain", "length": 256, "batch_size": 32, "dim": 128, "num_layers": 2},
-        **{"parameters": 12345, "seconds": seconds, "dtype": "float32", "threads": 2},
-        "device": {"name": "Some CPU", "platform": "cpu", "count": 1, "cores": 9},
-        **changes,
-    }
+    device = {"name": "Some CPU", "platform": "cpu", "count": 1, "cores": 9}
+    made = {"what": "pretrain", "task": "corpus", "preset": "cpu-pretrain", "label": model}
+    made |= {"batch_size": 32, "dim": 128, "device": device}
+    return measured(model, 256, seconds, **(made | changes))
 
 
 def test_speeds_are_those_of_a_benchmark_that_measured_all_points_in_turn():
     runs = records(a_run("fnet", 100, 4.0), a_run("transformer", 200, 3.0))
-    failed = a_cell("performer", [], state="OOM")
-    del failed["device"]
+    failed = dataclasses.replace(a_cell("performer", [], state="OOM"), device=None)
     cells = [failed, a_cell("fnet", [0.1, 0.3, 0.2]), a_cell("transformer", [0.5])]
     ours, _ = front.fronts(runs, [Benchmark("results/benchmark/b", cells)])
     assert {p.model: p.milliseconds for p in ours.points} == {"fnet": 200, "transformer": 500}
@@ -130,8 +127,8 @@ def test_each_size_has_the_speeds_of_a_benchmark_with_all_its_models():
 )
 def test_speeds_of_two_machines_are_not_in_one_front(change):
     runs = records(a_run("fnet", 100, 4.0), a_run("fnet", 100, 9.0, size=(64, 4), variant="v"))
-    small = a_cell("fnet", [0.1], dim=64, num_layers=4)
-    listed = [Benchmark("a", [a_cell("fnet", [0.2])]), Benchmark("b", [small | change])]
+    small = a_cell("fnet", [0.1], dim=64, num_layers=4, **change)
+    listed = [Benchmark("a", [a_cell("fnet", [0.2])]), Benchmark("b", [small])]
     ours, _ = front.fronts(runs, listed)
     assert [p.milliseconds for p in ours.points] == [200, None if change else 100]
     assert ("`a` and `b`" in ours.notes[0]) == (not change)
@@ -200,7 +197,7 @@ def test_speed_ups_are_against_the_fastest_transformer_of_the_size():
 )
 def test_a_benchmark_of_something_else_gives_no_speeds(change):
     runs = records(a_run("fnet", 100, 4.0), a_run("transformer", 200, 5.0))
-    cells = [a_cell("transformer", [0.5]), a_cell("fnet", [0.1]) | change]
+    cells = [a_cell("transformer", [0.5]), a_cell("fnet", [0.1], **change)]
     ours, _ = front.fronts(runs, [Benchmark("b", cells)])
     assert {p.model: p.milliseconds for p in ours.points} == {"fnet": 250, "transformer": 200}
     assert "of training, without evaluations" in ours.notes[0]

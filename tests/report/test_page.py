@@ -17,6 +17,7 @@ from made_results import (
     a_result,
     a_span,
     a_trial,
+    measured,
     put,
     put_curve,
     put_sweep,
@@ -479,7 +480,7 @@ def test_names_at_the_ends_of_curves_do_not_overlap_and_keep_their_order():
 
 def test_curves_of_pytorch_are_in_the_figure():
     cells = [
-        a_measured_cell("fnet", length, [length * factor], side=side)
+        measured("fnet", length, [length * factor], side=side)
         for side, factor in (("ours", 1.0), ("eager", 2.0), ("compiled", 1.5))
         for length in (512, 1024)
     ]

@@ -1,6 +1,7 @@
 """What the report reads, and its tables other than accuracy."""
 
 import csv
+import dataclasses
 import io
 import json
 import math
@@ -13,6 +14,7 @@ from made_results import (
     a_result,
     a_span,
     a_trial,
+    measured,
     put,
     put_curve,
     put_sweep,
@@ -112,6 +114,13 @@ DAMAGED = {
         json.dumps([a_measured_cell("fnet", 512, [1.0]) | {"length": "512"}]),
         json.dumps([a_measured_cell("fnet", 512, [math.inf])]),
         json.dumps([a_measured_cell("fnet", 512, [1.0], peak_bytes=math.nan)]),
+        json.dumps([a_measured_cell("fnet", 512, [1.0], batch_size=0)]),
+        json.dumps([a_measured_cell("fnet", 512, [1.0], planned_bytes=10**400)]),
+        json.dumps([a_measured_cell("fnet", 512, [1.0], roofline=[])]),
+        json.dumps([a_measured_cell("fnet", 512, [1.0], roofline=[{"floor_seconds": 1.0}])]),
+        json.dumps([lacking("forward_seconds", what="mixing")]),
+        json.dumps([a_measured_cell("fnet", 512, [1.0])] * 2),
+        json.dumps([a_measured_cell(m, 512, [1.0] * n) for n, m in enumerate("ab", 1)]),
     ),
 }
 
@@ -353,11 +362,11 @@ def test_speeds_are_those_of_the_benchmark_that_has_most_models_of_a_task():
         *(with_test(600, model=m, config=config) for m in ("fnet", "linear", "performer")),
         with_test(600, task="image", config=config),
     )
-    both = [a_measured_cell(m, 256, s) for m, s in (("fnet", [0.1, 0.3, 0.2]), ("linear", [0.5]))]
+    both = [measured(m, 256, s) for m, s in (("fnet", [0.1, 0.3, 0.2]), ("linear", [0.5]))]
     listed = [
-        sources.Benchmark("one", [a_measured_cell("fnet", 256, [9.0])]),
+        sources.Benchmark("one", [measured("fnet", 256, [9.0])]),
         sources.Benchmark("both", both),
-        sources.Benchmark("other", [cell | {"batch_size": 8} for cell in both]),
+        sources.Benchmark("other", [dataclasses.replace(cell, batch_size=8) for cell in both]),
     ]
     points = tradeoff.points(table, listed)
     shown = [(p.column, p.row.model, p.speed, p.benchmark) for p in points]
@@ -432,7 +441,7 @@ def test_published_speeds_are_shown_for_what_was_measured_here():
     """Hand-copied from arXiv:2105.03824, Tables 4b, 4c and 7."""
 
     def published(*whats):
-        cells = [a_measured_cell("fnet", 512, [1.0], what=what) for what in whats]
+        cells = [measured("fnet", 512, [1.0], what=what) for what in whats]
         return grids.published([sources.Benchmark("b", cells)])
 
     assert published("mixing") == []
