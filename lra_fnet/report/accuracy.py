@@ -164,7 +164,7 @@ class Table:
       variants, last_variants: the same of runs with overrides, or that began pre-trained.
       floors: the row of majority floors.
       shallow: the row of shallow baselines.
-      baselines: a line that names the shallow baselines, if there are any.
+      baselines: the method of each task's shallow baseline.
       notes, provenance: lines below the table.
     """
 
@@ -176,7 +176,7 @@ class Table:
     last_variants: Sequence[Row]
     floors: Row
     shallow: Row
-    baselines: Sequence[str]
+    baselines: Mapping[str, str]
     notes: Sequence[str]
     provenance: Sequence[str]
 
@@ -298,14 +298,23 @@ def _table(preset: str, models: Sequence[str], runs: Sequence[Record]) -> Table:
         for task in every
     }
     floors, floor_notes = _floors(measured_against)
-    shallow, baselines = _baselines(measured_against)
+    shallow, baselines, differing = _baselines(measured_against)
     rows += [floors, *([shallow] if baselines else [])]
     table = Table(
-        *(preset, columns, rows, last_rows, variants, last_variants, floors, shallow, baselines),
-        *((), _provenance(runs)),
+        preset=preset,
+        columns=columns,
+        rows=rows,
+        last_rows=last_rows,
+        variants=variants,
+        last_variants=last_variants,
+        floors=floors,
+        shallow=shallow,
+        baselines=baselines,
+        notes=(),
+        provenance=_provenance(runs),
     )
     shown = [row for part in table.parts for row in measured(table, part)[1].rows]
-    notes = _notes(preset, runs, shown) + floor_notes + baselines
+    notes = _notes(preset, runs, shown) + floor_notes + methods(baselines) + differing
     if smoke:
         titles = ", ".join(map(tasks.title, smoke))
         notes.append(f"{titles}: smoke runs at this preset, without a column.")
@@ -378,22 +387,29 @@ def _floors(runs: Mapping[str, Sequence[Record]]) -> tuple[Row, list[str]]:
     return Row("Majority floor", "", cells | averages(cells)), notes
 
 
-def _baselines(runs: Mapping[str, Sequence[Record]]) -> tuple[Row, list[str]]:
-    """Returns the best shallow baseline of each task, and their names; see `_floors`.
+def _baselines(
+    runs: Mapping[str, Sequence[Record]],
+) -> tuple[Row, dict[str, str], list[str]]:
+    """Returns the best shallow baseline of each task, their methods, and notes; see `_floors`.
 
     Where the data or the length differ, the row shows the highest, and a note the others.
     """
-    cells, names, others = {}, [], []
+    cells, used, others = {}, {}, []
     for task, same in runs.items():
         found = {run.baseline.test.accuracy: run.baseline.method for run in same if run.baseline}
         highest = max(found, default=None)
         cells[task] = Cell("-") if highest is None else Cell("value", highest)
-        names += [] if highest is None else [f"{tasks.title(task)}: {found[highest]}"]
+        used |= {} if highest is None else {task: found[highest]}
         if len(found) > 1:
             shares = ", ".join(f"{share:.2f}" for share in sorted(found))
             others.append(f"Runs on {task} have different shallow baselines: {shares}.")
-    notes = [f"Shallow baseline, chosen on validation: {'; '.join(names)}."] if names else []
-    return Row("Shallow baseline", "", cells | averages(cells)), notes + others
+    return Row("Shallow baseline", "", cells | averages(cells)), used, others
+
+
+def methods(baselines: Mapping[str, str]) -> list[str]:
+    """Returns a line that names the shallow baseline of each of these tasks, if there are any."""
+    names = "; ".join(f"{tasks.title(task)}: {method}" for task, method in baselines.items())
+    return [f"Shallow baseline, chosen on validation: {names}."] if names else []
 
 
 def marks(preset: str, rows: Sequence[Row]) -> list[str]:

@@ -22,7 +22,6 @@ from lra_fnet.report.grid import Grid
 from lra_fnet.run.record import Record
 
 BASELINE = "transformer"
-AGAINST = "Speed-ups are against the faster Transformer measured"
 WAY = "Attention.implementation="  # the overrides that change how it is computed, not what
 # Overrides that do not change what a step computes: batch and length are compared by themselves.
 _SAME = re.compile(
@@ -119,7 +118,8 @@ def together(benchmarks: Sequence[Sequence[Result]]) -> tuple[list[Result], list
             names = {row[0] for row in before.rows}
             rows = [*before.rows, *(row for row in grid.rows if row[0] not in names)]
             notes = list(dict.fromkeys([*before.notes, *grid.notes]))
-            joined[place] = dataclasses.replace(grid, rows=rows, notes=notes)
+            relative = before.relative or grid.relative
+            joined[place] = dataclasses.replace(grid, rows=rows, notes=notes, relative=relative)
     if len(benchmarks) == 1:
         return cells, list(joined.values())
     words = (
@@ -127,9 +127,7 @@ def together(benchmarks: Sequence[Sequence[Result]]) -> tuple[list[Result], list
         "speed-up is against the Transformer of the row's own benchmark."
     )
     return cells, [
-        dataclasses.replace(grid, notes=[*grid.notes, words])
-        if any(note.startswith(AGAINST) for note in grid.notes)
-        else grid
+        dataclasses.replace(grid, notes=[*grid.notes, words]) if grid.relative else grid
         for grid in joined.values()
     ]
 
@@ -262,7 +260,8 @@ def _grid(
         for label in labels(cells)
     ]
     notes = _named(bases) if base is faster else []
-    return Grid(title, ["model", *(f"{length:,}" for length in lengths)], rows, notes)
+    head = ["model", *(f"{length:,}" for length in lengths)]
+    return Grid(title, head, rows, notes, relative=bool(notes))
 
 
 def faster(cells: Sequence[Result]) -> Result | None:
@@ -287,7 +286,7 @@ def _named(bases: Mapping[int, Result | None]) -> list[str]:
         if base:
             places[base.label].append(f"{length:,}")
     words = "; ".join(f"`{label}` at {', '.join(lengths)}" for label, lengths in places.items())
-    return [f"{AGAINST}: {words}."] if words else []
+    return [f"Speed-ups are against the faster Transformer measured: {words}."] if words else []
 
 
 def _plain(cells: Sequence[Result]) -> Result | None:

@@ -21,6 +21,7 @@ from lra_fnet.report.accuracy import Table
 from lra_fnet.report.aggregates import Aggregate
 from lra_fnet.report.front import Front
 from lra_fnet.report.grid import Grid
+from lra_fnet.report.literature import Entry
 from lra_fnet.report.pairs import Pair
 from lra_fnet.report.significance import Marks
 from lra_fnet.report.sources import Benchmark, Sources, Sweep
@@ -53,7 +54,8 @@ class Report:
     sweeps: Sequence[tuple[Sweep, Sequence[Grid]]]
     benchmarks: Sequence[tuple[Benchmark, Sequence[Grid]]]
     published: Sequence[Grid]  # speed and memory in the papers
-    literature: Grid  # later results on LRA, next to ours and submitted ones
+    entries: Sequence[Entry]  # results on LRA: the papers', later ones, ours and submitted ones
+    literature: Grid  # their table
     spans: Grid  # the required attention spans
     sizes: Grid  # of the sublayers' outputs
     unfinished: Grid  # runs without a result
@@ -105,6 +107,10 @@ def build(sources: Sources) -> Report:
     runs = accuracy.sort(sources.runs)
     presets = [_preset(table, sources) for table in accuracy.tables(runs)]
     problems = [[problem] for problem in sources.problems]
+    entries = literature.entries(
+        [preset.table for preset in presets],
+        {who: accuracy.tables(theirs) for who, theirs in sources.submitted.items()},
+    )
     return Report(
         sources=sources,
         runs=runs,
@@ -115,10 +121,8 @@ def build(sources: Sources) -> Report:
         ],
         benchmarks=_benchmarks(sources.benchmarks),
         published=grids.published(sources.benchmarks),
-        literature=literature.grid(
-            [preset.table for preset in presets],
-            {who: accuracy.tables(theirs) for who, theirs in sources.submitted.items()},
-        ),
+        entries=entries,
+        literature=literature.grid(entries),
         spans=grids.spans(runs, sources.spans),
         sizes=grids.sizes(runs),
         unfinished=grids.unfinished(sources.unfinished),

@@ -1,6 +1,5 @@
 """Says in two sentences what each section of the page shows, from its values."""
 
-import re
 from collections.abc import Iterable, Sequence
 
 from lra_fnet import config, tasks
@@ -8,7 +7,7 @@ from lra_fnet.machine import progress
 from lra_fnet.report import accuracy, benchmarks, tradeoff
 from lra_fnet.report.accuracy import Table
 from lra_fnet.report.contents import Preset, Report
-from lra_fnet.report.grid import Grid
+from lra_fnet.report.literature import Entry
 from lra_fnet.report.significance import SEEDS
 from lra_fnet.report.sources import Sweep
 
@@ -20,7 +19,7 @@ def of(report: Report) -> dict[str, list[str]]:
         "efficiency": speed(report),
         "learning": learning(report),
         "sweeps": sweeps([sweep for sweep, _ in report.sweeps]),
-        "literature": literature(report.literature),
+        "literature": literature(report.entries),
         "inside": inside(report),
         "runs": runs(report),
     }
@@ -203,26 +202,21 @@ def sweeps(listed_: Sequence[Sweep]) -> list[str]:
     return sentences
 
 
-def literature(grid: Grid) -> list[str]:
+def literature(entries: Sequence[Entry]) -> list[str]:
     """Says how many rows there are, and which has the highest mean of five."""
-    head = list(grid.head)
-    if not {"Mean of 5", "Protocol", "Tier"} <= {*head}:
-        return []
-    mean, protocol, tier = (head.index(name) for name in ("Mean of 5", "Protocol", "Tier"))
-    here, sent = (sum(row[tier] == name for row in grid.rows) for name in ("here", "submitted"))
+    here, sent = (sum(e.tier == name for e in entries) for name in ("here", "submitted"))
     sentences = [
-        f"{plural(len(grid.rows), 'row')}: {len(grid.rows) - here - sent} as printed in papers, "
+        f"{plural(len(entries), 'row')}: {len(entries) - here - sent} as printed in papers, "
         f"{here} run here, {sent} submitted; only rows of one protocol compare."
     ]
-    means = [(re.match(r"\d+\.?\d*", row[mean]), row) for row in grid.rows]  # signs may follow
-    numbers = [(float(found[0]), row) for found, row in means if found]
-    if numbers:
-        value, row = max(numbers, key=lambda place: place[0])
-        words = f"Highest mean of five: {row[0]}, {value:.2f} % (protocol {row[protocol]})"
-        same = [place for place in numbers if place[1][protocol] == "lra"]
-        if same and row[protocol] != "lra":
-            value, row = max(same, key=lambda place: place[0])
-            words += f"; under LRA's own protocol: {row[0]}, {value:.2f} %"
+    means = [(mean, e) for e in entries if (mean := e.cells["average5"].mean) is not None]
+    if means:
+        mean, highest = max(means, key=lambda place: place[0])
+        words = f"Highest mean of five: {highest.model}, {mean:.2f} % (protocol {highest.protocol})"
+        same = [place for place in means if place[1].protocol == "lra"]
+        if same and highest.protocol != "lra":
+            mean, highest = max(same, key=lambda place: place[0])
+            words += f"; under LRA's own protocol: {highest.model}, {mean:.2f} %"
         sentences.append(f"{words}.")
     return sentences
 

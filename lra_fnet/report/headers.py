@@ -53,7 +53,8 @@ def header(runs: Sequence[Record], curves: dict[str, Curve]) -> list[str]:
     groups: dict[tuple[str, str], list[Record]] = {}  # seeds on other data are another row
     for run in accuracy.sort(own):
         groups.setdefault((run.name, run.data_sha256), []).append(run)
-    rows = [_row(group, curves) for group in groups.values()]
+    values = [cells.cell(group) for group in groups.values()]
+    rows = [_row(g, cell, curves) for g, cell in zip(groups.values(), values, strict=True)]
     if not rows:
         return ["Not measured."]
     titles = ["model", "seeds", "test", "minutes", *(f"{part:.0%}" for part in PARTS), "device"]
@@ -64,13 +65,13 @@ def header(runs: Sequence[Record], curves: dict[str, Curve]) -> list[str]:
     ]
     first = own[0]
     command = f"lra-fnet train --task {first.task} --preset {first.preset} --model ..."
-    selected = cells.MARKS["validation_is_test"] if any("†" in row[2] for row in rows) else ""
-    return [*_ABOUT.splitlines(), f"  {command}", *table, *textwrap.wrap(selected, 97)]
+    on_test = any(cell.validation_is_test for cell in values)
+    selected = textwrap.wrap(cells.MARKS["validation_is_test"], 97) if on_test else []
+    return [*_ABOUT.splitlines(), f"  {command}", *table, *selected]
 
 
-def _row(runs: Sequence[Record], curves: dict[str, Curve]) -> list[str]:
-    """Returns the cells of one model's runs."""
-    cell = cells.cell(runs)
+def _row(runs: Sequence[Record], cell: cells.Cell, curves: dict[str, Curve]) -> list[str]:
+    """Returns the texts of one model's runs."""
     shown = ", ".join(f"{value:.2f}" for value in cell.values)
     if cell.mean is None:
         shown = cell.state

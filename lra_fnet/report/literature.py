@@ -1,7 +1,7 @@
 """The literature on LRA in one table: both papers, later results, and ours under their settings."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from lra_fnet import config
 from lra_fnet.report.accuracy import SOURCES, UNCOMPARED, Table
@@ -21,26 +21,47 @@ OWN = (("fnet", "fnet"), ("fnet", "linear"))  # models of their paper's authors
 PROTOCOLS = {"paper": "lra", "lra-code": "lra", "tuned": "pixels"}  # of our presets
 
 
-def grid(tables: Sequence[Table], submitted: Mapping[str, Sequence[Table]] = {}) -> Grid:
-    """Returns a row for each result, the highest mean of five first, with protocol and source.
+class Entry(NamedTuple):
+    """A result on LRA: a row of the table."""
+
+    model: str  # title, or the label of a row of ours
+    cells: Mapping[str, Cell]  # by task or average
+    protocol: str  # see published.json
+    seeds: str  # their number; "?" if the source does not state it
+    tier: str  # "self", "self, quoted", "others", "here" or "submitted"
+    source: str
+
+    @property
+    def height(self) -> float:
+        """The mean of five, or of six if only that is known; 0 with neither."""
+        return next((m for name in AVERAGES if (m := self.cells[name].mean) is not None), 0.0)
+
+
+def entries(tables: Sequence[Table], submitted: Mapping[str, Sequence[Table]] = {}) -> list[Entry]:
+    """Returns all results, the highest mean of five first.
 
     Args:
       tables: ours; those of presets that are far from any published setting are left out.
       submitted: those of results by others, by the name of their folder.
     """
-    data = published()["literature"]
-    entries = [*_papers(), *_later(data["rows"]), *_runs(tables, "here")]
+    later = published()["literature"]["rows"]
+    found = [*_papers(), *_later(later), *_runs(tables, "here")]
     for who, theirs in submitted.items():
-        entries += _runs(theirs, "submitted", f"results/submitted/{who}, ")
-    rows = sorted(entries, key=_height, reverse=True)
+        found += _runs(theirs, "submitted", f"results/submitted/{who}, ")
+    return sorted(found, key=lambda entry: entry.height, reverse=True)
+
+
+def grid(listed: Sequence[Entry]) -> Grid:
+    """Returns the table of the results in this order."""
     columns = TASKS | AVERAGES
     body = [
-        [model, *(cells[column].lines[0] for column in columns), protocol, seeds, tier, source]
-        for model, cells, protocol, seeds, tier, source in rows
+        [e.model, *(e.cells[c].lines[0] for c in columns), e.protocol, e.seeds, e.tier, e.source]
+        for e in listed
     ]
-    protocols = [f"`{name}`: {words}." for name, words in data["protocols"].items()]
+    described = published()["literature"]["protocols"]
+    protocols = [f"`{name}`: {words}." for name, words in described.items()]
     notes = [
-        *meanings(cells[column] for _, cells, *_ in rows for column in columns),
+        *meanings(entry.cells[column] for entry in listed for column in columns),
         "Compare rows of one protocol only. " + " ".join(protocols),
         "Tier: self, a number of the model's authors (quoted: as another paper prints it); others, "
         "by other authors, with settings of their own; submitted, a run by others that passed "
@@ -55,9 +76,6 @@ def grid(tables: Sequence[Table], submitted: Mapping[str, Sequence[Table]] = {})
     return Grid("Results on LRA, highest mean of five first (test accuracy, %)", head, body, notes)
 
 
-Entry = tuple[str, Mapping[str, Cell], str, str, str, str]
-
-
 def _papers() -> Iterator[Entry]:
     """Yields the rows of the papers' accuracy tables."""
     for source in SOURCES:
@@ -66,7 +84,7 @@ def _papers() -> Iterator[Entry]:
             cells = published_cells(model, source) or {}
             printed = f"arXiv:{table['arxiv']}, Table {table['table']}"
             tier = "self" if (source, model) in OWN else "others"
-            yield config.title(model), cells, "lra", "?", tier, printed
+            yield Entry(config.title(model), cells, "lra", "?", tier, printed)
 
 
 def _later(rows: Sequence[Mapping[str, Any]]) -> Iterator[Entry]:
@@ -79,7 +97,7 @@ def _later(rows: Sequence[Mapping[str, Any]]) -> Iterator[Entry]:
                 means[name] = _cell(row.get(name, "n/a"))
         seeds = "?" if row["seeds"] is None else str(row["seeds"])
         printed = f"arXiv:{row['arxiv']}, {row['printed_in']}"
-        yield row["model"], cells | means, row["protocol"], seeds, row["tier"], printed
+        yield Entry(row["model"], cells | means, row["protocol"], seeds, row["tier"], printed)
 
 
 def _runs(tables: Sequence[Table], tier: str, where: str = "") -> Iterator[Entry]:
@@ -93,15 +111,10 @@ def _runs(tables: Sequence[Table], tier: str, where: str = "") -> Iterator[Entry
                 protocol = PROTOCOLS.get(table.preset, f"preset {table.preset}")
                 if row.variant:  # other settings than the preset's, or a pre-trained encoder
                     protocol = f"preset {table.preset}, changed"
-                yield row.label, row.cells, protocol, seeds, tier, f"{where}preset {table.preset}"
+                source = f"{where}preset {table.preset}"
+                yield Entry(row.label, row.cells, protocol, seeds, tier, source)
 
 
 def _cell(number: Any) -> Cell:
     number = corrected(number)
     return Cell(number) if isinstance(number, str) else Cell("value", float(number))
-
-
-def _height(entry: Entry) -> float:
-    """Returns the mean of five, or of six if only that is known; rows with neither come last."""
-    cells = entry[1]
-    return next((m for name in AVERAGES if (m := cells[name].mean) is not None), 0.0)

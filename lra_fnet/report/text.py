@@ -183,7 +183,9 @@ def main_models(report: Report) -> str:
     notes += [
         f"Preset {table.preset}: {line[0].lower()}{line[1:]}"
         for table, _ in shown
-        for line in _of_columns(table)
+        for line in accuracy.methods(
+            {task: method for task, method in table.baselines.items() if task in table.columns}
+        )
     ]
     grids = [
         accuracy_grid(t, f"Test accuracy (%), preset {t.preset}", rows, compact=True)
@@ -196,17 +198,6 @@ def main_models(report: Report) -> str:
         "data of each run, see"
     )
     return "\n".join([*parts, f"{more} [RESULTS.md](RESULTS.md).\n"])
-
-
-def _of_columns(table: Table) -> list[str]:
-    """Returns the line about shallow baselines, without tasks that are no column of the table."""
-    kept = []
-    for line in table.baselines:
-        head, _, entries = line.removesuffix(".").partition(": ")
-        titles = tuple(f"{title}: " for title in table.columns.values())
-        named = [entry for entry in entries.split("; ") if entry.startswith(titles)]
-        kept += [f"{head}: {'; '.join(named)}."] if named else []
-    return kept
 
 
 def _csv(rows: Sequence[dict[str, Any]]) -> str:

@@ -27,12 +27,14 @@ from lra_fnet.report import (
     benchmarks,
     contents,
     findings,
+    literature,
     page,
     pairs,
     significance,
     sources,
     tradeoff,
 )
+from lra_fnet.report.cells import Cell
 from lra_fnet.report.grid import Grid
 from lra_fnet.run import record
 
@@ -263,14 +265,16 @@ def test_learning_runs_sweeps_and_spans_are_counted(tmp_path):
 
 
 def test_literature_names_the_highest_of_all_and_of_one_protocol():
-    head = ["Model", "Mean of 5", "Protocol", "Tier"]
-    rows = [
-        ["A", "86.3", "pixels", "self"],
-        ["B", "55.1", "lra", "self"],
-        ["C", "-", "lra", "here"],
-        ["D", "54.62†", "lra", "here"],
+    entries = [
+        literature.Entry(model, {"average5": Cell(state, mean)}, protocol, "1", tier, "")
+        for model, state, mean, protocol, tier in (
+            ("A", "value", 86.3, "pixels", "self"),
+            ("B", "value", 55.1, "lra", "self"),
+            ("C", "-", None, "lra", "here"),
+            ("D", "value", 54.62, "lra", "here"),
+        )
     ]
-    assert findings.literature(Grid("", head, rows)) == [
+    assert findings.literature(entries) == [
         "4 rows: 2 as printed in papers, 2 run here, 0 submitted; only rows of one protocol "
         "compare.",
         "Highest mean of five: A, 86.30 % (protocol pixels); under LRA's own protocol: B, 55.10 %.",

@@ -40,7 +40,7 @@ def test_table_is_sorted_and_shows_ours_except_of_uncompared_presets():
         a_result(**own),
     )
     tables = accuracy.tables(records(*results))
-    grid = literature.grid(tables)
+    grid = literature.grid(literature.entries(tables))
     column = list(grid.head).index("Mean of 5")
     means = [float(row[column]) for row in grid.rows if row[column] not in ("-", "n/a")]
     assert means == sorted(means, reverse=True)
@@ -50,7 +50,7 @@ def test_table_is_sorted_and_shows_ours_except_of_uncompared_presets():
     assert not any(note[0] in "§¶†" for note in grid.notes)
     assert any(note.startswith("Mean of 6 counts a failed Path-X as 50.") for note in grid.notes)
     floor = with_test(361, preset="tuned", model="linear")
-    notes = literature.grid(accuracy.tables(records(floor))).notes
+    notes = literature.grid(literature.entries(accuracy.tables(records(floor)))).notes
     assert [note[0] for note in notes if note[0] in "§¶†"] == ["¶"]
     mega = next(row for row in grid.rows if row[0] == "Mega")
     assert mega[-5:] == ["88.21", "pixels", "5", "self", "arXiv:2209.10655, Table 2"]
