@@ -3,14 +3,15 @@
 import dataclasses
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.text import Text
 
 from lra_fnet import config, intervals
 from lra_fnet.errors import UserError
+from lra_fnet.intervals import Difference
 from lra_fnet.machine import progress, terminal
 from lra_fnet.machine.terminal import Fitted
 from lra_fnet.report import accuracy, significance, text
@@ -18,7 +19,7 @@ from lra_fnet.report.cells import MARKS
 from lra_fnet.report.grid import Grid
 from lra_fnet.report.significance import PAIRED
 from lra_fnet.run import record
-from lra_fnet.run.record import Record, Split
+from lra_fnet.run.record import Device, Record, Split
 
 
 def find(text: str, roots: Sequence[str | Path]) -> list[Record]:
@@ -46,14 +47,58 @@ def find(text: str, roots: Sequence[str | Path]) -> list[Record]:
     return runs
 
 
-def compare(first: Sequence[Record], second: Sequence[Record]) -> dict[str, Any]:
-    """Returns everything in which two sets of runs on the same rows differ; accuracies in %.
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """The complete runs of one side."""
 
-    The checkpoint is the best on validation; `significance.compare` chooses the test. `pairs`
-    compares the runs of equal seeds row by row, with p adjusted by Holm's method.
+    model: str  # preset/task/model[+variant]
+    seeds: Sequence[int]
+    folders: Sequence[str]
+    overrides: Sequence[str]  # those of the first run, as the next three
+    parameters: int | None
+    steps_per_second: float | None  # mean; None unless every run has it
+    device: Device
 
-    Returns:
-      The object that `lra-fnet compare --json` prints.
+
+class Pair(NamedTuple):
+    """The runs of one seed, compared row by row on test."""
+
+    seed: int
+    difference: Difference
+    p_adjusted: float  # by Holm's method
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Everything in which two sets of runs on the same rows differ; accuracies in %."""
+
+    task: str
+    data_sha256: str
+    a: Side
+    b: Side
+    differences: Mapping[Split, significance.Comparison]
+    pairs: Sequence[Pair]  # none if each side is one run
+    steps_per_second_ratio: float | None  # a over b; None unless all runs had the same device
+    config: Sequence[str]  # a line for each setting that differs
+    notes: Sequence[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the object that `lra-fnet compare --json` prints."""
+        differences = {
+            split: {"a": c.a, "b": c.b, **c.difference._asdict(), "test": c.test, "why": c.why}
+            for split, c in self.differences.items()
+        }
+        pairs = [
+            {"seed": seed, **difference._asdict(), "test": PAIRED, "p_adjusted": p_adjusted}
+            for seed, difference, p_adjusted in self.pairs
+        ]
+        return dataclasses.asdict(self) | {"differences": differences, "pairs": pairs}
+
+
+def compare(first: Sequence[Record], second: Sequence[Record]) -> Comparison:
+    """Compares two sets of runs on the same rows.
+
+    The checkpoint is the best on validation; `significance.compare` chooses the test.
 
     Raises:
       UserError: the tasks or the rows differ, a side has no complete run, or one of pre-training.
@@ -78,17 +123,19 @@ def compare(first: Sequence[Record], second: Sequence[Record]) -> dict[str, Any]
     splits: list[Split] = ["validation"]
     if all(run.tested for run in (*a, *b)):
         splits.append("test")
-    return {
-        "task": a[0].task,
-        "data_sha256": a[0].data_sha256,
-        "a": _side(a),
-        "b": _side(b),
-        "differences": {split: _difference(a, b, split) for split in splits},
-        "pairs": _pairs(a, b),
-        "steps_per_second_ratio": _ratio(a, b),
-        "config": [str(change) for change in config.differing(a[0].config, b[0].config)],
-        "notes": _notes(first, second),
-    }
+    sides = _side(a), _side(b)
+    one_device = len({run.device for run in (*a, *b)}) == 1
+    return Comparison(
+        task=a[0].task,
+        data_sha256=a[0].data_sha256,
+        a=sides[0],
+        b=sides[1],
+        differences={split: significance.compare(a, b, split) for split in splits},
+        pairs=_pairs(a, b),
+        steps_per_second_ratio=_ratio(*sides) if one_device else None,
+        config=[str(change) for change in config.differing(a[0].config, b[0].config)],
+        notes=_notes(first, second),
+    )
 
 
 def _complete(runs: Sequence[Record]) -> list[Record]:
@@ -102,26 +149,20 @@ def _complete(runs: Sequence[Record]) -> list[Record]:
     return complete
 
 
-def _side(runs: Sequence[Record]) -> dict[str, Any]:
+def _side(runs: Sequence[Record]) -> Side:
     speeds = [run.steps_per_second for run in runs if run.steps_per_second is not None]
-    return {
-        "model": runs[0].label,
-        "seeds": [run.seed for run in runs],
-        "folders": [run.folder for run in runs],
-        "overrides": runs[0].overrides,
-        "parameters": runs[0].parameters,
-        "steps_per_second": statistics.fmean(speeds) if len(speeds) == len(runs) else None,
-        "device": dataclasses.asdict(runs[0].device),
-    }
+    return Side(
+        model=runs[0].label,
+        seeds=[run.seed for run in runs],
+        folders=[run.folder for run in runs],
+        overrides=runs[0].overrides,
+        parameters=runs[0].parameters,
+        steps_per_second=statistics.fmean(speeds) if len(speeds) == len(runs) else None,
+        device=runs[0].device,
+    )
 
 
-def _difference(a: Sequence[Record], b: Sequence[Record], split: Split) -> dict[str, Any]:
-    compared = significance.compare(a, b, split)
-    means = {"a": compared.a, "b": compared.b}
-    return {**means, **compared.difference._asdict(), "test": compared.test, "why": compared.why}
-
-
-def _pairs(a: Sequence[Record], b: Sequence[Record]) -> list[dict[str, Any]]:
+def _pairs(a: Sequence[Record], b: Sequence[Record]) -> list[Pair]:
     """Compares runs of equal seeds on the test rows; nothing if each side is one run."""
     if len(a) == len(b) == 1:
         return []
@@ -133,17 +174,16 @@ def _pairs(a: Sequence[Record], b: Sequence[Record]) -> list[dict[str, Any]]:
     }
     adjusted = intervals.holm([difference.p_value for difference in pairs.values()])
     return [
-        {"seed": seed, **difference._asdict(), "test": PAIRED, "p_adjusted": p_value}
+        Pair(seed, difference, p_value)
         for (seed, difference), p_value in zip(pairs.items(), adjusted, strict=True)
     ]
 
 
-def _ratio(a: Sequence[Record], b: Sequence[Record]) -> float | None:
-    """Returns steps/s of a over those of b, or None unless all runs had the same device."""
-    speeds = [_side(runs)["steps_per_second"] for runs in (a, b)]
-    if len({run.device for run in (*a, *b)}) > 1 or not speeds[0] or not speeds[1]:
+def _ratio(a: Side, b: Side) -> float | None:
+    """Returns steps/s of a over those of b, or None if one is not known."""
+    if not (a.steps_per_second and b.steps_per_second):
         return None
-    return speeds[0] / speeds[1]
+    return a.steps_per_second / b.steps_per_second
 
 
 def _notes(first: Sequence[Record], second: Sequence[Record]) -> list[str]:
@@ -162,28 +202,28 @@ def _notes(first: Sequence[Record], second: Sequence[Record]) -> list[str]:
     return notes
 
 
-def render(comparison: dict[str, Any]) -> list[Fitted | Text]:
+def render(comparison: Comparison) -> list[Fitted | Text]:
     """Returns what `lra-fnet compare` prints of a comparison."""
-    a, b = comparison["a"], comparison["b"]
-    ratio = comparison["steps_per_second_ratio"]
+    a, b, ratio = comparison.a, comparison.b, comparison.steps_per_second_ratio
     rows = []
-    for split, numbers in comparison["differences"].items():
-        accuracies = (f"{numbers[side]:.2f} %" for side in "ab")
-        rows.append([split, *accuracies, *_interval(numbers), intervals.p_text(numbers["p_value"])])
-    for pair in comparison["pairs"]:
-        p_value = f"{intervals.p_text(pair['p_adjusted'])} (Holm)"
-        rows.append([f"test, seed {pair['seed']}", "", "", *_interval(pair), p_value])
-    rows.append(["parameters", f"{a['parameters']:,}", f"{b['parameters']:,}"])
+    for split, compared in comparison.differences.items():
+        accuracies = (f"{mean:.2f} %" for mean in (compared.a, compared.b))
+        p_value = intervals.p_text(compared.difference.p_value)
+        rows.append([split, *accuracies, *_interval(compared.difference), p_value])
+    for pair in comparison.pairs:
+        p_value = f"{intervals.p_text(pair.p_adjusted)} (Holm)"
+        rows.append([f"test, seed {pair.seed}", "", "", *_interval(pair.difference), p_value])
+    rows.append(["parameters", f"{a.parameters:,}", f"{b.parameters:,}"])
     rows.append(["steps/s", *map(_speed, (a, b)), "" if ratio is None else f"x {ratio:.2f}"])
     head = ["", "A", "B", "A - B", "95 % interval", "p"]
     whole = [[*row, *[""] * (len(head) - len(row))] for row in rows]
     table = text.fitted(Grid("", head, whole))
     head = [
-        f"{name}  {side['model']}, seed {', '.join(map(str, side['seeds']))}"
+        f"{name}  {side.model}, seed {', '.join(map(str, side.seeds))}"
         for name, side in (("A", a), ("B", b))
     ]
-    notes = [f"{s}: {d['test']} ({d['why']})" for s, d in comparison["differences"].items()]
-    if comparison["pairs"]:
+    notes = [f"{split}: {c.test} ({c.why})" for split, c in comparison.differences.items()]
+    if comparison.pairs:
         notes.append(f"test, each seed: {PAIRED}; these compare two runs, not two models")
     if ratio is None:
         notes.append("steps/s: no ratio, because the runs were not timed on one device")
@@ -191,17 +231,17 @@ def render(comparison: dict[str, Any]) -> list[Fitted | Text]:
         notes.append(
             "steps/s: runs may have shared their machine; lra-fnet benchmark measures speed"
         )
-    notes += [*comparison["notes"], "Configurations (A -> B):"]
-    notes += [f"  {line}" for line in comparison["config"] or ["equal"]]
+    notes += [*comparison.notes, "Configurations (A -> B):"]
+    notes += [f"  {line}" for line in comparison.config or ["equal"]]
     return [Text("\n".join(head)), table, Text("\n".join(notes))]
 
 
-def _interval(numbers: dict[str, Any]) -> tuple[str, str]:
-    return f"{numbers['mean']:+.2f}", f"{numbers['low']:+.2f} to {numbers['high']:+.2f}"
+def _interval(difference: Difference) -> tuple[str, str]:
+    return f"{difference.mean:+.2f}", f"{difference.low:+.2f} to {difference.high:+.2f}"
 
 
-def _speed(side: dict[str, Any]) -> str:
-    return "-" if side["steps_per_second"] is None else f"{side['steps_per_second']:.3g}"
+def _speed(side: Side) -> str:
+    return "-" if side.steps_per_second is None else f"{side.steps_per_second:.3g}"
 
 
 def main(first: str, second: str, roots: Sequence[str | Path], *, as_json: bool = False) -> None:
@@ -212,7 +252,7 @@ def main(first: str, second: str, roots: Sequence[str | Path], *, as_json: bool 
     """
     comparison = compare(find(first, roots), find(second, roots))
     if as_json:
-        print(json.dumps(comparison, indent=1))
+        print(json.dumps(comparison.to_json(), indent=1))
         return
     console = terminal.console()
     for part in render(comparison):

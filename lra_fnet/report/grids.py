@@ -10,8 +10,9 @@ from lra_fnet.report import accuracy, cells
 from lra_fnet.report.accuracy import Table
 from lra_fnet.report.cells import Cell
 from lra_fnet.report.grid import Grid
-from lra_fnet.report.sources import Benchmark, Span, Started, Sweep
+from lra_fnet.report.sources import Benchmark, Started, Sweep
 from lra_fnet.run.record import Record
+from lra_fnet.run.spans import Span
 from lra_fnet.sweep.files import Choice, Entry
 
 

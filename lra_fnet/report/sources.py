@@ -15,6 +15,7 @@ from lra_fnet.benchmark.files import Result
 from lra_fnet.errors import UserError
 from lra_fnet.run import record
 from lra_fnet.run.record import TEST_LOG
+from lra_fnet.run.spans import Span
 from lra_fnet.sweep.files import About, Choice, Entry
 
 T = TypeVar("T")
@@ -34,23 +35,6 @@ class Started:
     variant: str | None = None
     init: str | None = None
     denoise: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class Layer:
-    """The attention span of a layer."""
-
-    mean: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Span:
-    """An attention_span.json; spans in tokens."""
-
-    mean: float
-    uniform: float
-    layers: tuple[Layer, ...]
-    rows: int
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,10 +7,10 @@ queries of a text, then over texts, then over heads and layers. Padding counts n
 as key; CLS counts at its position.
 """
 
+import dataclasses
 import operator
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -26,6 +26,7 @@ from lra_fnet.models.heads import encode
 from lra_fnet.models.mixers import attention
 from lra_fnet.objective import Classify
 from lra_fnet.run import provenance
+from lra_fnet.run.spans import Layer, Span
 from lra_fnet.run.trained import load_run
 from lra_fnet.tasks import Arrays
 from lra_fnet.training import pipeline
@@ -36,7 +37,7 @@ _WEIGHTS = 2**24  # attention weights that are held at a time: 64 MiB
 
 def span(
     folder: Path, rows: int = ROWS, imports: Sequence[str] = (), data: Path | None = None
-) -> dict[str, Any]:
+) -> Span:
     """Measures a run's span on validation rows and writes attention_span.json into its folder.
 
     The weights are those of the checkpoint best on validation, computed in float32.
@@ -46,11 +47,6 @@ def span(
       rows: number of rows, a fixed random choice; all rows if there are fewer.
       imports: see `load_run`.
       data: see `Run.data`.
-
-    Returns:
-      The object of attention_span.json: {"mean", "uniform" (the span of equal weights on the same
-      rows), "layers": [{"layer", "mean", "heads": [...]}], "step", "split", "rows", "data_sha256",
-      and commit, device and versions}.
 
     Raises:
       UserError: see `load_run`; the data differs from the run's; the model has no softmax
@@ -69,20 +65,21 @@ def span(
     arrays = arrays.take(chosen)
     batch_size = run.experiment.run.eval_batch_size
     layers, uniform = measure(Classify(run.task, run.model), run.variables, arrays, batch_size)
-    result = {
-        "mean": float(np.mean(list(layers.values()))),
-        "uniform": uniform,
-        "layers": [
-            {"layer": layer, "mean": float(heads.mean()), "heads": heads.tolist()}
+    result = Span(
+        mean=float(np.mean(list(layers.values()))),
+        uniform=uniform,
+        layers=tuple(
+            Layer(layer, float(heads.mean()), tuple(heads.tolist()))
             for layer, heads in sorted(layers.items())
-        ],
-        "step": run.step,
-        "split": split,
-        "rows": len(chosen),
-        "data_sha256": prepared.fingerprint,
-        **provenance.of_process(),
-    }
-    disk.write_json(folder / "attention_span.json", result)
+        ),
+        step=run.step,
+        split=split,
+        rows=len(chosen),
+        data_sha256=prepared.fingerprint,
+    )
+    disk.write_json(
+        folder / "attention_span.json", dataclasses.asdict(result) | provenance.of_process()
+    )
     return result
 
 
@@ -176,11 +173,11 @@ def _block_size(shape) -> int:
     return max(1, min(length, _WEIGHTS // (texts * length * heads)))
 
 
-def table(result: dict[str, Any]) -> Fitted:
+def table(result: Span) -> Fitted:
     """Returns the table that `lra-fnet span` prints."""
     rows = [
-        [str(layer["layer"]), f"{layer['mean']:.1f}", ", ".join(f"{h:.1f}" for h in layer["heads"])]
-        for layer in result["layers"]
+        [str(layer.layer), f"{layer.mean:.1f}", ", ".join(f"{head:.1f}" for head in layer.heads)]
+        for layer in result.layers
     ]
-    rows.append(["all", f"{result['mean']:.1f}", f"equal weights: {result['uniform']:.1f}"])
+    rows.append(["all", f"{result.mean:.1f}", f"equal weights: {result.uniform:.1f}"])
     return Fitted(["layer", "mean", "heads"], rows, title="required attention span, in tokens")

@@ -26,6 +26,7 @@ from lra_fnet import report
 from lra_fnet.report import accuracy, grids, page, sources, text, tradeoff
 from lra_fnet.report.grid import Grid
 from lra_fnet.run import record
+from lra_fnet.run.spans import Span
 from lra_fnet.sweep.files import Entry
 
 LOG = "test_log.jsonl"
@@ -347,7 +348,7 @@ def test_sizes_of_the_sublayers_are_shown_for_the_first_seed_that_has_them():
 
 def test_attention_spans_are_shown_with_equal_weights():
     runs = records(a_result(model="transformer"), a_result())
-    grid = grids.spans(runs, {runs[0].folder: record.build(sources.Span, a_span(12.0, 40.5))})
+    grid = grids.spans(runs, {runs[0].folder: record.build(Span, a_span(12.0, 40.5))})
     row = ["ListOps", "cpu", "Transformer", "0", "26.2", "80.0", "12.0, 40.5", "1,000"]
     assert [list(row) for row in grid.rows] == [row]
 

@@ -17,7 +17,8 @@ from tiny import TINY, rows
 from lra_fnet import experiment
 from lra_fnet.errors import UserError
 from lra_fnet.models.heads import encode
-from lra_fnet.run import attention_span
+from lra_fnet.run import attention_span, record
+from lra_fnet.run.spans import Span
 from lra_fnet.tasks import Arrays
 
 
@@ -171,18 +172,19 @@ def test_span_is_written_into_the_run_folder_and_leaves_test_closed(folders, tmp
     result = json.loads((trial / "result.json").read_text())
     for options, count in (([8], 8), ([], 20)):
         span = attention_span.span(trial, *options)
-        assert span == json.loads((trial / "attention_span.json").read_text())
-        assert (span["rows"], span["split"]) == (count, "validation")
-    (layer,) = span["layers"]
-    assert (layer["layer"], len(layer["heads"])) == (0, 2)
-    assert span["mean"] == pytest.approx(np.mean(layer["heads"]))
-    assert 0 < span["mean"] < 11
-    assert span["step"] == result["validation"]["best"]["step"]
-    assert span["data_sha256"] == result["data_sha256"]
+        assert span == record.load(trial / "attention_span.json", Span)
+        assert (span.rows, span.split) == (count, "validation")
+    assert {"commit", "device"} <= {*json.loads((trial / "attention_span.json").read_text())}
+    (layer,) = span.layers
+    assert (layer.layer, len(layer.heads)) == (0, 2)
+    assert span.mean == pytest.approx(np.mean(layer.heads))
+    assert 0 < span.mean < 11
+    assert span.step == result["validation"]["best"]["step"]
+    assert span.data_sha256 == result["data_sha256"]
     assert json.loads((trial / "result.json").read_text()) == result
     assert not (tmp_path / "runs/test_log.jsonl").exists()
     last = attention_span.table(span).rows[-1][1]
-    assert last == f"{span['mean']:.1f}"
+    assert last == f"{span.mean:.1f}"
 
 
 def unfinished(folder):
