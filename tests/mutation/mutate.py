@@ -35,7 +35,9 @@ PACKAGE = ROOT / "lra_fnet"
 FOLDER = ROOT / ".mutation"
 GROUPS = {
     "mixers": "models/mixers/*.py",
-    "metrics": "training/score.py",
+    "models": "models/*.py",
+    "loop": "training/[ls]*.py",
+    "report": "report/[acs]*.py",
     "objective": "objective.py",
     "optim": "optim.py",
     "tasks": "tasks/*.py",
@@ -53,7 +55,7 @@ TESTS = (
         "tests/training/test_loop.py",
         "tests/run/test_evaluate.py",
     ),
-    *("tests/report/test_significance.py", "tests/report/test_compare.py"),
+    "tests/report",
 )
 OPTIONS = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow")
 OPTIONS += ("-p", "no:unraisableexception")  # a mutant may leave a file or a socket open
