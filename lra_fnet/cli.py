@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from lra_fnet import __version__, config
+from lra_fnet.benchmark import WHATS
 from lra_fnet.errors import Interrupted, RunFailed, UserError, out_of_memory
 from lra_fnet.machine import allocator, compile_cache, memory, signals
+from lra_fnet.sweep import SAMPLERS
 
-_WHATS = ("train", "pretrain", "infer", "mixing", "scaling", "pipeline")
+_WHATS = (*WHATS, "scaling", "pipeline")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -261,14 +263,46 @@ def _document(documented) -> dict:
     }
 
 
+_TASKS, _MODELS = (", ".join(config.known(kind)) for kind in ("tasks", "models"))
+_MODEL = _text(_MODELS, kind=_one("models"), required=True)
+_ONE_RUN = {
+    "model": _MODEL,
+    "seed": _number(
+        "seed of weights, batches and dropout; fixed features have their own (default: 0)",
+        0,
+        most=2**32 - 1,
+    ),
+    "name": _VARIANT,
+    "force": _switch("move the run of this name aside and train from the start"),
+    "fit": _switch("split the batch into the largest slices that fit the device"),
+}
+_ITS_DATA = _folder("folder of the prepared data sets (default: the one that the run names)")
+
+
+_VERBS: list[tuple[Callable, str, dict[str, dict]]] = []  # in the order of the file
+
+
+def _verb(shared: str, **options: dict) -> Callable[[Callable], Callable]:
+    """Declares a command with the docstring of its function as its --help.
+
+    Args:
+      shared: names of groups of `_SHARED`.
+      **options: those of the command alone: `no_test={...}` is --no-test, `FILE={...}` an argument.
+    """
+
+    def declare(call):
+        _VERBS.append((call, shared, options))
+        return call
+
+    return declare
+
+
 def _parser() -> Parser:
     parser = Parser(prog="lra-fnet", **_document(sys.modules[__name__]))
     parser.add_argument("--version", action="version", version=f"lra-fnet {__version__}")
     parser.set_defaults(call=lambda args: parser.print_help(sys.stderr) or 2)
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
-
-    def verb(call, shared: str, **options: dict) -> None:
-        """Adds a command; `no_test={...}` is its option --no-test, `FILE={...}` an argument."""
+    for call, shared, options in _VERBS:
         keywords = _document(call)
         summary = keywords["description"].partition("\n")[0]
         added = verbs.add_parser(call.__name__.strip("_"), help=summary, **keywords)
@@ -281,131 +315,6 @@ def _parser() -> Parser:
                     action.completer = functools.partial(_complete, _COMPLETED[name])
         for name in _HOSTS.keys() & options.keys():
             added.set_defaults(**{name: os.environ.get(f"LRA_FNET_{name.upper()}")})
-
-    tasks, models = (", ".join(config.known(kind)) for kind in ("tasks", "models"))
-    verb(
-        _data,
-        "outside data source",
-        task=_text(f"{tasks}, or all", required=True),
-        dataset=_text("one data set; default: all that the presets use and --source provides"),
-        force=_switch("prepare existing sets again, for example after a change of --source"),
-        update=_switch("for developers: write the shallow baselines to data/expected.json"),
-    )
-    kinds = ("tasks", "models", "presets")
-    verb(_list_, "gin_dir", KIND={"choices": kinds, "help": "what to list"})
-    verb(_describe, "outside data", task=_text(f"{tasks}, or all (default)", "all"))
-    model = _text(models, kind=_one("models"), required=True)
-    verb(
-        _settings,
-        "task bindings outside data source",
-        model=model,
-        pretrain=_switch("those of lra-fnet pretrain"),
-    )
-    one_run = {
-        "model": model,
-        "seed": _number(
-            "seed of weights, batches and dropout; fixed features have their own (default: 0)",
-            0,
-            most=2**32 - 1,
-        ),
-        "name": _VARIANT,
-        "force": _switch("move the run of this name aside and train from the start"),
-        "fit": _switch("split the batch into the largest slices that fit the device"),
-    }
-    verb(
-        _train,
-        "task bindings outside runs data source",
-        **one_run,
-        no_test={"help": "do not score the test split", "action": "store_false", "dest": "test"},
-        init=_text(
-            "start from the encoder of this pre-trained run; auto: the one with these options",
-            metavar="RUN",
-        ),
-        **_HOSTS,
-    )
-    verb(_pretrain, "task bindings outside runs data source", **one_run, **_HOSTS)
-    its_data = _folder("folder of the prepared data sets (default: the one that the run names)")
-    verb(_evaluate, "run", data=its_data)
-    rows = _number("number of validation rows (default: 1000)", 1000, 1)
-    verb(_span, "run", data=its_data, rows=rows)
-    verb(_predict, "run", FILE=_given(Path, nargs="*", help="default: standard input"))
-    verb(
-        _export,
-        "run",
-        out=_folder("the folder to write", required=True),
-        checkpoint=_text("best on validation (default), or last", "best", choices=("best", "last")),
-        force=_switch("replace an earlier export"),
-    )
-    verb(
-        _verify,
-        "outside data",
-        replay=_number("repeat this number of initial training steps and compare the losses", 0),
-        json=_switch("print JSON objects"),
-        PATH=_given(Path, nargs="+", help="a run folder, an export, or a folder of results"),
-    )
-    verb(
-        _drift,
-        "task bindings outside data source",
-        model=_text(models, required=True),
-        name=_VARIANT,
-        results=_folder("folder of the results to compare with (default: results)", "results"),
-    )
-    verb(
-        _sweep,
-        "bindings outside runs data source",
-        sweep=_text(f"{', '.join(config.known('sweeps'))}, or your file", metavar="FILE"),
-        task=_text(_NAMES),
-        models=_text(_NAMES),
-        preset=_text("default: paper"),
-        seeds=_number("number of seeds: 0 to n - 1", least=1),
-        grid=_list("an axis: every value of a list", metavar="NAME=[...]"),
-        grids=_bindings("several --grid in one string"),
-        range=_list(
-            'an axis for random and tpe; "log" is optional', metavar='NAME=[LOW,HIGH,"log"]'
-        ),
-        ranges=_bindings("several --range in one string"),
-        sampler=_text("how points are chosen", choices=("grid", "random", "tpe")),
-        trials=_number("points per task and model, for random and tpe", least=1),
-        prune=_switch("stop a point whose first seed is below the median of earlier points", None),
-        pretrain=_switch("the trials are runs of lra-fnet pretrain", None),
-        name=_text("the sweep's name; --name alone resumes that sweep"),
-        jobs=_number("trials at a time, which share the cores (default: 1)", 1, 1),
-        retry=_switch("run failed trials once more"),
-        dry_run=_switch("print the commands of the trials and stop"),
-    )
-    verb(
-        _finish,
-        "runs",
-        name=_text("the name that the sweep printed", required=True),
-        without_failed=_switch("leave out points that have a failed trial"),
-    )
-    readme = _folder("update the tables in this file too", metavar="FILE")
-    verb(_report, "runs results out", readme=readme)
-    verb(_compare, "runs results", json=_switch("print one JSON object"), A=_SIDE, B=_SIDE)
-    measured = "train,infer with --lengths, else pipeline"
-    verb(
-        _benchmark,
-        "task bindings outside runs data source shape",
-        name=_text("the results' folder in RUNS/benchmark (default: made of the options)"),
-        models=_text(f"{_NAMES}; NAME:BINDING adds a binding", "transformer,linear,fnet,performer"),
-        lengths=_numbers("in tokens"),
-        what=_text(f"any of {','.join(_WHATS)}; default: {measured}", kind=_whats),
-        peer=_switch("compare with PyTorch's models (LRA_FNET_PEER_PYTHON)"),
-        devices=_numbers("numbers of devices, for scaling (default: 1,2,4,8)"),
-        rounds=_number("number of measurements (default: 5)", 5, 1),
-        seconds=_number("seconds per measurement (default: 2; pipeline: 30)", None, 0.001, float),
-    )
-    verb(
-        _drill,
-        "",
-        seed=_number("chooses among the calls, bytes and bits (default: 1)", 1),
-        case=_number("run a single case and print the output of its commands"),
-        sample=_number("number of cases, spread over all faults (default: all)", least=1),
-        jobs=_number("cases at a time (default: 2)", 2, 1),
-        out=_folder("the file to write (default: results/drill.md)", "results/drill.md"),
-    )
-    verb(_completion, "", SHELL={"choices": ("bash", "zsh", "fish"), "help": "your shell"})
-    verb(_explain, "task bindings outside shape", lengths=_numbers("in tokens", required=True))
     return parser
 
 
@@ -458,6 +367,13 @@ def _joined(args):
 # needs, so that `--help` starts at once.
 
 
+@_verb(
+    "outside data source",
+    task=_text(f"{_TASKS}, or all", required=True),
+    dataset=_text("one data set; default: all that the presets use and --source provides"),
+    force=_switch("prepare existing sets again, for example after a change of --source"),
+    update=_switch("for developers: write the shallow baselines to data/expected.json"),
+)
 def _data(args) -> None:
     """Prepares a task's data, verifies every record and computes shallow baselines.
 
@@ -478,6 +394,7 @@ def _data(args) -> None:
     )
 
 
+@_verb("gin_dir", KIND={"choices": ("tasks", "models", "presets"), "help": "what to list"})
 def _list_(args) -> None:
     """Lists the tasks, models or presets, each with the first sentence of its file.
 
@@ -496,6 +413,7 @@ def _list_(args) -> None:
     terminal.console(highlight=False).print(listed)
 
 
+@_verb("outside data", task=_text(f"{_TASKS}, or all (default)", "all"))
 def _describe(args) -> None:
     """Describes the prepared data: rows, lengths, floors, sizes, licences.
 
@@ -508,6 +426,11 @@ def _describe(args) -> None:
     prepare.describe(args.task, args.data, gin_dirs=args.gin_dirs)
 
 
+@_verb(
+    "task bindings outside data source",
+    model=_MODEL,
+    pretrain=_switch("those of lra-fnet pretrain"),
+)
 def _settings(args) -> None:
     """Shows every setting that a run would have, with the file and line that bind it.
 
@@ -520,6 +443,16 @@ def _settings(args) -> None:
     terminal.console().print(shown.table(_job(args, denoise=args.pretrain)))
 
 
+@_verb(
+    "task bindings outside runs data source",
+    **_ONE_RUN,
+    no_test={"help": "do not score the test split", "action": "store_false", "dest": "test"},
+    init=_text(
+        "start from the encoder of this pre-trained run; auto: the one with these options",
+        metavar="RUN",
+    ),
+    **_HOSTS,
+)
 def _train(args) -> None:
     """Trains or resumes one run and scores it on the test set; prepares the data if needed.
 
@@ -544,6 +477,7 @@ def _train(args) -> None:
     print(f"run folder: {asked.folder}")
 
 
+@_verb("task bindings outside runs data source", **_ONE_RUN, **_HOSTS)
 def _pretrain(args) -> None:
     """Trains a model to predict masked tokens or pixels of the task's own training rows.
 
@@ -576,6 +510,7 @@ def _pretrain(args) -> None:
     print(f"run folder: {asked.folder}")
 
 
+@_verb("run", data=_ITS_DATA)
 def _evaluate(args) -> None:
     """Scores a trained run on test, or shows its score.
 
@@ -588,6 +523,7 @@ def _evaluate(args) -> None:
     report.print_run(evaluate.evaluate(args.run, args.imports, args.data))
 
 
+@_verb("run", data=_ITS_DATA, rows=_number("number of validation rows (default: 1000)", 1000, 1))
 def _span(args) -> None:
     """Measures LRA's required attention span of a trained run.
 
@@ -602,6 +538,7 @@ def _span(args) -> None:
     print(f"wrote {args.run / 'attention_span.json'}")
 
 
+@_verb("run", FILE=_given(Path, nargs="*", help="default: standard input"))
 def _predict(args) -> None:
     """Classifies your own texts, images or expressions.
 
@@ -632,6 +569,12 @@ def _predict(args) -> None:
     predict.main(args.run, args.FILE, args.imports)
 
 
+@_verb(
+    "run",
+    out=_folder("the folder to write", required=True),
+    checkpoint=_text("best on validation (default), or last", "best", choices=("best", "last")),
+    force=_switch("replace an earlier export"),
+)
 def _export(args) -> None:
     """Writes a trained run as safetensors, config and README.
 
@@ -644,6 +587,12 @@ def _export(args) -> None:
     print(f"exported to {args.out}")
 
 
+@_verb(
+    "outside data",
+    replay=_number("repeat this number of initial training steps and compare the losses", 0),
+    json=_switch("print JSON objects"),
+    PATH=_given(Path, nargs="+", help="a run folder, an export, or a folder of results"),
+)
 def _verify(args) -> int:
     """Checks results: a row for each run, a column for each check; exit code 1 if any fails.
 
@@ -668,6 +617,12 @@ def _verify(args) -> int:
     return verify.main(args.PATH, options, as_json=args.json)
 
 
+@_verb(
+    "task bindings outside data source",
+    model=_MODEL,
+    name=_VARIANT,
+    results=_folder("folder of the results to compare with (default: results)", "results"),
+)
 def _drift(args) -> int:
     """Trains the first tenth of a preset's run and compares its losses with the committed results.
 
@@ -684,6 +639,26 @@ def _drift(args) -> int:
     return drift.main(_job(args, runs=args.results))
 
 
+@_verb(
+    "bindings outside runs data source",
+    sweep=_text(f"{', '.join(config.known('sweeps'))}, or your file", metavar="FILE"),
+    task=_text(_NAMES),
+    models=_text(_NAMES),
+    preset=_text("default: paper"),
+    seeds=_number("number of seeds: 0 to n - 1", least=1),
+    grid=_list("an axis: every value of a list", metavar="NAME=[...]"),
+    grids=_bindings("several --grid in one string"),
+    range=_list('an axis for random and tpe; "log" is optional', metavar='NAME=[LOW,HIGH,"log"]'),
+    ranges=_bindings("several --range in one string"),
+    sampler=_text("how points are chosen", choices=SAMPLERS),
+    trials=_number("points per task and model, for random and tpe", least=1),
+    prune=_switch("stop a point whose first seed is below the median of earlier points", None),
+    pretrain=_switch("the trials are runs of lra-fnet pretrain", None),
+    name=_text("the sweep's name; --name alone resumes that sweep"),
+    jobs=_number("trials at a time, which share the cores (default: 1)", 1, 1),
+    retry=_switch("run failed trials once more"),
+    dry_run=_switch("print the commands of the trials and stop"),
+)
 def _sweep(args) -> int | None:
     r"""Trains several tasks, models, seeds and settings.
 
@@ -729,6 +704,11 @@ def _sweep(args) -> int | None:
     return scheduler.run(planned, jobs=args.jobs, retry=args.retry)
 
 
+@_verb(
+    "runs",
+    name=_text("the name that the sweep printed", required=True),
+    without_failed=_switch("leave out points that have a failed trial"),
+)
 def _finish(args) -> None:
     """Selects the best points of a sweep on validation and scores them on test.
 
@@ -746,6 +726,7 @@ def _finish(args) -> None:
     print(f"selected: {planned.folder / 'selected.json'}")
 
 
+@_verb("runs results out", readme=_folder("update the tables in this file too", metavar="FILE"))
 def _report(args) -> None:
     """Writes tables and figures of all results.
 
@@ -761,6 +742,7 @@ def _report(args) -> None:
         print(f"updated {file}")
 
 
+@_verb("runs results", json=_switch("print one JSON object"), A=_SIDE, B=_SIDE)
 def _compare(args) -> None:
     """Compares two models or two runs, with a significance test.
 
@@ -791,6 +773,20 @@ def _cell(args, seconds: float = 2.0):
     )
 
 
+@_verb(
+    "task bindings outside runs data source shape",
+    name=_text("the results' folder in RUNS/benchmark (default: made of the options)"),
+    models=_text(f"{_NAMES}; NAME:BINDING adds a binding", "transformer,linear,fnet,performer"),
+    lengths=_numbers("in tokens"),
+    what=_text(
+        f"any of {','.join(_WHATS)}; default: train,infer with --lengths, else pipeline",
+        kind=_whats,
+    ),
+    peer=_switch("compare with PyTorch's models (LRA_FNET_PEER_PYTHON)"),
+    devices=_numbers("numbers of devices, for scaling (default: 1,2,4,8)"),
+    rounds=_number("number of measurements (default: 5)", 5, 1),
+    seconds=_number("seconds per measurement (default: 2; pipeline: 30)", None, 0.001, float),
+)
 def _benchmark(args) -> None:
     """Measures speed and memory of models against sequence length.
 
@@ -811,6 +807,14 @@ def _benchmark(args) -> None:
     command.main(options, _cell(args, args.seconds or 2.0), job, show)
 
 
+@_verb(
+    "",
+    seed=_number("chooses among the calls, bytes and bits (default: 1)", 1),
+    case=_number("run a single case and print the output of its commands"),
+    sample=_number("number of cases, spread over all faults (default: all)", least=1),
+    jobs=_number("cases at a time (default: 2)", 2, 1),
+    out=_folder("the file to write (default: results/drill.md)", "results/drill.md"),
+)
 def _drill(args) -> None:
     """Runs every command under injected faults and checks the results (Linux, needs cc).
 
@@ -826,6 +830,7 @@ def _drill(args) -> None:
     drill.main(main, args.seed, args.case, args.sample, args.jobs, args.out)
 
 
+@_verb("", SHELL={"choices": ("bash", "zsh", "fish"), "help": "your shell"})
 def _completion(args) -> None:
     """Prints the shell code that completes commands, options and names with the Tab key.
 
@@ -840,6 +845,7 @@ def _completion(args) -> None:
     print(shellcode(["lra-fnet"], shell=args.SHELL))
 
 
+@_verb("task bindings outside shape", lengths=_numbers("in tokens", required=True))
 def _explain(args) -> None:
     """Shows how the Fourier transform is computed at each length, and why.
 

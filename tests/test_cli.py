@@ -214,7 +214,7 @@ def test_system_error_before_the_command_begins_fails_with_one_line(command, mon
     def full(*args):
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(config, "known", full)
+    monkeypatch.setattr(cli, "_parser", full)
     assert "Too many open files" in command("report").mistake
 
 
@@ -224,7 +224,7 @@ def test_device_that_is_full_fails_with_one_line_with_code_1(command, monkeypatc
     def fail(*args):
         raise jax.errors.JaxRuntimeError(errors.pop())
 
-    monkeypatch.setattr(config, "known", fail)
+    monkeypatch.setattr(cli, "_parser", fail)
     code, err, out = command("report")
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert "lra-fnet: out of device memory (RESOURCE_EXHAUSTED: Out of memory allocating 9" in err

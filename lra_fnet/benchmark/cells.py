@@ -32,7 +32,6 @@ PAUSE = 0.3  # seconds between turns, in which the threads of the previous side 
 PEER_PYTHON = "LRA_FNET_PEER_PYTHON"  # the interpreter that has PyTorch
 PEERS = ("eager", "compiled", "torch")  # sides that PyTorch computes
 SIZES = {"base": (768, 12), "large": (1024, 16)}  # width and heads: arXiv:2105.03824, Table 6
-WHATS = ("train", "pretrain", "infer", "mixing")
 ENVIRONMENT = {
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # several children share a GPU
     "JAX_ENABLE_COMPILATION_CACHE": "false",  # compilation is timed, and its memory counted
@@ -215,7 +214,7 @@ def plan(
       shared: the settings that all cells share.
       models: names; NAME:BINDING is a separate row for the model with one more binding. A word that
         comes twice counts once.
-      whats: some of WHATS.
+      whats: some of `benchmark.WHATS`.
       lengths: tokens, each once; mixing has the paper's length if there are none.
       cls: also measures each length with CLS in front, L + 1.
       peer: also measures the models of `transformers`, and PyTorch's FFT.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lra_fnet.benchmark import cells, overhead, scaling
+from lra_fnet.benchmark import WHATS, cells, overhead, scaling
 from lra_fnet.benchmark.cells import Cell
 from lra_fnet.benchmark.files import Result
 from lra_fnet.errors import Interrupted, UserError
@@ -32,7 +32,7 @@ class Show(NamedTuple):
 class Options:
     """The options of `lra-fnet benchmark` that are not settings of every cell.
 
-    `what` has names of `cells.WHATS`, "scaling" (over devices) and "pipeline" (the training loop).
+    `what` has names of `WHATS`, "scaling" (over devices) and "pipeline" (the training loop).
     """
 
     models: Sequence[str]
@@ -87,7 +87,7 @@ def main(options: Options, shared: Cell, job: Job, show: Show) -> None:
         written, all before anything is measured; scaling needs more memory than there is.
     """
     options.check(shared, job.source)
-    measured = [what for what in cells.WHATS if what in options.what]
+    measured = [what for what in WHATS if what in options.what]
     planned = functools.partial(cells.plan, shared, options.models)
     plan = planned(measured, options.lengths, cls=options.cls, peer=options.peer)
     scaled = planned(["train"], options.lengths) if "scaling" in options.what else []

@@ -3,3 +3,5 @@
 A point is one choice of values for all axes; a trial is one seed of a point. Trials of a search are
 compared on validation and never read the test split; `finish` reads it for the selected ones.
 """
+
+SAMPLERS = ("grid", "random", "tpe")

@@ -21,10 +21,10 @@ from lra_fnet.run import job as jobs
 from lra_fnet.run import provenance
 from lra_fnet.run.job import Job
 from lra_fnet.run.record import build
+from lra_fnet.sweep import SAMPLERS
 
 SCHEMA = 1
 LARGEST = 2**53  # the ends of a range, up to which a float64 holds every whole number
-SAMPLERS = ("grid", "random", "tpe")
 SHARED = ("imports", "gin_dirs", "data", "source")  # fields of a job that sweep.json stores
 
 

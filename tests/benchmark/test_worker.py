@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lra_fnet.benchmark import cells, child, roofline, worker
+from lra_fnet.benchmark import WHATS, cells, child, roofline, worker
 from lra_fnet.machine import memory
 from lra_fnet.models.mixers import attention
 from lra_fnet.training import slices
@@ -125,10 +125,7 @@ def replies(cell, *requests):
 
 @pytest.mark.parametrize(
     "what",
-    [
-        pytest.param(what, marks=[pytest.mark.slow] if what == "pretrain" else [])
-        for what in cells.WHATS
-    ],
+    [pytest.param(what, marks=[pytest.mark.slow] if what == "pretrain" else []) for what in WHATS],
 )
 def test_child_replies_with_facts_rounds_and_limits(what):
     few = ("Encoder.mlp_dim=0", "Head.mlp_dim=0")  # each product is compiled and measured
