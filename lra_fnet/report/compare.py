@@ -69,7 +69,7 @@ class Pair(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison:
+class RunComparison:
     """Everything in which two sets of runs on the same rows differ; accuracies in %."""
 
     task: str
@@ -95,7 +95,7 @@ class Comparison:
         return dataclasses.asdict(self) | {"differences": differences, "pairs": pairs}
 
 
-def compare(first: Sequence[Record], second: Sequence[Record]) -> Comparison:
+def compare(first: Sequence[Record], second: Sequence[Record]) -> RunComparison:
     """Compares two sets of runs on the same rows.
 
     The checkpoint is the best on validation; `significance.compare` chooses the test.
@@ -125,7 +125,7 @@ def compare(first: Sequence[Record], second: Sequence[Record]) -> Comparison:
         splits.append("test")
     sides = _side(a), _side(b)
     one_device = len({run.device for run in (*a, *b)}) == 1
-    return Comparison(
+    return RunComparison(
         task=a[0].task,
         data_sha256=a[0].data_sha256,
         a=sides[0],
@@ -202,7 +202,7 @@ def _notes(first: Sequence[Record], second: Sequence[Record]) -> list[str]:
     return notes
 
 
-def render(comparison: Comparison) -> list[Fitted | Text]:
+def render(comparison: RunComparison) -> list[Fitted | Text]:
     """Returns what `lra-fnet compare` prints of a comparison."""
     a, b, ratio = comparison.a, comparison.b, comparison.steps_per_second_ratio
     rows = []
