@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from lra_fnet import config, tasks
+from lra_fnet.errors import UserError
 from lra_fnet.report.cells import (
     AVERAGES,
     TASKS,
@@ -465,7 +466,8 @@ def _notes(preset: str, runs: Sequence[Record], rows: Sequence[Row]) -> list[str
     names = [f"{row.model}+{row.variant}" if row.variant else row.model for row in rows if row.ours]
     for group in (by_name[name] for name in dict.fromkeys(names) if name in by_name):
         name = name_of(group[0])
-        if settings := sorted({" ".join(run.overrides) for run in group if run.overrides}):
+        given = {" ".join(map(_binding, run.overrides)) for run in group if run.overrides}
+        if settings := sorted(given):
             notes.append(f"{name}: `{'` or `'.join(settings)}`")
         for task in sorted({run.task for run in group}):
             same = [run for run in group if run.task == task]
@@ -479,6 +481,13 @@ def _notes(preset: str, runs: Sequence[Record], rows: Sequence[Row]) -> list[str
             if names := bound_differently({run.config for run in same}):
                 notes.append(f"The runs of {name} on {task} differ in {', '.join(names)}.")
     return notes
+
+
+def _binding(override: str) -> str:
+    """Returns an override in its one form, or as it is if it has none."""
+    with contextlib.suppress(UserError):
+        return config.normalise(override).replace(" = ", "=", 1)
+    return override
 
 
 def _fixed_draws(rows: Sequence[Row]) -> list[str]:

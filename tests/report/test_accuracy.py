@@ -542,3 +542,10 @@ def test_a_cell_is_held_against_the_highest_floor_and_baseline_of_its_runs():
     rules = [{"method": "bigrams", "settings": {}, "validation": s, "test": s} for s in (low, high)]
     runs = (with_test(420, seed=n, floor=low, shallow=rule) for n, rule in enumerate(rules))
     assert cell_of(*runs).marks == "§"
+
+
+def test_an_override_that_was_typed_in_two_ways_is_shown_once():
+    given = [f"Encoder.pooling={quote}cls{quote}" for quote in ("'", '"', "")] + ["no binding"]
+    runs = (a_result(seed=n, overrides=[text], variant="c") for n, text in enumerate(given))
+    (table,) = tables_of(a_result(), *runs)
+    assert "FNet, c: `Encoder.pooling='cls'` or `no binding`" in table.notes
