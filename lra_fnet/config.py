@@ -287,10 +287,10 @@ def settings(paths: Sequence[Path], bindings: Sequence[str] = ()) -> list[Settin
     found = []
     for name, text in sorted((short(name), text) for name, text in values(operative()).items()):
         unscoped = name.rpartition("/")[2]  # gin reads Text.max_len as TASK/Text.max_len
-        origin = bound.get(name) or bound.get(unscoped)
+        binding = bound.get(name) or bound.get(unscoped)
         if not name.endswith(".name"):  # Flax's name of a module, which none binds
             derived = not given.isdisjoint((name, unscoped))
-            found.append(Setting(unscoped, text, _source(text, origin, derived=derived)))
+            found.append(Setting(unscoped, text, _source(text, binding, derived=derived)))
     return found
 
 

@@ -30,9 +30,7 @@ UNCOMPARED = ("cpu", "cpu-pretrain")
 SMOKE = {"cpu": ("pathx",)}  # runs that only show that a task works: no column
 PADDING = "‡ This model sees the padding: its mixer does not use the mask."
 WAYS = ("fnet_mat",)  # not models but ways to compute one: in speed tables only
-# A setting of tasks of images of one size, and of no other.
-_BLACK = re.compile(r"^TASK/[\w.]+\.black_is_padding = (\w+)$", re.M)
-_OWN_SEED = re.compile(r"^(\w+\.seed) = ", re.M)  # of fixed features and the like
+_OWN_SEED = re.compile(r"\w+\.seed")  # of fixed features and the like
 _DIGEST = re.compile(r"-[0-9a-f]{8}$")  # ends a name that the user did not give
 
 
@@ -354,8 +352,9 @@ def sees_padding(run: Record) -> bool:
 
     The rows of image tasks have none, unless black counts as padding.
     """
-    black = _BLACK.search(run.config)
-    return not run.uses_mask and (black is None or black[1] == "True")
+    # A setting of tasks of images of one size, and of no other.
+    black = [text for name, text in run.bound.items() if name.endswith(".black_is_padding")]
+    return not run.uses_mask and black != ["False"]
 
 
 def _our_row(
@@ -493,7 +492,7 @@ def _binding(override: str) -> str:
 def _fixed_draws(rows: Sequence[Row]) -> list[str]:
     """Returns a line if all seeds of a row share a draw, such as that of fixed features."""
     several = [cell.runs for row in rows for cell in row.cells.values() if cell.seeds > 1]
-    names = {name for runs in several for name in _OWN_SEED.findall(runs[0].config)}
+    names = {name for runs in several for name in filter(_OWN_SEED.fullmatch, runs[0].bound)}
     listed = ", ".join(f"`{name}`" for name in sorted(names))
     words = f"All seeds of a row share the draw of {listed}: ± does not cover other draws."
     return [words] if names else []

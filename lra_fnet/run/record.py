@@ -296,12 +296,13 @@ class Record(Process):
     def setting(self, name: str) -> Any:
         """Returns what the config binds a name to, if that is a Python literal; otherwise None."""
         try:
-            return config.literal(self._bound[name])
+            return config.literal(self.bound[name])
         except (KeyError, ValueError):
             return None
 
     @functools.cached_property
-    def _bound(self) -> dict[str, str]:
+    def bound(self) -> dict[str, str]:
+        """Every setting that the run read, as gin text, by name."""
         return config.values(self.config)
 
 
