@@ -186,7 +186,10 @@ class Table:
 
     @property
     def parts(self) -> list[Part]:
-        """Both checkpoints' rows with their titles; those of variants, if any, come last."""
+        """Both checkpoints' rows with their titles; those of variants, if any, come last.
+
+        The floors stand below the variants if the preset has no other runs.
+        """
         head = f"Test accuracy (%), preset {self.preset}"
         steps = {"best": "checkpoint best on validation", "last": "last step"}
         own = [
@@ -195,9 +198,12 @@ class Table:
         ]
         if not self.variants:
             return own
+        plain = any(row.num_measured for row in self.rows)
+        floors = [] if plain else [row for row in self.rows if not row.source]
+        variants = [*self.variants, *floors]
         return [
             *own,
-            Part("best", f"{head}, variants: {steps['best']}", self.variants, "variants"),
+            Part("best", f"{head}, variants: {steps['best']}", variants, "variants"),
             Part("last", f"{head}, variants: {steps['last']}", self.last_variants, "variants"),
         ]
 

@@ -61,7 +61,7 @@ def unit_of_memory(cells: Sequence[Result]) -> tuple[str, float]:
 
 
 def grids(cells: Sequence[Result]) -> list[Grid]:
-    """Returns the tables of everything that was measured."""
+    """Returns the tables of everything that was measured; of a table of `-` alone, nothing."""
     ours = [cell for cell in cells if cell.side == "ours"]
     by_what = {what: [cell for cell in ours if cell.what == what] for what in TITLES}
     train, pretrain, infer = by_what.values()
@@ -84,7 +84,7 @@ def grids(cells: Sequence[Result]) -> list[Grid]:
         _grid(f"Share of the roofline's speed: inference{fixed}", infer, _fractions),
         _exponents(train, infer, fixed),
     ]
-    return [grid for grid in tables if grid]
+    return [grid for grid in tables if any({*row[grid.words :]} != {"-"} for row in grid.rows)]
 
 
 def conditions(cells: Sequence[Result]) -> tuple:

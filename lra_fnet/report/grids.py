@@ -52,11 +52,14 @@ def _gap(cell: Cell) -> list[str]:
 def missing(table: Table, started: Mapping[str, Started]) -> Grid:
     """Returns the cells of a preset without a run, and the command that fills each gap.
 
+    There are none where all runs of the preset are variants.
+
     Args:
       table: of the preset.
       started: the run.json of each run; it names the modules and gin folders of a user.
     """
     rows = [row for row in table.rows if row.ours]
+    rows = rows if any(row.num_measured for row in rows) else []
     names = dict.fromkeys(row.model for row in rows)
     body = []
     for task in table.tasks:

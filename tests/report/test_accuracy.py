@@ -413,6 +413,16 @@ def test_baseline_is_that_of_the_rows_above_it_and_of_variants_where_there_are_n
     assert "Runs on listops have different shallow baselines: 28.50, 40.00." in table.notes
 
 
+def test_floors_stand_below_the_variants_where_the_preset_has_no_other_runs():
+    variant = a_result(variant="long", overrides=["MAX_LEN=4096"])
+    (table,) = tables_of(variant)
+    best, _ = [part for part in table.parts if part.name == "variants"]
+    assert [row.label for row in best.rows] == ["FNet, long", "Majority floor"]
+    (table,) = tables_of(variant, a_result())
+    best, _ = [part for part in table.parts if part.name == "variants"]
+    assert [row.label for row in best.rows] == ["FNet, long"]
+
+
 def test_rows_that_would_be_named_alike_get_the_name_of_their_variant():
     runs = [
         a_result(overrides=[f"Optimizer.learning_rate={rate}"], variant=f"r-0000000{number}")

@@ -259,6 +259,12 @@ def test_failed_cell_is_not_missing_and_a_variant_fills_none():
     assert list(missing(a_failure("OOM"), variant))[:2] == ["Text", "Retrieval"]
 
 
+def test_preset_whose_runs_are_all_variants_misses_none():
+    variant = a_result(preset="paper", overrides=["A.b=1"], variant="v")
+    assert missing(variant) == {}
+    assert "Text" in missing(variant, variant | {"variant": None, "overrides": []})
+
+
 def test_overrides_on_a_task_of_a_user_leave_the_other_cells_filled():
     variant = a_result(overrides=["A.b=1"], variant="v", task="mine")
     rows = missing(a_result(), a_result(model="linear"), variant)
