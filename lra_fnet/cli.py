@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
                 args = parser.parse_args(arguments)
                 memory.check_limits()
                 stop = signals.stop_at_once
-                if args.call in (_train, _pretrain, _sweep, _finish, _data, _drill):
+                if args.call in (_train, _pretrain, _sweep, _finish, _data):
                     stop = functools.partial(stop, then="the same command resumes")
                 with signals.handled(stop):
                     return args.call(args) or 0

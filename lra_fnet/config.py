@@ -640,10 +640,20 @@ def _parse(text: str, where: str, *, trusted: bool = True) -> None:
     except (ValueError, SyntaxError, NameError, AttributeError, ImportError) as error:
         reason = " ".join(str(error).split())
         reason = re.split(r" In bindings string| In file | Failed to parse", reason)[0]
-        hint = did_you_mean(text.partition("=")[0].strip(), [n for n in _given() if "." in n])
+        hint = _did_you_mean(reason)
         if "No configurable matching" in reason and trusted:
             hint += " If it is in a module of yours, name that with --import (make: IMPORT=)"
         raise UserError(f"{where}: {reason}{hint}") from None
+
+
+def _did_you_mean(reason: str) -> str:
+    """Returns a hint on the name that gin's message says is unknown."""
+    names = [name for name in _given() if "." in name]
+    if parameter := re.match(r"Configurable '(.+)' doesn't have a parameter named '(.+)'", reason):
+        return did_you_mean(".".join(parameter.groups()), names)
+    if owner := re.match(r"No configurable matching (?:reference )?'@?([\w.]+)", reason):
+        return did_you_mean(owner[1], {name.rpartition(".")[0] for name in names})
+    return ""
 
 
 def _check_macros(names: set[str], declared: set[str], where: str) -> None:

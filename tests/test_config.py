@@ -648,6 +648,20 @@ def load(*overrides):
     return experiment.load("listops", "fnet", "cpu", overrides)
 
 
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("Encoder.num_layer = 2", "Encoder.num_layers"),
+        ("Encoderr.dim = 2", "Encoder"),
+        ("MIXERS = @Fourrier", "Fourier"),
+    ],
+)
+def test_hint_names_the_misspelt_word_wherever_it_stands(line, name):
+    load()
+    with pytest.raises(UserError, match=rf"did you mean {name}\?"):
+        config._parse(f"Encoder.dim = 64\n{line}\n", "my.gin")
+
+
 def test_an_override_wins_over_every_file():
     assert load("Run.num_steps=7").run.num_steps == 7
     assert load("Optimizer.factors=constant").optimizer.factors == "constant"  # a bare word

@@ -28,9 +28,9 @@ _CONFIGS = {
     "include": "include 'evil.gin'\n",
     "dynamic registration": f"{_DYNAMIC}import os\nos.system.command = 'touch marker'\n"
     "MAX_LEN = @os.system()\n",
-    "a library of our own module": f"{_DYNAMIC}import lra_fnet.run.job\n"
-    "lra_fnet.run.job.subprocess.getoutput.cmd = 'touch marker'\n"
-    "MAX_LEN = @lra_fnet.run.job.subprocess.getoutput()\n",
+    "a library of our own module": f"{_DYNAMIC}import lra_fnet.run.provenance\n"
+    "lra_fnet.run.provenance.subprocess.getoutput.cmd = 'touch marker'\n"
+    "MAX_LEN = @lra_fnet.run.provenance.subprocess.getoutput()\n",
 }
 
 

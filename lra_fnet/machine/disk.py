@@ -130,7 +130,10 @@ def read_lines(path: Path, *, skip: bool = False) -> list[dict[str, Any]]:
         objects = []
         for number, line in enumerate(text.split("\n")[:-1], start=1):
             try:
-                objects.append(json.loads(line))
+                value = json.loads(line)
+                if not isinstance(value, dict):
+                    raise ValueError(f"expected a JSON object in line {number}")
+                objects.append(value)
             except ValueError:
                 if not skip:
                     raise

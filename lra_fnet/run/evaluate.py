@@ -89,8 +89,9 @@ def finish(loop: Loop, data: Prepared, identity: dict, *, test: bool = True) -> 
     if test:
         states = dict.fromkeys(["last", "best"], (last["step"], loop.variables()))
         if best["step"] != last["step"]:
-            state = checkpoint.read(loop.folder, "best", loop.state, step=best["step"])
-            states["best"] = best["step"], {"params": state.params, **state.constants}
+            parts = {"params": loop.state.params, "constants": loop.state.constants}
+            parts = checkpoint.read(loop.folder, "best", parts, step=best["step"])
+            states["best"] = best["step"], {"params": parts["params"], **parts["constants"]}
         result["test"] = score_test(loop.score, states, data, loop.folder)
     result["peak_bytes"] = device_bytes()[1]
     return result

@@ -523,24 +523,28 @@ def curve(folder: Path) -> Curve:
     file = folder / "metrics.jsonl"
     lines = disk.read_lines(file)
     try:
+        if any("kind" not in line for line in lines):
+            raise ValueError("kind is missing in a line")
         return Curve(
             [_point(x, "loss") for x in lines if x["kind"] == "train"],
             [_point(x, "accuracy") for x in lines if x["kind"] == "validation"],
             [build(Rms, x) for x in lines if x["kind"] == "rms"],
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{file}: a line lacks {error}; move it away") from None
+    except ValueError as error:
+        raise UserError(f"{file}: {error}; move it away") from None
 
 
 def _point(line: dict[str, Any], name: str) -> tuple[int, float]:
     """Returns the step of a line with its loss, or its accuracy in percent."""
+    if absent := {"step", name} - line.keys():
+        raise ValueError(f"{min(absent)} is missing in a line")
     step, number = _convert(line["step"], int, "step"), _convert(line[name], float, name)
     if not 0 <= step < 2**53:  # a figure's axis is float64
-        raise ValueError(f"a step from 0 to 2**53, got {step}")
+        raise ValueError(f"step should be from 0 to 2**53, is {step}")
     if name == "loss":
         if not abs(number) <= _FLOAT32_MAX:
-            raise ValueError(f"a loss that float32 holds, got {number}")
+            raise ValueError(f"loss should be a number that float32 holds, is {number}")
         return step, number
     if not 0 <= number <= 1:
-        raise ValueError(f"an accuracy from 0 to 1, got {number}")
+        raise ValueError(f"accuracy should be from 0 to 1, is {number}")
     return step, 100 * number

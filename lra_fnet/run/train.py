@@ -20,8 +20,7 @@ from lra_fnet.run.job import Job
 from lra_fnet.run.pretrained import Start
 from lra_fnet.run.record import Record
 from lra_fnet.tasks import Prepared, shallow
-from lra_fnet.tasks.task import SHEET
-from lra_fnet.training import hosts
+from lra_fnet.training import checkpoint, hosts
 from lra_fnet.training.loop import Loop
 
 
@@ -103,9 +102,8 @@ def _prepare(job: Job, experiment: Experiment) -> Prepared:
 
 def _show(data: Prepared) -> None:
     """Says where examples of a set of images are drawn, and draws them if need be."""
-    sheet = data.folder.parent / SHEET
     with contextlib.suppress(UserError):  # a folder that cannot be written needs no drawing
-        if sheet.exists() or data.task.illustrate(data):
+        if sheet := data.task.illustrate(data):
             progress.say(f"examples: {sheet}")
 
 
@@ -140,6 +138,12 @@ def _complete(
     kept = ("result.json", "metrics.jsonl", "checkpoints")
     if begun is None and any((folder / name).exists() for name in kept):
         raise UserError(f"{folder} has no run.json: {jobs.RESTORE}")
+    if result is not None and result.complete and checkpoint.load(folder, "last") is None:
+        raise UserError(
+            f"{folder} holds a complete run that was not scored on test, and its folder checkpoints "
+            "is gone: put it back, give --no-test to take the run as it is, or --force to train it "
+            "again"
+        )
     # A process with newer code may have been killed between writing config.gin and run.json.
     if begun and jobs.copy_was_edited(folder, begun["config"], experiment.config):
         raise UserError(

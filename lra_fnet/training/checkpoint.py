@@ -75,6 +75,8 @@ class Checkpoints:
         self._saved = -float("inf")
         self.writer = concurrent.futures.ThreadPoolExecutor(1)
         self._pending: concurrent.futures.Future | None = None
+        self._pending_step: int | None = None
+        self.saved_step: int | None = None  # of the newest checkpoint on disk
         self.blocked_seconds = 0.0  # how long saves kept the loop waiting
         for half in folder.glob(f"checkpoints/*/.{FILE}.*") if hosts.first() else ():
             with writable(folder):
@@ -98,6 +100,7 @@ class Checkpoints:
         path, copy = _path(self.folder, kind), jax.tree.map(jnp.copy, state)
         if hosts.first():
             self._pending = self.writer.submit(_write, path, step, copy, json.dumps(history))
+        self._pending_step = step
         if wait:
             self.wait()
         if kind == "last":
@@ -124,6 +127,7 @@ class Checkpoints:
             with writable(self.folder):
                 pending.result()
         hosts.agree(None, "checkpoint")
+        self.saved_step = self._pending_step
 
     def newest(self) -> Saved | None:
         """Returns the checkpoint from which a run goes on exactly; None if there is none yet.
@@ -151,6 +155,7 @@ class Checkpoints:
             raise UserError(f"{problems[0]}: {AGAIN}")
         if problems and chosen:
             progress.say(f"{problems[0]}; going on from step {chosen.step}, with the same result")
+        self._pending_step = self.saved_step = chosen and chosen.step
         return chosen
 
 

@@ -348,8 +348,8 @@ class Loop:
 
     def _diverged(self, step: int, numbers: str) -> None:
         self.checkpoints.wait()
-        saved = self.checkpoints.newest()
-        kept = f"the checkpoint of step {saved.step} is kept" if saved else "no checkpoint yet"
+        saved = self.checkpoints.saved_step
+        kept = "no checkpoint yet" if saved is None else f"the checkpoint of step {saved} is kept"
         raise RunFailed(
             f"step {step}: {numbers}: not finite; {kept}; lower "
             "Optimizer.learning_rate or set Optimizer.clip_norm (--set NAME=VALUE)",

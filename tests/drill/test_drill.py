@@ -6,10 +6,11 @@ import signal
 import subprocess
 import sys
 
+import gin
 import pytest
 from paths import ROOT
 
-from lra_fnet.drill import stage
+from lra_fnet.drill import hostile, stage
 from lra_fnet.drill.stage import Outcome, Rule, Stage, Verdict
 
 WRITES = """
@@ -139,3 +140,11 @@ def test_the_track_record_names_tests_that_exist():
     assert named
     for file, name in named:
         assert f"def {name}(" in (ROOT / file).read_text(), name
+
+
+def test_config_with_a_library_of_our_own_module_would_run_code_in_gin_alone():
+    """Else the case of the drill could never fail."""
+    text = hostile._CONFIGS["a library of our own module"]
+    gin.parse_config(text)
+    assert gin.query_parameter("MAX_LEN/macro.value")
+    gin.clear_config()

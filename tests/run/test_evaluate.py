@@ -132,6 +132,20 @@ def test_trial_leaves_the_test_split_closed_until_it_is_evaluated(tmp_path, comm
     assert len(readings(folder)) == 3
 
 
+def test_complete_run_without_checkpoints_is_not_trained_again_for_its_test(tmp_path, command):
+    options = ["--no-test"]
+    folder = trained(tmp_path / "runs", "fnet", "Run.num_steps=2", options=options)
+    shutil.rmtree(folder / "checkpoints")
+    kept = {path: path.read_bytes() for path in folder.glob("*.json*")}
+    words = jobs.read_job(folder).command()
+    assert words[-1] == "--no-test"
+    code, err, _ = command(*words[:-1])
+    assert code == 2
+    assert "its folder checkpoints is gone: put it back" in err
+    assert {path: path.read_bytes() for path in folder.glob("*.json*")} == kept
+    assert command(*words)[0] == 0  # it is complete
+
+
 def test_reading_is_logged_before_the_split_is_opened_and_after_half_a_line(trial, monkeypatch):
     log = trial.parents[3] / "test_log.jsonl"
     log.write_text('{"run": "cpu/parity/a/seed0", "kind": "best"}\n{"run": "cpu/pa')

@@ -543,7 +543,7 @@ def test_damaged_curve_is_reported_and_a_lost_log_of_a_trial_is_no_fault(go):
     folder = Path("runs", trials_of()[0]["folder"])
     (folder / "metrics.jsonl").write_text('{"step": "x"}\n')
     assert go(*TWO)[0] == 0
-    assert "metrics.jsonl: a line lacks 'kind'" in trials_of()[0]["error"]
+    assert "metrics.jsonl: kind is missing in a line" in trials_of()[0]["error"]
     child = scheduler._Child(None, None, 0, folder / "gone.log", 0)
     assert child.last_words(3) == "ended with code 3"
 

@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import re
 import shutil
 import tarfile
@@ -671,3 +672,6 @@ def test_training_says_where_examples_of_images_are_drawn(pictures, tmp_path, ca
     with Image.open(sheet) as image:
         assert image.size == (2400, 1400)
     assert len(times) == 1
+    os.utime(sheet, (0, 0))  # it shows an earlier version of the set
+    train._prepare(asked, asked.load())
+    assert sheet.stat().st_mtime_ns > 0
