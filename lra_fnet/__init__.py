@@ -123,7 +123,7 @@ def train(
         init=None if init is None else Path(init),
         denoise=denoise,
         force=force,
-        test=test and not denoise,
+        test=test,
         fit=fit,
     )
     run(asked)

@@ -492,7 +492,7 @@ def _pretrain(args) -> None:
     with _joined(args) as first:
         from lra_fnet.run import train
 
-        asked = _job(args, denoise=True, test=False)
+        asked = _job(args, denoise=True)
         result = train.run(asked)
     if not first():
         return

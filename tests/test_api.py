@@ -58,7 +58,9 @@ def test_train_is_the_command_and_evaluate_scores_test(parity, command, capfd):
     for value in (run, record, run.experiment, run.task, run.job, data, arrays, shallow):
         assert len(repr(value)) < 500
         assert "\n" not in repr(value)
-    assert repr(run).startswith(f"Run({run.folder}, best step {run.step}: Record(cpu/parity/")
+    assert repr(run).startswith(
+        f"TrainedRun({run.folder}, best step {run.step}: Record(cpu/parity/"
+    )
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from lra_fnet.benchmark import WHATS, cells, overhead, scaling
 from lra_fnet.benchmark.cells import Cell
-from lra_fnet.benchmark.files import Result
+from lra_fnet.benchmark.files import Result, Scaling
 from lra_fnet.errors import Interrupted, UserError
 from lra_fnet.machine import device, disk, signals
 from lra_fnet.run.job import Job
@@ -24,7 +24,7 @@ class Show(NamedTuple):
     """How the report shows results."""
 
     cells: Callable[[Sequence[Result]], str]  # tables of cells, as Markdown
-    scaling: Callable[[list[dict]], str]  # the table of a scaling, as Markdown
+    scaling: Callable[[Sequence[Scaling]], str]  # the table of a scaling, as Markdown
     draw: Callable[[Sequence[Result], Path], object]  # writes figures of cells into a folder
 
 
@@ -117,7 +117,7 @@ def main(options: Options, shared: Cell, job: Job, show: Show) -> None:
 
 
 def _save(folder: Path, name: str, render: Callable[[Any], str], results: Sequence[Any]) -> None:
-    rows = [one.to_json() if isinstance(one, Result) else one for one in results]
+    rows = [one.to_json() for one in results]
     with disk.writable(folder):
         folder.mkdir(parents=True, exist_ok=True)
         disk.write_json(folder / f"{name}.json", rows)

@@ -8,7 +8,7 @@ import math
 import sys
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from lra_fnet.errors import UserError
 from lra_fnet.run import record
@@ -138,6 +138,24 @@ class Result(Setting):
         if self.roofline:
             value["roofline"] = [dataclasses.asdict(one) if one else {} for one in self.roofline]
         return value
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaling:
+    """A row of scaling.json: one program on some devices."""
+
+    scaling: Literal["strong", "weak"]
+    devices: int
+    batch_size: int
+    # What follows is not known where the machine has fewer devices.
+    steps_per_second: tuple[float, ...] = ()  # of each round
+    loss: float | None = None  # nats, after `scaling.STEPS` steps
+    all_reduces: int | None = None  # in the program
+    platform: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the object of scaling.json: without the fields that are not known."""
+        return {name: value for name, value in vars(self).items() if value not in ((), None, "")}
 
 
 def read(file: Path) -> list[Result]:

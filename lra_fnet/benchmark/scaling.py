@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lra_fnet.benchmark.cells import Cell, Worker
+from lra_fnet.benchmark.files import Scaling
 from lra_fnet.errors import UserError
 from lra_fnet.machine import progress
 
@@ -21,16 +22,11 @@ def run(
     cell: Cell,
     devices: Sequence[int],
     rounds: int,
-    save: Callable[[list[dict[str, Any]]], None],
-) -> list[dict[str, Any]]:
+    save: Callable[[list[Scaling]], None],
+) -> list[Scaling]:
     """Measures each number of devices; calls `save` with all rows so far after each.
 
     Each row is timed `rounds` times.
-
-    Returns:
-      One object per row: scaling ("strong" or "weak"), devices, batch_size, and if the machine has
-      the devices: steps_per_second (one per round), loss after STEPS steps in nats, all_reduces in
-      the program, platform.
 
     Raises:
       UserError: a number of devices does not divide the batch; the cell cannot be built or needs
@@ -41,15 +37,14 @@ def run(
         raise UserError(
             f"--devices expects numbers that divide Run.batch_size ({batch_size}), got {wrong[0]}"
         )
-    plan = [("strong", number, batch_size) for number in devices]
-    plan += [("weak", number, batch_size * number) for number in devices if number > 1]
-    rows: list[dict[str, Any]] = []
+    plan = [Scaling("strong", number, batch_size) for number in devices]
+    plan += [Scaling("weak", number, batch_size * number) for number in devices if number > 1]
+    rows: list[Scaling] = []
     with progress.Bar("scaling", len(plan), unit="programs") as bar:
-        for scaling, number, size in plan:
-            row = {"scaling": scaling, "devices": number, "batch_size": size}
-            overrides = (*cell.overrides, f"Run.batch_size={size}")
-            changed = dataclasses.replace(cell, overrides=overrides, devices=number, tokens=0)
-            rows.append(row | measure(changed, rounds))
+        for row in plan:
+            overrides = (*cell.overrides, f"Run.batch_size={row.batch_size}")
+            changed = dataclasses.replace(cell, overrides=overrides, devices=row.devices, tokens=0)
+            rows.append(dataclasses.replace(row, **measure(changed, rounds)))
             save(rows)
             bar.update(len(rows))
     return rows
@@ -75,7 +70,7 @@ def measure(cell: Cell, rounds: int) -> dict[str, Any]:
         if any("state" in reply for reply in (facts, *timed)):
             raise too_large
     return {
-        "steps_per_second": [reply["calls"] / reply["seconds"] for reply in timed],
+        "steps_per_second": tuple(reply["calls"] / reply["seconds"] for reply in timed),
         **facts,
         "platform": child.facts["device"]["platform"],
     }

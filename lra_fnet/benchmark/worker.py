@@ -246,7 +246,7 @@ class Side:
             "planned_bytes": max(slices.planned_bytes(p.compiled) for p in self.programs),
             "flops": operations(self.programs[0].jaxpr),
             "compile_seconds": sum(p.compile_seconds for p in self.programs),
-            **provenance.of_process(),
+            **dataclasses.asdict(provenance.of_process()),
         }
 
     @functools.cached_property

@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 from lra_fnet import config
-from lra_fnet.benchmark.files import Result
+from lra_fnet.benchmark.files import Result, Scaling
 from lra_fnet.benchmark.timing import RESTLESS, spread
 from lra_fnet.report.grid import Grid
 from lra_fnet.run.record import Record
@@ -142,31 +142,31 @@ def constant(cells: Sequence[Result]) -> str:
     return ""
 
 
-def scaling(rows: Sequence[dict[str, Any]]) -> str:
+def scaling(rows: Sequence[Scaling]) -> str:
     """Returns Markdown: steps/s, efficiency relative to one device, loss and all-reduces by row.
 
     Efficiency is the speed-up over the number of devices; in weak scaling, where a step of n
     devices does the work of n steps, it is the ratio of steps/s.
     """
-    measured = [row for row in rows if "loss" in row]
-    single = [median(row["steps_per_second"]) for row in measured if row["devices"] == 1]
+    measured = [row for row in rows if row.loss is not None]
+    single = [median(row.steps_per_second) for row in measured if row.devices == 1]
     body = []
     for row in rows:
         numbers = ["-"] * 4
         if row in measured:
-            rate = median(row["steps_per_second"])
-            ideal = row["devices"] if row["scaling"] == "strong" else 1
+            rate = median(row.steps_per_second)
+            ideal = row.devices if row.scaling == "strong" else 1
             efficiency = f"{rate / single[0] / ideal:.0%}" if single else "-"
-            numbers = [f"{rate:.3g}", efficiency, f"{row['loss']:.6f}", str(row["all_reduces"])]
-        body.append([row["scaling"], str(row["devices"]), str(row["batch_size"]), *numbers])
+            numbers = [f"{rate:.3g}", efficiency, f"{row.loss:.6f}", str(row.all_reduces)]
+        body.append([row.scaling, str(row.devices), str(row.batch_size), *numbers])
     notes = []
-    if losses := [row["loss"] for row in measured if row["scaling"] == "strong"]:
+    if losses := [row.loss for row in measured if row.scaling == "strong" and row.loss is not None]:
         spread = (max(losses) - min(losses)) / abs(losses[0])
         notes.append(
             "Losses after the same number of steps on one batch; those of strong scaling differ "
             f"by {spread:.0e} of their value."
         )
-    if any(row["platform"] == "cpu" for row in measured):
+    if any(row.platform == "cpu" for row in measured):
         notes.append(
             "Simulated CPU devices share the same cores: compare their losses, not their speed."
         )

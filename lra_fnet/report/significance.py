@@ -82,7 +82,7 @@ def compare(
 
 def _right(sides: Sequence[Sequence[Score]]) -> tuple[np.ndarray, np.ndarray] | None:
     """Returns which rows are correct, bool [runs, rows] of both sides; None unless all say."""
-    a, b = ([row for score in side if (row := score.right()) is not None] for side in sides)
+    a, b = ([row for score in side if (row := score.right) is not None] for side in sides)
     return (np.stack(a), np.stack(b)) if (len(a), len(b)) == tuple(map(len, sides)) else None
 
 

@@ -46,7 +46,7 @@ def span(
       folder: a run folder.
       rows: number of rows, a fixed random choice; all rows if there are fewer.
       imports: see `load_run`.
-      data: see `Run.data`.
+      data: see `TrainedRun.data`.
 
     Raises:
       UserError: see `load_run`; the data differs from the run's; the model has no softmax
@@ -77,9 +77,8 @@ def span(
         rows=len(chosen),
         data_sha256=prepared.fingerprint,
     )
-    disk.write_json(
-        folder / "attention_span.json", dataclasses.asdict(result) | provenance.of_process()
-    )
+    facts = dataclasses.asdict(result) | dataclasses.asdict(provenance.of_process())
+    disk.write_json(folder / "attention_span.json", facts)
     return result
 
 

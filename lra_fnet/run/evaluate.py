@@ -106,14 +106,13 @@ def facts(state: str, identity: dict, experiment: Experiment, data: Prepared) ->
       experiment: the run's task and model.
       data: the prepared task.
     """
-    correct, count = data.floor
     kind = shallow.kind(denoise="denoise" in identity)
     rule = next((one for one in shallow.read(data) if one.of == kind), None)
     return {
         "schema": record.SCHEMA,
         "state": state,
         **identity,
-        "floor": {"correct": correct, "count": count},
+        "floor": dataclasses.asdict(data.floor),
         "shallow": rule and dataclasses.asdict(rule),
         "mixer_length": experiment.model.encoder.mixer_length,
         "uses_mask": experiment.model.encoder.uses_mask,
@@ -126,7 +125,7 @@ def facts(state: str, identity: dict, experiment: Experiment, data: Prepared) ->
         "validation": None,
         "test": None,
         "train": None,
-        **provenance.of_process(),
+        **dataclasses.asdict(provenance.of_process()),
     }
 
 

@@ -47,9 +47,11 @@ class Job:
         """Gives the options one form: a run works from other folders than the one it began in.
 
         Of several bindings of one name the last one stays, which is the one that gin takes.
+        Pre-training never reads the test split.
         """
         last = {config.short(text.partition("=")[0].strip()): text for text in self.overrides}
         files = (os.path.abspath(name) if name.endswith(".py") else name for name in self.imports)
+        object.__setattr__(self, "test", self.test and not self.denoise)
         object.__setattr__(self, "overrides", tuple(last.values()))
         object.__setattr__(self, "imports", tuple(files))
         object.__setattr__(self, "gin_dirs", tuple(Path(d).absolute() for d in self.gin_dirs))

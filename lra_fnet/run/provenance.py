@@ -12,25 +12,23 @@ from pathlib import Path
 import jax
 
 from lra_fnet import __version__
+from lra_fnet.run.record import Device, Process
 
 
-def of_process() -> dict:
-    """Returns commit, dirty, versions and device of this process, as result.json stores them."""
+def of_process() -> Process:
+    """Returns the code and the machine of this process."""
     packages = ("jax", "jaxlib", "flax", "optax", "safetensors", "numpy", "gin-config")
     versions = {name: importlib.metadata.version(name) for name in packages}
     revision, dirty = commit()
-    return {
-        "device": {
-            "name": _device_name(),
-            "platform": jax.default_backend(),
-            "count": jax.device_count(),
-            "processes": jax.process_count(),
-            "cores": len(os.sched_getaffinity(0)),
-        },
-        "versions": {"python": platform.python_version(), "lra_fnet": __version__, **versions},
-        "commit": revision,
-        "dirty": dirty,
-    }
+    device = Device(
+        name=_device_name(),
+        platform=jax.default_backend(),
+        count=jax.device_count(),
+        processes=jax.process_count(),
+        cores=len(os.sched_getaffinity(0)),
+    )
+    versions = {"python": platform.python_version(), "lra_fnet": __version__, **versions}
+    return Process(device, versions, revision, dirty)
 
 
 @functools.cache

@@ -45,11 +45,12 @@ class Score(Counts):
 
     def __post_init__(self):
         super().__post_init__()
-        self.right()
+        _ = self.right  # raises if the bits do not fit
 
+    @functools.cached_property
     def right(self) -> np.ndarray | None:
-        """Returns which rows are right, bool [count], or None if that was not recorded."""
-        return intervals.bits(dataclasses.asdict(self))
+        """Which rows are right, bool [count]; None if that was not recorded."""
+        return intervals.bits(vars(self))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -279,7 +280,7 @@ class Record(Process):
     def right(self, split: Split, checkpoint: Checkpoint = "best") -> np.ndarray | None:
         """Returns which rows are right, bool [n], or None if that was not recorded."""
         score = self.score(split, checkpoint)
-        return None if score is None else score.right()
+        return None if score is None else score.right
 
     def constant(self, checkpoint: Checkpoint = "best") -> bool:
         """Whether it gave every test row the same answer, so that it learned nothing.

@@ -46,7 +46,7 @@ def run(job: Job) -> Record:
         )
     start = pretrained.open_run(job.init, experiment, job.imports) if job.init else None
     folder = job.folder
-    versions = provenance.of_process()["versions"]
+    versions = provenance.of_process().versions
     facts = {
         **{name: versions[name] for name in ("jax", "jaxlib", "flax", "optax")},
         **{name: getattr(job, name) for name in ("force", "test", "fit")},
@@ -140,9 +140,8 @@ def _complete(
         raise UserError(f"{folder} has no run.json: {jobs.RESTORE}")
     if result is not None and result.complete and checkpoint.load(folder, "last") is None:
         raise UserError(
-            f"{folder} holds a complete run that was not scored on test, and its folder checkpoints "
-            "is gone: put it back, give --no-test to take the run as it is, or --force to train it "
-            "again"
+            f"{folder} holds a complete run without a test score, and its folder checkpoints is "
+            "gone: put it back, give --no-test to take the run as it is, or --force to train again"
         )
     # A process with newer code may have been killed between writing config.gin and run.json.
     if begun and jobs.copy_was_edited(folder, begun["config"], experiment.config):
@@ -236,7 +235,7 @@ def _train(
             )
             if hosts.first():
                 processes = begun["processes"] if loop.step else []
-                here = provenance.of_process()
+                here = dataclasses.asdict(provenance.of_process())
                 begun["processes"] = processes + [here] * (processes[-1:] != [here])
                 jobs.write_begun(folder, begun)  # with the decisions
             begins = f"resumes at step {loop.step}" if loop.step else "starts"

@@ -63,7 +63,7 @@ class TrainedRun:
     job: Job | None = None  # None if the folder is an export
 
     def __repr__(self):
-        return f"Run({self.folder}, {self.checkpoint} step {self.step:,}: {self.result!r})"
+        return f"TrainedRun({self.folder}, {self.checkpoint} step {self.step:,}: {self.result!r})"
 
     @property
     def model(self) -> Classifier:

@@ -359,12 +359,8 @@ def _code(result: Record) -> Finding:
 def _same_machine(result: Record) -> bool:
     """Returns whether this machine and its libraries are those that trained all of a run."""
     here = provenance.of_process()
-    names = ("name", "platform", "count", "cores", "processes")
-    devices = [{name: getattr(result.device, name) for name in names}, here["device"]]
-    versions = [
-        {n: v.get(n) for n in ("jax", "jaxlib")} for v in (result.versions, here["versions"])
-    ]
-    return devices[0] == devices[1] and versions[0] == versions[1] and not result.earlier
+    same = all(result.versions.get(name) == here.versions[name] for name in ("jax", "jaxlib"))
+    return same and result.device == here.device and not result.earlier
 
 
 def _score(folder: Path, result: Record, kinds: Sequence[Checkpoint], options: Options) -> Finding:
@@ -393,7 +389,7 @@ def _score(folder: Path, result: Record, kinds: Sequence[Checkpoint], options: O
             return Finding(FAILED, f"{name}: {was}, now {sums['count']} at step {run.step}")
         rows = abs(sums["correct"] - recorded.correct)
         if "correct_bits" in sums and recorded.correct_bits:
-            rows = int((intervals.bits(sums) != recorded.right()).sum())
+            rows = int((intervals.bits(sums) != recorded.right).sum())
         if rows > (0 if exact else ROWS_OFF * recorded.count):
             return Finding(FAILED, f"{name}: {rows} of {recorded.count} rows differ")
         off += rows

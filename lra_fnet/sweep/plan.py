@@ -279,7 +279,7 @@ class Plan:
             preset=self.sweep.preset,
             seed=seed,
             overrides=(*self.sweep.overrides, *bindings(point)),
-            test=not (self.sweep.axes or self.sweep.pretrain),
+            test=not self.sweep.axes,
             denoise=self.sweep.pretrain,
         )
 

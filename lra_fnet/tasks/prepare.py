@@ -158,7 +158,7 @@ def _lengths(task: tasks.Task, gin_dirs: Sequence[Path]) -> list[int]:
 
 def _row(prepared: Prepared) -> list[str]:
     """Returns the cells of a set under `_COLUMNS`."""
-    task, (correct, count) = prepared.task, prepared.floor
+    task, floor = prepared.task, prepared.floor
     lengths = prepared.splits[task.splits[0]]["lengths"]
     paths = prepared.folder.rglob("*")
     baselines = [
@@ -172,7 +172,7 @@ def _row(prepared: Prepared) -> list[str]:
         + (", validation is test" if task.validation_is_test else ""),
         " / ".join(f"{lengths[key]:,.0f}" for key in ("p10", "p50", "p90", "max")),
         str(task.num_classes),
-        f"{correct:,}/{count:,} = {100 * correct / count:.2f} %",
+        f"{floor.correct:,}/{floor.count:,} = {floor.accuracy:.2f} %",
         megabytes(sum(path.stat().st_size for path in paths if path.is_file())),
         "\n".join(baselines),
         prepared.source,

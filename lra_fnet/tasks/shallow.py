@@ -9,6 +9,7 @@ data/expected.json lists the results for the sets of this package.
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -66,7 +67,7 @@ class Shallow:
     of: Kind = "labels"  # what is counted
 
     def __post_init__(self):
-        self.right()
+        _ = self.right  # raises if the bits do not fit
 
     @property
     def words(self) -> str:
@@ -74,9 +75,10 @@ class Shallow:
         what = "test rows" if self.of == LABELS else "masked pieces of test"
         return f"{self.method}, {self.test.accuracy:.2f} % of the {what}"
 
+    @functools.cached_property
     def right(self) -> np.ndarray | None:
-        """Returns which test rows are right, bool [count], or None if that was not recorded."""
-        return intervals.bits(dataclasses.asdict(self.test) | {"correct_bits": self.correct_bits})
+        """Which test rows are right, bool [count]; None if that was not recorded."""
+        return intervals.bits(vars(self.test) | {"correct_bits": self.correct_bits})
 
 
 class Method(NamedTuple):

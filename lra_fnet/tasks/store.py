@@ -25,6 +25,7 @@ import numpy as np
 
 from lra_fnet import config
 from lra_fnet.errors import UserError
+from lra_fnet.intervals import Counts
 from lra_fnet.machine import disk
 from lra_fnet.machine.memory import free_memory
 from lra_fnet.machine.progress import Bar, say
@@ -104,9 +105,9 @@ class Prepared:
         return {split: facts["rows"] for split, facts in self.splits.items()}
 
     @property
-    def floor(self) -> tuple[int, int]:
+    def floor(self) -> Counts:
         """Test rows with the most frequent label, and all test rows."""
-        return max(self.splits["test"]["label_counts"]), self.rows["test"]
+        return Counts(max(self.splits["test"]["label_counts"]), self.rows["test"])
 
     @property
     def generated(self) -> bool:

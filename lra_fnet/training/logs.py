@@ -42,11 +42,9 @@ def metrics(folder: Path, step: int, curve: str) -> Iterator[Callable[[str, int,
         yield lambda kind, step, numbers: ""
         return
     path = folder / METRICS
-    try:
-        # A killed process may leave half a line at the end; it is later than `step` too.
-        lines = [json.dumps(x) + "\n" for x in disk.read_lines(path)]
-    except UserError:
-        lines = []
+    text = path.read_text("utf-8", "replace") if path.exists() else ""
+    # A killed process may leave half a line at the end; it is later than `step` too.
+    lines = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
     curves = list(itertools.accumulate(lines, _extended, initial=""))
     if curve not in curves:
         raise UserError(

@@ -218,11 +218,23 @@ def test_curve_has_losses_and_accuracies_by_step(tmp_path):
         ('{"kind": "train", "step": -1, "loss": 1}', r"step should be from 0 to 2\*\*53, is -1"),
         (f'{{"kind": "train", "step": {10**28}, "loss": 1}}', "step should be from 0"),
         (f'{{"kind": "validation", "step": {2**53}, "accuracy": 1}}', "step should be from 0"),
-        ('{"kind": "train", "step": 3, "loss": NaN}', "loss should be a number that float32 holds, is nan"),
-        ('{"kind": "train", "step": 3, "loss": -Infinity}', "loss should be a number that float32 holds, is -inf"),
-        ('{"kind": "train", "step": 3, "loss": 1e300}', "loss should be a number that float32 holds"),
-        ('{"kind": "validation", "step": 3, "accuracy": NaN}', "accuracy should be from 0 to 1, is nan"),
-        ('{"kind": "validation", "step": 3, "accuracy": 40}', "accuracy should be from 0 to 1, is 40"),
+        (
+            '{"kind": "train", "step": 3, "loss": NaN}',
+            "loss should be .* that float32 holds, is nan",
+        ),
+        (
+            '{"kind": "train", "step": 3, "loss": -Infinity}',
+            "loss should be .* that float32 holds, is -inf",
+        ),
+        ('{"kind": "train", "step": 3, "loss": 1e300}', "loss should be .* that float32 holds"),
+        (
+            '{"kind": "validation", "step": 3, "accuracy": NaN}',
+            "accuracy should be from 0 to 1, is nan",
+        ),
+        (
+            '{"kind": "validation", "step": 3, "accuracy": 40}',
+            "accuracy should be from 0 to 1, is 40",
+        ),
     ):
         file.write_text(line + "\n")
         with pytest.raises(UserError, match=rf"metrics.jsonl.*{problem}"):

@@ -15,6 +15,7 @@ from paths import SHARED
 
 from lra_fnet import tasks
 from lra_fnet.errors import UserError
+from lra_fnet.intervals import Counts
 from lra_fnet.tasks import image, store
 
 SHARED = SHARED / "data" / "cifar-10-binary.tar.xz"
@@ -238,7 +239,7 @@ def test_prepared_set_has_the_splits_of_lra(tmp_path):
         np.testing.assert_array_equal(arrays.values, values[begin:end])
         np.testing.assert_array_equal(arrays.labels, LABELS[begin:end])
         assert (arrays.lengths == 1024).all()
-    assert prepared.floor == (2, 20)
+    assert prepared.floor == Counts(2, 20)
 
 
 def test_full_16_has_the_rows_of_full_with_means_of_four_pixels(tmp_path):

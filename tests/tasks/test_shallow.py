@@ -227,7 +227,7 @@ def test_method_and_settings_are_chosen_on_validation_before_test_is_read(prepar
     assert (first.method, first.settings) == ("rule 1", {"which": 1})
     assert (first.validation, first.test) == (Counts(31, 40), Counts(3, 50))
     assert (second.method, second.test) == ("rule 0", Counts(20, 50))
-    assert first.right().nonzero()[0].tolist() == [0, 1, 2]
+    assert first.right.nonzero()[0].tolist() == [0, 1, 2]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,7 +254,7 @@ def test_what_a_method_asks_is_what_counts(tmp_path, capsys):
         ("hidden pieces", Counts(5, 20), Counts(6, 25)),
     ]
     assert shallow.leaders(results) == results[:2]
-    assert results[0].right().sum() == 7
+    assert results[0].right.sum() == 7
     words = "rule 0, 28.00 % of the masked pieces of test; rule 0, 60.00 % of the test rows"
     assert f"best shallow baseline: {words}" in capsys.readouterr().err
 

@@ -22,6 +22,7 @@ from toy import ROWS, TOY, Pairs, Toy, made
 import lra_fnet
 from lra_fnet import tasks
 from lra_fnet.errors import UserError
+from lra_fnet.intervals import Counts
 from lra_fnet.machine import disk, progress
 from lra_fnet.tasks import store
 
@@ -196,7 +197,7 @@ def test_fingerprint_holds_the_documented_facts(tmp_path):
         assert quantiles["mean"] == pytest.approx(sum(lengths) / n, abs=0.005)
         lines += f"{split} {prepared.splits[split]['sha256']}\n"
     assert prepared.fingerprint == hashlib.sha256(lines.encode()).hexdigest()
-    assert prepared.floor == (max(prepared.splits["test"]["label_counts"]), 50)
+    assert prepared.floor == Counts(max(prepared.splits["test"]["label_counts"]), 50)
     assert TOY.verify(tmp_path) == TOY.open(tmp_path) == TOY.prepare(tmp_path) == prepared
 
 
