@@ -382,6 +382,16 @@ def short(name: str) -> str:
     return scope + slash + ".".join(setting.split(".")[-2:])
 
 
+def split(binding: str) -> tuple[str, str]:
+    """Returns the name that a binding sets and the text of its value.
+
+    >>> split("Run.num_steps = 7")
+    ('Run.num_steps', '7')
+    """
+    name, _, value = binding.partition("=")
+    return name.strip(), value.strip()
+
+
 def split_bindings(text: str) -> list[str]:
     """Splits several bindings at the white space outside quotes and brackets; quotes stay.
 

@@ -64,7 +64,7 @@ def name_of(run: Named) -> str:
 
 def _value(binding: str) -> str:
     """Returns an override in words: "1 layer", "learning rate 0.000316", "Head.pooling mean"."""
-    name, _, text = (part.strip() for part in binding.partition("="))
+    name, text = config.split(binding)
     scope, _, short = name.rpartition(".")
     value: Any = text
     with contextlib.suppress(ValueError):

@@ -129,13 +129,13 @@ def value_of(trial: Entry, axis: str) -> Any:
     A text that is not a Python literal, and "None", are returned as they are.
     """
     for binding in trial.overrides:
-        name, _, text = binding.partition("=")
-        if name.strip() == axis:
+        name, text = config.split(binding)
+        if name == axis:
             try:
                 value = config.literal(text)
                 return "None" if value is None else value
             except ValueError:
-                return text.strip()
+                return text
     return None
 
 
@@ -160,7 +160,7 @@ def trials(sweep: Sweep) -> Grid:
                 "selected" if any(_selects(choice, trial) for choice in sweep.selected) else "",
             ]
         )
-    fixed = sorted(binding for binding in shared if binding.partition("=")[0].strip() not in axes)
+    fixed = sorted(binding for binding in shared if config.split(binding)[0] not in axes)
     notes = [f"Bound in every trial: `{' '.join(fixed)}`."] if fixed else []
     notes.append("Validation: accuracy in %.")
     if axes:

@@ -49,7 +49,7 @@ class Job:
         Of several bindings of one name the last one stays, which is the one that gin takes.
         Pre-training never reads the test split.
         """
-        last = {config.short(text.partition("=")[0].strip()): text for text in self.overrides}
+        last = {config.short(config.split(text)[0]): text for text in self.overrides}
         files = (os.path.abspath(name) if name.endswith(".py") else name for name in self.imports)
         object.__setattr__(self, "test", self.test and not self.denoise)
         object.__setattr__(self, "overrides", tuple(last.values()))

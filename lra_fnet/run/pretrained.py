@@ -49,9 +49,8 @@ def auto(job: Job) -> Job:
             f"({'; '.join(map(str, differences))}): take it all the same with --init "
             f"{before.folder}, or pre-train again: {again} --force"
         )
-    names = [config.short(text.partition("=")[0].strip()) for text in job.overrides]
-    pairs = zip(names, job.overrides, strict=True)
-    own = [text for name, text in pairs if not name.startswith("Denoising.")]
+    names = {text: config.short(config.split(text)[0]) for text in job.overrides}
+    own = [text for text, name in names.items() if not name.startswith("Denoising.")]
     return dataclasses.replace(job, init=before.folder, overrides=tuple(own))
 
 

@@ -133,12 +133,12 @@ def points(plan: Plan, trials: Sequence[Trial]) -> Fitted:
 def _point(plan: Plan, trial: Trial) -> str:
     """Returns the values of a point; numbers have three digits."""
     axes = {config.short(name) for name in plan.sweep.axes}
-    values = (b for b in trial.job.overrides if config.short(b.partition("=")[0].strip()) in axes)
-    return " ".join(map(_short, values))
+    bound = map(config.split, trial.job.overrides)
+    return " ".join(_short(name, text) for name, text in bound if config.short(name) in axes)
 
 
-def _short(binding: str) -> str:
-    name, _, text = (binding.partition(".")[2] or binding).partition("=")
+def _short(name: str, text: str) -> str:
+    name = name.partition(".")[2] or name
     value = None
     with contextlib.suppress(ValueError):
         value = config.literal(text)

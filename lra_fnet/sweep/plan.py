@@ -361,8 +361,7 @@ def _changes(old: Sweep, new: Sweep) -> list[str]:
             name: ", ".join(value) if isinstance(value, tuple) else str(value)
             for name, value in fields.items()
         }
-        overrides = (binding.partition("=") for binding in sweep.overrides)
-        texts |= {name.strip(): value.strip() for name, _, value in overrides}
+        texts |= dict(map(config.split, sweep.overrides))
         return texts | {f"axis {name}": str(values) for name, values in sweep.axes.items()}
 
     was, now = parts(old), parts(new)
