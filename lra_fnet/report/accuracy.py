@@ -6,7 +6,7 @@ import itertools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from lra_fnet import config, tasks
 from lra_fnet.errors import UserError
@@ -20,7 +20,7 @@ from lra_fnet.report.cells import (
     published,
     published_cells,
 )
-from lra_fnet.run.record import Checkpoint, Record
+from lra_fnet.run.record import Begun, Checkpoint, Record
 
 MAIN = ("transformer", "linear", "fnet", "performer")  # with a colour each; in the README's table
 PRESETS = ("paper", "lra-code", "tuned", "small", "cpu")
@@ -34,22 +34,7 @@ _OWN_SEED = re.compile(r"\w+\.seed")  # of fixed features and the like
 _DIGEST = re.compile(r"-[0-9a-f]{8}$")  # ends a name that the user did not give
 
 
-class Named(Protocol):
-    """What names a run: a record, or the run.json of a run that has not ended."""
-
-    @property
-    def model(self) -> str: ...  # noqa: D102
-    @property
-    def variant(self) -> str | None: ...  # noqa: D102
-    @property
-    def overrides(self) -> Sequence[str]: ...  # noqa: D102
-    @property
-    def init(self) -> object: ...  # noqa: D102
-    @property
-    def denoise(self) -> bool: ...  # noqa: D102
-
-
-def name_of(run: Named) -> str:
+def name_of(run: Record | Begun) -> str:
     """Returns the label of a run's row: the model's title, and what differs: "FNet, 1 layer".
 
     Overrides without a name of the user's are named by their values. A name of the user's stays.

@@ -158,5 +158,5 @@ def _preset(table: Table, sources: Sources) -> Preset:
         pairs=pairs.pairs(table, accuracy.MAIN),
         points=tradeoff.points(table, sources.benchmarks),
         cost=cost.grid(table, sources),
-        missing=grids.missing(table, sources.started),
+        missing=grids.missing(table, sources.begun),
     )

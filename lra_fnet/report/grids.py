@@ -10,8 +10,8 @@ from lra_fnet.report import accuracy, cells
 from lra_fnet.report.accuracy import Table
 from lra_fnet.report.cells import Cell
 from lra_fnet.report.grid import Grid
-from lra_fnet.report.sources import Benchmark, Started, Sweep
-from lra_fnet.run.record import Record
+from lra_fnet.report.sources import Benchmark, Sweep
+from lra_fnet.run.record import Begun, Record
 from lra_fnet.run.spans import Span
 from lra_fnet.sweep.files import Choice, Entry
 
@@ -49,14 +49,14 @@ def _gap(cell: Cell) -> list[str]:
     return [f"{train:.2f}", f"{test:.2f}", f"{train - test:+.2f}"]
 
 
-def missing(table: Table, started: Mapping[str, Started]) -> Grid:
+def missing(table: Table, begun: Mapping[str, Begun]) -> Grid:
     """Returns the cells of a preset without a run, and the command that fills each gap.
 
     There are none where all runs of the preset are variants.
 
     Args:
       table: of the preset.
-      started: the run.json of each run; it names the modules and gin folders of a user.
+      begun: the run.json of each run; it names the modules and gin folders of a user.
     """
     rows = [row for row in table.rows if row.ours]
     rows = rows if any(row.num_measured for row in rows) else []
@@ -67,7 +67,7 @@ def missing(table: Table, started: Mapping[str, Started]) -> Grid:
         models = [name for name in names if name not in filled]
         if not models:
             continue
-        own = [run for run in started.values() if {run.model, run.task} & {*models, task}]
+        own = [run for run in begun.values() if {run.model, run.task} & {*models, task}]
         model = shlex.quote(models[0]) if len(models) == 1 else "$model"
         command = f"lra-fnet train --task {shlex.quote(task)} --model {model} "
         command += f"--preset {shlex.quote(table.preset)}"
@@ -81,7 +81,7 @@ def missing(table: Table, started: Mapping[str, Started]) -> Grid:
     return Grid(title, ["Task", "Models missing", "Command"], body, words=3)
 
 
-def unfinished(begun: Sequence[tuple[Started, int]]) -> Grid:
+def unfinished(begun: Sequence[tuple[Begun, int]]) -> Grid:
     """Returns the runs that have begun and have no result, with the newest step of each."""
     rows = [
         [tasks.title(run.task), run.preset, accuracy.name_of(run), str(run.seed), f"{step:,}"]

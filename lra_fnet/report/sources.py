@@ -14,27 +14,11 @@ from lra_fnet.benchmark import files
 from lra_fnet.benchmark.files import Result
 from lra_fnet.errors import UserError
 from lra_fnet.run import record
-from lra_fnet.run.record import TEST_LOG
+from lra_fnet.run.record import TEST_LOG, Begun
 from lra_fnet.run.spans import Span
 from lra_fnet.sweep.files import About, Choice, Entry
 
 T = TypeVar("T")
-
-
-@dataclasses.dataclass(frozen=True)
-class Started:
-    """What a report reads of a run.json."""
-
-    model: str
-    task: str
-    imports: tuple[str, ...] = ()
-    gin_dirs: tuple[str, ...] = ()
-    preset: str = ""
-    seed: int = 0
-    overrides: tuple[str, ...] = ()
-    variant: str | None = None
-    init: str | None = None
-    denoise: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +56,7 @@ class Sources:
       problems: a line about each file that is left out because it is damaged.
       runs: their records.
       curves: their courses, where metrics.jsonl is there.
-      spans, started: their attention_span.json and run.json.
+      spans, begun: their attention_span.json and run.json.
       unfinished: the run.json and the newest step of each run without a result that no sweep has
         pruned.
       readings: how often the test split was read; once without a log.
@@ -93,7 +77,7 @@ class Sources:
         curves = each(record.curve)
         self.curves = {folder: curve for folder, curve in curves.items() if curve.step}
         self.spans = each(lambda path: record.load(path / "attention_span.json", Span))
-        self.started = each(lambda path: record.load(path / "run.json", Started))
+        self.begun = each(lambda path: record.load(path / "run.json", Begun))
         self.readings = self._readings(roots)
         self.logged = any((Path(root) / TEST_LOG).exists() for root in roots)
         self.submitted: dict[str, list[record.Record]] = {}
@@ -102,7 +86,7 @@ class Sources:
             self.submitted.setdefault(folder.name, []).extend(found)
             self.problems += problems
         self.sweeps: list[Sweep] = []
-        self.unfinished: list[tuple[Started, int]] = []
+        self.unfinished: list[tuple[Begun, int]] = []
         self.benchmarks: list[Benchmark] = []
         for root in map(Path, roots):
             for file in sorted(root.glob("sweeps/*/sweep.json")):
@@ -122,7 +106,7 @@ class Sources:
         trials = [trial for sweep in self.sweeps for trial in sweep.trials]
         pruned = {Path(trial.folder).parts for trial in trials if trial.state == "pruned"}
         for file in (file for parts, file in begun.items() if parts not in pruned):
-            run = self._try(lambda path: record.load(path, Started), file)
+            run = self._try(lambda path: record.load(path, Begun), file)
             curve = self._try(record.curve, file.parent)
             self.unfinished += [(run, curve.step)] if run and curve else []
 

@@ -106,7 +106,7 @@ def facts(state: str, identity: dict, experiment: Experiment, data: Prepared) ->
       experiment: the run's task and model.
       data: the prepared task.
     """
-    kind = shallow.kind(denoise="denoise" in identity)
+    kind = shallow.kind(denoise=identity.get("denoise", False))
     rule = next((one for one in shallow.read(data) if one.of == kind), None)
     return {
         "schema": record.SCHEMA,
@@ -177,8 +177,7 @@ def _log(folder: Path, **facts: Any) -> None:
     if not hosts.first():
         return
     begun = jobs.read_begun(folder)
-    names = _parts(begun) if begun else ()
-    folder, inside = record.place(folder, names)
+    folder, inside = record.place(folder, begun.parts if begun else ())
     root = folder.parents[3] if inside else folder
     line = {
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -187,10 +186,3 @@ def _log(folder: Path, **facts: Any) -> None:
         "platform": jax.default_backend(),
     }
     disk.append_line(root / TEST_LOG, line)
-
-
-def _parts(begun: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the last four names of a run's folder, from the object of its run.json."""
-    denoise = begun.get("denoise", False)
-    name = record.folder_name(begun["model"], begun.get("variant"), denoise=denoise)
-    return begun["preset"], begun["task"], name, f"seed{begun.get('seed', 0)}"

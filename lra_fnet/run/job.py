@@ -16,7 +16,7 @@ from lra_fnet import config, experiment
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, terminal
 from lra_fnet.run import record
-from lra_fnet.run.record import NAME, Record, build
+from lra_fnet.run.record import NAME, Begun, Record, T, build
 
 PRETRAINED = "pretrained"  # begins the variant of a run that begins from another one
 RESTORE = "restore it, or --force moves the folder aside"  # what to do about run.json
@@ -156,20 +156,34 @@ def write_begun(folder: Path, begun: dict[str, Any]) -> None:
     disk.write_json(folder / "run.json", record.seal(begun))
 
 
-def read_begun(folder: Path) -> dict[str, Any] | None:
-    """Returns the object of a run.json, or None if the folder has none.
+def read_begun(folder: Path) -> Begun | None:
+    """Returns what the run.json of a folder says, or None if there is none.
 
     Raises:
       UserError: the file is damaged.
     """
+    value = _read(folder)
+    return None if value is None else _as(folder, Begun, value)
+
+
+def _read(folder: Path) -> dict[str, Any] | None:
+    """Returns the object of a run.json, or None if the folder has none."""
     file = folder / "run.json"
-    begun = disk.read_json(file, cure=RESTORE)
-    if begun and "sha256" in begun and begun != record.seal(begun):  # older ones have none
+    value = disk.read_json(file, cure=RESTORE)
+    if value and "sha256" in value and value != record.seal(value):  # older ones have none
         raise UserError(
             f"{file}: its sha256 belongs to other content, so it was changed after the run began; "
             f"{RESTORE}"
         )
-    return begun
+    return value
+
+
+def _as(folder: Path, cls: type[T], value: dict[str, Any], **given: Any) -> T:
+    """Returns the object of a run.json as a dataclass; `given` are fields that are not in it."""
+    try:
+        return build(cls, value, **given)
+    except ValueError as error:
+        raise UserError(f"{folder / 'run.json'}: {error}; {RESTORE}") from None
 
 
 def copy_was_edited(folder: Path, *configs: str) -> bool:
@@ -184,15 +198,12 @@ def read_job(folder: Path) -> Job | None:
     Raises:
       UserError: the file is damaged.
     """
-    begun = read_begun(folder)
-    if begun is None:
-        return None
     above = Path(os.path.abspath(folder)).parents
     runs = Path(os.path.relpath(above[min(3, len(above) - 1)]))
-    try:
-        job = build(Job, {"name": begun.get("variant"), **begun}, runs=runs)
-    except ValueError as error:
-        raise UserError(f"{folder / 'run.json'}: {error}; {RESTORE}") from None
+    value = _read(folder)
+    if value is None:
+        return None
+    job = _as(folder, Job, {"name": value.get("variant"), **value}, runs=runs)
     return dataclasses.replace(job, name=None) if job.name == variant(job.overrides) else job
 
 

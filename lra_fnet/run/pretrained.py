@@ -42,7 +42,7 @@ def auto(job: Job) -> Job:
     begun = jobs.read_begun(before.folder)
     if begun is None:
         raise UserError(f"--init auto: there is no {before.folder} yet; first: {again}")
-    differences = config.differing(begun.get("config", ""), before.load().config)
+    differences = config.differing(begun.config or "", before.load().config)
     if differences:
         raise UserError(
             f"--init auto: {before.folder} has other settings "

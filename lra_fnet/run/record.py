@@ -119,6 +119,35 @@ class Init:
         return self.run.split("/")[1]
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Begun:
+    """What run.json says of a run: its names, and what it began with. Older files say less."""
+
+    task: str
+    model: str
+    preset: str = ""
+    seed: int = 0
+    overrides: tuple[str, ...] = ()
+    variant: str | None = None
+    denoise: bool = False
+    imports: tuple[str, ...] = ()
+    gin_dirs: tuple[str, ...] = ()
+    init: str | None = None  # folder of the pre-trained run
+    origin: Init | None = None  # what that run was
+    config: str | None = None  # the operative gin text
+    data_sha256: str | None = None
+    # What was chosen by measurement or by the machine: `fastest.decisions`.
+    resolved: dict[str, Any] = dataclasses.field(default_factory=dict)
+    # The code and the machine of each process that trained it, if they changed.
+    processes: tuple[Process, ...] = ()
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The last four names of its folder."""
+        name = folder_name(self.model, self.variant, denoise=self.denoise)
+        return self.preset, self.task, name, f"seed{self.seed}"
+
+
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
 class Record(Process):
     """What a run was and how it ended. Runs of one model and variant differ only in their seed.

@@ -18,7 +18,7 @@ from lra_fnet.run import evaluate, pretrained, provenance, record
 from lra_fnet.run import job as jobs
 from lra_fnet.run.job import Job
 from lra_fnet.run.pretrained import Start
-from lra_fnet.run.record import Record
+from lra_fnet.run.record import Begun, Process, Record
 from lra_fnet.tasks import Prepared, shallow
 from lra_fnet.training import checkpoint, hosts
 from lra_fnet.training.loop import Loop
@@ -61,8 +61,8 @@ def run(job: Job) -> Record:
         if raw is not None:
             return record.parse(raw, path=folder)
         hosts.check_shared(folder)
-        begun = _begin(job, folder, experiment, data, start) if hosts.first() else {}
-        with fastest.decisions(hosts.agree(begun.get("resolved", {}))):
+        begun = _begin(job, folder, experiment, data, start) if hosts.first() else None
+        with fastest.decisions(hosts.agree(dict(begun.resolved) if begun else {})):
             return _train(job, folder, experiment, data, begun, start)
 
 
@@ -128,8 +128,7 @@ def _complete(
     if begun is not None:
         _check_same(folder, begun, experiment, data, start)
     elif result is not None:  # the rest was lost, or never copied
-        held = {**result.raw, "origin": result.raw.get("init")}
-        _check_same(folder, held, experiment, data, start)
+        _check_same(folder, result, experiment, data, start)
     if result is not None and result.complete and (result.score("test") or not job.test):
         changed = result.commit not in (None, provenance.commit()[0])
         commit = f", trained at commit {result.revision}" if changed else ""
@@ -144,7 +143,7 @@ def _complete(
             "gone: put it back, give --no-test to take the run as it is, or --force to train again"
         )
     # A process with newer code may have been killed between writing config.gin and run.json.
-    if begun and jobs.copy_was_edited(folder, begun["config"], experiment.config):
+    if begun and jobs.copy_was_edited(folder, begun.config or "", experiment.config):
         raise UserError(
             f"{folder / 'config.gin'} was edited: it is a copy and has no effect; delete it, and "
             "give other settings with --set"
@@ -154,7 +153,7 @@ def _complete(
 
 def _check_same(
     folder: Path,
-    begun: dict[str, Any],
+    held: Begun | Record,
     experiment: Experiment,
     data: Prepared,
     start: Start | None,
@@ -163,7 +162,7 @@ def _check_same(
 
     Args:
       folder: its folder.
-      begun: the object of its run.json.
+      held: its run.json or, if that was lost, its result.
       experiment: the requested one.
       data: the prepared task.
       start: what the requested run begins from.
@@ -171,13 +170,15 @@ def _check_same(
     Raises:
       UserError: they differ, or run.json lacks one of them.
     """
-    if absent := [name for name in ("config", "data_sha256") if name not in begun]:
-        raise UserError(f"{folder / 'run.json'}: {absent[0]} is missing; {jobs.RESTORE}")
-    differences = config.differing(begun["config"], experiment.config)
-    if begun["data_sha256"] != data.fingerprint:
-        hashes = begun["data_sha256"][:8], data.fingerprint[:8]
+    if held.config is None or held.data_sha256 is None:
+        absent = "config" if held.config is None else "data_sha256"
+        raise UserError(f"{folder / 'run.json'}: {absent} is missing; {jobs.RESTORE}")
+    differences = config.differing(held.config, experiment.config)
+    if held.data_sha256 != data.fingerprint:
+        hashes = held.data_sha256[:8], data.fingerprint[:8]
         differences.append(config.Difference("data", *hashes))
-    encoders = (begun.get("origin") or {}).get("sha256"), start and start.facts.sha256
+    origin = held.init if isinstance(held, Record) else held.origin
+    encoders = origin and origin.sha256, start and start.facts.sha256
     if encoders[0] != encoders[1]:
         names = (sha256[:8] if sha256 else "none" for sha256 in encoders)
         differences.append(config.Difference("encoder of --init", *names))
@@ -190,30 +191,35 @@ def _check_same(
 
 def _begin(
     job: Job, folder: Path, experiment: Experiment, data: Prepared, start: Start | None
-) -> dict[str, Any]:
-    """Writes config.gin and run.json before the first step; returns the object of run.json.
-
-    Its "resolved" has what was chosen by measurement or by the machine (`fastest.decisions`), its
-    "processes" the code and machine of each process that trained the run, if they changed.
+) -> Begun:
+    """Writes config.gin and run.json before the first step; returns what run.json says.
 
     Raises:
       UserError: an older run.json is damaged, or the disk refuses.
     """
-    before = jobs.read_begun(folder) or {}
-    try:
-        for process in before.get("processes", []):
-            record.build(record.Process, process, "processes")
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{folder / 'run.json'}: {error}; {jobs.RESTORE}") from None
+    before = jobs.read_begun(folder)
     with disk.writable(folder):
         disk.replace(folder / "config.gin", experiment.config)
         (folder / "result.json").unlink(missing_ok=True)  # of a failure, or without a test score
     facts = {"data_sha256": data.fingerprint, "config": experiment.config}
-    facts |= {"resolved": before.get("resolved", {}), "processes": before.get("processes", [])}
-    origin = {"origin": dataclasses.asdict(start.facts)} if start else {}
-    begun = job.to_json() | facts | origin
-    jobs.write_begun(folder, begun)
+    facts |= {"origin": dataclasses.asdict(start.facts)} if start else {}
+    begun = record.build(Begun, job.to_json() | facts)
+    if before:
+        kept = {"resolved": before.resolved, "processes": before.processes}
+        begun = dataclasses.replace(begun, **kept)
+    _write(job, folder, begun)
     return begun
+
+
+def _write(job: Job, folder: Path, begun: Begun) -> None:
+    """Writes run.json.
+
+    Raises:
+      UserError: the disk refuses.
+    """
+    facts = dataclasses.asdict(begun)
+    own = ("data_sha256", "config", "resolved", "processes", "origin")
+    jobs.write_begun(folder, job.to_json() | {name: facts[name] for name in own})
 
 
 def _train(
@@ -221,7 +227,7 @@ def _train(
     folder: Path,
     experiment: Experiment,
     data: Prepared,
-    begun: dict[str, Any],
+    begun: Begun | None,
     start: Start | None,
 ) -> Record:
     began_at = time.monotonic()
@@ -233,11 +239,13 @@ def _train(
             loop = Loop(
                 experiment, train, validation, folder, job.seed, fits=job.fit, start=variables
             )
-            if hosts.first():
-                processes = begun["processes"] if loop.step else []
-                here = dataclasses.asdict(provenance.of_process())
-                begun["processes"] = processes + [here] * (processes[-1:] != [here])
-                jobs.write_begun(folder, begun)  # with the decisions
+            earlier: tuple[Process, ...] = ()
+            if begun:
+                here = provenance.of_process()
+                before = begun.processes if loop.step else ()
+                earlier = before[:-1] if before[-1:] == (here,) else before
+                facts = {"processes": (*earlier, here), "resolved": fastest.made()}
+                _write(job, folder, dataclasses.replace(begun, **facts))
             begins = f"resumes at step {loop.step}" if loop.step else "starts"
             name = record.folder_name(job.model, None, denoise=job.denoise)
             progress.say(
@@ -257,8 +265,8 @@ def _train(
             trained = "trained; evaluating on test" if job.test else "trained"
             progress.say(f"{trained} after {progress.duration(time.monotonic() - began_at)}")
             result = evaluate.finish(loop, data, identity, test=job.test)
-            if earlier := begun.get("processes", [])[:-1]:
-                result["earlier"] = earlier
+            if earlier:
+                result["earlier"] = [dataclasses.asdict(one) for one in earlier]
     except Interrupted:
         where = " (each process its own)" if jax.process_count() > 1 else ""
         progress.say(f"saved; to resume{where}: {terminal.command(job.command())}")

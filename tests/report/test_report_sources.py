@@ -26,6 +26,7 @@ from lra_fnet import report
 from lra_fnet.report import accuracy, grids, page, sources, text, tradeoff
 from lra_fnet.report.grid import Grid
 from lra_fnet.run import record
+from lra_fnet.run.record import Begun
 from lra_fnet.run.spans import Span
 from lra_fnet.sweep.files import Entry
 
@@ -208,9 +209,9 @@ def test_gap_is_train_minus_test_at_the_last_step():
     assert [list(row) for row in grid.rows] == [["FNet", "85.00", "26.00", "+59.00"]]
 
 
-def missing(*results, started=None):
+def missing(*results, begun=None):
     (table,) = tables_of(*results)
-    grid = grids.missing(table, started or {})
+    grid = grids.missing(table, begun or {})
     return {row[0]: list(row[1:]) for row in grid.rows}
 
 
@@ -223,8 +224,8 @@ def test_missing_cells_come_with_a_command_for_the_shell():
 
 
 def test_command_of_a_missing_cell_names_the_users_modules():
-    started = sources.Started("mine", "listops", ("my mixer.py",), ("g",))
-    rows = missing(a_result(model="mine"), started={"runs/cpu/listops/mine/seed0": started})
+    begun = Begun(task="listops", model="mine", imports=("my mixer.py",), gin_dirs=("g",))
+    rows = missing(a_result(model="mine"), begun={"runs/cpu/listops/mine/seed0": begun})
     command = "lra-fnet train --task text --model mine --preset cpu"
     assert rows["Text"][1] == f"{command} --import 'my mixer.py' --gin-dir g"
 

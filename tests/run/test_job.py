@@ -292,7 +292,7 @@ def test_run_resumed_with_other_code_names_both_commits(train, tmp_path, monkeyp
     assert trained("b", loop, "wait_for") == 143
     assert trained("b", loop, "wait_for") == 143
     for damaged in (3, [3], [{"commit": "b"}]):
-        begun = jobs.read_begun(folder)
+        begun = json.loads((folder / "run.json").read_text())
         jobs.write_begun(folder, begun | {"processes": damaged})
         code, err, _ = train()
         assert (code, "run.json: " in err, "; restore it, or --force" in err) == (2, True, True)
