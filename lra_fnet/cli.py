@@ -357,8 +357,8 @@ def _joined(args):
     """Joins the other processes of a run, if there are any."""
     from lra_fnet.training import hosts
 
-    hosts.JOIN_SECONDS = args.join_seconds or hosts.JOIN_SECONDS
-    place = hosts.place(args.coordinator, args.processes, args.process, bool(args.hosts))
+    given = args.coordinator, args.processes, args.process, bool(args.hosts), args.join_seconds
+    place = hosts.place(*given)
     with hosts.join(place):  # forks, so nothing that starts threads is imported before
         yield hosts.first
 

@@ -27,7 +27,7 @@ from lra_fnet.errors import Interrupted, RunFailed, UserError, out_of_memory
 from lra_fnet.machine import progress, signals
 
 SILENT_SECONDS = 30  # without a heartbeat, a process counts as lost
-JOIN_SECONDS = 45  # for all processes to join; --join-seconds changes it
+JOIN_SECONDS = 45  # for all processes to join, unless a `Place` says otherwise
 GRACE_SECONDS = 5  # for a process to report its own error after another process has reported one
 
 _LONG = 365 * 24 * 3600  # no limit: heartbeats notice a lost process
@@ -41,6 +41,7 @@ class Place(NamedTuple):
     coordinator: str  # HOST:PORT
     processes: int
     process: int
+    join_seconds: int  # for all processes to join
     local_devices: Sequence[int] | None = None  # None: all devices of the machine
 
 
@@ -52,7 +53,11 @@ _ending = threading.Lock()
 
 
 def place(
-    coordinator: str | None, processes: int | None, process: int | None, detect: bool
+    coordinator: str | None,
+    processes: int | None,
+    process: int | None,
+    detect: bool,
+    join_seconds: int | None = None,
 ) -> Place | None:
     """Returns the place that the arguments describe; None for a run of one process.
 
@@ -61,13 +66,14 @@ def place(
       processes: number of processes.
       process: index of this process, from 0.
       detect: take all three from the cluster (SLURM, Open MPI, Cloud TPU, Kubernetes).
+      join_seconds: for all processes to join; None: JOIN_SECONDS.
 
     Raises:
       UserError: an argument is missing or out of range, or there is no cluster.
     """
-    devices = None
+    devices, join_seconds = None, join_seconds or JOIN_SECONDS
     if detect:
-        coordinator, processes, process, devices = _detect()
+        coordinator, processes, process, devices = _detect(join_seconds)
     elif coordinator is None and processes is None and process is None:
         return None
     if coordinator is None or processes is None or process is None:
@@ -81,10 +87,12 @@ def place(
         raise UserError(f"--coordinator expects HOST:PORT, got {coordinator!r}")
     if processes < 1 or not 0 <= process < processes:
         raise UserError(f"--process expects 0 to --processes - 1, got {process} of {processes}")
-    return Place(coordinator, processes, process, devices) if processes > 1 else None
+    if processes == 1:
+        return None
+    return Place(coordinator, processes, process, join_seconds, devices)
 
 
-def _detect():
+def _detect(join_seconds: int):
     """Returns coordinator, processes, process and local devices; None where JAX finds none.
 
     JAX has no public function for this.
@@ -93,7 +101,7 @@ def _detect():
 
     try:
         detect = clusters.ClusterEnv.auto_detect_unset_distributed_params
-        return detect(None, None, None, None, None, JOIN_SECONDS)
+        return detect(None, None, None, None, None, join_seconds)
     except (RuntimeError, OSError, ValueError, KeyError) as error:
         raise UserError(f"--hosts auto: {str(error).splitlines()[0]}") from None
 
@@ -150,7 +158,7 @@ def _start_jax(where: Place, follower: threading.Thread) -> None:
     progress.say(f"waiting for {where.processes - 1} more processes at {where.coordinator}")
     # `initialize` has no option for this limit, whose message names the missing processes.
     _jax.get_distributed_runtime_service = functools.partial(
-        _jax.get_distributed_runtime_service, cluster_register_timeout=JOIN_SECONDS
+        _jax.get_distributed_runtime_service, cluster_register_timeout=where.join_seconds
     )
     if first():
         try:
@@ -163,7 +171,7 @@ def _start_jax(where: Place, follower: threading.Thread) -> None:
         where.process,
         where.local_devices,
         cluster_detection_method="deactivate",
-        initialization_timeout=JOIN_SECONDS + GRACE_SECONDS,
+        initialization_timeout=where.join_seconds + GRACE_SECONDS,
         heartbeat_timeout_seconds=SILENT_SECONDS,
         shutdown_timeout_seconds=_LONG,
         coordinator_bind_address=where.coordinator if loopback else f"[::]:{port}",
@@ -354,7 +362,7 @@ def _reason(where: Place, code: int, trace: str) -> tuple[int, str]:
     if listed := re.search(r"(heartbeats|task names).*:\n([\d\n]+)", trace):
         lost = sorted(map(int, listed[2].split()))
         name = f"process {', '.join(map(str, lost))}"
-        problem = f"did not join within {JOIN_SECONDS} s"
+        problem = f"did not join within {where.join_seconds} s"
         if listed[1] == "heartbeats":
             name, problem = ", ".join(_names[index] for index in lost), "does not answer"
     elif refused := re.search(r"absl::Status: (.*)\n+RPC: .*RegisterTask", trace):

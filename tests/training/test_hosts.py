@@ -163,7 +163,8 @@ def test_slurm_variables_give_the_place(monkeypatch):
     variables = {"JOB_ID": 7, "STEP_NODELIST": "n[3-4]", "NTASKS": 2, "PROCID": 1, "LOCALID": 0}
     for name, value in variables.items():
         monkeypatch.setenv(f"SLURM_{name}", str(value))
-    assert hosts.place(None, None, None, True) == hosts.Place(f"n3:{65535 - 4096 + 8}", 2, 1, [0])
+    want = hosts.Place(f"n3:{65535 - 4096 + 8}", 2, 1, 90, [0])
+    assert hosts.place(None, None, None, True, 90) == want
 
 
 def test_cluster_with_half_of_its_variables_fails_with_one_line(monkeypatch):
