@@ -385,10 +385,12 @@ def result_json(place, given):
 @target(json_file(RUN))
 def run_json(place, given):
     write(place, {f"{PLACE}/run.json": given})
-    job = jobs.read_job(place / PLACE)
+    job, begun = jobs.read_job(place / PLACE), jobs.read_begun(place / PLACE)
     assert job is not None
     assert job.command()
     assert job.folder
+    assert begun is not None
+    assert begun.parts
 
 
 @target(lines_file(CURVE))
