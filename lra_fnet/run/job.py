@@ -109,16 +109,22 @@ class Job:
         Raises:
           UserError: see `experiment.load` and `pretrained`; a name that no folder may have.
         """
+        self.check_names()
         names = self.task, self.model, self.preset
-        if bad := [n for n in names if not (isinstance(n, str) and NAME.fullmatch(n))]:
-            raise UserError(
-                f"{bad[0]!r} is not a valid name: expected letters, digits, '_', '.', '+' and '-'"
-            )
         given = self.overrides, self.imports, self.gin_dirs
         # Both stages on one task share the steps of a preset.
         done = self.pretrained.steps if self.pretrained and self.pretrained.task == self.task else 0
         place = self.data, self.source
         return experiment.load(*names, *given, denoise=self.denoise, done=done, place=place)
+
+    def check_names(self) -> None:
+        """Raises a UserError for a task, model or preset whose name no folder may have."""
+        for name in (self.task, self.model, self.preset):
+            if not (isinstance(name, str) and NAME.fullmatch(name)):
+                raise UserError(
+                    f"{name!r:.60} is not a valid name: expected letters, digits, '_', '.', '+' "
+                    "and '-', at most 255"
+                )
 
     def command(self) -> list[str]:
         """Returns the arguments of `lra-fnet` that train or resume this run, without defaults."""
@@ -204,6 +210,7 @@ def read_job(folder: Path) -> Job | None:
     if value is None:
         return None
     job = _as(folder, Job, {"name": value.get("variant"), **value}, runs=runs)
+    job.check_names()
     return dataclasses.replace(job, name=None) if job.name == variant(job.overrides) else job
 
 

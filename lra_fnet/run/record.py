@@ -28,7 +28,8 @@ State = Literal["complete", "OOM", "diverged"]
 Split = Literal["validation", "test"]
 Checkpoint = Literal["best", "last"]
 T = TypeVar("T")
-NAME = re.compile(r"\w[\w.+-]*")  # of a task, model, preset or variant: a part of a folder's path
+# Of a task, model, preset or variant: a part of a folder's path.
+NAME = re.compile(r"\w[\w.+-]{0,254}")
 
 
 @dataclasses.dataclass(frozen=True)
