@@ -28,13 +28,15 @@ def step(variables, opt_state, values, lengths, labels, key):
     def loss_of(params):
         ids, mask = built.task.tokens(values, lengths)
         parts = {"params": params, **constants}
-        logits = built.model.apply(parts, ids, mask, train=True, rngs={"dropout": key})
-        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+        how = {"rngs": {"dropout": key}, "mutable": ["averages"]}  # those of BatchNorm, if any
+        logits, averages = built.model.apply(parts, ids, mask, train=True, **how)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean(), averages
 
     params = variables["params"]
-    loss, gradient = jax.value_and_grad(loss_of)(params)
+    (loss, averages), gradient = jax.value_and_grad(loss_of, has_aux=True)(params)
     updates, opt_state = optimizer.update(gradient, opt_state, params)
-    return {"params": optax.apply_updates(params, updates), **constants}, opt_state, loss
+    params = optax.apply_updates(params, updates)
+    return {"params": params, **constants, **averages}, opt_state, loss
 
 
 rng = np.random.default_rng(0)

@@ -8,6 +8,7 @@ lists those that nothing has read once everything has been built.
 import ast
 import contextlib
 import difflib
+import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -418,11 +419,20 @@ def split_bindings(text: str) -> list[str]:
     return [word for word in words if word]
 
 
+_imported: dict[str, str] = {}  # SHA-256 of each .py file when it was imported, by module name
+
+
+def code_of(names: Iterable[str]) -> dict[str, str]:
+    """Returns 12 digits of the SHA-256 of each imported .py file, by its name."""
+    return {Path(n).name: _imported[Path(n).stem][:12] for n in names if Path(n).stem in _imported}
+
+
 def import_modules(names: Iterable[str]) -> None:
     """Imports dotted modules or paths to .py files, so that they register their configurables.
 
     Raises:
-      UserError: a module or file does not exist, or raises an error.
+      UserError: a module or file does not exist, or raises an error; a file has changed since this
+        process imported it.
     """
     for name in names:
         path = Path(name)
@@ -437,7 +447,10 @@ def import_modules(names: Iterable[str]) -> None:
                     raise UserError(
                         f"--import {name}: another module is named {path.stem}: rename the file"
                     )
+                if _sha256(path) != _imported.setdefault(path.stem, _sha256(path)):
+                    raise UserError(f"{name} has changed since it was imported: restart Python")
             else:
+                _imported[path.stem] = _sha256(path)
                 spec = importlib.util.spec_from_file_location(path.stem, path)
                 assert spec is not None
                 assert spec.loader is not None
@@ -450,6 +463,10 @@ def import_modules(names: Iterable[str]) -> None:
                 sys.modules.pop(path.stem, None)
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise UserError(f"--import {name}: {reason}") from None
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _search_path(dirs: Sequence[Path]) -> list[Path]:
@@ -647,6 +664,11 @@ def _parse(text: str, where: str, *, trusted: bool = True) -> None:
         gin.parse_config(text)
     except tokenize.TokenError:
         raise UserError(f"{where}: a bracket or a quotation mark is not closed") from None
+    except KeyError as error:  # two classes have one name
+        reason = " ".join(str(error.args[0]).split())
+        raise UserError(
+            f"{where}: {reason}: give your class another name, or @gin.configurable(module=...)"
+        ) from None
     except (ValueError, SyntaxError, NameError, AttributeError, ImportError) as error:
         reason = " ".join(str(error).split())
         reason = re.split(r" In bindings string| In file | Failed to parse", reason)[0]

@@ -49,7 +49,7 @@ class Run:
         the batch.
     """
 
-    num_steps: Annotated[int, Least(1, suggest=5000)]
+    num_steps: Annotated[int, Least(1, suggest=5000, below=2**31)]
     batch_size: Annotated[int, Least(1, suggest=32)]
     # Steps between evaluations on validation; the last step is always evaluated.
     eval_every: Annotated[int, Least(1, suggest=500)]

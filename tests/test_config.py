@@ -422,8 +422,11 @@ def test_epochs_of_a_file_follow_a_batch_size_that_is_set_later(tmp_path):
 @pytest.mark.parametrize(
     ("override", "line"),
     [
-        ("Run.num_steps=0 epochs", "Run.num_steps must be at least 1, got 0"),
-        ("Run.num_steps=0.00001 epochs", "Run.num_steps must be at least 1, got 0"),
+        ("Run.num_steps=0 epochs", "Run.num_steps must be at least 1 and below 2147483648, got 0"),
+        (
+            "Run.num_steps=0.00001 epochs",
+            "Run.num_steps must be at least 1 and below 2147483648, got 0",
+        ),
         (
             "Run.num_steps='-1 epochs'",
             "steps must be a whole number of steps, or a duration such as '40 epochs', got '-1 ep",
@@ -662,6 +665,25 @@ def test_hint_names_the_misspelt_word_wherever_it_stands(line, name):
         config._parse(f"Encoder.dim = 64\n{line}\n", "my.gin")
 
 
+def test_file_that_changed_since_it_was_imported_is_refused(tmp_path):
+    file = tmp_path / "imported_once.py"
+    file.write_text("x = 1\n")
+    for _ in range(2):
+        config.import_modules([str(file)])
+    file.write_text("x = 2\n")
+    with pytest.raises(UserError, match=r"imported_once.py has changed since it was imported"):
+        config.import_modules([str(file)])
+
+
+def test_class_with_the_name_of_another_gives_one_line(monkeypatch):
+    def parse(text):
+        raise KeyError("Ambiguous selector 'Encoder', matches ['a.Encoder', 'b.Encoder'].")
+
+    monkeypatch.setattr(gin, "parse_config", parse)
+    with pytest.raises(UserError, match=r"Ambiguous selector 'Encoder'.*give your class another"):
+        config._parse("Encoder.dim = 4", "my.gin")
+
+
 def test_an_override_wins_over_every_file():
     assert load("Run.num_steps=7").run.num_steps == 7
     assert load("Optimizer.factors=constant").optimizer.factors == "constant"  # a bare word
@@ -685,6 +707,7 @@ def test_an_override_wins_over_every_file():
         ("Run.num_steps=%NOTHING", ["no macro NOTHING"]),
         ("Performer.num_features=8", ["nothing reads Performer.num_features"]),
         ("Run.num_steps=-5", ["Run.num_steps", "at least 1", "-5"]),
+        ("Run.num_steps=2147483648", ["Run.num_steps", "2147483648"]),
         ("Run.num_steps=ten", ["Run.num_steps", "'ten'"]),
         ("Run.num_steps=10 %", ["Run.num_steps", "'10 %'"]),
         ("Run.batch_size=2 epochs", ["Run.batch_size", "'2 epochs'"]),

@@ -9,10 +9,16 @@ def require() -> None:
     """Starts JAX's backend.
 
     Raises:
-      UserError: JAX finds no device of the platforms that JAX_PLATFORMS names.
+      UserError: JAX finds no device of the platforms that JAX_PLATFORMS names, or its settings
+        change types or random numbers.
     """
     import jax  # late: the command line starts without it
 
+    settings = jax.config.values
+    if settings["jax_enable_x64"]:
+        raise UserError("JAX_ENABLE_X64 makes models float64: leave it out")
+    if not settings["jax_threefry_partitionable"]:
+        raise UserError("JAX_THREEFRY_PARTITIONABLE=0 changes all random numbers: leave it out")
     try:
         jax.devices()
     except (RuntimeError, AssertionError) as error:  # an unknown name, a platform without devices

@@ -130,6 +130,10 @@ def update_readme(path: str | Path, results: str | Path) -> list[Path]:
         (points,) = [preset.points for preset in report.presets if preset.table is largest]
         if drawn := figures.above_baseline(largest, points):
             texts[readme.parent / "docs" / "figure.svg"] = figures.drawn(drawn, "svg").decode()
+    for page in (readme.with_name("RESULTS.md"), readme.parent / "docs" / "literature.md"):
+        there = page.read_text("utf-8", "replace") if page in texts and page.exists() else ""
+        if there and "Generated from" not in there:
+            raise UserError(f"{page} is not of `lra-fnet report`, which replaces it: move it away")
     changed = [f for f, new in texts.items() if not f.exists() or f.read_bytes() != new.encode()]
     for file in changed:
         _write(file, texts[file], "--readme")

@@ -463,6 +463,8 @@ def _notes(preset: str, runs: Sequence[Record], rows: Sequence[Row]) -> list[str
             same = [run for run in group if run.task == task]
             if len({run.data_sha256 for run in same}) > 1:
                 notes.append(f"The runs of {name} on {task} differ in their data.")
+            if len({str(sorted(run.code.items())) for run in same}) > 1:
+                notes.append(f"The runs of {name} on {task} differ in the code of their imports.")
             begun = {
                 (i.run.rpartition("/")[0], i.steps, i.objective) for r in same if (i := r.init)
             }

@@ -144,7 +144,9 @@ class Job:
         names = ("task", "model", "preset", "variant", "seed")
         fields = {name: getattr(self, name) for name in names}
         fields |= {"overrides": sorted(self.overrides)}
-        return fields | ({"denoise": True} if self.denoise else {})
+        fields |= {"denoise": True} if self.denoise else {}
+        code = config.code_of(self.imports)  # known once they are imported
+        return fields | ({"code": code} if code else {})
 
     def to_json(self) -> dict[str, Any]:
         """Returns what `read_job` reads from run.json."""

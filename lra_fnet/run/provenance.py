@@ -14,6 +14,9 @@ import jax
 from lra_fnet import __version__
 from lra_fnet.run.record import Device, Process
 
+# Variables that change the last bits of a result.
+_SETTINGS = ("XLA_FLAGS", "JAX_DEFAULT_MATMUL_PRECISION")
+
 
 def of_process() -> Process:
     """Returns the code and the machine of this process."""
@@ -28,6 +31,7 @@ def of_process() -> Process:
         cores=len(os.sched_getaffinity(0)),
     )
     versions = {"python": platform.python_version(), "lra_fnet": __version__, **versions}
+    versions |= {name: os.environ[name] for name in _SETTINGS if os.environ.get(name)}
     return Process(device, versions, revision, dirty)
 
 

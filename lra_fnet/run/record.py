@@ -133,6 +133,7 @@ class Begun:
     denoise: bool = False
     imports: tuple[str, ...] = ()
     gin_dirs: tuple[str, ...] = ()
+    code: dict[str, str] = dataclasses.field(default_factory=dict)  # see `config.code_of`
     init: str | None = None  # folder of the pre-trained run
     origin: Init | None = None  # what that run was
     config: str | None = None  # the operative gin text
@@ -187,6 +188,7 @@ class Record(Process):
     closed: bool = False  # a failed run was not to be scored on test, such as a trial of a sweep
     denoise: bool = False  # pre-training: counts and losses are of masked tokens, and no test
     init: Init | None = None  # the pre-trained run that it began from
+    code: dict[str, str] = dataclasses.field(default_factory=dict)  # the user's: `config.code_of`
     resolved: dict[str, Any] = dataclasses.field(default_factory=dict)  # measured choices
     earlier: tuple[Process, ...] = ()  # processes before it, if code or machine changed since
     sha256: str | None = None  # of the other fields, see `seal`; older results have none

@@ -126,9 +126,15 @@ def _complete(
         return None
     begun, result = jobs.read_begun(folder), record.read(folder)
     if begun is not None:
-        _check_same(folder, begun, experiment, data, start)
+        name = record.folder_name(job.model, job.variant, denoise=job.denoise)
+        if begun.parts != (job.preset, job.task, name, f"seed{job.seed}"):
+            raise UserError(
+                f"{folder} holds the run {'/'.join(begun.parts)}, and was copied or renamed: "
+                "--force moves it aside"
+            )
+        _check_same(job, folder, begun, experiment, data, start)
     elif result is not None:  # the rest was lost, or never copied
-        _check_same(folder, result, experiment, data, start)
+        _check_same(job, folder, result, experiment, data, start)
     if result is not None and result.complete and (result.score("test") or not job.test):
         changed = result.commit not in (None, provenance.commit()[0])
         commit = f", trained at commit {result.revision}" if changed else ""
@@ -152,6 +158,7 @@ def _complete(
 
 
 def _check_same(
+    job: Job,
     folder: Path,
     held: Begun | Record,
     experiment: Experiment,
@@ -161,9 +168,10 @@ def _check_same(
     """Checks that a run has this configuration, data and pre-trained encoder.
 
     Args:
+      job: the requested run.
       folder: its folder.
       held: its run.json or, if that was lost, its result.
-      experiment: the requested one.
+      experiment: of the requested run.
       data: the prepared task.
       start: what the requested run begins from.
 
@@ -177,6 +185,12 @@ def _check_same(
     if held.data_sha256 != data.fingerprint:
         hashes = held.data_sha256[:8], data.fingerprint[:8]
         differences.append(config.Difference("data", *hashes))
+    code = config.code_of(job.imports)
+    differences += [
+        config.Difference(f"code of {name}", held.code[name], code[name])
+        for name in held.code.keys() & code.keys()
+        if held.code[name] != code[name]
+    ]
     origin = held.init if isinstance(held, Record) else held.origin
     encoders = origin and origin.sha256, start and start.facts.sha256
     if encoders[0] != encoders[1]:

@@ -41,7 +41,7 @@ _BUCKETS = 2**11  # features of a histogram with more values than that
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio (Knuth, TAOCP 3, Sec. 6.4)
 _SIDE = 32  # pixels: larger images are averaged over blocks
 _OPERATIONS = 2e12  # of one Gram matrix, a minute on one core: limits the training rows
-_CHUNK = 256  # rows whose features are in memory at once
+_CHUNK = 2**22  # tokens whose features are in memory at once, of at most 256 rows
 
 Predict = Callable[[Arrays], np.ndarray]  # labels int [number of settings, n]
 
@@ -161,8 +161,9 @@ def ridge(title: str, features: Callable[[Any, Arrays], np.ndarray]) -> Method:
     """
 
     def chunks(task: "Task", rows: Arrays) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for start in range(0, len(rows.labels), _CHUNK):
-            part = rows.take(slice(start, start + _CHUNK))
+        size = max(1, min(256, _CHUNK // rows.values.shape[-1]))
+        for start in range(0, len(rows.labels), size):
+            part = rows.take(slice(start, start + size))
             yield features(task, part).astype(np.float64), part.labels
 
     def fit(task: "Task", train: Arrays) -> Predict:

@@ -49,6 +49,26 @@ def build(mixers, **changes):
     return Encoder(mixers=mixers, **(TINY | changes))
 
 
+@pytest.mark.parametrize(
+    ("change", "got"),
+    [
+        (lambda x: x.mean(1, keepdims=True), r"float32 \[3, 1, 6\]"),
+        (lambda x: x.mean((0, 1)), r"float32 \[6\]"),
+        (lambda x: x.astype(jnp.bfloat16), r"bfloat16 \[3, 8, 6\]"),
+        (lambda x: None, "NoneType None"),
+    ],
+)
+def test_mixer_that_would_be_broadcast_is_refused(change, got):
+    class Broad(Mixer):
+        uses_mask = False
+
+        def __call__(self, x, mask, *, train):
+            return change(x)
+
+    with pytest.raises(UserError, match=rf"Broad must return float32 \[3, 8, 6\].*got {got}"):
+        jax.eval_shape(lambda: build(Broad).init(jax.random.key(0), IDS, MASK, train=False))
+
+
 def test_padding_is_invisible_iff_the_mixers_say_so():
     """Its content and its amount, at one max_len; holes too, as LRA's mask on black pixels has."""
     holes = MASK.at[1, 2].set(False)

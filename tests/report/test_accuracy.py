@@ -423,6 +423,15 @@ def test_floors_stand_below_the_variants_where_the_preset_has_no_other_runs():
     assert [row.label for row in best.rows] == ["FNet, long"]
 
 
+def test_runs_with_different_code_of_the_user_are_noted():
+    runs = [a_result(seed=seed, code={"m.py": code}) for seed, code in enumerate("ab")]
+    words = "The runs of FNet on listops differ in the code of their imports."
+    (table,) = tables_of(*runs)
+    assert words in table.notes
+    (table,) = tables_of(runs[0], runs[0] | {"seed": 1})
+    assert words not in table.notes
+
+
 def test_rows_that_would_be_named_alike_get_the_name_of_their_variant():
     runs = [
         a_result(overrides=[f"Optimizer.learning_rate={rate}"], variant=f"r-0000000{number}")

@@ -276,6 +276,10 @@ def test_readme_shows_the_main_models_and_results_md_everything(tmp_path):
         assert other not in section
     assert "‡" not in section  # only the Reformer of this test sees the padding
     assert report.update_readme(readme, results) == []
+    (tmp_path / "RESULTS.md").write_text("my notes\n")
+    with pytest.raises(UserError, match=r"RESULTS.md is not of `lra-fnet report`"):
+        report.update_readme(readme, results)
+    assert (tmp_path / "RESULTS.md").read_text() == "my notes\n"
 
 
 def test_readme_names_shallow_baselines_only_of_tasks_that_it_shows(tmp_path):
@@ -414,7 +418,7 @@ def test_readme_that_is_not_utf_8_is_refused_and_a_generated_file_is_written_ane
     with pytest.raises(UserError, match=r"README.md: expected UTF-8, got .*; save it as UTF-8$"):
         report.update_readme(readme, tmp_path / "results")
     readme.write_text(f"{report.BEGIN}{report.END}")
-    results.write_bytes(b"\xff")
+    results.write_bytes(report.ABOUT.encode() + b"\xff")
     assert results in report.update_readme(readme, tmp_path / "results")
     assert results.read_text().startswith("# Results")
 

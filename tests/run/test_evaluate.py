@@ -1,6 +1,7 @@
 """A trained run is scored on test once, without a training loop."""
 
 import contextlib
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -11,10 +12,10 @@ import pytest
 from made_runs import STEPS, change, trained
 from paths import OUTSIDE
 
-from lra_fnet import intervals
+from lra_fnet import config, intervals
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
-from lra_fnet.run import evaluate
+from lra_fnet.run import evaluate, record
 from lra_fnet.run import job as jobs
 from lra_fnet.tasks import Prepared
 
@@ -144,6 +145,32 @@ def test_complete_run_without_checkpoints_is_not_trained_again_for_its_test(tmp_
     assert "its folder checkpoints is gone: put it back" in err
     assert {path: path.read_bytes() for path in folder.glob("*.json*")} == kept
     assert command(*words)[0] == 0  # it is complete
+
+
+def test_folder_copied_to_another_seed_is_refused(tmp_path, command):
+    folder = trained(tmp_path / "runs", "fnet", "Run.num_steps=2")
+    copy = shutil.copytree(folder, folder.with_name("seed1"))
+    (copy / "result.json").unlink()
+    begun = (copy / "run.json").read_bytes()
+    code, err, _ = command(*jobs.read_job(folder).command(), "--seed", "1")
+    assert code == 2
+    assert "seed1 holds the run cpu/parity/fnet+tiny/seed0, and was copied or renamed" in err
+    assert (copy / "run.json").read_bytes() == begun
+
+
+def test_code_of_an_import_is_recorded_and_another_one_is_another_configuration(
+    tmp_path, command, monkeypatch
+):
+    options = [f"--import={OUTSIDE / 'parity.py'}"]
+    folder = trained(tmp_path / "runs", "fnet", "Run.num_steps=2", options=options)
+    words = jobs.read_job(folder).command()
+    (digits,) = record.read(folder).code.values()
+    assert hashlib.sha256((OUTSIDE / "parity.py").read_bytes()).hexdigest()[:12] == digits
+    assert command(*words)[0] == 0  # complete already
+    monkeypatch.setattr(config, "code_of", lambda names: {"parity.py": "edited"})
+    code, err, _ = command(*words)
+    assert code == 2
+    assert f"another configuration (code of parity.py: {digits} -> edited)" in err
 
 
 def test_reading_is_logged_before_the_split_is_opened_and_after_half_a_line(trial, monkeypatch):

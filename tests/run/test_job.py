@@ -330,7 +330,7 @@ def test_folder_in_use_by_another_process_is_refused(train, tmp_path):
         (["--name", "a/b"], "--name expects letters"),
         (
             ["--set", "Run.num_steps=-3"],
-            "Run.num_steps must be at least 1, got -3: set it to 5000, say",
+            "Run.num_steps must be at least 1 and below 2147483648, got -3: set it to 5000, say",
         ),
         (["--set", "Attention.implementation='naive'"], "nothing reads Attention.implementation"),
         (["--import", "no_such_module"], "No module named 'no_such_module'"),
