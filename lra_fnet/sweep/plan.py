@@ -170,7 +170,7 @@ def axes(grids: Sequence[str], ranges: Sequence[str]) -> dict[str, Any]:
     for option, texts in {"grid": grids, "range": ranges}.items():
         for text in texts:
             ((name, values),) = axis(option, text).items()
-            if name in found:
+            if config.short(name) in map(config.short, found):
                 raise UserError(f"the axis {name} is given twice: keep one --grid or --range of it")
             found[name] = values
     return found

@@ -125,6 +125,8 @@ class _Child:
             lines = log.read().decode(errors="replace").strip().splitlines()
         if code < 0:
             return f"killed by signal {-code}"
+        note = next((n for n, line in enumerate(lines) if line == "-" * 20), len(lines))
+        lines = lines[:note] or lines  # JAX adds a note on its traceback behind the error
         ours = [line.removeprefix("lra-fnet: ") for line in lines if line.startswith("lra-fnet: ")]
         return (ours or lines or [f"ended with code {code}"])[-1]
 

@@ -190,6 +190,10 @@ def test_trials_of_pretraining_are_runs_of_pretrain(go):
             "the axis A.b is given twice: keep one --grid or --range of it",
         ),
         (
+            ["--task", "parity", "--grid", "m.A.b=[1]", "--grid", "A.b=[2]"],
+            "the axis A.b is given twice: keep one --grid or --range of it",
+        ),
+        (
             ["--task", "parity", "--grid", "A.b=[1]", "--prune", "--dry-run"],
             "--prune stops points by the results of others",
         ),
@@ -546,6 +550,9 @@ def test_damaged_curve_is_reported_and_a_lost_log_of_a_trial_is_no_fault(go):
     assert "metrics.jsonl: kind is missing in a line" in trials_of()[0]["error"]
     child = scheduler._Child(None, None, 0, folder / "gone.log", 0)
     assert child.last_words(3) == "ended with code 3"
+    note = f"{'-' * 20}\nFor simplicity, JAX has removed its internal frames from the traceback."
+    (folder / "gone.log").write_text(f"Traceback:\n  in mine\nValueError: my own error\n{note}\n")
+    assert child.last_words(1) == "ValueError: my own error"
 
 
 @pytest.mark.usefixtures("runner")
