@@ -189,6 +189,17 @@ def test_tip_of_a_cell_has_the_test_accuracy_of_both_checkpoints(tmp_path):
     assert tip.index("Test, last step</th>") < tip.index("Train</th>")
 
 
+def test_variants_of_a_preset_without_other_runs_are_open_and_alone(tmp_path):
+    put(tmp_path, a_result(variant="long", overrides=["MAX_LEN=4096"]))
+    shown = page.render(report.build(report.Sources([tmp_path])))
+    assert "<details open>\n<summary>Variants <small>1 row</small>" in shown
+    assert "The same at the last step" not in shown
+    put(tmp_path, a_result())
+    shown = page.render(report.build(report.Sources([tmp_path])))
+    assert "<details>\n<summary>Variants <small>1 row</small>" in shown
+    assert "The same at the last step" in shown
+
+
 def test_each_configuration_is_shown_once(text):
     blocks = [body for _, body in Page(text).all("pre")]
     assert len(blocks) == len(set(blocks)) == 2
