@@ -419,12 +419,13 @@ def split_bindings(text: str) -> list[str]:
     return [word for word in words if word]
 
 
-_imported: dict[str, str] = {}  # SHA-256 of each .py file when it was imported, by module name
+_imported: dict[Path, str] = {}  # SHA-256 of each .py file when it was imported
 
 
 def code_of(names: Iterable[str]) -> dict[str, str]:
     """Returns 12 digits of the SHA-256 of each imported .py file, by its name."""
-    return {Path(n).name: _imported[Path(n).stem][:12] for n in names if Path(n).stem in _imported}
+    paths = (Path(name).resolve() for name in names)
+    return {path.name: _imported[path][:12] for path in paths if path in _imported}
 
 
 def import_modules(names: Iterable[str]) -> None:
@@ -447,10 +448,11 @@ def import_modules(names: Iterable[str]) -> None:
                     raise UserError(
                         f"--import {name}: another module is named {path.stem}: rename the file"
                     )
-                if _sha256(path) != _imported.setdefault(path.stem, _sha256(path)):
+                now = _sha256(path)
+                if now != _imported.setdefault(path.resolve(), now):
                     raise UserError(f"{name} has changed since it was imported: restart Python")
             else:
-                _imported[path.stem] = _sha256(path)
+                _imported[path.resolve()] = _sha256(path)
                 spec = importlib.util.spec_from_file_location(path.stem, path)
                 assert spec is not None
                 assert spec.loader is not None

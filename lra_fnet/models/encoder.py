@@ -206,18 +206,17 @@ class Block(nn.Module):
 
     def _mixed(self, x, inputs, mask, *, train):
         """Mixes `inputs`; returns x and the result at the positions that the block returns."""
-        if not self.first_only:
-            y = self.mixer(inputs, mask, train=train)
-            held = getattr(y, "shape", None), getattr(y, "dtype", type(y).__name__)
-            if held != (inputs.shape, inputs.dtype):  # else the residual would broadcast it
-                raise UserError(
-                    f"{type(self.mixer).__name__} must return {inputs.dtype} {[*inputs.shape]}, "
-                    f"its input's type and shape, got {held[1]} {held[0] and [*held[0]]}: "
-                    "lra_fnet.testing.check_mixer checks this and more"
-                )
-            return x, y
-        alone = {"first_only": True} if self.mixer.takes_first_only else {}
-        return x[:, :1], self.mixer(inputs, mask, train=train, **alone)[:, :1]
+        if self.first_only and self.mixer.takes_first_only:
+            return x[:, :1], self.mixer(inputs, mask, train=train, first_only=True)[:, :1]
+        y = self.mixer(inputs, mask, train=train)
+        held = getattr(y, "shape", None), getattr(y, "dtype", type(y).__name__)
+        if held != (inputs.shape, inputs.dtype):  # else the residual would broadcast it
+            raise UserError(
+                f"{type(self.mixer).__name__} must return {inputs.dtype} {[*inputs.shape]}, "
+                f"its input's type and shape, got {held[1]} {held[0] and [*held[0]]}: "
+                "lra_fnet.testing.check_mixer checks this and more"
+            )
+        return (x[:, :1], y[:, :1]) if self.first_only else (x, y)
 
 
 @gin.configurable

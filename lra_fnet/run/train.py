@@ -126,8 +126,7 @@ def _complete(
         return None
     begun, result = jobs.read_begun(folder), record.read(folder)
     if begun is not None:
-        name = record.folder_name(job.model, job.variant, denoise=job.denoise)
-        if begun.parts != (job.preset, job.task, name, f"seed{job.seed}"):
+        if begun.parts != job.folder.parts[-4:]:
             raise UserError(
                 f"{folder} holds the run {'/'.join(begun.parts)}, and was copied or renamed: "
                 "--force moves it aside"
