@@ -18,6 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from lra_fnet import errors
+
 if TYPE_CHECKING:
     from lra_fnet.run.record import Record
     from lra_fnet.run.trained import TrainedRun
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "__version__",
+    "errors",
     "evaluate",
     "list_models",
     "list_presets",
@@ -93,7 +96,6 @@ def train(
         Interrupted: a signal stopped it; the same call without `force` resumes.
     """
     from lra_fnet import config
-    from lra_fnet.errors import UserError
     from lra_fnet.machine import allocator, compile_cache
 
     allocator.keep_freed_memory()
@@ -107,7 +109,9 @@ def train(
         bindings = [f"{parameter}={_literal(value)}" for parameter, value in bindings.items()]
     bindings = tuple(bindings or ()) if isinstance(bindings, Iterable | None) else (bindings,)
     if wrong := [binding for binding in bindings if not isinstance(binding, str)]:
-        raise UserError(f"set expects bindings such as 'Run.num_steps=100', got {wrong[0]!r}")
+        raise errors.UserError(
+            f"set expects bindings such as 'Run.num_steps=100', got {wrong[0]!r}"
+        )
     asked = Job(
         task=task,
         model=model,
@@ -265,7 +269,6 @@ def load(
             made, written or read, or a library is not installed.
     """
     from lra_fnet import tasks
-    from lra_fnet.errors import UserError
     from lra_fnet.settings import at_least
 
     libraries = {
@@ -274,20 +277,20 @@ def load(
         "torch": ("torch", "torch"),
     }
     if as_ not in libraries:
-        raise UserError(f"as_ must be one of {', '.join(libraries)}, got {as_!r}")
+        raise errors.UserError(f"as_ must be one of {', '.join(libraries)}, got {as_!r}")
     if batch_size is not None:
         at_least("batch_size", batch_size, 1, 32)
     module, package = libraries[as_]
     try:
         library = importlib.import_module(module)
     except ImportError as error:
-        raise UserError(
+        raise errors.UserError(
             f'as_="{as_}" needs {module}, which is not installed: run `pip install {package}`, or '
             f'use as_="numpy"'
         ) from error
     made = tasks.make(task, config, max_len)
     if split not in made.splits:
-        raise UserError(f"unknown split {split!r}: expected one of {', '.join(made.splits)}")
+        raise errors.UserError(f"unknown split {split!r}: expected one of {', '.join(made.splits)}")
     arrays = made.prepare(data_dir, source).arrays(split)
     if as_ == "tf":
         rows = library.data.Dataset.from_tensor_slices(arrays._asdict())

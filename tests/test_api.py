@@ -28,9 +28,10 @@ def parity(outside):
 
 
 def test_importing_the_package_imports_no_library():
-    code = "import lra_fnet, sys; print({'jax', 'numpy', 'gin', 'rich'} & {*sys.modules})"
+    names = "{'jax', 'numpy', 'gin', 'rich'} & {*sys.modules}, lra_fnet.errors.UserError.code"
+    code = f"import lra_fnet, sys; print({names})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
+    assert done.stdout == "set() 2\n"
 
 
 def test_train_is_the_command_and_evaluate_scores_test(parity, command, capfd):

@@ -461,17 +461,8 @@ def _notes(preset: str, runs: Sequence[Record], rows: Sequence[Row]) -> list[str
             notes.append(f"{name}: `{'` or `'.join(settings)}`")
         for task in sorted({run.task for run in group}):
             same = [run for run in group if run.task == task]
-            if len({run.data_sha256 for run in same}) > 1:
-                notes.append(f"The runs of {name} on {task} differ in their data.")
-            if len({str(sorted(run.code.items())) for run in same}) > 1:
-                notes.append(f"The runs of {name} on {task} differ in the code of their imports.")
-            begun = {
-                (i.run.rpartition("/")[0], i.steps, i.objective) for r in same if (i := r.init)
-            }
-            if len(begun) > 1:
-                notes.append(f"The runs of {name} on {task} began from different pre-training.")
-            if names := bound_differently({run.config for run in same}):
-                notes.append(f"The runs of {name} on {task} differ in {', '.join(names)}.")
+            if found := differing(same):
+                notes.append(f"The runs of {name} on {task} differ in {', '.join(found)}.")
     return notes
 
 
@@ -491,17 +482,22 @@ def _fixed_draws(rows: Sequence[Row]) -> list[str]:
     return [words] if names else []
 
 
-def bound_differently(texts: Iterable[str]) -> list[str]:
-    """Returns the names that gin texts bind to different values.
+def differing(runs: Sequence[Record]) -> list[str]:
+    """Returns in what runs differ that should differ in their seeds only: settings by their names.
 
-    Skips names that are missing from some texts: they were added later, with a default that
+    Skips settings that are missing from some runs: they were added later, with a default that
     preserves the old behaviour.
     """
+    facts = {
+        "their data": {run.data_sha256 for run in runs},
+        "the code of their imports": {str(sorted(run.code.items())) for run in runs},
+        "their pre-training": {run.init and run.init.of for run in runs},
+    }
     names = set()
-    for old, new in itertools.combinations(sorted(texts), 2):
+    for old, new in itertools.combinations(sorted({run.config for run in runs}), 2):
         differences = config.differing(old, new)
         names |= {d.name for d in differences if "absent" not in (d.old, d.new)}
-    return sorted(names)
+    return [name for name, values in facts.items() if len(values) > 1] + sorted(names)
 
 
 def _provenance(runs: Sequence[Record]) -> list[str]:

@@ -133,9 +133,20 @@ def compare(first: Sequence[Record], second: Sequence[Record]) -> RunComparison:
         differences={split: significance.compare(a, b, split) for split in splits},
         pairs=_pairs(a, b),
         steps_per_second_ratio=_ratio(*sides) if one_device else None,
-        config=[str(change) for change in config.differing(a[0].config, b[0].config)],
+        config=[str(change) for change in _changes(a[0], b[0])],
         notes=_notes(first, second),
     )
+
+
+def _changes(a: Record, b: Record) -> list[config.Difference]:
+    """Returns the settings in which two runs differ, and the user's code and the pre-training."""
+    code = a.code.keys() | b.code.keys()
+    facts = {
+        f"code of {name}": [run.code.get(name, "absent") for run in (a, b)] for name in sorted(code)
+    }
+    facts["pre-training"] = [run.init.of if run.init else "none" for run in (a, b)]
+    different = [config.Difference(name, *pair) for name, pair in facts.items() if len({*pair}) > 1]
+    return config.differing(a.config, b.config) + different
 
 
 def _complete(runs: Sequence[Record]) -> list[Record]:
@@ -192,8 +203,8 @@ def _notes(first: Sequence[Record], second: Sequence[Record]) -> list[str]:
         failed = [f"seed {run.seed} {run.state}" for run in runs if not run.complete]
         if failed:
             notes.append(f"{runs[0].label}: left out {', '.join(failed)}")
-        if names := accuracy.bound_differently({run.config for run in runs}):
-            notes.append(f"The runs of {runs[0].label} differ in {', '.join(names)}")
+        if found := accuracy.differing(runs):
+            notes.append(f"The runs of {runs[0].label} differ in {', '.join(found)}")
     untested = [run.folder for run in (*first, *second) if not run.tested]
     if untested:
         notes.append(f"No test accuracy: {', '.join(untested)} never read the test split")

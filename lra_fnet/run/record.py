@@ -119,6 +119,12 @@ class Init:
         """The task that it was trained on."""
         return self.run.split("/")[1]
 
+    @property
+    def of(self) -> str:
+        """What the run was but for its seed: its names, steps and settings."""
+        names = self.run.rpartition("/")[0]
+        return f"{names}, {self.steps:,} steps, {' '.join(self.objective.split())}"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Begun:
@@ -383,6 +389,21 @@ def seal(value: dict[str, Any]) -> dict[str, Any]:
     rest = {name: item for name, item in value.items() if name != "sha256"}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
     return {**rest, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def code_differences(code: Mapping[str, str], imports: Sequence[str]) -> list[config.Difference]:
+    """Returns the .py files that were imported with other contents than a run had.
+
+    Args:
+      code: the run's, as in `Record.code`.
+      imports: the user's modules, already imported.
+    """
+    now = config.code_of(imports)
+    return [
+        config.Difference(f"code of {name}", code[name], now[name])
+        for name in sorted(code.keys() & now.keys())
+        if code[name] != now[name]
+    ]
 
 
 def build(cls: type[T], value: Mapping[str, Any], where: str = "", **given: Any) -> T:

@@ -184,12 +184,7 @@ def _check_same(
     if held.data_sha256 != data.fingerprint:
         hashes = held.data_sha256[:8], data.fingerprint[:8]
         differences.append(config.Difference("data", *hashes))
-    code = config.code_of(job.imports)
-    differences += [
-        config.Difference(f"code of {name}", held.code[name], code[name])
-        for name in held.code.keys() & code.keys()
-        if held.code[name] != code[name]
-    ]
+    differences += record.code_differences(held.code, job.imports)
     origin = held.init if isinstance(held, Record) else held.origin
     encoders = origin and origin.sha256, start and start.facts.sha256
     if encoders[0] != encoders[1]:

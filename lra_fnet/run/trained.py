@@ -23,7 +23,7 @@ from lra_fnet import config
 from lra_fnet import experiment as experiments
 from lra_fnet.errors import UserError
 from lra_fnet.experiment import Experiment
-from lra_fnet.machine import device, disk
+from lra_fnet.machine import device, disk, progress
 from lra_fnet.models import fastest
 from lra_fnet.models.heads import Classifier
 from lra_fnet.models.pointwise import AVERAGES
@@ -221,7 +221,8 @@ def load_run(
     """Returns the trained model of a run folder, or of one that `lra-fnet export` wrote.
 
     The folder is not changed, and the run's data is not needed. Clears gin's bindings. The folder
-    may be a stranger's: nothing that it names is run, except this package.
+    may be a stranger's: nothing that it names is run, except this package. A line on standard error
+    says so if a file of `imports` has changed since the run was trained.
 
     Args:
       folder: a run folder, or an exported one.
@@ -261,6 +262,8 @@ def load_run(
             "name it with --import"
         )
     experiment, shapes = _experiment(folder, result, imports)
+    for difference in record.code_differences(result.code, imports):
+        progress.say(f"{folder} was trained with other code ({difference}): results may differ")
     state = read({"params": shapes.pop("params"), "constants": shapes})
     variables = {"params": state["params"], **state["constants"]}
     return TrainedRun(folder, experiment, variables, kind, step, result, named, tuple(imports), job)

@@ -141,7 +141,7 @@ def verify(folder: Path, options: Options, *, moved: bool = True) -> Row:
     checks = {
         "config": lambda: _config(folder, result, options),
         "data": lambda: _data(result, options),
-        "code": lambda: _code(result),
+        "code": lambda: _code(result, options),
         "score": lambda: _score(folder, result, kinds, options),
         "replay": lambda: _replay(folder, result, options),
     }
@@ -149,6 +149,8 @@ def verify(folder: Path, options: Options, *, moved: bool = True) -> Row:
         try:
             with fastest.decisions(dict(result.resolved)):
                 findings[name] = check()
+        except UserError as error:
+            findings[name] = Finding(FAILED, str(error))
         except Exception as error:  # what a stranger wrote can fail anywhere in the model
             findings[name] = Finding(FAILED, " ".join(str(error).split())[:300])
     return Row(str(folder), findings)
@@ -340,14 +342,16 @@ def _is_known(commit: str) -> bool:
     return _git("cat-file", "-e", f"{commit}^{{commit}}").returncode == 0
 
 
-def _code(result: Record) -> Finding:
-    """Says whether the code of the run can be had, and how its libraries differ from today's."""
+def _code(result: Record, options: Options) -> Finding:
+    """Says whether the code that trained the run can be had, the user's own included."""
     if result.commit is None:
         return Finding(NOTE, "no commit was recorded")
     if not re.fullmatch("[0-9a-f]{40}", result.commit):
         return Finding(FAILED, f"no commit: {result.commit!r}")
     if not _is_known(result.commit):
         return Finding(NOTE, "its commit is not in this repository")
+    if changed := record.code_differences(result.code, options.imports):
+        return Finding(NOTE, "; ".join(map(str, changed)))
     if result.dirty:
         return Finding(NOTE, "files differed from its commit")
     if result.earlier:

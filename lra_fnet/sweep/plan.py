@@ -6,6 +6,7 @@ import datetime
 import functools
 import hashlib
 import itertools
+import math
 import re
 import reprlib
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from lra_fnet.sweep import SAMPLERS
 
 SCHEMA = 1
 LARGEST = 2**53  # the ends of a range, up to which a float64 holds every whole number
+MOST_RUNS = 100_000  # of a sweep: all of them are listed before the first one begins
 SHARED = ("imports", "gin_dirs", "data", "source")  # fields of a job that sweep.json stores
 
 
@@ -105,6 +107,13 @@ class Sweep:
         for text, applies in mistakes.items():
             if applies:
                 raise UserError(text)
+        points = math.prod(map(len, axes.values())) if is_grid else self.trials
+        runs = len(set(self.tasks)) * len(set(self.models)) * points * self.seeds
+        if runs > MOST_RUNS:
+            raise UserError(
+                f"a sweep has at most {MOST_RUNS:,} runs, this one {runs:,}: lower --seeds, "
+                "--trials or the number of values"
+            )
         return dataclasses.replace(
             self,
             tasks=tuple(dict.fromkeys(self.tasks)),

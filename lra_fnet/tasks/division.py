@@ -6,8 +6,10 @@ are added later move no other row.
 """
 
 import array
+import contextlib
 import dataclasses
 import hashlib
+import itertools
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -48,10 +50,10 @@ def named(folders: Iterable[str], file: str = "") -> str | None:
 
 
 def classes(source: Path, found: Collection[str], given: Sequence[str]) -> tuple[str, ...]:
-    """Returns the labels of a source, sorted; whole numbers by value.
+    """Returns the labels of a source, sorted; whole numbers by value. Prints them.
 
     Args:
-        source: named in errors.
+        source: named in errors and in what is printed.
         found: the labels of its rows.
         given: the labels in the order that the user wants; empty for the sorted ones.
 
@@ -65,12 +67,36 @@ def classes(source: Path, found: Collection[str], given: Sequence[str]) -> tuple
             f"{source}: expected the labels {', '.join(given)}, got {unknown[0][:_SHOWN]!r}"
         )
     if not 2 <= len(labels) <= MOST_CLASSES:
-        shown = ", ".join(repr(label[:_SHOWN]) for label in labels[:3])
         raise UserError(
             f"{source}: expected 2 to {MOST_CLASSES:,} different labels, got {len(labels):,} "
-            f"({shown}{' ...' if len(labels) > 3 else ''}): a label names the class of a row"
+            f"({_listed(labels, 3)}): a label names the class of a row"
         )
-    return tuple(given or labels)
+    names = tuple(given or labels)
+    say(f"{source}: {len(names):,} classes: {_listed(names, 10)}")
+    for first, second in itertools.pairwise(sorted(names, key=_meaning)):
+        if _meaning(first) == _meaning(second):
+            say(
+                f"{source}: the labels {first[:_SHOWN]!r} and {second[:_SHOWN]!r} are two classes; "
+                "if they should be one, write them in the same way"
+            )
+    return names
+
+
+def _listed(labels: Sequence[str], most: int) -> str:
+    """Returns the first labels in quotes."""
+    shown = ", ".join(repr(label[:_SHOWN]) for label in labels[:most])
+    return shown + (" ..." if len(labels) > most else "")
+
+
+def _meaning(label: str) -> str:
+    """Returns what labels have in common that a reader may take for one: "1" and "1.0", any case.
+
+    >>> _meaning("01") == _meaning("1.0"), _meaning("Yes") == _meaning("yes ")
+    (True, True)
+    """
+    with contextlib.suppress(ValueError):
+        return str(float(label))
+    return " ".join(label.casefold().split())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -209,6 +209,10 @@ BROKEN = {
         broken(lambda self, y, x, mask, train: y / mask.any(axis=1)[:, None, None]),
         "gives NaN or infinity for some mask",
     ),
+    "a number": (  # NaN differs from itself, but is not random
+        broken(lambda self, y, x, mask, train: y / mask.any(axis=1)[:, None, None] * 0),
+        "gives NaN or infinity for some mask",
+    ),
     "examples": (
         broken(lambda self, y, x, mask, train: y + y.mean(axis=0, keepdims=True)),
         "mixes the examples of a batch",

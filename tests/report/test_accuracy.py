@@ -4,7 +4,7 @@ import dataclasses
 import math
 
 import pytest
-from made_results import a_failure, a_result, cell_text, records, with_test
+from made_results import INIT, a_failure, a_result, cell_text, records, with_test
 
 from lra_fnet import experiment
 from lra_fnet.intervals import wilson
@@ -265,12 +265,6 @@ def test_overrides_have_separate_rows_that_name_them():
     assert not [row for row in table.rows if row.source == "ours"]
 
 
-INIT = {
-    **{"run": "cpu/listops/fnet@denoise/seed0", "objective": "", "rate": 0.15, "step": 5},
-    **{"steps": 5, "wall_seconds": 1.0, "sha256": "a" * 64},
-}
-
-
 @pytest.mark.parametrize(
     ("changes", "label"),
     [
@@ -481,9 +475,7 @@ def test_seeds_that_began_from_different_pretraining_are_noted():
 
     assert notes("cpu/listops/fnet@denoise/seed1") == []
     for found in (notes("mine/corpus/fnet@denoise/seed1"), notes(INIT["run"], steps=6)):
-        assert found == [
-            "The runs of FNet, pretrained on listops began from different pre-training."
-        ]
+        assert found == ["The runs of FNet, pretrained on listops differ in their pre-training."]
 
 
 @pytest.mark.parametrize(("seeds", "noted"), [(1, False), (2, True)])

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from made_results import RIGHT, a_failure, a_result, put, scored, with_test
+from made_results import INIT, RIGHT, a_failure, a_result, put, scored, with_test
 
 from lra_fnet import cli, intervals
 from lra_fnet.report import compare, significance
@@ -105,6 +105,20 @@ def test_variants_are_models_and_configurations_are_compared(run):
     compared = comparison(run, [a_result(), longer], b="cpu/listops/fnet+long")
     assert compared["config"] == ["Run.num_steps: 1000 -> 2000"]
     assert compared["b"]["overrides"] == ["Run.num_steps=2000"]
+
+
+def test_pretraining_and_code_of_the_user_are_among_the_differences(run):
+    begun = {"variant": "pretrained", "model": "linear", "code": {"mine.py": "0123456789ab"}}
+    init = INIT | {"objective": "Denoising.rate=0.1"}
+    seeds = [a_result(seed=s, init=init | {"steps": 5 + s}, **begun) for s in range(2)]
+    compared = comparison(run, [a_result(), *seeds], b="cpu/listops/linear+pretrained")
+    assert compared["config"] == [
+        "code of mine.py: absent -> 0123456789ab",
+        "pre-training: none -> cpu/listops/fnet@denoise, 5 steps, Denoising.rate=0.1",
+    ]
+    assert compared["notes"] == [
+        "The runs of cpu/listops/linear+pretrained differ in their pre-training"
+    ]
 
 
 def test_failed_seeds_are_left_out_and_named(run):

@@ -1,15 +1,11 @@
 """The heads of the presets' files say what was measured, and nothing else in the files changes."""
 
-from made_results import a_failure, put, put_curve, with_test
+from made_results import INIT, a_failure, put, put_curve, with_test
 
 from lra_fnet import config
 from lra_fnet.report import cells, headers
 from lra_fnet.report.sources import Sources
 
-INIT = {
-    **{"run": "cpu/listops/fnet@denoise/seed0", "objective": "", "rate": 0.15, "step": 5},
-    **{"steps": 5, "wall_seconds": 1.0, "sha256": "a" * 64},
-}
 GIN = "# ListOps, short.\n# More prose.\nRun.num_steps = 1000  # steps\n"
 
 

@@ -15,7 +15,7 @@ from paths import OUTSIDE
 from lra_fnet import config, intervals
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
-from lra_fnet.run import evaluate, record
+from lra_fnet.run import evaluate, record, verify
 from lra_fnet.run import job as jobs
 from lra_fnet.tasks import Prepared
 
@@ -171,6 +171,11 @@ def test_code_of_an_import_is_recorded_and_another_one_is_another_configuration(
     code, err, _ = command(*words)
     assert code == 2
     assert f"another configuration (code of parity.py: {digits} -> edited)" in err
+    code, err, _ = command("export", "--run", str(folder), *options, "--out", str(tmp_path / "out"))
+    assert code == 0, err
+    assert f"was trained with other code (code of parity.py: {digits} -> edited)" in err
+    row = verify.verify(folder, verify.Options(imports=(str(OUTSIDE / "parity.py"),)))
+    assert row.findings["code"] == ("note", f"code of parity.py: {digits} -> edited")
 
 
 def test_reading_is_logged_before_the_split_is_opened_and_after_half_a_line(trial, monkeypatch):

@@ -201,6 +201,10 @@ def test_trials_of_pretraining_are_runs_of_pretrain(go):
             ["--task", "parity", "--seeds", "0"],
             "--seeds expects a whole number of at least 1, got '0'",
         ),
+        (
+            ["--task", "parity", "--models", "fnet,linear", "--seeds", "99999999999"],
+            "a sweep has at most 100,000 runs, this one 199,999,999,998: lower --seeds",
+        ),
         (["--task", "parity", "--name", "a/b"], "expects letters"),
         (["--name", "none"], "no sweep 'none' in runs/sweeps (it has: none)"),
         (["--name", "none", "--seeds", "2"], "--name none alone"),

@@ -107,6 +107,23 @@ def test_a_table_is_prepared_whole_and_passes_check_task(table, tmp_path):
     check_task(tasks.make("csv"), table)
 
 
+@pytest.mark.parametrize(
+    ("labels", "alike"),
+    [
+        (["yes", "no", "maybe"], []),
+        (["1", "01", "2", "1.0"], ["'01' and '1'", "'1' and '1.0'"]),
+        (["Yes", "yes", "no"], ["'Yes' and 'yes'"]),
+    ],
+)
+def test_classes_are_printed_and_labels_that_look_like_one_class(tmp_path, capfd, labels, alike):
+    lines = [(f"text {i}", labels[i % len(labels)]) for i in range(99)]
+    _, details = raw(write(tmp_path / "mine.csv", lines))
+    err = capfd.readouterr().err
+    listed = ", ".join(map(repr, details["labels"]))
+    assert f"mine.csv: {len(labels)} classes: {listed}\n" in err
+    assert re.findall(r"the labels ('.*') are two classes", err) == alike
+
+
 def test_a_row_stays_in_its_split_when_others_are_added(tmp_path):
     """The split is recomputed here from the text alone."""
     before, _ = raw(write(tmp_path / "a.csv", rows()))
