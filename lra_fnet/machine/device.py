@@ -10,7 +10,7 @@ def require() -> None:
 
     Raises:
       UserError: JAX finds no device of the platforms that JAX_PLATFORMS names, or its settings
-        change types or random numbers.
+        change types or random numbers, or turn compilation off.
     """
     import jax  # late: the command line starts without it
 
@@ -19,6 +19,8 @@ def require() -> None:
         raise UserError("JAX_ENABLE_X64 makes models float64: leave it out")
     if not settings["jax_threefry_partitionable"]:
         raise UserError("JAX_THREEFRY_PARTITIONABLE=0 changes all random numbers: leave it out")
+    if settings["jax_disable_jit"]:
+        raise UserError("JAX_DISABLE_JIT turns compilation off, which training needs: leave it out")
     try:
         jax.devices()
     except (RuntimeError, AssertionError) as error:  # an unknown name, a platform without devices

@@ -8,8 +8,10 @@ from lra_fnet.machine import device
 from lra_fnet.run import provenance
 
 
-def test_settings_of_jax_that_change_types_or_random_numbers_are_refused(monkeypatch):
-    for name, value in (("jax_enable_x64", True), ("jax_threefry_partitionable", False)):
+def test_settings_of_jax_that_a_run_does_not_take_are_refused(monkeypatch):
+    settings = {"enable_x64": True, "threefry_partitionable": False, "disable_jit": True}
+    for name, value in settings.items():
+        name = f"jax_{name}"
         before = jax.config.values[name]
         jax.config.update(name, value)
         try:
