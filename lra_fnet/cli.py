@@ -22,7 +22,7 @@ from typing import Any
 
 from lra_fnet import __version__, config
 from lra_fnet.benchmark import WHATS
-from lra_fnet.errors import Interrupted, RunFailed, UserError, out_of_memory
+from lra_fnet.errors import Interrupted, RunFailed, UserError, out_of_memory, unknown
 from lra_fnet.machine import allocator, compile_cache, memory, signals
 from lra_fnet.sweep import SAMPLERS
 
@@ -239,7 +239,7 @@ class Parser(argparse.ArgumentParser):
             expected = " or ".join(filter(None, [", ".join(others), last]))
             message = f"{option} expects {expected}, got {name!r}"
             if option == "COMMAND":
-                message = config.unknown("command", name, choices)
+                message = unknown("command", name, choices)
         raise UserError(f"{message} (see {self.prog} --help)")
 
     def parse_known_args(self, args=None, namespace=None):

@@ -1,4 +1,7 @@
-"""Exceptions that end a command with one line and without a traceback."""
+"""Exceptions that end a command with one line and without a traceback, and texts for them."""
+
+import difflib
+from collections.abc import Iterable, Sequence
 
 
 class UserError(Exception):
@@ -20,6 +23,18 @@ def out_of_memory(error: BaseException) -> str:
     """Returns what XLA's error about a full device says, as one line; "" for another error."""
     full = "RESOURCE_EXHAUSTED" in str(error)
     return f"out of device memory ({str(error).splitlines()[0][:120]})" if full else ""
+
+
+def unknown(what: str, name: str, names: Sequence[str]) -> str:
+    """Returns the error message for an unknown name; `what` says which kind of name it is."""
+    hint = did_you_mean(name, names)
+    return f"unknown {what} {name!r}{hint}; known {what}s: {', '.join(names)}"
+
+
+def did_you_mean(name: str, candidates: Iterable[str]) -> str:
+    """Returns " (did you mean NAME?)" for the closest candidate; "" if none is close."""
+    close = difflib.get_close_matches(name, sorted(candidates), n=1, cutoff=0.6)
+    return f" (did you mean {close[0]}?)" if close else ""
 
 
 class RunFailed(Exception):

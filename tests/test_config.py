@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from lra_fnet import config, experiment
+from lra_fnet.config import parsing
 from lra_fnet.errors import UserError
 
 TASKS = ("listops", "text", "retrieval", "image", "pathfinder", "pathx")
@@ -662,7 +663,7 @@ def load(*overrides):
 def test_hint_names_the_misspelt_word_wherever_it_stands(line, name):
     load()
     with pytest.raises(UserError, match=rf"did you mean {name}\?"):
-        config._parse(f"Encoder.dim = 64\n{line}\n", "my.gin")
+        parsing.parse(f"Encoder.dim = 64\n{line}\n", "my.gin")
 
 
 def test_file_that_changed_since_it_was_imported_is_refused(tmp_path):
@@ -681,7 +682,7 @@ def test_class_with_the_name_of_another_gives_one_line(monkeypatch):
 
     monkeypatch.setattr(gin, "parse_config", parse)
     with pytest.raises(UserError, match=r"Ambiguous selector 'Encoder'.*give your class another"):
-        config._parse("Encoder.dim = 4", "my.gin")
+        parsing.parse("Encoder.dim = 4", "my.gin")
 
 
 def test_an_override_wins_over_every_file():

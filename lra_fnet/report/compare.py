@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from rich.text import Text
 
 from lra_fnet import config, intervals
-from lra_fnet.errors import UserError
+from lra_fnet.errors import UserError, did_you_mean
 from lra_fnet.intervals import Difference
 from lra_fnet.machine import progress, terminal
 from lra_fnet.machine.terminal import Fitted
@@ -42,7 +42,7 @@ def find(text: str, roots: Sequence[str | Path]) -> list[Record]:
         raise UserError(
             f"expected a run folder with a result.json, or preset/task/model[+variant] with runs "
             f"under {' or '.join(map(str, roots))}, got {text!r}"
-            + config.did_you_mean(text, {run.label for run in collected})
+            + did_you_mean(text, {run.label for run in collected})
         )
     return runs
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from lra_fnet import config, tasks
-from lra_fnet.errors import UserError
+from lra_fnet.errors import UserError, unknown
 from lra_fnet.machine import progress, terminal
 from lra_fnet.machine.terminal import Fitted
 from lra_fnet.tasks import Prepared, shallow
@@ -122,7 +122,7 @@ def _names(task: str, gin_dirs: Sequence[Path]) -> list[str]:
     if task == "all":
         return sorted(known, key=lambda name: ([*tasks.BUILT_IN, name].index(name), name))
     if task not in known:
-        raise UserError(f"{config.unknown('task', task, [*known, 'all'])}; {config.YOURS}")
+        raise UserError(f"{unknown('task', task, [*known, 'all'])}; {config.YOURS}")
     return [task]
 
 

@@ -1,0 +1,59 @@
+"""Loads gin files in a fixed order and rejects every binding that would have no effect.
+
+gin itself rejects a misspelt configurable or parameter, but accepts a misspelt macro and a binding
+that nothing reads. Both are errors here: `base.gin` declares every macro, and `unread_bindings`
+lists those that nothing has read once everything has been built.
+"""
+
+from lra_fnet.config.bindings import literal, normalise, short, split, split_bindings, values
+from lra_fnet.config.differences import SPEED_ONLY, Difference, differing
+from lra_fnet.config.gin_files import (
+    GIN_DIR,
+    YOURS,
+    about,
+    changes,
+    datasets,
+    files,
+    known,
+    lengths,
+    sweep,
+    title,
+)
+from lra_fnet.config.inspection import operative, settings, unread_bindings
+from lra_fnet.config.loading import load, load_operative
+from lra_fnet.config.parsing import OutsideCode, bind_missing, binds
+from lra_fnet.config.schedule import set_length
+from lra_fnet.config.user_code import code_of, import_modules
+
+__all__ = [
+    "GIN_DIR",
+    "SPEED_ONLY",
+    "YOURS",
+    "Difference",
+    "OutsideCode",
+    "about",
+    "bind_missing",
+    "binds",
+    "changes",
+    "code_of",
+    "datasets",
+    "differing",
+    "files",
+    "import_modules",
+    "known",
+    "lengths",
+    "literal",
+    "load",
+    "load_operative",
+    "normalise",
+    "operative",
+    "set_length",
+    "settings",
+    "short",
+    "split",
+    "split_bindings",
+    "sweep",
+    "title",
+    "unread_bindings",
+    "values",
+]

@@ -1,0 +1,58 @@
+"""Compares two operative configs, where a setting that one of them lacks has its default."""
+
+import contextlib
+import importlib
+import inspect
+import re
+from typing import NamedTuple
+
+import gin
+
+from lra_fnet.config.bindings import literal, values
+
+# Settings of mixers that change time and memory but not what is computed, except for rounding.
+SPEED_ONLY = (
+    *("Attention.implementation", "Attention.block_size", "Fourier.method", "LRU.method"),
+    *("RotaryAttention.implementation", "RotaryAttention.block_size", "S5.method"),
+    "Synthesizer.block_size",
+)
+
+
+class Difference(NamedTuple):
+    """A binding that differs between two configurations: gin texts, "absent" where missing."""
+
+    name: str
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.old} -> {self.new}"
+
+
+def differing(old: str, new: str) -> list[Difference]:
+    """Returns the bindings in which two operative configs differ, sorted by name.
+
+    A setting that one of them lacks has its default there, as the code that wrote it did not know
+    the setting.
+    """
+    bound = [values(text) for text in (old, new)]
+    pairs = {n: [v.get(n, "absent") for v in bound] for n in sorted(bound[0] | bound[1])}
+    unequal = [Difference(name, *pair) for name, pair in pairs.items() if pair[0] != pair[1]]
+    if any("absent" in difference for difference in unequal):
+        for module in set(re.findall(r"^import (lra_fnet\.[\w.]+)", f"{old}\n{new}", re.M)):
+            with contextlib.suppress(ImportError):  # another version's
+                importlib.import_module(module)  # registers what has the defaults
+    return [difference for difference in unequal if not _is_default(difference)]
+
+
+def _is_default(difference: Difference) -> bool:
+    """Returns whether a setting is absent from one config and has its default in the other."""
+    if "absent" not in difference:
+        return False
+    owner, _, name = difference.name.rpartition(".")
+    value = difference.old if difference.new == "absent" else difference.new
+    try:
+        parameters = inspect.signature(gin.get_configurable(owner.rpartition("/")[2])).parameters
+        return literal(value) == parameters[name].default
+    except (ValueError, KeyError):
+        return False

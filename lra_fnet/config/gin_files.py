@@ -1,0 +1,168 @@
+"""Finds the gin files: which names have one, what it says of itself, and which a run reads."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from lra_fnet.errors import UserError, unknown
+from lra_fnet.machine import disk
+
+# Inside the package in an installed wheel, and next to it in a checkout. The order matters: next to
+# an installed package lies gin-config's folder gin.
+_PLACES = Path(__file__).parents[1], Path(__file__).parents[2]
+GIN_DIR = next(d / "gin" for d in _PLACES if (d / "gin/base.gin").is_file())
+
+_DATASET = re.compile(r"""^DATASET\s*=\s*["'](\w+)["']""", re.MULTILINE)
+_MAX_LEN = re.compile(r"^MAX_LEN\s*=\s*([\d_]+)", re.MULTILINE)
+# What an unknown name may lack: the end of an error message.
+YOURS = "yours needs its gin file: --gin-dir FOLDER (make: GIN_DIR=)"
+
+
+def known(kind: str, dirs: Sequence[Path] = ()) -> list[str]:
+    """Returns the names that have a file, sorted.
+
+    Args:
+      kind: "tasks", "models", "sweeps" or "presets" (a preset is a folder).
+      dirs: folders with more gin files.
+
+    Raises:
+      UserError: there is no such folder.
+    """
+    if missing := [str(folder) for folder in dirs if not Path(folder).is_dir()]:
+        raise UserError(f"--gin-dir {missing[0]}: there is no such folder")
+    pattern = "*" if kind == "presets" else "*.gin"
+    return sorted({p.stem for d in _search_path(dirs) for p in (d / kind).glob(pattern)})
+
+
+def datasets(task: str, dirs: Sequence[Path] = ()) -> list[str]:
+    """Returns the data sets of a task that presets name as `DATASET = "..."`, sorted."""
+    return sorted({name for text in _presets(task, dirs) for name in _DATASET.findall(text)})
+
+
+def lengths(task: str, dataset: str, dirs: Sequence[Path] = ()) -> list[int]:
+    """Returns the lengths that presets bind as `MAX_LEN` with a data set, sorted.
+
+    If no preset names the set, they are those of all sets of the task.
+    """
+    texts = _presets(task, dirs)
+    texts = [text for text in texts if dataset in _DATASET.findall(text)] or texts
+    return sorted({int(length) for text in texts for length in _MAX_LEN.findall(text)})
+
+
+def title(model: str, dirs: Sequence[Path] = ()) -> str:
+    """Returns a model's title for tables: the first line of its gin file up to the colon.
+
+    A model without such a line, or without a file, has its name as its title.
+    """
+    path = _find(f"models/{model}.gin", dirs)
+    match = re.match(r"# ([^:\n]+):", disk.read_text(path)) if path else None
+    return match[1] if match else model
+
+
+def about(kind: str, name: str, dirs: Sequence[Path] = ()) -> str:
+    """Returns the first sentence of a file of `known`, without title and parentheses.
+
+    For a preset the file is its base.gin. Without a comment at the top the sentence is empty.
+    """
+    path = _find(f"{kind}/{name}/base.gin" if kind == "presets" else f"{kind}/{name}.gin", dirs)
+    text = disk.read_text(path) if path else ""
+    comment = re.match(r"(#.*\n)*", text)
+    words = " ".join(re.findall(r"^# (.*)", comment[0] if comment else "", re.MULTILINE))
+    words = re.sub(r" \([^)]*\)", "", words)
+    sentence = re.match(r"(?:[^:]*: )?(.*?\.)(?: |$)", words)
+    return sentence[1] if sentence else words
+
+
+def sweep(name: str, dirs: Sequence[Path] = ()) -> Path:
+    """Returns the gin file of a sweep: the path `name`, or the file of that name in gin/sweeps/.
+
+    Raises:
+      UserError: there is neither.
+    """
+    path = Path(name) if Path(name).is_file() else _find(f"sweeps/{name}.gin", dirs)
+    if path is None:
+        names = ", ".join(known("sweeps", dirs))
+        raise UserError(f"--sweep expects a gin file, or one of {names}; got {name!r}")
+    return path
+
+
+def files(
+    task: str, model: str, preset: str, dirs: Sequence[Path] = (), *, denoise: bool = False
+) -> list[Path]:
+    """Returns the gin files of one run in load order; the last one that binds a name wins.
+
+    Args:
+      task: a task with a file.
+      model: a model with a file.
+      preset: a preset with a folder.
+      dirs: folders with more gin files.
+      denoise: whether the run is pre-training, which has files of its own.
+
+    Raises:
+      UserError: a task, model or preset has no file; the message lists those that have one.
+    """
+    for what, name in (("task", task), ("model", model), ("preset", preset)):
+        names = known(f"{what}s", dirs)
+        if name not in names:
+            raise UserError(f"{unknown(what, name, names)}; {YOURS}")
+    if _find(f"presets/{preset}/{task}.gin", dirs) is None:
+        tasks = [t for t in known("tasks", dirs) if _find(f"presets/{preset}/{t}.gin", dirs)]
+        those = [p for p in known("presets", dirs) if _find(f"presets/{p}/{task}.gin", dirs)]
+        raise UserError(
+            f"preset {preset!r} has no task {task!r}; it has: {', '.join(tasks)}; presets with "
+            f"{task}: {', '.join(those) or 'none'}; to add it, write presets/{preset}/{task}.gin "
+            "in a folder that --gin-dir names"
+        )
+    order = _order(task, model, preset, denoise=denoise)
+    return [path for name in order if (path := _find(name, dirs)) is not None]
+
+
+def changes(
+    task: str, model: str, preset: str, dirs: Sequence[Path], *, denoise: bool = False
+) -> dict[str, str]:
+    """Returns the texts of the user's files that change what is shipped, by their relative names.
+
+    They are those that replace a shipped file and, if task, model and preset are all shipped, those
+    that come to them. Arguments are as in `files`.
+    """
+    shipped = all(
+        (GIN_DIR / name).exists()
+        for name in (f"tasks/{task}.gin", f"models/{model}.gin", f"presets/{preset}/{task}.gin")
+    )
+    found = {name: _find(name, dirs) for name in _order(task, model, preset, denoise=denoise)}
+    return {
+        name: disk.read_text(path)
+        for name, path in found.items()
+        if path and path != GIN_DIR / name and (shipped or (GIN_DIR / name).is_file())
+    }
+
+
+def _order(task: str, model: str, preset: str, *, denoise: bool) -> list[str]:
+    """Returns the relative names of the files that a run may have, in load order."""
+    order = [
+        "base.gin",
+        f"tasks/{task}.gin",
+        f"models/{model}.gin",
+        f"presets/{preset}/base.gin",
+        f"presets/{preset}/{task}.gin",
+        f"presets/{preset}/models/{model}.gin",
+        f"presets/{preset}/{task}.{model}.gin",
+    ]
+    if denoise:
+        order += ["denoise/base.gin", f"denoise/{task}.gin", f"presets/{preset}/denoise/{task}.gin"]
+    return order
+
+
+def _presets(task: str, dirs: Sequence[Path]) -> list[str]:
+    """Returns the texts of the presets' files for a task."""
+    paths = (_find(f"presets/{preset}/{task}.gin", dirs) for preset in known("presets", dirs))
+    return [disk.read_text(path) for path in paths if path]
+
+
+def _find(relative: str, dirs: Sequence[Path]) -> Path | None:
+    return next((d / relative for d in _search_path(dirs) if (d / relative).is_file()), None)
+
+
+def _search_path(dirs: Sequence[Path]) -> list[Path]:
+    # The user's folders come first, so that their files replace ours.
+    return [*map(Path, dirs), GIN_DIR]

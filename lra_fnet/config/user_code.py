@@ -1,0 +1,61 @@
+"""Imports the user's modules, and knows the hash of each file that was imported."""
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from lra_fnet.errors import UserError
+
+_imported: dict[Path, str] = {}  # SHA-256 of each .py file when it was imported
+
+
+def code_of(names: Iterable[str]) -> dict[str, str]:
+    """Returns 12 digits of the SHA-256 of each imported .py file, by its name."""
+    paths = (Path(name).resolve() for name in names)
+    return {path.name: _imported[path][:12] for path in paths if path in _imported}
+
+
+def import_modules(names: Iterable[str]) -> None:
+    """Imports dotted modules or paths to .py files, so that they register their configurables.
+
+    Raises:
+      UserError: a module or file does not exist, or raises an error; a file has changed since this
+        process imported it.
+    """
+    for name in names:
+        path = Path(name)
+        try:
+            if path.suffix != ".py":
+                importlib.import_module(name)
+            elif not path.is_file():
+                raise UserError(f"--import expects a module or a .py file, {name!r} does not exist")
+            elif path.stem in sys.modules:
+                file = getattr(sys.modules[path.stem], "__file__", None) or ""
+                if Path(file).resolve() != path.resolve():
+                    raise UserError(
+                        f"--import {name}: another module is named {path.stem}: rename the file"
+                    )
+                now = _sha256(path)
+                if now != _imported.setdefault(path.resolve(), now):
+                    raise UserError(f"{name} has changed since it was imported: restart Python")
+            else:
+                _imported[path.resolve()] = _sha256(path)
+                spec = importlib.util.spec_from_file_location(path.stem, path)
+                assert spec is not None
+                assert spec.loader is not None
+                sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+                spec.loader.exec_module(sys.modules[path.stem])
+        except UserError:
+            raise
+        except (Exception, SystemExit) as error:  # the user's code may raise anything
+            if path.suffix == ".py":
+                sys.modules.pop(path.stem, None)
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise UserError(f"--import {name}: {reason}") from None
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
