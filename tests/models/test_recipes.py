@@ -1,4 +1,4 @@
-"""Recipes of preset tuned, by hand from their sources; tests/test_config.py has the other sizes."""
+"""Recipes of preset tuned, by hand from their sources; tests/test_gin.py has the other sizes."""
 
 import pytest
 
