@@ -95,7 +95,6 @@ MORE = {  # and other settings
     ("pathx", "sinkhorn"): {"head_mlp_dim": 0},
 }
 NO_WEIGHT_DROPOUT = ("bigbird", "reformer")
-# As on images of other tasks.
 # Models with published recipes at preset tuned, and the tasks of which have a file.
 TASKS_OF_RECIPES = {
     "conv": {"listops", "image", "pathfinder"},
@@ -116,8 +115,6 @@ GROUPS = {
 OURS = ("cpu", "small")
 MAY_DIFFER = ("learning_rate", "groups", "positions", "initialisation")
 LEARNED = {("pathfinder", "tuned")}
-# Mixers that know positions by themselves.
-ORDERED = {"conv", "long_conv", "lru", "s4d", "s5", "transformer_rotary"}
 ORIGINAL = {"norm": "post", "norm_epsilon": 1e-12, "embedding": "bert", "num_types": 4}
 
 
