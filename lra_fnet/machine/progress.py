@@ -15,7 +15,7 @@ console = terminal.console(stderr=True, highlight=False, soft_wrap=True)
 
 def say(text: str) -> None:
     """Prints one line on standard error."""
-    console.print(text, markup=False)
+    console.print(text, markup=False, emoji=False)
 
 
 def duration(seconds: float) -> str:

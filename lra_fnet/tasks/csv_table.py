@@ -86,11 +86,16 @@ class Csv(division.OwnTask):
         for row in read(source):
             broken += any(b"\n" in text for text in row.texts)
             labels.add(row.label)
+            if len(labels) > division.MOST_CLASSES:  # a column of texts is named label
+                break
             splits.add(row.split)
             texts.add(len(row.texts))
             count += 1
         if len(texts) != 1:
-            raise UserError(f"{source}: expected one text in all rows, or two, got both: choose")
+            raise UserError(
+                f"{source}: expected one text in all rows, or two, got both: give the tables of "
+                "one and of two texts as two sets"
+            )
         if broken:
             say(
                 f"{source}: {broken:,} of {count:,} rows have line breaks in a text; if they "
@@ -182,8 +187,12 @@ def _table(file: sources.File, *, labelled: bool) -> Iterator[Row]:
             place = f"{file}, line {ended + 1}"
             if not cells:  # an empty line
                 continue
+            if [cell.strip().lower() for cell in cells] == names:
+                raise ValueError("this line repeats the first one: remove it")
             if len(cells) != len(names):
                 remedy = "put a text that has the separator between quotation marks"
+                if any(cell.startswith(" ") and cell.lstrip().startswith('"') for cell in cells):
+                    remedy = "remove the space before the quotation mark"
                 if (missing := len(names) - len(cells)) > 0:
                     remedy = f"add the missing column{'s' if missing > 1 else ''}"
                 raise ValueError(f"expected {len(names)} columns, got {len(cells)}: {remedy}")
@@ -248,6 +257,8 @@ def _header(
 def _damaged(where: str, error: csv.Error) -> UserError:
     """Returns the one-line error of a line that Python's csv module refuses."""
     remedy = "write a quotation mark inside a text twice"
+    if "field larger" in str(error):
+        remedy = f"a text has more than {_LONGEST >> 20} MiB, or a quotation mark is not closed"
     if "new-line" in str(error):  # a lone carriage return
         remedy = r"save the table with line ends as \n or \r\n"
     return UserError(f"{where}: {sources.short(error)}: {remedy}")
@@ -275,7 +286,10 @@ def _row(
             expected = "train, validation or test"
             if split is not None:
                 expected = f"{split}, which the file's or folder's name says,"
-            raise ValueError(f"expected {expected} in the column split, got {row['split']!r}")
+            raise ValueError(
+                f"expected {expected} in the column split, got {row['split']!r}: correct it, or "
+                "leave the column out"
+            )
         split = given
     return Row(place, split, label, texts)
 

@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import itertools
 import re
+import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -33,7 +34,7 @@ NAMES: Mapping[str, str] = MappingProxyType(
     }
 )
 _DIGITS = 18  # labels of more digits are words
-_SHOWN = 40  # characters of a label in an error
+_SHOWN = 40  # characters of a label in a line
 
 
 def named(folders: Iterable[str], file: str = "") -> str | None:
@@ -64,15 +65,16 @@ def classes(source: Path, found: Collection[str], given: Sequence[str]) -> tuple
     labels = sorted(found, key=lambda label: (int(label) if numbers else 0, label))
     if given and (unknown := [label for label in labels if label not in given]):
         raise UserError(
-            f"{source}: expected the labels {', '.join(given)}, got {unknown[0][:_SHOWN]!r}"
+            f"{source}: expected the labels {_listed(given, 3)}, got {unknown[0][:_SHOWN]!r}"
         )
     if not 2 <= len(labels) <= MOST_CLASSES:
+        got = f"{len(labels):,}" if len(labels) <= MOST_CLASSES else "more"
         raise UserError(
-            f"{source}: expected 2 to {MOST_CLASSES:,} different labels, got {len(labels):,} "
+            f"{source}: expected 2 to {MOST_CLASSES:,} different labels, got {got} "
             f"({_listed(labels, 3)}): a label names the class of a row"
         )
     names = tuple(given or labels)
-    say(f"{source}: {len(names):,} classes: {_listed(names, 10)}")
+    say(f"{source}: {len(names):,} classes: {_listed(names)}")
     for first, second in itertools.pairwise(sorted(names, key=_meaning)):
         if _meaning(first) == _meaning(second):
             say(
@@ -82,7 +84,7 @@ def classes(source: Path, found: Collection[str], given: Sequence[str]) -> tuple
     return names
 
 
-def _listed(labels: Sequence[str], most: int) -> str:
+def _listed(labels: Sequence[str], most: int = 10) -> str:
     """Returns the first labels in quotes."""
     shown = ", ".join(repr(label[:_SHOWN]) for label in labels[:most])
     return shown + (" ..." if len(labels) > most else "")
@@ -96,7 +98,8 @@ def _meaning(label: str) -> str:
     """
     with contextlib.suppress(ValueError):
         return str(float(label))
-    return " ".join(label.casefold().split())
+    composed = unicodedata.normalize("NFKC", label.casefold())  # é has two encodings
+    return " ".join(composed.replace("\ufeff", "").split())  # a byte order mark
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,8 +147,8 @@ class OwnTask(Task):
         """
         if self.labels and [*self.labels] != details["labels"]:
             raise UserError(
-                f"{self.name}/{self.config}: expected the labels {', '.join(self.labels)}, the "
-                f"prepared set has {', '.join(details['labels'])}: give other labels a set of "
+                f"{self.name}/{self.config}: expected the labels {_listed(self.labels)}, the "
+                f"prepared set has {_listed(details['labels'])}: give other labels a set of "
                 "their own, with DATASET and --source"
             )
         return dataclasses.replace(self, labels=tuple(details["labels"]))
@@ -261,7 +264,7 @@ class Division:
         if (missing := np.flatnonzero(counts[0] == 0)).size:
             label = missing[0]
             raise UserError(
-                f"{self._source}: no training row has the label {self._labels[label]!r}, "
+                f"{self._source}: no training row has the label {self._labels[label][:_SHOWN]!r}, "
                 f"which has {counts[:, label].sum()} of all rows: give more of them, or none"
             )
         split_by = "sha256 of the content" if self._by_content else "name"

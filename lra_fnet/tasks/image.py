@@ -119,9 +119,9 @@ class Image(PixelTask):
 def luma(planes: np.ndarray) -> np.ndarray:
     """Returns the gray values of Long-Range Arena's code: [n, 3, pixels] -> [n, pixels], uint8.
 
-    They are 0.2989 R + 0.5870 G + 0.1140 B, truncated. The steps are those of TensorFlow's
-    rgb_to_grayscale on uint8, in float32 and in the same order, so that all 2^24 colours give the
-    same value as there. A gray colour keeps its value.
+    They are 255.5 / 255 (0.2989 R + 0.5870 G + 0.1140 B), truncated. The steps are those of
+    TensorFlow's rgb_to_grayscale on uint8, in float32 and in the same order, so that all 2^24
+    colours give the same value as there. A gray colour keeps its value.
     """
     unit, back = np.float32(1 / 255), np.float32(255.5)
     red, green, blue = np.array([0.2989, 0.5870, 0.1140], np.float32)

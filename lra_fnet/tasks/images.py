@@ -23,7 +23,6 @@ _OTHER_ENDINGS = (  # of images, which are refused
 
 _NAME = re.compile(r"\w[\w-]*_(\d{1,4})")
 _LARGEST = 2**27  # bytes of a file
-_SHOWN = 10  # classes that are named
 
 
 def _length(name: str) -> int:
@@ -89,8 +88,6 @@ class Images(division.OwnTask, PixelTask):
             )
         _check_depth(source, paths)
         names = division.classes(source, found, self.labels)
-        listed = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
-        say(f"{source}: {len(names)} classes, each the name of a folder: {listed}")
         splits = {division.named(path.parts[:-2]) for path in paths}
         parts = division.Division(source, names, splits)
         details: dict[str, Any] = {"labels": list(names)}
@@ -98,13 +95,14 @@ class Images(division.OwnTask, PixelTask):
         return Raw(stream=stream, source=source.name, details=details, total=len(paths))
 
     def _rows(self, source: Path, names: Sequence[str], parts: division.Division, details: dict):
+        numbers = {name: number for number, name in enumerate(names)}
         sums = np.zeros(3, np.int64)  # of the training pixels: number, sum, sum of squares
         for file in _files(source):
             try:
                 values = self.encode(file.read(_LARGEST))
             except ValueError as error:
                 raise UserError(f"{file}: {error}: remove it") from None
-            label = names.index(file.path.parent.name)
+            label = numbers[file.path.parent.name]
             split = parts.split([values], label, division.named(file.path.parts[:-2]))
             if split == self.splits[0]:
                 wide = values.astype(np.int64)

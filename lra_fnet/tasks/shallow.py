@@ -170,6 +170,8 @@ def ridge(title: str, features: Callable[[Any, Arrays], np.ndarray]) -> Method:
         width = next(chunks(task, train))[0].shape[1]
         most = max(1, int(_OPERATIONS / width**2))
         step = -(-len(train.labels) // most)
+        if step > 1:
+            say(f"{task.name}/{task.config}: {title} is fitted to one in {step} training rows")
         gram, targets = np.zeros((width, width)), np.zeros((width, task.num_classes))
         total, counts = np.zeros(width), np.zeros(task.num_classes)
         for x, labels in chunks(task, train.take(slice(None, None, step))):

@@ -69,10 +69,11 @@ def own_url(source: str | Path | None, remote: Remote | None) -> str | None:
         UserError: the URL does not end with the name of a file.
     """
     url = _url(source)
-    if "://" in url:
-        _check_name(url)
+    if "://" not in url:
+        return None
+    _check_name(url)
     mirror = remote is not None and remote.name == Remote(url).name
-    return url if "://" in url and not mirror else None
+    return None if mirror else url
 
 
 def _url(source: str | Path | None) -> str:
@@ -428,7 +429,8 @@ def files(source: Path) -> Iterator[File]:
                 yield File(source, PurePosixPath(path.relative_to(source).as_posix()), stream)
         return
     if not source.is_file():
-        raise UserError(f"--source {source}: no such file or folder")
+        what = "is neither a file nor a folder" if source.exists() else "no such file or folder"
+        raise UserError(f"--source {source}: {what}")
     _refuse_zip(source)
     total, seen = 0, set()
     # tarfile raises ValueError where a header's number is none.

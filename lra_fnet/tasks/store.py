@@ -38,7 +38,8 @@ SPLITS = ("train", "validation", "test")  # of most tasks
 Texts = tuple[np.ndarray, ...]  # uint8 [length], one for each text of a row
 Row = tuple[np.ndarray | Texts, int]  # values (one text) or a tuple of them (more), and the label
 
-_BATCH = 1024  # rows per read or write
+_BATCH = 1024  # rows per read or write, fewer if they are long
+_BATCH_BYTES = 2**26  # about; of one read or write
 _SHARD_BYTES = 2**30  # of tokens in one file; they are compressed on disk
 _FINGERPRINT = "fingerprint.json"
 _SUMS = "sha256.json"  # of a mapped split
@@ -118,7 +119,8 @@ class Prepared:
         """Returns whether the rows were read from a source as it is now.
 
         Its URL decides if it has one. Its name decides if it cannot be compared: a mirror of the
-        publisher's file, or files that are no longer there.
+        publisher's file, or files that are no longer there. The content of files is read only if
+        the size or the time of one has changed.
         """
         if url := own_url(source, self.task.remote):
             return url == self.url
@@ -246,11 +248,21 @@ def _digests(task: "Task", source: Path) -> list[tuple[str, Callable[[], str]]]:
 
 @contextlib.contextmanager
 def unchanged(task: "Task", source: Path | None) -> Iterator[None]:
-    """Raises a UserError if the block, which reads a source, ends when the source has changed."""
-    before = source and digest(source, content=False, endings=task.endings)
-    yield
-    if source and digest(source, content=False, endings=task.endings) != before:
-        raise UserError(f"{source} changed while it was read: run the same command again")
+    """Raises a UserError if the source that the block reads has changed when it ends or fails."""
+
+    def facts() -> Any:
+        return source and digest(source, content=False, endings=task.endings)
+
+    before, failed = facts(), None
+    try:
+        yield
+    except Exception as error:  # perhaps because a second pass found other rows
+        failed = error
+    if facts() != before:
+        changed = f"{source} changed while it was read: run the same command again"
+        raise UserError(changed) from failed
+    if failed is not None:
+        raise failed
 
 
 def make(part: Path, task: "Task", raw: "Raw", source: Path | None, url: str | None = None) -> None:
@@ -498,6 +510,7 @@ def _write(folder: Path, task: "Task", raw: "Raw") -> dict[str, dict[str, Any]]:
     writer = tfds.core.SequentialWriter(info, shard, file_format="array_record")
     writer.initialize_splits(list(task.splits))
     waiting: dict[str, list[dict[str, Any]]] = {split: [] for split in task.splits}
+    held = 0  # bytes of the waiting rows
     with Bar(f"preparing {task.name}/{task.config}", raw.total) as progress:
         for split, (values, label) in raw.rows():
             texts = values if isinstance(values, tuple) else (values,)
@@ -505,9 +518,11 @@ def _write(folder: Path, task: "Task", raw: "Raw") -> dict[str, dict[str, Any]]:
             tallies[split].add(texts, label)
             progress.step()
             waiting[split].append({**dict(zip(keys, texts, strict=True)), "label": np.int32(label)})
-            if len(waiting[split]) == _BATCH:  # TFDS writes its metadata with each batch
-                writer.add_examples({split: waiting[split]})
-                waiting[split] = []
+            held += sum(text.nbytes for text in texts)
+            # TFDS writes its metadata with each batch.
+            if len(waiting[split]) == _BATCH or held > _BATCH_BYTES:
+                writer.add_examples(waiting)
+                waiting, held = {split: [] for split in task.splits}, 0
     for split in task.splits:
         if not tallies[split].rows:
             raise UserError(
@@ -572,13 +587,15 @@ def read(prepared: Prepared, split: str) -> Iterator[tuple[Texts, int]]:
     parse = tf_example_pb2.Example.FromString  # pyright: ignore[reportAttributeAccessIssue]
     path = folder = prepared.folder
     rows, seen = prepared.rows[split], 0
+    longest = prepared.splits[split]["lengths"]["max"] * dtype.itemsize * prepared.task.num_inputs
+    batch = max(1, min(_BATCH, _BATCH_BYTES // longest))
     keys = _features(prepared.task.num_inputs)
     try:
         info: Any = tfds.builder_from_directory(folder).info
         for path in map(Path, info.splits[split].filepaths):
             with ArrayRecordDataSource([str(path)]) as source:
-                for start in range(0, len(source), _BATCH):
-                    wanted = range(start, min(start + _BATCH, len(source)))
+                for start in range(0, len(source), batch):
+                    wanted = range(start, min(start + batch, len(source)))
                     for record in source.__getitems__(wanted):
                         # features.deserialize_example_np does the same six times slower
                         columns = parse(record).features.feature

@@ -21,7 +21,7 @@ import lra_fnet
 from lra_fnet import config, experiment, tasks
 from lra_fnet.errors import UserError
 from lra_fnet.run import job, train
-from lra_fnet.tasks import csv_table, prepare, store
+from lra_fnet.tasks import csv_table, division, prepare, store
 from lra_fnet.testing import check_task
 
 TEXTS = ['a "quoted" text, with commas; and\ttabs', "two\nlines", "Zoë", "x" * 200_000]
@@ -113,6 +113,9 @@ def test_a_table_is_prepared_whole_and_passes_check_task(table, tmp_path):
         (["yes", "no", "maybe"], []),
         (["1", "01", "2", "1.0"], ["'01' and '1'", "'1' and '1.0'"]),
         (["Yes", "yes", "no"], ["'Yes' and 'yes'"]),
+        (["caf\u00e9", "cafe\u0301"], ["'cafe\u0301' and 'caf\u00e9'"]),  # two encodings of é
+        (["b", "\ufeffb"], [r"'b' and '\ufeffb'"]),
+        ([":apple:", "pear"], []),  # no emoji
     ],
 )
 def test_classes_are_printed_and_labels_that_look_like_one_class(tmp_path, capfd, labels, alike):
@@ -251,6 +254,14 @@ def test_whole_numbers_are_sorted_by_value_and_the_user_may_order_labels(tmp_pat
         (b"label,Label ,text\nham,a,b\n", "expected one column label, got 'label' and 'Label':"),
         (b"label,text,split,split\nham,a,test,train\n", "expected one column split, got 'split'"),
         (
+            b"label,text\nham,a\nspam,b\nLabel,text\nham,c\n",
+            "mine.csv, line 4: this line repeats the first one: remove it",
+        ),
+        (
+            b'label,text\nham, "a, b"\n',
+            "mine.csv, line 2: expected 2 columns, got 3: remove the space before the quotation",
+        ),
+        (
             b"label,text,text1,text2\nham,a,b,c\n",
             "mine.csv, line 1: expected the column text, or text1 and text2, got all three: rename",
         ),
@@ -276,7 +287,10 @@ def test_whole_numbers_are_sorted_by_value_and_the_user_may_order_labels(tmp_pat
             for rows, line in ((b"", 2), (b'ham,"two\nlines"\n\n', 5))
         ),
         (b"label,text\nham,a\nham,b\n", "expected 2 to 1,000 different labels, got 1 ('ham')"),
-        (b"label,text\n0.1,a\n" + b"".join(b"%d,a\n" % i for i in range(1000)), "got 1,001 ('0'"),
+        (
+            b"label,text\n0.1,a\n" + b"".join(b"%d,a\n" % i for i in range(1000)),
+            "got more ('0', '0.1', '1' ...)",
+        ),
         (b"label,text\na,x\nb,y\n", "none of its 2 rows fell to the split"),
         (b"label,text,split\na,x,dve\n", "line 2: expected train, validation or test in the colu"),
         (
@@ -337,10 +351,43 @@ def test_a_source_that_changes_while_it_is_read_makes_no_set(tmp_path, monkeypat
         yield from read(self, source, *arguments)
         write(path, rows(400))
 
-    monkeypatch.setattr(csv_table.Csv, "_rows", slow)
-    with pytest.raises(UserError, match=r"a.csv changed while it was read: run the same command"):
-        task.prepare(tmp_path, path)
-    assert not task.folder(tmp_path).exists()
+    def between(self, source, *arguments):
+        write(path, [*rows(), ("a text of a new class", "new")])
+        yield from read(self, source, *arguments)
+
+    for changing in (slow, between):
+        monkeypatch.setattr(csv_table.Csv, "_rows", changing)
+        with pytest.raises(UserError, match=r"a.csv changed while it was read: run the same"):
+            task.prepare(tmp_path, path)
+        assert not task.folder(tmp_path).exists()
+
+
+def test_long_rows_are_written_and_read_in_batches_of_fewer(table, tmp_path, monkeypatch):
+    want = tasks.make("csv").prepare(tmp_path / "a", table)
+    monkeypatch.setattr(store, "_BATCH_BYTES", 100)
+    prepared = tasks.make("csv").prepare(tmp_path / "b", table)
+    assert prepared.fingerprint == want.fingerprint
+    for split in tasks.SPLITS:
+        np.testing.assert_array_equal(prepared.arrays(split).values, want.arrays(split).values)
+
+
+def test_a_column_of_different_labels_is_not_read_to_the_end(tmp_path):
+    lines = [f"text,{i}" for i in range(division.MOST_CLASSES + 1)]
+    path = tmp_path / "swapped.csv"
+    path.write_text("\n".join(["text,label", *lines, "too,many,columns"]))
+    with pytest.raises(UserError, match=r"expected 2 to 1,000 different labels, got more \('0', "):
+        raw(path)
+
+
+def test_long_labels_are_cut_in_errors(tmp_path):
+    lines = [(f"text {i}", "ham") for i in range(60)] + [("text", "x" * 10_000, "test")]
+    lines = [
+        line if len(line) == 3 else (*line, ["train", "test"][i % 2])
+        for i, line in enumerate(lines)
+    ]
+    path = write(tmp_path / "mine.csv", lines, header=("text", "label", "split"))
+    with pytest.raises(UserError, match=f"no training row has the label '{'x' * 40}', which"):
+        raw(path)
 
 
 def test_columns_that_are_not_read_may_have_equal_names(tmp_path):
@@ -361,7 +408,8 @@ def test_a_changed_table_is_an_error_until_it_is_prepared_anew(tmp_path):
     anew = task.prepare(tmp_path, path, force=True)
     assert anew.task.label_names == ("ham", "other", "spam")
     with pytest.raises(
-        UserError, match=r"labels ham, spam, the prepared set has ham, .* with DATASET and --source"
+        UserError,
+        match=r"labels 'ham', 'spam', the prepared set has 'ham', .* with DATASET and --source",
     ):
         csv_table.Csv("full", 9, labels=("ham", "spam")).open(tmp_path)
     path.unlink()
@@ -516,7 +564,7 @@ def test_folders_inside_a_class_are_refused_and_classes_are_named(tmp_path, pict
         shutil.copytree(pictures / name, source / "train" / name)
         shutil.copytree(pictures / name, source / "test" / name)
     raw(source, "images")
-    words = f"{source}: 2 classes, each the name of a folder: circle, square\n"
+    words = f"{source}: 2 classes: 'circle', 'square'\n"
     assert words in capfd.readouterr().err
     shutil.copytree(pictures / "circle", source / "train" / "circle" / "large")
     with pytest.raises(

@@ -74,8 +74,10 @@ def test_first_tokens_equals_a_loop():
 
 
 @pytest.mark.parametrize("operations", [1e9, 7**2 * 100])
-def test_ridge_is_the_least_squares_solution_with_the_penalty_as_more_rows(operations, monkeypatch):
-    """Also where the work is limited, here to every third row."""
+def test_ridge_is_the_least_squares_solution_with_the_penalty_as_more_rows(
+    operations, monkeypatch, capfd
+):
+    """Also where the work is limited, here to every third row, and a line says so."""
     monkeypatch.setattr(shallow, "_OPERATIONS", operations)
     monkeypatch.setattr(shallow, "_CHUNK", 64)
     train, other = rows(300), rows(80)
@@ -83,6 +85,7 @@ def test_ridge_is_the_least_squares_solution_with_the_penalty_as_more_rows(opera
         other
     )
     used = slice(0, 300, 1 if operations == 1e9 else 3)
+    assert ("is fitted to one in 3 training rows" in capfd.readouterr().err) == (operations < 1e9)
     x = train.values[used, :7].astype(float) ** 2
     y = np.eye(3)[train.labels[used]]
     mean, share = x.mean(0), y.mean(0)

@@ -337,13 +337,18 @@ def test_hidden_files_are_skipped_and_links_to_folders_refused(tmp_path):
 def test_missing_source_or_other_file_fails_with_one_line(tmp_path):
     (tmp_path / "x.tar.gz").write_bytes(b"<html>not found</html>" * 100)
     (tmp_path / "y.xz").write_bytes(lzma.compress(b"plain text\n" * 1000))
+    os.mkfifo(tmp_path / "pipe")
     for name, words in {
         "x.tar.gz": "not what its name says",
         "y.xz": "not what",
         "z": "no such file",
+        "pipe": "pipe: is neither a file nor a folder",
     }.items():
         with pytest.raises(UserError, match=words):
             list(sources.files(tmp_path / name))
+    remote = Remote("https://example.org/raw.bin")
+    with pytest.raises(UserError, match=r"//\[x/y: no such file"):  # no URL either
+        sources.locate("//[x/y", remote, tmp_path)
 
 
 def test_file_over_the_limit_fails_with_one_line(tmp_path):
