@@ -37,6 +37,12 @@ class Counts:
         """The accuracy in percent."""
         return 100 * self.correct / self.count
 
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The ends of the accuracy's 95 % interval in percent, see `wilson`."""
+        low, high = wilson(self.correct, self.count)
+        return 100 * low, 100 * high
+
 
 class Difference(NamedTuple):
     """Accuracy of a minus accuracy of b in percentage points, with a 95 % interval."""

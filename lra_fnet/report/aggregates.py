@@ -111,7 +111,7 @@ class Model:
     @property
     def floors(self) -> list[float]:
         """The majority floor of each task in %."""
-        return [max(run.floor.accuracy for run in cell.runs) for cell in self.cells]
+        return [cell.majority for cell in self.cells if cell.majority is not None]
 
     @property
     def enough(self) -> bool:
@@ -272,8 +272,7 @@ def _line(model: Model, other: Model | None) -> list[str]:
     """Returns a model's texts, from the number of seeds on."""
     counts = {cell.seeds for cell in model.cells}
     floors = model.floors
-    rules = [[run.baseline for run in cell.runs if run.baseline] for cell in model.cells]
-    baselines = [max(rule.test.accuracy for rule in found) for found in rules if found]
+    baselines = [cell.baseline for cell in model.cells if cell.baseline is not None]
     single = ["-"] * 3
     if model.enough:
         levels = profile(above(model.accuracies, floors), LEVELS) if max(floors) < 100 else []

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from lra_fnet import tasks
-from lra_fnet.intervals import wilson
 from lra_fnet.run.record import Checkpoint, Record
 
 TASKS = {name: tasks.title(name) for name in tasks.BUILT_IN}
@@ -56,8 +55,8 @@ class Cell:
     low: float | None = None  # ends of the interval
     high: float | None = None
     validation_is_test: bool = False
-    shallow: bool = False  # whether the interval does not lie above the shallow baseline
-    floor: bool = False  # whether it does not lie above the majority floor
+    majority: float | None = None  # the highest majority floor of the runs, %
+    baseline: float | None = None  # the highest shallow baseline of those that have one, %
     runs: tuple[Record, ...] = ()  # unfinished ones included
 
     @property
@@ -68,12 +67,23 @@ class Cell:
     @property
     def sd(self) -> float | None:
         """The sample standard deviation over seeds; None below three, which show their values."""
-        return statistics.stdev(self.values) if len(self.values) > 2 else None
+        several = self.mean is not None and len(self.values) > 2
+        return statistics.stdev(self.values) if several else None
 
     @property
     def maximum(self) -> float | None:
         """The highest value."""
-        return max(self.values, default=None)
+        return None if self.mean is None else max(self.values, default=None)
+
+    @property
+    def floor(self) -> bool:
+        """Whether the interval does not lie above the majority floor of some run."""
+        return _reaches(self.low, self.majority)
+
+    @property
+    def shallow(self) -> bool:
+        """Whether the interval does not lie above the shallow baseline of some run."""
+        return _reaches(self.low, self.baseline)
 
     @property
     def marks(self) -> str:
@@ -123,6 +133,10 @@ class Cell:
         return [first, *several, seeds, *([f"{self.constant} did not train"] * bool(self.constant))]
 
 
+def _reaches(low: float | None, reference: float | None) -> bool:
+    return low is not None and reference is not None and low <= reference
+
+
 def meanings(cells: Iterable[Cell]) -> list[str]:
     """Returns the meaning of the signs in these cells."""
     shown = list(cells)
@@ -144,32 +158,32 @@ def cell(runs: Sequence[Record], checkpoint: Checkpoint = "best") -> Cell:
         return Cell("-")
     runs = sorted(runs, key=lambda run: run.seed)
     scored = [(run, score) for run in runs if (score := run.score("test", checkpoint))]
-    marks: dict[str, Any] = {
+    baselines = [run.baseline.test.accuracy for run in runs if run.baseline]
+    facts: dict[str, Any] = {
         "unfinished": len(runs) - len(scored),
         "validation_is_test": any(run.validation_is_test for run in runs),
+        "majority": max(run.floor.accuracy for run in runs),
+        "baseline": max(baselines, default=None),
         "runs": tuple(runs),
     }
     if not scored:
         diverged = any(run.state == "diverged" for run in runs)
-        return Cell("FAIL" if diverged else "OOM", **marks)
-    marks["values"] = tuple(score.accuracy for _, score in scored)
-    marks["constant"] = sum(run.constant(checkpoint) for run, _ in scored)
-    ends = [wilson(score.correct, score.count) for _, score in scored]
-    low, high = 100 * min(low for low, _ in ends), 100 * max(high for _, high in ends)
-    floor = max(run.floor.accuracy for run in runs)
-    if runs[0].task == "pathx" and 100 * max(low for low, _ in ends) <= floor:
-        return Cell("FAIL", **marks)
-    if marks["constant"] == len(scored):
-        return Cell("did not train", **marks)
-    baselines = [run.baseline.test.accuracy for run in runs if run.baseline]
-    marks |= {"floor": low <= floor, "shallow": any(low <= baseline for baseline in baselines)}
-    return Cell("value", statistics.fmean(marks["values"]), low=low, high=high, **marks)
+        return Cell("FAIL" if diverged else "OOM", **facts)
+    facts["values"] = tuple(score.accuracy for _, score in scored)
+    facts["constant"] = sum(run.constant(checkpoint) for run, _ in scored)
+    lows, highs = zip(*(score.interval for _, score in scored), strict=True)
+    if runs[0].task == "pathx" and max(lows) <= facts["majority"]:
+        return Cell("FAIL", **facts)
+    if facts["constant"] == len(scored):
+        return Cell("did not train", **facts)
+    return Cell("value", statistics.fmean(facts["values"]), low=min(lows), high=max(highs), **facts)
 
 
 def averages(cells: Mapping[str, Cell]) -> dict[str, Cell]:
     """Returns LRA's mean of five tasks, and S4's of six in which a failed Path-X counts 50.
 
-    Each is `-` unless all its tasks have a value of every seed. OOM is not a failed Path-X.
+    Each is `-` unless all its tasks have a value of every seed. OOM is not a failed Path-X. Its
+    baseline is the mean of those of its tasks, if all have one.
     """
 
     def value(task: str) -> float | None:
@@ -181,8 +195,13 @@ def averages(cells: Mapping[str, Cell]) -> dict[str, Cell]:
         values = [number for task in tasks if (number := value(task)) is not None]
         if len(values) < len(tasks):
             return Cell("-")
-        marked = any(cells[task].validation_is_test for task in tasks)
-        return Cell("value", statistics.fmean(values), validation_is_test=marked)
+        rules = [rule for task in tasks if (rule := cells[task].baseline) is not None]
+        return Cell(
+            "value",
+            statistics.fmean(values),
+            baseline=statistics.fmean(rules) if len(rules) == len(tasks) else None,
+            validation_is_test=any(cells[task].validation_is_test for task in tasks),
+        )
 
     return {"average5": mean([t for t in TASKS if t != "pathx"]), "average6": mean(list(TASKS))}
 

@@ -232,18 +232,18 @@ def intervals(table: Table, task: str) -> Figure | None:
 def above_baseline(table: Table, points: Sequence[tradeoff.Point]) -> Figure | None:
     """Draws accuracy above the shallow baseline against training speed, a panel a column.
 
-    Bars are the intervals of `cells.Cell`. A panel needs a baseline and two models on one
+    Bars are the intervals of `cells.Cell`. A panel needs two models with a baseline on one
     device. It names its best model.
 
     Args:
       table: of a preset.
       points: of its own models.
     """
+    rated = [point for point in points if point.cell.baseline is not None]
     panels = {
         column: shown
         for column in table.columns
-        if table.shallow.cells[column].mean is not None
-        and len(shown := tradeoff.comparable(points, column, MAIN)) > 1
+        if len(shown := tradeoff.comparable(rated, column, MAIN)) > 1
     }
     if not panels:
         return None
@@ -254,10 +254,10 @@ def above_baseline(table: Table, points: Sequence[tradeoff.Point]) -> Figure | N
         figure = Figure(figsize=size, layout="constrained")
         for number, (column, shown) in enumerate(panels.items()):
             axes = figure.add_subplot(rows, columns, number + 1)
-            baseline = table.shallow.cells[column].mean or 0.0
             axes.axhline(0, color=INK, linestyle=":", linewidth=1)
             for point in sorted(shown, key=lambda point: point.row.model in MAIN):
                 cell, main = point.cell, point.row.model in MAIN
+                baseline = cell.baseline or 0.0
                 text = f"{point.row.label}: {', '.join(cell.lines)}, {point.speed:.3g} steps/s"
                 gid = _titled(f"{text}; {cell.interval}; baseline {baseline:.2f}")
                 style = _style(point.row.label) | {"linestyle": "none", "markersize": 4 + 2 * main}
@@ -273,10 +273,11 @@ def above_baseline(table: Table, points: Sequence[tradeoff.Point]) -> Figure | N
                 _log_ticks(axes.xaxis)
             axes.margins(0.12, 0.18)
             best = max(shown, key=lambda point: point.cell.mean or 0.0)
+            top = best.cell.high or best.cell.mean or 0.0
             right = best.speed > (max(speeds) * min(speeds)) ** 0.5
             axes.annotate(
                 best.row.label,
-                (best.speed, (best.cell.high or best.cell.mean or 0.0) - baseline),
+                (best.speed, top - (best.cell.baseline or 0.0)),
                 (4 if right else -4, 2),
                 textcoords="offset points",
                 ha="right" if right else "left",

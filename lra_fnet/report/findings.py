@@ -32,7 +32,7 @@ def result(preset: Preset) -> list[str]:
         f"{row.label} on {table.columns[task]}": row.cells[task]
         for row in table.rows
         for task in table.tasks
-        if row.ours and any(run.complete and run.baseline for run in row.cells[task].runs)
+        if row.ours and row.cells[task].seeds and row.cells[task].baseline is not None
     }
     above = [name for name, cell in scored.items() if cell.mean is not None and not cell.shallow]
     lies = "lies" if len(above) < 2 else "lie"

@@ -11,7 +11,8 @@ import markupsafe
 from lra_fnet import config, intervals, tasks
 from lra_fnet.report import accuracy, benchmarks, figures, findings, grids, template, text, tradeoff
 from lra_fnet.report import pairs as paired
-from lra_fnet.report.accuracy import Part, Row, Table
+from lra_fnet.report.accuracy import Part, Table
+from lra_fnet.report.cells import Cell
 from lra_fnet.report.contents import Preset, Report
 from lra_fnet.report.figures import Figure
 from lra_fnet.report.grid import Grid
@@ -127,12 +128,11 @@ def _first(report: Report) -> tuple[Preset, Part, Figure | None] | None:
     return preset, part, figures.above_baseline(table, preset.points)
 
 
-def _shade(table: Table, row: Row, column: str) -> str:
-    """Returns the class of a cell: how far it lies above or below the shallow baseline."""
-    value, baseline = row.cells[column].mean, table.shallow.cells[column].mean
-    if not row.ours or value is None or baseline is None:
+def _shade(cell: Cell) -> str:
+    """Returns the class of a cell: how far it lies above or below its shallow baseline."""
+    if cell.mean is None or cell.baseline is None:
         return ""
-    distance = value - baseline
+    distance = cell.mean - cell.baseline
     return f"{'above' if distance > 0 else 'below'}{sum(abs(distance) > step for step in STEPS)}"
 
 

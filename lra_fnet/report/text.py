@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.text import Text
 
 from lra_fnet import tasks
-from lra_fnet.intervals import wilson
 from lra_fnet.machine import progress
 from lra_fnet.machine.terminal import Fitted
 from lra_fnet.machine.terminal import console as terminal_console
@@ -303,7 +302,7 @@ def run_lines(run: Record) -> list[str]:
     )
     words = {"OOM": "OOM", "diverged": "FAIL (diverged)"}.get(run.state, "-")
     if score is not None:
-        low, high = (100 * end for end in wilson(score.correct, score.count))
+        low, high = score.interval
         words = f"{score.accuracy:.2f} %{cell.marks}" + f", {cell.state}" * (cell.mean is None)
         words += f" ({score.correct:,} of {score.count:,}; 95 %: {low:.2f} to {high:.2f})"
     lines = [
@@ -337,7 +336,7 @@ def runs_grid(runs: Sequence[Record]) -> Grid:
     for run in runs:
         chosen, test = run.score("validation"), run.score("test")
         assert test is not None
-        low, high = (100 * end for end in wilson(test.correct, test.count))
+        low, high = test.interval
         cell = cells.cell([run])
         rows.append(
             [

@@ -105,6 +105,12 @@ def test_constant_answer_is_told_apart_from_the_floor(correct, floor, says, stat
     assert cell_of(run).state == state
 
 
+def test_a_state_has_neither_spread_nor_maximum():
+    for task in ("listops", "pathx"):
+        cell = cell_of(*(with_test(360, seed=seed, task=task) for seed in range(3)))
+        assert (cell.seeds, cell.mean, cell.sd, cell.maximum) == (3, None, None, None)
+
+
 def test_constant_seed_counts_with_its_number_and_is_named():
     cell = cell_of(with_test(360), with_test(640, seed=1), with_test(660, seed=2))
     assert cell.mean == pytest.approx((18 + 32 + 33) / 3)
@@ -166,7 +172,10 @@ def six(**changes):
         ),
         *(({"pathx": Cell(state)}, ["55.00", "-"]) for state in ("-", "OOM", "n/a")),
         ({"text": Cell("value", 60.0, (60.0,), unfinished=1)}, ["-", "-"]),
-        ({"text": Cell("value", 50.0, floor=True)}, ["53.00", "52.50"]),  # as LRA averages them
+        (
+            {"text": Cell("value", 50.0, low=49.0, majority=50.0)},
+            ["53.00", "52.50"],
+        ),  # as LRA averages them
     ],
 )
 def test_averages_need_every_task_and_count_a_failed_pathx_as_50(changes, texts):
@@ -549,10 +558,19 @@ def test_a_cell_is_held_against_the_highest_floor_and_baseline_of_its_runs():
     """Seeds at 21 %, on data whose floors are 18 and 20 %, or baselines 15 and 20 %."""
     low, high = ({"correct": n, "count": 2000} for n in (300, 400))
     cell = cell_of(with_test(420, floor=low), with_test(420, seed=1, floor=high))
-    assert cell.marks == "¶"
+    assert (cell.marks, cell.majority, cell.baseline) == ("¶", 20.0, None)
     rules = [{"method": "bigrams", "settings": {}, "validation": s, "test": s} for s in (low, high)]
     runs = (with_test(420, seed=n, floor=low, shallow=rule) for n, rule in enumerate(rules))
-    assert cell_of(*runs).marks == "§"
+    cell = cell_of(*runs)
+    assert (cell.marks, cell.majority, cell.baseline) == ("§", 15.0, 20.0)
+
+
+def test_a_mean_of_tasks_has_the_mean_of_their_baselines_if_all_have_one():
+    row = {task: Cell("value", 50.0, baseline=20.0) for task in cells.TASKS}
+    row["text"] = dataclasses.replace(row["text"], baseline=30.0)
+    assert cells.averages(row)["average5"].baseline == 22.0
+    row["text"] = dataclasses.replace(row["text"], baseline=None)
+    assert cells.averages(row)["average5"].baseline is None
 
 
 def test_an_override_that_was_typed_in_two_ways_is_shown_once():
