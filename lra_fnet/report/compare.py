@@ -56,7 +56,7 @@ class Side:
     folders: Sequence[str]
     overrides: Sequence[str]  # those of the first run, as the next three
     parameters: int | None
-    steps_per_second: float | None  # mean; None unless every run has it
+    steps_per_second: float | None  # mean; None unless every run has it, on one kind of device
     device: Device
 
 
@@ -162,13 +162,14 @@ def _complete(runs: Sequence[Record]) -> list[Record]:
 
 def _side(runs: Sequence[Record]) -> Side:
     speeds = [run.steps_per_second for run in runs if run.steps_per_second is not None]
+    comparable = len(speeds) == len(runs) and len({run.device for run in runs}) == 1
     return Side(
         model=runs[0].label,
         seeds=[run.seed for run in runs],
         folders=[run.folder for run in runs],
         overrides=runs[0].overrides,
         parameters=runs[0].parameters,
-        steps_per_second=statistics.fmean(speeds) if len(speeds) == len(runs) else None,
+        steps_per_second=statistics.fmean(speeds) if comparable else None,
         device=runs[0].device,
     )
 
@@ -237,7 +238,7 @@ def render(comparison: RunComparison) -> list[Fitted | Text]:
     if comparison.pairs:
         notes.append(f"test, each seed: {PAIRED}; these compare two runs, not two models")
     if ratio is None:
-        notes.append("steps/s: no ratio, because the runs were not timed on one device")
+        notes.append("steps/s: no ratio, because the runs were not all timed on one device")
     else:
         notes.append(
             "steps/s: runs may have shared their machine; lra-fnet benchmark measures speed"

@@ -5,7 +5,7 @@ import itertools
 import statistics
 from collections.abc import Sequence
 
-from lra_fnet.report.accuracy import SOURCES, UNCOMPARED, Row, Table
+from lra_fnet.report.accuracy import SOURCES, UNCOMPARED, Table
 from lra_fnet.report.cells import published_cells
 from lra_fnet.report.grid import Grid
 from lra_fnet.report.sources import Sources, Sweep
@@ -20,20 +20,26 @@ _ABOUT = {
     "To the baseline": "To the baseline: minutes until validation accuracy first reached that of "
     "the shallow baseline on validation, with pre-training; the median over seeds, at the mean "
     "speed of a run. -: there is no baseline, or no metrics.jsonl.",
-    "To the paper": "To the paper: the same until it reached the test accuracy "
-    "that the FNet paper prints of the model, or else the LRA paper.",
-    "Test readings": "Test readings: of all seeds together; a result needs one of each, which is "
-    "assumed of runs whose folder has no test_log.jsonl.",
+    "To the paper": "To the paper: minutes until validation accuracy first reached the model's "
+    "test accuracy in the FNet paper or, if that has none, the LRA paper. -: neither has one, or "
+    "no metrics.jsonl.",
+    "Test readings": "Test readings: how often the test split was scored, over the seeds of the "
+    "line. Each seed needs one; without a test_log.jsonl, one is assumed.",
 }
 
 
 def grid(table: Table, sources: Sources) -> Grid:
-    """Returns a line for each cell with runs; variants come last."""
-    body = [
-        [row.label, table.columns[task], *_line(row, task, table.preset, sources)]
-        for row, task in itertools.product(table.ours, table.tasks)
-        if row.cells[task].runs
-    ]
+    """Returns a line for each cell and device with runs; variants come last."""
+    body = []
+    for row, task in itertools.product(table.ours, table.tasks):
+        on: dict[str, list[Record]] = {}
+        for run in row.cells[task].runs:
+            on.setdefault(str(run.device), []).append(run)
+        goal = None if table.preset in UNCOMPARED else _printed(row.model, task)
+        body += [
+            [row.label, table.columns[task], device, *_line(runs, goal, sources)]
+            for device, runs in on.items()
+        ]
     made = Grid(
         f"Cost of each result, preset {table.preset}",
         ["Model", "Task", "Device", "Seeds", *_ABOUT],
@@ -44,13 +50,17 @@ def grid(table: Table, sources: Sources) -> Grid:
     return dataclasses.replace(made, notes=notes)
 
 
-def _line(row: Row, task: str, preset: str, sources: Sources) -> list[str]:
-    runs = row.cells[task].runs
+def _line(runs: Sequence[Record], printed: float | None, sources: Sources) -> list[str]:
+    """Returns the texts of a cell's runs on one device, from their number on.
+
+    Args:
+      runs: the runs.
+      printed: the accuracy that a paper has of the model, if any, in %.
+      sources: has the sweeps, the curves and the readings of test.
+    """
     minutes = [spent / 60 for run in runs if (spent := _seconds(run)) is not None]
-    printed = None if preset in UNCOMPARED else _printed(row.model, task)
     rules = [run.baseline and run.baseline.validation.accuracy for run in runs]
     return [
-        "; ".join(sorted({str(run.device) for run in runs})),
         str(len(runs)),
         str(settings(runs[0], sources.sweeps) or "-"),
         f"{statistics.median(minutes):.1f}" if minutes else "-",
@@ -61,9 +71,10 @@ def _line(row: Row, task: str, preset: str, sources: Sources) -> list[str]:
 
 
 def _printed(model: str, task: str) -> float | None:
-    """Returns the number of the first paper that has the model; None if that is not a number."""
+    """Returns the accuracy of the first paper that has one of the model; None without any."""
     rows = (published_cells(model, source) for source in SOURCES)
-    return next((row[task].mean for row in rows if row and task in row), None)
+    numbers = (row[task].mean for row in rows if row and task in row)
+    return next((number for number in numbers if number is not None), None)
 
 
 def _seconds(run: Record) -> float | None:

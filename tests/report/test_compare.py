@@ -96,7 +96,16 @@ def test_speeds_are_divided_only_on_one_device(run):
     assert "runs may have shared their machine" in run([], *MODELS)[1]
     fast["device"] = {**fast["device"], "cores": 8}
     assert comparison(run, [fast])["steps_per_second_ratio"] is None
-    assert "the runs were not timed on one device" in run([], *MODELS)[1]
+    assert "the runs were not all timed on one device" in run([], *MODELS)[1]
+
+
+def test_a_side_with_runs_on_two_devices_has_no_mean_speed(run):
+    other = {"name": "GPU", "platform": "gpu", "count": 1, "cores": 8}
+    fast = a_result(seed=1, device=other, steps_per_second=90.0)
+    compared = comparison(run, [a_result(), fast, a_result(model="linear")])
+    assert compared["a"]["steps_per_second"] is None
+    assert compared["b"]["steps_per_second"] == 8.5
+    assert ["steps/s", "-", "8.5"] in [line.split() for line in run([], *MODELS)[1].splitlines()]
 
 
 def test_variants_are_models_and_configurations_are_compared(run):

@@ -47,6 +47,18 @@ def test_line_of_a_cell_is_over_its_seeds(tmp_path):
     }
 
 
+def test_each_device_of_a_cell_has_its_own_line(tmp_path):
+    gpu = {"name": "GPU", "platform": "gpu", "count": 1, "cores": 8}
+    put(tmp_path, a_result(wall_seconds=600.0))
+    for seed, seconds in ((1, 60.0), (2, 120.0)):
+        put(tmp_path, a_result(seed=seed, wall_seconds=seconds, device=gpu))
+    (grid,) = build(Sources([tmp_path])).sections["Cost"]
+    assert [row[2:] for row in grid.rows] == [
+        ["1 x Some CPU (cpu, 2 cores)", "1", "10.0", "1"],
+        ["1 x GPU (gpu, 8 cores)", "2", "1.5", "2"],
+    ]
+
+
 @pytest.mark.parametrize(
     ("steps", "shown"), [((100, 200), "0.3 (1 of 2)"), ((100, 100), "not reached")]
 )
