@@ -42,9 +42,18 @@ def name_of(run: Record | Begun) -> str:
     title = config.title(run.model) + ", pre-training" * run.denoise
     if run.variant is None:
         return title
-    stage, _, own = run.variant.partition("-") if run.init else ("", "", run.variant)
+    stage, own = _stages(run, run.variant) if run.init else ("", run.variant)
     values = [own] if not (run.overrides and _DIGEST.search(own)) else map(_value, run.overrides)
     return ", ".join(filter(None, [title, stage, *values]))
+
+
+def _stages(run: Record | Begun, variant: str) -> tuple[str, str]:
+    """Returns what a pre-trained run's variant says of its two stages; see `Job.variant`."""
+    origin, own = run.origin if isinstance(run, Begun) else run.init, variant.partition("-")[2]
+    theirs = origin.variant if origin else ""
+    if theirs and (own.startswith(f"{theirs}-") or (own == theirs and not run.overrides)):
+        return f"pre-trained ({theirs})", own[len(theirs) + 1 :]
+    return "pre-trained", own
 
 
 def _value(binding: str) -> str:
@@ -173,8 +182,12 @@ class Table:
     def parts(self) -> list[Part]:
         """Both checkpoints' rows with their titles; those of variants, if any, come last.
 
-        The floors stand below the variants if the preset has no other runs.
+        The floors stand below the variants too if these have a task that no other run has.
         """
+
+        def scored(rows: Sequence[Row]) -> set[str]:
+            return {task for task in self.tasks for row in rows if row.cells[task].runs}
+
         head = f"Test accuracy (%), preset {self.preset}"
         steps = {"best": "checkpoint best on validation", "last": "last step"}
         own = [
@@ -183,8 +196,8 @@ class Table:
         ]
         if not self.variants:
             return own
-        plain = any(row.num_measured for row in self.rows)
-        floors = [] if plain else [row for row in self.rows if not row.source]
+        covered = scored(self.variants) <= scored(self.rows)
+        floors = [] if covered else [row for row in self.rows if not row.source]
         variants = [*self.variants, *floors]
         return [
             *own,
@@ -256,6 +269,7 @@ def _table(preset: str, models: Sequence[str], runs: Sequence[Record]) -> Table:
     own_tasks = sorted({run.task for run in runs}.difference(TASKS))  # those of users
     every = [*TASKS, *own_tasks]
     smoke = SMOKE.get(preset, ())
+    smoked = [task for task in smoke if any(run.task == task for run in runs)]
     columns = TASKS | AVERAGES | {task: tasks.title(task) for task in own_tasks}
     hidden = {*smoke, *(["average6"] if "pathx" in smoke else [])}
     columns = {column: title for column, title in columns.items() if column not in hidden}
@@ -305,8 +319,12 @@ def _table(preset: str, models: Sequence[str], runs: Sequence[Record]) -> Table:
     )
     shown = [row for part in table.parts for row in measured(table, part)[1].rows]
     notes = _notes(preset, runs, shown) + floor_notes + methods(baselines) + differing
-    if smoke:
-        titles = ", ".join(map(tasks.title, smoke))
+    notes += [
+        *_other_references(variants, floors, "majority"),
+        *_other_references(variants, shallow, "baseline"),
+    ]
+    if smoked:
+        titles = ", ".join(map(tasks.title, smoked))
         notes.append(f"{titles}: smoke runs at this preset, without a column.")
     return dataclasses.replace(table, notes=notes)
 
@@ -374,7 +392,10 @@ def _floors(runs: Mapping[str, Sequence[Record]]) -> tuple[Row, list[str]]:
         cells[task] = Cell("value", max(floors)) if floors else Cell("-")
         if len(floors) > 1:
             shares = ", ".join(f"{share:.2f}" for share in sorted(floors))
-            notes.append(f"Runs on {task} read data with different floors: {shares}.")
+            notes.append(
+                f"Runs on {tasks.title(task)} use data with different majority floors: {shares}; "
+                "the table shows the highest."
+            )
     return Row("Majority floor", "", cells | averages(cells)), notes
 
 
@@ -393,8 +414,31 @@ def _baselines(
         used |= {} if highest is None else {task: found[highest]}
         if len(found) > 1:
             shares = ", ".join(f"{share:.2f}" for share in sorted(found))
-            others.append(f"Runs on {task} have different shallow baselines: {shares}.")
+            others.append(
+                f"Runs on {tasks.title(task)} have different shallow baselines: {shares}; the "
+                "table shows the highest."
+            )
     return Row("Shallow baseline", "", cells | averages(cells)), used, others
+
+
+def _other_references(variants: Sequence[Row], shown: Row, reference: str) -> list[str]:
+    """Returns a line for each other floor or baseline of variants than the table shows.
+
+    Args:
+      variants: their rows.
+      shown: the row of the floors or of the baselines.
+      reference: "majority" or "baseline", the field of `Cell`.
+    """
+    labels: dict[tuple[str, str], list[str]] = {}
+    for row, (task, known) in itertools.product(variants, shown.cells.items()):
+        value = getattr(row.cells[task], reference)
+        if task not in AVERAGES and value not in (None, known.mean):
+            labels.setdefault((tasks.title(task), f"{value:.2f}"), []).append(row.label)
+    name = f"{shown.label[0].lower()}{shown.label[1:]}"
+    return [
+        f"On {task}, the {name} is {value} % for the data of {'; '.join(rows)}."
+        for (task, value), rows in labels.items()
+    ]
 
 
 def methods(baselines: Mapping[str, str]) -> list[str]:
@@ -403,7 +447,7 @@ def methods(baselines: Mapping[str, str]) -> list[str]:
     return [f"Shallow baseline, chosen on validation: {names}."] if names else []
 
 
-def marks(preset: str, rows: Sequence[Row]) -> list[str]:
+def row_notes(preset: str, rows: Sequence[Row]) -> list[str]:
     """Returns the notes that these rows need: on the setting, the published numbers, the signs."""
     return setting(preset, rows) + origins(rows) + signs(rows)
 
@@ -438,13 +482,13 @@ def signs(rows: Sequence[Row]) -> list[str]:
 
 
 def _notes(preset: str, runs: Sequence[Record], rows: Sequence[Row]) -> list[str]:
-    notes = marks(preset, rows)
+    notes = row_notes(preset, rows)
     if any(c.seeds and c.unfinished for row in rows for c in row.cells.values()):
         notes.append(
             "A cell of `n of m seeds` leaves out seeds that diverged or ran out of memory, and "
             "enters no average."
         )
-    notes += _fixed_draws(rows)
+    notes += _fixed_draws(rows) + _pretraining(runs)
     alike = [(name_of(run), run.task, model) for run in runs if (model := other_model(run))]
     notes += [
         f"{name} on {tasks.title(task)}: n/a, all its layers are alike: {config.title(model)}."
@@ -462,7 +506,8 @@ def _notes(preset: str, runs: Sequence[Record], rows: Sequence[Row]) -> list[str
         for task in sorted({run.task for run in group}):
             same = [run for run in group if run.task == task]
             if found := differing(same):
-                notes.append(f"The runs of {name} on {task} differ in {', '.join(found)}.")
+                title = tasks.title(task)
+                notes.append(f"The runs of {name} on {title} differ in {', '.join(found)}.")
     return notes
 
 
@@ -480,6 +525,24 @@ def _fixed_draws(rows: Sequence[Row]) -> list[str]:
     listed = ", ".join(f"`{name}`" for name in sorted(names))
     words = f"All seeds of a row share the draw of {listed}: ± does not cover other draws."
     return [words] if names else []
+
+
+def _pretraining(runs: Sequence[Record]) -> list[str]:
+    """Returns a line about the runs that some of these began from: task, steps, objective."""
+    steps: dict[tuple[str, str], set[int]] = {}
+    for run in runs:
+        if run.init:
+            task, theirs = tasks.title(run.task), tasks.title(run.init.task)
+            where = task if task == theirs else f"{task}, on {theirs}"
+            objective = " ".join(run.init.objective.split())
+            steps.setdefault((where, objective), set()).add(run.init.steps)
+    listed = [
+        f"{where}, {' or '.join(f'{n:,}' for n in sorted(numbers))} steps"
+        + (f", `{objective}`" if objective else "")
+        for (where, objective), numbers in steps.items()
+    ]
+    words = "Pre-trained: the run began from an encoder that was trained to predict hidden tokens"
+    return [f"{words}: {'; '.join(listed)}."] if listed else []
 
 
 def differing(runs: Sequence[Record]) -> list[str]:

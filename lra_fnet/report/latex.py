@@ -3,7 +3,7 @@ r"""The report as LaTeX: one booktabs tabular per file for \input, and a documen
 import dataclasses
 import itertools
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from lra_fnet.report import template
 from lra_fnet.report.accuracy import Part, Table, measured
@@ -41,25 +41,24 @@ def files(report: Report) -> dict[str, str]:
     bodies: dict[str, str] = {}
     sections: dict[str, list[tuple[str, str, list[str]]]] = {"Accuracy": []}
     for preset in report.presets:
-        table = preset.table
-        for number, part in enumerate(table.parts):
-            if not measured(table, part)[0].columns:  # pre-training has no labels
+        notes = preset.table.notes
+        for part in preset.table.parts:
+            table, part = measured(preset.table, part)
+            if not table.columns:  # pre-training has no labels
                 continue
             marks = preset.marks[part.checkpoint]
             words = "accuracy", template.slug(table.preset).lower(), part.name, part.checkpoint
-            name = _unused("-".join(filter(None, words)), bodies)
-            bodies[name] = accuracy(*measured(table, part), marks)
-            notes = [marks.note] if number else [*table.notes, marks.note]
-            sections["Accuracy"].append((name, part.title, [] if part.name else notes))
+            below, notes = [*notes, *([] if part.name else [marks.note])], []
+            for title, rows, lines in _pages(part.title, part.rows, below):
+                name = _unused("-".join(filter(None, words)), bodies)
+                bodies[name] = accuracy(table, part._replace(rows=rows), marks)
+                sections["Accuracy"].append((name, title, lines))
     for heading, grids in report.sections.items():
         for grid in grids if heading != "Missing" else ():
-            for start in range(0, len(grid.rows), LONG):
+            for title, rows, lines in _pages(grid.title, grid.rows, grid.notes):
                 name = _unused(template.slug(_NAME.split(grid.title)[0]).lower(), bodies)
-                part = dataclasses.replace(grid, rows=grid.rows[start : start + LONG])
-                bodies[name] = tabular(part)
-                title = f"{grid.title}, continued" if start else grid.title
-                notes = [] if start else list(grid.notes)
-                sections.setdefault(heading, []).append((name, title, notes))
+                bodies[name] = tabular(dataclasses.replace(grid, rows=rows))
+                sections.setdefault(heading, []).append((name, title, lines))
     escaped = {
         escape(heading): [
             (name, escape(title), [_prose(note) for note in notes if note])
@@ -70,6 +69,13 @@ def files(report: Report) -> dict[str, str]:
     }
     document = template.render("report.tex", sections=escaped, legend=_prose(_LEGEND))
     return {"latex/report.tex": document} | {f"latex/{n}.tex": b for n, b in bodies.items()}
+
+
+def _pages(title: str, rows: Sequence, notes: Sequence[str]) -> Iterator[tuple]:
+    """Yields title, rows and notes of each page of a table; the notes are on the first."""
+    for start in range(0, len(rows), LONG):
+        page = rows[start : start + LONG]
+        yield (f"{title}, continued", page, []) if start else (title, page, list(notes))
 
 
 def _unused(name: str, names: Container[str]) -> str:

@@ -78,7 +78,7 @@ def _compact(table: Table) -> Grid:
     own = [row for row in part.rows if row.ours]
     shown = [*own, *(row for row in part.rows if not row.source)] if own else []
     title = f"Test accuracy (%), preset {table.preset}"
-    notes = [COMPACT_LEGEND, *accuracy.marks(table.preset, own)]
+    notes = [COMPACT_LEGEND, *accuracy.row_notes(table.preset, own)]
     return dataclasses.replace(accuracy_grid(table, title, shown, compact=True), notes=notes)
 
 
@@ -297,16 +297,15 @@ def tables_csv(report: Report) -> str:
 def run_lines(run: Record) -> list[str]:
     """Returns what `lra-fnet train` prints after a run: accuracy, baselines, time, notes."""
     cell, score = cells.cell([run] if run.tested else []), run.score("test")
-    row = accuracy.Row(
-        accuracy.name_of(run), "ours", {run.task: cell}, not accuracy.sees_padding(run)
-    )
+    padding = accuracy.sees_padding(run)
+    name = accuracy.name_of(run) + " ‡" * padding
     words = {"OOM": "OOM", "diverged": "FAIL (diverged)"}.get(run.state, "-")
     if score is not None:
         low, high = score.interval
         words = f"{score.accuracy:.2f} %{cell.marks}" + f", {cell.state}" * (cell.mean is None)
         words += f" ({score.correct:,} of {score.count:,}; 95 %: {low:.2f} to {high:.2f})"
     lines = [
-        f"{row.marked} on {tasks.title(run.task)}, preset {run.preset}, seed {run.seed}",
+        f"{name} on {tasks.title(run.task)}, preset {run.preset}, seed {run.seed}",
         f"test {words}",
     ]
     if run.baseline:
@@ -315,13 +314,13 @@ def run_lines(run: Record) -> list[str]:
     for source in () if run.preset in accuracy.UNCOMPARED else accuracy.SOURCES:
         published = (cells.published_cells(run.model, source) or {}).get(run.task)
         if published and published.state != "n/a":
-            name = cells.published()["accuracy"][source]["name"]
-            lines.append(f"{name} {', '.join(published.lines)}")
+            paper = cells.published()["accuracy"][source]["name"]
+            lines.append(f"{paper} {', '.join(published.lines)}")
     if run.wall_seconds:
         rate = f", {run.steps_per_second:.3g} steps/s" if run.steps_per_second else ""
         lines.append(f"trained in {progress.duration(run.wall_seconds)}{rate}")
     lines += [f"overrides: {' '.join(run.overrides)}"] if run.overrides else []
-    return lines + accuracy.signs([row])
+    return lines + [accuracy.PADDING] * padding + cells.meanings([cell])
 
 
 def print_run(run: Record, console: Console | None = None) -> None:
@@ -332,12 +331,11 @@ def print_run(run: Record, console: Console | None = None) -> None:
 
 def runs_grid(runs: Sequence[Record]) -> Grid:
     """Returns a row for each run that was scored on test, with its validation accuracy."""
-    rows = []
-    for run in runs:
+    rows, shown = [], [cells.cell([run]) for run in runs]
+    for run, cell in zip(runs, shown, strict=True):
         chosen, test = run.score("validation"), run.score("test")
         assert test is not None
         low, high = test.interval
-        cell = cells.cell([run])
         rows.append(
             [
                 *(tasks.title(run.task), accuracy.name_of(run), str(run.seed)),
@@ -347,12 +345,9 @@ def runs_grid(runs: Sequence[Record]) -> Grid:
                 f"{run.baseline.test.accuracy:.2f}" if run.baseline else "-",
             ]
         )
-    marked = [
-        accuracy.Row("", "ours", {"": cells.cell([run])}, not accuracy.sees_padding(run))
-        for run in runs
-    ]
     head = ["Task", "Model", "Seed", "Validation", "Test", "95 %", "Shallow baseline"]
-    notes = ["Accuracy in %.", *accuracy.signs(marked)]
+    padding = [accuracy.PADDING] * any(map(accuracy.sees_padding, runs))
+    notes = ["Accuracy in %.", *padding, *cells.meanings(shown)]
     return Grid("Scored on test", head, rows, notes, words=3)
 
 

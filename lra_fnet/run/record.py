@@ -120,6 +120,11 @@ class Init:
         return self.run.split("/")[1]
 
     @property
+    def variant(self) -> str:
+        """Its variant; "" without one."""
+        return self.run.split("/")[2].partition("+")[2]
+
+    @property
     def of(self) -> str:
         """What the run was but for its seed: its names, steps and settings."""
         names = self.run.rpartition("/")[0]

@@ -10,6 +10,7 @@ from lra_fnet import experiment
 from lra_fnet.intervals import wilson
 from lra_fnet.report import accuracy, cells, text
 from lra_fnet.report.cells import Cell
+from lra_fnet.run.record import Begun
 from lra_fnet.tasks import store
 
 
@@ -226,11 +227,13 @@ def test_ours_published_and_floor_have_rows():
 
 
 def test_cpu_has_no_published_rows_and_no_column_for_its_smoke_runs():
+    words = "Path-X: smoke runs at this preset, without a column."
+    assert words not in tables_of(a_result())[0].notes
     results = a_result(), a_result(task="pathx"), a_result(model="dct", task="pathx")
     (table,) = tables_of(*results)
     assert [row.source for row in table.rows] == ["ours", ""]  # the smoke run has no row
     assert not {"pathx", "average6"} & {*table.columns, *table.tasks}
-    assert "Path-X: smoke runs at this preset, without a column." in table.notes
+    assert words in table.notes
     (small,) = tables_of(*(result | {"preset": "small"} for result in results))
     assert "FNet paper" in [row.source for row in small.rows]
     assert cell_text(small, "FNet", "ours", "pathx") == "30.00, 1 seed"
@@ -274,6 +277,9 @@ def test_overrides_have_separate_rows_that_name_them():
     assert not [row for row in table.rows if row.source == "ours"]
 
 
+LONG = INIT | {"run": "cpu/listops/fnet@denoise+long/seed0"}
+
+
 @pytest.mark.parametrize(
     ("changes", "label"),
     [
@@ -288,16 +294,48 @@ def test_overrides_have_separate_rows_that_name_them():
             {"overrides": ["Head.pooling='mean'", "DATASET='s'"], "variant": "x-01234567"},
             "FNet, Head.pooling mean, dataset s",
         ),
-        ({"variant": "pretrained", "init": INIT}, "FNet, pretrained"),
+        ({"variant": "pretrained", "init": INIT}, "FNet, pre-trained"),
         (
             {"overrides": ["Run.seed=1"], "variant": "pretrained-x-01234567", "init": INIT},
-            "FNet, pretrained, seed 1",
+            "FNet, pre-trained, seed 1",
+        ),
+        ({"variant": "pretrained-long", "init": LONG}, "FNet, pre-trained (long)"),
+        (
+            {"variant": "pretrained-long", "init": LONG, "overrides": ["Run.num_steps=9"]},
+            "FNet, pre-trained, long",  # both runs have the overrides
+        ),
+        (
+            {"variant": "pretrained-long-wide", "init": LONG, "overrides": ["Encoder.dim=9"]},
+            "FNet, pre-trained (long), wide",
         ),
     ],
 )
 def test_variants_are_named_by_what_differs(changes, label):
     (run,) = records(a_result(**changes))
     assert accuracy.name_of(run) == label
+    begun = {name: getattr(run, name) for name in ("task", "model", "variant", "overrides")}
+    begun |= {"init": "a/folder", "origin": run.init} if run.init else {}
+    assert accuracy.name_of(Begun(**begun)) == label
+
+
+def test_pre_training_is_described_once():
+    hides = "Denoising.rate = 0.15\n"
+    text = {"task": "text", "variant": "pretrained"}
+    corpus = INIT | {"run": "cpu/corpus/fnet@denoise/seed0", "objective": hides}
+    (table,) = tables_of(
+        a_result(variant="pretrained", init=INIT | {"objective": hides, "steps": 1500}),
+        a_result(variant="pretrained", init=INIT | {"objective": hides, "steps": 1500}, seed=1),
+        *(
+            a_result(model=m, init=corpus | {"steps": n}, **text)
+            for m, n in (("fnet", 9), ("s5", 8))
+        ),
+        a_result(task="image", variant="pretrained", init=INIT | {"run": "cpu/image/fnet/seed0"}),
+    )
+    assert [note for note in table.notes if note.startswith("Pre-trained")] == [
+        "Pre-trained: the run began from an encoder that was trained to predict hidden tokens: "
+        "ListOps, 1,500 steps, `Denoising.rate = 0.15`; Text, on Corpus, 8 or 9 steps, "
+        "`Denoising.rate = 0.15`; Image, 5 steps."
+    ]
 
 
 def test_presets_have_separate_tables_in_order():
@@ -360,7 +398,8 @@ def test_different_floors_are_noted_and_the_highest_is_shown():
     other = a_result(model="linear", floor={"correct": 400, "count": 2000}, data_sha256="e" * 64)
     (table,) = tables_of(a_result(), other)
     assert cell_text(table, "Majority floor", "", "listops") == "20.00"
-    assert "Runs on listops read data with different floors: 18.00, 20.00." in table.notes
+    words = "Runs on ListOps use data with different majority floors: 18.00, 20.00; the table shows"
+    assert f"{words} the highest." in table.notes
 
 
 SHALLOW = {
@@ -413,22 +452,44 @@ def test_baseline_is_that_of_the_rows_above_it_and_of_variants_where_there_are_n
     assert any(note.endswith("ListOps: ridge on counts; Text: bigrams.") for note in table.notes)
     (table,) = tables_of(plain, with_test(600, model="linear", shallow=higher))
     assert cell_text(table, "Shallow baseline", "", "listops") == "40.00"
-    assert "Runs on listops have different shallow baselines: 28.50, 40.00." in table.notes
+    words = "Runs on ListOps have different shallow baselines: 28.50, 40.00; the table shows the"
+    assert f"{words} highest." in table.notes
 
 
-def test_floors_stand_below_the_variants_where_the_preset_has_no_other_runs():
+def test_floors_stand_below_the_variants_where_a_task_has_no_other_runs():
     variant = a_result(variant="long", overrides=["MAX_LEN=4096"])
     (table,) = tables_of(variant)
     best, _ = [part for part in table.parts if part.name == "variants"]
     assert [row.label for row in best.rows] == ["FNet, long", "Majority floor"]
-    (table,) = tables_of(variant, a_result())
+    plain = a_result()
+    (table,) = tables_of(variant, plain)
     best, _ = [part for part in table.parts if part.name == "variants"]
     assert [row.label for row in best.rows] == ["FNet, long"]
+    (table,) = tables_of(variant | {"task": "text", "floor": {"correct": 9, "count": 2000}}, plain)
+    best, _ = [part for part in table.parts if part.name == "variants"]
+    assert [row.label for row in best.rows] == ["FNet, long", "Majority floor"]
+    assert best.rows[-1].cells["text"].mean == 0.45
+
+
+def test_a_note_names_the_floors_and_baselines_of_variants_that_the_table_does_not_show():
+    other = {"floor": {"correct": 400, "count": 2000}, "data_sha256": "e" * 64}
+    rule = SHALLOW | {"test": {"correct": 800, "count": 2000}}
+    variants = [
+        a_result(model=m, variant=v, overrides=["DATASET='x'"], shallow=rule, **other)
+        for m, v in (("fnet", "x"), ("linear", "x"))
+    ]
+    same = a_result(variant="y", overrides=["A.b=1"], shallow=SHALLOW)
+    (table,) = tables_of(a_result(shallow=SHALLOW), *variants, same)
+    found = [note for note in table.notes if note.startswith("On ")]
+    assert found == [
+        "On ListOps, the majority floor is 20.00 % for the data of Linear, x; FNet, x.",
+        "On ListOps, the shallow baseline is 40.00 % for the data of Linear, x; FNet, x.",
+    ]
 
 
 def test_runs_with_different_code_of_the_user_are_noted():
     runs = [a_result(seed=seed, code={"m.py": code}) for seed, code in enumerate("ab")]
-    words = "The runs of FNet on listops differ in the code of their imports."
+    words = "The runs of FNet on ListOps differ in the code of their imports."
     (table,) = tables_of(*runs)
     assert words in table.notes
     (table,) = tables_of(runs[0], runs[0] | {"seed": 1})
@@ -472,7 +533,7 @@ def test_seeds_with_other_data_or_bindings_are_noted(changes, differences):
     runs = a_result(config="A.b = 1\n"), a_result(**{"config": "A.b = 1\n", "seed": 1} | changes)
     (table,) = tables_of(*runs)
     notes = [note for note in table.notes if "differ in" in note]
-    assert notes == ([f"The runs of FNet on listops {differences}."] if differences else [])
+    assert notes == ([f"The runs of FNet on ListOps {differences}."] if differences else [])
 
 
 def test_seeds_that_began_from_different_pretraining_are_noted():
@@ -480,11 +541,11 @@ def test_seeds_that_began_from_different_pretraining_are_noted():
         init = INIT | {"run": run} | changes
         runs = (a_result(variant="pretrained", init=i, seed=s) for s, i in enumerate((INIT, init)))
         (table,) = tables_of(*runs)
-        return [note for note in table.notes if "pre-training" in note]
+        return [note for note in table.notes if "their pre-training" in note]
 
     assert notes("cpu/listops/fnet@denoise/seed1") == []
     for found in (notes("mine/corpus/fnet@denoise/seed1"), notes(INIT["run"], steps=6)):
-        assert found == ["The runs of FNet, pretrained on listops differ in their pre-training."]
+        assert found == ["The runs of FNet, pre-trained on ListOps differ in their pre-training."]
 
 
 @pytest.mark.parametrize(("seeds", "noted"), [(1, False), (2, True)])

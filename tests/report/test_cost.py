@@ -98,6 +98,6 @@ def test_minutes_count_the_pre_training(tmp_path):
     init |= {"steps": 10, "wall_seconds": 60.0, "sha256": "0" * 64}
     changes = {"init": init, "variant": "pretrained", "shallow": RULE}
     put_curve(put(tmp_path, a_result(wall_seconds=120.0, **changes)), 200)
-    line = line_of(tmp_path, "FNet, pretrained")
+    line = line_of(tmp_path, "FNet, pre-trained")
     assert line["Minutes a run"] == "3.0"
     assert line["To the baseline"] == "1.3"  # 1 minute, and step 150 of 1,000 in 2 minutes

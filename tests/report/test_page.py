@@ -645,6 +645,24 @@ def test_names_of_files_are_short_and_long_tables_are_split(everything):
     assert r"\caption{Rows, many, continued}" in files["latex/report.tex"]
 
 
+def test_notes_of_a_preset_that_has_variants_only_are_in_the_document(tmp_path):
+    put(tmp_path, with_test(600, variant="long", overrides=["A.b=1"]))
+    document = latex.files(report.build(report.Sources([tmp_path])))["latex/report.tex"]
+    after = document[document.index(r"\fitted{accuracy-cpu-variants-best}") :]
+    assert r"FNet, long: \code{A.b=1}" in after[: after.index("caption")]
+    assert document.count(r"\code{A.b=1}") == 1
+
+
+def test_a_long_table_of_accuracies_is_split(tmp_path, monkeypatch):
+    monkeypatch.setattr(latex, "LONG", 2)
+    for model in ("fnet", "linear"):
+        put(tmp_path, with_test(600, model=model))
+    files = latex.files(report.build(report.Sources([tmp_path])))
+    assert "Majority floor" not in files["latex/accuracy-cpu-best.tex"]
+    assert "Majority floor" in files["latex/accuracy-cpu-best-2.tex"]
+    assert "best on validation, continued" in files["latex/report.tex"]
+
+
 def test_presets_whose_names_differ_in_punctuation_alone_keep_their_tables(tmp_path):
     for preset, best in (("my-set", 640), ("my_set", 520)):
         put(tmp_path, with_test(best, preset=preset))

@@ -310,7 +310,7 @@ def test_tables_have_the_run_apart_with_the_cost_of_both_stages(stages):
     (table,) = accuracy.tables(runs)
     assert not [row for row in table.rows if row.ours]
     (pretrained,) = table.variants
-    assert (pretrained.label, pretrained.variant) == ("FNet, pretrained, n", "pretrained-n")
+    assert (pretrained.label, pretrained.variant) == ("FNet, pre-trained, n", "pretrained-n")
     minutes = sum(result_of(stages / path)["wall_seconds"] for path in NAMED) / 60
     (line,) = (line for line in table.provenance if "began from" in line)
     assert line.endswith(
