@@ -273,9 +273,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def p_text(p_value: float) -> str:
     """Returns a p-value in print: "0.042", and "< 0.001" for a smaller one.
 
-    From a few seeds, no test tells how far below 0.001 a p-value is.
+    From a few seeds, no test tells how far below 0.001 a p-value is. One that is not 0.05 never
+    reads 0.05: it gets as many digits as show on which side of the 5 % level it lies.
     """
-    return "< 0.001" if p_value < 0.001 else f"{p_value:.2g}"
+    texts = [f"{p_value:.{digits}g}" for digits in (2, 3, 4, 6, 8)]
+    shown = next((text for text in texts if float(text) != 0.05), texts[0])
+    return "< 0.001" if p_value < 0.001 else shown
 
 
 def _tango(only_a: int, only_b: int, n: int, difference: float) -> float:

@@ -338,3 +338,17 @@ def test_best_model_is_left_out_in_at_most_5_of_100_samples():
 )
 def test_no_p_value_below_a_thousandth_is_printed(p_value, words):
     assert intervals.p_text(p_value) == words
+
+
+@pytest.mark.parametrize(
+    ("p_value", "words"),
+    [
+        (0.0504, "0.0504"),
+        (0.0496, "0.0496"),
+        (0.05003, "0.05003"),
+        (0.05, "0.05"),
+        (0.056, "0.056"),
+    ],
+)
+def test_p_value_in_print_is_on_its_side_of_the_level(p_value, words):
+    assert intervals.p_text(p_value) == words

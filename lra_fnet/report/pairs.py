@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from lra_fnet import intervals
 from lra_fnet.report import significance
 from lra_fnet.report.accuracy import Row, Table
+from lra_fnet.report.cells import MARKS
 from lra_fnet.report.grid import Grid
 from lra_fnet.report.significance import LEVEL, Comparison
 from lra_fnet.run.record import Record
@@ -70,6 +71,12 @@ def _complete(row: Row, task: str) -> list[Record]:
     return [] if cell.mean is None else [run for run in cell.runs if run.score("test")]
 
 
+def _marked(row: Row, task: str) -> str:
+    """Returns a row's label, with a mark if its checkpoint was selected on the test rows."""
+    mark = MARKS["validation_is_test"][0]
+    return f"{row.label} {mark}" if row.cells[task].validation_is_test else row.label
+
+
 def grid(table: Table, listed: Sequence[Pair]) -> Grid:
     """Returns a row for each pair, with difference, interval and p-values."""
     tests = list(dict.fromkeys(pair.comparison.test for pair in listed))
@@ -82,7 +89,7 @@ def grid(table: Table, listed: Sequence[Pair]) -> Grid:
         verdict = {None: unknown, True: "yes", False: "no"}
         rows.append(
             [
-                *(table.columns[pair.task], pair.a.label, pair.b.label),
+                *(table.columns[pair.task], *(_marked(row, pair.task) for row in (pair.a, pair.b))),
                 verdict[pair.significant],
                 f"{difference.mean:+.2f}",
                 f"{difference.low:+.2f} to {difference.high:+.2f}",
@@ -97,11 +104,12 @@ def grid(table: Table, listed: Sequence[Pair]) -> Grid:
         "Accuracy of the model minus that of the other, in percentage points, with a 95 % interval "
         f"(single, not adjusted). Tests: {'; '.join(named)}. Significant: p adjusted by Holm's "
         f"method for all rows of this table with {significance.SEEDS} seeds or more on both sides "
-        f"is at most {LEVEL}. Rows only: a "
-        "side has a single seed, so p and the interval say what other test rows would change, not "
-        "what other seeds would. Two seeds of a side are too few for a verdict: p may be less than "
-        "half of what it should be. Seeds failed: the test knows only those that did not."
+        f"is at most {LEVEL}. Rows only: one side has a single seed, so p and the interval "
+        "describe variation over test rows, not over seeds. With two seeds on a side the test is "
+        "too liberal, so there is no verdict. Seeds failed: only seeds that finished are compared."
     ]
+    if any(row.cells[p.task].validation_is_test for p in listed for row in (p.a, p.b)):
+        notes.append(MARKS["validation_is_test"])
     head = ["Task", "Model", "Against", "Significant", "Difference", "95 % interval"]
     head += ["p", "p adjusted", "Seeds", *["Test"] * several]
     return Grid(f"Main models in pairs, preset {table.preset}", head, rows, notes, words=4)

@@ -22,20 +22,22 @@ from lra_fnet.report.contents import Report
 from lra_fnet.report.grid import Grid, literal
 from lra_fnet.run.record import Record
 
+_STATES = {
+    "-": "`-`: not run",
+    "did not train": "`did not train`: the same prediction for every test row",
+    "OOM": "`OOM`: out of memory",
+    "FAIL": "`FAIL`: diverged, or Path-X at the majority floor",
+    "n/a": "`n/a`: not reported by the source, or the same model as another row",
+}
 SHORT_LEGEND = (
     "Ours: mean test accuracy over seeds, in %; for two seeds both values, for more ± the sample "
-    "standard deviation and the maximum. `-`: not run; `did not train`: the same prediction for "
-    "every test row; `OOM`: out of memory; `FAIL`: diverged, or Path-X at the majority floor."
-)
-COMPACT_LEGEND = (
-    "Mean test accuracy over seeds, in %; ± the sample standard deviation for three or more seeds; "
-    "in parentheses the number of seeds. `-`: not run; `did not train`: the same prediction for "
-    "every test row."
+    "standard deviation and the maximum. "
+    f"{'; '.join(words for state, words in _STATES.items() if state != 'n/a')}."
 )
 LEGEND = (
-    f"{SHORT_LEGEND} The 95 % interval spans the Wilson intervals of all seeds. `n/a`: not "
-    "reported by the source, or the same model as another row. Mean of 5 leaves out Path-X; Mean "
-    "of 6 counts a failed Path-X as 50. A mean is shown only where all its tasks have a value."
+    f"{SHORT_LEGEND} The 95 % interval spans the Wilson intervals of all seeds. {_STATES['n/a']}. "
+    "Mean of 5 leaves out Path-X; Mean of 6 counts a failed Path-X as 50. A mean is shown only "
+    "where all its tasks have a value."
 )
 LONG = 30  # rows; a longer table is folded in Markdown
 _RUN = """
@@ -73,12 +75,27 @@ def terminal(tables: Sequence[Table]) -> list[Fitted]:
     return [fitted(_compact(table)) for table in tables if _compact(table)]
 
 
+def compact_legend(shown: Sequence[cells.Cell]) -> str:
+    """Returns what the texts of these cells mean, see `Cell.compact`."""
+    words = (
+        "Mean test accuracy over seeds, in %; ± the sample standard deviation for three or more "
+        "seeds; in parentheses the number of seeds"
+    )
+    if any(cell.seeds and cell.unfinished for cell in shown):
+        words += " (`2 of 3`: two of three finished)"
+    states = {cell.state for cell in shown}
+    states |= {"did not train"} if any(cell.constant for cell in shown) else set()
+    listed = [meaning for state, meaning in _STATES.items() if state in states]
+    return f"{words}. {'; '.join(listed)}." if listed else f"{words}."
+
+
 def _compact(table: Table) -> Grid:
     table, part = accuracy.measured(table, table.parts[0])
     own = [row for row in part.rows if row.ours]
     shown = [*own, *(row for row in part.rows if not row.source)] if own else []
     title = f"Test accuracy (%), preset {table.preset}"
-    notes = [COMPACT_LEGEND, *accuracy.row_notes(table.preset, own)]
+    legend = compact_legend([row.cells[column] for row in shown for column in table.columns])
+    notes = [legend, *accuracy.row_notes(table.preset, own)]
     return dataclasses.replace(accuracy_grid(table, title, shown, compact=True), notes=notes)
 
 
@@ -190,7 +207,8 @@ def main_models(report: Report) -> str:
         accuracy_grid(t, f"Test accuracy (%), preset {t.preset}", rows, compact=True)
         for t, rows in shown
     ]
-    grids[-1] = dataclasses.replace(grids[-1], notes=[COMPACT_LEGEND, *notes])
+    legend = compact_legend([row.cells[c] for t, rows in shown for row in rows for c in t.columns])
+    grids[-1] = dataclasses.replace(grids[-1], notes=[legend, *notes])
     parts = [grid.markdown() for grid in grids]
     more = (
         "For all models, results at the last step, speed and memory, and the commit, device and "
@@ -241,14 +259,9 @@ def accuracy_csv(tables: Sequence[Table]) -> str:
                 "checkpoint": part.checkpoint,
                 "model": row.label,
                 "variant": row.variant,
-                "source": row.source or "floor",
+                "source": row.source or ("baseline" if row is table.shallow else "floor"),
                 "column": column,
-                **_fields(row.cells[column], "state mean sd maximum seeds low high"),
-                "values": [f"{value:.4f}" for value in row.cells[column].values],
-                "unfinished_seeds": row.cells[column].unfinished,
-                "constant_seeds": row.cells[column].constant,
-                "at_floor": row.cells[column].floor,
-                "at_shallow_baseline": row.cells[column].shallow,
+                **_cell_fields(row.cells[column]),
                 "uses_mask": row.uses_mask if row.ours else None,
                 "validation_is_test": row.cells[column].validation_is_test,
             }
@@ -257,6 +270,19 @@ def accuracy_csv(tables: Sequence[Table]) -> str:
             for row, column in itertools.product(part.rows, table.columns)
         ]
     )
+
+
+def _cell_fields(cell: cells.Cell) -> dict[str, Any]:
+    """Returns the numbers of a cell; one that has a state in spite of its seeds is at the floor."""
+    untrained = cell.seeds > 0 and cell.mean is None
+    return {
+        **_fields(cell, "state mean sd maximum seeds low high"),
+        "values": [f"{value:.4f}" for value in cell.values],
+        "unfinished_seeds": cell.unfinished,
+        "constant_seeds": cell.constant,
+        "at_floor": cell.floor or untrained,
+        "at_shallow_baseline": cell.shallow or (untrained and cell.baseline is not None),
+    }
 
 
 def runs_csv(report: Report) -> str:

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 
 from lra_fnet.report import benchmarks
 from lra_fnet.report.accuracy import Row, Table
-from lra_fnet.report.cells import Cell
+from lra_fnet.report.cells import Cell, meanings
 from lra_fnet.report.grid import Grid
 from lra_fnet.report.sources import Benchmark
 
 SPEEDS = (  # of a panel of the figure
-    "Models were timed in turn on one machine; where the axis says fastest run, at different times "
-    "on machines of one kind, perhaps beside other jobs."
+    "Where the axis says Training steps/s, the models were timed in turn on one machine. Where it "
+    "says Steps/s of the fastest run, speeds come from training runs made at different times, "
+    "possibly next to other jobs."
 )
 MEAN = "average5"  # the column of LRA's figure, whose speed is that on Text
 
@@ -28,11 +29,15 @@ class Point:
     row: Row
     column: str
     device: str
-    cell: Cell
     speed: float  # training steps/s
     memory: float | None  # peak, bytes
     benchmark: str = ""  # where the speed was measured; "": in runs
     runs: int = 1  # of which this is the highest speed
+
+    @property
+    def cell(self) -> Cell:
+        """The accuracy."""
+        return self.row.cells[self.column]
 
 
 def points(table: Table, measured: Sequence[Benchmark] = ()) -> list[Point]:
@@ -58,8 +63,9 @@ def _measured(table: Table, column: str, benchmark: Benchmark) -> list[Point]:
         cell = benchmarks.of_run(benchmark.cells, runs[0], "train") if runs else None
         if cell and row.cells[column].mean is not None:
             speed = 1 / statistics.median(cell.seconds)
-            place = row, column, str(cell.device), row.cells[column]
-            found.append(Point(*place, speed, cell.peak_bytes, benchmark.name))
+            found.append(
+                Point(row, column, str(cell.device), speed, cell.peak_bytes, benchmark.name)
+            )
     return found
 
 
@@ -72,10 +78,9 @@ def _from_runs(table: Table, column: str) -> list[Point]:
             same = [run for run in runs if str(run.device) == device]
             speeds = [run.steps_per_second for run in same if run.steps_per_second]
             peaks = [run.peak_bytes for run in same if run.peak_bytes]
-            place = row, column, device, row.cells[column]
             if row.cells[column].mean is not None:
                 memory = max(peaks, default=None)
-                found.append(Point(*place, max(speeds), memory, runs=len(speeds)))
+                found.append(Point(row, column, device, max(speeds), memory, runs=len(speeds)))
     return found
 
 
@@ -132,5 +137,6 @@ def grid(table: Table, points: Sequence[Point]) -> Grid:
             "evaluations; a run may have shared its machine with other jobs. Memory: peak of the "
             "device; on a CPU, of the whole process."
         )
+    notes += meanings(point.cell for point in points)
     title = f"Test accuracy, speed and memory of the runs, preset {table.preset}"
     return Grid(title, head, rows, notes, words=3)

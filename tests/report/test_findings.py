@@ -160,6 +160,16 @@ def test_a_pair_with_a_failed_seed_has_no_verdict():
     assert (row[3], row[-1]) == ("seeds failed", "3 of 4 / 3")
 
 
+def test_a_pair_whose_checkpoint_was_selected_on_test_says_so():
+    runs = with_test(600, validation_is_test=True), with_test(620, model="linear")
+    (table,) = accuracy.tables(records(*runs))
+    grid = pairs.grid(table, pairs.pairs(table, accuracy.MAIN))
+    assert grid.rows[0][1:3] == ["FNet †", "Linear"]
+    assert grid.notes[-1].startswith("† The checkpoint was selected on the test rows")
+    (table,) = accuracy.tables(records(with_test(600), runs[1]))
+    assert len(pairs.grid(table, pairs.pairs(table, accuracy.MAIN)).notes) == 1
+
+
 def test_significance_names_the_largest_difference_with_its_winner_first():
     right = {"transformer": 900, "fnet": 300, "linear": 310}
     runs = [with_test(n + 2 * k, model=m, seed=k) for m, n in right.items() for k in range(3)]

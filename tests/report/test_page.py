@@ -180,6 +180,16 @@ def test_states_counts_and_provenance_are_in_the_page(text):
         assert part in words, part
 
 
+def test_spread_of_a_table_is_computed_once(everything, monkeypatch):
+    calls, spread = [], accuracy.Part.spread.fget
+    monkeypatch.setattr(
+        accuracy.Part, "spread", property(lambda part: calls.append(part) or spread(part))
+    )
+    tables = Page(page.render(everything)).all("table")
+    shown = [attributes for attributes, _ in tables if "accuracy" in attributes.get("class", "")]
+    assert len(calls) == len(shown)
+
+
 def test_tip_of_a_cell_has_the_test_accuracy_of_both_checkpoints(tmp_path):
     put(tmp_path, with_test(600, last=580))
     shown = page.render(report.build(report.Sources([tmp_path])))

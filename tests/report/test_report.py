@@ -81,8 +81,23 @@ def test_accuracy_csv_holds_states_and_never_a_zero_for_them():
     assert ours["Performer", "listops", "best"]["state"] == "FAIL"
     assert ours["Random", "listops", "best"]["state"] == "did not train"
     assert ours["Linear", "listops", "best"]["at_floor"] == "true"
+    assert ours["Random", "listops", "best"]["at_floor"] == "true"
     assert {row["source"] for row in rows} == {"ours", "floor"}  # none published under cpu
     assert ours["FNet", "average5", "best"]["state"] == "-"
+
+
+def test_accuracy_csv_tells_the_baseline_from_the_floor():
+    shallow = {name: {"correct": 570, "count": 2000} for name in ("validation", "test")}
+    shallow |= {"method": "a rule", "settings": {}}
+    runs = records(
+        *(with_test(n, model=m, shallow=shallow) for n, m in ((360, "dct"), (700, "s5")))
+    )
+    rows = [r for r in lines_of(text.accuracy_csv(accuracy.tables(runs))) if r["mean"] or r["sd"]]
+    shown = {row["source"]: row["mean"] for row in rows if row["column"] == "listops"}
+    assert shown == {"ours": "35.0", "floor": "18.0", "baseline": "28.5"}
+    rows = lines_of(text.accuracy_csv(accuracy.tables(runs)))
+    (row,) = [r for r in rows if r["state"] == "did not train" and r["checkpoint"] == "best"]
+    assert (row["at_floor"], row["at_shallow_baseline"], row["maximum"]) == ("true", "true", "")
 
 
 def test_runs_csv_holds_counts_of_every_run(tmp_path):
@@ -115,6 +130,24 @@ def test_terminal_shows_the_presets_own_models_in_few_columns(width):
     assert "odd" not in output  # a variant
     assert "Pathfinder" not in output  # nothing was run there
     assert text.left_out(TABLES, "p.html") == "1 variant is left out; everything is in p.html"
+
+
+@pytest.mark.parametrize(
+    ("results", "says", "not_said"),
+    [
+        ([with_test(600)], [], ["not run", "OOM", "FAIL", "n/a", "`did not train`", "2 of 3"]),
+        ([a_failure("OOM")], ["`OOM`: out of memory"], ["FAIL"]),
+        ([a_failure("diverged")], ["`FAIL`: diverged, or Path-X"], ["OOM"]),
+        ([with_test(360), with_test(600, seed=1)], ["`did not train`: the same"], ["OOM"]),
+        ([with_test(600), a_failure("OOM", seed=1)], ["`2 of 3`: two of three"], ["`OOM`"]),
+        ([with_test(600), with_test(600, task="text", model="s5")], ["`-`: not run"], ["FAIL"]),
+    ],
+)
+def test_legend_of_the_short_cells_explains_what_they_hold(results, says, not_said):
+    (table,) = text.terminal(accuracy.tables(records(*results)))
+    legend = table.notes[0]
+    assert all(words in legend for words in says)
+    assert not any(words in legend for words in not_said)
 
 
 def test_spread_below_one_has_no_zero_and_unfinished_seeds_are_counted():
@@ -326,7 +359,7 @@ def test_readme_of_two_presets_has_the_notes_once(tmp_path):
     assert "| FNet | FNet paper | 35.33 |" in first
     assert "paper |" not in second
     assert "- " not in first.replace("| - ", "")
-    assert words.count(text.COMPACT_LEGEND) == 1
+    assert words.count("Mean test accuracy over seeds, in %") == 1
     assert words.count("§ Not every seed's 95 % interval") == 1
     for preset in ("small", "cpu"):
         assert (

@@ -390,6 +390,13 @@ def test_speeds_are_those_of_the_benchmark_that_has_most_models_of_a_task():
     assert notes[3].startswith("Other tasks: speed of the fastest run")
 
 
+def test_signs_of_accuracies_next_to_speeds_are_explained():
+    (table,) = tables_of(with_test(361, validation_is_test=True))
+    grid = tradeoff.grid(table, tradeoff.points(table))
+    assert grid.rows[0][3] == "18.05†¶ (1)"
+    assert [note[0] for note in grid.notes[-2:]] == ["†", "¶"]
+
+
 def test_the_highest_of_several_speeds_says_of_how_many_runs():
     (table,) = tables_of(with_test(600), with_test(600, seed=1, steps_per_second=4.0))
     (row,) = tradeoff.grid(table, tradeoff.points(table)).rows
