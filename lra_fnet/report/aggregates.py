@@ -202,8 +202,11 @@ def _failures(table: Table, tasks: Sequence[str], rows: Sequence[Row]) -> list[s
     """
 
     def failed(row: Row, columns: Sequence[str]) -> str:
-        states = {c: row.cells[c].state for c in columns}
-        states |= {c: "seeds failed" for c in columns if row.cells[c].unfinished}
+        cells = {c: row.cells[c] for c in columns}
+        states = {
+            c: "seeds failed" if cell.state == "value" and cell.unfinished else cell.state
+            for c, cell in cells.items()
+        }
         words = [f"{table.columns[c]}: {s}" for c, s in states.items() if s not in _NO_FAILURE]
         return f"{row.label} ({'; '.join(words)})" if words else ""
 
@@ -220,52 +223,50 @@ def _failures(table: Table, tasks: Sequence[str], rows: Sequence[Row]) -> list[s
 
 def _aggregate(table: Table, tasks: Sequence[str], rows: Sequence[Row]) -> Aggregate:
     models = _with_samples({_name(r): Model([r.cells[task] for task in tasks]) for r in rows})
-    other = next((models[_name(row)] for row in rows if row.model == REFERENCE), None)
+    others = [models[_name(row)] for row in rows if row.model == REFERENCE]
+    other = others[0] if len(others) == 1 else None  # of several, none is the reference
     best = sorted(rows, key=lambda row: -mean(models[_name(row)].accuracies))
     body = [[row.marked, *_line(models[_name(row)], other)] for row in best]
     *first, last = (table.columns[task] for task in tasks)
     against = f"Better than {config.title(REFERENCE)}"
-    levels = ", ".join(map(str, LEVELS))
-    head = [
-        "Model",
-        "Seeds",
-        "Mean",
-        "Above chance",
-        "Above shallow baseline",
-        "Interquartile mean",
-        against,
-        f"Runs above {levels}",
-    ]
+    about = {
+        "Interquartile mean": "of the scores above chance of all runs, without the lowest and the "
+        "highest quarter",
+        against: "the probability in % that a run is better than one of that model's on a task "
+        "drawn at random",
+        f"Runs above {', '.join(map(str, LEVELS))}": "the share in % of runs with a higher score "
+        "above chance",
+    }
+    head = ["Model", "Seeds", "Mean", "Above chance", "Above shallow baseline", *about]
+    title = f"Over {', '.join(first)} and {last}, preset {table.preset}"
+    grid = Grid(title, head, body).filled
     notes = [
         "Mean: of the tasks' accuracies. Above chance, above shallow baseline: means of scores, "
         "where 0 is the majority floor, or the shallow baseline, and 100 all rows right."
     ]
-    if any(model.enough for model in models.values()):
-        notes += [
-            "Interquartile mean: of the scores above chance of all runs, without the lowest and "
-            f"the highest quarter. {against}: the probability in % that a run is better than one "
-            "of that model's on a task drawn at random. Runs above: the share in % of runs with a "
-            "score above chance higher than that. Definitions: rliable, arXiv:2108.13264.",
+    if explained := [f"{name}: {words}." for name, words in about.items() if name in grid.head]:
+        notes.append(" ".join([*explained, "Definitions: rliable, arXiv:2108.13264."]))
+    if any(model.samples for model in models.values()):
+        notes.append(
             f"In parentheses: 95 % intervals, from {REPLICATES:,} bootstrap samples of the seeds "
-            "and test rows of each task. Where seeds are few they are too narrow.",
-        ]
+            "and test rows of each task. Where seeds are few they are too narrow."
+        )
     if not all(model.samples for model in models.values()):
         notes.append(
-            f"Fewer than {SEEDS} seeds of a task: only means, without intervals; their order says "
-            "little. Runs that do not say which rows they answer correctly: no interval. Tasks "
-            "that differ in their number of seeds: no interquartile mean."
+            f"A model with fewer than {SEEDS} seeds on some task has means only; do not rank such "
+            "models. There is no interval if a run did not record which rows it answered "
+            "correctly, and no interquartile mean if the tasks differ in their number of seeds."
         )
     if not all(row.uses_mask for row in rows):
         notes.append(PADDING)
     if any(row.cells[task].validation_is_test for row, task in itertools.product(rows, tasks)):
         notes.append(MARKS["validation_is_test"])
-    title = f"Over {', '.join(first)} and {last}, preset {table.preset}"
     profiles = {
         row.label: steps(above(model.accuracies, model.floors))
         for row in best
         if (model := models[_name(row)]).enough and max(model.floors) < 100
     }
-    return Aggregate(Grid(title, head, body, notes).filled, profiles)
+    return Aggregate(dataclasses.replace(grid, notes=notes), profiles)
 
 
 def _line(model: Model, other: Model | None) -> list[str]:

@@ -35,33 +35,34 @@ def result(preset: Preset) -> list[str]:
         if row.ours and row.cells[task].seeds and row.cells[task].baseline is not None
     }
     above = [name for name, cell in scored.items() if cell.mean is not None and not cell.shallow]
-    lies = "lies" if len(above) < 2 else "lie"
     sentences = []
     if scored:
         how_many = f"{count(above).lower()} of {plural(len(scored), 'result')}"
         words = (
-            f"Under preset {table.preset}, {how_many} {lies} above the shallow baseline with the "
+            f"In {how_many} under preset {table.preset}, the whole 95 % interval lies above the "
         )
-        words += "whole 95 % interval"
+        words += "shallow baseline"
         sentences.append(f"{words}{f': {listed(above)}' if 0 < len(above) <= 4 else ''}.")
-    pairs = {}
+    gaps: dict[str, str] = {}
+    for pair in preset.pairs:
+        if (pair.a.model, pair.b.model) == ("fnet", "transformer"):  # a variant comes later
+            mean = pair.comparison.difference.mean
+            gaps.setdefault(table.columns[pair.task], f"{mean:+.2f}")
+    if gaps:
+        sentences.append(
+            f"FNet's accuracy minus the Transformer's on {listed(gaps)} is "
+            f"{listed(gaps.values())} points."
+        )
+    ratios = {}
     for task in table.tasks:
         here = tradeoff.comparable(preset.points, task, ("fnet", "transformer"))
-        own = {point.row.model: point for point in reversed(here)}  # a variant comes later
-        if "fnet" in own and "transformer" in own:
-            pairs[table.columns[task]] = own["fnet"], own["transformer"]
-    if pairs:
-        gaps = [(a.cell.mean or 0) - (b.cell.mean or 0) for a, b in pairs.values()]
+        speeds = {p.row.model: p.speed for p in reversed(here) if p.benchmark}
+        if "fnet" in speeds and "transformer" in speeds:
+            ratios[table.columns[task]] = speeds["fnet"] / speeds["transformer"]
+    if ratios:
         sentences.append(
-            f"FNet's accuracy minus the Transformer's on {listed(pairs)} is "
-            f"{listed(f'{gap:+.2f}' for gap in gaps)} points."
-        )
-    timed = {task: two for task, two in pairs.items() if all(point.benchmark for point in two)}
-    if timed:
-        ratios = [fnet.speed / other.speed for fnet, other in timed.values()]
-        sentences.append(
-            f"In turn with it on one machine, FNet makes {span(ratios)} times as many training "
-            f"steps a second as the Transformer on {listed(timed)}."
+            f"Timed in turn on one machine, FNet takes {span([*ratios.values()])} times as many "
+            f"training steps per second as the Transformer on {listed(ratios)}."
         )
     return sentences
 
@@ -69,18 +70,19 @@ def result(preset: Preset) -> list[str]:
 def scores(table: Table) -> list[str]:
     """Says how many results a preset has, and which is the highest of each task."""
     own = [row for row in table.rows if row.ours]
-    scored = [(row.label, task) for task in table.tasks for row in own if row.cells[task].seeds]
+    scored = [(row.model, task) for task in table.tasks for row in own if row.cells[task].seeds]
     if not table.best:
         return []
     names, on = ({*part} for part in zip(*scored, strict=True))
-    highest = [
-        f"{row.label} on {table.columns[task]} ({row.cells[task].mean:.2f} %)"
-        for task, row in table.best.items()
-    ]
+    highest = []
+    for task, best in table.best.items():
+        mean = best.cells[task].mean
+        labels = listed(row.label for row in own if row.cells[task].mean == mean)
+        highest.append(f"{table.columns[task]}, {labels} ({mean:.2f} %)")
     return [
         f"{plural(len(scored), 'result')} of {plural(len(names), 'model')} on "
         f"{plural(len(on), 'task')}, variants not counted.",
-        f"Highest: {listed(highest)}.",
+        f"Highest: {'; '.join(highest)}.",
     ]
 
 

@@ -33,8 +33,9 @@ def generalisation(table: Table) -> Grid:
     ]
     title = f"Accuracy on training and test rows (%), preset {table.preset}: last step"
     note = (
-        "Means over seeds. Train: on as many training rows as validation has. The gap is train "
-        "minus test in percentage points: it is large where a model memorises rows."
+        "Means over seeds. Training accuracy is measured on as many training rows as the "
+        "validation split has. The gap is train minus test in percentage points: it is large where "
+        "a model memorises rows."
     )
     return Grid(title, ["Model", *head], rows, [note])
 

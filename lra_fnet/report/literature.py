@@ -73,7 +73,8 @@ def grid(listed: Sequence[Entry]) -> Grid:
         "the source does not state the number.",
     ]
     head = ["Model", *columns.values(), "Protocol", "Seeds", "Tier", "Source"]
-    return Grid("Results on LRA, highest mean of five first (test accuracy, %)", head, body, notes)
+    order = "by mean of five, or of six where only that is known"
+    return Grid(f"Results on LRA (test accuracy, %), {order}", head, body, notes)
 
 
 def _papers() -> Iterator[Entry]:

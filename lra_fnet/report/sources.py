@@ -80,10 +80,12 @@ class Sources:
         self.begun = each(lambda path: record.load(path / "run.json", Begun))
         self.readings = self._readings(roots)
         self.logged = any((Path(root) / TEST_LOG).exists() for root in roots)
-        self.submitted: dict[str, list[record.Record]] = {}
+        theirs: dict[str, list[Path]] = {}
         for folder in (f for root in roots for f in sorted(Path(root).glob("submitted/*/"))):
-            found, problems = record.collect([folder])
-            self.submitted.setdefault(folder.name, []).extend(found)
+            theirs.setdefault(folder.name, []).append(folder)
+        self.submitted: dict[str, list[record.Record]] = {}
+        for who, copies in theirs.items():
+            self.submitted[who], problems = record.collect(copies)
             self.problems += problems
         self.sweeps: list[Sweep] = []
         self.unfinished: list[tuple[Begun, int]] = []

@@ -134,7 +134,7 @@ def test_whole_rows_have_every_number_and_an_interval():
     assert fnet["Runs above 10, 25, 50, 75"] == "100, 0, 0, 0"
     assert rows["Transformer"]["Better than Transformer"] == "-"
     assert "Above shallow baseline" not in grid.head  # these runs have none
-    assert not any("Fewer than" in note for note in grid.notes)
+    assert not any("fewer than" in note for note in grid.notes)
 
 
 def test_profile_falls_by_a_third_at_the_score_of_each_of_three_runs():
@@ -196,7 +196,7 @@ def test_one_or_two_seeds_have_only_means(counts, shown):
     assert grid.head == ["Model", "Seeds", "Mean", "Above chance"]
     assert [row[1] for row in grid.rows] == [shown] * 2
     assert not any("(" in row[2] for row in grid.rows)
-    assert any(note.startswith("Fewer than 3 seeds") for note in grid.notes)
+    assert any("fewer than 3 seeds on some task" in note for note in grid.notes)
 
 
 def test_no_probability_of_improvement_over_too_few_runs():
@@ -205,6 +205,27 @@ def test_no_probability_of_improvement_over_too_few_runs():
     (grid,) = grids_of(*runs, *(with_test(600, model="transformer", task=task) for task in tasks))
     assert "Better than Transformer" not in grid.head
     assert "Interquartile mean" in grid.head
+    (note,) = [note for note in grid.notes if "rliable" in note]
+    assert "Better than" not in note
+
+
+def test_of_two_transformers_none_is_the_one_that_others_are_compared_with():
+    own = {"overrides": ["A.b=1"], "variant": "b"}
+    runs = [
+        scored(model, seed, task=task) | changes
+        for task in ("mine", "yours")
+        for seed in range(3)
+        for model, changes in (
+            ("fnet", {}),
+            ("linear", {"model": "transformer"}),
+            ("linear", {"model": "transformer"} | own),
+        )
+    ]
+    (grid,) = grids_of(*runs)
+    assert [row[0] for row in grid.rows if row[0].startswith("Transformer")] == [
+        *("Transformer", "Transformer, b")
+    ]
+    assert "Better than Transformer" not in grid.head
 
 
 def test_interval_is_of_the_same_side_as_the_number():
@@ -256,6 +277,7 @@ def test_three_seeds_without_rows_have_no_interval_and_unequal_numbers_no_interq
     (grid,) = grids_of(*runs)
     rows = {row[0]: dict(zip(grid.head, row, strict=True)) for row in grid.rows}
     assert not any("(" in cell for row in grid.rows for cell in row)
+    assert not any("In parentheses" in note for note in grid.notes)
     assert rows["Linear"]["Interquartile mean"] == "-"
     assert rows["Transformer"]["Interquartile mean"] != "-"
     pairs = (50 + (6 + 1.5) / 12 * 100) / 2  # of 3 x 4 pairs 6 are won, 3 tied
@@ -292,6 +314,19 @@ def test_models_that_failed_a_task_are_named():
     )
     assert part.notes[-1] == (
         "Shown here, but failed another task: Convolution (Image: did not train)."
+    )
+
+
+def test_a_model_of_which_no_seed_has_a_value_is_named_with_its_state():
+    tasks = ("listops", "text")
+    runs = [with_test(600, model=m, task=t) for m in ("fnet", "linear") for t in tasks]
+    runs += [with_test(600, model="conv"), a_failure("OOM", model="conv", task="text")]
+    runs += [with_test(600, model="dct"), with_test(600, model="dct", task="text")]
+    runs += [a_failure("diverged", model="dct", task="text", seed=1)]
+    (grid,) = grids_of(*runs)
+    assert grid.notes[-1] == (
+        "Left out, because they failed one of the tasks: Convolution (Text: OOM), "
+        "Cosine transform (Text: seeds failed)."
     )
 
 

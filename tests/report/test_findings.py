@@ -58,13 +58,39 @@ def test_result_counts_what_lies_above_the_baseline_and_compares_fnet(tmp_path):
         a_failure("OOM", model="performer", shallow=SHALLOW),
     ).presets
     assert findings.result(preset) == [
-        "Under preset cpu, 1 of 3 results lies above the shallow baseline with the whole 95 % "
-        "interval: FNet on ListOps.",
+        "In 1 of 3 results under preset cpu, the whole 95 % interval lies above the shallow "
+        "baseline: FNet on ListOps.",
         "FNet's accuracy minus the Transformer's on ListOps is +15.00 points.",
     ]
     assert findings.scores(preset.table) == [
         "4 results of 3 models on 2 tasks, variants not counted.",
-        "Highest: FNet on ListOps (45.00 %) and Linear on Text (45.00 %).",
+        "Highest: ListOps, FNet (45.00 %); Text, Linear (45.00 %).",
+    ]
+
+
+def test_all_rows_that_share_the_highest_number_are_named(tmp_path):
+    own = {"task": "mine", "overrides": ["A.b=1"], "variant": "b"}
+    runs = (
+        with_test(600),
+        with_test(600, **own),
+        with_test(600, model="linear"),
+    )
+    (preset,) = built(tmp_path, *(run | {"task": "mine"} for run in runs)).presets
+    assert findings.scores(preset.table) == [
+        "3 results of 2 models on 1 task, variants not counted.",
+        "Highest: mine, Linear, FNet and FNet, b (30.00 %).",
+    ]
+
+
+def test_accuracies_are_subtracted_only_on_the_same_data_and_as_in_the_table_of_pairs(tmp_path):
+    right = {"fnet": [601, 604, 610], "transformer": [700, 703, 705]}
+    runs = [with_test(n, model=m, seed=s) for m, ns in right.items() for s, n in enumerate(ns)]
+    other = [with_test(600, model=m, task="text", data_sha256=m[0] * 64) for m in right]
+    made = built(tmp_path, *runs, *other)
+    (preset,) = made.presets
+    (row,) = made.sections["Significance"][0].rows
+    assert findings.result(preset) == [
+        f"FNet's accuracy minus the Transformer's on ListOps is {row[4]} points."
     ]
 
 
@@ -78,7 +104,7 @@ def test_speeds_are_compared_only_where_the_models_took_turns(tmp_path):
     results = (with_test(900, model=m, config=config) for m in ("fnet", "transformer"))
     (preset,) = built(tmp_path, *results).presets
     assert findings.result(preset)[-1] == (
-        "In turn with it on one machine, FNet makes 4.5 times as many training steps a second as "
+        "Timed in turn on one machine, FNet takes 4.5 times as many training steps per second as "
         "the Transformer on ListOps."
     )
 
@@ -87,7 +113,9 @@ def test_speeds_of_other_devices_are_not_compared(tmp_path):
     other = {"name": "GPU", "platform": "gpu", "count": 1, "cores": 8}
     results = with_test(900), with_test(600, model="transformer", device=other)
     (preset,) = built(tmp_path, *results).presets
-    assert findings.result(preset) == []  # nor is there a baseline
+    assert findings.result(preset) == [
+        "FNet's accuracy minus the Transformer's on ListOps is +15.00 points."
+    ]
 
 
 def test_nothing_is_said_of_nothing(tmp_path):
@@ -237,8 +265,8 @@ def test_results_are_those_with_a_baseline_of_their_own(tmp_path):
     )
     (preset,) = made.presets
     assert findings.result(preset)[0] == (
-        "Under preset cpu, 1 of 2 results lies above the shallow baseline with the whole 95 % "
-        "interval: FNet on ListOps."
+        "In 1 of 2 results under preset cpu, the whole 95 % interval lies above the shallow "
+        "baseline: FNet on ListOps."
     )
     assert findings.scores(preset.table)[0].startswith("3 results of 3 models on 1 task")
 
@@ -305,8 +333,8 @@ def test_sentences_about_the_committed_results_hold():
             if cell.seeds and floor.mean is not None:  # one that did not train is not above
                 total += 1
                 above += cell.mean is not None and cell.low > floor.mean
-    assert f"{above or 'none'} of {total} results" in findings.result(preset)[0]
-    best = re.search(r"on ListOps \(([\d.]+) %\)", findings.scores(table)[1])
+    assert f"In {above or 'none'} of {total} results" in findings.result(preset)[0]
+    best = re.search(r"ListOps, [^;]+ \(([\d.]+) %\)", findings.scores(table)[1])
     values = [row.cells["listops"].mean for row in table.rows if row.ours]
     assert best is not None
     assert float(best[1]) == round(max(value for value in values if value is not None), 2)

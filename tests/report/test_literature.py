@@ -78,3 +78,13 @@ def test_submitted_results_are_in_this_table_only_with_their_tier(tmp_path):
     assert [run.model for run in report.runs] == ["fnet", "fnet"]
     (problem,) = report.sources.problems
     assert "submitted/bob" in problem
+
+
+def test_a_submitted_run_under_two_roots_is_one_seed(tmp_path):
+    roots = [tmp_path / name for name in ("runs", "results")]
+    for root in roots:
+        put(root / "submitted" / "ada", a_result(preset="tuned", model="mine"))
+    put(roots[1] / "submitted" / "ada", a_result(preset="tuned", model="mine", seed=1))
+    report = build(Sources(roots))
+    (row,) = [row for row in report.literature.rows if row[-2] == "submitted"]
+    assert row[-3] == "2"
