@@ -126,9 +126,8 @@ def update_readme(path: str | Path, results: str | Path) -> list[Path]:
     if "docs/figure.svg" in old and shown:
         from lra_fnet.report import figures
 
-        largest = max(shown, key=lambda table: sum(row.num_measured > 0 for row in table.rows))
-        (points,) = [preset.points for preset in report.presets if preset.table is largest]
-        if drawn := figures.above_baseline(largest, points):
+        largest = max(shown, key=lambda preset: sum(r.num_measured > 0 for r in preset.table.rows))
+        if drawn := figures.above_baseline(largest.table, largest.points):
             texts[readme.parent / "docs" / "figure.svg"] = figures.drawn(drawn, "svg").decode()
     for page in (readme.with_name("RESULTS.md"), readme.parent / "docs" / "literature.md"):
         there = page.read_text("utf-8", "replace") if page in texts and page.exists() else ""

@@ -281,12 +281,14 @@ def _computes_otherwise(cell: Result) -> bool:
 
 def _named(bases: Mapping[int, Result | None]) -> list[str]:
     """Returns the line that says which row the speed-ups of each length are against."""
-    places = defaultdict(list)
+    places, what = defaultdict(list), ""
     for length, base in bases.items():
         if base:
             places[base.label].append(f"{length:,}")
+            what = TITLES[base.what].lower()
     words = "; ".join(f"`{label}` at {', '.join(lengths)}" for label, lengths in places.items())
-    return [f"Speed-ups are against the faster Transformer measured: {words}."] if words else []
+    start = f"Speed-ups in {what} are against the faster Transformer measured"
+    return [f"{start}: {words}."] if words else []
 
 
 def _plain(cells: Sequence[Result]) -> Result | None:

@@ -30,22 +30,9 @@ SECTIONS = {
     "sweeps": "Sweeps",
     "literature": "Literature",
     "inside": "Inside the models",
+    "pre-training": "Pre-training",
     "runs": "Runs",
     "configurations": "Configurations",
-}
-PLACED = {  # headings of `Report.sections` that a section above shows
-    "Significance",
-    "Training and test rows",
-    "Score against speed",
-    "Speed and memory",
-    "Sweeps",
-    "Required attention span",
-    "Size of the sublayers",
-    "Unfinished",
-    "Left out",
-    "Missing",
-    "Over tasks",
-    "Cost",
 }
 
 
@@ -61,16 +48,13 @@ def render(report: Report) -> str:
         if row.cells[task].runs
     ]
     labels = [row.cells[task].runs[0].label for _, row, task in cells]
-    further = {template.slug(name).lower(): name for name in report.sections if name not in PLACED}
     first = _first(report)
-    hidden = {"result": first, "left-out": report.problems}
-    sections = {id_: title for id_, title in SECTIONS.items() if hidden.get(id_, True)}
+    hidden = {"result": first, "left-out": report.problems, "pre-training": report.fronts}
     keys = itertools.count()
     return template.render(
         "index.html",
         report=report,
-        sections=_inserted(sections, further),
-        further=further,
+        sections={id_: title for id_, title in SECTIONS.items() if hidden.get(id_, True)},
         findings=findings.of(report),
         found=findings,
         cells=cells,
@@ -88,7 +72,6 @@ def render(report: Report) -> str:
         read_twice=[folder for folder, n in report.sources.readings.items() if n > 1],
         code=_code,
         said=lambda sentences: " ".join(sentences).replace(" %", "\u00a0%"),
-        slug=template.slug,
         digest=_digest,
         measured=accuracy.measured,
         shade=_shade,
@@ -97,6 +80,7 @@ def render(report: Report) -> str:
             figures.inline(figure, f"f{next(keys)}", title)
         ),
         first=first,
+        counted=lambda name: list(dict.fromkeys(getattr(run, name) for run in report.runs)),
         intervals=_intervals,
         curves=lambda table: list(_curves(table, report)),
         swept=_swept,
@@ -105,23 +89,15 @@ def render(report: Report) -> str:
     )
 
 
-def _inserted(sections: dict[str, str], further: dict[str, str]) -> dict[str, str]:
-    """Returns the sections with further ones before the runs."""
-    names = list(sections)
-    place = names.index("runs")
-    order = [*names[:place], *further, *names[place:]]
-    return {name: (sections | further)[name] for name in order}
-
-
 def _first(report: Report) -> tuple[Preset, Part, Figure | None] | None:
     """Returns what the first screen shows: a preset, its main and best models, and its figure.
 
     The preset is the first of `text.compared`; None if there is none.
     """
-    table = next(iter(text.compared(report)), None)
-    if table is None:
+    preset = next(iter(text.compared(report)), None)
+    if preset is None:
         return None
-    (preset,) = [preset for preset in report.presets if preset.table is table]
+    table = preset.table
     title = f"Test accuracy (%), preset {table.preset}: the main models and the best of each task"
     floors = [row for row in table.rows if not row.source]
     part = Part("best", title, [*text.main_and_best(table), *floors])

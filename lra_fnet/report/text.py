@@ -18,7 +18,7 @@ from lra_fnet.machine.terminal import Fitted
 from lra_fnet.machine.terminal import console as terminal_console
 from lra_fnet.report import accuracy, cells, template
 from lra_fnet.report.accuracy import MAIN, Row, Table
-from lra_fnet.report.contents import Report
+from lra_fnet.report.contents import Preset, Report
 from lra_fnet.report.grid import Grid, literal
 from lra_fnet.run.record import Record
 
@@ -156,20 +156,20 @@ def _folded(grid: Grid) -> str:
     return f"{summary}\n\n{grid.markdown().strip()}\n\n</details>"
 
 
-def compared(report: Report) -> list[accuracy.Table]:
-    """Returns the tables in which at least two of the main models have a result.
+def compared(report: Report) -> list[Preset]:
+    """Returns the presets under which at least two of the main models have a result.
 
     If one of them has results on three tasks or more, those on one or two are left out.
     """
 
-    def models(table: accuracy.Table) -> set[str]:
+    def models(table: Table) -> set[str]:
         return {row.model for row in table.rows if row.model in MAIN and row.num_measured}
 
-    shown = [table for table in report.tables if len(models(table)) > 1]
-    return [table for table in shown if len(_tasks_of(table)) > 2] or shown
+    shown = [preset for preset in report.presets if len(models(preset.table)) > 1]
+    return [preset for preset in shown if len(_tasks_of(preset.table)) > 2] or shown
 
 
-def _tasks_of(table: accuracy.Table) -> set[str]:
+def _tasks_of(table: Table) -> set[str]:
     """Returns the tasks of which some row has a run."""
     measured = {column for row in table.rows for column, cell in row.cells.items() if cell.runs}
     return measured.difference(accuracy.AVERAGES)
@@ -187,7 +187,7 @@ def main_models(report: Report) -> str:
     The notes of all tables follow the last one; a line about shallow baselines names its preset.
     """
     shown = []
-    for table in compared(report):
+    for table in (preset.table for preset in compared(report)):
         models = {*MAIN, "", *(row.model for row in main_and_best(table))}
         narrow, part = accuracy.measured(table, table.parts[0])
         shown.append((narrow, [row for row in part.rows if row.model in models]))

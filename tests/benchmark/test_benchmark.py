@@ -88,8 +88,9 @@ def test_speedup_is_against_the_faster_way_to_compute_the_transformer():
     assert [row[1] for row in rows[1:]] == [*("0.5 (0.5x)", "1", "10 (10x)", "2 (2.0x)")]
     assert rows[-1][2] == "1 (4.0x)"
     words = '`transformer ("naive")` at 512; `transformer` at 1,024.'
-    assert f"- Speed-ups are against the faster Transformer measured: {words}" in tables.render(
-        results
+    assert (
+        f"- Speed-ups in training are against the faster Transformer measured: {words}"
+        in tables.render(results)
     )
     inference = [dataclasses.replace(result, what="infer") for result in results]
     assert rows_of(inference, "GFLOPs of a forward pass")[1][1] == "128"  # the plain row's

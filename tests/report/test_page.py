@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from made_results import (
@@ -26,7 +27,7 @@ from made_results import (
 )
 
 from lra_fnet import report
-from lra_fnet.report import accuracy, figures, latex, page, tradeoff
+from lra_fnet.report import accuracy, benchmarks, figures, latex, page, tradeoff
 from lra_fnet.report.grid import Grid
 
 TEMPLATES = Path(page.__file__).with_name("templates")
@@ -133,7 +134,7 @@ def test_page_needs_no_network(text):
 def test_every_link_and_tip_has_a_target(text):
     elements = Page(text)
     ids = {attributes["id"] for _, attributes, _ in elements.elements if "id" in attributes}
-    assert {attributes["href"][1:] for attributes, _ in elements.all("a")} <= ids
+    assert {unquote(attributes["href"][1:]) for attributes, _ in elements.all("a")} <= ids
     tips = {a["data-tip"] for _, a, _ in elements.elements if a.get("data-tip")}
     assert tips == {attributes["id"] for attributes, _ in elements.all("template")}
 
@@ -219,20 +220,63 @@ def test_each_configuration_is_shown_once(text):
 def test_sections_are_in_order_and_each_is_in_the_table_of_contents(text):
     elements = Page(text)
     ids = [attributes["id"] for attributes, _ in elements.all("section")]
-    assert ids == [name for name in page.SECTIONS if name != "left-out"]
+    assert ids == [name for name in page.SECTIONS if name not in ("left-out", "pre-training")]
     links = [a["href"] for a, _ in elements.all("a") if "href" in a and "class" not in a]
     assert links[: len(ids)] == [f"#{name}" for name in ids]
     presets = [a["data-preset"] for a, _ in elements.all("div") if "data-preset" in a]
     assert presets[:2] == ["paper", "cpu"]
 
 
-def test_a_table_of_the_report_without_a_place_gets_a_section(tmp_path, monkeypatch):
-    built = report.build(report.Sources([tmp_path]))
-    monkeypatch.setattr(type(built), "sections", {"New & odd": [Grid("A grid", ["a"], [["x"]])]})
-    elements = Page(page.render(built))
-    ids = [attributes["id"] for attributes, _ in elements.all("section")]
-    assert ids[ids.index("runs") - 1] == "new-odd"
-    assert "A grid" in [words for _, words in elements.all("span")]
+def test_every_table_of_the_report_has_a_place_in_the_page(everything, text):
+    shown = {words for _, words in Page(text).all("span")}
+    for heading, listed in everything.sections.items():
+        if heading != "Speed and memory":  # its tables are joined
+            assert {grid.title for grid in listed} <= shown, heading
+
+
+def test_places_of_names_that_differ_in_their_punctuation_are_distinct(tmp_path):
+    for preset in ("a_b", "a-b", "中", "国"):
+        put(tmp_path, a_result(preset=preset))
+    shown = page.render(report.build(report.Sources([tmp_path])))
+    test_tags_nest_and_ids_are_unique(shown)
+    test_every_link_and_tip_has_a_target(shown)
+    assert 'id="accuracy-中"' in shown
+    assert 'href="#accuracy-%E4%B8%AD"' in shown
+
+
+@pytest.mark.parametrize(
+    ("results", "words"),
+    [
+        ([a_result(denoise=True, test=None)], "1 run of 1 model on 1 task, under the preset cpu."),
+        (
+            [a_result(model=m, preset=p) for m, p in (("Mine", "small"), ("mine", "cpu"))],
+            "2 runs of 2 models on 1 task, under the presets small, cpu.",
+        ),
+        ([], "0 runs of 0 models on 0 tasks. Point"),
+    ],
+)
+def test_head_counts_runs_models_tasks_and_presets(tmp_path, results, words):
+    for result in results:
+        put(tmp_path, result)
+    assert words in page.render(report.build(report.Sources([tmp_path])))
+
+
+def test_speed_ups_of_the_joined_benchmark_say_what_they_are_of():
+    cells = [
+        measured(model, length, [1.0], what=what)
+        for model, what, lengths in (
+            ("transformer", "train", (512,)),
+            ("fnet", "train", (512, 1024)),
+            ("transformer", "infer", (512, 1024)),
+        )
+        for length in lengths
+    ]
+    joined, *_ = page._stacked(benchmarks.grids(cells), "All")
+    assert joined.notes == [
+        "Speed-ups in training are against the faster Transformer measured: `transformer` at 512.",
+        "Speed-ups in inference are against the faster Transformer measured: `transformer` at 512, "
+        "1,024.",
+    ]
 
 
 def test_models_without_a_run_under_a_preset_have_no_row_there(everything):
@@ -417,8 +461,8 @@ def test_bold_shows_in_the_page_and_in_latex(tmp_path):
     against = preset.marks["best"].against["linear", None, "listops"]
     assert "Against the highest, FNet: -6.00 points (95 % interval of this pair alone: " in text
     assert against.p_value < 0.001
-    words = "Some row is significantly better: that none is better has a p-value of &lt; 0.001"
-    assert words in text
+    words = "Some row is significantly better: p &lt; 0.001 for the hypothesis that no other row is"
+    assert f"{words} better, adjusted for the number of rows" in text
 
 
 def test_latex_tells_of_seeds_that_did_not_train_or_have_no_number(tmp_path):

@@ -384,9 +384,9 @@ def test_presets_of_one_or_two_tasks_are_not_shown_first(tmp_path):
     ]
     made = built(tmp_path, *results)
     assert [table.preset for table in made.tables] == ["small", "cpu"]
-    assert [table.preset for table in text.compared(made)] == ["cpu"]
+    assert [preset.table.preset for preset in text.compared(made)] == ["cpu"]
     few = built(tmp_path / "few", *results[:4])
-    assert [table.preset for table in text.compared(few)] == ["small"]
+    assert [preset.table.preset for preset in text.compared(few)] == ["small"]
     first = page._first(made)
     assert first is not None
     assert first[0].table.preset == "cpu"
