@@ -61,7 +61,6 @@ class Fitted:
         title: str = "",
         notes: Sequence[str] = (),
         words: int = 1,
-        styles: Sequence[str | None] = (),
     ):
         """Takes the texts of the table.
 
@@ -71,10 +70,9 @@ class Fitted:
           title: printed above, in bold.
           notes: printed below, in the width of the terminal.
           words: the number of columns, from the left, that name the row; the others hold numbers.
-          styles: of each row, as rich names them.
         """
         self.title, self.head, self.rows, self.notes = title, list(head), rows, notes
-        self._words, self._styles = words, [*styles, *[None] * (len(rows) - len(styles))]
+        self._words = words
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
@@ -92,8 +90,8 @@ class Fitted:
         for number, name in enumerate(self.head):
             side = "left" if number < self._words else "right"
             table.add_column(Text(name), justify=side, no_wrap=True)
-        for row, style in zip(self.rows, self._styles, strict=True):
-            table.add_row(*map(Text, row), style=style)
+        for row in self.rows:
+            table.add_row(*map(Text, row))
         return table
 
     def _lines(self, most: int) -> Text:

@@ -10,19 +10,19 @@ from lra_fnet.report import (
     aggregates,
     benchmarks,
     cost,
-    front,
     grids,
     literature,
     pairs,
+    pretraining,
     significance,
     tradeoff,
 )
 from lra_fnet.report.accuracy import Table
 from lra_fnet.report.aggregates import Aggregate
-from lra_fnet.report.front import Front
 from lra_fnet.report.grid import Grid
 from lra_fnet.report.literature import Entry
 from lra_fnet.report.pairs import Pair
+from lra_fnet.report.pretraining import Front
 from lra_fnet.report.significance import Marks
 from lra_fnet.report.sources import Benchmark, Sources, Sweep
 from lra_fnet.report.tradeoff import Point
@@ -115,7 +115,7 @@ def build(sources: Sources) -> Report:
         sources=sources,
         runs=runs,
         presets=presets,
-        fronts=front.fronts(runs, sources.benchmarks),
+        fronts=pretraining.fronts(runs, sources.benchmarks),
         sweeps=[
             (s, list(filter(None, (grids.trials(s), grids.selected(s))))) for s in sources.sweeps
         ],

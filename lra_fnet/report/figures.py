@@ -24,7 +24,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from lra_fnet import config
 from lra_fnet.benchmark.files import Result
 from lra_fnet.machine import disk
-from lra_fnet.report import benchmarks, front, tradeoff
+from lra_fnet.report import benchmarks, pretraining, tradeoff
 from lra_fnet.report.accuracy import MAIN, Table
 
 # Those of the main models, from Okabe and Ito, distinct for every type of colour vision; others'.
@@ -292,7 +292,7 @@ def above_baseline(table: Table, points: Sequence[tradeoff.Point]) -> Figure | N
     return _with_legend(figure)
 
 
-def fronts(listed: Sequence[front.Front]) -> Figure:
+def fronts(listed: Sequence[pretraining.Front]) -> Figure:
     """Draws accuracy of masked pieces against the time of a step.
 
     Each front with several points has a panel. A line joins the sizes of a model, the dashed one

@@ -56,15 +56,9 @@ _TRIAL = (
 )
 
 
-def fitted(grid: Grid, styles: Sequence[str | None] = ()) -> Fitted:
-    """Returns a table for the terminal, its notes below it.
-
-    Args:
-      grid: the table.
-      styles: of each row, as rich names them.
-    """
-    named = {"title": grid.title, "notes": grid.notes, "words": grid.words}
-    return Fitted(grid.head, grid.rows, **named, styles=styles)
+def fitted(grid: Grid) -> Fitted:
+    """Returns a table for the terminal, its notes below it."""
+    return Fitted(grid.head, grid.rows, title=grid.title, notes=grid.notes, words=grid.words)
 
 
 def terminal(tables: Sequence[Table]) -> list[Fitted]:

@@ -7,7 +7,7 @@ import json
 import pytest
 from made_results import a_result, measured, records
 
-from lra_fnet.report import Sources, benchmarks, build, figures, front, page
+from lra_fnet.report import Sources, benchmarks, build, figures, page, pretraining
 from lra_fnet.report import text as texts
 from lra_fnet.report.sources import Benchmark
 from lra_fnet.tasks import store
@@ -34,7 +34,7 @@ def a_run(model, right, speed, *, seed=0, size=(128, 2), variant=None, **changes
 
 
 def made_fronts(*results):
-    return front.fronts(records(*results))
+    return pretraining.fronts(records(*results))
 
 
 def test_points_are_means_over_seeds_of_the_best_checkpoint():
@@ -81,7 +81,7 @@ def test_speeds_are_those_of_a_benchmark_that_measured_all_points_in_turn():
     runs = records(a_run("fnet", 100, 4.0), a_run("transformer", 200, 3.0))
     failed = dataclasses.replace(a_cell("performer", [], state="OOM"), device=None)
     cells = [failed, a_cell("fnet", [0.1, 0.3, 0.2]), a_cell("transformer", [0.5])]
-    ours, _ = front.fronts(runs, [Benchmark("results/benchmark/b", cells)])
+    ours, _ = pretraining.fronts(runs, [Benchmark("results/benchmark/b", cells)])
     assert {p.model: p.milliseconds for p in ours.points} == {"fnet": 200, "transformer": 500}
     assert "took turns in `results/benchmark/b`, 1 x Some CPU (cpu, 9 cores)" in ours.notes[0]
 
@@ -107,7 +107,7 @@ def test_each_size_has_the_speeds_of_a_benchmark_with_all_its_models():
         Benchmark("whole", [a_cell("fnet", [0.2]), a_cell("transformer", [0.5])]),
         Benchmark("small", [a_cell("fnet", [0.1], **small)]),
     ]
-    ours, _ = front.fronts(runs, listed)
+    ours, _ = pretraining.fronts(runs, listed)
     assert {(p.model, p.size): p.milliseconds for p in ours.points} == {
         ("fnet", "128 x 2"): 200,
         ("transformer", "128 x 2"): 500,
@@ -129,7 +129,7 @@ def test_speeds_of_two_machines_are_not_in_one_front(change):
     runs = records(a_run("fnet", 100, 4.0), a_run("fnet", 100, 9.0, size=(64, 4), variant="v"))
     small = a_cell("fnet", [0.1], dim=64, num_layers=4, **change)
     listed = [Benchmark("a", [a_cell("fnet", [0.2])]), Benchmark("b", [small])]
-    ours, _ = front.fronts(runs, listed)
+    ours, _ = pretraining.fronts(runs, listed)
     assert [p.milliseconds for p in ours.points] == [200, None if change else 100]
     assert ("`a` and `b`" in ours.notes[0]) == (not change)
 
@@ -141,7 +141,7 @@ def test_a_further_run_of_a_model_that_the_benchmark_lacks_has_no_speed():
         a_run("transformer", 200, 3.0),
     )
     cells = [a_cell("fnet_hybrid", [0.2]), a_cell("transformer", [0.5])]
-    ours, _ = front.fronts(runs, [Benchmark("b", cells)])
+    ours, _ = pretraining.fronts(runs, [Benchmark("b", cells)])
     assert {p.run: p.milliseconds for p in ours.points if p.model == "fnet_hybrid"} == {
         "fnet_hybrid@denoise+odd": None,
         "fnet_hybrid@denoise": 200,
@@ -171,7 +171,7 @@ def test_another_objective_is_another_front(old, new, said):
 def test_of_two_ways_to_compute_a_model_the_faster_counts():
     runs = records(a_run("fnet", 100, 4.0), a_run("transformer", 200, 3.0))
     cells = [a_cell("transformer", [0.5]), a_cell("transformer", [5.0]), a_cell("fnet", [0.2])]
-    ours, _ = front.fronts(runs, [Benchmark("b", cells)])
+    ours, _ = pretraining.fronts(runs, [Benchmark("b", cells)])
     assert {p.model: p.milliseconds for p in ours.points} == {"fnet": 200, "transformer": 500}
 
 
@@ -198,7 +198,7 @@ def test_speed_ups_are_against_the_fastest_transformer_of_the_size():
 def test_a_benchmark_of_something_else_gives_no_speeds(change):
     runs = records(a_run("fnet", 100, 4.0), a_run("transformer", 200, 5.0))
     cells = [a_cell("transformer", [0.5]), a_cell("fnet", [0.1], **change)]
-    ours, _ = front.fronts(runs, [Benchmark("b", cells)])
+    ours, _ = pretraining.fronts(runs, [Benchmark("b", cells)])
     assert {p.model: p.milliseconds for p in ours.points} == {"fnet": 250, "transformer": 200}
     assert "of training, without evaluations" in ours.notes[0]
 
@@ -293,7 +293,7 @@ def test_the_order_is_compared_with_the_papers():
 
 
 def test_the_papers_front_is_what_it_prints():
-    paper = front.paper()
+    paper = pretraining.paper()
     assert [(p.model, p.size) for p in paper.best] == [
         (model, "768 x 12") for model in ("ff_only", "fnet", "fnet_hybrid", "transformer")
     ]
