@@ -20,9 +20,9 @@ _ABOUT = {
     "To the baseline": "To the baseline: minutes until validation accuracy first reached that of "
     "the shallow baseline on validation, with pre-training; the median over seeds, at the mean "
     "speed of a run. -: there is no baseline, or no metrics.jsonl.",
-    "To the paper": "To the paper: minutes until validation accuracy first reached the model's "
-    "test accuracy in the FNet paper or, if that has none, the LRA paper. -: neither has one, or "
-    "no metrics.jsonl.",
+    "To the paper": "To the paper: minutes, with pre-training, until validation accuracy first "
+    "reached the model's test accuracy in the FNet paper or, if that has none, the LRA paper. -: "
+    "neither has one, or no metrics.jsonl.",
     "Test readings": "Test readings: how often the test split was scored, over the seeds of the "
     "line. Each seed needs one; without a test_log.jsonl, one is assumed.",
 }
