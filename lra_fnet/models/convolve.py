@@ -1,8 +1,7 @@
 """Convolutions with kernels as long as the text, by FFT."""
 
+import jax
 import jax.numpy as jnp
-
-from lra_fnet.models.pointwise import recompute
 
 
 def fast_size(length, real=False):
@@ -12,13 +11,14 @@ def fast_size(length, real=False):
     return scipy.fft.next_fast_len(length, real)
 
 
+@jax.custom_vjp
 def long_convolution(x, ahead, back):
     """Convolves each channel with a kernel over all offsets, without wrapping around.
 
     y[n] = sum over m <= n of ahead[n - m] x[m] + sum over m > n of back[m - n - 1] x[m].
 
-    The backward pass computes the spectra of x and of the kernel again. Reverse-mode derivatives
-    only.
+    The backward pass keeps both spectra and takes real transforms only; that of jnp.fft.rfft takes
+    complex ones of the whole size. Reverse-mode derivatives only.
 
     Args:
       x: [B, L, D], float32 or float64.
@@ -28,13 +28,40 @@ def long_convolution(x, ahead, back):
     Returns:
       [B, L, D].
     """
-    return recompute(_long_convolution, x, ahead, back)
+    return _forward(x, ahead, back)[0]
 
 
-def _long_convolution(x, ahead, back):
+def _forward(x, ahead, back):
     length = x.shape[1]
-    size = fast_size(2 * length - 1, real=True)
+    size = _size(length)
     gap = jnp.zeros((size - 2 * length + 1, x.shape[2]), x.dtype)
-    kernel = jnp.concatenate([ahead, gap, back[: length - 1][::-1]])
-    spectrum = jnp.fft.rfft(x, size, axis=1) * jnp.fft.rfft(kernel, axis=0)[None]
-    return jnp.fft.irfft(spectrum, size, axis=1)[:, :length]
+    kernel = _spectrum(jnp.concatenate([ahead, gap, back[: length - 1][::-1]]), size)
+    spectrum = _spectrum(x, size)
+    return _signal(spectrum * kernel[None], size)[:, :length], (spectrum, kernel)
+
+
+def _backward(kept, cotangent):
+    spectrum, kernel = kept
+    length = cotangent.shape[1]
+    size = _size(length)
+    slope = _spectrum(cotangent, size)
+    of_x = _signal(slope * kernel.conj()[None], size)[:, :length]
+    of_kernel = _signal((slope * spectrum.conj()).sum(axis=0), size)
+    of_back = jnp.pad(of_kernel[size - length + 1 :][::-1], ((0, 1), (0, 0)))
+    return of_x, of_kernel[:length], of_back
+
+
+long_convolution.defvjp(_forward, _backward)
+
+
+def _size(length):
+    return fast_size(2 * length - 1, real=True)
+
+
+def _spectrum(x, size):
+    """Transforms [..., L, D] along L, zero-padded to `size` -> [..., D, size // 2 + 1]."""
+    return jnp.fft.rfft(jnp.swapaxes(x, -1, -2), size)
+
+
+def _signal(spectrum, size):
+    return jnp.swapaxes(jnp.fft.irfft(spectrum, size), -1, -2)

@@ -45,7 +45,7 @@ def _recurrence(reverse, method, exponent, inputs):
 
     by_position = jnp.swapaxes(inputs, 0, 1)
     start = jnp.zeros_like(by_position[0])
-    states = lax.scan(step, start, by_position, reverse=reverse, unroll=8)[1]
+    states = lax.scan(step, start, by_position, reverse=reverse)[1]
     return jnp.swapaxes(states, 0, 1)
 
 

@@ -59,16 +59,28 @@ def exact_fourier(x, lengths):
     gap = jnp.zeros((len(x), size - 2 * length + 1), chirp.dtype)
     kernel = jnp.concatenate([chirp, gap, chirp[:, :0:-1]], axis=1).conj()  # c is even in j
 
-    cosines, sines = along_hidden(jnp.where(real[..., None], x, 0), lax.Precision.HIGHEST)
-    z = lax.complex(cosines, -sines) * chirp[..., None]  # [B, L, D // 2 + 1]
-    product = jnp.fft.fft(z, size, axis=1) * jnp.fft.fft(kernel, axis=1)[..., None]
-    y = (jnp.fft.ifft(product, axis=1)[:, :length] * chirp[..., None]).real
-    y = jnp.where(real[..., None], y, 0)
-
     opposite = jnp.where(positions == 0, 0, points - positions)  # -m mod n
     opposite = jnp.where(real, opposite, 0).astype(jnp.int32)[..., None]
-    left = y[..., dim - y.shape[-1] : 0 : -1]  # columns D - k for k = D // 2 + 1 .. D - 1
-    rest = jnp.where(real[..., None], jnp.take_along_axis(left, opposite, axis=1), 0)
+
+    def mirrored(z):
+        return jnp.take_along_axis(z, opposite, axis=1)
+
+    # Re F(a - i b) = Re F(r) + Im F(r) for the even part of a plus the odd part of b, r; and
+    # F(first) and F(second) are the even and the odd part of F(first + i second).
+    cosines, sines = along_hidden(jnp.where(real[..., None], x, 0), lax.Precision.HIGHEST)
+    r = (cosines + mirrored(cosines) + sines - mirrored(sines)) / 2  # [B, L, D // 2 + 1]
+    r = jnp.where(real[..., None], r, 0)
+    columns, pairs = r.shape[-1], (r.shape[-1] + 1) // 2
+    second = jnp.pad(r[..., pairs:], ((0, 0), (0, 0), (0, 2 * pairs - columns)))
+    z = lax.complex(r[..., :pairs], second) * chirp[..., None]
+    product = jnp.fft.fft(z, size, axis=1) * jnp.fft.fft(kernel, axis=1)[..., None]
+    z = jnp.fft.ifft(product, axis=1)[:, :length] * chirp[..., None]
+    even, odd = (z + mirrored(z).conj()) / 2, (z - mirrored(z).conj()) / 2
+    y = jnp.concatenate([even.real + even.imag, odd.imag - odd.real], axis=-1)[..., :columns]
+    y = jnp.where(real[..., None], y, 0)
+
+    left = y[..., dim - columns : 0 : -1]  # columns D - k for k = D // 2 + 1 .. D - 1
+    rest = jnp.where(real[..., None], mirrored(left), 0)
     return jnp.concatenate([y, rest], axis=-1)
 
 

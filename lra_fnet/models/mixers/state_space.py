@@ -18,6 +18,7 @@ from lra_fnet.errors import UserError
 from lra_fnet.models.convolve import long_convolution
 from lra_fnet.models.gate import Gate, GateKind
 from lra_fnet.models.mixer import Mixer
+from lra_fnet.models.pointwise import flat_product
 from lra_fnet.models.recurrence import Method, linear_recurrence, normal_hippo
 from lra_fnet.settings import Least
 
@@ -63,6 +64,7 @@ def complex_normal(deviation):
 
 
 _product = functools.partial(jnp.einsum, precision=lax.Precision.HIGHEST)
+_dense = functools.partial(flat_product, precision=lax.Precision.HIGHEST)
 
 
 def _check_step(mixer):
@@ -165,8 +167,8 @@ class Recurrent(Mixer):
         dtype = jnp.promote_types(u.dtype, jnp.float32)
         wide = jnp.where(mask[..., None], u, 0).astype(dtype)
         exponent, b, c, skip = self.system(dtype)
-        into = jnp.concatenate([b.real, b.imag])  # real products only: [2 P, D]
-        inputs = lax.complex(*jnp.split(_product("bld,pd->blp", wide, into), 2, axis=-1))
+        into = jnp.concatenate([b.real, b.imag]).T  # real products only: [D, 2 P]
+        inputs = lax.complex(*jnp.split(_dense(wide, into), 2, axis=-1))
         directions = (
             linear_recurrence(exponent, inputs, reverse=reverse, method=self.method)
             for reverse in (False, True)
@@ -175,7 +177,7 @@ class Recurrent(Mixer):
         out = jnp.concatenate(
             [part for matrix in c for part in (matrix.real, matrix.imag)], axis=-1
         )
-        y = _product("blp,dp->bld", states, out) + skip[None, None] * wide
+        y = _dense(states, out.T) + skip[None, None] * wide
         return Gate(self.dim, self.gate, name="gate")(y.astype(u.dtype))
 
     def system(self, dtype):
