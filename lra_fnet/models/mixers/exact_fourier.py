@@ -65,8 +65,8 @@ def exact_fourier(x, lengths):
     def mirrored(z):
         return jnp.take_along_axis(z, opposite, axis=1)
 
-    # Re F(a - i b) = Re F(r) + Im F(r), where the real r is the even part of a plus the odd part of b.
-    # So one transform serves two columns: F(first) and i F(second) are the parts of
+    # Re F(a - i b) = Re F(r) + Im F(r), where r, which is real, is the even part of a plus the odd
+    # part of b. So one transform serves two columns: F(first) and i F(second) are the parts of
     # F(first + i second) that are even and odd under conjugation and m -> -m.
     cosines, sines = along_hidden(jnp.where(real[..., None], x, 0), lax.Precision.HIGHEST)
     r = (cosines + mirrored(cosines) + sines - mirrored(sines)) / 2  # [B, L, D // 2 + 1]
