@@ -554,7 +554,7 @@ def differing(runs: Sequence[Record]) -> list[str]:
     facts = {
         "their data": {run.data_sha256 for run in runs},
         "the code of their imports": {str(sorted(run.code.items())) for run in runs},
-        "their pre-training": {run.init and run.init.of for run in runs},
+        "their pre-training": {run.init and run.init.setup for run in runs},
     }
     names = set()
     for old, new in itertools.combinations(sorted({run.config for run in runs}), 2):

@@ -144,7 +144,7 @@ def _changes(a: Record, b: Record) -> list[config.Difference]:
     facts = {
         f"code of {name}": [run.code.get(name, "absent") for run in (a, b)] for name in sorted(code)
     }
-    facts["pre-training"] = [run.init.of if run.init else "none" for run in (a, b)]
+    facts["pre-training"] = [run.init.setup if run.init else "none" for run in (a, b)]
     different = [config.Difference(name, *pair) for name, pair in facts.items() if len({*pair}) > 1]
     return config.differing(a.config, b.config) + different
 

@@ -125,8 +125,8 @@ class Init:
         return self.run.split("/")[2].partition("+")[2]
 
     @property
-    def of(self) -> str:
-        """What the run was but for its seed: its names, steps and settings."""
+    def setup(self) -> str:
+        """The run's names, steps and settings, all but its seed."""
         names = self.run.rpartition("/")[0]
         return f"{names}, {self.steps:,} steps, {' '.join(self.objective.split())}"
 

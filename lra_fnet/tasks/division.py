@@ -8,6 +8,7 @@ are added later move no other row.
 import array
 import contextlib
 import dataclasses
+import decimal
 import hashlib
 import itertools
 import re
@@ -96,8 +97,8 @@ def _meaning(label: str) -> str:
     >>> _meaning("01") == _meaning("1.0"), _meaning("Yes") == _meaning("yes ")
     (True, True)
     """
-    with contextlib.suppress(ValueError):
-        return str(float(label))
+    with contextlib.suppress(ArithmeticError):  # it is no number
+        return str(decimal.Decimal(label).normalize())
     composed = unicodedata.normalize("NFKC", label.casefold())  # é has two encodings
     return " ".join(composed.replace("\ufeff", "").split())  # a byte order mark
 

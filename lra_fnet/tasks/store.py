@@ -39,7 +39,7 @@ Texts = tuple[np.ndarray, ...]  # uint8 [length], one for each text of a row
 Row = tuple[np.ndarray | Texts, int]  # values (one text) or a tuple of them (more), and the label
 
 _BATCH = 1024  # rows per read or write, fewer if they are long
-_BATCH_BYTES = 2**26  # about; of one read or write
+_BATCH_BYTES = 2**26  # of one read or write, about
 _SHARD_BYTES = 2**30  # of tokens in one file; they are compressed on disk
 _FINGERPRINT = "fingerprint.json"
 _SUMS = "sha256.json"  # of a mapped split
