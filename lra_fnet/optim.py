@@ -1,6 +1,7 @@
 """LRA's optimizer and its `factors` learning-rate schedules, on Optax."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Collection, Hashable
 from typing import Annotated, Literal
@@ -48,6 +49,13 @@ FACTORS = {
 }
 
 
+# Names of the parameters that the mask "weights" leaves out.
+SPARED = ("bias", "scale", "embedding", "positions_learned", "types")
+DECAY_MASKS: dict[str, Callable] = {  # (path in the tree of parameters, parameter) -> decays?
+    "all": lambda path, leaf: True,
+    "matrices": lambda path, leaf: leaf.ndim >= 2,
+    "weights": lambda path, leaf: path[-1].key not in SPARED,
+}
 OTHERS = "others"  # the group of all parameters that Optimizer.groups does not name
 
 
@@ -66,8 +74,9 @@ class Optimizer:
     factors: str  # names of FACTORS joined with *
     warmup: Annotated[int, Least(0, suggest=100)]  # optimizer steps
     weight_decay: Annotated[float, Least(0, suggest=0.1)]
-    # "all" parameters (LRA), or "matrices": those with two axes or more.
-    decay_mask: Literal["all", "matrices"]
+    # "all" parameters (LRA); "matrices": those with two axes or more; "weights": all but biases,
+    # scales of norms and tables of the encoder (state-spaces/s4 at e757cef).
+    decay_mask: Literal["all", "matrices", "weights"]
     clip_norm: float | None  # global norm of the gradient; None does not clip
     steps_per_cycle: int = 0  # cosine_decay, linear_decay
     decay_factor: Annotated[float, Least(0, suggest=0.5)] = 0.5  # decay_every
@@ -154,16 +163,13 @@ class Optimizer:
         return optax.chain(*clip, adam)
 
     def _adam(self) -> optax.GradientTransformation:
-        def decayed(params):
-            return jax.tree.map(lambda leaf: self.decay_mask == "all" or leaf.ndim >= 2, params)
-
         return optax.adamw(
             self.schedule(),
             b1=self.beta1,
             b2=self.beta2,
             eps=self.epsilon,
             weight_decay=self.weight_decay,
-            mask=decayed,
+            mask=functools.partial(jax.tree.map_with_path, DECAY_MASKS[self.decay_mask]),
         )
 
 

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lra_fnet import experiment
 from lra_fnet.errors import UserError
-from lra_fnet.optim import Optimizer
+from lra_fnet.optim import SPARED, Optimizer
 
 
 def optimizer(**changes):
@@ -73,16 +74,38 @@ def test_adamw_equals_the_papers_recursion_in_float64():
     np.testing.assert_allclose(params, w, rtol=2e-5)
 
 
-@pytest.mark.parametrize(("mask", "shrunk"), [("all", {"k", "b"}), ("matrices", {"k"})])
+@pytest.mark.parametrize(
+    ("mask", "shrunk"),
+    [
+        ("all", {"kernel", "skip", "bias", "scale", "embedding"}),
+        ("matrices", {"kernel", "embedding"}),
+        ("weights", {"kernel", "skip"}),
+    ],
+)
 def test_zero_gradient_shrinks_decayed_weights_only(mask, shrunk):
     made = optimizer(factors="constant", warmup=0, decay_mask=mask)
-    params = {"k": jnp.ones((2, 2)), "b": jnp.ones(2)}
+    vectors = dict.fromkeys(("skip", "bias", "scale"), jnp.ones(2))
+    params = {"encoder": {"kernel": jnp.ones((2, 2)), "embedding": jnp.ones((2, 2)), **vectors}}
     transform = made.transform()
-    zero = {"k": jnp.zeros((2, 2)), "b": jnp.zeros(2)}
+    zero = jax.tree.map(jnp.zeros_like, params)
     updates, _ = transform.update(zero, transform.init(params), params)
-    for name in params:
+    for name, update in updates["encoder"].items():
         want = -0.05 * 0.1 if name in shrunk else 0.0
-        np.testing.assert_allclose(updates[name], want, rtol=1e-6)
+        np.testing.assert_allclose(update, want, rtol=1e-6)
+
+
+def names_of(task, model):
+    built = experiment.load(task, model, "tuned")
+    params = jax.eval_shape(built.init, 0)["params"]
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    return {path[-1].key for path in paths}, built.optimizer
+
+
+def test_recipe_of_s4_decays_what_its_source_does():
+    names, made = names_of("text", "s4d")
+    assert made.decay_mask == "weights"
+    assert names - set(SPARED) - set(made.groups) == {"c", "skip", "kernel"}
+    assert set(SPARED) <= names | names_of("image", "fnet_original")[0]
 
 
 GROUPS = {"log_dt": (0.01, 0.5), "kernel": (0.1, 0.0)}
