@@ -114,8 +114,8 @@ class Job:
         given = self.overrides, self.imports, self.gin_dirs
         # Both stages on one task share the steps of a preset.
         done = self.pretrained.steps if self.pretrained and self.pretrained.task == self.task else 0
-        place = self.data, self.source
-        return experiment.load(*names, *given, denoise=self.denoise, done=done, place=place)
+        stage = {"denoise": self.denoise, "done": done}
+        return experiment.load(*names, *given, **stage, data=self.data, source=self.source)
 
     def check_names(self) -> None:
         """Raises a UserError for a task, model or preset whose name no folder may have."""

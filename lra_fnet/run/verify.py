@@ -170,8 +170,8 @@ def _result(folder: Path, *, moved: bool) -> tuple[Record, tuple[Checkpoint, ...
 
 @functools.cache
 def _load(task, model, preset, overrides, imports, gin_dirs, denoise, done, data) -> Experiment:
-    names, place = (task, model, preset, overrides), (data, None)
-    return experiments.load(*names, imports, gin_dirs, denoise=denoise, done=done, place=place)
+    names = task, model, preset, overrides
+    return experiments.load(*names, imports, gin_dirs, denoise=denoise, done=done, data=data)
 
 
 def _asked(result: Record, options: Options) -> Experiment:
