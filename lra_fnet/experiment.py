@@ -5,6 +5,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import pkgutil
 import re
@@ -99,15 +100,12 @@ class Experiment:
 
     def init(self, seed: int) -> dict:
         """Returns the variables that a run with this seed begins with."""
-        return jax.jit(self.initial_variables)(keys(seed)[0])
+        init = functools.partial(self.model.init, train=False)
+        return dict(jax.jit(init)(keys(seed)[0], *self.blank_inputs(1)))
 
     def shapes(self) -> dict:
         """Returns the shapes of the variables that `init` returns, without computing them."""
         return variable_shapes(self.model, *self.blank_inputs(1))
-
-    def initial_variables(self, key) -> dict:
-        """Returns parameters and constants by collection; call it inside a jitted function."""
-        return dict(self.model.init(key, *self.blank_inputs(1), train=False))
 
     def blank_inputs(self, batch_size: int) -> tuple[jax.Array, jax.Array]:
         """Returns ids (zeros) and a mask (True) with the shapes of the task's batches."""

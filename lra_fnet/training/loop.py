@@ -25,7 +25,7 @@ from lra_fnet.training.checkpoint import AGAIN, Checkpoints, Saved
 from lra_fnet.training.rms import make_meter
 from lra_fnet.training.score import make_scorer
 from lra_fnet.training.slices import fitted, microbatch_of, was_fitted
-from lra_fnet.training.step import Program, StepLogs, begin_from, initial_state, wait_for
+from lra_fnet.training.step import Program, StepLogs, initial_state, wait_for
 
 DISPATCH_SECONDS = 0.5  # about how long a dispatch lasts at most: Ctrl-C waits for one
 SLOW_SECONDS = 1800.0  # a run on a CPU that would take longer is announced
@@ -91,8 +91,7 @@ class Loop:
     """Trains one experiment in its run folder, from the newest checkpoint if there is one.
 
     With `fits` the microbatch is the largest at which a step fits the device (`slices.fit`); a run
-    that resumes keeps to what it began with. With
-    `start`, the variables of a pre-trained model, step 0 has its encoder (`step.begin_from`).
+    that resumes keeps to what it began with. `start` is that of `step.initial_state`.
     """
 
     program: Program  # absent if no step is left
@@ -131,9 +130,7 @@ class Loop:
             default = functools.partial(microbatch_of, experiment, mesh.size)
             self.experiment = fitted(experiment, mesh, default)
         self.run = self.experiment.run
-        state = initial_state(experiment, seed)
-        if start is not None and saved is None:
-            state = begin_from(state, start)
+        state = initial_state(experiment, seed, None if saved else start)
         # Gloo's first collective waits half a minute at most.
         hosts.same("state", {"the checkpoint's step": self.step})
         self.state = jax.device_put(state, NamedSharding(mesh, pipeline.WHOLE))
@@ -142,10 +139,12 @@ class Loop:
         if saved is not None:
             self.state, self.history = saved.fill(self.state), History.of(saved)
         # Compiled and run once now, so that all decisions are made before the first step.
-        self.score(self.variables(), self.validation.take(slice(1)))
+        self.score(self.state.variables, self.validation.take(slice(1)))
         size = self.run.eval_batch_size
         self.meter = make_meter(experiment.objective, self.arrays, seed, size, mesh)
-        self.meter(self.variables())  # likewise: it computes positions that the scorer leaves out
+        self.meter(
+            self.state.variables
+        )  # likewise: it computes positions that the scorer leaves out
         self._saved_at = self.step
         self._begun = time.monotonic() - self.history.wall_seconds
         self._tick: float | None = None  # when the newest dispatch was known to be done
@@ -176,7 +175,7 @@ class Loop:
         ahead = feeder.submit(self._feed, queued) if queued < end else None
         save_due, stopping = False, None
         if not self.history.curve and self.step == 0:
-            self.history.curve = self._write("rms", 0, self.meter(self.variables()))
+            self.history.curve = self._write("rms", 0, self.meter(self.state.variables))
         if self._unevaluated():  # a signal ended that evaluation
             self._evaluate(stop)
         self._started = time.monotonic()
@@ -322,10 +321,10 @@ class Loop:
                 stop.check()
 
         try:
-            sums = self.score(self.variables(), self.validation, between)
+            sums = self.score(self.state.variables, self.validation, between)
         except KeyboardInterrupt:
             return
-        rms = self.meter(self.variables())
+        rms = self.meter(self.state.variables)
         if self._tick is not None:
             self._tick += time.monotonic() - before  # steps/s leaves evaluations out
         self.history.last = sums = {"step": self.step, **sums}
@@ -356,7 +355,3 @@ class Loop:
             "diverged",
             step,
         )
-
-    def variables(self) -> dict:
-        """Returns parameters and constants of the newest state, by collection."""
-        return {"params": self.state.params, **self.state.constants}
