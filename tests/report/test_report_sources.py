@@ -148,13 +148,13 @@ def test_damaged_file_is_left_out_with_one_line_that_names_it(tmp_path, name, co
     assert len(read.benchmarks) == 1 - (name == "benchmark.json")
 
 
-def test_report_lists_every_damaged_file_and_shows_the_rest(tmp_path, console, capfd):
+def test_report_lists_every_damaged_file_and_shows_the_rest(tmp_path, capfd):
     put(tmp_path, a_result())
     bad = [put(tmp_path, a_result(seed=seed)) for seed in (1, 2)]
     for file in bad:
         file.write_text("{")
     (tmp_path / LOG).write_text('{"run": "x"}\n{"run": \n')
-    report.main([tmp_path], tmp_path / "reports", console)
+    report.main([tmp_path], tmp_path / "reports")
     lines = capfd.readouterr().err.splitlines()
     assert [line.split()[2] for line in lines[:2]] == list(map(str, bad))
     assert all(line.startswith("left out: ") for line in lines)

@@ -690,12 +690,12 @@ def test_presets_have_both_tasks(table, pictures, tmp_path, preset):
     assert built.model.encoder.pixel_mean == prepared.task.pixel_mean
 
 
-def test_two_texts_have_a_head_for_two_and_a_set_of_any_name_is_described(tmp_path, console):
+def test_two_texts_have_a_head_for_two_and_a_set_of_any_name_is_described(tmp_path, capsys):
     lines = [(f"one {i}", f"two {i * 7 % 13}", i % 2) for i in range(100)]
     path = write(tmp_path / "a.csv", lines, header=("text1", "text2", "label"))
     built = experiment.load("csv", "fnet", "cpu", ["DATASET=pairs"], data=tmp_path, source=path)
-    prepare.describe("csv", tmp_path, console)
-    assert re.search(r"csv/pairs .* 2 .* a.csv", console.export_text())
+    prepare.describe("csv", tmp_path)
+    assert re.search(r"csv/pairs .* 2 .* a.csv", capsys.readouterr().out)
     assert (built.task.num_inputs, built.model.head.interaction) == (2, "nli")
     prepared = built.task.prepare(tmp_path, path)
     values, lengths, _ = prepared.arrays("train")
