@@ -15,8 +15,9 @@ from typing import Any
 from lra_fnet import config, experiment
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, terminal
-from lra_fnet.run import record
-from lra_fnet.run.record import NAME, Begun, Record, T, build
+from lra_fnet.run import record, typed
+from lra_fnet.run.record import NAME, Begun, Record
+from lra_fnet.run.typed import T
 
 PRETRAINED = "pretrained"  # begins the variant of a run that begins from another one
 RESTORE = "restore it, or --force moves the folder aside"  # what to do about run.json
@@ -189,7 +190,7 @@ def _read(folder: Path) -> dict[str, Any] | None:
 def _as(folder: Path, cls: type[T], value: dict[str, Any], **given: Any) -> T:
     """Returns the object of a run.json as a dataclass; `given` are fields that are not in it."""
     try:
-        return build(cls, value, **given)
+        return typed.build(cls, value, **given)
     except ValueError as error:
         raise UserError(f"{folder / 'run.json'}: {error}; {RESTORE}") from None
 

@@ -28,7 +28,7 @@ from lra_fnet.models import fastest
 from lra_fnet.models.heads import Classifier
 from lra_fnet.models.pointwise import AVERAGES
 from lra_fnet.objective import Classify
-from lra_fnet.run import record
+from lra_fnet.run import record, typed
 from lra_fnet.run.job import Job, finished
 from lra_fnet.run.record import Checkpoint, Record
 from lra_fnet.tasks import Arrays, PixelTask, Prepared, Task, store
@@ -281,7 +281,7 @@ def read_export(folder: Path, value: dict, kind: Checkpoint | None) -> tuple[Exp
         other checkpoint.
     """
     try:
-        export = record.build(Export, value)
+        export = typed.build(Export, value)
         result = record.parse(export.result, path=folder)
     except ValueError as error:
         raise UserError(f"{folder / CONFIG} cannot be read ({error}): export it again") from None

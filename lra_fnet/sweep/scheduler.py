@@ -15,7 +15,7 @@ import numpy as np
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, progress, signals
 from lra_fnet.run import job as jobs
-from lra_fnet.run import record
+from lra_fnet.run import typed
 from lra_fnet.sweep import board, plan, studies
 from lra_fnet.sweep.files import Entry
 from lra_fnet.sweep.ledger import ENDED, FAILED, Ledger, Trial, make_trial
@@ -76,7 +76,7 @@ def dry_run(sweep: plan.Plan, *, retry: bool = False) -> None:
         )
     sweep.check()
     sweep.stored()
-    known = record.entries(sweep.folder / "trials.json", Entry)
+    known = typed.entries(sweep.folder / "trials.json", Entry)
     ended = {entry.folder for entry in known if entry.state == "pruned"}
     if not retry:
         ended |= {entry.folder for entry in known if entry.state in FAILED}
