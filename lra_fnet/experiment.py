@@ -92,11 +92,11 @@ class Experiment:
     @property
     def objective(self) -> Objective:
         """The loss that training minimises and the counts that evaluation makes."""
-        if self.denoising and self.denoising.head == "bert":
+        if self.denoising is None:
+            return Classify(self.task, self.model)
+        if isinstance(self.model, Pretrainer):
             return Pretrain(self.task, self.model, self.denoising)
-        if self.denoising:
-            return Denoise(self.task, self.model, self.denoising)
-        return Classify(self.task, self.model)
+        return Denoise(self.task, self.model, self.denoising)
 
     def init(self, seed: int) -> dict:
         """Returns the variables that a run with this seed begins with."""
