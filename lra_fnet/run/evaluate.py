@@ -176,7 +176,7 @@ def _log(folder: Path, **facts: Any) -> None:
     if not hosts.first():
         return
     begun = jobs.read_begun(folder)
-    folder, inside = record.place(folder, begun.parts if begun else ())
+    folder, inside = record.place(folder, record.folder_parts(begun) if begun else ())
     root = folder.parents[3] if inside else folder
     line = {
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

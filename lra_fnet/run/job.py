@@ -101,8 +101,7 @@ class Job:
     @property
     def folder(self) -> Path:
         """The run folder: runs/<preset>/<task>/<model>[@denoise][+<variant>]/seed<k>."""
-        name = record.folder_name(self.model, self.variant, denoise=self.denoise)
-        return self.runs / self.preset / self.task / name / f"seed{self.seed}"
+        return self.runs.joinpath(*record.folder_parts(self))
 
     def load(self) -> experiment.Experiment:
         """Returns the experiment.

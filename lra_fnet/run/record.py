@@ -153,12 +153,6 @@ class Begun:
     # The code and the machine of each process that trained it, if they changed.
     processes: tuple[Process, ...] = ()
 
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """The last four names of its folder."""
-        name = folder_name(self.model, self.variant, denoise=self.denoise)
-        return self.preset, self.task, name, f"seed{self.seed}"
-
 
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
 class Record(Process):
@@ -354,6 +348,12 @@ def folder_name(model: str, variant: str | None, *, denoise: bool) -> str:
     return model + "@denoise" * denoise + (f"+{variant}" if variant else "")
 
 
+def folder_parts(run: Any) -> tuple[str, str, str, str]:
+    """Returns the last four names of a run's folder, of its `job.Job`, `Begun` or `Record`."""
+    name = folder_name(run.model, run.variant, denoise=run.denoise)
+    return run.preset, run.task, name, f"seed{run.seed}"
+
+
 def place(folder: Path, names: tuple[str, ...]) -> tuple[Path, bool]:
     """Returns the absolute path of a folder, and whether it ends in these names.
 
@@ -381,7 +381,7 @@ def parse(value: dict[str, Any], path: Path | None = None, *, moved: bool = True
         raise ValueError("its sha256 belongs to other content, so it was changed after the run")
     if path is None:
         return record
-    names = (record.preset, record.task, record.name, f"seed{record.seed}")
+    names = folder_parts(record)
     full, fits = place(path, names)
     if not (moved or fits):
         raise ValueError(f"it says {'/'.join(names)}, its folder is {'/'.join(full.parts[-4:])}")

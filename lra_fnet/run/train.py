@@ -135,9 +135,9 @@ def _complete(asked: Asked) -> Record | None:
         return None
     begun, result = jobs.read_begun(folder), record.read(folder)
     if begun is not None:
-        if begun.parts != folder.parts[-4:]:
+        if (parts := record.folder_parts(begun)) != folder.parts[-4:]:
             raise UserError(
-                f"{folder} holds the run {'/'.join(begun.parts)}, and was copied or renamed: "
+                f"{folder} holds the run {'/'.join(parts)}, and was copied or renamed: "
                 "--force moves it aside"
             )
         _check_same(asked, begun)
