@@ -1,12 +1,9 @@
 """The loop that trains any encoder on any task: dispatches, evaluations, saves and signals."""
 
 import concurrent.futures
-import contextlib
 import dataclasses
 import functools
 import math
-import os
-import signal
 import time
 from pathlib import Path
 
@@ -29,31 +26,6 @@ from lra_fnet.training.step import Program, StepLogs, initial_state, wait_for
 
 DISPATCH_SECONDS = 0.5  # about how long a dispatch lasts at most: Ctrl-C waits for one
 SLOW_SECONDS = 1800.0  # a run on a CPU that would take longer is announced
-
-
-class Stop(contextlib.ExitStack):
-    """Notes SIGINT, SIGTERM or SIGHUP for the loop; a second SIGINT ends the process at once.
-
-    A second SIGTERM does nothing: schedulers send several, and SIGKILL in the end.
-    """
-
-    signal: int | None = None
-
-    def __enter__(self):
-        self.enter_context(signals.handled(self._note))
-        return super().__enter__()
-
-    def check(self) -> None:
-        """Raises KeyboardInterrupt if a signal was noted."""
-        if self.signal is not None:
-            raise KeyboardInterrupt(self.signal)
-
-    def _note(self, number, frame):
-        if self.signal is None:
-            self.signal = number
-            os.write(2, b"\nstopping: saving after the step in progress (Ctrl-C again: stop now)\n")
-        elif number == signal.SIGINT:
-            signals.end(128 + number, "")
 
 
 @dataclasses.dataclass
@@ -164,11 +136,11 @@ class Loop:
         feeder = concurrent.futures.ThreadPoolExecutor(1)
         with logs.metrics(self.folder, self.step, self.history.curve) as self._write:
             hosts.same("begin", {})
-            with Stop() as stop, feeder, self.checkpoints.writer, self.bar:
+            with signals.Stop() as stop, feeder, self.checkpoints.writer, self.bar:
                 self._run(stop, feeder)
             self.checkpoints.wait()
 
-    def _run(self, stop: Stop, feeder: concurrent.futures.Executor) -> None:
+    def _run(self, stop: signals.Stop, feeder: concurrent.futures.Executor) -> None:
         end = self.run.num_steps
         queued = self.step  # steps dispatched so far; at most one dispatch ahead of self.step
         in_flight: list[tuple[int, StepLogs]] = []
@@ -306,7 +278,7 @@ class Loop:
             words.append(f"{self.history.steps_per_second:.3g} steps/s")
         return ", ".join(words)
 
-    def _evaluate(self, stop: Stop) -> None:
+    def _evaluate(self, stop: signals.Stop) -> None:
         """Scores validation and saves the state if it is the best, by the objective's `rank`.
 
         A signal ends it without a score, and the resumed run scores first. Several processes score
