@@ -423,7 +423,7 @@ def _describe(args) -> None:
     from lra_fnet.tasks import prepare
 
     config.import_modules(args.imports)
-    prepare.describe(args.task, args.data, gin_dirs=args.gin_dirs)
+    prepare.describe(args.task, args.data, args.gin_dirs)
 
 
 @_verb(

@@ -5,6 +5,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import pkgutil
 import re
@@ -91,23 +92,20 @@ class Experiment:
     @property
     def objective(self) -> Objective:
         """The loss that training minimises and the counts that evaluation makes."""
-        if self.denoising and self.denoising.head == "bert":
+        if self.denoising is None:
+            return Classify(self.task, self.model)
+        if isinstance(self.model, Pretrainer):
             return Pretrain(self.task, self.model, self.denoising)
-        if self.denoising:
-            return Denoise(self.task, self.model, self.denoising)
-        return Classify(self.task, self.model)
+        return Denoise(self.task, self.model, self.denoising)
 
     def init(self, seed: int) -> dict:
         """Returns the variables that a run with this seed begins with."""
-        return jax.jit(self.initial_variables)(keys(seed)[0])
+        init = functools.partial(self.model.init, train=False)
+        return dict(jax.jit(init)(keys(seed)[0], *self.blank_inputs(1)))
 
     def shapes(self) -> dict:
         """Returns the shapes of the variables that `init` returns, without computing them."""
         return variable_shapes(self.model, *self.blank_inputs(1))
-
-    def initial_variables(self, key) -> dict:
-        """Returns parameters and constants by collection; call it inside a jitted function."""
-        return dict(self.model.init(key, *self.blank_inputs(1), train=False))
 
     def blank_inputs(self, batch_size: int) -> tuple[jax.Array, jax.Array]:
         """Returns ids (zeros) and a mask (True) with the shapes of the task's batches."""
@@ -187,7 +185,8 @@ def load(
     *,
     denoise: bool = False,
     done: int = 0,
-    place: tuple[Path, str | Path | None] | None = None,
+    data: Path | None = None,
+    source: str | Path | None = None,
 ) -> Experiment:
     """Builds the experiment of a task, a model, a preset and overrides.
 
@@ -203,8 +202,9 @@ def load(
       dirs: folders with more gin files.
       denoise: whether the run is pre-training, see `objective.Denoise`.
       done: steps of the pre-trained run that this one begins from.
-      place: the folder of the prepared sets, and the source, for a task whose classes are those of
-        the user's rows: prepares them.
+      data: the folder of the prepared sets, for a task whose classes are those of the user's rows:
+        prepares them there.
+      source: the raw files of these rows, if they are not prepared.
 
     Raises:
       UserError: see config.load; a binding that nothing reads; a parameter that has no value.
@@ -212,7 +212,7 @@ def load(
     files = config.files(task, model, preset, dirs, denoise=denoise)
     config.load(files, overrides, imports, lambda: _training_rows(task))
     with _one_line():
-        _settle(place)
+        _settle(data, source)
     built = _build(denoise=denoise)
     steps = built.run.num_steps
     if done >= steps:
@@ -234,27 +234,27 @@ def load(
     return built
 
 
-def _settle(place: tuple[Path, str | Path | None] | None) -> None:
+def _settle(data: Path | None, source: str | Path | None) -> None:
     """Binds what only the rows of the task say, such as the classes of a user's table.
 
     Raises:
-      UserError: they are not known, as there is no place of the rows.
+      UserError: they are not known, as there is no folder of the rows.
     """
     reference = gin.query_parameter("%TASK")
     cls = getattr(getattr(reference, "configurable", None), "wrapped", None)
     if not getattr(cls, "finds_classes", False):
         return
     task: Task = gin.get_configurable("TASK/gin.macro")()  # as gin evaluates %TASK
-    if task.settled and not (place and (place[1] or task.folder(place[0]).exists())):
+    if task.settled and (data is None or not (source or task.folder(data).exists())):
         return
     name = type(task).__name__
-    if place is None:
+    if data is None:
         texts = f" --set {name}.texts=1" if hasattr(task, "texts") else ""
         raise UserError(
             f"the classes of task {task.name} are those of its rows, which are not read here: give "
             f'them, such as --set \'{name}.labels=("no", "yes")\'{texts}'
         )
-    settled = task.prepare(*place).task
+    settled = task.prepare(data, source).task
     found = {f.name: getattr(settled, f.name) for f in dataclasses.fields(task)}
     config.bind_missing(
         {f"{name}.{field}": value for field, value in found.items()}

@@ -159,7 +159,7 @@ class Optimizer:
             for name, (rate, decay) in groups.items():
                 group = {"learning_rate": rate, "weight_decay": decay, "decay_mask": "all"}
                 kinds[name] = dataclasses.replace(self, groups=None, **group)._adam()
-            adam = optax.partition(kinds, lambda params: group_of(params, groups, OTHERS))
+            adam = optax.partition(kinds, lambda params: group_of(params, groups))
         return optax.chain(*clip, adam)
 
     def _adam(self) -> optax.GradientTransformation:
@@ -173,14 +173,14 @@ class Optimizer:
         )
 
 
-def group_of(params, groups: Collection[str], others: str):
+def group_of(params, groups: Collection[str]):
     """Returns the group of each parameter, a tree like `params`.
 
-    That is the parameter's name if it is a mixer's own and in `groups`; otherwise `others`.
+    That is the parameter's name if it is a mixer's own and in `groups`; otherwise OTHERS.
     """
 
     def label(path, _):
         *_, owner, name = (None, *(key.key for key in path))
-        return name if owner == "mixer" and name in groups else others
+        return name if owner == "mixer" and name in groups else OTHERS
 
     return jax.tree.map_with_path(label, params)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import gc
-import io
 import os
 import signal
 import tempfile
@@ -33,7 +32,6 @@ os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"  # 9 % of the time of a tra
 import gin
 import jax
 import pytest
-from rich.console import Console
 
 from lra_fnet import cli
 from lra_fnet.models import fastest
@@ -96,12 +94,6 @@ def command(outside, capfd):
         return Outcome(code, captured.err, captured.out)
 
     return call
-
-
-@pytest.fixture
-def console():
-    """Records what is printed on it, 200 columns wide: `console.export_text()`."""
-    return Console(record=True, width=200, file=io.StringIO(), color_system=None)
 
 
 @pytest.fixture(scope="module")

@@ -137,7 +137,7 @@ def test_training_learns_both():
     state, logs = program.steps(program.initial_state(0), program.place(batches), 150)
     assert logs.loss[-20:].mean() < 0.6 * logs.loss[0]
     assert 0 <= logs.correct.min() <= logs.correct.max() <= 4
-    variables = {"params": state.params, **state.constants}
+    variables = state.variables
     after = score.make_scorer(made.objective, 4)(variables, arrays)
     assert after["order_correct"] == 4
 
@@ -147,7 +147,7 @@ def test_training_learns_both():
 def test_presets_have_the_papers_block_and_heads(preset, model):
     made = experiment.load("corpus", model, preset, denoise=True)
     encoder, dim = made.model.encoder, made.model.encoder.dim
-    shapes = jax.eval_shape(made.initial_variables, jax.random.key(0))["params"]
+    shapes = made.shapes()["params"]
     head = sum(
         x.size for name in ("transform", "norm", "bias") for x in jax.tree.leaves(shapes[name])
     )
@@ -205,9 +205,7 @@ def test_the_accuracy_of_a_step_of_both_is_that_of_masked_pieces():
     batches = pipeline.train_batches(rows(64), 0, 0, 1, 16, 1)
     state = step.initial_state(made, 0)
     batch = jax.tree.map(lambda x: x[0], batches)
-    out, _ = goal.outputs(
-        {"params": state.params, **state.constants}, batch, jax.random.fold_in(key, 0)
-    )
+    out, _ = goal.outputs(state.variables, batch, jax.random.fold_in(key, 0))
     sums, _ = goal.sums(out, batch)
     assert int(sums.count) > 60
     assert int(sums.correct) > 0

@@ -37,6 +37,31 @@ def handle(handler: Callable | signal.Handlers) -> dict[int, Any]:
     return {number: signal.signal(number, handler) for number in STOPPING if number not in ignored}
 
 
+class Stop(contextlib.ExitStack):
+    """Notes SIGINT, SIGTERM or SIGHUP for the block; a second SIGINT ends the process at once.
+
+    A second SIGTERM does nothing: schedulers send several, and SIGKILL in the end.
+    """
+
+    signal: int | None = None
+
+    def __enter__(self):
+        self.enter_context(handled(self._note))
+        return super().__enter__()
+
+    def check(self) -> None:
+        """Raises KeyboardInterrupt if a signal was noted."""
+        if self.signal is not None:
+            raise KeyboardInterrupt(self.signal)
+
+    def _note(self, number, frame):
+        if self.signal is None:
+            self.signal = number
+            os.write(2, b"\nstopping: saving after the step in progress (Ctrl-C again: stop now)\n")
+        elif number == signal.SIGINT:
+            end(128 + number, "")
+
+
 def stop_at_once(number: int, frame=None, then: str = "") -> NoReturn:
     """Ends the process with one line, outside of the training loop, where nothing is to be saved.
 

@@ -8,7 +8,6 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.text import Text
 
 from lra_fnet.errors import UserError
@@ -139,11 +138,7 @@ def update_readme(path: str | Path, results: str | Path) -> list[Path]:
     return changed
 
 
-def main(
-    roots: Sequence[str | Path] = ("runs", "results"),
-    out_dir: str | Path = "reports",
-    console: Console | None = None,
-) -> list[Path]:
+def main(roots: Sequence[str | Path], out_dir: str | Path) -> list[Path]:
     """Collects the sources, writes the files and prints the main tables and where all is.
 
     Damaged files are left out, each with a line on standard error and in the report.
@@ -164,9 +159,9 @@ def main(
             f"expected at least one run with a test accuracy under {where}, found none; "
             "`lra-fnet train --task listops --model fnet --preset cpu` makes one"
         )
-    console = console or terminal.console()
+    console = terminal.console()
     files = write(report, out_dir)
-    for table in text.terminal(report.tables):
+    for table in text.compact(report.tables):
         console.print(table)
         console.print()
     kinds = ", ".join(dict.fromkeys(file.suffix.strip(".") for file in files[1:]))

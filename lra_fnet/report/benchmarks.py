@@ -269,14 +269,13 @@ def faster(cells: Sequence[Result]) -> Result | None:
 
     "naive" and "blockwise" attention are one model; which is faster depends on length and device.
     """
-    ways = [c for c in cells if c.label == BASELINE or _computes_otherwise(c)]
+    ways = [
+        cell
+        for cell in cells
+        if cell.label == BASELINE or (cell.model == BASELINE and _own(cell).startswith(WAY))
+    ]
     measured = [cell for cell in ways if cell.ok]
     return min(measured, key=lambda cell: median(cell.seconds), default=None)
-
-
-def _computes_otherwise(cell: Result) -> bool:
-    """Returns whether a row is the baseline with another implementation of its attention."""
-    return cell.model == BASELINE and _own(cell).startswith(WAY)
 
 
 def _named(bases: Mapping[int, Result | None]) -> list[str]:

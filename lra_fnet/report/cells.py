@@ -38,6 +38,12 @@ def corrected(number: Any) -> Any:
     return number["corrected"] if isinstance(number, dict) else number
 
 
+def printed_cell(number: Any) -> "Cell":
+    """Returns the cell of an accuracy or a state in published.json."""
+    number = corrected(number)
+    return Cell(number) if isinstance(number, str) else Cell("value", float(number))
+
+
 @dataclasses.dataclass(frozen=True)
 class Cell:
     """One cell: a value in %, or a state (see the module's docstring).
@@ -218,7 +224,5 @@ def published_cells(model: str, source: str, columns: Sequence[str] = ()) -> dic
     if row is None:
         return None
     cells = {column: Cell("n/a") for column in columns}
-    for task in TASKS:
-        number = corrected(row[task])
-        cells[task] = Cell(number) if isinstance(number, str) else Cell("value", float(number))
+    cells |= {task: printed_cell(row[task]) for task in TASKS}
     return cells | averages(cells)

@@ -27,7 +27,7 @@ from lra_fnet.models.mixers.hybrid import is_attention
 from lra_fnet.models.mixers.linear import LinearMixing
 from lra_fnet.models.mixers.none import NoMixing
 from lra_fnet.models.mixers.random import RandomMixing
-from lra_fnet.optim import OTHERS, group_of
+from lra_fnet.optim import group_of
 from lra_fnet.report import accuracy, cells, template
 from lra_fnet.report.grid import Grid
 
@@ -158,7 +158,7 @@ def group_counts(built: experiment.Experiment) -> dict[str, int]:
     groups = built.optimizer.groups or {}
 
     def sizes(variables):
-        labels = group_of(variables["params"], groups, OTHERS)
+        labels = group_of(variables["params"], groups)
         pairs = list(zip(*map(jax.tree.leaves, (labels, variables["params"])), strict=True))
         return np.array([sum(p.size for label, p in pairs if label == name) for name in groups])
 

@@ -10,8 +10,8 @@ from lra_fnet.report.cells import (
     TASKS,
     Cell,
     averages,
-    corrected,
     meanings,
+    printed_cell,
     published,
     published_cells,
 )
@@ -91,11 +91,11 @@ def _papers() -> Iterator[Entry]:
 def _later(rows: Sequence[Mapping[str, Any]]) -> Iterator[Entry]:
     """Yields the rows of published.json's literature; a mean is ours, or else the printed one."""
     for row in rows:
-        cells = {task: _cell(row[task]) for task in TASKS}
+        cells = {task: printed_cell(row[task]) for task in TASKS}
         means = averages(cells)
         for name, cell in means.items():
             if cell.mean is None:
-                means[name] = _cell(row.get(name, "n/a"))
+                means[name] = printed_cell(row.get(name, "n/a"))
         seeds = "?" if row["seeds"] is None else str(row["seeds"])
         printed = f"arXiv:{row['arxiv']}, {row['printed_in']}"
         yield Entry(row["model"], cells | means, row["protocol"], seeds, row["tier"], printed)
@@ -114,8 +114,3 @@ def _runs(tables: Sequence[Table], tier: str, where: str = "") -> Iterator[Entry
                     protocol = f"preset {table.preset}, changed"
                 source = f"{where}preset {table.preset}"
                 yield Entry(row.label, row.cells, protocol, seeds, tier, source)
-
-
-def _cell(number: Any) -> Cell:
-    number = corrected(number)
-    return Cell(number) if isinstance(number, str) else Cell("value", float(number))

@@ -13,7 +13,7 @@ from typing import TypeVar
 from lra_fnet.benchmark import files
 from lra_fnet.benchmark.files import Result
 from lra_fnet.errors import UserError
-from lra_fnet.run import record
+from lra_fnet.run import record, typed
 from lra_fnet.run.record import TEST_LOG, Begun
 from lra_fnet.run.spans import Span
 from lra_fnet.sweep.files import About, Choice, Entry
@@ -33,12 +33,12 @@ class Sweep:
     """The files of a sweep: sweep.json, trials.json, selected.json."""
 
     def __init__(self, file: Path):
-        about = record.load(file, About)
+        about = typed.load(file, About)
         assert about is not None
         self.about = about
         self.name = about.name or file.parent.name
-        self.trials = record.entries(file.with_name("trials.json"), Entry)
-        self.selected = record.entries(file.with_name("selected.json"), Choice)
+        self.trials = typed.entries(file.with_name("trials.json"), Entry)
+        self.selected = typed.entries(file.with_name("selected.json"), Choice)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,8 +76,8 @@ class Sources:
 
         curves = each(record.curve)
         self.curves = {folder: curve for folder, curve in curves.items() if curve.step}
-        self.spans = each(lambda path: record.load(path / "attention_span.json", Span))
-        self.begun = each(lambda path: record.load(path / "run.json", Begun))
+        self.spans = each(lambda path: typed.load(path / "attention_span.json", Span))
+        self.begun = each(lambda path: typed.load(path / "run.json", Begun))
         self.readings = self._readings(roots)
         self.logged = any((Path(root) / TEST_LOG).exists() for root in roots)
         theirs: dict[str, list[Path]] = {}
@@ -108,7 +108,7 @@ class Sources:
         trials = [trial for sweep in self.sweeps for trial in sweep.trials]
         pruned = {Path(trial.folder).parts for trial in trials if trial.state == "pruned"}
         for file in (file for parts, file in begun.items() if parts not in pruned):
-            run = self._try(lambda path: record.load(path, Begun), file)
+            run = self._try(lambda path: typed.load(path, Begun), file)
             curve = self._try(record.curve, file.parent)
             self.unfinished += [(run, curve.step)] if run and curve else []
 
@@ -147,7 +147,7 @@ class Sources:
             self.problems.append(f"{file} cannot be read ({error.strerror}): move it away")
         for number, line in enumerate(lines, 1):
             try:
-                readings.append(record.build(Reading, json.loads(line)))
+                readings.append(typed.build(Reading, json.loads(line)))
             except (TypeError, ValueError, RecursionError) as error:
                 self.problems.append(f"{file}, line {number}: {error}; delete it")
         return readings

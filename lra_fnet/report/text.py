@@ -9,13 +9,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.text import Text
 
 from lra_fnet import tasks
-from lra_fnet.machine import progress
+from lra_fnet.machine import progress, terminal
 from lra_fnet.machine.terminal import Fitted
-from lra_fnet.machine.terminal import console as terminal_console
 from lra_fnet.report import accuracy, cells, template
 from lra_fnet.report.accuracy import MAIN, Row, Table
 from lra_fnet.report.contents import Preset, Report
@@ -61,12 +59,12 @@ def fitted(grid: Grid) -> Fitted:
     return Fitted(grid.head, grid.rows, title=grid.title, notes=grid.notes, words=grid.words)
 
 
-def terminal(tables: Sequence[Table]) -> list[Fitted]:
+def compact(tables: Sequence[Table]) -> list[Fitted]:
     """Returns a table per preset: its own models with a result, floors last, `32.97 ± .89 (3)`.
 
     Columns without a result are left out.
     """
-    return [fitted(_compact(table)) for table in tables if _compact(table)]
+    return [fitted(grid) for grid in map(_compact, tables) if grid]
 
 
 def compact_legend(shown: Sequence[cells.Cell]) -> str:
@@ -94,7 +92,7 @@ def _compact(table: Table) -> Grid:
 
 
 def left_out(tables: Sequence[Table], page: str) -> str:
-    """Returns a line that says what `terminal` leaves out, and where all of it is."""
+    """Returns a line that says what `compact` leaves out, and where all of it is."""
     count = sum(len(table.variants) for table in tables)
     words = f"{count} {'variant is' if count == 1 else 'variants are'} left out; " if count else ""
     return f"{words}everything is in {page}"
@@ -343,10 +341,10 @@ def run_lines(run: Record) -> list[str]:
     return lines + [accuracy.PADDING] * padding + cells.meanings([cell])
 
 
-def print_run(run: Record, console: Console | None = None) -> None:
+def print_run(run: Record) -> None:
     """Prints `run_lines`, in the width of the terminal."""
     for line in run_lines(run):
-        (console or terminal_console()).print(Text(line, overflow="fold"))
+        terminal.console().print(Text(line, overflow="fold"))
 
 
 def runs_grid(runs: Sequence[Record]) -> Grid:
@@ -371,6 +369,6 @@ def runs_grid(runs: Sequence[Record]) -> Grid:
     return Grid("Scored on test", head, rows, notes, words=3)
 
 
-def print_runs(runs: Sequence[Record], console: Console | None = None) -> None:
+def print_runs(runs: Sequence[Record]) -> None:
     """Prints `runs_grid`."""
-    (console or terminal_console()).print(fitted(runs_grid(runs)))
+    terminal.console().print(fitted(runs_grid(runs)))

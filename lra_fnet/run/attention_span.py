@@ -31,13 +31,10 @@ from lra_fnet.run.trained import load_run
 from lra_fnet.tasks import Arrays
 from lra_fnet.training import pipeline
 
-ROWS = 1000
 _WEIGHTS = 2**24  # attention weights that are held at a time: 64 MiB
 
 
-def span(
-    folder: Path, rows: int = ROWS, imports: Sequence[str] = (), data: Path | None = None
-) -> Span:
+def span(folder: Path, rows: int, imports: Sequence[str] = (), data: Path | None = None) -> Span:
     """Measures a run's span on validation rows and writes attention_span.json into its folder.
 
     The weights are those of the checkpoint best on validation, computed in float32.

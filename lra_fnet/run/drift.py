@@ -4,7 +4,6 @@ A new machine, commit or version of JAX drifts if it trains other models from th
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -51,8 +50,11 @@ def main(job: Job) -> int:
     device.require()
     experiment = job.load()
     folder = job.folder.parent
-    seeds = sorted(folder.glob("seed*"))
-    found = [(run, curve) for f in seeds if (run := record.read(f)) and (curve := _losses(f))]
+    found = [
+        (run, losses)
+        for seed in sorted(folder.glob("seed*"))
+        if (run := record.read(seed)) and (losses := dict(record.curve(seed).loss))
+    ]
     if not found:
         raise UserError(f"{folder} has no seed with result.json and metrics.jsonl to compare with")
     if begun := [run.init.run for run, _ in found if run.init]:
@@ -77,10 +79,6 @@ def main(job: Job) -> int:
     windows = compare(means, recorded, curves)
     differences = config.differing(reference.config, experiment.config)
     return _print(windows, reference, differences, len(found))
-
-
-def _losses(folder: Path) -> dict[int, float]:
-    return dict(record.curve(folder).loss)
 
 
 def compare(

@@ -73,7 +73,7 @@ def finish(loop: Loop, data: Prepared, identity: dict, *, test: bool = True) -> 
     places = np.arange(count) * total // count  # evenly spread: rows may be sorted by class
     rows = loop.arrays.take(places)
     with progress.Bar("scoring training rows", count) as bar:
-        train = loop.score(loop.variables(), rows, bar.update)
+        train = loop.score(loop.state.variables, rows, bar.update)
     result = {
         **facts("complete", identity, loop.experiment, data),
         "validation": {"last": last, "best": best},
@@ -87,11 +87,10 @@ def finish(loop: Loop, data: Prepared, identity: dict, *, test: bool = True) -> 
     if sizes := record.curve(loop.folder).rms:
         result["rms"] = [dataclasses.asdict(sizes[0]), dataclasses.asdict(sizes[-1])]
     if test:
-        states = dict.fromkeys(["last", "best"], (last["step"], loop.variables()))
+        states = dict.fromkeys(["last", "best"], (last["step"], loop.state.variables))
         if best["step"] != last["step"]:
-            parts = {"params": loop.state.params, "constants": loop.state.constants}
-            parts = checkpoint.read(loop.folder, "best", parts, step=best["step"])
-            states["best"] = best["step"], {"params": parts["params"], **parts["constants"]}
+            read = checkpoint.read(loop.folder, "best", loop.state.variables, step=best["step"])
+            states["best"] = best["step"], read
         result["test"] = score_test(loop.score, states, data, loop.folder)
     result["peak_bytes"] = device_bytes()[1]
     return result
@@ -177,7 +176,7 @@ def _log(folder: Path, **facts: Any) -> None:
     if not hosts.first():
         return
     begun = jobs.read_begun(folder)
-    folder, inside = record.place(folder, begun.parts if begun else ())
+    folder, inside = record.place(folder, record.folder_parts(begun) if begun else ())
     root = folder.parents[3] if inside else folder
     line = {
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

@@ -90,7 +90,7 @@ def describe(run: TrainedRun) -> dict[str, Any]:
         "format": "lra-fnet 1",
         "checkpoint": run.checkpoint,
         "step": run.step,
-        "parameters_sha256": weights_sha256(run.variables["params"], run.variables),
+        "parameters_sha256": weights_sha256(run.variables),
         "num_inputs": task.num_inputs,
         "classes": task.class_names,
         "vocabulary": {

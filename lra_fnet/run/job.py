@@ -15,8 +15,9 @@ from typing import Any
 from lra_fnet import config, experiment
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, terminal
-from lra_fnet.run import record
-from lra_fnet.run.record import NAME, Begun, Record, T, build
+from lra_fnet.run import record, typed
+from lra_fnet.run.record import NAME, Begun, Record
+from lra_fnet.run.typed import T
 
 PRETRAINED = "pretrained"  # begins the variant of a run that begins from another one
 RESTORE = "restore it, or --force moves the folder aside"  # what to do about run.json
@@ -100,8 +101,7 @@ class Job:
     @property
     def folder(self) -> Path:
         """The run folder: runs/<preset>/<task>/<model>[@denoise][+<variant>]/seed<k>."""
-        name = record.folder_name(self.model, self.variant, denoise=self.denoise)
-        return self.runs / self.preset / self.task / name / f"seed{self.seed}"
+        return self.runs.joinpath(*record.folder_parts(self))
 
     def load(self) -> experiment.Experiment:
         """Returns the experiment.
@@ -114,8 +114,8 @@ class Job:
         given = self.overrides, self.imports, self.gin_dirs
         # Both stages on one task share the steps of a preset.
         done = self.pretrained.steps if self.pretrained and self.pretrained.task == self.task else 0
-        place = self.data, self.source
-        return experiment.load(*names, *given, denoise=self.denoise, done=done, place=place)
+        stage = {"denoise": self.denoise, "done": done}
+        return experiment.load(*names, *given, **stage, data=self.data, source=self.source)
 
     def check_names(self) -> None:
         """Raises a UserError for a task, model or preset whose name no folder may have."""
@@ -189,7 +189,7 @@ def _read(folder: Path) -> dict[str, Any] | None:
 def _as(folder: Path, cls: type[T], value: dict[str, Any], **given: Any) -> T:
     """Returns the object of a run.json as a dataclass; `given` are fields that are not in it."""
     try:
-        return build(cls, value, **given)
+        return typed.build(cls, value, **given)
     except ValueError as error:
         raise UserError(f"{folder / 'run.json'}: {error}; {RESTORE}") from None
 

@@ -6,11 +6,10 @@ import hashlib
 import json
 import os
 import re
-import types
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from lra_fnet import config, intervals
 from lra_fnet.errors import UserError
 from lra_fnet.intervals import Counts
 from lra_fnet.machine import disk
+from lra_fnet.run import typed
 from lra_fnet.tasks import hidden, shallow
 from lra_fnet.tasks.shallow import Shallow
 
@@ -27,7 +27,6 @@ _FLOAT32_MAX = float(np.finfo(np.float32).max)
 State = Literal["complete", "OOM", "diverged"]
 Split = Literal["validation", "test"]
 Checkpoint = Literal["best", "last"]
-T = TypeVar("T")
 # Of a task, model, preset or variant: a part of a folder's path.
 NAME = re.compile(r"\w[\w.+-]{0,254}")
 
@@ -153,12 +152,6 @@ class Begun:
     resolved: dict[str, Any] = dataclasses.field(default_factory=dict)
     # The code and the machine of each process that trained it, if they changed.
     processes: tuple[Process, ...] = ()
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """The last four names of its folder."""
-        name = folder_name(self.model, self.variant, denoise=self.denoise)
-        return self.preset, self.task, name, f"seed{self.seed}"
 
 
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
@@ -355,6 +348,12 @@ def folder_name(model: str, variant: str | None, *, denoise: bool) -> str:
     return model + "@denoise" * denoise + (f"+{variant}" if variant else "")
 
 
+def folder_parts(run: Any) -> tuple[str, str, str, str]:
+    """Returns the last four names of a run's folder, of its `job.Job`, `Begun` or `Record`."""
+    name = folder_name(run.model, run.variant, denoise=run.denoise)
+    return run.preset, run.task, name, f"seed{run.seed}"
+
+
 def place(folder: Path, names: tuple[str, ...]) -> tuple[Path, bool]:
     """Returns the absolute path of a folder, and whether it ends in these names.
 
@@ -376,13 +375,13 @@ def parse(value: dict[str, Any], path: Path | None = None, *, moved: bool = True
     Raises:
       ValueError: the object is not a result; the text says what is wrong with it.
     """
-    record = build(Record, value, path=path or Path(), raw=value)
+    record = typed.build(Record, value, path=path or Path(), raw=value)
     needs_hash = "lra_fnet" in record.versions  # the version that began to write hashes
     if (needs_hash or record.sha256) and record.sha256 != seal(value)["sha256"]:
         raise ValueError("its sha256 belongs to other content, so it was changed after the run")
     if path is None:
         return record
-    names = (record.preset, record.task, record.name, f"seed{record.seed}")
+    names = folder_parts(record)
     full, fits = place(path, names)
     if not (moved or fits):
         raise ValueError(f"it says {'/'.join(names)}, its folder is {'/'.join(full.parts[-4:])}")
@@ -409,80 +408,6 @@ def code_differences(code: Mapping[str, str], imports: Sequence[str]) -> list[co
         for name in sorted(code.keys() & now.keys())
         if code[name] != now[name]
     ]
-
-
-def build(cls: type[T], value: Mapping[str, Any], where: str = "", **given: Any) -> T:
-    """Makes a dataclass from a JSON object whose values have the types of the fields.
-
-    Args:
-      cls: the dataclass.
-      value: the object; keys that are not fields are ignored.
-      where: begins the text of an error: the keys that lead to the object.
-      **given: fields that do not come from the object.
-
-    Raises:
-      ValueError: a field without a default is missing, or a value has another type.
-    """
-    for field in dataclasses.fields(cls):  # pyright: ignore[reportArgumentType]
-        if field.name in given:
-            continue
-        if field.name in value:
-            path = f"{where}.{field.name}".lstrip(".")
-            given[field.name] = _convert(value[field.name], field.type, path)
-        elif field.default is field.default_factory:  # there is neither
-            raise ValueError(f"{where}.{field.name} is missing".lstrip("."))
-    try:
-        return cls(**given)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}".removeprefix(": ")) from None
-
-
-def load(file: Path, cls: type[T]) -> T | None:
-    """Returns the object of a JSON file as a dataclass, or None if there is no file.
-
-    Raises:
-      UserError: the file is damaged.
-    """
-    value = disk.read_json(file)
-    return None if value is None else _checked(file, value, cls, "")
-
-
-def entries(file: Path, cls: type[T]) -> list[T]:
-    """Returns the objects of a JSON list as dataclasses; none if there is no file.
-
-    Raises:
-      UserError: the file is damaged.
-    """
-    return [_checked(file, value, cls, "an entry") for value in disk.read_json(file, list) or ()]
-
-
-def _checked(file: Path, value: Any, cls: type[T], where: str) -> T:
-    try:
-        return _convert(value, cls, where)
-    except ValueError as error:
-        raise UserError(f"{file}: {error}; move it away") from None
-
-
-def _convert(item: Any, hint: Any, where: str) -> Any:
-    """Returns a JSON value as a type: an object as a dataclass, a list as a tuple, text as a path.
-
-    Raises:
-      ValueError: the value has another type.
-    """
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    for option in options:
-        kind, arguments = typing.get_origin(option) or option, typing.get_args(option)
-        if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(item, dict):
-            return build(option, item, where)
-        if kind is tuple and isinstance(item, list):
-            return tuple(_convert(entry, arguments[0], where) for entry in item)
-        if kind is Path and isinstance(item, str):
-            return Path(item)
-        accepted = (float, int) if kind is float else (kind,)  # JSON writes 2.0 as 2
-        if item in arguments if kind is Literal else type(item) in accepted:
-            return item
-    expected = hint.__name__ if isinstance(hint, type) else str(hint).removeprefix("typing.")
-    raise ValueError(f"{where} should be {expected}, is {json.dumps(item)[:40]}")
 
 
 def read(folder: Path, *, moved: bool = False) -> Record | None:
@@ -587,7 +512,7 @@ def curve(folder: Path) -> Curve:
         return Curve(
             [_point(x, "loss") for x in lines if x["kind"] == "train"],
             [_point(x, "accuracy") for x in lines if x["kind"] == "validation"],
-            [build(Rms, x) for x in lines if x["kind"] == "rms"],
+            [typed.build(Rms, x) for x in lines if x["kind"] == "rms"],
         )
     except ValueError as error:
         raise UserError(f"{file}: {error}; move it away") from None
@@ -597,7 +522,8 @@ def _point(line: dict[str, Any], name: str) -> tuple[int, float]:
     """Returns the step of a line with its loss, or its accuracy in percent."""
     if absent := {"step", name} - line.keys():
         raise ValueError(f"{min(absent)} is missing in a line")
-    step, number = _convert(line["step"], int, "step"), _convert(line[name], float, name)
+    step = typed.convert(line["step"], int, "step")
+    number = typed.convert(line[name], float, name)
     if not 0 <= step < 2**53:  # a figure's axis is float64
         raise ValueError(f"step should be from 0 to 2**53, is {step}")
     if name == "loss":

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import hashlib
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,16 @@ from lra_fnet.run.record import Begun, Process, Record
 from lra_fnet.tasks import Prepared, shallow
 from lra_fnet.training import checkpoint, hosts
 from lra_fnet.training.loop import Loop
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """A requested run, and what its job means today."""
+
+    job: Job
+    experiment: Experiment
+    data: Prepared
+    start: Start | None  # what it takes over from a pre-trained run
 
 
 def run(job: Job) -> Record:
@@ -45,7 +56,6 @@ def run(job: Job) -> Record:
             "rows, which are its validation rows: take another preset or DATASET"
         )
     start = pretrained.open_run(job.init, experiment, job.imports) if job.init else None
-    folder = job.folder
     versions = provenance.of_process().versions
     facts = {
         **{name: versions[name] for name in ("jax", "jaxlib", "flax", "optax")},
@@ -54,16 +64,16 @@ def run(job: Job) -> Record:
         "init": start and start.facts.sha256[:8],
     }
     hosts.same("run", job.identity() | facts)
-    with jobs.lock(folder) if hosts.first() else contextlib.nullcontext():
-        data = _prepare(job, experiment)
-        complete = _complete(job, folder, experiment, data, start) if hosts.first() else None
+    with jobs.lock(job.folder) if hosts.first() else contextlib.nullcontext():
+        asked = Asked(job, experiment, _prepare(job, experiment), start)
+        complete = _complete(asked) if hosts.first() else None
         raw = hosts.agree(complete and complete.raw)
         if raw is not None:
-            return record.parse(raw, path=folder)
-        hosts.check_shared(folder)
-        begun = _begin(job, folder, experiment, data, start) if hosts.first() else None
-        with fastest.decisions(hosts.agree(dict(begun.resolved) if begun else {})):
-            return _train(job, folder, experiment, data, begun, start)
+            return record.parse(raw, path=job.folder)
+        hosts.check_shared(job.folder)
+        before = _begin(asked) if hosts.first() else None
+        with fastest.decisions(hosts.agree(dict(before.resolved) if before else {})):
+            return _train(asked, before)
 
 
 def _prepare(job: Job, experiment: Experiment) -> Prepared:
@@ -107,9 +117,7 @@ def _show(data: Prepared) -> None:
             progress.say(f"examples: {sheet}")
 
 
-def _complete(
-    job: Job, folder: Path, experiment: Experiment, data: Prepared, start: Start | None
-) -> Record | None:
+def _complete(asked: Asked) -> Record | None:
     """Returns the record if the folder holds the complete run; moves the folder aside if forced.
 
     Raises:
@@ -117,6 +125,7 @@ def _complete(
         pre-trained run, or one that is not complete and lacks its run.json or has an edited
         config.gin.
     """
+    job, folder = asked.job, asked.job.folder
     if job.force and any(path.name != ".lock" for path in folder.iterdir()):
         aside = jobs.move_aside(folder)
         with disk.writable(folder):
@@ -126,14 +135,14 @@ def _complete(
         return None
     begun, result = jobs.read_begun(folder), record.read(folder)
     if begun is not None:
-        if begun.parts != job.folder.parts[-4:]:
+        if (parts := record.folder_parts(begun)) != folder.parts[-4:]:
             raise UserError(
-                f"{folder} holds the run {'/'.join(begun.parts)}, and was copied or renamed: "
+                f"{folder} holds the run {'/'.join(parts)}, and was copied or renamed: "
                 "--force moves it aside"
             )
-        _check_same(job, folder, begun, experiment, data, start)
+        _check_same(asked, begun)
     elif result is not None:  # the rest was lost, or never copied
-        _check_same(job, folder, result, experiment, data, start)
+        _check_same(asked, result)
     if result is not None and result.complete and (result.score("test") or not job.test):
         changed = result.commit not in (None, provenance.commit()[0])
         commit = f", trained at commit {result.revision}" if changed else ""
@@ -148,7 +157,7 @@ def _complete(
             "gone: put it back, give --no-test to take the run as it is, or --force to train again"
         )
     # A process with newer code may have been killed between writing config.gin and run.json.
-    if begun and jobs.copy_was_edited(folder, begun.config or "", experiment.config):
+    if begun and jobs.copy_was_edited(folder, begun.config or "", asked.experiment.config):
         raise UserError(
             f"{folder / 'config.gin'} was edited: it is a copy and has no effect; delete it, and "
             "give other settings with --set"
@@ -156,33 +165,23 @@ def _complete(
     return None
 
 
-def _check_same(
-    job: Job,
-    folder: Path,
-    held: Begun | Record,
-    experiment: Experiment,
-    data: Prepared,
-    start: Start | None,
-) -> None:
-    """Checks that a run has this configuration, data and pre-trained encoder.
+def _check_same(asked: Asked, held: Begun | Record) -> None:
+    """Checks that a run has the configuration, data and pre-trained encoder that are asked for.
 
     Args:
-      job: the requested run.
-      folder: its folder.
-      held: its run.json or, if that was lost, its result.
-      experiment: of the requested run.
-      data: the prepared task.
-      start: what the requested run begins from.
+      asked: the requested run.
+      held: the run.json of its folder or, if that was lost, the result.
 
     Raises:
       UserError: they differ, or run.json lacks one of them.
     """
+    job, fingerprint, start = asked.job, asked.data.fingerprint, asked.start
     if held.config is None or held.data_sha256 is None:
         absent = "config" if held.config is None else "data_sha256"
-        raise UserError(f"{folder / 'run.json'}: {absent} is missing; {jobs.RESTORE}")
-    differences = config.differing(held.config, experiment.config)
-    if held.data_sha256 != data.fingerprint:
-        hashes = held.data_sha256[:8], data.fingerprint[:8]
+        raise UserError(f"{job.folder / 'run.json'}: {absent} is missing; {jobs.RESTORE}")
+    differences = config.differing(held.config, asked.experiment.config)
+    if held.data_sha256 != fingerprint:
+        hashes = held.data_sha256[:8], fingerprint[:8]
         differences.append(config.Difference("data", *hashes))
     differences += record.code_differences(held.code, job.imports)
     origin = held.init if isinstance(held, Record) else held.origin
@@ -192,68 +191,63 @@ def _check_same(
         differences.append(config.Difference("encoder of --init", *names))
     if differences:
         raise UserError(
-            f"{folder} holds a run of another configuration ({'; '.join(map(str, differences))}): "
-            "--force moves it aside, --name NAME starts another one next to it"
+            f"{job.folder} holds a run of another configuration "
+            f"({'; '.join(map(str, differences))}): --force moves it aside, --name NAME starts "
+            "another one next to it"
         )
 
 
-def _begin(
-    job: Job, folder: Path, experiment: Experiment, data: Prepared, start: Start | None
-) -> Begun:
-    """Writes config.gin and run.json before the first step; returns what run.json says.
+def _begin(asked: Asked) -> Begun | None:
+    """Writes config.gin and run.json before the first step; returns what an older run.json says.
 
     Raises:
       UserError: an older run.json is damaged, or the disk refuses.
     """
+    folder = asked.job.folder
     before = jobs.read_begun(folder)
     with disk.writable(folder):
-        disk.replace(folder / "config.gin", experiment.config)
+        disk.replace(folder / "config.gin", asked.experiment.config)
         (folder / "result.json").unlink(missing_ok=True)  # of a failure, or without a test score
-    facts = {"data_sha256": data.fingerprint, "config": experiment.config}
-    facts |= {"origin": dataclasses.asdict(start.facts)} if start else {}
-    begun = record.build(Begun, job.to_json() | facts)
-    if before:
-        kept = {"resolved": before.resolved, "processes": before.processes}
-        begun = dataclasses.replace(begun, **kept)
-    _write(job, folder, begun)
-    return begun
+    _write(asked, before.resolved if before else {}, before.processes if before else ())
+    return before
 
 
-def _write(job: Job, folder: Path, begun: Begun) -> None:
+def _write(asked: Asked, resolved: dict[str, Any], processes: Sequence[Process]) -> None:
     """Writes run.json.
+
+    Args:
+      asked: the run.
+      resolved: the decisions that were made for it, see `fastest.decisions`.
+      processes: those that have trained it.
 
     Raises:
       UserError: the disk refuses.
     """
-    facts = dataclasses.asdict(begun)
-    own = ("data_sha256", "config", "resolved", "processes", "origin")
-    jobs.write_begun(folder, job.to_json() | {name: facts[name] for name in own})
+    facts = {
+        "data_sha256": asked.data.fingerprint,
+        "config": asked.experiment.config,
+        "resolved": resolved,
+        "processes": [dataclasses.asdict(one) for one in processes],
+        "origin": asked.start and dataclasses.asdict(asked.start.facts),
+    }
+    jobs.write_begun(asked.job.folder, asked.job.to_json() | facts)
 
 
-def _train(
-    job: Job,
-    folder: Path,
-    experiment: Experiment,
-    data: Prepared,
-    begun: Begun | None,
-    start: Start | None,
-) -> Record:
+def _train(asked: Asked, before: Begun | None) -> Record:
+    """Trains and evaluates; `before` is the run.json of the processes that have trained it."""
+    job, experiment, data, start = asked.job, asked.experiment, asked.data, asked.start
     began_at = time.monotonic()
     identity = job.identity() | ({"init": dataclasses.asdict(start.facts)} if start else {})
-    variables = start.variables if start else None
     try:
         with hosts.together():
             train, validation = map(data.arrays, experiment.task.splits[:2])
-            loop = Loop(
-                experiment, train, validation, folder, job.seed, fits=job.fit, start=variables
-            )
-            earlier: tuple[Process, ...] = ()
-            if begun:
-                here = provenance.of_process()
-                before = begun.processes if loop.step else ()
-                earlier = before[:-1] if before[-1:] == (here,) else before
-                facts = {"processes": (*earlier, here), "resolved": fastest.made()}
-                _write(job, folder, dataclasses.replace(begun, **facts))
+            begin = {"fits": job.fit, "start": start and start.variables}
+            loop = Loop(experiment, train, validation, job.folder, job.seed, **begin)
+            here = provenance.of_process()
+            earlier = before.processes if before and loop.step else ()
+            earlier = earlier[:-1] if earlier[-1:] == (here,) else earlier
+            if hosts.first():
+                _write(asked, fastest.made(), (*earlier, here))
             begins = f"resumes at step {loop.step}" if loop.step else "starts"
             name = record.folder_name(job.model, None, denoise=job.denoise)
             progress.say(
@@ -282,9 +276,10 @@ def _train(
     except (RunFailed, jax.errors.JaxRuntimeError) as error:
         failure = _failure(error)
         facts = evaluate.facts(failure.state, identity, experiment, data)
-        _record(folder, facts | {"step": failure.step} | ({} if job.test else {"closed": True}))
+        facts |= {"step": failure.step} | ({} if job.test else {"closed": True})
+        _record(job.folder, facts)
         raise failure from None
-    return _record(folder, result)
+    return _record(job.folder, result)
 
 
 def _failure(error: Exception) -> RunFailed:

@@ -28,7 +28,7 @@ from lra_fnet.models import fastest
 from lra_fnet.models.heads import Classifier
 from lra_fnet.models.pointwise import AVERAGES
 from lra_fnet.objective import Classify
-from lra_fnet.run import record
+from lra_fnet.run import record, typed
 from lra_fnet.run.job import Job, finished
 from lra_fnet.run.record import Checkpoint, Record
 from lra_fnet.tasks import Arrays, PixelTask, Prepared, Task, store
@@ -54,7 +54,7 @@ class TrainedRun:
 
     folder: Path
     experiment: Experiment
-    variables: dict  # {"params": ..., "constants": ...}: parameters, and what is not trained
+    variables: dict  # parameters, and what is not trained, by collection
     checkpoint: Checkpoint  # "best" on validation, or "last"
     step: int  # number of updates
     result: Record  # the run's result.json
@@ -264,8 +264,7 @@ def load_run(
     experiment, shapes = _experiment(folder, result, imports)
     for difference in record.code_differences(result.code, imports):
         progress.say(f"{folder} was trained with other code ({difference}): results may differ")
-    state = read({"params": shapes.pop("params"), "constants": shapes})
-    variables = {"params": state["params"], **state["constants"]}
+    variables = read(shapes)
     return TrainedRun(folder, experiment, variables, kind, step, result, named, tuple(imports), job)
 
 
@@ -282,7 +281,7 @@ def read_export(folder: Path, value: dict, kind: Checkpoint | None) -> tuple[Exp
         other checkpoint.
     """
     try:
-        export = record.build(Export, value)
+        export = typed.build(Export, value)
         result = record.parse(export.result, path=folder)
     except ValueError as error:
         raise UserError(f"{folder / CONFIG} cannot be read ({error}): export it again") from None
@@ -301,7 +300,7 @@ def read_export(folder: Path, value: dict, kind: Checkpoint | None) -> tuple[Exp
 
 
 def _read_weights(folder: Path, export: Export, like: dict) -> dict:
-    """Returns the arrays of an export as in `like`, on the first device.
+    """Returns the variables of an export, by collection as in `like`, on the first device.
 
     Raises:
       UserError: names, shapes or types differ, or the parameters are not those of config.json.
@@ -315,7 +314,7 @@ def _read_weights(folder: Path, export: Export, like: dict) -> dict:
         raise UserError(f"{file} is cut short or damaged ({error}): export it again") from None
     expected, actual = (
         {name: f"{leaf.dtype} {[*leaf.shape]}" for name, leaf in leaves.items()}
-        for leaves in (flat({"params": like["params"], **like["constants"]}), arrays)
+        for leaves in (flat(like), arrays)
     )
     for name, _ in sorted(expected.items() ^ actual.items()):
         raise UserError(
@@ -323,16 +322,17 @@ def _read_weights(folder: Path, export: Export, like: dict) -> dict:
             f"{actual.get(name, 'none')}: export it again"
         )
     params = flax.traverse_util.unflatten_dict(jax.tree.map(jnp.asarray, arrays), sep="/")
-    constants = {name: params.pop(name) for name in like["constants"]}
-    if weights_sha256(params, constants) != export.parameters_sha256:
+    constants = {name: params.pop(name) for name in like if name != "params"}
+    variables = {"params": params, **constants}
+    if weights_sha256(variables) != export.parameters_sha256:
         raise UserError(f"{file}: the parameters differ from those of {CONFIG}: export them again")
-    return {"params": params, "constants": constants}
+    return variables
 
 
-def weights_sha256(params, constants: Mapping[str, Any]) -> str:
+def weights_sha256(variables: Mapping[str, Any]) -> str:
     """Returns the hash of the parameters, and of the running averages if there are some."""
-    averages = {name: tree for name, tree in constants.items() if name == AVERAGES}
-    return checkpoints.sha256({**params, **averages})
+    averages = {name: tree for name, tree in variables.items() if name == AVERAGES}
+    return checkpoints.sha256({**variables["params"], **averages})
 
 
 def _experiment(folder: Path, result: Record, imports: Sequence[str]) -> tuple[Experiment, dict]:

@@ -170,8 +170,8 @@ def _result(folder: Path, *, moved: bool) -> tuple[Record, tuple[Checkpoint, ...
 
 @functools.cache
 def _load(task, model, preset, overrides, imports, gin_dirs, denoise, done, data) -> Experiment:
-    names, place = (task, model, preset, overrides), (data, None)
-    return experiments.load(*names, imports, gin_dirs, denoise=denoise, done=done, place=place)
+    names = task, model, preset, overrides
+    return experiments.load(*names, imports, gin_dirs, denoise=denoise, done=done, data=data)
 
 
 def _asked(result: Record, options: Options) -> Experiment:
@@ -194,17 +194,8 @@ def _restored(text: str, imports: tuple[str, ...]) -> Experiment | None:
 
 
 @functools.cache
-def _parameters(text: str, imports: tuple[str, ...]) -> int | None:
-    """Returns the number of parameters of a recorded configuration's model."""
-    experiment = _restored(text, imports)
-    if experiment is None:
-        return None
-    return _count(experiment.model, experiment.task.row_shape)
-
-
-@functools.cache
 def _count(model, row_shape: tuple[int, ...]) -> int:
-    """Counts once for all runs of a model, whatever their training."""
+    """Counts the parameters, once for all runs of a model, whatever their training."""
     ids, mask = (jax.ShapeDtypeStruct((1, *row_shape), kind) for kind in (jnp.int32, bool))
     return parameter_count(variable_shapes(model, ids, mask))
 
@@ -239,7 +230,7 @@ def _config(folder: Path, result: Record, options: Options) -> Finding:
     score = result.score("validation", "last")
     if score and score.step != steps:
         return Finding(FAILED, f"it was scored at step {score.step}, its config has {steps} steps")
-    parameters = _parameters(result.config, options.imports)
+    parameters = restored and _count(restored.model, restored.task.row_shape)
     if None not in (result.parameters, parameters) and result.parameters != parameters:
         return Finding(FAILED, f"{result.parameters} parameters, its config has {parameters}")
     if differences:

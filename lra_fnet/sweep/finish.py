@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, progress
-from lra_fnet.run import evaluate, record
+from lra_fnet.run import evaluate, typed
 from lra_fnet.run.record import Record
 from lra_fnet.sweep.files import Choice
 from lra_fnet.sweep.ledger import ENDED, Ledger, Trial, mean_validation
@@ -54,7 +54,7 @@ def finish(plan: Plan, *, without_failed: bool = False) -> list[Record]:
                 "continues them"
             )
         file = plan.folder / "selected.json"
-        earlier = record.entries(file, Choice)
+        earlier = typed.entries(file, Choice)
         left_out = _left_out(plan, trials, earlier)
         failed = sum("failed" in states for states in left_out.values())
         if failed and not without_failed:

@@ -15,11 +15,10 @@ import numpy as np
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, progress, signals
 from lra_fnet.run import job as jobs
-from lra_fnet.run import record
+from lra_fnet.run import typed
 from lra_fnet.sweep import board, plan, studies
 from lra_fnet.sweep.files import Entry
 from lra_fnet.sweep.ledger import ENDED, FAILED, Ledger, Trial, make_trial
-from lra_fnet.training.loop import Stop
 
 PROGRAM = (sys.executable, "-m", "lra_fnet")
 SECONDS_A_LOOK = 1.0
@@ -44,7 +43,7 @@ def run(sweep: plan.Plan, *, jobs: int = 1, retry: bool = False) -> int:
     sweep.check()
     with contextlib.closing(Ledger(sweep)) as ledger:
         view, workers = board.Board(sweep), _Workers(ledger, jobs)
-        with contextlib.closing(view), Stop() as stop, contextlib.closing(workers):
+        with contextlib.closing(view), signals.Stop() as stop, contextlib.closing(workers):
             if retry:
                 with ledger.locked():
                     ledger.refresh()
@@ -76,7 +75,7 @@ def dry_run(sweep: plan.Plan, *, retry: bool = False) -> None:
         )
     sweep.check()
     sweep.stored()
-    known = record.entries(sweep.folder / "trials.json", Entry)
+    known = typed.entries(sweep.folder / "trials.json", Entry)
     ended = {entry.folder for entry in known if entry.state == "pruned"}
     if not retry:
         ended |= {entry.folder for entry in known if entry.state in FAILED}
@@ -146,7 +145,7 @@ class _Workers:
         for child in self._children.values():
             child.process.wait()
 
-    def turn(self, stop: Stop) -> bool:
+    def turn(self, stop: signals.Stop) -> bool:
         """Collects ended trials and starts others; returns False if nothing is left to wait for."""
         ledger = self._ledger
         with ledger.locked():
@@ -160,7 +159,7 @@ class _Workers:
         ended = all(trial.state in ENDED for trial in ledger.trials)
         return bool(self._children) or not (stop.signal or ended)
 
-    def _collect(self, stop: Stop) -> None:
+    def _collect(self, stop: signals.Stop) -> None:
         for number, child in list(self._children.items()):
             code = child.process.poll()
             if code is None:

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from lra_fnet import config, tasks
 from lra_fnet.errors import UserError, unknown
 from lra_fnet.machine import progress, terminal
@@ -90,9 +88,7 @@ def command(
         )
 
 
-def describe(
-    task: str, data_dir: Path, console: Console | None = None, gin_dirs: Sequence[Path] = ()
-) -> None:
+def describe(task: str, data_dir: Path, gin_dirs: Sequence[Path] = ()) -> None:
     """Prints one line for each prepared set, and for each set that a preset needs.
 
     Raises:
@@ -114,7 +110,7 @@ def describe(
         "rows: train / validation / test; tokens: of the training texts as stored; floor: always "
         "answering the most frequent test label"
     ]
-    (console or terminal.console()).print(Fitted(_COLUMNS, rows, notes=notes))
+    terminal.console().print(Fitted(_COLUMNS, rows, notes=notes))
 
 
 def _names(task: str, gin_dirs: Sequence[Path]) -> list[str]:

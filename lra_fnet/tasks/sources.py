@@ -212,7 +212,8 @@ def _download(remote: Remote, part: Path, notes: Path, progress: Bar) -> None:
         part.unlink()
         return _download(remote, part, notes, progress)
     with reply:
-        if reply.status == 206 and not _begins_at(reply.headers.get("Content-Range", ""), size):
+        part_of = reply.headers.get("Content-Range", "")
+        if reply.status == 206 and not part_of.startswith(f"bytes {size}-"):
             raise ConnectionError(f"the server did not continue at byte {size}")
         if reply.status != 206:  # the whole file
             length = reply.headers.get("Content-Length")
@@ -229,11 +230,6 @@ def _download(remote: Remote, part: Path, notes: Path, progress: Bar) -> None:
     whole = known.get("size")
     if whole is not None and size != whole:
         raise ConnectionError(f"the connection ended after {size} of {whole} bytes")
-
-
-def _begins_at(content_range: str, size: int) -> bool:
-    """Whether the header of a part of a file says that it begins at byte `size`."""
-    return content_range.startswith(f"bytes {size}-")
 
 
 def _noted(notes: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -283,6 +283,7 @@ def make(part: Path, task: "Task", raw: "Raw", source: Path | None, url: str | N
     _compare_with_expected(task, splits, generated=source is None)
     for name, content in raw.files.items():
         disk.replace(part / name, content)
+    contents = {name: file_sha256(part / name) for name in raw.files}
     record = {
         "schema": 1,
         "task": task.name,
@@ -294,15 +295,10 @@ def make(part: Path, task: "Task", raw: "Raw", source: Path | None, url: str | N
         "details": dict(raw.details),
         "splits": splits,
         "files": {path.name: path.stat().st_size for path in sorted(part.iterdir())},
-        **({"contents": _contents(part, raw.files)} if raw.files else {}),
+        **({"contents": contents} if contents else {}),
         "fingerprint": combine(splits),
     }
     disk.replace(part / _FINGERPRINT, json.dumps(record, indent=1) + "\n")
-
-
-def _contents(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Returns the sha256 of files of a set that are not rows."""
-    return {name: file_sha256(folder / name) for name in names}
 
 
 def open_set(task: "Task", folder: Path) -> Prepared:

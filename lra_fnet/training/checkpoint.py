@@ -10,6 +10,7 @@ import concurrent.futures
 import hashlib
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,11 +73,10 @@ class Checkpoints:
     def __init__(self, folder: Path, seconds_between: float = 0.0):
         self.folder = folder
         self._seconds_between = seconds_between  # of saves of the newest state
-        self._saved = -float("inf")
+        self._last_begun = -float("inf")  # when the newest of these began
         self.writer = concurrent.futures.ThreadPoolExecutor(1)
         self._pending: concurrent.futures.Future | None = None
-        self._pending_step: int | None = None
-        self.saved_step: int | None = None  # of the newest checkpoint on disk
+        self.saved_step: int | None = None  # of the newest checkpoint, on disk after `wait`
         self.blocked_seconds = 0.0  # how long saves kept the loop waiting
         for half in folder.glob(f"checkpoints/*/.{FILE}.*") if hosts.first() else ():
             with writable(folder):
@@ -100,11 +100,11 @@ class Checkpoints:
         path, copy = _path(self.folder, kind), jax.tree.map(jnp.copy, state)
         if hosts.first():
             self._pending = self.writer.submit(_write, path, step, copy, json.dumps(history))
-        self._pending_step = step
+        self.saved_step = step
         if wait:
             self.wait()
         if kind == "last":
-            self._saved = begun
+            self._last_begun = begun
         self.blocked_seconds += time.perf_counter() - begun
 
     def may_save(self) -> bool:
@@ -112,7 +112,7 @@ class Checkpoints:
 
         The first process decides for all.
         """
-        recent = time.perf_counter() - self._saved < self._seconds_between
+        recent = time.perf_counter() - self._last_begun < self._seconds_between
         idle = self._pending is None or self._pending.done()
         return hosts.agree(idle and not recent)
 
@@ -127,7 +127,6 @@ class Checkpoints:
             with writable(self.folder):
                 pending.result()
         hosts.agree(None, "checkpoint")
-        self.saved_step = self._pending_step
 
     def newest(self) -> Saved | None:
         """Returns the checkpoint from which a run goes on exactly; None if there is none yet.
@@ -155,7 +154,7 @@ class Checkpoints:
             raise UserError(f"{problems[0]}: {AGAIN}")
         if problems and chosen:
             progress.say(f"{problems[0]}; going on from step {chosen.step}, with the same result")
-        self._pending_step = self.saved_step = chosen and chosen.step
+        self.saved_step = chosen and chosen.step
         return chosen
 
 
@@ -191,13 +190,13 @@ def _check_size(data: bytes, least: int) -> None:
         raise ValueError(f"it is cut short: expected at least {least:,} bytes, got {len(data):,}")
 
 
-def read(folder: Path, kind: str, like, *, step: int) -> Any:
-    """Reads a part of the checkpoint of that kind.
+def read(folder: Path, kind: str, like: Mapping[str, Any], *, step: int) -> dict[str, Any]:
+    """Reads the variables of the checkpoint of that kind.
 
     Args:
       folder: a run folder; it is not changed.
       kind: "last" or "best".
-      like: shapes of the wanted part of the state, a dict by the names of its fields.
+      like: their shapes, by collection.
       step: at which the run's record says that the checkpoint is.
 
     Returns:
@@ -214,7 +213,9 @@ def read(folder: Path, kind: str, like, *, step: int) -> Any:
         )
     if saved.step != step:
         raise UserError(f"{saved.path} is of step {saved.step}, expected step {step}: {AGAIN}")
-    return saved.fill(like)
+    constants = {name: tree for name, tree in like.items() if name != "params"}
+    state = saved.fill({"params": like["params"], "constants": constants})
+    return {"params": state["params"], **state["constants"]}
 
 
 def _path(folder: Path, kind: str) -> Path:
@@ -226,9 +227,9 @@ def _write(path: Path, step: int, state, history: str) -> None:
     meta = f'{{"step": {step}, "history": {history}}}'
     header = {"meta": meta, "sha256": _digest(meta, arrays)}
     path.parent.mkdir(parents=True, exist_ok=True)
-    curve = path.parents[2] / METRICS
-    if curve.exists():  # the history has the hash of its lines
-        disk.sync(curve)
+    metrics = path.parents[2] / METRICS
+    if metrics.exists():  # the history has the hash of its lines
+        disk.sync(metrics)
     disk.replace(path, safetensors.numpy.save(arrays, header))
 
 

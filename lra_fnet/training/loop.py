@@ -1,12 +1,9 @@
 """The loop that trains any encoder on any task: dispatches, evaluations, saves and signals."""
 
 import concurrent.futures
-import contextlib
 import dataclasses
 import functools
 import math
-import os
-import signal
 import time
 from pathlib import Path
 
@@ -25,35 +22,10 @@ from lra_fnet.training.checkpoint import AGAIN, Checkpoints, Saved
 from lra_fnet.training.rms import make_meter
 from lra_fnet.training.score import make_scorer
 from lra_fnet.training.slices import fitted, microbatch_of, was_fitted
-from lra_fnet.training.step import Program, StepLogs, begin_from, initial_state, wait_for
+from lra_fnet.training.step import Program, StepLogs, initial_state, wait_for
 
 DISPATCH_SECONDS = 0.5  # about how long a dispatch lasts at most: Ctrl-C waits for one
 SLOW_SECONDS = 1800.0  # a run on a CPU that would take longer is announced
-
-
-class Stop(contextlib.ExitStack):
-    """Notes SIGINT, SIGTERM or SIGHUP for the loop; a second SIGINT ends the process at once.
-
-    A second SIGTERM does nothing: schedulers send several, and SIGKILL in the end.
-    """
-
-    signal: int | None = None
-
-    def __enter__(self):
-        self.enter_context(signals.handled(self._note))
-        return super().__enter__()
-
-    def check(self) -> None:
-        """Raises KeyboardInterrupt if a signal was noted."""
-        if self.signal is not None:
-            raise KeyboardInterrupt(self.signal)
-
-    def _note(self, number, frame):
-        if self.signal is None:
-            self.signal = number
-            os.write(2, b"\nstopping: saving after the step in progress (Ctrl-C again: stop now)\n")
-        elif number == signal.SIGINT:
-            signals.end(128 + number, "")
 
 
 @dataclasses.dataclass
@@ -91,8 +63,7 @@ class Loop:
     """Trains one experiment in its run folder, from the newest checkpoint if there is one.
 
     With `fits` the microbatch is the largest at which a step fits the device (`slices.fit`); a run
-    that resumes keeps to what it began with. With
-    `start`, the variables of a pre-trained model, step 0 has its encoder (`step.begin_from`).
+    that resumes keeps to what it began with. `start` is that of `step.initial_state`.
     """
 
     program: Program  # absent if no step is left
@@ -131,9 +102,7 @@ class Loop:
             default = functools.partial(microbatch_of, experiment, mesh.size)
             self.experiment = fitted(experiment, mesh, default)
         self.run = self.experiment.run
-        state = initial_state(experiment, seed)
-        if start is not None and saved is None:
-            state = begin_from(state, start)
+        state = initial_state(experiment, seed, None if saved else start)
         # Gloo's first collective waits half a minute at most.
         hosts.same("state", {"the checkpoint's step": self.step})
         self.state = jax.device_put(state, NamedSharding(mesh, pipeline.WHOLE))
@@ -142,10 +111,12 @@ class Loop:
         if saved is not None:
             self.state, self.history = saved.fill(self.state), History.of(saved)
         # Compiled and run once now, so that all decisions are made before the first step.
-        self.score(self.variables(), self.validation.take(slice(1)))
+        self.score(self.state.variables, self.validation.take(slice(1)))
         size = self.run.eval_batch_size
         self.meter = make_meter(experiment.objective, self.arrays, seed, size, mesh)
-        self.meter(self.variables())  # likewise: it computes positions that the scorer leaves out
+        self.meter(
+            self.state.variables
+        )  # likewise: it computes positions that the scorer leaves out
         self._saved_at = self.step
         self._begun = time.monotonic() - self.history.wall_seconds
         self._tick: float | None = None  # when the newest dispatch was known to be done
@@ -165,18 +136,18 @@ class Loop:
         feeder = concurrent.futures.ThreadPoolExecutor(1)
         with logs.metrics(self.folder, self.step, self.history.curve) as self._write:
             hosts.same("begin", {})
-            with Stop() as stop, feeder, self.checkpoints.writer, self.bar:
+            with signals.Stop() as stop, feeder, self.checkpoints.writer, self.bar:
                 self._run(stop, feeder)
             self.checkpoints.wait()
 
-    def _run(self, stop: Stop, feeder: concurrent.futures.Executor) -> None:
+    def _run(self, stop: signals.Stop, feeder: concurrent.futures.Executor) -> None:
         end = self.run.num_steps
         queued = self.step  # steps dispatched so far; at most one dispatch ahead of self.step
         in_flight: list[tuple[int, StepLogs]] = []
         ahead = feeder.submit(self._feed, queued) if queued < end else None
         save_due, stopping = False, None
         if not self.history.curve and self.step == 0:
-            self.history.curve = self._write("rms", 0, self.meter(self.variables()))
+            self.history.curve = self._write("rms", 0, self.meter(self.state.variables))
         if self._unevaluated():  # a signal ended that evaluation
             self._evaluate(stop)
         self._started = time.monotonic()
@@ -307,7 +278,7 @@ class Loop:
             words.append(f"{self.history.steps_per_second:.3g} steps/s")
         return ", ".join(words)
 
-    def _evaluate(self, stop: Stop) -> None:
+    def _evaluate(self, stop: signals.Stop) -> None:
         """Scores validation and saves the state if it is the best, by the objective's `rank`.
 
         A signal ends it without a score, and the resumed run scores first. Several processes score
@@ -322,10 +293,10 @@ class Loop:
                 stop.check()
 
         try:
-            sums = self.score(self.variables(), self.validation, between)
+            sums = self.score(self.state.variables, self.validation, between)
         except KeyboardInterrupt:
             return
-        rms = self.meter(self.variables())
+        rms = self.meter(self.state.variables)
         if self._tick is not None:
             self._tick += time.monotonic() - before  # steps/s leaves evaluations out
         self.history.last = sums = {"step": self.step, **sums}
@@ -356,7 +327,3 @@ class Loop:
             "diverged",
             step,
         )
-
-    def variables(self) -> dict:
-        """Returns parameters and constants of the newest state, by collection."""
-        return {"params": self.state.params, **self.state.constants}

@@ -10,7 +10,7 @@ import numpy as np
 from lra_fnet.experiment import Experiment
 from lra_fnet.tasks import Arrays
 from lra_fnet.training import pipeline, slices
-from lra_fnet.training.step import Program, begin_from, wait_for
+from lra_fnet.training.step import Program, wait_for
 
 
 def replay(
@@ -36,9 +36,7 @@ def replay(
     shapes = jax.eval_shape(lambda: batches(0, 1))
     mesh = pipeline.make_mesh(run.batch_size)
     program = Program.compile(experiment, mesh, shapes, seed, fits=slices.was_fitted())
-    state, losses = program.initial_state(seed), []
-    if start is not None:
-        state = begin_from(state, start)
+    state, losses = program.initial_state(seed, start), []
     for step in range(0, steps, run.steps_per_dispatch):
         count = min(run.steps_per_dispatch, steps - step)
         state, logs = program.steps(state, program.place(batches(step, count)), count)

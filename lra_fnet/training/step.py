@@ -38,6 +38,11 @@ class TrainState:
     constants: dict  # the variables that have no gradient; a step changes running averages only
     opt_state: optax.OptState
 
+    @property
+    def variables(self) -> dict:
+        """Parameters and constants, by collection."""
+        return {"params": self.params, **self.constants}
+
 
 class StepLogs(NamedTuple):
     """Numbers of each step of a dispatch, float32 [capacity]."""
@@ -48,10 +53,17 @@ class StepLogs(NamedTuple):
     learning_rate: jax.Array
 
 
-def initial_state(experiment: Experiment, seed: int) -> TrainState:
-    """Returns step 0, computed by one program, which is compiled once for equal models."""
+def initial_state(experiment: Experiment, seed: int, start: dict | None = None) -> TrainState:
+    """Returns step 0, computed by one program, which is compiled once for equal models.
+
+    Args:
+      experiment: the model and the optimizer.
+      seed: the run's.
+      start: the variables of the pre-trained model to begin from, if any (`begin_from`).
+    """
     inputs = experiment.blank_inputs(1)
-    return _start(experiment.model, experiment.optimizer, keys(seed)[0], *inputs)
+    state = _start(experiment.model, experiment.optimizer, keys(seed)[0], *inputs)
+    return state if start is None else begin_from(state, start)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -253,9 +265,10 @@ class Program:
         slices.check(update, mesh)
         return cls(experiment, mesh, update, key)
 
-    def initial_state(self, seed: int) -> TrainState:
+    def initial_state(self, seed: int, start: dict | None = None) -> TrainState:
         """Returns step 0 on all devices."""
-        return jax.device_put(initial_state(self.experiment, seed), NamedSharding(self.mesh, WHOLE))
+        state = initial_state(self.experiment, seed, start)
+        return jax.device_put(state, NamedSharding(self.mesh, WHOLE))
 
     def place(self, batches: pipeline.Batch) -> pipeline.Batch:
         """Puts batches [capacity, B, ...] on the devices."""

@@ -18,7 +18,7 @@ from lra_fnet.errors import UserError
 from lra_fnet.models import fastest
 from lra_fnet.report import benchmarks as tables
 from lra_fnet.report import figures
-from lra_fnet.run import record
+from lra_fnet.run import typed
 from lra_fnet.training import slices
 
 CELL = cells.Cell("train", "ours", "text", "fnet", "cpu", 16, label="fnet", seconds=0.01)
@@ -45,7 +45,7 @@ def a_result(label, length, seconds, megabytes=1.0, what="train", side="ours", *
         "roofline": [limits] * len(seconds),
         **fields,
     }
-    return record.build(files.Result, json.loads(json.dumps(value)))
+    return typed.build(files.Result, json.loads(json.dumps(value)))
 
 
 def rows_of(results, title):

@@ -1,5 +1,6 @@
 """`lra-fnet report --compare` of two runs or two models."""
 
+import io
 import json
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 from made_results import INIT, RIGHT, a_failure, a_result, put, scored, with_test
+from rich.console import Console
 
 from lra_fnet import cli, intervals
 from lra_fnet.report import compare, significance
@@ -72,13 +74,13 @@ def test_equal_seeds_are_compared_row_by_row_too(run):
 
 
 @pytest.mark.parametrize("width", [40, 80])
-def test_comparison_fits_a_narrow_terminal(tmp_path, console, width):
+def test_comparison_fits_a_narrow_terminal(tmp_path, width):
     for result in both(2, 2):
         put(tmp_path, result)
-    console.width = width
+    stream = io.StringIO()
     for part in compare.render(compare.compare(*(compare.find(m, [tmp_path]) for m in MODELS))):
-        console.print(part)
-    lines = console.export_text().splitlines()
+        Console(file=stream, width=width).print(part)
+    lines = stream.getvalue().splitlines()
     assert max(map(len, lines)) <= width
     assert ["12,345"] in [line.split()[-1:] for line in lines]
 

@@ -1,6 +1,7 @@
 """The report as text and files: terminal, Markdown, CSV, README, RESULTS.md."""
 
 import csv
+import functools
 import io
 import itertools
 import os
@@ -15,6 +16,7 @@ from rich.console import Console
 from lra_fnet import report
 from lra_fnet.errors import UserError
 from lra_fnet.intervals import wilson
+from lra_fnet.machine import terminal
 from lra_fnet.report import accuracy, figures, page, text
 from lra_fnet.report.grid import Grid
 
@@ -122,7 +124,7 @@ def printed(*renderables, width=120):
 
 @pytest.mark.parametrize("width", [40, 80])
 def test_terminal_shows_the_presets_own_models_in_few_columns(width):
-    output = printed(*text.terminal(TABLES), width=width)
+    output = printed(*text.compact(TABLES), width=width)
     assert "…" not in output
     assert max(map(len, output.splitlines())) <= width
     for part in ("31.00 ± 1.00 (3)", "did not train", "preset cpu", "18.05¶ (1)", "FAIL"):
@@ -144,7 +146,7 @@ def test_terminal_shows_the_presets_own_models_in_few_columns(width):
     ],
 )
 def test_legend_of_the_short_cells_explains_what_they_hold(results, says, not_said):
-    (table,) = text.terminal(accuracy.tables(records(*results)))
+    (table,) = text.compact(accuracy.tables(records(*results)))
     legend = table.notes[0]
     assert all(words in legend for words in says)
     assert not any(words in legend for words in not_said)
@@ -153,19 +155,19 @@ def test_legend_of_the_short_cells_explains_what_they_hold(results, says, not_sa
 def test_spread_below_one_has_no_zero_and_unfinished_seeds_are_counted():
     runs = [with_test(n, seed=s) for s, n in enumerate((600, 604, 608))]
     table = accuracy.tables(records(*runs, a_failure("OOM", seed=3)))
-    assert "30.20 ± .20 (3 of 4)" in printed(*text.terminal(table))  # 30.0, 30.2, 30.4
+    assert "30.20 ± .20 (3 of 4)" in printed(*text.compact(table))  # 30.0, 30.2, 30.4
 
 
-def test_main_writes_every_form_and_names_the_page(tmp_path, console):
+def test_main_writes_every_form_and_names_the_page(tmp_path, capsys):
     for result in RESULTS:
         put(tmp_path / "runs", result)
     out = tmp_path / "reports"
-    files = report.main([tmp_path / "runs"], out, console)
+    files = report.main([tmp_path / "runs"], out)
     names = ("index.html", "accuracy.md", "report.md", "accuracy.csv", "runs.csv", "tables.csv")
     listed = [out / name for name in names]
     assert [file for file in files if file.parent == out] == listed
     assert sorted(path for path in out.rglob("*") if path.is_file()) == sorted(files)
-    shown = console.export_text()
+    shown = capsys.readouterr().out
     assert f"1 variant is left out; everything is in {out / 'index.html'}" in " ".join(
         shown.split()
     )
@@ -173,16 +175,16 @@ def test_main_writes_every_form_and_names_the_page(tmp_path, console):
     assert (out / "accuracy.md").stat().st_mode & 0o777 == 0o644
 
 
-def test_only_an_earlier_report_is_replaced(tmp_path, console):
+def test_only_an_earlier_report_is_replaced(tmp_path):
     put(tmp_path / "runs", a_result())
     out = tmp_path / "site"
     out.mkdir()
-    report.main([tmp_path / "runs"], out, console)
+    report.main([tmp_path / "runs"], out)
     (out / "notes.txt").touch()
-    report.main([tmp_path / "runs"], out, console)
+    report.main([tmp_path / "runs"], out)
     (out / "index.html").write_text("mine")
     with pytest.raises(UserError, match="site holds other files: choose a new folder with --out"):
-        report.main([tmp_path / "runs"], out, console)
+        report.main([tmp_path / "runs"], out)
     assert (out / "index.html").read_text() == "mine"
 
 
@@ -226,7 +228,7 @@ def test_report_without_results_names_a_command_that_makes_one(tmp_path, results
 # After a run
 
 
-def test_run_lines_show_counts_interval_floor_and_published_numbers():
+def test_run_lines_show_counts_interval_floor_and_published_numbers(monkeypatch):
     shallow = {name: {"correct": 570, "count": 2000} for name in ("validation", "test")}
     shallow |= {"method": "a rule", "settings": {}}
     result = a_result(uses_mask=False, overrides=["A.b=[1]"], variant="v", shallow=shallow)
@@ -245,7 +247,9 @@ def test_run_lines_show_counts_interval_floor_and_published_numbers():
     assert "35.33" not in " ".join(text.run_lines(*records(result)))  # preset cpu
     for width in (40, 80):
         stream = io.StringIO()
-        report.print_run(run, Console(file=stream, width=width))
+        made = functools.partial(Console, file=stream, width=width)
+        monkeypatch.setattr(terminal, "console", made)
+        report.print_run(run)
         folded = stream.getvalue()
         assert max(map(len, folded.splitlines())) <= width
         assert " ".join(folded.split()) == " ".join(lines)  # no number and no name is broken

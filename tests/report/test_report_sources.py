@@ -25,7 +25,7 @@ from made_results import (
 from lra_fnet import report
 from lra_fnet.report import accuracy, grids, page, sources, text, tradeoff
 from lra_fnet.report.grid import Grid
-from lra_fnet.run import record
+from lra_fnet.run import typed
 from lra_fnet.run.record import Begun
 from lra_fnet.run.spans import Span
 from lra_fnet.sweep.files import Entry
@@ -148,13 +148,13 @@ def test_damaged_file_is_left_out_with_one_line_that_names_it(tmp_path, name, co
     assert len(read.benchmarks) == 1 - (name == "benchmark.json")
 
 
-def test_report_lists_every_damaged_file_and_shows_the_rest(tmp_path, console, capfd):
+def test_report_lists_every_damaged_file_and_shows_the_rest(tmp_path, capfd):
     put(tmp_path, a_result())
     bad = [put(tmp_path, a_result(seed=seed)) for seed in (1, 2)]
     for file in bad:
         file.write_text("{")
     (tmp_path / LOG).write_text('{"run": "x"}\n{"run": \n')
-    report.main([tmp_path], tmp_path / "reports", console)
+    report.main([tmp_path], tmp_path / "reports")
     lines = capfd.readouterr().err.splitlines()
     assert [line.split()[2] for line in lines[:2]] == list(map(str, bad))
     assert all(line.startswith("left out: ") for line in lines)
@@ -317,7 +317,7 @@ def test_trials_show_axis_state_error_and_step_and_what_was_selected(sweep):
 
 def test_values_of_an_axis_are_python_literals_or_text():
     overrides = ["A.b=[1, 2]", "C.d=@Fourier", "E.f = 1e-3", "I.j=None"]
-    trial = record.build(Entry, a_trial(0, overrides=overrides))
+    trial = typed.build(Entry, a_trial(0, overrides=overrides))
     values = [grids.value_of(trial, axis) for axis in ("A.b", "C.d", "E.f", "G.h", "I.j")]
     assert values == [[1, 2], "@Fourier", 1e-3, None, "None"]
 
@@ -355,7 +355,7 @@ def test_sizes_of_the_sublayers_are_shown_for_the_first_seed_that_has_them():
 
 def test_attention_spans_are_shown_with_equal_weights():
     runs = records(a_result(model="transformer"), a_result())
-    grid = grids.spans(runs, {runs[0].folder: record.build(Span, a_span(12.0, 40.5))})
+    grid = grids.spans(runs, {runs[0].folder: typed.build(Span, a_span(12.0, 40.5))})
     row = ["ListOps", "cpu", "Transformer", "0", "26.2", "80.0", "12.0, 40.5", "1,000"]
     assert [list(row) for row in grid.rows] == [row]
 

@@ -17,7 +17,7 @@ from tiny import TINY, rows
 from lra_fnet import experiment
 from lra_fnet.errors import UserError
 from lra_fnet.models.heads import encode
-from lra_fnet.run import attention_span, record
+from lra_fnet.run import attention_span, typed
 from lra_fnet.run.spans import Span
 from lra_fnet.tasks import Arrays
 
@@ -159,7 +159,7 @@ def test_hybrid_has_the_spans_of_its_attention_layers():
     sizes = ["Encoder.num_layers=3", "hybrid.attention_layers=1", "hybrid.layout='MIDDLE'"]
     built = experiment.load("listops", "fnet_hybrid", "cpu", [*TINY, *sizes])
     assert attention_span.attention_layers(built.model.encoder) == [1]
-    shapes = jax.eval_shape(lambda: built.init(0))
+    shapes = built.shapes()
     batch = next(attention_span.pipeline.eval_batches(rows(4), 4))
     spans, _, _ = jax.eval_shape(attention_span.make_spans(built.objective), shapes, batch)
     assert {layer: heads.shape for layer, heads in spans.items()} == {1: (4, 2)}
@@ -170,9 +170,9 @@ def test_span_is_written_into_the_run_folder_and_leaves_test_closed(folders, tmp
     trial = shutil.copytree(folders["transformer"], tmp_path / "runs/cpu/parity/a/seed0")
     change(trial / "result.json", test=None)
     result = json.loads((trial / "result.json").read_text())
-    for options, count in (([8], 8), ([], 20)):
-        span = attention_span.span(trial, *options)
-        assert span == record.load(trial / "attention_span.json", Span)
+    for number, count in ((8, 8), (1000, 20)):
+        span = attention_span.span(trial, number)
+        assert span == typed.load(trial / "attention_span.json", Span)
         assert (span.rows, span.split) == (count, "validation")
     assert {"commit", "device"} <= {*json.loads((trial / "attention_span.json").read_text())}
     (layer,) = span.layers

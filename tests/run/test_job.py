@@ -246,10 +246,9 @@ def test_training_rows_that_are_scored_are_spread_over_all(tmp_path, monkeypatch
         ),
         validation=rows(4),
         arrays=rows(10)._replace(labels=np.arange(10)),
-        variables=dict,
         experiment=None,
         parameters=0,
-        state=SimpleNamespace(params={}),
+        state=SimpleNamespace(params={}, variables={}),
         folder=tmp_path,
     )
 

@@ -586,10 +586,9 @@ def test_folders_inside_a_class_are_refused_and_classes_are_named(tmp_path, pict
 
 def test_labels_in_an_order_keep_the_mean_of_the_pixels(tmp_path, pictures):
     """The two settings become known together, but a user gives only one of them."""
-    place = (tmp_path, pictures)
     for labels in ("('circle', 'square')", None):
         bindings = [f"Images.labels={labels}"] if labels else []
-        built = experiment.load("images", "fnet", "cpu", bindings, place=place)
+        built = experiment.load("images", "fnet", "cpu", bindings, data=tmp_path, source=pictures)
         prepared = built.task.open(tmp_path)
         assert built.model.encoder.pixel_mean == prepared.task.pixel_mean != 127.5
 
@@ -681,7 +680,7 @@ def test_the_name_of_a_set_of_images_has_its_side(name):
 @pytest.mark.parametrize("preset", ["cpu", "small", "paper"])
 def test_presets_have_both_tasks(table, pictures, tmp_path, preset):
     for task, source in (("csv", table), ("images", pictures)):
-        built = experiment.load(task, "fnet", preset, place=(tmp_path, source))
+        built = experiment.load(task, "fnet", preset, data=tmp_path, source=source)
         prepared = tasks.make(task).open(tmp_path)
         assert built.task.class_names == prepared.task.class_names
         assert built.model.head.num_classes == 2
@@ -691,12 +690,12 @@ def test_presets_have_both_tasks(table, pictures, tmp_path, preset):
     assert built.model.encoder.pixel_mean == prepared.task.pixel_mean
 
 
-def test_two_texts_have_a_head_for_two_and_a_set_of_any_name_is_described(tmp_path, console):
+def test_two_texts_have_a_head_for_two_and_a_set_of_any_name_is_described(tmp_path, capsys):
     lines = [(f"one {i}", f"two {i * 7 % 13}", i % 2) for i in range(100)]
     path = write(tmp_path / "a.csv", lines, header=("text1", "text2", "label"))
-    built = experiment.load("csv", "fnet", "cpu", ["DATASET=pairs"], place=(tmp_path, path))
-    prepare.describe("csv", tmp_path, console)
-    assert re.search(r"csv/pairs .* 2 .* a.csv", console.export_text())
+    built = experiment.load("csv", "fnet", "cpu", ["DATASET=pairs"], data=tmp_path, source=path)
+    prepare.describe("csv", tmp_path)
+    assert re.search(r"csv/pairs .* 2 .* a.csv", capsys.readouterr().out)
     assert (built.task.num_inputs, built.model.head.interaction) == (2, "nli")
     prepared = built.task.prepare(tmp_path, path)
     values, lengths, _ = prepared.arrays("train")

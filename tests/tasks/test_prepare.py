@@ -6,7 +6,6 @@ import numpy as np
 import PIL.Image
 import pytest
 from paths import OUTSIDE
-from rich.console import Console
 
 from lra_fnet import cli, config, tasks
 from lra_fnet.errors import UserError
@@ -128,14 +127,13 @@ def test_images_are_neither_cut_nor_padded(length, tmp_path):
         Dots("small", length).prepare(tmp_path)
 
 
-def test_describe_lists_prepared_sets_and_those_that_presets_need(tmp_path, monkeypatch):
+def test_describe_lists_prepared_sets_and_those_that_presets_need(tmp_path, monkeypatch, capsys):
     known(monkeypatch, "dots", "parity")
     monkeypatch.setattr(config, "datasets", lambda task, dirs=(): ["small", "full"])
     shallow.ensure(tasks.make("dots", "other").prepare(tmp_path))
-    console = Console(record=True, width=200, file=open("/dev/null", "w"))  # noqa: SIM115
-    prepare.describe("all", tmp_path, console)
-    console.file.close()
-    lines = {line.split()[0]: line for line in console.export_text().splitlines() if "/" in line}
+    prepare.describe("all", tmp_path)
+    shown = capsys.readouterr().out
+    lines = {line.split()[0]: line for line in shown.splitlines() if "/" in line}
     want = ["8 / 8 / 8", "16 / 16 / 16 / 16", " 2 ", "50.00 %", "generator", "ours"]
     want += ["16: 100.00 %, ridge on the histogram of gray values"]
     assert all(text in lines["dots/other"] for text in want), lines["dots/other"]

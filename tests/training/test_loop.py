@@ -226,7 +226,7 @@ def test_experiment_init_is_the_first_state_of_the_trainer():
     state = step.initial_state(built, 3)
     variables = built.init(3)
     assert variables.keys() == {"params", "constants"}
-    assert sha256(variables) == sha256({"params": state.params, **state.constants})
+    assert sha256(variables) == sha256(state.variables)
 
 
 def test_one_step_is_one_optax_update_of_the_mean_loss():
@@ -294,7 +294,7 @@ def test_accelerator_takes_the_whole_batch(monkeypatch):
 def test_slices_on_a_cpu_change_no_result(monkeypatch):
     built = tiny(batch_size=6)
     state = step.initial_state(built, 0)
-    variables = {"params": state.params, **state.constants}
+    variables = state.variables
     batch = jax.tree.map(lambda x: x[0], pipeline.train_batches(rows(30), 0, 0, 1, 6, 1))
 
     def numbers():
