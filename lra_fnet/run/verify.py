@@ -368,7 +368,7 @@ def _same_machine(result: Record) -> bool:
 
 
 def _score(folder: Path, result: Record, kinds: Sequence[Checkpoint], options: Options) -> Finding:
-    """Scores the checkpoints on validation, and on test if that was read; logs the reading."""
+    """Scores the checkpoints on validation, and on test if that was read; writes nothing."""
     if not kinds:
         return Finding(ABSENT, "no checkpoint")
     try:
@@ -382,7 +382,7 @@ def _score(folder: Path, result: Record, kinds: Sequence[Checkpoint], options: O
     again = [(run, "validation", score(run.variables, arrays)) for run in runs]
     if result.test:
         states = {run.checkpoint: (run.step, run.variables) for run in runs}
-        tested = evaluate.score_test(score, states, data, folder)
+        tested = evaluate.score_again(score, states, data)
         again += [(run, "test", tested[run.checkpoint]) for run in runs]
     exact, off, without = _same_machine(result), 0, []
     for run, split, sums in again:
