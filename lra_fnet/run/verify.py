@@ -350,14 +350,13 @@ def _code(result: Record, options: Options) -> Finding:
         return Finding(FAILED, f"no commit: {result.commit!r}")
     if not _is_known(result.commit):
         return Finding(NOTE, "its commit is not in this repository")
-    if changed := record.code_differences(result.code, options.imports):
-        return Finding(NOTE, "; ".join(map(str, changed)))
+    notes = [str(change) for change in record.code_differences(result.code, options.imports)]
     if result.dirty:
-        return Finding(NOTE, "files differed from its commit")
+        notes.append("files differed from its commit")
     if result.earlier:
         began = "; ".join(f"{one.revision} on {one.device}" for one in result.earlier)
-        return Finding(NOTE, f"it began with other code or on another machine: {began}")
-    return Finding()
+        notes.append(f"it began with other code or on another machine: {began}")
+    return Finding(NOTE, "; ".join(notes)) if notes else Finding()
 
 
 def _same_machine(result: Record) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import made_results
 import made_runs
 import numpy as np
 import pytest
@@ -188,6 +189,20 @@ def test_run_that_began_with_other_code_is_noted_and_need_not_be_equal_to_the_bi
     assert findings["score"].state == "ok"
     assert findings["code"].state == "note"
     assert findings["code"].reason.startswith("it began with other code or on another machine: bbb")
+
+
+def test_all_notes_about_the_code_are_given(monkeypatch):
+    process = {name: made_results.a_result()[name] for name in ("device", "versions", "dirty")}
+    earlier = [process | {"commit": "b" * 40}]
+    fields = {"code": {"parity.py": "0" * 64}, "commit": "a" * 40, "dirty": True}
+    result = record.parse(made_results.a_result(**fields, earlier=earlier))
+    monkeypatch.setattr(verify, "_is_known", lambda commit: True)
+    state, reason = verify._code(result, verify.Options(imports=(PARITY,)))
+    assert state == "note"
+    first, second, third = reason.split("; ")
+    assert first.startswith("code of parity.py: 0000")
+    assert second == "files differed from its commit"
+    assert third.startswith("it began with other code or on another machine: bbb")
 
 
 def test_score_without_a_loss_is_noted(check):
