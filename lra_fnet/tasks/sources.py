@@ -76,6 +76,11 @@ def own_url(source: str | Path | None, remote: Remote | None) -> str | None:
     return None if mirror else url
 
 
+def is_url(source: str | Path | None) -> bool:
+    """Returns whether a source is a URL, also one that a Path has changed."""
+    return "://" in _url(source)
+
+
 def _url(source: str | Path | None) -> str:
     """Returns a source as a URL, with letters outside ASCII and spaces percent-encoded."""
     url = re.sub("^(https?):/+", r"\1://", str(source))  # a Path has merged the two slashes
