@@ -248,6 +248,13 @@ def finished(folder: Path) -> tuple[Job, Record]:
     command = terminal.command(job.command())
     result = record.read(folder, moved=True)
     if result is None:
+        begun = read_begun(folder)
+        if begun and not record.place(folder, begun.parts)[1]:
+            raise UserError(
+                f"{folder} holds an unfinished run and was moved or renamed: move it to "
+                f"{'/'.join(begun.parts)} below a folder of runs, then the same command says how "
+                "to finish it"
+            )
         raise UserError(f"{folder} holds an unfinished run; to finish it: {command}")
     if not result.complete:
         raise UserError(

@@ -230,6 +230,21 @@ def test_unfinished_run_fails_with_the_command_that_finishes_it(trial, command):
     assert set(before) <= set(trial.rglob("*"))
 
 
+def test_unfinished_run_that_was_moved_resumes_in_another_folder_of_runs_only(trial, tmp_path):
+    (trial / "result.json").unlink()
+    parts = trial.parts[-4:]
+    moved = tmp_path / "elsewhere"
+    trial.rename(moved)
+    with pytest.raises(UserError, match="was moved or renamed: move it to ") as caught:
+        evaluate.evaluate(moved)
+    assert f"move it to {'/'.join(parts)} below a folder of runs" in str(caught.value)
+    back = tmp_path.joinpath("other", *parts)
+    back.parent.mkdir(parents=True)
+    moved.rename(back)
+    with pytest.raises(UserError, match=r"unfinished run; to finish it: lra-fnet train .*other"):
+        evaluate.evaluate(back)
+
+
 def test_other_data_than_the_runs_fails_with_one_line(trial):
     change(trial / "result.json", data_sha256="0" * 64)
     with pytest.raises(UserError, match=r"was trained on data 00000000, .* holds [0-9a-f]{8}: "):
