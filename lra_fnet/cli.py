@@ -22,7 +22,14 @@ from typing import Any
 
 from lra_fnet import __version__, config
 from lra_fnet.benchmark import WHATS
-from lra_fnet.errors import Interrupted, RunFailed, UserError, out_of_memory, unknown
+from lra_fnet.errors import (
+    Interrupted,
+    RunFailed,
+    UserError,
+    out_of_memory,
+    setting_of_jax,
+    unknown,
+)
 from lra_fnet.machine import allocator, compile_cache, memory, signals
 from lra_fnet.sweep import SAMPLERS
 
@@ -66,6 +73,10 @@ def main(arguments: list[str] | None = None) -> int:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
             error = f"standard output: {error.strerror}"  # `disk.writable` names every other file
         return _fail(error, UserError.code)
+    except ValueError as error:  # whichever command imports JAX first
+        if not (problem := setting_of_jax(error)):
+            raise
+        return _fail(f"{problem}: correct this variable, or leave it out", UserError.code)
     except RuntimeError as error:
         if not (problem := out_of_memory(error)):
             raise

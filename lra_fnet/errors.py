@@ -1,6 +1,7 @@
 """Exceptions that end a command with one line and without a traceback, and texts for them."""
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 
 
@@ -14,7 +15,7 @@ class UserError(Exception):
     code = 2
 
 
-def one_line(error: Exception) -> str:
+def one_line(error: BaseException) -> str:
     """Returns an error's text as one line, without the place of the call that gin adds."""
     return " ".join(str(error).split("\n  In call to")[0].split())
 
@@ -23,6 +24,15 @@ def out_of_memory(error: BaseException) -> str:
     """Returns what XLA's error about a full device says, as one line; "" for another error."""
     full = "RESOURCE_EXHAUSTED" in str(error)
     return f"out of device memory ({str(error).splitlines()[0][:120]})" if full else ""
+
+
+def setting_of_jax(error: BaseException) -> str:
+    """Returns what JAX's import says of an environment variable that it cannot read, as one line.
+
+    That is "" for another error.
+    """
+    about = re.search(r"(environment '|JAX flag )jax_\w+", str(error), re.IGNORECASE)
+    return one_line(error) if about and isinstance(error, ValueError) else ""
 
 
 def unknown(what: str, name: str, names: Sequence[str]) -> str:

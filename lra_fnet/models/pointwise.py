@@ -382,7 +382,11 @@ class BatchNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x, mask, *, train) -> jax.Array:
-        """Maps x [B, L, D] under mask bool [B, L] -> [B, L, D] in x's dtype."""
+        """Maps x [B, L, D] under mask bool [B, L] -> [B, L, D] in x's dtype.
+
+        Raises:
+          flax.errors.ModifyScopeVariableError: it trains without `mutable=["averages"]`.
+        """
         width = x.shape[-1]
         scale = self.param("scale", nn.initializers.ones, (width,))
         bias = self.param("bias", nn.initializers.zeros, (width,))
@@ -393,9 +397,8 @@ class BatchNorm(nn.Module):
         if not train:
             return _normalised(x, averages.value.astype(dtype), scale, bias, self.epsilon)
         moments = lax.stop_gradient(masked_moments(x.astype(dtype), mask))
-        if self.is_mutable_collection(AVERAGES):
-            change = moments.astype(averages.value.dtype) - averages.value
-            averages.value += (1 - self.momentum) * change
+        change = moments.astype(averages.value.dtype) - averages.value
+        averages.value += (1 - self.momentum) * change
         return jnp.asarray(batch_norm(x, mask, moments, scale, bias, self.epsilon))
 
 

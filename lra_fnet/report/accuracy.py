@@ -504,11 +504,22 @@ def _notes(preset: str, runs: Sequence[Record], rows: Sequence[Row]) -> list[str
         if settings := sorted(given):
             notes.append(f"{name}: `{'` or `'.join(settings)}`")
         for task in sorted({run.task for run in group}):
-            same = [run for run in group if run.task == task]
-            if found := differing(same):
-                title = tasks.title(task)
-                notes.append(f"The runs of {name} on {title} differ in {', '.join(found)}.")
+            notes += _differences([run for run in group if run.task == task])
     return notes
+
+
+def differences(rows: Sequence[Row]) -> list[str]:
+    """Returns a line for each cell whose runs differ in more than their seeds."""
+    every = [cell for row in rows for name, cell in row.cells.items() if name not in AVERAGES]
+    return [note for cell in every for note in _differences(cell.runs)]
+
+
+def _differences(runs: Sequence[Record]) -> list[str]:
+    """Returns a line about the runs of one model on one task if they differ; see `differing`."""
+    if not (found := differing(runs)):
+        return []
+    where = f"{name_of(runs[0])} on {tasks.title(runs[0].task)}"
+    return [f"The runs of {where} differ in {', '.join(found)}."]
 
 
 def _binding(override: str) -> str:

@@ -87,7 +87,7 @@ def _compact(table: Table) -> Grid:
     shown = [*own, *(row for row in part.rows if not row.source)] if own else []
     title = f"Test accuracy (%), preset {table.preset}"
     legend = compact_legend([row.cells[column] for row in shown for column in table.columns])
-    notes = [legend, *accuracy.row_notes(table.preset, own)]
+    notes = [legend, *accuracy.row_notes(table.preset, own), *accuracy.differences(own)]
     return dataclasses.replace(accuracy_grid(table, title, shown, compact=True), notes=notes)
 
 

@@ -18,6 +18,7 @@ from lra_fnet.machine import disk, terminal
 from lra_fnet.run import record, typed
 from lra_fnet.run.record import NAME, Begun, Record
 from lra_fnet.run.typed import T
+from lra_fnet.tasks import sources
 
 PRETRAINED = "pretrained"  # begins the variant of a run that begins from another one
 RESTORE = "restore it, or --force moves the folder aside"  # what to do about run.json
@@ -131,8 +132,9 @@ class Job:
         verb = "pretrain" if self.denoise else "train"
         words = [verb, "--task", self.task, "--model", self.model, "--preset", self.preset]
         for field in ("init", "seed", "name", "runs", "data", "source"):
-            value = getattr(self, field)
-            words += [f"--{field}", str(value)] if value != getattr(Job, field) else []
+            value, default = getattr(self, field), getattr(Job, field)
+            is_default = value == default or _absolute(value) == _absolute(default)
+            words += [] if is_default else [f"--{field}", str(value)]
         lists = {"--set": self.overrides, "--import": self.imports, "--gin-dir": self.gin_dirs}
         for option, values in lists.items():
             words += [word for value in values for word in (option, str(value))]
@@ -149,10 +151,20 @@ class Job:
         return fields | ({"code": code} if code else {})
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what `read_job` reads from run.json."""
-        names = ("imports", "gin_dirs", "data", "source", "test", "fit", "name", "init")
+        """Returns what `read_job` reads from run.json; its paths are absolute.
+
+        Relative ones, of older versions, are those of the current folder.
+        """
+        names = ("imports", "gin_dirs", "test", "fit", "name")
         fields = self.identity() | {name: getattr(self, name) for name in names}
+        fields |= {name: _absolute(getattr(self, name)) for name in ("data", "source", "init")}
         return json.loads(json.dumps(fields, default=str))
+
+
+def _absolute(value: Any) -> Any:
+    """Returns a path as an absolute one; a URL, None or a number as it is."""
+    is_path = isinstance(value, str | Path) and not sources.is_url(value)
+    return Path(os.path.abspath(value)) if is_path else value
 
 
 def write_begun(folder: Path, begun: dict[str, Any]) -> None:
@@ -213,6 +225,8 @@ def read_job(folder: Path) -> Job | None:
         return None
     job = _as(folder, Job, {"name": value.get("variant"), **value}, runs=runs)
     job.check_names()
+    if not job.data.exists() and Job.data.exists():  # runs and data were moved together
+        job = dataclasses.replace(job, data=Job.data)
     return dataclasses.replace(job, name=None) if job.name == variant(job.overrides) else job
 
 
@@ -234,6 +248,13 @@ def finished(folder: Path) -> tuple[Job, Record]:
     command = terminal.command(job.command())
     result = record.read(folder, moved=True)
     if result is None:
+        begun = read_begun(folder)
+        if begun and not record.place(folder, parts := record.folder_parts(begun))[1]:
+            raise UserError(
+                f"{folder} holds an unfinished run and was moved or renamed: move it to "
+                f"{'/'.join(parts)} below a folder of runs, then the same command says how "
+                "to finish it"
+            )
         raise UserError(f"{folder} holds an unfinished run; to finish it: {command}")
     if not result.complete:
         raise UserError(

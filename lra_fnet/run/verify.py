@@ -341,14 +341,13 @@ def _code(result: Record, options: Options) -> Finding:
         return Finding(FAILED, f"no commit: {result.commit!r}")
     if not _is_known(result.commit):
         return Finding(NOTE, "its commit is not in this repository")
-    if changed := record.code_differences(result.code, options.imports):
-        return Finding(NOTE, "; ".join(map(str, changed)))
+    notes = [str(change) for change in record.code_differences(result.code, options.imports)]
     if result.dirty:
-        return Finding(NOTE, "files differed from its commit")
+        notes.append("files differed from its commit")
     if result.earlier:
         began = "; ".join(f"{one.revision} on {one.device}" for one in result.earlier)
-        return Finding(NOTE, f"it began with other code or on another machine: {began}")
-    return Finding()
+        notes.append(f"it began with other code or on another machine: {began}")
+    return Finding(NOTE, "; ".join(notes)) if notes else Finding()
 
 
 def _same_machine(result: Record) -> bool:
@@ -359,7 +358,7 @@ def _same_machine(result: Record) -> bool:
 
 
 def _score(folder: Path, result: Record, kinds: Sequence[Checkpoint], options: Options) -> Finding:
-    """Scores the checkpoints on validation, and on test if that was read; logs the reading."""
+    """Scores the checkpoints on validation, and on test if that was read; writes nothing."""
     if not kinds:
         return Finding(ABSENT, "no checkpoint")
     try:
@@ -373,7 +372,7 @@ def _score(folder: Path, result: Record, kinds: Sequence[Checkpoint], options: O
     again = [(run, "validation", score(run.variables, arrays)) for run in runs]
     if result.test:
         states = {run.checkpoint: (run.step, run.variables) for run in runs}
-        tested = evaluate.score_test(score, states, data, folder)
+        tested = evaluate.score_again(score, states, data)
         again += [(run, "test", tested[run.checkpoint]) for run in runs]
     exact, off, without = _same_machine(result), 0, []
     for run, split, sums in again:

@@ -43,6 +43,8 @@ def finish(plan: Plan, *, without_failed: bool = False) -> list[Record]:
         raise UserError(
             f"sweep {plan.name} has no axes, so there is nothing to select: its runs have read test"
         )
+    # The prepared sets are what the trials have read, even if a source has changed since.
+    plan = dataclasses.replace(plan, shared=dataclasses.replace(plan.shared, source=None))
     plan.check()
     with contextlib.closing(Ledger(plan)) as ledger, ledger.locked():
         ledger.refresh()

@@ -5,6 +5,7 @@ Source: FNet (arXiv:2105.03824, App. A.1) and its authors' code (google-research
 are swapped, which is the label. The objective hides pieces, see `objective.Denoise`.
 """
 
+import array
 import collections
 import dataclasses
 import hashlib
@@ -18,7 +19,7 @@ import gin
 import numpy as np
 
 from lra_fnet.errors import UserError
-from lra_fnet.machine.progress import Bar
+from lra_fnet.machine.progress import Bar, say
 from lra_fnet.tasks import hidden, pieces, shallow, sources
 from lra_fnet.tasks.pieces import (
     CLS,
@@ -127,7 +128,7 @@ class Corpus(Task):
                 'a file with .txt, .jsonl or .json (a field "text"), each perhaps .gz'
             )
         pieces.library()  # its absence is reported before the texts are read
-        sampled, documents = sample(source)
+        sampled, counts = sample(source)
         given = source / VOCABULARY
         if given.is_file():
             vocabulary = pieces.read_vocabulary(given, self.vocab_size)
@@ -136,7 +137,7 @@ class Corpus(Task):
         return Raw(
             stream=self._rows(source, pieces.encoder(vocabulary, jobs)),
             source=source.name,
-            details={"sentencepiece": pieces.library().__version__, "documents": documents},
+            details={"sentencepiece": pieces.library().__version__, **counts},
             files={VOCABULARY: vocabulary},
         )
 
@@ -207,18 +208,19 @@ def pack(sentences: Iterable[list[int]], length: int) -> Iterator[Row]:
         yield (ids - 1).astype("<u2"), swapped
 
 
-def sample(source: Path) -> tuple[list[str], int]:
-    """Returns sentences of training documents, evenly spread, and the number of all documents.
+def sample(source: Path) -> tuple[list[str], dict[str, int]]:
+    """Returns sentences of training documents, evenly spread, and counts of all documents.
 
-    Every sentence is kept until there are 2 `SAMPLE`, then every second one, and so on.
+    Every sentence is kept until there are 2 `SAMPLE`, then every second one, and so on. Repeated
+    documents are reported; they stay, as nothing of a source is dropped without a word.
 
     Raises:
         UserError: see `read_documents`.
     """
-    kept, stride, seen, count = [], 1, 0, 0
+    kept, stride, seen, digests = [], 1, 0, array.array("Q")
     with Bar(f"sampling {source.name}", None, unit="documents") as progress:
         for digest, lines in read_documents(source):
-            count += 1
+            digests.append(int.from_bytes(digest[:8]))
             progress.step()
             if split_of(digest) != SPLITS[0]:
                 continue
@@ -228,7 +230,17 @@ def sample(source: Path) -> tuple[list[str], int]:
                 seen += 1
                 if len(kept) == 2 * SAMPLE:
                     kept, stride = kept[::2], 2 * stride
-    return kept, count
+    counts = {"documents": len(digests), "repeated_documents": _repeated(digests)}
+    if repeated := counts["repeated_documents"]:
+        say(f"{source}: {repeated:,} of {len(digests):,} documents repeat another one, and stay")
+    return kept, counts
+
+
+def _repeated(digests: array.array) -> int:
+    """Returns how many of the 64-bit digests repeat another one; sorts them."""
+    ordered = np.frombuffer(digests, np.uint64)  # shares the memory: 8 bytes a document
+    ordered.sort()
+    return int((ordered[1:] == ordered[:-1]).sum())
 
 
 def read_documents(source: Path) -> Iterator[Document]:

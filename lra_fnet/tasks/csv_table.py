@@ -300,6 +300,12 @@ def _text(file: sources.File) -> Iterator[str]:
         try:
             yield line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
+            named = file.path.name.lower().removesuffix(".gz")
+            if number == 1 and not named.endswith(ENDINGS):
+                raise UserError(
+                    f"{file}: expected a table in UTF-8 ({', '.join(ENDINGS)}, each perhaps .gz), "
+                    "got another format: convert or unpack the file"
+                ) from None
             raise UserError(
                 f"{file}, line {number}: expected UTF-8, got {sources.short(error)}: save the "
                 "table as UTF-8"

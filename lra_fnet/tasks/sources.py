@@ -33,7 +33,7 @@ _PAUSES = (1, 5, 20)  # seconds before each retry; they start again after any pr
 _LARGEST = 2**38  # bytes that an archive may claim to unpack to
 _LONGEST_LINE = 2**26  # bytes
 _LONGEST_NAME = 2**20  # bytes of a header that extends another, such as GNU tar's long names
-_LONGEST_FILE_NAME = 200  # bytes; most file systems take 255, and an ending is added
+LONGEST_FILE_NAME = 200  # bytes; most file systems take 255, and an ending is added
 _CONTENT = (*tarfile.REGULAR_TYPES, tarfile.GNUTYPE_SPARSE)
 _UNREACHABLE = (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError)
 _UNREADABLE = (OSError, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError)
@@ -76,6 +76,11 @@ def own_url(source: str | Path | None, remote: Remote | None) -> str | None:
     return None if mirror else url
 
 
+def is_url(source: str | Path | None) -> bool:
+    """Returns whether a source is a URL, also one that a Path has changed."""
+    return "://" in _url(source)
+
+
 def _url(source: str | Path | None) -> str:
     """Returns a source as a URL, with letters outside ASCII and spaces percent-encoded."""
     url = re.sub("^(https?):/+", r"\1://", str(source))  # a Path has merged the two slashes
@@ -86,7 +91,7 @@ def _check_name(url: str) -> None:
     """Raises a UserError for a URL that does not end with the name of a file."""
     with contextlib.suppress(ValueError):  # of urlsplit
         name = Remote(url).name
-        if name not in ("", "..") and len(os.fsencode(name)) <= _LONGEST_FILE_NAME:
+        if name not in ("", "..") and len(os.fsencode(name)) <= LONGEST_FILE_NAME:
             return
     raise UserError(f"--source expects a URL that ends with the name of a file, got {url[:200]!r}")
 
@@ -171,11 +176,16 @@ def fetch(remote: Remote, folder: Path, *, force: bool = False) -> Path:
                 if _size(part) > before:
                     pauses = list(_PAUSES)
                 if not pauses or not _size(part):
+                    reason = getattr(error, "reason", None) or error
+                    if isinstance(reason, TimeoutError):
+                        reason = f"the server sent nothing for {_TIMEOUT:g} seconds"
+                    kept = "run the same command again"
+                    if _size(part):
+                        size = megabytes(_size(part))
+                        kept = f"{size} are kept, the same command continues from there"
                     raise UserError(
-                        f"{remote} cannot be downloaded "
-                        f"({short(getattr(error, 'reason', None) or error)}); "
-                        f"{megabytes(_size(part))} are kept, the same command continues from "
-                        f"there; or get it in another way and give --source path/to/{remote.name}"
+                        f"{remote} cannot be downloaded ({short(reason)}): {kept}, or get it in "
+                        f"another way and give --source path/to/{remote.name}"
                     ) from None
                 time.sleep(pauses.pop(0))
     _check(part, remote)
@@ -430,10 +440,7 @@ def files(source: Path) -> Iterator[File]:
     _refuse_zip(source)
     total, seen = 0, set()
     # tarfile raises ValueError where a header's number is none.
-    with (
-        readable(source, ValueError),
-        tarfile.open(source, "r:*", tarinfo=_Member) as archive,
-    ):
+    with readable(source, ValueError), _open_archive(source) as archive:
         for member in archive:
             # tarfile would keep 0.5 kB of each member.
             archive.members = []  # pyright: ignore[reportAttributeAccessIssue]
@@ -458,6 +465,17 @@ def files(source: Path) -> Iterator[File]:
             yield File(source, path, stream)
         while archive.fileobj and archive.fileobj.read(_BLOCK):  # up to the checksum at the end
             pass
+
+
+def _open_archive(source: Path) -> tarfile.TarFile:
+    """Opens a tar archive; raises a UserError for a file that does not begin as one does."""
+    try:
+        return tarfile.open(source, "r:*", tarinfo=_Member)
+    except tarfile.ReadError:
+        raise UserError(
+            f"{source}: expected a folder, or a tar archive that is plain or compressed with gzip, "
+            "xz or bzip2, got another file, or a damaged one: name another, or get another copy"
+        ) from None
 
 
 def _refuse_zip(source: Path) -> None:

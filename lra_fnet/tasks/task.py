@@ -131,6 +131,12 @@ class Task(abc.ABC):
                 f"{self.name}: the name of a data set must be a text, got {self.config!r}: put "
                 f"""quotation marks around it, DATASET='"{self.config}"'"""
             )
+        size, most = len(os.fsencode(self.config)), sources.LONGEST_FILE_NAME
+        if size > most:
+            raise UserError(
+                f"{self.name}: the name of a data set must have at most {most} bytes, got {size} "
+                f"({self.config[:20]}...): shorten it"
+            )
         if self.config not in self.configs:
             known = ", ".join(self.configs)
             rule = f", or {self.configs.rule}" if isinstance(self.configs, Sets) else ""

@@ -4,6 +4,7 @@ import functools
 import itertools
 import math
 
+import flax.errors
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -65,7 +66,7 @@ def test_batch_norm_gradients_are_those_of_the_formula(dtype):
 
     def ours(x, params):
         variables = {"params": params, "averages": averages}
-        return module.apply(variables, x, mask, train=True)
+        return module.apply(variables, x, mask, train=True, mutable=["averages"])[0]
 
     def formula(x, params):
         wide = x.astype("float32")
@@ -90,8 +91,17 @@ def test_batch_norm_without_a_token_is_finite():
     module = pointwise.BatchNorm(1e-3, momentum=0.75)
     x, mask = normal(2, 3, 5), np.zeros((2, 3), bool)
     variables = initial(module, x, ~mask)
-    squares = jax.grad(lambda x: jnp.square(module.apply(variables, x, mask, train=True)).sum())
+    train = functools.partial(module.apply, variables, train=True, mutable=["averages"])
+    squares = jax.grad(lambda x: jnp.square(train(x, mask)[0]).sum())
     assert np.isfinite(jax.jit(squares)(x)).all()
+
+
+def test_batch_norm_that_cannot_keep_its_averages_is_an_error():
+    module = pointwise.BatchNorm(1e-3, momentum=0.75)
+    x, mask = normal(2, 3, 5), np.ones((2, 3), bool)
+    variables = initial(module, x, mask)
+    with pytest.raises(flax.errors.ModifyScopeVariableError, match="averages"):
+        module.apply(variables, x, mask, train=True)
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (2, 3, 7)])

@@ -175,7 +175,9 @@ def test_code_of_an_import_is_recorded_and_another_one_is_another_configuration(
     assert code == 0, err
     assert f"was trained with other code (code of parity.py: {digits} -> edited)" in err
     row = verify.verify(folder, verify.Options(imports=(str(OUTSIDE / "parity.py"),)))
-    assert row.findings["code"] == ("note", f"code of parity.py: {digits} -> edited")
+    state, reason = row.findings["code"]
+    assert state == "note"
+    assert reason.startswith(f"code of parity.py: {digits} -> edited")
 
 
 def test_reading_is_logged_before_the_split_is_opened_and_after_half_a_line(trial, monkeypatch):
@@ -226,6 +228,21 @@ def test_unfinished_run_fails_with_the_command_that_finishes_it(trial, command):
     assert command("train", *words)[0] == 0
     assert disk.read_json(trial / "result.json")["state"] == "complete"
     assert set(before) <= set(trial.rglob("*"))
+
+
+def test_unfinished_run_that_was_moved_resumes_in_another_folder_of_runs_only(trial, tmp_path):
+    (trial / "result.json").unlink()
+    parts = trial.parts[-4:]
+    moved = tmp_path / "elsewhere"
+    trial.rename(moved)
+    with pytest.raises(UserError, match="was moved or renamed: move it to ") as caught:
+        evaluate.evaluate(moved)
+    assert f"move it to {'/'.join(parts)} below a folder of runs" in str(caught.value)
+    back = tmp_path.joinpath("other", *parts)
+    back.parent.mkdir(parents=True)
+    moved.rename(back)
+    with pytest.raises(UserError, match=r"unfinished run; to finish it: lra-fnet train .*other"):
+        evaluate.evaluate(back)
 
 
 def test_other_data_than_the_runs_fails_with_one_line(trial):

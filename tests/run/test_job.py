@@ -477,15 +477,40 @@ def test_command_of_a_job_makes_that_job(monkeypatch, job):
     assert BARE.command() == shlex.split("train --task listops --model fnet --preset cpu")
 
 
-@pytest.mark.parametrize("job", [BARE, FULL, dataclasses.replace(FULL, name=None)])
+LOCAL = dataclasses.replace(FULL, name=None, source="mine.csv")
+
+
+@pytest.mark.parametrize("job", [BARE, FULL, LOCAL])
 def test_job_of_a_run_folder_is_the_one_that_made_it(tmp_path, monkeypatch, job):
     monkeypatch.chdir(tmp_path)
     job.folder.mkdir(parents=True)
     assert jobs.read_job(job.folder) is None
     (job.folder / "run.json").write_text(json.dumps(job.to_json()))
-    wanted = dataclasses.replace(job, overrides=tuple(sorted(job.overrides)))
+    overrides, data = tuple(sorted(job.overrides)), job.data.absolute()
+    wanted = dataclasses.replace(job, overrides=overrides, data=data)
+    if job is LOCAL:
+        wanted = dataclasses.replace(wanted, source=str(tmp_path / "mine.csv"))
     assert jobs.read_job(job.folder) == wanted
-    assert jobs.read_job(job.folder.absolute()) == wanted
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    here = jobs.read_job(tmp_path / job.folder)
+    assert here == dataclasses.replace(wanted, runs=".." / job.runs)
+
+
+def test_defaults_are_left_out_of_the_command_of_a_stored_job(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    BARE.folder.mkdir(parents=True)
+    (BARE.folder / "run.json").write_text(json.dumps(BARE.to_json()))
+    assert jobs.read_job(BARE.folder).command() == BARE.command()
+
+
+def test_data_that_were_moved_with_the_runs_are_found(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    BARE.folder.mkdir(parents=True)
+    (BARE.folder / "run.json").write_text(json.dumps(BARE.to_json() | {"data": "/old/data"}))
+    assert jobs.read_job(BARE.folder).data == Path("/old/data")
+    Path("data").mkdir()
+    assert jobs.read_job(BARE.folder).data == Path("data")
 
 
 def test_run_chosen_on_test_rows_says_so(train, tmp_path, monkeypatch):

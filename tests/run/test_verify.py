@@ -1,11 +1,14 @@
 """Results are checked as a reader can: whole, of their names, scored again and trained again."""
 
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import made_results
 import made_runs
 import numpy as np
 import pytest
@@ -47,6 +50,24 @@ def test_trained_run_is_scored_and_replayed_exactly(check):
     ] * 5
     assert findings["score"].reason == "exactly"
     assert "exactly as recorded" in findings["replay"].reason
+
+
+def test_finished_run_is_only_read(folders, monkeypatch):
+    """Every write of the package goes through `disk`, which refuses here as a read-only disk."""
+
+    def refuse(path, *given, **named):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    folder = folders["fnet"]  # trained here if no test has asked for it before
+    for name in ("partial", "append_line", "try_lock"):
+        monkeypatch.setattr(disk, name, refuse)
+    log = folder.parents[3] / record.TEST_LOG
+    before = log.read_bytes()
+    data = Path(disk.read_json(folder / "run.json")["data"])
+    options = verify.Options(data, (PARITY,), (OUTSIDE,), 6)
+    findings = verify.verify(folder, options).findings
+    assert {findings[name].state for name in ("score", "replay")} == {"ok"}
+    assert log.read_bytes() == before
 
 
 def test_complete_replay_gives_the_parameters(check):
@@ -168,6 +189,20 @@ def test_run_that_began_with_other_code_is_noted_and_need_not_be_equal_to_the_bi
     assert findings["score"].state == "ok"
     assert findings["code"].state == "note"
     assert findings["code"].reason.startswith("it began with other code or on another machine: bbb")
+
+
+def test_all_notes_about_the_code_are_given(monkeypatch):
+    process = {name: made_results.a_result()[name] for name in ("device", "versions", "dirty")}
+    earlier = [process | {"commit": "b" * 40}]
+    fields = {"code": {"parity.py": "0" * 64}, "commit": "a" * 40, "dirty": True}
+    result = record.parse(made_results.a_result(**fields, earlier=earlier))
+    monkeypatch.setattr(verify, "_is_known", lambda commit: True)
+    state, reason = verify._code(result, verify.Options(imports=(PARITY,)))
+    assert state == "note"
+    first, second, third = reason.split("; ")
+    assert first.startswith("code of parity.py: 0000")
+    assert second == "files differed from its commit"
+    assert third.startswith("it began with other code or on another machine: bbb")
 
 
 def test_score_without_a_loss_is_noted(check):

@@ -29,6 +29,7 @@ from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.run import evaluate, job
 from lra_fnet.sweep import board, finish, ledger, plan, scheduler, studies
+from lra_fnet.tasks import make as make_task
 
 PARITY = ["--task", "parity", "--preset", "cpu", "--gin-dir", str(OUTSIDE)]
 FAKE = [sys.executable, str(ROOT / "tests/fake_train.py")]
@@ -509,7 +510,8 @@ def test_loaded_sweep_equals_the_begun_one(tmp_path):
     first = plan.Plan(begun, "mine", shared)
     first.folder.mkdir(parents=True)
     first.begin()
-    assert plan.load(tmp_path, "mine") == first
+    shared = dataclasses.replace(shared, data=shared.data.absolute())
+    assert plan.load(tmp_path, "mine") == dataclasses.replace(first, shared=shared)
 
 
 def test_half_a_line_at_the_end_of_the_journal_is_dropped(tmp_path):
@@ -819,6 +821,26 @@ def test_finish_scores_the_best_mean_with_all_its_seeds_and_keeps_the_selection(
             assert choice["validation"] == pytest.approx(0.705)
         assert scored == [f"runs/{folder}" for choice in selected for folder in choice["folders"]]
         assert len(scored) == 4
+
+
+def test_finish_does_not_need_the_source_that_the_trials_have_read(outside, scored):
+    """The table has changed since: the trials' data is the prepared set."""
+    lines = [f"{'no' if k % 2 else 'yes'},text {k}\n" for k in range(100)]
+    Path("mine.csv").write_text("label,text\n" + "".join(lines))
+    make_task("csv").prepare("data", "mine.csv")
+    shared = job.Job("", "", "", source="mine.csv")
+    fields = {"tasks": ["csv"], "models": ["fnet"], "axes": {"Encoder.num_layers": [1, 2]}}
+    planned = plan.Plan(swept(**fields).checked(), "mine", shared)
+    for number, point in enumerate(plan.grid(planned.sweep.axes)):
+        trial = planned.job(0, point, 0)
+        result = made_results.with_test(
+            600 + number, **trial.identity(), config=trial.load().config
+        )
+        made_results.put(trial.runs, result | {"test": None})
+    ledger.Ledger(planned).close()
+    Path("mine.csv").write_text("label,text\n" + "".join(lines[1:]))
+    finish.finish(plan.load(Path("runs"), "mine"))
+    assert len(scored) == 1
 
 
 @pytest.mark.usefixtures("runner", "go")

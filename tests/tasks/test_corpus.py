@@ -133,13 +133,24 @@ def ordered(row, swapped):
 
 def test_sample_is_evenly_spread_and_bounded(tmp_path, monkeypatch):
     source = write(made(), tmp_path / "raw")
-    everything, count = corpus.sample(source)
-    assert count == 150
+    everything, counts = corpus.sample(source)
+    assert counts == {"documents": 150, "repeated_documents": 0}
     monkeypatch.setattr(corpus, "SAMPLE", 40)
     some, _ = corpus.sample(source)
     assert 40 <= len(some) < 80
     stride = next(n for n in (2, 4, 8, 16, 32) if everything[::n] == some)
     assert stride == 16 or stride * 40 <= len(everything)
+
+
+def test_repeated_documents_are_reported_and_stay(tmp_path, capfd):
+    source = write(made(), tmp_path / "raw")
+    corpus.sample(source)
+    assert "repeat" not in capfd.readouterr().err
+    (source / "copy.txt").write_bytes((source / "part.txt").read_bytes())
+    _, counts = corpus.sample(source)
+    assert counts == {"documents": 300, "repeated_documents": 150}
+    line = f"{source}: 150 of 300 documents repeat another one, and stay"
+    assert line in capfd.readouterr().err.splitlines()
 
 
 def test_markup_and_lines_end_sentences(tmp_path):

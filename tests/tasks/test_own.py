@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import io
 import json
+import lzma
 import os
 import re
 import shutil
@@ -311,6 +312,22 @@ def test_a_mistake_in_a_table_fails_with_one_line(tmp_path, content, message):
         raw(path)
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["mine.csv.xz", "mine.parquet", "mine.parquet.gz"])
+def test_a_file_that_is_no_text_fails_with_the_formats_that_are_read(tmp_path, name):
+    content = lzma.compress(b"label,text\nham,a\n")
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    line = f"{name}: expected a table in UTF-8 (.csv, .tsv, .tab, each perhaps .gz), got another"
+    with pytest.raises(UserError, match=re.escape(line)):
+        raw(path)
+
+
+def test_a_set_whose_name_no_folder_may_have_fails_with_one_line():
+    assert tasks.make("csv", "n" * 200).config
+    with pytest.raises(UserError, match=r"must have at most 200 bytes, got 201 \(nnn"):
+        tasks.make("csv", "n" * 201)
 
 
 def test_an_open_quotation_mark_that_swallows_lines_is_noticed(tmp_path, capfd):

@@ -58,6 +58,19 @@ def test_download_resumes_after_a_broken_connection(known, served, tmp_path):
     assert [asked for _, asked in served.asked] == [None, "bytes=1700000-"]
 
 
+def test_server_that_never_answers_is_named_as_such(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "_TIMEOUT", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and sends nothing
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/mine.csv"
+        with pytest.raises(UserError) as caught:
+            sources.fetch(Remote(url), tmp_path)
+    assert one_line(caught) == (
+        f"mine.csv (size unknown) from {url} cannot be downloaded (the server sent nothing for 0.2 "
+        "seconds): run the same command again, or get it in another way and give --source "
+        "path/to/mine.csv"
+    )
+
+
 def test_stopped_download_resumes_in_the_next_process(served, tmp_path, monkeypatch):
     remote = Remote(f"{served.url}raw.bin", len(CONTENT), SHA256)
     served.cut = 1_700_000
@@ -339,8 +352,8 @@ def test_missing_source_or_other_file_fails_with_one_line(tmp_path):
     (tmp_path / "y.xz").write_bytes(lzma.compress(b"plain text\n" * 1000))
     os.mkfifo(tmp_path / "pipe")
     for name, words in {
-        "x.tar.gz": "not what its name says",
-        "y.xz": "not what",
+        "x.tar.gz": "x.tar.gz: expected a folder, or a tar archive that is plain or compressed",
+        "y.xz": "got another file, or a damaged one: name another, or get another copy",
         "z": "no such file",
         "pipe": "pipe: is neither a file nor a folder",
     }.items():
