@@ -27,8 +27,8 @@ class Mamba(Mixer):
     One matrix projects x to a value and a gate, of E channels each. u is SiLU of the value after a
     causal depthwise convolution; the numbers B and C and the steps of the scan are projections of
     u (Sec. 3.2, Algorithm 2), the steps through ceil(D / 16) numbers and a softplus. Dense layers
-    have no bias. Initial values are those of the authors' code, but for the output matrix, which
-    they divide by the root of the number of layers.
+    have no bias. Parameters begin as in the authors' code, where the output matrix is divided by
+    the root of the number of layers.
 
     The published model is causal. With `bidirectional`, the value is also read from the end to the
     start, by a convolution and a scan with their own parameters. Both share the projections and
