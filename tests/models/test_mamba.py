@@ -13,12 +13,14 @@ from arrays import (
     float64,
     initial,
     largest_array,
+    new_key,
     normal,
     random_variables,
 )
 
 from lra_fnet.errors import UserError
 from lra_fnet.models import selective_scan
+from lra_fnet.models.mixers import mamba
 from lra_fnet.models.mixers.mamba import Mamba
 
 FIELDS = {"num_heads": 1, "qkv_dim": 1, "layer": 0, "num_layers": 2, "dropout": 0.0, "max_len": 11}
@@ -153,6 +155,21 @@ def test_layer_equals_a_loop_over_positions(bidirectional, method):
     assert params["dt"].shape == (2 * (1 + bidirectional), 40)  # rank 2 = ceil(20 / 16)
     want = oracle.mamba(*float64(x), mask, params, 1 + bidirectional)
     assert_close(np.asarray(got)[mask], want[mask], 1e-4)
+
+
+def test_the_recurrence_of_a_bfloat16_layer_is_float32(monkeypatch):
+    dtypes = []
+
+    def scan(x, step, a, b, c, **settings):
+        dtypes.extend((step.dtype, a.dtype))
+        return selective_scan.selective_scan(x, step, a, b, c, **settings)
+
+    monkeypatch.setattr(mamba, "selective_scan", scan)
+    mixer = Mamba(dim=3, bidirectional=True, **FIELDS)
+    x, mask = normal(1, 11, 3).astype(jnp.bfloat16), np.ones((1, 11), bool)
+    y = jax.eval_shape(functools.partial(mixer.init_with_output, train=False), new_key(0), x, mask)
+    assert y[0].dtype == jnp.bfloat16
+    assert dtypes == [jnp.float32] * 4
 
 
 def test_reversed_text_with_exchanged_directions_gives_the_reversed_output():
