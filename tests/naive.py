@@ -563,6 +563,57 @@ def state_space(u, transition, inputs, outputs, skip):
     return out
 
 
+def selective_scan(x, step, a, b, c):
+    """h[k] = exp(step[k] A) h[k - 1] + step[k] B[k] x[k], y[k] = C[k] h[k], for each channel.
+
+    x and step are [B, L, E], A is [E, N], B and C are [B, L, N]. [B, L, E].
+    """
+    out = np.zeros(x.shape)
+    for row in range(len(x)):
+        for e in range(x.shape[2]):
+            state = np.zeros(a.shape[1])
+            for k in range(x.shape[1]):
+                held = [math.exp(step[row, k, e] * a[e, n]) * state[n] for n in range(len(state))]
+                state = np.array(held) + step[row, k, e] * b[row, k] * x[row, k, e]
+                out[row, k, e] = c[row, k] @ state
+    return out
+
+
+def mamba(x, mask, params, directions):
+    """Mamba's block: each direction reads the real tokens of the text in its order. [B, L, D].
+
+    A parameter that is not shared has those of the second direction behind those of the first,
+    along its first axis.
+    """
+
+    def silu(y):
+        return y / (1 + np.exp(-y))
+
+    value, gate = np.split(x @ params["project"]["kernel"], 2, axis=-1)
+    channels, total = value.shape[2], np.zeros(value.shape)
+    for direction in range(directions):
+        taps, bias, select, dt, dt_bias, a_log, skip = (
+            np.split(params[name], directions)[direction]
+            for name in ("taps", "bias", "select", "dt", "dt_bias", "a_log", "skip")
+        )
+        states = a_log.shape[1]
+        for row in range(len(x)):
+            state = np.zeros((channels, states))
+            places = range(x.shape[1])[:: -1 if direction else 1]
+            for k in [place for place in places if mask[row, place]]:
+                u = bias.copy()
+                for i in range(len(taps)):
+                    past = k + (len(taps) - 1 - i) * (1 if direction else -1)
+                    if 0 <= past < x.shape[1] and mask[row, past]:
+                        u += taps[i] * value[row, past]
+                u = silu(u)
+                low, b, c = np.split(u @ select, [len(dt), len(dt) + states])
+                step = np.log1p(np.exp(low @ dt + dt_bias))[:, None]
+                state = np.exp(-step * np.exp(a_log)) * state + step * b * u[:, None]
+                total[row, k] += state @ c + skip * u
+    return (total * silu(gate)) @ params["out"]["kernel"]
+
+
 def crossed_variance(a, b, matched):
     """Estimates the variance of mean(a) - mean(b) over seeds and rows from pairs of answers.
 

@@ -100,6 +100,7 @@ TASKS_OF_RECIPES = {
     "conv": {"listops", "image", "pathfinder"},
     "long_conv": {*TASKS},
     "lru": {"listops", "text", "image", "pathfinder", "pathx"},
+    "mamba": set(),
     "s4d": {*TASKS},
     "s5": {*TASKS},
     "transformer_rotary": {*TASKS},
@@ -108,6 +109,7 @@ TASKS_OF_RECIPES = {
 GROUPS = {
     "long_conv": ("kernel",),
     "lru": ("decay", "gamma", "b"),
+    "mamba": ("a_log", "dt_bias", "skip"),
     "s4d": ("a", "log_dt"),
     "s5": ("lambda", "b", "log_dt"),
 }

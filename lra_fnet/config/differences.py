@@ -13,6 +13,7 @@ from lra_fnet.config.bindings import literal, values
 # Settings of mixers that change time and memory but not what is computed, except for rounding.
 SPEED_ONLY = (
     *("Attention.implementation", "Attention.block_size", "Fourier.method", "LRU.method"),
+    "Mamba.method",
     *("RotaryAttention.implementation", "RotaryAttention.block_size", "S5.method"),
     "Synthesizer.block_size",
 )

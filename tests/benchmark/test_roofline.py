@@ -154,7 +154,7 @@ NAIVE = {  # which compute nothing again
     "transformer": ["Attention.implementation=naive"],
     "fnet_hybrid": ["Attention.implementation=naive"],
 }
-AGAIN = {"lru", "s5", "sinkhorn", "synthesizer", "transformer_rotary"}  # loops, even heads
+AGAIN = {"lru", "mamba", "s5", "sinkhorn", "synthesizer", "transformer_rotary"}  # loops, even heads
 
 
 @pytest.mark.parametrize("model", sorted({*known("models")} - {*MIXING, *AGAIN} | {*NAIVE}))

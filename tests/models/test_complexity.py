@@ -28,6 +28,7 @@ CASES = {model: (model, []) for model in config.known("models")} | {
     "performer, relu": ("performer", ["Performer.kernel=relu"]),
     "sinkhorn, small blocks": ("sinkhorn", ["Sinkhorn.block_size=2"]),
     "sparse, first": ("sparse", ["SparseAttention.global_first=True"]),
+    "mamba, parallel": ("mamba", ["Mamba.method=associative"]),
     "strided": ("sparse", ["SparseAttention.pattern=strided"]),
     "synthesizer, not random": ("synthesizer", [f"Synthesizer.kinds={NOT_RANDOM}"]),
 }

@@ -40,6 +40,7 @@ from lra_fnet.models.mixers.linformer import Linformer
 from lra_fnet.models.mixers.local import LocalAttention
 from lra_fnet.models.mixers.long_convolution import LongConvolution
 from lra_fnet.models.mixers.longformer import Longformer
+from lra_fnet.models.mixers.mamba import Mamba
 from lra_fnet.models.mixers.none import NoMixing
 from lra_fnet.models.mixers.performer import Performer
 from lra_fnet.models.mixers.random import RandomMixing
@@ -59,6 +60,7 @@ SINKHORN = {"block_size": 3, "iterations": 3, "temperature": 0.75, "gumbel": Tru
 SPARSE = {"pattern": "fixed", "block_size": 0, "summary": 1, "causal": False, "global_first": False}
 SYNTHESIZER = {"kinds": ("random", "attention"), "factor": 4, "block_size": 3}
 STEPS = {"dt_min": 0.01, "dt_max": 0.5}
+MAMBA = STEPS | {"state": 4, "expand": 2, "width": 4}
 RING = {"radius_min": 0.5, "radius_max": 0.9, "max_phase": 3.0}
 # Settings under which a few tokens are several blocks, chunks or windows.
 CASES = {
@@ -109,6 +111,9 @@ CASES = {
         STEPS | {"state": 4, "blocks": 1, "method": "associative", "gate": "half2"},
     ),
     "lru": (LRU, RING | {"state": 4, "method": "scan", "gate": "full"}),
+    "mamba": (Mamba, MAMBA | {"bidirectional": True, "method": "scan"}),
+    "mamba, parallel": (Mamba, MAMBA | {"bidirectional": True, "method": "associative"}),
+    "mamba, causal": (Mamba, MAMBA | {"bidirectional": False, "method": "scan"}),
 }
 
 

@@ -146,6 +146,8 @@ def test_parameter_count_is_the_closed_formula(model):
         "fnet_filter": 2 * (length // 2 + 1) * dim,
         "long_conv": 2 * length * dim + dim + gate["full"],
         "lru": 2 * 64 + 64 + 2 * 64 * dim + 2 * 2 * 64 * dim + dim + gate["full"],
+        # Of both directions: taps and bias, select (of rank 32 and two times 16), dt, A, skip.
+        "mamba": 6 * dim**2 + 2 * 2 * dim * (4 + 1 + (32 + 2 * 16) + (32 + 1) + 16 + 1),
         "s4d": 2 * dim * modes + 2 * 2 * dim * modes + dim + dim + gate["full"],
         "s5": 2 * modes + 2 * modes * dim + 2 * 2 * modes * dim + modes + dim + gate["half1"],
         "fnet_hybrid": projections,  # in both layers

@@ -67,7 +67,8 @@ _product = functools.partial(jnp.einsum, precision=lax.Precision.HIGHEST)
 _dense = functools.partial(flat_product, precision=lax.Precision.HIGHEST)
 
 
-def _check_step(mixer):
+def check_steps(mixer):
+    """Raises a UserError unless 0 < mixer.dt_min <= mixer.dt_max."""
     if not 0 < mixer.dt_min <= mixer.dt_max:
         raise UserError(
             f"{type(mixer).__name__}.dt_min and dt_max must be positive and in order, got "
@@ -97,7 +98,7 @@ class S4D(Mixer):
         """Raises a UserError for an odd state or steps that are not positive."""
         if self.state % 2:
             raise UserError(f"S4D.state must be even, got {self.state}: set it to 64, say")
-        _check_step(self)
+        check_steps(self)
 
     @nn.compact
     def __call__(self, x, mask, *, train):
@@ -213,7 +214,7 @@ class S5(Recurrent):
                 f"S5.state must be a multiple of 2 * blocks = {2 * self.blocks}, got {self.state}: "
                 "change one of them"
             )
-        _check_step(self)
+        check_steps(self)
 
     def system(self, dtype):
         """See the paper's Sec. 3 and App. B.1.

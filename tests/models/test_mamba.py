@@ -1,0 +1,219 @@
+"""Mamba and its scan against loops over positions and closed forms in float64."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import naive as oracle
+import numpy as np
+import pytest
+from arrays import (
+    applied,
+    assert_close,
+    float64,
+    initial,
+    largest_array,
+    new_key,
+    normal,
+    random_variables,
+)
+
+from lra_fnet.errors import UserError
+from lra_fnet.models import selective_scan
+from lra_fnet.models.mixers import mamba
+from lra_fnet.models.mixers.mamba import Mamba
+
+FIELDS = {"num_heads": 1, "qkv_dim": 1, "layer": 0, "num_layers": 2, "dropout": 0.0, "max_len": 11}
+FIELDS |= {"state": 4, "expand": 2, "width": 3, "dt_min": 0.01, "dt_max": 0.5, "method": "scan"}
+METHODS = ["scan", "associative"]
+
+
+@pytest.fixture(params=METHODS)
+def method(request, monkeypatch):
+    """A method of the scan, with chunks of four positions."""
+    monkeypatch.setattr(selective_scan, "CHUNK", dict.fromkeys(METHODS, 4))
+    return request.param
+
+
+def system(length, channels=3, states=2, seed=0):
+    """x, step, A, B and C of a scan, float64."""
+    rng = np.random.default_rng(seed)
+    x, step = rng.normal(size=(2, 2, length, channels))
+    b, c = rng.normal(size=(2, 2, length, states))
+    return x, abs(step), -np.exp(rng.normal(size=(channels, states))), b, c
+
+
+def by_sums(x, step, a, b, c):
+    """The scan at once: the decay from j to k is exp of A times the steps between them."""
+    total = jnp.cumsum(step, axis=1)
+    between = total[:, :, None] - total[:, None]  # [B, k, j, E]
+    past = jnp.tril(jnp.ones(between.shape[1:3]))[None, :, :, None, None]
+    decay = past * jnp.exp(past * between[..., None] * a)
+    return jnp.einsum("bkn,bkjen,bje,bjn->bke", c, decay, step * x, b)
+
+
+# The scan
+
+
+@pytest.mark.parametrize("length", [1, 3, 4, 13])
+def test_scan_equals_a_loop(method, length):
+    inputs = system(length)
+    with jax.enable_x64(True):
+        got = jax.jit(functools.partial(selective_scan.selective_scan, method=method))(*inputs)
+    assert_close(got, oracle.selective_scan(*inputs), 1e-12)
+
+
+@pytest.mark.parametrize("length", [1, 3, 4, 13])
+def test_gradient_of_the_scan_is_that_of_a_closed_form(method, length):
+    inputs, cotangent = system(length), normal(2, length, 3).astype(float)
+
+    def loss(scan, inputs):
+        return (scan(*inputs) * cotangent).sum()
+
+    scan = functools.partial(selective_scan.selective_scan, method=method)
+    with jax.enable_x64(True), jax.numpy_rank_promotion("allow"):
+        want = jax.jit(jax.grad(functools.partial(loss, by_sums)))(inputs)
+    with jax.enable_x64(True):
+        got = jax.jit(jax.grad(functools.partial(loss, scan)))(inputs)
+    for slope, expected in zip(got, want, strict=True):
+        assert_close(slope, expected, 1e-11)
+
+
+def test_methods_agree_in_a_text_of_several_chunks():
+    """In float32, with the chunks that models have and a last one that is not full."""
+    inputs = [np.float32(array) for array in system(150)]
+
+    def results(method):
+        scan = functools.partial(selective_scan.selective_scan, method=method)
+        return jax.jit(jax.value_and_grad(lambda v: jnp.sin(scan(*v)).sum()))(inputs)
+
+    for one, other in zip(*map(jax.tree.leaves, map(results, METHODS)), strict=True):
+        assert_close(one, other, 1e-4)
+
+
+def test_a_constant_system_is_a_convolution_with_its_kernel(method):
+    """With the same step, B and C at each token the kernel is C exp(l step A) step B."""
+    x, *_ = system(13)
+    a, step, b, c = system(1)[2], np.array([0.3, 0.1, 1.0]), np.array([0.5, -2]), np.array([1, 0.7])
+    kernel = np.exp(np.arange(13)[:, None, None] * step[:, None] * a) * b * c
+    ahead = kernel.sum(axis=2) * step
+    want = oracle.long_convolution(x, ahead, np.zeros_like(ahead))
+    constant = [np.broadcast_to(row, (2, 13, len(row))) for row in (step, b, c)]
+    with jax.enable_x64(True):
+        got = selective_scan.selective_scan(x, constant[0], a, *constant[1:], method=method)
+    assert_close(got, want, 1e-12)
+
+
+def test_states_pass_over_tokens_without_a_step(method):
+    x, step, a, b, c = system(13)
+    there = np.arange(13) % 3 != 1
+    short = [array[:, there] for array in (x, step, b, c)]
+    want = oracle.selective_scan(*short[:2], a, *short[2:])
+    with jax.enable_x64(True):
+        got = selective_scan.selective_scan(x, step * there[:, None], a, b, c, method=method)
+    assert_close(got[:, there], want, 1e-12)
+
+
+def test_states_are_float32_of_bfloat16_inputs(method):
+    x, step, a, b, c = (np.float32(array) for array in system(13))
+    x, b, c = (jnp.asarray(array, jnp.bfloat16) for array in (x, b, c))
+    got = selective_scan.selective_scan(x, step, a, b, c, method=method)
+    assert got.dtype == jnp.float32
+    want = oracle.selective_scan(*float64(x, step, a, b, c))
+    assert_close(got, want, 1e-5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_array_has_the_states_of_all_tokens(method):
+    """Inputs and slopes are [B, L, E]; states, N times as large, are held for a chunk."""
+    size = (2, 4096, 16)
+    shapes = [
+        jax.ShapeDtypeStruct(s, np.float32) for s in (size, size, (16, 8), *[(2, 4096, 8)] * 2)
+    ]
+
+    def loss(*inputs):
+        return jnp.square(selective_scan.selective_scan(*inputs, method=method)).sum()
+
+    assert largest_array(jax.grad(loss, (0, 1, 2, 3, 4)), *shapes) == np.prod(size)
+
+
+# The layer
+
+
+def mixed(mixer, x, mask):
+    variables = random_variables(mixer, x, mask)
+    wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), variables["params"])
+    return wide, applied(mixer, variables, x, mask)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_layer_equals_a_loop_over_positions(bidirectional, method):
+    mixer = Mamba(**FIELDS | {"dim": 20, "method": method}, bidirectional=bidirectional)
+    x = normal(3, 11, 20)
+    mask = np.stack([np.arange(11) < 11, np.arange(11) < 6, np.arange(11) % 4 != 2])
+    params, got = mixed(mixer, x, mask)
+    assert params["dt"].shape == (2 * (1 + bidirectional), 40)  # rank 2 = ceil(20 / 16)
+    want = oracle.mamba(*float64(x), mask, params, 1 + bidirectional)
+    assert_close(np.asarray(got)[mask], want[mask], 1e-4)
+
+
+def test_the_recurrence_of_a_bfloat16_layer_is_float32(monkeypatch):
+    dtypes = []
+
+    def scan(x, step, a, b, c, **settings):
+        dtypes.extend((step.dtype, a.dtype))
+        return selective_scan.selective_scan(x, step, a, b, c, **settings)
+
+    monkeypatch.setattr(mamba, "selective_scan", scan)
+    mixer = Mamba(dim=3, bidirectional=True, **FIELDS)
+    x, mask = normal(1, 11, 3).astype(jnp.bfloat16), np.ones((1, 11), bool)
+    y = jax.eval_shape(functools.partial(mixer.init_with_output, train=False), new_key(0), x, mask)
+    assert y[0].dtype == jnp.bfloat16
+    assert dtypes == [jnp.float32] * 4
+
+
+def test_reversed_text_with_exchanged_directions_gives_the_reversed_output():
+    mixer = Mamba(dim=3, bidirectional=True, **FIELDS)
+    x, mask = normal(2, 11, 3), np.ones((2, 11), bool)
+    variables = random_variables(mixer, x, mask)
+    shared = ("project", "out")
+    exchanged = {
+        name: leaf if name in shared else np.concatenate(np.split(leaf, 2)[::-1])
+        for name, leaf in variables["params"].items()
+    }
+    got = applied(mixer, {"params": exchanged}, x[:, ::-1], mask)
+    assert_close(got[:, ::-1], applied(mixer, variables, x, mask))
+
+
+def test_only_the_causal_layer_ignores_later_tokens():
+    x, mask = normal(1, 11, 3), np.ones((1, 11), bool)
+    changed = x.at[:, 6:].add(1.0)
+    for bidirectional in (False, True):
+        mixer = Mamba(dim=3, bidirectional=bidirectional, **FIELDS)
+        variables = random_variables(mixer, x, mask)
+        before, after = (applied(mixer, variables, v, mask)[:, :6] for v in (x, changed))
+        assert np.allclose(before, after, atol=1e-6) == (not bidirectional)
+
+
+def test_parameters_begin_as_those_of_the_authors():
+    mixer = Mamba(**FIELDS | {"dim": 256, "num_layers": 4}, bidirectional=True)
+    x, mask = normal(1, 11, 256), np.ones((1, 11), bool)
+    params = jax.tree.map(np.asarray, initial(mixer, x, mask)["params"])
+    steps = np.log1p(np.exp(params["dt_bias"].astype(float)))
+    assert 0.01 * 0.999 <= steps.min() < 0.011 < 0.45 < steps.max() <= 0.5 * 1.001
+    assert abs(np.log(steps).mean() - np.log(0.01 * 0.5) / 2) < 0.1  # log-uniform
+    np.testing.assert_allclose(np.exp(params["a_log"]), np.tile([1.0, 2, 3, 4], (1024, 1)), 1e-6)
+    assert (params["skip"] == 1).all()
+    # PyTorch draws Linear and Conv1d from +-1 over the root of the number of inputs.
+    bounds = {"taps": 3**-0.5, "bias": 3**-0.5, "select": 512**-0.5, "dt": 16**-0.5}
+    drawn = {name: params[name] for name in bounds}
+    drawn |= {name: params[name]["kernel"] for name in ("project", "out")}
+    bounds |= {"project": 256**-0.5, "out": (512 * 4) ** -0.5}
+    for name, bound in bounds.items():
+        assert 0.95 * bound < abs(drawn[name]).max() <= bound, name
+        assert abs(drawn[name].std() / bound - 3**-0.5) < 0.02, name
+
+
+def test_steps_out_of_order_are_an_error():
+    with pytest.raises(UserError, match=r"Mamba.dt_min and dt_max must be positive and in order"):
+        Mamba(**FIELDS | {"dt_min": 1.0}, dim=3, bidirectional=True)
