@@ -208,7 +208,8 @@ class Mega(Mixer):
         shape, normal = (2, self.dim, self.state), nn.initializers.normal
 
         def alternating(key, shape):
-            return (-1.0) ** jnp.arange(self.state) + normal(DEVIATION)(key, shape)
+            signs = (-1.0) ** np.arange(self.state, dtype=np.float32)
+            return signs[None, None] + normal(DEVIATION)(key, shape)
 
         inits = {"alpha": normal(0.2), "delta": normal(0.2), "beta": alternating, "eta": normal(1.0)}
         alpha, delta, beta, eta = (
