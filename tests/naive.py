@@ -564,9 +564,10 @@ def state_space(u, transition, inputs, outputs, skip):
 
 
 def damped_average(x, alpha, delta, beta, eta):
-    """h = alpha beta x + (1 - alpha delta) h, y = eta . h (arXiv:2209.10655, Sec. 3.1). [B, L, D].
+    """The damped average h <- alpha beta x + (1 - alpha delta) h, y = eta . h. [B, L, D].
 
-    Parameters are [2, D, P], from the start and from the end of the text; both are added.
+    Parameters are [2, D, P], from the start and from the end of the text; both are added
+    (arXiv:2209.10655, Sec. 3.1).
     """
     out = np.zeros(x.shape)
     batch, length, dim = x.shape
@@ -575,9 +576,10 @@ def damped_average(x, alpha, delta, beta, eta):
             for way, order in enumerate((range(length), range(length)[::-1])):
                 h = np.zeros(alpha.shape[2])
                 for n in order:
-                    h = alpha[way, d] * beta[way, d] * x[b, n, d] + (
-                        1 - alpha[way, d] * delta[way, d]
-                    ) * h
+                    h = (
+                        alpha[way, d] * beta[way, d] * x[b, n, d]
+                        + (1 - alpha[way, d] * delta[way, d]) * h
+                    )
                     out[b, n, d] += eta[way, d] @ h
     return out
 
@@ -604,7 +606,7 @@ def mega_attention(query, key, value, mask, bias, kind, chunk):
 
 
 def mega(x, mask, params, kind, chunk):
-    """Mega's sublayer with its gated residual connection (arXiv:2209.10655, Sec. 3.2). [B, L, D]."""
+    """Mega's sublayer and its gated residual connection (arXiv:2209.10655, Sec. 3.2). [B, L, D]."""
     sigmoid = lambda a: 1 / (1 + np.exp(-a))  # noqa: E731
     silu = lambda a: a * sigmoid(a)  # noqa: E731
     real = x * mask[..., None]

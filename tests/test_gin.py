@@ -100,6 +100,7 @@ TASKS_OF_RECIPES = {
     "conv": {"listops", "image", "pathfinder"},
     "long_conv": {*TASKS},
     "lru": {"listops", "text", "image", "pathfinder", "pathx"},
+    "mega": {*TASKS},
     "s4d": {*TASKS},
     "s5": {*TASKS},
     "transformer_rotary": {*TASKS},

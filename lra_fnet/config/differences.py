@@ -14,7 +14,7 @@ from lra_fnet.config.bindings import literal, values
 SPEED_ONLY = (
     *("Attention.implementation", "Attention.block_size", "Fourier.method", "LRU.method"),
     *("RotaryAttention.implementation", "RotaryAttention.block_size", "S5.method"),
-    "Synthesizer.block_size",
+    *("Mega.block_size", "Synthesizer.block_size"),
 )
 
 

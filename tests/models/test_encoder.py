@@ -147,8 +147,13 @@ def test_parameter_count_is_the_closed_formula(model):
         "fnet_filter": 2 * (length // 2 + 1) * dim,
         "long_conv": 2 * length * dim + dim + gate["full"],
         "lru": 2 * 64 + 64 + 2 * 64 * dim + 2 * 2 * 64 * dim + dim + gate["full"],
-        "mega": 4 * 2 * dim * 16 + dim + 2 * qkv + 2 * qkv + (2 * length - 1)
-        + (dim + 1) * (width + qkv + width + 2 * dim) + width * dim,
+        "mega": 4 * 2 * dim * 16
+        + dim
+        + 2 * qkv
+        + 2 * qkv
+        + (2 * length - 1)
+        + (dim + 1) * (width + qkv + width + 2 * dim)
+        + width * dim,
         "s4d": 2 * dim * modes + 2 * 2 * dim * modes + dim + dim + gate["full"],
         "s5": 2 * modes + 2 * modes * dim + 2 * 2 * modes * dim + modes + dim + gate["half1"],
         "fnet_hybrid": projections,  # in both layers

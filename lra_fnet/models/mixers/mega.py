@@ -211,7 +211,12 @@ class Mega(Mixer):
             signs = (-1.0) ** np.arange(self.state, dtype=np.float32)
             return signs[None, None] + normal(DEVIATION)(key, shape)
 
-        inits = {"alpha": normal(0.2), "delta": normal(0.2), "beta": alternating, "eta": normal(1.0)}
+        inits = {
+            "alpha": normal(0.2),
+            "delta": normal(0.2),
+            "beta": alternating,
+            "eta": normal(1.0),
+        }
         alpha, delta, beta, eta = (
             self.param(name, init, shape).astype(wide.dtype) for name, init in inits.items()
         )
