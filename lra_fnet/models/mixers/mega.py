@@ -34,7 +34,8 @@ def moving_average(x, alpha, delta, beta, eta):
         y[n] = sum over p of eta[p] h[n, p].
 
     The same from the end of the text with other parameters is added; a token counts in both. This
-    is a convolution with the kernel sum over p of eta[p] alpha[p] beta[p] (1 - alpha[p] delta[p])^l.
+    is a convolution with the kernel K[l], the sum over p of
+    eta[p] alpha[p] beta[p] (1 - alpha[p] delta[p])^l.
 
     Args:
       x: [B, L, D], float32 or float64.
