@@ -19,7 +19,7 @@ from lra_fnet.models.convolve import long_convolution
 from lra_fnet.models.mixer import Mixer
 from lra_fnet.models.mixers import attention
 from lra_fnet.models.mixers.state_space import vandermonde
-from lra_fnet.models.pointwise import dropout, flat_product
+from lra_fnet.models.pointwise import dropout, flat_product, recompute
 from lra_fnet.settings import Least
 
 DEVIATION = 0.02  # of kernels, scales and the relative positions at first: the authors' code
@@ -138,6 +138,22 @@ def _biases(bias, first, rows):
     return copies.reshape(rows, len(line))[None, None, :, rows - 1 :]
 
 
+# What the backward pass computes again, with the letters of `Mega`.
+
+
+def _scaled(shared, scale, offset):
+    """Returns queries and keys, [2, B, L, Z]."""
+    return nn.silu(shared)[None] * scale[:, None, None] + offset[:, None, None]
+
+
+def _reset(reset, y):
+    return nn.silu(reset) * y
+
+
+def _updated(hidden, update, y, x):
+    return nn.sigmoid(update) * (nn.silu(hidden + y) - x)
+
+
 @gin.configurable
 class Mega(Mixer):
     """Moving average equipped gated attention (Ma et al., arXiv:2209.10655, Sec. 3.1 to 3.5).
@@ -191,17 +207,16 @@ class Mega(Mixer):
         )
         width = self.expansion * self.dim
         average = self._average(x, mask)
-        value = nn.silu(dense(width, name="value")(x))
+        value = recompute(nn.silu, dense(width, name="value")(x))
         sizes = self.qkv_dim, width, self.dim, self.dim
         parts = dense(sum(sizes), name="project")(average)
         shared, reset, hidden, update = jnp.split(parts, np.cumsum(sizes[:-1]), axis=-1)
-        shared = nn.silu(shared)
         scale = self.param("scale", kernel_init, (2, self.qkv_dim)).astype(x.dtype)
         offset = self.param("offset", nn.initializers.zeros, (2, self.qkv_dim)).astype(x.dtype)
-        query, key = (shared * scale[i, None, None] + offset[i, None, None] for i in (0, 1))
+        query, key = recompute(_scaled, shared, scale, offset)
         y = self._attend(query, key, value, mask, train=train)
-        hidden = nn.silu(hidden + dense(self.dim, use_bias=False, name="out")(nn.silu(reset) * y))
-        return nn.sigmoid(update) * (hidden - x)
+        y = dense(self.dim, use_bias=False, name="out")(recompute(_reset, reset, y))
+        return recompute(_updated, hidden, update, y, x)
 
     def _average(self, x, mask):
         """Returns X' for x [B, L, D] under mask bool [B, L], [B, L, D] in x.dtype."""
@@ -224,7 +239,7 @@ class Mega(Mixer):
         skip = self.param("skip", normal(1.0), (self.dim,)).astype(wide.dtype)
         alpha, delta, eta = nn.sigmoid(alpha), nn.sigmoid(delta), eta * self.state**-0.5
         y = moving_average(wide, alpha, delta, beta, eta) + skip[None, None] * wide
-        return nn.silu(y).astype(x.dtype)
+        return recompute(nn.silu, y).astype(x.dtype)
 
     def _attend(self, query, key, value, mask, *, train):
         longest = min(self.chunk or self.max_len, self.max_len)
