@@ -614,6 +614,70 @@ def mamba(x, mask, params, directions):
     return (total * silu(gate)) @ params["out"]["kernel"]
 
 
+def damped_average(x, alpha, delta, beta, eta):
+    """The damped average h <- alpha beta x + (1 - alpha delta) h, y = eta . h. [B, L, D].
+
+    Parameters are [2, D, P], from the start and from the end of the text; both are added
+    (arXiv:2209.10655, Sec. 3.1).
+    """
+    out = np.zeros(x.shape)
+    batch, length, dim = x.shape
+    for b in range(batch):
+        for d in range(dim):
+            for way, order in enumerate((range(length), range(length)[::-1])):
+                h = np.zeros(alpha.shape[2])
+                for n in order:
+                    h = (
+                        alpha[way, d] * beta[way, d] * x[b, n, d]
+                        + (1 - alpha[way, d] * delta[way, d]) * h
+                    )
+                    out[b, n, d] += eta[way, d] @ h
+    return out
+
+
+def mega_attention(query, key, value, mask, bias, kind, chunk):
+    """Attention of one head to the real tokens of the same chunk, with bias[j - i]. [B, L, V]."""
+    out = np.zeros(value.shape)
+    batch, length, width = query.shape
+    for b in range(batch):
+        for n in range(length):
+            start = n // chunk * chunk
+            keys = [m for m in range(start, min(start + chunk, length)) if mask[b, m]]
+            scale = 1 / math.sqrt(width) if kind == "softmax" else 1 / max(len(keys), 1)
+            scores = [query[b, n] @ key[b, m] * scale + bias[m - n] for m in keys]
+            if kind == "softmax":
+                weights = [math.exp(s - max(scores)) for s in scores]
+                weights = [w / sum(weights) for w in weights]
+            else:
+                mu, sigma = math.sqrt(1 / 2), math.sqrt(1 / (4 * math.pi))
+                weights = [(1 + math.erf((s - mu) / (sigma * math.sqrt(2)))) / 2 for s in scores]
+            for m, weight in zip(keys, weights, strict=True):
+                out[b, n] += weight * value[b, m]
+    return out
+
+
+def mega(x, mask, params, kind, chunk):
+    """Mega's sublayer and its gated residual connection (arXiv:2209.10655, Sec. 3.2). [B, L, D]."""
+    sigmoid = lambda a: 1 / (1 + np.exp(-a))  # noqa: E731
+    silu = lambda a: a * sigmoid(a)  # noqa: E731
+    real = x * mask[..., None]
+    alpha, delta = sigmoid(params["alpha"]), sigmoid(params["delta"])
+    eta = params["eta"] / math.sqrt(params["eta"].shape[2])
+    average = damped_average(real, alpha, delta, params["beta"], eta)
+    average = silu(average + params["skip"] * real)
+    value = silu(x @ params["value"]["kernel"] + params["value"]["bias"])
+    width, narrow = value.shape[2], params["scale"].shape[1]
+    parts = average @ params["project"]["kernel"] + params["project"]["bias"]
+    ends = np.cumsum([narrow, width, x.shape[2]])
+    shared, reset, hidden, update = np.split(parts, ends, axis=2)
+    query, key = (silu(shared) * params["scale"][i] + params["offset"][i] for i in (0, 1))
+    middle = len(params["positions"]) // 2
+    bias = {offset - middle: weight for offset, weight in enumerate(params["positions"])}
+    y = mega_attention(query, key, value, mask, bias, kind, chunk)
+    hidden = silu(hidden + (silu(reset) * y) @ params["out"]["kernel"])
+    return sigmoid(update) * hidden + (1 - sigmoid(update)) * x
+
+
 def crossed_variance(a, b, matched):
     """Estimates the variance of mean(a) - mean(b) over seeds and rows from pairs of answers.
 

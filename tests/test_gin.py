@@ -101,6 +101,7 @@ TASKS_OF_RECIPES = {
     "long_conv": {*TASKS},
     "lru": {"listops", "text", "image", "pathfinder", "pathx"},
     "mamba": set(),
+    "mega": {*TASKS},
     "s4d": {*TASKS},
     "s5": {*TASKS},
     "transformer_rotary": {*TASKS},

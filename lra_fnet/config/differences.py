@@ -15,7 +15,7 @@ SPEED_ONLY = (
     *("Attention.implementation", "Attention.block_size", "Fourier.method", "LRU.method"),
     "Mamba.method",
     *("RotaryAttention.implementation", "RotaryAttention.block_size", "S5.method"),
-    "Synthesizer.block_size",
+    *("Mega.block_size", "Synthesizer.block_size"),
 )
 
 

@@ -25,6 +25,8 @@ CASES = {model: (model, []) for model in config.known("models")} | {
     "local, overlapping": ("local", ["LocalAttention.neighbours=1"]),
     "longformer, two global": ("longformer", ["Longformer.num_global=2"]),
     "linformer, not shared": ("linformer", ["Linformer.sharing=none"]),
+    "mega, chunks": ("mega", ["Mega.chunk=128"]),
+    "mega, chunks of several blocks": ("mega", ["Mega.chunk=256", "Mega.block_size=64"]),
     "performer, relu": ("performer", ["Performer.kernel=relu"]),
     "sinkhorn, small blocks": ("sinkhorn", ["Sinkhorn.block_size=2"]),
     "sparse, first": ("sparse", ["SparseAttention.global_first=True"]),

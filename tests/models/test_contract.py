@@ -41,6 +41,7 @@ from lra_fnet.models.mixers.local import LocalAttention
 from lra_fnet.models.mixers.long_convolution import LongConvolution
 from lra_fnet.models.mixers.longformer import Longformer
 from lra_fnet.models.mixers.mamba import Mamba
+from lra_fnet.models.mixers.mega import Mega
 from lra_fnet.models.mixers.none import NoMixing
 from lra_fnet.models.mixers.performer import Performer
 from lra_fnet.models.mixers.random import RandomMixing
@@ -59,6 +60,7 @@ REFORMER = {"num_hashes": 2, "num_buckets": 4, "chunk_size": 3, "redraw": False,
 SINKHORN = {"block_size": 3, "iterations": 3, "temperature": 0.75, "gumbel": True}
 SPARSE = {"pattern": "fixed", "block_size": 0, "summary": 1, "causal": False, "global_first": False}
 SYNTHESIZER = {"kinds": ("random", "attention"), "factor": 4, "block_size": 3}
+MEGA = {"state": 3, "expansion": 2, "block_size": 5}
 STEPS = {"dt_min": 0.01, "dt_max": 0.5}
 MAMBA = STEPS | {"state": 4, "expand": 2, "width": 4}
 RING = {"radius_min": 0.5, "radius_max": 0.9, "max_phase": 3.0}
@@ -102,6 +104,10 @@ CASES = {
     "exact fourier": (ExactFourier, {}),
     "fourier filter": (FourierFilter, {}),
     "long convolution": (LongConvolution, {"threshold": 0.1, "scale": 0.5, "gate": "full"}),
+    "mega": (Mega, MEGA | {"function": "softmax", "chunk": None}),
+    "mega, chunks": (Mega, MEGA | {"function": "softmax", "chunk": 4}),
+    "mega, laplace": (Mega, MEGA | {"function": "laplace", "chunk": None}),
+    "mega, laplace and chunks": (Mega, MEGA | {"function": "laplace", "chunk": 4}),
     "rotary": (RotaryAttention, {"implementation": "naive", "block_size": 4}),
     "s4d": (S4D, STEPS | {"state": 8, "initial": "legs", "gate": "full"}),
     "s4d, lin": (S4D, STEPS | {"state": 2, "initial": "lin", "gate": "none"}),

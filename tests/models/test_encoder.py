@@ -140,6 +140,7 @@ def test_parameter_count_is_the_closed_formula(model):
     heads, blocks = 8, 32  # Sinkhorn's, of 64 tokens
     projections = 4 * dim * qkv
     gate = {"full": dim * 2 * dim + 2 * dim, "half1": dim * dim + dim}
+    width = 2 * dim  # of the values of Mega
     modes = 32  # of the state spaces: complex numbers are two; input, output in both directions
     mixing = {
         "conv": (dim * 2 * dim + 2 * dim) + 5 * 2 * dim + (dim * dim + dim),
@@ -148,6 +149,13 @@ def test_parameter_count_is_the_closed_formula(model):
         "lru": 2 * 64 + 64 + 2 * 64 * dim + 2 * 2 * 64 * dim + dim + gate["full"],
         # Of both directions: taps and bias, select (of rank 32 and two times 16), dt, A, skip.
         "mamba": 6 * dim**2 + 2 * 2 * dim * (4 + 1 + (32 + 2 * 16) + (32 + 1) + 16 + 1),
+        "mega": 4 * 2 * dim * 16
+        + dim
+        + 2 * qkv
+        + 2 * qkv
+        + (2 * length - 1)
+        + (dim + 1) * (width + qkv + width + 2 * dim)
+        + width * dim,
         "s4d": 2 * dim * modes + 2 * 2 * dim * modes + dim + dim + gate["full"],
         "s5": 2 * modes + 2 * modes * dim + 2 * 2 * modes * dim + modes + dim + gate["half1"],
         "fnet_hybrid": projections,  # in both layers

@@ -73,8 +73,26 @@ def blockwise(query, key, value, mask, *, block_size, rate=0.0, rng=None):
     return jnp.swapaxes(out.reshape(texts, heads, length, -1), 1, 2)
 
 
-def by_rows(rows, logits, value, mask, *, block_size, rate=0.0, rng=None):
-    """Computes softmax(S) V with at most `block_size` rows of S at a time.
+def weigh(logits, valid, value, *, rate, rng):
+    """Computes softmax(S) V over the valid keys.
+
+    Args:
+      logits: S, [..., Q, M], float32 or wider.
+      valid: bool, broadcasts to S; False keys get no weight.
+      value: V, [..., M, K].
+      rate: dropout probability of each weight (after the softmax, one draw for each weight).
+      rng: key of the dropout; needed if rate > 0.
+
+    Returns:
+      [..., Q, K] in value's dtype; zeros where a row has no valid key.
+    """
+    weights, total, _ = blocks.soften(logits, valid, value.dtype, rate=rate, rng=rng)
+    out = blocks.weighted(weights, value, value.dtype)
+    return (out / jnp.where(total > 0, total, 1)).astype(value.dtype)
+
+
+def by_rows(rows, logits, value, mask, *, block_size, rate=0.0, rng=None, weigh=weigh):
+    """Computes softmax(S) V, or another `weigh`, with at most `block_size` rows of S at a time.
 
     The backward pass computes each block again, so it holds no more than the forward pass. The
     length need not be a multiple of the block.
@@ -87,6 +105,7 @@ def by_rows(rows, logits, value, mask, *, block_size, rate=0.0, rng=None):
       block_size: largest Q.
       rate: dropout probability of each weight (after the softmax, one draw for each weight).
       rng: key of the dropout, folded with the block's number; needed if rate > 0.
+      weigh: computes the result of a block, with the arguments of `weigh`.
 
     Returns:
       [B, L, H, K] in value's dtype; zeros where a text has no key.
@@ -121,24 +140,6 @@ def fused(query, key, value, mask, *, backend: Literal["cudnn", "xla"] = "cudnn"
         query, key, value, key_value_seq_lengths=jnp.maximum(lengths, 1), implementation=backend
     )
     return jnp.where((lengths > 0)[:, None, None, None], out, 0)
-
-
-def weigh(logits, valid, value, *, rate, rng):
-    """Computes softmax(S) V over the valid keys.
-
-    Args:
-      logits: S, [..., Q, M], float32 or wider.
-      valid: bool, broadcasts to S; False keys get no weight.
-      value: V, [..., M, K].
-      rate: dropout probability of each weight (after the softmax, one draw for each weight).
-      rng: key of the dropout; needed if rate > 0.
-
-    Returns:
-      [..., Q, K] in value's dtype; zeros where a row has no valid key.
-    """
-    weights, total, _ = blocks.soften(logits, valid, value.dtype, rate=rate, rng=rng)
-    out = blocks.weighted(weights, value, value.dtype)
-    return (out / jnp.where(total > 0, total, 1)).astype(value.dtype)
 
 
 @gin.configurable

@@ -120,20 +120,20 @@ class S4D(Mixer):
         log_dt = self.param("log_dt", log_uniform(self.dt_min, self.dt_max), (self.dim,))
         skip = self.param("skip", nn.initializers.normal(1.0), (self.dim,)).astype(dtype)
         dt_a = jnp.exp(log_dt.astype(dtype))[:, None] * a
-        kernel = vandermonde(c * (jnp.expm1(dt_a) / a)[None], dt_a, x.shape[1])
+        kernel = 2 * vandermonde(c * (jnp.expm1(dt_a) / a)[None], dt_a, x.shape[1])
         y = long_convolution(wide, *kernel) + skip[None, None] * wide
         return Gate(self.dim, self.gate, name="gate")(y.astype(x.dtype))
 
 
 def vandermonde(weights, exponents, length):
-    """Computes K[l, d] = 2 Re(sum over p of weights[d, p] exp(l exponents[d, p])), l < length.
+    """Computes K[l, d] = Re(sum over p of weights[d, p] exp(l exponents[d, p])), l < length.
 
     With l = M i + j the powers factor into [D, P, L / M] and [D, P, M] for M about sqrt(L), so
     their products take D P L operations but no array of that size.
 
     Args:
-      weights: complex [C, D, P].
-      exponents: complex [D, P].
+      weights: [C, D, P], complex, or real as the exponents.
+      exponents: [D, P], complex or real.
       length: L.
 
     Returns:
@@ -144,11 +144,12 @@ def vandermonde(weights, exponents, length):
     steps = jnp.arange(size, dtype=real)
     fine, coarse = (jnp.exp(exponents[..., None] * m[None, None]) for m in (steps, size * steps))
     left = weights[..., None] * coarse[None]
-    # Real products only: Re(u v) = Re(u) Re(v) - Im(u) Im(v).
-    left = jnp.concatenate([left.real, -left.imag], axis=2)
-    fine = jnp.concatenate([fine.real, fine.imag], axis=1)
+    if jnp.iscomplexobj(left):
+        # Real products only: Re(u v) = Re(u) Re(v) - Im(u) Im(v).
+        left = jnp.concatenate([left.real, -left.imag], axis=2)
+        fine = jnp.concatenate([fine.real, fine.imag], axis=1)
     k = _product("cdpi,dpj->cijd", left, fine)
-    return 2 * k.reshape(len(k), size * size, k.shape[-1])[:, :length]
+    return k.reshape(len(k), size * size, k.shape[-1])[:, :length]
 
 
 class Recurrent(Mixer):
