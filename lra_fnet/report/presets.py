@@ -11,7 +11,7 @@ from lra_fnet.report import accuracy, cells
 from lra_fnet.report.grid import Grid
 from lra_fnet.tasks import store
 
-SHARED = "ff_only"  # a model without files of its own in any preset
+SHARED = "fnet_mat"  # a model without files of its own in any preset
 _ABOUT = """# Settings of the presets
 
 Written by `lra_fnet.report.presets` from `gin/presets/`; a test compares it with the code. Each

@@ -532,7 +532,7 @@ def test_baseline_of_an_older_result_is_that_of_expected_json(monkeypatch):
 def test_seeds_with_other_data_or_bindings_are_noted(changes, differences):
     runs = a_result(config="A.b = 1\n"), a_result(**{"config": "A.b = 1\n", "seed": 1} | changes)
     (table,) = tables_of(*runs)
-    (shown,) = text.terminal([table])
+    (shown,) = text.compact([table])
     for notes in (table.notes, shown.notes):
         notes = [note for note in notes if "differ in" in note]
         assert notes == ([f"The runs of FNet on ListOps {differences}."] if differences else [])

@@ -204,7 +204,12 @@ def other_data(folder):
     [
         ("fnet", None, 8, "needs softmax attention over all tokens, and no mixer of fnet computes"),
         ("transformer", other_data, 8, "was trained on data 00000000, "),
-        ("transformer", unfinished, 8, "holds an unfinished run; to finish it: lra-fnet train"),
+        (
+            "transformer",
+            unfinished,
+            8,
+            "holds an unfinished run and was moved or renamed: move it to",
+        ),
         ("transformer", no_run, 8, "is not a run folder"),
     ],
 )

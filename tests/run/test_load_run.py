@@ -261,7 +261,7 @@ def other_sizes(folder):
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (unfinished, "holds an unfinished run; to finish it: lra-fnet train --task parity --model"),
+        (unfinished, "holds an unfinished run and was moved or renamed: move it to cpu/parity/"),
         (failed, "holds a run that ended as diverged, so it has no model; to train it again: lra-"),
         (
             damaged,
