@@ -390,7 +390,7 @@ def run_json(place, given):
     assert job.command()
     assert job.folder
     assert begun is not None
-    assert begun.parts
+    assert record.folder_parts(begun)
 
 
 @target(lines_file(CURVE))
