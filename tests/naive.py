@@ -563,6 +563,16 @@ def state_space(u, transition, inputs, outputs, skip):
     return out
 
 
+def sigmoid(x):
+    """1 / (1 + e^-x), entry by entry."""
+    return 1 / (1 + np.exp(-x))
+
+
+def silu(x):
+    """x / (1 + e^-x), entry by entry (arXiv:1702.03118)."""
+    return x * sigmoid(x)
+
+
 def selective_scan(x, step, a, b, c):
     """h[k] = exp(step[k] A) h[k - 1] + step[k] B[k] x[k], y[k] = C[k] h[k], for each channel.
 
@@ -585,9 +595,6 @@ def mamba(x, mask, params, directions):
     A parameter that is not shared has those of the second direction behind those of the first,
     along its first axis.
     """
-
-    def silu(y):
-        return y / (1 + np.exp(-y))
 
     value, gate = np.split(x @ params["project"]["kernel"], 2, axis=-1)
     channels, total = value.shape[2], np.zeros(value.shape)
@@ -658,8 +665,6 @@ def mega_attention(query, key, value, mask, bias, kind, chunk):
 
 def mega(x, mask, params, kind, chunk):
     """Mega's sublayer and its gated residual connection (arXiv:2209.10655, Sec. 3.2). [B, L, D]."""
-    sigmoid = lambda a: 1 / (1 + np.exp(-a))  # noqa: E731
-    silu = lambda a: a * sigmoid(a)  # noqa: E731
     real = x * mask[..., None]
     alpha, delta = sigmoid(params["alpha"]), sigmoid(params["delta"])
     eta = params["eta"] / math.sqrt(params["eta"].shape[2])
