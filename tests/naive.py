@@ -569,7 +569,7 @@ def sigmoid(x):
 
 
 def silu(x):
-    """x / (1 + e^-x), entry by entry (arXiv:1702.03118)."""
+    """SiLU, x / (1 + e^-x), entry by entry (arXiv:1702.03118)."""
     return x * sigmoid(x)
 
 
@@ -595,7 +595,6 @@ def mamba(x, mask, params, directions):
     A parameter that is not shared has those of the second direction behind those of the first,
     along its first axis.
     """
-
     value, gate = np.split(x @ params["project"]["kernel"], 2, axis=-1)
     channels, total = value.shape[2], np.zeros(value.shape)
     for direction in range(directions):
