@@ -29,7 +29,7 @@ def out_of_memory(error: BaseException) -> str:
 def setting_of_jax(error: BaseException) -> str:
     """Returns what JAX's import says of an environment variable that it cannot read, as one line.
 
-    That is "" for another error.
+    Returns "" for any other error.
     """
     about = re.search(r"(environment '|JAX flag )jax_\w+", str(error), re.IGNORECASE)
     return one_line(error) if about and isinstance(error, ValueError) else ""

@@ -58,7 +58,7 @@ def literal(text: str) -> Any:
     """Returns the value of a Python literal.
 
     Raises:
-      ValueError: the text is none.
+      ValueError: the text is not a literal.
     """
     try:
         return ast.literal_eval(text.strip())

@@ -76,7 +76,7 @@ def partial(path: Path) -> Iterator[Path]:
 
 
 def remove(path: Path) -> None:
-    """Removes a file, a link (not what it names) or a folder with all it holds, if it exists."""
+    """Removes a file, a link (not what it names) or a folder with its contents, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

@@ -20,7 +20,8 @@ from lra_fnet.report.cells import (
     published,
     published_cells,
 )
-from lra_fnet.run.record import Begun, Checkpoint, Record
+from lra_fnet.run.record import Checkpoint, Record
+from lra_fnet.run.run_files import Begun
 
 MAIN = ("transformer", "linear", "fnet", "performer")  # with a colour each; in the README's table
 PRESETS = ("paper", "lra-code", "tuned", "small", "cpu")

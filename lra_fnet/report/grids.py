@@ -11,8 +11,8 @@ from lra_fnet.report.accuracy import Table
 from lra_fnet.report.cells import Cell
 from lra_fnet.report.grid import Grid
 from lra_fnet.report.sources import Benchmark, Sweep
-from lra_fnet.run.record import Begun, Record
-from lra_fnet.run.spans import Span
+from lra_fnet.run.record import Record
+from lra_fnet.run.run_files import Begun, Span
 from lra_fnet.sweep.files import Choice, Entry
 
 

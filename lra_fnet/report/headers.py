@@ -9,7 +9,8 @@ from pathlib import Path
 
 from lra_fnet.report import accuracy, cells
 from lra_fnet.report.sources import Sources
-from lra_fnet.run.record import Curve, Record
+from lra_fnet.run.record import Record
+from lra_fnet.run.run_files import Curve
 
 MARK = "#| "  # begins every line that this module writes
 PARTS = (0.1, 0.5)  # of the steps, at which accuracy part-way is shown

@@ -13,9 +13,9 @@ from typing import TypeVar
 from lra_fnet.benchmark import files
 from lra_fnet.benchmark.files import Result
 from lra_fnet.errors import UserError
-from lra_fnet.run import record, typed
-from lra_fnet.run.record import TEST_LOG, Begun
-from lra_fnet.run.spans import Span
+from lra_fnet.run import record, run_files, typed
+from lra_fnet.run.record import TEST_LOG
+from lra_fnet.run.run_files import Begun
 from lra_fnet.sweep.files import About, Choice, Entry
 
 T = TypeVar("T")
@@ -74,10 +74,10 @@ class Sources:
             values = {folder: self._try(read, path) for folder, path in folders.items()}
             return {folder: value for folder, value in values.items() if value is not None}
 
-        curves = each(record.curve)
+        curves = each(run_files.curve)
         self.curves = {folder: curve for folder, curve in curves.items() if curve.step}
-        self.spans = each(lambda path: typed.load(path / "attention_span.json", Span))
-        self.begun = each(lambda path: typed.load(path / "run.json", Begun))
+        self.spans = each(run_files.read_span)
+        self.begun = each(run_files.read_begun)
         self.readings = self._readings(roots)
         self.logged = any((Path(root) / TEST_LOG).exists() for root in roots)
         theirs: dict[str, list[Path]] = {}
@@ -108,8 +108,8 @@ class Sources:
         trials = [trial for sweep in self.sweeps for trial in sweep.trials]
         pruned = {Path(trial.folder).parts for trial in trials if trial.state == "pruned"}
         for file in (file for parts, file in begun.items() if parts not in pruned):
-            run = self._try(lambda path: typed.load(path, Begun), file)
-            curve = self._try(record.curve, file.parent)
+            run = self._try(run_files.read_begun, file.parent)
+            curve = self._try(run_files.curve, file.parent)
             self.unfinished += [(run, curve.step)] if run and curve else []
 
     def _try(self, read: Callable[[Path], T], path: Path) -> T | None:

@@ -26,7 +26,7 @@ from lra_fnet.models.heads import encode
 from lra_fnet.models.mixers import attention
 from lra_fnet.objective import Classify
 from lra_fnet.run import provenance
-from lra_fnet.run.spans import Layer, Span
+from lra_fnet.run.run_files import SPAN, Layer, Span
 from lra_fnet.run.trained import load_run
 from lra_fnet.tasks import Arrays
 from lra_fnet.training import pipeline
@@ -75,7 +75,7 @@ def span(folder: Path, rows: int, imports: Sequence[str] = (), data: Path | None
         data_sha256=prepared.fingerprint,
     )
     facts = dataclasses.asdict(result) | dataclasses.asdict(provenance.of_process())
-    disk.write_json(folder / "attention_span.json", facts)
+    disk.write_json(folder / SPAN, facts)
     return result
 
 

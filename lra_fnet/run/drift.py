@@ -12,7 +12,7 @@ from lra_fnet import config
 from lra_fnet.errors import UserError
 from lra_fnet.machine import device, progress
 from lra_fnet.models import fastest
-from lra_fnet.run import record
+from lra_fnet.run import record, run_files
 from lra_fnet.run.job import Job
 from lra_fnet.run.record import Record
 from lra_fnet.training.replay import mean_loss, replay
@@ -53,7 +53,7 @@ def main(job: Job) -> int:
     found = [
         (run, losses)
         for seed in sorted(folder.glob("seed*"))
-        if (run := record.read(seed)) and (losses := dict(record.curve(seed).loss))
+        if (run := record.read(seed)) and (losses := dict(run_files.curve(seed).loss))
     ]
     if not found:
         raise UserError(f"{folder} has no seed with result.json and metrics.jsonl to compare with")
@@ -64,11 +64,7 @@ def main(job: Job) -> int:
         )
     (reference, recorded), curves = found[0], [curve for _, curve in found]
     prepared = experiment.task.prepare(job.data, job.source)
-    if prepared.fingerprint != reference.data_sha256:
-        raise UserError(
-            f"{prepared.folder} holds {prepared.fingerprint[:8]}, {reference.path} was trained on "
-            f"{reference.data_sha256[:8]}: prepare the same source"
-        )
+    prepared.check_is_of(reference.path, reference.data_sha256, "prepare the same source")
     every = experiment.run.log_every
     steps = max(every, int(SHARE * experiment.run.num_steps) // every * every)
     progress.say(f"training {steps:,} of {experiment.run.num_steps:,} steps, seed {reference.seed}")

@@ -20,7 +20,7 @@ from lra_fnet.machine import disk, progress
 from lra_fnet.machine.memory import device_bytes
 from lra_fnet.models import fastest
 from lra_fnet.run import job as jobs
-from lra_fnet.run import provenance, record, trained
+from lra_fnet.run import provenance, record, run_files, trained
 from lra_fnet.run.record import TEST_LOG, Record
 from lra_fnet.tasks import Prepared, shallow
 from lra_fnet.training import checkpoint, hosts
@@ -84,7 +84,7 @@ def finish(loop: Loop, data: Prepared, identity: dict, *, test: bool = True) -> 
         "steps_per_second": loop.history.steps_per_second,
         "wall_seconds": loop.history.wall_seconds,
     }
-    if sizes := record.curve(loop.folder).rms:
+    if sizes := run_files.curve(loop.folder).rms:
         result["rms"] = [dataclasses.asdict(sizes[0]), dataclasses.asdict(sizes[-1])]
     if test:
         states = dict.fromkeys(["last", "best"], (last["step"], loop.state.variables))
@@ -155,7 +155,7 @@ def score_test(
 def score_again(
     score: Callable[..., dict], states: Mapping[str, tuple[int, dict]], data: Prepared
 ) -> dict[str, dict]:
-    """Scores checkpoints on the test split, whose scores are known, and writes nothing.
+    """Scores checkpoints on the test split, again; writes and logs nothing.
 
     Args:
       score: a scorer, see `score.make_scorer`.
@@ -188,7 +188,7 @@ def _log(folder: Path, **facts: Any) -> None:
     """Adds a line to the log of the folder of all runs, or of a run folder that was moved."""
     if not hosts.first():
         return
-    begun = jobs.read_begun(folder)
+    begun = run_files.read_begun(folder)
     folder, inside = record.place(folder, record.folder_parts(begun) if begun else ())
     root = folder.parents[3] if inside else folder
     line = {

@@ -15,13 +15,11 @@ from typing import Any
 from lra_fnet import config, experiment
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, terminal
-from lra_fnet.run import record, typed
-from lra_fnet.run.record import NAME, Begun, Record
-from lra_fnet.run.typed import T
+from lra_fnet.run import record, run_files
+from lra_fnet.run.record import NAME, Record
 from lra_fnet.tasks import sources
 
 PRETRAINED = "pretrained"  # begins the variant of a run that begins from another one
-RESTORE = "restore it, or --force moves the folder aside"  # what to do about run.json
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,45 +165,6 @@ def _absolute(value: Any) -> Any:
     return Path(os.path.abspath(value)) if is_path else value
 
 
-def write_begun(folder: Path, begun: dict[str, Any]) -> None:
-    """Writes the object of a run.json, sealed.
-
-    Raises:
-      UserError: the disk refuses.
-    """
-    disk.write_json(folder / "run.json", record.seal(begun))
-
-
-def read_begun(folder: Path) -> Begun | None:
-    """Returns what the run.json of a folder says, or None if there is none.
-
-    Raises:
-      UserError: the file is damaged.
-    """
-    value = _read(folder)
-    return None if value is None else _as(folder, Begun, value)
-
-
-def _read(folder: Path) -> dict[str, Any] | None:
-    """Returns the object of a run.json, or None if the folder has none."""
-    file = folder / "run.json"
-    value = disk.read_json(file, cure=RESTORE)
-    if value and "sha256" in value and value != record.seal(value):  # older ones have none
-        raise UserError(
-            f"{file}: its sha256 belongs to other content, so it was changed after the run began; "
-            f"{RESTORE}"
-        )
-    return value
-
-
-def _as(folder: Path, cls: type[T], value: dict[str, Any], **given: Any) -> T:
-    """Returns the object of a run.json as a dataclass; `given` are fields that are not in it."""
-    try:
-        return typed.build(cls, value, **given)
-    except ValueError as error:
-        raise UserError(f"{folder / 'run.json'}: {error}; {RESTORE}") from None
-
-
 def copy_was_edited(folder: Path, *configs: str) -> bool:
     """Returns whether the folder has a config.gin whose text is none of these."""
     copy = folder / "config.gin"
@@ -220,10 +179,10 @@ def read_job(folder: Path) -> Job | None:
     """
     above = Path(os.path.abspath(folder)).parents
     runs = Path(os.path.relpath(above[min(3, len(above) - 1)]))
-    value = _read(folder)
+    value = run_files.read_run_json(folder)
     if value is None:
         return None
-    job = _as(folder, Job, {"name": value.get("variant"), **value}, runs=runs)
+    job = run_files.build(folder, Job, {"name": value.get("variant"), **value}, runs=runs)
     job.check_names()
     if not job.data.exists() and Job.data.exists():  # runs and data were moved together
         job = dataclasses.replace(job, data=Job.data)
@@ -248,7 +207,7 @@ def finished(folder: Path) -> tuple[Job, Record]:
     command = terminal.command(job.command())
     result = record.read(folder, moved=True)
     if result is None:
-        begun = read_begun(folder)
+        begun = run_files.read_begun(folder)
         if begun and not record.place(folder, parts := record.folder_parts(begun))[1]:
             raise UserError(
                 f"{folder} holds an unfinished run and was moved or renamed: move it to "

@@ -9,8 +9,7 @@ from lra_fnet import config
 from lra_fnet.errors import UserError
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import terminal
-from lra_fnet.run import job as jobs
-from lra_fnet.run import trained
+from lra_fnet.run import run_files, trained
 from lra_fnet.run.job import Job
 from lra_fnet.run.record import Init
 from lra_fnet.training.checkpoint import sha256
@@ -39,7 +38,7 @@ def auto(job: Job) -> Job:
     """
     before = dataclasses.replace(job, denoise=True)
     again = terminal.command(before.command())
-    begun = jobs.read_begun(before.folder)
+    begun = run_files.read_begun(before.folder)
     if begun is None:
         raise UserError(f"--init auto: there is no {before.folder} yet; first: {again}")
     differences = config.differing(begun.config or "", before.load().config)

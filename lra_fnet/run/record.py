@@ -1,4 +1,4 @@
-"""Reads and writes result.json and reads metrics.jsonl; the rest of the code sees only values."""
+"""Reads and writes result.json and reads metrics.jsonl; other modules see only its values."""
 
 import dataclasses
 import functools
@@ -23,7 +23,6 @@ from lra_fnet.tasks.shallow import Shallow
 
 TEST_LOG = "test_log.jsonl"  # in the folder of all runs: each reading of a test split
 SCHEMA = 1
-_FLOAT32_MAX = float(np.finfo(np.float32).max)
 State = Literal["complete", "OOM", "diverged"]
 Split = Literal["validation", "test"]
 Checkpoint = Literal["best", "last"]
@@ -128,30 +127,6 @@ class Init:
         """The run's names, steps and settings, all but its seed."""
         names = self.run.rpartition("/")[0]
         return f"{names}, {self.steps:,} steps, {' '.join(self.objective.split())}"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Begun:
-    """What run.json says of a run: its names, and what it began with. Older files say less."""
-
-    task: str
-    model: str
-    preset: str = ""
-    seed: int = 0
-    overrides: tuple[str, ...] = ()
-    variant: str | None = None
-    denoise: bool = False
-    imports: tuple[str, ...] = ()
-    gin_dirs: tuple[str, ...] = ()
-    code: dict[str, str] = dataclasses.field(default_factory=dict)  # see `config.code_of`
-    init: str | None = None  # folder of the pre-trained run
-    origin: Init | None = None  # what that run was
-    config: str | None = None  # the operative gin text
-    data_sha256: str | None = None
-    # What was chosen by measurement or by the machine: `fastest.decisions`.
-    resolved: dict[str, Any] = dataclasses.field(default_factory=dict)
-    # The code and the machine of each process that trained it, if they changed.
-    processes: tuple[Process, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
@@ -482,54 +457,3 @@ def collect(roots: Sequence[str | Path]) -> tuple[list[Record], list[str]]:
             except UserError as error:
                 problems.append(str(error))
     return sorted(records.values(), key=lambda record: (record.label, record.seed)), problems
-
-
-@dataclasses.dataclass(frozen=True)
-class Curve:
-    """The course of a run by optimizer step."""
-
-    loss: list[tuple[int, float]]  # (step, nats): mean over the training rows since the last line
-    validation: list[tuple[int, float]]  # (step, accuracy in percent)
-    rms: list[Rms] = dataclasses.field(default_factory=list)  # older files have none
-
-    @property
-    def step(self) -> int:
-        """The newest step; 0 if there is none."""
-        return max((step for step, _ in (*self.loss, *self.validation)), default=0)
-
-
-def curve(folder: Path) -> Curve:
-    """Returns the course of a run so far; it is empty if the folder has no metrics.jsonl.
-
-    Raises:
-      UserError: the file is damaged.
-    """
-    file = folder / "metrics.jsonl"
-    lines = disk.read_lines(file)
-    try:
-        if any("kind" not in line for line in lines):
-            raise ValueError("kind is missing in a line")
-        return Curve(
-            [_point(x, "loss") for x in lines if x["kind"] == "train"],
-            [_point(x, "accuracy") for x in lines if x["kind"] == "validation"],
-            [typed.build(Rms, x) for x in lines if x["kind"] == "rms"],
-        )
-    except ValueError as error:
-        raise UserError(f"{file}: {error}; move it away") from None
-
-
-def _point(line: dict[str, Any], name: str) -> tuple[int, float]:
-    """Returns the step of a line with its loss, or its accuracy in percent."""
-    if absent := {"step", name} - line.keys():
-        raise ValueError(f"{min(absent)} is missing in a line")
-    step = typed.convert(line["step"], int, "step")
-    number = typed.convert(line[name], float, name)
-    if not 0 <= step < 2**53:  # a figure's axis is float64
-        raise ValueError(f"step should be from 0 to 2**53, is {step}")
-    if name == "loss":
-        if not abs(number) <= _FLOAT32_MAX:
-            raise ValueError(f"loss should be a number that float32 holds, is {number}")
-        return step, number
-    if not 0 <= number <= 1:
-        raise ValueError(f"accuracy should be from 0 to 1, is {number}")
-    return step, 100 * number

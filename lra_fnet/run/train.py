@@ -15,11 +15,12 @@ from lra_fnet.errors import Interrupted, RunFailed, UserError, out_of_memory
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import device, disk, progress, terminal
 from lra_fnet.models import fastest
-from lra_fnet.run import evaluate, pretrained, provenance, record
+from lra_fnet.run import evaluate, pretrained, provenance, record, run_files
 from lra_fnet.run import job as jobs
 from lra_fnet.run.job import Job
 from lra_fnet.run.pretrained import Start
-from lra_fnet.run.record import Begun, Process, Record
+from lra_fnet.run.record import Process, Record
+from lra_fnet.run.run_files import Begun
 from lra_fnet.tasks import Prepared, shallow
 from lra_fnet.training import checkpoint, hosts
 from lra_fnet.training.loop import Loop
@@ -133,7 +134,7 @@ def _complete(asked: Asked) -> Record | None:
             (aside / ".lock").rename(folder / ".lock")  # the lock that this process holds
         progress.say(f"--force: the old run is now {aside}")
         return None
-    begun, result = jobs.read_begun(folder), record.read(folder)
+    begun, result = run_files.read_begun(folder), record.read(folder)
     if begun is not None:
         if (parts := record.folder_parts(begun)) != folder.parts[-4:]:
             raise UserError(
@@ -150,7 +151,7 @@ def _complete(asked: Asked) -> Record | None:
         return result
     kept = ("result.json", "metrics.jsonl", "checkpoints")
     if begun is None and any((folder / name).exists() for name in kept):
-        raise UserError(f"{folder} has no run.json: {jobs.RESTORE}")
+        raise UserError(f"{folder} has no run.json: {run_files.RESTORE}")
     if result is not None and result.complete and checkpoint.load(folder, "last") is None:
         raise UserError(
             f"{folder} holds a complete run without a test score, and its folder checkpoints is "
@@ -178,7 +179,7 @@ def _check_same(asked: Asked, held: Begun | Record) -> None:
     job, fingerprint, start = asked.job, asked.data.fingerprint, asked.start
     if held.config is None or held.data_sha256 is None:
         absent = "config" if held.config is None else "data_sha256"
-        raise UserError(f"{job.folder / 'run.json'}: {absent} is missing; {jobs.RESTORE}")
+        raise UserError(f"{job.folder / 'run.json'}: {absent} is missing; {run_files.RESTORE}")
     differences = config.differing(held.config, asked.experiment.config)
     if held.data_sha256 != fingerprint:
         hashes = held.data_sha256[:8], fingerprint[:8]
@@ -204,7 +205,7 @@ def _begin(asked: Asked) -> Begun | None:
       UserError: an older run.json is damaged, or the disk refuses.
     """
     folder = asked.job.folder
-    before = jobs.read_begun(folder)
+    before = run_files.read_begun(folder)
     with disk.writable(folder):
         disk.replace(folder / "config.gin", asked.experiment.config)
         (folder / "result.json").unlink(missing_ok=True)  # of a failure, or without a test score
@@ -230,7 +231,7 @@ def _write(asked: Asked, resolved: dict[str, Any], processes: Sequence[Process])
         "processes": [dataclasses.asdict(one) for one in processes],
         "origin": asked.start and dataclasses.asdict(asked.start.facts),
     }
-    jobs.write_begun(asked.job.folder, asked.job.to_json() | facts)
+    run_files.write_begun(asked.job.folder, asked.job.to_json() | facts)
 
 
 def _train(asked: Asked, before: Begun | None) -> Record:
@@ -261,7 +262,7 @@ def _train(asked: Asked, before: Begun | None) -> Record:
             if rises and not loop.step:
                 progress.say(
                     f"the learning rate rises to the end: Optimizer.warmup is {optimizer.warmup:,} "
-                    f"steps, Run.num_steps {steps:,}. Going on."
+                    f"steps, Run.num_steps {steps:,}. Training continues."
                 )
             loop()
             trained = "trained; evaluating on test" if job.test else "trained"

@@ -87,11 +87,8 @@ class TrainedRun:
         if self.job is None:
             raise UserError(f"{self.folder} is an export, without data: name the run folder")
         data = self.task.open(folder or self.job.data)
-        if data.fingerprint != self.result.data_sha256:
-            raise UserError(
-                f"{self.folder} was trained on data {self.result.data_sha256[:8]}, {data.folder} "
-                f"holds {data.fingerprint[:8]}: restore the data set, or train again with --force"
-            )
+        cure = "restore the data set, or train again with --force"
+        data.check_is_of(self.folder, self.result.data_sha256, cure)
         return data
 
     def values(self, example: Input) -> tuple[np.ndarray, ...]:

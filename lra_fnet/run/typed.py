@@ -32,7 +32,7 @@ def build(cls: type[T], value: Mapping[str, Any], where: str = "", **given: Any)
         if field.name in value:
             path = f"{where}.{field.name}".lstrip(".")
             given[field.name] = convert(value[field.name], field.type, path)
-        elif field.default is field.default_factory:  # there is neither
+        elif field.default is field.default_factory:  # no default
             raise ValueError(f"{where}.{field.name} is missing".lstrip("."))
     try:
         return cls(**given)

@@ -29,7 +29,7 @@ from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk, progress
 from lra_fnet.models import fastest
 from lra_fnet.models.encoder import parameter_count, variable_shapes
-from lra_fnet.run import evaluate, pretrained, provenance, record, trained
+from lra_fnet.run import evaluate, pretrained, provenance, record, run_files, trained
 from lra_fnet.run import job as jobs
 from lra_fnet.run.record import Checkpoint, Record
 from lra_fnet.tasks import Prepared, store
@@ -313,8 +313,7 @@ def _fingerprint(facts: Mapping[str, Any]) -> str | None:
 def _prepared(result: Record, options: Options) -> Prepared:
     """Opens the data of a run; raises a UserError if it is not there or another set."""
     data = _experiment(result, options).task.open(options.data)
-    if data.fingerprint != result.data_sha256:
-        raise UserError(f"{data.folder} holds {data.fingerprint[:8]}, the run's is another set")
+    data.check_is_of(result.folder, result.data_sha256, "prepare that set to check it")
     return data
 
 
@@ -412,7 +411,7 @@ def _replay(folder: Path, result: Record, options: Options) -> Finding:
         data = _prepared(result, options)
     except UserError as error:
         return Finding(ABSENT, str(error))
-    curve = dict(record.curve(folder).loss)
+    curve = dict(run_files.curve(folder).loss)
     every, last = experiment.run.log_every, experiment.run.num_steps
     steps = min(last, -(-options.replay // every) * every if curve else options.replay)
     start = None
@@ -441,8 +440,8 @@ def _replay(folder: Path, result: Record, options: Options) -> Finding:
     course = f"{steps} steps, loss {losses[0]:.4f} to {losses[-1]:.4f}"
     if not curve:
         return Finding(NOTE, f"{course}; no metrics.jsonl to compare with")
-    how = "exactly" if exact else f"within {TOLERANCE:.0%}: another kind of machine"
-    return Finding(OK, f"{course}: {how} as recorded")
+    how = "exactly as recorded" if exact else f"within {TOLERANCE:.0%}, on another kind of machine"
+    return Finding(OK, f"{course}: {how}")
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -18,7 +18,7 @@ from lra_fnet import config
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.run import job as jobs
-from lra_fnet.run import record
+from lra_fnet.run import record, run_files
 from lra_fnet.run.job import Job
 from lra_fnet.sweep import plan as plans
 from lra_fnet.sweep.files import Entry
@@ -64,7 +64,7 @@ class Trial:
     def look(self) -> None:
         """Updates step and accuracy from metrics.jsonl; a damaged one is named in `error`."""
         try:
-            curve = record.curve(self.job.folder)
+            curve = run_files.curve(self.job.folder)
             self.step = curve.step
             self.curve = {step: accuracy / 100 for step, accuracy in curve.validation}
         except UserError as error:

@@ -107,7 +107,7 @@ def _meaning(label: str) -> str:
 class OwnTask(Task):
     """A task of a user's own rows: its classes become known with the prepared set.
 
-    A subclass names the set's "labels" in the details of `raw`.
+    A subclass's `raw` puts the set's "labels" into its details.
     """
 
     needs_source = True

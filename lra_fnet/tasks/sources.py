@@ -389,7 +389,7 @@ class File:
         return content
 
     def gunzip(self) -> "File":
-        """Returns the content of a gzip file as a file of the same name.
+        """Returns the unpacked file, under the same name.
 
         Raises:
             UserError: the file is empty, which Python reads as no content.

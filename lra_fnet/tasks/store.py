@@ -115,6 +115,14 @@ class Prepared:
         """Whether no source was read."""
         return self.digests is None and self.source == "generator"
 
+    def check_is_of(self, run: object, fingerprint: str, cure: str) -> None:
+        """Raises a UserError that ends in `cure` if a run was trained on other rows."""
+        if self.fingerprint != fingerprint:
+            raise UserError(
+                f"{run} was trained on data {fingerprint[:8]}, {self.folder} holds "
+                f"{self.fingerprint[:8]}: {cure}"
+            )
+
     def is_from(self, source: str | Path) -> bool:
         """Returns whether the rows were read from a source as it is now.
 
@@ -563,7 +571,8 @@ def _check_same(prepared: Prepared) -> None:
         now = f"rows {record['fingerprint'][:8]}" if record else "no set"
         raise UserError(
             f"{prepared.folder} was made anew while it was in use (it held rows "
-            f"{prepared.fingerprint[:8]}, now {now}): prepare the old rows again, or begin anew"
+            f"{prepared.fingerprint[:8]}, now {now}): prepare the old rows again, or start a new "
+            "run"
         )
 
 

@@ -135,7 +135,7 @@ class Checkpoints:
         newer, or older: training depends on the seed and the step only, so it gives the same again.
 
         Raises:
-          UserError: a checkpoint is damaged or lost, and there is no other way but from the start.
+          UserError: a checkpoint is damaged or lost, and the run can only start from step 0 again.
         """
         found: dict[str, Saved | None] = {}
         problems = []

@@ -37,8 +37,10 @@ def make_scorer(
     Args:
       objective: the model and how its outputs are counted.
       batch_size: rows at a time.
-      mesh: the devices that the rows of a batch are spread over; None for one device.
+      mesh: the devices that the rows of a batch are spread over; None for all, as in training,
+        whose numbers come out again only with batches of the same shape.
     """
+    mesh = mesh or pipeline.make_mesh(jax.device_count())
 
     def sums_of(variables, batch):
         return objective.sums(outputs(objective, variables, batch), batch)
@@ -47,9 +49,8 @@ def make_scorer(
         sums, right = sums_of(variables, batch)
         return jax.lax.psum(sums, "data"), jax.lax.all_gather(right, "data", tiled=True)
 
-    devices = mesh.size if mesh else 1
     total = sums_of
-    if mesh and devices > 1:
+    if mesh.size > 1:
         total = pipeline.per_device(reduced, mesh, pipeline.WHOLE, pipeline.ROWS)
 
     @jax.jit
@@ -57,18 +58,16 @@ def make_scorer(
         batch_sums, right = total(variables, batch)
         return sums + batch_sums, right
 
-    rounded = -(-batch_size // devices) * devices
+    rounded = -(-batch_size // mesh.size) * mesh.size
 
     def score(variables, arrays: Arrays, between=lambda rows: None, *, bits=False):
-        sums, rights, rows = objective.zero(), [], 0
-        if mesh:  # placed as all later ones, so that `add` is compiled once
-            sums = jax.device_put(sums, NamedSharding(mesh, pipeline.WHOLE))
+        # Placed as all later ones, so that `add` is compiled once.
+        sums = jax.device_put(objective.zero(), NamedSharding(mesh, pipeline.WHOLE))
+        rights, rows = [], 0
         for batch in pipeline.eval_batches(arrays, rounded):
             before = sums
             rows += int(batch.valid.sum())
-            if mesh:
-                batch = pipeline.spread(batch, mesh, pipeline.ROWS)
-            sums, right = add(variables, batch, sums)
+            sums, right = add(variables, pipeline.spread(batch, mesh, pipeline.ROWS), sums)
             if bits:
                 rights.append(right)
             wait_for(before)  # one batch in flight: a device cannot drop what is queued on it

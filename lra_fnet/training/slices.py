@@ -80,7 +80,7 @@ def check(update: Compiled, mesh: Mesh) -> None:
     if jax.default_backend() == "cpu" and hosts.agree(needed > free):
         raise RunFailed(
             f"out of memory: a step needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free: set "
-            "--fit (a sweep: Run.microbatch), Encoder.remat=True, a smaller batch or model",
+            "--fit (in a sweep, Run.microbatch), Encoder.remat=True, a smaller batch or model",
             "OOM",
         )
 

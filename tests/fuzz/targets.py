@@ -31,7 +31,7 @@ from inputs import damaged, json_file, lines_file, name_on_disk, names
 from lra_fnet import config, experiment, intervals, tasks
 from lra_fnet.models import fastest
 from lra_fnet.run import job as jobs
-from lra_fnet.run import predict, record, trained
+from lra_fnet.run import predict, record, run_files, trained
 from lra_fnet.sweep import plan
 from lra_fnet.tasks import image, listops, pathfinder, pixels, retrieval, sources, store, text
 from lra_fnet.training import logs
@@ -385,7 +385,7 @@ def result_json(place, given):
 @target(json_file(RUN))
 def run_json(place, given):
     write(place, {f"{PLACE}/run.json": given})
-    job, begun = jobs.read_job(place / PLACE), jobs.read_begun(place / PLACE)
+    job, begun = jobs.read_job(place / PLACE), run_files.read_begun(place / PLACE)
     assert job is not None
     assert job.command()
     assert job.folder
@@ -396,7 +396,7 @@ def run_json(place, given):
 @target(lines_file(CURVE))
 def metrics_jsonl(place, given):
     write(place, {f"{PLACE}/metrics.jsonl": given})
-    curve = record.curve(place / PLACE)
+    curve = run_files.curve(place / PLACE)
     assert curve.step >= 0 or curve.loss or curve.validation
 
 
@@ -407,7 +407,7 @@ def metrics_of_a_resumed_run(place, given):
     more = len(inspect.signature(logs.metrics).parameters) - 2  # a hash of the lines
     with logs.metrics(place / PLACE, step, *[""] * more) as log:
         log("train", step + 1, {"loss": 1.0})
-    assert record.curve(place / PLACE).step >= step + 1
+    assert run_files.curve(place / PLACE).step >= step + 1
 
 
 @target(lines_file(READINGS))

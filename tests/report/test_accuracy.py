@@ -10,7 +10,7 @@ from lra_fnet import experiment
 from lra_fnet.intervals import wilson
 from lra_fnet.report import accuracy, cells, text
 from lra_fnet.report.cells import Cell
-from lra_fnet.run.record import Begun
+from lra_fnet.run.run_files import Begun
 from lra_fnet.tasks import store
 
 

@@ -26,8 +26,7 @@ from lra_fnet import report
 from lra_fnet.report import accuracy, grids, page, sources, text, tradeoff
 from lra_fnet.report.grid import Grid
 from lra_fnet.run import typed
-from lra_fnet.run.record import Begun
-from lra_fnet.run.spans import Span
+from lra_fnet.run.run_files import Begun, Span
 from lra_fnet.sweep.files import Entry
 
 LOG = "test_log.jsonl"
@@ -101,7 +100,10 @@ DAMAGED = {
         '{"kind": "train", "step": 1, "loss": NaN}\n',
     ),
     "attention_span.json": ("[]", '{"mean": 1}', '{"mean": 1, "uniform": 1, "layers": [1]}'),
-    "run.json": ("", "[]", '{"model": "fnet", "task": 1}'),
+    "run.json": (
+        *("", "[]", '{"model": "fnet", "task": 1}'),
+        '{"model": "fnet", "task": "text", "sha256": "of other content"}',
+    ),
     "result.json": ("", "[]", "{}", b"\xff", "[" * 100_000),
     "trials.json": ("{}", '[{"number": 1}]', json.dumps([a_trial(0) | {"step": "x"}])),
     "selected.json": ("{", "[1]"),

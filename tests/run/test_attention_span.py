@@ -18,7 +18,7 @@ from lra_fnet import experiment
 from lra_fnet.errors import UserError
 from lra_fnet.models.heads import encode
 from lra_fnet.run import attention_span, typed
-from lra_fnet.run.spans import Span
+from lra_fnet.run.run_files import Span
 from lra_fnet.tasks import Arrays
 
 

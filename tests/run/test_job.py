@@ -23,7 +23,7 @@ from tiny import rows
 
 from lra_fnet import cli, config, intervals, tasks
 from lra_fnet.errors import UserError
-from lra_fnet.run import evaluate, provenance, record
+from lra_fnet.run import evaluate, provenance, record, run_files
 from lra_fnet.run import job as jobs
 from lra_fnet.run import train as training
 from lra_fnet.run.job import Job
@@ -292,10 +292,10 @@ def test_run_resumed_with_other_code_names_both_commits(train, tmp_path, monkeyp
     assert trained("b", loop, "wait_for") == 143
     for damaged in (3, [3], [{"commit": "b"}]):
         begun = json.loads((folder / "run.json").read_text())
-        jobs.write_begun(folder, begun | {"processes": damaged})
+        run_files.write_begun(folder, begun | {"processes": damaged})
         code, err, _ = train()
         assert (code, "run.json: " in err, "; restore it, or --force" in err) == (2, True, True)
-        jobs.write_begun(folder, begun)
+        run_files.write_begun(folder, begun)
     assert trained("c") == 0
     done = record.read(folder)
     assert (done.revision, [one.revision for one in done.earlier]) == ("c" * 12, ["b" * 12])

@@ -17,7 +17,7 @@ from lra_fnet import config, experiment
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.report import accuracy
-from lra_fnet.run import evaluate, export, pretrained, record, trained, verify
+from lra_fnet.run import evaluate, export, pretrained, record, run_files, trained, verify
 from lra_fnet.run import job as jobs
 from lra_fnet.tasks import Prepared
 from lra_fnet.training import step
@@ -120,7 +120,7 @@ def test_each_stage_has_a_run_folder_and_says_what_it_began_from(stages):
     assert init["step"] == first["validation"]["best"]["step"]
     assert init["wall_seconds"] == first["wall_seconds"]
     assert len(init["sha256"]) == 64
-    losses = [record.curve(stages / path).loss for path in NAMED]
+    losses = [run_files.curve(stages / path).loss for path in NAMED]
     assert [step for step, _ in losses[0]] == [2, 4, 6]
 
 

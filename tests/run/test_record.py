@@ -12,7 +12,7 @@ from paths import ROOT
 
 from lra_fnet import intervals
 from lra_fnet.errors import UserError
-from lra_fnet.run import record
+from lra_fnet.run import record, run_files
 
 
 def without(key):
@@ -196,17 +196,17 @@ def test_committed_results_are_read():
 
 
 def test_curve_has_losses_and_accuracies_by_step(tmp_path):
-    empty = record.curve(tmp_path)
+    empty = run_files.curve(tmp_path)
     assert (empty.loss, empty.validation, empty.step) == ([], [], 0)
     file = made_results.put_curve(tmp_path / "result.json", steps=100)
     file.write_text(file.read_text() + '{"kind": "train", "st')  # is being written
-    curve = record.curve(tmp_path)
+    curve = run_files.curve(tmp_path)
     assert curve.loss == [(step, 2 * (1 + 1 / step)) for step in range(10, 101, 10)]
     assert curve.validation == [(50, 5.0), (100, 10.0)]
     assert curve.step == 100
     assert curve.rms == []  # an older file
     file.write_text('{"kind": "rms", "step": 0, "residual": [1, 2.5], "mixer": [3.5, 4]}\n')
-    assert record.curve(tmp_path).rms == [record.Rms(0, (1, 2.5), (3.5, 4))]
+    assert run_files.curve(tmp_path).rms == [record.Rms(0, (1, 2.5), (3.5, 4))]
     for line, problem in (
         ("3", "expected a JSON object in line 1"),
         ('{"step": 3, "loss": 1.0}', "kind is missing in a line"),
@@ -238,7 +238,7 @@ def test_curve_has_losses_and_accuracies_by_step(tmp_path):
     ):
         file.write_text(line + "\n")
         with pytest.raises(UserError, match=rf"metrics.jsonl.*{problem}"):
-            record.curve(tmp_path)
+            run_files.curve(tmp_path)
 
 
 def test_curve_of_a_diverged_run_may_end_with_a_validation_loss_that_is_not_finite(tmp_path):
@@ -248,6 +248,6 @@ def test_curve_of_a_diverged_run_may_end_with_a_validation_loss_that_is_not_fini
         '{"kind": "validation", "step": 2, "loss": NaN, "accuracy": 0.5}\n'
         '{"kind": "rms", "step": 2, "residual": [NaN], "mixer": [Infinity]}\n'
     )
-    curve = record.curve(tmp_path)
+    curve = run_files.curve(tmp_path)
     assert (curve.loss, curve.validation, curve.step) == ([(2, 3e38)], [(2, 50.0)], 2)
     assert math.isnan(curve.rms[0].residual[0])

@@ -8,7 +8,7 @@ import pytest
 
 from lra_fnet.models import fastest
 from lra_fnet.models.mixers import fourier
-from lra_fnet.run import job as jobs
+from lra_fnet.run import run_files
 from lra_fnet.training.loop import Loop
 
 MORE = ("--set", "Run.steps_per_dispatch=1", "--set", "Run.save_every=1", "--name", "n")
@@ -80,7 +80,7 @@ def test_decision_that_is_unknown_fails_with_one_line(train, machine, tmp_path):
     begun = json.loads((folder / "run.json").read_text())
     (name,) = [name for name in begun["resolved"] if name.startswith("fourier 8x")]
     begun["resolved"][name] = "fastest"
-    jobs.write_begun(folder, begun)
+    run_files.write_begun(folder, begun)
     code, err, _ = train("--runs", "runs", *MORE)
     assert code == 2
     assert f"the run's decision about {name} must be one of definition, rfft" in err

@@ -79,7 +79,7 @@ def scores():
     variables = built.init(0)
     scores = [
         score.make_scorer(built.objective, 5, mesh)(variables, arrays, bits=True)
-        for mesh in (None, mesh_of(4))
+        for mesh in (mesh_of(1), mesh_of(4))
     ]
     apply = jax.jit(functools.partial(built.model.apply, train=False))
     logits = apply(variables, *built.task.tokens(arrays.values, arrays.lengths))
