@@ -26,6 +26,7 @@ from lra_fnet.errors import (
     Interrupted,
     RunFailed,
     UserError,
+    one_line,
     out_of_memory,
     setting_of_jax,
     unknown,
@@ -85,7 +86,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _fail(reason: BaseException | str, code: int) -> int:
-    line = "".join(c if c.isprintable() else "?" for c in " ".join(str(reason).split()))
+    line = "".join(c if c.isprintable() else "?" for c in one_line(reason))
     print(f"lra-fnet: {line}", file=sys.stderr)  # a stranger's file may hold terminal codes
     return code
 

@@ -15,9 +15,15 @@ class UserError(Exception):
     code = 2
 
 
-def one_line(error: BaseException) -> str:
-    """Returns an error's text as one line, without the place of the call that gin adds."""
-    return " ".join(str(error).split("\n  In call to")[0].split())
+def one_line(error: object, longest: int | None = None) -> str:
+    """Returns an error's text as one line, without the place of the call that gin adds.
+
+    Args:
+      error: an exception or a text; one without text gives the name of its class.
+      longest: characters to keep; None for all.
+    """
+    text = " ".join(str(error).split("\n  In call to")[0].split())
+    return text[:longest] or type(error).__name__
 
 
 def out_of_memory(error: BaseException) -> str:

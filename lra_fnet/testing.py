@@ -189,7 +189,7 @@ class _MixerChecks:
         yield commutes == declared, f"declares equivariant = {declared}, but {fault}"
 
     def first_only(self):
-        if not self.mixer.takes_first_only:
+        if not self.mixer.uses_first_only:
             return
         apply = jax.jit(functools.partial(self.mixer.apply, train=False, first_only=True))
         got = np.asarray(apply(self.variables, self.x, self.mask))

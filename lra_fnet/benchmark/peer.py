@@ -20,6 +20,7 @@ import torch
 import transformers
 
 from lra_fnet.benchmark import cells, child, timing
+from lra_fnet.errors import one_line
 from lra_fnet.machine import allocator, memory
 
 LEARNING_RATE = 5e-4  # constant, about as large as the peaks of the presets
@@ -67,8 +68,8 @@ class Side:
         except Exception as error:
             if not compiled or child.is_out_of_memory(error):
                 raise
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            self.facts |= {"state": "FAIL", "reason": reason[:300]}
+            reason = one_line(f"{type(error).__name__}: {error}", 300)
+            self.facts |= {"state": "FAIL", "reason": reason}
             return
         self.facts["compile_seconds"] = time.perf_counter() - begun if compiled else 0.0
         self._forget_peak()  # the compiler's

@@ -9,7 +9,7 @@ import gin
 from gin import config_parser
 
 from lra_fnet.config.bindings import short
-from lra_fnet.errors import UserError, did_you_mean
+from lra_fnet.errors import UserError, did_you_mean, one_line
 
 _BOUND_NAME = re.compile(r"^([\w./]+) =", re.MULTILINE)
 
@@ -36,13 +36,12 @@ def parse(text: str, where: str, *, trusted: bool = True) -> None:
     except tokenize.TokenError:
         raise UserError(f"{where}: a bracket or a quotation mark is not closed") from None
     except KeyError as error:  # two classes have one name
-        reason = " ".join(str(error.args[0]).split())
+        reason = one_line(error.args[0])
         raise UserError(
             f"{where}: {reason}: give your class another name, or @gin.configurable(module=...)"
         ) from None
     except (ValueError, SyntaxError, NameError, AttributeError, ImportError) as error:
-        reason = " ".join(str(error).split())
-        reason = re.split(r" In bindings string| In file | Failed to parse", reason)[0]
+        reason = re.split(r" In bindings string| In file | Failed to parse", one_line(error))[0]
         hint = _did_you_mean(reason)
         if "No configurable matching" in reason and trusted:
             hint += " If it is in a module of yours, name that with --import (make: IMPORT=)"

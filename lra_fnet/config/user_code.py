@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from lra_fnet.errors import UserError
+from lra_fnet.errors import UserError, one_line
 
 _imported: dict[Path, str] = {}  # SHA-256 of each .py file when it was imported
 
@@ -53,7 +53,7 @@ def import_modules(names: Iterable[str]) -> None:
         except (Exception, SystemExit) as error:  # the user's code may raise anything
             if path.suffix == ".py":
                 sys.modules.pop(path.stem, None)
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            reason = one_line(f"{type(error).__name__}: {error}")
             raise UserError(f"--import {name}: {reason}") from None
 
 

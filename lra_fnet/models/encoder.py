@@ -206,7 +206,7 @@ class Block(nn.Module):
 
     def _mixed(self, x, inputs, mask, *, train):
         """Mixes `inputs`; returns x and the result at the positions that the block returns."""
-        if self.first_only and self.mixer.takes_first_only:
+        if self.first_only and self.mixer.uses_first_only:
             return x[:, :1], self.mixer(inputs, mask, train=train, first_only=True)[:, :1]
         y = self.mixer(inputs, mask, train=train)
         held = getattr(y, "shape", None), getattr(y, "dtype", type(y).__name__)

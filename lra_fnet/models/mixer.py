@@ -71,10 +71,10 @@ class Mixer(nn.Module):
     def check(self):
         """Raises a UserError for a wrong setting that the field types cannot express."""
 
-    @property
-    def takes_first_only(self) -> bool:
-        """Whether this class itself, not one that it extends, declares `uses_first_only`."""
-        return vars(type(self)).get("uses_first_only", False)
+    def __init_subclass__(cls, **kwargs):
+        """A subclass takes first_only=True only if it declares `uses_first_only` itself."""
+        cls.uses_first_only = vars(cls).get("uses_first_only", False)
+        super().__init_subclass__(**kwargs)
 
 
 def _frozen(value: Any) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 from lra_fnet.errors import UserError
 from lra_fnet.machine import progress
 from lra_fnet.run.trained import TrainedRun, load_run
-from lra_fnet.tasks import PixelTask, Task
+from lra_fnet.tasks import PixelTask, Task, sources
 
 STDIN = "standard input"
 
@@ -95,11 +95,11 @@ def _contents(task: Task, files: Sequence[Path]) -> Iterator[tuple[str, tuple[by
         yield STDIN, (sys.stdin.buffer.read(),)
     elif not files:
         yield from _lines(task, STDIN, sys.stdin.buffer)
-    tables = {file for file in files if _ending(file) in task.tables}
+    tables = {file for file in files if sources.ending(file) in task.tables}
     whole = {
         file
         for file in files
-        if pixels or not (task.one_line or _ending(file) == ".jsonl" or file in tables)
+        if pixels or not (task.one_line or sources.ending(file) == ".jsonl" or file in tables)
     }
     if (count := sum(file in whole for file in files)) % task.num_inputs:
         raise UserError(
@@ -124,7 +124,9 @@ def _contents(task: Task, files: Sequence[Path]) -> Iterator[tuple[str, tuple[by
                 continue
             if file not in whole:
                 with _opened(file) as stream:
-                    yield from _lines(task, str(file), stream, all_json=_ending(file) == ".jsonl")
+                    yield from _lines(
+                        task, str(file), stream, all_json=sources.ending(file) == ".jsonl"
+                    )
                 continue
             row.append(file)
             if len(row) == task.num_inputs:
@@ -135,11 +137,6 @@ def _contents(task: Task, files: Sequence[Path]) -> Iterator[tuple[str, tuple[by
             raise UserError(
                 f"{name} cannot be read ({reason or error}): name files that exist, not folders"
             ) from None
-
-
-def _ending(file: Path) -> str:
-    """Returns what follows the last dot of a file's name, that of a gzip file without its .gz."""
-    return Path(file.name.lower().removesuffix(".gz")).suffix
 
 
 def _lines(

@@ -21,7 +21,7 @@ import scipy.special
 
 from lra_fnet import config
 from lra_fnet import experiment as experiments
-from lra_fnet.errors import UserError
+from lra_fnet.errors import UserError, one_line
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import device, disk, progress
 from lra_fnet.models import fastest
@@ -348,7 +348,7 @@ def _experiment(folder: Path, result: Record, imports: Sequence[str]) -> tuple[E
     except config.OutsideCode as error:
         raise UserError(f"{folder}: {error}") from None
     except Exception as error:  # a config that was damaged or made up fails anywhere in the model
-        reason = " ".join(str(error).split())[:300]
+        reason = one_line(error, 300)
         remedy = "take the code of " + (f"commit {result.commit}" if result.commit else "the run")
         raise UserError(f"{folder} does not fit this version ({reason}): {remedy}") from None
 

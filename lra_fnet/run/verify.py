@@ -24,7 +24,7 @@ import numpy as np
 from lra_fnet import config, intervals
 from lra_fnet import experiment as experiments
 from lra_fnet.config import Difference
-from lra_fnet.errors import UserError
+from lra_fnet.errors import UserError, one_line
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk, progress
 from lra_fnet.models import fastest
@@ -152,7 +152,7 @@ def verify(folder: Path, options: Options, *, moved: bool = True) -> Row:
         except UserError as error:
             findings[name] = Finding(FAILED, str(error))
         except Exception as error:  # what a stranger wrote can fail anywhere in the model
-            findings[name] = Finding(FAILED, " ".join(str(error).split())[:300])
+            findings[name] = Finding(FAILED, one_line(error, 300))
     return Row(str(folder), findings)
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import gin
 import numpy as np
 
-from lra_fnet.errors import UserError
+from lra_fnet.errors import UserError, one_line
 from lra_fnet.machine.progress import Bar, say
 from lra_fnet.tasks import hidden, pieces, shallow, sources
 from lra_fnet.tasks.pieces import (
@@ -255,12 +255,10 @@ def read_documents(source: Path) -> Iterator[Document]:
     """
     count = 0
     for file in sources.files_or_single(source):
-        suffixes = [suffix.lower() for suffix in file.path.suffixes]
-        packed = suffixes[-1:] == [".gz"]
-        kind = suffixes[-1 - packed] if len(suffixes) > packed else ""
-        if kind not in _TEXTS | _TABLES and (suffixes or not file.alone):
+        kind = sources.ending(file.path)
+        if kind not in _TEXTS | _TABLES and (file.path.suffix or not file.alone):
             continue
-        for text in _texts(file.gunzip() if packed else file, table=kind in _TABLES):
+        for text in _texts(file.unpacked(), table=kind in _TABLES):
             if lines := sentences(text):
                 count += 1
                 yield hashlib.sha256(text.encode()).digest(), lines
@@ -281,7 +279,7 @@ def _texts(file: sources.File, *, table: bool) -> Iterator[str]:
                 raise ValueError("a zero byte")
         except ValueError as error:  # UnicodeDecodeError is one
             raise UserError(
-                f"{file}, line {number}: expected UTF-8, got {sources.short(error)}: convert the "
+                f"{file}, line {number}: expected UTF-8, got {one_line(error, 100)}: convert the "
                 "file to UTF-8"
             ) from None
         if table and line:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import gin
 import numpy as np
 
-from lra_fnet.errors import UserError
+from lra_fnet.errors import UserError, one_line
 from lra_fnet.machine.progress import say
 from lra_fnet.tasks import division, sources
 from lra_fnet.tasks.task import Raw, Sets
@@ -126,7 +126,7 @@ class Csv(division.OwnTask):
             content.decode()
         except UnicodeDecodeError as error:
             raise ValueError(
-                f"expected UTF-8, got {sources.short(error)}: save the text as UTF-8"
+                f"expected UTF-8, got {one_line(error, 100)}: save the text as UTF-8"
             ) from None
         return super().encode(content.strip())
 
@@ -158,11 +158,9 @@ def read(source: Path, *, labelled: bool = True) -> Iterator[Row]:
     """
     empty = True
     for file in sources.files_or_single(source):
-        name = file.path.name.lower().removesuffix(".gz")
-        if not file.alone and not name.endswith(ENDINGS):
+        if not file.alone and sources.ending(file.path) not in ENDINGS:
             continue
-        packed = file.path.name.lower().endswith(".gz")
-        for row in _table(file.gunzip() if packed else file, labelled=labelled):
+        for row in _table(file.unpacked(), labelled=labelled):
             empty = False
             yield row
     if empty:
@@ -227,7 +225,7 @@ def _header(
         csv.Error: the first line is no line of a table.
     """
     read = ["label", "split"] if labelled else []
-    by_tabs = re.search(r"\.(tsv|tab)(\.gz)?$", file.path.name.lower()) is not None
+    by_tabs = sources.ending(file.path) in (".tsv", ".tab")
     for delimiter in sorted(_DELIMITERS, key=lambda mark: by_tabs and mark != "\t"):
         given = next(csv.reader([first], delimiter=delimiter), ())
         names = [name.strip().lower() for name in given]
@@ -261,7 +259,7 @@ def _damaged(where: str, error: csv.Error) -> UserError:
         remedy = f"a text has more than {_LONGEST >> 20} MiB, or a quotation mark is not closed"
     if "new-line" in str(error):  # a lone carriage return
         remedy = r"save the table with line ends as \n or \r\n"
-    return UserError(f"{where}: {sources.short(error)}: {remedy}")
+    return UserError(f"{where}: {one_line(error, 100)}: {remedy}")
 
 
 def _row(
@@ -300,13 +298,12 @@ def _text(file: sources.File) -> Iterator[str]:
         try:
             yield line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            named = file.path.name.lower().removesuffix(".gz")
-            if number == 1 and not named.endswith(ENDINGS):
+            if number == 1 and sources.ending(file.path) not in ENDINGS:
                 raise UserError(
                     f"{file}: expected a table in UTF-8 ({', '.join(ENDINGS)}, each perhaps .gz), "
                     "got another format: convert or unpack the file"
                 ) from None
             raise UserError(
-                f"{file}, line {number}: expected UTF-8, got {sources.short(error)}: save the "
+                f"{file}, line {number}: expected UTF-8, got {one_line(error, 100)}: save the "
                 "table as UTF-8"
             ) from None

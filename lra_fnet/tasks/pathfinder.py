@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import gin
 import numpy as np
 
-from lra_fnet.errors import UserError
+from lra_fnet.errors import UserError, one_line
 from lra_fnet.tasks import generated, pathfinder_paddles, pixels, shallow, sources
 from lra_fnet.tasks.store import Arrays, Batches
 from lra_fnet.tasks.task import SPLITS, PixelTask, Raw
@@ -324,7 +324,7 @@ def _columns(path: Path) -> list[list[str]]:
         return texts.tolist()
     except Exception as error:  # NumPy raises many types for a damaged header or text
         raise UserError(
-            f"{path} cannot be read ({sources.short(error)}); get the release again"
+            f"{path} cannot be read ({one_line(error, 100)}); get the release again"
         ) from None
 
 

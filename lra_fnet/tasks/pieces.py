@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lra_fnet import tasks
-from lra_fnet.errors import UserError
+from lra_fnet.errors import UserError, one_line
 from lra_fnet.tasks import sources, store
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def train_vocabulary(sentences: list[str], size: int, source: Path) -> bytes:
         if small is None and large is None:
             raise UserError(
                 f"{source}: no vocabulary can be trained on its {len(sentences)} training "
-                f"sentences ({sources.short(reason)}): give more text"
+                f"sentences ({one_line(reason, 100)}): give more text"
             ) from None
         limit = f"at least {small[1]}" if small else f"at most {large[1]}" if large else ""
         what = "characters of the text" if small else "pieces that the text has"

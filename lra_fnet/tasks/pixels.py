@@ -8,7 +8,7 @@ import warnings
 
 import numpy as np
 
-from lra_fnet.tasks.sources import short
+from lra_fnet.errors import one_line
 
 LARGEST = 2**20  # bytes of a file that is not resized
 _MODES = ("L", "LA", "P", "RGB", "RGBA")
@@ -56,7 +56,7 @@ def read(content: bytes, side: int, mode: str, *, resize: bool = False) -> np.nd
             error = ValueError(f"more than {PIL.Image.MAX_IMAGE_PIXELS:,} pixels")
         size = "" if resize else f" of {side} x {side} pixels"
         raise ValueError(
-            f"expected a PNG or JPEG{size} of 8 bits, gray or colour, found {short(error)}"
+            f"expected a PNG or JPEG{size} of 8 bits, gray or colour, found {one_line(error, 100)}"
         ) from None
 
 

@@ -20,10 +20,10 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from http.client import HTTPException
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import IO, Any, NamedTuple
 
-from lra_fnet.errors import UserError
+from lra_fnet.errors import UserError, one_line
 from lra_fnet.machine import disk
 from lra_fnet.machine.progress import Bar
 
@@ -184,8 +184,8 @@ def fetch(remote: Remote, folder: Path, *, force: bool = False) -> Path:
                         size = megabytes(_size(part))
                         kept = f"{size} are kept, the same command continues from there"
                     raise UserError(
-                        f"{remote} cannot be downloaded ({short(reason)}): {kept}, or get it in "
-                        f"another way and give --source path/to/{remote.name}"
+                        f"{remote} cannot be downloaded ({one_line(reason, 100)}): {kept}, or get "
+                        f"it in another way and give --source path/to/{remote.name}"
                     ) from None
                 time.sleep(pauses.pop(0))
     _check(part, remote)
@@ -196,11 +196,6 @@ def fetch(remote: Remote, folder: Path, *, force: bool = False) -> Path:
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
-
-
-def short(error: object) -> str:
-    """Returns an error's text on one line of at most 100 characters."""
-    return " ".join(str(error).split())[:100] or type(error).__name__
 
 
 def _download(remote: Remote, part: Path, notes: Path, progress: Bar) -> None:
@@ -270,8 +265,8 @@ def readable(path: object, *more: type[Exception]) -> Iterator[None]:
         yield
     except (*_UNREADABLE, *more) as error:
         raise UserError(
-            f"{path} is damaged, unreadable or not what its name says ({short(error)}): get "
-            "another copy"
+            f"{path} is damaged, unreadable or not what its name says ({one_line(error, 100)}): "
+            "get another copy"
         ) from None
 
 
@@ -361,6 +356,11 @@ class _Member(tarfile.TarInfo):
         return member
 
 
+def ending(path: PurePath) -> str:
+    """Returns a file's ending in lower case, without the .gz of a gzip file: ".csv", say."""
+    return PurePath(path.name.lower().removesuffix(".gz")).suffix
+
+
 class File:
     """A file of a folder or an archive. It can be read until the next file is asked for.
 
@@ -388,12 +388,14 @@ class File:
             raise UserError(f"{self}: expected at most {limit} bytes, got more; get another copy")
         return content
 
-    def gunzip(self) -> "File":
-        """Returns the unpacked file, under the same name.
+    def unpacked(self) -> "File":
+        """Returns a gzip file unpacked, under the same name; another file as it is.
 
         Raises:
-            UserError: the file is empty, which Python reads as no content.
+            UserError: a gzip file is empty, which Python reads as no content.
         """
+        if self.path.suffix.lower() != ".gz":
+            return self
         if not self._stream.peek(1):  # pyright: ignore[reportAttributeAccessIssue]
             raise UserError(
                 f"{self} is empty, which no gzip file is: get another copy, or remove it"

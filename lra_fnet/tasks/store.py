@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from lra_fnet import config
-from lra_fnet.errors import UserError
+from lra_fnet.errors import UserError, one_line
 from lra_fnet.intervals import Counts
 from lra_fnet.machine import disk
 from lra_fnet.machine.memory import free_memory
 from lra_fnet.machine.progress import Bar, say
-from lra_fnet.tasks.sources import Remote, digest, file_sha256, own_url, readable, short
+from lra_fnet.tasks.sources import Remote, digest, file_sha256, own_url, readable
 
 if TYPE_CHECKING:
     from lra_fnet.tasks.task import Raw, Task
@@ -616,8 +616,8 @@ def read(prepared: Prepared, split: str) -> Iterator[tuple[Texts, int]]:
     except Exception as error:  # Riegeli, protobuf and TFDS all raise different types
         _check_same(prepared)
         raise UserError(
-            f"{path}: split {split} cannot be read after {seen} of {rows} rows ({short(error)}): "
-            f"delete {folder} and run the same command again"
+            f"{path}: split {split} cannot be read after {seen} of {rows} rows "
+            f"({one_line(error, 100)}): delete {folder} and run the same command again"
         ) from error
 
 

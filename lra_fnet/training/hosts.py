@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from lra_fnet.errors import Interrupted, RunFailed, UserError, out_of_memory
+from lra_fnet.errors import Interrupted, RunFailed, UserError, one_line, out_of_memory
 from lra_fnet.machine import progress, signals
 
 SILENT_SECONDS = 30  # without a heartbeat, a process counts as lost
@@ -310,7 +310,7 @@ def fail(error: BaseException) -> None:
     """Ends all processes with the error's text; returns only in a run of one process."""
     if _place is None:
         return
-    text = " ".join(str(error).split())
+    text = one_line(error)
     if not isinstance(error, (UserError, RunFailed)):
         # When a process is lost, a collective fails with "UNKNOWN: ..." before JAX aborts this one.
         time.sleep(GRACE_SECONDS + (SILENT_SECONDS if re.match("[A-Z_]+: ", text) else 0))

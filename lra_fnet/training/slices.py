@@ -20,7 +20,7 @@ from lra_fnet.training import hosts
 
 SLICE_SIZE = 1 << 19  # numbers [examples, L, D] of a slice on a CPU, 2 MB in float32
 FITTED = "microbatch that fits"  # begins the name of a decision of `--fit`; see `fastest`
-WIDE = 256  # D; a gradient in slices of a narrower model takes longer
+SLICED_FROM = 256  # D; a gradient in slices of a narrower model takes longer
 
 
 def rows_at_once(
@@ -45,7 +45,7 @@ def rows_at_once(
     divisors = [n for n in range(1, rows + 1) if rows % n == 0]
 
     def choose():
-        if jax.default_backend() != "cpu" or (train and dim < WIDE):
+        if jax.default_backend() != "cpu" or (train and dim < SLICED_FROM):
             return rows
         least = SLICE_SIZE / (math.prod(row) * dim)
         return next((n for n in divisors if n >= least), rows)

@@ -308,7 +308,7 @@ def test_slices_on_a_cpu_change_no_result(monkeypatch):
 
     whole, loops, want, counts = numbers()
     monkeypatch.setattr(slices, "SLICE_SIZE", 2 * built.task.max_len * built.model.encoder.dim)
-    monkeypatch.setattr(slices, "WIDE", 1)
+    monkeypatch.setattr(slices, "SLICED_FROM", 1)
     microbatch, more_loops, got, counts_of_slices = numbers()
     assert (whole, microbatch) == (6, 2)
     assert more_loops == loops + 1
