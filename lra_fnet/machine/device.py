@@ -4,6 +4,14 @@ import os
 
 from lra_fnet.errors import UserError, one_line
 
+_REQUIRED = {  # settings of JAX that would change results without a trace
+    "jax_enable_x64": (False, "makes models float64"),
+    "jax_disable_jit": (False, "turns off compilation, which training needs"),
+    "jax_threefry_partitionable": (True, "changes all random numbers"),
+    "jax_random_seed_offset": (0, "changes all random numbers"),
+    "jax_high_dynamic_range_gumbel": (False, "changes random numbers"),
+}
+
 
 def require() -> None:
     """Starts JAX's backend.
@@ -14,13 +22,9 @@ def require() -> None:
     """
     import jax  # late: the command line starts without it
 
-    settings = jax.config.values
-    if settings["jax_enable_x64"]:
-        raise UserError("JAX_ENABLE_X64 makes models float64: leave it out")
-    if not settings["jax_threefry_partitionable"]:
-        raise UserError("JAX_THREEFRY_PARTITIONABLE=0 changes all random numbers: leave it out")
-    if settings["jax_disable_jit"]:
-        raise UserError("JAX_DISABLE_JIT turns compilation off, which training needs: leave it out")
+    for name, (value, effect) in _REQUIRED.items():
+        if jax.config.values[name] != value:
+            raise UserError(f"{name.upper()} must be {value}, since it {effect}: leave it out")
     try:
         jax.devices()
     except (RuntimeError, AssertionError) as error:  # an unknown name, a platform without devices
