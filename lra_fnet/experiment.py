@@ -9,7 +9,7 @@ import functools
 import importlib
 import pkgutil
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -179,10 +179,10 @@ def load(
     task: str,
     model: str,
     preset: str,
-    overrides=(),
-    imports=(),
-    dirs=(),
+    overrides: Sequence[str] = (),
     *,
+    imports: Sequence[str] = (),
+    gin_dirs: Sequence[Path] = (),
     denoise: bool = False,
     done: int = 0,
     data: Path | None = None,
@@ -199,7 +199,7 @@ def load(
       preset: the name of its folder in gin/presets.
       overrides: bindings like "Run.num_steps=100".
       imports: modules or .py files that register configurables.
-      dirs: folders with more gin files.
+      gin_dirs: folders with more gin files.
       denoise: whether the run is pre-training, see `objective.Denoise`.
       done: steps of the pre-trained run that this one begins from.
       data: the folder of the prepared sets, for a task whose classes are those of the user's rows:
@@ -209,7 +209,7 @@ def load(
     Raises:
       UserError: see config.load; a binding that nothing reads; a parameter that has no value.
     """
-    files = config.files(task, model, preset, dirs, denoise=denoise)
+    files = config.files(task, model, preset, gin_dirs, denoise=denoise)
     config.load(files, overrides, imports, lambda: _training_rows(task))
     with _one_line():
         _settle(data, source)

@@ -311,7 +311,7 @@ def test_a_task_that_a_preset_does_not_know_needs_few_bindings(tmp_path, preset,
     lines += ["Optimizer.warmup = 10", "Optimizer.steps_per_cycle = 90"]
     lines = ['DATASET = "short_128"', "MAX_LEN = 128", *lines][:count]
     (tmp_path / f"presets/{preset}/new.gin").write_text("\n".join(lines))
-    built = experiment.load("new", "fnet", preset, (), (), [tmp_path])
+    built = experiment.load("new", "fnet", preset, gin_dirs=[tmp_path])
     assert built.task.max_len == 128
 
 

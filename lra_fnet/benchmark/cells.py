@@ -71,13 +71,19 @@ class Cell(Setting):
             bindings += [f"Encoder.{field}={dim}" for field in ("dim", "qkv_dim")]
             bindings += [f"Encoder.num_heads={num_heads}"]
             bindings += [f"Run.batch_size={ACCELERATOR_BATCH}"] if accelerator else []
-        names = (self.task, self.model, self.preset)
-        places = (tuple(self.imports), [Path(folder) for folder in self.gin_dirs])
-        load = functools.partial(experiment.load, *names, denoise=self.what == "pretrain")
-        built = load((*bindings, *self.overrides), *places)
+        load = functools.partial(
+            experiment.load,
+            self.task,
+            self.model,
+            self.preset,
+            imports=self.imports,
+            gin_dirs=[Path(folder) for folder in self.gin_dirs],
+            denoise=self.what == "pretrain",
+        )
+        built = load((*bindings, *self.overrides))
         if built.model.encoder.mixer_length > self.length:  # the preset puts CLS in front
             bindings += ["Encoder.pooling=mean"]
-            built = load((*bindings, *self.overrides), *places)
+            built = load((*bindings, *self.overrides))
         if built.model.encoder.mixer_length != self.length:
             raise UserError(
                 "--lengths and --cls decide what is measured, and --set changes it from "

@@ -109,12 +109,20 @@ class Job:
           UserError: see `experiment.load` and `pretrained`; a name that no folder may have.
         """
         self.check_names()
-        names = self.task, self.model, self.preset
-        given = self.overrides, self.imports, self.gin_dirs
         # Both stages on one task share the steps of a preset.
         done = self.pretrained.steps if self.pretrained and self.pretrained.task == self.task else 0
-        stage = {"denoise": self.denoise, "done": done}
-        return experiment.load(*names, *given, **stage, data=self.data, source=self.source)
+        return experiment.load(
+            self.task,
+            self.model,
+            self.preset,
+            self.overrides,
+            imports=self.imports,
+            gin_dirs=self.gin_dirs,
+            denoise=self.denoise,
+            done=done,
+            data=self.data,
+            source=self.source,
+        )
 
     def check_names(self) -> None:
         """Raises a UserError for a task, model or preset whose name no folder may have."""

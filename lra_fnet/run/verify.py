@@ -168,18 +168,22 @@ def _result(folder: Path, *, moved: bool) -> tuple[Record, tuple[Checkpoint, ...
     return result, kinds
 
 
-@functools.cache
-def _load(task, model, preset, overrides, imports, gin_dirs, denoise, done, data) -> Experiment:
-    names = task, model, preset, overrides
-    return experiments.load(*names, imports, gin_dirs, denoise=denoise, done=done, data=data)
+_load = functools.cache(experiments.load)
 
 
-def _asked(result: Record, options: Options) -> Experiment:
+def _of_names(result: Record, options: Options) -> Experiment:
     """Returns the experiment that the names of a run give today."""
-    names = result.task, result.model, result.preset, result.overrides
-    done = result.init.steps if result.init and result.init.task == result.task else 0
-    given = options.imports, options.gin_dirs, result.denoise, done, options.data
-    return _load(*names, *given)
+    return _load(
+        result.task,
+        result.model,
+        result.preset,
+        result.overrides,
+        imports=options.imports,
+        gin_dirs=options.gin_dirs,
+        denoise=result.denoise,
+        done=result.init.steps if result.init and result.init.task == result.task else 0,
+        data=options.data,
+    )
 
 
 @functools.cache
@@ -202,7 +206,7 @@ def _count(model, row_shape: tuple[int, ...]) -> int:
 
 def _experiment(result: Record, options: Options) -> Experiment:
     """Returns the experiment of a run, of its names if today's code cannot build its config."""
-    return _restored(result.config, options.imports) or _asked(result, options)
+    return _restored(result.config, options.imports) or _of_names(result, options)
 
 
 def _config(folder: Path, result: Record, options: Options) -> Finding:
@@ -218,15 +222,15 @@ def _config(folder: Path, result: Record, options: Options) -> Finding:
     task = restored and restored.task
     if task and task.finds_classes and not task.folder(options.data).exists():
         return Finding(ABSENT, "its classes are those of rows that are not prepared here")
-    asked = _asked(result, options)
-    differences = config.differing(result.config, asked.config)
+    named = _of_names(result, options)
+    differences = config.differing(result.config, named.config)
     failures = differences
     if not restored:
         gone = [d for d in differences if d.new == "absent"]
         failures = [d for d in differences if d not in gone and not _is_newer(d, gone, result)]
     if failures := [d for d in failures if d not in _IGNORED]:
         return Finding(FAILED, "; ".join(map(str, failures)))
-    steps = asked.run.num_steps
+    steps = named.run.num_steps
     score = result.score("validation", "last")
     if score and score.step != steps:
         return Finding(FAILED, f"it was scored at step {score.step}, its config has {steps} steps")

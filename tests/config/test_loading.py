@@ -84,4 +84,4 @@ def test_a_file_may_not_add_a_macro(tmp_path):
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "odd.gin").write_text("MIXERS = @Fourier\nWIDTH = 3\n")
     with pytest.raises(UserError, match=r"odd.gin: no macro WIDTH; base.gin declares"):
-        experiment.load("listops", "odd", "cpu", (), (), [tmp_path])
+        experiment.load("listops", "odd", "cpu", gin_dirs=[tmp_path])

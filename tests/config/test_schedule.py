@@ -66,7 +66,7 @@ def test_schedule_follows_a_length_that_only_a_file_sets(tmp_path):
     (tmp_path / "presets/cpu/listops.gin").write_text(
         'DATASET = "short_128"\nMAX_LEN = 128\nRun.num_steps = 1_200\n'
     )
-    optimizer = experiment.load("listops", "fnet", "cpu", (), (), [tmp_path]).optimizer
+    optimizer = experiment.load("listops", "fnet", "cpu", gin_dirs=[tmp_path]).optimizer
     assert (optimizer.warmup, optimizer.steps_per_cycle) == (100, 1100)
 
 
@@ -76,7 +76,7 @@ def test_schedule_of_a_file_may_be_in_blocks(tmp_path):
         'DATASET = "short_128"\nMAX_LEN = 128\nRun:\n    num_steps = 1_000\n'
         "Optimizer:\n    warmup = 200\n    steps_per_cycle = 800\n"
     )
-    optimizer = experiment.load("listops", "fnet", "cpu", (), (), [tmp_path]).optimizer
+    optimizer = experiment.load("listops", "fnet", "cpu", gin_dirs=[tmp_path]).optimizer
     assert (optimizer.warmup, optimizer.steps_per_cycle) == (200, 800)
 
 
@@ -104,10 +104,10 @@ def test_epochs_of_a_file_follow_a_batch_size_that_is_set_later(tmp_path):
         'DATASET = "short_128"\nMAX_LEN = 128\nRun.num_steps = "2 epochs"\n'
         'Run.eval_every = "1 epoch"\nOptimizer.warmup = "1 epoch"\n'
     )
-    built = experiment.load("listops", "fnet", "cpu", ("Run.batch_size=50",), (), [tmp_path])
+    built = experiment.load("listops", "fnet", "cpu", ("Run.batch_size=50",), gin_dirs=[tmp_path])
     steps = built.run.num_steps, built.run.eval_every, built.optimizer.warmup
     assert steps == (3840, 1920, 1920)
-    built = experiment.load("listops", "fnet", "cpu", ("Run.num_steps=80",), (), [tmp_path])
+    built = experiment.load("listops", "fnet", "cpu", ("Run.num_steps=80",), gin_dirs=[tmp_path])
     assert (built.run.num_steps, built.optimizer.warmup) == (80, 40)
 
 

@@ -30,7 +30,7 @@ def test_a_user_registers_a_mixer_from_outside(tmp_path):
     )
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "halving.gin").write_text("MIXERS = @Halving\nHalving.factor = 0.5\n")
-    built = experiment.load("listops", "halving", "cpu", (), [str(module)], [tmp_path])
+    built = experiment.load("listops", "halving", "cpu", imports=[str(module)], gin_dirs=[tmp_path])
     assert built.model.encoder.uses_mask
     assert "Halving.factor = 0.5" in built.config
 

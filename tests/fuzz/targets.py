@@ -558,7 +558,7 @@ GIN = b'# Mine: a model\nMIXERS = @SelfAttention\nSelfAttention.implementation =
 @target(damaged(GIN))
 def gin_file(place, given):
     write(place, {"models/mine.gin": given})
-    experiment.load("listops", "mine", "cpu", dirs=[place])
+    experiment.load("listops", "mine", "cpu", gin_dirs=[place])
     config.title("mine", [place])
 
 
