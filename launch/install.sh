@@ -41,6 +41,14 @@ for extra in base $(echo "$extras" | tr ',' ' '); do
     grep -qx "$extra" "$note" 2>/dev/null || missing="$missing $extra"
 done
 [ -n "$missing" ] || exit 0
+known=$(sed -n '/^\[project.optional-dependencies\]/,/^\[/s/^\([a-z]*\) = .*/\1/p' pyproject.toml | paste -sd' ' -)
+for extra in $missing; do
+    case " base $known " in *" $extra "*) ;; *)
+        echo "expected extras out of $known, got \"$extra\" (make: ACCELERATOR=cuda for an NVIDIA GPU; for a TPU see docs/clusters.md)" >&2
+        exit 2
+        ;;
+    esac
+done
 
 # Installs with a copy of uv that pip brings: a third of pip's time. Fails where pip has an index of its
 # own, which uv would pass by. The cache lies in VENV, so that files are linked, and is not kept. Python

@@ -30,6 +30,7 @@ from lra_fnet.errors import (
     out_of_memory,
     setting_of_jax,
     unknown,
+    unreadable,
 )
 from lra_fnet.machine import allocator, compile_cache, memory, signals
 from lra_fnet.sweep import SAMPLERS
@@ -70,6 +71,8 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except PermissionError as error:  # in reading: `disk.writable` says which file to make writable
+        return _fail(unreadable(error), UserError.code)
     except (OSError, MemoryError) as error:  # a limit of the process, or a disk that is gone
         if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
             error = f"standard output: {error.strerror}"  # `disk.writable` names every other file
@@ -600,7 +603,8 @@ def _export(args) -> None:
 
 
 @_verb(
-    "outside data",
+    "outside",
+    data=_ITS_DATA,
     replay=_number("repeat this number of initial training steps and compare the losses", 0),
     json=_switch("print JSON objects"),
     PATH=_given(Path, nargs="+", help="a run folder, an export, or a folder of results"),
@@ -625,8 +629,10 @@ def _verify(args) -> int:
     """
     from lra_fnet.run import verify
 
-    options = verify.Options(args.data, tuple(args.imports), tuple(args.gin_dirs), args.replay)
-    return verify.main(args.PATH, options, as_json=args.json)
+    options = verify.Options(
+        imports=tuple(args.imports), gin_dirs=tuple(args.gin_dirs), replay=args.replay
+    )
+    return verify.main(args.PATH, options, data=args.data, as_json=args.json)
 
 
 @_verb(
@@ -749,7 +755,7 @@ def _report(args) -> None:
 
     if args.readme:
         report.read_readme(args.readme)  # reports a mistake before anything is written
-    report.main([args.runs, args.results], args.out)
+    report.main(_roots(args), args.out)
     for file in report.update_readme(args.readme, args.results) if args.readme else ():
         print(f"updated {file}")
 
@@ -763,7 +769,16 @@ def _compare(args) -> None:
     """
     from lra_fnet.report import compare
 
-    compare.main(args.A, args.B, [args.runs, args.results], as_json=args.json)
+    compare.main(args.A, args.B, _roots(args), as_json=args.json)
+
+
+def _roots(args) -> list[Path]:
+    """Returns the folders of results; only one that the user did not name may be missing."""
+    for option, default in (("runs", "runs"), ("results", "results")):
+        folder = getattr(args, option)
+        if folder != Path(default) and not folder.is_dir():
+            raise UserError(f"--{option} {folder}: there is no such folder: name a folder of runs")
+    return [args.runs, args.results]
 
 
 def _cell(args, seconds: float = 2.0):

@@ -51,7 +51,7 @@ def test_train_is_the_command_and_evaluate_scores_test(parity, command, capfd):
     assert correct == record.score("test").correct
     which = [*PARITY, "--model", "ff_only", *(f"--set={word}" for word in WORDS)]
     code, err, out = command("train", *which)
-    assert (code, err) == (0, "complete already; --force trains it again\n")
+    assert (code, err) == (0, "complete already; --force (make: FORCE=1) trains it again\n")
     assert f"run folder: {run.folder}" in out
     assert callable(lra_fnet.train)  # no module took its name
     data = run.data()

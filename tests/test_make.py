@@ -201,6 +201,14 @@ def test_a_folder_that_make_did_not_make_is_not_deleted(tmp_path):
     assert work.read_text() == "precious"
 
 
+def test_extras_that_do_not_exist_are_refused(tmp_path):
+    command = ["launch/install.sh", tmp_path / "venv", sys.executable, "gpu"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith('expected extras out of cuda corpus slurm tf dev peers, got "gpu"')
+
+
 def fake(path, *lines):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(["#!/bin/sh", *lines, ""]))

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import psutil
 
-from lra_fnet.errors import UserError
+from lra_fnet.errors import UserError, unreadable
 from lra_fnet.machine.progress import say
 
 AGAIN = ", then run the same command again"  # ends the message of `writable`
@@ -180,7 +180,7 @@ def _read(path: Path, parse: Callable[[str], Any], cure: str = "move it away") -
     except (FileNotFoundError, NotADirectoryError):
         return None
     except PermissionError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}): make it readable") from None
+        raise UserError(unreadable(error, path)) from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read ({error}): {cure}") from None
 

@@ -43,6 +43,7 @@ def find(text: str, roots: Sequence[str | Path]) -> list[Record]:
             f"expected a run folder with a result.json, or preset/task/model[+variant] with runs "
             f"under {' or '.join(map(str, roots))}, got {text!r}"
             + did_you_mean(text, {run.label for run in collected})
+            + ": name one, or its folder with --runs or --results"
         )
     return runs
 

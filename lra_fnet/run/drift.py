@@ -56,7 +56,10 @@ def main(job: Job) -> int:
         if (run := record.read(seed)) and (losses := dict(run_files.curve(seed).loss))
     ]
     if not found:
-        raise UserError(f"{folder} has no seed with result.json and metrics.jsonl to compare with")
+        raise UserError(
+            f"{folder} has no seed with result.json and metrics.jsonl to compare with: "
+            "train one there, or name another folder with --results"
+        )
     if begun := [run.init.run for run, _ in found if run.init]:
         raise UserError(
             f"{folder} began from {begun[0]}, and drift trains from scratch: repeat a run's first "

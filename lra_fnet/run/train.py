@@ -147,7 +147,7 @@ def _complete(asked: Asked) -> Record | None:
     if result is not None and result.complete and (result.score("test") or not job.test):
         changed = result.commit not in (None, provenance.commit()[0])
         commit = f", trained at commit {result.revision}" if changed else ""
-        progress.say(f"complete already{commit}; --force trains it again")
+        progress.say(f"complete already{commit}; --force (make: FORCE=1) trains it again")
         return result
     kept = ("result.json", "metrics.jsonl", "checkpoints")
     if begun is None and any((folder / name).exists() for name in kept):

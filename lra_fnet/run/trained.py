@@ -21,7 +21,7 @@ import scipy.special
 
 from lra_fnet import config
 from lra_fnet import experiment as experiments
-from lra_fnet.errors import UserError, one_line
+from lra_fnet.errors import UserError, one_line, unreadable
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import device, disk, progress
 from lra_fnet.models import fastest
@@ -306,7 +306,7 @@ def _read_weights(folder: Path, export: Export, like: dict) -> dict:
     try:
         arrays = safetensors.numpy.load_file(file)
     except PermissionError as error:
-        raise UserError(f"{file} cannot be read ({error.strerror}): make it readable") from None
+        raise UserError(unreadable(error, file)) from None
     except (OSError, safetensors.SafetensorError) as error:
         raise UserError(f"{file} is cut short or damaged ({error}): export it again") from None
     expected, actual = (

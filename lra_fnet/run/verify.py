@@ -77,8 +77,16 @@ class Options(NamedTuple):
     replay: int = 0  # steps
 
 
-def main(paths: Sequence[Path], options: Options, *, as_json: bool = False) -> int:
+def main(
+    paths: Sequence[Path], options: Options, *, data: Path | None = None, as_json: bool = False
+) -> int:
     """Prints the table of all runs below the paths; returns 1 if a check failed.
+
+    Args:
+      paths: see `find`.
+      options: see `Options`, whose `data` has no effect.
+      data: of the prepared sets; None for the folder that each run names.
+      as_json: whether to print JSON instead of the table.
 
     Raises:
       UserError: a path holds no result.
@@ -87,7 +95,8 @@ def main(paths: Sequence[Path], options: Options, *, as_json: bool = False) -> i
     places = [place for path in paths for place in find(path)]
     for number, (folder, moved) in enumerate(places, start=1):
         progress.say(f"{number} of {len(places)}: {folder}")
-        rows.append(verify(folder, options, moved=moved))
+        own = options._replace(data=data or _data_of(folder))
+        rows.append(verify(folder, own, moved=moved))
     if as_json:
         listed = [
             {"run": row.run, **{k: v._asdict() for k, v in row.findings.items()}} for row in rows
@@ -154,6 +163,14 @@ def verify(folder: Path, options: Options, *, moved: bool = True) -> Row:
         except Exception as error:  # what a stranger wrote can fail anywhere in the model
             findings[name] = Finding(FAILED, one_line(error, 300))
     return Row(str(folder), findings)
+
+
+def _data_of(folder: Path) -> Path:
+    """Returns the folder of prepared sets that a run names; Job's default without a run.json."""
+    with contextlib.suppress(UserError):
+        if job := jobs.read_job(folder):
+            return job.data
+    return jobs.Job.data
 
 
 def _result(folder: Path, *, moved: bool) -> tuple[Record, tuple[Checkpoint, ...]]:
@@ -364,11 +381,11 @@ def _score(folder: Path, result: Record, kinds: Sequence[Checkpoint], options: O
     """Scores the checkpoints on validation, and on test if that was read; writes nothing."""
     if not kinds:
         return Finding(ABSENT, "no checkpoint")
+    runs = [trained.load_run(folder, kind, options.imports, denoise=True) for kind in kinds]
     try:
         data = _prepared(result, options)
     except UserError as error:
         return Finding(ABSENT, str(error))
-    runs = [trained.load_run(folder, kind, options.imports, denoise=True) for kind in kinds]
     experiment = runs[0].experiment
     score = make_scorer(experiment.objective, experiment.run.eval_batch_size)
     arrays = data.arrays(experiment.task.splits[1])

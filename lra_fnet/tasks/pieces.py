@@ -187,10 +187,16 @@ def train_vocabulary(sentences: list[str], size: int, source: Path) -> bytes:
                 f"{source}: no vocabulary can be trained on its {len(sentences)} training "
                 f"sentences ({one_line(reason, 100)}): give more text"
             ) from None
-        limit = f"at least {small[1]}" if small else f"at most {large[1]}" if large else ""
+        limit = (
+            f"at least {int(small[1]):,}"
+            if small
+            else f"at most {int(large[1]):,}"
+            if large
+            else ""
+        )
         what = "characters of the text" if small else "pieces that the text has"
         raise UserError(
-            f"{source}: expected a vocabulary of {limit} pieces, for the {what}, got {size}: "
-            f"choose a set v<pieces>_<length> with --dataset"
+            f"{source}: expected a vocabulary of {limit} pieces, for the {what}, got {size:,}: "
+            "choose a set v<pieces>_<length> with --dataset (make: DATASET=)"
         ) from None
     return model.getvalue()

@@ -23,7 +23,7 @@ from http.client import HTTPException
 from pathlib import Path, PurePath, PurePosixPath
 from typing import IO, Any, NamedTuple
 
-from lra_fnet.errors import UserError, one_line
+from lra_fnet.errors import UserError, one_line, unreadable
 from lra_fnet.machine import disk
 from lra_fnet.machine.progress import Bar
 
@@ -263,6 +263,8 @@ def readable(path: object, *more: type[Exception]) -> Iterator[None]:
     """Turns errors of reading a file or an archive into a one-line UserError that names `path`."""
     try:
         yield
+    except PermissionError as error:
+        raise UserError(unreadable(error, path)) from None
     except (*_UNREADABLE, *more) as error:
         raise UserError(
             f"{path} is damaged, unreadable or not what its name says ({one_line(error, 100)}): "

@@ -46,6 +46,15 @@ def test_runs_of_pretraining_are_refused(run):
     assert "cpu/listops/fnet@denoise is a run of `lra-fnet pretrain`" in err
 
 
+def test_folder_of_results_that_is_not_there_is_refused_if_it_was_named(run):
+    """The default folders need not exist."""
+    assert run(both(1, 1), *MODELS)[0] == 0
+    for option in ("--runs", "--results"):
+        code, _, err = run([], *MODELS, option, "rnus")
+        assert code == 2
+        assert err.startswith(f"lra-fnet: {option} rnus: there is no such folder")
+
+
 def both(seeds_a, seeds_b):
     runs = [scored("fnet", seed) for seed in range(seeds_a)]
     return runs + [scored("linear", seed) for seed in range(seeds_b)]

@@ -114,7 +114,7 @@ def test_complete_run_is_trained_again_only_with_force(train, tmp_path):
     before = result.stat().st_mtime_ns
     code, err, _ = train()
     assert code == 0
-    assert "complete already; --force trains it again" in err
+    assert "complete already; --force (make: FORCE=1) trains it again" in err
     assert result.stat().st_mtime_ns == before
     code, err, _ = train("--force")
     assert code == 0
@@ -134,7 +134,7 @@ def test_run_whose_run_json_is_lost_is_complete_or_refused(folders, tmp_path, ca
     (folder / "run.json").unlink()
     before = (folder / "result.json").read_bytes()
     assert training.run(job).score("test")
-    assert "complete already; --force trains it again" in capfd.readouterr().err
+    assert "complete already; --force (make: FORCE=1) trains it again" in capfd.readouterr().err
     hotter = dataclasses.replace(job, overrides=(*job.overrides, "Optimizer.learning_rate=0.5"))
     with pytest.raises(UserError, match=r"configuration \(Optimizer.learning_rate: 0.03 -> 0.5\)"):
         training.run(hotter)

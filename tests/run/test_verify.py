@@ -228,7 +228,7 @@ def test_content_that_does_not_fit_its_sha256_is_refused(check):
 
 def test_committed_results_pass(capsys, monkeypatch):
     monkeypatch.setattr(verify, "_count", lambda *args: None)  # the next test counts them
-    code = verify.main([ROOT / "results"], verify.Options(ROOT / "no data"))
+    code = verify.main([ROOT / "results"], verify.Options(), data=ROOT / "no data")
     table = capsys.readouterr().out
     assert code == 0, table
     assert table.count("\n| ") == 1 + len(record.collect([ROOT / "results"])[0])
@@ -238,7 +238,7 @@ def test_committed_results_pass(capsys, monkeypatch):
 @pytest.mark.parametrize("part", ["cpu/retrieval", "cpu-pretrain"])
 def test_committed_results_have_the_parameters_of_their_configurations(capsys, part):
     """Of twelve encoders, and of both objectives; `lra-fnet verify results` counts them all."""
-    code = verify.main([ROOT / "results" / part], verify.Options(ROOT / "no data"))
+    code = verify.main([ROOT / "results" / part], verify.Options(), data=ROOT / "no data")
     assert code == 0, capsys.readouterr().out
 
 
@@ -251,6 +251,25 @@ def test_export_is_checked_and_scored(folders, tmp_path, capsys):
     assert cli.main(["verify", *words, str(tmp_path / "out")]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["score"] == {"state": "ok", "reason": "exactly"}
+
+
+def test_data_are_those_that_the_run_names(folders, tmp_path, capsys, monkeypatch):
+    """From any folder. A damaged checkpoint fails without data too."""
+    monkeypatch.chdir(tmp_path)
+    copy = tmp_path / "seed0"
+    shutil.copytree(folders["fnet"], copy)
+    words = [f"--import={PARITY}", f"--gin-dir={OUTSIDE}", "--json", str(copy)]
+
+    def score(*more):
+        code = cli.main(["verify", *words, *more])
+        (row,) = json.loads(capsys.readouterr().out)
+        return code, row["score"]
+
+    assert score() == (0, {"state": "ok", "reason": "exactly"})
+    assert score("--data=nowhere")[1]["state"] == "not there"
+    (copy / "checkpoints/best/state.safetensors").write_bytes(b"")
+    code, found = score("--data=nowhere")
+    assert (code, found["state"]) == (1, "FAILED"), found
 
 
 def test_folder_without_results_fails_with_one_line(tmp_path):

@@ -169,7 +169,7 @@ BAD = {
     "gzip": ({"a.txt": b"A. B.", "b.txt.gz": b"no gzip"}, NAME, r"raw/b\.txt\.gz is damaged, unr"),
     "nothing": ({"a.txt": b"A. B.", "b.txt.gz": b""}, NAME, r"raw/b\.txt\.gz is empty, which"),
     "small": ({}, "v20_32", r"expected a vocabulary of at least \d+ pieces, .*char.*, got 20:"),
-    "large": ({}, "v9000_32", r"expected a vocabulary of at most \d+ pieces, .* has, got 9000:"),
+    "large": ({}, "v9000_32", r"expected a vocabulary of at most \d+ pieces, .* has, got 9,000:"),
 }  # fmt: skip
 
 

@@ -277,7 +277,7 @@ def test_unreadable_subfolder_is_an_error(tmp_path, monkeypatch):
         return scan(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    with pytest.raises(UserError, match=r"unreadable .*Permission denied"):
+    with pytest.raises(UserError, match=r"cannot be read \(Permission denied\): make it readable"):
         list(sources.files(tmp_path))
 
 
@@ -287,7 +287,9 @@ def test_unreadable_archive_is_not_taken_for_a_full_disk(tmp_path, monkeypatch):
 
     (tmp_path / "raw.bin").touch()
     monkeypatch.setattr(sources, "_check", refuse)
-    with pytest.raises(UserError, match=r"raw.bin is damaged, unreadable .*Permission denied\)"):
+    with pytest.raises(
+        UserError, match=r"raw.bin cannot be read \(Permission denied\): make it readable"
+    ):
         sources.locate(tmp_path / "raw.bin", Remote("https://example.org/raw.bin"), tmp_path)
 
 
