@@ -453,9 +453,9 @@ def _settings(args) -> None:
       lra-fnet settings --task text --model fnet --preset cpu --set Run.num_steps=500
     """
     from lra_fnet.machine import terminal
-    from lra_fnet.run import shown
+    from lra_fnet.run import settings_table
 
-    terminal.console().print(shown.table(_job(args, denoise=args.pretrain)))
+    terminal.console().print(settings_table.table(_job(args, denoise=args.pretrain)))
 
 
 @_verb(

@@ -7,7 +7,8 @@ import numpy as np
 
 from lra_fnet import intervals
 from lra_fnet.benchmark.files import Result
-from lra_fnet.run import record, typed
+from lra_fnet.machine import typed_json
+from lra_fnet.run import record
 
 
 def a_result(**changes):
@@ -205,7 +206,7 @@ def a_measured_cell(model, length, seconds, **changes):
 
 def measured(*args, **changes):
     """Returns `a_measured_cell` as a report reads it."""
-    return typed.build(Result, a_measured_cell(*args) | changes)
+    return typed_json.build(Result, a_measured_cell(*args) | changes)
 
 
 def a_span(*means):

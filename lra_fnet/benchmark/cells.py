@@ -22,9 +22,8 @@ from lra_fnet import experiment
 from lra_fnet.benchmark.files import Result, Setting
 from lra_fnet.benchmark.timing import RESTLESS, spread
 from lra_fnet.errors import UserError
-from lra_fnet.machine import disk, progress
+from lra_fnet.machine import disk, progress, typed_json
 from lra_fnet.run import job as jobs
-from lra_fnet.run import typed
 
 ATTEMPTS = 3  # measurements of a group
 CORES = 4  # for each child that compiles: as many compile at once as have these
@@ -165,7 +164,7 @@ class Worker:
         """Returns what came of the cell, with these rounds."""
         # The cell's own "seconds" are those to spend in a round.
         value = {**dataclasses.asdict(self.cell), **self.facts, "seconds": (), **rounds}
-        return typed.build(Result, json.loads(json.dumps(value)), self.cell.label)
+        return typed_json.build(Result, json.loads(json.dumps(value)), self.cell.label)
 
     def close(self) -> None:
         """Closes the child's input, which ends it, and waits for its end."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lra_fnet.errors import UserError
-from lra_fnet.run import typed
+from lra_fnet.machine import typed_json
 from lra_fnet.run.record import Device
 
 
@@ -164,7 +164,7 @@ def read(file: Path) -> list[Result]:
     Raises:
       UserError: the file is damaged.
     """
-    results = typed.entries(file, Result)
+    results = typed_json.entries(file, Result)
     rows, rounds = set(), defaultdict(set)
     for result in (one for one in results if one.ok):
         place = result.what, result.size, result.length

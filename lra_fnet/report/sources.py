@@ -13,7 +13,8 @@ from typing import TypeVar
 from lra_fnet.benchmark import files
 from lra_fnet.benchmark.files import Result
 from lra_fnet.errors import UserError
-from lra_fnet.run import record, run_files, typed
+from lra_fnet.machine import typed_json
+from lra_fnet.run import record, run_files
 from lra_fnet.run.record import TEST_LOG
 from lra_fnet.run.run_files import Begun
 from lra_fnet.sweep.files import About, Choice, Entry
@@ -33,12 +34,12 @@ class Sweep:
     """The files of a sweep: sweep.json, trials.json, selected.json."""
 
     def __init__(self, file: Path):
-        about = typed.load(file, About)
+        about = typed_json.load(file, About)
         assert about is not None
         self.about = about
         self.name = about.name or file.parent.name
-        self.trials = typed.entries(file.with_name("trials.json"), Entry)
-        self.selected = typed.entries(file.with_name("selected.json"), Choice)
+        self.trials = typed_json.entries(file.with_name("trials.json"), Entry)
+        self.selected = typed_json.entries(file.with_name("selected.json"), Choice)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +148,7 @@ class Sources:
             self.problems.append(f"{file} cannot be read ({error.strerror}): move it away")
         for number, line in enumerate(lines, 1):
             try:
-                readings.append(typed.build(Reading, json.loads(line)))
+                readings.append(typed_json.build(Reading, json.loads(line)))
             except (TypeError, ValueError, RecursionError) as error:
                 self.problems.append(f"{file}, line {number}: {error}; delete it")
         return readings

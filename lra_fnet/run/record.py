@@ -16,9 +16,8 @@ import numpy as np
 from lra_fnet import config, intervals
 from lra_fnet.errors import UserError
 from lra_fnet.intervals import Counts
-from lra_fnet.machine import disk
-from lra_fnet.run import typed
-from lra_fnet.tasks import hidden, shallow
+from lra_fnet.machine import disk, typed_json
+from lra_fnet.tasks import masked_baselines, shallow
 from lra_fnet.tasks.shallow import Shallow
 
 TEST_LOG = "test_log.jsonl"  # in the folder of all runs: each reading of a test split
@@ -239,7 +238,7 @@ class Record(Process):
     def _fits(self, rule: Shallow) -> bool:
         """Returns whether a baseline predicts what the run does."""
         hides = self.setting("Denoising.rate"), self.setting("Denoising.replacement")
-        return not (self.denoise and rule.of == shallow.HIDDEN) or hides == hidden.RULES
+        return not (self.denoise and rule.of == shallow.HIDDEN) or hides == masked_baselines.RULES
 
     @property
     def name(self) -> str:
@@ -350,7 +349,7 @@ def parse(value: dict[str, Any], path: Path | None = None, *, moved: bool = True
     Raises:
       ValueError: the object is not a result; the text says what is wrong with it.
     """
-    record = typed.build(Record, value, path=path or Path(), raw=value)
+    record = typed_json.build(Record, value, path=path or Path(), raw=value)
     needs_hash = "lra_fnet" in record.versions  # the version that began to write hashes
     if (needs_hash or record.sha256) and record.sha256 != seal(value)["sha256"]:
         raise ValueError("its sha256 belongs to other content, so it was changed after the run")

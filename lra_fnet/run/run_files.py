@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from lra_fnet.errors import UserError
-from lra_fnet.machine import disk
-from lra_fnet.run import typed
+from lra_fnet.machine import disk, typed_json
+from lra_fnet.machine.typed_json import T
 from lra_fnet.run.record import Init, Process, Rms, seal
-from lra_fnet.run.typed import T
 
 RESTORE = "restore it, or --force moves the folder aside"  # what to do about run.json
 SPAN = "attention_span.json"
@@ -83,7 +82,7 @@ def build(folder: Path, cls: type[T], value: dict[str, Any], **given: Any) -> T:
       UserError: a field is missing or has another type.
     """
     try:
-        return typed.build(cls, value, **given)
+        return typed_json.build(cls, value, **given)
     except ValueError as error:
         raise UserError(f"{folder / 'run.json'}: {error}; {RESTORE}") from None
 
@@ -116,7 +115,7 @@ def curve(folder: Path) -> Curve:
         return Curve(
             [_point(x, "loss") for x in lines if x["kind"] == "train"],
             [_point(x, "accuracy") for x in lines if x["kind"] == "validation"],
-            [typed.build(Rms, x) for x in lines if x["kind"] == "rms"],
+            [typed_json.build(Rms, x) for x in lines if x["kind"] == "rms"],
         )
     except ValueError as error:
         raise UserError(f"{file}: {error}; move it away") from None
@@ -126,8 +125,8 @@ def _point(line: dict[str, Any], name: str) -> tuple[int, float]:
     """Returns the step of a line with its loss, or its accuracy in percent."""
     if absent := {"step", name} - line.keys():
         raise ValueError(f"{min(absent)} is missing in a line")
-    step = typed.convert(line["step"], int, "step")
-    number = typed.convert(line[name], float, name)
+    step = typed_json.convert(line["step"], int, "step")
+    number = typed_json.convert(line[name], float, name)
     if not 0 <= step < 2**53:  # a figure's axis is float64
         raise ValueError(f"step should be from 0 to 2**53, is {step}")
     if name == "loss":
@@ -167,4 +166,4 @@ def read_span(folder: Path) -> Span | None:
     Raises:
       UserError: the file is damaged.
     """
-    return typed.load(folder / SPAN, Span)
+    return typed_json.load(folder / SPAN, Span)

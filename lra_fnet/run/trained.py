@@ -23,12 +23,12 @@ from lra_fnet import config
 from lra_fnet import experiment as experiments
 from lra_fnet.errors import UserError, one_line, unreadable
 from lra_fnet.experiment import Experiment
-from lra_fnet.machine import device, disk, progress
+from lra_fnet.machine import device, disk, progress, typed_json
 from lra_fnet.models import fastest
 from lra_fnet.models.heads import Classifier
 from lra_fnet.models.pointwise import AVERAGES
 from lra_fnet.objective import Classify
-from lra_fnet.run import record, typed
+from lra_fnet.run import record
 from lra_fnet.run.job import Job, finished
 from lra_fnet.run.record import Checkpoint, Record
 from lra_fnet.tasks import Arrays, PixelTask, Prepared, Task, store
@@ -278,7 +278,7 @@ def read_export(folder: Path, value: dict, kind: Checkpoint | None) -> tuple[Exp
         other checkpoint.
     """
     try:
-        export = typed.build(Export, value)
+        export = typed_json.build(Export, value)
         result = record.parse(export.result, path=folder)
     except ValueError as error:
         raise UserError(f"{folder / CONFIG} cannot be read ({error}): export it again") from None

@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from lra_fnet.errors import UserError
-from lra_fnet.machine import disk, progress
-from lra_fnet.run import evaluate, typed
+from lra_fnet.machine import disk, progress, typed_json
+from lra_fnet.run import evaluate
 from lra_fnet.run.record import Record
 from lra_fnet.sweep.files import Choice
 from lra_fnet.sweep.ledger import ENDED, Ledger, Trial, mean_validation
@@ -56,7 +56,7 @@ def finish(plan: Plan, *, without_failed: bool = False) -> list[Record]:
                 "continues them"
             )
         file = plan.folder / "selected.json"
-        earlier = typed.entries(file, Choice)
+        earlier = typed_json.entries(file, Choice)
         left_out = _left_out(plan, trials, earlier)
         failed = sum("failed" in states for states in left_out.values())
         if failed and not without_failed:

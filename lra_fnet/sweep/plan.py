@@ -17,9 +17,9 @@ import gin
 
 from lra_fnet import config
 from lra_fnet.errors import UserError
-from lra_fnet.machine import disk, terminal
+from lra_fnet.machine import disk, terminal, typed_json
 from lra_fnet.run import job as jobs
-from lra_fnet.run import provenance, typed
+from lra_fnet.run import provenance
 from lra_fnet.run.job import Job
 from lra_fnet.sweep import SAMPLERS
 
@@ -397,10 +397,10 @@ def _stored(file: Path) -> tuple[Sweep, Job, dict[str, Any]] | None:
     try:
         axes = config.literal(fields["axes_python"])
         tasks = tuple(fields["task"].split(","))
-        sweep = typed.build(Sweep, fields, tasks=tasks, axes=axes, name="").checked()
+        sweep = typed_json.build(Sweep, fields, tasks=tasks, axes=axes, name="").checked()
         # Each trial has its own task, model, preset and overrides.
         own = {"task": "", "model": "", "preset": "", "overrides": (), "name": None}
-        return sweep, typed.build(Job, fields, runs=file.parents[2], **own), fields
+        return sweep, typed_json.build(Job, fields, runs=file.parents[2], **own), fields
     except (LookupError, AttributeError, TypeError, ValueError) as error:
         raise UserError(f"{file} is damaged ({error}): move its folder away") from None
 

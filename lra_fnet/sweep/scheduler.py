@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from lra_fnet.errors import UserError
-from lra_fnet.machine import disk, progress, signals
+from lra_fnet.machine import disk, progress, signals, typed_json
 from lra_fnet.run import job as jobs
-from lra_fnet.run import typed
 from lra_fnet.sweep import board, plan, studies
 from lra_fnet.sweep.files import Entry
 from lra_fnet.sweep.ledger import ENDED, FAILED, Ledger, Trial, make_trial
@@ -75,7 +74,7 @@ def dry_run(sweep: plan.Plan, *, retry: bool = False) -> None:
         )
     sweep.check()
     sweep.stored()
-    known = typed.entries(sweep.folder / "trials.json", Entry)
+    known = typed_json.entries(sweep.folder / "trials.json", Entry)
     ended = {entry.folder for entry in known if entry.state == "pruned"}
     if not retry:
         ended |= {entry.folder for entry in known if entry.state in FAILED}

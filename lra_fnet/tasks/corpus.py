@@ -20,7 +20,7 @@ import numpy as np
 
 from lra_fnet.errors import UserError, one_line
 from lra_fnet.machine.progress import Bar, say
-from lra_fnet.tasks import hidden, pieces, shallow, sources
+from lra_fnet.tasks import masked_baselines, pieces, shallow, sources
 from lra_fnet.tasks.pieces import (
     CLS,
     LARGEST,
@@ -114,7 +114,7 @@ class Corpus(Task):
     @property
     def baselines(self) -> tuple[shallow.Method, ...]:
         """The baselines for masked pieces and for the label."""
-        return hidden.NEIGHBOURS, hidden.COPY, ORDER
+        return masked_baselines.NEIGHBOURS, masked_baselines.COPY, ORDER
 
     def raw(self, source: Path | None, jobs: int) -> Raw:
         """Returns the rows of all texts in `source`, which are read twice.

@@ -12,7 +12,7 @@ import numpy as np
 
 from lra_fnet.errors import UserError, one_line
 from lra_fnet.machine.progress import say
-from lra_fnet.tasks import division, sources
+from lra_fnet.tasks import own_rows, sources
 from lra_fnet.tasks.task import Raw, Sets
 
 ENDINGS = (".csv", ".tsv", ".tab")
@@ -33,7 +33,7 @@ def _length(name: str) -> int:
 
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
-class Csv(division.OwnTask):
+class Csv(own_rows.OwnTask):
     """The label of a text, or of two texts; a token is a byte of UTF-8, whole texts are stored.
 
     The labels and the number of texts are those of the table. They become known with the prepared
@@ -86,7 +86,7 @@ class Csv(division.OwnTask):
         for row in read(source):
             broken += any(b"\n" in text for text in row.texts)
             labels.add(row.label)
-            if len(labels) > division.MOST_CLASSES:  # a column of texts is named label
+            if len(labels) > own_rows.MOST_CLASSES:  # a column of texts is named label
                 break
             splits.add(row.split)
             texts.add(len(row.texts))
@@ -101,13 +101,13 @@ class Csv(division.OwnTask):
                 f"{source}: {broken:,} of {count:,} rows have line breaks in a text; if they "
                 "should have none, a quotation mark is not closed"
             )
-        names = division.classes(source, labels, self.labels)
+        names = own_rows.classes(source, labels, self.labels)
         details = {"labels": list(names), "texts": texts.pop()}
-        parts = division.Division(source, names, splits)
+        parts = own_rows.Division(source, names, splits)
         stream = self._rows(source, names, parts, details)
         return Raw(stream=stream, source=source.name, details=details, total=count)
 
-    def _rows(self, source: Path, names: Sequence[str], parts: division.Division, details: dict):
+    def _rows(self, source: Path, names: Sequence[str], parts: own_rows.Division, details: dict):
         numbers = {name: number for number, name in enumerate(names)}
         for row in read(source):
             label = numbers[row.label]
@@ -178,7 +178,7 @@ def _table(file: sources.File, *, labelled: bool) -> Iterator[Row]:
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     place, ended = "", 0
     path = file.path
-    in_path = None if file.alone else division.named(path.parts[:-1], path.name)
+    in_path = None if file.alone else own_rows.named(path.parts[:-1], path.name)
     try:
         for cells in reader:
             ended = reader.line_num
@@ -279,7 +279,7 @@ def _row(
     if labelled and not label:
         raise ValueError("expected a label, got none: remove the row")
     if labelled and "split" in row:
-        given = division.named([row["split"].strip()])
+        given = own_rows.named([row["split"].strip()])
         if given is None or split not in (None, given):
             expected = "train, validation or test"
             if split is not None:

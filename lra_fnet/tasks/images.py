@@ -13,7 +13,7 @@ import numpy as np
 
 from lra_fnet.errors import UserError
 from lra_fnet.machine.progress import say
-from lra_fnet.tasks import division, pixels, sources
+from lra_fnet.tasks import own_rows, pixels, sources
 from lra_fnet.tasks.task import PixelTask, Raw, Sets
 
 ENDINGS = (".png", ".jpg", ".jpeg")
@@ -35,7 +35,7 @@ def _length(name: str) -> int:
 
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
-class Images(division.OwnTask, PixelTask):
+class Images(own_rows.OwnTask, PixelTask):
     """The class of an image, which is converted to gray and resized to a square.
 
     Classes and the mean and deviation of the pixels become known with the prepared set, see
@@ -81,20 +81,20 @@ class Images(division.OwnTask, PixelTask):
             kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(left_out.items()))
             say(f"{source}: left out, because they are not images in a class folder: {kinds}")
         found = {path.parent.name for path in paths}
-        if all(name.lower() in division.NAMES for name in found):
+        if all(name.lower() in own_rows.NAMES for name in found):
             raise UserError(
                 f"{source}: expected a folder for each class in {', '.join(sorted(found))}, got "
                 "images directly there"
             )
         _check_depth(source, paths)
-        names = division.classes(source, found, self.labels)
-        splits = {division.named(path.parts[:-2]) for path in paths}
-        parts = division.Division(source, names, splits)
+        names = own_rows.classes(source, found, self.labels)
+        splits = {own_rows.named(path.parts[:-2]) for path in paths}
+        parts = own_rows.Division(source, names, splits)
         details: dict[str, Any] = {"labels": list(names)}
         stream = self._rows(source, names, parts, details)
         return Raw(stream=stream, source=source.name, details=details, total=len(paths))
 
-    def _rows(self, source: Path, names: Sequence[str], parts: division.Division, details: dict):
+    def _rows(self, source: Path, names: Sequence[str], parts: own_rows.Division, details: dict):
         numbers = {name: number for number, name in enumerate(names)}
         sums = np.zeros(3, np.int64)  # of the training pixels: number, sum, sum of squares
         for file in _files(source):
@@ -103,7 +103,7 @@ class Images(division.OwnTask, PixelTask):
             except ValueError as error:
                 raise UserError(f"{file}: {error}: remove it") from None
             label = numbers[file.path.parent.name]
-            split = parts.split([values], label, division.named(file.path.parts[:-2]))
+            split = parts.split([values], label, own_rows.named(file.path.parts[:-2]))
             if split == self.splits[0]:
                 wide = values.astype(np.int64)
                 sums += len(wide), wide.sum(), (wide**2).sum()
@@ -123,7 +123,7 @@ def _check_depth(source: Path, paths: Iterable[PurePosixPath]) -> None:
     above: dict[tuple[str, ...], PurePosixPath] = {}  # without the folder that names a split
     for path in paths:
         parts = path.parts[:-2]
-        split = next((k for k, part in enumerate(parts) if part.lower() in division.NAMES), None)
+        split = next((k for k, part in enumerate(parts) if part.lower() in own_rows.NAMES), None)
         rest = parts if split is None else parts[:split] + parts[split + 1 :]
         above.setdefault(rest, path.parent)
         if len(above) > 1:

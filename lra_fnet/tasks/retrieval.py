@@ -17,7 +17,7 @@ import gin
 import numpy as np
 
 from lra_fnet.errors import UserError
-from lra_fnet.tasks import division, sources
+from lra_fnet.tasks import own_rows, sources
 from lra_fnet.tasks.task import SPLITS, Raw, Task
 
 REMOTE = sources.Remote(
@@ -88,7 +88,7 @@ class Retrieval(Task):
 
 def _counted(source: Path, rows: Iterable[tuple[str, Pair]], details: dict):
     """Yields the rows, and adds to `details` how many of them repeat another one."""
-    repeats = division.Repeats()
+    repeats = own_rows.Repeats()
     for split, (texts, label) in rows:
         repeats.add(texts, label, split)
         yield split, (texts, label)

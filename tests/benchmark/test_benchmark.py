@@ -15,10 +15,10 @@ from paths import OUTSIDE, ROOT
 from lra_fnet import cli
 from lra_fnet.benchmark import cells, explain, files, timing
 from lra_fnet.errors import UserError
+from lra_fnet.machine import typed_json
 from lra_fnet.models import fastest
 from lra_fnet.report import benchmarks as tables
 from lra_fnet.report import figures
-from lra_fnet.run import typed
 from lra_fnet.training import slices
 
 CELL = cells.Cell("train", "ours", "text", "fnet", "cpu", 16, label="fnet", seconds=0.01)
@@ -45,7 +45,7 @@ def a_result(label, length, seconds, megabytes=1.0, what="train", side="ours", *
         "roofline": [limits] * len(seconds),
         **fields,
     }
-    return typed.build(files.Result, json.loads(json.dumps(value)))
+    return typed_json.build(files.Result, json.loads(json.dumps(value)))
 
 
 def rows_of(results, title):

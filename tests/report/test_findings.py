@@ -22,6 +22,7 @@ from paths import ROOT
 
 from lra_fnet import report
 from lra_fnet.benchmark.files import Result
+from lra_fnet.machine import typed_json
 from lra_fnet.report import (
     accuracy,
     benchmarks,
@@ -36,7 +37,7 @@ from lra_fnet.report import (
 )
 from lra_fnet.report.cells import Cell
 from lra_fnet.report.grid import Grid
-from lra_fnet.run import record, typed
+from lra_fnet.run import record
 
 SHALLOW = {name: {"correct": 600, "count": 2000} for name in ("validation", "test")}  # 30 %
 SHALLOW |= {"method": "m", "settings": {}}
@@ -384,7 +385,7 @@ def test_report_merges_them_and_names_all(tmp_path):
         (folder / "benchmark.json").write_text(json.dumps(cells))
     built = report.build(report.Sources([tmp_path]))
     first, *others = built.sections["Speed and memory"]
-    read = [typed.build(Result, cell) for cell in cells]
+    read = [typed_json.build(Result, cell) for cell in cells]
     assert first.notes[-2:] == [benchmarks.caption(read), benchmarks.LEGEND]
     assert not any(benchmarks.LEGEND in grid.notes for grid in others)
     ((benchmark, grids),) = built.benchmarks

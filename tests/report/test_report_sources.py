@@ -23,9 +23,9 @@ from made_results import (
 )
 
 from lra_fnet import report
+from lra_fnet.machine import typed_json
 from lra_fnet.report import accuracy, grids, page, sources, text, tradeoff
 from lra_fnet.report.grid import Grid
-from lra_fnet.run import typed
 from lra_fnet.run.run_files import Begun, Span
 from lra_fnet.sweep.files import Entry
 
@@ -319,7 +319,7 @@ def test_trials_show_axis_state_error_and_step_and_what_was_selected(sweep):
 
 def test_values_of_an_axis_are_python_literals_or_text():
     overrides = ["A.b=[1, 2]", "C.d=@Fourier", "E.f = 1e-3", "I.j=None"]
-    trial = typed.build(Entry, a_trial(0, overrides=overrides))
+    trial = typed_json.build(Entry, a_trial(0, overrides=overrides))
     values = [grids.value_of(trial, axis) for axis in ("A.b", "C.d", "E.f", "G.h", "I.j")]
     assert values == [[1, 2], "@Fourier", 1e-3, None, "None"]
 
@@ -357,7 +357,7 @@ def test_sizes_of_the_sublayers_are_shown_for_the_first_seed_that_has_them():
 
 def test_attention_spans_are_shown_with_equal_weights():
     runs = records(a_result(model="transformer"), a_result())
-    grid = grids.spans(runs, {runs[0].folder: typed.build(Span, a_span(12.0, 40.5))})
+    grid = grids.spans(runs, {runs[0].folder: typed_json.build(Span, a_span(12.0, 40.5))})
     row = ["ListOps", "cpu", "Transformer", "0", "26.2", "80.0", "12.0, 40.5", "1,000"]
     assert [list(row) for row in grid.rows] == [row]
 

@@ -16,8 +16,9 @@ from tiny import TINY, rows
 
 from lra_fnet import experiment
 from lra_fnet.errors import UserError
+from lra_fnet.machine import typed_json
 from lra_fnet.models.heads import encode
-from lra_fnet.run import attention_span, typed
+from lra_fnet.run import attention_span
 from lra_fnet.run.run_files import Span
 from lra_fnet.tasks import Arrays
 
@@ -172,7 +173,7 @@ def test_span_is_written_into_the_run_folder_and_leaves_test_closed(folders, tmp
     result = json.loads((trial / "result.json").read_text())
     for number, count in ((8, 8), (1000, 20)):
         span = attention_span.span(trial, number)
-        assert span == typed.load(trial / "attention_span.json", Span)
+        assert span == typed_json.load(trial / "attention_span.json", Span)
         assert (span.rows, span.split) == (count, "validation")
     assert {"commit", "device"} <= {*json.loads((trial / "attention_span.json").read_text())}
     (layer,) = span.layers

@@ -22,7 +22,7 @@ import lra_fnet
 from lra_fnet import config, experiment, tasks
 from lra_fnet.errors import UserError
 from lra_fnet.run import job, train
-from lra_fnet.tasks import csv_table, division, prepare, store
+from lra_fnet.tasks import csv_table, own_rows, prepare, store
 from lra_fnet.testing import check_task
 
 TEXTS = ['a "quoted" text, with commas; and\ttabs', "two\nlines", "Zoë", "x" * 200_000]
@@ -400,7 +400,7 @@ def test_long_rows_are_written_and_read_in_batches_of_fewer(table, tmp_path, mon
 
 
 def test_a_column_of_different_labels_is_not_read_to_the_end(tmp_path):
-    lines = [f"text,{i}" for i in range(division.MOST_CLASSES + 1)]
+    lines = [f"text,{i}" for i in range(own_rows.MOST_CLASSES + 1)]
     path = tmp_path / "swapped.csv"
     path.write_text("\n".join(["text,label", *lines, "too,many,columns"]))
     with pytest.raises(UserError, match=r"expected 2 to 1,000 different labels, got more \('0', "):

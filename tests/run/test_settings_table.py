@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lra_fnet import cli, config
-from lra_fnet.run import shown
+from lra_fnet.run import settings_table
 from lra_fnet.run.job import Job
 
 ROOT = config.GIN_DIR.parent
@@ -14,7 +14,7 @@ ROOT = config.GIN_DIR.parent
 
 def rows(*names, **fields):
     """The cells of the table, by setting."""
-    table = shown.table(Job(*names, **fields))
+    table = settings_table.table(Job(*names, **fields))
     return {name: (value, source) for name, value, source in table.rows}
 
 
