@@ -28,7 +28,7 @@ from lra_fnet.models.mixers.linear import LinearMixing
 from lra_fnet.models.mixers.none import NoMixing
 from lra_fnet.models.mixers.random import RandomMixing
 from lra_fnet.optim import group_of
-from lra_fnet.report import accuracy, cells, template
+from lra_fnet.report import cells, naming, template
 from lra_fnet.report.grid import Grid
 
 PRESETS = ("paper", "lra-code", "tuned")
@@ -79,7 +79,7 @@ def lra(preset: str) -> tuple[dict[str, dict[str, int | None]], list[str]]:
     """Counts each model on each task; None, and a line with the reason, if it cannot be built."""
     counts: dict[str, dict[str, int | None]] = {}
     refused = []
-    for model in accuracy.models_in_order(config.known("models")):
+    for model in naming.models_in_order(config.known("models")):
         counts[model] = {}
         for task in cells.TASKS:
             try:
@@ -168,7 +168,7 @@ def group_counts(built: experiment.Experiment) -> dict[str, int]:
 def group_grid(preset: str) -> Grid:
     """Returns the table of the parameters with their own learning rate and weight decay."""
     rows: dict[tuple[str, str], dict[str, str]] = {}
-    for model in accuracy.models_in_order(config.known("models")):
+    for model in naming.models_in_order(config.known("models")):
         for task in cells.TASKS:
             built = experiment.load(task, model, preset)
             for name, number in group_counts(built).items():

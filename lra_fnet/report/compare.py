@@ -14,7 +14,7 @@ from lra_fnet.errors import UserError, did_you_mean
 from lra_fnet.intervals import Difference
 from lra_fnet.machine import progress, terminal
 from lra_fnet.machine.terminal import Fitted
-from lra_fnet.report import accuracy, significance, text
+from lra_fnet.report import footnotes, significance, text
 from lra_fnet.report.cells import MARKS
 from lra_fnet.report.grid import Grid
 from lra_fnet.report.significance import PAIRED
@@ -205,7 +205,7 @@ def _notes(first: Sequence[Record], second: Sequence[Record]) -> list[str]:
         failed = [f"seed {run.seed} {run.state}" for run in runs if not run.complete]
         if failed:
             notes.append(f"{runs[0].label}: left out {', '.join(failed)}")
-        if found := accuracy.differing(runs):
+        if found := footnotes.differing(runs):
             notes.append(f"The runs of {runs[0].label} differ in {', '.join(found)}")
     untested = [run.folder for run in (*first, *second) if not run.tested]
     if untested:

@@ -12,12 +12,12 @@ from lra_fnet.report import (
     cost,
     grids,
     literature,
+    naming,
     pairs,
     pretraining,
     significance,
     tradeoff,
 )
-from lra_fnet.report.accuracy import Table
 from lra_fnet.report.aggregates import Aggregate
 from lra_fnet.report.grid import Grid
 from lra_fnet.report.literature import Entry
@@ -25,6 +25,7 @@ from lra_fnet.report.pairs import Pair
 from lra_fnet.report.pretraining import Front
 from lra_fnet.report.significance import Marks
 from lra_fnet.report.sources import Benchmark, Sources, Sweep
+from lra_fnet.report.tables import Table
 from lra_fnet.report.tradeoff import Point
 from lra_fnet.run.record import Checkpoint, Record
 
@@ -104,7 +105,7 @@ class Report:
 
 def build(sources: Sources) -> Report:
     """Computes everything that is shown of these files."""
-    runs = accuracy.sort(sources.runs)
+    runs = naming.sort(sources.runs)
     presets = [_preset(table, sources) for table in accuracy.tables(runs)]
     problems = [[problem] for problem in sources.problems]
     entries = literature.entries(
@@ -155,7 +156,7 @@ def _preset(table: Table, sources: Sources) -> Preset:
         marks=marks,
         aggregates=aggregates.over_tasks(table),
         generalisation=grids.generalisation(table),
-        pairs=pairs.pairs(table, accuracy.MAIN),
+        pairs=pairs.pairs(table, naming.MAIN),
         points=tradeoff.points(table, sources.benchmarks),
         cost=cost.grid(table, sources),
         missing=grids.missing(table, sources.begun),

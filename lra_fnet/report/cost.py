@@ -5,10 +5,11 @@ import itertools
 import statistics
 from collections.abc import Sequence
 
-from lra_fnet.report.accuracy import SOURCES, UNCOMPARED, Table
 from lra_fnet.report.cells import published_cells
 from lra_fnet.report.grid import Grid
+from lra_fnet.report.naming import SOURCES, UNCOMPARED
 from lra_fnet.report.sources import Sources, Sweep
+from lra_fnet.report.tables import Table
 from lra_fnet.run.record import Record
 
 _ABOUT = {

@@ -25,7 +25,8 @@ from lra_fnet import config
 from lra_fnet.benchmark.files import Result
 from lra_fnet.machine import disk
 from lra_fnet.report import benchmarks, pretraining, tradeoff
-from lra_fnet.report.accuracy import MAIN, Table
+from lra_fnet.report.naming import MAIN
+from lra_fnet.report.tables import Table
 
 # Those of the main models, from Okabe and Ito, distinct for every type of colour vision; others'.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#808080")

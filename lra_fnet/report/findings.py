@@ -4,12 +4,12 @@ from collections.abc import Iterable, Sequence
 
 from lra_fnet import config, tasks
 from lra_fnet.machine import progress
-from lra_fnet.report import accuracy, benchmarks, tradeoff
-from lra_fnet.report.accuracy import Table
+from lra_fnet.report import benchmarks, naming, tradeoff
 from lra_fnet.report.contents import Preset, Report
 from lra_fnet.report.literature import Entry
 from lra_fnet.report.significance import SEEDS
 from lra_fnet.report.sources import Sweep
+from lra_fnet.report.tables import Table
 
 
 def of(report: Report) -> dict[str, list[str]]:
@@ -171,7 +171,7 @@ def learning(report: Report) -> list[str]:
         gap, run = max(gaps, key=lambda place: place[0])
         sentences.append(
             "Accuracy on training rows minus that on test rows, at the last step, is at most "
-            f"{gap:.2f} points: {accuracy.name_of(run)} on {tasks.title(run.task)}, preset "
+            f"{gap:.2f} points: {naming.name_of(run)} on {tasks.title(run.task)}, preset "
             f"{run.preset}, seed {run.seed}."
         )
     return sentences

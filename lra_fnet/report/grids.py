@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lra_fnet import config, tasks
-from lra_fnet.report import accuracy, cells
-from lra_fnet.report.accuracy import Table
+from lra_fnet.report import cells, naming
 from lra_fnet.report.cells import Cell
 from lra_fnet.report.grid import Grid
 from lra_fnet.report.sources import Benchmark, Sweep
+from lra_fnet.report.tables import Table
 from lra_fnet.run.record import Record
 from lra_fnet.run.run_files import Begun, Span
 from lra_fnet.sweep.files import Choice, Entry
@@ -85,7 +85,7 @@ def missing(table: Table, begun: Mapping[str, Begun]) -> Grid:
 def unfinished(begun: Sequence[tuple[Begun, int]]) -> Grid:
     """Returns the runs that have begun and have no result, with the newest step of each."""
     rows = [
-        [tasks.title(run.task), run.preset, accuracy.name_of(run), str(run.seed), f"{step:,}"]
+        [tasks.title(run.task), run.preset, naming.name_of(run), str(run.seed), f"{step:,}"]
         for run, step in begun
     ]
     head = ["Task", "Preset", "Model", "Seed", "Step"]
@@ -219,7 +219,7 @@ def spans(runs: Sequence[Record], by_folder: Mapping[str, Span]) -> Grid:
         span = by_folder[run.folder]
         rows.append(
             [
-                *(tasks.title(run.task), run.preset, accuracy.name_of(run), str(run.seed)),
+                *(tasks.title(run.task), run.preset, naming.name_of(run), str(run.seed)),
                 *(f"{span.mean:.1f}", f"{span.uniform:.1f}"),
                 ", ".join(f"{layer.mean:.1f}" for layer in span.layers),
                 f"{span.rows:,}",
@@ -250,7 +250,7 @@ def sizes(runs: Sequence[Record]) -> Grid:
             )
             for name in ("residual", "mixer", "mlp")
         )
-        name = [tasks.title(run.task), run.preset, accuracy.name_of(run), str(run.seed)]
+        name = [tasks.title(run.task), run.preset, naming.name_of(run), str(run.seed)]
         rows.append([*name, *courses, f"{last.step:,}"])
     head = ["Task", "Preset", "Model", "Seed", "Residual", "Mixer", "MLP", "Steps"]
     note = (

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from lra_fnet.report import accuracy, cells
+from lra_fnet.report import cells, naming
 from lra_fnet.report.sources import Sources
 from lra_fnet.run.record import Record
 from lra_fnet.run.run_files import Curve
@@ -52,7 +52,7 @@ def header(runs: Sequence[Record], curves: dict[str, Curve]) -> list[str]:
     scored = [run for run in runs if run.tested and not run.init]
     own = [run for run in scored if all(o.startswith("DATASET") for o in run.overrides)]
     groups: dict[tuple[str, str], list[Record]] = {}  # seeds on other data are another row
-    for run in accuracy.sort(own):
+    for run in naming.sort(own):
         groups.setdefault((run.name, run.data_sha256), []).append(run)
     values = [cells.cell(group) for group in groups.values()]
     rows = [_row(g, cell, curves) for g, cell in zip(groups.values(), values, strict=True)]

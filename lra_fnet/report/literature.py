@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lra_fnet import config
-from lra_fnet.report.accuracy import SOURCES, UNCOMPARED, Table
 from lra_fnet.report.cells import (
     AVERAGES,
     TASKS,
@@ -16,6 +15,8 @@ from lra_fnet.report.cells import (
     published_cells,
 )
 from lra_fnet.report.grid import Grid
+from lra_fnet.report.naming import SOURCES, UNCOMPARED
+from lra_fnet.report.tables import Table
 
 OWN = (("fnet", "fnet"), ("fnet", "linear"))  # models of their paper's authors
 PROTOCOLS = {"paper": "lra", "lra-code": "lra", "tuned": "pixels"}  # of our presets

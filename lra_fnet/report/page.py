@@ -9,14 +9,24 @@ from typing import Any
 import markupsafe
 
 from lra_fnet import config, intervals, tasks
-from lra_fnet.report import accuracy, benchmarks, figures, findings, grids, template, text, tradeoff
+from lra_fnet.report import (
+    benchmarks,
+    figures,
+    findings,
+    footnotes,
+    grids,
+    naming,
+    template,
+    text,
+    tradeoff,
+)
 from lra_fnet.report import pairs as paired
-from lra_fnet.report.accuracy import Part, Table
 from lra_fnet.report.cells import Cell
 from lra_fnet.report.contents import Preset, Report
 from lra_fnet.report.figures import Figure
 from lra_fnet.report.grid import Grid
 from lra_fnet.report.sources import Sweep
+from lra_fnet.report.tables import Part, Table, measured
 from lra_fnet.run.record import Record
 
 STEPS = (0, 2, 5, 10)  # points above or below the shallow baseline where a cell's shade changes
@@ -73,7 +83,8 @@ def render(report: Report) -> str:
         code=_code,
         said=lambda sentences: " ".join(sentences).replace(" %", "\u00a0%"),
         digest=_digest,
-        measured=accuracy.measured,
+        measured=measured,
+        row_notes=footnotes.row_notes,
         shade=_shade,
         stacked=_stacked,
         svg=lambda title, figure: markupsafe.Markup(
@@ -84,7 +95,7 @@ def render(report: Report) -> str:
         intervals=_intervals,
         curves=lambda table: list(_curves(table, report)),
         swept=_swept,
-        name_of=accuracy.name_of,
+        name_of=naming.name_of,
         title_of=tasks.title,
     )
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from lra_fnet import intervals
 from lra_fnet.report import significance
-from lra_fnet.report.accuracy import Row, Table
 from lra_fnet.report.cells import MARKS
 from lra_fnet.report.grid import Grid
 from lra_fnet.report.significance import LEVEL, Comparison
+from lra_fnet.report.tables import Row, Table
 from lra_fnet.run.record import Record
 
 

@@ -7,7 +7,7 @@ from lra_fnet import config, experiment
 from lra_fnet.errors import UserError
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk
-from lra_fnet.report import accuracy, cells
+from lra_fnet.report import cells, naming
 from lra_fnet.report.grid import Grid
 from lra_fnet.tasks import store
 
@@ -57,7 +57,7 @@ def grids(preset: str) -> list[Grid]:
     rows = [[name, *(column[name] for column in columns)] for name in columns[0]]
     settings = Grid(f"Preset {preset}", ["Setting", *cells.TASKS.values()], rows)
     others: dict[tuple[str, str], dict[str, str]] = {}
-    for model, task in itertools.product(accuracy.models_in_order(config.known("models")), tasks):
+    for model, task in itertools.product(naming.models_in_order(config.known("models")), tasks):
         try:
             built = experiment.load(task, model, preset)
         except UserError:  # such as a length that a mixer refuses: results/census.md has the line
@@ -80,7 +80,7 @@ def grids(preset: str) -> list[Grid]:
 
 def markdown() -> str:
     """Returns the text of results/presets.md."""
-    tables = [grid.markdown() for preset in accuracy.PRESETS for grid in grids(preset) if grid]
+    tables = [grid.markdown() for preset in naming.PRESETS for grid in grids(preset) if grid]
     return "\n".join([_ABOUT, *tables])
 
 

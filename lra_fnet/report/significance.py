@@ -13,7 +13,7 @@ import numpy as np
 
 from lra_fnet import intervals
 from lra_fnet.intervals import Difference
-from lra_fnet.report.accuracy import Row
+from lra_fnet.report.tables import Row
 from lra_fnet.run.record import Checkpoint, Record, Score, Split
 
 # Two or three differences of pairs have too few degrees of freedom: of two equal models, a test of

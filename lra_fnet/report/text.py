@@ -14,10 +14,11 @@ from rich.text import Text
 from lra_fnet import tasks
 from lra_fnet.machine import progress, terminal
 from lra_fnet.machine.terminal import Fitted
-from lra_fnet.report import accuracy, cells, template
-from lra_fnet.report.accuracy import MAIN, Row, Table
+from lra_fnet.report import accuracy, cells, footnotes, naming, template
 from lra_fnet.report.contents import Preset, Report
 from lra_fnet.report.grid import Grid, literal
+from lra_fnet.report.naming import MAIN
+from lra_fnet.report.tables import Part, Row, Table, measured
 from lra_fnet.run.record import Record
 
 _STATES = {
@@ -82,12 +83,12 @@ def compact_legend(shown: Sequence[cells.Cell]) -> str:
 
 
 def _compact(table: Table) -> Grid:
-    table, part = accuracy.measured(table, table.parts[0])
+    table, part = measured(table, table.parts[0])
     own = [row for row in part.rows if row.ours]
     shown = [*own, *(row for row in part.rows if not row.source)] if own else []
     title = f"Test accuracy (%), preset {table.preset}"
     legend = compact_legend([row.cells[column] for row in shown for column in table.columns])
-    notes = [legend, *accuracy.row_notes(table.preset, own), *accuracy.differences(own)]
+    notes = [legend, *footnotes.row_notes(table.preset, own), *footnotes.differences(own)]
     return dataclasses.replace(accuracy_grid(table, title, shown, compact=True), notes=notes)
 
 
@@ -123,8 +124,8 @@ def accuracy_grid(table: Table, title: str, rows: Sequence[Row], *, compact: boo
 def accuracy_markdown(tables: Sequence[Table]) -> str:
     """Returns the accuracy tables of every preset with notes and provenance, from level 3 on."""
 
-    def grid(table: Table, part: accuracy.Part) -> str:
-        table, part = accuracy.measured(table, part)
+    def grid(table: Table, part: Part) -> str:
+        table, part = measured(table, part)
         return accuracy_grid(table, part.title, part.rows).markdown() if table.columns else ""
 
     values = {"tables": tables, "grid": grid, "legend": LEGEND, "literal": literal}
@@ -181,17 +182,17 @@ def main_models(report: Report) -> str:
     shown = []
     for table in (preset.table for preset in compared(report)):
         models = {*MAIN, "", *(row.model for row in main_and_best(table))}
-        narrow, part = accuracy.measured(table, table.parts[0])
+        narrow, part = measured(table, table.parts[0])
         shown.append((narrow, [row for row in part.rows if row.model in models]))
     if not shown:
         return "No measured runs yet.\n"
-    notes = [note for table, rows in shown for note in accuracy.setting(table.preset, rows)]
+    notes = [note for table, rows in shown for note in footnotes.setting(table.preset, rows)]
     every = [row for _, rows in shown for row in rows]
-    notes += [*accuracy.origins(every), *accuracy.signs(every)]
+    notes += [*footnotes.origins(every), *footnotes.signs(every)]
     notes += [
         f"Preset {table.preset}: {line[0].lower()}{line[1:]}"
         for table, _ in shown
-        for line in accuracy.methods(
+        for line in footnotes.methods(
             {task: method for task, method in table.baselines.items() if task in table.columns}
         )
     ]
@@ -315,8 +316,8 @@ def tables_csv(report: Report) -> str:
 def run_lines(run: Record) -> list[str]:
     """Returns what `lra-fnet train` prints after a run: accuracy, baselines, time, notes."""
     cell, score = cells.cell([run] if run.tested else []), run.score("test")
-    padding = accuracy.sees_padding(run)
-    name = accuracy.name_of(run) + " ‡" * padding
+    padding = naming.sees_padding(run)
+    name = naming.name_of(run) + " ‡" * padding
     words = {"OOM": "OOM", "diverged": "FAIL (diverged)"}.get(run.state, "-")
     if score is not None:
         low, high = score.interval
@@ -329,7 +330,7 @@ def run_lines(run: Record) -> list[str]:
     if run.baseline:
         lines += [f"shallow baseline {run.baseline.test.accuracy:.2f} %, {run.baseline.method}"]
     lines += [f"majority floor {run.floor.accuracy:.2f} %"]
-    for source in () if run.preset in accuracy.UNCOMPARED else accuracy.SOURCES:
+    for source in () if run.preset in naming.UNCOMPARED else naming.SOURCES:
         published = (cells.published_cells(run.model, source) or {}).get(run.task)
         if published and published.state != "n/a":
             paper = cells.published()["accuracy"][source]["name"]
@@ -338,7 +339,7 @@ def run_lines(run: Record) -> list[str]:
         rate = f", {run.steps_per_second:.3g} steps/s" if run.steps_per_second else ""
         lines.append(f"trained in {progress.duration(run.wall_seconds)}{rate}")
     lines += [f"overrides: {' '.join(run.overrides)}"] if run.overrides else []
-    return lines + [accuracy.PADDING] * padding + cells.meanings([cell])
+    return lines + [footnotes.PADDING] * padding + cells.meanings([cell])
 
 
 def print_run(run: Record) -> None:
@@ -356,7 +357,7 @@ def runs_grid(runs: Sequence[Record]) -> Grid:
         low, high = test.interval
         rows.append(
             [
-                *(tasks.title(run.task), accuracy.name_of(run), str(run.seed)),
+                *(tasks.title(run.task), naming.name_of(run), str(run.seed)),
                 f"{chosen.accuracy:.2f}" if chosen else "-",
                 f"{test.accuracy:.2f}{cell.marks}" + f", {cell.state}" * (cell.mean is None),
                 f"{low:.2f} to {high:.2f}",
@@ -364,7 +365,7 @@ def runs_grid(runs: Sequence[Record]) -> Grid:
             ]
         )
     head = ["Task", "Model", "Seed", "Validation", "Test", "95 %", "Shallow baseline"]
-    padding = [accuracy.PADDING] * any(map(accuracy.sees_padding, runs))
+    padding = [footnotes.PADDING] * any(map(naming.sees_padding, runs))
     notes = ["Accuracy in %.", *padding, *cells.meanings(shown)]
     return Grid("Scored on test", head, rows, notes, words=3)
 

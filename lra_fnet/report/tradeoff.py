@@ -9,10 +9,10 @@ import statistics
 from collections.abc import Sequence
 
 from lra_fnet.report import benchmarks
-from lra_fnet.report.accuracy import Row, Table
 from lra_fnet.report.cells import Cell, meanings
 from lra_fnet.report.grid import Grid
 from lra_fnet.report.sources import Benchmark
+from lra_fnet.report.tables import Row, Table
 
 SPEEDS = (  # of a panel of the figure
     "Where the axis says Training steps/s, the models were timed in turn on one machine. Where it "

@@ -8,7 +8,7 @@ from made_results import INIT, a_failure, a_result, cell_text, records, with_tes
 
 from lra_fnet import experiment
 from lra_fnet.intervals import wilson
-from lra_fnet.report import accuracy, cells, text
+from lra_fnet.report import accuracy, cells, naming, tables, text
 from lra_fnet.report.cells import Cell
 from lra_fnet.run.run_files import Begun
 from lra_fnet.tasks import store
@@ -312,10 +312,10 @@ LONG = INIT | {"run": "cpu/listops/fnet@denoise+long/seed0"}
 )
 def test_variants_are_named_by_what_differs(changes, label):
     (run,) = records(a_result(**changes))
-    assert accuracy.name_of(run) == label
+    assert naming.name_of(run) == label
     begun = {name: getattr(run, name) for name in ("task", "model", "variant", "overrides")}
     begun |= {"init": "a/folder", "origin": run.init} if run.init else {}
-    assert accuracy.name_of(Begun(**begun)) == label
+    assert naming.name_of(Begun(**begun)) == label
 
 
 def test_pre_training_is_described_once():
@@ -376,10 +376,10 @@ def test_paper_says_where_the_papers_are_silent():
 
 def test_published_rows_without_a_number_in_the_columns_are_not_shown():
     (table,) = tables_of(a_result(task="my_task", preset="tuned"))
-    assert [row.source for row in accuracy.measured(table, table.parts[0])[1].rows] == ["ours", ""]
+    assert [row.source for row in tables.measured(table, table.parts[0])[1].rows] == ["ours", ""]
     assert not any("rough guide" in note or "Published" in note for note in table.notes)
     (table,) = tables_of(*(a_result(task=t, preset="tuned") for t in ("my_task", "text")))
-    assert "FNet paper" in {row.source for row in accuracy.measured(table, table.parts[0])[1].rows}
+    assert "FNet paper" in {row.source for row in tables.measured(table, table.parts[0])[1].rows}
 
 
 def test_marks_are_explained_only_where_they_occur():

@@ -12,8 +12,8 @@ from lra_fnet import config, experiment
 from lra_fnet.benchmark import roofline
 from lra_fnet.errors import UserError
 from lra_fnet.models.encoder import parameter_count
-from lra_fnet.report import accuracy, census
 from lra_fnet.report import cells as tables
+from lra_fnet.report import census, naming
 
 CENSUS = ROOT / "results" / "census.md"
 MAIN = ("transformer", "linear", "fnet", "performer")
@@ -62,7 +62,7 @@ def test_committed_counts_of_a_preset_are_what_the_code_gives(preset, monkeypatc
             else:
                 built = experiment.load(task, model, preset)
                 assert census.count(built) == counts[model][task], (model, task, HOW)
-    assert list(counts) == accuracy.models_in_order(config.known("models"))
+    assert list(counts) == naming.models_in_order(config.known("models"))
     refused = re.findall("n/a: (.*)", committed(preset))
     monkeypatch.setattr(census, "lra", lambda preset: (counts, refused))
     assert rendered(preset) in committed(preset), HOW

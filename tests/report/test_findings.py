@@ -29,6 +29,7 @@ from lra_fnet.report import (
     contents,
     findings,
     literature,
+    naming,
     page,
     pairs,
     significance,
@@ -133,7 +134,7 @@ def test_pairs_are_compared_on_equal_data_and_adjusted_by_hand():
     runs += [with_test(900, model="performer", data_sha256="e" * 64)]
     runs += [with_test(900, task="text"), with_test(300, task="text", model="linear")]
     (table,) = accuracy.tables(records(*runs))
-    listed = pairs.pairs(table, accuracy.MAIN)
+    listed = pairs.pairs(table, naming.MAIN)
     *listed, single, two = listed
     for few, task in ((single, "text"), (two, "image")):
         assert (few.task, few.p_adjusted, few.significant) == (task, None, None)
@@ -166,7 +167,7 @@ def test_overrides_on_a_task_of_a_user_leave_the_other_tasks_their_pairs():
     right = {"transformer": {"listops": 500, "mine": 600}, "fnet": {"listops": 600, "mine": 800}}
     runs = [with_test(n, model=m, task=t) for m, of in right.items() for t, n in of.items()]
     (table,) = accuracy.tables(records(*runs, with_test(900, **own)))
-    listed = pairs.pairs(table, accuracy.MAIN)
+    listed = pairs.pairs(table, naming.MAIN)
     assert [(p.task, p.a.label, p.b.label) for p in listed] == [
         ("listops", "FNet", "Transformer"),
         ("mine", "FNet", "Transformer"),
@@ -183,7 +184,7 @@ def test_a_pair_with_a_failed_seed_has_no_verdict():
     runs = [scored(model, seed) for model in ("fnet", "linear") for seed in range(3)]
     runs.append(a_failure("diverged", model="fnet", seed=3))
     (table,) = accuracy.tables(records(*runs))
-    (pair,) = pairs.pairs(table, accuracy.MAIN)
+    (pair,) = pairs.pairs(table, naming.MAIN)
     assert (pair.significant, pair.p_adjusted) == (None, None)
     (row,) = pairs.grid(table, [pair]).rows
     assert (row[3], row[-1]) == ("seeds failed", "3 of 4 / 3")
@@ -192,18 +193,18 @@ def test_a_pair_with_a_failed_seed_has_no_verdict():
 def test_a_pair_whose_checkpoint_was_selected_on_test_says_so():
     runs = with_test(600, validation_is_test=True), with_test(620, model="linear")
     (table,) = accuracy.tables(records(*runs))
-    grid = pairs.grid(table, pairs.pairs(table, accuracy.MAIN))
+    grid = pairs.grid(table, pairs.pairs(table, naming.MAIN))
     assert grid.rows[0][1:3] == ["FNet †", "Linear"]
     assert grid.notes[-1].startswith("† The checkpoint was selected on the test rows")
     (table,) = accuracy.tables(records(with_test(600), runs[1]))
-    assert len(pairs.grid(table, pairs.pairs(table, accuracy.MAIN)).notes) == 1
+    assert len(pairs.grid(table, pairs.pairs(table, naming.MAIN)).notes) == 1
 
 
 def test_significance_names_the_largest_difference_with_its_winner_first():
     right = {"transformer": 900, "fnet": 300, "linear": 310}
     runs = [with_test(n + 2 * k, model=m, seed=k) for m, n in right.items() for k in range(3)]
     (table,) = accuracy.tables(records(*runs))
-    listed = pairs.pairs(table, accuracy.MAIN)
+    listed = pairs.pairs(table, naming.MAIN)
     none: dict = dict.fromkeys(("generalisation", "cost", "missing"), Grid("", [], []))
     preset = contents.Preset(table, {}, aggregates=[], pairs=listed, points=[], **none)
     first, second = findings.significance([preset])

@@ -27,7 +27,7 @@ from made_results import (
 )
 
 from lra_fnet import report
-from lra_fnet.report import accuracy, benchmarks, figures, latex, page, tradeoff
+from lra_fnet.report import accuracy, benchmarks, figures, latex, page, tables, tradeoff
 from lra_fnet.report.grid import Grid
 
 TEMPLATES = Path(page.__file__).with_name("templates")
@@ -182,12 +182,12 @@ def test_states_counts_and_provenance_are_in_the_page(text):
 
 
 def test_spread_of_a_table_is_computed_once(everything, monkeypatch):
-    calls, spread = [], accuracy.Part.spread.fget
+    calls, spread = [], tables.Part.spread.fget
     monkeypatch.setattr(
-        accuracy.Part, "spread", property(lambda part: calls.append(part) or spread(part))
+        tables.Part, "spread", property(lambda part: calls.append(part) or spread(part))
     )
-    tables = Page(page.render(everything)).all("table")
-    shown = [attributes for attributes, _ in tables if "accuracy" in attributes.get("class", "")]
+    found = Page(page.render(everything)).all("table")
+    shown = [attributes for attributes, _ in found if "accuracy" in attributes.get("class", "")]
     assert len(calls) == len(shown)
 
 
@@ -281,7 +281,7 @@ def test_speed_ups_of_the_joined_benchmark_say_what_they_are_of():
 
 def test_models_without_a_run_under_a_preset_have_no_row_there(everything):
     paper = everything.presets[0].table
-    shown, part = accuracy.measured(paper, paper.parts[0])
+    shown, part = tables.measured(paper, paper.parts[0])
     assert {row.label for row in part.rows if row.source} == {"FNet", "Linear"}
     assert "FNet paper" in {row.source for row in part.rows}
     assert list(shown.columns) == ["listops"]

@@ -3,19 +3,19 @@
 import pytest
 from paths import ROOT
 
-from lra_fnet.report import accuracy, presets
+from lra_fnet.report import naming, presets
 
 HOW = (
     """run `python -c 'from lra_fnet.report import presets; presets.write("results/presets.md")'`"""
 )
 
 
-@pytest.mark.parametrize("preset", accuracy.PRESETS)
+@pytest.mark.parametrize("preset", naming.PRESETS)
 def test_committed_settings_are_what_the_gin_files_give(preset, monkeypatch):
     """Those that models share, and those of three models at the presets that are measured."""
     text = (ROOT / "results" / "presets.md").read_text(encoding="utf-8")
     models = ["transformer", "fnet", "s5"] if preset in ("small", "cpu") else []
-    monkeypatch.setattr(accuracy, "models_in_order", lambda names: models)
+    monkeypatch.setattr(naming, "models_in_order", lambda names: models)
     settings, others = presets.grids(preset)
     assert settings.markdown() in text, HOW
     part = text.split(f"**{others.title}**")[-1].split("\n\n**")[0].splitlines()

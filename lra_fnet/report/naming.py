@@ -1,0 +1,103 @@
+"""Names, selection and order of models, presets and runs in the tables of a report."""
+
+import contextlib
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from lra_fnet import config
+from lra_fnet.report.cells import TASKS, published
+from lra_fnet.run.record import Record
+from lra_fnet.run.run_files import Begun
+
+MAIN = ("transformer", "linear", "fnet", "performer")  # with a colour each; in the README's table
+PRESETS = ("paper", "lra-code", "tuned", "small", "cpu")
+SOURCES = ("fnet", "lra")  # accuracy tables of published.json that are shown next to ours
+# Presets so far from the papers' that their numbers are not shown.
+UNCOMPARED = ("cpu", "cpu-pretrain")
+SMOKE = {"cpu": ("pathx",)}  # runs that only show that a task works: no column
+WAYS = ("fnet_mat",)  # not models but ways to compute one: in speed tables only
+_DIGEST = re.compile(r"-[0-9a-f]{8}$")  # ends a name that the user did not give
+
+
+def name_of(run: Record | Begun) -> str:
+    """Returns the label of a run's row: the model's title, and what differs: "FNet, 1 layer".
+
+    Overrides without a name of the user's are named by their values. A name of the user's stays.
+    """
+    title = config.title(run.model) + ", pre-training" * run.denoise
+    if run.variant is None:
+        return title
+    stage, own = _stages(run, run.variant) if run.init else ("", run.variant)
+    values = [own] if not (run.overrides and _DIGEST.search(own)) else map(_value, run.overrides)
+    return ", ".join(filter(None, [title, stage, *values]))
+
+
+def _stages(run: Record | Begun, variant: str) -> tuple[str, str]:
+    """Returns what a pre-trained run's variant says of its two stages; see `Job.variant`."""
+    origin, own = run.origin if isinstance(run, Begun) else run.init, variant.partition("-")[2]
+    theirs = origin.variant if origin else ""
+    if theirs and (own.startswith(f"{theirs}-") or (own == theirs and not run.overrides)):
+        return f"pre-trained ({theirs})", own[len(theirs) + 1 :]
+    return "pre-trained", own
+
+
+def _value(binding: str) -> str:
+    """Returns an override in words: "1 layer", "learning rate 0.000316", "Head.pooling mean"."""
+    name, text = config.split(binding)
+    scope, _, short = name.rpartition(".")
+    value: Any = text
+    with contextlib.suppress(ValueError):
+        value = config.literal(text)
+    if isinstance(value, float):
+        value = f"{value:.3g}"
+    if scope not in ("", "Encoder", "Run", "Optimizer"):
+        return f"{name} {value}"
+    if short.startswith("num_"):
+        words = short.removeprefix("num_").replace("_", " ")
+        return f"{value} {words.removesuffix('s') if value == 1 else words}"
+    return f"{short.replace('_', ' ').lower()} {value}"
+
+
+def in_order(names: Iterable[str], known: Sequence[str]) -> list[str]:
+    """Returns the known names first, in their order, then the others by name."""
+    names = set(names)
+    return [name for name in known if name in names] + sorted(names.difference(known))
+
+
+def models_in_order(names: Iterable[str]) -> list[str]:
+    """Returns models in the order of the papers' accuracy tables, then the others by name."""
+    printed = [model for source in SOURCES for model in published()["accuracy"][source]["rows"]]
+    return in_order(names, list(dict.fromkeys(printed)))
+
+
+def sort(runs: Sequence[Record]) -> list[Record]:
+    """Returns runs in the order of the tables: preset, task, model, variant, seed."""
+    presets = in_order({run.preset for run in runs}, PRESETS)
+    names = in_order({run.task for run in runs}, list(TASKS))
+    models = models_in_order(run.model for run in runs)
+
+    def place(run: Record):
+        task, model = names.index(run.task), models.index(run.model)
+        return presets.index(run.preset), task, model, run.variant or "", run.seed
+
+    return sorted(runs, key=place)
+
+
+def other_model(run: Record) -> str:
+    """Returns the model that a hybrid is at its depth, if all its layers are alike; else ""."""
+    layers = run.setting("Encoder.num_layers")
+    attention = run.setting("hybrid.attention_layers")
+    if not (isinstance(layers, int) and isinstance(attention, int)) or 0 < attention < layers:
+        return ""
+    return "transformer" if attention else "fnet"
+
+
+def sees_padding(run: Record) -> bool:
+    """Returns whether a run's model mixes padding into its outputs.
+
+    The rows of image tasks have none, unless black counts as padding.
+    """
+    # A footnotes.setting of tasks of images of one size, and of no other.
+    black = [text for name, text in run.bound.items() if name.endswith(".black_is_padding")]
+    return not run.uses_mask and black != ["False"]
