@@ -44,7 +44,7 @@ _COMMANDS = {
     "export": "export --run {run} --out export",
     "again": "export --run {run} --out export --force",
     "exported": "predict --run export inputs.txt",
-    "report": "report --results none",
+    "report": "report --results runs",
 }
 _EXPORTING = ("export", "exported", "again")
 _NUMBERS = (  # the fields of result.json that are no timings
