@@ -193,7 +193,7 @@ _SHARED = {
         "task": _text("the task's name", kind=_one("task"), required=True),
         "preset": _text(
             "paper (default), lra-code, tuned, small, cpu; for corpus cpu-pretrain or "
-            "paper-pretrain; or yours",
+            "paper-pretrain; or your own",
             "paper",
         ),
     },
@@ -385,8 +385,8 @@ def _joined(args):
 @_verb(
     "outside data source",
     task=_text(f"{_TASKS}, or all", required=True),
-    dataset=_text("one data set; default: all that the presets use and --source provides"),
-    force=_switch("prepare existing sets again, for example after a change of --source"),
+    dataset=_text("one data set; default: all sets that the presets use and --source provides"),
+    force=_switch("prepare existing sets again, for example after --source has changed"),
     update=_switch("for developers: write the shallow baselines to data/expected.json"),
 )
 def _data(args) -> None:
@@ -444,7 +444,7 @@ def _describe(args) -> None:
 @_verb(
     "task bindings outside data source",
     model=_MODEL,
-    pretrain=_switch("those of lra-fnet pretrain"),
+    pretrain=_switch("show the settings of lra-fnet pretrain"),
 )
 def _settings(args) -> None:
     """Shows every setting that a run would have, with the file and line that bind it.
@@ -463,7 +463,7 @@ def _settings(args) -> None:
     **_ONE_RUN,
     no_test={"help": "do not score the test split", "action": "store_false", "dest": "test"},
     init=_text(
-        "start from the encoder of this pre-trained run; auto: the one with these options",
+        "start from the encoder of this pre-trained run; auto: the run with the same options",
         metavar="RUN",
     ),
     **_HOSTS,
@@ -496,10 +496,10 @@ def _train(args) -> None:
 def _pretrain(args) -> None:
     """Trains a model to predict masked tokens or pixels of the task's own training rows.
 
-    No test row is read, and no label but that of corpus, the order of sentences. The model is
-    chosen by its loss on masked tokens of the validation rows. The run folder is
-    .../<model>@denoise/seed<k>; `lra-fnet train --init` begins from its encoder. It trains for the
-    share Denoising.share of Run.num_steps.
+    No test row is read, and no label except that of corpus, the order of sentences. The checkpoint
+    is selected by its loss on masked tokens of the validation rows. The run folder is
+    .../<model>@denoise/seed<k>; `lra-fnet train --init` starts from its encoder. Pre-training takes
+    the fraction Denoising.share of Run.num_steps.
 
     Example:
       lra-fnet pretrain --task image --model fnet --preset cpu
@@ -527,7 +527,7 @@ def _pretrain(args) -> None:
 
 @_verb("run", data=_ITS_DATA)
 def _evaluate(args) -> None:
-    """Scores a trained run on test, or shows its score.
+    """Scores a trained run on the test set, or shows its score if it has one.
 
     Example:
       lra-fnet evaluate --run runs/cpu/listops/fnet/seed0
@@ -540,7 +540,7 @@ def _evaluate(args) -> None:
 
 @_verb("run", data=_ITS_DATA, rows=_number("number of validation rows (default: 1000)", 1000, 1))
 def _span(args) -> None:
-    """Measures LRA's required attention span of a trained run.
+    """Measures a trained run's required attention span, as defined by LRA.
 
     Example:
       lra-fnet span --run runs/cpu/listops/transformer/seed0 --rows 200
@@ -612,11 +612,11 @@ def _export(args) -> None:
 def _verify(args) -> int:
     """Checks results: a row for each run, a column for each check; exit code 1 if any fails.
 
-      result  result.json is whole: schema, counts against bits, steps, sha256
-      config  the configuration is the one that task, model, preset and overrides give
+      result  result.json is complete and consistent: schema, counts against bits, steps, sha256
+      config  the configuration is the one that task, model, preset and overrides give today
       data    the rows are those of data/expected.json, or of the prepared set
-      code    the commit is known, no file differed from it, and no other code or machine had a part
-      score   the checkpoints give the recorded counts again (the test split is read and logged)
+      code    the commit is known, no file differed from it, and no other code or machine was used
+      score   the checkpoints give the recorded counts again (the test log gets no line)
       replay  the first steps, trained again, give the losses in metrics.jsonl
 
     A check is "ok", "note" (with a remark below the table), "not there" (a file that it needs is
@@ -644,9 +644,9 @@ def _verify(args) -> int:
 def _drift(args) -> int:
     """Trains the first tenth of a preset's run and compares its losses with the committed results.
 
-    Shows whether a new machine, commit or version of JAX still trains the same model. Code 1 if
-    more than a tenth of the losses lie outside the band around the recorded ones: 1 %, or three
-    standard deviations over the recorded seeds where that is more. Only results with a
+    Shows whether a new machine, commit or version of JAX still trains the same model. Exits with
+    code 1 if more than a tenth of the losses lie outside the band around the recorded ones: 1 %, or
+    three standard deviations over the recorded seeds where that is more. Only results with a
     metrics.jsonl next to result.json are used.
 
     Example:
@@ -659,7 +659,7 @@ def _drift(args) -> int:
 
 @_verb(
     "bindings outside runs data source",
-    sweep=_text(f"{', '.join(config.known('sweeps'))}, or your file", metavar="FILE"),
+    sweep=_text(f"{', '.join(config.known('sweeps'))}, or your own file", metavar="FILE"),
     task=_text(_NAMES),
     models=_text(_NAMES),
     preset=_text("default: paper"),
@@ -671,7 +671,7 @@ def _drift(args) -> int:
     sampler=_text("how points are chosen", choices=SAMPLERS),
     trials=_number("points per task and model, for random and tpe", least=1),
     prune=_switch("stop a point whose first seed is below the median of earlier points", None),
-    pretrain=_switch("the trials are runs of lra-fnet pretrain", None),
+    pretrain=_switch("each trial is a run of lra-fnet pretrain", None),
     name=_text("the sweep's name; --name alone resumes that sweep"),
     jobs=_number("trials at a time, which share the cores (default: 1)", 1, 1),
     retry=_switch("run failed trials once more"),
@@ -681,11 +681,12 @@ def _sweep(args) -> int | None:
     r"""Trains several tasks, models, seeds and settings.
 
     Trains every model on every task with every seed, at every point of the given axes. The same
-    command resumes after a kill. Several such commands at once, on all machines that share the
-    folder of runs, share the trials. Options override the file of --sweep. Trials that run on a
-    different number of cores (--jobs) give equal results only up to rounding.
+    command resumes the sweep after a kill. Several such commands, started at once on any machines
+    that share the folder of runs, divide the trials among them. Options override the file of
+    --sweep. Trials that run on a different number of cores (--jobs) give equal results only up to
+    rounding.
 
-    With --pretrain the trials are runs of `lra-fnet pretrain`, compared by accuracy on masked
+    With --pretrain, the trials are runs of `lra-fnet pretrain`, compared by accuracy on masked
     tokens of the validation rows.
 
     Example:
@@ -731,7 +732,7 @@ def _finish(args) -> None:
     """Selects the best points of a sweep on validation and scores them on test.
 
     For each task and model, selects the point with the best mean validation accuracy over its seeds
-    and scores its runs on test, once.
+    and scores the runs of that point on test, once.
 
     Example:
       lra-fnet finish --name listops-lr
@@ -802,7 +803,7 @@ def _cell(args, seconds: float = 2.0):
 
 @_verb(
     "task bindings outside runs data source shape",
-    name=_text("the results' folder in RUNS/benchmark (default: made of the options)"),
+    name=_text("the results' folder in RUNS/benchmark (default: derived from the options)"),
     models=_text(f"{_NAMES}; NAME:BINDING adds a binding", "transformer,linear,fnet,performer"),
     lengths=_numbers("in tokens"),
     what=_text(
@@ -845,9 +846,10 @@ def _benchmark(args) -> None:
 def _drill(args) -> None:
     """Runs every command under injected faults and checks the results (Linux, needs cc).
 
-    Kills, I/O errors, damaged files, signals, lost hosts, limits and hostile files, on a tiny task,
-    in about 25 minutes on two cores. After each fault the same command without it must give what an
-    undisturbed one gives, or refuse with one line. Cases are numbered; the seed chooses them.
+    The faults are kills, I/O errors, damaged files, signals, lost hosts, limits and hostile files.
+    All cases use a tiny task and take about 25 minutes on two cores. After each fault, the same
+    command without the fault must give what an undisturbed one gives, or fail with a one-line
+    error. Cases are numbered; the seed chooses them.
 
     Example:
       lra-fnet drill --seed 1 --case 137

@@ -1,9 +1,9 @@
 """Checks results as any reader can: a row for each run, a column for each check.
 
-result  result.json is whole: schema, counts against the bits of the rows, steps, sha256
+result  result.json is complete: schema, counts against the bits of the rows, steps, sha256
 config  the recorded configuration is the one that task, model, preset and overrides give
 data    the rows are those of data/expected.json, and of the prepared set if there is one
-code    the commit is known, nothing differed from it, and no other code or machine had a part
+code    the commit is known, nothing differed from it, and no other code or machine was used
 score   the checkpoints, scored again, give the recorded counts
 replay  the first steps, trained again, give the losses in metrics.jsonl
 """
