@@ -778,7 +778,9 @@ def _roots(args) -> list[Path]:
     for option, default in (("runs", "runs"), ("results", "results")):
         folder = getattr(args, option)
         if folder != Path(default) and not folder.is_dir():
-            raise UserError(f"--{option} {folder}: there is no such folder: name a folder of runs")
+            raise UserError(
+                f"--{option} expects a folder of runs, {folder} does not exist: name another"
+            )
     return [args.runs, args.results]
 
 

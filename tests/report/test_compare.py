@@ -52,7 +52,7 @@ def test_folder_of_results_that_is_not_there_is_refused_if_it_was_named(run):
     for option in ("--runs", "--results"):
         code, _, err = run([], *MODELS, option, "rnus")
         assert code == 2
-        assert err.startswith(f"lra-fnet: {option} rnus: there is no such folder")
+        assert err.startswith(f"lra-fnet: {option} expects a folder of runs, rnus does not exist")
 
 
 def both(seeds_a, seeds_b):
