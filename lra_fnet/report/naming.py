@@ -98,6 +98,6 @@ def sees_padding(run: Record) -> bool:
 
     The rows of image tasks have none, unless black counts as padding.
     """
-    # A footnotes.setting of tasks of images of one size, and of no other.
+    # A setting of tasks of images of one size, and of no other.
     black = [text for name, text in run.bound.items() if name.endswith(".black_is_padding")]
     return not run.uses_mask and black != ["False"]

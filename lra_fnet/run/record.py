@@ -1,4 +1,4 @@
-"""Reads and writes result.json and reads metrics.jsonl; other modules see only its values."""
+"""Reads and writes result.json; other modules see only its values."""
 
 import dataclasses
 import functools
