@@ -16,7 +16,7 @@ MARK = "#| "  # begins every line that this module writes
 PARTS = (0.1, 0.5)  # of the steps, at which accuracy part-way is shown
 _ABOUT = """\
 Measured: test accuracy in % (each seed's; from three on, mean and standard deviation), minutes of
-the fastest run, and validation accuracy after a tenth and after half of the steps."""
+each device's fastest run, and validation accuracy after a tenth and after half of the steps."""
 
 
 def files(sources: Sources, presets: Path) -> dict[Path, str]:
@@ -79,14 +79,19 @@ def _row(runs: Sequence[Record], cell: cells.Cell, curves: dict[str, Curve]) -> 
     elif cell.sd is not None:
         shown = f"{cell.mean:.2f} ± {cell.sd:.2f}"
     mark = "†" if cell.validation_is_test else ""
-    seconds = [run.wall_seconds for run in runs if run.wall_seconds]
+    minutes = {str(run.device): math.inf for run in runs}
+    for run in runs:
+        if run.wall_seconds:
+            minutes[str(run.device)] = min(minutes[str(run.device)], run.wall_seconds / 60)
+    devices = sorted(minutes)
+    fastest = [f"{minutes[d]:.1f}" if math.isfinite(minutes[d]) else "-" for d in devices]
     return [
         runs[0].name,
         cell.ratio,
         f"{shown}{mark}",
-        f"{min(seconds) / 60:.1f}" if seconds else "-",
+        "; ".join(fastest),
         *(_part_way(runs, curves, part) for part in PARTS),
-        "; ".join(sorted({str(run.device) for run in runs})),
+        "; ".join(devices),
     ]
 
 

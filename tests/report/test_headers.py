@@ -39,6 +39,18 @@ def test_head_has_a_row_for_each_model_with_what_it_gives_and_costs(tmp_path):
     ]
 
 
+def test_head_gives_minutes_for_each_device(tmp_path):
+    gpu = {"name": "Some GPU", "platform": "gpu", "count": 1, "processes": 1, "cores": 16}
+    runs = (120.0, {}), (90.0, {}), (6.0, {"device": gpu}), (12.0, {"device": gpu})
+    for seed, (seconds, device) in enumerate(runs):
+        put(tmp_path, with_test(600, seed=seed, wall_seconds=seconds, **device))
+    path = presets(tmp_path)
+    lines = headers.files(Sources([tmp_path]), tmp_path / "presets")[path].splitlines()
+    (row,) = (line for line in lines if line.startswith(f"{headers.MARK}fnet"))
+    assert "  1.5; 0.1  " in row
+    assert row.endswith("1 x Some CPU (cpu, 2 cores); 1 x Some GPU (gpu, 16 cores)")
+
+
 def test_head_says_which_seeds_failed_and_what_was_selected_on_test(tmp_path):
     for seed, correct in enumerate((600, 620, 640)):
         put(tmp_path, with_test(correct, seed=seed, validation_is_test=True))
