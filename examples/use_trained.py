@@ -24,4 +24,4 @@ ids, mask = run.tokens(texts)
 encoder = {name: tree.get("encoder", {}) for name, tree in run.variables.items()}
 vectors = run.model.encoder.apply(encoder, ids, mask, train=False)  # float32 [n, D]
 units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-print("cosines of the vectors:", np.round(units @ units.T, 2).tolist())
+print("cosines of the vectors:", np.round((units @ units.T).astype(float), 2).tolist())

@@ -54,9 +54,9 @@ def train(
     source: str | Path | None = None,
     runs: str | Path = "runs",
     data_dir: str | Path = "data",
-    imports: Sequence[str] = (),
+    imports: Sequence[str | Path] = (),
     gin_dirs: Sequence[str | Path] = (),
-    init: str | Path | None = None,
+    init: TrainedRun | str | Path | None = None,
     denoise: bool = False,
     test: bool = True,
     fit: bool = False,
@@ -81,7 +81,7 @@ def train(
         data_dir: folder of the prepared data sets, --data.
         imports: your modules or .py files that the model or task needs.
         gin_dirs: folders with your gin files.
-        init: folder of a run with `denoise`, whose encoder this one begins from.
+        init: a run with `denoise`, or its folder, whose encoder this one begins from.
         denoise: trains to predict masked tokens instead, as `lra-fnet pretrain` does.
         test: whether to score the test split; `evaluate` does it later.
         fit: splits the batch into the largest slices that fit the device.
@@ -124,7 +124,7 @@ def train(
         source=source,
         imports=_several(imports),
         gin_dirs=tuple(map(Path, _several(gin_dirs))),
-        init=None if init is None else Path(init),
+        init=None if init is None else _folder(init),
         denoise=denoise,
         force=force,
         test=test,
@@ -135,7 +135,9 @@ def train(
 
 
 def evaluate(
-    run: TrainedRun | str | Path, imports: Sequence[str] = (), data_dir: str | Path | None = None
+    run: TrainedRun | str | Path,
+    imports: Sequence[str | Path] = (),
+    data_dir: str | Path | None = None,
 ) -> Record:
     """Scores a trained run on the test split, unless it was scored before; returns its record.
 
@@ -150,9 +152,8 @@ def evaluate(
     from lra_fnet.run import evaluate as scoring
 
     data = None if data_dir is None else Path(data_dir)
-    if isinstance(run, str | Path):
-        return scoring.evaluate(Path(run), _several(imports), data)
-    return scoring.evaluate(run.folder, _several(imports) or run.imports, data)
+    imported = getattr(run, "imports", ())
+    return scoring.evaluate(_folder(run), _several(imports) or imported, data)
 
 
 def list_models(gin_dirs: Sequence[str | Path] = ()) -> list[str]:
@@ -181,12 +182,23 @@ def _literal(value) -> str:
     """Returns a value as gin writes it; references such as @Attention and %DATASET stay."""
     if isinstance(value, str) and value.startswith(("@", "%")):
         return value
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key!r}: {_literal(one)}' for key, one in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_literal, value))}]"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_literal, value))}{',' * (len(value) == 1)})"
     return repr(_python(value))
 
 
-def _several(names) -> tuple:
-    """Returns a sequence of names, or a name alone, as a tuple."""
-    return (names,) if isinstance(names, str | Path) else tuple(names)
+def _folder(run: TrainedRun | str | Path) -> Path:
+    return Path(run) if isinstance(run, str | Path) else run.folder
+
+
+def _several(names) -> tuple[str, ...]:
+    """Returns a sequence of names or paths, one alone, or None as a tuple of texts."""
+    names = (names,) if isinstance(names, str | Path) else names or ()
+    return tuple(map(str, names))
 
 
 def _known(kind: str, gin_dirs: Sequence[str | Path]) -> list[str]:
@@ -304,7 +316,7 @@ def load(
 def load_run(
     folder: str | Path,
     checkpoint: Literal["best", "last"] | None = None,
-    imports: Sequence[str] = (),
+    imports: Sequence[str | Path] = (),
     *,
     denoise: bool = False,
 ) -> TrainedRun:

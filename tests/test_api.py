@@ -1,6 +1,8 @@
 """The package as a Python library: the same runs as the command line, quick to import, short."""
 
+import copy
 import inspect
+import pickle
 import subprocess
 import sys
 
@@ -72,6 +74,10 @@ def test_both_stages_of_pretraining_are_the_commands(parity):
     second = parity(init=first.folder)
     assert second.result.init.run == f"{first.result.label}/seed0"
     assert second.result.score("test")
+    assert parity(init=first).folder == second.folder
+    opened = lra_fnet.load_run(first.folder, denoise=True)
+    with pytest.raises(UserError, match="whose model has no classes: train one that begins from"):
+        opened.predict([np.zeros(4, np.uint8)])
 
 
 @pytest.mark.parametrize(
@@ -85,13 +91,42 @@ def test_both_stages_of_pretraining_are_the_commands(parity):
         ({"seed": "a"}, "^seed expects a whole number from 0 to 4294967295, got 'a'"),
         ({"seed": True}, "^seed expects a whole number from 0 to 4294967295, got True"),
         ({"seed": 1.0}, "^seed expects a whole number from 0 to 4294967295, got 1.0"),
-        ({"model": None}, "None is not a valid name: expected letters, digits"),
-        ({"task": 3}, "3 is not a valid name: expected letters, digits"),
+        ({"model": None}, "^model expects a name of at most 255 letters, digits, .* got None"),
+        ({"task": 3}, "^task expects a name of at most 255 letters, digits, .* got 3"),
     ],
 )
 def test_a_mistake_is_a_user_error(outside, options, words):
     with pytest.raises(UserError, match=words):
         lra_fnet.train(**{"task": "listops", "model": "fnet", "preset": "cpu", **options})
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"a": ["@Fourier", ("%X",)], "b": ()}, "{'a': [@Fourier, (%X,)], 'b': ()}"),
+        ([np.float64(0.5), None, "@f()"], "[0.5, None, @f()]"),
+        (("it's", True), '("it\'s", True)'),
+    ],
+)
+def test_references_stay_references_in_lists_tuples_and_dicts(value, text):
+    assert lra_fnet._literal(value) == text
+
+
+def test_modules_may_be_paths_and_none(outside):
+    words = {"preset": "cpu", "gin_dirs": OUTSIDE, "set": WORDS, "test": False}
+    run = lra_fnet.train("parity", "ff_only", imports=[OUTSIDE / "parity.py"], **words)
+    assert run.imports == (str(OUTSIDE / "parity.py"),)
+    assert lra_fnet.load_run(run.folder, imports=OUTSIDE / "parity.py").imports == run.imports
+    with pytest.raises(UserError, match=r"and 'no.py' does not exist: correct the path$"):
+        lra_fnet.load_run(run.folder, imports=["no.py"])
+
+
+def test_copies_of_a_run_predict_the_same(parity):
+    run = parity(test=False)
+    rows = [np.zeros(4, np.uint8)]
+    expected = run.predict(rows)
+    for copied in (pickle.loads(pickle.dumps(run)), copy.deepcopy(run)):
+        np.testing.assert_array_equal(copied.predict(rows), expected)
 
 
 def test_preset_is_that_of_the_command():

@@ -220,17 +220,16 @@ def plan(
       models: names; NAME:BINDING is a separate row for the model with one more binding. A word that
         comes twice counts once.
       whats: some of `benchmark.WHATS`.
-      lengths: tokens, each once; mixing has the paper's length if there are none.
+      lengths: tokens, each once; mixing has the paper's length if there are none, and the others
+        need one.
       cls: also measures each length with CLS in front, L + 1.
       peer: also measures the models of `transformers`, and PyTorch's FFT.
 
     Raises:
       UserError: a model or binding is unknown, the binding of a row is one of the batch or the
-        length, a program needs lengths and there are none, one does not divide the tokens, or one
-        would be measured both with and without CLS.
+        length, a length does not divide the tokens, or one would be measured both with and without
+        CLS.
     """
-    if not lengths and set(whats) - {"mixing"}:
-        raise UserError(f"--what {','.join(whats)} needs --lengths, for example --lengths 512,1024")
     if unequal := [length for length in lengths if shared.tokens % length]:
         raise UserError(
             f"--tokens expects a multiple of every length, so that all batches have as many, got "

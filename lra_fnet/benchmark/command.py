@@ -46,7 +46,7 @@ class Options:
     name: str | None
 
     def check(self, shared: Cell, source: str | Path | None) -> None:
-        """Refuses options that would have no effect.
+        """Refuses options that would have no effect, and programs without lengths.
 
         Raises:
           UserError: there is one.
@@ -57,6 +57,10 @@ class Options:
             raise UserError(
                 f"--what pipeline measures and prints the loop of the preset's own runs, so "
                 f"--{idle[0]} has no effect: leave it out, or give --what train,infer"
+            )
+        if not self.lengths and (need := [w for w in self.what if w not in ("mixing", "pipeline")]):
+            raise UserError(
+                f"--what {','.join(need)} needs --lengths, for example --lengths 512,1024"
             )
         if self.devices and "scaling" not in self.what:
             raise UserError(

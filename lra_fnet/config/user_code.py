@@ -31,7 +31,10 @@ def import_modules(names: Iterable[str]) -> None:
             if path.suffix != ".py":
                 importlib.import_module(name)
             elif not path.is_file():
-                raise UserError(f"--import expects a module or a .py file, {name!r} does not exist")
+                raise UserError(
+                    f"--import expects a module or a .py file, and {name!r} does not exist: "
+                    "correct the path"
+                )
             elif path.stem in sys.modules:
                 file = getattr(sys.modules[path.stem], "__file__", None) or ""
                 if Path(file).resolve() != path.resolve():

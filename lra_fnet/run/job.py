@@ -126,11 +126,12 @@ class Job:
 
     def check_names(self) -> None:
         """Raises a UserError for a task, model or preset whose name no folder may have."""
-        for name in (self.task, self.model, self.preset):
+        for what in ("task", "model", "preset"):
+            name = getattr(self, what)
             if not (isinstance(name, str) and NAME.fullmatch(name)):
                 raise UserError(
-                    f"{name!r:.60} is not a valid name: expected letters, digits, '_', '.', '+' "
-                    "and '-', at most 255"
+                    f"{what} expects a name of at most 255 letters, digits, '_', '.', '+' and '-', "
+                    f"got {name!r:.60}"
                 )
 
     def command(self) -> list[str]:

@@ -65,6 +65,10 @@ class TrainedRun:
     def __repr__(self):
         return f"TrainedRun({self.folder}, {self.checkpoint} step {self.step:,}: {self.result!r})"
 
+    def __getstate__(self) -> dict:
+        """Leaves out what is computed on first use: compiled programs cannot be copied."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
     @property
     def model(self) -> Classifier:
         """The Linen module; a `models.heads.Denoiser` if the run is one of `lra-fnet pretrain`."""
@@ -148,8 +152,10 @@ class TrainedRun:
         input's logits do not depend on the other inputs.
 
         Raises:
-          UserError: an input does not fit the task.
+          UserError: an input does not fit the task, or the run is one of `lra-fnet pretrain`.
         """
+        if self.result.denoise:
+            raise _no_classes(self.folder)
         values, lengths = self._padded(inputs)
         arrays = Arrays(values, lengths, np.zeros(len(values), np.int32))
         size = 1 << (len(values) - 1).bit_length()
@@ -162,7 +168,7 @@ class TrainedRun:
         """Returns the probabilities of the classes, float64 [n, C]: the softmax of `logits`.
 
         Raises:
-          UserError: an input does not fit the task.
+          UserError: an input does not fit the task, or the run is one of `lra-fnet pretrain`.
         """
         return scipy.special.softmax(self.logits(inputs).astype(np.float64), axis=1)
 
@@ -249,10 +255,7 @@ def load_run(
         kind, named, step = export.checkpoint, export.imports, export.step
         read = functools.partial(_read_weights, folder, export)
     if result.denoise and not denoise:
-        raise UserError(
-            f"{folder} holds a run of `lra-fnet pretrain`, whose model has no classes: train one "
-            f"that begins from it, with --init {folder}"
-        )
+        raise _no_classes(folder)
     if named and not imports:
         raise UserError(
             f"{folder} was trained with outside code, {', '.join(named)}: if you trust your copy, "
@@ -263,6 +266,13 @@ def load_run(
         progress.say(f"{folder} was trained with other code ({difference}): results may differ")
     variables = read(shapes)
     return TrainedRun(folder, experiment, variables, kind, step, result, named, tuple(imports), job)
+
+
+def _no_classes(folder: Path) -> UserError:
+    return UserError(
+        f"{folder} holds a run of `lra-fnet pretrain`, whose model has no classes: train one that "
+        f"begins from it, with --init {folder}"
+    )
 
 
 def read_export(folder: Path, value: dict, kind: Checkpoint | None) -> tuple[Export, Record]:
@@ -336,9 +346,11 @@ def _experiment(folder: Path, result: Record, imports: Sequence[str]) -> tuple[E
     """Returns the experiment of a run's config and its variables' shapes, by collection.
 
     Raises:
-      UserError: this version of the code does not understand the config.
+      UserError: a module cannot be imported, or this version of the code does not understand the
+        config.
     """
     device.require()
+    config.import_modules(imports)
     try:
         experiment = experiments.restore(result.config, imports)
         differences = config.differing(result.config, experiment.config)

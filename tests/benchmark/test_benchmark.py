@@ -619,6 +619,7 @@ def test_titles_say_what_is_constant_and_exponents_are_those_of_one_example():
         ("--models fnet,fnot --lengths 16", "unknown model 'fnot'"),
         ("--models fnet --lengths 16 --what train,speed", "--what expects some of train, pretrain"),
         ("--models fnet --what infer", "--what infer needs --lengths"),
+        ("--models fnet --what scaling", "--what scaling needs --lengths"),
         ("--models fnet --lengths 16 --rounds 0", "--rounds expects a whole number of at least 1"),
         ("--models fnet --lengths 16 --seconds -1", "--seconds expects a number of at least 0.001"),
         (
