@@ -583,8 +583,10 @@ def read(prepared: Prepared, split: str) -> Iterator[tuple[Texts, int]]:
         UserError: naming file and split, if a record cannot be read or rows are missing; if the
             folder holds another set than `prepared` by the first or the last row.
     """
-    import tensorflow_datasets as tfds
     from array_record.python.array_record_data_source import ArrayRecordDataSource
+
+    # By name: if a package that TFDS needs is missing, only this raises, not `import`.
+    from tensorflow_datasets import builder_from_directory
     from tensorflow_datasets.proto import tf_example_pb2
 
     _check_same(prepared)
@@ -596,7 +598,7 @@ def read(prepared: Prepared, split: str) -> Iterator[tuple[Texts, int]]:
     batch = max(1, min(_BATCH, _BATCH_BYTES // longest))
     keys = _features(prepared.task.num_inputs)
     try:
-        info: Any = tfds.builder_from_directory(folder).info
+        info: Any = builder_from_directory(folder).info
         for path in map(Path, info.splits[split].filepaths):
             with ArrayRecordDataSource([str(path)]) as source:
                 for start in range(0, len(source), batch):

@@ -413,6 +413,14 @@ def test_flipped_byte_fails_with_file_and_split(read, tmp_path):
     prepared.arrays("train")  # the other splits are intact
 
 
+def test_broken_installation_is_not_taken_for_a_damaged_set(tmp_path, monkeypatch):
+    """As TFDS is when a package that it needs is missing: it imports, but has no functions."""
+    prepared = TOY.prepare(tmp_path)
+    monkeypatch.delattr("tensorflow_datasets.builder_from_directory")
+    with pytest.raises(ImportError, match="builder_from_directory"):
+        prepared.arrays("train")
+
+
 def test_verify_finds_rows_that_were_exchanged(tmp_path):
     """The files are readable but have the wrong rows: only the sha256 shows it."""
     folder = TOY.prepare(tmp_path / "a").folder
