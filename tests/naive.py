@@ -283,6 +283,34 @@ def linformer_attention(query, key, value, mask, project_key, project_value):
     return out
 
 
+def nystrom_attention(query, key, value, mask, landmarks):
+    """softmax(Q K~^T) softmax(Q~ K~^T)^+ softmax(Q~ K^T) V, arXiv:2102.03902 with NumPy's inverse.
+
+    Q~ and K~ are means of consecutive real tokens: token t of n belongs to segment t m // n.
+    Queries at padding attend too; a text without tokens gives zeros. [B, L, H, K].
+    """
+
+    def softmax(scores):
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        return weights / weights.sum(axis=-1, keepdims=True)
+
+    out = np.zeros(value.shape)
+    batch, _, heads, width = value.shape
+    for b in range(batch):
+        tokens = [i for i in range(mask.shape[1]) if mask[b, i]]
+        groups = {}
+        for t, token in enumerate(tokens):
+            groups.setdefault(t * landmarks // len(tokens), []).append(token)
+        for h in range(heads if tokens else 0):
+            q, k, v = query[b, :, h] / math.sqrt(width), key[b, :, h], value[b, :, h]
+            q_mean = np.array([q[group].mean(axis=0) for group in groups.values()])
+            k_mean = np.array([k[group].mean(axis=0) for group in groups.values()])
+            inverse = np.linalg.pinv(softmax(q_mean @ k_mean.T))
+            values = softmax(q_mean @ k[tokens].T) @ v[tokens]
+            out[b, :, h] = softmax(q @ k_mean.T) @ inverse @ values
+    return out
+
+
 def elu_features(x):
     """elu(x) + 1 for one vector: x + 1 above 0, e^x below (arXiv:2006.16236, Eq. 7)."""
     return np.array([entry + 1 if entry > 0 else math.exp(entry) for entry in x])

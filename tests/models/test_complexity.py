@@ -25,6 +25,8 @@ CASES = {model: (model, []) for model in config.known("models")} | {
     "local, overlapping": ("local", ["LocalAttention.neighbours=1"]),
     "longformer, two global": ("longformer", ["Longformer.num_global=2"]),
     "linformer, not shared": ("linformer", ["Linformer.sharing=none"]),
+    # With more landmarks the inverse, which does not grow, is a large part of the operations.
+    "nystromformer": ("nystromformer", ["Nystrom.landmarks=16"]),
     "mega, chunks": ("mega", ["Mega.chunk=128"]),
     "mega, chunks of several blocks": ("mega", ["Mega.chunk=256", "Mega.block_size=64"]),
     "performer, relu": ("performer", ["Performer.kernel=relu"]),

@@ -43,6 +43,7 @@ from lra_fnet.models.mixers.longformer import Longformer
 from lra_fnet.models.mixers.mamba import Mamba
 from lra_fnet.models.mixers.mega import Mega
 from lra_fnet.models.mixers.none import NoMixing
+from lra_fnet.models.mixers.nystrom import Nystrom
 from lra_fnet.models.mixers.performer import Performer
 from lra_fnet.models.mixers.random import RandomMixing
 from lra_fnet.models.mixers.reformer import Reformer
@@ -82,6 +83,8 @@ CASES = {
     "linear attention": (LinearAttention, {}),
     "linear attention, padding seen": (LinearAttention, {"padding": "seen"}),
     "linformer, kv": (Linformer, {"k": 4, "sharing": "kv"}),
+    "nystrom": (Nystrom, {"landmarks": 3, "iterations": 6, "width": 5}),
+    "nystrom, no convolution": (Nystrom, {"landmarks": 4, "iterations": 6, "width": 0}),
     "linformer, none": (Linformer, {"k": 4, "sharing": "none"}),
     "local": (LocalAttention, {"block_size": 4, "neighbours": 0}),
     "longformer": (Longformer, {"window": 4, "num_global": 1}),
@@ -401,6 +404,8 @@ def make(cls, settings, **changes):
             "sharing must be one of none, headwise, kv, got 'layerwise': set it to one of these",
         ),
         ("linformer, kv", {"k": 0}, "k must be at least 1, got 0: set it to 256, say"),
+        ("nystrom", {"landmarks": 0}, "landmarks must be at least 1, got 0: set it to 64, say"),
+        ("nystrom", {"width": -1}, "width must be at least 0, got -1: set it to 35, say"),
         *(
             (
                 "synthesizer",

@@ -161,6 +161,7 @@ def test_parameter_count_is_the_closed_formula(model):
         "fnet_hybrid": projections,  # in both layers
         "linear": length**2 + dim**2,
         "linformer": projections + 256 * length,  # one matrix for keys, values and heads
+        "nystromformer": projections + 35 * heads,  # the taps of the convolution
         "longformer": projections + 3 * dim * qkv,  # query, key and value of the global token
         "reformer": 3 * dim * qkv,  # queries are keys
         "sinkhorn": projections + (dim * dim + dim) + (dim + 1) * heads * blocks,

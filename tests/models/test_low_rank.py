@@ -1,5 +1,6 @@
-"""Linformer, Synthesizer and the linear Transformer against loops, limits and closed forms."""
+"""Low-rank and kernel attention, and Synthesizer, against loops, limits and closed forms."""
 
+import functools
 import itertools
 
 import jax
@@ -19,7 +20,7 @@ from arrays import (
 )
 
 from lra_fnet.models.mixer import Mixer
-from lra_fnet.models.mixers import attention, linear_attention, linformer, synthesizer
+from lra_fnet.models.mixers import attention, linear_attention, linformer, nystrom, synthesizer
 
 FIELDS = {
     "dim": 6,
@@ -39,6 +40,11 @@ def heads(batch=3, length=7, num_heads=2, width=5):
 
 def linformer_module(**changes):
     return linformer.Linformer(**(FIELDS | {"k": 4, "sharing": "kv"} | changes))
+
+
+def nystrom_module(**changes):
+    fields = {"landmarks": 4, "iterations": 6, "width": 3}
+    return nystrom.Nystrom(**(FIELDS | fields | changes))
 
 
 def synthesizer_module(**changes):
@@ -65,6 +71,8 @@ def projected(params, x, name, num_heads=2):
     [
         (linear_module(), 0),
         (linformer_module(sharing="kv"), 4 * 9),
+        (nystrom_module(width=3), 3 * 2),
+        (nystrom_module(width=0), 0),
         (linformer_module(sharing="headwise"), 2 * 4 * 9),
         (linformer_module(sharing="none"), 2 * 2 * 4 * 9),
         (synthesizer_module(), 2 * 9 * 9 + 2 * 2),
@@ -123,6 +131,65 @@ def test_projected_keys_are_as_large_as_keys_at_first():
     params, key = initial(module, *inputs_of(module))["params"], normal(512, 400)
     for name in ("project_key", "project_value"):
         assert abs((params[name] @ key).std() - 1) < 0.05
+
+
+# Nyströmformer
+
+
+@pytest.mark.parametrize("landmarks", [1, 2, 3, 5])
+def test_nystrom_equals_the_oracle_with_holes_and_an_empty_text(landmarks):
+    inputs = heads()
+    attend = functools.partial(nystrom.nystrom_attention, landmarks=landmarks, iterations=20)
+    got = jax.jit(attend)(*inputs, HOLES)
+    want = oracle.nystrom_attention(*float64(*inputs), np.asarray(HOLES), landmarks)
+    assert_close(got, want, 1e-4)
+
+
+def test_nystrom_is_softmax_attention_for_texts_of_at_most_m_tokens():
+    inputs = heads(length=12)
+    mask = jnp.arange(12)[None] < jnp.asarray([12, 7, 1])[:, None]
+    got = nystrom.nystrom_attention(*inputs, mask, landmarks=12, iterations=20)
+    assert_close(got, oracle.softmax_attention(*float64(*inputs), np.asarray(mask)), 1e-4)
+
+
+def test_segments_average_equal_numbers_of_real_tokens():
+    mask = jnp.asarray([[1, 1, 1, 1, 1, 1, 1], [0, 1, 1, 0, 1, 0, 0], [0] * 7], bool)
+    means, there = nystrom.segments(mask, 3)
+    third = 1 / 3
+    want = np.zeros((3, 3, 7))
+    want[0, 0, :3], want[0, 1, 3:5], want[0, 2, 5:] = third, 0.5, 0.5
+    want[1, [0, 1, 2], [1, 2, 4]] = 1
+    assert_close(means, want)
+    assert there.tolist() == [[True] * 3, [True] * 3, [False] * 3]
+    assert nystrom.segments(mask[1:2], 4)[1].tolist() == [[True, True, True, False]]
+
+
+def test_pseudo_inverse_meets_the_four_equations_of_penrose():
+    tall, wide = float64(normal(2, 5, 2), normal(2, 2, 5, seed=1))
+    a = np.abs(tall) @ np.abs(wide)  # of rank two
+    with jax.enable_x64(True):
+        z = np.asarray(jax.jit(nystrom.pseudo_inverse, static_argnums=1)(jnp.asarray(a), 12))
+    pairs = ((a @ z @ a, a), (z @ a @ z, z), ((a @ z).mT, a @ z), ((z @ a).mT, z @ a))
+    for left, right in pairs:
+        assert_close(left, right, 1e-6)
+
+
+def test_nystrom_adds_a_convolution_of_the_values_with_taps_of_each_head():
+    module, x = nystrom_module(), normal(3, 7, 6)
+    variables = random_variables(module, *inputs_of(module, 7))
+    params = variables["params"]
+    qkv = [projected(params, np.float64(x), name) for name in ("query", "key", "value")]
+    mixed = nystrom.nystrom_attention(
+        *(jnp.asarray(a, jnp.float32) for a in qkv), HOLES, landmarks=4, iterations=6
+    )
+    value = np.where(np.asarray(HOLES)[:, :, None, None], qkv[2], 0)
+    taps, added = np.float64(params["taps"]), np.zeros_like(value)
+    for b, n, h in itertools.product(range(3), range(7), range(2)):
+        for i in range(3):
+            if 0 <= n + i - 1 < 7:
+                added[b, n, h] += taps[i, h] * value[b, n + i - 1, h]
+    want = (np.float64(mixed) + added).reshape(3, 7, 10) @ np.float64(params["out"]["kernel"])
+    assert_close(applied(module, variables, x, HOLES), want, 1e-4)
 
 
 # Synthesizer

@@ -1,6 +1,7 @@
-"""Linformer, the linear Transformer and Performer against PyTorch packages; Synthesizer has none.
+"""Low-rank and kernel attention against PyTorch packages; Synthesizer has none.
 
-The packages are linformer and performer-pytorch; weights are carried over, float64 throughout.
+The packages are linformer, performer-pytorch and transformers (Nyströmformer); weights are carried
+over, float64 throughout.
 """
 
 import math
@@ -10,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lra_fnet.models.mixers import linear_attention, linformer, performer
+from lra_fnet.models.mixers import linear_attention, linformer, nystrom, performer
 
 torch = pytest.importorskip("torch")
 peer_linformer = pytest.importorskip("linformer.linformer")
+peer_nystrom = pytest.importorskip("transformers.models.nystromformer.modeling_nystromformer")
 peer_performer = pytest.importorskip("performer_pytorch.performer_pytorch")
 
 HOLES = np.array([[1, 1, 1, 1, 1, 1, 1], [0, 1, 1, 0, 1, 0, 0]], bool)
@@ -90,6 +92,53 @@ def test_linformer_equals_lucidrains_forward_and_gradient(share_kv):
     assert_close(got, want.detach().numpy())
     # The peer's padding can be moved away from zero; ours cannot be seen through keys and values.
     assert_close(gradient[HOLES], tensor.grad.numpy()[HOLES])
+
+
+# Nyströmformer
+
+
+def test_nystrom_equals_transformers_forward_and_gradient():
+    """Without padding, which cuts other segments there, and with segments of equal length."""
+    torch.manual_seed(0)
+    config = peer_nystrom.NystromformerConfig(
+        hidden_size=6,
+        num_attention_heads=2,
+        num_landmarks=4,
+        segment_means_seq_len=12,
+        conv_kernel_size=3,
+        inv_coeff_init_option=True,  # of each matrix, as ours; the default is of the whole batch
+    )
+    peer = peer_nystrom.NystromformerSelfAttention(config).double()
+    weights = {name: parameter.detach().numpy() for name, parameter in peer.named_parameters()}
+    for name in ("query", "key", "value"):
+        torch.nn.init.zeros_(getattr(peer, name).bias)  # ours has none
+    params = {name: {"kernel": weights[f"{name}.weight"].T} for name in ("query", "key", "value")}
+    params |= {"out": {"kernel": np.eye(6)}, "taps": weights["conv.weight"][:, 0, :, 0].T}
+    module = nystrom.Nystrom(
+        dim=6,
+        num_heads=2,
+        qkv_dim=6,
+        max_len=12,
+        layer=0,
+        num_layers=1,
+        dropout=0.0,
+        landmarks=4,
+        iterations=6,
+        width=3,
+    )
+    x, cotangent = 2 * normal(2, 12, 6), normal(2, 12, 6, seed=1)
+    tensor = torch.from_numpy(x).requires_grad_()
+    want = peer(tensor)[0]
+    (want * torch.from_numpy(cotangent)).sum().backward()
+    with jax.enable_x64(True):
+
+        def mix(x):
+            return module.apply({"params": params}, x, jnp.ones((2, 12), bool), train=False)
+
+        got, pull = jax.vjp(mix, jnp.asarray(x))
+        (gradient,) = pull(jnp.asarray(cotangent))
+    assert_close(got, want.detach().numpy(), 1e-9)
+    assert_close(gradient, tensor.grad.numpy(), 1e-9)
 
 
 # Linear Transformer
