@@ -119,7 +119,7 @@ class Nystrom(HeadMixer):
         taps = self.param("taps", _uniform, (self.width, self.num_heads)).astype(value.dtype)
         taps = jnp.repeat(taps, value.shape[-1], axis=1)
         flat = jnp.where(mask[:, :, None, None], value, 0).reshape(*mask.shape, -1)
-        return y + window(flat, taps).reshape(value.shape)
+        return y + jnp.reshape(window(flat, taps), value.shape)
 
 
 def _uniform(key, shape):
