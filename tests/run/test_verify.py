@@ -17,7 +17,7 @@ from made_runs import change, untrained
 from paths import OUTSIDE
 from tiny import rows, tiny
 
-from lra_fnet import cli
+from lra_fnet import cli, config
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.models import fastest
@@ -197,6 +197,7 @@ def test_all_notes_about_the_code_are_given(monkeypatch):
     fields = {"code": {"parity.py": "0" * 64}, "commit": "a" * 40, "dirty": True}
     result = record.parse(made_results.a_result(**fields, earlier=earlier))
     monkeypatch.setattr(verify, "_is_known", lambda commit: True)
+    config.import_modules([PARITY])
     state, reason = verify._code(result, verify.Options(imports=(PARITY,)))
     assert state == "note"
     first, second, third = reason.split("; ")
