@@ -28,7 +28,7 @@ def nystrom_attention(query, key, value, mask, *, landmarks, iterations):
       query: [B, L, H, K].
       key: [B, L, H, K].
       value: [B, L, H, K].
-      mask: bool [B, L], True at real tokens; others do not contribute, as queries either.
+      mask: bool [B, L], True at real tokens; others contribute neither keys nor queries.
       landmarks: m.
       iterations: those of the inverse.
 
@@ -98,10 +98,10 @@ def pseudo_inverse(matrix, iterations):
 
 @gin.configurable
 class Nystrom(HeadMixer):
-    """Attention through landmarks, plus a convolution of the values with LRA's projections.
+    """Attention through landmarks plus a convolution of the values, with LRA's projections.
 
-    The convolution, a skip connection, has the same taps for all channels
-    of a head. Attention weights have no dropout, as in the authors' code.
+    The convolution, a skip connection, has the same taps for all channels of a head. Attention
+    weights have no dropout, as in the authors' code.
     """
 
     landmarks: Annotated[int, Least(1, suggest=64)]  # m
