@@ -17,6 +17,7 @@ from lra_fnet import config, intervals
 from lra_fnet.errors import UserError
 from lra_fnet.intervals import Counts
 from lra_fnet.machine import disk, typed_json
+from lra_fnet.settings import one_of
 from lra_fnet.tasks import masked_baselines, shallow
 from lra_fnet.tasks.shallow import Shallow
 
@@ -278,7 +279,13 @@ class Record(Process):
         return "; ".join(filter(None, [line, self.pretraining]))
 
     def score(self, split: Split, checkpoint: Checkpoint = "best") -> Score | None:
-        """Returns the sums of an evaluation, or None if the split was not read."""
+        """Returns the sums of an evaluation, or None if the split was not read.
+
+        Raises:
+          UserError: there is no such split or checkpoint.
+        """
+        one_of("split", split, typing.get_args(Split))
+        one_of("checkpoint", checkpoint, typing.get_args(Checkpoint))
         evaluation = getattr(self, split)
         return evaluation and getattr(evaluation, checkpoint)
 

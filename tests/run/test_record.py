@@ -241,6 +241,14 @@ def test_curve_has_losses_and_accuracies_by_step(tmp_path):
             run_files.curve(tmp_path)
 
 
+def test_a_misspelt_split_or_checkpoint_is_named():
+    result = record.parse(a_result())
+    with pytest.raises(UserError, match="split must be one of validation, test, got 'valid'"):
+        result.accuracy("valid")
+    with pytest.raises(UserError, match="checkpoint must be one of best, last, got 'first'"):
+        result.score("test", "first")
+
+
 def test_curve_of_a_diverged_run_may_end_with_a_validation_loss_that_is_not_finite(tmp_path):
     """`Loop._evaluate` writes these lines before it ends the run, and none with such a "train"."""
     (tmp_path / "metrics.jsonl").write_text(
