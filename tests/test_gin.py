@@ -102,6 +102,7 @@ TASKS_OF_RECIPES = {
     "lru": {"listops", "text", "image", "pathfinder", "pathx"},
     "mamba": set(),
     "mega": {*TASKS},
+    "s4": {*TASKS},
     "s4d": {*TASKS},
     "s5": {*TASKS},
     "transformer_rotary": {*TASKS},
@@ -111,6 +112,7 @@ GROUPS = {
     "long_conv": ("kernel",),
     "lru": ("decay", "gamma", "b"),
     "mamba": ("a_log", "dt_bias", "skip"),
+    "s4": ("a", "p", "b", "log_dt"),
     "s4d": ("a", "log_dt"),
     "s5": ("lambda", "b", "log_dt"),
 }
@@ -254,6 +256,12 @@ RECIPES = {
     ("image", "s5"): (6, 512, 50, 250, 4.5e-3, 0.07, "pre", 0.1, 384, 1e-3),
     ("pathfinder", "s5"): (6, 192, 64, 200, 4.5e-3, 0.03, "pre", 0.05, 256, 9e-4),
     ("pathx", "s5"): (6, 128, 32, 75, 1.8e-3, 0.06, "pre", 0, 256, 6e-4),
+    ("listops", "s4"): (6, 256, 32, 40, 0.01, 0.05, "post", 0, 4, 1e-3),
+    ("text", "s4"): (6, 256, 16, 32, 0.01, 0.05, "pre", 0, 4, 1e-3),
+    ("retrieval", "s4"): (6, 256, 64, 20, 0.01, 0.05, "pre", 0, 4, 1e-3),
+    ("image", "s4"): (6, 512, 50, 200, 0.01, 0.05, "post", 0.1, 64, 1e-3),
+    ("pathfinder", "s4"): (6, 256, 64, 200, 0.004, 0.05, "pre", 0, 64, 1e-3),
+    ("pathx", "s4"): (6, 256, 16, 50, 0.001, 0.05, "pre", 0, 64, 1e-3),
     ("listops", "s4d"): (6, 256, 32, 40, 0.01, 0.05, "post", 0, 4, 1e-3),
     ("text", "s4d"): (6, 256, 16, 32, 0.01, 0.05, "pre", 0, 4, 1e-3),
     ("retrieval", "s4d"): (6, 256, 64, 20, 0.01, 0.05, "pre", 0, 4, 1e-3),
@@ -283,7 +291,9 @@ def test_preset_tuned_has_the_published_recipes(task, model):
     got["dropout"] = got["attention_dropout"] if model == "long_conv" else got["dropout"]
     got["epochs"] = round(built.run.num_steps * built.run.batch_size / ROWS[task], 2)
     own = {name: rate for name, (rate, _) in got["groups"].items()}
-    steps = {"log_dt"} if model == "s4d" else set()  # tests/models/test_recipes.py has theirs
+    steps = (
+        {"log_dt"} if model in ("s4", "s4d") else set()
+    )  # tests/models/test_recipes.py has theirs
     got["own_rate"], *others = {rate for name, rate in own.items() if name not in steps}
     assert not others
     assert tuple(got[name] for name in SIZES_OF_RECIPES) == RECIPES[task, model]

@@ -48,6 +48,7 @@ from lra_fnet.models.mixers.performer import Performer
 from lra_fnet.models.mixers.random import RandomMixing
 from lra_fnet.models.mixers.reformer import Reformer
 from lra_fnet.models.mixers.rotary import Rotary, RotaryAttention
+from lra_fnet.models.mixers.s4 import S4
 from lra_fnet.models.mixers.sinkhorn import Sinkhorn
 from lra_fnet.models.mixers.sparse import SparseAttention
 from lra_fnet.models.mixers.state_space import LRU, S4D, S5, Recurrent
@@ -112,6 +113,7 @@ CASES = {
     "mega, laplace": (Mega, MEGA | {"function": "laplace", "chunk": None}),
     "mega, laplace and chunks": (Mega, MEGA | {"function": "laplace", "chunk": 4}),
     "rotary": (RotaryAttention, {"implementation": "naive", "block_size": 4}),
+    "s4": (S4, STEPS | {"state": 8, "gate": "full"}),
     "s4d": (S4D, STEPS | {"state": 8, "initial": "legs", "gate": "full"}),
     "s4d, lin": (S4D, STEPS | {"state": 2, "initial": "lin", "gate": "none"}),
     "s5": (S5, STEPS | {"state": 8, "blocks": 2, "method": "scan", "gate": "half1"}),

@@ -156,6 +156,7 @@ def test_parameter_count_is_the_closed_formula(model):
         + (2 * length - 1)
         + (dim + 1) * (width + qkv + width + 2 * dim)
         + width * dim,
+        "s4": 3 * 2 * dim * modes + 2 * 2 * dim * modes + dim + dim + gate["full"],
         "s4d": 2 * dim * modes + 2 * 2 * dim * modes + dim + dim + gate["full"],
         "s5": 2 * modes + 2 * modes * dim + 2 * 2 * modes * dim + modes + dim + gate["half1"],
         "fnet_hybrid": projections,  # in both layers

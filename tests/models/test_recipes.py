@@ -90,10 +90,11 @@ def test_mega_has_the_authors_recipe(task):
 
 
 @pytest.mark.parametrize("task", LONG_CONV)
-def test_the_steps_of_s4_have_the_rate_of_their_task(task):
-    _, optimizer, _ = load(task, "s4d")
-    groups = {"a": (1e-3, 0.0), "log_dt": (STEP_RATES.get(task, 1e-3), 0.0)}
-    assert optimizer.groups == groups
+@pytest.mark.parametrize(("model", "others"), [("s4", "apb"), ("s4d", "a")])
+def test_the_steps_of_s4_have_the_rate_of_their_task(task, model, others):
+    _, optimizer, _ = load(task, model)
+    groups = dict.fromkeys(others, (0.001, 0.0))
+    assert optimizer.groups == groups | {"log_dt": (STEP_RATES.get(task, 1e-3), 0.0)}
 
 
 @pytest.mark.parametrize("task", LONG_CONV)

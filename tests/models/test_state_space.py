@@ -16,6 +16,7 @@ from lra_fnet.models.convolve import long_convolution
 from lra_fnet.models.gate import Gate
 from lra_fnet.models.mixers.convolution import Convolution, window
 from lra_fnet.models.mixers.long_convolution import LongConvolution, squash
+from lra_fnet.models.mixers.s4 import S4
 from lra_fnet.models.mixers.state_space import LRU, S4D, S5
 
 FIELDS = {"num_heads": 1, "qkv_dim": 1, "layer": 0, "num_layers": 2, "dropout": 0.0, "max_len": 11}
@@ -35,6 +36,20 @@ def zero_order_hold(a, b, dt):
     both[:size, :size], both[:size, size:] = dt * a, dt * b
     both = scipy.linalg.expm(both)
     return both[:size, :size], both[:size, size:]
+
+
+def bilinear(a, b, dt):
+    """The discrete A and B of x' = a x + b u by the trapezoidal rule; a [N, N], b [N, 1]."""
+    one = np.eye(len(a))
+    return (np.linalg.solve(one - dt / 2 * a, m) for m in (one + dt / 2 * a, dt * b))
+
+
+def both_ways(u, transition, inputs, outputs):
+    """One channel [B, L, 1] through a state space ahead, and back from the next token."""
+    ahead = oracle.state_space(u, transition, inputs, outputs[:1], 0)
+    shifted = np.roll(u, -1, axis=1)
+    shifted[:, -1] = 0
+    return ahead + oracle.state_space(shifted[:, ::-1], transition, inputs, outputs[1:], 0)[:, ::-1]
 
 
 # The recurrence
@@ -134,13 +149,50 @@ def test_s4d_equals_its_recurrence_after_a_matrix_exponential(initial):
         dt = np.exp(float(params["log_dt"][d]))
         transition, inputs = zero_order_hold(np.diag(a[d]), np.ones((3, 1)), dt)
         outputs = [2 * c[0, d][None], 2 * c[1, d][None]]
-        ahead = oracle.state_space(u64[..., [d]], transition, inputs, outputs[:1], 0)
-        # The other direction begins at the next token.
-        shifted = np.roll(u64[..., [d]], -1, axis=1)
-        shifted[:, -1] = 0
-        back = oracle.state_space(shifted[:, ::-1], transition, inputs, outputs[1:], 0)[:, ::-1]
-        want[..., d] = (ahead + back)[..., 0] + params["skip"][d] * u64[..., d]
+        want[..., d] = both_ways(u64[..., [d]], transition, inputs, outputs)[..., 0]
+        want[..., d] += params["skip"][d] * u64[..., d]
     assert_close(got, oracle.gelu(want), 1e-4)
+
+
+@pytest.mark.parametrize("length", [11, 9])
+def test_s4_equals_its_recurrence_with_the_dense_matrix(length):
+    """Random parameters, with the conjugates of all modes; a text of max_len and a shorter one."""
+    mixer = S4(dim=2, state=6, gate="none", **STEPS, **FIELDS)
+    u, mask = normal(2, length, 2), np.ones((2, length), bool)
+    params = random_variables(mixer, u, mask)["params"]
+    params |= {"log_dt": np.log(np.float32([0.02, 0.3]))}  # some modes outlive the text
+    got = applied(mixer, {"params": params}, u, mask)
+    (u64,) = float64(u)
+    want = np.zeros(u.shape)
+    a = -np.exp(params["a"][0].astype(float)) + 1j * params["a"][1]
+    p, b, c = (complex_of(params[name]) for name in "pbc")
+    for d in range(2):
+        full = [np.concatenate([x[..., d, :], x[..., d, :].conj()], -1) for x in (a, p, b, c)]
+        dense = np.diag(full[0]) - np.outer(full[1], full[1].conj())
+        discrete, inputs = bilinear(dense, full[2][:, None], np.exp(float(params["log_dt"][d])))
+        cut = np.eye(6) - np.linalg.matrix_power(discrete, FIELDS["max_len"])
+        outputs = np.linalg.solve(cut.T, full[3].T).T[:, None]
+        want[..., d] = both_ways(u64[..., [d]], discrete, inputs, outputs)[..., 0]
+        want[..., d] += params["skip"][d] * u64[..., d]
+    assert_close(got, oracle.gelu(want), 1e-4)
+
+
+def test_s4_begins_as_hippo_with_outputs_of_unit_variance():
+    """The real system in HiPPO's own basis, whose matrix is the whole lower triangle."""
+    steps = {"dt_min": 0.02, "dt_max": 0.02}
+    mixer = S4(**FIELDS | {"dim": 64}, state=8, gate="none", **steps)
+    u = normal(1, 11, 64)
+    variables = initial(mixer, u, np.ones((1, 11), bool), seed=1)
+    params = jax.tree.map(np.asarray, variables["params"])
+    vectors = recurrence.normal_hippo(8)[1]
+    discrete, inputs = bilinear(recurrence.hippo(8), np.sqrt(2 * np.arange(8)[:, None] + 1), 0.02)
+    cut = 2 * (complex_of(params["c"]) @ vectors.conj().T).real
+    c = cut @ np.linalg.inv(np.eye(8) - np.linalg.matrix_power(discrete, FIELDS["max_len"]))
+    assert abs(np.sqrt((abs(c @ vectors) ** 2).mean()) - 1) < 0.05
+    (u64,) = float64(u)
+    rows = [both_ways(u64[..., [d]], discrete, inputs, c[:, None, d]) for d in range(64)]
+    want = np.concatenate(rows, -1) + params["skip"] * u64
+    assert_close(applied(mixer, variables, u, np.ones((1, 11), bool)), oracle.gelu(want), 1e-4)
 
 
 def test_s5_equals_its_recurrence_after_a_matrix_exponential():

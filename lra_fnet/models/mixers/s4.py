@@ -1,0 +1,149 @@
+"""S4: a state space per channel whose state matrix is diagonal plus low rank, as a convolution."""
+
+from typing import Annotated, ClassVar
+
+import flax.linen as nn
+import gin
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.scipy.linalg import solve_triangular
+
+from lra_fnet.errors import UserError
+from lra_fnet.models.convolve import long_convolution
+from lra_fnet.models.gate import Gate, GateKind
+from lra_fnet.models.mixer import Mixer
+from lra_fnet.models.mixers.state_space import (
+    as_complex,
+    check_steps,
+    complex_normal,
+    log_uniform,
+    modes,
+)
+from lra_fnet.models.recurrence import hippo, normal_hippo
+from lra_fnet.settings import Least
+
+
+@gin.configurable
+class S4(Mixer):
+    """The structured state space (Gu et al., arXiv:2111.00396), bidirectional, gated at the end.
+
+    The state matrix of a channel is A = diag(a) - p p^* (so no state grows: arXiv:2202.09729, Sec.
+    3.2) and begins as the HiPPO-LegS matrix itself, of which S4D keeps the diagonal part only. The
+    bilinear rule discretises it. As in the paper, the trained output matrix is that of a kernel cut
+    at max_len, c (I - A^max_len) with the discrete A; it begins with c complex normal. A second one
+    serves the other direction. O(L (log L + state)).
+    """
+
+    state: Annotated[int, Least(2, suggest=64)]  # N = 2 P real dimensions per channel; even
+    dt_min: float
+    dt_max: float
+    gate: GateKind
+
+    uses_mask: ClassVar[bool] = True
+    separable: ClassVar[tuple[str, ...]] = ("a", "p", "b", "log_dt")
+
+    def check(self):
+        """Raises a UserError for an odd state or steps that are not positive."""
+        if self.state % 2:
+            raise UserError(f"S4.state must be even, got {self.state}: set it to 64, say")
+        check_steps(self)
+
+    @nn.compact
+    def __call__(self, x, mask, *, train):
+        """Mixes x [B, L, D] under mask bool [B, L] -> [B, L, D]."""
+        dtype = jnp.promote_types(x.dtype, jnp.float32)
+        wide = jnp.where(mask[..., None], x, 0).astype(dtype)
+        eigenvalues, vectors = normal_hippo(self.state)
+        shape = (self.dim, self.state // 2)
+        degrees = np.arange(self.state)
+
+        def everywhere(values):
+            return lambda *_: jnp.broadcast_to(jnp.asarray(values), shape)
+
+        def decays(key):
+            parts = np.stack([np.log(-np.real(eigenvalues)), np.imag(eigenvalues)])
+            return jnp.asarray(np.broadcast_to(parts[:, None], (2, *shape)), jnp.float32)
+
+        def outputs(key, shape):
+            c = complex_normal(0.5**0.5)(key, shape)
+            return cut(c, vectors, jnp.exp(log_dt), self.max_len)
+
+        log_real, imaginary = self.param("a", decays).astype(dtype)
+        p, b = (
+            as_complex(modes(self, name, shape, everywhere(vectors.conj().T @ column)), dtype)
+            for name, column in {"p": (degrees + 0.5) ** 0.5, "b": (2 * degrees + 1) ** 0.5}.items()
+        )
+        log_dt = self.param("log_dt", log_uniform(self.dt_min, self.dt_max), (self.dim,))
+        c = as_complex(modes(self, "c", (2, *shape), outputs), dtype)
+        skip = self.param("skip", nn.initializers.normal(1.0), (self.dim,)).astype(dtype)
+        dt = jnp.exp(log_dt.astype(dtype))[:, None]
+        a = dt * lax.complex(-jnp.exp(log_real), imaginary)
+        kernel = jax.checkpoint(dplr_kernel, static_argnums=4)(
+            a, jnp.sqrt(dt) * p, dt * b, c, self.max_len
+        )
+        y = long_convolution(wide, *kernel[:, : x.shape[1]]) + skip[None, None] * wide
+        return Gate(self.dim, self.gate, name="gate")(y.astype(x.dtype))
+
+
+def dplr_kernel(a, p, b, c, length):
+    """Computes K[k] = c (I - A^length)^-1 A^k B, k < length, of x' = (diag(a) - p p^*) x + b u.
+
+    A and B are discrete, by the bilinear rule with a step of 1. K's Fourier transform is a rational
+    function at the roots of unity z = exp(-i theta) (arXiv:2111.00396, App. C.3): the bilinear rule
+    takes z to the imaginary number 2 i tan(theta / 2), the sums over modes are Cauchy products, and
+    the Woodbury identity adds the low rank. All fractions are expanded by cos(theta / 2), so that
+    they are finite at theta = pi too, and modes are paired with their conjugates.
+
+    Args:
+      a: complex [D, P], with negative real parts; the conjugates of all modes count too.
+      p: complex [D, P].
+      b: complex [D, P].
+      c: complex [C, D, P].
+      length: L, the largest k plus 1.
+
+    Returns:
+      Real [C, L, D].
+    """
+    half = np.pi * np.arange(length // 2 + 1)[None, None] / length
+    sine, cosine = (jnp.asarray(f(half), a.real.dtype) for f in (np.sin, np.cos))
+    size = jnp.abs(a)[..., None]
+    # One over (2 i tan(theta / 2) - a) times the same with a's conjugate, expanded twice.
+    real = (size * cosine - 2 * sine) * (size * cosine + 2 * sine)
+    imaginary = -4 * a.real[..., None] * sine * cosine
+    norm = real**2 + imaginary**2
+    inverse = jnp.concatenate([real / norm, -imaginary / norm], axis=-1)  # [D, P, 2 F]
+    residues = jnp.concatenate(
+        [c * b[None], c * p[None], (p.conj() * b)[None], (p.conj() * p)[None]]
+    )
+    weights = jnp.stack([residues.real, (residues * a.conj()[None]).real])
+    sums = jnp.einsum("wvdp,dpf->wvdf", weights, inverse, precision=lax.Precision.HIGHEST)
+    first, second = lax.complex(*jnp.split(sums, 2, axis=-1))
+    out, mixed, into, inner = jnp.split(
+        4j * sine * first - 2 * cosine * second, np.cumsum([len(c), len(c), 1])
+    )
+    spectrum = out - cosine * mixed * into / (1 + cosine * inner)
+    spectrum = lax.complex(cosine, sine) * spectrum
+    return jnp.swapaxes(jnp.fft.irfft(spectrum, length), 1, 2)
+
+
+def cut(c, vectors, dt, length):
+    """Returns c (I - A^length) for the discrete HiPPO-LegS matrix A of each channel.
+
+    Args:
+      c: complex [C, D, P], in the basis of `vectors`; the conjugates of all modes count too.
+      vectors: complex [N, P], from `normal_hippo`.
+      dt: [D], steps of the bilinear rule.
+      length: the power of A.
+
+    Returns:
+      complex [C, D, P].
+    """
+    with jax.default_matmul_precision("highest"):
+        step = 0.5 * dt[:, None, None] * jnp.asarray(hippo(len(vectors)), dt.dtype)[None]
+        one = jnp.eye(len(vectors), dtype=dt.dtype)[None]
+        discrete = solve_triangular(one - step, one + step, lower=True)
+        power = jnp.linalg.matrix_power(discrete, length)
+        real = 2 * (c @ vectors.conj().T).real
+        return (real - jnp.einsum("cdm,dmn->cdn", real, power)) @ vectors
