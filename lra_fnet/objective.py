@@ -258,7 +258,7 @@ class Denoise(Objective):
         bits = jax.vmap(lambda key: jax.random.bits(key, (length,)))(keys[:, 0])
         places = jax.lax.broadcasted_iota(jnp.int32, ids.shape, 1)
         # Tokens that may be hidden come first, in random order.
-        free = mask & (ids >= task.first_id) if task.first_id > 1 else mask
+        free = mask & (ids >= task.first_id)
         places = jax.lax.sort((~free, bits, places), num_keys=2)[2][:, :most]
         real = free.sum(axis=1, keepdims=True, dtype=jnp.int32)
         wanted = jnp.maximum(jnp.round(self.how.rate * real).astype(jnp.int32), 1)

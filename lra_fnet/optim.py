@@ -74,8 +74,9 @@ class Optimizer:
     factors: str  # names of FACTORS joined with *
     warmup: Annotated[int, Least(0, suggest=100)]  # optimizer steps
     weight_decay: Annotated[float, Least(0, suggest=0.1)]
-    # "all" parameters (LRA); "matrices": those with two axes or more; "weights": all but biases,
-    # scales of norms and tables of the encoder (state-spaces/s4 at e757cef).
+    # "all" parameters (LRA); "matrices": those with two axes or more, as stored: real and imaginary
+    # parts of a vector count as a matrix; "weights": all but biases, scales of norms and tables of
+    # the encoder, by name (state-spaces/s4 at e757cef).
     decay_mask: Literal["all", "matrices", "weights"]
     clip_norm: float | None  # global norm of the gradient; None does not clip
     steps_per_cycle: int = 0  # cosine_decay, linear_decay

@@ -41,9 +41,16 @@ class Stop(contextlib.ExitStack):
     """Notes SIGINT, SIGTERM or SIGHUP for the block; a second SIGINT ends the process at once.
 
     A second SIGTERM does nothing: schedulers send several, and SIGKILL in the end.
+
+    Args:
+      then: called within the first signal.
     """
 
     signal: int | None = None
+
+    def __init__(self, then: Callable[[], None] = lambda: None):
+        super().__init__()
+        self._then = then
 
     def __enter__(self):
         self.enter_context(handled(self._note))
@@ -58,6 +65,7 @@ class Stop(contextlib.ExitStack):
         if self.signal is None:
             self.signal = number
             os.write(2, b"\nstopping: saving after the step in progress (Ctrl-C again: stop now)\n")
+            self._then()
         elif number == signal.SIGINT:
             end(128 + number, "")
 

@@ -410,21 +410,21 @@ class Encoder(nn.Module):
         if self.remat:
             dots = jax.checkpoint_policies.save_only_these_names(PRODUCT)
             run = nn.remat(run, policy=dots if self.remat == "dots" else None)
-        names = (
-            "dim",
-            "mlp_dim",
-            "dropout",
-            "norm",
-            "norm_epsilon",
-            "batch_norm",
-            "initialisation",
-        )
-        settings = {name: getattr(self, name) for name in names}
         first = pooled is True and self.last_at_first
         for layer, mixer in enumerate(self.mixers):
-            settings["first_only"] = first and layer == self.num_layers - 1
-            mixer = mixer.clone(name=None)  # named after Block's attribute
-            x = run(Block(mixer=mixer, name=f"block_{layer}", **settings), x, mask)
+            block = Block(
+                mixer=mixer.clone(name=None),  # named after Block's attribute
+                dim=self.dim,
+                mlp_dim=self.mlp_dim,
+                dropout=self.dropout,
+                norm=self.norm,
+                norm_epsilon=self.norm_epsilon,
+                batch_norm=self.batch_norm,
+                initialisation=self.initialisation,
+                first_only=first and layer == self.num_layers - 1,
+                name=f"block_{layer}",
+            )
+            x = run(block, x, mask)
         if self.norm == "pre":
             x = normalise(x, mask, "norm", self.norm_epsilon, self.batch_norm, train=train)
         if not pooled:

@@ -71,6 +71,11 @@ class Mixer(nn.Module):
     def check(self):
         """Raises a UserError for a wrong setting that the field types cannot express."""
 
+    def weight_dropout(self, train) -> dict[str, Any]:
+        """Returns `rate` and `rng` for dropout on attention weights; rate 0 outside training."""
+        rate = self.dropout if train else 0.0
+        return {"rate": rate, "rng": self.make_rng("dropout") if rate > 0 else None}
+
     def __init_subclass__(cls, **kwargs):
         """A subclass takes first_only=True only if it declares `uses_first_only` itself."""
         cls.uses_first_only = vars(cls).get("uses_first_only", False)
@@ -161,11 +166,6 @@ class HeadMixer(Mixer, kw_only=True):
     def merge(self, y) -> jax.Array:
         """Joins the heads and projects back, [B, L, H, K] -> [B, L, D]."""
         return self._project(y.reshape(*y.shape[:2], self.qkv_dim), self.dim, "out")
-
-    def weight_dropout(self, train) -> dict[str, Any]:
-        """Returns `rate` and `rng` for dropout on attention weights; rate 0 outside training."""
-        rate = self.dropout if train else 0.0
-        return {"rate": rate, "rng": self.make_rng("dropout") if rate > 0 else None}
 
     def _project(self, x, features, name):
         has_bias, kernel_init = False, nn.initializers.xavier_uniform()

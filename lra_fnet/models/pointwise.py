@@ -186,8 +186,10 @@ def dropout(x, key, rate, number=None):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _dropout(rate, x, key, number):
-    scale = np.asarray(1 / (1 - rate), x.dtype)
-    return x * jnp.where(keep(key, x.shape, rate, number), scale, np.zeros((), x.dtype))
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))  # bfloat16 would round the scale
+    scale = np.asarray(1 / (1 - rate), wide.dtype)
+    kept = jnp.where(keep(key, x.shape, rate, number), scale, np.zeros((), wide.dtype))
+    return (wide * kept).astype(x.dtype)
 
 
 def _dropout_backward(rate, kept, cotangent):

@@ -295,9 +295,17 @@ def in_use(folder: Path, lock: str = ".lock") -> bool:
 
 
 def move_aside(folder: Path) -> Path:
-    """Renames a run folder so that its name contains the time, and returns the new path."""
+    """Moves what a run folder holds to a new folder beside it, named with the time; returns it.
+
+    The folder itself and its .lock stay, so that the process that holds the lock keeps it.
+    """
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
     target = folder.with_name(f".{folder.name}.moved-{now}")
     with disk.writable(folder):
-        folder.rename(target)
+        target.mkdir()
+        # After a kill in between, the folder holds a run that began, not one that is complete.
+        order = {"result.json": 0, "run.json": 2}
+        for path in sorted(folder.iterdir(), key=lambda path: order.get(path.name, 1)):
+            if path.name != ".lock":
+                path.rename(target / path.name)
     return target

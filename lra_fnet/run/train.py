@@ -129,9 +129,6 @@ def _complete(asked: Asked) -> Record | None:
     job, folder = asked.job, asked.job.folder
     if job.force and any(path.name != ".lock" for path in folder.iterdir()):
         aside = jobs.move_aside(folder)
-        with disk.writable(folder):
-            folder.mkdir()
-            (aside / ".lock").rename(folder / ".lock")  # the lock that this process holds
         progress.say(f"--force: the old run is now {aside}")
         return None
     begun, result = run_files.read_begun(folder), record.read(folder)

@@ -26,7 +26,6 @@ from lra_fnet.experiment import Experiment
 from lra_fnet.machine import device, disk, progress, typed_json
 from lra_fnet.models import fastest
 from lra_fnet.models.heads import Classifier
-from lra_fnet.models.pointwise import AVERAGES
 from lra_fnet.objective import Classify
 from lra_fnet.run import record
 from lra_fnet.run.job import Job, finished
@@ -337,9 +336,9 @@ def _read_weights(folder: Path, export: Export, like: dict) -> dict:
 
 
 def weights_sha256(variables: Mapping[str, Any]) -> str:
-    """Returns the hash of the parameters, and of the running averages if there are some."""
-    averages = {name: tree for name, tree in variables.items() if name == AVERAGES}
-    return checkpoints.sha256({**variables["params"], **averages})
+    """Returns the hash of the parameters and, if there are some, running averages and constants."""
+    others = {name: tree for name, tree in variables.items() if name != "params"}
+    return checkpoints.sha256({**variables["params"], **others})
 
 
 def _experiment(folder: Path, result: Record, imports: Sequence[str]) -> tuple[Experiment, dict]:

@@ -42,7 +42,8 @@ def run(sweep: plan.Plan, *, jobs: int = 1, retry: bool = False) -> int:
     sweep.check()
     with contextlib.closing(Ledger(sweep)) as ledger:
         view, workers = board.Board(sweep), _Workers(ledger, jobs)
-        with contextlib.closing(view), signals.Stop() as stop, contextlib.closing(workers):
+        stopping = signals.Stop(workers.stop)  # at once: a second Ctrl-C ends only this process
+        with contextlib.closing(view), stopping as stop, contextlib.closing(workers):
             if retry:
                 with ledger.locked():
                     ledger.refresh()
@@ -137,10 +138,14 @@ class _Workers:
         self._cores = share(sorted(os.sched_getaffinity(0)), jobs)
         self._children: dict[int, _Child] = {}  # by number of the trial
 
+    def stop(self) -> None:
+        """Asks all trials to save and end."""
+        for child in list(self._children.values()):
+            child.stop()
+
     def close(self) -> None:
         """Stops the trials and waits until they have saved."""
-        for child in self._children.values():
-            child.stop()
+        self.stop()
         for child in self._children.values():
             child.process.wait()
 

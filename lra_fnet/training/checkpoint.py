@@ -243,7 +243,7 @@ def _digest(meta: str, arrays: dict[str, np.ndarray]) -> str:
 
 
 def sha256(tree) -> str:
-    """Returns a hash of all arrays and their paths, equal only for bitwise equal trees."""
+    """Returns a hash of the paths and bytes of all arrays; their shapes and dtypes do not count."""
     digest = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         digest.update(jax.tree_util.keystr(path).encode())

@@ -241,6 +241,22 @@ def agree(value, about: str = "loop"):
     return value
 
 
+def every(mine: bool) -> bool:
+    """Returns whether the value is true in all processes; call it equally often in all, as `agree`.
+
+    Process 0 reads the others' values.
+    """
+    if _place is None:
+        return mine
+    call = _calls["every"] = _calls.get("every", -1) + 1
+    keys = [f"lra-fnet/every/{call}/{process}" for process in range(_place.processes)]
+    if not first():
+        _store().key_value_set(keys[_place.process], json.dumps(mine))
+        return agree(None)
+    others = [_store().blocking_key_value_get(key, 1000 * _LONG) for key in keys[1:]]
+    return agree(mine and all(map(json.loads, others)))
+
+
 def agree_on_signal(mine: int | None) -> int | None:
     """Returns the signal that stops all processes, once one of them has received it.
 

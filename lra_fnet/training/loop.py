@@ -299,12 +299,12 @@ class Loop:
         rms = self.meter(self.state.variables)
         if self._tick is not None:
             self._tick += time.monotonic() - before  # steps/s leaves evaluations out
+        if not math.isfinite(sums["loss"]):
+            self._diverged(self.step, f"validation loss {sums['loss']}")
         self.history.last = sums = {"step": self.step, **sums}
         numbers = self.experiment.objective.metrics(sums)
         self.history.curve = self._write("validation", self.step, numbers)
         self.history.curve = self._write("rms", self.step, rms)
-        if not math.isfinite(sums["loss"]):
-            self._diverged(self.step, f"validation loss {sums['loss']}")
         best = self.history.best
         rank = self.experiment.objective.rank
         if best is None or rank(sums) < rank(best):

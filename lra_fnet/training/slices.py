@@ -77,10 +77,11 @@ def check(update: Compiled, mesh: Mesh) -> None:
       RunFailed: with state "OOM".
     """
     needed, free = needed_bytes(update, mesh), free_memory()
-    if jax.default_backend() == "cpu" and hosts.agree(needed > free):
+    if jax.default_backend() == "cpu" and not hosts.every(needed <= free):
+        where = "" if needed > free else " here, and less in another process"
         raise RunFailed(
-            f"out of memory: a step needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free: set "
-            "--fit (in a sweep, Run.microbatch), Encoder.remat=True, a smaller batch or model",
+            f"out of memory: a step needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free{where}: "
+            "set --fit (in a sweep, Run.microbatch), Encoder.remat=True, a smaller batch or model",
             "OOM",
         )
 
@@ -125,7 +126,7 @@ def fit(
             return free + 1
 
     def fits(size: int) -> bool:
-        return hosts.agree(needed_with(size) <= free)
+        return hosts.every(needed_with(size) <= free)
 
     best = 0 if fits(sizes[0]) else bisect.bisect_left(sizes, True, 1, key=fits)
     size = sizes[min(best, len(sizes) - 1)]

@@ -284,6 +284,16 @@ def test_dropout_scales_kept_entries_and_its_gradient_has_the_same_mask():
     assert kept_by_backward(call, x) < 10  # the key, not the mask
 
 
+def test_dropout_in_bfloat16_scales_by_the_number_itself():
+    """1 / 0.9 rounded to bfloat16 would make all sums 0.16 % too small."""
+    x = jnp.asarray(1 + normal(64, 400) ** 2, jnp.bfloat16)
+    y = jax.jit(lambda x: pointwise.dropout(x, new_key(2), 0.1))(x)
+    assert y.dtype == jnp.bfloat16
+    before, after = float64(x, y)
+    scale = after.sum() / before[after != 0].sum()
+    assert abs(0.9 * scale - 1) < 2e-4
+
+
 def test_the_dropout_module_acts_in_training_only_and_needs_no_key_at_rate_0():
     x = 1 + normal(8, 40) ** 2
     module = pointwise.Dropout(0.5)

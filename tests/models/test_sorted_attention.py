@@ -298,6 +298,24 @@ def test_sinkhorn_equals_the_oracle_for_texts_shorter_than_max_len():
     assert_close(got, want.reshape(4, LENGTH, 4) @ params["out"]["kernel"])
 
 
+def test_the_sorting_network_computes_in_float32():
+    """Its logits see few numbers, so that rounding them in bfloat16 would cost gradients."""
+    x, mask = normal(4, LENGTH, 6), masks()
+    half = jnp.asarray(x, jnp.bfloat16)
+    module = sinkhorn_module(gumbel=False)
+    variables = random_variables(module, *inputs_of(module))
+
+    @jax.jit
+    def logits(x):
+        kept = {"capture_intermediates": lambda layer, _: layer.name == "sort_logits"}
+        _, inner = module.apply(variables, x, mask, train=False, **kept)
+        return inner["intermediates"]["sort_logits"]["__call__"][0]
+
+    got, want = logits(half), logits(half.astype(jnp.float32))
+    assert got.dtype == jnp.float32
+    assert_close(got, want, 1e-6)
+
+
 def test_gumbel_noise_is_drawn_in_training_only():
     x, mask = normal(1, LENGTH, 6), jnp.ones((1, LENGTH), bool)
 

@@ -258,6 +258,19 @@ def test_damaged_export_fails_with_one_line(exported, damage, words):
     assert "\n" not in str(raised.value)
 
 
+def test_a_constant_that_was_changed_is_noticed(folders, export, tmp_path):
+    """`random` has fixed matrices, which are not parameters."""
+    out = tmp_path / "out"
+    assert export(folders["random"], out)[0] == 0
+    arrays = safetensors.numpy.load_file(out / "model.safetensors")
+    constants = [name for name in arrays if name.startswith("constants/")]
+    assert constants
+    arrays[constants[0]] = 2 * arrays[constants[0]]
+    safetensors.numpy.save_file(arrays, out / "model.safetensors")
+    with pytest.raises(UserError, match="the parameters differ from those of"):
+        lra_fnet.load_run(out)
+
+
 def test_export_holds_one_checkpoint_and_no_data(exported):
     with pytest.raises(UserError, match="is an export, without data: name the run folder"):
         evaluate.evaluate(exported)

@@ -1,5 +1,6 @@
 """The command: one run from its settings to result.json, and one line for each mistake."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -23,6 +24,7 @@ from tiny import rows
 
 from lra_fnet import cli, config, intervals, tasks
 from lra_fnet.errors import UserError
+from lra_fnet.machine import disk
 from lra_fnet.run import evaluate, provenance, record, run_files
 from lra_fnet.run import job as jobs
 from lra_fnet.run import train as training
@@ -121,6 +123,21 @@ def test_complete_run_is_trained_again_only_with_force(train, tmp_path):
     assert "--force: the old run is now " in err
     assert result.stat().st_mtime_ns != before
     assert len(list((tmp_path / "runs/cpu/parity/fnet").glob(".seed0.moved-*"))) == 1
+
+
+def test_a_folder_that_is_moved_aside_stays_locked(tmp_path):
+    """Otherwise another process could begin the run while --force begins it again."""
+    folder = tmp_path / "seed0"
+    (folder / "checkpoints/best").mkdir(parents=True)
+    (folder / "run.json").write_text("{}")
+    with contextlib.closing(disk.try_lock(folder / ".lock")):
+        before = (folder / ".lock").stat().st_ino
+        aside = jobs.move_aside(folder)
+        assert [path.name for path in folder.iterdir()] == [".lock"]
+        assert (folder / ".lock").stat().st_ino == before
+        assert jobs.in_use(folder)
+    assert sorted(path.name for path in aside.iterdir()) == ["checkpoints", "run.json"]
+    assert aside.parent == tmp_path
 
 
 def test_run_whose_run_json_is_lost_is_complete_or_refused(folders, tmp_path, capfd):

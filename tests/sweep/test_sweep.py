@@ -635,8 +635,9 @@ def start(tmp_path):
     """Returns a function that starts `lra-fnet sweep` with fake trials as a process."""
     processes = []
 
-    def call(*options):
+    def call(*options, seconds_a_look=0.02):
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(OUTSIDE)])}
+        environment["LOOK"] = str(seconds_a_look)
         process = subprocess.Popen(
             [sys.executable, ROOT / "tests/sweep/fake_sweep.py", "sweep", *options],
             cwd=tmp_path,
@@ -688,6 +689,18 @@ def test_signal_makes_every_trial_save_and_prints_the_command_that_resumes(go, s
     for trial in trials_of():
         lines = Path("runs", trial["folder"], "metrics.jsonl").read_text().splitlines()
         assert [json.loads(line)["step"] for line in lines] == list(range(1, 9))
+
+
+@pytest.mark.usefixtures("runner", "go")
+def test_a_second_interrupt_ends_the_sweep_at_once_and_no_trial_goes_on(start):
+    process = start(*FOUR, "--jobs", "2", seconds_a_look=9)
+    wait_for(lambda: len(list(Path("runs").glob("cpu/*/*/*/metrics.jsonl"))) == 2)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=300)
+    assert process.returncode == 128 + signal.SIGINT
+    wait_for(lambda: starts(what="saved") == starts(), 30)
 
 
 @pytest.mark.usefixtures("runner")

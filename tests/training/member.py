@@ -77,6 +77,7 @@ def agree():
         for thread in threads:
             thread.join()
     assert values == {subject: [[0, k] for k in range(250)] for subject in "ab"}
+    assert [hosts.every(true) for true in (True, INDEX != 2, INDEX != 0, True)] == [1, 0, 0, 1]
     hosts.same("facts", {"seed": 0})
     mine = 15 if INDEX else None  # of processes 1 and 2
     while not (received := hosts.agree_on_signal(mine)):

@@ -186,6 +186,7 @@ def test_validation_loss_that_is_not_finite_says_nothing_of_a_gradient(tmp_path)
     with pytest.raises(RunFailed, match=r"^step 5: validation loss nan: not finite; ") as caught:
         loop()
     assert "gradient" not in str(caught.value)
+    assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()  # it would be no JSON
 
 
 def test_all_decisions_are_made_before_the_first_step(tmp_path):

@@ -244,7 +244,6 @@ class Mega(Mixer):
     def _attend(self, query, key, value, mask, *, train):
         longest = min(self.chunk or self.max_len, self.max_len)
         bias = self.param("positions", nn.initializers.normal(DEVIATION), (2 * longest - 1,))
-        rate = self.dropout if train else 0.0
         return chunked_attention(
             query,
             key,
@@ -254,6 +253,5 @@ class Mega(Mixer):
             kind=self.function,
             chunk=self.chunk,
             block_size=self.block_size,
-            rate=rate,
-            rng=self.make_rng("dropout") if rate > 0 else None,
+            **self.weight_dropout(train),
         )

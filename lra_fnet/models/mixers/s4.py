@@ -18,6 +18,7 @@ from lra_fnet.models.mixers.state_space import (
     as_complex,
     check_steps,
     complex_normal,
+    in_every_channel,
     log_uniform,
     modes,
 )
@@ -62,15 +63,11 @@ class S4(Mixer):
         def everywhere(values):
             return lambda *_: jnp.broadcast_to(jnp.asarray(values), shape)
 
-        def decays(key):
-            parts = np.stack([np.log(-np.real(eigenvalues)), np.imag(eigenvalues)])
-            return jnp.asarray(np.broadcast_to(parts[:, None], (2, *shape)), jnp.float32)
-
         def outputs(key, shape):
             c = complex_normal(0.5**0.5)(key, shape)
             return cut(c, vectors, jnp.exp(log_dt), self.max_len)
 
-        log_real, imaginary = self.param("a", decays).astype(dtype)
+        log_real, imaginary = self.param("a", in_every_channel(eigenvalues, self.dim)).astype(dtype)
         p, b = (
             as_complex(modes(self, name, shape, everywhere(vectors.conj().T @ column)), dtype)
             for name, column in {"p": (degrees + 0.5) ** 0.5, "b": (2 * degrees + 1) ** 0.5}.items()

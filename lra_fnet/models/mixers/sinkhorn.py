@@ -144,7 +144,8 @@ class Sinkhorn(HeadMixer):
         """Computes R [B, H, N, N] of x [B, L, D] and mask bool [B, L], N = ceil(L / block_size)."""
         arrays = x[:, None], mask[:, None, :, None]
         x, real = (blocks.cut(a, self.block_size)[:, 0] for a in arrays)  # [B, N, b, D or 1]
-        x = jnp.where(real, x, 0).sum(axis=2)
+        wide = jnp.promote_types(x.dtype, jnp.float32)
+        x = jnp.where(real, x, 0).astype(wide).sum(axis=2)  # [B, N, D]
         batch, num_blocks, dim = x.shape
 
         # A column for each block of max_len: the number of a block does not depend on padding.
@@ -156,7 +157,6 @@ class Sinkhorn(HeadMixer):
         )
         logits = dense(hidden).reshape(batch, num_blocks, self.num_heads, columns)
         logits = jnp.swapaxes(logits[..., :num_blocks], 1, 2)
-        logits = logits.astype(jnp.promote_types(x.dtype, jnp.float32))
         if self.gumbel and train:
             keys = keys_of_rows(self.make_rng("dropout"), batch)
             draw = functools.partial(jax.random.gumbel, shape=logits.shape[1:], dtype=logits.dtype)

@@ -54,6 +54,12 @@ def log_uniform(low, high):
     return init
 
 
+def in_every_channel(a, dim):
+    """Returns an initialiser: ln(-Re a) and Im a of modes a [P] for each channel, [2, D, P]."""
+    parts = np.stack([np.log(-np.real(a)), np.imag(a)])
+    return lambda key: jnp.asarray(np.broadcast_to(parts[:, None], (2, dim, len(a))), jnp.float32)
+
+
 def complex_normal(deviation):
     """Returns an initialiser: complex normal numbers, each part with this standard deviation."""
 
@@ -107,14 +113,10 @@ class S4D(Mixer):
         wide = jnp.where(mask[..., None], x, 0).astype(dtype)
         shape = (self.dim, self.state // 2)
 
-        def decays(key):
-            start = normal_hippo(self.state)[0]
-            if self.initial == "lin":
-                start = -0.5 + 1j * np.pi * np.arange(len(start))
-            parts = np.stack([np.log(-np.real(start)), np.imag(start)])
-            return jnp.asarray(np.broadcast_to(parts[:, None], (2, *shape)), jnp.float32)
-
-        log_real, imaginary = self.param("a", decays).astype(dtype)
+        start = normal_hippo(self.state)[0]
+        if self.initial == "lin":
+            start = -0.5 + 1j * np.pi * np.arange(len(start))
+        log_real, imaginary = self.param("a", in_every_channel(start, self.dim)).astype(dtype)
         a = lax.complex(-jnp.exp(log_real), imaginary)
         c = as_complex(modes(self, "c", (2, *shape), complex_normal(0.5**0.5)), dtype)
         log_dt = self.param("log_dt", log_uniform(self.dt_min, self.dt_max), (self.dim,))
