@@ -1,5 +1,6 @@
 """Checks that hold mixers and tasks, ours and a user's, to their contracts."""
 
+import dataclasses
 import functools
 import io
 import itertools
@@ -47,8 +48,18 @@ def check_mixer(cls: type[Mixer], **settings) -> None:
 
     Raises:
       AssertionError: if a property does not hold; its one line names the property.
-      UserError: if the class rejects its settings.
+      UserError: if the class is none of a mixer, settings are missing, or it rejects one.
     """
+    if not (isinstance(cls, type) and issubclass(cls, Mixer)):
+        raise UserError(f"check_mixer expects a subclass of Mixer, got {cls!r}")
+    needed = [
+        field.name
+        for field in dataclasses.fields(cls)
+        if field.init and field.default is field.default_factory is dataclasses.MISSING
+    ]
+    if missing := [name for name in needed if name not in {*SIZES, "dropout", *settings}]:
+        values = ", ".join(f"{name}=..." for name in missing)
+        raise UserError(f"check_mixer expects the settings of the class: give {values} too")
     checks = _MixerChecks(cls, settings)
     for holds, fault in itertools.chain(
         *(checks.shape_and_dtype(), checks.randomness(), checks.any_mask(), checks.padding()),

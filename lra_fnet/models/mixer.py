@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.core import FrozenDict
 
+from lra_fnet.errors import UserError
 from lra_fnet.models.pointwise import flat_product
 from lra_fnet.settings import check_settings
 
@@ -65,6 +66,12 @@ class Mixer(nn.Module):
             if (frozen := _frozen(value)) is not value:  # a model that is compiled has a hash
                 object.__setattr__(self, field.name, frozen)
         check_settings(self)
+        if not hasattr(type(self), "uses_mask"):
+            name = type(self).__name__
+            raise UserError(
+                f"{name} must declare whether padding is invisible to it: write "
+                "`uses_mask: ClassVar[bool] = False` into the class, or True"
+            )
         self.check()
         super().__post_init__()
 

@@ -32,7 +32,7 @@ def find(text: str, roots: Sequence[str | Path]) -> list[Record]:
     Raises:
       UserError: there is neither, or the folder's result is damaged.
     """
-    if run := record.read(Path(text)):
+    if run := record.read(Path(text), moved=True):
         return [run]
     collected, problems = record.collect(roots)
     for problem in problems:

@@ -357,7 +357,9 @@ def runs_grid(runs: Sequence[Record]) -> Grid:
         low, high = test.interval
         rows.append(
             [
-                *(tasks.title(run.task), naming.name_of(run), str(run.seed)),
+                tasks.title(run.task),
+                naming.name_of(run) + " ‡" * naming.sees_padding(run),
+                str(run.seed),
                 f"{chosen.accuracy:.2f}" if chosen else "-",
                 f"{test.accuracy:.2f}{cell.marks}" + f", {cell.state}" * (cell.mean is None),
                 f"{low:.2f} to {high:.2f}",

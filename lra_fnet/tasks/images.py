@@ -101,7 +101,7 @@ class Images(own_rows.OwnTask, PixelTask):
             try:
                 values = self.encode(file.read(_LARGEST))
             except ValueError as error:
-                raise UserError(f"{file}: {error}: remove it") from None
+                raise UserError(f"{file}: {error}: convert it, or remove it") from None
             label = numbers[file.path.parent.name]
             split = parts.split([values], label, own_rows.named(file.path.parts[:-2]))
             if split == self.splits[0]:

@@ -26,6 +26,7 @@ from lra_fnet.tasks.store import SPLITS
 from lra_fnet.tasks.task import Task
 
 MOST_CLASSES = 1000
+_MISSING = ("nan", "none", "null", "na", "n/a", "<na>")  # as pandas and R write no value
 NAMES: Mapping[str, str] = MappingProxyType(
     {
         **{name: name for name in SPLITS},
@@ -76,6 +77,11 @@ def classes(source: Path, found: Collection[str], given: Sequence[str]) -> tuple
         )
     names = tuple(given or labels)
     say(f"{source}: {len(names):,} classes: {_listed(names)}")
+    for label in sorted(found):
+        if label.strip().casefold() in _MISSING:
+            say(
+                f"{source}: {label!r} is a class; if it stands for a missing label, remove its rows"
+            )
     for first, second in itertools.pairwise(sorted(names, key=_meaning)):
         if _meaning(first) == _meaning(second):
             say(
@@ -262,6 +268,11 @@ class Division:
                     f"{self._source}: none of its {len(labels):,} rows fell to the split {split}: "
                     "give more rows (100 or more), or name the split of each"
                 )
+        if len(self._labels) > 20 and len(labels) < 2 * len(self._labels):
+            raise UserError(
+                f"{self._source}: {len(self._labels):,} labels in {len(labels):,} rows: a label "
+                "names the class of a row; it cannot be a measured value or an id"
+            )
         if (missing := np.flatnonzero(counts[0] == 0)).size:
             label = missing[0]
             raise UserError(

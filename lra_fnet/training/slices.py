@@ -78,10 +78,11 @@ def check(update: Compiled, mesh: Mesh) -> None:
     """
     needed, free = needed_bytes(update, mesh), free_memory()
     if jax.default_backend() == "cpu" and not hosts.every(needed <= free):
-        where = "" if needed > free else " here, and less in another process"
+        where = "" if needed > free else " here, less in another process"
         raise RunFailed(
-            f"out of memory: a step needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free{where}: "
-            "set --fit (in a sweep, Run.microbatch), Encoder.remat=True, a smaller batch or model",
+            f"out of memory: a step needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are "
+            f"free{where}: set --fit (in a sweep, Run.microbatch), Encoder.remat=True, a smaller "
+            "batch or model",
             "OOM",
         )
 

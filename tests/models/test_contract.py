@@ -345,6 +345,28 @@ def test_each_check_fails_with_one_line(cls, message):
     assert message in line
 
 
+class Undeclared(Mixer):
+    def __call__(self, x, mask, *, train):
+        return x
+
+
+@pytest.mark.parametrize(
+    ("cls", "message"),
+    [
+        (nn.Dense, "check_mixer expects a subclass of Mixer, got <class"),
+        (Convolution, r"check_mixer expects the settings of the class: give width=\.\.\. too"),
+        (
+            Undeclared,
+            "Undeclared must declare whether padding is invisible to it: write `uses_mask",
+        ),
+    ],
+)
+def test_what_check_mixer_cannot_check_is_refused_with_one_line(cls, message):
+    with pytest.raises(UserError, match=f"^{message}") as caught:
+        check_mixer(cls)
+    assert "\n" not in str(caught.value)
+
+
 def test_a_mixer_that_is_random_without_its_key_is_found():
     noise = iter(range(100))
     cls = broken(

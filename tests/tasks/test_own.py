@@ -129,6 +129,17 @@ def test_classes_are_printed_and_labels_that_look_like_one_class(tmp_path, capfd
     assert re.findall(r"the labels ('.*') are two classes", err) == alike
 
 
+def test_labels_that_stand_for_none_are_named(tmp_path, capfd):
+    raw(write(tmp_path / "mine.csv", [(f"text {i}", ["NaN", "yes"][i % 2]) for i in range(99)]))
+    assert "'NaN' is a class; if it stands for a missing label, remove" in capfd.readouterr().err
+
+
+def test_a_measured_value_is_no_label(tmp_path):
+    lines = [(f"text {i}", str(i / 7)) for i in range(99)]
+    with pytest.raises(UserError, match="99 labels in 99 rows: a label names the class of a row"):
+        raw(write(tmp_path / "mine.csv", lines))
+
+
 def test_a_row_stays_in_its_split_when_others_are_added(tmp_path):
     """The split is recomputed here from the text alone."""
     before, _ = raw(write(tmp_path / "a.csv", rows()))
