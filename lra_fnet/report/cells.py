@@ -22,8 +22,8 @@ AVERAGES = {"average5": "Mean of 5", "average6": "Mean of 6"}
 FAILED_PATHX = 50.0  # %: what S4 and its successors count for a failed Path-X
 MARKS = {
     "validation_is_test": "† The checkpoint was selected on the test rows (validation is test).",
-    "shallow": "§ Not every seed's 95 % interval lies above the shallow baseline.",
-    "floor": "¶ At the floor: not every seed's 95 % interval lies above the majority floor.",
+    "shallow": "§ At least one seed is not clearly (95 %) above the shallow baseline.",
+    "floor": "¶ At the floor: at least one seed is not clearly (95 %) above the majority floor.",
 }
 
 

@@ -13,7 +13,7 @@ from lra_fnet.report.cells import AVERAGES, meanings, published
 from lra_fnet.report.tables import Row
 from lra_fnet.run.record import Record
 
-PADDING = "‡ This model sees the padding: its mixer does not use the mask."
+PADDING = "‡ Padding changes this model's output: its mixer does not use the mask."
 _OWN_SEED = re.compile(r"\w+\.seed")  # of fixed features and the like
 
 

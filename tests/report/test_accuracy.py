@@ -388,7 +388,7 @@ def test_marks_are_explained_only_where_they_occur():
     assert "| FNet ‡ | 30.00†, 1 seed |" in markdown
     assert "| Transformer | 30.00, 1 seed |" in markdown
     assert "- † The checkpoint was selected on the test rows" in markdown
-    assert "- ‡ This model sees the padding" in markdown
+    assert "- ‡ Padding changes this model's output" in markdown
     plain = text.accuracy_markdown(tables_of(a_result()))
     assert "†" not in plain
     assert "‡" not in plain
@@ -426,7 +426,7 @@ def test_shallow_baseline_has_a_row_and_marks_cells_that_are_not_above_it():
     assert cell_text(table, "FNet", "ours", "text") == "30.00, 1 seed"
     assert cell_text(table, "Linear", "ours", "listops") == "31.00, 1 seed"
     assert table.last_rows[0].cells["listops"].lines[0] == "31.00"
-    assert "§ Not every seed's 95 % interval lies above the shallow baseline." in table.notes
+    assert "§ At least one seed is not clearly (95 %) above the shallow baseline." in table.notes
     assert table.baselines == {"listops": "ridge on counts"}
     names = "Shallow baseline, chosen on validation: ListOps: ridge on counts."
     assert names in table.notes

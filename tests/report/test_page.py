@@ -685,7 +685,7 @@ def test_document_explains_the_signs_of_its_tables(tmp_path):
     put(tmp_path, with_test(640, model="reformer", uses_mask=False))
     files = latex.files(report.build(report.Sources([tmp_path])))
     assert r"$\ddagger$" in files["latex/accuracy-cpu-best.tex"]
-    assert "This model sees the padding" in files["latex/report.tex"]
+    assert "Padding changes this model's output" in files["latex/report.tex"]
 
 
 def test_names_of_files_are_short_and_long_tables_are_split(everything):

@@ -364,7 +364,7 @@ def test_readme_of_two_presets_has_the_notes_once(tmp_path):
     assert "paper |" not in second
     assert "- " not in first.replace("| - ", "")
     assert words.count("Mean test accuracy over seeds, in %") == 1
-    assert words.count("§ Not every seed's 95 % interval") == 1
+    assert words.count("§ At least one seed is not clearly") == 1
     for preset in ("small", "cpu"):
         assert (
             f"- Preset {preset}: shallow baseline, chosen on validation: ListOps: a rule." in words
