@@ -252,7 +252,7 @@ def every(mine: bool) -> bool:
     keys = [f"lra-fnet/every/{call}/{process}" for process in range(_place.processes)]
     if not first():
         _store().key_value_set(keys[_place.process], json.dumps(mine))
-        return agree(None)
+        return agree(mine)  # process 0's
     others = [_store().blocking_key_value_get(key, 1000 * _LONG) for key in keys[1:]]
     return agree(mine and all(map(json.loads, others)))
 

@@ -32,9 +32,11 @@ class S4(Mixer):
 
     The state matrix of a channel is A = diag(a) - p p^* (so no state grows: arXiv:2202.09729, Sec.
     3.2) and begins as the HiPPO-LegS matrix itself, of which S4D keeps the diagonal part only. The
-    bilinear rule discretises it. As in the paper, the trained output matrix is that of a kernel cut
-    at max_len, c (I - A^max_len) with the discrete A; it begins with c complex normal. A second one
-    serves the other direction. O(L (log L + state)).
+    input matrix b begins as HiPPO's, but with no entry larger than 2, about as in the authors' code
+    (state-spaces/s4 at e757cef, B_clip). The bilinear rule discretises the system. As in the paper,
+    the trained output matrix is that of a kernel cut at max_len, c (I - A^max_len) with the
+    discrete A; it begins with c complex normal. A second one serves the other direction.
+    O(L (log L + state)).
     """
 
     state: Annotated[int, Least(2, suggest=64)]  # N = 2 P real dimensions per channel; even
@@ -58,7 +60,9 @@ class S4(Mixer):
         wide = jnp.where(mask[..., None], x, 0).astype(dtype)
         eigenvalues, vectors = normal_hippo(self.state)
         shape = (self.dim, self.state // 2)
-        degrees = np.arange(self.state)
+        low_rank = vectors.conj().T @ (np.arange(self.state) + 0.5) ** 0.5
+        inputs = 2**0.5 * low_rank
+        inputs /= np.maximum(np.abs(inputs) / 2, 1)
 
         def everywhere(values):
             return lambda *_: jnp.broadcast_to(jnp.asarray(values), shape)
@@ -69,8 +73,8 @@ class S4(Mixer):
 
         log_real, imaginary = self.param("a", in_every_channel(eigenvalues, self.dim)).astype(dtype)
         p, b = (
-            as_complex(modes(self, name, shape, everywhere(vectors.conj().T @ column)), dtype)
-            for name, column in {"p": (degrees + 0.5) ** 0.5, "b": (2 * degrees + 1) ** 0.5}.items()
+            as_complex(modes(self, name, shape, everywhere(values)), dtype)
+            for name, values in {"p": low_rank, "b": inputs}.items()
         )
         log_dt = self.param("log_dt", log_uniform(self.dt_min, self.dt_max), (self.dim,))
         c = as_complex(modes(self, "c", (2, *shape), outputs), dtype)
