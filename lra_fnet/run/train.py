@@ -112,7 +112,11 @@ def _prepare(job: Job, experiment: Experiment) -> Prepared:
 
 
 def _show(data: Prepared) -> None:
-    """Says where examples of a set of images are drawn, and draws them if need be."""
+    """Says whether texts are cut, and where examples of images are drawn; draws them if need be."""
+    longest = max(facts["lengths"]["max"] for facts in data.splits.values())
+    most = data.task.max_len
+    if longest > most:
+        progress.say(f"texts are cut at MAX_LEN, {most:,} tokens; the longest has {longest:,}")
     with contextlib.suppress(UserError):  # a folder that cannot be written needs no drawing
         if sheet := data.task.illustrate(data):
             progress.say(f"examples: {sheet}")

@@ -66,6 +66,11 @@ def test_run_writes_everything_into_its_folder(train, tmp_path):
     assert (folder / "config.gin").read_text() == result["config"]
 
 
+def test_texts_that_are_cut_are_said_so(train):
+    assert "cut at MAX_LEN" not in train()[1]
+    assert "texts are cut at MAX_LEN, 4 tokens; the longest has " in train("--set", "MAX_LEN=4")[1]
+
+
 def test_baselines_that_cannot_be_kept_do_not_stop_a_run(train, tmp_path, monkeypatch):
     """As in a folder of data that the user may only read."""
     monkeypatch.setattr(shallow, "_file", lambda data: Path(os.devnull, "shallow.json"))
