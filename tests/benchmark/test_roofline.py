@@ -155,6 +155,7 @@ NAIVE = {  # which compute nothing again
     "fnet_hybrid": ["Attention.implementation=naive"],
 }
 AGAIN = {"lru", "mamba", "mega", "s5", "sinkhorn", "synthesizer"}  # loops
+AGAIN |= {"s4"}  # its kernels
 AGAIN |= {"transformer_rotary"}  # even heads
 
 

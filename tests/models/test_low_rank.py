@@ -222,6 +222,7 @@ def test_lists_and_dictionaries_of_a_config_leave_a_model_hashable():
     assert listed == known
 
     class Nested(Mixer):
+        uses_mask = True
         table: dict
 
     one, other = (Nested(table={"a": [n, [2]]}, **FIELDS, parent=None) for n in (1, 3))
