@@ -201,6 +201,14 @@ def test_s4_begins_as_hippo_with_outputs_of_unit_variance():
     assert_close(applied(mixer, variables, u, np.ones((1, 11), bool)), oracle.gelu(want), 1e-4)
 
 
+def test_s4_begins_without_solvers_of_lapack():
+    """On a CPU of two cores, those of two layers wait for each other's threads, for ever."""
+    mixer = S4(dim=2, state=6, gate="none", **STEPS, **FIELDS)
+    arrays = normal(1, 11, 2), np.ones((1, 11), bool)
+    begin = jax.jit(functools.partial(mixer.init, train=False))
+    assert "lapack" not in begin.lower(jax.random.key(0), *arrays).as_text()
+
+
 def test_s5_equals_its_recurrence_after_a_matrix_exponential():
     mixer = S5(dim=3, state=8, blocks=2, method="scan", gate="none", **STEPS, **FIELDS)
     u = normal(2, 11, 3)
