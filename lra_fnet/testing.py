@@ -48,7 +48,7 @@ def check_mixer(cls: type[Mixer], **settings) -> None:
 
     Raises:
       AssertionError: if a property does not hold; its one line names the property.
-      UserError: if the class is none of a mixer, settings are missing, or it rejects one.
+      UserError: if the class is not a mixer, settings are missing, or it rejects one.
     """
     if not (isinstance(cls, type) and issubclass(cls, Mixer)):
         raise UserError(f"check_mixer expects a subclass of Mixer, got {cls!r}")

@@ -68,7 +68,7 @@ class S4(Mixer):
 
         def outputs(key, shape):
             c = complex_normal(0.5**0.5)(key, shape)
-            return cut(c, vectors, jnp.exp(log_dt), self.max_len)
+            return cut(c, jnp.exp(log_dt), self.max_len)
 
         log_real, imaginary = self.param("a", in_every_channel(eigenvalues, self.dim)).astype(dtype)
         p, b = (
@@ -128,12 +128,11 @@ def dplr_kernel(a, p, b, c, length):
     return jnp.swapaxes(jnp.fft.irfft(spectrum, length), 1, 2)
 
 
-def cut(c, vectors, dt, length):
+def cut(c, dt, length):
     """Returns c (I - A^length) for the discrete HiPPO-LegS matrix A of each channel.
 
     Args:
-      c: complex [C, D, P], in the basis of `vectors`; the conjugates of all modes count too.
-      vectors: complex [N, P], from `normal_hippo`.
+      c: complex [C, D, P], in the basis of `normal_hippo`; the conjugates of all modes count too.
       dt: [D], steps of the bilinear rule.
       length: the power of A.
 
@@ -143,8 +142,8 @@ def cut(c, vectors, dt, length):
     # The resolvent (I - dt / 2 A)^-1 by the Woodbury identity, not by LAPACK: on a CPU of two cores
     # the batched solvers of two layers, started at the same time, wait for each other's threads.
     half = 0.5 * dt[:, None]
-    root = np.sqrt(np.arange(len(vectors)) + 0.5)
-    eigenvalues, low_rank = normal_hippo(len(vectors))[0], vectors.conj().T @ root
+    eigenvalues, vectors = normal_hippo(2 * c.shape[-1])
+    low_rank = vectors.conj().T @ (np.arange(len(vectors)) + 0.5) ** 0.5
     inverse = 1 / (1 - half * eigenvalues[None])  # [D, P]
     with jax.default_matmul_precision("highest"):
 
