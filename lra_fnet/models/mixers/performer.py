@@ -34,7 +34,10 @@ def draw_features(rng, num_features, width, *, orthogonal=True):
     if not orthogonal:
         return gaussian
     num_blocks = -(-num_features // width)
-    q, r = jnp.linalg.qr(jax.random.normal(rng_blocks, (num_blocks, width, width), jnp.float32))
+    # One matrix at a time: on a CPU of two cores, batched QRs of several layers, which `redraw`
+    # starts at the same time, wait for each other's threads for ever (LAPACK in jaxlib 0.10.2).
+    squares = jax.random.normal(rng_blocks, (num_blocks, width, width), jnp.float32)
+    q, r = lax.map(jnp.linalg.qr, squares)
     # QR alone is not Haar-distributed: LAPACK's sign convention would bias the kernel's estimate.
     q = q * jnp.sign(jnp.diagonal(r, axis1=-2, axis2=-1))[:, None, :]
     directions = q.reshape(num_blocks * width, width)[:num_features]
