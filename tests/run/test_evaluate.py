@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import runpy
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from made_runs import STEPS, change, trained
-from paths import OUTSIDE
+from paths import EXAMPLES, OUTSIDE
 
 from lra_fnet import config, intervals
 from lra_fnet.errors import UserError
@@ -31,6 +32,25 @@ def as_trial(folder, root):
 @pytest.fixture
 def trial(folders, tmp_path):
     return as_trial(folders["fnet"], tmp_path)
+
+
+def test_example_shows_where_dropout_acts(tmp_path, capsys):
+    folder = trained(tmp_path / "runs", "fnet", *STEPS, "Encoder.dropout=0.5")
+    best = disk.read_json(folder / "result.json")["validation"]["best"]
+    capsys.readouterr()
+    runpy.run_path(str(EXAMPLES / "dropout_gap.py"))["main"](folder)
+    title, _, *lines = capsys.readouterr().out.splitlines()
+    assert title == f"rate 0.5, {best['count']} rows"
+    rows = {line[:28].strip(): [float(cell) for cell in line[28:].split()] for line in lines}
+    blocks = [f"encoder/block_{i}" for i in range(len(rows) // 2 - 1)]
+    places = [f"{block}/{name}" for block in blocks for name in ("Dropout_0", "mlp")]
+    assert [*rows] == ["nowhere", "everywhere", "encoder/Dropout_0", *places]
+    accuracy, loss, *_ = rows["nowhere"]
+    assert accuracy == round(100 * best["correct"] / best["count"], 2)
+    assert abs(loss - best["loss"] / best["count"]) < 6e-4
+    still = {name for name, row in rows.items() if row[3] == 0}
+    assert still == {"nowhere"} | {name for name in places if "block_0" not in name}
+    assert len({row[1] for row in rows.values()}) == len(rows)  # each place has its own effect
 
 
 def readings(folder):
