@@ -165,6 +165,13 @@ def _bindings(about: str, **keywords) -> dict:
     return {**option, "action": "extend"}
 
 
+def _auto(text: str) -> str:
+    """Checks the choice in a default too, which comes from the environment."""
+    if text != "auto":
+        raise argparse.ArgumentTypeError(f"expects auto, got {text!r}")
+    return text
+
+
 def _one(sweep: str) -> Callable[[str], str]:
     """Returns a parser of one name; `sweep` is the option of a sweep that takes several."""
 
@@ -231,6 +238,7 @@ _HOSTS = {  # environment variables give the defaults, such as LRA_FNET_PROCESSE
     "hosts": _text(
         "take --coordinator, --processes and --process from the cluster: SLURM, Open MPI, Cloud "
         "TPU or Kubernetes",
+        kind=_auto,
         choices=("auto",),
     ),
 }
@@ -329,7 +337,7 @@ def _parser() -> Parser:
                 if name in _COMPLETED:
                     action.completer = functools.partial(_complete, _COMPLETED[name])
         for name in _HOSTS.keys() & options.keys():
-            added.set_defaults(**{name: os.environ.get(f"LRA_FNET_{name.upper()}")})
+            added.set_defaults(**{name: os.environ.get(f"LRA_FNET_{name.upper()}") or None})
     return parser
 
 

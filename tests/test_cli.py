@@ -11,6 +11,7 @@ import pytest
 from paths import ROOT
 
 from lra_fnet import __version__, cli, config
+from lra_fnet.errors import UserError
 
 VERBS = cli._parser()._subparsers._group_actions[0].choices
 
@@ -241,3 +242,15 @@ def test_a_process_reads_its_place_from_the_environment_and_options_win(command,
     args = cli._parser().parse_args(words)
     assert (args.coordinator, args.processes, args.process) == ("a:1", 3, 1)
     assert args.join_seconds == 90
+
+
+def test_an_empty_variable_gives_no_place_and_a_wrong_one_is_named(monkeypatch):
+    for name in ("COORDINATOR", "PROCESSES", "PROCESS", "JOIN_SECONDS", "HOSTS"):
+        monkeypatch.setenv(f"LRA_FNET_{name}", "")
+    words = ["train", "--task", "text", "--model", "fnet"]
+    args = cli._parser().parse_args(words)
+    assert args.coordinator is args.processes is args.process is args.join_seconds is None
+    assert args.hosts is None
+    monkeypatch.setenv("LRA_FNET_HOSTS", "false")
+    with pytest.raises(UserError, match="--hosts expects auto, got 'false'"):
+        cli._parser().parse_args(words)

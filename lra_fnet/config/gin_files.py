@@ -30,8 +30,9 @@ def known(kind: str, dirs: Sequence[Path] = ()) -> list[str]:
     """
     if missing := [str(folder) for folder in dirs if not Path(folder).is_dir()]:
         raise UserError(f"--gin-dir {missing[0]}: there is no such folder")
-    pattern = "*" if kind == "presets" else "*.gin"
-    return sorted({p.stem for d in _search_path(dirs) for p in (d / kind).glob(pattern)})
+    pattern, end = ("*/", "") if kind == "presets" else ("*.gin", ".gin")
+    found = (path.name for d in _search_path(dirs) for path in (d / kind).glob(pattern))
+    return sorted({name.removesuffix(end) for name in found})
 
 
 def datasets(task: str, dirs: Sequence[Path] = ()) -> list[str]:

@@ -139,10 +139,10 @@ class Sources:
         return readings
 
     def _log(self, root: Path) -> list[Reading]:
-        """Returns the lines of test_log.jsonl that are whole."""
+        """Returns the lines of test_log.jsonl; one that is still being written is skipped."""
         file, readings = root / TEST_LOG, []
         try:
-            lines = file.read_bytes().splitlines() if file.exists() else []
+            lines = file.read_bytes().split(b"\n")[:-1] if file.exists() else []
         except OSError as error:
             lines = []
             self.problems.append(f"{file} cannot be read ({error.strerror}): move it away")

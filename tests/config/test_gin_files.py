@@ -31,6 +31,12 @@ def test_folders_of_gin_files_may_be_strings(tmp_path):
     assert config.title("odd", [str(tmp_path)]) == "Odd"
 
 
+def test_presets_are_folders_of_any_name(tmp_path):
+    (tmp_path / "presets/my.v2").mkdir(parents=True)
+    (tmp_path / "presets/README.md").touch()
+    assert {*config.known("presets", [tmp_path])} - {*config.known("presets")} == {"my.v2"}
+
+
 def test_a_sweep_is_found_by_its_name_or_path(tmp_path):
     assert config.sweep("lra_table").name == "lra_table.gin"
     (tmp_path / "mine").write_text("")

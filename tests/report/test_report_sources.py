@@ -68,6 +68,16 @@ def test_lines_of_the_log_without_a_run_are_not_counted(tmp_path):
     assert list(report.Sources([tmp_path]).readings.values()) == [1]
 
 
+def test_line_of_the_log_that_is_being_written_is_no_problem(tmp_path):
+    put(tmp_path, a_result())
+    name = "cpu/listops/fnet/seed0"
+    logged(tmp_path, *[(name, "best")] * 2)
+    with (tmp_path / LOG).open("a") as lines:
+        lines.write('{"run": "cpu/li')
+    read = report.Sources([tmp_path])
+    assert (read.problems, [*read.readings.values()]) == ([], [2])
+
+
 def test_curve_has_loss_and_accuracy_without_an_incomplete_line(tmp_path):
     file = put_curve(put(tmp_path, a_result()), steps=100, drop=2.0)
     with file.open("a") as lines:
