@@ -565,6 +565,25 @@ def long_convolution(x, ahead, back):
     return out
 
 
+def structured_kernel(parts, decay, length):
+    """Sub-kernels [S, T, D], stretched 1, 1, 2, 4, ... times, each tap from the two beside it.
+
+    The first `length` taps [length, D], not divided by their norm.
+    """
+    scales, taps, dim = parts.shape
+    out = []
+    for scale in range(scales):
+        factor = 1 if scale == 0 else 2 ** (scale - 1)
+        for tap in range(taps * factor):
+            place = (tap + 0.5) / factor - 0.5
+            low = math.floor(place)
+            part = place - low
+            low, high = max(low, 0), min(low + 1, taps - 1)
+            mean = (1 - part) * parts[scale, low] + part * parts[scale, high]
+            out.append(decay**scale * mean)
+    return np.asarray(out)[:length].reshape(-1, dim)
+
+
 def window(x, taps):
     """y[n, d] = sum of taps[i, d] x[n + i - (K - 1) // 2, d], zeros outside. [B, L, D]."""
     out = np.zeros(x.shape)

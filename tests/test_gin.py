@@ -105,6 +105,7 @@ TASKS_OF_RECIPES = {
     "s4": {*TASKS},
     "s4d": {*TASKS},
     "s5": {*TASKS},
+    "sgconv": set(),
     "transformer_rotary": {*TASKS},
 }
 # The parameters with their own learning rate.
@@ -115,6 +116,7 @@ GROUPS = {
     "s4": ("a", "p", "b", "log_dt"),
     "s4d": ("a", "log_dt"),
     "s5": ("lambda", "b", "log_dt"),
+    "sgconv": ("kernel",),
 }
 # Presets of our own: models have the same sizes and steps.
 OURS = ("cpu", "small")

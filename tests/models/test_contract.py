@@ -52,6 +52,7 @@ from lra_fnet.models.mixers.s4 import S4
 from lra_fnet.models.mixers.sinkhorn import Sinkhorn
 from lra_fnet.models.mixers.sparse import SparseAttention
 from lra_fnet.models.mixers.state_space import LRU, S4D, S5, Recurrent
+from lra_fnet.models.mixers.structured_convolution import StructuredConvolution
 from lra_fnet.models.mixers.synthesizer import Synthesizer
 from lra_fnet.models.mixers.transforms import DCT, Hadamard, Hartley, SequenceFourier
 from lra_fnet.testing import check_mixer
@@ -108,6 +109,7 @@ CASES = {
     "exact fourier": (ExactFourier, {}),
     "fourier filter": (FourierFilter, {}),
     "long convolution": (LongConvolution, {"threshold": 0.1, "scale": 0.5, "gate": "full"}),
+    "structured convolution": (StructuredConvolution, {"taps": 4, "decay": 0.5, "gate": "full"}),
     "mega": (Mega, MEGA | {"function": "softmax", "chunk": None}),
     "mega, chunks": (Mega, MEGA | {"function": "softmax", "chunk": 4}),
     "mega, laplace": (Mega, MEGA | {"function": "laplace", "chunk": None}),

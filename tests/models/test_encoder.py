@@ -159,6 +159,7 @@ def test_parameter_count_is_the_closed_formula(model):
         "s4": 3 * 2 * dim * modes + 2 * 2 * dim * modes + dim + dim + gate["full"],
         "s4d": 2 * dim * modes + 2 * 2 * dim * modes + dim + dim + gate["full"],
         "s5": 2 * modes + 2 * modes * dim + 2 * 2 * modes * dim + modes + dim + gate["half1"],
+        "sgconv": 2 * 6 * 64 * dim + dim + gate["full"],  # 64, 64, 128, ..., 1,024 of 2,048 taps
         "fnet_hybrid": projections,  # in both layers
         "linear": length**2 + dim**2,
         "linformer": projections + 256 * length,  # one matrix for keys, values and heads

@@ -18,6 +18,7 @@ from lra_fnet.models.mixers.convolution import Convolution, window
 from lra_fnet.models.mixers.long_convolution import LongConvolution, squash
 from lra_fnet.models.mixers.s4 import S4
 from lra_fnet.models.mixers.state_space import LRU, S4D, S5
+from lra_fnet.models.mixers.structured_convolution import StructuredConvolution, factors, stretched
 
 FIELDS = {"num_heads": 1, "qkv_dim": 1, "layer": 0, "num_layers": 2, "dropout": 0.0, "max_len": 11}
 STEPS = {"dt_min": 0.01, "dt_max": 0.5}
@@ -361,6 +362,33 @@ def test_squash_moves_entries_to_zero():
     np.testing.assert_allclose(
         squash(np.array([-2.0, -0.5, 0, 0.25, 3]), 0.5), [-1.5, 0, 0, 0, 2.5]
     )
+
+
+@pytest.mark.parametrize(
+    ("taps", "length", "scales"), [(2, 11, 4), (3, 24, 4), (5, 5, 1), (8, 3, 1)]
+)
+def test_structured_kernel_equals_a_loop_and_has_the_expected_norm(taps, length, scales):
+    assert len(factors(taps, length)) == scales
+    parts = normal(scales, taps, 3)
+    got = jax.jit(functools.partial(stretched, decay=0.7, length=length))(parts)
+    # The kernel is linear in the parameters, so each one's kernel adds to the expected square.
+    each = np.eye(scales * taps).reshape(scales, taps, -1)
+    norm = np.sqrt((oracle.structured_kernel(each, 0.7, length) ** 2).sum())
+    assert_close(got, oracle.structured_kernel(*float64(parts), 0.7, length) / norm)
+
+
+def test_structured_convolution_layer_equals_numpy():
+    mixer = StructuredConvolution(dim=3, taps=2, decay=0.5, gate="none", **FIELDS)
+    u = normal(2, 7, 3)  # shorter than max_len
+    params, got = mixed(mixer, u)
+    assert params["kernel"].shape == (2, 4, 2, 3)
+    each = np.eye(8).reshape(4, 2, 8)
+    norm = np.sqrt((oracle.structured_kernel(each, 0.5, FIELDS["max_len"]) ** 2).sum())
+    kernels = [
+        oracle.structured_kernel(part, 0.5, 7) / norm for (part,) in map(float64, params["kernel"])
+    ]
+    want = oracle.long_convolution(*float64(u), *kernels) + params["skip"] * float64(u)[0]
+    assert_close(got, oracle.gelu(want), 1e-4)
 
 
 @pytest.mark.parametrize("width", [1, 2, 5, 30])
