@@ -5,7 +5,7 @@ The trainer and the scorer know the methods of `Objective` only.
 
 import abc
 import dataclasses
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import flax.struct
 import gin
@@ -22,7 +22,7 @@ from lra_fnet.tasks import PixelTask, Task
 
 @flax.struct.dataclass
 class Sums:
-    """Sums over examples, or over masked positions; each a scalar array.
+    """Sums over examples, or over masked positions; each a scalar array, or [B] if of each row.
 
     Divide once, after the last batch; never average averages.
     """
@@ -71,6 +71,7 @@ class Objective(abc.ABC):
 
     task: Task
     model: Any
+    counts: ClassVar[type[Sums]] = Sums  # what `sums` returns
 
     @abc.abstractmethod
     def outputs(self, variables, batch, key=None) -> tuple[Any, dict]:
@@ -91,10 +92,6 @@ class Objective(abc.ABC):
             return self.model.apply(variables, *given, train=False), {}
         how: dict[str, Any] = {"rngs": {"dropout": key}, "mutable": [AVERAGES]}
         return self.model.apply(variables, *given, train=True, **how)
-
-    def zero(self) -> Sums:
-        """Returns the sums over no examples."""
-        return Sums.zero()
 
     @abc.abstractmethod
     def sums(self, outputs: Any, batch) -> tuple[Any, jax.Array]:
@@ -207,14 +204,6 @@ class Hidden(NamedTuple):
     chosen: jax.Array  # bool [T, K], False where a text has fewer places than K
 
 
-class Restored(NamedTuple):
-    """Sums over the masked tokens of each row, [B]."""
-
-    loss: jax.Array  # float32
-    correct: jax.Array  # int32
-    count: jax.Array  # int32
-
-
 @dataclasses.dataclass(frozen=True)
 class Denoise(Objective):
     """Hides some tokens of a row and predicts them: masked language modelling, or of pixels.
@@ -297,7 +286,7 @@ class Denoise(Objective):
         return self.hide(key, batch.values, batch.lengths, batch.numbers)
 
     def outputs(self, variables, batch, key=None) -> tuple[Any, dict]:
-        """Returns `Restored`, sums of each row; see `Objective.outputs`."""
+        """Returns the sums over the masked tokens of each row; see `Objective.outputs`."""
         hidden = self.hidden(batch, key)
         predicted, averages = self._apply(variables, key, hidden.ids, hidden.mask, hidden.places)
         if self.how.loss == "l1":
@@ -310,10 +299,10 @@ class Denoise(Objective):
             right = predicted.argmax(-1) == hidden.targets
         return _by_row(hidden, loss, right, len(batch.labels)), averages
 
-    def sums(self, outputs: Restored, batch) -> tuple[Sums, jax.Array]:
+    def sums(self, outputs: Sums, batch) -> tuple[Sums, jax.Array]:
         """Returns the sums over masked tokens; a row is right if all that is hidden is."""
         valid = batch.valid
-        sums = Sums(*(jnp.where(valid, x, jnp.zeros_like(x)).sum(dtype=x.dtype) for x in outputs))
+        sums = jax.tree.map(lambda x: jnp.where(valid, x, 0).sum(dtype=x.dtype), outputs)
         return sums, (outputs.correct == outputs.count) & (outputs.count > 0) & valid
 
     def divisor(self, sums: Sums, rows: int) -> jax.Array:
@@ -326,9 +315,9 @@ class Denoise(Objective):
 
 
 class Paired(NamedTuple):
-    """`Restored`, and the loss and the success of each row's label, [B]."""
+    """The sums over the masked pieces of each row, and the loss and success of its label, [B]."""
 
-    restored: Restored
+    restored: Sums
     order_loss: jax.Array  # float32
     order_right: jax.Array  # bool
 
@@ -343,6 +332,7 @@ class Pretrain(Denoise):
     """
 
     model: Pretrainer
+    counts: ClassVar[type[Sums]] = PairSums
 
     def __post_init__(self):
         super().__post_init__()
@@ -351,10 +341,6 @@ class Pretrain(Denoise):
                 f"Denoising.head = bert needs a task of pieces with sentence order, got "
                 f"{self.task.name}: set it to dense"
             )
-
-    def zero(self) -> PairSums:
-        """Returns the sums over no examples."""
-        return PairSums.zero()
 
     def outputs(self, variables, batch, key=None) -> tuple[Any, dict]:
         """Returns `Paired`; see `Objective.outputs`."""
@@ -412,7 +398,7 @@ class Pretrain(Denoise):
         return (metrics["loss"] + metrics["order_loss"],)
 
 
-def _by_row(hidden: Hidden, loss, right, rows: int) -> Restored:
+def _by_row(hidden: Hidden, loss, right, rows: int) -> Sums:
     """Returns the sums over the masked tokens of each row, of arrays [T, K]."""
 
     def summed(numbers, dtype):
@@ -420,7 +406,7 @@ def _by_row(hidden: Hidden, loss, right, rows: int) -> Restored:
         return chosen.reshape(rows, -1).sum(axis=1, dtype=dtype)
 
     ones = jnp.ones_like(hidden.places)
-    return Restored(summed(loss, jnp.float32), summed(right, jnp.int32), summed(ones, jnp.int32))
+    return Sums(summed(loss, jnp.float32), summed(right, jnp.int32), summed(ones, jnp.int32))
 
 
 def _evaluation_key() -> jax.Array:

@@ -12,7 +12,7 @@ from tiny import TINY, rows, tiny
 from lra_fnet import experiment
 from lra_fnet.errors import UserError
 from lra_fnet.models.heads import Denoiser
-from lra_fnet.objective import Denoise, Restored
+from lra_fnet.objective import Denoise, Sums
 from lra_fnet.tasks import Arrays, Task
 from lra_fnet.training import pipeline, score, step
 
@@ -272,7 +272,7 @@ def test_a_batch_with_nothing_to_hide_changes_no_number_to_nan():
 def test_a_row_with_nothing_masked_is_not_right():
     goal = tiny("fnet", denoise=True).objective
     batch = pipeline.Batch(None, None, np.zeros(3, np.int32), np.arange(3), np.ones(3, bool))
-    outputs = Restored(jnp.zeros(3), jnp.array([2, 1, 0]), jnp.array([2, 2, 0]))
+    outputs = Sums(jnp.zeros(3), jnp.array([2, 1, 0]), jnp.array([2, 2, 0]))
     sums, right = goal.sums(outputs, batch)
     assert right.tolist() == [True, False, False]
     assert (int(sums.correct), int(sums.count)) == (3, 4)

@@ -1,4 +1,4 @@
-"""Convolutions with kernels as long as the text, by FFT."""
+"""Convolutions of each channel: within a window, and with kernels as long as the text by FFT."""
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +9,23 @@ def fast_size(length, real=False):
     import scipy.fft  # late: it brings numpy.f2py, a tenth of the start
 
     return scipy.fft.next_fast_len(length, real)
+
+
+def window(x, taps, before=None):
+    """Computes y[n, d] = sum over i of taps[i, d] x[n + i - before, d], zeros outside.
+
+    Args:
+      x: [B, L, D].
+      taps: [K, D].
+      before: tokens of the window on the left of the output's own; None: (K - 1) // 2.
+
+    Returns:
+      [B, L, D].
+    """
+    width, length = len(taps), x.shape[1]
+    before = (width - 1) // 2 if before is None else before
+    padded = jnp.pad(x, ((0, 0), (before, width - 1 - before), (0, 0)))
+    return sum(padded[:, i : i + length] * taps[i, None, None] for i in range(width))
 
 
 @jax.custom_vjp

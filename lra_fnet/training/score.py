@@ -62,7 +62,7 @@ def make_scorer(
 
     def score(variables, arrays: Arrays, between=lambda rows: None, *, bits=False):
         # Placed as all later ones, so that `add` is compiled once.
-        sums = jax.device_put(objective.zero(), NamedSharding(mesh, pipeline.WHOLE))
+        sums = jax.device_put(objective.counts.zero(), NamedSharding(mesh, pipeline.WHOLE))
         rights, rows = [], 0
         for batch in pipeline.eval_batches(arrays, rounded):
             before = sums

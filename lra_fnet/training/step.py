@@ -151,7 +151,7 @@ def make_gradient(
             return jax.tree.map(jnp.add, carry, slope_of(*numbered)), None
 
         sliced = jax.tree.map(lambda x: x.reshape(parts, slice_rows, *x.shape[1:]), batch)
-        start = (jax.tree.map(jnp.zeros_like, params), objective.zero(), {})
+        start = (jax.tree.map(jnp.zeros_like, params), objective.counts.zero(), {})
         return jax.lax.scan(add, start, (sliced, jnp.arange(parts)))[0]
 
     def reduced(params, constants, batch, key):

@@ -6,6 +6,7 @@ import flax.linen as nn
 import gin
 import jax.numpy as jnp
 
+from lra_fnet.models.convolve import window
 from lra_fnet.models.mixer import Mixer
 from lra_fnet.models.pointwise import flat_product
 from lra_fnet.settings import Least
@@ -35,19 +36,3 @@ class Convolution(Mixer):
         taps = self.param("taps", init, (self.width, 2 * self.dim)).astype(x.dtype)
         value, gate = jnp.split(window(both, taps), 2, axis=-1)
         return nn.Dense(self.dim, **dense, name="out")(value * nn.sigmoid(gate))
-
-
-def window(x, taps):
-    """Computes y[n, d] = sum over i of taps[i, d] x[n + i - (K - 1) // 2, d], zeros outside.
-
-    Args:
-      x: [B, L, D].
-      taps: [K, D].
-
-    Returns:
-      [B, L, D].
-    """
-    (width, _), length = taps.shape, x.shape[1]
-    before = (width - 1) // 2
-    padded = jnp.pad(x, ((0, 0), (before, width - 1 - before), (0, 0)))
-    return sum(padded[:, i : i + length] * taps[i, None, None] for i in range(width))

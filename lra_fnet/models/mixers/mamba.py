@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from lra_fnet.models.convolve import window
 from lra_fnet.models.mixer import Mixer
 from lra_fnet.models.mixers.state_space import check_steps, log_uniform
 from lra_fnet.models.pointwise import flat_product, recompute
@@ -123,11 +124,8 @@ def _within(bound):
 
 def _convolved(x, taps, bias):
     """Computes SiLU(bias + sum over i of taps[i] x[n - K + 1 + i]), zeros before the start."""
-    width, length = len(taps), x.shape[1]
     taps, bias = taps.astype(x.dtype), bias.astype(x.dtype)
-    padded = jnp.pad(x, ((0, 0), (width - 1, 0), (0, 0)))
-    y = sum(padded[:, i : i + length] * taps[i, None, None] for i in range(width))
-    return nn.silu(y + bias[None, None])
+    return nn.silu(window(x, taps, len(taps) - 1) + bias[None, None])
 
 
 def _steps(low, kernel, bias, mask):
