@@ -149,6 +149,16 @@ def test_an_evaluation_hides_the_same_at_any_batch_size():
     assert scores[0] == scores[1] | {"loss": pytest.approx(scores[0]["loss"], rel=1e-6)}
 
 
+def test_training_hides_by_its_key_and_an_evaluation_always_the_same():
+    goal, arrays = built().objective, rows(50)
+    batch = pipeline.Batch(*arrays, np.arange(50), np.ones(50, bool))
+    keys = [jax.random.key(1), jax.random.key(2), None, None]
+    first, second, fixed, again = (np.asarray(goal.hidden(batch, key).ids) for key in keys)
+    assert (fixed == again).all()
+    for a, b in ((first, second), (first, fixed), (second, fixed)):
+        assert (a != b).mean() > 0.1
+
+
 @dataclasses.dataclass(frozen=True)
 class Wide(Task):
     """A vocabulary that no byte holds."""

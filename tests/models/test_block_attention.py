@@ -176,6 +176,27 @@ def test_longformer_equals_the_oracle_with_global_positions(window, num_global):
     assert not np.asarray(got[2]).any()
 
 
+@pytest.mark.parametrize("mixer", ["longformer", "sparse"])
+def test_parts_of_a_pattern_have_dropout_of_their_own(mixer, monkeypatch):
+    keys, soften = [], blocks.soften
+
+    def watched(*args, rng, **more):
+        keys.append(tuple(jax.random.key_data(rng).tolist()))
+        return soften(*args, rng=rng, **more)
+
+    monkeypatch.setattr(blocks, "soften", watched)
+    inputs, mask = qkv(), np.ones(qkv()[0].shape[:2], bool)
+    drop = {"rate": 0.5, "rng": new_key(0)}
+    if mixer == "longformer":
+        across = inputs[0][:, :2], *inputs[1:]
+        longformer.longformer_attention(*inputs, mask, window=4, global_projections=across, **drop)
+    else:
+        sparse.sparse_attention(
+            *inputs, mask, pattern="strided", block_size=4, global_first=True, **drop
+        )
+    assert len(keys) == len(set(keys)) >= 3
+
+
 FULL = {
     "local": functools.partial(local.local_attention, block_size=LENGTH),
     "local, a longer block": functools.partial(local.local_attention, block_size=99),

@@ -358,6 +358,13 @@ def test_long_convolution_layer_equals_numpy():
     assert_close(got, oracle.gelu(want), 1e-4)
 
 
+def test_long_convolution_begins_with_the_scale_of_its_setting():
+    mixer = LongConvolution(dim=300, threshold=0.0, scale=0.05, gate="none", **FIELDS)
+    params = initial(mixer, normal(1, 11, 300), np.ones((1, 11), bool))["params"]
+    assert params["kernel"].std() == pytest.approx(0.05, rel=0.03)
+    assert params["skip"].std() == pytest.approx(1, rel=0.15)
+
+
 def test_squash_moves_entries_to_zero():
     np.testing.assert_allclose(
         squash(np.array([-2.0, -0.5, 0, 0.25, 3]), 0.5), [-1.5, 0, 0, 0, 2.5]

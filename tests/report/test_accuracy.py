@@ -112,6 +112,13 @@ def test_a_state_has_neither_spread_nor_maximum():
         assert (cell.seeds, cell.mean, cell.sd, cell.maximum) == (3, None, None, None)
 
 
+def test_only_the_checkpoint_with_a_constant_answer_did_not_train():
+    run = with_test(700, last=600)
+    run["test"]["last"]["constant"], run["test"]["best"]["constant"] = True, False
+    assert cell_of(run, checkpoint="best").lines == ["35.00", "1 seed"]
+    assert cell_of(run, checkpoint="last").lines == ["did not train", "1 seed"]
+
+
 def test_constant_seed_counts_with_its_number_and_is_named():
     cell = cell_of(with_test(360), with_test(640, seed=1), with_test(660, seed=2))
     assert cell.mean == pytest.approx((18 + 32 + 33) / 3)

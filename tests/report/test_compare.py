@@ -82,6 +82,16 @@ def test_equal_seeds_are_compared_row_by_row_too(run):
     assert [pair["p_adjusted"] for pair in pairs] == pytest.approx(adjusted)
 
 
+def test_pairs_are_of_equal_seeds_where_one_side_lacks_the_first(run):
+    sides = [("fnet", (0, 1, 2)), ("linear", (1, 2))]
+    runs = [scored(model, seed) for model, seeds in sides for seed in seeds]
+    pairs = comparison(run, runs)["pairs"]
+    assert [pair["seed"] for pair in pairs] == [1, 2]
+    for pair in pairs:
+        numbers = tuple(pair[name] for name in intervals.Difference._fields)
+        assert numbers == pytest.approx(intervals.paired(*RIGHT[:, pair["seed"]]))
+
+
 @pytest.mark.parametrize("width", [40, 80])
 def test_comparison_fits_a_narrow_terminal(tmp_path, width):
     for result in both(2, 2):

@@ -94,6 +94,19 @@ def test_bold_is_every_row_that_may_be_the_best():
     assert f"Tests: {significance.INDEPENDENT} (2)." in marks.note
 
 
+def test_marks_of_the_last_step_compare_its_numbers():
+    """At the last step, all answers of `scored` are the other ones."""
+    runs = [scored(model, seed) for model in ("fnet", "linear") for seed in range(3)]
+    (table,) = accuracy.tables(records(*runs))
+    marks = significance.marks(table.last_rows, table.tasks, checkpoint="last")
+    (against,) = marks.against.values()
+    sides = [records(*runs[:3]), records(*runs[3:])]
+    if against.best == "FNet":
+        sides.reverse()
+    expected = significance.compare(*sides, "test", "last")
+    assert against.comparison.difference == pytest.approx(expected.difference)
+
+
 def test_rows_that_kept_their_bits_are_compared_row_by_row():
     runs = [scored(model, seed) for model in ("fnet", "linear") for seed in range(3)]
     assert f"Tests: {significance.CROSSED} (1)." in marks_of(*runs).note

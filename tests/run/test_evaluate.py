@@ -13,6 +13,7 @@ import pytest
 from made_runs import STEPS, change, trained
 from paths import EXAMPLES, OUTSIDE
 
+import lra_fnet
 from lra_fnet import config, intervals
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
@@ -51,6 +52,17 @@ def test_example_shows_where_dropout_acts(tmp_path, capsys):
     still = {name for name, row in rows.items() if row[3] == 0}
     assert still == {"nowhere"} | {name for name in places if "block_0" not in name}
     assert len({row[1] for row in rows.values()}) == len(rows)  # each place has its own effect
+
+
+def test_training_rows_are_scored_evenly_spread_and_as_many_as_validation_has(folders):
+    """By the model of the last step, on each fourth of the 80 rows."""
+    run = lra_fnet.load_run(folders["transformer"], "last")
+    rows = run.data().arrays("train")
+    batch = run.task.tokens(rows.values[::4], rows.lengths[::4])
+    logits = run.model.apply(run.variables, *batch, train=False)
+    right = np.asarray(logits).argmax(-1) == rows.labels[::4]
+    train = disk.read_json(folders["transformer"] / "result.json")["train"]
+    assert train == {"correct": int(right.sum()), "count": 20}
 
 
 def readings(folder):

@@ -584,6 +584,18 @@ def test_each_step_draws_its_own_dropout():
     assert logs.loss[0] != logs.loss[1]
 
 
+def test_each_seed_draws_its_own_dropout():
+    """From the same state, on the same batch."""
+    built, batches = tiny(), pipeline.train_batches(rows(30), 0, 0, 1, 4, 1)
+    shapes = jax.eval_shape(lambda: batches)
+    losses = []
+    for seed in (0, 1):
+        program = step.Program.compile(built, pipeline.make_mesh(4), shapes, seed)
+        _, logs = program.steps(program.initial_state(0), program.place(batches), 1)
+        losses.append(float(logs.loss[0]))
+    assert losses[0] != losses[1]
+
+
 @pytest.mark.usefixtures("compiled_once")
 def test_lines_of_training_are_means_of_their_steps(tmp_path, monkeypatch):
     steps, finish = [], train.Loop._finish
