@@ -1,7 +1,7 @@
 """Stands in for `lra-fnet train` under a sweep: eight steps without a model, and the same files.
 
-Bindings control it: Fake.accuracy at the last step, Fake.seconds of a step, Fake.boot before it
-takes the lock, Fake.fail. If the accuracy is below Fake.hold, it waits at step 4 for a file `go`.
+Bindings control it: Fake.accuracy (.05 less at the last step), Fake.seconds of a step, Fake.boot
+before it takes the lock, Fake.fail. If the accuracy is below Fake.hold, it waits at step 4 for a file `go`.
 Every start and end adds a line to the file `starts` in the folder of runs.
 """
 
@@ -47,8 +47,9 @@ def stop(number, frame):
 
 
 def write_result(state, correct):
-    counts = {"step": STEPS, "correct": correct, "count": 1000, "loss": 1.0}
-    sums = {"best": counts, "last": counts} if state == "complete" else None
+    counts = {"step": STEPS, "correct": correct - 50, "count": 1000, "loss": 1.0}
+    best = counts | {"step": STEPS - 2, "correct": correct}
+    sums = {"best": best, "last": counts} if state == "complete" else None
     result = {
         "schema": 1,
         "state": state,
@@ -104,7 +105,7 @@ for step in range(begin + 1, STEPS + 1):
         kind = (
             {"kind": "train", "loss": 1.0}
             if step % 2
-            else {"kind": "validation", "accuracy": accuracy}
+            else {"kind": "validation", "accuracy": accuracy - 0.05 * (step == STEPS)}
         )
         log.write(json.dumps({**kind, "step": step}) + "\n")
     while step == 4 and accuracy < settings.get("Fake.hold", 0) and not stopped:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from collections import Counter
 from pathlib import Path
 
@@ -453,6 +454,26 @@ def test_point_below_the_median_is_stopped_and_its_other_seeds_never_start(go):
     assert starts() == before
 
 
+def test_point_whose_first_seed_is_complete_is_not_stopped(tmp_path, monkeypatch):
+    planned = plan.Plan(
+        swept(seeds=2, prune=True).checked(), "s", job.Job("", "", "", runs=tmp_path)
+    )
+    told = ledger.Ledger(planned)
+    monkeypatch.setattr(told.studies, "falls_behind", lambda *_: True)
+    point = types.SimpleNamespace(number=0, state=TrialState.RUNNING)
+    seeds = [ledger.Trial(seed, planned.job(0, {"A.b": "1"}, seed), 0, 0) for seed in (0, 1)]
+    ends = []
+    study = types.SimpleNamespace(tell=lambda *given, **named: ends.append((given, named)))
+    monkeypatch.setattr(told.studies, "by_pair", [study])
+    seeds[0].state, seeds[1].state = "complete", "running"
+    told._tell(0, point, seeds)
+    assert ends == []
+    seeds[0].state = "running"
+    told._tell(0, point, seeds)
+    assert ends == [((0,), {"state": TrialState.PRUNED})]
+    told.close()
+
+
 @pytest.mark.usefixtures("runner")
 def test_tpe_gets_the_mean_of_the_seeds_and_resumes(go):
     which = ["--task", "parity", "--models", "fnet,linear", "--preset", "cpu", "--seeds", "2"]
@@ -473,6 +494,33 @@ def test_tpe_gets_the_mean_of_the_seeds_and_resumes(go):
         assert len(set(accuracies)) == 3
         want = pytest.approx([accuracy + 0.005 for accuracy in accuracies], abs=1e-3)
         assert [point.value for point in points] == want
+
+
+def test_result_counts_if_it_has_the_trials_settings_and_splits(tmp_path):
+    shared = job.Job("listops", "fnet", "cpu", runs=tmp_path)
+    trial = ledger.Trial(0, shared, 0, 0, config="Run.num_steps = 1000\n")
+    for config, test, counts in (
+        ("Run.num_steps = 1000\n", {}, True),
+        ("Run.num_steps = 999\n", {}, False),
+        ("Run.num_steps = 1000\n", {"test": None}, False),  # of --no-test
+    ):
+        made_results.put(tmp_path, made_results.a_result(config=config, **test))
+        assert (trial.record() is not None) == counts
+    untested = dataclasses.replace(shared, test=False)
+    assert dataclasses.replace(trial, job=untested).record() is not None
+
+
+def test_running_trial_has_the_best_validation_so_far(tmp_path):
+    shared = job.Job("parity", "fnet", "cpu", runs=tmp_path)
+    trial = ledger.Trial(0, shared, 0, 0, state="running")
+    shared.folder.mkdir(parents=True)
+    lines = [
+        {"kind": "validation", "step": n, "accuracy": a} for n, a in ((2, 0.3), (4, 0.5), (6, 0.4))
+    ]
+    text = "".join(json.dumps(line | {"loss": 1.0}) + "\n" for line in lines)
+    (shared.folder / "metrics.jsonl").write_text(text)
+    trial.look()
+    assert (trial.step, trial.validation) == (6, 0.5)
 
 
 def test_accuracy_on_training_rows_is_not_taken_for_validation(tmp_path):
