@@ -1,8 +1,8 @@
 """Stands in for `lra-fnet train` under a sweep: eight steps without a model, and the same files.
 
 Bindings control it: Fake.accuracy (.05 less at the last step), Fake.seconds of a step, Fake.boot
-before it takes the lock, Fake.fail. If the accuracy is below Fake.hold, it waits at step 4 for a file `go`.
-Every start and end adds a line to the file `starts` in the folder of runs.
+before it takes the lock, Fake.fail. If the accuracy is below Fake.hold, it waits at step 4 for a
+file `go`. Every start and end adds a line to the file `starts` in the folder of runs.
 """
 
 import argparse

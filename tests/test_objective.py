@@ -267,6 +267,19 @@ def test_the_mask_has_a_row_of_the_table_that_fine_tuning_leaves_out():
     assert jnp.array_equal(begun.step, 0)
 
 
+@pytest.mark.parametrize(
+    ("model", "setting"), [("random", "RandomMixing.seed=3"), ("conv", "Encoder.batch_norm=0.9")]
+)
+def test_fine_tuning_begins_with_the_fixed_matrices_and_averages_of_pretraining(model, setting):
+    first, second = (tiny(model, setting, denoise=denoise) for denoise in (True, False))
+    variables = jax.tree.map(lambda x: x + 1.0, first.init(5))
+    begun = step.begin_from(step.initial_state(second, 0), variables)
+    (name,) = begun.constants
+    jax.tree.map(
+        np.testing.assert_array_equal, begun.constants[name]["encoder"], variables[name]["encoder"]
+    )
+
+
 def test_a_batch_with_nothing_to_hide_changes_no_number_to_nan():
     """Such as black images, where black is padding."""
     experiment, arrays = tiny("fnet", denoise=True), rows(8)

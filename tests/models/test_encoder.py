@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 
+import flax.linen as nn
 import gin
 import jax
 import jax.numpy as jnp
@@ -116,6 +117,25 @@ def test_bfloat16_is_close_to_float32_and_pools_in_float32():
     assert got.dtype == jnp.float32
     error = jnp.linalg.norm(got - want) / jnp.linalg.norm(want)
     assert 0 < error < 0.03  # eight bits of mantissa: 0.004 for each rounding
+
+
+def test_dropout_acts_on_the_embedding():
+    encoder = build(fourier, dropout=0.25, num_layers=1)
+    variables = random_variables(encoder, IDS, MASK)
+    seen = []
+
+    def watch(call, args, kwargs, context):
+        if isinstance(context.module, Block) and context.method_name == "__call__":
+            seen.append(np.asarray(args[0]))
+        return call(*args, **kwargs)
+
+    with nn.intercept_methods(watch):
+        for train in (False, True):
+            encoder.apply(variables, IDS, MASK, train=train, rngs={"dropout": new_key(0)})
+    still, dropped = seen
+    kept = dropped != 0
+    assert 0.6 < kept.mean() < 0.9  # 4 standard deviations of 144 entries
+    assert_close(dropped[kept], still[kept] / 0.75)
 
 
 def test_dropout_acts_in_training_only_and_follows_its_key():

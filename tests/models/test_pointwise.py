@@ -302,3 +302,13 @@ def test_the_dropout_module_acts_in_training_only_and_needs_no_key_at_rate_0():
     runs = [applied(module, {}, x, train=True, rngs={"dropout": new_key(k)}) for k in (0, 0, 1)]
     np.testing.assert_array_equal(runs[0], runs[1])
     assert (runs[0] != runs[2]).any()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_parts_of_a_batch_share_the_mask_of_what_all_rows_share_and_nothing_else(shared):
+    module, x = pointwise.Dropout(0.5, shared=shared), np.ones((8, 40), np.float32)
+    parts = []
+    for number in (0, 1):
+        with pointwise.part_of_batch(number):
+            parts.append(np.asarray(module.apply({}, x, train=True, rngs={"dropout": new_key(0)})))
+    assert (parts[0] == parts[1]).all() == shared

@@ -112,12 +112,12 @@ def test_run_with_batch_norm_and_groups_is_scored_and_replayed_exactly(tmp_path,
         trained.load_run(tmp_path / "out")
 
 
-def edit_score(split="test", **changes):
-    """Returns an edit of the best score, as by somebody who also mends the sha256."""
+def edit_score(split="test", kind="best", **changes):
+    """Returns an edit of a score, as by somebody who also mends the sha256."""
 
     def edit(folder):
         value = disk.read_json(folder / "result.json")
-        value[split]["best"] |= changes
+        value[split][kind] |= changes
         (folder / "result.json").write_text(json.dumps(record.seal(value)))
 
     return edit
@@ -158,6 +158,13 @@ def edit_curve(folder):
         (edit_score(loss=float("nan")), "score", "test best: loss nan, now "),
         (edit_score(correct=30, correct_bits=None), "score", "test best: "),
         (edit_score("validation", correct=20), "score", "validation best: "),
+        (edit_score("validation", "last", loss=1.0), "score", "validation last: loss 1, now "),
+        (
+            lambda f: change(f / "result.json", parameters_sha256="0" * 64),
+            "score",
+            "the parameters",
+        ),
+        (lambda f: change(f / "result.json", floor={"correct": 1, "count": 30}), "data", "floor "),
         (edit_score(step=3), "result", " on validation, step 3 on test"),
         (edit_config, "config", "Optimizer.learning_rate: 0.01 -> 0.03"),
         (hide_a_setting, "config", "Optimizer.learning_rate: absent -> 0.03"),

@@ -142,6 +142,16 @@ def test_sample_is_evenly_spread_and_bounded(tmp_path, monkeypatch):
     assert stride == 16 or stride * 40 <= len(everything)
 
 
+def test_sample_has_sentences_of_training_documents_only(tmp_path):
+    source = write(made(), tmp_path / "raw")
+    held_out, kept = set(), corpus.sample(source)[0]
+    for digest, lines in corpus.read_documents(source):
+        if corpus.split_of(digest) != "train":
+            held_out |= {*lines}
+    assert held_out
+    assert not held_out & {*kept}
+
+
 def test_repeated_documents_are_reported_and_stay(tmp_path, capfd):
     source = write(made(), tmp_path / "raw")
     corpus.sample(source)

@@ -322,6 +322,16 @@ REFERENCE = {
 }
 
 
+def test_moments_of_the_pixels_are_those_of_the_task():
+    """Within 4 standard errors, as images vary."""
+    images = drawn("hard_32", 2000).images.astype(np.float64)
+    means, squares = images.mean(1), (images**2).mean(1)
+    error = 4 / math.sqrt(len(images))
+    assert abs(means.mean() - pathfinder.Pathfinder.pixel_mean) < error * means.std()
+    want = pathfinder.Pathfinder.pixel_sd**2 + pathfinder.Pathfinder.pixel_mean**2
+    assert abs(squares.mean() - want) < error * squares.std()
+
+
 @pytest.mark.parametrize("config", REFERENCE)
 def test_statistics_equal_those_of_the_original_generator(config):
     """Within 4 standard errors of the difference, and half a unit of the last printed digit."""

@@ -165,6 +165,16 @@ def test_seeds_give_different_runs(straight, tmp_path):
     assert sha256(run(tiny(), tmp_path, seed=1).state) != straight[0]
 
 
+def test_checkpoint_of_another_step_is_not_read(tmp_path):
+    state = step.initial_state(tiny(), 0)
+    Checkpoints(tmp_path).save("last", 3, state, {}, wait=True)
+    with pytest.raises(UserError, match="is of step 3, expected step 7"):
+        checkpoint.read(tmp_path, "last", state.variables, step=7)
+    assert sha256(checkpoint.read(tmp_path, "last", state.variables, step=3)) == sha256(
+        state.variables
+    )
+
+
 def test_loss_that_is_not_finite_names_its_step_and_keeps_the_checkpoint(tmp_path):
     built = tiny(num_steps=20, save_every=1, eval_every=20)
     rate = dataclasses.replace(built.optimizer, learning_rate=1e30, clip_norm=None, warmup=9)
