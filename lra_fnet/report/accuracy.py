@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from lra_fnet import config, tasks
 from lra_fnet.report import footnotes, naming
@@ -72,13 +72,24 @@ def _table(preset: str, models: Sequence[str], runs: Sequence[Record]) -> Table:
     rows, last_rows, variants, last_variants = map(
         _distinct, (rows, last_rows, variants, last_variants)
     )
+    # Variants count only on tasks where there are no other runs.
     measured_against = {
         task: [run for row in rows for run in row.cells[task].runs]
         or [run for run in runs if run.task == task]
         for task in every
     }
-    floors, floor_notes = _floors(measured_against)
-    shallow, baselines, others = _baselines(measured_against)
+    majority = {
+        task: {run.floor.accuracy for run in same} for task, same in measured_against.items()
+    }
+    rules = {
+        task: {run.baseline.test.accuracy: run.baseline.method for run in same if run.baseline}
+        for task, same in measured_against.items()
+    }
+    floors, floor_notes = _reference(
+        "Majority floor", "use data with different majority floors", majority
+    )
+    shallow, others = _reference("Shallow baseline", "have different shallow baselines", rules)
+    baselines = {task: found[max(found)] for task, found in rules.items() if found}
     rows += [floors, *([shallow] if baselines else [])]
     table = Table(
         preset=preset,
@@ -139,44 +150,22 @@ def _our_row(
     return Row(label, "ours", cells | averages(cells), uses_mask, model, variant)
 
 
-def _floors(runs: Mapping[str, Sequence[Record]]) -> tuple[Row, list[str]]:
-    """Returns the floor of each task, and notes on tasks whose runs read data of several floors.
-
-    Where floors differ, the row shows the highest.
+def _reference(
+    label: str, words: str, numbers: Mapping[str, Collection[float]]
+) -> tuple[Row, list[str]]:
+    """Returns a row with the highest number of each task, and notes on tasks that have several.
 
     Args:
-      runs: by task, those of the rows above it: variants count only where there are no others.
+      label: of the row.
+      words: what the runs of such a task do or have.
+      numbers: by task, the different accuracies of a reference in %.
     """
     cells, notes = {}, []
-    for task, same in runs.items():
-        floors = {run.floor.accuracy for run in same}
-        cells[task] = Cell("value", max(floors)) if floors else Cell("-")
-        if len(floors) > 1:
-            shares = ", ".join(f"{share:.2f}" for share in sorted(floors))
-            notes.append(
-                f"Runs on {tasks.title(task)} use data with different majority floors: {shares}; "
-                "the table shows the highest."
-            )
-    return Row("Majority floor", "", cells | averages(cells)), notes
-
-
-def _baselines(
-    runs: Mapping[str, Sequence[Record]],
-) -> tuple[Row, dict[str, str], list[str]]:
-    """Returns the best shallow baseline of each task, their methods, and notes; see `_floors`.
-
-    Where the data or the length differ, the row shows the highest, and a note the others.
-    """
-    cells, used, others = {}, {}, []
-    for task, same in runs.items():
-        found = {run.baseline.test.accuracy: run.baseline.method for run in same if run.baseline}
-        highest = max(found, default=None)
-        cells[task] = Cell("-") if highest is None else Cell("value", highest)
-        used |= {} if highest is None else {task: found[highest]}
+    for task, found in numbers.items():
+        cells[task] = Cell("value", max(found)) if found else Cell("-")
         if len(found) > 1:
             shares = ", ".join(f"{share:.2f}" for share in sorted(found))
-            others.append(
-                f"Runs on {tasks.title(task)} have different shallow baselines: {shares}; the "
-                "table shows the highest."
+            notes.append(
+                f"Runs on {tasks.title(task)} {words}: {shares}; the table shows the highest."
             )
-    return Row("Shallow baseline", "", cells | averages(cells)), used, others
+    return Row(label, "", cells | averages(cells)), notes
