@@ -59,7 +59,7 @@ def _line(runs: Sequence[Record], printed: float | None, sources: Sources) -> li
       printed: the accuracy that a paper has of the model, if any, in %.
       sources: has the sweeps, the curves and the readings of test.
     """
-    minutes = [spent / 60 for run in runs if (spent := _seconds(run)) is not None]
+    minutes = [run.total_seconds / 60 for run in runs if run.total_seconds is not None]
     rules = [run.baseline and run.baseline.validation.accuracy for run in runs]
     return [
         str(len(runs)),
@@ -76,13 +76,6 @@ def _printed(model: str, task: str) -> float | None:
     rows = (published_cells(model, source) for source in SOURCES)
     numbers = (row[task].mean for row in rows if row and task in row)
     return next((number for number in numbers if number is not None), None)
-
-
-def _seconds(run: Record) -> float | None:
-    """Returns the time of a run's training, that of the run it began from included."""
-    stages = [run.wall_seconds, *([run.init.wall_seconds] if run.init else [])]
-    known = [seconds for seconds in stages if seconds is not None]
-    return sum(known) if len(known) == len(stages) else None
 
 
 def settings(run: Record, sweeps: Sequence[Sweep]) -> int:

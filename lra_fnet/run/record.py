@@ -253,6 +253,12 @@ class Record(Process):
         return score.step if score else self.step or 0
 
     @property
+    def total_seconds(self) -> float | None:
+        """Of the training and of the run that it began from; None unless both are known."""
+        before = self.init.wall_seconds if self.init else 0
+        return None if self.wall_seconds is None or before is None else self.wall_seconds + before
+
+    @property
     def label(self) -> str:
         """preset/task/name: what its seeds share."""
         return f"{self.preset}/{self.task}/{self.name}"
@@ -262,9 +268,8 @@ class Record(Process):
         """What the run began from, and the steps and minutes of both stages; "" without one."""
         if self.init is None:
             return ""
-        steps, seconds = self.steps + self.init.steps, [self.wall_seconds, self.init.wall_seconds]
-        spent = sum(filter(None, seconds)) / 60
-        minutes = f"; both stages took {spent:.1f} minutes" if all(seconds) else ""
+        steps, seconds = self.steps + self.init.steps, self.total_seconds
+        minutes = f"; both stages took {seconds / 60:.1f} minutes" if seconds is not None else ""
         return (
             f"began from {self.init.run.rpartition('/')[0]}: {self.init.steps:,} of {steps:,} steps"
             f"{minutes}"
