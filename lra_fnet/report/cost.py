@@ -84,8 +84,7 @@ def settings(run: Record, sweeps: Sequence[Sweep]) -> int:
         tuple(sorted(trial.overrides))
         for sweep in sweeps
         for choice in sweep.selected
-        if (choice.task, choice.model, choice.preset) == (run.task, run.model, run.preset)
-        and sorted(choice.overrides) == sorted(run.overrides)
+        if choice.selects(run)
         for trial in sweep.trials
         if (trial.task, trial.model) == (run.task, run.model)
     }

@@ -13,7 +13,7 @@ from lra_fnet.report.sources import Benchmark, Sweep
 from lra_fnet.report.tables import Table
 from lra_fnet.run.record import Record
 from lra_fnet.run.run_files import Begun, Span
-from lra_fnet.sweep.files import Choice, Entry
+from lra_fnet.sweep.files import Entry
 
 
 def generalisation(table: Table) -> Grid:
@@ -158,7 +158,7 @@ def trials(sweep: Sweep) -> Grid:
                 str(trial.seed),
                 _steps(trial.step, trial.num_steps),
                 "-" if validation is None else f"{100 * validation:.2f}",
-                "selected" if any(_selects(choice, trial) for choice in sweep.selected) else "",
+                "selected" if any(choice.selects(trial) for choice in sweep.selected) else "",
             ]
         )
     fixed = sorted(binding for binding in shared if config.split(binding)[0] not in axes)
@@ -171,12 +171,6 @@ def trials(sweep: Sweep) -> Grid:
         )
     head = ["Trial", "Task", "Model", "State", *axes, "Seed", "Step", "Validation", "Selected"]
     return Grid(f"Trials of the sweep {sweep.name}", head, rows, notes, words=4)
-
-
-def _selects(choice: Choice, trial: Entry) -> bool:
-    """Returns whether an entry of selected.json is the setting of a trial."""
-    same = (choice.task, choice.model) == (trial.task, trial.model)
-    return same and sorted(choice.overrides) == sorted(trial.overrides)
 
 
 def _value(value: Any) -> str:

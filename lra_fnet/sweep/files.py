@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any
 
+from lra_fnet.run.record import Record
+
 
 @dataclasses.dataclass(frozen=True)
 class About:
@@ -46,3 +48,8 @@ class Choice:
     seeds: tuple[int, ...]
     validation: float | None
     folders: tuple[str, ...] = ()  # below the folder of all runs
+
+    def selects(self, other: Entry | Record) -> bool:
+        """Returns whether a trial or a run has this task, model, preset and setting."""
+        names = self.task, self.model, self.preset, sorted(self.overrides)
+        return names == (other.task, other.model, other.preset, sorted(other.overrides))
