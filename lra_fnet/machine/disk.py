@@ -168,7 +168,7 @@ def read_text(path: Path) -> str:
     Raises:
       UserError: the file is missing, cannot be read, or is not UTF-8.
     """
-    text = _read(path, str)
+    text = _read(path, str, cure="save it as UTF-8, or name another")
     if text is None:
         raise UserError(f"{path} is missing: put it back, or name another")
     return text

@@ -76,12 +76,7 @@ def read_readme(readme: Path) -> str:
     Raises:
       UserError: it does not, or the file cannot be read.
     """
-    try:
-        text = readme.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{readme}: cannot be read ({error.strerror}); name the README") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{readme}: expected UTF-8, got {error}; save it as UTF-8") from None
+    text = disk.read_text(readme)
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
         raise UserError(f"{readme}: expected one line {BEGIN} followed by one line {END}; add them")
     return text

@@ -190,7 +190,7 @@ def test_only_an_earlier_report_is_replaced(tmp_path):
 
 def test_wrong_readme_is_refused_before_anything_is_written(command, tmp_path):
     put(tmp_path / "runs", a_result())
-    words = "none.md: cannot be read (No such file or directory); name the README"
+    words = "none.md is missing: put it back, or name another"
     assert words in command("report", "--readme", "none.md").mistake
     assert not (tmp_path / "reports").exists()
 
@@ -452,7 +452,7 @@ def test_readme_that_is_not_utf_8_is_refused_and_a_generated_file_is_written_ane
     put(tmp_path / "results", a_result())
     readme, results = tmp_path / "README.md", tmp_path / "RESULTS.md"
     readme.write_bytes(b"\xff")
-    with pytest.raises(UserError, match=r"README.md: expected UTF-8, got .*; save it as UTF-8$"):
+    with pytest.raises(UserError, match=r"README.md cannot be read \(.*\): save it as UTF-8, or n"):
         report.update_readme(readme, tmp_path / "results")
     readme.write_text(f"{report.BEGIN}{report.END}")
     results.write_bytes(report.ABOUT.encode() + b"\xff")
