@@ -120,7 +120,7 @@ def update_readme(path: str | Path, results: str | Path) -> list[Path]:
     if "docs/figure.svg" in old and shown:
         from lra_fnet.report import figures
 
-        largest = max(shown, key=lambda preset: sum(r.num_measured > 0 for r in preset.table.rows))
+        largest = max(shown, key=lambda preset: sum(row.measured for row in preset.table.rows))
         if drawn := figures.above_baseline(largest.table, largest.points):
             texts[readme.parent / "docs" / "figure.svg"] = figures.drawn(drawn, "svg").decode()
     for page in (readme.with_name("RESULTS.md"), readme.parent / "docs" / "literature.md"):

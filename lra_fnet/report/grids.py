@@ -60,7 +60,7 @@ def missing(table: Table, begun: Mapping[str, Begun]) -> Grid:
       begun: the run.json of each run; it names the modules and gin folders of a user.
     """
     rows = [row for row in table.rows if row.ours]
-    rows = rows if any(row.num_measured for row in rows) else []
+    rows = rows if any(row.measured for row in rows) else []
     names = dict.fromkeys(row.model for row in rows)
     body = []
     for task in table.tasks:

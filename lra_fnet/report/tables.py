@@ -30,9 +30,9 @@ class Row:
         return self.source not in ("ours", "")
 
     @property
-    def num_measured(self) -> int:
-        """The number of cells with a run."""
-        return sum(bool(cell.runs) for cell in self.cells.values())
+    def measured(self) -> bool:
+        """Whether some cell has a run."""
+        return any(cell.runs for cell in self.cells.values())
 
     @property
     def marked(self) -> str:
@@ -94,10 +94,6 @@ class Table:
 
         The floors stand below the variants too if these have a task that no other run has.
         """
-
-        def scored(rows: Sequence[Row]) -> set[str]:
-            return {task for task in self.tasks for row in rows if row.cells[task].runs}
-
         head = f"Test accuracy (%), preset {self.preset}"
         steps = {"best": "checkpoint best on validation", "last": "last step"}
         own = [
@@ -132,13 +128,18 @@ class Table:
         return [row for row in (*self.rows, *self.variants) if row.ours]
 
 
+def scored(rows: Sequence[Row]) -> set[str]:
+    """Returns the tasks on which some row has a run."""
+    return {task for row in rows for task, cell in row.cells.items() if cell.runs}
+
+
 def measured(table: Table, part: Part) -> tuple[Table, Part]:
     """Returns a part with the rows of models that have a run, and the columns with a value of ours.
 
     Rows of papers stay with their models if one of these columns has a value of theirs; the floors
     stay too.
     """
-    models = {row.model for row in part.rows if row.num_measured}
+    models = {row.model for row in part.rows if row.measured}
     rows = [row for row in part.rows if row.model in models or not row.source]
     columns = {
         column: title

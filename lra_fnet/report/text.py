@@ -14,11 +14,11 @@ from rich.text import Text
 from lra_fnet import tasks
 from lra_fnet.machine import progress, terminal
 from lra_fnet.machine.terminal import Fitted
-from lra_fnet.report import accuracy, cells, footnotes, naming, template
+from lra_fnet.report import cells, footnotes, naming, template
 from lra_fnet.report.contents import Preset, Report
 from lra_fnet.report.grid import Grid, literal
 from lra_fnet.report.naming import MAIN
-from lra_fnet.report.tables import Part, Row, Table, measured
+from lra_fnet.report.tables import Part, Row, Table, measured, scored
 from lra_fnet.run.record import Record
 
 _STATES = {
@@ -156,16 +156,10 @@ def compared(report: Report) -> list[Preset]:
     """
 
     def models(table: Table) -> set[str]:
-        return {row.model for row in table.rows if row.model in MAIN and row.num_measured}
+        return {row.model for row in table.rows if row.model in MAIN and row.measured}
 
     shown = [preset for preset in report.presets if len(models(preset.table)) > 1]
-    return [preset for preset in shown if len(_tasks_of(preset.table)) > 2] or shown
-
-
-def _tasks_of(table: Table) -> set[str]:
-    """Returns the tasks of which some row has a run."""
-    measured = {column for row in table.rows for column, cell in row.cells.items() if cell.runs}
-    return measured.difference(accuracy.AVERAGES)
+    return [preset for preset in shown if len(scored(preset.table.rows)) > 2] or shown
 
 
 def main_and_best(table: Table) -> list[Row]:
