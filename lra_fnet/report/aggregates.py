@@ -141,11 +141,6 @@ class Model:
         return _text(improvement(self.accuracies, other.accuracies), samples)
 
 
-def _name(row: Row) -> tuple[str, str | None]:
-    """Returns the key of a row: on a task of the user a model may have several rows."""
-    return row.model, row.variant
-
-
 def _with_samples(models: Mapping[Any, Model]) -> dict[Any, Model]:
     """Returns models with their samples, all on the same resampled rows."""
     right = {name: found for name, model in models.items() if (found := model.right)}
@@ -168,7 +163,6 @@ def over_tasks(table: Table) -> list[Aggregate]:
     The sets are those that some model has; the largest come first. A model has a task if every seed
     has a value on the same data.
     """
-    own = [row for row in table.rows if row.ours]
     has = [
         {
             (task, data.pop())
@@ -177,13 +171,13 @@ def over_tasks(table: Table) -> list[Aggregate]:
             and not cell.unfinished
             and len(data := {run.data_sha256 for run in cell.runs}) == 1
         }
-        for row in own
+        for row in table.own
     ]
     sets = sorted({tuple(sorted(data)) for data in has}, key=lambda data: (-len(data), data))
     found = []
     for data in sets:
         names = {task for task, *_ in data}
-        rows = [row for row, theirs in zip(own, has, strict=True) if theirs.issuperset(data)]
+        rows = [row for row, theirs in zip(table.own, has, strict=True) if theirs.issuperset(data)]
         if min(len(names), len(rows)) > 1:
             tasks = [task for task in table.tasks if task in names]
             aggregate = _aggregate(table, tasks, rows)
@@ -212,7 +206,7 @@ def _failures(table: Table, tasks: Sequence[str], rows: Sequence[Row]) -> list[s
         return f"{row.label} ({'; '.join(words)})" if words else ""
 
     others = [task for task in table.tasks if task not in tasks]
-    left_out = [failed(row, tasks) for row in table.rows if row.ours and row not in rows]
+    left_out = [failed(row, tasks) for row in table.own if row not in rows]
     shown = [failed(row, others) for row in rows]
     notes = []
     if words := list(filter(None, left_out)):
@@ -223,11 +217,11 @@ def _failures(table: Table, tasks: Sequence[str], rows: Sequence[Row]) -> list[s
 
 
 def _aggregate(table: Table, tasks: Sequence[str], rows: Sequence[Row]) -> Aggregate:
-    models = _with_samples({_name(r): Model([r.cells[task] for task in tasks]) for r in rows})
-    others = [models[_name(row)] for row in rows if row.model == REFERENCE]
+    models = _with_samples({r.key: Model([r.cells[task] for task in tasks]) for r in rows})
+    others = [models[row.key] for row in rows if row.model == REFERENCE]
     other = others[0] if len(others) == 1 else None  # of several, none is the reference
-    best = sorted(rows, key=lambda row: -mean(models[_name(row)].accuracies))
-    body = [[row.marked, *_line(models[_name(row)], other)] for row in best]
+    best = sorted(rows, key=lambda row: -mean(models[row.key].accuracies))
+    body = [[row.marked, *_line(models[row.key], other)] for row in best]
     *first, last = (table.columns[task] for task in tasks)
     against = f"Better than {config.title(REFERENCE)}"
     about = {
@@ -265,7 +259,7 @@ def _aggregate(table: Table, tasks: Sequence[str], rows: Sequence[Row]) -> Aggre
     profiles = {
         row.label: steps(above(model.accuracies, model.floors))
         for row in best
-        if (model := models[_name(row)]).enough and max(model.floors) < 100
+        if (model := models[row.key]).enough and max(model.floors) < 100
     }
     return Aggregate(dataclasses.replace(grid, notes=notes), profiles)
 

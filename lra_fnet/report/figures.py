@@ -201,7 +201,7 @@ def intervals(table: Table, task: str) -> Figure | None:
 
     Published accuracies are hollow. Without a value there is no figure.
     """
-    bars = [row for row in table.rows if row.ours and row.cells[task].mean is not None]
+    bars = [row for row in table.own if row.cells[task].mean is not None]
     if not bars:
         return None
     bars.sort(key=lambda row: -(row.cells[task].mean or 0))

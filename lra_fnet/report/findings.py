@@ -30,9 +30,9 @@ def result(preset: Preset) -> list[str]:
     table = preset.table
     scored = {
         f"{row.label} on {table.columns[task]}": row.cells[task]
-        for row in table.rows
+        for row in table.own
         for task in table.tasks
-        if row.ours and row.cells[task].seeds and row.cells[task].baseline is not None
+        if row.cells[task].seeds and row.cells[task].baseline is not None
     }
     above = [name for name, cell in scored.items() if cell.mean is not None and not cell.shallow]
     sentences = []
@@ -69,15 +69,16 @@ def result(preset: Preset) -> list[str]:
 
 def scores(table: Table) -> list[str]:
     """Says how many results a preset has, and which is the highest of each task."""
-    own = [row for row in table.rows if row.ours]
-    scored = [(row.model, task) for task in table.tasks for row in own if row.cells[task].seeds]
+    scored = [
+        (row.model, task) for task in table.tasks for row in table.own if row.cells[task].seeds
+    ]
     if not table.best:
         return []
     names, on = ({*part} for part in zip(*scored, strict=True))
     highest = []
     for task, best in table.best.items():
         mean = best.cells[task].mean
-        labels = listed(row.label for row in own if row.cells[task].mean == mean)
+        labels = listed(row.label for row in table.own if row.cells[task].mean == mean)
         highest.append(f"{table.columns[task]}, {labels} ({mean:.2f} %)")
     return [
         f"{plural(len(scored), 'result')} of {plural(len(names), 'model')} on "

@@ -59,8 +59,7 @@ def missing(table: Table, begun: Mapping[str, Begun]) -> Grid:
       table: of the preset.
       begun: the run.json of each run; it names the modules and gin folders of a user.
     """
-    rows = [row for row in table.rows if row.ours]
-    rows = rows if any(row.measured for row in rows) else []
+    rows = table.own if any(row.measured for row in table.own) else []
     names = dict.fromkeys(row.model for row in rows)
     body = []
     for task in table.tasks:

@@ -105,8 +105,7 @@ def _later(rows: Sequence[Mapping[str, Any]]) -> Iterator[Entry]:
 def _runs(tables: Sequence[Table], tier: str, where: str = "") -> Iterator[Entry]:
     """Yields the rows of runs that have a result, without those of presets far from the papers'."""
     for table in (table for table in tables if table.preset not in UNCOMPARED):
-        shown = table.rows if tier == "here" else table.ours  # of others, variants too
-        for row in (row for row in shown if row.ours):
+        for row in table.own if tier == "here" else table.ours:  # of others, variants too
             counts = {row.cells[task].seeds for task in TASKS if row.cells[task].seeds}
             if counts:
                 seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))

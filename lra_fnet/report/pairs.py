@@ -39,7 +39,7 @@ def pairs(table: Table, models: Sequence[str]) -> list[Pair]:
       table: of the preset.
       models: those to compare; the later ones are compared with the earlier ones.
     """
-    own = [row for model in models for row in table.rows if row.ours and row.model == model]
+    own = [row for model in models for row in table.own if row.model == model]
     sides = [two for two in itertools.combinations(own, 2) if two[0].model != two[1].model]
     found: list[tuple[str, Row, Row, Comparison]] = []
     for task, (b, a) in itertools.product(table.tasks, sides):

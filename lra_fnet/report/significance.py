@@ -109,7 +109,7 @@ class Marks:
 
     def has(self, row: Row, column: str) -> bool:
         """Whether the cell is bold."""
-        return row.ours and (row.model, row.variant, column) in self.bold
+        return row.ours and (*row.key, column) in self.bold
 
     @property
     def note(self) -> str:
@@ -146,7 +146,7 @@ def marks(rows: Sequence[Row], columns: Sequence[str], checkpoint: Checkpoint = 
         for group in (group for group in groups.values() if len(group) > 1):
             best, others = _column(group, column, checkpoint)
             against |= others
-            bold |= {(best.model, best.variant, column)}
+            bold |= {(*best.key, column)}
             bold |= {place for place, other in others.items() if not other.significant}
     return Marks(frozenset(bold), against)
 
@@ -159,7 +159,7 @@ def _column(group: Sequence[Row], column: str, checkpoint: Checkpoint):
     adjusted = intervals.could_be_best(p_values)
     best = max(range(len(group)), key=lambda i: group[i].cells[column].mean or 0)
     return group[best], {
-        (row.model, row.variant, column): Against(group[best].label, compared[i][best], adjusted[i])
+        (*row.key, column): Against(group[best].label, compared[i][best], adjusted[i])
         for i, row in enumerate(group)
         if i != best
     }

@@ -20,6 +20,11 @@ class Row:
     variant: str | None = None
 
     @property
+    def key(self) -> tuple[str, str | None]:
+        """Model and variant: on a task of the user, a model may have several rows."""
+        return self.model, self.variant
+
+    @property
     def ours(self) -> bool:
         """Whether the row shows runs rather than published numbers or floors."""
         return self.source == "ours"
@@ -114,18 +119,22 @@ class Table:
     @property
     def best(self) -> dict[str, Row]:
         """Our row with the highest accuracy on each task that has one, variants left out."""
-        own = [row for row in self.rows if row.ours]
-        scored = {t: [row for row in own if row.cells[t].mean is not None] for t in self.tasks}
+        values = {t: [r for r in self.own if r.cells[t].mean is not None] for t in self.tasks}
         return {
             task: max(rows, key=lambda row, task=task: row.cells[task].mean or 0)
-            for task, rows in scored.items()
+            for task, rows in values.items()
             if rows
         }
 
     @property
+    def own(self) -> list[Row]:
+        """The rows of our runs, variants left out."""
+        return [row for row in self.rows if row.ours]
+
+    @property
     def ours(self) -> list[Row]:
         """The rows of our runs, variants last."""
-        return [row for row in (*self.rows, *self.variants) if row.ours]
+        return [*self.own, *self.variants]
 
 
 def scored(rows: Sequence[Row]) -> set[str]:

@@ -165,7 +165,7 @@ def compared(report: Report) -> list[Preset]:
 def main_and_best(table: Table) -> list[Row]:
     """Returns the rows of ours of the main models and of the best model of each task."""
     best = table.best.values()
-    return [row for row in table.rows if row.ours and (row.model in MAIN or row in best)]
+    return [row for row in table.own if row.model in MAIN or row in best]
 
 
 def main_models(report: Report) -> str:

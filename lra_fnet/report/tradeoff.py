@@ -127,7 +127,7 @@ def grid(table: Table, points: Sequence[Point]) -> Grid:
         )
         for task in tasks:
             timed = {p.row.label for p in points if (p.column, p.benchmark) == (task, name)}
-            values = [row for row in table.rows if row.ours and row.cells[task].mean is not None]
+            values = [row for row in table.own if row.cells[task].mean is not None]
             if others := [row.label for row in values if row.label not in timed]:
                 left_out = f"not in this benchmark, so left out: {', '.join(others)}"
                 notes.append(f"{table.columns[task]}: {left_out}.")
