@@ -16,6 +16,7 @@ from lra_fnet.report import (
     pairs,
     pretraining,
     significance,
+    sweeps,
     tradeoff,
 )
 from lra_fnet.report.aggregates import Aggregate
@@ -118,7 +119,7 @@ def build(sources: Sources) -> Report:
         presets=presets,
         fronts=pretraining.fronts(runs, sources.benchmarks),
         sweeps=[
-            (s, list(filter(None, (grids.trials(s), grids.selected(s))))) for s in sources.sweeps
+            (s, list(filter(None, (sweeps.trials(s), sweeps.selected(s))))) for s in sources.sweeps
         ],
         benchmarks=_benchmarks(sources.benchmarks),
         published=grids.published(sources.benchmarks),

@@ -14,8 +14,8 @@ from lra_fnet.report import (
     figures,
     findings,
     footnotes,
-    grids,
     naming,
+    sweeps,
     template,
     text,
     tradeoff,
@@ -174,7 +174,7 @@ def _swept(sweep: Sweep) -> list[tuple[str, Figure, str]]:
         for axis in sweep.about.axes:
             groups: dict[str, list[tuple[Any, float]]] = {}
             for trial in sweep.trials:
-                value = grids.value_of(trial, axis)
+                value = sweeps.value_of(trial, axis)
                 measured = (trial.task, trial.state) == (task, "complete")
                 if measured and value is not None and trial.validation is not None:
                     point = value if isinstance(value, int | float | str) else str(value)

@@ -24,7 +24,7 @@ from made_results import (
 
 from lra_fnet import report
 from lra_fnet.machine import typed_json
-from lra_fnet.report import accuracy, grids, page, sources, text, tradeoff
+from lra_fnet.report import accuracy, grids, page, sources, sweeps, text, tradeoff
 from lra_fnet.report.grid import Grid
 from lra_fnet.run.run_files import Begun, Span
 from lra_fnet.sweep.files import Entry
@@ -315,7 +315,7 @@ def sweep(tmp_path):
 
 
 def test_trials_show_axis_state_error_and_step_and_what_was_selected(sweep):
-    grid = grids.trials(sweep)
+    grid = sweeps.trials(sweep)
     head = ["Trial", "Task", "Model", "State", "Encoder.num_layers", "Seed", "Step", "Validation"]
     assert list(grid.head) == [*head, "Selected"]
     step = ["100", "33.00", "selected"]
@@ -330,7 +330,7 @@ def test_trials_show_axis_state_error_and_step_and_what_was_selected(sweep):
 def test_values_of_an_axis_are_python_literals_or_text():
     overrides = ["A.b=[1, 2]", "C.d=@Fourier", "E.f = 1e-3", "I.j=None"]
     trial = typed_json.build(Entry, a_trial(0, overrides=overrides))
-    values = [grids.value_of(trial, axis) for axis in ("A.b", "C.d", "E.f", "G.h", "I.j")]
+    values = [sweeps.value_of(trial, axis) for axis in ("A.b", "C.d", "E.f", "G.h", "I.j")]
     assert values == [[1, 2], "@Fourier", 1e-3, None, "None"]
 
 
@@ -338,14 +338,14 @@ def test_sweep_in_two_roots_counts_once_and_the_first_root_wins(tmp_path):
     put_sweep(tmp_path / "runs", "s", TRIALS)
     put_sweep(tmp_path / "results", "s", TRIALS[:1])
     put_sweep(tmp_path / "results", "t", TRIALS[:1])
-    sweeps = report.Sources([tmp_path / "runs", tmp_path / "results"]).sweeps
-    assert [(s.name, len(s.trials)) for s in sweeps] == [("s", len(TRIALS)), ("t", 1)]
+    read = report.Sources([tmp_path / "runs", tmp_path / "results"]).sweeps
+    assert [(s.name, len(s.trials)) for s in read] == [("s", len(TRIALS)), ("t", 1)]
 
 
 def test_selected_settings_and_trials_are_written(sweep, tmp_path):
     setting = "Encoder.num_layers=2 Run.num_steps=100"
     rows = [["ListOps", "fnet", setting, "0, 1", "32.50"]]
-    assert [list(row) for row in grids.selected(sweep).rows] == rows
+    assert [list(row) for row in sweeps.selected(sweep).rows] == rows
     files = report.main([tmp_path], tmp_path / "reports")  # a sweep alone makes a report
     (file,) = [file for file in files if file.name == "trials.csv"]
     lines = list(csv.DictReader(io.StringIO(file.read_text())))
