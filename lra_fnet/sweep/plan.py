@@ -21,6 +21,7 @@ from lra_fnet.machine import disk, terminal, typed_json
 from lra_fnet.run import job as jobs
 from lra_fnet.run import provenance
 from lra_fnet.run.job import Job
+from lra_fnet.settings import at_least, check_settings
 from lra_fnet.sweep import SAMPLERS
 
 SCHEMA = 1
@@ -54,15 +55,11 @@ class Sweep:
 
     def checked_types(self) -> "Sweep":
         """Returns this sweep; raises a UserError if a field has the wrong type."""
+        check_settings(self)
         for field in ("tasks", "models", "overrides"):
             names = getattr(self, field)
             if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
                 raise UserError(f"Sweep.{field} expects a list of strings, got {names!r}")
-        kinds = {"preset": str, "sampler": str, "name": str, "prune": bool, "pretrain": bool}
-        for field, kind in kinds.items():
-            if not isinstance(value := getattr(self, field), kind):
-                wanted = "a text" if kind is str else "True or False"
-                raise UserError(f"Sweep.{field} expects {wanted}, got {value!r}")
         if not isinstance(self.axes, dict) or not all(isinstance(n, str) for n in self.axes):
             raise UserError(
                 'Sweep.axes expects {"Name.parameter": [value, ...]}, got '
@@ -77,12 +74,8 @@ class Sweep:
           UserError: a field has the wrong type, or two fields contradict each other.
         """
         self.checked_types()
-        for field, least in (("seeds", 1), ("trials", 0)):
-            count = getattr(self, field)
-            if isinstance(count, bool) or not isinstance(count, int) or count < least:
-                raise UserError(
-                    f"--{field} expects a whole number of at least {least}, got {count!r}"
-                )
+        at_least("Sweep.seeds", self.seeds, 1, suggest=3)
+        at_least("Sweep.trials", self.trials, 0, suggest=32)
         axes = {name: _axis(name, values) for name, values in self.axes.items()}
         ranges = [name for name, values in axes.items() if isinstance(values, dict)]
         is_grid, is_search = self.sampler == "grid", axes and self.trials
@@ -177,20 +170,20 @@ def axes(grids: Sequence[str], ranges: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for option, texts in {"grid": grids, "range": ranges}.items():
         for text in texts:
-            ((name, values),) = axis(option, text).items()
+            name, values = axis(option, text)
             if config.short(name) in map(config.short, found):
                 raise UserError(f"the axis {name} is given twice: keep one --grid or --range of it")
             found[name] = values
     return found
 
 
-def axis(option: str, text: str) -> dict[str, Any]:
-    """Parses an axis of the command line.
+def axis(option: str, text: str) -> tuple[str, list | dict[str, Any]]:
+    """Returns the name and the values of an axis of the command line.
 
     >>> axis("grid", "Run.batch_size=[16, 32]")
-    {'Run.batch_size': [16, 32]}
+    ('Run.batch_size', [16, 32])
     >>> axis("range", 'Optimizer.learning_rate=[1e-4, 1e-2, "log"]')
-    {'Optimizer.learning_rate': {'low': 0.0001, 'high': 0.01, 'log': True}}
+    ('Optimizer.learning_rate', {'low': 0.0001, 'high': 0.01, 'log': True})
 
     Args:
       option: "grid", or "range": two whole numbers make a range of whole numbers.
@@ -203,9 +196,9 @@ def axis(option: str, text: str) -> dict[str, Any]:
     with contextlib.suppress(ValueError):
         match option, config.literal(values):
             case "grid", [first, *rest]:
-                return {name.strip(): [first, *rest]}
+                return name.strip(), [first, *rest]
             case "range", [low, high, *log] if log in ([], ["log"]):
-                return {name.strip(): {"low": low, "high": high, "log": bool(log)}}
+                return name.strip(), {"low": low, "high": high, "log": bool(log)}
     form = {"grid": "[value, ...]", "range": '[low, high] or [low, high, "log"]'}[option]
     raise UserError(f"--{option} expects Name.parameter={form}, got {text!r}")
 

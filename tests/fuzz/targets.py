@@ -542,8 +542,8 @@ def gin_bindings(place, given):
 @target(st.tuples(st.sampled_from(["grid", "range"]), typed()))
 def axes(place, given):
     option, values = given
-    found = plan.axis(option, f"Run.batch_size={values}")
-    plan.Sweep(tasks=["listops"], axes=found, sampler="random", trials=1).checked()
+    name, found = plan.axis(option, f"Run.batch_size={values}")
+    plan.Sweep(tasks=["listops"], axes={name: found}, sampler="random", trials=1).checked()
 
 
 @target(st.deferred(lambda: st.tuples(st.sampled_from(bound()), typed())))

@@ -256,10 +256,12 @@ def test_mistake_fails_with_one_line_and_begins_nothing(go, options, words):
         ("Sweep.tasks = ['listops']\nRun.batch_size = 3", "does not read Run.batch_size"),
         ("Sweep.axes = [1]", 'Sweep.axes expects {"Name.parameter": [value, ...]}, got [1]'),
         ("Sweep.axes = {3: [1]}", "got {3: [1]}"),
-        ("Sweep.preset = 3", "Sweep.preset expects a text, got 3"),
-        ("Sweep.name = 5", "Sweep.name expects a text, got 5"),
-        ("Sweep.pretrain = 3", "Sweep.pretrain expects True or False, got 3"),
-        ("Sweep.prune = 'no'", "Sweep.prune expects True or False, got 'no'"),
+        ("Sweep.preset = 3", "Sweep.preset must be a text, got 3: set it to one"),
+        ("Sweep.name = 5", "Sweep.name must be a text, got 5: set it to one"),
+        ("Sweep.pretrain = 3", "Sweep.pretrain must be True or False, got 3: set it to one"),
+        ("Sweep.prune = 'no'", "Sweep.prune must be True or False, got 'no': set it to one"),
+        ("Sweep.seeds = 0", "Sweep.seeds must be at least 1, got 0: set it to 3, say"),
+        ("Sweep.trials = 1.5", "Sweep.trials must be a whole number, got 1.5: set it to one"),
     ],
 )
 def test_mistake_in_a_sweep_file_fails_with_one_line(go, text, words):
@@ -271,8 +273,8 @@ def test_mistake_in_a_sweep_file_fails_with_one_line(go, text, words):
 
 
 def test_axes_of_the_command_line_are_python_values():
-    assert plan.axis("grid", 'C.d=["x", None]') == {"C.d": ["x", None]}
-    assert plan.axis("range", "A.b=[1, 8]") == {"A.b": {"low": 1, "high": 8, "log": False}}
+    assert plan.axis("grid", 'C.d=["x", None]') == ("C.d", ["x", None])
+    assert plan.axis("range", "A.b=[1, 8]") == ("A.b", {"low": 1, "high": 8, "log": False})
     assert plan.grid({"A.b": [1], "C.d": [(1, 2)]}) == [{"A.b": "1", "C.d": "(1, 2)"}]
     assert plan.bindings({"A.b": "'x'", "C.d": 0.1}) == ("A.b='x'", "C.d=0.1")
 
