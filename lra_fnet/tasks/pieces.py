@@ -180,21 +180,15 @@ def train_vocabulary(sentences: list[str], size: int, source: Path) -> bytes:
         )
     except RuntimeError as error:
         reason = str(error)
-        small = re.search(r"required_chars\. \d+ vs (\d+)", reason)
-        large = re.search(r"set it to a value <= (\d+)", reason)
-        if small is None and large is None:
+        if small := re.search(r"required_chars\. \d+ vs (\d+)", reason):
+            limit, what = f"at least {int(small[1]):,}", "characters of the text"
+        elif large := re.search(r"set it to a value <= (\d+)", reason):
+            limit, what = f"at most {int(large[1]):,}", "pieces that the text has"
+        else:
             raise UserError(
                 f"{source}: no vocabulary can be trained on its {len(sentences)} training "
                 f"sentences ({one_line(reason, 100)}): give more text"
             ) from None
-        limit = (
-            f"at least {int(small[1]):,}"
-            if small
-            else f"at most {int(large[1]):,}"
-            if large
-            else ""
-        )
-        what = "characters of the text" if small else "pieces that the text has"
         raise UserError(
             f"{source}: expected a vocabulary of {limit} pieces, for the {what}, got {size:,}: "
             "choose a set v<pieces>_<length> with --dataset (make: DATASET=)"
