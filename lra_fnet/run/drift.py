@@ -44,8 +44,8 @@ def main(job: Job) -> int:
       job: what to train; it is compared with the seeds below `job.runs` and writes nothing there.
 
     Raises:
-      UserError: no result has a metrics.jsonl, one began pre-trained, the data are not those that
-        the result was trained on, or a name is unknown.
+      UserError: no complete run has a metrics.jsonl, one began pre-trained, the data are not those
+        that the result was trained on, or a name is unknown.
     """
     device.require()
     experiment = job.load()
@@ -53,11 +53,12 @@ def main(job: Job) -> int:
     found = [
         (run, losses)
         for seed in sorted(folder.glob("seed*"))
-        if (run := record.read(seed)) and (losses := dict(run_files.curve(seed).loss))
+        if (run := record.read(seed)) and run.complete
+        if (losses := dict(run_files.curve(seed).loss))
     ]
     if not found:
         raise UserError(
-            f"{folder} has no seed with result.json and metrics.jsonl to compare with: "
+            f"{folder} has no complete run with a metrics.jsonl to compare with: "
             "train one there, or name another folder with --results"
         )
     if begun := [run.init.run for run, _ in found if run.init]:

@@ -61,6 +61,23 @@ def test_results_without_a_curve_or_of_other_rows_are_one_line(results, command)
     assert "metrics.jsonl to compare with" in err
 
 
+def test_run_that_diverged_is_no_reference_and_does_not_widen_the_band(results, command):
+    folder, words = results
+    failed = shutil.copytree(folder, folder.with_name("seed1"))
+    value = disk.read_json(failed / "result.json")
+    value |= {"seed": 1, "state": "diverged", "validation": None, "test": None}
+    (failed / "result.json").write_text(json.dumps(record.seal(value)))
+    change_losses(failed, 3)
+    change_losses(folder, 1.02)
+    code, err, out = command(*words)
+    assert code == 1, err
+    assert "(1 seed, " in out
+    shutil.rmtree(folder)
+    code, err, _ = command(*words)
+    assert code == 2
+    assert "metrics.jsonl to compare with" in err
+
+
 def test_result_that_began_pretrained_fails_with_one_line(results, command):
     folder, words = results
     begun = "cpu/parity/fnet@denoise/seed0"
