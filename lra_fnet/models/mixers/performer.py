@@ -4,6 +4,7 @@ K is the width of one head, H the number of heads, M the number of features. No 
 entries: phi(Q) (phi(K)^T V) is contracted from the right (the paper's Eq. 4).
 """
 
+import functools
 from typing import Annotated, ClassVar, Literal
 
 import gin
@@ -34,10 +35,11 @@ def draw_features(rng, num_features, width, *, orthogonal=True):
     if not orthogonal:
         return gaussian
     num_blocks = -(-num_features // width)
-    # One matrix at a time: on a CPU of two cores, batched QRs of several layers, which `redraw`
-    # starts at the same time, wait for each other's threads for ever (LAPACK in jaxlib 0.10.2).
+    # On a CPU of two cores, batched QRs of several layers, which `redraw` starts at the same time,
+    # wait for each other's threads for ever (LAPACK in jaxlib 0.10.2).
     squares = jax.random.normal(rng_blocks, (num_blocks, width, width), jnp.float32)
-    q, r = lax.map(jnp.linalg.qr, squares)
+    one_at_a_time = functools.partial(lax.map, jnp.linalg.qr)
+    q, r = lax.platform_dependent(squares, cpu=one_at_a_time, default=jnp.linalg.qr)
     # QR alone is not Haar-distributed: LAPACK's sign convention would bias the kernel's estimate.
     q = q * jnp.sign(jnp.diagonal(r, axis1=-2, axis2=-1))[:, None, :]
     directions = q.reshape(num_blocks * width, width)[:num_features]
