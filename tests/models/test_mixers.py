@@ -350,6 +350,7 @@ def test_features_are_fixed_by_seed_and_layer_and_redrawn_only_in_training():
     assert (features(train=True, rng=1) == base).all()
     assert (features(seed=1) != base).any()
     assert (features(layer=1) != base).any()
+    assert (features(orthogonal=False) != base).any()
     assert (features(redraw=True) == base).all()
     first, again, other = (features(redraw=True, train=True, rng=rng) for rng in (0, 0, 1))
     assert (first == again).all()

@@ -1,13 +1,23 @@
 """Reformer and Sinkhorn against float64 oracles, their exact limits and their own settings."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
 import naive as oracle
 import numpy as np
 import pytest
-from arrays import assert_close, float64, inputs_of, new_key, normal, random_variables
+from arrays import (
+    applied,
+    assert_close,
+    float64,
+    initial,
+    inputs_of,
+    new_key,
+    normal,
+    random_variables,
+)
 
 from lra_fnet.errors import UserError
 from lra_fnet.models.mixers import reformer, sinkhorn
@@ -330,3 +340,22 @@ def test_gumbel_noise_is_drawn_in_training_only():
     assert (mix(0, train=True, gumbel=False) == still).all()
     assert (mix(0, train=True, gumbel=True) != still).any()
     assert (mix(0, train=True, gumbel=True) != mix(1, train=True, gumbel=True)).any()
+
+
+def test_each_row_has_gumbel_noise_of_its_own():
+    """Equal rows differ by their noise alone."""
+    x, mask = jnp.tile(normal(1, LENGTH, 6), (3, 1, 1)), jnp.ones((3, LENGTH), bool)
+    module = sinkhorn_module(gumbel=True)
+    variables = random_variables(module, *inputs_of(module))
+    y = applied(module, variables, x, mask, train=True, rngs={"dropout": new_key(0)})
+    for a, b in itertools.combinations(np.asarray(y), 2):
+        assert (a != b).any()
+
+
+def test_the_sorting_network_begins_by_glorots_rule():
+    module = sinkhorn_module(gumbel=False)
+    params = initial(module, *inputs_of(module))["params"]
+    for name in ("sort_hidden", "sort_logits"):
+        kernel = np.asarray(params[name]["kernel"])
+        bound = (6 / sum(kernel.shape)) ** 0.5
+        assert 0.8 * bound < np.abs(kernel).max() <= bound

@@ -358,13 +358,6 @@ def test_long_convolution_layer_equals_numpy():
     assert_close(got, oracle.gelu(want), 1e-4)
 
 
-def test_long_convolution_begins_with_the_scale_of_its_setting():
-    mixer = LongConvolution(dim=300, threshold=0.0, scale=0.05, gate="none", **FIELDS)
-    params = initial(mixer, normal(1, 11, 300), np.ones((1, 11), bool))["params"]
-    assert params["kernel"].std() == pytest.approx(0.05, rel=0.03)
-    assert params["skip"].std() == pytest.approx(1, rel=0.15)
-
-
 def test_squash_moves_entries_to_zero():
     np.testing.assert_allclose(
         squash(np.array([-2.0, -0.5, 0, 0.25, 3]), 0.5), [-1.5, 0, 0, 0, 2.5]
@@ -500,4 +493,26 @@ def test_s4d_begins_as_its_paper_says():
     assert log_dt.mean() == pytest.approx((low + high) / 2, abs=0.1)
     assert log_dt.std() == pytest.approx((high - low) / 12**0.5, rel=0.05)
     assert np.std(params["c"]) == pytest.approx(0.5**0.5, rel=0.05)  # E|c|^2 = 1
-    assert np.std(params["skip"]) == pytest.approx(1, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        functools.partial(S4, state=2, **STEPS),
+        functools.partial(S4D, state=2, initial="lin", **STEPS),
+        functools.partial(S5, state=2000, blocks=500, method="scan", **STEPS),
+        functools.partial(LRU, state=8, method="scan", **RING),
+        functools.partial(LongConvolution, threshold=0.0, scale=1.0),
+        functools.partial(StructuredConvolution, taps=4, decay=0.5),
+    ],
+    ids=lambda make: make.func.__name__,
+)
+def test_skips_begin_with_variance_1_and_steps_log_uniform(make):
+    mixer = make(dim=2000, gate="none", **FIELDS)
+    params = initial(mixer, normal(1, 11, 2000), np.ones((1, 11), bool))["params"]
+    assert np.std(params["skip"]) == pytest.approx(1, rel=0.07)
+    if "log_dt" in params:
+        log_dt, (low, high) = np.asarray(params["log_dt"]), np.log([0.01, 0.5])
+        assert low <= log_dt.min() < low + 0.1 < high - 0.1 < log_dt.max() <= high
+        assert log_dt.mean() == pytest.approx((low + high) / 2, abs=0.15)
+        assert log_dt.std() == pytest.approx((high - low) / 12**0.5, rel=0.07)
