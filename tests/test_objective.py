@@ -299,3 +299,15 @@ def test_a_row_with_nothing_masked_is_not_right():
     sums, right = goal.sums(outputs, batch)
     assert right.tolist() == [True, False, False]
     assert (int(sums.correct), int(sums.count)) == (3, 4)
+
+
+def test_dropout_acts_in_training_alone():
+    made = built("Encoder.dropout=0.5")
+    variables, ids = made.init(0), jnp.full((2, 12), 9)
+
+    def tokens(train, seed):
+        rngs, mask = {"dropout": jax.random.key(seed)}, jnp.ones(ids.shape, bool)
+        return made.model.apply(variables, ids, mask, train=train, rngs=rngs)
+
+    assert (tokens(False, 0) == tokens(False, 1)).all()
+    assert (tokens(True, 0) != tokens(True, 1)).any()

@@ -12,6 +12,7 @@ from tiny import TINY
 
 from lra_fnet import experiment
 from lra_fnet.errors import UserError
+from lra_fnet.models.encoder import deviation
 from lra_fnet.report import census
 from lra_fnet.run import record
 from lra_fnet.tasks import Arrays
@@ -212,3 +213,25 @@ def test_the_accuracy_of_a_step_of_both_is_that_of_masked_pieces():
     update = step.make_update(made, pipeline.make_mesh(16))
     _, logs = update(state, batches, np.int32(1), key)
     assert logs.correct[0] == pytest.approx(16 * int(sums.correct) / int(sums.count))
+
+
+def test_dropout_acts_in_training_alone():
+    made = built("fnet", "Encoder.dropout=0.5")
+    variables, ids = made.init(0), jnp.full((2, LENGTH), 9)
+
+    def pieces(train, seed):
+        rngs, mask = {"dropout": jax.random.key(seed)}, jnp.ones(ids.shape, bool)
+        return made.model.apply(variables, ids, mask, train=train, rngs=rngs)[0]
+
+    assert (pieces(False, 0) == pieces(False, 1)).all()
+    assert (pieces(True, 0) != pieces(True, 1)).any()
+
+
+def test_heads_begin_with_the_deviation_of_the_encoder():
+    made = built("fnet", "Encoder.dim=64", "Encoder.qkv_dim=64")
+    params = made.init(0)["params"]
+    for name in ("transform", "order"):
+        assert np.std(params[name]["kernel"]) == pytest.approx(
+            deviation(made.model.encoder.initialisation, 64), rel=0.2
+        )
+    assert np.std(params["bias"]) == pytest.approx(0.02, rel=0.4)

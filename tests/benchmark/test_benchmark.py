@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import re
 import subprocess
@@ -706,3 +707,15 @@ def test_line_of_explain_has_all_times_and_the_rule_that_decided():
     assert line == ["4 x 2048 x 256", "2.00", "-", "-", "1.90", "rfft", "none is 1.2 x as fast"]
     line = explain.row((4, 2048, 256), fastest.Choice("four_step", times))
     assert line[-2:] == ["four_step", "fastest"]
+
+
+def test_figures_have_the_units_of_their_labels(monkeypatch):
+    drawn = {}
+    monkeypatch.setattr(figures, "growth", lambda curves, label, **_: drawn.update({label: curves}))
+    whats = itertools.product(("fnet", "linear"), (512, 1024), ("train", "infer"))
+    figures.measured([a_result(m, n, [n / 1000], 3.0, what=what) for m, n, what in whats])
+    units = {"Training (ms a step)": 512, "Inference (ms a batch)": 512}
+    units |= {"Peak memory of training (MB)": 3}
+    assert {label: curves["fnet"][0] for label, curves in drawn.items()} == {
+        label: pytest.approx((512, y)) for label, y in units.items()
+    }

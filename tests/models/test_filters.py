@@ -62,6 +62,14 @@ def test_a_text_has_the_same_vectors_in_any_batch():
     assert_close(long, oracle.fourier_mix(*float64(x[:, :7])))
 
 
+def test_a_text_with_holes_reaches_to_its_last_token():
+    mixer = ExactFourier(dim=4, max_len=12, **FIELDS)
+    x, mask = normal(1, 12, 4), np.arange(12)[None] < 7
+    mask[0, 2] = False
+    want = oracle.fourier_mix(*float64(np.where(mask[..., None], x, 0)[:, :7]))
+    assert_close(applied(mixer, {}, x, mask)[:, :7], want)
+
+
 def test_too_long_texts_are_rejected():
     with pytest.raises(UserError, match="at most 65536 positions, got 65537"):
         jax.eval_shape(exact_fourier, jnp.zeros((1, 65537, 2)), jnp.array([1]))

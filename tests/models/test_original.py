@@ -392,3 +392,9 @@ def test_conversion_names_missing_settings_and_another_model():
 def test_only_the_original_encoder_converts_back(changes):
     with pytest.raises(UserError, match="only an encoder of unscaled Fourier mixers"):
         convert.fnet_to_transformers(build(**changes), {"params": {}})
+
+
+def test_the_encoder_has_the_settings_of_the_configuration():
+    changed = CONFIG | {"layer_norm_eps": 1e-3, "hidden_dropout_prob": 0.2}
+    encoder, _ = convert.fnet_from_transformers(weights(), changed)
+    assert (encoder.norm_epsilon, encoder.dropout) == (1e-3, 0.2)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 from made_results import (
@@ -392,3 +393,17 @@ def test_report_merges_them_and_names_all(tmp_path):
     ((benchmark, grids),) = built.benchmarks
     assert benchmark.name == f"{tmp_path.name}/benchmark (one, two)"
     assert [row[0] for row in grids[0].rows] == ["fnet", "linear"]
+
+
+def test_the_best_trial_is_complete_and_two_readings_are_more_than_one():
+    words = {"state": "complete", "task": "listops", "preset": "cpu", "overrides": ()}
+    trials = [
+        SimpleNamespace(**words, validation=0.5, model="fnet"),
+        SimpleNamespace(**words | {"state": "pruned"}, validation=0.9, model="linear"),
+    ]
+    about = SimpleNamespace(axes={"Run.seed": [1]}, pretrain=False)
+    swept = SimpleNamespace(about=about, trials=trials)
+    assert "50.00 %, FNet" in findings.sweeps([swept])[-1]
+    read = SimpleNamespace(readings={"runs/a": 2, "runs/b": 1}, logged=True)
+    made = SimpleNamespace(runs=[SimpleNamespace(wall_seconds=1.0, device="cpu")], sources=read)
+    assert findings.runs(made)[-1] == "1 of them read the test split more than once: runs/a."

@@ -88,3 +88,9 @@ def test_a_submitted_run_under_two_roots_is_one_seed(tmp_path):
     report = build(Sources(roots))
     (row,) = [row for row in report.literature.rows if row[-2] == "submitted"]
     assert row[-3] == "2"
+
+
+def test_a_papers_own_models_are_of_its_authors():
+    grid = literature.grid(literature.entries([]))
+    tiers = {row[0]: row[-2] for row in grid.rows if row[-1] == "arXiv:2105.03824, Table 4a"}
+    assert tiers == {"Transformer": "others", "FNet": "self", "Linear": "self"}

@@ -525,3 +525,8 @@ def test_every_table_but_accuracy_is_in_tables_csv_and_report_md(tmp_path):
     for heading, listed in built.sections.items():
         assert f"\n## {heading}\n" in markdown
         assert all(grid.markdown().strip() in markdown for grid in listed)
+
+
+def test_memory_is_the_most_of_the_runs_on_a_device():
+    (table,) = tables_of(with_test(600, peak_bytes=30), with_test(600, seed=1, peak_bytes=10))
+    assert [point.memory for point in tradeoff.points(table)] == [30]

@@ -104,3 +104,19 @@ def test_a_tenth_of_the_losses_may_lie_outside_and_nan_lies_outside():
     inside, outside = Window(1, 1.0, 1.0, 0.1), Window(1, float("nan"), 1.0, 0.1)
     assert not drift.drifts([inside] * 9 + [outside])
     assert drift.drifts([inside] * 8 + [outside])
+
+
+def test_decisions_of_the_recorded_run_are_taken(results, command):
+    folder, words = results
+    value = disk.read_json(folder / "result.json")
+    value["resolved"] = dict.fromkeys(value["resolved"], "unknown")
+    (folder / "result.json").write_text(json.dumps(record.seal(value)))
+    code, err, _ = command(*words)
+    assert code == 2
+    assert "the run's decision about" in err.splitlines()[-1]
+
+
+def test_settings_that_differ_are_named(results, command):
+    _, words = results
+    _, _, out = command(*words, "--set", "Optimizer.weight_decay=0.5")
+    assert "the preset has changed: Optimizer.weight_decay" in out

@@ -21,6 +21,7 @@ from lra_fnet.tasks import image, store
 SHARED = SHARED / "data" / "cifar-10-binary.tar.xz"
 ROWS = 20  # in a batch of these tests
 BATCHES = [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]
+PUBLISHED = image.GRAY_SUMS[0]  # a fixture replaces it by that of the made images
 
 
 @pytest.fixture(autouse=True)
@@ -154,6 +155,11 @@ def test_batches_give_rows_in_their_published_order(form, tmp_path):
     values = image.luma(PLANES)
     want = (values[: 5 * ROWS], LABELS[: 5 * ROWS]), (values[5 * ROWS :], LABELS[5 * ROWS :])
     same(parts, [image.Rows(*part) for part in want])
+
+
+def test_the_mean_of_the_pixels_follows_from_the_published_sum():
+    """Of all 50,000 training images; the task's are the first 45,000."""
+    assert image.Image.pixel_mean == pytest.approx(PUBLISHED / (50_000 * 1024), abs=0.1)
 
 
 def test_images_in_folders_are_the_same_rows_sorted_by_sha256(tmp_path):

@@ -587,3 +587,25 @@ def test_folder_without_the_release_fails_with_the_expected_folder(tmp_path):
         UserError, match=r"^pathfinder/short_32 is generated only; leave --source out"
     ):
         pathfinder.Pathfinder("short_32", 1024).raw(tmp_path, 1)
+
+
+def test_a_tail_is_drawn_evenly_where_little_is_free():
+    table = pathfinder.tables(pathfinder.SETS["hard_128"])[0]
+    mask, places = np.full((128, 128), 255, np.uint8), [(32, 32), (32, 96), (96, 64)]
+    for y, x in places:
+        mask[y + table.seat[0, :, 0], x + table.seat[0, :, 1]] = 0
+    state = np.random.SeedSequence(0).generate_state(4, np.uint64)
+    tails = [pathfinder_images._draw_tail(state, mask, table, 0, 1) for _ in range(600)]
+    assert set(tails) == set(places)
+    assert min(map(tails.count, places)) > 160
+
+
+@pytest.mark.parametrize(("free", "goes_on"), [(163, False), (164, True)])
+def test_distractors_end_where_less_than_a_hundredth_is_free(free, goes_on):
+    table = pathfinder.tables(pathfinder.SETS["hard_128"])[0]
+    mask = np.full((128, 128), 255, np.uint8)
+    mask.flat[:free] = 0
+    state = np.random.SeedSequence(0).generate_state(4, np.uint64)
+    before, chains = state.copy(), np.zeros((1, 3, 3), np.int64)
+    pathfinder_images._distractors(state, mask, chains, table)
+    assert (state != before).any() == goes_on
