@@ -85,6 +85,17 @@ def test_mixing_computes_the_gradient_in_input_and_parameters():
     assert plan_of_both.output_size_in_bytes >= 4 * (2 * x + params / 2)
 
 
+def test_mixing_drops_weights_where_it_computes_gradients_and_not_forward_alone():
+    def programs(rate):
+        more = (*SMALL, f"Encoder.attention_dropout={rate}")
+        cell = dataclasses.replace(CELL, model="transformer", what="mixing", overrides=more)
+        return [str(program.jaxpr) for program in worker.mixing(cell.load())]
+
+    (both, forward), (still, forward_again) = programs(0.5), programs(0.0)
+    assert both != still
+    assert forward == forward_again
+
+
 def test_definition_is_measured_with_autodiff_on_the_same_input():
     built = dataclasses.replace(CELL, what="mixing", overrides=SMALL).load()
     x, cotangent, _ = worker._mixing_inputs(built)
@@ -142,6 +153,13 @@ def test_child_replies_with_facts_rounds_and_limits(what):
     assert ("forward_calls" in rounds) == (what == "mixing")
     assert limits["floor_seconds"] >= 0
     assert limits["bytes"] > 0
+
+
+def test_memory_is_what_the_cell_adds_to_the_process(monkeypatch):
+    monkeypatch.setattr(memory, "forget_peak", lambda: 1000)
+    monkeypatch.setattr(memory, "peak", lambda: 5000)
+    (facts,) = replies(dataclasses.replace(CELL, overrides=SMALL))
+    assert facts["peak_bytes"] == 4000
 
 
 def test_program_that_does_not_fit_is_oom(monkeypatch):
