@@ -68,11 +68,11 @@ def result(preset: Preset) -> list[str]:
 
 
 def scores(table: Table) -> list[str]:
-    """Says how many results a preset has, and which is the highest of each task."""
+    """Says how many results a preset has, and which is the highest of each task above the floor."""
     scored = [
         (row.model, task) for task in table.tasks for row in table.own if row.cells[task].seeds
     ]
-    if not table.best:
+    if not scored:
         return []
     names, on = ({*part} for part in zip(*scored, strict=True))
     highest = []
@@ -80,11 +80,11 @@ def scores(table: Table) -> list[str]:
         mean = best.cells[task].mean
         labels = listed(row.label for row in table.own if row.cells[task].mean == mean)
         highest.append(f"{table.columns[task]}, {labels} ({mean:.2f} %)")
-    return [
+    counted = (
         f"{plural(len(scored), 'result')} of {plural(len(names), 'model')} on "
-        f"{plural(len(on), 'task')}, variants not counted.",
-        f"Highest: {'; '.join(highest)}.",
-    ]
+        f"{plural(len(on), 'task')}, variants not counted."
+    )
+    return [counted, f"Highest: {'; '.join(highest)}."] if highest else [counted]
 
 
 def significance(presets: Sequence[Preset]) -> list[str]:

@@ -85,6 +85,24 @@ def test_all_rows_that_share_the_highest_number_are_named(tmp_path):
     ]
 
 
+def test_highest_result_counts_only_above_the_majority_floor(tmp_path):
+    runs = (
+        with_test(600, task="text"),
+        with_test(600, task="image"),
+        with_test(350),  # 17.5 %: its interval reaches the floor
+        with_test(340, model="linear"),
+    )
+    (preset,) = built(tmp_path, *runs).presets
+    assert preset.table.best.keys() == {"text", "image"}
+    assert (
+        findings.scores(preset.table)[-1] == "Highest: Text, FNet (30.00 %); Image, FNet (30.00 %)."
+    )
+    (preset,) = built(tmp_path / "low", *runs[2:]).presets
+    assert findings.scores(preset.table) == [
+        "2 results of 2 models on 1 task, variants not counted."
+    ]
+
+
 def test_accuracies_are_subtracted_only_on_the_same_data_and_as_in_the_table_of_pairs(tmp_path):
     right = {"fnet": [601, 604, 610], "transformer": [700, 703, 705]}
     runs = [with_test(n, model=m, seed=s) for m, ns in right.items() for s, n in enumerate(ns)]
