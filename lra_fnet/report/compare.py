@@ -102,7 +102,8 @@ def compare(first: Sequence[Record], second: Sequence[Record]) -> RunComparison:
     The checkpoint is the best on validation; `significance.compare` chooses the test.
 
     Raises:
-      UserError: the tasks or the rows differ, a side has no complete run, or one of pre-training.
+      UserError: the tasks or the rows differ, a side has no complete run or one of pre-training, or
+        a run is on both sides.
     """
     a, b = (_complete(runs) for runs in (first, second))
     if pretrained := [run.label for run in (*a, *b) if run.denoise]:
@@ -121,6 +122,11 @@ def compare(first: Sequence[Record], second: Sequence[Record]) -> RunComparison:
                 f"expected runs on the same {what}, got {texts[0]} ({a[0].label}) and {texts[1]} "
                 f"({b[0].label}): name two that share it"
             )
+    if shared := [run for run in a if run in b]:
+        raise UserError(
+            f"{shared[0].label}, seed {shared[0].seed}, is on both sides: name two sets of runs "
+            "without a run in common"
+        )
     splits: list[Split] = ["validation"]
     if all(run.tested for run in (*a, *b)):
         splits.append("test")

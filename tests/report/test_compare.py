@@ -212,6 +212,7 @@ OTHER_DATA = {"data_sha256": "e" * 64}
             "cpu/listops/linear",
             "expected a complete run of cpu/listops/linear, got OOM",
         ),
+        (a_result(seed=1), "cpu/listops/fnet", "cpu/listops/fnet, seed 0, is on both sides"),
         (with_test(600), "fnet", "expected a run folder with a result.json, or preset/task/model"),
     ],
 )
