@@ -432,6 +432,13 @@ def test_workers_run_in_parallel_on_separate_cores(go):
     assert most == 2
     parts = {",".join(map(str, part)) for part in scheduler.share(cores, 2)}
     assert {words[3] for words in lines} == parts
+    assert {words[4] for words in lines} == {"false"}
+
+
+@pytest.mark.usefixtures("runner")
+def test_a_single_worker_keeps_jaxs_own_use_of_the_memory_of_a_gpu(go):
+    assert go("--task", "parity", "--models", "fnet", "--set", "Fake.seconds=0.01")[0] == 0
+    assert {line.split()[4] for line in Path("runs/starts").read_text().splitlines()} == {"true"}
 
 
 @pytest.mark.usefixtures("runner")
