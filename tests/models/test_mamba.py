@@ -123,6 +123,17 @@ def test_states_are_float32_of_bfloat16_inputs(method):
     assert_close(got, want, 1e-5)
 
 
+def test_slopes_have_the_dtypes_of_the_inputs(method):
+    x, step, a, b, c = (np.float32(array) for array in system(13))
+    inputs = *(jnp.asarray(array, jnp.bfloat16) for array in (x, b, c)), step, a
+
+    def loss(x, b, c, step, a):
+        return selective_scan.selective_scan(x, step, a, b, c, method=method).sum()
+
+    slopes = jax.eval_shape(jax.grad(loss, range(5)), *inputs)
+    assert [slope.dtype for slope in slopes] == [jnp.bfloat16] * 3 + [jnp.float32] * 2
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_no_array_has_the_states_of_all_tokens(method):
     """Inputs and slopes are [B, L, E]; states, N times as large, are held for a chunk."""
@@ -135,6 +146,24 @@ def test_no_array_has_the_states_of_all_tokens(method):
         return jnp.square(selective_scan.selective_scan(*inputs, method=method)).sum()
 
     assert largest_array(jax.grad(loss, (0, 1, 2, 3, 4)), *shapes) == np.prod(size)
+
+
+def gradient_of_the_scan(method):
+    """The program of all slopes, as text."""
+    inputs = [np.float32(array) for array in system(70)]
+    scan = functools.partial(selective_scan.selective_scan, method=method)
+    gradient = jax.grad(lambda inputs: scan(*inputs).sum())
+    return str(jax.make_jaxpr(gradient)(inputs))
+
+
+@pytest.mark.parametrize(("backend", "method"), [("cpu", "scan"), ("gpu", "associative")])
+def test_scan_suits_the_backend_and_sums_over_states_in_float32(monkeypatch, backend, method):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    auto, *given = map(gradient_of_the_scan, ("auto", *METHODS))
+    assert given[0] != given[1]
+    assert auto == given[METHODS.index(method)]
+    products = auto.count("dot_general[")
+    assert products == auto.count("precision=(Precision.HIGHEST, Precision.HIGHEST)") > 0
 
 
 # The layer

@@ -14,6 +14,7 @@ from arrays import applied, assert_close, float64, initial, new_key, normal, ran
 from lra_fnet import experiment
 from lra_fnet.errors import UserError
 from lra_fnet.models import blocks
+from lra_fnet.models.mixer import draw_once
 from lra_fnet.models.mixers import attention, linear, performer
 from lra_fnet.models.mixers.convolution import Convolution
 from lra_fnet.models.mixers.fourier_filter import FourierFilter
@@ -356,6 +357,14 @@ def test_features_are_fixed_by_seed_and_layer_and_redrawn_only_in_training():
     assert (first == again).all()
     assert (first != base).any()
     assert (first != other).any()
+
+
+def test_fixed_draws_are_those_of_threefry_under_any_default_generator():
+    want = jax.random.fold_in(jax.random.key(3, impl="threefry2x32"), 1)
+    for impl in ("threefry2x32", "rbg"):
+        with jax.default_prng_impl(impl):
+            got = draw_once(functools.partial(jax.random.normal, shape=(4,)), 3, 1)
+        np.testing.assert_array_equal(got, jax.random.normal(want, (4,)))
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 from arrays import applied, assert_close, float64, initial, new_key, normal
 
 from lra_fnet.models import pointwise
+from lra_fnet.models.gate import Gate
 
 keep = jax.jit(pointwise.keep, static_argnums=(1, 2))
 
@@ -186,6 +187,14 @@ def test_recompute_keeps_only_the_arguments_and_has_the_same_values_and_gradient
     arguments = x.size + kernel.size
     assert kept_by_backward(again, x, kernel) < arguments + 10  # and the key
     assert kept_by_backward(lambda x, k: product(x, k, key), x, kernel) > arguments + 2 * x.size
+
+
+@pytest.mark.parametrize(("kind", "width"), [("full", 8), ("half1", 4), ("half2", 4)])
+def test_gate_keeps_its_input_and_the_product_alone(kind, width):
+    gate, y = Gate(4, kind), normal(2, 30, 4)
+    variables = jax.eval_shape(gate.init, new_key(0), y)
+    arguments = 4 * width + y.size
+    assert kept_by_backward(gate.apply, variables, y) == arguments + 2 * 30 * width
 
 
 def test_a_recomputation_waits_for_the_cotangent_and_propagates_its_nan():

@@ -106,6 +106,14 @@ def test_states_of_slow_modes_are_those_of_float64_in_a_long_text(method, tolera
     assert (error < tolerance * np.abs(want).max(axis=(0, 1))).all()
 
 
+@pytest.mark.parametrize(("backend", "loops"), [("cpu", 2), ("gpu", 0)])
+def test_recurrence_and_gradient_go_position_by_position_only_on_a_cpu(monkeypatch, backend, loops):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    exponent, inputs = jnp.full(3, -0.5 + 1j), normal(2, 9, 3)
+    gradient = jax.grad(lambda x: recurrence.linear_recurrence(exponent, x + 0j).real.sum())
+    assert str(jax.make_jaxpr(gradient)(inputs)).count("scan[") == loops
+
+
 # HiPPO
 
 

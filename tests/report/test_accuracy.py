@@ -284,6 +284,13 @@ def test_overrides_have_separate_rows_that_name_them():
     assert not [row for row in table.rows if row.source == "ours"]
 
 
+def test_variants_have_the_numbers_of_the_last_step_in_its_table():
+    (table,) = tables_of(with_test(600, last=580, overrides=["MAX_LEN=4096"], variant="long"))
+    parts = [part for part in table.parts if part.name == "variants"]
+    means = {part.checkpoint: part.rows[0].cells["listops"].mean for part in parts}
+    assert means == {"best": 30, "last": 29}
+
+
 LONG = INIT | {"run": "cpu/listops/fnet@denoise+long/seed0"}
 
 
@@ -633,6 +640,18 @@ def test_a_cell_is_held_against_the_highest_floor_and_baseline_of_its_runs():
     runs = (with_test(420, seed=n, floor=low, shallow=rule) for n, rule in enumerate(rules))
     cell = cell_of(*runs)
     assert (cell.marks, cell.majority, cell.baseline) == ("§", 15.0, 20.0)
+
+
+def test_means_over_tasks_are_shown_where_a_model_has_all_tasks():
+    five = [task for task in cells.TASKS if task != "pathx"]
+    for tasks, shown in (
+        (five[:4], []),
+        (five, ["average5"]),
+        (cells.TASKS, ["average5", "average6"]),
+    ):
+        (table,) = tables_of(*(with_test(600, task=task, preset="small") for task in tasks))
+        columns = tables.measured(table, table.parts[0])[0].columns
+        assert [column for column in columns if column not in cells.TASKS] == shown
 
 
 def test_a_mean_of_tasks_has_the_mean_of_their_baselines_if_all_have_one():

@@ -6,6 +6,7 @@ import os
 import signal
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 from paths import OUTSIDE
@@ -14,9 +15,10 @@ from tiny import tiny
 from lra_fnet import cli, experiment
 from lra_fnet.errors import RunFailed, UserError
 from lra_fnet.machine import progress
+from lra_fnet.models import fastest
 from lra_fnet.run.job import Job
 from lra_fnet.tasks import Arrays
-from lra_fnet.training import pipeline, slices, step
+from lra_fnet.training import hosts, pipeline, slices, step
 from lra_fnet.training.loop import Loop
 
 STATE_BYTES = 5000
@@ -94,6 +96,61 @@ def test_free_memory_of_a_device_is_its_limit_less_the_bytes_in_use():
     stats = {"bytes_limit": 1000, "bytes_in_use": 300}
     device = SimpleNamespace(memory_stats=lambda: stats)
     assert slices.free_bytes(SimpleNamespace(local_devices=[device])) == 700
+
+
+@pytest.mark.parametrize(("free", "where"), [(1, ""), (3, " here, less in another process")])
+def test_only_a_cpu_refuses_a_step_and_says_whose_memory_is_short(monkeypatch, free, where):
+    monkeypatch.setattr(slices, "needed_bytes", lambda program, mesh: 2)
+    monkeypatch.setattr(slices, "free_memory", lambda: free)
+    monkeypatch.setattr(hosts, "every", lambda mine: False)
+    with pytest.raises(RunFailed, match=rf"GB are free{where}: set --fit") as caught:
+        slices.check(None, None)
+    assert caught.value.state == "OOM"
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    slices.check(None, None)  # an accelerator's allocator refuses by itself
+
+
+def test_size_that_another_process_or_the_compiler_has_no_memory_for_does_not_fit(fit, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(hosts, "every", lambda mine: mine and fit.tried[-1] <= 16)
+        assert fit(tiny(batch_size=32), 10**6) == 16
+
+    def planned_bytes(program):
+        if program.bytes > 800:
+            raise jax.errors.JaxRuntimeError(message)
+        return program.bytes
+
+    monkeypatch.setattr(slices, "planned_bytes", planned_bytes)
+    message = "RESOURCE_EXHAUSTED: Out of memory"
+    assert fit(tiny(batch_size=32), 10**6) == 8
+    message = "INTERNAL: a defect"
+    with pytest.raises(jax.errors.JaxRuntimeError, match="a defect"):
+        fit(tiny(batch_size=32), 10**6)
+
+
+def test_batch_norm_fits_whole_or_not_at_all(fit):
+    built = tiny("conv", "Encoder.batch_norm=0.9", batch_size=32)
+    assert fit(built, 3200) == 32
+    with pytest.raises(RunFailed, match=r"a step in slices of 32 needs .* GB"):
+        fit(built, 3199)
+
+
+def test_batch_that_fits_whole_is_a_decision_that_holds_again():
+    built, mesh = tiny(batch_size=32), SimpleNamespace(size=1)
+    with fastest.decisions({}) as made:
+        assert not slices.was_fitted()
+        fastest.decide("something else", lambda: 1, [1])
+        assert slices.fitted(built, mesh, lambda: 32).run.microbatch == 32
+        assert slices.was_fitted()
+    with fastest.decisions(made):
+        assert slices.fitted(built, mesh, lambda: 8).run.microbatch == 32
+
+
+def test_plan_counts_outputs_in_donated_arguments_once_and_none_without_an_account():
+    sizes = {"argument": 1000, "output": 800, "alias": 700, "temp": 50}
+    plan = SimpleNamespace(**{f"{name}_size_in_bytes": size for name, size in sizes.items()})
+    assert slices.planned_bytes(SimpleNamespace(memory_analysis=lambda: plan)) == 1150
+    assert slices.planned_bytes(SimpleNamespace(memory_analysis=lambda: None)) == 0
 
 
 def test_compiler_plans_less_memory_for_smaller_slices():

@@ -296,6 +296,13 @@ def test_cpu_takes_the_fewest_rows_that_fill_a_slice(dim, rows_, row, train, wan
     assert slices.rows_at_once(built.model, rows_, row, train=train) == want
 
 
+def test_slices_of_gradients_and_of_scores_are_two_decisions():
+    built = experiment.load("text", "fnet", "tuned", ("Encoder.dim=64", "Encoder.qkv_dim=64"))
+    with fastest.decisions({}):
+        assert slices.rows_at_once(built.model, 32, (2048,), train=True) == 32
+        assert slices.rows_at_once(built.model, 32, (2048,), train=False) == 4
+
+
 def test_accelerator_takes_the_whole_batch(monkeypatch):
     built = experiment.load("text", "fnet", "tuned")
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
