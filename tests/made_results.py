@@ -51,6 +51,12 @@ def a_result(**changes):
     return result | changes
 
 
+def part_of_a_run(**changes):
+    """Returns what a run keeps of a process that trained a part of it before the last one."""
+    result = a_result()
+    return {name: result[name] for name in ("device", "versions", "commit", "dirty")} | changes
+
+
 def with_test(best, last=None, count=2000, **changes):
     """Returns a result with these numbers of correct test rows."""
     last = best if last is None else last

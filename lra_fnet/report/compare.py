@@ -131,7 +131,7 @@ def compare(first: Sequence[Record], second: Sequence[Record]) -> RunComparison:
     if all(run.tested for run in (*a, *b)):
         splits.append("test")
     sides = _side(a), _side(b)
-    one_device = len({run.device for run in (*a, *b)}) == 1
+    one_device = _one_machine([*a, *b])
     return RunComparison(
         task=a[0].task,
         data_sha256=a[0].data_sha256,
@@ -169,7 +169,7 @@ def _complete(runs: Sequence[Record]) -> list[Record]:
 
 def _side(runs: Sequence[Record]) -> Side:
     speeds = [run.steps_per_second for run in runs if run.steps_per_second is not None]
-    comparable = len(speeds) == len(runs) and len({run.device for run in runs}) == 1
+    comparable = len(speeds) == len(runs) and _one_machine(runs)
     return Side(
         model=runs[0].label,
         seeds=[run.seed for run in runs],
@@ -179,6 +179,10 @@ def _side(runs: Sequence[Record]) -> Side:
         steps_per_second=statistics.fmean(speeds) if comparable else None,
         device=runs[0].device,
     )
+
+
+def _one_machine(runs: Sequence[Record]) -> bool:
+    return len({machine for run in runs for machine in run.machines}) == 1
 
 
 def _pairs(a: Sequence[Record], b: Sequence[Record]) -> list[Pair]:

@@ -241,7 +241,7 @@ def runs(report: Report) -> list[str]:
     if not report.runs:
         return []
     timed = [run.wall_seconds for run in report.runs if run.wall_seconds]
-    devices = len({str(run.device) for run in report.runs})
+    devices = len({machine for run in report.runs for machine in run.machines})
     twice = [folder for folder, times in report.sources.readings.items() if times > 1]
     spent = f" trained for {progress.duration(sum(timed))} together" if timed else ""
     words = f"{count(twice)} of them read the test split more than once"

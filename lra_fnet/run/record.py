@@ -276,6 +276,16 @@ class Record(Process):
         )
 
     @property
+    def machines(self) -> list[str]:
+        """The devices that trained it, each once, the first one first."""
+        return list(dict.fromkeys(str(one.device) for one in (*self.earlier, self)))
+
+    @property
+    def devices(self) -> str:
+        """`machines` in words; a run's times and speed are over all of them."""
+        return ", then ".join(self.machines)
+
+    @property
     def provenance(self) -> str:
         """Commit, device, data and pre-training in one line."""
         data = f"{self.dataset} from {self.data_source}, " if self.dataset else ""

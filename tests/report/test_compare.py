@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from made_results import INIT, RIGHT, a_failure, a_result, put, scored, with_test
+from made_results import INIT, RIGHT, a_failure, a_result, part_of_a_run, put, scored, with_test
 from rich.console import Console
 
 from lra_fnet import cli, intervals
@@ -127,6 +127,14 @@ def test_a_side_with_runs_on_two_devices_has_no_mean_speed(run):
     assert compared["a"]["steps_per_second"] is None
     assert compared["b"]["steps_per_second"] == 8.5
     assert ["steps/s", "-", "8.5"] in [line.split() for line in run([], *MODELS)[1].splitlines()]
+
+
+def test_run_that_went_on_on_another_machine_has_no_speed_to_compare(run):
+    gpu = {"name": "GPU", "platform": "gpu", "count": 1, "cores": 8}
+    begun = a_result(earlier=[part_of_a_run(device=gpu)])
+    compared = comparison(run, [begun, a_result(model="linear")])
+    assert compared["a"]["steps_per_second"] is None
+    assert compared["steps_per_second_ratio"] is None
 
 
 def test_variants_are_models_and_configurations_are_compared(run):

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from made_results import a_result, a_trial, put, put_curve, put_sweep
+from made_results import a_result, a_trial, part_of_a_run, put, put_curve, put_sweep
 
 from lra_fnet.report import cost
 from lra_fnet.report.contents import build
@@ -52,10 +52,13 @@ def test_each_device_of_a_cell_has_its_own_line(tmp_path):
     put(tmp_path, a_result(wall_seconds=600.0))
     for seed, seconds in ((1, 60.0), (2, 120.0)):
         put(tmp_path, a_result(seed=seed, wall_seconds=seconds, device=gpu))
+    begun = [part_of_a_run(device=gpu), part_of_a_run()]
+    put(tmp_path, a_result(seed=3, wall_seconds=240.0, earlier=begun))
     (grid,) = build(Sources([tmp_path])).sections["Cost"]
     assert [row[2:] for row in grid.rows] == [
         ["1 x Some CPU (cpu, 2 cores)", "1", "10.0", "1"],
         ["1 x GPU (gpu, 8 cores)", "2", "1.5", "2"],
+        ["1 x GPU (gpu, 8 cores), then 1 x Some CPU (cpu, 2 cores)", "1", "4.0", "1"],
     ]
 
 

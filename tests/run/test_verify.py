@@ -199,8 +199,7 @@ def test_run_that_began_with_other_code_is_noted_and_need_not_be_equal_to_the_bi
 
 
 def test_all_notes_about_the_code_are_given(monkeypatch):
-    process = {name: made_results.a_result()[name] for name in ("device", "versions", "dirty")}
-    earlier = [process | {"commit": "b" * 40}]
+    earlier = [made_results.part_of_a_run(commit="b" * 40)]
     fields = {"code": {"parity.py": "0" * 64}, "commit": "a" * 40, "dirty": True}
     result = record.parse(made_results.a_result(**fields, earlier=earlier))
     monkeypatch.setattr(verify, "_is_known", lambda commit: True)
