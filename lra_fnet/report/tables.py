@@ -119,14 +119,19 @@ class Table:
     @property
     def best(self) -> dict[str, Row]:
         """Our row with the highest accuracy on each task that has one above the majority floor."""
-        best = {}
-        for task in self.tasks:
-            above = [row for row in self.own if not row.cells[task].floor]
-            means = [(row.cells[task].mean, row) for row in above]
-            scored = [(mean, row) for mean, row in means if mean is not None]
-            if scored:
-                best[task] = max(scored, key=lambda pair: pair[0])[1]
-        return best
+        above = {
+            task: [
+                row
+                for row in self.own
+                if (cell := row.cells[task]).mean is not None and not cell.floor
+            ]
+            for task in self.tasks
+        }
+        return {
+            task: max(rows, key=lambda row, task=task: row.cells[task].mean or 0)
+            for task, rows in above.items()
+            if rows
+        }
 
     @property
     def own(self) -> list[Row]:
