@@ -163,8 +163,11 @@ def compared(report: Report) -> list[Preset]:
 
 
 def main_and_best(table: Table) -> list[Row]:
-    """Returns the rows of ours of the main models and of the best model of each task."""
-    best = table.best.values()
+    """Returns the rows of ours of the main models and of the best model of each task.
+
+    A task whose best model is not clearly above the shallow baseline has none.
+    """
+    best = [row for task, row in table.best.items() if not row.cells[task].shallow]
     return [row for row in table.own if row.model in MAIN or row in best]
 
 

@@ -319,6 +319,19 @@ def test_readme_shows_the_main_models_and_results_md_everything(tmp_path):
     assert (tmp_path / "RESULTS.md").read_text() == "my notes\n"
 
 
+@pytest.mark.parametrize(("rule", "shown"), [(500, True), (900, False)])
+def test_readme_shows_the_best_model_of_a_task_if_it_is_above_the_baseline(tmp_path, rule, shown):
+    readme, results = tmp_path / "README.md", tmp_path / "results"
+    readme.write_text(f"{report.BEGIN}\n{report.END}\n")
+    counts = {"correct": rule, "count": 2000}
+    shallow = {"method": "a rule", "settings": {}, "validation": counts, "test": counts}
+    for model, correct in (("fnet", 800), ("linear", 790), ("dct", 900)):
+        put(results, with_test(correct, model=model, shallow=shallow))
+    report.update_readme(readme, results)
+    assert ("| Cosine transform |" in readme.read_text()) == shown
+    assert "| Cosine transform |" in (tmp_path / "RESULTS.md").read_text()
+
+
 def test_readme_names_shallow_baselines_only_of_tasks_that_it_shows(tmp_path):
     readme, results = tmp_path / "README.md", tmp_path / "results"
     readme.write_text(f"{report.BEGIN}\n{report.END}\n")
