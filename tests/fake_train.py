@@ -36,9 +36,9 @@ metrics = folder / "metrics.jsonl"
 def note(event, step):
     cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
     with (args.runs / "starts").open("a") as log:
-        takes_all = os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "true")  # of a GPU's memory
+        preallocates = os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "true")  # of a GPU's memory
         place = folder.relative_to(args.runs.absolute())
-        log.write(f"{event} {place} {step} {cores} {takes_all}\n")
+        log.write(f"{event} {place} {step} {cores} {preallocates}\n")
 
 
 def stop(number, frame):

@@ -131,7 +131,6 @@ def compare(first: Sequence[Record], second: Sequence[Record]) -> RunComparison:
     if all(run.tested for run in (*a, *b)):
         splits.append("test")
     sides = _side(a), _side(b)
-    one_device = _one_machine([*a, *b])
     return RunComparison(
         task=a[0].task,
         data_sha256=a[0].data_sha256,
@@ -139,7 +138,7 @@ def compare(first: Sequence[Record], second: Sequence[Record]) -> RunComparison:
         b=sides[1],
         differences={split: significance.compare(a, b, split) for split in splits},
         pairs=_pairs(a, b),
-        steps_per_second_ratio=_ratio(*sides) if one_device else None,
+        steps_per_second_ratio=_ratio(*sides) if _one_device([*a, *b]) else None,
         config=[str(change) for change in _changes(a[0], b[0])],
         notes=_notes(first, second),
     )
@@ -169,7 +168,7 @@ def _complete(runs: Sequence[Record]) -> list[Record]:
 
 def _side(runs: Sequence[Record]) -> Side:
     speeds = [run.steps_per_second for run in runs if run.steps_per_second is not None]
-    comparable = len(speeds) == len(runs) and _one_machine(runs)
+    comparable = len(speeds) == len(runs) and _one_device(runs)
     return Side(
         model=runs[0].label,
         seeds=[run.seed for run in runs],
@@ -181,8 +180,8 @@ def _side(runs: Sequence[Record]) -> Side:
     )
 
 
-def _one_machine(runs: Sequence[Record]) -> bool:
-    return len({machine for run in runs for machine in run.machines}) == 1
+def _one_device(runs: Sequence[Record]) -> bool:
+    return len({device for run in runs for device in run.devices}) == 1
 
 
 def _pairs(a: Sequence[Record], b: Sequence[Record]) -> list[Pair]:

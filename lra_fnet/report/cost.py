@@ -35,7 +35,7 @@ def grid(table: Table, sources: Sources) -> Grid:
     for row, task in itertools.product(table.ours, table.tasks):
         on: dict[str, list[Record]] = {}
         for run in row.cells[task].runs:
-            on.setdefault(run.devices, []).append(run)
+            on.setdefault(run.trained_on, []).append(run)
         goal = None if table.preset in UNCOMPARED else _printed(row.model, task)
         body += [
             [row.label, table.columns[task], device, *_line(runs, goal, sources)]

@@ -241,7 +241,7 @@ def runs(report: Report) -> list[str]:
     if not report.runs:
         return []
     timed = [run.wall_seconds for run in report.runs if run.wall_seconds]
-    devices = len({machine for run in report.runs for machine in run.machines})
+    devices = len({device for run in report.runs for device in run.devices})
     twice = [folder for folder, times in report.sources.readings.items() if times > 1]
     spent = f" trained for {progress.duration(sum(timed))} together" if timed else ""
     words = f"{count(twice)} of them read the test split more than once"

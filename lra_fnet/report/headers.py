@@ -79,10 +79,10 @@ def _row(runs: Sequence[Record], cell: cells.Cell, curves: dict[str, Curve]) -> 
     elif cell.sd is not None:
         shown = f"{cell.mean:.2f} ± {cell.sd:.2f}"
     mark = "†" if cell.validation_is_test else ""
-    minutes = {run.devices: math.inf for run in runs}
+    minutes = {run.trained_on: math.inf for run in runs}
     for run in runs:
         if run.wall_seconds:
-            minutes[run.devices] = min(minutes[run.devices], run.wall_seconds / 60)
+            minutes[run.trained_on] = min(minutes[run.trained_on], run.wall_seconds / 60)
     devices = sorted(minutes)
     fastest = [f"{minutes[d]:.1f}" if math.isfinite(minutes[d]) else "-" for d in devices]
     return [

@@ -74,8 +74,8 @@ def _from_runs(table: Table, column: str) -> list[Point]:
     found = []
     for row in table.rows:
         runs = [run for run in _timed(row, column).runs if run.complete and run.steps_per_second]
-        for device in dict.fromkeys(run.devices for run in runs):
-            same = [run for run in runs if run.devices == device]
+        for device in dict.fromkeys(run.trained_on for run in runs):
+            same = [run for run in runs if run.trained_on == device]
             speeds = [run.steps_per_second for run in same if run.steps_per_second]
             peaks = [run.peak_bytes for run in same if run.peak_bytes]
             if row.cells[column].mean is not None:

@@ -276,14 +276,14 @@ class Record(Process):
         )
 
     @property
-    def machines(self) -> list[str]:
+    def devices(self) -> list[str]:
         """The devices that trained it, each once, the first one first."""
         return list(dict.fromkeys(str(one.device) for one in (*self.earlier, self)))
 
     @property
-    def devices(self) -> str:
-        """`machines` in words; a run's times and speed are over all of them."""
-        return ", then ".join(self.machines)
+    def trained_on(self) -> str:
+        """`devices` in words; a run's times and speed are over all of them."""
+        return ", then ".join(self.devices)
 
     @property
     def provenance(self) -> str:

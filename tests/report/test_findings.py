@@ -423,5 +423,5 @@ def test_the_best_trial_is_complete_and_two_readings_are_more_than_one():
     swept = SimpleNamespace(about=about, trials=trials)
     assert "50.00 %, FNet" in findings.sweeps([swept])[-1]
     read = SimpleNamespace(readings={"runs/a": 2, "runs/b": 1}, logged=True)
-    made = SimpleNamespace(runs=[SimpleNamespace(wall_seconds=1.0, machines=["cpu"])], sources=read)
+    made = SimpleNamespace(runs=[SimpleNamespace(wall_seconds=1.0, devices=["cpu"])], sources=read)
     assert findings.runs(made)[-1] == "1 of them read the test split more than once: runs/a."

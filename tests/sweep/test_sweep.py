@@ -436,7 +436,8 @@ def test_workers_run_in_parallel_on_separate_cores(go):
 
 
 @pytest.mark.usefixtures("runner")
-def test_a_single_worker_keeps_jaxs_own_use_of_the_memory_of_a_gpu(go):
+def test_a_single_worker_keeps_jaxs_own_use_of_the_memory_of_a_gpu(go, monkeypatch):
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_PREALLOCATE", raising=False)
     assert go("--task", "parity", "--models", "fnet", "--set", "Fake.seconds=0.01")[0] == 0
     assert {line.split()[4] for line in Path("runs/starts").read_text().splitlines()} == {"true"}
 
