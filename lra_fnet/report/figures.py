@@ -234,7 +234,7 @@ def above_baseline(table: Table, points: Sequence[tradeoff.Point]) -> Figure | N
     """Draws accuracy above the shallow baseline against training speed, a panel a column.
 
     Bars are the intervals of `cells.Cell`. A panel needs two models with a baseline on one
-    device. It names its best model.
+    device. It names its best model, unless that is at the majority floor.
 
     Args:
       table: of a preset.
@@ -274,17 +274,18 @@ def above_baseline(table: Table, points: Sequence[tradeoff.Point]) -> Figure | N
                 _log_ticks(axes.xaxis)
             axes.margins(0.12, 0.18)
             best = max(shown, key=lambda point: point.cell.mean or 0.0)
-            top = best.cell.high or best.cell.mean or 0.0
-            right = best.speed > (max(speeds) * min(speeds)) ** 0.5
-            axes.annotate(
-                best.row.label,
-                (best.speed, top - (best.cell.baseline or 0.0)),
-                (4 if right else -4, 2),
-                textcoords="offset points",
-                ha="right" if right else "left",
-                va="bottom",
-                fontsize=7,
-            )
+            if not best.cell.floor:
+                top = best.cell.high or best.cell.mean or 0.0
+                right = best.speed > (max(speeds) * min(speeds)) ** 0.5
+                axes.annotate(
+                    best.row.label,
+                    (best.speed, top - (best.cell.baseline or 0.0)),
+                    (4 if right else -4, 2),
+                    textcoords="offset points",
+                    ha="right" if right else "left",
+                    va="bottom",
+                    fontsize=7,
+                )
             axes.set_title(table.columns[column])
             in_turn = all(point.benchmark for point in shown)
             axes.set_xlabel("Training steps/s" if in_turn else "Steps/s of the fastest run")

@@ -109,7 +109,7 @@ def _first(report: Report) -> tuple[Preset, Part, Figure | None] | None:
     if preset is None:
         return None
     table = preset.table
-    title = f"Test accuracy (%), preset {table.preset}: the main models and the best of each task"
+    title = f"Test accuracy (%), preset {table.preset}: main models and the best above baseline"
     floors = [row for row in table.rows if not row.source]
     part = Part("best", title, [*text.main_and_best(table), *floors])
     return preset, part, figures.above_baseline(table, preset.points)

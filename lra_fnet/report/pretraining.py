@@ -135,7 +135,7 @@ class Conditions(NamedTuple):
         if (how := run.setting("Denoising.replacement")) != "bert":
             hidden += f' ("{how}")'
         batch_size = run.setting("Run.batch_size") or 0
-        return cls(run.preset, data, str(run.device), batch_size, run.steps, hidden)
+        return cls(run.preset, data, run.trained_on, batch_size, run.steps, hidden)
 
 
 def fronts(runs: Sequence[Record], measured: Sequence[Benchmark] = ()) -> list[Front]:

@@ -580,6 +580,12 @@ def test_first_figure_shows_points_above_the_baseline_on_the_device_of_the_main_
     colours = [line.get_color() for line in axes.lines[1::2]]
     assert len(set(colours)) == 3
     assert [text.get_text() for text in axes.texts] == ["Cosine transform"]  # the best
+    (table,) = accuracy.tables(
+        records(*(run | {"floor": {"correct": 800, "count": 2000}} for run in runs))
+    )
+    figure = figures.above_baseline(table, tradeoff.points(table))
+    assert figure is not None
+    assert not figure.axes[0].texts  # no model is above the majority floor
     (none,) = accuracy.tables(records(with_test(600)))
     assert figures.above_baseline(none, tradeoff.points(none)) is None
 

@@ -5,7 +5,7 @@ import itertools
 import json
 
 import pytest
-from made_results import a_result, measured, records
+from made_results import a_result, measured, part_of_a_run, records
 
 from lra_fnet.report import Sources, benchmarks, build, figures, page, pretraining
 from lra_fnet.report import text as texts
@@ -59,6 +59,11 @@ def test_points_are_means_over_seeds_of_the_best_checkpoint():
     [
         {"steps_per_second": 1.0, "data_sha256": "e" * 64},
         {"device": {"name": "Other", "platform": "cpu", "count": 1, "cores": 2}},
+        {
+            "earlier": [
+                part_of_a_run(device={"name": "Other", "platform": "cpu", "count": 1, "cores": 2})
+            ]
+        },
         {"preset": "paper-pretrain"},
         {"config": "Encoder.dim = 8\nEncoder.num_layers = 1\nRun.batch_size = 16\n"},
     ],
