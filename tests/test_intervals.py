@@ -208,21 +208,39 @@ def answers(seed, runs=3, rows=40, means=(0.5, 0.6), spread=0.05, shared=0.2):
     return [rng.random((runs, rows)) < side for side in sides]
 
 
+@pytest.mark.parametrize("spread", [0.0, 0.02, 0.2])
 @pytest.mark.parametrize(("seed", "matched"), [(0, True), (1, True), (2, False), (3, False)])
-def test_variance_over_seeds_and_rows_is_that_of_the_loops(seed, matched):
-    """Second way: products of pairs of answers (`naive.crossed_variance`) and SciPy's t."""
-    sides = answers(seed)
+def test_interval_over_seeds_and_rows_is_that_of_the_loops(seed, matched, spread):
+    """Second way: products of pairs of answers (`naive.crossed_variance`) and SciPy's quantiles."""
+    sides = answers(seed, spread=spread)
     difference = intervals.over_seeds(
         *(100 * side.mean(1) for side in sides), 40, sides, matched=matched
     )
     signed = [sides[0] * 1.0 - sides[1]] if matched else [side * 1.0 for side in sides]
     seeds = [side.mean(1).var(ddof=1) / 3 for side in signed]
-    total = max(naive.crossed_variance(*sides, matched), sum(seeds))
-    freedom = total**2 / sum(part**2 / 2 for part in seeds)
+    freedom = sum(seeds) ** 2 / sum(part**2 / 2 for part in seeds)
+    rows = max(0.0, naive.crossed_variance(*sides, matched) - sum(seeds))
+    pooled = intervals.over_rows(*sides)
+
+    def half(p_value):
+        t, z = (d.isf(p_value / 2) for d in (scipy.stats.t(freedom), scipy.stats.norm))
+        return math.sqrt(max(t**2 * sum(seeds) + z**2 * rows, (z / Z * pooled_half) ** 2))
+
+    pooled_half = (pooled.high - pooled.low) / 200
     mean = sides[0].mean() - sides[1].mean()
-    low, high = scipy.stats.t.interval(0.95, freedom, mean, math.sqrt(total))
-    p_value = 2 * scipy.stats.t.sf(abs(mean) / math.sqrt(total), freedom)
-    assert difference == pytest.approx((100 * mean, 100 * low, 100 * high, p_value, 6), rel=1e-9)
+    ends = 100 * (mean - half(0.05)), 100 * (mean + half(0.05))
+    assert difference[:3] == pytest.approx((100 * mean, *ends), rel=1e-9)
+    assert half(difference.p_value) == pytest.approx(abs(mean), rel=1e-6)
+    assert difference.n == 6
+
+
+def test_seeds_of_equal_accuracy_have_the_interval_of_the_rows():
+    """What single answers add to the variance of the rows would otherwise be missing."""
+    rng = np.random.default_rng(0)
+    sides = [np.stack([rng.permutation(row) for _ in range(3)]) for (row,) in answers(0, 1, 400)]
+    values = [100 * side.mean(1) for side in sides]
+    found = intervals.over_seeds(*values, 400, sides, matched=False)
+    assert found[:4] == pytest.approx(intervals.over_rows(*sides)[:4], rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -248,6 +266,7 @@ def test_without_spread_over_seeds_it_is_the_z_test_on_rows():
     found = intervals.over_seeds([30.0, 30.0], [32.0, 32.0], 2000, matched=True)
     error = math.sqrt((0.3 * 0.7 + 0.32 * 0.68) / 2000)
     assert found.p_value == pytest.approx(2 * scipy.stats.norm.sf(0.02 / error))
+    assert intervals.over_seeds([10.0] * 2, [90.0] * 2, 2000, matched=True).p_value <= 1e-15
     same = np.ones((2, 5), bool)
     assert intervals.over_seeds([100.0] * 2, [100.0] * 2, 5, (same, same), matched=True) == (
         *(0, 0, 0),
@@ -255,44 +274,48 @@ def test_without_spread_over_seeds_it_is_the_z_test_on_rows():
     )
 
 
-def test_equal_models_differ_in_5_of_100_samples_of_seeds_and_rows():
+def test_equal_models_differ_in_at_most_5_of_100_samples_of_seeds_and_rows():
     """A test on rows alone, which takes the seeds for all seeds, claims many more differences."""
     claimed = over_rows = 0
     for seed in range(400):
         sides = answers(seed, 3, 400, means=(0.5, 0.5), spread=0.03)
         values = [100 * side.mean(1) for side in sides]
-        claimed += intervals.over_seeds(*values, 400, sides, matched=True).p_value < 0.05
-        per_row = sides[0].mean(0) - sides[1].mean(0)
-        over_rows += abs(per_row.mean()) > Z * per_row.std(ddof=1) / 20
-    assert 8 <= claimed <= 28
+        claimed += intervals.over_seeds(*values, 400, sides, matched=False).p_value < 0.05
+        over_rows += intervals.over_rows(*sides).p_value < 0.05
+    assert 4 <= claimed <= 24
     assert over_rows > 40
 
 
-def test_two_seeds_need_the_test_that_is_not_of_pairs():
-    """Of equal models with small effects of the seeds; why `significance.MATCHED` is 5."""
+def test_three_seeds_that_happen_to_agree_give_no_small_p_value():
+    """The usual t-test takes one quantile for the sum of the variances, and one per cent is three.
+
+    Only the first model varies over seeds, with four times the variance of the rows.
+    """
+    rng, rows = np.random.default_rng(0), 0.5 / 1000
+    claimed = usual = 0
+    for _ in range(2000):
+        a = 0.5 + math.sqrt(12 * rows) * rng.standard_normal(3)
+        a += math.sqrt(rows) * rng.standard_normal()
+        b = np.full(3, 0.5)
+        claimed += intervals.over_seeds(100 * a, 100 * b, 1000, matched=False).p_value < 0.01
+        seeds = a.var(ddof=1) / 3
+        total = seeds + rows
+        t = (a.mean() - 0.5) / math.sqrt(total)
+        usual += 2 * scipy.stats.t.sf(abs(t), total**2 / (seeds**2 / 2)) < 0.01
+    assert claimed <= 20
+    assert usual > 45
+
+
+def test_three_pairs_of_seeds_find_fewer_differences_than_six_runs():
+    """Why `significance.MATCHED` is 5."""
     claimed = {True: 0, False: 0}
-    for seed in range(600):
-        sides = answers(seed, 2, 300, means=(0.5, 0.5), spread=0.01)
+    for seed in range(200):
+        sides = answers(seed, 3, 1000, means=(0.5, 0.56), spread=0.01)
         values = [100 * side.mean(1) for side in sides]
         for matched in claimed:
-            found = intervals.over_seeds(*values, 300, sides, matched=matched)
+            found = intervals.over_seeds(*values, 1000, sides, matched=matched)
             claimed[matched] += found.p_value < 0.05
-    assert claimed[True] > 45  # 7.5 %
-    assert claimed[False] < 36  # 6 %
-
-
-def test_two_seeds_are_too_few_where_one_side_varies_more():
-    """Why `significance.SEEDS` is 3: equal models, of which the rarer one varies more."""
-    claimed = {2: 0, 3: 0}
-    rng = np.random.default_rng(0)
-    for _, count in itertools.product(range(400), claimed):
-        shares = 0.5, 0.5 + 0.05 * rng.standard_normal((count, 1))
-        sides = [rng.random((n, 1000)) < share for n, share in zip((3, count), shares, strict=True)]
-        values = [100 * side.mean(1) for side in sides]
-        found = intervals.over_seeds(*values, 1000, sides, matched=False)
-        claimed[count] += found.p_value < 0.05
-    assert claimed[2] > 36  # 9 %
-    assert claimed[3] < 28  # 7 %
+    assert claimed[False] > claimed[True] + 20
 
 
 # Many tests

@@ -113,9 +113,7 @@ def facts(state: str, identity: dict, experiment: Experiment, data: Prepared) ->
         **identity,
         "floor": dataclasses.asdict(data.floor),
         "shallow": rule and dataclasses.asdict(rule),
-        "mixer_length": experiment.model.encoder.mixer_length,
-        "uses_mask": experiment.model.encoder.uses_mask,
-        "validation_is_test": experiment.task.validation_is_test,
+        **traits(experiment),
         "dataset": experiment.task.config,
         "data_source": data.source,
         "data_sha256": data.fingerprint,
@@ -125,6 +123,15 @@ def facts(state: str, identity: dict, experiment: Experiment, data: Prepared) ->
         "test": None,
         "train": None,
         **dataclasses.asdict(provenance.of_process()),
+    }
+
+
+def traits(experiment: Experiment) -> dict[str, Any]:
+    """Returns the fields of result.json that follow from the configuration."""
+    return {
+        "mixer_length": experiment.model.encoder.mixer_length,
+        "uses_mask": experiment.model.encoder.uses_mask,
+        "validation_is_test": experiment.task.validation_is_test,
     }
 
 

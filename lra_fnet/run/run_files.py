@@ -121,6 +121,17 @@ def curve(folder: Path) -> Curve:
         raise UserError(f"{file}: {error}; move it away") from None
 
 
+def evaluations(folder: Path) -> dict[int, dict[str, Any]]:
+    """Returns the lines of the validation scores in metrics.jsonl, by step; {} without the file.
+
+    Raises:
+      UserError: the file is damaged.
+    """
+    curve(folder)  # checks it
+    lines = disk.read_lines(folder / "metrics.jsonl")
+    return {line["step"]: line for line in lines if line["kind"] == "validation"}
+
+
 def _point(line: dict[str, Any], name: str) -> tuple[int, float]:
     """Returns the step of a line with its loss, or its accuracy in percent."""
     if absent := {"step", name} - line.keys():

@@ -1,14 +1,17 @@
 """Checks results as any reader can: a row for each run, a column for each check.
 
-result  result.json is complete: schema, counts against the bits of the rows, steps, sha256
+result  result.json is complete: schema, counts against the bits of the rows, steps, sha256; the
+        best and last scores on validation are those of metrics.jsonl
 config  the recorded configuration is the one that task, model, preset and overrides give
-data    the rows are those of data/expected.json, and of the prepared set if there is one
+data    rows, majority floor and shallow baseline are those of data/expected.json, and the rows
+        those of the prepared set if there is one
 code    the commit is known, nothing differed from it, and no other code or machine was used
 score   the checkpoints, scored again, give the recorded counts
 replay  the first steps, trained again, give the losses in metrics.jsonl
 """
 
 import contextlib
+import dataclasses
 import functools
 import json
 import re
@@ -146,8 +149,8 @@ def verify(folder: Path, options: Options, *, moved: bool = True) -> Row:
         result, kinds = _result(folder, moved=moved)
     except UserError as error:
         return Row(str(folder), findings | {"result": Finding(FAILED, str(error))})
-    findings["result"] = Finding() if result.sha256 else Finding(NOTE, "no sha256")
     checks = {
+        "result": lambda: _course(folder, result, options),
         "config": lambda: _config(folder, result, options),
         "data": lambda: _data(result, options),
         "code": lambda: _code(result, options),
@@ -183,6 +186,33 @@ def _result(folder: Path, *, moved: bool) -> tuple[Record, tuple[Checkpoint, ...
     assert result is not None
     kinds = trained.KINDS if (folder / "checkpoints").is_dir() and result.complete else ()
     return result, kinds
+
+
+def _course(folder: Path, result: Record, options: Options) -> Finding:
+    """Compares the validation scores with those in metrics.jsonl, and "best" with all of them."""
+    logged = run_files.evaluations(folder) if result.complete else {}
+    for kind in trained.KINDS if logged else ():
+        score = result.score("validation", kind)
+        assert score is not None  # a complete run has both
+        if score.step not in logged:
+            return Finding(FAILED, f"{kind}: metrics.jsonl has no evaluation at step {score.step}")
+        correct = round(logged[score.step]["accuracy"] * score.count)
+        if score.correct != correct:
+            return Finding(
+                FAILED, f"{kind}: {score.correct} rows correct, {correct} in metrics.jsonl"
+            )
+        if kind == "best":
+            rank = _experiment(result, options).objective.rank
+            best = min(logged, key=lambda step: (rank(_sums(logged[step])), step))
+            if best != score.step:
+                return Finding(FAILED, f"best: step {score.step}, but step {best} was better")
+    return Finding() if result.sha256 else Finding(NOTE, "no sha256")
+
+
+def _sums(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a line of metrics.jsonl as the sums over one row, which rank as those over all do."""
+    names = {"correct": "accuracy", "order_correct": "order_accuracy"}
+    return {**line, **{new: line.get(old) for new, old in names.items()}, "count": 1, "rows": 1}
 
 
 _load = functools.cache(experiments.load)
@@ -251,12 +281,20 @@ def _config(folder: Path, result: Record, options: Options) -> Finding:
     score = result.score("validation", "last")
     if score and score.step != steps:
         return Finding(FAILED, f"it was scored at step {score.step}, its config has {steps} steps")
-    parameters = restored and _count(restored.model, restored.task.row_shape)
-    if None not in (result.parameters, parameters) and result.parameters != parameters:
-        return Finding(FAILED, f"{result.parameters} parameters, its config has {parameters}")
-    if differences:
-        return Finding(NOTE, "changed with the code: " + "; ".join(map(str, differences)))
-    return Finding()
+    notes = ["changed with the code: " + "; ".join(map(str, differences))] if differences else []
+    if restored:
+        try:
+            parameters = _count(restored.model, restored.task.row_shape)
+        except UserError as error:  # as fused attention without a GPU
+            notes.append(f"its parameters cannot be counted here: {error}")
+        else:
+            if None not in (result.parameters, parameters) and result.parameters != parameters:
+                had = f"{result.parameters} parameters"
+                return Finding(FAILED, f"{had}, its config has {parameters}")
+        for name, value in evaluate.traits(restored).items():
+            if (recorded := getattr(result, name)) != value:
+                return Finding(FAILED, f"{name} is {recorded}, its config has {value}")
+    return Finding(NOTE, "; ".join(notes)) if notes else Finding()
 
 
 def _is_newer(difference: Difference, gone: Sequence[Difference], result: Record) -> bool:
@@ -303,6 +341,10 @@ def _data(result: Record, options: Options) -> Finding:
         floor = record.Counts(max(labels), sum(labels))
         if floor != result.floor:
             return Finding(FAILED, f"floor {result.floor}, {name} has {floor}")
+    known = [dataclasses.replace(rule, correct_bits=None) for rule in result.baselines]
+    recorded = result.shallow and dataclasses.replace(result.shallow, correct_bits=None)
+    if recorded and known and recorded not in known:
+        return Finding(FAILED, f"shallow baseline {recorded.words}; {name} has {known[0].words}")
     if facts in counted:
         return Finding(NOTE, f"only counts of {name} are known: prepare it")
     return Finding() if facts in today else Finding(NOTE, f"{name} has other rows since its commit")
@@ -447,13 +489,15 @@ def _replay(folder: Path, result: Record, options: Options) -> Finding:
     losses, state = replay(experiment, data.arrays("train"), *given)
     if not np.isfinite(losses).all():
         return Finding(FAILED, f"the loss is not finite in {steps} steps")
-    exact, worst = _same_machine(result), 0.0
-    for end in range(every, steps + 1, every):
-        if end in curve:
-            again = mean_loss(losses, end, every)
-            worst = max(worst, abs(again - curve[end]) / max(abs(curve[end]), 1e-9))
-    if worst > (0 if exact else TOLERANCE):
-        return Finding(FAILED, f"losses of {steps} steps differ by up to {worst:.2g}")
+    exact = _same_machine(result)
+    again = {end: mean_loss(losses, end, every) for end in range(every, steps + 1, every)}
+    off = [
+        abs(again[end] - curve[end]) / max(abs(curve[end]), 1e-9) for end in again if end in curve
+    ]
+    if curve and not off:
+        return Finding(FAILED, f"metrics.jsonl has no loss at a multiple of {every} up to {steps}")
+    if not all(one <= (0 if exact else TOLERANCE) for one in off):  # nor if one is not a number
+        return Finding(FAILED, f"losses of {steps} steps differ by up to {np.max(off):.2g}")
     if steps == last and exact and result.parameters_sha256:
         if sha256(state.params) != result.parameters_sha256:
             return Finding(FAILED, f"{steps} steps give other parameters")

@@ -150,6 +150,25 @@ def edit_curve(folder):
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
+def move_curve(folder):
+    lines = disk.read_lines(folder / "metrics.jsonl")
+    lines = [line | {"step": line["step"] + 1} for line in lines if line["kind"] != "validation"]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def choose_another_best(folder):
+    """Makes the worst evaluation the best, as by somebody who selects on test."""
+    value = disk.read_json(folder / "result.json")
+    best = value["validation"]["best"]
+    lines = disk.read_lines(folder / "metrics.jsonl")
+    lines = [line for line in lines if line["kind"] == "validation"]
+    worst = max(lines, key=lambda line: (-line["accuracy"], line["loss"]))
+    correct = round(worst["accuracy"] * best["count"])
+    best |= {"step": worst["step"], "correct": correct, "correct_bits": None}
+    value["test"]["best"]["step"] = worst["step"]
+    (folder / "result.json").write_text(json.dumps(record.seal(value)))
+
+
 @pytest.mark.parametrize(
     ("edit", "name", "reason"),
     [
@@ -173,6 +192,15 @@ def edit_curve(folder):
         (lambda f: change(f / "result.json", parameters=1), "config", "1 parameters, its config"),
         (lambda f: change(f / "result.json", commit="main"), "code", "no commit: 'main'"),
         (edit_curve, "replay", "losses of 12 steps differ by up to 0.1"),
+        (move_curve, "replay", "metrics.jsonl has no loss at a multiple of"),
+        (choose_another_best, "result", " was better"),
+        (
+            edit_score("validation", correct=20, correct_bits=None),
+            "result",
+            "best: 20 rows correct",
+        ),
+        (lambda f: change(f / "result.json", uses_mask=True), "config", "uses_mask is True, its"),
+        (lambda f: change(f / "result.json", mixer_length=1), "config", "mixer_length is 1, its"),
     ],
 )
 def test_result_that_was_edited_by_hand_is_refused_with_the_reason(check, edit, name, reason):
@@ -225,6 +253,17 @@ def test_score_without_a_loss_is_noted(check):
     assert findings["replay"].state == "not asked for"
 
 
+def test_baseline_that_is_not_that_of_the_data_is_refused(tmp_path):
+    folder = shutil.copytree(ROOT / "results/cpu/listops/fnet/seed0", tmp_path / "seed0")
+    value = disk.read_json(folder / "result.json")
+    value["shallow"]["test"]["correct"] = 1567
+    value["shallow"]["correct_bits"] = None
+    (folder / "result.json").write_text(json.dumps(record.seal(value)))
+    found = verify.verify(folder, verify.Options(tmp_path)).findings["data"]
+    assert found.state == "FAILED"
+    assert "15.67 % of the test rows; listops/short_128 has most frequent" in found.reason
+
+
 def test_content_that_does_not_fit_its_sha256_is_refused(check):
     def edit(folder):
         text = (folder / "result.json").read_text()
@@ -242,9 +281,12 @@ def test_committed_results_pass(capsys, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", ["cpu/retrieval", "cpu-pretrain"])
+@pytest.mark.parametrize("part", ["cpu/retrieval", "cpu-pretrain", "tuned/image"])
 def test_committed_results_have_the_parameters_of_their_configurations(capsys, part):
-    """Of twelve encoders, and of both objectives; `lra-fnet verify results` counts them all."""
+    """Of twelve encoders, and of both objectives; `lra-fnet verify results` counts them all.
+
+    Those with fused attention, which needs a GPU, are noted.
+    """
     code = verify.main([ROOT / "results" / part], verify.Options(), data=ROOT / "no data")
     assert code == 0, capsys.readouterr().out
 
