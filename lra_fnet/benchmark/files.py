@@ -81,7 +81,8 @@ class Result(Setting):
 
     state: str  # "ok"; "OOM", "FAIL", "ABSENT": see `child`
     reason: str | None = None  # of "FAIL"
-    alone: bool = False  # whether it was measured alone, because it did not fit next to the others
+    # Whether it was measured alone: it did not fit next to the others, or a script timed each cell.
+    alone: bool = False
     parameters: int | None = None
     batch_size: int = 0  # examples
     dim: int = 0

@@ -37,9 +37,9 @@ _COMPARED = (
 )
 LEGEND = (
     f"Medians of the rounds, ± half their range{_COMPARED}. `OOM` out of memory, `FAIL` "
-    "does not compile, `-` not measured, † did not fit next to the others and was measured alone. "
-    "Memory is the peak of the cell's own process above what it held before the model was made; "
-    "on an accelerator, of the device since the process began. "
+    "does not compile, `-` not measured, † not timed in turn with the others: its ratios are of "
+    "medians. Memory is the peak of the cell's own process above what it held before the model was "
+    "made; on an accelerator, of the device since the process began. "
     "Floor: the time of the step's dense products alone. Roofline: the longer of the floor and of "
     "the time in which a copy moves as many bytes as the step must. Both were measured in the same "
     "rounds."
@@ -305,7 +305,7 @@ def _shown(
         return cell.state if cell else "-"
     if base is cell or (base and not base.ok):
         base = None
-    return text(cell, base, *arguments) + (" †" if cell.alone else "")
+    return text(cell, base, *arguments)
 
 
 def _steps(cell: Result, base: Result | None) -> str:
@@ -321,7 +321,7 @@ def _time(value: float, cell: Result, base: Result | None, kind: str = "seconds"
     values = getattr(cell, kind)
     speed_up = f" ({_ratio(cell, base, kind)})" if base else ""
     half_range = f" ±{100 * spread(values):.0f}%" if len(values) > 1 else ""
-    return f"{_number(value)}{half_range}{speed_up}"
+    return f"{_number(value)}{half_range}{speed_up}" + (" †" if cell.alone else "")
 
 
 def _memory(cell: Result, scale: float) -> str:
@@ -414,12 +414,24 @@ def _peers(what: str, cells: Sequence[Result], unit: str, scale: float) -> Grid:
 
 def _ratio(cell: Result, base: Result, kind: str = "seconds") -> str:
     """Returns `speed_up` as text."""
-    ratio = speed_up(getattr(cell, kind), getattr(base, kind))
+    ratio = speed_up(cell, base, kind)
     return f"{ratio:.0f}x" if ratio >= 10 else f"{ratio:.1f}x"
 
 
-def speed_up(seconds: Sequence[float], base: Sequence[float]) -> float:
-    """Returns how many times faster than `base` a side is: the median of the rounds' ratios."""
+def speed_up(cell: Result, base: Result, kind: str = "seconds") -> float:
+    """Returns how many times faster than `base` a cell is.
+
+    It is the median of the rounds' ratios, or the ratio of the medians if either did not take turns
+    with the other.
+    """
+    times, slower = getattr(cell, kind), getattr(base, kind)
+    if cell.alone or base.alone:
+        return median(slower) / median(times)
+    return round_ratio(times, slower)
+
+
+def round_ratio(seconds: Sequence[float], base: Sequence[float]) -> float:
+    """Returns the median of the rounds' ratios of two sides that took turns."""
     return median([slow / fast for slow, fast in zip(base, seconds, strict=True)])
 
 

@@ -245,6 +245,8 @@ def render(comparison: RunComparison) -> list[Fitted | Text]:
         for name, side in (("A", a), ("B", b))
     ]
     notes = [f"{split}: {c.test} ({c.why})" for split, c in comparison.differences.items()]
+    if "validation" in comparison.differences:
+        notes[0] += "; these rows selected the checkpoints"
     if comparison.pairs:
         notes.append(f"test, each seed: {PAIRED}; these compare two runs, not two models")
     if ratio is None:

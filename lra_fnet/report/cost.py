@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -107,7 +108,10 @@ def seconds_to(
 
 
 def _reached(runs: Sequence[Record], goals: Sequence[float | None], sources: Sources) -> str:
-    """Returns the median time to each run's goal in minutes, and how many got there if not all."""
+    """Returns the median time to each run's goal in minutes, and how many got there if not all.
+
+    A run that did not get there counts as infinitely slow.
+    """
     times = []
     for run, goal in zip(runs, goals, strict=True):
         curve, before = sources.curves.get(run.folder), run.init.wall_seconds if run.init else 0
@@ -115,9 +119,9 @@ def _reached(runs: Sequence[Record], goals: Sequence[float | None], sources: Sou
             continue
         if curve and curve.validation and run.wall_seconds and run.steps:
             time = seconds_to(goal, curve.validation, run.steps, run.wall_seconds)
-            times.append(None if time is None else before + time)
-    reached = [time / 60 for time in times if time is not None]
-    if not reached:
-        return "not reached" if times else "-"
-    share = "" if len(reached) == len(times) else f" ({len(reached)} of {len(times)})"
-    return f"{statistics.median(reached):.1f}{share}"
+            times.append(math.inf if time is None else (before + time) / 60)
+    if not times:
+        return "-"
+    reached, middle = sum(map(math.isfinite, times)), statistics.median(times)
+    share = "" if reached in (0, len(times)) else f" ({reached} of {len(times)})"
+    return (f"{middle:.1f}" if math.isfinite(middle) else "not reached") + share

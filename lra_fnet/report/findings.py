@@ -130,7 +130,7 @@ def speed(report: Report) -> list[str]:
                 pairs.append((fnet, other))
         if len(pairs) < 2:
             continue
-        times = [benchmarks.speed_up(a.seconds, b.seconds) for a, b in pairs]
+        times = [benchmarks.speed_up(a, b) for a, b in pairs]
         memory = [100 * a.peak_bytes / max(1, b.peak_bytes) for a, b in pairs]
         lengths = [cell.length for cell, _ in pairs]
         sentences = [

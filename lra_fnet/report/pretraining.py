@@ -110,7 +110,7 @@ class Front:
         slow = min(own, key=lambda p: p.milliseconds or math.inf, default=None)
         ratio = "-"
         if slow and len(point.seconds) == len(slow.seconds) > 0:
-            ratio = f"{benchmarks.speed_up(point.seconds, slow.seconds):.2f}"
+            ratio = f"{benchmarks.round_ratio(point.seconds, slow.seconds):.2f}"
         elif slow and slow.milliseconds:
             ratio = f"{slow.milliseconds / point.milliseconds:.2f}"
         examples = 1000 * self.batch_size / point.milliseconds

@@ -116,9 +116,9 @@ class Marks:
         counts = Counter(against.comparison.test for against in self.against.values())
         tests = "; ".join(f"{n} ({counts[n]})" for n in (CROSSED, INDEPENDENT) if counts[n])
         return (
-            f"Bold: every row of at least {SEEDS} seeds that may be the best of its column at the "
-            "5 % level, among such rows on the same data (Hsu's multiple comparisons with the "
-            f"best). Tests: {tests}."
+            f"Bold: every row of at least {SEEDS} seeds, all of them clearly above the majority "
+            "floor, that may be the best of its column at the 5 % level, among such rows on the "
+            f"same data (Hsu's multiple comparisons with the best). Tests: {tests}."
         )
 
 
@@ -127,7 +127,7 @@ def marks(rows: Sequence[Row], columns: Sequence[str], checkpoint: Checkpoint = 
 
     Args:
       rows: rows of an accuracy table. Only ours take part, and only cells of at least SEEDS runs,
-        each with a value.
+        each with a value clearly above the majority floor.
       columns: tasks.
       checkpoint: "best" on validation, or "last".
     """
@@ -138,7 +138,8 @@ def marks(rows: Sequence[Row], columns: Sequence[str], checkpoint: Checkpoint = 
             cell = row.cells[column]
             data = {run.data_sha256 for run in cell.runs}
             whole = row.ours and cell.mean is not None and not cell.unfinished
-            if whole and cell.seeds >= SEEDS and len(data) == 1:
+            trained = not (cell.floor or cell.constant)
+            if whole and trained and cell.seeds >= SEEDS and len(data) == 1:
                 groups[data.pop()].append(row)
         for group in (group for group in groups.values() if len(group) > 1):
             best, others = _column(group, column, checkpoint)

@@ -60,7 +60,8 @@ def _measured(table: Table, column: str, benchmark: Benchmark) -> list[Point]:
     found = []
     for row in table.rows:
         runs = [run for run in _timed(row, column).runs if run.complete]
-        cell = benchmarks.of_run(benchmark.cells, runs[0], "train") if runs else None
+        timed = (benchmarks.of_run(benchmark.cells, run, "train") for run in runs)
+        cell = next(filter(None, timed), None)
         if cell and row.cells[column].mean is not None:
             speed = 1 / statistics.median(cell.seconds)
             found.append(
@@ -129,8 +130,9 @@ def grid(table: Table, points: Sequence[Point]) -> Grid:
             timed = {p.row.label for p in points if (p.column, p.benchmark) == (task, name)}
             values = [row for row in table.own if row.cells[task].mean is not None]
             if others := [row.label for row in values if row.label not in timed]:
-                left_out = f"not in this benchmark, so left out: {', '.join(others)}"
-                notes.append(f"{table.columns[task]}: {left_out}.")
+                left_out = f"left out: {', '.join(others)}"
+                why = "no run of this size on the benchmark's kind of machine, or not in it"
+                notes.append(f"{table.columns[task]}: {left_out} ({why}).")
     if any(not point.benchmark for point in points):
         notes.append(
             f"{'Other tasks: s' if in_turn else 'S'}peed of the fastest run on the device, without "

@@ -102,15 +102,13 @@ def select(plan: Plan, trials: list[Trial], earlier: list[Choice]) -> list[Choic
     for trial in trials:
         points[trial.pair, trial.point].append(trial)
     selected = {(choice.task, choice.model): choice for choice in earlier}
+    whole = [p for p in points.values() if all(trial.state == "complete" for trial in p)]
+    for task in {point[0].job.task for point in whole}:
+        _check_data(plan, [point for point in whole if point[0].job.task == task])
     for pair, names in enumerate(plan.pairs):
-        complete = [
-            seeds
-            for (point_pair, _), seeds in points.items()
-            if point_pair == pair and all(trial.state == "complete" for trial in seeds)
-        ]
+        complete = [point for point in whole if point[0].pair == pair]
         if not complete or names in selected:
             continue
-        _check_data(plan, complete)
         best = max(complete, key=mean_validation)
         job = best[0].job
         selected[names] = Choice(

@@ -112,7 +112,16 @@ def test_missing_and_out_of_memory_cells_show_no_number():
         ["linear", "20 (20x)", "-"],
     ]
     memory = rows_of(results, "Peak memory of training (MB)")
-    assert memory[1:] == [["transformer", "1", "OOM"], ["fnet", "-", "1 †"], ["linear", "1", "-"]]
+    assert memory[1:] == [["transformer", "1", "OOM"], ["fnet", "-", "1"], ["linear", "1", "-"]]
+
+
+def test_ratio_of_a_cell_that_took_no_turns_is_that_of_the_medians():
+    times = {"transformer": [1.0, 4.0, 9.0], "fnet": [1.0, 1.0, 9.0]}
+    for alone, ratio in ((False, 1.0), (True, 4.0)):
+        base, cell = (a_result(m, 512, t, alone=alone) for m, t in times.items())
+        assert tables.speed_up(cell, base) == ratio
+    more = a_result("fnet", 512, [1.0, 4.0], alone=True)  # of another number of rounds
+    assert tables.speed_up(more, a_result("transformer", 512, [5.0, 5.0, 5.0])) == 2.0
 
 
 def test_memory_is_in_gigabytes_on_an_accelerator():

@@ -233,7 +233,12 @@ def test_interval_is_of_the_same_side_as_the_number():
         aggregates.Model([Cell("value", value, (value,))], [np.full((9, 1), value)])
         for value in (40.0, 30.0)
     )
-    assert high.against(low) == "100.00 (100.00 to 100.00)"
+    assert high.against(low) == "100.00"  # all samples agree: no interval
+    middle = aggregates.Model(
+        [Cell("value", 35.0, (35.0,))], [np.array([[30.0], [50.0]] * 4 + [[30.0]])]
+    )
+    assert high.against(middle) == "100.00 (0.00 to 100.00)"
+    assert middle.against(low) == "100.00 (50.00 to 100.00)"
 
 
 def test_interval_needs_the_rows_of_both():

@@ -178,7 +178,9 @@ def test_terminal_shows_accuracies_interval_test_and_differences(run):
         "(Holm)",
         "12,345",
         "x 1.00",
-        "test: t-test over seeds and rows (2 and 2 seeds; below 3 on a side, p may be less than",
+        "validation: test over seeds and rows taken as independent (2 and 2 seeds",
+        "; these rows selected the checkpoints",
+        "test: test over seeds and rows (2 and 2 seeds)",
         "  Run.num_steps: 1000 -> 7",
     ):
         assert part in out, part

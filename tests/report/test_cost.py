@@ -63,7 +63,12 @@ def test_each_device_of_a_cell_has_its_own_line(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("steps", "shown"), [((100, 200), "0.3 (1 of 2)"), ((100, 100), "not reached")]
+    ("steps", "shown"),
+    [
+        ((100, 200, 200), "0.3 (2 of 3)"),
+        ((100, 200), "not reached (1 of 2)"),  # the median of a time and infinity
+        ((100, 100), "not reached"),
+    ],
 )
 def test_runs_that_never_reach_a_goal_are_counted(tmp_path, steps, shown):
     for seed, count in enumerate(steps):

@@ -398,8 +398,22 @@ def test_speeds_are_those_of_the_benchmark_that_has_most_models_of_a_task():
     notes = tradeoff.grid(table, points).notes
     assert notes[0] == "Accuracy: over all seeds."
     assert notes[1].startswith("ListOps: speed and memory as measured in `both`")
-    assert notes[2] == "ListOps: not in this benchmark, so left out: Performer."
+    assert notes[2].startswith("ListOps: left out: Performer (no run of this size on the ")
     assert notes[3].startswith("Other tasks: speed of the fastest run")
+
+
+def test_speed_is_that_of_any_run_on_the_machine_of_the_benchmark():
+    config = "Encoder.dim = 64\nEncoder.num_layers = 2\nRun.batch_size = 4\n"
+    config += "Encoder.dtype = 'float32'\n"
+    other = {"name": "Other", "platform": "cpu", "count": 1, "cores": 2}
+    runs = [
+        with_test(600, model=m, seed=s, config=config) for m in ("fnet", "linear") for s in (0, 1)
+    ]
+    runs[0]["device"] = other
+    (table,) = tables_of(*runs)
+    cells = [measured(m, 256, [s]) for m, s in (("fnet", 0.2), ("linear", 0.5))]
+    points = tradeoff.points(table, [sources.Benchmark("both", cells)])
+    assert [(p.row.model, p.speed) for p in points] == [("linear", 2.0), ("fnet", 5.0)]
 
 
 def test_signs_of_accuracies_next_to_speeds_are_explained():

@@ -141,6 +141,14 @@ def test_nothing_is_bold_without_two_whole_rows_of_three_seeds_on_the_same_data(
     assert marks.note == ""
 
 
+def test_row_with_a_seed_at_the_floor_is_not_bold():
+    """Such a row varies so much that it may be the best, but one seed did not learn the task."""
+    failed = with_test(360, model="performer", seed=2)  # the majority floor
+    sure = [*three(640), *three(620, "linear")]
+    marks = marks_of(*sure, *three(650, "performer")[:2], failed)
+    assert {model for model, *_ in marks.bold} == {"fnet", "linear"}
+
+
 def test_five_other_seeds_are_no_pairs():
     a, b = (
         records(*(with_test(600 + 7 * k * k, model=m, seed=k + first) for k in range(5)))

@@ -952,11 +952,15 @@ def test_first_of_the_best_complete_points_is_selected(tmp_path):
     assert finish.select(planned, made, [earlier]) == [earlier]
 
 
-def test_trials_on_different_data_are_not_compared(tmp_path, monkeypatch):
-    planned = plan.Plan(swept(seeds=1).checked(), "s", job.Job("", "", "", runs=tmp_path))
+@pytest.mark.parametrize("models", [["m"], ["m", "n"]])
+def test_trials_of_a_task_on_different_data_are_not_compared(tmp_path, monkeypatch, models):
+    """Nor are those of different models, which share a table."""
+    swept_models = swept(models=models, seeds=1).checked()
+    planned = plan.Plan(swept_models, "s", job.Job("", "", "", runs=tmp_path))
     made = []
     for point, data in enumerate("aab"):
-        trial = ledger.Trial(point, planned.job(0, {"A.b": str(point)}, 0), 0, point)
+        pair = len(models) - 1 if data == "b" else 0
+        trial = ledger.Trial(point, planned.job(pair, {"A.b": str(point)}, 0), pair, point)
         trial.state, trial.validation = "complete", 0.1 * point
         made.append(trial)
         (result,) = made_results.records(made_results.a_result(data_sha256=data * 64))
