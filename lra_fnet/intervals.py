@@ -261,8 +261,10 @@ def _crossed(mean: float, parts: Sequence[tuple[float, int]], rows: float, poole
     if half(_LEAST) <= mean:
         return half(2 * _TAIL), _LEAST
     # In the logarithm, since p-values differ by orders of magnitude.
-    root = optimize.brentq(lambda log: half(math.exp(log)) - mean, math.log(_LEAST), 0.0)
-    return half(2 * _TAIL), math.exp(root)
+    found = optimize.root_scalar(
+        lambda log: half(math.exp(log)) - mean, bracket=(math.log(_LEAST), 0.0)
+    )
+    return half(2 * _TAIL), math.exp(found.root)
 
 
 def _single(answers: np.ndarray) -> float:

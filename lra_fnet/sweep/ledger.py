@@ -97,10 +97,10 @@ class Trial:
 
 def make_trial(plan: plans.Plan, pair: int, point: int, params: dict, seed: int) -> Trial:
     """Returns a trial with the configuration that its result must have."""
-    job, built = plan.job(pair, params, seed), (None, None)
+    job, config, num_steps = plan.job(pair, params, seed), None, None
     with contextlib.suppress(UserError):  # a point of a search that cannot be built: its run fails
-        built = plans.built(dataclasses.replace(job, seed=0))
-    return Trial(plan.number(pair, point, seed), job, pair, point, *built)
+        config, num_steps, _ = plans.built(dataclasses.replace(job, seed=0))
+    return Trial(plan.number(pair, point, seed), job, pair, point, config, num_steps)
 
 
 def mean_validation(seeds: Sequence[Trial]) -> float:

@@ -11,7 +11,7 @@ import re
 import reprlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gin
 
@@ -292,19 +292,26 @@ class Plan:
         """Builds every point of a grid, or one point of a search, to find mistakes early.
 
         Raises:
-          UserError: a task, model or binding does not exist, or a value does not fit.
+          UserError: a task, model or binding does not exist, a value does not fit, or a task whose
+            validation split is the test split has axes.
         """
         axes = self.sweep.axes
         if self.sweep.sampler != "grid":
             axes = {n: [v["low"] if isinstance(v, dict) else v[0]] for n, v in axes.items()}
         for pair, point in itertools.product(range(len(self.pairs)), grid(axes)):
             try:
-                built(self.job(pair, point, 0))
+                on_test = built(self.job(pair, point, 0)).validation_is_test
             except UserError as error:
                 text = str(error)
                 for (name, value), binding in zip(point.items(), bindings(point), strict=True):
                     text = text.replace(f"--set {binding!r}", f"the axis {name} at {value}")
                 raise UserError(text) from None
+            if on_test and axes:
+                raise UserError(
+                    f"a sweep with axes selects on validation, but {self.pairs[pair][0]} has only "
+                    f"test rows there with preset {self.sweep.preset}: leave out the axes, or "
+                    "choose another preset or DATASET"
+                )
 
     def again(self, verb: str = "sweep", *options: str) -> str:
         """Returns the command that continues this sweep, for a person to type."""
@@ -416,12 +423,21 @@ def load(runs: Path, name: str, trials: int | None = None) -> Plan:
     return Plan(grown, name, shared)
 
 
+class Built(NamedTuple):
+    """What a sweep needs of a run's experiment; it does not depend on the seed."""
+
+    config: str  # the operative gin text
+    num_steps: int
+    validation_is_test: bool
+
+
 @functools.cache
-def built(job: Job) -> tuple[str, int]:
-    """Returns the operative gin text and the number of steps; neither depends on the seed.
+def built(job: Job) -> Built:
+    """Builds the experiment of a run.
 
     Raises:
       UserError: see Job.load.
     """
     experiment = job.load()
-    return experiment.config, experiment.run.num_steps
+    on_test = experiment.task.validation_is_test
+    return Built(experiment.config, experiment.run.num_steps, on_test)

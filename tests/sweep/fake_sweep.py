@@ -9,5 +9,5 @@ from lra_fnet.sweep import plan, scheduler
 
 scheduler.PROGRAM = (sys.executable, str(Path(__file__).parents[1] / "fake_train.py"))
 scheduler.SECONDS_A_LOOK = float(os.environ.get("LOOK", "0.02"))
-plan.built = lambda job: ("", 8)
+plan.built = lambda job: plan.Built("", 8, False)
 sys.exit(cli.main(sys.argv[1:]))

@@ -47,7 +47,7 @@ def runner(monkeypatch):
     """Replaces trials by fake_train.py: no gin, no data, no jax."""
     monkeypatch.setattr(scheduler, "PROGRAM", FAKE)
     monkeypatch.setattr(scheduler, "SECONDS_A_LOOK", 0.02)
-    monkeypatch.setattr(plan, "built", lambda job: ("", 8))
+    monkeypatch.setattr(plan, "built", lambda job: plan.Built("", 8, False))
 
 
 def swept(**changes):
@@ -230,6 +230,13 @@ def test_trials_of_pretraining_are_runs_of_pretrain(go):
             "lra-fnet: the axis Encoder.num_layer at 1: ",
         ),
         ([*PARITY, "--models", "fnet", "--grid", "Encoder.num_heads=[2, 3]"], "num_heads"),
+        (
+            [
+                *("--task", "text", "--preset", "lra-code", "--models", "fnet"),
+                *("--grid", "Encoder.num_layers=[1,2]"),
+            ],
+            "a sweep with axes selects on validation, but text has only test rows there",
+        ),
     ],
 )
 def test_mistake_fails_with_one_line_and_begins_nothing(go, options, words):
