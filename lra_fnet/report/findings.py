@@ -56,9 +56,10 @@ def result(preset: Preset) -> list[str]:
     ratios = {}
     for task in table.tasks:
         here = tradeoff.comparable(preset.points, task, ("fnet", "transformer"))
-        speeds = {p.row.model: p.speed for p in reversed(here) if p.benchmark}
-        if "fnet" in speeds and "transformer" in speeds:
-            ratios[table.columns[task]] = speeds["fnet"] / speeds["transformer"]
+        timed = {p.row.model: p.timed for p in reversed(here) if p.timed}
+        if "fnet" in timed and "transformer" in timed:
+            pair = timed["fnet"], timed["transformer"]
+            ratios[table.columns[task]] = benchmarks.speed_up(*pair)
     if ratios:
         sentences.append(
             f"Timed in turn on one machine, FNet takes {span([*ratios.values()])} times as many "

@@ -8,6 +8,7 @@ import dataclasses
 import statistics
 from collections.abc import Sequence
 
+from lra_fnet.benchmark.files import Result
 from lra_fnet.report import benchmarks
 from lra_fnet.report.cells import Cell, meanings
 from lra_fnet.report.grid import Grid
@@ -33,6 +34,7 @@ class Point:
     memory: float | None  # peak, bytes
     benchmark: str = ""  # where the speed was measured; "": in runs
     runs: int = 1  # of which this is the highest speed
+    timed: Result | None = None  # the cell of the benchmark
 
     @property
     def cell(self) -> Cell:
@@ -64,9 +66,8 @@ def _measured(table: Table, column: str, benchmark: Benchmark) -> list[Point]:
         cell = next(filter(None, timed), None)
         if cell and row.cells[column].mean is not None:
             speed = 1 / statistics.median(cell.seconds)
-            found.append(
-                Point(row, column, str(cell.device), speed, cell.peak_bytes, benchmark.name)
-            )
+            place = row, column, str(cell.device)
+            found.append(Point(*place, speed, cell.peak_bytes, benchmark.name, timed=cell))
     return found
 
 
