@@ -8,13 +8,14 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 from made_runs import STEPS, change, trained
 from paths import EXAMPLES, OUTSIDE
 
 import lra_fnet
-from lra_fnet import config, intervals
+from lra_fnet import config, experiment, intervals
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.run import evaluate, record, verify
@@ -52,6 +53,32 @@ def test_example_shows_where_dropout_acts(tmp_path, capsys):
     still = {name for name, row in rows.items() if row[3] == 0}
     assert still == {"nowhere"} | {name for name in places if "block_0" not in name}
     assert len({row[1] for row in rows.values()}) == len(rows)  # each place has its own effect
+
+
+def test_example_shows_how_much_pooled_vectors_differ(folders, monkeypatch, capsys):
+    run = lra_fnet.load_run(folders["fnet"])
+
+    def load(task, model, preset, overrides):
+        assert (task, model, preset) == ("parity", "fnet", "cpu")
+        (momentum,) = [float(text.partition("=")[2]) for text in overrides] or [None]
+        encoder = run.model.encoder.clone(batch_norm=momentum)
+        return SimpleNamespace(task=run.task, model=run.model.clone(encoder=encoder))
+
+    monkeypatch.setattr(experiment, "load", load)
+    module = runpy.run_path(str(EXAMPLES / "pooled_share.py"))
+    data = disk.read_json(folders["fnet"] / "run.json")["data"]
+    capsys.readouterr()
+    module["main"]("parity", "cpu", "fnet", data=data)
+    name, *shares = capsys.readouterr().out.splitlines()[1].split()
+    rows = run.data().arrays("validation").take(slice(module["ROWS"]))
+    ids, mask = run.task.tokens(rows.values, rows.lengths)
+    want = []
+    for seed in range(module["SEEDS"]):
+        variables = run.model.encoder.init(jax.random.key(seed), ids[:2], mask[:2], train=False)
+        vectors = np.asarray(run.model.encoder.apply(variables, ids, mask, train=False), float)
+        want.append(vectors.std(0).mean() / np.sqrt((vectors**2).mean()))
+    assert (name, shares[0]) == ("fnet", f"{np.mean(want):.3f}")
+    assert float(shares[1]) > float(shares[0])
 
 
 def test_training_rows_are_scored_evenly_spread_and_as_many_as_validation_has(folders):
