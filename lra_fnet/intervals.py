@@ -202,11 +202,12 @@ def over_seeds(
 
     z is the normal quantile, and t that of V_seeds^2 / sum(V_i^2 / (seeds_i - 1)) degrees of
     freedom: half-widths of independent parts add as squares (Howe 1974, J Am Stat Assoc
-    69:789-794). V_pooled is V_rows with single answers, as in `over_rows`; a model is no better
-    known for any seed than for these. The usual t-test takes one quantile for the sum of the
-    variances (Hillis 2007, Stat Med 26:596-619). Where three seeds happen to agree, its quantile
-    falls with V_seeds: of equal models it calls up to 75 in 1,000 different at p = .05 and 11 at
-    p = .001; this test at most 57 and 3 (with two seeds 111 and 26; this one 62 and 1).
+    69:789-794). V_pooled is V_rows with single answers, as in `over_rows`, so the interval for any
+    seed is never narrower than that for these runs. The usual t-test takes one quantile for the sum
+    of the variances (Hillis 2007, Stat Med 26:596-619). Where three seeds happen to agree, its
+    quantile falls with V_seeds: of 1,000 pairs of equal models it calls up to 75 different at
+    p = .05 and 11 at p = .001, and this test at most 57 and 3 (with two seeds, 111 and 26 against
+    62 and 1).
 
     Where it is unknown which rows a side answered correctly, the rows of the two models are taken
     as independent: V_rows = V_pooled = (p_a (1 - p_a) + p_b (1 - p_b)) / rows. Models agree on most
