@@ -306,6 +306,27 @@ def test_three_seeds_that_happen_to_agree_give_no_small_p_value():
     assert usual > 45
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("seeds", "most"), [(2, (0.067, 0.0022)), (3, (0.062, 0.0045))])
+@pytest.mark.parametrize(("ratio", "share"), [(0.1, 0.0), (0.0, 0.2), (1.0, 0.5), (0.1, 0.5)])
+def test_equal_models_differ_no_more_often_than_documented(seeds, most, ratio, share):
+    """At p = .05 and .001, with four standard errors to spare; `ratio` of the sides' spreads."""
+    rng, draws = np.random.default_rng(0), 20_000
+    rows = 0.5 / 1000 if share else 1e-9
+    spread = math.sqrt(seeds * rows * (1 - share) / share / (1 + ratio**2)) if share else 0.05
+    count = round(0.5 / rows)
+    sides = (
+        0.5 + spread * rng.standard_normal((2, draws, seeds)) * np.array([1, ratio])[:, None, None]
+    )
+    sides[0] += math.sqrt(rows) * rng.standard_normal((draws, 1))
+    found = [
+        intervals.over_seeds(a, b, count, matched=False) for a, b in zip(*100 * sides, strict=True)
+    ]
+    p_values = np.array([difference.p_value for difference in found])
+    assert (p_values < 0.05).mean() <= most[0]
+    assert (p_values < 0.001).mean() <= most[1]
+
+
 def test_three_pairs_of_seeds_find_fewer_differences_than_six_runs():
     """Why `significance.MATCHED` is 5."""
     claimed = {True: 0, False: 0}
