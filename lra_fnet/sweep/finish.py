@@ -103,7 +103,7 @@ def select(plan: Plan, trials: list[Trial], earlier: list[Choice]) -> list[Choic
         points[trial.pair, trial.point].append(trial)
     selected = {(choice.task, choice.model): choice for choice in earlier}
     whole = [p for p in points.values() if all(trial.state == "complete" for trial in p)]
-    for task in {point[0].job.task for point in whole}:
+    for task in sorted({point[0].job.task for point in whole}):
         _check_data(plan, [point for point in whole if point[0].job.task == task])
     for pair, names in enumerate(plan.pairs):
         complete = [point for point in whole if point[0].pair == pair]
