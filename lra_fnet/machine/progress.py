@@ -78,9 +78,10 @@ class Bar:
 
         A terminal shows the parts, after the time that is left, for which it has room.
         """
-        self._done, self._note = done, note
+        before, self._done, self._note = self._done, done, note
         now = time.monotonic()
-        self._first = self._first or (now, done)
+        if self._first is None and done > before:
+            self._first = now, done
         if not self._bar.disable:
             parts = [part for part in (self._left(now), *note.split(", ")) if part]
             self._bar.update(self._row, completed=done, note=_fitting(parts, self._room))

@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import math
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -196,11 +197,14 @@ def _course(folder: Path, result: Record, options: Options) -> Finding:
         assert score is not None  # a complete run has both
         if score.step not in logged:
             return Finding(FAILED, f"{kind}: metrics.jsonl has no evaluation at step {score.step}")
-        correct = round(logged[score.step]["accuracy"] * score.count)
+        line = logged[score.step]
+        correct, loss = round(line["accuracy"] * score.count), score.loss / score.count
         if score.correct != correct:
             return Finding(
                 FAILED, f"{kind}: {score.correct} rows correct, {correct} in metrics.jsonl"
             )
+        if not math.isnan(loss) and not math.isclose(loss, line["loss"], rel_tol=1e-6):
+            return Finding(FAILED, f"{kind}: loss {loss:.6g}, {line['loss']:.6g} in metrics.jsonl")
         if kind == "best":
             rank = _experiment(result, options).objective.rank
             best = min(logged, key=lambda step: (rank(_sums(logged[step])), step))

@@ -78,6 +78,23 @@ def test_time_left_is_that_of_the_rate_without_what_compiles_first(clock, monkey
     ]
 
 
+def test_time_left_leaves_out_what_comes_before_the_first_units(clock, monkeypatch):
+    """A resumed training may begin with an evaluation."""
+    lines = []
+    monkeypatch.setattr(progress, "say", lines.append)
+    monkeypatch.setattr(progress.Bar, "seconds_a_line", 0.0)
+    with progress.Bar("training", 200, 100, unit="steps") as bar:
+        for second, done in ((5, 100), (600, 100), (601, 101), (611, 111)):
+            clock[0] = second
+            bar.update(done)
+    assert lines[:-1] == [
+        "training: 100 of 200 steps",
+        "training: 100 of 200 steps",
+        "training: 101 of 200 steps",
+        "training: 111 of 200 steps, 1 min 29 s left",
+    ]
+
+
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_bar_keeps_title_counts_and_elapsed_time_at_every_width(clock, monkeypatch, width):
     stream = io.StringIO()

@@ -165,6 +165,7 @@ def choose_another_best(folder):
     worst = max(lines, key=lambda line: (-line["accuracy"], line["loss"]))
     correct = round(worst["accuracy"] * best["count"])
     best |= {"step": worst["step"], "correct": correct, "correct_bits": None}
+    best["loss"] = worst["loss"] * best["count"]
     value["test"]["best"]["step"] = worst["step"]
     (folder / "result.json").write_text(json.dumps(record.seal(value)))
 
@@ -199,6 +200,7 @@ def choose_another_best(folder):
             "result",
             "best: 20 rows correct",
         ),
+        (edit_score("validation", "last", loss=1.0), "result", "last: loss 0."),
         (lambda f: change(f / "result.json", uses_mask=True), "config", "uses_mask is True, its"),
         (lambda f: change(f / "result.json", mixer_length=1), "config", "mixer_length is 1, its"),
     ],
