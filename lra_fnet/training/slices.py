@@ -4,6 +4,7 @@ import bisect
 import dataclasses
 import functools
 import math
+import os
 from collections.abc import Callable
 
 import jax
@@ -18,9 +19,8 @@ from lra_fnet.models import fastest
 from lra_fnet.models.heads import Classifier, Denoiser, Pretrainer
 from lra_fnet.training import hosts
 
-SLICE_SIZE = 1 << 19  # numbers [examples, L, D] of a slice on a CPU, 2 MB in float32
+SLICE_SIZE = 1 << 17  # numbers [examples, L, D] of a slice for each core, 0.5 MB in float32
 FITTED = "microbatch that fits"  # begins the name of a decision of `--fit`; see `fastest`
-SLICED_FROM = 256  # D; a gradient in slices of a narrower model takes longer
 
 
 def rows_at_once(
@@ -28,9 +28,8 @@ def rows_at_once(
 ) -> int:
     """Returns how many examples a program takes at a time if Run.microbatch is 0.
 
-    An accelerator takes all. On a CPU, a slice of SLICE_SIZE numbers per sublayer stays in the
-    caches, which is faster and takes several times less memory; for narrow models this holds only
-    without gradients.
+    An accelerator takes all. On a CPU, a slice of SLICE_SIZE numbers per core and sublayer stays in
+    the caches, which is faster and takes several times less memory.
 
     Args:
       model: the model that is applied to them.
@@ -45,13 +44,19 @@ def rows_at_once(
     divisors = [n for n in range(1, rows + 1) if rows % n == 0]
 
     def choose():
-        if jax.default_backend() != "cpu" or (train and dim < SLICED_FROM):
+        if jax.default_backend() != "cpu":
             return rows
-        least = SLICE_SIZE / (math.prod(row) * dim)
+        least = SLICE_SIZE * _cores() / (math.prod(row) * dim)
         return next((n for n in divisors if n >= least), rows)
 
     what = f"rows of {'gradient' if train else 'score'} slices of {rows}"
     return fastest.decide(what, choose, divisors)
+
+
+def _cores() -> int:
+    """Returns the cores of each device on a CPU; 1 with several processes, whose programs agree."""
+    several = jax.process_count() > 1
+    return 1 if several else max(1, len(os.sched_getaffinity(0)) // jax.local_device_count())
 
 
 def microbatch_of(experiment: Experiment, devices: int) -> int:

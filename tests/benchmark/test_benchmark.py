@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import os
 import re
 import subprocess
 import threading
@@ -20,7 +21,6 @@ from lra_fnet.machine import typed_json
 from lra_fnet.models import fastest
 from lra_fnet.report import benchmarks as tables
 from lra_fnet.report import figures
-from lra_fnet.training import slices
 
 CELL = cells.Cell("train", "ours", "text", "fnet", "cpu", 16, label="fnet", seconds=0.01)
 SMALL = ("Encoder.dim=8", "Encoder.num_layers=1", "Encoder.mlp_dim=8", "Run.batch_size=2")
@@ -686,20 +686,18 @@ def test_batch_can_hold_the_same_number_of_tokens_at_every_length(tokens, length
 
 
 def test_explain_times_what_a_program_takes_at_a_time(monkeypatch, capfd):
-    """On a CPU, a wide model takes slices of a batch; a narrow one does so only in inference."""
+    """On a CPU, a step takes slices of a batch: as large as bound, or as inference does."""
     shapes = []
     monkeypatch.setattr(
         explain.fourier, "explain", lambda shape: shapes.append(shape) or fastest.Choice("rfft")
     )
-    sizes = tuple(f"Encoder.{name}=256" for name in ("dim", "qkv_dim", "mlp_dim"))
-    cell = dataclasses.replace(CELL, overrides=(*sizes, "Run.batch_size=32"))
-    explain.main(cell, [512])
-    rows = slices.microbatch_of(dataclasses.replace(cell, length=512).load(), 1)
-    assert shapes == [(rows, 512, 256)]
-    assert rows < 32
-    assert f"{rows} x 512 x 256" in capfd.readouterr().out
-    explain.main(dataclasses.replace(CELL, overrides=("Run.batch_size=32",)), [2048])
-    assert shapes[1:] == [(32, 2048, 64), (4, 2048, 64)]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    explain.main(dataclasses.replace(CELL, overrides=("Run.batch_size=32",)), [1024])
+    assert shapes == [(2, 1024, 64)]
+    assert "2 x 1024 x 64" in capfd.readouterr().out
+    bound = ("Run.batch_size=32", "Run.microbatch=8")
+    explain.main(dataclasses.replace(CELL, overrides=bound), [1024])
+    assert shapes[1:] == [(8, 1024, 64), (2, 1024, 64)]
 
 
 def test_explain_shows_the_shape_of_each_length_and_the_reason(capfd):

@@ -276,31 +276,48 @@ def test_one_step_is_one_optax_update_of_the_mean_loss():
     )
 
 
+@pytest.fixture
+def on_cores(monkeypatch):
+    """Gives this process a number of cores."""
+    return lambda n: monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(n)))
+
+
 @pytest.mark.parametrize(
     ("dim", "rows_", "row", "train", "want"),
     [
-        (256, 8, (2048,), True, 1),  # 2048 * 256 = 2^19 numbers
-        (256, 8, (2047,), True, 2),
-        (256, 8, (700,), True, 4),  # 3 would do, but 4 divides
-        (256, 32, (512,), False, 4),
-        (256, 8, (2, 512), True, 2),  # two texts
-        (256, 8, (4096,), True, 1),
-        (255, 8, (2048,), True, 8),  # narrow
-        (64, 32, (2048,), False, 4),
-        (256, 7, (1024,), True, 7),  # no other divisor is enough
-        (512, 4, (100,), True, 4),  # small
+        (256, 8, (512,), True, 1),  # 512 * 256 = 2^17 numbers
+        (256, 8, (511,), True, 2),
+        (256, 8, (175,), True, 4),  # 3 would do, but 4 divides
+        (256, 32, (128,), False, 4),
+        (256, 8, (2, 128), True, 2),  # two texts
+        (256, 8, (1024,), True, 1),
+        (64, 32, (512,), True, 4),
+        (256, 7, (256,), True, 7),  # no other divisor is enough
+        (512, 4, (50,), True, 4),  # small
     ],
 )
-def test_cpu_takes_the_fewest_rows_that_fill_a_slice(dim, rows_, row, train, want):
+def test_cpu_takes_the_fewest_rows_that_fill_a_slice(dim, rows_, row, train, want, on_cores):
     built = experiment.load("text", "fnet", "tuned", (f"Encoder.dim={dim}", "Encoder.qkv_dim=256"))
+    on_cores(1)
     assert slices.rows_at_once(built.model, rows_, row, train=train) == want
 
 
-def test_slices_of_gradients_and_of_scores_are_two_decisions():
+def test_slice_grows_with_the_cores_of_a_device(on_cores, monkeypatch):
     built = experiment.load("text", "fnet", "tuned", ("Encoder.dim=64", "Encoder.qkv_dim=64"))
-    with fastest.decisions({}):
+    on_cores(4)
+    assert slices.rows_at_once(built.model, 32, (2048,), train=True) == 4
+    monkeypatch.setattr(jax, "local_device_count", lambda: 2)
+    assert slices.rows_at_once(built.model, 32, (2048,), train=True) == 2
+    monkeypatch.setattr(jax, "process_count", lambda: 2)  # its cores may be others
+    assert slices.rows_at_once(built.model, 32, (2048,), train=True) == 1
+
+
+def test_slices_of_gradients_and_of_scores_are_two_decisions(on_cores):
+    built = experiment.load("text", "fnet", "tuned", ("Encoder.dim=64", "Encoder.qkv_dim=64"))
+    on_cores(1)
+    with fastest.decisions({"rows of gradient slices of 32 on cpu": 32}):
         assert slices.rows_at_once(built.model, 32, (2048,), train=True) == 32
-        assert slices.rows_at_once(built.model, 32, (2048,), train=False) == 4
+        assert slices.rows_at_once(built.model, 32, (2048,), train=False) == 1
 
 
 def test_accelerator_takes_the_whole_batch(monkeypatch):
@@ -309,7 +326,7 @@ def test_accelerator_takes_the_whole_batch(monkeypatch):
     assert slices.rows_at_once(built.model, 8, (2048,), train=True) == 8
 
 
-def test_slices_on_a_cpu_change_no_result(monkeypatch):
+def test_slices_on_a_cpu_change_no_result(monkeypatch, on_cores):
     built = tiny(batch_size=6)
     state = step.initial_state(built, 0)
     variables = state.variables
@@ -325,8 +342,8 @@ def test_slices_on_a_cpu_change_no_result(monkeypatch):
         return microbatch, loops, gradient(*given), counts
 
     whole, loops, want, counts = numbers()
+    on_cores(1)
     monkeypatch.setattr(slices, "SLICE_SIZE", 2 * built.task.max_len * built.model.encoder.dim)
-    monkeypatch.setattr(slices, "SLICED_FROM", 1)
     microbatch, more_loops, got, counts_of_slices = numbers()
     assert (whole, microbatch) == (6, 2)
     assert more_loops == loops + 1
