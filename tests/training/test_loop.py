@@ -285,13 +285,14 @@ def on_cores(monkeypatch):
 @pytest.mark.parametrize(
     ("dim", "rows_", "row", "train", "want"),
     [
-        (256, 8, (512,), True, 1),  # 512 * 256 = 2^17 numbers
-        (256, 8, (511,), True, 2),
+        (256, 8, (256,), True, 2),  # 2 * 256 * 256 = 2^17 numbers
+        (256, 8, (255,), True, 4),
         (256, 8, (175,), True, 4),  # 3 would do, but 4 divides
         (256, 32, (128,), False, 4),
-        (256, 8, (2, 128), True, 2),  # two texts
-        (256, 8, (1024,), True, 1),
+        (256, 8, (2, 64), True, 4),  # two texts
+        (256, 8, (4096,), True, 2),  # two at least
         (64, 32, (512,), True, 4),
+        (256, 1, (4096,), True, 1),
         (256, 7, (256,), True, 7),  # no other divisor is enough
         (512, 4, (50,), True, 4),  # small
     ],
@@ -305,11 +306,11 @@ def test_cpu_takes_the_fewest_rows_that_fill_a_slice(dim, rows_, row, train, wan
 def test_slice_grows_with_the_cores_of_a_device(on_cores, monkeypatch):
     built = experiment.load("text", "fnet", "tuned", ("Encoder.dim=64", "Encoder.qkv_dim=64"))
     on_cores(4)
-    assert slices.rows_at_once(built.model, 32, (2048,), train=True) == 4
+    assert slices.rows_at_once(built.model, 32, (1024,), train=True) == 8
     monkeypatch.setattr(jax, "local_device_count", lambda: 2)
-    assert slices.rows_at_once(built.model, 32, (2048,), train=True) == 2
-    monkeypatch.setattr(jax, "process_count", lambda: 2)  # its cores may be others
-    assert slices.rows_at_once(built.model, 32, (2048,), train=True) == 1
+    assert slices.rows_at_once(built.model, 32, (1024,), train=True) == 4
+    monkeypatch.setattr(jax, "process_count", lambda: 2)  # the other may have more cores
+    assert slices.rows_at_once(built.model, 32, (1024,), train=True) == 2
 
 
 def test_slices_of_gradients_and_of_scores_are_two_decisions(on_cores):
@@ -317,7 +318,7 @@ def test_slices_of_gradients_and_of_scores_are_two_decisions(on_cores):
     on_cores(1)
     with fastest.decisions({"rows of gradient slices of 32 on cpu": 32}):
         assert slices.rows_at_once(built.model, 32, (2048,), train=True) == 32
-        assert slices.rows_at_once(built.model, 32, (2048,), train=False) == 1
+        assert slices.rows_at_once(built.model, 32, (2048,), train=False) == 2
 
 
 def test_accelerator_takes_the_whole_batch(monkeypatch):
