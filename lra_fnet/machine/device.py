@@ -36,3 +36,11 @@ def require() -> None:
             f"JAX_PLATFORMS={named}: JAX finds no such device here{reason}: set it to cpu, or "
             "leave it out"
         ) from None
+
+
+def cores_of_device() -> int:
+    """Returns the cores of each device on a CPU; 1 with several processes, whose programs agree."""
+    import jax
+
+    several = jax.process_count() > 1
+    return 1 if several else max(1, len(os.sched_getaffinity(0)) // jax.local_device_count())

@@ -4,7 +4,6 @@ import bisect
 import dataclasses
 import functools
 import math
-import os
 from collections.abc import Callable
 
 import jax
@@ -14,6 +13,7 @@ from jax.stages import Compiled
 from lra_fnet.errors import RunFailed, UserError, out_of_memory
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import progress
+from lra_fnet.machine.device import cores_of_device
 from lra_fnet.machine.memory import free_memory
 from lra_fnet.models import fastest
 from lra_fnet.models.heads import Classifier, Denoiser, Pretrainer
@@ -48,17 +48,11 @@ def rows_at_once(
     def choose():
         if jax.default_backend() != "cpu":
             return rows
-        least = max(2, SLICE_SIZE * _cores() / (math.prod(row) * dim))
+        least = max(2, SLICE_SIZE * cores_of_device() / (math.prod(row) * dim))
         return next((n for n in divisors if n >= least), rows)
 
     what = f"rows of {'gradient' if train else 'score'} slices of {rows}"
     return fastest.decide(what, choose, divisors)
-
-
-def _cores() -> int:
-    """Returns the cores of each device on a CPU; 1 with several processes, whose programs agree."""
-    several = jax.process_count() > 1
-    return 1 if several else max(1, len(os.sched_getaffinity(0)) // jax.local_device_count())
 
 
 def microbatch_of(experiment: Experiment, devices: int) -> int:

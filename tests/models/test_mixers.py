@@ -1,6 +1,7 @@
 """Attention, Linear and Performer against float64 oracles, closed forms and each other."""
 
 import functools
+import os
 import re
 
 import flax.linen as nn
@@ -9,7 +10,16 @@ import jax.numpy as jnp
 import naive as oracle
 import numpy as np
 import pytest
-from arrays import applied, assert_close, float64, initial, new_key, normal, random_variables
+from arrays import (
+    applied,
+    assert_close,
+    float64,
+    initial,
+    largest_array,
+    new_key,
+    normal,
+    random_variables,
+)
 
 from lra_fnet import experiment
 from lra_fnet.errors import UserError
@@ -109,6 +119,27 @@ def test_blockwise_gradient_equals_naive_gradient(monkeypatch, backend, block_si
     blocks = functools.partial(attention.blockwise, block_size=block_size)
     for got, want in zip(gradient(blocks), gradient(attention.naive), strict=True):
         assert_close(got, want)
+
+
+@pytest.mark.parametrize(
+    ("backend", "cores", "rate", "length", "queries"),
+    [
+        ("cpu", 1, 0.0, 256, 256),
+        ("cpu", 1, 0.0, 512, 128),
+        ("cpu", 1, 0.0, 2048, 64),
+        ("cpu", 1, 0.5, 2048, 256),  # another size would draw other bits
+        ("cpu", 2, 0.0, 2048, 256),
+        ("gpu", 1, 0.0, 2048, 256),
+    ],
+)
+def test_blocks_stay_in_the_caches_of_one_core(monkeypatch, backend, cores, rate, length, queries):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    dropout = {"rate": rate, "rng": new_key(0)} if rate else {}
+    attend = functools.partial(attention.blockwise, block_size=256, **dropout)
+    shapes = [jax.ShapeDtypeStruct((1, length, 1, 4), jnp.float32)] * 3
+    mask = jax.ShapeDtypeStruct((1, length), bool)
+    assert largest_array(attend, *shapes, mask) == queries * length
 
 
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])

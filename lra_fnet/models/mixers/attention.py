@@ -14,10 +14,13 @@ import numpy as np
 from jax import lax
 
 from lra_fnet.errors import UserError
+from lra_fnet.machine.device import cores_of_device
 from lra_fnet.models import blocks
 from lra_fnet.models.mixer import HeadMixer
 from lra_fnet.models.pointwise import part, part_of_batch
 from lra_fnet.settings import Least
+
+CORE_BLOCK = 1 << 16  # 256 kB in float32
 
 
 def naive(query, key, value, mask, *, rate=0.0, rng=None):
@@ -43,7 +46,9 @@ def blockwise(query, key, value, mask, *, block_size, rate=0.0, rng=None):
     """Computes `naive` for at most `block_size` queries at a time: memory grows as L, not as L^2.
 
     See `by_rows`. A CPU takes one head of one text at a time, so that a block of weights stays in
-    its caches. Dropout draws different bits from `naive`.
+    its caches. A device with one core takes at most CORE_BLOCK weights, or 64 queries, if there is
+    no dropout (its draws depend on the blocks); threads of several cores would share too little
+    work. Dropout draws different bits from `naive`.
     """
 
     def over(query, key, value, mask, rng):
@@ -57,6 +62,8 @@ def blockwise(query, key, value, mask, *, block_size, rate=0.0, rng=None):
     if jax.default_backend() != "cpu":
         return over(query, key, value, mask, rng)
     texts, length, heads, _ = value.shape
+    if rate == 0 and cores_of_device() == 1:
+        block_size = min(block_size, max(64, CORE_BLOCK // length))
     index = part()
     texts_before = 0 if index is None else index * np.uint32(texts)
 
