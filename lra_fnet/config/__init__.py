@@ -6,7 +6,7 @@ lists those that nothing has read once everything has been built.
 """
 
 from lra_fnet.config.bindings import literal, normalise, short, split, split_bindings, values
-from lra_fnet.config.differences import SPEED_ONLY, Difference, differing
+from lra_fnet.config.differences import SPEED_ONLY, Difference, differing, is_setting
 from lra_fnet.config.gin_files import (
     GIN_DIR,
     YOURS,
@@ -40,6 +40,7 @@ __all__ = [
     "differing",
     "files",
     "import_modules",
+    "is_setting",
     "known",
     "lengths",
     "literal",

@@ -46,14 +46,27 @@ def differing(old: str, new: str) -> list[Difference]:
     return [difference for difference in unequal if not _is_default(difference)]
 
 
+def is_setting(name: str) -> bool:
+    """Returns whether a name is that of a setting of the modules that are imported."""
+    return _parameter(name) is not None
+
+
 def _is_default(difference: Difference) -> bool:
     """Returns whether a setting is absent from one config and has its default in the other."""
     if "absent" not in difference:
         return False
-    owner, _, name = difference.name.rpartition(".")
     value = difference.old if difference.new == "absent" else difference.new
+    parameter = _parameter(difference.name)
     try:
-        parameters = inspect.signature(gin.get_configurable(owner.rpartition("/")[2])).parameters
-        return literal(value) == parameters[name].default
-    except (ValueError, KeyError):
+        return parameter is not None and literal(value) == parameter.default
+    except ValueError:
         return False
+
+
+def _parameter(name: str) -> inspect.Parameter | None:
+    """Returns the parameter that a binding sets; None if the code has none of that name."""
+    owner, _, name = name.rpartition(".")
+    try:
+        return inspect.signature(gin.get_configurable(owner.rpartition("/")[2])).parameters[name]
+    except (ValueError, KeyError):
+        return None

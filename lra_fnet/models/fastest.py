@@ -28,7 +28,14 @@ HOPELESS = 3.0  # candidates this many times slower than the fastest in round on
 MAX_SIZE = {"cpu": 1 << 21}  # largest number of entries of the timed input, by backend
 OTHER_MAX_SIZE = 1 << 26
 
-_made: contextvars.ContextVar[dict | None] = contextvars.ContextVar("made", default=None)
+
+class _Decisions(NamedTuple):
+    made: dict[str, Any]
+    given: bool  # whether the block began with some: those of a run that trained before
+
+
+_current: contextvars.ContextVar[_Decisions | None]
+_current = contextvars.ContextVar("current", default=None)
 
 
 @contextlib.contextmanager
@@ -43,35 +50,39 @@ def decisions(made: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """
     if not isinstance(made, dict):
         raise UserError(f"resolved must be a JSON object, got {made!r}: restore the run.json")
-    token = _made.set(made)
+    token = _current.set(_Decisions(made, bool(made)))
     try:
         yield made
     finally:
-        _made.reset(token)
+        _current.reset(token)
 
 
 def made() -> dict[str, Any]:
     """Returns the decisions that the surrounding block of `decisions` has made so far."""
-    return dict(_made.get() or {})
+    current = _current.get()
+    return dict(current.made) if current else {}
 
 
-def decide(what: str, choose: Callable[[], Any], known: Collection) -> Any:
+def decide(
+    what: str, choose: Callable[[], Any], known: Collection, *, older: Any | None = None
+) -> Any:
     """Returns the decision that was made about `what` on this kind of device, or else makes it.
 
     Args:
       what: the subject, with all that the choice depends on but the machine.
       choose: returns a JSON value; not called if the decision is given (see `decisions`).
       known: all values that `choose` may return.
+      older: what runs did that began before there was this decision, if one was added later.
 
     Raises:
       UserError: the given decision is not one of them.
     """
-    made = _made.get()
-    if made is None:
+    current = _current.get()
+    if current is None:
         return choose()
-    what = f"{what} on {jax.default_backend()}"
+    made, what = current.made, f"{what} on {jax.default_backend()}"
     if what not in made:
-        made[what] = choose()
+        made[what] = older if current.given and older is not None else choose()
     if made[what] not in list(known):
         raise UserError(
             f"the run's decision about {what} must be one of {', '.join(map(str, known))}, got "

@@ -138,8 +138,8 @@ def _pretraining(runs: Sequence[Record]) -> list[str]:
 def differing(runs: Sequence[Record]) -> list[str]:
     """Returns in what runs differ that should differ in their seeds only: settings by their names.
 
-    Skips settings that are missing from some runs: they were added later, with a default that
-    preserves the old behaviour.
+    Skips settings that are missing from some runs and that the code no longer has: they were
+    removed with the value that all of them have.
     """
     facts = {
         "their data": {run.data_sha256 for run in runs},
@@ -149,7 +149,8 @@ def differing(runs: Sequence[Record]) -> list[str]:
     names = set()
     for old, new in itertools.combinations(sorted({run.config for run in runs}), 2):
         differences = config.differing(old, new)
-        names |= {d.name for d in differences if "absent" not in (d.old, d.new)}
+        absent = {d.name for d in differences if "absent" in (d.old, d.new)}
+        names |= {d.name for d in differences} - {n for n in absent if not config.is_setting(n)}
     return [name for name, values in facts.items() if len(values) > 1] + sorted(names)
 
 

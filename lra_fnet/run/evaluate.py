@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from lra_fnet import intervals
+from lra_fnet.errors import UserError
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk, progress
 from lra_fnet.machine.memory import device_bytes
@@ -38,7 +39,8 @@ def evaluate(folder: Path, imports: Sequence[str] = (), data: Path | None = None
       data: see `TrainedRun.data`.
 
     Raises:
-      UserError: the folder does not hold a finished run, or its data differs from the run's.
+      UserError: the folder does not hold a finished run, or its data or imported code differs from
+        the run's.
     """
     _, result = jobs.finished(folder)
     if result.score("test"):
@@ -48,6 +50,11 @@ def evaluate(folder: Path, imports: Sequence[str] = (), data: Path | None = None
         if result.score("test"):  # by another process, until now
             return result
         last, best = (trained.load_run(folder, kind, imports) for kind in ("last", "best"))
+        if differences := record.code_differences(result.code, imports):
+            raise UserError(
+                f"{folder} was trained with other code ({'; '.join(map(str, differences))}): "
+                "restore it, since the test score is recorded once"
+            )
         score = make_scorer(last.experiment.objective, last.experiment.run.eval_batch_size)
         states = {run.checkpoint: (run.step, run.variables) for run in (last, best)}
         with fastest.decisions(dict(result.resolved)):

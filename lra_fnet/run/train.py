@@ -209,9 +209,15 @@ def _begin(asked: Asked) -> Begun | None:
     before = run_files.read_begun(folder)
     with disk.writable(folder):
         disk.replace(folder / "config.gin", asked.experiment.config)
-        (folder / "result.json").unlink(missing_ok=True)  # of a failure, or without a test score
+        if not _holds_complete(folder):  # that has no test score yet
+            (folder / "result.json").unlink(missing_ok=True)
     _write(asked, before.resolved if before else {}, before.processes if before else ())
     return before
+
+
+def _holds_complete(folder: Path) -> bool:
+    result = record.read(folder)
+    return result is not None and result.complete
 
 
 def _write(asked: Asked, resolved: dict[str, Any], processes: Sequence[Process]) -> None:
@@ -277,6 +283,8 @@ def _train(asked: Asked, before: Begun | None) -> Record:
         raise
     except (RunFailed, jax.errors.JaxRuntimeError) as error:
         failure = _failure(error)
+        if hosts.first() and _holds_complete(job.folder):  # it failed as it was scored
+            raise failure from None
         facts = evaluate.facts(failure.state, identity, experiment, data)
         facts |= {"step": failure.step} | ({} if job.test else {"closed": True})
         _record(job.folder, facts)

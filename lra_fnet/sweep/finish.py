@@ -96,7 +96,7 @@ def select(plan: Plan, trials: list[Trial], earlier: list[Choice]) -> list[Choic
       earlier: points selected before, which stay.
 
     Raises:
-      UserError: trials of a task read different data.
+      UserError: trials of a task read different data, or imported different code.
     """
     points = defaultdict(list)
     for trial in trials:
@@ -104,7 +104,7 @@ def select(plan: Plan, trials: list[Trial], earlier: list[Choice]) -> list[Choic
     selected = {(choice.task, choice.model): choice for choice in earlier}
     whole = [p for p in points.values() if all(trial.state == "complete" for trial in p)]
     for task in sorted({point[0].job.task for point in whole}):
-        _check_data(plan, [point for point in whole if point[0].job.task == task])
+        _check_alike(plan, [point for point in whole if point[0].job.task == task])
     for pair, names in enumerate(plan.pairs):
         complete = [point for point in whole if point[0].pair == pair]
         if not complete or names in selected:
@@ -138,16 +138,22 @@ def _left_out(
     return {place: " and ".join(sorted(states)) for place, states in points.items()}
 
 
-def _check_data(plan: Plan, points: Sequence[Sequence[Trial]]) -> None:
-    """Refuses points whose trials read different data: their accuracies do not compare."""
-    read = defaultdict(list)
+def _check_alike(plan: Plan, points: Sequence[Sequence[Trial]]) -> None:
+    """Refuses trials of different data or imported code: their accuracies do not compare."""
+    of = {
+        "on different data": defaultdict(list),
+        "with different code of imports": defaultdict(list),
+    }
     for trial in itertools.chain(*points):
         if result := trial.record():
-            read[result.data_sha256].append(trial.job.folder)
-    if len(read) > 1:
-        fewest = min(read.values(), key=len)
-        raise UserError(
-            f"the trials of sweep {plan.name} on {points[0][0].job.task} were trained on different "
-            f"data; move those on one of them away ({', '.join(map(str, fewest))}), then "
-            f"{plan.again()} trains them again"
-        )
+            facts = result.data_sha256, str(sorted(result.code.items()))
+            for folders, fact in zip(of.values(), facts, strict=True):
+                folders[fact].append(trial.job.folder)
+    for how, folders in of.items():
+        if len(folders) > 1:
+            fewest = min(folders.values(), key=len)
+            raise UserError(
+                f"the trials of sweep {plan.name} on {points[0][0].job.task} were trained {how}; "
+                f"move those of one kind away ({', '.join(map(str, fewest))}), then "
+                f"{plan.again()} trains them again"
+            )

@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import dataclasses
-import functools
 import math
 import time
 from pathlib import Path
@@ -21,7 +20,7 @@ from lra_fnet.training import hosts, logs, pipeline
 from lra_fnet.training.checkpoint import AGAIN, Checkpoints, Saved
 from lra_fnet.training.rms import make_meter
 from lra_fnet.training.score import make_scorer
-from lra_fnet.training.slices import fitted, microbatch_of, was_fitted
+from lra_fnet.training.slices import fitted, fitted_before
 from lra_fnet.training.step import Program, StepLogs, initial_state, wait_for
 
 DISPATCH_SECONDS = 0.5  # about how long a dispatch lasts at most: Ctrl-C waits for one
@@ -88,10 +87,10 @@ class Loop:
         self.checkpoints = Checkpoints(folder, self.run.save_seconds)
         saved = self.checkpoints.newest()
         self.step = saved.step if saved else 0
-        if saved and fits != was_fitted():
+        if saved and fits != (fitted_before() is not None):
             # Slices of another size change the last bits.
             progress.say("--fit holds from the first step on: this run goes on as it began")
-            fits = was_fitted()
+            fits = not fits
         if self.step < self.run.num_steps:
             batches = jax.eval_shape(lambda: self.batches(0, 1))
             with compile_cache.Timer() as timer:
@@ -99,8 +98,7 @@ class Loop:
             self.experiment = self.program.experiment
             self.compiled = str(timer)
         elif fits:  # result.json says how its steps were taken
-            default = functools.partial(microbatch_of, experiment, mesh.size)
-            self.experiment = fitted(experiment, mesh, default)
+            self.experiment = fitted(experiment, mesh, fitted_before)
         self.run = self.experiment.run
         state = initial_state(experiment, seed, None if saved else start)
         # Gloo's first collective waits half a minute at most.

@@ -35,7 +35,9 @@ def replay(
     batches = functools.partial(pipeline.dispatch_batches, arrays, run, seed)
     shapes = jax.eval_shape(lambda: batches(0, 1))
     mesh = pipeline.make_mesh(run.batch_size)
-    program = Program.compile(experiment, mesh, shapes, seed, fits=slices.was_fitted())
+    program = Program.compile(
+        experiment, mesh, shapes, seed, fits=slices.fitted_before() is not None
+    )
     state, losses = program.initial_state(seed, start), []
     for step in range(0, steps, run.steps_per_dispatch):
         count = min(run.steps_per_dispatch, steps - step)

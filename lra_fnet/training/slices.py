@@ -146,7 +146,7 @@ def fit(
     return size
 
 
-def fitted(experiment: Experiment, mesh: Mesh, choose: Callable[[], int]) -> Experiment:
+def fitted(experiment: Experiment, mesh: Mesh, choose: Callable[[], int | None]) -> Experiment:
     """Returns the experiment with the microbatch that fits: the run's decision, or else `choose`'s.
 
     Raises:
@@ -157,9 +157,10 @@ def fitted(experiment: Experiment, mesh: Mesh, choose: Callable[[], int]) -> Exp
     return sliced(experiment, size)
 
 
-def was_fitted() -> bool:
-    """Returns whether the decisions of this run have a microbatch that fits, by `--fit`."""
-    return any(what.startswith(FITTED) for what in fastest.made())
+def fitted_before() -> int | None:
+    """Returns the microbatch that `--fit` found for this run, on any number of devices, if any."""
+    sizes = [size for what, size in fastest.made().items() if what.startswith(FITTED)]
+    return sizes[-1] if sizes else None
 
 
 def sliced(experiment: Experiment, microbatch: int) -> Experiment:

@@ -23,7 +23,7 @@ from arrays import (
 
 from lra_fnet import experiment
 from lra_fnet.errors import UserError
-from lra_fnet.models import blocks
+from lra_fnet.models import blocks, fastest
 from lra_fnet.models.mixer import draw_once
 from lra_fnet.models.mixers import attention, linear, performer
 from lra_fnet.models.mixers.convolution import Convolution
@@ -135,11 +135,22 @@ def test_blockwise_gradient_equals_naive_gradient(monkeypatch, backend, block_si
 def test_blocks_stay_in_the_caches_of_one_core(monkeypatch, backend, cores, rate, length, queries):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    assert largest_block(length, rate) == queries * length
+
+
+def largest_block(length, rate=0.0):
     dropout = {"rate": rate, "rng": new_key(0)} if rate else {}
     attend = functools.partial(attention.blockwise, block_size=256, **dropout)
     shapes = [jax.ShapeDtypeStruct((1, length, 1, 4), jnp.float32)] * 3
-    mask = jax.ShapeDtypeStruct((1, length), bool)
-    assert largest_array(attend, *shapes, mask) == queries * length
+    return largest_array(attend, *shapes, jax.ShapeDtypeStruct((1, length), bool))
+
+
+@pytest.mark.parametrize(("held", "queries"), [({}, 64), ({"of a run before blocks": 1}, 256)])
+def test_a_run_keeps_its_blocks_on_other_cores(monkeypatch, held, queries):
+    with fastest.decisions(held):
+        for cores in (1, 2):
+            monkeypatch.setattr(os, "sched_getaffinity", lambda _, n=cores: set(range(n)))
+            assert largest_block(2048) == queries * 2048
 
 
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])

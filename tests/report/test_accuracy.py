@@ -540,7 +540,9 @@ def test_baseline_of_an_older_result_is_that_of_expected_json(monkeypatch):
     [
         ({"data_sha256": "e" * 64}, "differ in their data"),
         ({"config": "A.b = 2\nA.c = 3\n"}, "differ in A.b"),
-        ({"config": "A.b = 1\nA.c = 3\n"}, None),  # a later version added A.c with a default
+        ({"config": "A.b = 1\nA.c = 3\n"}, None),  # today's code has no A.c
+        ({"config": "A.b = 1\nOptimizer.beta1 = 0.8\n"}, "differ in Optimizer.beta1"),
+        ({"config": "A.b = 1\nOptimizer.beta1 = 0.9\n"}, None),  # the default
     ],
 )
 def test_seeds_with_other_data_or_bindings_are_noted(changes, differences):

@@ -206,6 +206,27 @@ def test_complete_run_without_checkpoints_is_not_trained_again_for_its_test(tmp_
     assert command(*words)[0] == 0  # it is complete
 
 
+def test_out_of_memory_as_it_is_scored_leaves_a_complete_run_as_it_is(
+    tmp_path, command, monkeypatch
+):
+    options = ["--no-test"]
+    folder = trained(tmp_path / "runs", "fnet", "Run.num_steps=2", options=options)
+    words = jobs.read_job(folder).command()[:-1]
+    kept = (folder / "result.json").read_bytes()
+
+    def full(*given):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(evaluate, "score_test", full)
+        code, err, _ = command(*words)
+    assert code == 1, err
+    assert "out of device memory" in err
+    assert (folder / "result.json").read_bytes() == kept
+    assert command(*words)[0] == 0
+    assert record.read(folder).score("test")
+
+
 def test_folder_copied_to_another_seed_is_refused(tmp_path, command):
     folder = trained(tmp_path / "runs", "fnet", "Run.num_steps=2")
     copy = shutil.copytree(folder, folder.with_name("seed1"))
@@ -230,6 +251,11 @@ def test_code_of_an_import_is_recorded_and_another_one_is_another_configuration(
     code, err, _ = command(*words)
     assert code == 2
     assert f"another configuration (code of parity.py: {digits} -> edited)" in err
+    change(folder / "result.json", test=None)
+    code, err, _ = command("evaluate", "--run", str(folder), *options)
+    assert code == 2
+    assert f"(code of parity.py: {digits} -> edited): restore it" in err
+    assert not record.read(folder).tested
     code, err, _ = command("export", "--run", str(folder), *options, "--out", str(tmp_path / "out"))
     assert code == 0, err
     assert f"was trained with other code (code of parity.py: {digits} -> edited)" in err

@@ -960,19 +960,26 @@ def test_first_of_the_best_complete_points_is_selected(tmp_path):
 
 
 @pytest.mark.parametrize("models", [["m"], ["m", "n"]])
-def test_trials_of_a_task_on_different_data_are_not_compared(tmp_path, monkeypatch, models):
+@pytest.mark.parametrize(
+    ("made_of", "how"),
+    [
+        (lambda kind: {"data_sha256": kind * 64}, "on different data"),
+        (lambda kind: {"code": {"m.py": kind * 12}}, "with different code of imports"),
+    ],
+)
+def test_trials_of_a_task_that_differ_are_not_compared(tmp_path, monkeypatch, models, made_of, how):
     """Nor are those of different models, which share a table."""
     swept_models = swept(models=models, seeds=1).checked()
     planned = plan.Plan(swept_models, "s", job.Job("", "", "", runs=tmp_path))
     made = []
-    for point, data in enumerate("aab"):
-        pair = len(models) - 1 if data == "b" else 0
+    for point, kind in enumerate("aab"):
+        pair = len(models) - 1 if kind == "b" else 0
         trial = ledger.Trial(point, planned.job(pair, {"A.b": str(point)}, 0), pair, point)
         trial.state, trial.validation = "complete", 0.1 * point
         made.append(trial)
-        (result,) = made_results.records(made_results.a_result(data_sha256=data * 64))
+        (result,) = made_results.records(made_results.a_result(**made_of(kind)))
         monkeypatch.setattr(trial, "record", lambda result=result: result)
-    with pytest.raises(UserError, match=r"on different data; move .*/seed0\), then .* --name s"):
+    with pytest.raises(UserError, match=rf"{how}; move .*/seed0\), then .* --name s"):
         finish.select(planned, made, [])
     assert finish.select(planned, made[:2], [])[0].overrides == ("A.b=1",)
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
+from made_runs import change
 from paths import OUTSIDE
 from tiny import tiny
 
@@ -138,10 +139,10 @@ def test_batch_norm_fits_whole_or_not_at_all(fit):
 def test_batch_that_fits_whole_is_a_decision_that_holds_again():
     built, mesh = tiny(batch_size=32), SimpleNamespace(size=1)
     with fastest.decisions({}) as made:
-        assert not slices.was_fitted()
+        assert slices.fitted_before() is None
         fastest.decide("something else", lambda: 1, [1])
         assert slices.fitted(built, mesh, lambda: 32).run.microbatch == 32
-        assert slices.was_fitted()
+        assert slices.fitted_before() == 32
     with fastest.decisions(made):
         assert slices.fitted(built, mesh, lambda: 8).run.microbatch == 32
 
@@ -221,7 +222,10 @@ def test_run_with_fit_has_the_numbers_of_the_run_without_and_resumes(tmp_path, m
     assert fitted["validation"]["last"]["loss"] == pytest.approx(
         plain["validation"]["last"]["loss"], rel=1e-5
     )
-    (tmp_path / "fitted/cpu/parity/fnet+a/seed0/result.json").unlink()  # as if it was killed here
+    folder = tmp_path / "fitted/cpu/parity/fnet+a/seed0"
+    (folder / "result.json").unlink()  # as if it was killed here, on two devices
+    resolved = {w.replace(" 1 device", " 2 device"): n for w, n in fitted["resolved"].items()}
+    change(folder / "run.json", resolved=resolved)
     code, err = train("fitted", "--fit", "--set", "Run.steps_per_dispatch=1", "--name", "a")
     assert code == 0, err
     assert result("fitted", "+a")["microbatch"] == 2

@@ -15,7 +15,7 @@ from jax import lax
 
 from lra_fnet.errors import UserError
 from lra_fnet.machine.device import cores_of_device
-from lra_fnet.models import blocks
+from lra_fnet.models import blocks, fastest
 from lra_fnet.models.mixer import HeadMixer
 from lra_fnet.models.pointwise import part, part_of_batch
 from lra_fnet.settings import Least
@@ -62,8 +62,8 @@ def blockwise(query, key, value, mask, *, block_size, rate=0.0, rng=None):
     if jax.default_backend() != "cpu":
         return over(query, key, value, mask, rng)
     texts, length, heads, _ = value.shape
-    if rate == 0 and cores_of_device() == 1:
-        block_size = min(block_size, max(64, CORE_BLOCK // length))
+    if rate == 0:
+        block_size = _queries(block_size, length)
     index = part()
     texts_before = 0 if index is None else index * np.uint32(texts)
 
@@ -78,6 +78,16 @@ def blockwise(query, key, value, mask, *, block_size, rate=0.0, rng=None):
     arrays = (jnp.swapaxes(a, 1, 2).reshape(-1, *a.shape[1::2]) for a in (query, key, value))
     out = lax.map(over_one, (numbers, jnp.repeat(mask, heads, axis=0), *arrays))
     return jnp.swapaxes(out.reshape(texts, heads, length, -1), 1, 2)
+
+
+def _queries(most: int, length: int) -> int:
+    """Returns how many queries a CPU takes at a time, at most `most`."""
+
+    def choose():
+        return min(most, max(64, CORE_BLOCK // length)) if cores_of_device() == 1 else most
+
+    what = f"queries at a time of {most} for {length} tokens"
+    return fastest.decide(what, choose, range(1, most + 1), older=most)
 
 
 def weigh(logits, valid, value, *, rate, rng):
