@@ -24,7 +24,7 @@ class Mixer(nn.Module):
     the result is [B, L, D] in x.dtype. It computes in x.dtype and keeps float32 parameters.
 
     The class variables are facts that tests and tables rely on. `lra_fnet.testing.check_mixer`
-    holds a subclass to all of them but `growth`.
+    holds a subclass to all of them but `bound_to_max_len` and `growth`.
 
     Attributes:
       uses_mask: whether padding is invisible: the outputs at real tokens depend neither on the
@@ -37,6 +37,8 @@ class Mixer(nn.Module):
       uses_first_only: whether `__call__` takes first_only=True, with which it returns position 0
         alone, [B, 1, D], as the last block needs it under CLS. It is not inherited: a subclass may
         look at more of the result, and declares it anew.
+      bound_to_max_len: whether it computes something else from the same text with another `max_len`
+        and equal parameters, so that a run cannot begin from one at another length (`--init`).
       growth: powers of L by which time and memory grow, linear by default; a logarithm counts as 0.
         A property where settings decide.
 
@@ -58,6 +60,7 @@ class Mixer(nn.Module):
     uses_dropout: ClassVar[bool] = False
     equivariant: ClassVar[bool] = False
     fixed_transform: ClassVar[bool] = False
+    bound_to_max_len: ClassVar[bool] = False
     growth: ClassVar[tuple[float, float]] = (1, 1)
 
     def __post_init__(self):

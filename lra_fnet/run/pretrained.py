@@ -72,6 +72,10 @@ def open_run(folder: Path, experiment: Experiment, imports: Sequence[str] = ()) 
     wanted = experiment.shapes()
     further = run.task.mask_id is None  # else the table has the mask's row in both stages
     misfit = _misfit(_encoder(run.variables, further=further), _encoder(wanted, further=further))
+    encoders = [one.model.encoder for one in (run.experiment, experiment)]
+    lengths = [encoder.mixer_length for encoder in encoders]
+    if lengths[0] != lengths[1] and any(mixer.bound_to_max_len for mixer in encoders[1].mixers):
+        misfit = misfit or f"made for {lengths[0]:,} -> {lengths[1]:,} tokens, see MAX_LEN"
     settings = differing(run.experiment.config, experiment.config)
     if misfit or settings:
         raise UserError(

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from arrays import assert_close, new_key, normal, shapes_of
+from arrays import applied, assert_close, inputs_of, new_key, normal, random_variables, shapes_of
 from jax import lax
 
 from lra_fnet import config, experiment
@@ -157,6 +157,22 @@ def test_gradient_adds_in_a_fixed_order(cls, settings):
         return mixer.apply(variables, x, mask, train=True, rngs=rngs).sum()
 
     assert "scatter-add" not in str(jax.make_jaxpr(jax.grad(total, (0, 1)))(variables, x))
+
+
+@pytest.mark.parametrize(("cls", "settings"), CASES.values(), ids=CASES)
+def test_mixer_says_whether_equal_parameters_fit_other_lengths(cls, settings):
+    """Where they do, an equal text gives the same result; padding is seen by some."""
+    fields = {"dim": 8, "num_heads": 2, "qkv_dim": 8, "layer": 0, "num_layers": 2, "dropout": 0.0}
+    short, long = (cls(**fields, **settings, max_len=length) for length in (18, 30))
+    if shapes_of(short, *inputs_of(short)) == shapes_of(long, *inputs_of(long)):
+        x, mask = normal(2, 18, 8), np.ones((2, 18), bool)
+        variables = random_variables(short, x, mask)
+        want = applied(short, variables, x, mask)
+        try:
+            got = applied(long, variables, x, mask)
+        except UserError:  # it takes texts of max_len only
+            got = np.full_like(want, np.nan)
+        assert cls.bound_to_max_len != np.allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
 def test_every_mixer_is_checked_and_has_a_gin_file():

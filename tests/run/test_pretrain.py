@@ -16,6 +16,7 @@ from paths import OUTSIDE
 from lra_fnet import config, experiment
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
+from lra_fnet.models.mixers.fourier import Fourier
 from lra_fnet.report import accuracy
 from lra_fnet.run import evaluate, export, pretrained, record, run_files, trained, verify
 from lra_fnet.run import job as jobs
@@ -402,6 +403,16 @@ def test_a_run_that_does_not_fit_fails_with_one_line(case, copied, call):
     (said,) = err.splitlines()
     assert re.search(line, said), said
     assert sorted(copied.rglob("*")) == before
+
+
+def test_a_mixer_bound_to_its_length_does_not_begin_from_another(copied, call, monkeypatch):
+    words = "--set", "MAX_LEN=20", *LONG, *INIT
+    with monkeypatch.context() as patched:
+        patched.setattr(Fourier, "bound_to_max_len", True)
+        code, err, _ = call("train", *words)
+    assert code == 2
+    assert re.search(r"has another encoder \(made for \d+ -> 20 tokens, see MAX_LEN\)", err), err
+    assert call("train", *words)[0] == 0
 
 
 @pytest.mark.parametrize(

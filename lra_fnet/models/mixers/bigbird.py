@@ -6,7 +6,7 @@ L x L entries.
 """
 
 import functools
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import gin
 import jax
@@ -152,6 +152,8 @@ class BigBird(HeadMixer):
     num_global: Annotated[int, Least(0, suggest=1)]  # blocks at the start
     last_is_global: bool  # whether the last block of the max_len positions is global too
     seed: Annotated[int, Least(0, suggest=0, below=2**32)]
+
+    bound_to_max_len: ClassVar[bool] = True
 
     def attend(self, query, key, value, mask, *, train):
         """See `bigbird_attention`; dropout on the weights in training."""

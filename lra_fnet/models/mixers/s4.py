@@ -44,6 +44,7 @@ class S4(Mixer):
     gate: GateKind
 
     uses_mask: ClassVar[bool] = True
+    bound_to_max_len: ClassVar[bool] = True
     separable: ClassVar[tuple[str, ...]] = ("a", "p", "b", "log_dt")
 
     def check(self):

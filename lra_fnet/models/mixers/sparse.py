@@ -113,6 +113,7 @@ class SparseAttention(HeadMixer):
     causal: bool
     global_first: bool
 
+    bound_to_max_len: ClassVar[bool] = True
     growth: ClassVar[tuple[float, float]] = (1.5, 1.5)  # with l near sqrt(L)
 
     def check(self):

@@ -62,6 +62,7 @@ class StructuredConvolution(Mixer):
     gate: GateKind
 
     uses_mask: ClassVar[bool] = True
+    bound_to_max_len: ClassVar[bool] = True
     separable: ClassVar[tuple[str, ...]] = ("kernel",)
 
     @nn.compact
