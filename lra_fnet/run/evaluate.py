@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from lra_fnet import intervals
+from lra_fnet import config, intervals
 from lra_fnet.errors import UserError
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk, progress
@@ -49,12 +49,13 @@ def evaluate(folder: Path, imports: Sequence[str] = (), data: Path | None = None
         _, result = jobs.finished(folder)
         if result.score("test"):  # by another process, until now
             return result
-        last, best = (trained.load_run(folder, kind, imports) for kind in ("last", "best"))
+        config.import_modules(imports)
         if differences := record.code_differences(result.code, imports):
             raise UserError(
                 f"{folder} was trained with other code ({'; '.join(map(str, differences))}): "
                 "restore it, since the test score is recorded once"
             )
+        last, best = (trained.load_run(folder, kind, imports) for kind in ("last", "best"))
         score = make_scorer(last.experiment.objective, last.experiment.run.eval_batch_size)
         states = {run.checkpoint: (run.step, run.variables) for run in (last, best)}
         with fastest.decisions(dict(result.resolved)):

@@ -254,7 +254,8 @@ def test_code_of_an_import_is_recorded_and_another_one_is_another_configuration(
     change(folder / "result.json", test=None)
     code, err, _ = command("evaluate", "--run", str(folder), *options)
     assert code == 2
-    assert f"(code of parity.py: {digits} -> edited): restore it" in err
+    (said,) = err.splitlines()
+    assert f"(code of parity.py: {digits} -> edited): restore it" in said
     assert not record.read(folder).tested
     code, err, _ = command("export", "--run", str(folder), *options, "--out", str(tmp_path / "out"))
     assert code == 0, err
