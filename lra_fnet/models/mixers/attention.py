@@ -54,10 +54,10 @@ def blockwise(query, key, value, mask, *, block_size, rate=0.0, rng=None):
     def over(query, key, value, mask, rng):
         rows, key = (jnp.swapaxes(a, 1, 2) for a in (query, key))
 
-        def logits(block):
+        def logits(block, key):
             return blocks.products(block * block.shape[-1] ** -0.5, key)
 
-        return by_rows(rows, logits, value, mask, block_size=block_size, rate=rate, rng=rng)
+        return by_rows(rows, logits, key, value, mask, block_size=block_size, rate=rate, rng=rng)
 
     if jax.default_backend() != "cpu":
         return over(query, key, value, mask, rng)
@@ -108,7 +108,7 @@ def weigh(logits, valid, value, *, rate, rng):
     return (out / jnp.where(total > 0, total, 1)).astype(value.dtype)
 
 
-def by_rows(rows, logits, value, mask, *, block_size, rate=0.0, rng=None, weigh=weigh):
+def by_rows(rows, logits, shared, value, mask, *, block_size, rate=0.0, rng=None, weigh=weigh):
     """Computes softmax(S) V, or another `weigh`, with at most `block_size` rows of S at a time.
 
     The backward pass computes each block again, so it holds no more than the forward pass. The
@@ -116,7 +116,10 @@ def by_rows(rows, logits, value, mask, *, block_size, rate=0.0, rng=None, weigh=
 
     Args:
       rows: tree of arrays [B or 1, H, L, any width]; row i of S is computed from their rows i.
-      logits: function of a block of `rows` [.., Q, ..] -> S [B or 1, H, Q, L], float32 or wider.
+      logits: function of a block of `rows` [.., Q, ..] and of `shared` -> S [B or 1, H, Q, L],
+        float32 or wider. It closes over no array in bfloat16.
+      shared: tree of arrays that all blocks use. Their gradients, and value's, are sums over blocks
+        and are added in float32 or wider.
       value: [B, L, H, K].
       mask: bool [B, L], True at keys that may be attended to.
       block_size: largest Q.
@@ -134,10 +137,17 @@ def by_rows(rows, logits, value, mask, *, block_size, rate=0.0, rng=None, weigh=
     def split(x):
         return jnp.moveaxis(blocks.cut(x, size, num_blocks), 2, 0)
 
+    dtypes = jax.tree.map(lambda x: x.dtype, (shared, value))
+    wide = jax.tree.map(
+        lambda x: x.astype(jnp.promote_types(x.dtype, jnp.float32)), (shared, value)
+    )
+
     def attend(numbered_block):
         number, block = numbered_block
+        shared, value = jax.tree.map(lambda x, dtype: x.astype(dtype), wide, dtypes)
         block_rng = None if rng is None else jax.random.fold_in(rng, number)
-        return weigh(logits(block), mask[:, None, None, :], value, rate=rate, rng=block_rng)
+        scores = logits(block, shared)
+        return weigh(scores, mask[:, None, None, :], value, rate=rate, rng=block_rng)
 
     # Inside a scan nothing can be merged with the recomputation, so prevent_cse is not needed.
     attend = jax.checkpoint(attend, prevent_cse=False)

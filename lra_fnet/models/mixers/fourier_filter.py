@@ -23,6 +23,7 @@ class FourierFilter(Mixer):
     """
 
     uses_mask: ClassVar[bool] = False
+    bound_to_max_len: ClassVar[bool] = True  # 2 k and 2 k + 1 have equally many frequencies
 
     @nn.compact
     def __call__(self, x, mask, *, train):

@@ -109,13 +109,14 @@ def chunked_attention(
     middle = len(bias) // 2
     bias = bias[middle + 1 - size : middle + size]
 
-    def logits(block):
-        rows, numbers = block
+    def logits(block, shared):
+        (rows, numbers), (key, bias) = block, shared
         return blocks.products(rows, key) + _biases(bias, numbers[0, 0, 0, 0], rows.shape[2])
 
     out = attention.by_rows(
         (query, jnp.arange(size)[None, None, :, None]),
         logits,
+        (key, bias),
         jnp.swapaxes(value, 1, 2),
         mask,
         block_size=block_size,

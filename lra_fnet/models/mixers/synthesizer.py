@@ -76,53 +76,53 @@ class Synthesizer(HeadMixer):
     def mix(self, x, mask, *, train):
         """See `HeadMixer.mix`."""
         value = self.heads(x, "value")
-        rows, makers = zip(*(getattr(self, f"_{kind}")(x) for kind in self.kinds), strict=True)
+        parts = (getattr(self, f"_{kind}")(x) for kind in self.kinds)
+        rows, shared, makers = zip(*parts, strict=True)
         if len(self.kinds) > 1 and self.mixture == "softmax":
             alpha = self.param("alpha", nn.initializers.zeros, (len(self.kinds), self.num_heads))
             alpha = jax.nn.softmax(alpha.astype(_wide(x)), axis=0)[:, None, :, None, None]
         else:
             alpha = jnp.ones((len(self.kinds), 1, 1, 1, 1), _wide(x))
 
-        def logits(blocks):
-            parts = zip(alpha, makers, blocks, strict=True)
-            return sum(weight * make(block) for weight, make, block in parts)
+        def logits(blocks, shared):
+            parts = zip(alpha, makers, blocks, shared, strict=True)
+            return sum(weight * make(block, own) for weight, make, block, own in parts)
 
         dropout = self.weight_dropout(train)
         size = self.block_size
-        return by_rows(rows, logits, value, mask, block_size=size, **dropout), value
+        return by_rows(rows, logits, shared, value, mask, block_size=size, **dropout), value
 
-    # Each kind returns the rows that its logits are computed from, and the function that does it.
+    # Each kind returns what its logits are computed from, the rows and what they share, and the
+    # function that does it.
 
     def _dense(self, x):
-        hidden, columns = self._hidden(x, "dense"), self._columns(x, "dense", self.max_len)
-        return hidden, lambda block: products(block, columns[:, : x.shape[1]])
+        columns = self._columns(x, "dense", self.max_len)[:, : x.shape[1]]
+        return self._hidden(x, "dense"), columns, products
 
     def _random(self, x):
         length = x.shape[1]
         matrix = self._matrix("random", self.max_len, self.max_len)[:, :length, :length]
-        return matrix.astype(_wide(x))[None], lambda block: block
+        return matrix.astype(_wide(x))[None], None, lambda block, _: block
 
     def _factorized_dense(self, x):
-        hidden = self._hidden(x, "factorized_dense")
         first = self._columns(x, "factorized_dense_first", -(-self.max_len // self.factor))
         second = self._columns(x, "factorized_dense_second", self.factor)
 
-        def make(block):
-            return tiled(products(block, first), products(block, second))[..., : x.shape[1]]
+        def make(block, factors):
+            return tiled(*(products(block, factor) for factor in factors))[..., : x.shape[1]]
 
-        return hidden, make
+        return self._hidden(x, "factorized_dense"), (first, second), make
 
     def _factorized_random(self, x):
         left, right = (
             self._matrix(f"factorized_random_{side}", self.max_len, self.factor)[:, : x.shape[1]]
             for side in ("left", "right")
         )
-        columns = right.astype(_wide(x))
-        return left.astype(_wide(x))[None], lambda block: products(block, columns)
+        return left.astype(_wide(x))[None], right.astype(_wide(x)), products
 
     def _attention(self, x):
         query, key = (jnp.swapaxes(self.heads(x, name), 1, 2) for name in ("query", "key"))
-        return query * query.shape[-1] ** -0.5, lambda block: products(block, key)
+        return query * query.shape[-1] ** -0.5, key, products
 
     def _hidden(self, x, name):
         return jnp.swapaxes(nn.relu(self.heads(x, f"{name}_hidden")), 1, 2)
