@@ -4,6 +4,7 @@ To add a task, define a subclass of `Task` in a module of your own (see `lra_fne
 Defining it registers it by its `name`.
 """
 
+import dataclasses
 import importlib
 
 from lra_fnet.errors import UserError, one_line
@@ -52,6 +53,8 @@ def title(name: str) -> str:
 def make(name: str, config: str | None = None, max_len: int | None = None) -> Task:
     """Returns the task of that name, by default with its first data set and full length.
 
+    Its other fields have their defaults, whatever gin binds for the run that was built last.
+
     Raises:
         UserError: if no task of that name is registered, or it has no such data set.
     """
@@ -61,7 +64,9 @@ def make(name: str, config: str | None = None, max_len: int | None = None) -> Ta
         raise UserError(f"unknown task {name!r}: expected one of {known}")
     config = next(iter(task.configs)) if config is None else config
     max_len = task.configs.get(config, 1) if max_len is None else max_len
+    fields = {f.name: f.default for f in dataclasses.fields(task)}
+    fields = {name: value for name, value in fields.items() if value is not dataclasses.MISSING}
     try:
-        return task(config=config, max_len=max_len)
+        return task(**fields | {"config": config, "max_len": max_len})
     except UserError as error:
         raise UserError(one_line(error)) from None

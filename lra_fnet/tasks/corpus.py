@@ -20,7 +20,7 @@ import numpy as np
 
 from lra_fnet.errors import UserError, one_line
 from lra_fnet.machine.progress import Bar, say
-from lra_fnet.tasks import masked_baselines, pieces, shallow, sources
+from lra_fnet.tasks import masked_baselines, own_rows, pieces, shallow, sources
 from lra_fnet.tasks.pieces import (
     CLS,
     LARGEST,
@@ -134,28 +134,51 @@ class Corpus(Task):
             vocabulary = pieces.read_vocabulary(given, self.vocab_size)
         else:
             vocabulary = pieces.train_vocabulary(sampled, self.vocab_size, source)
+        details = {"sentencepiece": pieces.library().__version__, **counts}
         return Raw(
-            stream=self._rows(source, pieces.encoder(vocabulary, jobs)),
+            stream=self._rows(source, pieces.encoder(vocabulary, jobs), details),
             source=source.name,
-            details={"sentencepiece": pieces.library().__version__, **counts},
+            details=details,
             files={VOCABULARY: vocabulary},
         )
 
-    def _rows(self, source: Path, encode) -> Iterator[tuple[str, Row]]:
+    def _rows(self, source: Path, encode, details: dict) -> Iterator[tuple[str, Row]]:
         """Yields (split, row) of all documents, in the order of the files.
 
-        Of validation and test, these are the first `MOST_ROWS` rows.
+        Of validation and test, these are the first `MOST_ROWS` rows. Reports documents that are too
+        short for a row, and equal rows of several splits, and adds their numbers to `details`.
+
+        Raises:
+            UserError: a split has no rows.
         """
         everything, counts = read_documents(source), collections.Counter()
+        repeats, short = own_rows.Repeats(), 0
         while some := list(itertools.islice(everything, _AT_ONCE)):
             encoded = iter(encode([text for _, lines in some for text in lines]))
             for digest, lines in some:
                 parts = itertools.islice(encoded, len(lines))
-                split = split_of(digest)
-                for row in pack(list(parts), self.max_len):
+                split, rows = split_of(digest), list(pack(list(parts), self.max_len))
+                short += not rows
+                for values, label in rows:
                     counts[split] += 1
                     if split == SPLITS[0] or counts[split] <= MOST_ROWS:
-                        yield split, row
+                        repeats.add([values], label, split)
+                        yield split, (values, label)
+        alone = f"{short:,} of {details['documents']:,} documents have a single short sentence"
+        if missing := [split for split in SPLITS if not counts[split]]:
+            raise UserError(
+                f"{source}: expected documents of two or more sentences for each split, found none "
+                f"for {' and '.join(missing)}; {alone}: give more documents (in .txt, an empty "
+                "line ends one)"
+            )
+        if short:
+            say(f"{source}: {alone}, which makes no row: they are left out")
+        if shared := repeats.in_several_splits():
+            say(
+                f"{source}: {shared:,} rows lie in several splits: their documents differ only in "
+                "white space or case; leave out all but one of each"
+            )
+        details |= {"documents_without_rows": short, "rows_in_several_splits": shared}
 
 
 def _longer(task: Corpus, rows: Arrays) -> list[list[bool]]:
@@ -174,7 +197,7 @@ def split_of(digest: bytes) -> str:
     return SPLITS[2 if number < HELD_OUT else 1 if number < 2 * HELD_OUT else 0]
 
 
-def pack(sentences: Iterable[list[int]], length: int) -> Iterator[Row]:
+def pack(sentences: Iterable[list[int]], length: int) -> Iterator[tuple[np.ndarray, int]]:
     """Yields rows of consecutive sentences of one document, as many in each as fit.
 
     A sentence that leaves no room for another one is cut into parts. The last sentence is left out
@@ -297,11 +320,12 @@ def _field(line: str, where: str) -> str:
     """Returns the text of a JSON line."""
     try:
         text = json.loads(line)["text"]
-        if isinstance(text, str):
+        if isinstance(text, str) and "\0" not in text:
             text.encode()  # a lone surrogate is no character
             return text
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
     raise UserError(
-        f'{where}: expected an object with the field "text", got {line[:40]!r}: correct the file'
+        f'{where}: expected an object with the field "text" without zero bytes, got {line[:40]!r}: '
+        "correct the file"
     )

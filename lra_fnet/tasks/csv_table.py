@@ -185,8 +185,12 @@ def _table(file: sources.File, *, labelled: bool) -> Iterator[Row]:
             place = f"{file}, line {ended + 1}"
             if not cells:  # an empty line
                 continue
-            if [cell.strip().lower() for cell in cells] == names:
+            if len(names) > 1 and [cell.strip().lower() for cell in cells] == names:
                 raise ValueError("this line repeats the first one: remove it")
+            if any(re.fullmatch(r' +"(?:[^"]|"")*"\s*', cell) for cell in cells):
+                raise ValueError(
+                    "a space before a quotation mark makes it part of the text: remove it"
+                )
             if len(cells) != len(names):
                 remedy = "put a text that has the separator between quotation marks"
                 if any(cell.startswith(" ") and cell.lstrip().startswith('"') for cell in cells):

@@ -75,6 +75,8 @@ def classes(source: Path, found: Collection[str], given: Sequence[str]) -> tuple
             f"{source}: expected 2 to {MOST_CLASSES:,} different labels, got {got} "
             f"({_listed(labels, 3)}): a label names the class of a row"
         )
+    if wrong := [label for label in labels if re.search("[\ud800-\udfff]", label)]:
+        raise UserError(f"{source}: expected names in UTF-8, got {wrong[0]!r}: rename the folder")
     names = tuple(given or labels)
     say(f"{source}: {len(names):,} classes: {_listed(names)}")
     for label in sorted(found):

@@ -294,6 +294,9 @@ def compute(prepared: Prepared) -> list[Shallow]:
     return results
 
 
+_not_kept: dict[tuple[str, int], list[Shallow]] = {}  # of this process, by fingerprint and length
+
+
 def ensure(prepared: Prepared) -> list[Shallow]:
     """Returns the baselines of a set at the task's length, computed unless they are on disk.
 
@@ -314,6 +317,7 @@ def ensure(prepared: Prepared) -> list[Shallow]:
                 disk.replace(path, json.dumps(content, indent=1) + "\n")
         except UserError as error:  # a shared folder that cannot be written
             say(f"shallow baselines are not kept: {error}")
+            _not_kept[prepared.fingerprint, task.max_len] = results
     say(f"best shallow baseline: {'; '.join(best.words for best in leaders(results))}")
     wanted = known(task.name, prepared.fingerprint, task.max_len)
     if wanted and wanted != [dataclasses.replace(one, correct_bits=None) for one in results]:
@@ -345,7 +349,8 @@ def available(prepared: Prepared) -> bool:
 
 def read(prepared: Prepared) -> list[Shallow]:
     """Returns the baselines at the task's length, the best on validation first; [] without any."""
-    return read_all(prepared).get(prepared.task.max_len, [])
+    length = prepared.task.max_len
+    return read_all(prepared).get(length) or _not_kept.get((prepared.fingerprint, length), [])
 
 
 def read_all(prepared: Prepared) -> dict[int, list[Shallow]]:

@@ -312,7 +312,10 @@ def _holds_sets(folder: Path) -> bool:
 
 
 def digest(source: Path, *, content: bool, endings: tuple[str, ...] = ("",)) -> str:
-    """Returns a sha256 of a source: of names and content, or of names, sizes and times.
+    """Returns a sha256 of a source: of names and content, or of names and facts of the files.
+
+    The facts are size, times and inode: another file of the same size may have the same time of its
+    last change, if both were unpacked from archives, say.
 
     The place of the source and the name of a single file do not count. Of a folder only the files
     with these endings do.
@@ -323,7 +326,8 @@ def digest(source: Path, *, content: bool, endings: tuple[str, ...] = ("",)) -> 
             continue
         with readable(path):
             facts = path.stat()
-            fact = file_sha256(path) if content else f"{facts.st_size} {facts.st_mtime_ns}"
+            numbers = facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino
+            fact = file_sha256(path) if content else numbers
         sha256.update(os.fsencode(path.relative_to(source)) + f"\0{fact}\n".encode())
     return sha256.hexdigest()
 

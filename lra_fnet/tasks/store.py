@@ -128,7 +128,7 @@ class Prepared:
 
         Its URL decides if it has one. Its name decides if it cannot be compared: a mirror of the
         publisher's file, or files that are no longer there. The content of files is read only if
-        the size or the time of one has changed.
+        the facts of one have changed, see `sources.digest`.
         """
         if url := own_url(source, self.task.remote):
             return url == self.url

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import json
 import sys
 import tarfile
 
@@ -105,7 +106,7 @@ def test_validation_and_test_keep_their_first_rows(prepared, tmp_path, monkeypat
 
     def rows():
         made_rows = {split: [] for split in store.SPLITS}
-        for split, (values, label) in prepared.task._rows(source, encode):
+        for split, (values, label) in prepared.task._rows(source, encode, {"documents": 150}):
             made_rows[split].append((values.tobytes(), label))
         return made_rows
 
@@ -163,6 +164,27 @@ def test_repeated_documents_are_reported_and_stay(tmp_path, capfd):
     assert line in capfd.readouterr().err.splitlines()
 
 
+def test_rows_in_several_splits_and_documents_without_rows_are_reported(tmp_path, capfd):
+    """Documents that differ only in case or white space have equal rows, of any split."""
+    documents = ["\n".join(sentences) for sentences in made()]
+    documents += [document.upper() + " " for document in documents] + ["Alone."] * 3
+    source = tmp_path / "twice.jsonl"
+    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+    task = tasks.make("corpus", NAME)
+    prepared = task.prepare(tmp_path / "data", source, jobs=1)
+    rows = [
+        {(*values[:length].tolist(),) for values, length, _ in zip(*arrays, strict=True)}
+        for arrays in map(prepared.arrays, store.SPLITS)
+    ]
+    shared = len(set.union(*(a & b for a, b in itertools.combinations(rows, 2))))
+    err = capfd.readouterr().err
+    assert shared
+    assert f"{source}: {shared:,} rows lie in several splits: their documents differ only" in err
+    assert f": 3 of {len(documents)} documents have a single short sentence, which makes no" in err
+    facts = store.read_fingerprint(prepared.folder)["details"]
+    assert (facts["documents_without_rows"], facts["rows_in_several_splits"]) == (3, shared)
+
+
 def test_markup_and_lines_end_sentences(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("One<br /><br />two. Three!\nfour\n\n\n second  one\n")
@@ -176,6 +198,7 @@ BAD = {
     "latin": ({"a.txt": b"good\ncaf\xe9\n"}, NAME, r"a\.txt, line 2: expected UTF-8, got .*0xe9"),
     "utf16": ({"a.txt": "text".encode("utf-16-le")}, NAME, r"line 1: expected UTF-8, got a zero"),
     "json": ({"a.jsonl": b'{"text": 5}'}, NAME, r'line 1: expected an object with the fi'),
+    "zero": ({"a.jsonl": b'{"text": "a\\u0000"}'}, NAME, r'the field "text" without zero bytes'),
     "gzip": ({"a.txt": b"A. B.", "b.txt.gz": b"no gzip"}, NAME, r"raw/b\.txt\.gz is damaged, unr"),
     "nothing": ({"a.txt": b"A. B.", "b.txt.gz": b""}, NAME, r"raw/b\.txt\.gz is empty, which"),
     "small": ({}, "v20_32", r"expected a vocabulary of at least \d+ pieces, .*char.*, got 20:"),

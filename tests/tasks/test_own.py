@@ -13,6 +13,7 @@ import tarfile
 import zipfile
 from pathlib import Path
 
+import gin
 import numpy as np
 import pytest
 import serving
@@ -275,6 +276,10 @@ def test_whole_numbers_are_sorted_by_value_and_the_user_may_order_labels(tmp_pat
             "mine.csv, line 2: expected 2 columns, got 3: remove the space before the quotation",
         ),
         (
+            b'label,text\nham,a\nspam, "he said ""b"""\n',
+            "mine.csv, line 3: a space before a quotation mark makes it part of the text: remove",
+        ),
+        (
             b"label,text,text1,text2\nham,a,b,c\n",
             "mine.csv, line 1: expected the column text, or text1 and text2, got all three: rename",
         ),
@@ -519,6 +524,18 @@ def test_names_of_classes_are_drawn_as_they_are(tmp_path, pictures, drawn):
     prepared.task.illustrate(prepared)
     labels = prepared.arrays("train").labels[:32]
     assert drawn == [(("$10_$20", "$20_$50")[label], False) for label in labels]
+
+
+def test_a_set_of_ones_own_does_not_get_the_settings_of_the_run_that_was_built_last():
+    gin.bind_parameter("Csv.labels", ("spam", "ham"))
+    assert tasks.make("csv").labels == ()
+
+
+def test_a_class_folder_whose_name_is_not_utf_8_fails_with_one_line(tmp_path, pictures):
+    shutil.copytree(pictures / "circle", tmp_path / "shapes" / "caf\udce9")
+    shutil.copytree(pictures / "square", tmp_path / "shapes" / "square")
+    with pytest.raises(UserError, match=r"expected names in UTF-8, got 'caf\\udce9': rename the f"):
+        raw(tmp_path / "shapes", "images")
 
 
 def test_urls_of_one_file_name_are_different_sources(tmp_path):

@@ -267,11 +267,14 @@ def test_baselines_that_cannot_be_kept_are_returned(prepared, monkeypatch, capsy
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(disk, "replace", refuse)
+    monkeypatch.setattr(shallow, "_not_kept", {})
     assert [one.test.count for one in shallow.ensure(prepared)] == [50, 50]
     line = (
         f"shallow baselines are not kept: {prepared.folder}/shallow.12.json cannot be written (Read"
     )
     assert line in capsys.readouterr().err
+    monkeypatch.setattr(shallow, "compute", None)
+    assert shallow.read(prepared) == shallow.ensure(prepared)  # this process has them
 
 
 def test_baselines_are_computed_once_and_leave_the_fingerprint_alone(prepared, monkeypatch, capsys):

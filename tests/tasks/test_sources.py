@@ -412,3 +412,18 @@ def test_source_without_a_name_gets_that_of_its_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "a")
     names = [sources.locate(given, None, tmp_path).name for given in (".", "b/..", "link.gz")]
     assert names == ["a", "a", "link.gz"]
+
+
+def test_another_file_of_equal_size_and_time_has_another_digest(tmp_path):
+    """As members of archives may have; a touched file keeps the digest of its content."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    for path in (one, two):
+        path.write_text(path.name)
+        os.utime(path, (0, 0))
+    assert one.stat().st_size == two.stat().st_size
+    for content in (False, True):
+        assert sources.digest(one, content=content) == sources.digest(one, content=content)
+        assert sources.digest(one, content=content) != sources.digest(two, content=content)
+    before = sources.digest(one, content=True)
+    os.utime(one, (1, 1))
+    assert sources.digest(one, content=True) == before
