@@ -67,7 +67,7 @@ def train(
     A run that is complete is opened without training. The whole process is affected: gin is cleared
     (also by `evaluate` and `load_run`), memory that is freed stays with the process, compiled
     programs are kept in the user's cache, and while it trains, SIGINT, SIGTERM and SIGHUP save the
-    run before they end the call.
+    run before they end the call; a second SIGINT raises KeyboardInterrupt at once.
 
     Args:
         task: a name of `list_tasks`.

@@ -159,10 +159,10 @@ def _numbers(about: str, **keywords) -> dict:
     return _text(about, kind=parse, metavar="N,N", **{"default": [], **keywords})
 
 
-def _bindings(about: str, **keywords) -> dict:
-    """Declares an option for bindings, which may be given several times."""
-    option = _text(about, default=[], kind=config.split_bindings, **keywords)
-    return {**option, "action": "extend"}
+def _bindings(about: str, dest: str) -> dict:
+    """Declares an option for several bindings, which adds them to those of the option `dest`."""
+    option = _text(about, default=[], kind=config.split_bindings)
+    return {**option, "action": "extend", "dest": dest}
 
 
 def _auto(text: str) -> str:
@@ -206,7 +206,7 @@ _SHARED = {
     },
     "bindings": {
         "set": _list("a gin binding, such as Run.num_steps=100", metavar="NAME=VALUE"),
-        "gin": _bindings("several bindings in one string, separated by spaces"),
+        "gin": _bindings("several bindings in one string, separated by spaces", "set"),
     },
     "outside": {**_IMPORT, **_GIN_DIR},
     "gin_dir": _GIN_DIR,
@@ -359,7 +359,7 @@ def _names(args, option: str, kind: str) -> list[str] | None:
     text = getattr(args, option)
     if text == "all":
         return config.known(kind, args.gin_dirs)
-    names = [name for name in (text or "").split(",") if name]
+    names = config.split_names(text or "")
     if text and not names:
         raise UserError(f"--{option} expects {_NAMES}, got {text!r}")
     return names or None
@@ -370,7 +370,7 @@ def _job(args, **fields):
     from lra_fnet.run.job import Job
 
     lists = {"imports": tuple(args.imports), "gin_dirs": tuple(args.gin_dirs)}
-    given = vars(args) | lists | {"overrides": (*args.set, *args.gin)} | fields
+    given = vars(args) | lists | {"overrides": tuple(args.set)} | fields
     names = [field.name for field in dataclasses.fields(Job) if field.name in given]
     return Job(**{name: given[name] for name in names})
 
@@ -556,9 +556,9 @@ def _span(args) -> None:
     from lra_fnet.machine import terminal
     from lra_fnet.run import attention_span
 
-    spans = attention_span.span(args.run, args.rows, args.imports, args.data)
-    terminal.console().print(attention_span.table(spans))
-    print(f"wrote {args.run / 'attention_span.json'}")
+    span = attention_span.span(args.run, args.rows, args.imports, args.data)
+    terminal.console().print(attention_span.table(span))
+    print(f"wrote {attention_span.keep(span, args.run)}")
 
 
 @_verb("run", FILE=_given(Path, nargs="*", help="default: standard input"))
@@ -673,9 +673,9 @@ def _drift(args) -> int:
     preset=_text("default: paper"),
     seeds=_number("number of seeds: 0 to n - 1", least=1),
     grid=_list("an axis: every value of a list", metavar="NAME=[...]"),
-    grids=_bindings("several --grid in one string"),
+    grids=_bindings("several --grid in one string", "grid"),
     range=_list('an axis for random and tpe; "log" is optional', metavar='NAME=[LOW,HIGH,"log"]'),
-    ranges=_bindings("several --range in one string"),
+    ranges=_bindings("several --range in one string", "range"),
     sampler=_text("how points are chosen", choices=SAMPLERS),
     trials=_number("points per task and model, for random and tpe", least=1),
     prune=_switch("stop a point whose first seed is below the median of earlier points", None),
@@ -711,11 +711,10 @@ def _sweep(args) -> int | None:
             for name in ("preset", "seeds", "sampler", "prune", "pretrain")
         },
     }
-    axes = plan.axes(args.grid + args.grids, args.range + args.ranges)
-    overrides = args.set + args.gin
+    axes = plan.axes(args.grid, args.range)
     if args.name and not (args.sweep or args.task):
         outside = args.imports or args.gin_dirs or args.source or args.data != Path("data")
-        if axes or overrides or outside or any(value is not None for value in given.values()):
+        if axes or args.set or outside or any(value is not None for value in given.values()):
             raise UserError(
                 f"--name {args.name} alone resumes that sweep: give only --trials, --jobs or "
                 "--retry with it; --task or --sweep starts another"
@@ -723,7 +722,7 @@ def _sweep(args) -> int | None:
         planned = plan.load(args.runs, args.name, args.trials)
     else:
         file = args.sweep and config.sweep(args.sweep, args.gin_dirs)
-        swept = plan.read(file, axes, overrides, trials=args.trials, **given)
+        swept = plan.read(file, axes, args.set, trials=args.trials, **given)
         shared = _job(args, model="", task="", preset="", name=None, overrides=())
         planned = plan.Plan(swept, plan.folder_name(swept, args.name), shared)
     if args.dry_run:
@@ -789,7 +788,7 @@ def _roots(args) -> list[Path]:
             raise UserError(
                 f"--{option} expects a folder of runs, {folder} does not exist: name another"
             )
-    return [args.runs, args.results]
+    return list({root.resolve(): root for root in (args.runs, args.results)}.values())
 
 
 def _cell(args, seconds: float = 2.0):
@@ -803,7 +802,7 @@ def _cell(args, seconds: float = 2.0):
         model="",
         preset=args.preset,
         length=0,
-        overrides=(*args.set, *args.gin),
+        overrides=tuple(args.set),
         imports=tuple(args.imports),
         gin_dirs=tuple(map(str, args.gin_dirs)),
         seconds=seconds,

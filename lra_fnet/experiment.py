@@ -175,6 +175,7 @@ def build(task: Task, *, denoise: bool) -> Experiment:
     return built
 
 
+@config.alone()
 def load(
     task: str,
     model: str,
@@ -278,6 +279,7 @@ def _training_rows(task: str) -> int:
     return splits["train"]["rows"]
 
 
+@config.alone()
 def restore(text: str, imports=()) -> Experiment:
     """Builds the experiment of an operative config, without reading gin files.
 

@@ -254,3 +254,12 @@ def test_an_empty_variable_gives_no_place_and_a_wrong_one_is_named(monkeypatch):
     monkeypatch.setenv("LRA_FNET_HOSTS", "false")
     with pytest.raises(UserError, match="--hosts expects auto, got 'false'"):
         cli._parser().parse_args(words)
+
+
+def test_of_two_bindings_of_a_setting_the_last_one_counts():
+    """Whether by --set or --gin; make gives its GIN last."""
+    run = ["train", "--task", "listops", "--model", "fnet", "--preset", "cpu"]
+    words = ["--gin", "Encoder.dim=8 Run.num_steps=3", "--set", "Encoder.dim=16"]
+    for given, dim in ((words, 16), ([*words[2:], *words[:2]], 8)):
+        job = cli._job(cli._parser().parse_args([*run, *given]))
+        assert set(job.overrides) == {f"Encoder.dim={dim}", "Run.num_steps=3"}

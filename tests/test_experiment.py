@@ -1,5 +1,8 @@
 """From gin to values: settings that do not fit the task, and a mixer for each layer."""
 
+import concurrent.futures
+import time
+
 import pytest
 
 from lra_fnet import experiment
@@ -53,3 +56,23 @@ def test_a_list_or_tuple_of_mixers_gives_one_to_each_layer():
     three = ["MIXERS=(@Fourier, @Attention)", "Encoder.num_layers=3", *more]
     with pytest.raises(UserError, match="lists 2 mixers for 3 layers"):
         experiment.load("listops", "fnet", "cpu", three)
+
+
+def test_threads_build_their_own_settings(monkeypatch):
+    """Gin has one config per process."""
+    settle = experiment._settle
+
+    def slowly(*arguments):
+        time.sleep(0.02)  # for the other threads
+        settle(*arguments)
+
+    def layers(number):
+        return experiment.load("listops", "fnet", "cpu", [f"Encoder.num_layers={number}"])
+
+    monkeypatch.setattr(experiment, "_settle", slowly)
+    numbers = [1, 2, 3, 4]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        built = list(pool.map(layers, numbers))
+        again = list(pool.map(experiment.restore, [one.config for one in built]))
+    for ones in (built, again):
+        assert [one.model.encoder.num_layers for one in ones] == numbers

@@ -5,7 +5,15 @@ that nothing reads. Both are errors here: `base.gin` declares every macro, and `
 lists those that nothing has read once everything has been built.
 """
 
-from lra_fnet.config.bindings import literal, normalise, short, split, split_bindings, values
+from lra_fnet.config.bindings import (
+    literal,
+    normalise,
+    short,
+    split,
+    split_bindings,
+    split_names,
+    values,
+)
 from lra_fnet.config.differences import SPEED_ONLY, Difference, differing, is_setting
 from lra_fnet.config.gin_files import (
     GIN_DIR,
@@ -20,7 +28,7 @@ from lra_fnet.config.gin_files import (
     title,
 )
 from lra_fnet.config.inspection import operative, settings, unread_bindings
-from lra_fnet.config.loading import load, load_operative
+from lra_fnet.config.loading import alone, load, load_operative
 from lra_fnet.config.parsing import OutsideCode, bind_missing, binds
 from lra_fnet.config.schedule import set_length
 from lra_fnet.config.user_code import code_of, import_modules
@@ -32,6 +40,7 @@ __all__ = [
     "Difference",
     "OutsideCode",
     "about",
+    "alone",
     "bind_missing",
     "binds",
     "changes",
@@ -53,6 +62,7 @@ __all__ = [
     "short",
     "split",
     "split_bindings",
+    "split_names",
     "sweep",
     "title",
     "unread_bindings",

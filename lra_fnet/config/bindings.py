@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections.abc import Callable
 from typing import Any
 
 from lra_fnet.errors import UserError
@@ -97,13 +98,29 @@ def split_bindings(text: str) -> list[str]:
     Raises:
       UserError: a quote or bracket is not closed.
     """
+    return _split(text, str.isspace)
+
+
+def split_names(text: str) -> list[str]:
+    """Splits names at the commas outside quotes and brackets, which a name's binding may have.
+
+    >>> split_names("fnet,fnet:MIXERS=(@Fourier,@Attention)")
+    ['fnet', 'fnet:MIXERS=(@Fourier,@Attention)']
+
+    Raises:
+      UserError: a quote or bracket is not closed.
+    """
+    return _split(text, ",".__eq__)
+
+
+def _split(text: str, splits: Callable[[str], bool]) -> list[str]:
     words, depth = [""], 0
     for part in re.findall(r"""\s*=\s*|\s+|"[^"]*"|'[^']*'|.""", text):
         depth += (part in "([{") - (part in ")]}")
         if part in ("'", '"'):
             depth = 1
             break
-        if part.isspace() and depth == 0:
+        if splits(part) and depth == 0:
             words.append("")
         else:
             words[-1] += part

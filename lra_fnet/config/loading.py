@@ -1,7 +1,9 @@
 """Loads gin files and bindings, or the operative config of a run."""
 
+import contextlib
 import re
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import gin
@@ -12,6 +14,15 @@ from lra_fnet.config.schedule import apply_overrides, bound_schedule, count_step
 from lra_fnet.config.user_code import import_modules
 from lra_fnet.errors import UserError, did_you_mean
 from lra_fnet.machine import disk
+
+_lock = threading.RLock()
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Lets one thread at a time use gin, which has one config per process. Also a decorator."""
+    with _lock:
+        yield
 
 
 def load(

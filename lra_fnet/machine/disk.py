@@ -83,13 +83,13 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any, option: str = "--runs") -> None:
     """Writes a JSON file in one step.
 
     Raises:
-      UserError: the file cannot be written.
+      UserError: the file cannot be written; see `writable`.
     """
-    with writable(path.parent):
+    with writable(path.parent, option):
         replace(path, json.dumps(value, indent=1) + "\n")
 
 

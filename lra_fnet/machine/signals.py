@@ -12,17 +12,17 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
-def handled(handler: Callable | signal.Handlers) -> Iterator[None]:
-    """Gives the stopping signals to a handler in the block.
+def handled(handler: Callable | signal.Handlers) -> Iterator[dict[int, Any]]:
+    """Gives the stopping signals to a handler in the block; yields the handlers before, by signal.
 
     Does nothing outside of the main thread, where Python allows no handlers.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield {}
         return
     before = handle(handler)
     try:
-        yield
+        yield before
     finally:
         for number, old in before.items():
             signal.signal(number, old or signal.SIG_DFL)
@@ -40,7 +40,8 @@ def handle(handler: Callable | signal.Handlers) -> dict[int, Any]:
 class Stop(contextlib.ExitStack):
     """Notes SIGINT, SIGTERM or SIGHUP for the block; a second SIGINT ends the process at once.
 
-    A second SIGTERM does nothing: schedulers send several, and SIGKILL in the end.
+    In a Python session, which is not ours to end, it raises KeyboardInterrupt instead. A second
+    SIGTERM does nothing: schedulers send several, and SIGKILL in the end.
 
     Args:
       then: called within the first signal.
@@ -53,7 +54,7 @@ class Stop(contextlib.ExitStack):
         self._then = then
 
     def __enter__(self):
-        self.enter_context(handled(self._note))
+        self._before = self.enter_context(handled(self._note))
         return super().__enter__()
 
     def check(self) -> None:
@@ -67,6 +68,8 @@ class Stop(contextlib.ExitStack):
             os.write(2, b"\nstopping: saving after the step in progress (Ctrl-C again: stop now)\n")
             self._then()
         elif number == signal.SIGINT:
+            if self._before[number] is signal.default_int_handler:
+                signal.default_int_handler(number, frame)
             end(128 + number, "")
 
 

@@ -109,7 +109,7 @@ def compare(first: Sequence[Record], second: Sequence[Record]) -> RunComparison:
     if pretrained := [run.label for run in (*a, *b) if run.denoise]:
         raise UserError(
             f"{pretrained[0]} is a run of `lra-fnet pretrain`: masked tokens of one row depend on "
-            "each other, so no test applies; the report's section Pre-training compares such runs"
+            "each other, so no test applies; name runs that began from it (`lra-fnet train --init`)"
         )
     for field, what in (("task", "task"), ("data_sha256", "data")):
         values = [sorted({getattr(run, field) for run in runs}) for runs in (a, b)]
@@ -122,7 +122,7 @@ def compare(first: Sequence[Record], second: Sequence[Record]) -> RunComparison:
                 f"expected runs on the same {what}, got {texts[0]} ({a[0].label}) and {texts[1]} "
                 f"({b[0].label}): name two that share it"
             )
-    if shared := [run for run in a if run in b]:
+    if shared := [run for run in a if run.raw in [other.raw for other in b]]:  # or its copy
         raise UserError(
             f"{shared[0].label}, seed {shared[0].seed}, is on both sides: name two sets of runs "
             "without a run in common"

@@ -225,9 +225,18 @@ def intervals(table: Table, task: str) -> Figure | None:
         value = reference.cells[task].mean
         if value is not None:
             axes.axvline(value, color=INK, linestyle=style, linewidth=1)
-    axes.set_yticks(range(len(bars)), [row.label for row in bars])
+    axes.set_yticks(range(len(bars)), [_short(row.label) for row in bars])
     axes.set_ylim(len(bars) - 0.5, -0.5)
     return figure
+
+
+def _short(label: str) -> str:
+    """Returns a label that leaves room for the axes: a long one without its middle.
+
+    >>> _short("FNet, 6 steps, batch size 4, width 16, learning rate 0.001, 1 layer")
+    'FNet, 6 steps, batch siz … rate 0.001, 1 layer'
+    """
+    return label if len(label) <= 48 else f"{label[:24]} … {label[-21:]}"
 
 
 def above_baseline(table: Table, points: Sequence[tradeoff.Point]) -> Figure | None:

@@ -35,7 +35,7 @@ _WEIGHTS = 2**24  # attention weights that are held at a time: 64 MiB
 
 
 def span(folder: Path, rows: int, imports: Sequence[str] = (), data: Path | None = None) -> Span:
-    """Measures a run's span on validation rows and writes attention_span.json into its folder.
+    """Measures a run's span on validation rows; `keep` writes it.
 
     The weights are those of the checkpoint best on validation, computed in float32.
 
@@ -62,7 +62,7 @@ def span(folder: Path, rows: int, imports: Sequence[str] = (), data: Path | None
     arrays = arrays.take(chosen)
     batch_size = run.experiment.run.eval_batch_size
     layers, uniform = measure(Classify(run.task, run.model), run.variables, arrays, batch_size)
-    result = Span(
+    return Span(
         mean=float(np.mean(list(layers.values()))),
         uniform=uniform,
         layers=tuple(
@@ -74,9 +74,17 @@ def span(folder: Path, rows: int, imports: Sequence[str] = (), data: Path | None
         rows=len(chosen),
         data_sha256=prepared.fingerprint,
     )
-    facts = dataclasses.asdict(result) | dataclasses.asdict(provenance.of_process())
-    disk.write_json(folder / SPAN, facts)
-    return result
+
+
+def keep(span: Span, folder: Path) -> Path:
+    """Writes the span of a run as attention_span.json into its folder; returns the path.
+
+    Raises:
+      UserError: it cannot be written.
+    """
+    facts = dataclasses.asdict(span) | dataclasses.asdict(provenance.of_process())
+    disk.write_json(folder / SPAN, facts, "--run")
+    return folder / SPAN
 
 
 def attention_layers(encoder: Encoder) -> list[int]:

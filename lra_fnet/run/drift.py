@@ -70,10 +70,11 @@ def main(job: Job) -> int:
             f"{folder} began from {begun[0]}, and drift trains from scratch: repeat a run's first "
             "steps with lra-fnet verify --replay"
         )
-    (reference, recorded), curves = found[0], [curve for _, curve in found]
+    reference, recorded = found[0]
+    every = int(reference.setting("Run.log_every"))  # a logged loss is the mean of so many steps
+    curves = [curve for run, curve in found if run.setting("Run.log_every") == every]
     prepared = experiment.task.prepare(job.data, job.source)
     prepared.check_is_of(reference.path, reference.data_sha256, "prepare the same source")
-    every = experiment.run.log_every
     steps = max(every, int(SHARE * experiment.run.num_steps) // every * every)
     progress.say(f"training {steps:,} of {experiment.run.num_steps:,} steps, seed {reference.seed}")
     with fastest.decisions(dict(reference.resolved)):
@@ -96,7 +97,7 @@ def compare(
       curves: the same of the runs with all seeds; their spread makes the band.
 
     Raises:
-      UserError: they have no step in common.
+      UserError: they have no step in common, as the recorded run was shorter.
     """
     windows = []
     for step in sorted(losses.keys() & recorded.keys()):

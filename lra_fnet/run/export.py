@@ -108,6 +108,7 @@ def card(run: TrainedRun) -> str:
     """Returns the page for people, in Markdown."""
     template = Path(__file__).with_name("templates") / "card.md"
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+    code = [Path(name).name if name.endswith(".py") else name for name in run.needs]
     return environment.from_string(template.read_text("utf-8")).render(
-        run=run, result=run.result, task=run.task, wilson=intervals.wilson
+        run=run, result=run.result, task=run.task, wilson=intervals.wilson, code=code
     )

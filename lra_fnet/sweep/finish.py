@@ -32,7 +32,7 @@ def finish(plan: Plan, *, without_failed: bool = False) -> list[Record]:
 
     Raises:
       UserError: trials have not ended, have failed or read different data, no point is complete,
-        the sweep has no axes, or it is one of pre-training.
+        gin files have changed, the sweep has no axes, or it is one of pre-training.
     """
     if plan.sweep.pretrain:
         raise UserError(
@@ -43,6 +43,7 @@ def finish(plan: Plan, *, without_failed: bool = False) -> list[Record]:
         raise UserError(
             f"sweep {plan.name} has no axes, so there is nothing to select: its runs have read test"
         )
+    plan.stored()  # whether it still names the same runs
     # The prepared sets are what the trials have read, even if a source has changed since.
     plan = dataclasses.replace(plan, shared=dataclasses.replace(plan.shared, source=None))
     plan.check()

@@ -138,6 +138,7 @@ def folder_name(sweep: Sweep, name: str | None) -> str:
     return f"{slug}-{digest}"
 
 
+@config.alone()
 def read(file: Path | None, axes: dict[str, Any], overrides: Sequence[str], **given) -> Sweep:
     """Reads a gin file and adds the values of the command line.
 
@@ -148,7 +149,8 @@ def read(file: Path | None, axes: dict[str, Any], overrides: Sequence[str], **gi
       **given: fields of Sweep that replace the file's; None keeps the file's.
 
     Raises:
-      UserError: Sweep does not read one of the file's bindings, or see Sweep.checked.
+      UserError: Sweep does not read one of the file's bindings, an axis has a single value too, or
+        see Sweep.checked.
     """
     if file is not None:
         config.load([file])
@@ -158,6 +160,9 @@ def read(file: Path | None, axes: dict[str, Any], overrides: Sequence[str], **gi
     fields = {name: value for name, value in given.items() if value is not None}
     sweep = sweep.checked_types()
     fields |= {"axes": sweep.axes | axes, "overrides": (*sweep.overrides, *overrides)}
+    given_once = {config.short(config.split(text)[0]) for text in fields["overrides"]}
+    if both := [name for name in fields["axes"] if config.short(name) in given_once]:
+        raise UserError(f"{both[0]} is an axis and has a single value too: leave one of them out")
     return dataclasses.replace(sweep, **fields).checked()
 
 
@@ -338,14 +343,25 @@ class Plan:
         """Returns what `_stored` reads from sweep.json; None without the file.
 
         Raises:
-          UserError: it is damaged, or the folder belongs to another sweep.
+          UserError: it is damaged, the folder belongs to another sweep, or gin files have changed.
         """
         stored = _stored(self.folder / "sweep.json")
         if stored and (changes := _changes(stored[0], self.sweep)):
             raise UserError(
                 f"{self.folder} is another sweep ({'; '.join(changes)}): choose another --name"
             )
+        if stored and stored[2].get("gin", self._gin()) != self._gin():
+            raise UserError(
+                f"your gin files of sweep {self.name} have changed since it began, so its trials "
+                "would be other runs: change them back, or choose another --name"
+            )
         return stored
+
+    def _gin(self) -> str:
+        """Returns the digest of the user's gin files that are part of the run folders' names."""
+        preset, dirs, denoise = self.sweep.preset, self.shared.gin_dirs, self.sweep.pretrain
+        texts = [config.changes(*pair, preset, dirs, denoise=denoise) for pair in self.pairs]
+        return hashlib.sha256(repr(texts).encode()).hexdigest()
 
     def _to_json(self) -> dict[str, Any]:
         fields = dataclasses.asdict(self.sweep)
@@ -355,6 +371,7 @@ class Plan:
             **fields,
             "name": self.name,
             "axes_python": repr(self.sweep.axes),  # JSON has no tuples
+            "gin": self._gin(),
             **{name: self.shared.to_json()[name] for name in SHARED},
         }
 

@@ -242,6 +242,6 @@ def _report(ledger: Ledger, jobs: int, stopped: int | None) -> int:
         progress.say(f"{trial.state}: {trial.job.folder}: {trial.error or 'see its train.log'}")
     if failed:
         progress.say(f"to try them again: {sweep.again('sweep', *options, '--retry')}")
-    if sweep.sweep.axes:
+    if sweep.sweep.axes and not sweep.sweep.pretrain:
         progress.say(f"to score the best on test: {sweep.again('finish')}")
     return 1 if failed else 0

@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 
@@ -231,6 +232,14 @@ def test_incomparable_runs_fail_with_one_line(run, other, b, words):
     assert (code, out) == (2, "")
     assert len(err.splitlines()) == 1
     assert words in err
+
+
+def test_copy_of_a_run_is_on_both_sides(run, tmp_path):
+    run([a_result(), a_result(seed=1)], *MODELS)
+    copy = shutil.copytree(tmp_path / "runs/cpu/listops/fnet/seed1", tmp_path / "copy")
+    code, _, err = run([], str(copy), MODELS[0])
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "cpu/listops/fnet, seed 1, is on both sides: name two sets of runs" in err
 
 
 def test_importing_statistics_or_report_imports_neither_jax_nor_scipy_stats():

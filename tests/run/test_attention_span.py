@@ -173,7 +173,8 @@ def test_span_is_written_into_the_run_folder_and_leaves_test_closed(folders, tmp
     result = json.loads((trial / "result.json").read_text())
     for number, count in ((8, 8), (1000, 20)):
         span = attention_span.span(trial, number)
-        assert span == typed_json.load(trial / "attention_span.json", Span)
+        path = attention_span.keep(span, trial)
+        assert span == typed_json.load(path, Span)
         assert (span.rows, span.split) == (count, "validation")
     assert {"commit", "device"} <= {*json.loads((trial / "attention_span.json").read_text())}
     (layer,) = span.layers

@@ -53,6 +53,15 @@ def test_drift_is_judged_by_the_losses(results, command, factor, code, verdict):
     assert verdict in out
 
 
+def test_losses_are_means_over_as_many_steps_as_the_recorded_ones(results, command):
+    folder, words = results
+    assert record.read(folder).setting("Run.log_every") != 3
+    code, err, out = command(*words, "--set", "Run.log_every=3")
+    assert code == 0, err
+    assert "no drift, bit for bit: " in out
+    assert "the preset has changed: Run.log_every" in out
+
+
 def test_results_without_a_curve_or_of_other_rows_are_one_line(results, command):
     folder, words = results
     value = disk.read_json(folder / "result.json") | {"data_sha256": "0" * 64}

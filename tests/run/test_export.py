@@ -1,5 +1,6 @@
 """An exported run gives the same bits, is readable by others, and is complete or absent."""
 
+import dataclasses
 import json
 import shutil
 import struct
@@ -15,6 +16,7 @@ import lra_fnet
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.run import evaluate
+from lra_fnet.run.export import card
 from lra_fnet.training import checkpoint
 
 MODELS = ("fnet", "random")  # random has constants
@@ -114,6 +116,15 @@ def test_card_has_the_counts_of_the_result(folders, exported):
     assert "not read" not in text
     assert str(exported) not in text
     assert "\n\n\n" not in text
+
+
+def test_card_names_the_code_that_the_run_needs(folders):
+    run = lra_fnet.load_run(folders["fnet"])
+    assert "import" not in card(run).partition("import lra_fnet")[2]
+    text = card(dataclasses.replace(run, needs=("/home/me/parity.py", "a.b")))
+    assert 'load_run("path/to/this/folder", imports=["parity.py", "a.b"])' in text
+    assert "--run path/to/this/folder --import parity.py --import a.b FILE`. It needs" in text
+    assert "/home/me" not in text
 
 
 def test_card_of_a_run_without_a_test_score_says_so(tmp_path, export):

@@ -231,6 +231,10 @@ def test_trials_of_pretraining_are_runs_of_pretrain(go):
         ),
         ([*PARITY, "--models", "fnet", "--grid", "Encoder.num_heads=[2, 3]"], "num_heads"),
         (
+            [*PARITY, "--models=fnet", "--grid=Encoder.dim=[2, 4]", "--gin=A.b=1 Encoder.dim=8"],
+            "Encoder.dim is an axis and has a single value too: leave one of them out",
+        ),
+        (
             [
                 *("--task", "text", "--preset", "lra-code", "--models", "fnet"),
                 *("--grid", "Encoder.num_layers=[1,2]"),
@@ -938,6 +942,24 @@ def test_finish_refuses_sweeps_that_have_not_ended_or_have_no_axes(axes, words, 
         finish.finish(planned)
     assert not scored
     assert not (planned.folder / "selected.json").exists()
+
+
+@pytest.mark.usefixtures("runner")
+def test_sweep_whose_gin_files_have_changed_says_so(go, scored):
+    """The files are part of the names of the run folders, so its trials would be other runs."""
+    changed = Path("mine/presets/cpu/listops.fnet.gin")
+    changed.parent.mkdir(parents=True)
+    for length in (8, 9):
+        changed.write_text(f"MAX_LEN = {length}\n")
+        which = ["--task", "listops", "--preset", "cpu", "--models", "fnet", "--name", "s"]
+        which += ["--gin-dir", "mine"]
+        code, err, _ = go(*which, "--grid", "Fake.accuracy=[0.3, 0.7]")
+        assert code == (0 if length == 8 else 2), err
+    line = "your gin files of sweep s have changed since it began, so its trials would be other"
+    assert line in err
+    with pytest.raises(UserError, match=line):
+        finish.finish(plan.load(Path("runs"), "s"))
+    assert not scored
 
 
 def test_first_of_the_best_complete_points_is_selected(tmp_path):
