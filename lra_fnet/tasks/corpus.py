@@ -175,8 +175,8 @@ class Corpus(Task):
             say(f"{source}: {alone}, which makes no row: they are left out")
         if shared := repeats.in_several_splits():
             say(
-                f"{source}: {shared:,} different rows lie in several splits: their documents differ "
-                "in white space or case, or share a passage"
+                f"{source}: {shared:,} different rows lie in several splits: their documents "
+                "differ in white space or case, or share a passage"
             )
         details |= {"documents_without_rows": short, "rows_in_several_splits": shared}
 
