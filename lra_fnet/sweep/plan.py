@@ -160,8 +160,8 @@ def read(file: Path | None, axes: dict[str, Any], overrides: Sequence[str], **gi
     fields = {name: value for name, value in given.items() if value is not None}
     sweep = sweep.checked_types()
     fields |= {"axes": sweep.axes | axes, "overrides": (*sweep.overrides, *overrides)}
-    given_once = {config.short(config.split(text)[0]) for text in fields["overrides"]}
-    if both := [name for name in fields["axes"] if config.short(name) in given_once]:
+    bound = {config.short(config.split(text)[0]) for text in fields["overrides"]}
+    if both := [name for name in fields["axes"] if config.short(name) in bound]:
         raise UserError(f"{both[0]} is an axis and has a single value too: leave one of them out")
     return dataclasses.replace(sweep, **fields).checked()
 
