@@ -274,11 +274,17 @@ def read_documents(source: Path) -> Iterator[Document]:
     folder or an archive are skipped.
 
     Raises:
-        UserError: there is no text; a text is not UTF-8, or a line no such object.
+        UserError: there is no text; a text is not UTF-8, or a line no such object; an archive has
+            a vocabulary.
     """
     count = 0
     for file in sources.files_or_single(source):
         kind = sources.ending(file.path)
+        if file.path.name == VOCABULARY and not source.is_dir():
+            raise UserError(
+                f"{source} has a {VOCABULARY}, which is read from a folder only: unpack the "
+                "archive, or leave the file out"
+            )
         if kind not in _TEXTS | _TABLES and (file.path.suffix or not file.alone):
             continue
         for text in _texts(file.unpacked(), table=kind in _TABLES):

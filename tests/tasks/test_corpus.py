@@ -185,6 +185,17 @@ def test_rows_in_several_splits_and_documents_without_rows_are_reported(tmp_path
     assert (facts["documents_without_rows"], facts["rows_in_several_splits"]) == (3, shared)
 
 
+def test_a_vocabulary_in_an_archive_is_refused(tmp_path):
+    folder = write(made(), tmp_path / "raw")
+    (folder / corpus.VOCABULARY).write_bytes(b"")
+    with tarfile.open(tmp_path / "raw.tar", "w") as archive:
+        archive.add(folder, "raw")
+    with pytest.raises(
+        UserError, match=r"raw\.tar has a vocabulary\.model, which is read from a fo"
+    ):
+        list(corpus.read_documents(tmp_path / "raw.tar"))
+
+
 def test_markup_and_lines_end_sentences(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("One<br /><br />two. Three!\nfour\n\n\n second  one\n")
