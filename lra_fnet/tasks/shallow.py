@@ -294,7 +294,8 @@ def compute(prepared: Prepared) -> list[Shallow]:
     return results
 
 
-_not_kept: dict[tuple[str, int], list[Shallow]] = {}  # of this process, by fingerprint and length
+# Of this process, by folder, fingerprint and length.
+_not_kept: dict[tuple[Path, str, int], list[Shallow]] = {}
 
 
 def ensure(prepared: Prepared) -> list[Shallow]:
@@ -317,7 +318,7 @@ def ensure(prepared: Prepared) -> list[Shallow]:
                 disk.replace(path, json.dumps(content, indent=1) + "\n")
         except UserError as error:  # a shared folder that cannot be written
             say(f"shallow baselines are not kept: {error}")
-            _not_kept[prepared.fingerprint, task.max_len] = results
+            _not_kept[_key(prepared)] = results
     say(f"best shallow baseline: {'; '.join(best.words for best in leaders(results))}")
     wanted = known(task.name, prepared.fingerprint, task.max_len)
     if wanted and wanted != [dataclasses.replace(one, correct_bits=None) for one in results]:
@@ -337,6 +338,10 @@ def leaders(results: Iterable[Shallow]) -> list[Shallow]:
     return list(best.values())
 
 
+def _key(prepared: Prepared) -> tuple[Path, str, int]:
+    return prepared.folder.absolute(), prepared.fingerprint, prepared.task.max_len
+
+
 def _file(prepared: Prepared) -> Path:
     return prepared.folder / f"shallow.{prepared.task.max_len}.json"
 
@@ -349,8 +354,8 @@ def available(prepared: Prepared) -> bool:
 
 def read(prepared: Prepared) -> list[Shallow]:
     """Returns the baselines at the task's length, the best on validation first; [] without any."""
-    length = prepared.task.max_len
-    return read_all(prepared).get(length) or _not_kept.get((prepared.fingerprint, length), [])
+    kept = read_all(prepared).get(prepared.task.max_len)
+    return kept or _not_kept.get(_key(prepared), [])
 
 
 def read_all(prepared: Prepared) -> dict[int, list[Shallow]]:

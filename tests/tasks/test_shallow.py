@@ -267,7 +267,6 @@ def test_baselines_that_cannot_be_kept_are_returned(prepared, monkeypatch, capsy
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(disk, "replace", refuse)
-    monkeypatch.setattr(shallow, "_not_kept", {})
     assert [one.test.count for one in shallow.ensure(prepared)] == [50, 50]
     line = (
         f"shallow baselines are not kept: {prepared.folder}/shallow.12.json cannot be written (Read"
