@@ -71,7 +71,7 @@ def main(job: Job) -> int:
             "steps with lra-fnet verify --replay"
         )
     reference, recorded = found[0]
-    every = int(reference.setting("Run.log_every"))  # a logged loss is the mean of so many steps
+    every = int(reference.setting("Run.log_every"))  # the steps that a logged loss is the mean of
     curves = [curve for run, curve in found if run.setting("Run.log_every") == every]
     prepared = experiment.task.prepare(job.data, job.source)
     prepared.check_is_of(reference.path, reference.data_sha256, "prepare the same source")
@@ -106,7 +106,10 @@ def compare(
         margin = max(LEAST * abs(recorded[step]), SPREADS * spread)
         windows.append(Window(step, losses[step], recorded[step], margin))
     if not windows:
-        raise UserError("the recorded run logged at other steps: its log_every differs")
+        raise UserError(
+            "the recorded run has no loss of these steps, as it was shorter: name another folder "
+            "with --results"
+        )
     return windows
 
 

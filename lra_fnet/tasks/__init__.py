@@ -64,9 +64,9 @@ def make(name: str, config: str | None = None, max_len: int | None = None) -> Ta
         raise UserError(f"unknown task {name!r}: expected one of {known}")
     config = next(iter(task.configs)) if config is None else config
     max_len = task.configs.get(config, 1) if max_len is None else max_len
-    fields = {f.name: f.default for f in dataclasses.fields(task)}
-    fields = {name: value for name, value in fields.items() if value is not dataclasses.MISSING}
+    missing = dataclasses.MISSING
+    defaults = {f.name: f.default for f in dataclasses.fields(task) if f.default is not missing}
     try:
-        return task(**fields | {"config": config, "max_len": max_len})
+        return task(**defaults | {"config": config, "max_len": max_len})
     except UserError as error:
         raise UserError(one_line(error)) from None

@@ -566,10 +566,8 @@ def linformer_attention(*inputs, **drop):
 
 def synthesize(query, key, value, mask, **drop):
     rows = jnp.zeros((1, 2, LENGTH, LENGTH))
-    shared = None
-    return attention.by_rows(
-        rows, lambda block, _: block, shared, value, mask, block_size=5, **drop
-    )
+    logits = lambda block, _: block  # noqa: E731
+    return attention.by_rows(rows, logits, None, value, mask, block_size=5, **drop)
 
 
 sparse_attention = functools.partial(sparse.sparse_attention, summary=1, global_first=True)
