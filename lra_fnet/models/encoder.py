@@ -320,7 +320,10 @@ class Encoder(nn.Module):
                 f"Encoder.mixers lists {len(makers)} mixers for {self.num_layers} layers: "
                 "list one for each, or bind MIXERS to one for all"
             )
-        return tuple(self._build_mixer(make, layer) for layer, make in enumerate(makers))
+        mixers = [self._build_mixer(make, layer) for layer, make in enumerate(makers)]
+        unread = self.pooling != "mean_all" and all(mixer.uses_mask for mixer in mixers)
+        heads = {"padding_unread": unread}
+        return tuple(m.clone(**heads) if isinstance(m, HeadMixer) else m for m in mixers)
 
     def _build_mixer(self, make, layer) -> Mixer:
         """Returns the mixer of one layer, with the encoder's sizes."""

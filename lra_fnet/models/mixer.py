@@ -136,6 +136,8 @@ class HeadMixer(Mixer, kw_only=True):
     # lra-code: "uniform" also gives each padded position the mean of all values, as a softmax of
     # equal weights does; "zero" gives it zeros; with "seen" padding takes part like any token.
     padding: Literal["hidden", "uniform", "zero", "seen"] = "hidden"
+    # Whether nobody reads what padding gets, so that it may be anything; set by the encoder.
+    padding_unread: bool = False
 
     uses_dropout: ClassVar[bool] = True
 

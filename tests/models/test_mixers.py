@@ -1,6 +1,7 @@
 """Attention, Linear and Performer against float64 oracles, closed forms and each other."""
 
 import functools
+import math
 import os
 import re
 
@@ -122,20 +123,19 @@ def test_blockwise_gradient_equals_naive_gradient(monkeypatch, backend, block_si
 
 
 @pytest.mark.parametrize(
-    ("backend", "cores", "rate", "length", "queries"),
+    ("backend", "cores", "rate", "length", "weights"),
     [
-        ("cpu", 1, 0.0, 256, 256),
-        ("cpu", 1, 0.0, 512, 128),
-        ("cpu", 1, 0.0, 2048, 64),
-        ("cpu", 1, 0.5, 2048, 256),  # another size would draw other bits
-        ("cpu", 2, 0.0, 2048, 256),
-        ("gpu", 1, 0.0, 2048, 256),
+        ("cpu", 1, 0.0, 256, (128, 256)),
+        ("cpu", 1, 0.0, 2048, (128, 512)),
+        ("cpu", 2, 0.0, 2048, (256, 1024)),
+        ("cpu", 1, 0.5, 2048, (256, 2048)),  # another size would draw other bits
+        ("gpu", 1, 0.0, 2048, (256, 2048)),
     ],
 )
-def test_blocks_stay_in_the_caches_of_one_core(monkeypatch, backend, cores, rate, length, queries):
+def test_weights_at_a_time_suit_the_device(monkeypatch, backend, cores, rate, length, weights):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
-    assert largest_block(length, rate) == queries * length
+    assert largest_block(length, rate) == math.prod(weights)
 
 
 def largest_block(length, rate=0.0):
@@ -145,12 +145,11 @@ def largest_block(length, rate=0.0):
     return largest_array(attend, *shapes, jax.ShapeDtypeStruct((1, length), bool))
 
 
-@pytest.mark.parametrize(("held", "queries"), [({}, 64), ({"of a run before blocks": 1}, 256)])
-def test_a_run_keeps_its_blocks_on_other_cores(monkeypatch, held, queries):
-    with fastest.decisions(held):
+def test_a_run_keeps_its_tiles_on_other_cores(monkeypatch):
+    with fastest.decisions({}):
         for cores in (1, 2):
             monkeypatch.setattr(os, "sched_getaffinity", lambda _, n=cores: set(range(n)))
-            assert largest_block(2048) == queries * 2048
+            assert largest_block(2048) == 128 * 512
 
 
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])

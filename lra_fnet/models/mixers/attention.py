@@ -15,12 +15,13 @@ from jax import lax
 
 from lra_fnet.errors import UserError
 from lra_fnet.machine.device import cores_of_device
-from lra_fnet.models import blocks, fastest
+from lra_fnet.models import blocks, fastest, tiles
 from lra_fnet.models.mixer import HeadMixer
 from lra_fnet.models.pointwise import part, part_of_batch
+from lra_fnet.models.tiles import Tile
 from lra_fnet.settings import Least
 
-CORE_BLOCK = 1 << 16  # 256 kB in float32
+TILES = {"small": Tile(queries=128, keys=512), "large": Tile(queries=256, keys=1024)}
 
 
 def naive(query, key, value, mask, *, rate=0.0, rng=None):
@@ -42,14 +43,33 @@ def naive(query, key, value, mask, *, rate=0.0, rng=None):
     return jnp.swapaxes(weigh(scores, mask[:, None, None, :], value, rate=rate, rng=rng), 1, 2)
 
 
-def blockwise(query, key, value, mask, *, block_size, rate=0.0, rng=None):
+def blockwise(
+    query, key, value, mask, *, block_size, rate=0.0, rng=None, padding_unread=False
+) -> jax.Array:
     """Computes `naive` for at most `block_size` queries at a time: memory grows as L, not as L^2.
 
-    See `by_rows`. A CPU takes one head of one text at a time, so that a block of weights stays in
-    its caches. A device with one core takes at most CORE_BLOCK weights, or 64 queries, if there is
-    no dropout (its draws depend on the blocks); threads of several cores would share too little
-    work. Dropout draws different bits from `naive`.
+    A CPU takes one head of one text at a time, so that a block of weights stays in its caches:
+    without dropout in tiles that skip padding (see `tiles.attend`), else as others do in blocks of
+    queries (see `by_rows`), with other bits of dropout than `naive`.
+
+    Args:
+      query: [B, L, H, K].
+      key: [B, L, H, K].
+      value: [B, L, H, K].
+      mask: bool [B, L], True at keys that may be attended to.
+      block_size: queries at a time, at most.
+      rate: dropout probability of each weight (after the softmax, one draw for each weight).
+      rng: key of the dropout; needed if rate > 0.
+      padding_unread: whether queries behind the last True of a mask may give zeros.
+
+    Returns:
+      [B, L, H, K] in value's dtype.
     """
+    on_cpu = jax.default_backend() == "cpu"
+    if on_cpu and rate == 0:
+        tile = TILES[fastest.decide("tiles of attention", _tile, TILES)]
+        tile = tile._replace(queries=min(block_size, tile.queries))
+        return tiles.attend(query, key, value, mask, tile=tile, padding_unread=padding_unread)
 
     def over(query, key, value, mask, rng):
         rows, key = (jnp.swapaxes(a, 1, 2) for a in (query, key))
@@ -59,18 +79,16 @@ def blockwise(query, key, value, mask, *, block_size, rate=0.0, rng=None):
 
         return by_rows(rows, logits, key, value, mask, block_size=block_size, rate=rate, rng=rng)
 
-    if jax.default_backend() != "cpu":
+    if not on_cpu:
         return over(query, key, value, mask, rng)
     texts, length, heads, _ = value.shape
-    if rate == 0:
-        block_size = _queries(block_size, length)
     index = part()
     texts_before = 0 if index is None else index * np.uint32(texts)
 
     def over_one(numbered):
         number, mask, *arrays = numbered
         query, key, value = (a[None, :, None] for a in arrays)
-        head_rng = None if rng is None else jax.random.fold_in(rng, number % heads)
+        head_rng = jax.random.fold_in(rng, number % heads)
         with part_of_batch(texts_before + number // heads):
             return over(query, key, value, mask[None], head_rng)[0, :, 0]
 
@@ -80,14 +98,9 @@ def blockwise(query, key, value, mask, *, block_size, rate=0.0, rng=None):
     return jnp.swapaxes(out.reshape(texts, heads, length, -1), 1, 2)
 
 
-def _queries(most: int, length: int) -> int:
-    """Returns how many queries a CPU takes at a time, at most `most`."""
-
-    def choose():
-        return min(most, max(64, CORE_BLOCK // length)) if cores_of_device() == 1 else most
-
-    what = f"queries at a time of {most} for {length} tokens"
-    return fastest.decide(what, choose, range(1, most + 1), older=most)
+def _tile() -> str:
+    """Chooses from TILES; threads of several cores share a product only if it is large."""
+    return "small" if cores_of_device() == 1 else "large"
 
 
 def weigh(logits, valid, value, *, rate, rng):
@@ -200,7 +213,8 @@ class Attention(HeadMixer):
         dropout = self.weight_dropout(train)
         if self.implementation == "naive":
             return naive(query, key, value, mask, **dropout)
-        return blockwise(query, key, value, mask, block_size=self.block_size, **dropout)
+        settings = {"block_size": self.block_size, "padding_unread": self.padding_unread}
+        return blockwise(query, key, value, mask, **settings, **dropout)
 
     def _check_fused(self, dtype):
         backend = jax.default_backend()

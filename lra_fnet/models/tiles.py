@@ -1,0 +1,162 @@
+"""Softmax attention in tiles for a CPU, which skips the padding at the end of each text.
+
+This is flash attention (arXiv:2205.14135, Alg. 1 and 4) for one head of one text at a time. A tile
+of weights, [queries, keys], stays in the caches of a core, and the backward pass computes it again.
+The loops end at the last real token, so the time follows each text's own length.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+
+class Tile(NamedTuple):
+    """The shape of a tile; affects memory, speed and rounding only."""
+
+    queries: int
+    keys: int
+
+
+def attend(query, key, value, mask, *, tile: Tile, padding_unread=False) -> jax.Array:
+    """Computes softmax(Q K^T / sqrt(K)) V. Reverse-mode derivatives only.
+
+    Args:
+      query: [B, L, H, K].
+      key: [B, L, H, K].
+      value: [B, L, H, V].
+      mask: bool [B, L], True at keys that may be attended to.
+      tile: at most L of each axis are taken.
+      padding_unread: whether tiles of queries behind the last True of the mask may give zeros.
+
+    Returns:
+      [B, L, H, V] in value's dtype, zeros without a key; scores and sums are float32 (or wider).
+    """
+    texts, length, heads, width = value.shape
+    tile = Tile(min(tile.queries, length), min(tile.keys, length))
+
+    def attend_one(arrays):
+        mask, query, key, value = arrays
+        end = jnp.where(mask, jnp.arange(1, length + 1, dtype=jnp.int32), 0).max()
+        rows = end if padding_unread else jnp.int32(length)
+        number = _ceil(rows, tile.queries), _ceil(end, tile.keys)
+        query = _padded(query * query.shape[1] ** -0.5, tile.queries)
+        key, value, mask = (_padded(x, tile.keys) for x in (key, value, mask[:, None]))
+        return _attend(tile, query, key, value, mask[:, 0], number)[:length]
+
+    arrays = (jnp.swapaxes(x, 1, 2).reshape(-1, *x.shape[1::2]) for x in (query, key, value))
+    out = lax.map(attend_one, (jnp.repeat(mask, heads, axis=0), *arrays))
+    return jnp.swapaxes(out.reshape(texts, heads, length, width), 1, 2)
+
+
+def _ceil(number, size):
+    return (number + size - 1) // size
+
+
+def _padded(x, size):
+    """Adds zeros (False) to x [L, K], to a multiple of `size`."""
+    return jnp.pad(x, ((0, -len(x) % size), (0, 0)))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(tile, query, key, value, mask, number):
+    """Attends in the first `number` (of queries, of keys) tiles of [N, K]; other rows give zeros."""
+    return _forward(tile, query, key, value, mask, number)[0]
+
+
+def _forward(tile, query, key, value, mask, number):
+    """Returns the result, and with the arguments and it what the backward pass needs.
+
+    That is the logarithm of each row's sum of exponentials, [N, 1]; infinite without a key.
+    """
+    wide = jnp.promote_types(query.dtype, jnp.float32)
+    low = jnp.finfo(wide).min
+
+    def row(i, results):
+        some = _cut(query, i, tile.queries)
+
+        def column(j, state):
+            peak, total, out = state
+            keys, values, valid = (_cut(x, j, tile.keys) for x in (key, value, mask))
+            scores = jnp.where(valid[None], _product("qk,mk->qm", some, keys, wide), low)
+            new = jnp.maximum(peak, scores.max(axis=1, keepdims=True))
+            weights = jnp.where(valid[None], jnp.exp(scores - new), 0)
+            scale = jnp.exp(peak - new)
+            total = scale * total + weights.sum(axis=1, keepdims=True)
+            part = _product("qm,mk->qk", weights.astype(value.dtype), values, wide)
+            return new, total, scale * out + part
+
+        none = jnp.zeros((tile.queries, 1), wide)
+        start = none + low, none, jnp.zeros((tile.queries, value.shape[1]), wide)
+        peak, total, out = lax.fori_loop(0, number[1], column, start)
+        total = jnp.where(total == 0, jnp.inf, total)  # without a key; a NaN stays one
+        parts = (out / total).astype(value.dtype), peak + jnp.log(total)
+        return tuple(_put(x, part, i) for x, part in zip(results, parts, strict=True))
+
+    out = jnp.zeros((len(query), value.shape[1]), value.dtype)
+    logsums = jnp.full((len(query), 1), jnp.inf, wide)
+    out, logsums = lax.fori_loop(0, number[0], row, (out, logsums))
+    return out, (query, key, value, mask, number, out, logsums)
+
+
+def _backward(tile, kept, cotangent):
+    query, key, value, mask, number, out, logsums = kept
+    wide = logsums.dtype
+    mean = (out.astype(wide) * cotangent.astype(wide)).sum(axis=1, keepdims=True)
+
+    def row(i, slopes):
+        some, given, logsum, shift = (
+            _cut(x, i, tile.queries) for x in (query, cotangent, logsums, mean)
+        )
+
+        def column(j, slopes):
+            query_slope, key_slope, value_slope = slopes
+            keys, values, valid = (_cut(x, j, tile.keys) for x in (key, value, mask))
+            scores = _product("qk,mk->qm", some, keys, wide)
+            weights = jnp.where(valid[None], jnp.exp(scores - logsum), 0)
+            slope = weights * (_product("qk,mk->qm", given, values, wide) - shift)
+            weights, slope = weights.astype(value.dtype), slope.astype(query.dtype)
+            # The narrow array first: a CPU's product takes far longer the other way round.
+            return (
+                query_slope + _product("qm,mk->qk", slope, keys, wide),
+                _add(key_slope, _product("qk,qm->km", some, slope, wide), j),
+                _add(value_slope, _product("qk,qm->km", given, weights, wide), j),
+            )
+
+        query_slopes, *others = slopes
+        start = jnp.zeros(some.shape, wide), *others
+        query_slope, *others = lax.fori_loop(0, number[1], column, start)
+        return _put(query_slopes, query_slope, i), *others
+
+    # Those of key and value are [K, N].
+    start = jnp.zeros(query.shape, wide), *(jnp.zeros(x.shape[::-1], wide) for x in (key, value))
+    query_slope, *others = lax.fori_loop(0, number[0], row, start)
+    slopes = query_slope, *(x.T for x in others)
+    slopes = (s.astype(x.dtype) for s, x in zip(slopes, (query, key, value), strict=True))
+    return *slopes, None, None
+
+
+_attend.defvjp(_forward, _backward)
+
+
+def _product(axes, left, right, dtype):
+    return jnp.einsum(axes, left, right, preferred_element_type=dtype)
+
+
+def _cut(x, index, size):
+    """Returns tile number `index`, `size` entries of the first axis."""
+    return lax.dynamic_slice_in_dim(x, index * size, size)
+
+
+def _put(x, part, index):
+    """Replaces tile number `index` of the first axis."""
+    return lax.dynamic_update_slice_in_dim(x, part, index * len(part), axis=0)
+
+
+def _add(x, part, index):
+    """Adds to tile number `index` of the second axis."""
+    start = index * part.shape[1]
+    old = lax.dynamic_slice_in_dim(x, start, part.shape[1], axis=1)
+    return lax.dynamic_update_slice_in_dim(x, old + part, start, axis=1)
