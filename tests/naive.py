@@ -196,7 +196,7 @@ def masked_mean(x, mask):
 def set_attention(query, key, value, mask, keys_of):
     """Each row a softmax over the unmasked positions of the set keys_of(h, i). [B, L, H, K]."""
     out = np.zeros(value.shape)
-    batch, length, heads, width = value.shape
+    batch, length, heads, width = query.shape
     for b in range(batch):
         for h in range(heads):
             for i in range(length):

@@ -29,13 +29,8 @@ MAX_SIZE = {"cpu": 1 << 21}  # largest number of entries of the timed input, by 
 OTHER_MAX_SIZE = 1 << 26
 
 
-class _Decisions(NamedTuple):
-    made: dict[str, Any]
-    given: bool  # whether the block began with some: those of a run that trained before
-
-
-_current: contextvars.ContextVar[_Decisions | None]
-_current = contextvars.ContextVar("current", default=None)
+_made: contextvars.ContextVar[dict[str, Any] | None]
+_made = contextvars.ContextVar("made", default=None)
 
 
 @contextlib.contextmanager
@@ -50,39 +45,35 @@ def decisions(made: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """
     if not isinstance(made, dict):
         raise UserError(f"resolved must be a JSON object, got {made!r}: restore the run.json")
-    token = _current.set(_Decisions(made, bool(made)))
+    token = _made.set(made)
     try:
         yield made
     finally:
-        _current.reset(token)
+        _made.reset(token)
 
 
 def made() -> dict[str, Any]:
     """Returns the decisions that the surrounding block of `decisions` has made so far."""
-    current = _current.get()
-    return dict(current.made) if current else {}
+    return dict(_made.get() or {})
 
 
-def decide(
-    what: str, choose: Callable[[], Any], known: Collection, *, older: Any | None = None
-) -> Any:
+def decide(what: str, choose: Callable[[], Any], known: Collection) -> Any:
     """Returns the decision that was made about `what` on this kind of device, or else makes it.
 
     Args:
       what: the subject, with all that the choice depends on but the machine.
       choose: returns a JSON value; not called if the decision is given (see `decisions`).
       known: all values that `choose` may return.
-      older: what runs did that began before there was this decision, if one was added later.
 
     Raises:
       UserError: the given decision is not one of them.
     """
-    current = _current.get()
-    if current is None:
+    made = _made.get()
+    if made is None:
         return choose()
-    made, what = current.made, f"{what} on {jax.default_backend()}"
+    what = f"{what} on {jax.default_backend()}"
     if what not in made:
-        made[what] = older if current.given and older is not None else choose()
+        made[what] = choose()
     if made[what] not in list(known):
         raise UserError(
             f"the run's decision about {what} must be one of {', '.join(map(str, known))}, got "

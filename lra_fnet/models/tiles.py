@@ -62,7 +62,7 @@ def _padded(x, size):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(tile, query, key, value, mask, number):
-    """Attends in the first `number` (of queries, of keys) tiles of [N, K]; other rows give zeros."""
+    """Attends in the first `number` (of queries, of keys) tiles; the other rows give zeros."""
     return _forward(tile, query, key, value, mask, number)[0]
 
 

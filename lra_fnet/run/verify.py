@@ -44,8 +44,9 @@ from lra_fnet.training.score import make_scorer
 CHECKS: tuple[str, ...] = ("result", "config", "data", "code", "score", "replay")
 OK, NOTE, ABSENT, FAILED = "ok", "note", "not there", "FAILED"
 UNASKED = "not asked for"  # the replay without --replay
-TOLERANCE = 0.01  # relative, of losses on another kind of machine
-ROWS_OFF = 0.005  # share of rows that rounding may turn on another kind of machine
+OTHER = "kind of machine or commit"
+TOLERANCE = 0.01  # relative, of losses on another kind of machine or at another commit
+ROWS_OFF = 0.005  # share of rows that rounding may turn there
 # Differences between a recorded configuration and today's that cannot have changed a number.
 _IGNORED = [
     # "bert" has learned positions, whatever this said; it became an error to say otherwise.
@@ -416,11 +417,12 @@ def _code(result: Record, options: Options) -> Finding:
     return Finding(NOTE, "; ".join(notes)) if notes else Finding()
 
 
-def _same_machine(result: Record) -> bool:
-    """Returns whether this machine and its libraries are those that trained all of a run."""
+def _same_bits(result: Record) -> bool:
+    """Returns whether this machine, its libraries and this commit are those of all of a run."""
     here = provenance.of_process()
     same = all(result.versions.get(name) == here.versions[name] for name in ("jax", "jaxlib"))
-    return same and result.device == here.device and not result.earlier
+    same = same and result.device == here.device and not result.earlier
+    return same and result.commit == provenance.commit()[0]
 
 
 def _score(folder: Path, result: Record, kinds: Sequence[Checkpoint], options: Options) -> Finding:
@@ -440,7 +442,7 @@ def _score(folder: Path, result: Record, kinds: Sequence[Checkpoint], options: O
         states = {run.checkpoint: (run.step, run.variables) for run in runs}
         tested = evaluate.score_again(score, states, data)
         again += [(run, "test", tested[run.checkpoint]) for run in runs]
-    exact, off, without = _same_machine(result), 0, []
+    exact, off, without = _same_bits(result), 0, []
     for run, split, sums in again:
         name = f"{split} {run.checkpoint}"
         recorded = getattr(getattr(result, split), run.checkpoint)
@@ -461,7 +463,7 @@ def _score(folder: Path, result: Record, kinds: Sequence[Checkpoint], options: O
         of_last = run.checkpoint == "last" and result.parameters_sha256
         if of_last and of_last != sha256(run.variables["params"]):
             return Finding(FAILED, "the parameters are not those that the result was made with")
-    found = "exactly" if not off else f"{off} rows differ: another kind of machine"
+    found = "exactly" if not off else f"{off} rows differ: another {OTHER}"
     if without:
         return Finding(NOTE, f"{found}, but its {' and '.join(without)} has no loss to compare")
     return Finding(OK, found)
@@ -493,7 +495,7 @@ def _replay(folder: Path, result: Record, options: Options) -> Finding:
     losses, state = replay(experiment, data.arrays("train"), *given)
     if not np.isfinite(losses).all():
         return Finding(FAILED, f"the loss is not finite in {steps} steps")
-    exact = _same_machine(result)
+    exact = _same_bits(result)
     again = {end: mean_loss(losses, end, every) for end in range(every, steps + 1, every)}
     off = [
         abs(again[end] - curve[end]) / max(abs(curve[end]), 1e-9) for end in again if end in curve
@@ -509,7 +511,7 @@ def _replay(folder: Path, result: Record, options: Options) -> Finding:
     course = f"{steps} steps, loss {losses[0]:.4f} to {losses[-1]:.4f}"
     if not curve:
         return Finding(NOTE, f"{course}; no metrics.jsonl to compare with")
-    how = "exactly as recorded" if exact else f"within {TOLERANCE:.0%}, on another kind of machine"
+    how = "exactly as recorded" if not any(off) else f"within {TOLERANCE:.0%}, by another {OTHER}"
     return Finding(OK, f"{course}: {how}")
 
 

@@ -597,3 +597,29 @@ def test_a_pre_norm_block_drops_entries_of_each_sublayer_and_of_the_mlps_hidden_
         assert_close(dropped, whole)
     else:  # whose hidden entries are dropped too
         assert abs(dropped - whole)[kept].max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("mixers", "pooling", "unread"),
+    [
+        ([attention, attention], "mean", True),
+        ([attention, attention], "mean_all", False),
+        ([attention, fourier], "mean", False),
+        ([attention, functools.partial(attention, padding="seen")], "mean", False),
+    ],
+    ids=["attention", "mean_all", "hybrid", "seen"],
+)
+def test_encoder_knows_whether_padding_is_read(mixers, pooling, unread):
+    encoder = build(mixers, num_layers=2, pooling=pooling)
+    assert encoder.mixers[0].padding_unread == unread
+
+
+@pytest.mark.parametrize("pooling", ["mean", "mean_all", "cls", "first"])
+@pytest.mark.parametrize("second", [attention, fourier], ids=["attention", "fourier"])
+def test_encoder_computes_the_same_with_attention_in_tiles(second, pooling):
+    """Tiles skip padding, which Fourier or a mean over all positions would read."""
+    first = {"naive": attention, "tiles": functools.partial(attention, implementation="blockwise")}
+    models = [build([one, second], num_layers=2, pooling=pooling) for one in first.values()]
+    variables = random_variables(models[0], IDS, MASK)
+    results = [model.apply(variables, IDS, MASK, train=False) for model in models]
+    assert_close(*results)

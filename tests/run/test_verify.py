@@ -21,7 +21,7 @@ from lra_fnet import cli, config
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.models import fastest
-from lra_fnet.run import record, trained, verify
+from lra_fnet.run import provenance, record, trained, verify
 from lra_fnet.training import replay, step
 
 ROOT = Path(__file__).parents[2]
@@ -226,6 +226,18 @@ def test_run_that_began_with_other_code_is_noted_and_need_not_be_equal_to_the_bi
     assert findings["score"].state == "ok"
     assert findings["code"].state == "note"
     assert findings["code"].reason.startswith("it began with other code or on another machine: bbb")
+
+
+@pytest.mark.parametrize(("commit", "state"), [("a" * 40, "ok"), (None, "FAILED")])
+def test_only_at_its_commit_must_a_run_be_equal_to_the_bit(check, monkeypatch, commit, state):
+    def edit(folder):
+        edit_score(loss=1.001 * disk.read_json(folder / "result.json")["test"]["best"]["loss"])(
+            folder
+        )
+
+    made, dirty = provenance.commit()
+    monkeypatch.setattr(provenance, "commit", lambda: (commit or made, dirty))
+    assert check(edit)["score"].state == state
 
 
 def test_all_notes_about_the_code_are_given(monkeypatch):
