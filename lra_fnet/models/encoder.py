@@ -322,8 +322,12 @@ class Encoder(nn.Module):
             )
         mixers = [self._build_mixer(make, layer) for layer, make in enumerate(makers)]
         unread = self.pooling != "mean_all" and all(mixer.uses_mask for mixer in mixers)
-        heads = {"padding_unread": unread}
-        return tuple(m.clone(**heads) if isinstance(m, HeadMixer) else m for m in mixers)
+        return tuple(
+            mixer.clone(parent=None, padding_unread=unread)
+            if isinstance(mixer, HeadMixer)
+            else mixer
+            for mixer in mixers
+        )
 
     def _build_mixer(self, make, layer) -> Mixer:
         """Returns the mixer of one layer, with the encoder's sizes."""

@@ -44,7 +44,7 @@ def attend(query, key, value, mask, *, tile: Tile, padding_unread=False) -> jax.
         number = _ceil(rows, tile.queries), _ceil(end, tile.keys)
         query = _padded(query * query.shape[1] ** -0.5, tile.queries)
         key, value, mask = (_padded(x, tile.keys) for x in (key, value, mask[:, None]))
-        return _attend(tile, query, key, value, mask[:, 0], number)[:length]
+        return jnp.asarray(_attend(tile, query, key, value, mask[:, 0], number))[:length]
 
     arrays = (jnp.swapaxes(x, 1, 2).reshape(-1, *x.shape[1::2]) for x in (query, key, value))
     out = lax.map(attend_one, (jnp.repeat(mask, heads, axis=0), *arrays))

@@ -1,5 +1,7 @@
 """Attention in tiles against the oracle and `naive`, and what it must not read."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import naive as oracle
@@ -26,9 +28,9 @@ def inputs(scale=1.0):
 @pytest.mark.parametrize("scale", [1.0, 5.0], ids=["even", "peaked"])
 @pytest.mark.parametrize("tile", TILES, ids=lambda tile: f"{tile.queries}x{tile.keys}")
 def test_result_equals_the_oracle(tile, scale):
-    *arrays, mask = inputs(scale)
-    got = jax.jit(lambda *a: tiles.attend(*a, tile=tile))(*arrays, mask)
-    want = oracle.softmax_attention(*float64(*arrays), np.asarray(mask))
+    query, key, value, mask = inputs(scale)
+    got = jax.jit(functools.partial(tiles.attend, tile=tile))(query, key, value, mask)
+    want = oracle.softmax_attention(*float64(query, key, value), np.asarray(mask))
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * scale)
 
 
@@ -41,7 +43,7 @@ def test_gradient_equals_that_of_naive_attention(tile):
         loss = lambda *a: (attend(*a, mask) * cotangent).sum()  # noqa: E731
         return jax.jit(jax.grad(loss, (0, 1, 2)))(*arrays)
 
-    got = gradient(lambda *a: tiles.attend(*a, tile=tile))
+    got = gradient(functools.partial(tiles.attend, tile=tile))
     for one, want in zip(got, gradient(attention.naive), strict=True):
         assert_close(one, want)
 
@@ -63,12 +65,12 @@ def test_tiles_behind_the_last_token_are_not_read(unread):
     if unread:
         query = jnp.where(behind, jnp.nan, query)
 
-    def loss(*a):
-        out = tiles.attend(*a, mask, tile=Tile(4, 4), padding_unread=unread)
+    def loss(query, key, value):
+        out = tiles.attend(query, key, value, mask, tile=Tile(4, 4), padding_unread=unread)
         return (out[:, :6] ** 2).sum(), out
 
     got, out = jax.jit(jax.grad(loss, (0, 1, 2), has_aux=True))(query, key, value)
-    want = attention.naive(*(x[:, :6] for x in (query, key, value)), mask[:, :6])
+    want = attention.naive(query[:, :6], key[:, :6], value[:, :6], mask[:, :6])
     assert_close(out[:, :6], want)
     assert (np.asarray(out[:, 8:]) == 0).all() == unread
     for slope in got:

@@ -88,7 +88,7 @@ def blockwise(
     def over_one(numbered):
         number, mask, *arrays = numbered
         query, key, value = (a[None, :, None] for a in arrays)
-        head_rng = jax.random.fold_in(rng, number % heads)
+        head_rng = None if rng is None else jax.random.fold_in(rng, number % heads)
         with part_of_batch(texts_before + number // heads):
             return over(query, key, value, mask[None], head_rng)[0, :, 0]
 
