@@ -30,7 +30,7 @@ def inputs(scale=1.0):
 def test_result_equals_the_oracle(tile, scale):
     query, key, value, mask = inputs(scale)
     got = jax.jit(functools.partial(tiles.attend, tile=tile))(query, key, value, mask)
-    want = oracle.softmax_attention(*float64(query, key, value), np.asarray(mask))
+    want = oracle.softmax_attention(*float64(query, key, value), mask=np.asarray(mask))
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * scale)
 
 
