@@ -90,14 +90,14 @@ def _forward(tile, query, key, value, mask, number):
 
         none = jnp.zeros((tile.queries, 1), wide)
         start = none + low, none, jnp.zeros((tile.queries, value.shape[1]), wide)
-        peak, total, out = lax.fori_loop(0, number[1], column, start)
+        peak, total, out = _loop(number[1], len(key) // tile.keys, column, start)
         total = jnp.where(total == 0, jnp.inf, total)  # without a key; a NaN stays one
         parts = (out / total).astype(value.dtype), peak + jnp.log(total)
         return tuple(_put(x, part, i) for x, part in zip(results, parts, strict=True))
 
     out = jnp.zeros((len(query), value.shape[1]), value.dtype)
     logsums = jnp.full((len(query), 1), jnp.inf, wide)
-    out, logsums = lax.fori_loop(0, number[0], row, (out, logsums))
+    out, logsums = _loop(number[0], len(query) // tile.queries, row, (out, logsums))
     return out, (query, key, value, mask, number, out, logsums)
 
 
@@ -127,18 +127,27 @@ def _backward(tile, kept, cotangent):
 
         query_slopes, *others = slopes
         start = jnp.zeros(some.shape, wide), *others
-        query_slope, *others = lax.fori_loop(0, number[1], column, start)
+        query_slope, *others = _loop(number[1], len(key) // tile.keys, column, start)
         return _put(query_slopes, query_slope, i), *others
 
     # Those of key and value are [K, N].
     start = jnp.zeros(query.shape, wide), *(jnp.zeros(x.shape[::-1], wide) for x in (key, value))
-    query_slope, *others = lax.fori_loop(0, number[0], row, start)
+    query_slope, *others = _loop(number[0], len(query) // tile.queries, row, start)
     slopes = query_slope, *(x.T for x in others)
     slopes = (s.astype(x.dtype) for s, x in zip(slopes, (query, key, value), strict=True))
     return *slopes, None, None
 
 
 _attend.defvjp(_forward, _backward)
+
+
+def _loop(number, most, step, state):
+    """Takes steps 0 .. number - 1 of at most `most`, by which a benchmark counts operations."""
+
+    def take(i, state):
+        return lax.cond(i < number, lambda state: tuple(step(i, state)), tuple, state)
+
+    return lax.fori_loop(0, most, take, tuple(state))
 
 
 def _product(axes, left, right, dtype):
