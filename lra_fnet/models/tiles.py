@@ -14,7 +14,7 @@ from jax import lax
 
 
 class Tile(NamedTuple):
-    """The shape of a tile; affects memory, speed and rounding only."""
+    """The shape of a tile, which affects memory, speed and rounding only."""
 
     queries: int
     keys: int
@@ -28,14 +28,14 @@ def attend(query, key, value, mask, *, tile: Tile, padding_unread=False) -> jax.
       key: [B, L, H, K].
       value: [B, L, H, V].
       mask: bool [B, L], True at keys that may be attended to.
-      tile: at most L of each axis are taken.
+      tile: at most; tiles are of nearly equal size, so that little is wasted.
       padding_unread: whether tiles of queries behind the last True of the mask may give zeros.
 
     Returns:
       [B, L, H, V] in value's dtype, zeros without a key; scores and sums are float32 (or wider).
     """
     texts, length, heads, width = value.shape
-    tile = Tile(min(tile.queries, length), min(tile.keys, length))
+    tile = Tile(*(_ceil(length, _ceil(length, most)) for most in tile))
 
     def attend_one(arrays):
         mask, query, key, value = arrays
