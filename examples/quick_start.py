@@ -10,7 +10,7 @@ import optax
 from lra_fnet import experiment
 from lra_fnet.training.score import make_scorer
 
-# Any task, model, preset and bindings, as on the command line; `imports` and `dirs` add your own.
+# Any task, model, preset and bindings, as on the command line; `imports` and `gin_dirs` add yours.
 built = experiment.load("listops", "fnet", "cpu", ["Encoder.num_layers=1"])
 prepared = built.task.prepare("data")
 train = prepared.arrays("train")  # values uint8 [n, L], lengths int32 [n], labels int32 [n]

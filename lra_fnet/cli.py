@@ -161,7 +161,7 @@ def _numbers(about: str, **keywords) -> dict:
 
 def _bindings(about: str, dest: str) -> dict:
     """Declares an option for several bindings, which adds them to those of the option `dest`."""
-    option = _text(about, default=[], kind=config.split_bindings)
+    option = _text(about, default=[], kind=config.split_bindings, metavar="BINDINGS")
     return {**option, "action": "extend", "dest": dest}
 
 
@@ -188,7 +188,7 @@ def _one(sweep: str) -> Callable[[str], str]:
 
 _folder = functools.partial(_text, kind=Path)
 _NAMES = "names separated by commas, or all"
-_VARIANT = _text("a name for the bindings, used in the run folder's name")
+_VARIANT = _text("a name for the overrides, part of the run folder's name")
 _SIDE = _given(help="a run folder, or preset/task/model[+variant]")
 _IMPORT = {"import": _list("your module or .py file", dest="imports", metavar="MODULE")}
 _GIN_DIR = {
@@ -548,7 +548,7 @@ def _evaluate(args) -> None:
 
 @_verb("run", data=_ITS_DATA, rows=_number("number of validation rows (default: 1000)", 1000, 1))
 def _span(args) -> None:
-    """Measures a trained run's required attention span, as defined by LRA.
+    """Measures the required attention span, as LRA defines it, of a run with softmax attention.
 
     Example:
       lra-fnet span --run runs/cpu/listops/transformer/seed0 --rows 200
@@ -629,8 +629,8 @@ def _verify(args) -> int:
 
     A check is "ok", "note" (with a remark below the table), "not there" (a file that it needs is
     missing), "not asked for" (replay without --replay) or "FAILED". Scores and losses must be equal
-    on the kind of machine that trained the run; elsewhere 0.5 % of the rows and 1 % of a loss may
-    differ.
+    at the commit and on the kind of machine that trained the run; elsewhere 0.5 % of the rows and
+    1 % of a loss may differ.
 
     Example:
       lra-fnet verify runs/cpu/listops/fnet/seed0 --replay 100
@@ -669,15 +669,15 @@ def _drift(args) -> int:
     "bindings outside runs data source",
     sweep=_text(f"{', '.join(config.known('sweeps'))}, or your own file", metavar="FILE"),
     task=_text(_NAMES),
-    models=_text(_NAMES),
+    models=_text(f"{_NAMES}; default: transformer,linear,fnet,performer"),
     preset=_text("default: paper"),
-    seeds=_number("number of seeds: 0 to n - 1", least=1),
+    seeds=_number("number of seeds: 0 to n - 1; default: 1", least=1),
     grid=_list("an axis: every value of a list", metavar="NAME=[...]"),
     grids=_bindings("several --grid in one string", "grid"),
     range=_list('an axis for random and tpe; "log" is optional', metavar='NAME=[LOW,HIGH,"log"]'),
     ranges=_bindings("several --range in one string", "range"),
-    sampler=_text("how points are chosen", choices=SAMPLERS),
-    trials=_number("points per task and model, for random and tpe", least=1),
+    sampler=_text("how points are chosen (default: grid)", choices=SAMPLERS),
+    trials=_number("points per task and model; random and tpe need it", least=1),
     prune=_switch("stop a point whose first seed is below the median of earlier points", None),
     pretrain=_switch("each trial is a run of lra-fnet pretrain", None),
     name=_text("the sweep's name; --name alone resumes that sweep"),
