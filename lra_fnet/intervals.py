@@ -201,13 +201,14 @@ def over_seeds(
         h(p)^2 = max(t(p)^2 V_seeds + z(p)^2 V_rows, z(p)^2 V_pooled).
 
     z is the normal quantile, and t that of V_seeds^2 / sum(V_i^2 / (seeds_i - 1)) degrees of
-    freedom: half-widths of independent parts add as squares (Howe 1974, J Am Stat Assoc
-    69:789-794). V_pooled is V_rows with single answers, as in `over_rows`, so the interval for any
-    seed is never narrower than that for these runs. The usual t-test takes one quantile for the sum
-    of the variances (Hillis 2007, Stat Med 26:596-619). Where three seeds happen to agree, its
-    quantile falls with V_seeds: of 1,000 pairs of equal models it calls up to 75 different at
-    p = .05 and 11 at p = .001, and this test at most 57 and 3 (with two seeds, 111 and 26 against
-    62 and 1).
+    freedom, but of at most twice those of the side with fewer seeds: where a few seeds happen to
+    agree, the formula alone counts nearly all of the other side's. Half-widths of independent parts
+    add as squares (Howe 1974, J Am Stat Assoc 69:789-794). V_pooled is V_rows with single answers,
+    as in `over_rows`, so the interval for any seed is never narrower than that for these runs. The
+    usual t-test takes one quantile for the sum of the variances (Hillis 2007, Stat Med 26:596-619).
+    Where three seeds happen to agree, its quantile falls with V_seeds: of 1,000 pairs of equal
+    models it calls up to 75 different at p = .05 and 11 at p = .001, and this test at most 57 and 3
+    (with two seeds, 111 and 26 against 62 and 1).
 
     Where it is unknown which rows a side answered correctly, the rows of the two models are taken
     as independent: V_rows = V_pooled = (p_a (1 - p_a) + p_b (1 - p_b)) / rows. Models agree on most
@@ -233,8 +234,8 @@ def over_seeds(
         sides = [answers[0] - answers[1]] if matched else answers
         rows = max(0.0, pooled - sum(map(_single, sides)))
     half, p_value = _crossed(abs(mean), parts, rows, pooled)
-    numbers = (100 * mean, 100 * (mean - half), 100 * (mean + half))
-    return Difference(*numbers, p_value, len(a) + len(b))
+    low, high = max(-1.0, mean - half), min(1.0, mean + half)
+    return Difference(100 * mean, 100 * low, 100 * high, p_value, len(a) + len(b))
 
 
 def _crossed(mean: float, parts: Sequence[tuple[float, int]], rows: float, pooled: float):
@@ -250,7 +251,8 @@ def _crossed(mean: float, parts: Sequence[tuple[float, int]], rows: float, poole
 
     seeds = sum(part for part, _ in parts)
     chance = sum(part**2 / freedom for part, freedom in parts)
-    freedom = seeds**2 / chance if chance else math.inf
+    most = len(parts) * min(freedom for _, freedom in parts)
+    freedom = min(most, seeds**2 / chance) if chance else math.inf
 
     def half(p_value: float) -> float:
         z2 = special.ndtri(p_value / 2) ** 2

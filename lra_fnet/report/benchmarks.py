@@ -18,7 +18,7 @@ from typing import Any
 from lra_fnet import config
 from lra_fnet.benchmark.files import Result, Scaling
 from lra_fnet.benchmark.timing import RESTLESS, spread
-from lra_fnet.report.grid import Grid
+from lra_fnet.report.grid import Grid, three_digits
 from lra_fnet.run.record import Record
 
 BASELINE = "transformer"
@@ -264,10 +264,14 @@ def _grid(
     return Grid(title, head, rows, notes, relative=bool(notes))
 
 
-def faster(cells: Sequence[Result]) -> Result | None:
+def faster(cells: Sequence[Result], kind: str = "seconds") -> Result | None:
     """Returns the fastest way of computing the Transformer among cells of one length.
 
     "naive" and "blockwise" attention are one model; which is faster depends on length and device.
+
+    Args:
+      cells: of one program and length.
+      kind: the times that decide, "seconds" or "forward_seconds".
     """
     ways = [
         cell
@@ -275,7 +279,7 @@ def faster(cells: Sequence[Result]) -> Result | None:
         if cell.label == BASELINE or (cell.model == BASELINE and _own(cell).startswith(WAY))
     ]
     measured = [cell for cell in ways if cell.ok]
-    return min(measured, key=lambda cell: median(cell.seconds), default=None)
+    return min(measured, key=lambda cell: median(getattr(cell, kind)), default=None)
 
 
 def _named(bases: Mapping[int, Result | None]) -> list[str]:
@@ -321,11 +325,13 @@ def _time(value: float, cell: Result, base: Result | None, kind: str = "seconds"
     values = getattr(cell, kind)
     speed_up = f" ({_ratio(cell, base, kind)})" if base else ""
     half_range = f" ±{100 * spread(values):.0f}%" if len(values) > 1 else ""
-    return f"{_number(value)}{half_range}{speed_up}" + (" †" if cell.alone else "")
+    return f"{three_digits(value)}{half_range}{speed_up}" + (
+        " †" if cell.alone or (base and base.alone) else ""
+    )
 
 
 def _memory(cell: Result, scale: float) -> str:
-    return _number(cell.peak_bytes / scale)
+    return three_digits(cell.peak_bytes / scale)
 
 
 def _operations(cell: Result, base: Result | None) -> str:
@@ -335,7 +341,7 @@ def _operations(cell: Result, base: Result | None) -> str:
     share = ""
     if base and base.flops:
         share = f" ({100 * operations * base.batch_size / base.flops:.0f}%)"
-    return f"{_number(operations / 1e9)}{share}"
+    return f"{three_digits(operations / 1e9)}{share}"
 
 
 def _fractions(cell: Result, _: Result | None = None) -> str:
@@ -360,24 +366,25 @@ def _floor(cell: Result) -> str:
     """Returns the milliseconds of the dense products alone; "-" if they did not fit."""
     if not all(cell.roofline):
         return "-"
-    return _number(1e3 * median([limits.floor_seconds for limits in cell.roofline]))
+    return three_digits(1e3 * median([limits.floor_seconds for limits in cell.roofline]))
 
 
 def _mixing(cells: Sequence[Result]) -> Grid:
     """Returns the mixing sublayer alone: forward and backward, forward."""
     by_place = {(c.label, c.side, c.size, c.length): c for c in cells}
     ours = [cell for cell in cells if cell.side == "ours"]
+    kinds = "seconds", "forward_seconds"
     bases = {
-        place: faster([c for c in ours if (c.size, c.length) == place])
+        place: [faster([c for c in ours if (c.size, c.length) == place], kind) for kind in kinds]
         for place in {(c.size, c.length) for c in cells}
     }
     sides = {"ours": "", "definition": ", by its definition"}
     rows = []
     for (label, side, size, length), cell in sorted(by_place.items(), key=lambda kv: kv[0][2:]):
-        base = bases[size, length]
         shape = f"{cell.dim:,} x {cell.batch_size}" if cell.ok else "-"
         numbers = [
-            _shown(cell, _milliseconds, base, kind) for kind in ("seconds", "forward_seconds")
+            _shown(cell, _milliseconds, base, kind)
+            for base, kind in zip(bases[size, length], kinds, strict=True)
         ]
         name = f"{label}{sides.get(side, f', {side}')} ({size.capitalize()})"
         rows.append([name, shape, f"{length:,}", *numbers])
@@ -503,7 +510,3 @@ def caption(cells: Sequence[Result]) -> str:
         f"{ours[0].device}; {'; '.join(sizes)}; {rounds}; "
         f"{listed}; commit {str(ours[0].commit)[:12]}{dirty}."
     )
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -193,9 +193,10 @@ def averages(cells: Mapping[str, Cell]) -> dict[str, Cell]:
     """
 
     def value(task: str) -> float | None:
-        if task == "pathx" and cells[task].state == "FAIL":
-            return FAILED_PATHX
-        return None if cells[task].unfinished else cells[task].mean
+        cell = cells[task]
+        if cell.seeds and cell.unfinished:
+            return None
+        return FAILED_PATHX if (task, cell.state) == ("pathx", "FAIL") else cell.mean
 
     def mean(tasks: list[str]) -> Cell:
         values = [number for task in tasks if (number := value(task)) is not None]

@@ -25,6 +25,7 @@ from lra_fnet import config
 from lra_fnet.benchmark.files import Result
 from lra_fnet.machine import disk
 from lra_fnet.report import benchmarks, pretraining, tradeoff
+from lra_fnet.report.grid import three_digits
 from lra_fnet.report.naming import MAIN
 from lra_fnet.report.tables import Table
 
@@ -268,7 +269,8 @@ def above_baseline(table: Table, points: Sequence[tradeoff.Point]) -> Figure | N
             for point in sorted(shown, key=lambda point: point.row.model in MAIN):
                 cell, main = point.cell, point.row.model in MAIN
                 baseline = cell.baseline or 0.0
-                text = f"{point.row.label}: {', '.join(cell.lines)}, {point.speed:.3g} steps/s"
+                speed = f"{three_digits(point.speed)} steps/s"
+                text = f"{point.row.label}: {', '.join(cell.lines)}, {speed}"
                 gid = _titled(f"{text}; {cell.interval}; baseline {baseline:.2f}")
                 style = _style(point.row.label) | {"linestyle": "none", "markersize": 4 + 2 * main}
                 x, y = point.speed, (cell.mean or 0.0) - baseline
@@ -296,8 +298,11 @@ def above_baseline(table: Table, points: Sequence[tradeoff.Point]) -> Figure | N
                     fontsize=7,
                 )
             axes.set_title(table.columns[column])
-            in_turn = all(point.benchmark for point in shown)
-            axes.set_xlabel("Training steps/s" if in_turn else "Steps/s of the fastest run")
+            label = "Steps/s of the fastest run"
+            if all(point.benchmark for point in shown):
+                in_turn = all(point.in_turn for point in shown)
+                label = "Training steps/s" + ", not in turn" * (not in_turn)
+            axes.set_xlabel(label)
             if number % columns == 0:
                 axes.set_ylabel("Points above shallow baseline")
     return _with_legend(figure)

@@ -56,7 +56,7 @@ def result(preset: Preset) -> list[str]:
     ratios = {}
     for task in table.tasks:
         here = tradeoff.comparable(preset.points, task, ("fnet", "transformer"))
-        timed = {p.row.model: p.timed for p in reversed(here) if p.timed}
+        timed = {p.row.model: p.timed for p in reversed(here) if p.timed and p.in_turn}
         if "fnet" in timed and "transformer" in timed:
             pair = timed["fnet"], timed["transformer"]
             ratios[table.columns[task]] = benchmarks.speed_up(*pair)
@@ -134,17 +134,16 @@ def speed(report: Report) -> list[str]:
         times = [benchmarks.speed_up(a, b) for a, b in pairs]
         memory = [100 * a.peak_bytes / max(1, b.peak_bytes) for a, b in pairs]
         lengths = [cell.length for cell, _ in pairs]
+        names = "fnet", benchmarks.BASELINE
         sentences = [
             f"FNet's training step is {span(times)} times as fast as the Transformer's at "
             f"lengths {lengths[0]:,} to {lengths[-1]:,}{benchmarks.constant(cells)}, and its peak "
             f"memory is {span(memory)} % of the Transformer's, in {benchmark.name}."
         ]
         paired = [cell for cell in cells if cell.length in lengths]
-        slopes = [
-            benchmarks.exponent(*benchmarks.curve(paired, name, "seconds"))
-            for name in ("fnet", benchmarks.BASELINE)
-        ]
-        if None not in slopes:
+        curves = [benchmarks.curve(paired, name, "seconds") for name in names]
+        slopes = [benchmarks.exponent(*curve) for curve in curves]
+        if None not in slopes and all(fitted == lengths for fitted, _ in curves):
             sentences.append(
                 f"Fitted over these lengths, FNet's time grows as L^{slopes[0]:.2f} and the "
                 f"Transformer's as L^{slopes[1]:.2f}."
@@ -245,11 +244,13 @@ def runs(report: Report) -> list[str]:
     devices = len({device for run in report.runs for device in run.devices})
     twice = [folder for folder, times in report.sources.readings.items() if times > 1]
     spent = f" trained for {progress.duration(sum(timed))} together" if timed else ""
-    words = f"{count(twice)} of them read the test split more than once"
+    logged = report.sources.logged
+    of = "them" if len(logged) == len(report.runs) else f"{plural(len(logged), 'run')} with a log"
+    words = f"{count(twice)} of {of} read the test split more than once"
     words += f": {listed(twice)}." if 0 < len(twice) <= 4 else "."
     return [
         f"{plural(len(report.runs), 'run')} on {plural(devices, 'kind')} of machine{spent}.",
-        *([words] if report.sources.logged else []),
+        *([words] if logged else []),
     ]
 
 

@@ -1,6 +1,7 @@
 """A table as text, from which Markdown, CSV, LaTeX and HTML are made."""
 
 import dataclasses
+import re
 from collections.abc import Sequence
 
 
@@ -35,9 +36,16 @@ class Grid:
         return "\n".join([*lines, *notes, *([""] * bool(notes))])
 
 
+def three_digits(value: float) -> str:
+    """Returns a number of any size with three digits: "0.0123", "1.23", "1,235"."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def literal(words: str) -> str:
-    """Returns text in which Markdown sees no HTML and no line break."""
-    return words.replace("\n", " ").replace("<", "&lt;")
+    """Returns text in which Markdown sees no HTML, no line break and no stress but code."""
+    words = words.replace("\n", " ").replace("<", "&lt;")
+    code = r"`[^`]*`"
+    return re.sub(rf"({code})|(\*|\b_|_\b)", lambda m: m[1] or rf"\{m[2]}", words)
 
 
 def _line(cells: Sequence[str]) -> str:

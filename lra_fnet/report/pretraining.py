@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from lra_fnet import config
+from lra_fnet.benchmark.files import Result
 from lra_fnet.report import benchmarks, cells
-from lra_fnet.report.grid import Grid
+from lra_fnet.report.grid import Grid, three_digits
 from lra_fnet.report.sources import Benchmark
 from lra_fnet.run.record import Device, Record
 from lra_fnet.tasks import shallow
@@ -39,14 +40,14 @@ class Point:
     order: float  # accuracy of sentence order, %
     milliseconds: float | None  # a training step; inf: out of memory, None: not measured
     parameters: int | None
-    seconds: Sequence[float] = ()  # a step in each round of a benchmark, where all took turns
+    timed: Result | None = None  # the cell of the benchmark that measured the speed
 
     @property
     def text(self) -> str:
         """The point in words."""
         return (
             f"{self.label} {self.size}: {self.accuracy:.4g} % of masked pieces, "
-            f"{self.milliseconds:,.3g} ms"
+            f"{three_digits(self.milliseconds or 0)} ms"
         )
 
 
@@ -109,12 +110,12 @@ class Front:
         own = [p for p in self.timed if (p.model, p.size) == (ATTENTION, point.size)]
         slow = min(own, key=lambda p: p.milliseconds or math.inf, default=None)
         ratio = "-"
-        if slow and len(point.seconds) == len(slow.seconds) > 0:
-            ratio = f"{benchmarks.round_ratio(point.seconds, slow.seconds):.2f}"
+        if slow and slow.timed and point.timed:
+            ratio = f"{benchmarks.speed_up(point.timed, slow.timed):.2f}"
         elif slow and slow.milliseconds:
             ratio = f"{slow.milliseconds / point.milliseconds:.2f}"
         examples = 1000 * self.batch_size / point.milliseconds
-        return f"{point.milliseconds:,.4g}", f"{examples:,.4g}", ratio
+        return three_digits(point.milliseconds), three_digits(examples), ratio
 
 
 class Conditions(NamedTuple):
@@ -131,7 +132,7 @@ class Conditions(NamedTuple):
     def of(cls, run: Record) -> "Conditions":
         """Returns those of a run."""
         data = f"{run.dataset} of {run.data_source} ({run.data_sha256[:8]})"
-        hidden = f"{run.setting('Denoising.rate') or 0:.0%} masked"
+        hidden = f"{100 * (run.setting('Denoising.rate') or 0):.6g}% masked"
         if (how := run.setting("Denoising.replacement")) != "bert":
             hidden += f' ("{how}")'
         batch_size = run.setting("Run.batch_size") or 0
@@ -165,8 +166,8 @@ def _front(shared: Conditions, runs: Sequence[Record], measured: Sequence[Benchm
     times, sources = _measured(groups, measured)
     if times:
         points = [
-            dataclasses.replace(point, milliseconds=1000 * statistics.median(time), seconds=time)
-            if (time := times.get(group[0].name))
+            dataclasses.replace(point, milliseconds=1000 * statistics.median(t.seconds), timed=t)
+            if (t := times.get(group[0].name))
             else dataclasses.replace(point, milliseconds=None)
             for group, point in zip(groups, points, strict=True)
         ]
@@ -174,6 +175,9 @@ def _front(shared: Conditions, runs: Sequence[Record], measured: Sequence[Benchm
         names = " and ".join(f"`{benchmark.name}`" for benchmark in sources)
         speed = f"Speed: the models of a size took turns in {names}, {where}; "
         speed += "speed-ups are medians of the ratios round by round."
+        if any(cell.alone for cell in times.values()):
+            speed = f"Speed: measured in {names}, {where}; "
+            speed += "models that took no turns are compared by the medians of their rounds."
     length = f"{steps:,} steps of {batch} rows, {hidden}"
     title = f"Pre-training on {data}, preset {preset}: {length}, {device}"
     notes = [
@@ -189,13 +193,13 @@ def _front(shared: Conditions, runs: Sequence[Record], measured: Sequence[Benchm
 
 def _measured(
     groups: Sequence[Sequence[Record]], measured: Sequence[Benchmark]
-) -> tuple[dict[str, Sequence[float]], list[Benchmark]]:
-    """Returns the seconds of a step in each round by name of a run, and where they were measured.
+) -> tuple[dict[str, Result], list[Benchmark]]:
+    """Returns the cells that measured a training step by name of a run, and their benchmarks.
 
     Those of a size come from the first benchmark that has a run of every model of that size, on the
     machine of the first size that has one.
     """
-    times: dict[str, Sequence[float]] = {}
+    times: dict[str, Result] = {}
     sources = []
     for size in dict.fromkeys(_size_of(group[0]) for group in groups):
         runs = [group[0] for group in groups if _size_of(group[0]) == size]
@@ -204,7 +208,7 @@ def _measured(
                 continue  # a front compares the speeds of all its sizes
             pairs = [(run, benchmarks.of_run(benchmark.cells, run, "pretrain")) for run in runs]
             if {run.model for run, cell in pairs if cell} == {run.model for run in runs}:
-                times |= {run.name: cell.seconds for run, cell in pairs if cell}
+                times |= {run.name: cell for run, cell in pairs if cell}
                 sources += [benchmark] if benchmark not in sources else []
                 break
     return times, sources

@@ -61,7 +61,7 @@ class Sources:
       unfinished: the run.json and the newest step of each run without a result that no sweep has
         pruned.
       readings: how often the test split was read; once without a log.
-      logged: whether a root has the log of readings.
+      logged: folders of the runs whose root has a log of readings.
       sweeps, benchmarks: one for each folder; a copy under another root counts once.
       submitted: runs by others, by the name of their folder: <root>/submitted/<name>/<preset>/...
     """
@@ -80,7 +80,7 @@ class Sources:
         self.spans = each(run_files.read_span)
         self.begun = each(run_files.read_begun)
         self.readings = self._readings(roots)
-        self.logged = any((Path(root) / TEST_LOG).exists() for root in roots)
+        self.logged = [r.folder for r in self.runs if (r.path.parents[3] / TEST_LOG).exists()]
         theirs: dict[str, list[Path]] = {}
         for folder in (f for root in roots for f in sorted(Path(root).glob("submitted/*/"))):
             theirs.setdefault(folder.name, []).append(folder)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from lra_fnet.benchmark.files import Result
 from lra_fnet.report import benchmarks
 from lra_fnet.report.cells import Cell, meanings
-from lra_fnet.report.grid import Grid
+from lra_fnet.report.grid import Grid, three_digits
 from lra_fnet.report.sources import Benchmark
 from lra_fnet.report.tables import Row, Table
 
@@ -35,6 +35,11 @@ class Point:
     benchmark: str = ""  # where the speed was measured; "": in runs
     runs: int = 1  # of which this is the highest speed
     timed: Result | None = None  # the cell of the benchmark
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether the models took turns where the speed was measured."""
+        return self.timed is not None and not self.timed.alone
 
     @property
     def cell(self) -> Cell:
@@ -110,7 +115,7 @@ def grid(table: Table, points: Sequence[Point]) -> Grid:
         [
             *(table.columns[point.column], point.row.label, point.device),
             point.cell.compact,
-            f"{point.speed:.3g}" + (f" (of {point.runs} runs)" if point.runs > 1 else ""),
+            three_digits(point.speed) + (f" (of {point.runs} runs)" if point.runs > 1 else ""),
             "-" if point.memory is None else f"{point.memory / 1e6:,.0f}",
         ]
         for point in sorted(points, key=lambda p: (order[p.column], p.device, -p.speed))
@@ -122,10 +127,11 @@ def grid(table: Table, points: Sequence[Point]) -> Grid:
     in_turn = {p.benchmark: None for p in points if p.benchmark}
     for name in in_turn:
         tasks = dict.fromkeys(p.column for p in points if p.benchmark == name)
+        turns = all(p.in_turn for p in points if p.benchmark == name)
         notes.append(
             f"{', '.join(table.columns[task] for task in tasks)}: speed and memory as measured in "
-            f"`{name}`, where the models took turns. Memory: the peak of the process above what it "
-            "held before the model was made."
+            f"`{name}`, where the models took {'' if turns else 'no '}turns. Memory: the peak of "
+            "the process above what it held before the model was made."
         )
         for task in tasks:
             timed = {p.row.label for p in points if (p.column, p.benchmark) == (task, name)}

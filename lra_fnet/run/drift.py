@@ -114,8 +114,9 @@ def compare(
 
 
 def drifts(windows: Sequence[Window]) -> bool:
-    """Returns whether too many losses lie outside their bands."""
-    return sum(not w.inside for w in windows) > ALLOWED * len(windows)
+    """Returns whether too many losses lie outside their bands, or one is not a number."""
+    finite = np.isfinite([w.loss for w in windows]).all()
+    return not finite or sum(not w.inside for w in windows) > ALLOWED * len(windows)
 
 
 def verdict(windows: Sequence[Window]) -> str:
@@ -146,7 +147,7 @@ def _print(
         )
     for difference in differences:
         print(f"the preset has changed: {difference}")
-    largest = max(abs(w.loss - w.recorded) / (abs(w.recorded) or 1) for w in windows)
+    largest = np.max([abs(w.loss - w.recorded) / (abs(w.recorded) or 1) for w in windows])
     count = f"{sum(window.inside for window in windows)} of {len(windows)} losses in the band"
     of = "1 seed" if seeds == 1 else f"{seeds} seeds"
     print(
