@@ -228,7 +228,7 @@ def test_interval_over_seeds_and_rows_is_that_of_the_loops(seed, matched, spread
 
     pooled_half = (pooled.high - pooled.low) / 200
     mean = sides[0].mean() - sides[1].mean()
-    ends = 100 * (mean - half(0.05)), 100 * (mean + half(0.05))
+    ends = 100 * max(-1, mean - half(0.05)), 100 * min(1, mean + half(0.05))
     assert difference[:3] == pytest.approx((100 * mean, *ends), rel=1e-9)
     assert half(difference.p_value) == pytest.approx(abs(mean), rel=1e-6)
     assert difference.n == 6
@@ -247,7 +247,7 @@ def test_seeds_of_equal_accuracy_have_the_interval_of_the_rows():
     ("a", "b"),
     [
         ([30.1, 31.2, 30.5], [32.0, 32.4, 31.1]),
-        ([27.5, 21.0, 19.0, 23.6, 17.0], [27.1, 22.0]),
+        ([23.5, 21.0, 22.0, 23.6, 22.1], [27.1, 22.0, 18.0]),
         ([10.0, 10.1, 10.2], [90.0, 90.3, 90.2]),
     ],
 )
@@ -306,22 +306,43 @@ def test_three_seeds_that_happen_to_agree_give_no_small_p_value():
     assert usual > 45
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+def test_three_seeds_that_agree_do_not_count_as_the_ten_of_the_other_side(swapped):
+    """Welch's degrees of freedom would be 9.5 here, where those of three seeds alone are 2."""
+    a, b = [50.0, 50.1, 50.2], [51.0, 55.0, 49.0, 52.5, 50.5, 53.0, 54.0, 50.0, 51.5, 53.5]
+    error = math.sqrt(np.var(a, ddof=1) / 3 + np.var(b, ddof=1) / 10)
+    want = 2 * scipy.stats.t(4).sf((np.mean(b) - np.mean(a)) / error)
+    sides = (b, a) if swapped else (a, b)
+    found = intervals.over_seeds(*sides, 10**15, matched=False)
+    assert found.p_value == pytest.approx(want, rel=1e-5)
+    assert scipy.stats.ttest_ind(a, b, equal_var=False).pvalue < want / 2
+
+
+def test_an_interval_ends_at_a_difference_of_all_rows():
+    found = intervals.over_seeds([50.0, 95.0], [50.5, 51.0], 2000, matched=False)
+    assert (found.low, found.high) == (-100, 100)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("seeds", "most"), [(2, (0.067, 0.0022)), (3, (0.062, 0.0045))])
+@pytest.mark.parametrize(
+    ("seeds", "most"),
+    [((2, 2), (0.067, 0.0022)), ((3, 3), (0.062, 0.0045)), ((3, 10), (0.073, 0.0074))],
+    ids=["2v2", "3v3", "3v10"],
+)
 @pytest.mark.parametrize(("ratio", "share"), [(0.1, 0.0), (0.0, 0.2), (1.0, 0.5), (0.1, 0.5)])
 def test_equal_models_differ_no_more_often_than_documented(seeds, most, ratio, share):
     """At p = .05 and .001, with four standard errors to spare; `ratio` of the sides' spreads."""
     rng, draws = np.random.default_rng(0), 20_000
     rows = 0.5 / 1000 if share else 1e-9
-    spread = math.sqrt(seeds * rows * (1 - share) / share / (1 + ratio**2)) if share else 0.05
+    parts = 1 / seeds[0] + ratio**2 / seeds[1]
+    spread = math.sqrt(rows * (1 - share) / share / parts) if share else 0.05
     count = round(0.5 / rows)
-    sides = (
-        0.5 + spread * rng.standard_normal((2, draws, seeds)) * np.array([1, ratio])[:, None, None]
+    a, b = (
+        50 + 100 * spread * scale * rng.standard_normal((draws, number))
+        for number, scale in zip(seeds, (1, ratio), strict=True)
     )
-    sides[0] += math.sqrt(rows) * rng.standard_normal((draws, 1))
-    found = [
-        intervals.over_seeds(a, b, count, matched=False) for a, b in zip(*100 * sides, strict=True)
-    ]
+    a += 100 * math.sqrt(rows) * rng.standard_normal((draws, 1))
+    found = [intervals.over_seeds(*pair, count, matched=False) for pair in zip(a, b, strict=True)]
     p_values = np.array([difference.p_value for difference in found])
     assert (p_values < 0.05).mean() <= most[0]
     assert (p_values < 0.001).mean() <= most[1]

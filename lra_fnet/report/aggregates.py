@@ -182,7 +182,10 @@ def over_tasks(table: Table) -> list[Aggregate]:
             tasks = [task for task in table.tasks if task in names]
             aggregate = _aggregate(table, tasks, rows)
             notes = [*aggregate.grid.notes, *_failures(table, tasks, rows)]
-            grid = dataclasses.replace(aggregate.grid, notes=notes)
+            title = aggregate.grid.title
+            if any(other.grid.title == title for other in found):  # on other data
+                title += f", data {', '.join(digest[:8] for _, digest in data)}"
+            grid = dataclasses.replace(aggregate.grid, title=title, notes=notes)
             found.append(dataclasses.replace(aggregate, grid=grid))
     return found
 

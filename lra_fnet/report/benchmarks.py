@@ -18,7 +18,7 @@ from typing import Any
 from lra_fnet import config
 from lra_fnet.benchmark.files import Result, Scaling
 from lra_fnet.benchmark.timing import RESTLESS, spread
-from lra_fnet.report.grid import Grid, three_digits
+from lra_fnet.report.grid import Grid, rounded
 from lra_fnet.run.record import Record
 
 BASELINE = "transformer"
@@ -325,13 +325,13 @@ def _time(value: float, cell: Result, base: Result | None, kind: str = "seconds"
     values = getattr(cell, kind)
     speed_up = f" ({_ratio(cell, base, kind)})" if base else ""
     half_range = f" ±{100 * spread(values):.0f}%" if len(values) > 1 else ""
-    return f"{three_digits(value)}{half_range}{speed_up}" + (
+    return f"{rounded(value)}{half_range}{speed_up}" + (
         " †" if cell.alone or (base and base.alone) else ""
     )
 
 
 def _memory(cell: Result, scale: float) -> str:
-    return three_digits(cell.peak_bytes / scale)
+    return rounded(cell.peak_bytes / scale)
 
 
 def _operations(cell: Result, base: Result | None) -> str:
@@ -341,7 +341,7 @@ def _operations(cell: Result, base: Result | None) -> str:
     share = ""
     if base and base.flops:
         share = f" ({100 * operations * base.batch_size / base.flops:.0f}%)"
-    return f"{three_digits(operations / 1e9)}{share}"
+    return f"{rounded(operations / 1e9)}{share}"
 
 
 def _fractions(cell: Result, _: Result | None = None) -> str:
@@ -366,7 +366,7 @@ def _floor(cell: Result) -> str:
     """Returns the milliseconds of the dense products alone; "-" if they did not fit."""
     if not all(cell.roofline):
         return "-"
-    return three_digits(1e3 * median([limits.floor_seconds for limits in cell.roofline]))
+    return rounded(1e3 * median([limits.floor_seconds for limits in cell.roofline]))
 
 
 def _mixing(cells: Sequence[Result]) -> Grid:
@@ -432,7 +432,7 @@ def speed_up(cell: Result, base: Result, kind: str = "seconds") -> float:
     with the other.
     """
     times, slower = getattr(cell, kind), getattr(base, kind)
-    if cell.alone or base.alone:
+    if cell.alone or base.alone or len(times) != len(slower):
         return median(slower) / median(times)
     return round_ratio(times, slower)
 

@@ -16,7 +16,7 @@ from lra_fnet.machine import progress, terminal
 from lra_fnet.machine.terminal import Fitted
 from lra_fnet.report import footnotes, significance, text
 from lra_fnet.report.cells import MARKS
-from lra_fnet.report.grid import Grid, three_digits
+from lra_fnet.report.grid import Grid, rounded
 from lra_fnet.report.significance import PAIRED
 from lra_fnet.run import record
 from lra_fnet.run.record import Device, Record, Split
@@ -265,7 +265,7 @@ def _interval(difference: Difference) -> tuple[str, str]:
 
 
 def _speed(side: Side) -> str:
-    return "-" if side.steps_per_second is None else three_digits(side.steps_per_second)
+    return "-" if side.steps_per_second is None else rounded(side.steps_per_second)
 
 
 def main(first: str, second: str, roots: Sequence[str | Path], *, as_json: bool = False) -> None:

@@ -25,7 +25,7 @@ from lra_fnet import config
 from lra_fnet.benchmark.files import Result
 from lra_fnet.machine import disk
 from lra_fnet.report import benchmarks, pretraining, tradeoff
-from lra_fnet.report.grid import three_digits
+from lra_fnet.report.grid import rounded
 from lra_fnet.report.naming import MAIN
 from lra_fnet.report.tables import Table
 
@@ -269,7 +269,7 @@ def above_baseline(table: Table, points: Sequence[tradeoff.Point]) -> Figure | N
             for point in sorted(shown, key=lambda point: point.row.model in MAIN):
                 cell, main = point.cell, point.row.model in MAIN
                 baseline = cell.baseline or 0.0
-                speed = f"{three_digits(point.speed)} steps/s"
+                speed = f"{rounded(point.speed)} steps/s"
                 text = f"{point.row.label}: {', '.join(cell.lines)}, {speed}"
                 gid = _titled(f"{text}; {cell.interval}; baseline {baseline:.2f}")
                 style = _style(point.row.label) | {"linestyle": "none", "markersize": 4 + 2 * main}

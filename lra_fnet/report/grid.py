@@ -1,7 +1,6 @@
 """A table as text, from which Markdown, CSV, LaTeX and HTML are made."""
 
 import dataclasses
-import re
 from collections.abc import Sequence
 
 
@@ -36,16 +35,15 @@ class Grid:
         return "\n".join([*lines, *notes, *([""] * bool(notes))])
 
 
-def three_digits(value: float) -> str:
-    """Returns a number of any size with three digits: "0.0123", "1.23", "1,235"."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+def rounded(value: float, digits: int = 3) -> str:
+    """Returns a positive number with so many digits or whole: "0.0123", "1.23", "1,235"."""
+    whole = value >= 10 ** (digits - 1)
+    return f"{value:,.0f}" if whole else f"{value:.{digits}g}"
 
 
 def literal(words: str) -> str:
-    """Returns text in which Markdown sees no HTML, no line break and no stress but code."""
-    words = words.replace("\n", " ").replace("<", "&lt;")
-    code = r"`[^`]*`"
-    return re.sub(rf"({code})|(\*|\b_|_\b)", lambda m: m[1] or rf"\{m[2]}", words)
+    """Returns text in which Markdown sees no HTML and no line break."""
+    return words.replace("\n", " ").replace("<", "&lt;")
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -24,7 +24,7 @@ from lra_fnet.report import pairs as paired
 from lra_fnet.report.cells import Cell
 from lra_fnet.report.contents import Preset, Report
 from lra_fnet.report.figures import Figure
-from lra_fnet.report.grid import Grid, three_digits
+from lra_fnet.report.grid import Grid, rounded
 from lra_fnet.report.sources import Sweep
 from lra_fnet.report.tables import Part, Table, measured
 from lra_fnet.run.record import Record
@@ -83,7 +83,7 @@ def render(report: Report) -> str:
         code=_code,
         said=lambda sentences: " ".join(sentences).replace(" %", "\u00a0%"),
         digest=_digest,
-        rate=three_digits,
+        rate=rounded,
         measured=measured,
         row_notes=footnotes.row_notes,
         shade=_shade,

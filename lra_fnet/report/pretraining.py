@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from lra_fnet import config
 from lra_fnet.benchmark.files import Result
 from lra_fnet.report import benchmarks, cells
-from lra_fnet.report.grid import Grid, three_digits
+from lra_fnet.report.grid import Grid, rounded
 from lra_fnet.report.sources import Benchmark
 from lra_fnet.run.record import Device, Record
 from lra_fnet.tasks import shallow
@@ -47,7 +47,7 @@ class Point:
         """The point in words."""
         return (
             f"{self.label} {self.size}: {self.accuracy:.4g} % of masked pieces, "
-            f"{three_digits(self.milliseconds or 0)} ms"
+            f"{rounded(self.milliseconds or 0)} ms"
         )
 
 
@@ -115,7 +115,7 @@ class Front:
         elif slow and slow.milliseconds:
             ratio = f"{slow.milliseconds / point.milliseconds:.2f}"
         examples = 1000 * self.batch_size / point.milliseconds
-        return three_digits(point.milliseconds), three_digits(examples), ratio
+        return rounded(point.milliseconds, 4), rounded(examples, 4), ratio
 
 
 class Conditions(NamedTuple):

@@ -16,7 +16,7 @@ from lra_fnet.machine import progress, terminal
 from lra_fnet.machine.terminal import Fitted
 from lra_fnet.report import cells, footnotes, naming, template
 from lra_fnet.report.contents import Preset, Report
-from lra_fnet.report.grid import Grid, literal, three_digits
+from lra_fnet.report.grid import Grid, literal, rounded
 from lra_fnet.report.naming import MAIN
 from lra_fnet.report.tables import Part, Row, Table, measured, scored
 from lra_fnet.run.record import Record
@@ -333,7 +333,7 @@ def run_lines(run: Record) -> list[str]:
             paper = cells.published()["accuracy"][source]["name"]
             lines.append(f"{paper} {', '.join(published.lines)}")
     if run.wall_seconds:
-        rate = f", {three_digits(run.steps_per_second)} steps/s" if run.steps_per_second else ""
+        rate = f", {rounded(run.steps_per_second)} steps/s" if run.steps_per_second else ""
         lines.append(f"trained in {progress.duration(run.wall_seconds)}{rate}")
     lines += [f"overrides: {' '.join(run.overrides)}"] if run.overrides else []
     return lines + [footnotes.PADDING] * padding + cells.meanings([cell])

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from lra_fnet.benchmark.files import Result
 from lra_fnet.report import benchmarks
 from lra_fnet.report.cells import Cell, meanings
-from lra_fnet.report.grid import Grid, three_digits
+from lra_fnet.report.grid import Grid, rounded
 from lra_fnet.report.sources import Benchmark
 from lra_fnet.report.tables import Row, Table
 
@@ -115,7 +115,7 @@ def grid(table: Table, points: Sequence[Point]) -> Grid:
         [
             *(table.columns[point.column], point.row.label, point.device),
             point.cell.compact,
-            three_digits(point.speed) + (f" (of {point.runs} runs)" if point.runs > 1 else ""),
+            rounded(point.speed) + (f" (of {point.runs} runs)" if point.runs > 1 else ""),
             "-" if point.memory is None else f"{point.memory / 1e6:,.0f}",
         ]
         for point in sorted(points, key=lambda p: (order[p.column], p.device, -p.speed))

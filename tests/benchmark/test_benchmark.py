@@ -103,16 +103,22 @@ def test_missing_and_out_of_memory_cells_show_no_number():
         a_result("transformer", 1024, [], state="OOM"),
         a_result("fnet", 1024, [0.25], alone=True),
         a_result("linear", 512, [0.05]),
+        a_result("transformer", 2048, [1.0], alone=True),
+        a_result("fnet", 2048, [0.25]),
     ]
     speed = rows_of(results, "Training speed (steps/s)")
-    assert speed[0] == ["model", "512", "1,024"]
+    assert speed[0] == ["model", "512", "1,024", "2,048"]
     assert speed[1:] == [
-        ["transformer", "1", "OOM"],
-        ["fnet", "-", "4 †"],
-        ["linear", "20 (20x)", "-"],
+        ["transformer", "1", "OOM", "1 †"],
+        ["fnet", "-", "4 †", "4 (4.0x) †"],
+        ["linear", "20 (20x)", "-", "-"],
     ]
     memory = rows_of(results, "Peak memory of training (MB)")
-    assert memory[1:] == [["transformer", "1", "OOM"], ["fnet", "-", "1"], ["linear", "1", "-"]]
+    assert memory[1:] == [
+        ["transformer", "1", "OOM", "1"],
+        ["fnet", "-", "1", "1"],
+        ["linear", "1", "-", "-"],
+    ]
 
 
 def test_ratio_of_a_cell_that_took_no_turns_is_that_of_the_medians():
@@ -173,6 +179,24 @@ def test_mixing_table_has_both_sizes_and_both_passes():
     assert numbers["fnet (Large)"] == ["100 (8.0x)", "25 (8.0x)"]
     assert numbers["fnet, by its definition (Base)"] == ["400 (2.0x)", "100 (2.0x)"]
     assert numbers["fnet, torch (Base)"] == ["200 (4.0x)", "50 (4.0x)"]
+
+
+def test_each_pass_of_a_sublayer_is_compared_with_the_transformer_that_is_faster_in_it():
+    naive = {"label": "transformer (naive)", "overrides": ('Attention.implementation="naive"',)}
+    results = [
+        dataclasses.replace(
+            a_result(model, 512, [both], what="mixing", size="base"),
+            **{"forward_seconds": [forward], **changes},
+        )
+        for model, both, forward, changes in (
+            ("transformer", 9.0, 6.0, {}),
+            ("transformer", 10.0, 3.0, naive),
+            ("fnet", 1.0, 1.0, {}),
+        )
+    ]
+    numbers = {row[0]: row[3:] for row in rows_of(results, "Mixing sublayer alone")[1:]}
+    assert numbers["fnet (Base)"] == ["1,000 (9.0x)", "1,000 (3.0x)"]
+    assert numbers["transformer (naive) (Base)"] == ["10,000 (0.9x)", "3,000"]
 
 
 def test_table_compares_with_the_faster_peer_and_shows_limits_as_fractions_of_our_time():

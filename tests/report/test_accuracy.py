@@ -180,6 +180,7 @@ def six(**changes):
         ),
         *(({"pathx": Cell(state)}, ["55.00", "-"]) for state in ("-", "OOM", "n/a")),
         ({"text": Cell("value", 60.0, (60.0,), unfinished=1)}, ["-", "-"]),
+        ({"pathx": Cell("FAIL", values=(50.0,), unfinished=1)}, ["55.00", "-"]),
         (
             {"text": Cell("value", 50.0, low=49.0, majority=50.0)},
             ["53.00", "52.50"],

@@ -306,6 +306,15 @@ def test_only_models_with_the_same_tasks_and_data_are_in_one_table():
         ("Over ListOps", ["Linear", "FNet"]),
         ("Over ListOps and Text", ["Linear", "FNet", "Performer"]),
     ]
+    shared = [run for model in ("fnet", "linear") for run in runs(model, "listops", "text")]
+    other = [
+        with_test(600, model=m, task=t, data_sha256="e" * 64)
+        for m in ("dct", "bigbird")
+        for t in ("listops", "text")
+    ]
+    titles = [grid.title for grid in grids_of(*shared, *other)]
+    assert len(set(titles)) == len(titles) == 2
+    assert titles[1].endswith(", data eeeeeeee, eeeeeeee")
 
 
 def test_models_that_failed_a_task_are_named():

@@ -129,6 +129,28 @@ def test_speeds_are_compared_only_where_the_models_took_turns(tmp_path):
         "Timed in turn on one machine, FNet takes 3.0 times as many training steps per second as "
         "the Transformer on ListOps."
     )
+    for cell in cells:
+        cell["alone"] = True
+    (folder / "benchmark.json").write_text(json.dumps(cells))
+    (preset,) = report.build(report.Sources([tmp_path])).presets
+    assert "in turn" not in " ".join(findings.result(preset))
+    assert "took no turns" in tradeoff.grid(preset.table, preset.points).notes[1]
+
+
+def test_growth_is_stated_only_over_the_lengths_of_both(tmp_path):
+    naive = {"label": "transformer (naive)", "overrides": ['Attention.implementation="naive"']}
+    lengths = 512, 1024, 2048, 4096
+    cells = [a_measured_cell("fnet", n, [n / 1000]) for n in lengths]
+    cells += [a_measured_cell("transformer", n, [n * n / 400_000], **naive) for n in lengths]
+    plain = [a_measured_cell("transformer", n, [n * n / 200_000]) for n in lengths]
+    folder = tmp_path / "benchmark" / "one"
+    folder.mkdir(parents=True)
+    put(tmp_path, with_test(900))
+    for shown, stated in ((plain, True), (plain[:2], False)):
+        (folder / "benchmark.json").write_text(json.dumps(cells + shown))
+        said = findings.speed(report.build(report.Sources([tmp_path])))
+        assert "at lengths 512 to 4,096" in said[0]
+        assert ("the Transformer's as L^2.00" in said[-1]) == stated
 
 
 def test_speeds_of_other_devices_are_not_compared(tmp_path):
@@ -423,6 +445,11 @@ def test_the_best_trial_is_complete_and_two_readings_are_more_than_one():
     about = SimpleNamespace(axes={"Run.seed": [1]}, pretrain=False)
     swept = SimpleNamespace(about=about, trials=trials)
     assert "50.00 %, FNet" in findings.sweeps([swept])[-1]
-    read = SimpleNamespace(readings={"runs/a": 2, "runs/b": 1}, logged=True)
-    made = SimpleNamespace(runs=[SimpleNamespace(wall_seconds=1.0, devices=["cpu"])], sources=read)
+    read = SimpleNamespace(readings={"runs/a": 2, "runs/b": 1}, logged=["runs/a"])
+    runs = [SimpleNamespace(wall_seconds=1.0, devices=["cpu"])]
+    made = SimpleNamespace(runs=runs, sources=read)
     assert findings.runs(made)[-1] == "1 of them read the test split more than once: runs/a."
+    made = SimpleNamespace(runs=runs * 2, sources=read)  # of one nothing is known
+    assert findings.runs(made)[-1].startswith("1 of 1 run with a log read the test split more")
+    read.logged = []
+    assert len(findings.runs(made)) == 1

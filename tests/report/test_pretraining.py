@@ -91,6 +91,28 @@ def test_speeds_are_those_of_a_benchmark_that_measured_all_points_in_turn():
     assert "took turns in `results/benchmark/b`, 1 x Some CPU (cpu, 9 cores)" in ours.notes[0]
 
 
+def test_models_measured_alone_are_compared_by_their_medians():
+    runs = records(a_run("fnet", 100, 4.0), a_run("transformer", 200, 3.0))
+    times = {"fnet": [0.2, 0.1, 0.3], "transformer": [0.9, 0.3, 0.3]}
+    for alone, ratio, words in ((False, "3.00", "took turns"), (True, "1.50", "took no turns")):
+        cells = [a_cell(model, seconds, alone=alone) for model, seconds in times.items()]
+        ours, _ = pretraining.fronts(runs, [Benchmark("b", cells)])
+        grid = ours.grid()
+        speed_ups = [row[grid.head.index("Speed-up")] for row in grid.rows]
+        assert speed_ups == ["1.00", ratio]
+        assert words in ours.notes[0]
+
+
+def test_runs_that_mask_nearly_equal_shares_are_not_compared():
+    rates = {"fnet": "0.146", "transformer": "0.154"}
+    made = [a_run(model, 100, 4.0) for model in rates]
+    for run, rate in zip(made, rates.values(), strict=True):
+        run["config"] = run["config"].replace("rate = 0.15", f"rate = {rate}")
+    fronts = [front for front in pretraining.fronts(records(*made)) if front.points[0].run]
+    assert [len(front.points) for front in fronts] == [1, 1]
+    assert "14.6% masked" in fronts[0].title
+
+
 def test_a_benchmark_of_other_settings_is_not_the_speed_of_a_run():
     """Settings that change no step's program may differ: length, schedule, way of computing."""
     run = records(a_run("fnet", 100, 4.0, overrides=["Run.num_steps=9"], variant="v"))[0]

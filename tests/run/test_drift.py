@@ -114,10 +114,11 @@ def test_band_is_one_percent_or_three_standard_deviations_over_the_seeds():
     assert [window.inside for window in windows] == [False, True]
 
 
-def test_a_tenth_of_the_losses_may_lie_outside_and_nan_lies_outside():
-    inside, outside = Window(1, 1.0, 1.0, 0.1), Window(1, float("nan"), 1.0, 0.1)
+def test_a_tenth_of_the_losses_may_lie_outside_but_none_may_be_nan():
+    inside, outside, nan = (Window(1, loss, 1.0, 0.1) for loss in (1.0, 2.0, float("nan")))
     assert not drift.drifts([inside] * 9 + [outside])
     assert drift.drifts([inside] * 8 + [outside])
+    assert drift.drifts([inside] * 99 + [nan])
 
 
 def test_decisions_of_the_recorded_run_are_taken(results, command):
