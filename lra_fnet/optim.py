@@ -49,12 +49,15 @@ FACTORS = {
 }
 
 
-# Names of the parameters that the mask "weights" leaves out.
-SPARED = ("bias", "scale", "embedding", "positions_learned", "types")
+def _in_layers(path) -> bool:
+    """Returns whether a parameter belongs to a block of the encoder, or to its last norm."""
+    return any(part.key.startswith(("block_", "norm")) for part in path)
+
+
 DECAY_MASKS: dict[str, Callable] = {  # (path in the tree of parameters, parameter) -> decays?
     "all": lambda path, leaf: True,
     "matrices": lambda path, leaf: leaf.ndim >= 2,
-    "weights": lambda path, leaf: path[-1].key not in SPARED,
+    "weights": lambda path, leaf: path[-1].key not in ("bias", "scale") or not _in_layers(path),
 }
 OTHERS = "others"  # the group of all parameters that Optimizer.groups does not name
 
@@ -75,8 +78,8 @@ class Optimizer:
     warmup: Annotated[int, Least(0, suggest=100)]  # optimizer steps
     weight_decay: Annotated[float, Least(0, suggest=0.1)]
     # "all" parameters (LRA); "matrices": those with two axes or more, as stored: real and imaginary
-    # parts of a vector count as a matrix; "weights": all but biases, scales of norms and tables of
-    # the encoder, by name (state-spaces/s4 at e757cef).
+    # parts of a vector count as a matrix; "weights": all but biases and scales of norms in the
+    # layers of the encoder, by name (`add_optimizer_hooks` of state-spaces/s4 at e757cef).
     decay_mask: Literal["all", "matrices", "weights"]
     clip_norm: float | None  # global norm of the gradient; None does not clip
     steps_per_cycle: int = 0  # cosine_decay, linear_decay

@@ -9,7 +9,7 @@ import pytest
 
 from lra_fnet import experiment
 from lra_fnet.errors import UserError
-from lra_fnet.optim import SPARED, Optimizer
+from lra_fnet.optim import DECAY_MASKS, Optimizer
 
 
 def optimizer(**changes):
@@ -77,35 +77,45 @@ def test_adamw_equals_the_papers_recursion_in_float64():
 @pytest.mark.parametrize(
     ("mask", "shrunk"),
     [
-        ("all", {"kernel", "skip", "bias", "scale", "embedding"}),
-        ("matrices", {"kernel", "embedding"}),
-        ("weights", {"kernel", "skip"}),
+        ("all", {"block_0", "norm", "embedding", "head"}),
+        ("matrices", {"block_0 kernel", "embedding", "head kernel"}),
+        ("weights", {"block_0 kernel", "block_0 skip", "embedding", "head"}),
     ],
 )
 def test_zero_gradient_shrinks_decayed_weights_only(mask, shrunk):
     made = optimizer(factors="constant", warmup=0, decay_mask=mask)
-    vectors = dict.fromkeys(("skip", "bias", "scale"), jnp.ones(2))
-    params = {"encoder": {"kernel": jnp.ones((2, 2)), "embedding": jnp.ones((2, 2)), **vectors}}
+    matrix, vector = jnp.ones((2, 2)), jnp.ones(2)
+    dense = {"kernel": matrix, "bias": vector}
+    norm = {"scale": vector, "bias": vector}
+    layer = {"mixer": {"skip": vector, "dense": dense}, "norm_mixer": norm}
+    params = {"encoder": {"block_0": layer, "norm": norm, "embedding": matrix}, "head": dense}
     transform = made.transform()
     zero = jax.tree.map(jnp.zeros_like, params)
     updates, _ = transform.update(zero, transform.init(params), params)
-    for name, update in updates["encoder"].items():
-        want = -0.05 * 0.1 if name in shrunk else 0.0
+    for path, update in jax.tree_util.tree_leaves_with_path(updates):
+        names = [part.key for part in path if part.key != "encoder"]
+        want = -0.05 * 0.1 if {names[0], f"{names[0]} {names[-1]}"} & shrunk else 0.0
         np.testing.assert_allclose(update, want, rtol=1e-6)
 
 
-def names_of(task, model):
-    built = experiment.load(task, model, "tuned")
-    params = jax.eval_shape(built.init, 0)["params"]
-    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-    return {path[-1].key for path in paths}, built.optimizer
-
-
 def test_recipe_of_s4_decays_what_its_source_does():
-    names, made = names_of("text", "s4d")
-    assert made.decay_mask == "weights"
-    assert names - set(SPARED) - set(made.groups) == {"c", "skip", "kernel"}
-    assert set(SPARED) <= names | names_of("image", "fnet_original")[0]
+    """There the hooks that spare biases and norms see the layers alone, not encoder and decoder."""
+    built = experiment.load("text", "s4d", "tuned")
+    decays = DECAY_MASKS[built.optimizer.decay_mask]
+    shapes = jax.eval_shape(built.init, 0)["params"]
+    found = {True: set(), False: set()}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
+        names = [part.key for part in path]
+        if names[-1] not in built.optimizer.groups:
+            found[decays(path, leaf)].add("/".join(name for name in names if name != "encoder"))
+    of_first = {name for name in found[True] if not name.startswith("block_")}
+    assert of_first == {
+        "embedding",
+        *(f"head/{d}/{n}" for d in ("hidden", "logits") for n in ("kernel", "bias")),
+    }
+    assert {name.rpartition("/")[2] for name in found[True] - of_first} == {"c", "skip", "kernel"}
+    assert "block_0/mixer/gate/dense/bias" in found[False]
+    assert {"norm/scale", "block_5/norm_mixer/bias"} <= found[False]
 
 
 GROUPS = {"log_dt": (0.01, 0.5), "kernel": (0.1, 0.0)}
