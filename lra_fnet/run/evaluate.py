@@ -100,7 +100,7 @@ def finish(loop: Loop, data: Prepared, identity: dict, *, test: bool = True) -> 
             read = checkpoint.read(loop.folder, "best", loop.state.variables, step=best["step"])
             states["best"] = best["step"], read
         result["test"] = score_test(loop.score, states, data, loop.folder)
-    result["peak_bytes"] = device_bytes()[1]
+    result["peak_bytes"] = max(loop.history.peak_bytes, device_bytes()[1])
     return result
 
 

@@ -202,11 +202,15 @@ def _check_same(asked: Asked, held: Begun | Record) -> None:
 def _begin(asked: Asked) -> Begun | None:
     """Writes config.gin and run.json before the first step; returns what an older run.json says.
 
+    That counts if there is a checkpoint: a run that starts again makes its decisions anew.
+
     Raises:
       UserError: an older run.json is damaged, or the disk refuses.
     """
     folder = asked.job.folder
     before = run_files.read_begun(folder)
+    if not checkpoint.exists(folder):
+        before = None
     with disk.writable(folder):
         disk.replace(folder / "config.gin", asked.experiment.config)
         if not _holds_complete(folder):  # that has no test score yet

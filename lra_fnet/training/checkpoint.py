@@ -158,6 +158,11 @@ class Checkpoints:
         return chosen
 
 
+def exists(folder: Path) -> bool:
+    """Returns whether a run folder has a checkpoint, readable or not."""
+    return any(_path(folder, kind).exists() for kind in ("last", "best"))
+
+
 def load(folder: Path, kind: str) -> Saved | None:
     """Returns the checkpoint of that kind of a run folder, or None if there is none.
 

@@ -39,6 +39,7 @@ class History:
     wall_seconds: float = 0.0
     timed_steps: int = 0  # steps after the first dispatch of each process
     timed_seconds: float = 0.0  # their time with saves, without evaluations
+    peak_bytes: int = 0  # the most memory that a process held, see `device_bytes`
 
     @classmethod
     def of(cls, saved: Saved) -> "History":
@@ -312,6 +313,7 @@ class Loop:
 
     def _save(self, kind: str, *, wait: bool = False) -> None:
         self.history.wall_seconds = time.monotonic() - self._begun
+        self.history.peak_bytes = max(self.history.peak_bytes, device_bytes()[1])
         meta = dataclasses.asdict(self.history)
         self.checkpoints.save(kind, self.step, self.state, meta, wait=wait)
 

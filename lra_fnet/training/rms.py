@@ -10,6 +10,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 from jax.sharding import Mesh
 
+from lra_fnet.models import fastest
 from lra_fnet.models.encoder import MLP, Block
 from lra_fnet.models.heads import encode
 from lra_fnet.models.mixer import Mixer
@@ -31,7 +32,8 @@ def make_meter(
     The numbers are root mean squares over all positions, padding included, of what a block gets
     and of what its sublayers return, without dropout. They are of a fixed batch of training rows,
     as many as the scorer of this batch_size takes at a time on a device, but at most ROWS: of the
-    last block the scorer may compute position 0 only, and this computes all.
+    last block the scorer may compute position 0 only, and this computes all. A run that resumes on
+    other devices keeps its rows.
 
     Args:
       objective: the model.
@@ -41,7 +43,12 @@ def make_meter(
       mesh: the devices; each computes the same.
     """
     share = -(-batch_size // mesh.size)
-    rows = min(ROWS, rows_at_once(objective.model, share, arrays.values.shape[1:], train=False))
+    row = arrays.values.shape[1:]
+
+    def choose():
+        return min(ROWS, rows_at_once(objective.model, share, row, train=False))
+
+    rows = fastest.decide("rows of rms", choose, range(1, ROWS + 1))
     batch = pipeline.train_batches(arrays, seed, 0, 1, rows, 1)
     batch = pipeline.spread(jax.tree.map(lambda x: x[0], batch), mesh, pipeline.WHOLE)
 

@@ -39,6 +39,16 @@ def result_of(folder):
     return json.loads((folder / "result.json").read_text())
 
 
+def test_peak_memory_is_that_of_the_training(train, tmp_path, monkeypatch):
+    """A process that scores the test split only needs less."""
+    monkeypatch.setattr(loop, "device_bytes", lambda: (0, 10**15))
+    monkeypatch.setattr(evaluate, "device_bytes", lambda: (0, 10**12))
+    assert train("--no-test")[0] == 0
+    monkeypatch.setattr(loop, "device_bytes", lambda: (0, 10**12))
+    assert train()[0] == 0
+    assert result_of(tmp_path / "runs/cpu/parity/fnet/seed0")["peak_bytes"] == 10**15
+
+
 def test_run_writes_everything_into_its_folder(train, tmp_path):
     code, _, out = train()
     assert code == 0

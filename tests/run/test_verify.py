@@ -1,5 +1,6 @@
 """Results are checked as a reader can: whole, of their names, scored again and trained again."""
 
+import dataclasses
 import errno
 import json
 import os
@@ -17,7 +18,7 @@ from made_runs import change, untrained
 from paths import OUTSIDE
 from tiny import rows, tiny
 
-from lra_fnet import cli, config
+from lra_fnet import cli, config, experiment
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.models import fastest
@@ -228,6 +229,25 @@ def test_run_that_began_with_other_code_is_noted_and_need_not_be_equal_to_the_bi
     assert findings["code"].reason.startswith("it began with other code or on another machine: bbb")
 
 
+@pytest.mark.parametrize(
+    ("model", "denoise", "has"),
+    [("fnet", False, True), ("long_conv", True, True), ("transformer", False, False)],
+)
+def test_numbers_of_models_with_an_fft_need_not_be_equal_on_several_cores(
+    folders, monkeypatch, model, denoise, has
+):
+    built = experiment.load("listops", model, "cpu", denoise=denoise)
+    result = record.read(folders["fnet"])
+    here = provenance.of_process()
+    for cores in (1, 4):
+        device = dataclasses.replace(here.device, cores=cores)
+        monkeypatch.setattr(
+            provenance, "of_process", lambda d=device: dataclasses.replace(here, device=d)
+        )
+        same = dataclasses.replace(result, device=device)
+        assert verify._same_bits(same, built) == (cores == 1 or not has)
+
+
 @pytest.mark.parametrize(("commit", "state"), [("a" * 40, "ok"), (None, "FAILED")])
 def test_only_at_its_commit_must_a_run_be_equal_to_the_bit(check, monkeypatch, commit, state):
     def edit(folder):
@@ -237,6 +257,7 @@ def test_only_at_its_commit_must_a_run_be_equal_to_the_bit(check, monkeypatch, c
 
     made, dirty = provenance.commit()
     monkeypatch.setattr(provenance, "commit", lambda: (commit or made, dirty))
+    monkeypatch.setattr(verify, "_transforms", lambda experiment: False)
     assert check(edit)["score"].state == state
 
 

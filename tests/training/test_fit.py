@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import signal
 from types import SimpleNamespace
 
@@ -232,6 +233,14 @@ def test_run_with_fit_has_the_numbers_of_the_run_without_and_resumes(tmp_path, m
     code, err = train("plain", "--fit")
     assert code == 0
     assert "complete already" in err
+
+    for name in ("result.json", "metrics.jsonl"):  # as if it was killed before its first checkpoint
+        (folder / name).unlink()
+    shutil.rmtree(folder / "checkpoints")
+    code, err = train("fitted", "--set", "Run.steps_per_dispatch=1", "--name", "a")
+    assert (code, "--fit holds" in err) == (0, False), err
+    assert result("fitted", "+a")["microbatch"] == 4
+    assert not any("fits" in what for what in result("fitted", "+a")["resolved"])
 
 
 def test_command_to_resume_has_fit():

@@ -8,6 +8,7 @@ import pytest
 from flax.traverse_util import flatten_dict
 from tiny import rows, tiny
 
+from lra_fnet.models import fastest
 from lra_fnet.training import pipeline
 from lra_fnet.training.rms import make_meter
 
@@ -40,6 +41,21 @@ def test_meter_gives_the_rms_of_what_flax_captures(remat):
         "mixer": pytest.approx([rms(outputs[f"{b}/mixer/__call__"]) for b in blocks], rel=1e-5),
         "mlp": pytest.approx([rms(outputs[f"{b}/mlp/__call__"]) for b in blocks], rel=1e-5),
     }
+
+
+def test_a_run_keeps_its_rows_on_other_devices():
+    built, arrays = tiny("transformer"), rows(20)
+    variables = built.init(0)
+
+    def of(batch_size, held):
+        mesh = pipeline.make_mesh(built.run.batch_size)
+        with fastest.decisions(held):
+            return make_meter(built.objective, arrays, 3, batch_size, mesh)(variables)
+
+    held = {}
+    first = of(10, held)
+    assert held["rows of rms on cpu"] == 10
+    assert of(5, held) == first != of(5, {})
 
 
 def test_unscaled_mixing_of_an_even_input_is_larger_by_the_root_of_its_size():
