@@ -1,5 +1,9 @@
 """Fourier mixing: every method against the DFT by its definition, and the map's own identities."""
 
+import os
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import naive as oracle
@@ -28,7 +32,7 @@ def test_every_method_transforms_every_size_to_a_millionth(length):
     inputs = [normal(2, length, dim) for dim in SIZES]
     few = SIZES[::3]
     by_matrices = ((fourier.TRANSFORMS[m], few) for m in ("matmul", "matmul_fft", "four_step"))
-    for transform, dims in ((fourier.rfft, SIZES), *by_matrices):
+    for transform, dims in ((fourier.rfft, SIZES), (fourier.packed, SIZES), *by_matrices):
         chosen = [x for x in inputs if x.shape[2] in dims]
         outputs = jax.jit(lambda xs, f=transform: [f(x) for x in xs])(chosen)
         for x, got in zip(chosen, outputs, strict=True):
@@ -173,6 +177,10 @@ def test_four_step_multiplies_less_than_whole_matrices_do():
 
 
 def test_auto_takes_the_papers_choice_for_small_inputs(monkeypatch):
+    for cores, name in ((1, "rfft"), (2, "packed")):
+        monkeypatch.setattr(fourier, "cores_of_device", lambda n=cores: n)
+        assert fourier.explain((1, 512, 8)).name == name
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert fourier.explain((1, 512, 8)).name == "rfft"
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     assert [fourier.explain((1, n, 8)).name for n in (4096, 4097)] == ["matmul", "rfft"]
@@ -186,6 +194,10 @@ def test_auto_measures_large_inputs_and_takes_the_fastest(monkeypatch):
         return fastest.Choice("four_step")
 
     monkeypatch.setattr(fastest, "fastest", choose)
+    monkeypatch.setattr(fourier, "cores_of_device", lambda: 2)
+    fourier.explain((4, 4096, 17))
+    assert asked.pop()[1::2] == (("packed", "matmul_fft", "four_step", "matmul"), "packed")
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     methods = ("rfft", "matmul_fft", "four_step", "matmul")
     # 4001, 16411 and 65537 are prime: the inner matrix of four_step is the whole one.
     counts = {4001: 4, 4096: 4, 4097: 3, 16385: 3, 16411: 2, 65537: 2}
@@ -195,6 +207,27 @@ def test_auto_measures_large_inputs_and_takes_the_fastest(monkeypatch):
         ("fourier method", methods[:count], (4, length, 17), "rfft")
         for length, count in counts.items()
     ]
+
+
+SEVERAL_CORES = """
+import os
+os.sched_setaffinity(0, range(os.cpu_count()))
+import jax, jax.numpy as jnp, numpy as np
+from lra_fnet.models.mixers import fourier, transforms
+for transform in (fourier.packed, fourier.matmul_fft, transforms.hartley):
+    for shape in ((8, 512, 64), (2, 1024, 64)):
+        x = np.random.default_rng(0).standard_normal(shape, np.float32)
+        # behind an operation that several threads share
+        compute = jax.jit(lambda x: transform(jax.lax.optimization_barrier(jnp.tanh(x) * x)))
+        found = {np.asarray(compute(x)).tobytes() for _ in range(60)}
+        assert len(found) == 1, (transform, shape)
+"""
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core has one order of sums")
+def test_several_cores_give_the_same_bits_every_time():
+    """`rfft` has two outcomes here within a few calls."""
+    subprocess.run([sys.executable, "-c", SEVERAL_CORES], check=True)
 
 
 def test_auto_decides_for_a_call_and_not_for_initialisation(monkeypatch):

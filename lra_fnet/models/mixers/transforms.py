@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lra_fnet.models.mixer import FixedTransform
-from lra_fnet.models.mixers.fourier import mirror, self_transpose
+from lra_fnet.models.mixers.fourier import along_text, mirror, self_transpose
 
 
 @self_transpose
@@ -46,7 +46,7 @@ def hartley(x):
     Returns:
       [..., L, D].
     """
-    half = jnp.fft.rfft2(x)
+    half = along_text(jnp.fft.rfft(x, axis=-1), x.shape[-1])
     return mirror(half.real - half.imag, half.real + half.imag, x.shape[-1])
 
 
