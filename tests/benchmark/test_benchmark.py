@@ -735,7 +735,8 @@ def test_explain_shows_the_shape_of_each_length_and_the_reason(capfd):
 def test_line_of_explain_has_all_times_and_the_rule_that_decided():
     times = {"rfft": 2e-3, "four_step": 1.9e-3}
     line = explain.row((4, 2048, 256), fastest.Choice("rfft", times))
-    assert line == ["4 x 2048 x 256", "2.00", "-", "-", "1.90", "rfft", "none is 1.2 x as fast"]
+    times_shown = ["2.00", "-", "-", "-", "1.90"]
+    assert line == ["4 x 2048 x 256", *times_shown, "rfft", "none is 1.2 x as fast"]
     line = explain.row((4, 2048, 256), fastest.Choice("four_step", times))
     assert line[-2:] == ["four_step", "fastest"]
 

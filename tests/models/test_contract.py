@@ -503,8 +503,8 @@ def make(cls, settings, **changes):
         (
             "fourier",
             {"method": "fft"},
-            "method must be one of auto, definition, rfft, matmul, matmul_fft, four_step, got "
-            "'fft': set it to one of these",
+            "method must be one of auto, definition, rfft, packed, matmul, matmul_fft, four_step, "
+            "got 'fft': set it to one of these",
         ),
     ],
 )

@@ -275,10 +275,8 @@ def test_code_inside_another_project_does_not_have_its_commit(tmp_path, monkeypa
 def test_training_rows_that_are_scored_are_spread_over_all(tmp_path, monkeypatch):
     """Rows may be sorted by class."""
     scored = []
-    loop = SimpleNamespace(
-        history=SimpleNamespace(
-            last={"step": 1}, best={"step": 1}, steps_per_second=1.0, wall_seconds=1.0
-        ),
+    trained = SimpleNamespace(
+        history=loop.History(last={"step": 1}, best={"step": 1}),
         validation=rows(4),
         arrays=rows(10)._replace(labels=np.arange(10)),
         experiment=None,
@@ -291,10 +289,10 @@ def test_training_rows_that_are_scored_are_spread_over_all(tmp_path, monkeypatch
         scored.append(chosen.labels.tolist())
         return {"correct": 0, "count": len(chosen.labels)}
 
-    loop.score = score
+    trained.score = score
     for name in ("facts", "microbatch_of"):
         monkeypatch.setattr(evaluate, name, lambda *_: {})
-    evaluate.finish(loop, None, {}, test=False)
+    evaluate.finish(trained, None, {}, test=False)
     assert scored == [[0, 2, 5, 7]]
 
 
