@@ -96,7 +96,7 @@ help:
 	@echo '    PRESET=paper|lra-code|tuned|small|cpu  SEED=0|SEEDS=3  FORCE=1 (train again)'
 	@echo '    TASK=csv SOURCE=mine.csv (your own table)  TASK=images SOURCE=folder'
 	@echo '    DATASET=name (another set of the task, such as one for a second table)'
-	@echo '    TASK=corpus is pre-trained by lra-fnet pretrain (docs/corpus.md)'
+	@echo '    TASK=corpus: lra-fnet pretrain --preset paper-pretrain|cpu-pretrain'
 	@echo '    GIN="Run.num_steps=100 Encoder.num_layers=2"  NAME=word (names them)'
 	@echo '    PRETRAIN=1 (first on masked tokens of its own rows, for half of the steps)'
 	@echo '    FIT=1 (slices that fit the memory)  ACCELERATOR=cuda (install for GPUs)'
