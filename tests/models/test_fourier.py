@@ -178,7 +178,7 @@ def test_four_step_multiplies_less_than_whole_matrices_do():
 
 def test_auto_takes_the_papers_choice_for_small_inputs(monkeypatch):
     for cores, name in ((1, "rfft"), (2, "packed")):
-        monkeypatch.setattr(fourier, "cores_of_device", lambda n=cores: n)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, n=cores: set(range(n)))
         assert fourier.explain((1, 512, 8)).name == name
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert fourier.explain((1, 512, 8)).name == "rfft"
@@ -194,7 +194,7 @@ def test_auto_measures_large_inputs_and_takes_the_fastest(monkeypatch):
         return fastest.Choice("four_step")
 
     monkeypatch.setattr(fastest, "fastest", choose)
-    monkeypatch.setattr(fourier, "cores_of_device", lambda: 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     fourier.explain((4, 4096, 17))
     assert asked.pop()[1::2] == (("packed", "matmul_fft", "four_step", "matmul"), "packed")
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")

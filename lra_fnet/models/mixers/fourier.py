@@ -7,6 +7,7 @@ of the cotangent.
 """
 
 import math
+import os
 from typing import ClassVar, Literal
 
 import gin
@@ -16,7 +17,6 @@ import numpy as np
 from jax import lax
 
 from lra_fnet.errors import UserError
-from lra_fnet.machine.device import cores_of_device
 from lra_fnet.models import fastest
 from lra_fnet.models.mixer import FixedTransform
 from lra_fnet.models.pointwise import flat_product
@@ -242,8 +242,8 @@ def explain(shape) -> fastest.Choice:
     """
     length = shape[-2]
     on_tpu = jax.default_backend() == "tpu"
-    several = jax.default_backend() == "cpu" and cores_of_device() > 1
-    fft = "packed" if several else "rfft"
+    threads = max(jax.process_count(), len(os.sched_getaffinity(0)))  # of all devices together
+    fft = "packed" if jax.default_backend() == "cpu" and threads > 1 else "rfft"
     usual = "matmul" if on_tpu and length <= TPU_MATMUL_MAX_LEN else fft
     if math.prod(shape) < MEASURED_MIN_SIZE:
         return fastest.Choice(usual)
