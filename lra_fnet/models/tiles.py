@@ -142,7 +142,7 @@ _attend.defvjp(_forward, _backward)
 
 
 def _loop(number, most, step, state):
-    """Takes steps 0 .. number - 1 of at most `most`, by which a benchmark counts operations."""
+    """Takes the steps 0 .. number - 1; `most` is the largest number, which benchmarks count."""
 
     def take(i, state):
         return lax.cond(i < number, lambda state: tuple(step(i, state)), tuple, state)

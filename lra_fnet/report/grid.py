@@ -36,7 +36,7 @@ class Grid:
 
 
 def rounded(value: float, digits: int = 3) -> str:
-    """Returns a positive number with so many digits or whole: "0.0123", "1.23", "1,235"."""
+    """Returns a positive number as a whole, or with `digits` digits if small: "1,235", "1.23"."""
     whole = value >= 10 ** (digits - 1)
     return f"{value:,.0f}" if whole else f"{value:.{digits}g}"
 

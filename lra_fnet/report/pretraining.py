@@ -173,11 +173,12 @@ def _front(shared: Conditions, runs: Sequence[Record], measured: Sequence[Benchm
         ]
         where, _ = _machine(sources[0])
         names = " and ".join(f"`{benchmark.name}`" for benchmark in sources)
-        speed = f"Speed: the models of a size took turns in {names}, {where}; "
-        speed += "speed-ups are medians of the ratios round by round."
         if any(cell.alone for cell in times.values()):
             speed = f"Speed: measured in {names}, {where}; "
             speed += "models that took no turns are compared by the medians of their rounds."
+        else:
+            speed = f"Speed: the models of a size took turns in {names}, {where}; "
+            speed += "speed-ups are medians of the ratios round by round."
     length = f"{steps:,} steps of {batch} rows, {hidden}"
     title = f"Pre-training on {data}, preset {preset}: {length}, {device}"
     notes = [

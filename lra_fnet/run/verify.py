@@ -44,7 +44,7 @@ from lra_fnet.training.score import make_scorer
 CHECKS: tuple[str, ...] = ("result", "config", "data", "code", "score", "replay")
 OK, NOTE, ABSENT, FAILED = "ok", "note", "not there", "FAILED"
 UNASKED = "not asked for"  # the replay without --replay
-OTHER = "kind of machine or commit"
+OTHER = "machine, commit or number of threads"
 TOLERANCE = 0.01  # relative, of losses on another kind of machine or at another commit
 ROWS_OFF = 0.005  # share of rows that rounding may turn there
 # Differences between a recorded configuration and today's that cannot have changed a number.
