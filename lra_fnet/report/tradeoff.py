@@ -126,12 +126,15 @@ def grid(table: Table, points: Sequence[Point]) -> Grid:
         notes[0] += f" {table.columns[MEAN]}: speed and memory are those on Text."
     in_turn = {p.benchmark: None for p in points if p.benchmark}
     for name in in_turn:
-        tasks = dict.fromkeys(p.column for p in points if p.benchmark == name)
-        turns = all(p.in_turn for p in points if p.benchmark == name)
+        here = [p for p in points if p.benchmark == name]
+        tasks = dict.fromkeys(p.column for p in here)
+        alone = ", ".join(dict.fromkeys(p.row.label for p in here if not p.in_turn))
+        turns = f"turns (except {alone})" if alone else "turns"
+        turns = turns if any(p.in_turn for p in here) else "no turns"
         notes.append(
             f"{', '.join(table.columns[task] for task in tasks)}: speed and memory as measured in "
-            f"`{name}`, where the models took {'' if turns else 'no '}turns. Memory: the peak of "
-            "the process above what it held before the model was made."
+            f"`{name}`, where the models took {turns}. Memory: the peak of the process "
+            "above what it held before the model was made."
         )
         for task in tasks:
             timed = {p.row.label for p in points if (p.column, p.benchmark) == (task, name)}

@@ -147,6 +147,7 @@ class Loop:
         save_due, stopping = False, None
         if not self.history.curve and self.step == 0:
             self.history.curve = self._write("rms", 0, self.meter(self.state.variables))
+        finished = self.step == end and not self._unevaluated()  # by an earlier process
         if self._unevaluated():  # a signal ended that evaluation
             self._evaluate(stop)
         self._started = time.monotonic()
@@ -175,7 +176,8 @@ class Loop:
                 save_due = False
             if stopping:
                 break
-        self._save("last", wait=True)
+        if not finished:
+            self._save("last", wait=True)
         if stopping := stopping or hosts.agree_on_signal(stop.signal):
             raise Interrupted(stopping, self.step)
 

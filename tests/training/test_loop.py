@@ -699,4 +699,10 @@ def test_the_rate_leaves_out_evaluations_and_the_time_has_all_and_outlasts_a_kil
     assert resumed.step > 4  # after the evaluation
     resumed()
     assert resumed.history.steps_per_second == pytest.approx(100)
-    assert 3_000 < resumed.history.wall_seconds < 3_001
+    took = resumed.history.wall_seconds
+    assert 3_000 < took < 3_001
+    scored_later = loop()
+    now[0] += 500
+    scored_later()
+    assert scored_later.history.wall_seconds == took
+    assert checkpoint.load(tmp_path, "last").history["wall_seconds"] == took
