@@ -66,11 +66,11 @@ def softmax_attention(query, key, value, mask, features):
     """
     dtype = jnp.promote_types(query.dtype, jnp.float32)
     scale = query.shape[-1] ** -0.25
-    query, key = query.astype(dtype) * scale, key.astype(dtype) * scale
+    query, key = (heads_first(x.astype(dtype)) * scale for x in (query, key))
     exponents_q = _project(query, features)
     exponents_k = _project(key, features) - 0.5 * jnp.square(key).sum(axis=-1, keepdims=True)
-    exponents_k = jnp.where(mask[:, :, None, None], exponents_k, jnp.finfo(dtype).min)
-    peak = lax.stop_gradient(exponents_k.max(axis=1, keepdims=True))  # [B, 1, H, M]
+    exponents_k = jnp.where(mask[:, None, :, None], exponents_k, jnp.finfo(dtype).min)
+    peak = lax.stop_gradient(exponents_k.max(axis=2, keepdims=True))  # [B, H, 1, M]
     exponents_q = exponents_q + peak
     top = lax.stop_gradient(exponents_q.max(axis=-1, keepdims=True))
     return linear_attention(jnp.exp(exponents_q - top), jnp.exp(exponents_k - peak), value, mask)
@@ -91,7 +91,7 @@ def relu_attention(query, key, value, mask, features=None):
     """
 
     def phi(x):
-        x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        x = heads_first(x.astype(jnp.promote_types(x.dtype, jnp.float32)))
         return jax.nn.relu(x if features is None else _project(x, features)) + RELU_EPSILON
 
     return linear_attention(phi(query), phi(key), value, mask)
@@ -101,8 +101,8 @@ def linear_attention(phi_query, phi_key, value, mask):
     """Computes phi(Q) (phi(K)^T V), each row divided by phi(Q) (phi(K)^T 1), in time linear in L.
 
     Args:
-      phi_query: [B, L, H, M], not negative.
-      phi_key: [B, L, H, M], not negative.
+      phi_query: [B, H, L, M], not negative.
+      phi_key: [B, H, L, M], not negative.
       value: [B, L, H, K].
       mask: bool [B, L]; a masked key's features are set to 0.
 
@@ -110,9 +110,8 @@ def linear_attention(phi_query, phi_key, value, mask):
       [B, L, H, K] in value's dtype.
     """
     wide = phi_key.dtype
-    phi_key = jnp.where(mask[:, :, None, None], phi_key, 0).astype(value.dtype)
-    arrays = phi_query.astype(value.dtype), phi_key, value
-    phi_query, phi_key, value = (jnp.swapaxes(a, 1, 2) for a in arrays)
+    phi_key = jnp.where(mask[:, None, :, None], phi_key, 0).astype(value.dtype)
+    phi_query, value = phi_query.astype(value.dtype), heads_first(value)
     summary = jnp.einsum("bhlk,bhlm->bhkm", value, phi_key)  # the fast order, see blocks.weighted
     mass = phi_key.astype(wide).sum(axis=2)
     numerator = blocks.weighted(phi_query, jnp.swapaxes(summary, 2, 3), value.dtype)
@@ -121,9 +120,14 @@ def linear_attention(phi_query, phi_key, value, mask):
     return jnp.swapaxes(out.astype(value.dtype), 1, 2)
 
 
+def heads_first(x):
+    """Maps [B, L, H, K] -> [B, H, L, K], before features make it wider."""
+    return jnp.swapaxes(x, 1, 2)
+
+
 def _project(x, features):
-    """Maps [B, L, H, K] and features [M, K] -> [B, L, H, M], in full float32 for the exponents."""
-    return jnp.einsum("blhd,md->blhm", x, features.astype(x.dtype), precision="highest")
+    """Maps [B, H, L, K] and features [M, K] -> [B, H, L, M], in full float32 for the exponents."""
+    return jnp.einsum("bhlk,mk->bhlm", x, features.astype(x.dtype), precision="highest")
 
 
 @gin.configurable
