@@ -15,6 +15,7 @@ from lra_fnet.report import (
     naming,
     pairs,
     pretraining,
+    self_pretraining,
     significance,
     sweeps,
     tradeoff,
@@ -40,6 +41,7 @@ class Preset:
     aggregates: Sequence[Aggregate]  # over tasks
     generalisation: Grid
     pairs: Sequence[Pair]  # comparisons of the main models
+    self_pretraining: Grid  # rows that began pre-trained against rows from scratch
     points: Sequence[Point]  # score against speed
     cost: Grid
     missing: Grid
@@ -92,7 +94,10 @@ class Report:
             "Score against speed": [tradeoff.grid(p.table, p.points) for p in self.presets],
             "Speed and memory": [*measured, *self.published],
             "Cost": [preset.cost for preset in self.presets],
-            "Pre-training": [front.grid() for front in self.fronts],
+            "Pre-training": [
+                *(preset.self_pretraining for preset in self.presets),
+                *(front.grid() for front in self.fronts),
+            ],
             "Sweeps": [grid for _, listed in self.sweeps for grid in listed],
             "Required attention span": [self.spans],
             "Size of the sublayers": [self.sizes],
@@ -158,6 +163,7 @@ def _preset(table: Table, sources: Sources) -> Preset:
         aggregates=aggregates.over_tasks(table),
         generalisation=grids.generalisation(table),
         pairs=pairs.pairs(table, naming.MAIN),
+        self_pretraining=self_pretraining.grid(table),
         points=tradeoff.points(table, sources.benchmarks),
         cost=cost.grid(table, sources),
         missing=grids.missing(table, sources.begun),

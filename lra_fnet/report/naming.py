@@ -28,12 +28,12 @@ def name_of(run: Record | Begun) -> str:
     title = config.title(run.model) + ", pre-training" * run.denoise
     if run.variant is None:
         return title
-    stage, own = _stages(run, run.variant) if run.init else ("", run.variant)
+    stage, own = stages(run, run.variant) if run.init else ("", run.variant)
     values = [own] if not (run.overrides and _DIGEST.search(own)) else map(_value, run.overrides)
     return ", ".join(filter(None, [title, stage, *values]))
 
 
-def _stages(run: Record | Begun, variant: str) -> tuple[str, str]:
+def stages(run: Record | Begun, variant: str) -> tuple[str, str]:
     """Returns what a pre-trained run's variant says of its two stages; see `Job.variant`."""
     origin, own = run.origin if isinstance(run, Begun) else run.init, variant.partition("-")[2]
     theirs = origin.variant if origin else ""

@@ -59,7 +59,8 @@ def render(report: Report) -> str:
     ]
     labels = [row.cells[task].runs[0].label for _, row, task in cells]
     first = _first(report)
-    hidden = {"result": first, "left-out": report.problems, "pre-training": report.fronts}
+    hidden = {"result": first, "left-out": report.problems}
+    hidden["pre-training"] = "Pre-training" in report.sections
     keys = itertools.count()
     return template.render(
         "index.html",
