@@ -12,8 +12,7 @@ import subprocess
 import pytest
 from paths import ROOT
 
-from lra_fnet import cli, config, experiment, report, tasks
-from lra_fnet.run import record
+from lra_fnet import cli, config, experiment, report
 
 SRC = ROOT / "lra_fnet"
 ORDER = """
@@ -245,23 +244,3 @@ def test_the_readme_says_of_every_model_what_its_mixer_declares():
         encoder = experiment.load("listops", name, "paper").model.encoder
         assert (padding[name] == "masked") == encoder.uses_mask, name
         assert encoder.mixers[-1].growth[0] in powers[name], name
-
-
-def test_the_table_of_pretraining_has_the_numbers_of_the_results():
-    runs, _ = record.collect([ROOT / "results"])
-    scores = {}
-    for run in sorted(runs, key=lambda run: run.seed):
-        if run.preset == "cpu" and (score := run.score("test")) is not None:
-            shown = "same prediction for every row" if score.constant else f"{score.accuracy:.2f}"
-            scores.setdefault((run.task, run.model, run.variant), []).append(shown)
-    models = {config.title(model): model for model in config.known("models")}
-    names = {tasks.title(task): task for task in tasks.BUILT_IN}
-    seen = 0
-    for line in (ROOT / "docs/pretraining.md").read_text().splitlines():
-        columns = [cell.strip() for cell in line.split("|")[1:-1]]
-        if len(columns) == 6 and columns[0] in names:
-            for variant, printed in (("pretrained", columns[2]), (None, columns[3])):
-                run = names[columns[0]], models[columns[1]], variant
-                assert printed.split(", ") == scores[run], run
-            seen += 1
-    assert seen > 20

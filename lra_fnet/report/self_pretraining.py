@@ -30,8 +30,8 @@ def grid(table: Table) -> Grid:
         values = [_values(cell) for cell in sides]
         compared = ["-"] * 4
         if a.mean is not None and b.mean is not None:
-            runs = [[run for run in cell.runs if run.score("test")] for cell in sides]
-            comparison = significance.compare(*runs, "test")
+            ours, theirs = ([run for run in cell.runs if run.score("test")] for cell in sides)
+            comparison = significance.compare(ours, theirs, "test")
             difference = comparison.difference
             compared = [
                 f"{difference.mean:+.2f}",

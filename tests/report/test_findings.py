@@ -44,6 +44,9 @@ from lra_fnet.run import record
 SHALLOW = {name: {"correct": 600, "count": 2000} for name in ("validation", "test")}  # 30 %
 SHALLOW |= {"method": "m", "settings": {}}
 
+GRIDS = "self_pretraining", "generalisation", "cost", "missing"
+NO_GRIDS: dict = dict.fromkeys(GRIDS, Grid("", [], []))
+
 
 def built(root, *results):
     for result in results:
@@ -215,9 +218,8 @@ def test_overrides_on_a_task_of_a_user_leave_the_other_tasks_their_pairs():
         ("mine", "FNet", "Transformer"),
         ("mine", "FNet, MAX_LEN-64", "Transformer"),
     ]
-    none: dict = dict.fromkeys(("generalisation", "cost", "missing"), Grid("", [], []))
     points = tradeoff.points(table)
-    preset = contents.Preset(table, {}, aggregates=[], pairs=listed, points=points, **none)
+    preset = contents.Preset(table, {}, aggregates=[], pairs=listed, points=points, **NO_GRIDS)
     assert findings.result(preset)[-1].endswith("is +5.00 and +10.00 points.")
 
 
@@ -247,8 +249,7 @@ def test_significance_names_the_largest_difference_with_its_winner_first():
     runs = [with_test(n + 2 * k, model=m, seed=k) for m, n in right.items() for k in range(3)]
     (table,) = accuracy.tables(records(*runs))
     listed = pairs.pairs(table, naming.MAIN)
-    none: dict = dict.fromkeys(("generalisation", "cost", "missing"), Grid("", [], []))
-    preset = contents.Preset(table, {}, aggregates=[], pairs=listed, points=[], **none)
+    preset = contents.Preset(table, {}, aggregates=[], pairs=listed, points=[], **NO_GRIDS)
     first, second = findings.significance([preset])
     assert first.startswith(
         "2 of the 3 differences between two main models on one task, with 3 seeds or more of "
@@ -367,9 +368,8 @@ def test_sentences_about_the_committed_results_hold():
     """Each count and maximum again, from the records and the cells."""
     runs, _ = record.collect([ROOT / "results"])
     (table,) = accuracy.tables(run for run in runs if run.preset == "cpu")
-    none: dict = dict.fromkeys(("generalisation", "cost", "missing"), Grid("", [], []))
     points = tradeoff.points(table)
-    preset = contents.Preset(table, {}, aggregates=[], pairs=[], points=points, **none)
+    preset = contents.Preset(table, {}, aggregates=[], pairs=[], points=points, **NO_GRIDS)
     total = above = 0
     for row in (row for row in table.rows if row.ours):
         for task in table.tasks:
