@@ -6,13 +6,16 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import naive as oracle
 import numpy as np
 import pytest
+from arrays import assert_close, random_variables
 from tiny import TINY
 
 from lra_fnet import experiment
 from lra_fnet.errors import UserError
 from lra_fnet.models.encoder import deviation
+from lra_fnet.models.heads import encode
 from lra_fnet.report import census
 from lra_fnet.run import record
 from lra_fnet.tasks import Arrays
@@ -235,3 +238,17 @@ def test_heads_begin_with_the_deviation_of_the_encoder():
             deviation(made.model.encoder.initialisation, 64), rel=0.2
         )
     assert np.std(params["bias"]) == pytest.approx(0.02, rel=0.4)
+
+
+def test_head_of_masked_pieces_is_its_formula_in_float64():
+    """Dense, GELU, LayerNorm, and the product with the embedding table (arXiv:1810.04805)."""
+    made, arrays = built(), rows(3)
+    ids, mask = made.task.tokens(*arrays[:2])
+    variables = random_variables(made.model, ids, mask)
+    got, _ = jax.jit(functools.partial(made.model.apply, train=False))(variables, ids, mask)
+    params = jax.tree.map(np.float64, variables["params"])
+    x = np.float64(encode(made.model, variables, ids, mask))
+    x = oracle.gelu(x @ params["transform"]["kernel"] + params["transform"]["bias"])
+    x = oracle.layer_norm(x, **params["norm"], epsilon=made.model.encoder.norm_epsilon)
+    want = x @ params["encoder"]["embedding"].T + params["bias"]
+    assert_close(got, want, 1e-4)

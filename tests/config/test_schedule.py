@@ -136,3 +136,9 @@ def test_epochs_of_an_unknown_set_fail_with_one_line():
     overrides = ["DATASET=pairs", "Run.num_steps=2 epochs"]
     with pytest.raises(UserError, match="does not have for retrieval/pairs: give"):
         experiment.load("retrieval", "fnet", "cpu", overrides)
+
+
+def test_a_duration_is_rounded_to_the_nearest_step():
+    """45,000 images in batches of 32: 0.6 epochs are 843.75 steps."""
+    built = experiment.load("image", "fnet", "cpu", ("Run.num_steps=0.6 epochs",))
+    assert built.run.num_steps == 844

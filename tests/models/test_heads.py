@@ -166,3 +166,17 @@ def test_places_are_those_of_the_tokens_and_not_of_cls():
     want = vectors[:, 1:] @ last["kernel"] + last["bias"]
     assert_close(applied(module, variables, ids, mask), want)
     assert_close(applied(module, variables, ids, mask, np.array([[0, 7]])), want[:, [0, 7]])
+
+
+@pytest.mark.parametrize("name", ["hidden", "logits"])
+def test_the_head_begins_lecun_normal(name):
+    params = Head(60, mlp_dim=50).init(arrays.new_key(0), jnp.zeros((1, 40)))["params"][name]
+    assert np.std(params["kernel"]) == pytest.approx(len(params["kernel"]) ** -0.5, rel=0.1)
+    assert not params["bias"].any()
+
+
+def test_the_layer_of_pretraining_begins_lecun_normal():
+    model = Denoiser(ENCODER.clone(dim=64, qkv_dim=64, parent=None), 200)
+    params = arrays.initial(model, IDS[:, 0], MASK[:, 0])["params"]["output"]
+    assert np.std(params["kernel"]) == pytest.approx(64**-0.5, rel=0.1)
+    assert not params["bias"].any()

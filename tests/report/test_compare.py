@@ -247,3 +247,10 @@ def test_importing_statistics_or_report_imports_neither_jax_nor_scipy_stats():
     heavy = "{'jax', 'flax', 'tensorflow', 'scipy.stats', 'matplotlib'} & set(sys.modules)"
     code = f"import sys, lra_fnet.intervals, lra_fnet.report; assert not {heavy}, {heavy}"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_speed_of_a_side_is_the_mean_over_its_seeds(run):
+    fast = a_result(seed=1, steps_per_second=17.0)
+    compared = comparison(run, [a_result(), fast, a_result(model="linear")])
+    assert compared["a"]["steps_per_second"] == 12.75
+    assert compared["steps_per_second_ratio"] == 1.5

@@ -742,3 +742,24 @@ def test_document_compiles(everything, tmp_path):
     assert done.returncode == 0, done.stdout[-2000:]
     assert "Overfull" not in done.stdout
     assert (tmp_path / "latex" / "report.pdf").stat().st_size > 10_000
+
+
+def test_bars_of_the_first_figure_are_the_intervals_above_the_baseline():
+    runs = [with_test(n, model=model) for model, n in (("fnet", 600), ("linear", 640))]
+    (table,) = accuracy.tables(records(*(run | {"shallow": a_rule(500)} for run in runs)))  # 25 %
+    figure = figures.above_baseline(table, tradeoff.points(table))
+    assert figure is not None
+    bars = {tuple(line.get_ydata()) for line in figure.axes[0].lines[2::2]}
+    cells = [row.cells["listops"] for row in table.own]
+    assert bars == {(cell.low - 25, cell.high - 25) for cell in cells}
+
+
+def test_bold_of_the_last_step_is_that_of_its_own_numbers_in_latex(tmp_path):
+    for model, best, last in (("fnet", 640, 520), ("linear", 520, 640)):
+        for seed in range(3):
+            put(tmp_path, with_test(best + seed, model=model, seed=seed, last=last + seed))
+    made = latex.files(report.build(report.Sources([tmp_path])))
+    for kind, label in (("best", "FNet"), ("last", "Linear")):
+        lines = made[f"latex/accuracy-cpu-{kind}.tex"].splitlines()
+        bold = [line for line in lines if r"\textbf" in line]
+        assert [line.partition("$")[0].partition(" &")[0] for line in bold] == [label]

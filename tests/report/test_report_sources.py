@@ -544,3 +544,14 @@ def test_every_table_but_accuracy_is_in_tables_csv_and_report_md(tmp_path):
 def test_memory_is_the_most_of_the_runs_on_a_device():
     (table,) = tables_of(with_test(600, peak_bytes=30), with_test(600, seed=1, peak_bytes=10))
     assert [point.memory for point in tradeoff.points(table)] == [30]
+
+
+def test_gap_is_of_means_and_not_of_medians():
+    (table,) = tables_of(
+        *(
+            with_test(600, last=last, seed=seed, train={"correct": train, "count": 1000})
+            for seed, (last, train) in enumerate(((500, 900), (540, 800), (700, 400)))
+        )
+    )
+    # Means: train (90 + 80 + 40) / 3, test (25 + 27 + 35) / 3.
+    assert grids.generalisation(table).rows[0] == ["FNet", "70.00", "29.00", "+41.00"]

@@ -5,6 +5,8 @@ import functools
 import json
 import math
 import shutil
+import types
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -224,3 +226,25 @@ def test_run_without_a_span_fails_with_one_line(folders, tmp_path, model, damage
     assert words in str(raised.value)
     assert "\n" not in str(raised.value)
     assert not (folder / "attention_span.json").exists()
+
+
+def test_measured_rows_are_a_random_choice_of_the_whole_split(monkeypatch):
+    """Rows of a user may be sorted, and those of a class are alike."""
+    built = experiment.load("listops", "transformer", "cpu", TINY)
+    many = rows(100)._replace(labels=np.arange(100, dtype=np.int32))
+    data = types.SimpleNamespace(arrays={"validation": many}.__getitem__, fingerprint="d")
+    facts = {"model": built.model, "experiment": built, "task": built.task, "variables": {}}
+    run = types.SimpleNamespace(**facts, step=1, data=lambda folder: data)
+    measured = []
+
+    def measure(objective, variables, arrays, batch_size):
+        measured.append(arrays.labels)
+        return {0: np.zeros(2)}, 0.0
+
+    monkeypatch.setattr(attention_span, "load_run", lambda *_, **__: run)
+    monkeypatch.setattr(attention_span, "measure", measure)
+    for _ in range(2):
+        assert attention_span.span(Path("run"), 20).rows == 20
+    assert np.array_equal(*measured)
+    assert len(set(measured[0])) == 20
+    assert measured[0].min() < 20 < 80 < measured[0].max()

@@ -13,7 +13,7 @@ import pytest
 from made_texts import NAME, SET, prepare_both, reviews
 from paths import OUTSIDE
 
-from lra_fnet import config, experiment
+from lra_fnet import config, experiment, objective
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.models.mixers.fourier import Fourier
@@ -469,3 +469,13 @@ def test_a_pretrained_run_has_no_classes(verb, copied, command):
     code, err, _ = command(verb, "--run", NAMED[0], *more)
     assert code == 2
     assert "holds a run of `lra-fnet pretrain`, whose model has no classes: train one" in err
+
+
+def test_a_run_begins_from_the_best_checkpoint_and_not_from_the_last(call, monkeypatch):
+    monkeypatch.setattr(objective.Denoise, "rank", lambda self, sums: (0.0,))  # the first is best
+    words = "--gin", f"{STEPS} Run.eval_every=2", "--name=n"
+    assert call("pretrain", *words)[0] == 0
+    assert call("train", *words, "--init=auto")[0] == 0
+    first, second = (result_of(Path(path)) for path in NAMED)
+    best, last = (first["validation"][kind]["step"] for kind in ("best", "last"))
+    assert second["init"]["step"] == best == 2 < last

@@ -1156,3 +1156,9 @@ def test_sweep_that_is_killed_and_resumed_equals_an_uninterrupted_one(tmp_path, 
     assert [f for f, r in results(killed).items() if r["test"] is not None] == [folder]
     scores = [result["validation"]["best"] for result in results(killed).values()]
     assert choice["validation"] == max(score["correct"] / score["count"] for score in scores)
+
+
+def test_half_of_the_points_of_a_logarithmic_range_lie_below_its_geometric_mean():
+    axes = {"A.rate": {"low": 1e-4, "high": 1e-2, "log": True}}
+    points = studies.points(swept(axes=axes, sampler="random", trials=40).checked())
+    assert 10 < sum(point["A.rate"] < 1e-3 for point in points) < 30

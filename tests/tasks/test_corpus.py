@@ -350,3 +350,12 @@ def test_reviews_are_a_corpus(tmp_path):
             archive.extract(member, tmp_path / "reviews", filter="data")
     prepared = tasks.make("corpus", "v8000_128").prepare(tmp_path, tmp_path / "reviews")
     assert sum(prepared.rows.values()) > 10_000
+
+
+def test_rows_are_divided_between_any_two_of_their_sentences():
+    """At each of three places about as often: within 4 standard deviations."""
+    documents = np.random.default_rng(0).integers(5, 1000, (300, 4)).tolist()
+    rows = [row for ids in documents for row in corpus.pack([[number] for number in ids], 7)]
+    sizes = [len(parts(row, len(row))[1 if swapped else 0]) for row, swapped in rows]
+    assert len(sizes) == 300
+    assert abs(np.bincount(sizes, minlength=5)[1:4] - 100).max() < 4 * (300 * 2 / 9) ** 0.5

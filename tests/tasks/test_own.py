@@ -795,3 +795,12 @@ def test_training_says_where_examples_of_images_are_drawn(pictures, tmp_path, ca
     os.utime(sheet, (0, 0))  # it shows an earlier version of the set
     train._prepare(asked, asked.load())
     assert sheet.stat().st_mtime_ns > 0
+
+
+def test_an_image_of_another_size_is_resized_bicubically():
+    gray = np.random.default_rng(0).integers(0, 256, (20, 24), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(gray).save(file, "PNG")
+    read = tasks.make("images", "gray_8").encode(file.getvalue()).reshape(8, 8)
+    want = np.asarray(Image.fromarray(gray).resize((8, 8), Image.Resampling.BICUBIC))
+    assert (read == want).all()

@@ -339,16 +339,6 @@ def test_rows_are_those_of_version_2_0_0(config, start):
     assert digest.hexdigest()[:16] == start
 
 
-def test_moments_of_the_pixels_are_those_of_the_task():
-    """Within 4 standard errors, as images vary."""
-    images = drawn("hard_32", 2000).images.astype(np.float64)
-    means, squares = images.mean(1), (images**2).mean(1)
-    error = 4 / math.sqrt(len(images))
-    assert abs(means.mean() - pathfinder.Pathfinder.pixel_mean) < error * means.std()
-    want = pathfinder.Pathfinder.pixel_sd**2 + pathfinder.Pathfinder.pixel_mean**2
-    assert abs(squares.mean() - want) < error * squares.std()
-
-
 @pytest.mark.parametrize("config", REFERENCE)
 def test_statistics_equal_those_of_the_original_generator(config):
     """Within 4 standard errors of the difference, and half a unit of the last printed digit."""
@@ -609,3 +599,17 @@ def test_distractors_end_where_less_than_a_hundredth_is_free(free, goes_on):
     before, chains = state.copy(), np.zeros((1, 3, 3), np.int64)
     pathfinder_images._distractors(state, mask, chains, table)
     assert (state != before).any() == goes_on
+
+
+@pytest.mark.parametrize(
+    ("task", "config", "number"),
+    [(pathfinder.Pathfinder, "hard_32", 2000), (pathfinder.PathX, "hard_128", 200)],
+)
+def test_moments_of_the_pixels_are_those_of_each_task(task, config, number):
+    """Within 4 standard errors, as images vary."""
+    images = drawn(config, number).images.astype(np.float64)
+    means, squares = images.mean(1), (images**2).mean(1)
+    error = 4 / math.sqrt(number)
+    assert abs(means.mean() - task.pixel_mean) < error * means.std()
+    want = task.pixel_sd**2 + task.pixel_mean**2
+    assert abs(squares.mean() - want) < error * squares.std()

@@ -706,3 +706,12 @@ def test_the_rate_leaves_out_evaluations_and_the_time_has_all_and_outlasts_a_kil
     scored_later()
     assert scored_later.history.wall_seconds == took
     assert checkpoint.load(tmp_path, "last").history["wall_seconds"] == took
+
+
+def test_tokens_per_second_are_those_of_all_texts_of_a_row(tmp_path):
+    loop, lines = train.Loop(tiny(), rows(30), rows(10, 1), tmp_path, 0), []
+    loop.arrays = loop.arrays._replace(values=np.zeros((30, 2, 12), np.uint8))
+    loop.history.timed_steps, loop.history.timed_seconds = 10, 5.0
+    loop._write = lambda kind, step, line: lines.append(line) or ""
+    loop._log(1.0, 0.1)
+    assert (lines[0]["steps_per_second"], lines[0]["tokens_per_second"]) == (2, 2 * 4 * 2 * 12)
