@@ -480,7 +480,8 @@ def _train(args) -> None:
     """Trains or resumes one run and scores it on the test set; prepares the data if needed.
 
     With --init, the run starts from the encoder of a `lra-fnet pretrain` run, and its folder is
-    .../<model>+pretrained/seed<k>. Run.num_steps counts the steps of both runs.
+    .../<model>+pretrained/seed<k> (+pretrained-NAME with --name). Run.num_steps counts the steps of
+    both runs.
 
     Example:
       lra-fnet train --task listops --model fnet --preset cpu --seed 1

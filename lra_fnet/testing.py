@@ -60,6 +60,8 @@ def check_mixer(cls: type[Mixer], **settings) -> None:
     if missing := [name for name in needed if name not in {*SIZES, "dropout", *settings}]:
         values = ", ".join(f"{name}=..." for name in missing)
         raise UserError(f"check_mixer expects the settings of the class: give {values} too")
+    called = any("__call__" in vars(base) for base in cls.__mro__)
+    assert called, f"{cls.__name__} has no method __call__(x, mask, *, train)"
     checks = _MixerChecks(cls, settings)
     for holds, fault in itertools.chain(
         *(checks.shape_and_dtype(), checks.randomness(), checks.any_mask(), checks.padding()),
@@ -220,14 +222,19 @@ class _MixerChecks:
         return (mixer or self.without_dropout).apply(variables, x, mask, train=True, rngs=rngs)
 
     def _train(self, x, mask):
-        return np.asarray(self.train(self.variables, x, mask))
+        return self._array(self.train(self.variables, x, mask))
 
     def _keyed(self, variables, x, mask, seed):
         rngs = {"dropout": jax.random.key(seed)}
         return self.mixer.apply(variables, x, mask, train=False, rngs=rngs)
 
     def _evaluate(self, x, mask, seed=0):
-        return np.asarray(self.evaluate(self.variables, x, mask, seed))
+        return self._array(self.evaluate(self.variables, x, mask, seed))
+
+    def _array(self, y) -> np.ndarray:
+        fault = f"returns a {type(y).__name__}, not an array"
+        assert isinstance(y, jax.Array), f"{type(self.mixer).__name__} {fault}"
+        return np.asarray(y)
 
 
 def _close(got, want) -> bool:

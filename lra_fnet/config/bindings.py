@@ -50,7 +50,8 @@ def normalise(text: str) -> str:
                 value = repr(value)
             elif "@" not in value and "%" not in value:
                 raise UserError(
-                    f"--set {name} expects a number, string, list or tuple, got {value!r}"
+                    f"--set {name} expects a number, string, list or tuple, got {value!r} "
+                    "(--gin takes several bindings)"
                 ) from None
     return f"{name} = {value}"
 

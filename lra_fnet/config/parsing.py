@@ -36,7 +36,8 @@ def parse(text: str, where: str, *, trusted: bool = True) -> None:
     except tokenize.TokenError:
         raise UserError(f"{where}: a bracket or a quotation mark is not closed") from None
     except KeyError as error:  # two classes have one name
-        reason = one_line(error.args[0])
+        # Gin adds a location to the error, whose arguments are empty then.
+        reason = one_line(str(error)).strip("\"'").split(" In bindings string")[0].strip("\"'.")
         raise UserError(
             f"{where}: {reason}: give your class another name, or @gin.configurable(module=...)"
         ) from None

@@ -21,7 +21,9 @@ class Mixer(nn.Module):
 
     The encoder sets the fields below; a subclass adds its own, which its gin file binds. It defines
     `__call__(x, mask, *, train)`: x is [B, L, D], mask is bool [B, L] with True at real tokens, and
-    the result is [B, L, D] in x.dtype. It computes in x.dtype and keeps float32 parameters.
+    the result is [B, L, D] in x.dtype. It computes in x.dtype and keeps float32 parameters. Random
+    numbers in training come from make_rng("dropout"), the only stream. Besides parameters, training
+    changes the collection "averages" only (`pointwise.BatchNorm`), so Flax's BatchNorm raises.
 
     The class variables are facts that tests and tables rely on. `lra_fnet.testing.check_mixer`
     holds a subclass to all of them but `bound_to_max_len` and `growth`.

@@ -66,7 +66,8 @@ def missing(table: Table, begun: Mapping[str, Begun]) -> Grid:
         models = [name for name in names if name not in filled]
         if not models:
             continue
-        own = [run for run in begun.values() if {run.model, run.task} & {*models, task}]
+        theirs = {*models} | ({task} - {*tasks.BUILT_IN})
+        own = [run for run in begun.values() if {run.model, run.task} & theirs]
         model = shlex.quote(models[0]) if len(models) == 1 else "$model"
         command = f"lra-fnet train --task {shlex.quote(task)} --model {model} "
         command += f"--preset {shlex.quote(table.preset)}"

@@ -142,6 +142,8 @@ def _complete(asked: Asked) -> Record | None:
                 f"{folder} holds the run {'/'.join(parts)}, and was copied or renamed: "
                 "--force moves it aside"
             )
+        if not checkpoint.exists(folder) and not (result and result.complete):
+            return None  # it stopped before its first checkpoint: nothing to lose
         _check_same(asked, begun)
     elif result is not None:  # the rest was lost, or never copied
         _check_same(asked, result)

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -87,6 +88,8 @@ class Images(own_rows.OwnTask, PixelTask):
                 "images directly there"
             )
         _check_depth(source, paths)
+        if empty := _without_images(source, paths):
+            say(f"{source}: no image in {', '.join(empty)}, so that is no class")
         names = own_rows.classes(source, found, self.labels)
         splits = {own_rows.named(path.parts[:-2]) for path in paths}
         parts = own_rows.Division(source, names, splits)
@@ -112,6 +115,16 @@ class Images(own_rows.OwnTask, PixelTask):
         mean = sums[1] / sums[0]
         deviation = math.sqrt(max(sums[2] / sums[0] - mean**2, 1.0))  # not 0, for equal images
         details |= {"pixel_mean": round(float(mean), 2), "pixel_sd": round(deviation, 2)}
+
+
+def _without_images(source: Path, paths: Sequence[PurePosixPath]) -> list[str]:
+    """Returns the folders beside those of the classes that hold no image; none of an archive."""
+    if not source.is_dir():
+        return []
+    holding = {path.parent for path in paths}
+    beside = [(source / above).glob("[!.]*/") for above in {folder.parent for folder in holding}]
+    found = {folder.relative_to(source) for folder in itertools.chain(*beside)}
+    return sorted(map(str, found - holding))
 
 
 def _check_depth(source: Path, paths: Iterable[PurePosixPath]) -> None:

@@ -264,6 +264,7 @@ class Division:
         labels, splits = self._repeats.labels, self._repeats.splits
         counts = np.zeros((len(SPLITS), len(self._labels)), int)
         np.add.at(counts, (splits, labels), 1)
+        facts = self._repeats.finish(self._source)  # first, since it may explain an error
         for split, count in zip(SPLITS, counts.sum(1), strict=True):
             if not count:
                 raise UserError(
@@ -282,7 +283,6 @@ class Division:
                 f"which has {counts[:, label].sum()} of all rows: give more of them, or none"
             )
         split_by = "sha256 of the content" if self._by_content else "name"
-        facts = self._repeats.finish(self._source)
         if shared := self._singles.in_several_splits():
             say(f"{self._source}: {shared:,} texts are in pairs of several splits")
             facts["single_texts_in_several_splits"] = shared

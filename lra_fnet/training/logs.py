@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import itertools
 import json
+import logging
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,8 @@ from lra_fnet.machine.disk import writable
 from lra_fnet.training import hosts
 from lra_fnet.training.checkpoint import METRICS
 
+# It warns of every NaN, which end a run with a line of its own.
+logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)
 FLUSH_SECONDS = 10.0  # how late TensorBoard's files may be; a flush waits for the disk
 
 

@@ -247,8 +247,8 @@ class Loop:
             each = f"{1000 * seconds:.0f} ms" if seconds < 1 else progress.duration(seconds)
             progress.say(
                 f"no accelerator: a step takes about {each}, the {steps:,} steps about "
-                f"{progress.duration(seconds * steps)}. --preset cpu takes minutes. "
-                "Going on (Ctrl-C stops)."
+                f"{progress.duration(seconds * steps)}. --preset cpu with its own Run.num_steps "
+                "takes minutes. Going on (Ctrl-C stops)."
             )
 
     def _log(self, grad_norm: float, learning_rate: float) -> None:
@@ -323,9 +323,14 @@ class Loop:
         self.checkpoints.wait()
         saved = self.checkpoints.saved_step
         kept = "no checkpoint yet" if saved is None else f"the checkpoint of step {saved} is kept"
-        raise RunFailed(
-            f"step {step}: {numbers}: not finite; {kept}; lower "
-            "Optimizer.learning_rate or set Optimizer.clip_norm (--set NAME=VALUE)",
-            "diverged",
-            step,
-        )
+        remedy = "lower Optimizer.learning_rate"
+        if self.experiment.optimizer.clip_norm is None:
+            remedy += " or set Optimizer.clip_norm"
+        remedy += " (--set NAME=VALUE)"
+        if step == 0:
+            remedy = (
+                "no update was made yet, so look for a fault in the model; "
+                "lra_fnet.testing.check_mixer tests a mixer alone"
+            )
+        message = f"step {step}: {numbers}: not finite; {kept}; {remedy}"
+        raise RunFailed(message, "diverged", step)

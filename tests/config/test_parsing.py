@@ -1,5 +1,7 @@
 """Mistakes in gin text: one line, with a hint."""
 
+import re
+
 import gin
 import pytest
 
@@ -30,10 +32,15 @@ def test_hint_names_the_misspelt_word_wherever_it_stands(line, name):
         parsing.parse(f"Encoder.dim = 64\n{line}\n", "my.gin")
 
 
-def test_class_with_the_name_of_another_gives_one_line(monkeypatch):
-    def parse(text):
-        raise KeyError("Ambiguous selector 'Encoder', matches ['a.Encoder', 'b.Encoder'].")
-
-    monkeypatch.setattr(gin, "parse_config", parse)
-    with pytest.raises(UserError, match=r"Ambiguous selector 'Encoder'.*give your class another"):
-        parsing.parse("Encoder.dim = 4", "my.gin")
+def test_class_with_the_name_of_another_gives_one_line():
+    gin.external_configurable(dict, "Encoder", module="elsewhere")
+    try:
+        with pytest.raises(UserError) as caught:
+            parsing.parse("Encoder.dim = 4", "my.gin")
+    finally:
+        gin.config._REGISTRY.pop("elsewhere.Encoder")
+    assert re.fullmatch(
+        r"my\.gin: Ambiguous selector 'Encoder', matches \[[^\]]*\]: give your class another name, "
+        r"or @gin.configurable\(module=\.\.\.\)",
+        str(caught.value),
+    )

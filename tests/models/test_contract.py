@@ -268,6 +268,14 @@ BROKEN = {
         broken(lambda self, y, x, mask, train: y - train * y.mean(axis=0, keepdims=True)),
         "mixes the examples of a batch in training",
     ),
+    "no call": (
+        type("Silent", (Mixer,), {"uses_mask": False, "__module__": __name__}),
+        "has no method __call__(x, mask, *, train)",
+    ),
+    "a tuple": (
+        broken(lambda self, y, x, mask, train: (y, y)),
+        "returns a tuple, not an array",
+    ),
     "number of examples": (
         broken(lambda self, y, x, mask, train: y * x.shape[0]),
         "depends on the number of examples in a batch",

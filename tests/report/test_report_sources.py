@@ -240,6 +240,9 @@ def test_command_of_a_missing_cell_names_the_users_modules():
     rows = missing(a_result(model="mine"), begun={"runs/cpu/listops/mine/seed0": begun})
     command = "lra-fnet train --task text --model mine --preset cpu"
     assert rows["Text"][1] == f"{command} --import 'my mixer.py' --gin-dir g"
+    (builtin,) = tables_of(a_result(task="text"))
+    (line, *_) = grids.missing(builtin, {"listops/mine": begun}).rows
+    assert "--import" not in line[2]  # that the user's mixer needs one tells nothing of fnet
 
 
 def test_run_without_a_result_is_in_a_table_of_its_own(tmp_path):

@@ -30,7 +30,7 @@ from lra_fnet.run import job as jobs
 from lra_fnet.run import train as training
 from lra_fnet.run.job import Job
 from lra_fnet.tasks import shallow
-from lra_fnet.training import loop
+from lra_fnet.training import checkpoint, loop
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
@@ -194,6 +194,19 @@ def test_overrides_get_a_separate_folder(train, tmp_path):
     assert code == 2
     assert "another configuration (Optimizer.steps_per_cycle: 500 -> 667; Run.num_steps: " in err
     assert "Run.num_steps: 3 -> 4): --force moves it aside, --name" in err
+
+
+def test_a_run_without_a_checkpoint_gives_way_to_other_settings(train, tmp_path):
+    """As where a mixer was mended after its first step had failed."""
+    wild = "--set", "Optimizer.learning_rate=1e38", "--name", "n"
+    code, err, _ = train(*wild)
+    assert code == 1, err
+    folder = tmp_path / "runs/cpu/parity/fnet+n/seed0"
+    assert result_of(folder)["state"] == "diverged"
+    assert not checkpoint.exists(folder)
+    assert train("--name", "n")[0] == 0
+    assert result_of(folder)["state"] == "complete"
+    assert train(*wild)[0] == 2  # it holds a complete run now
 
 
 @pytest.mark.parametrize(

@@ -601,6 +601,26 @@ def test_a_single_image_is_no_source(pictures):
         raw(pictures / "circle/0.png", "images")
 
 
+def test_folders_without_an_image_are_named(tmp_path, pictures, capfd):
+    source = tmp_path / "shapes"
+    shutil.copytree(pictures, source)
+    for name in ("triangle", ".git"):
+        (source / name).mkdir()
+    (source / "triangle/notes.txt").touch()
+    raw(source, "images")
+    assert f"{source}: no image in triangle, so that is no class\n" in capfd.readouterr().err
+
+
+def test_rows_that_are_all_equal_are_reported_before_the_split_that_they_leave_empty(
+    tmp_path, capfd
+):
+    (tmp_path / "mine.csv").write_text("label,text\n" + "a,x\nb,x\n" * 100)
+    with pytest.raises(UserError, match="none of its 200 rows fell to the split"):
+        raw(tmp_path / "mine.csv", "csv")
+    said = "199 of 200 rows repeat another one; 1 of the repeated ones have several labels"
+    assert said in capfd.readouterr().err
+
+
 def test_files_that_are_left_out_are_counted(tmp_path, pictures, capfd):
     source = tmp_path / "shapes"
     shutil.copytree(pictures, source)
