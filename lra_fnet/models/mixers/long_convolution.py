@@ -6,9 +6,7 @@ import flax.linen as nn
 import gin
 import jax.numpy as jnp
 
-from lra_fnet.models.convolve import long_convolution
-from lra_fnet.models.gate import Gate, GateKind
-from lra_fnet.models.mixer import Mixer
+from lra_fnet.models.kernel_mixer import KernelMixer
 from lra_fnet.models.pointwise import Dropout
 from lra_fnet.settings import Least
 
@@ -19,7 +17,7 @@ def squash(kernel, threshold):
 
 
 @gin.configurable
-class LongConvolution(Mixer):
+class LongConvolution(KernelMixer):
     """A kernel of max_len taps in each direction per channel, a skip connection and a gate.
 
     The squash operator makes the kernels sparse, which the paper needs to train them from nothing.
@@ -29,20 +27,15 @@ class LongConvolution(Mixer):
     threshold: Annotated[float, Least(0, suggest=0.003)]  # of `squash`
     # Standard deviation of the kernel's entries at initialisation.
     scale: Annotated[float, Least(0, suggest=0.002)]
-    gate: GateKind
 
-    uses_mask: ClassVar[bool] = True
     separable: ClassVar[tuple[str, ...]] = ("kernel",)
     uses_dropout: ClassVar[bool] = True
 
-    @nn.compact
-    def __call__(self, x, mask, *, train):
-        """Mixes x [B, L, D] under mask bool [B, L] -> [B, L, D]."""
-        wide = jnp.where(mask[..., None], x, 0).astype(jnp.promote_types(x.dtype, jnp.float32))
+    def kernels(self, length, dtype, *, train):
+        """See `KernelMixer.kernels`."""
         shape = (2, self.max_len, self.dim)  # ahead and back
         kernel = self.param("kernel", nn.initializers.normal(self.scale), shape)
-        kernel = squash(kernel, self.threshold).astype(wide.dtype)
+        kernel = squash(kernel, self.threshold).astype(dtype)
         kernel = Dropout(self.dropout, shared=True)(kernel, train=train)
-        skip = self.param("skip", nn.initializers.normal(1.0), (self.dim,)).astype(wide.dtype)
-        y = long_convolution(wide, *kernel[:, : x.shape[1]]) + skip[None, None] * wide
-        return Gate(self.dim, self.gate, name="gate")(y.astype(x.dtype))
+        ahead, back = kernel[:, :length]
+        return ahead, back

@@ -2,7 +2,6 @@
 
 from typing import Annotated, ClassVar
 
-import flax.linen as nn
 import gin
 import jax
 import jax.numpy as jnp
@@ -10,9 +9,7 @@ import numpy as np
 from jax import lax
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.convolve import long_convolution
-from lra_fnet.models.gate import Gate, GateKind
-from lra_fnet.models.mixer import Mixer
+from lra_fnet.models.kernel_mixer import KernelMixer
 from lra_fnet.models.mixers.state_space import (
     as_complex,
     check_steps,
@@ -26,7 +23,7 @@ from lra_fnet.settings import Least
 
 
 @gin.configurable
-class S4(Mixer):
+class S4(KernelMixer):
     """The structured state space (Gu et al., arXiv:2111.00396), bidirectional, gated at the end.
 
     The state matrix of a channel is A = diag(a) - p p^* (so no state grows: arXiv:2202.09729, Sec.
@@ -41,9 +38,7 @@ class S4(Mixer):
     state: Annotated[int, Least(2, suggest=64)]  # N = 2 P real dimensions per channel; even
     dt_min: float
     dt_max: float
-    gate: GateKind
 
-    uses_mask: ClassVar[bool] = True
     bound_to_max_len: ClassVar[bool] = True
     separable: ClassVar[tuple[str, ...]] = ("a", "p", "b", "log_dt")
 
@@ -53,11 +48,9 @@ class S4(Mixer):
             raise UserError(f"S4.state must be even, got {self.state}: set it to 64, say")
         check_steps(self)
 
-    @nn.compact
-    def __call__(self, x, mask, *, train):
-        """Mixes x [B, L, D] under mask bool [B, L] -> [B, L, D]."""
-        dtype = jnp.promote_types(x.dtype, jnp.float32)
-        wide = jnp.where(mask[..., None], x, 0).astype(dtype)
+    def kernels(self, length, dtype, *, train):
+        """See `KernelMixer.kernels`."""
+        del train  # nothing differs in training
         eigenvalues, vectors = normal_hippo(self.state)
         shape = (self.dim, self.state // 2)
         low_rank = vectors.conj().T @ (np.arange(self.state) + 0.5) ** 0.5
@@ -78,14 +71,12 @@ class S4(Mixer):
         )
         log_dt = self.param("log_dt", log_uniform(self.dt_min, self.dt_max), (self.dim,))
         c = as_complex(modes(self, "c", (2, *shape), outputs), dtype)
-        skip = self.param("skip", nn.initializers.normal(1.0), (self.dim,)).astype(dtype)
         dt = jnp.exp(log_dt.astype(dtype))[:, None]
         a = dt * lax.complex(-jnp.exp(log_real), imaginary)
-        kernel = jax.checkpoint(dplr_kernel, static_argnums=4)(
+        ahead, back = jax.checkpoint(dplr_kernel, static_argnums=4)(
             a, jnp.sqrt(dt) * p, dt * b, c, self.max_len
         )
-        y = long_convolution(wide, *kernel[:, : x.shape[1]]) + skip[None, None] * wide
-        return Gate(self.dim, self.gate, name="gate")(y.astype(x.dtype))
+        return ahead[:length], back[:length]
 
 
 def dplr_kernel(a, p, b, c, length):

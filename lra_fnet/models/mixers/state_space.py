@@ -15,8 +15,8 @@ import numpy as np
 from jax import lax
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.convolve import long_convolution
 from lra_fnet.models.gate import Gate, GateKind
+from lra_fnet.models.kernel_mixer import KernelMixer
 from lra_fnet.models.mixer import Mixer
 from lra_fnet.models.pointwise import flat_product
 from lra_fnet.models.recurrence import Method, linear_recurrence, normal_hippo
@@ -83,7 +83,7 @@ def check_steps(mixer):
 
 
 @gin.configurable
-class S4D(Mixer):
+class S4D(KernelMixer):
     """One state space per channel, as a convolution (Gu et al., arXiv:2206.11893).
 
     The kernel of a channel is K[l] = 2 Re(sum over p of C[p] B[p] exp(l dt A[p])) with the input
@@ -95,9 +95,7 @@ class S4D(Mixer):
     initial: Literal["legs", "lin"]  # of A: eigenvalues of HiPPO's normal part, or -1/2 + i pi p
     dt_min: float
     dt_max: float
-    gate: GateKind
 
-    uses_mask: ClassVar[bool] = True
     separable: ClassVar[tuple[str, ...]] = ("a", "log_dt")
 
     def check(self):
@@ -106,13 +104,10 @@ class S4D(Mixer):
             raise UserError(f"S4D.state must be even, got {self.state}: set it to 64, say")
         check_steps(self)
 
-    @nn.compact
-    def __call__(self, x, mask, *, train):
-        """Mixes x [B, L, D] under mask bool [B, L] -> [B, L, D]."""
-        dtype = jnp.promote_types(x.dtype, jnp.float32)
-        wide = jnp.where(mask[..., None], x, 0).astype(dtype)
+    def kernels(self, length, dtype, *, train):
+        """See `KernelMixer.kernels`."""
+        del train  # nothing differs in training
         shape = (self.dim, self.state // 2)
-
         start = normal_hippo(self.state)[0]
         if self.initial == "lin":
             start = -0.5 + 1j * np.pi * np.arange(len(start))
@@ -120,11 +115,9 @@ class S4D(Mixer):
         a = lax.complex(-jnp.exp(log_real), imaginary)
         c = as_complex(modes(self, "c", (2, *shape), complex_normal(0.5**0.5)), dtype)
         log_dt = self.param("log_dt", log_uniform(self.dt_min, self.dt_max), (self.dim,))
-        skip = self.param("skip", nn.initializers.normal(1.0), (self.dim,)).astype(dtype)
         dt_a = jnp.exp(log_dt.astype(dtype))[:, None] * a
-        kernel = 2 * vandermonde(c * (jnp.expm1(dt_a) / a)[None], dt_a, x.shape[1])
-        y = long_convolution(wide, *kernel) + skip[None, None] * wide
-        return Gate(self.dim, self.gate, name="gate")(y.astype(x.dtype))
+        ahead, back = 2 * vandermonde(c * (jnp.expm1(dt_a) / a)[None], dt_a, length)
+        return ahead, back
 
 
 def vandermonde(weights, exponents, length):

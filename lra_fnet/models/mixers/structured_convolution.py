@@ -12,9 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lra_fnet.models.convolve import long_convolution
-from lra_fnet.models.gate import Gate, GateKind
-from lra_fnet.models.mixer import Mixer
+from lra_fnet.models.kernel_mixer import KernelMixer
 from lra_fnet.settings import Least
 
 
@@ -51,7 +49,7 @@ def stretched(parts, decay, length):
 
 
 @gin.configurable
-class StructuredConvolution(Mixer):
+class StructuredConvolution(KernelMixer):
     """A kernel of max_len taps in each direction per channel, a skip connection and a gate.
 
     A kernel has `taps` parameters at each of 1 + log2(max_len / taps) scales.
@@ -59,21 +57,15 @@ class StructuredConvolution(Mixer):
 
     taps: Annotated[int, Least(1, suggest=64)]
     decay: Annotated[float, Least(0, suggest=0.5)]  # from one scale to the next
-    gate: GateKind
 
-    uses_mask: ClassVar[bool] = True
     bound_to_max_len: ClassVar[bool] = True
     separable: ClassVar[tuple[str, ...]] = ("kernel",)
 
-    @nn.compact
-    def __call__(self, x, mask, *, train):
-        """Mixes x [B, L, D] under mask bool [B, L] -> [B, L, D]."""
+    def kernels(self, length, dtype, *, train):
+        """See `KernelMixer.kernels`."""
         del train  # nothing differs in training
-        wide = jnp.where(mask[..., None], x, 0).astype(jnp.promote_types(x.dtype, jnp.float32))
         scales = len(factors(self.taps, self.max_len))
         shape = (2, scales, self.taps, self.dim)  # ahead and back
-        parts = self.param("kernel", nn.initializers.normal(1.0), shape).astype(wide.dtype)
-        ahead, back = (stretched(part, self.decay, self.max_len)[: x.shape[1]] for part in parts)
-        skip = self.param("skip", nn.initializers.normal(1.0), (self.dim,)).astype(wide.dtype)
-        y = long_convolution(wide, ahead, back) + skip[None, None] * wide
-        return Gate(self.dim, self.gate, name="gate")(y.astype(x.dtype))
+        parts = self.param("kernel", nn.initializers.normal(1.0), shape).astype(dtype)
+        ahead, back = (stretched(part, self.decay, self.max_len)[:length] for part in parts)
+        return ahead, back
