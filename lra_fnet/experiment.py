@@ -70,7 +70,8 @@ class Run:
         check_settings(self)
         if self.microbatch and self.batch_size % self.microbatch:
             raise UserError(
-                f"Run.microbatch ({self.microbatch}) must divide Run.batch_size ({self.batch_size})"
+                f"Run.microbatch ({self.microbatch}) must divide Run.batch_size "
+                f"({self.batch_size}): set it to 0 for the usual size"
             )
 
 
@@ -122,7 +123,7 @@ def build(task: Task, *, denoise: bool) -> Experiment:
 
     Args:
       task: the task.
-      denoise: whether the objective is `Denoise`.
+      denoise: whether the run is pre-training.
 
     Raises:
       UserError: if settings do not fit the task or each other.

@@ -189,9 +189,9 @@ class Denoising:
             raise UserError(
                 f"Denoising.loss must be cross_entropy with head bert, got {self.loss!r}: set it so"
             )
-        for name in ("rate", "share"):
+        for name, usual in (("rate", 0.15), ("share", 0.5)):
             if not getattr(self, name):
-                raise UserError(f"Denoising.{name} must be above 0, got 0: set it to 0.15, say")
+                raise UserError(f"Denoising.{name} must be above 0, got 0: set it to {usual}, say")
 
 
 class Hidden(NamedTuple):

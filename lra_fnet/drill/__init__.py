@@ -91,12 +91,12 @@ def main(
     table = _table(f"Seed {seed}, {counts}", played)
     print(table)
     if only is None:
-        _write(out, seed, table)
+        _write(out, table)
     if bad := [number for number, verdict, _ in played if verdict in _BAD]:
         raise RunFailed(f"{len(bad)} cases failed: {', '.join(map(str, bad[:20]))}", "drill")
 
 
-def _write(out: Path, seed: int, table: str) -> None:
+def _write(out: Path, table: str) -> None:
     """Writes the file, with the tables of other seeds that it had."""
     old = out.read_text() if out.exists() else ""
     tables = dict(re.findall(r"(?ms)^(## Seed \d+),(.*?)(?=^## )", old))

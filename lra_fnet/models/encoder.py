@@ -1,7 +1,7 @@
 """The encoder that all models share: tokens or pixels, N blocks around a mixer, pooling.
 
 Letters used in all of models/: B batch, L sequence length (tokens), D model width, C classes,
-H heads. Nothing that affects a result has a default here; presets bind it.
+H heads. Presets bind the settings; the few defaults here are those of all built-in presets.
 """
 
 import functools
@@ -344,10 +344,10 @@ class Encoder(nn.Module):
                 dropout=self.attention_dropout,
                 parent=None,
             )
-        if not (isinstance(mixer, Mixer) and hasattr(mixer, "uses_mask")):
+        if not isinstance(mixer, Mixer):
             raise UserError(
-                "Encoder.mixers must give a subclass of Mixer that declares uses_mask, got "
-                f"{make!r} for layer {layer}: bind MIXERS to one, as the files in gin/models do"
+                f"Encoder.mixers must give a subclass of Mixer, got {make!r} for layer {layer}: "
+                "bind MIXERS to one, as the files in gin/models do"
             )
         if isinstance(mixer, HeadMixer):
             if mixer.deviation != HeadMixer.deviation and not isinstance(make, Mixer):

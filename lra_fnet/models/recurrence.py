@@ -27,9 +27,14 @@ def linear_recurrence(exponent, inputs, *, reverse=False, method="auto"):
     Returns:
       The states, [B, L, P].
     """
-    if method == "auto":
-        method = "scan" if jax.default_backend() == "cpu" else "associative"
-    return jnp.asarray(_recurrence(reverse, method, exponent, inputs))
+    return jnp.asarray(_recurrence(reverse, resolved(method), exponent, inputs))
+
+
+def resolved(method: Method) -> Method:
+    """Returns the method that "auto" stands for, by the backend; others as given."""
+    if method != "auto":
+        return method
+    return "scan" if jax.default_backend() == "cpu" else "associative"
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))

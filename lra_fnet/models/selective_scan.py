@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from lra_fnet.models.recurrence import Method
+from lra_fnet.models.recurrence import Method, resolved
 
 # Tokens in a chunk. The kept states take N / chunk times the space of the inputs, [B, L, E].
 CHUNK = {"scan": 32, "associative": 64}
@@ -39,9 +39,7 @@ def selective_scan(x, step, a, b, c, *, method: Method = "auto"):
     Returns:
       [B, L, E] in the dtype of A.
     """
-    if method == "auto":
-        method = "scan" if jax.default_backend() == "cpu" else "associative"
-    return jnp.asarray(_scan(method, x, step, a.T, b, c))
+    return jnp.asarray(_scan(resolved(method), x, step, a.T, b, c))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -434,12 +434,7 @@ def speed_up(cell: Result, base: Result, kind: str = "seconds") -> float:
     times, slower = getattr(cell, kind), getattr(base, kind)
     if cell.alone or base.alone or len(times) != len(slower):
         return median(slower) / median(times)
-    return round_ratio(times, slower)
-
-
-def round_ratio(seconds: Sequence[float], base: Sequence[float]) -> float:
-    """Returns the median of the rounds' ratios of two sides that took turns."""
-    return median([slow / fast for slow, fast in zip(base, seconds, strict=True)])
+    return median([slow / fast for slow, fast in zip(slower, times, strict=True)])
 
 
 def _exponents(train: Sequence[Result], infer: Sequence[Result], fixed: str) -> Grid:

@@ -100,7 +100,7 @@ def make_mesh(batch_size: int, devices: Sequence[Any] = ()) -> Mesh:
     if batch_size % len(devices):
         raise UserError(
             f"Run.batch_size ({batch_size}) must be divisible by the number of devices "
-            f"({len(devices)})"
+            f"({len(devices)}): change it, or use fewer devices"
         )
     devices = sorted(devices, key=lambda device: (device.process_index, device.id))
     return Mesh(np.array(devices), ("data",), axis_types=(AxisType.Auto,))

@@ -31,11 +31,11 @@ BATCHES = PartitionSpec(None, "data")  # [capacity, B, ...]
 
 @flax.struct.dataclass
 class TrainState:
-    """Everything that a step changes, and the model's constants (random features, for example)."""
+    """Everything that a step changes, and the model's constants."""
 
     step: jax.Array  # int32 []: updates so far
     params: dict
-    constants: dict  # the variables that have no gradient; a step changes running averages only
+    constants: dict  # fixed random matrices, and running averages, which a step changes
     opt_state: optax.OptState
 
     @property
@@ -119,7 +119,8 @@ def make_gradient(
     devices = mesh.size if mesh else 1
     if microbatch % devices:
         raise UserError(
-            f"Run.microbatch ({microbatch}) must be divisible by the number of devices ({devices})"
+            f"Run.microbatch ({microbatch}) must be divisible by the number of devices "
+            f"({devices}): set it to 0 for the usual size"
         )
 
     def loss_fn(params, constants, batch, key):

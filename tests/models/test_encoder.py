@@ -542,12 +542,12 @@ def test_mixers_receive_the_encoders_sizes_and_the_length_with_cls():
         ),
         (
             {"mixers": "fourier"},
-            "Encoder.mixers must give a subclass of Mixer that declares uses_mask, got 'fourier' "
+            "Encoder.mixers must give a subclass of Mixer, got 'fourier' "
             "for layer 0: bind MIXERS to one, as the files in gin/models do",
         ),
         (
             {"mixers": dict},
-            "Encoder.mixers must give a subclass of Mixer that declares uses_mask, got "
+            "Encoder.mixers must give a subclass of Mixer, got "
             "<class 'dict'> for layer 0: bind MIXERS to one, as the files in gin/models do",
         ),
         (
