@@ -11,7 +11,7 @@ from jax import lax
 Method = Literal["auto", "scan", "associative"]
 
 
-def linear_recurrence(exponent, inputs, *, reverse=False, method="auto"):
+def linear_recurrence(exponent, inputs, *, reverse=False, method: Method = "auto"):
     """Computes x[k] = exp(exponent) x[k - 1] + inputs[k] along the text, from x[-1] = 0.
 
     The map is linear in the inputs, and its transpose is the same recurrence in the other
