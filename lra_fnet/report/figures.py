@@ -9,6 +9,7 @@ import functools
 import io
 import itertools
 import re
+import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -321,7 +322,7 @@ def fronts(listed: Sequence[pretraining.Front]) -> Figure:
         for axes, one in zip(
             figure.subplots(1, len(listed), squeeze=False)[0], listed, strict=True
         ):
-            axes.set_title(one.name, fontsize=9)
+            axes.set_title(textwrap.fill(one.name, 36), fontsize=9)
             axes.set_xlabel(f"Time of a batch of {one.batch_size} (ms)")
             axes.set_ylabel("Masked pieces right (%)")
             best = [(point.milliseconds, point.accuracy) for point in one.best]
