@@ -212,7 +212,8 @@ def finished(folder: Path) -> tuple[Job, Record]:
         cure = "only its results were kept, so train it again with --force" if kept else "name one"
         if seeds := sorted(file.parent for file in folder.glob("seed*/run.json")):
             cure = f"name one of its seeds: {seeds[0]}"
-        raise UserError(f"{folder} is not a run folder (it has no run.json): {cure}")
+        why = "it has no run.json" if folder.exists() else "there is no such folder"
+        raise UserError(f"{folder} is not a run folder ({why}): {cure}")
     command = terminal.command(job.command())
     result = record.read(folder, moved=True)
     if result is None:

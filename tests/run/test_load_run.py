@@ -268,7 +268,7 @@ def other_sizes(folder):
             "result.json: floor: 2 correct of 1 rows is impossible; restore it, move its folder",
         ),
         (no_run, "(it has no run.json): only its results were kept, so train it again"),
-        (shutil.rmtree, "is not a run folder"),
+        (shutil.rmtree, "is not a run folder (there is no such folder)"),
         (a_file, "is not a run folder"),
         (no_checkpoints, "has no checkpoint 'best': put its folder checkpoints back, or"),
         (half_a_header, f"{BEST} cannot be read (it is cut short: expected at least "),
