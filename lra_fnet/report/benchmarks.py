@@ -201,7 +201,7 @@ def of_run(cells: Sequence[Result], run: Record, what: str) -> Result | None:
     """Returns the cell that measured a run's own program, the fastest way of computing it.
 
     It has the run's task, preset, model, overrides, sizes, length, batch and arithmetic, and was
-    measured on the same kind of processor. None: there is none.
+    measured on a CPU if the run was, or on a GPU. None: there is none.
     """
 
     def changed(overrides: Sequence[str]) -> set[str]:
@@ -216,7 +216,8 @@ def of_run(cells: Sequence[Result], run: Record, what: str) -> Result | None:
         and (cell.task, cell.preset, cell.model) == (run.task, run.preset, run.model)
         and (cell.length, cell.batch_size) == (run.mixer_length, run.setting("Run.batch_size"))
         and cell.device
-        and (cell.device.name, cell.dtype) == (run.device.name, run.setting("Encoder.dtype"))
+        and cell.device.platform == run.device.platform
+        and cell.dtype == run.setting("Encoder.dtype")
         and (cell.dim, cell.num_layers, cell.parameters) == (dim, num_layers, run.parameters)
         and changed(cell.overrides) == changed(run.overrides)
     ]

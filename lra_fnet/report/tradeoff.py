@@ -141,7 +141,7 @@ def grid(table: Table, points: Sequence[Point]) -> Grid:
             values = [row for row in table.own if row.cells[task].mean is not None]
             if others := [row.label for row in values if row.label not in timed]:
                 left_out = f"left out: {', '.join(others)}"
-                why = "no run of this size on the benchmark's kind of machine, or not in it"
+                why = "not in the benchmark, or no run of this size on its kind of device"
                 notes.append(f"{table.columns[task]}: {left_out} ({why}).")
     if any(not point.benchmark for point in points):
         notes.append(

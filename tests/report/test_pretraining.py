@@ -125,6 +125,16 @@ def test_a_benchmark_of_other_settings_is_not_the_speed_of_a_run():
         assert (benchmarks.of_run([cell], run, "pretrain") is not None) == same, overrides
 
 
+def test_a_benchmark_on_another_processor_of_the_platform_is_the_speed_of_a_run():
+    run = records(a_run("fnet", 100, 4.0))[0]
+    cell = a_cell("fnet", [0.1])
+    assert cell.device is not None
+    for changes, same in (({"name": "Other CPU", "cores": 1}, True), ({"platform": "gpu"}, False)):
+        device = dataclasses.replace(cell.device, **changes)
+        other = dataclasses.replace(cell, device=device)
+        assert (benchmarks.of_run([other], run, "pretrain") is not None) == same, changes
+
+
 def test_each_size_has_the_speeds_of_a_benchmark_with_all_its_models():
     models = [("fnet", 128, 2), ("transformer", 128, 2), ("fnet", 64, 4), ("fnet", 64, 3)]
     runs = records(*(a_run(m, 100, 4.0, size=(d, n), variant=f"v{d}_{n}") for m, d, n in models))
@@ -219,7 +229,7 @@ def test_speed_ups_are_against_the_fastest_transformer_of_the_size():
         *({"what": "train"}, {"side": "eager"}, {"state": "OOM"}, {"task": "text"}),
         *({"preset": "paper-pretrain"}, {"length": 128}, {"batch_size": 16}, {"dim": 64}),
         *({"num_layers": 4}, {"parameters": 1}, {"model": "linear"}),
-        {"device": {"name": "Other", "platform": "cpu", "count": 1, "cores": 9}},
+        {"device": {"name": "Other", "platform": "gpu", "count": 1, "cores": 9}},
     ],
 )
 def test_a_benchmark_of_something_else_gives_no_speeds(change):
@@ -342,5 +352,5 @@ def test_every_form_of_the_report_has_the_front(tmp_path):
     assert "FNet 128 x 2: 10 % of masked pieces, 250 ms" in html
     assert "of 32 rows, 15% masked, 1 x Some CPU" in texts.markdown(report)
     drawn = figures.drawn(figures.fronts(report.fronts), "svg").decode()
-    assert "Ours: v8000_128 (dddddddd), 1,000 steps" in drawn
+    assert "Ours: v8000_128 (dddddddd), 1,000" in drawn  # the rest is on a second line
     assert "FNet paper: C4, 8 V100" in drawn
