@@ -1,7 +1,7 @@
 """The encoder that all models share: tokens or pixels, N blocks around a mixer, pooling.
 
 Letters used in all of models/: B batch, L sequence length (tokens), D model width, C classes,
-H heads. Presets bind the settings; the few defaults here are those of all built-in presets.
+H heads. Presets bind the settings, but for a few that have a default here.
 """
 
 import functools
