@@ -16,6 +16,7 @@ from jax import lax
 from lra_fnet import config, experiment
 from lra_fnet.errors import UserError
 from lra_fnet.models import blocks, mixers
+from lra_fnet.models.kernel_mixer import KernelMixer
 from lra_fnet.models.mixer import FixedTransform, HeadMixer, Mixer
 from lra_fnet.models.mixers import (
     attention,
@@ -138,7 +139,7 @@ def defined():
     for module in pkgutil.iter_modules(mixers.__path__):
         members = vars(importlib.import_module(f"{mixers.__name__}.{module.name}")).values()
         classes |= {c for c in members if inspect.isclass(c) and issubclass(c, Mixer)}
-    return classes - {Mixer, HeadMixer, FixedTransform, Recurrent, Rotary}
+    return classes - {Mixer, HeadMixer, FixedTransform, KernelMixer, Recurrent, Rotary}
 
 
 @pytest.mark.parametrize(("cls", "settings"), CASES.values(), ids=CASES)

@@ -401,7 +401,7 @@ def test_speeds_are_those_of_the_benchmark_that_has_most_models_of_a_task():
     notes = tradeoff.grid(table, points).notes
     assert notes[0] == "Accuracy: over all seeds."
     assert notes[1].startswith("ListOps: speed and memory as measured in `both`")
-    assert notes[2].startswith("ListOps: left out: Performer (no run of this size on the ")
+    assert notes[2].startswith("ListOps: left out: Performer (not in the benchmark, or ")
     assert notes[3].startswith("Other tasks: speed of the fastest run")
 
 

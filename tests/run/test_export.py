@@ -258,7 +258,7 @@ def no_result(folder):
         (another_library, "config.json cannot be read (checkpoint is missing): export it again"),
         (no_json, "config.json cannot be read ("),
         (no_result, "config.json cannot be read (device is missing): export it again"),
-        (shutil.rmtree, "is not a run folder (it has no run.json): name one"),
+        (shutil.rmtree, "is not a run folder (there is no such folder): name one"),
     ],
 )
 def test_damaged_export_fails_with_one_line(exported, damage, words):
