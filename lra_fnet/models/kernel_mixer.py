@@ -23,7 +23,7 @@ class KernelMixer(Mixer):
 
     def kernels(self, length, dtype, *, train) -> tuple[jax.Array, jax.Array]:
         """Makes the parameters and returns `ahead` and `back` of `long_convolution`, [L, D]."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define kernels")
 
     @nn.compact
     def __call__(self, x, mask, *, train):

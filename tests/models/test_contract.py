@@ -529,12 +529,21 @@ def test_strided_attention_ignores_summary():
     make(SparseAttention, SPARSE, pattern="strided", summary=0)
 
 
-@pytest.mark.parametrize(("base", "method"), [(HeadMixer, "attend"), (FixedTransform, "transform")])
-def test_a_base_class_names_the_method_that_is_missing(base, method):
+@pytest.mark.parametrize(
+    ("base", "method", "settings"),
+    [
+        (HeadMixer, "attend", {}),
+        (FixedTransform, "transform", {}),
+        (KernelMixer, "kernels", {"gate": "none"}),
+    ],
+)
+def test_a_base_class_names_the_method_that_is_missing(base, method, settings):
     cls = type("Unfinished", (base,), {"uses_mask": True})
     x, mask = jnp.ones((1, 13, 6)), jnp.ones((1, 13), bool)
     with pytest.raises(NotImplementedError, match=f"Unfinished must define {method}"):
-        jax.eval_shape(functools.partial(make(cls, {}).init, train=False), new_key(0), x, mask)
+        jax.eval_shape(
+            functools.partial(make(cls, settings).init, train=False), new_key(0), x, mask
+        )
 
 
 # Dropout of weights
