@@ -31,7 +31,7 @@ def linear_recurrence(exponent, inputs, *, reverse=False, method: Method = "auto
 
 
 def resolved(method: Method) -> Method:
-    """Returns the method that "auto" stands for, by the backend; others as given."""
+    """Returns the method itself or, for "auto", the one that suits the backend."""
     if method != "auto":
         return method
     return "scan" if jax.default_backend() == "cpu" else "associative"

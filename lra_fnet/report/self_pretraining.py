@@ -48,15 +48,11 @@ def grid(table: Table) -> Grid:
 
 def _values(cell: Cell) -> str:
     """Returns the accuracy of each seed, or the state of a cell that has no value."""
-    values = " / ".join(f"{value:.2f}" for value in cell.values)
-    failed = [f"{n} {words}" for n, words in _failures(cell) if n]
-    return ", ".join([(values if cell.mean is not None else cell.state) + cell.marks, *failed])
-
-
-def _failures(cell: Cell) -> list[tuple[int, str]]:
     if cell.mean is None:
-        return []
-    return [(cell.unfinished, "unfinished"), (cell.constant, "did not train")]
+        return cell.state + cell.marks
+    values = " / ".join(f"{value:.2f}" for value in cell.values) + cell.marks
+    failures = (cell.unfinished, "unfinished"), (cell.constant, "did not train")
+    return ", ".join([values, *(f"{number} {words}" for number, words in failures if number)])
 
 
 def _sides(table: Table) -> Iterator[tuple[str, Row, Row]]:

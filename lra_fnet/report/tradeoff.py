@@ -124,8 +124,8 @@ def grid(table: Table, points: Sequence[Point]) -> Grid:
     notes = ["Accuracy: over all seeds."]
     if any(point.column == MEAN for point in points):
         notes[0] += f" {table.columns[MEAN]}: speed and memory are those on Text."
-    in_turn = {p.benchmark: None for p in points if p.benchmark}
-    for name in in_turn:
+    names = dict.fromkeys(p.benchmark for p in points if p.benchmark)
+    for name in names:
         here = [p for p in points if p.benchmark == name]
         tasks = dict.fromkeys(p.column for p in here)
         alone = ", ".join(dict.fromkeys(p.row.label for p in here if not p.in_turn))
@@ -145,7 +145,7 @@ def grid(table: Table, points: Sequence[Point]) -> Grid:
                 notes.append(f"{table.columns[task]}: {left_out} ({why}).")
     if any(not point.benchmark for point in points):
         notes.append(
-            f"{'Other tasks: s' if in_turn else 'S'}peed of the fastest run on the device, without "
+            f"{'Other tasks: s' if names else 'S'}peed of the fastest run on the device, without "
             "evaluations; a run may have shared its machine with other jobs. Memory: peak of the "
             "device; on a CPU, of the whole process."
         )

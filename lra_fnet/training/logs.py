@@ -19,7 +19,7 @@ from lra_fnet.machine.disk import writable
 from lra_fnet.training import hosts
 from lra_fnet.training.checkpoint import METRICS
 
-# It warns of every NaN, which end a run with a line of its own.
+# It warns of each NaN; a run that ends at one says so itself.
 logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)
 FLUSH_SECONDS = 10.0  # how late TensorBoard's files may be; a flush waits for the disk
 
