@@ -31,7 +31,7 @@ from lra_fnet.config.inspection import operative, settings, unread_bindings
 from lra_fnet.config.loading import alone, load, load_operative
 from lra_fnet.config.parsing import OutsideCode, bind_missing, binds
 from lra_fnet.config.schedule import set_length
-from lra_fnet.config.user_code import code_of, import_modules
+from lra_fnet.config.user_code import code_of, import_modules, used_imports
 
 __all__ = [
     "GIN_DIR",
@@ -66,5 +66,6 @@ __all__ = [
     "sweep",
     "title",
     "unread_bindings",
+    "used_imports",
     "values",
 ]

@@ -1,12 +1,18 @@
-"""Imports the user's modules, and knows the hash of each file that was imported."""
+"""Imports the user's modules, and knows which a run uses and the hash of each imported file."""
 
 import hashlib
 import importlib
 import importlib.util
+import inspect
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
+import gin
+
+from lra_fnet.config.bindings import values
 from lra_fnet.errors import UserError, one_line
 
 _imported: dict[Path, str] = {}  # SHA-256 of each .py file when it was imported
@@ -58,6 +64,47 @@ def import_modules(names: Iterable[str]) -> None:
                 sys.modules.pop(path.stem, None)
             reason = one_line(f"{type(error).__name__}: {error}")
             raise UserError(f"--import {name}: {reason}") from None
+
+
+def used_imports(names: Sequence[str], text: str) -> tuple[str, ...]:
+    """Returns the imported modules that the result of a run may depend on.
+
+    These are all of them if the run uses a configurable of one, since they may import each other.
+    Otherwise they are those without a configurable class, which may change other code.
+
+    Args:
+      names: the modules, already imported.
+      text: the operative config of the run.
+    """
+    selectors = {name.rpartition(".")[0] for name in values(text)}
+    selectors |= set(re.findall(r"@([\w./]+)", text))
+    homes = {_home(selector.rpartition("/")[2]) for selector in selectors}
+    modules = {name: Path(name).stem if name.endswith(".py") else name for name in names}
+    if any(_within(home, module) for home in homes for module in modules.values()):
+        return tuple(names)
+    return tuple(name for name, module in modules.items() if not _registers(module))
+
+
+def _home(configurable: Any) -> str:
+    """Returns the module of a configurable, or of its selector; "" if it is none."""
+    try:
+        return inspect.unwrap(gin.get_configurable(configurable)).__module__
+    except (ValueError, LookupError):
+        return ""
+
+
+def _registers(module: str) -> bool:
+    """Returns whether a module, or one below it, defines a class that is a configurable."""
+    for name, loaded in list(sys.modules.items()):
+        if _within(name, module):
+            classes = filter(inspect.isclass, vars(loaded).values())
+            if any(_within(_home(cls), module) for cls in classes):
+                return True
+    return False
+
+
+def _within(name: str, module: str) -> bool:
+    return f"{name}.".startswith(f"{module}.")
 
 
 def _sha256(path: Path) -> str:

@@ -57,6 +57,8 @@ def run(job: Job) -> Record:
             "rows, which are its validation rows: take another preset or DATASET"
         )
     start = pretrained.open_run(job.init, experiment, job.imports) if job.init else None
+    used = config.used_imports(job.imports, experiment.config)
+    job = dataclasses.replace(job, imports=used)  # edits of the others do not concern this run
     versions = provenance.of_process().versions
     facts = {
         **{name: versions[name] for name in ("jax", "jaxlib", "flax", "optax")},

@@ -35,6 +35,27 @@ def test_a_user_registers_a_mixer_from_outside(tmp_path):
     assert "Halving.factor = 0.5" in built.config
 
 
+def test_a_run_uses_the_modules_of_its_configurables_or_those_without_any(tmp_path):
+    """A mixer without settings, like this one, has no line of its own in the operative config."""
+    module, patch = tmp_path / "doubling.py", tmp_path / "patching.py"
+    module.write_text(
+        "import gin\n"
+        "from lra_fnet.models.mixer import Mixer\n"
+        "@gin.configurable\n"
+        "class Doubling(Mixer):\n"
+        "    uses_mask = True\n"
+        "    def __call__(self, x, mask, *, train):\n"
+        "        return 2 * x\n"
+    )
+    patch.write_text("names = ['Fourier', print, int]\n")
+    imports = (str(module), str(patch), "json")
+    used = {"@Fourier": imports[1:], "@Doubling": imports, "(@Fourier, @Doubling)": imports}
+    for mixers, expected in used.items():
+        overrides = [f"MIXERS={mixers}", "Encoder.num_layers=2"]
+        built = experiment.load("listops", "fnet", "cpu", overrides, imports=imports)
+        assert config.used_imports(imports, built.config) == expected
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -266,6 +266,20 @@ def test_code_of_an_import_is_recorded_and_another_one_is_another_configuration(
     assert reason.startswith(f"code of parity.py: {digits} -> edited")
 
 
+def test_edit_of_an_import_that_a_run_does_not_use_leaves_the_run_alone(tmp_path, command):
+    """As when a baseline is trained by the command that trains one's own mixer."""
+    option = f"--import={EXAMPLES / 'my_mixer.py'}"
+    folder = trained(tmp_path / "runs", "fnet", "Run.num_steps=2", options=[option])
+    begun = jobs.read_job(folder)
+    assert begun.imports == ()
+    assert record.read(folder).code == {}
+    assert lra_fnet.load_run(folder).imports == ()  # which would refuse a run of outside code
+    change(folder / "run.json", imports=["my_mixer.py"], code={"my_mixer.py": "0" * 12})
+    code, err, _ = command(*begun.command(), option)  # begun by a version that recorded it
+    assert code == 0, err
+    assert "complete already" in err
+
+
 def test_reading_is_logged_before_the_split_is_opened_and_after_half_a_line(trial, monkeypatch):
     log = trial.parents[3] / "test_log.jsonl"
     log.write_text('{"run": "cpu/parity/a/seed0", "kind": "best"}\n{"run": "cpu/pa')
