@@ -12,7 +12,6 @@ from typing import Any
 
 import gin
 
-from lra_fnet.config.bindings import values
 from lra_fnet.errors import UserError, one_line
 
 _imported: dict[Path, str] = {}  # SHA-256 of each .py file when it was imported
@@ -69,16 +68,15 @@ def import_modules(names: Iterable[str]) -> None:
 def used_imports(names: Sequence[str], text: str) -> tuple[str, ...]:
     """Returns the imported modules that the result of a run may depend on.
 
-    These are all of them if the run uses a configurable of one, since they may import each other.
-    Otherwise they are those without a configurable class, which may change other code.
+    These are all of them if the config refers to a configurable of one, since they may import each
+    other. Otherwise they are those without a configurable class, which may change other code.
 
     Args:
       names: the modules, already imported.
       text: the operative config of the run.
     """
-    selectors = {name.rpartition(".")[0] for name in values(text)}
-    selectors |= set(re.findall(r"@([\w./]+)", text))
-    homes = {_home(selector.rpartition("/")[2]) for selector in selectors}
+    selectors = re.findall(r"@(?:[\w.]+/)*([\w.]+)", text)
+    homes = {_home(selector) for selector in selectors}
     modules = {name: Path(name).stem if name.endswith(".py") else name for name in names}
     if any(_within(home, module) for home in homes for module in modules.values()):
         return tuple(names)

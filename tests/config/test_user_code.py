@@ -36,23 +36,37 @@ def test_a_user_registers_a_mixer_from_outside(tmp_path):
 
 
 def test_a_run_uses_the_modules_of_its_configurables_or_those_without_any(tmp_path):
-    """A mixer without settings, like this one, has no line of its own in the operative config."""
+    """One of these mixers is made by a function, which only a reference in the config names."""
     module, patch = tmp_path / "doubling.py", tmp_path / "patching.py"
     module.write_text(
         "import gin\n"
         "from lra_fnet.models.mixer import Mixer\n"
-        "@gin.configurable\n"
-        "class Doubling(Mixer):\n"
+        "class Plain(Mixer):\n"
         "    uses_mask = True\n"
         "    def __call__(self, x, mask, *, train):\n"
         "        return 2 * x\n"
+        "@gin.configurable\n"
+        "class Doubling(Plain):\n"
+        "    pass\n"
+        "@gin.configurable\n"
+        "def doubled(**sizes):\n"
+        "    return Plain(**sizes)\n"
     )
     patch.write_text("names = ['Fourier', print, int]\n")
+    (tmp_path / "models").mkdir()
+    for name in ("Doubling", "doubled"):
+        (tmp_path / "models" / f"{name}.gin").write_text(f"MIXERS = @{name}\n")
     imports = (str(module), str(patch), "json")
-    used = {"@Fourier": imports[1:], "@Doubling": imports, "(@Fourier, @Doubling)": imports}
-    for mixers, expected in used.items():
-        overrides = [f"MIXERS={mixers}", "Encoder.num_layers=2"]
-        built = experiment.load("listops", "fnet", "cpu", overrides, imports=imports)
+    both = ["MIXERS=(@Fourier, @Doubling)", "Encoder.num_layers=2"]
+    for model, overrides, expected in (
+        ("fnet", [], imports[1:]),
+        ("Doubling", [], imports),
+        ("doubled", [], imports),
+        ("fnet", both, imports),
+    ):
+        built = experiment.load(
+            "listops", model, "cpu", overrides, imports=imports, gin_dirs=[tmp_path]
+        )
         assert config.used_imports(imports, built.config) == expected
 
 
