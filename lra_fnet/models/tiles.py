@@ -2,7 +2,8 @@
 
 This is flash attention (arXiv:2205.14135, Alg. 1 and 4) for one head of one text at a time. A tile
 of weights, [queries, keys], stays in the caches of a core, and the backward pass computes it again.
-The loops end at the last real token, so the time follows each text's own length.
+The loops end at the last real token, so the time follows each text's own length. `feature_tiles`
+does the same for the Performer's attention.
 """
 
 import functools
@@ -34,30 +35,39 @@ def attend(query, key, value, mask, *, tile: Tile, padding_unread=False) -> jax.
     Returns:
       [B, L, H, V] in value's dtype, zeros without a key; scores and sums are float32 (or wider).
     """
+    query = query * query.shape[-1] ** -0.5
+    return each_head(_attend, query, key, value, mask, tile=tile, padding_unread=padding_unread)
+
+
+def each_head(attend_one, query, key, value, mask, *, tile: Tile, padding_unread) -> jax.Array:
+    """Attends in one head of one text at a time; arguments and result as in `attend`.
+
+    `attend_one` takes a tile that divides the lengths, query [N, K], key [M, K], value [M, V], mask
+    bool [M] and the number of (tiles of queries, tiles of keys) behind which nothing is read; it
+    returns [N, V], with zeros there.
+    """
     texts, length, heads, width = value.shape
     tile = Tile(*(_ceil(length, _ceil(length, most)) for most in tile))
 
-    def attend_one(arrays):
+    def padded(x, size):
+        return jnp.pad(x, ((0, -len(x) % size), (0, 0)))
+
+    def of_one(arrays):
         mask, query, key, value = arrays
         end = jnp.where(mask, jnp.arange(1, length + 1, dtype=jnp.int32), 0).max()
         rows = end if padding_unread else jnp.int32(length)
         number = _ceil(rows, tile.queries), _ceil(end, tile.keys)
-        query = _padded(query * query.shape[1] ** -0.5, tile.queries)
-        key, value, mask = (_padded(x, tile.keys) for x in (key, value, mask[:, None]))
-        return jnp.asarray(_attend(tile, query, key, value, mask[:, 0], number))[:length]
+        query = padded(query, tile.queries)
+        key, value, mask = (padded(x, tile.keys) for x in (key, value, mask[:, None]))
+        return jnp.asarray(attend_one(tile, query, key, value, mask[:, 0], number))[:length]
 
     arrays = (jnp.swapaxes(x, 1, 2).reshape(-1, *x.shape[1::2]) for x in (query, key, value))
-    out = lax.map(attend_one, (jnp.repeat(mask, heads, axis=0), *arrays))
+    out = lax.map(of_one, (jnp.repeat(mask, heads, axis=0), *arrays))
     return jnp.swapaxes(out.reshape(texts, heads, length, width), 1, 2)
 
 
 def _ceil(number, size):
     return (number + size - 1) // size
-
-
-def _padded(x, size):
-    """Adds zeros (False) to x [L, K], to a multiple of `size`."""
-    return jnp.pad(x, ((0, -len(x) % size), (0, 0)))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -75,29 +85,29 @@ def _forward(tile, query, key, value, mask, number):
     low = jnp.finfo(wide).min
 
     def row(i, results):
-        some = _cut(query, i, tile.queries)
+        some = cut(query, i, tile.queries)
 
         def column(j, state):
             peak, total, out = state
-            keys, values, valid = (_cut(x, j, tile.keys) for x in (key, value, mask))
-            scores = jnp.where(valid[None], _product("qk,mk->qm", some, keys, wide), low)
+            keys, values, valid = (cut(x, j, tile.keys) for x in (key, value, mask))
+            scores = jnp.where(valid[None], product("qk,mk->qm", some, keys, wide), low)
             new = jnp.maximum(peak, scores.max(axis=1, keepdims=True))
             weights = jnp.where(valid[None], jnp.exp(scores - new), 0)
             scale = jnp.exp(peak - new)
             total = scale * total + weights.sum(axis=1, keepdims=True)
-            part = _product("qm,mk->qk", weights.astype(value.dtype), values, wide)
+            part = product("qm,mk->qk", weights.astype(value.dtype), values, wide)
             return new, total, scale * out + part
 
         none = jnp.zeros((tile.queries, 1), wide)
         start = none + low, none, jnp.zeros((tile.queries, value.shape[1]), wide)
-        peak, total, out = _loop(number[1], len(key) // tile.keys, column, start)
+        peak, total, out = loop(number[1], len(key) // tile.keys, column, start)
         total = jnp.where(total == 0, jnp.inf, total)  # without a key; a NaN stays one
         parts = (out / total).astype(value.dtype), peak + jnp.log(total)
-        return tuple(_put(x, part, i) for x, part in zip(results, parts, strict=True))
+        return tuple(put(x, part, i) for x, part in zip(results, parts, strict=True))
 
     out = jnp.zeros((len(query), value.shape[1]), value.dtype)
     logsums = jnp.full((len(query), 1), jnp.inf, wide)
-    out, logsums = _loop(number[0], len(query) // tile.queries, row, (out, logsums))
+    out, logsums = loop(number[0], len(query) // tile.queries, row, (out, logsums))
     return out, (query, key, value, mask, number, out, logsums)
 
 
@@ -108,31 +118,31 @@ def _backward(tile, kept, cotangent):
 
     def row(i, slopes):
         some, given, logsum, shift = (
-            _cut(x, i, tile.queries) for x in (query, cotangent, logsums, mean)
+            cut(x, i, tile.queries) for x in (query, cotangent, logsums, mean)
         )
 
         def column(j, slopes):
             query_slope, key_slope, value_slope = slopes
-            keys, values, valid = (_cut(x, j, tile.keys) for x in (key, value, mask))
-            scores = _product("qk,mk->qm", some, keys, wide)
+            keys, values, valid = (cut(x, j, tile.keys) for x in (key, value, mask))
+            scores = product("qk,mk->qm", some, keys, wide)
             weights = jnp.where(valid[None], jnp.exp(scores - logsum), 0)
-            slope = weights * (_product("qk,mk->qm", given, values, wide) - shift)
+            slope = weights * (product("qk,mk->qm", given, values, wide) - shift)
             weights, slope = weights.astype(value.dtype), slope.astype(query.dtype)
             # The narrow array first: a CPU's product takes far longer the other way round.
             return (
-                query_slope + _product("qm,mk->qk", slope, keys, wide),
-                _add(key_slope, _product("qk,qm->km", some, slope, wide), j),
-                _add(value_slope, _product("qk,qm->km", given, weights, wide), j),
+                query_slope + product("qm,mk->qk", slope, keys, wide),
+                _add(key_slope, product("qk,qm->km", some, slope, wide), j),
+                _add(value_slope, product("qk,qm->km", given, weights, wide), j),
             )
 
         query_slopes, *others = slopes
         start = jnp.zeros(some.shape, wide), *others
-        query_slope, *others = _loop(number[1], len(key) // tile.keys, column, start)
-        return _put(query_slopes, query_slope, i), *others
+        query_slope, *others = loop(number[1], len(key) // tile.keys, column, start)
+        return put(query_slopes, query_slope, i), *others
 
     # Those of key and value are [K, N].
     start = jnp.zeros(query.shape, wide), *(jnp.zeros(x.shape[::-1], wide) for x in (key, value))
-    query_slope, *others = _loop(number[0], len(query) // tile.queries, row, start)
+    query_slope, *others = loop(number[0], len(query) // tile.queries, row, start)
     slopes = query_slope, *(x.T for x in others)
     slopes = (s.astype(x.dtype) for s, x in zip(slopes, (query, key, value), strict=True))
     return *slopes, None, None
@@ -141,7 +151,7 @@ def _backward(tile, kept, cotangent):
 _attend.defvjp(_forward, _backward)
 
 
-def _loop(number, most, step, state):
+def loop(number, most, step, state):
     """Takes the steps 0 .. number - 1; `most` is the largest number, which benchmarks count."""
 
     def take(i, state):
@@ -150,16 +160,17 @@ def _loop(number, most, step, state):
     return lax.fori_loop(0, most, take, tuple(state))
 
 
-def _product(axes, left, right, dtype):
+def product(axes, left, right, dtype):
+    """Computes an einsum in dtype."""
     return jnp.einsum(axes, left, right, preferred_element_type=dtype)
 
 
-def _cut(x, index, size):
+def cut(x, index, size):
     """Returns tile number `index`, `size` entries of the first axis."""
     return lax.dynamic_slice_in_dim(x, index * size, size)
 
 
-def _put(x, part, index):
+def put(x, part, index):
     """Replaces tile number `index` of the first axis."""
     return lax.dynamic_update_slice_in_dim(x, part, index * len(part), axis=0)
 

@@ -13,10 +13,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from lra_fnet.errors import UserError
-from lra_fnet.models import blocks
+from lra_fnet.machine.device import cores_of_device
+from lra_fnet.models import blocks, fastest, feature_tiles
 from lra_fnet.models.mixer import HeadMixer, drawn
 from lra_fnet.settings import Least
 
+TILE_SIZES = (256, 1024, 0)  # positions in a tile of features, on a CPU; 0: no tiles
 RELU_EPSILON = 1e-3  # added to each ReLU feature; kernel_epsilon of LRA and the Performer authors
 
 
@@ -130,6 +132,11 @@ def _project(x, features):
     return jnp.einsum("bhlk,mk->bhlm", x, features.astype(x.dtype), precision="highest")
 
 
+def _tile_size() -> int:
+    """Chooses from TILE_SIZES; threads of several cores share a product only if it is large."""
+    return {1: 256, 2: 1024}.get(cores_of_device(), 0)
+
+
 @gin.configurable
 class Performer(HeadMixer):
     """FAVOR+ or ReLU-kernel attention with LRA's projections; bidirectional; padding is masked.
@@ -159,11 +166,17 @@ class Performer(HeadMixer):
             )
 
     def attend(self, query, key, value, mask, *, train):
-        """See `softmax_attention` and `relu_attention`."""
+        """See `softmax_attention`, which few cores compute in tiles, and `relu_attention`."""
         features = self.features(query.shape[-1], train=train)
-        if self.kernel == "softmax":
-            return softmax_attention(query, key, value, mask, features)
-        return relu_attention(query, key, value, mask, features)
+        arrays = query, key, value, mask, features
+        if self.kernel == "relu":
+            return relu_attention(*arrays)
+        if jax.default_backend() != "cpu" or query.shape[1] == 1:
+            return softmax_attention(*arrays)
+        size = fastest.decide("tiles of features", _tile_size, TILE_SIZES)
+        if size == 0:
+            return softmax_attention(*arrays)
+        return feature_tiles.attend(*arrays, size=size, padding_unread=self.padding_unread)
 
     def features(self, width, *, train) -> jax.Array | None:
         """Returns w [M, K] of this layer for heads of this width, or None without features."""
