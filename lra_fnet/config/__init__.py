@@ -31,7 +31,7 @@ from lra_fnet.config.inspection import operative, settings, unread_bindings
 from lra_fnet.config.loading import alone, load, load_operative
 from lra_fnet.config.parsing import OutsideCode, bind_missing, binds
 from lra_fnet.config.schedule import set_length
-from lra_fnet.config.user_code import code_of, import_modules, used_imports
+from lra_fnet.config.user_code import code_name, code_of, import_modules, used_imports
 
 __all__ = [
     "GIN_DIR",
@@ -44,6 +44,7 @@ __all__ = [
     "bind_missing",
     "binds",
     "changes",
+    "code_name",
     "code_of",
     "datasets",
     "differing",

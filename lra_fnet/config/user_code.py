@@ -1,75 +1,75 @@
-"""Imports the user's modules, and knows which a run uses and the hash of each imported file."""
+"""Imports the user's modules, and knows which a run uses and the hash of each of their files."""
 
+import ast
 import hashlib
 import importlib
 import importlib.util
 import inspect
 import re
 import sys
+import sysconfig
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gin
 
 from lra_fnet.errors import UserError, one_line
 
-_imported: dict[Path, str] = {}  # SHA-256 of each .py file when it was imported
+
+class _Source(NamedTuple):
+    """A file of the user's code."""
+
+    path: Path
+    sha256: str  # of its bytes when it was imported
+
+
+# By import (see `_key`), the file of each of its modules (see `_files`).
+_imported: dict[str, dict[str, _Source]] = {}
 
 
 def code_of(names: Iterable[str]) -> dict[str, str]:
-    """Returns 12 digits of the SHA-256 of each imported .py file, by its name."""
-    paths = (Path(name).resolve() for name in names)
-    return {path.name: _imported[path][:12] for path in paths if path in _imported}
+    """Returns 12 digits of the SHA-256 of each file of imported modules, by `code_name`.
+
+    These are the modules and those of the user that they import.
+    """
+    files = [_imported.get(_key(name), {}) for name in names]
+    return {
+        code_name(module): source.sha256[:12] for some in files for module, source in some.items()
+    }
+
+
+def code_name(name: str) -> str:
+    """Returns the name by which `code_of` knows an import: mine.py, my_package/mine.py."""
+    return f"{_module(name).replace('.', '/')}.py"
 
 
 def import_modules(names: Iterable[str]) -> None:
     """Imports dotted modules or paths to .py files, so that they register their configurables.
+
+    They may import modules in the folder of the file or, if dotted, in the current folder.
 
     Raises:
       UserError: a module or file does not exist, or raises an error; a file has changed since this
         process imported it.
     """
     for name in names:
-        path = Path(name)
-        try:
-            if path.suffix != ".py":
-                importlib.import_module(name)
-            elif not path.is_file():
-                raise UserError(
-                    f"--import expects a module or a .py file, and {name!r} does not exist: "
-                    "correct the path"
-                )
-            elif path.stem in sys.modules:
-                file = getattr(sys.modules[path.stem], "__file__", None) or ""
-                if Path(file).resolve() != path.resolve():
-                    raise UserError(
-                        f"--import {name}: another module is named {path.stem}: rename the file"
-                    )
-                now = _sha256(path)
-                if now != _imported.setdefault(path.resolve(), now):
-                    raise UserError(f"{name} has changed since it was imported: restart Python")
-            else:
-                _imported[path.resolve()] = _sha256(path)
-                spec = importlib.util.spec_from_file_location(path.stem, path)
-                assert spec is not None
-                assert spec.loader is not None
-                sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-                spec.loader.exec_module(sys.modules[path.stem])
-        except UserError:
-            raise
-        except (Exception, SystemExit) as error:  # the user's code may raise anything
-            if path.suffix == ".py":
-                sys.modules.pop(path.stem, None)
-            reason = one_line(f"{type(error).__name__}: {error}")
-            raise UserError(f"--import {name}: {reason}") from None
+        known = _imported.get(_key(name))
+        if known is None:
+            _import(name)
+            files = _files(_module(name)).items()
+            _imported[_key(name)] = {module: _Source(path, _sha256(path)) for module, path in files}
+            continue
+        for path, sha256 in known.values():
+            if not path.is_file() or _sha256(path) != sha256:
+                raise UserError(f"{path} has changed since it was imported: restart Python")
 
 
 def used_imports(names: Sequence[str], text: str) -> tuple[str, ...]:
     """Returns the imported modules that the result of a run may depend on.
 
-    These are all of them if the config refers to a configurable of one, since they may import each
-    other. Otherwise they are those without a configurable class, which may change other code.
+    These are the modules with a configurable to which the config refers, those that they import,
+    and those without a configurable class, which may change other code.
 
     Args:
       names: the modules, already imported.
@@ -77,10 +77,100 @@ def used_imports(names: Sequence[str], text: str) -> tuple[str, ...]:
     """
     selectors = re.findall(r"@(?:[\w.]+/)*([\w.]+)", text)
     homes = {_home(selector) for selector in selectors}
-    modules = {name: Path(name).stem if name.endswith(".py") else name for name in names}
-    if any(_within(home, module) for home in homes for module in modules.values()):
-        return tuple(names)
-    return tuple(name for name, module in modules.items() if not _registers(module))
+    parts = {name: {_module(name), *_imported.get(_key(name), {})} for name in names}
+    used = set()
+    for name in names:
+        if any(_within(home, _module(name)) or home in parts[name] for home in homes):
+            used |= parts[name]
+    return tuple(name for name in names if _module(name) in used or not _registers(_module(name)))
+
+
+def _import(name: str) -> None:
+    path, module = Path(name), _module(name)
+    try:
+        if path.suffix != ".py":
+            _search(Path.cwd())
+            importlib.import_module(name)
+        elif not path.is_file():
+            raise UserError(
+                f"--import expects a module or a .py file, and {name!r} does not exist: correct "
+                "the path"
+            )
+        elif module in sys.modules:
+            file = getattr(sys.modules[module], "__file__", None) or ""
+            if Path(file).resolve() != path.resolve():
+                raise UserError(
+                    f"--import {name}: another module is named {module}: rename the file"
+                )
+        else:
+            _search(path.resolve().parent)
+            spec = importlib.util.spec_from_file_location(module, path)
+            assert spec is not None
+            assert spec.loader is not None
+            sys.modules[module] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(sys.modules[module])
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
+        if path.suffix == ".py":
+            sys.modules.pop(module, None)
+        reason = one_line(f"{type(error).__name__}: {error}")
+        where = "the file's folder" if path.suffix == ".py" else "this folder"
+        known = f" in {where} or on PYTHONPATH" if isinstance(error, ModuleNotFoundError) else ""
+        raise UserError(f"--import {name}: {reason}{known}") from None
+
+
+def _search(folder: Path) -> None:
+    """Lets modules in a folder be imported, as Python does for a script; others come first."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+
+def _files(module: str) -> dict[str, Path]:
+    """Returns the files of an imported module and of the user's that it imports, by module."""
+    found, todo = {}, [module]
+    while todo:
+        name = todo.pop()
+        file = getattr(sys.modules.get(name), "__file__", None) or ""
+        path = Path(file).resolve()
+        if name in found or path.suffix != ".py" or not path.is_file():
+            continue
+        if _is_own(path):
+            todo += _imports(name, path)
+        elif name != module:
+            continue
+        found[name] = path
+    return found
+
+
+def _is_own(path: Path) -> bool:
+    """Returns whether a file belongs neither to Python, nor to an installed package, nor to us."""
+    elsewhere = Path(sysconfig.get_path("stdlib")).resolve(), Path(__file__).resolve().parents[1]
+    installed = {"site-packages", "dist-packages"} & {*path.parts}
+    return not installed and not any(path.is_relative_to(folder) for folder in elsewhere)
+
+
+def _imports(module: str, path: Path) -> list[str]:
+    """Returns the names of the modules that a file may import, and of their packages."""
+    package, names = getattr(sys.modules[module], "__package__", None) or "", [module]
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and (package or not node.level):
+            base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+            names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+    parts = (name.split(".") for name in names)
+    prefixes = {".".join(words[:n]) for words in parts for n in range(1, len(words) + 1)}
+    return sorted(prefixes - {module})
+
+
+def _key(name: str) -> str:
+    return str(Path(name).resolve()) if name.endswith(".py") else name
+
+
+def _module(name: str) -> str:
+    """Returns the name under which an import is loaded."""
+    return Path(name).stem if name.endswith(".py") else name
 
 
 def _home(configurable: Any) -> str:

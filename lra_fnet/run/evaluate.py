@@ -50,7 +50,7 @@ def evaluate(folder: Path, imports: Sequence[str] = (), data: Path | None = None
         if result.score("test"):  # by another process, until now
             return result
         config.import_modules(imports)
-        if differences := record.code_differences(result.code, imports):
+        if differences := record.code_differences(result.code, result.config, imports):
             raise UserError(
                 f"{folder} was trained with other code ({'; '.join(map(str, differences))}): "
                 "restore it, since the test score is recorded once"

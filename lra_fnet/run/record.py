@@ -391,18 +391,31 @@ def seal(value: dict[str, Any]) -> dict[str, Any]:
     return {**rest, "sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 
-def code_differences(code: Mapping[str, str], imports: Sequence[str]) -> list[config.Difference]:
-    """Returns the .py files that were imported with other contents than a run had.
+def code_differences(
+    code: Mapping[str, str], text: str, imports: Sequence[str]
+) -> list[config.Difference]:
+    """Returns the user's files that a run had with other contents, or that only one side has.
+
+    Files that are named otherwise but have equal contents do not count, nor does what a run holds
+    of an import that it does not use, as older versions recorded it.
 
     Args:
       code: the run's, as in `Record.code`.
+      text: the operative config of the run.
       imports: the user's modules, already imported.
     """
-    now = config.code_of(imports)
+    used = config.used_imports(imports, text)
+    now, given = config.code_of(used), config.code_of(imports)
+    edited = [name for name in sorted(code.keys() & now.keys()) if code[name] != now[name]]
+    gone = [name for name in code if name not in given and code[name] not in now.values()]
+    # A file that one of these began to import comes with an edit of that one.
+    named = [name for name in map(config.code_name, used) if name in now]
+    added = [name for name in named if name not in code and now[name] not in code.values()]
     return [
-        config.Difference(f"code of {name}", code[name], now[name])
-        for name in sorted(code.keys() & now.keys())
-        if code[name] != now[name]
+        config.Difference(
+            f"code of {name}", code.get(name, "not recorded"), now.get(name, "not imported")
+        )
+        for name in (*edited, *gone, *added)
     ]
 
 

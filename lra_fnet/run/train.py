@@ -30,7 +30,8 @@ from lra_fnet.training.loop import Loop
 class Asked:
     """A requested run, and what its job means today."""
 
-    job: Job
+    job: Job  # its imports are those that the run uses
+    imports: tuple[str, ...]  # all that were named
     experiment: Experiment
     data: Prepared
     start: Start | None  # what it takes over from a pre-trained run
@@ -57,8 +58,8 @@ def run(job: Job) -> Record:
             "rows, which are its validation rows: take another preset or DATASET"
         )
     start = pretrained.open_run(job.init, experiment, job.imports) if job.init else None
-    used = config.used_imports(job.imports, experiment.config)
-    job = dataclasses.replace(job, imports=used)  # edits of the others do not concern this run
+    imports = job.imports
+    job = dataclasses.replace(job, imports=config.used_imports(imports, experiment.config))
     versions = provenance.of_process().versions
     facts = {
         **{name: versions[name] for name in ("jax", "jaxlib", "flax", "optax")},
@@ -68,7 +69,7 @@ def run(job: Job) -> Record:
     }
     hosts.same("run", job.identity() | facts)
     with jobs.lock(job.folder) if hosts.first() else contextlib.nullcontext():
-        asked = Asked(job, experiment, _prepare(job, experiment), start)
+        asked = Asked(job, imports, experiment, _prepare(job, experiment), start)
         complete = _complete(asked) if hosts.first() else None
         raw = hosts.agree(complete and complete.raw)
         if raw is not None:
@@ -189,7 +190,7 @@ def _check_same(asked: Asked, held: Begun | Record) -> None:
     if held.data_sha256 != fingerprint:
         hashes = held.data_sha256[:8], fingerprint[:8]
         differences.append(config.Difference("data", *hashes))
-    differences += record.code_differences(held.code, job.imports)
+    differences += record.code_differences(held.code, held.config, asked.imports)
     origin = held.init if isinstance(held, Record) else held.origin
     encoders = origin and origin.sha256, start and start.facts.sha256
     if encoders[0] != encoders[1]:

@@ -255,13 +255,18 @@ def load_run(
         read = functools.partial(_read_weights, folder, export)
     if result.denoise and not denoise:
         raise _no_classes(folder)
-    if named and not imports:
+    config.import_modules(imports)
+    now = config.code_of(imports)
+    has = now.keys() | {name for name, digits in result.code.items() if digits in now.values()}
+    recorded = [name for name in named if config.code_name(name) in result.code]
+    missing = [name for name in recorded if config.code_name(name) not in has]
+    if missing := missing or (named if not imports else ()):
         raise UserError(
-            f"{folder} was trained with outside code, {', '.join(named)}: if you trust your copy, "
-            "name it with --import"
+            f"{folder} was trained with outside code, {', '.join(missing)}: if you trust your "
+            "copy, name it with --import"
         )
     experiment, shapes = _experiment(folder, result, imports)
-    for difference in record.code_differences(result.code, imports):
+    for difference in record.code_differences(result.code, result.config, imports):
         progress.say(f"{folder} was trained with other code ({difference}): results may differ")
     variables = read(shapes)
     return TrainedRun(folder, experiment, variables, kind, step, result, named, tuple(imports), job)

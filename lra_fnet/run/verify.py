@@ -408,7 +408,10 @@ def _code(result: Record, options: Options) -> Finding:
         return Finding(FAILED, f"no commit: {result.commit!r}")
     if not _is_known(result.commit):
         return Finding(NOTE, "its commit is not in this repository")
-    notes = [str(change) for change in record.code_differences(result.code, options.imports)]
+    notes = [
+        str(change)
+        for change in record.code_differences(result.code, result.config, options.imports)
+    ]
     if result.dirty:
         notes.append("files differed from its commit")
     if result.earlier:

@@ -1,5 +1,7 @@
 """Modules and files that --import names."""
 
+import hashlib
+
 import pytest
 
 from lra_fnet import config, experiment
@@ -76,7 +78,11 @@ def test_a_run_uses_the_modules_of_its_configurables_or_those_without_any(tmp_pa
         ("def broken(:", "SyntaxError: invalid syntax (odd.py, line 1)"),
         ("raise ValueError('a\\nb')", "ValueError: a b"),
         ("import sys; sys.exit(3)", "SystemExit: 3"),
-        ("import nothing_like_it", "ModuleNotFoundError: No module named 'nothing_like_it'"),
+        (
+            "import nothing_like_it",
+            "ModuleNotFoundError: No module named 'nothing_like_it' in the file's folder or on "
+            "PYTHONPATH",
+        ),
         (None, "'odd.py' does not exist"),
     ],
 )
@@ -102,3 +108,66 @@ def test_import_of_a_file_that_is_named_like_a_loaded_module_fails_with_one_line
     for path in (second, library):
         with pytest.raises(UserError, match=f"{path}: another module is named {path.stem}: rename"):
             config.import_modules([str(path)])
+
+
+def test_files_that_an_import_imports_belong_to_its_code(tmp_path, monkeypatch):
+    """They lie in the folder of the file or, if dotted, in the current one; NumPy is not theirs."""
+    monkeypatch.chdir(tmp_path)
+    texts = {
+        "of_a_file.py": "import first_part, numpy as np\nfrom gin import configurable\n",
+        "first_part.py": "def later():\n    import second_part\nimport second_part as s\n",
+        "second_part.py": "from lra_fnet.models import mixer\n",
+        "own_package/__init__.py": "",
+        "own_package/mixers.py": "from . import sizes\nfrom .deep.down import depth\n",
+        "own_package/sizes.py": "size = 1\n",
+        "own_package/unused.py": "",
+        "own_package/deep/__init__.py": "",
+        "own_package/deep/down.py": "import first_part\ndepth = 2\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    file, package = str(tmp_path / "of_a_file.py"), "own_package.mixers"
+    config.import_modules([file, package])
+    parts = {"first_part.py", "second_part.py"}
+    assert config.code_of([file]).keys() == parts | {config.code_name(file)}
+    mine = {f"own_package/{name}.py" for name in ("mixers", "sizes", "deep", "deep/down")}
+    code = config.code_of([package])
+    assert code.keys() == parts | mine | {"own_package.py"}
+    digits = hashlib.sha256((tmp_path / "own_package/sizes.py").read_bytes()).hexdigest()[:12]
+    assert code["own_package/sizes.py"] == digits
+    (tmp_path / "second_part.py").write_text("")
+    with pytest.raises(UserError, match=r"second_part.py has changed since it was imported"):
+        config.import_modules([package])
+
+
+def test_installed_packages_count_only_if_they_are_named(tmp_path, monkeypatch):
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "an_installed.py").write_text("import beside_it\n")
+    (folder / "beside_it.py").write_text("")
+    (tmp_path / "using_it.py").write_text("import an_installed\n")
+    monkeypatch.syspath_prepend(folder)
+    config.import_modules(["an_installed", str(tmp_path / "using_it.py")])
+    assert config.code_of(["an_installed"]).keys() == {"an_installed.py"}
+    assert config.code_of([str(tmp_path / "using_it.py")]).keys() == {"using_it.py"}
+
+
+def test_a_run_uses_what_its_modules_import(tmp_path):
+    mixer = (
+        "import gin\n"
+        "from lra_fnet.models.mixer import Mixer\n"
+        "@gin.configurable\n"
+        "class {}(Mixer):\n"
+        "    uses_mask = True\n"
+    )
+    texts = {"upper": "import lower\n" + mixer, "lower": mixer, "other": "import lower\n" + mixer}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.py").write_text(text.format(name.capitalize() + "Mixer"))
+    names = [str(tmp_path / f"{name}.py") for name in ("lower", "other", "upper")]
+    config.import_modules(names)
+    lower, other, upper = names
+    assert config.used_imports(names, "MIXERS = @UpperMixer") == (lower, upper)
+    assert config.used_imports(names, "MIXERS = @LowerMixer") == (lower, other, upper)
+    assert config.used_imports([upper], "MIXERS = @LowerMixer") == (upper,)
+    assert config.used_imports(names, "MIXERS = @Fourier") == ()

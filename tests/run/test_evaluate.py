@@ -1,8 +1,10 @@
 """A trained run is scored on test once, without a training loop."""
 
 import contextlib
+import dataclasses
 import hashlib
 import json
+import re
 import runpy
 import shutil
 from pathlib import Path
@@ -278,6 +280,45 @@ def test_edit_of_an_import_that_a_run_does_not_use_leaves_the_run_alone(tmp_path
     code, err, _ = command(*begun.command(), option)  # begun by a version that recorded it
     assert code == 0, err
     assert "complete already" in err
+
+
+def test_import_that_is_left_out_or_added_is_another_configuration(tmp_path, command):
+    """A module without configurables may change other code."""
+    names = ("patches_one", "patches_two")
+    files = [tmp_path / f"{name}.py" for name in names]
+    for file in files:
+        file.write_text(f"NAME = {file.stem!r}\n")
+    first, second = (f"--import={file}" for file in files)
+    folder = trained(tmp_path / "runs", "fnet", "Run.num_steps=2", options=[first, second])
+    assert record.read(folder).code.keys() == {f"{name}.py" for name in names}
+    words = dataclasses.replace(jobs.read_job(folder), imports=()).command()
+    assert command(*words, second, first)[0] == 0  # complete already
+    for kept, gone in ((first, "patches_two"), (second, "patches_one")):
+        code, err, _ = command(*words, kept)
+        assert code == 2
+        assert re.search(rf"\(code of {gone}.py: \w{{12}} -> not imported\): --force", err)
+    third = tmp_path / "patches_three.py"
+    third.write_text("NAME = 3\n")
+    code, err, _ = command(*words, first, second, f"--import={third}")
+    assert code == 2
+    assert re.search(r"\(code of patches_three.py: not recorded -> \w{12}\): --force", err)
+    change(folder / "result.json", test=None)
+    score = ("evaluate", "--run", str(folder))
+    for options, reason in (
+        ([], "patches_one.py: "),
+        ([first], "patches_two.py: "),
+        ([first, second, f"--import={third}"], "code of patches_three.py: not recorded -> "),
+    ):
+        code, err, _ = command(*score, *options)
+        assert code == 2
+        assert reason in err
+        assert not record.read(folder).tested
+    with pytest.raises(UserError, match=r"outside code, \S+/patches_two.py: if you trust"):
+        lra_fnet.load_run(folder, imports=[files[0]])
+    renamed = tmp_path / "renamed.py"
+    shutil.copy(files[1], renamed)
+    assert command(*score, first, f"--import={renamed}")[0] == 0
+    assert record.read(folder).tested
 
 
 def test_reading_is_logged_before_the_split_is_opened_and_after_half_a_line(trial, monkeypatch):
