@@ -3,22 +3,23 @@
 `lra_fnet.testing.check_mixer(MyMixer, width=3)` checks that a mixer keeps its contract.
 """
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import flax.linen as nn
 import gin
 import jax.numpy as jnp
 
 from lra_fnet.models.mixer import Mixer
+from lra_fnet.settings import Least
 
 
 @gin.configurable
 class MyMixer(Mixer):
     """y[n, d] = sum over i of taps[i, d] x[n + i - width // 2, d], zeros outside the sequence."""
 
-    width: int  # tokens that an output sees; bound in the gin file
+    width: Annotated[int, Least(1, suggest=7)]  # tokens that an output sees
 
-    uses_mask: ClassVar[bool] = True  # padding changes no output: check_mixer enforces this
+    uses_mask: ClassVar[bool] = True  # padding changes no output; a run checks this at its start
 
     @nn.compact
     def __call__(self, x, mask, *, train):

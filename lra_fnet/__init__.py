@@ -12,6 +12,7 @@ Each function imports what it needs, so importing the package takes no time.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.metadata
 from collections.abc import Iterable, Mapping, Sequence
@@ -81,7 +82,8 @@ def train(
         data_dir: folder of the prepared data sets, --data.
         imports: your modules or .py files that the model or task needs.
         gin_dirs: folders with your gin files.
-        init: a run with `denoise`, or its folder, whose encoder this one begins from.
+        init: a run with `denoise`, or its folder, whose encoder this one begins from; "auto": the
+            run with the same options.
         denoise: trains to predict masked tokens instead, as `lra-fnet pretrain` does.
         test: whether to score the test split; `evaluate` does it later.
         fit: splits the batch into the largest slices that fit the device.
@@ -100,7 +102,7 @@ def train(
 
     allocator.keep_freed_memory()
     compile_cache.use()
-    from lra_fnet.run import trained
+    from lra_fnet.run import pretrained, trained
     from lra_fnet.run.job import Job
     from lra_fnet.run.train import run
 
@@ -130,6 +132,8 @@ def train(
         test=test,
         fit=fit,
     )
+    if init == "auto":
+        asked = pretrained.auto(dataclasses.replace(asked, init=None))
     run(asked)
     return trained.load_run(asked.folder, imports=asked.imports, denoise=denoise)
 
@@ -192,6 +196,8 @@ def _literal(value) -> str:
 
 
 def _folder(run: TrainedRun | str | Path) -> Path:
+    if not isinstance(run, str | Path) and not hasattr(run, "folder"):
+        raise errors.UserError(f"expected a trained run or its folder, got {run!r}: name one")
     return Path(run) if isinstance(run, str | Path) else run.folder
 
 

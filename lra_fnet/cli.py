@@ -269,9 +269,12 @@ class Parser(argparse.ArgumentParser):
         """Refuses words that a command does not know in the command's own name."""
         found, extra = super().parse_known_args(args, namespace)
         if extra:
-            spaced = any(word.startswith("=") or word.endswith("=") for word in args or ())
-            cure = ": write a binding without spaces around =, or in quotation marks"
-            self.error(f"unrecognized arguments: {' '.join(extra)}{cure if spaced else ''}")
+            cure = ""
+            if any(word.startswith("=") or word.endswith("=") for word in args or ()):
+                cure = ": write a binding without spaces around =, or in quotation marks"
+            elif any(re.match(r"[\w./]+=.", word) for word in extra):
+                cure = ": repeat --set for each binding, or quote all of them in one --gin"
+            self.error(f"unrecognized arguments: {' '.join(extra)}{cure}")
         return found, extra
 
 
@@ -445,6 +448,7 @@ def _describe(args) -> None:
     """
     from lra_fnet.tasks import prepare
 
+    _check_data(args.data)
     config.import_modules(args.imports)
     prepare.describe(args.task, args.data, args.gin_dirs)
 
@@ -460,9 +464,10 @@ def _settings(args) -> None:
     Example:
       lra-fnet settings --task text --model fnet --preset cpu --set Run.num_steps=500
     """
-    from lra_fnet.machine import terminal
+    from lra_fnet.machine import device, terminal
     from lra_fnet.run import settings_table
 
+    device.require()
     terminal.console().print(settings_table.table(_job(args, denoise=args.pretrain)))
 
 
@@ -638,6 +643,7 @@ def _verify(args) -> int:
     """
     from lra_fnet.run import verify
 
+    _check_data(args.data or Path("data"))
     options = verify.Options(
         imports=tuple(args.imports), gin_dirs=tuple(args.gin_dirs), replay=args.replay
     )
@@ -790,6 +796,14 @@ def _roots(args) -> list[Path]:
                 f"--{option} expects a folder of runs, {folder} does not exist: name another"
             )
     return list({root.resolve(): root for root in (args.runs, args.results)}.values())
+
+
+def _check_data(folder: Path) -> None:
+    """Checks that the user did not name a folder of prepared sets that is missing."""
+    if folder != Path("data") and not folder.is_dir():
+        raise UserError(
+            f"--data expects a folder of prepared sets, {folder} does not exist: name another"
+        )
 
 
 def _cell(args, seconds: float = 2.0):

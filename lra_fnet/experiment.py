@@ -209,13 +209,20 @@ def load(
       source: the raw files of these rows, if they are not prepared.
 
     Raises:
-      UserError: see config.load; a binding that nothing reads; a parameter that has no value.
+      UserError: see config.load; a binding that nothing reads; a parameter without a value; a data
+        set that is not DATASET.
     """
     files = config.files(task, model, preset, gin_dirs, denoise=denoise)
     config.load(files, overrides, imports, lambda: _training_rows(task))
     with _one_line():
         _settle(data, source)
     built = _build(denoise=denoise)
+    with contextlib.suppress(ValueError):  # one's own gin files need not have the macro
+        if (dataset := gin.query_parameter("%DATASET")) != built.task.config:
+            raise UserError(
+                f"{type(built.task).__name__}.config is {built.task.config!r}, but DATASET, by "
+                f"which epochs are counted, is {dataset!r}: bind DATASET alone"
+            )
     steps = built.run.num_steps
     if done >= steps:
         raise UserError(
@@ -228,10 +235,13 @@ def load(
         config.set_length(steps - done)
     if built.denoising or done:
         built = _build(denoise=denoise)
-    if unread := config.unread_bindings(overrides):
+    fields = {f"Optimizer.{field}" for field in built.optimizer.unread()}
+    names = (config.short(config.split(text)[0]) for text in overrides)
+    unread = [*config.unread_bindings(overrides), *(name for name in names if name in fields)]
+    if unread:
         raise UserError(
             f"nothing reads {', '.join(unread)} with task {task}, model {model}, preset {preset}: "
-            "remove the binding, or choose the model that has it"
+            "remove the binding, or choose the model or schedule that reads it"
         )
     return built
 
@@ -319,6 +329,10 @@ def _one_line() -> Iterator[None]:
 
 def _unbound(name: str, parameters: list[str]) -> str:
     """Returns the error message for parameters of a class that nothing binds."""
+    if {"layer", "max_len"} <= {*parameters}:
+        return (
+            f"{name} is a mixer, which the encoder builds for each layer: write @{name} without ()"
+        )
     settings = " and ".join(f"{name}.{parameter}" for parameter in parameters)
     shipped = sorted((config.GIN_DIR / "models").glob("*.gin"))
     of_mixer = re.compile(rf"^MIXERS = @{name}\b", re.MULTILINE)

@@ -17,10 +17,11 @@ from lra_fnet.settings import Least, check_settings
 
 @dataclasses.dataclass(frozen=True)
 class Factor:
-    """A factor of the learning rate, and the field that must be positive for it."""
+    """A factor of the learning rate, and the fields of Optimizer that it reads."""
 
     apply: Callable  # (rate, optimizer, step) -> rate
-    period: str | None = None
+    period: str | None = None  # must be positive
+    other: str | None = None
 
 
 def _cosine(rate, optimizer, step):
@@ -34,7 +35,7 @@ def _linear(rate, optimizer, step):
 
 
 FACTORS = {
-    "constant": Factor(lambda rate, o, _: rate * o.learning_rate),
+    "constant": Factor(lambda rate, o, _: rate * o.learning_rate, other="learning_rate"),
     "linear_warmup": Factor(lambda rate, o, s: rate * jnp.minimum(1.0, s / o.warmup), "warmup"),
     "rsqrt_decay": Factor(lambda rate, o, s: rate / jnp.sqrt(jnp.maximum(s, o.warmup)), "warmup"),
     "rsqrt_normalized_decay": Factor(
@@ -42,10 +43,12 @@ FACTORS = {
         "warmup",
     ),
     "decay_every": Factor(
-        lambda rate, o, s: rate * o.decay_factor ** (s // o.steps_per_decay), "steps_per_decay"
+        lambda rate, o, s: rate * o.decay_factor ** (s // o.steps_per_decay),
+        "steps_per_decay",
+        "decay_factor",
     ),
-    "cosine_decay": Factor(_cosine, "steps_per_cycle"),
-    "linear_decay": Factor(_linear, "steps_per_cycle"),  # BERT's; to 0
+    "cosine_decay": Factor(_cosine, "steps_per_cycle", "warmup"),
+    "linear_decay": Factor(_linear, "steps_per_cycle", "warmup"),  # BERT's; to 0
 }
 
 
@@ -126,6 +129,15 @@ class Optimizer:
             raise UserError(
                 "Optimizer.groups has learning rates, but Optimizer.factors has no constant: add it"
             )
+
+    def unread(self) -> set[str]:
+        """Returns the fields of the schedule that none of the factors reads."""
+        used = [FACTORS[name] for name in self.factor_names()]
+        every, read = (
+            {field for factor in factors for field in (factor.period, factor.other) if field}
+            for factors in (FACTORS.values(), used)
+        )
+        return every - read
 
     def factor_names(self) -> list[str]:
         """Returns the names of the factors, in order."""

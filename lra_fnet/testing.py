@@ -70,6 +70,35 @@ def check_mixer(cls: type[Mixer], **settings) -> None:
         assert holds, f"{cls.__name__} {fault}"
 
 
+def check_padding(mixer: Mixer) -> None:
+    """Checks one property of `check_mixer` with a mixer as it is, before it is trained.
+
+    Args:
+      mixer: the mixer of a layer.
+
+    Raises:
+      UserError: it declares `uses_mask`, but what padding contains changes outputs at real tokens.
+    """
+    rng, length = np.random.default_rng(0), mixer.max_len
+    x = rng.normal(size=(1, length, mixer.dim)).astype(np.float32)
+    mask = np.arange(length)[None] <= length // 2
+    variables = _drawn(rng, variable_shapes(mixer, x, mask))
+    evaluate = jax.jit(functools.partial(mixer.apply, train=False))
+    inputs = x, np.where(mask[..., None], x, 50)
+    first, second = (np.asarray(evaluate(variables, one, mask))[mask] for one in inputs)
+    if mixer.uses_mask and not _close(first, second):
+        name = type(mixer).__name__
+        raise UserError(
+            f"{name} declares uses_mask, but what padding contains changes its outputs: use the "
+            f"mask, or declare uses_mask = False (lra_fnet.testing.check_mixer checks {name})"
+        )
+
+
+def _drawn(rng, shapes):
+    """Draws variables of these shapes."""
+    return jax.tree.map(lambda leaf: (0.5 * rng.normal(size=leaf.shape)).astype(leaf.dtype), shapes)
+
+
 class _MixerChecks:
     """Yields (holds, fault) pairs of each property in `check_mixer`, a method for each."""
 
@@ -85,10 +114,7 @@ class _MixerChecks:
         holes = rng.random(self.length) < 0.6
         rows = [positions >= 0, positions < SHORT, holes, positions < 0]
         self.mask = np.stack(rows)
-        self.variables = jax.tree.map(
-            lambda leaf: (0.5 * rng.normal(size=leaf.shape)).astype(leaf.dtype),
-            variable_shapes(self.mixer, self.x, self.mask),
-        )
+        self.variables = _drawn(rng, variable_shapes(self.mixer, self.x, self.mask))
         self.evaluate, self.train = jax.jit(self._keyed), jax.jit(self._training)
         self.output = self._evaluate(self.x, self.mask)
         self.trained = self._train(self.x, self.mask)

@@ -75,6 +75,7 @@ def test_both_stages_of_pretraining_are_the_commands(parity):
     assert second.result.init.run == f"{first.result.label}/seed0"
     assert second.result.score("test")
     assert parity(init=first).folder == second.folder
+    assert parity(init="auto").folder == second.folder
     opened = lra_fnet.load_run(first.folder, denoise=True)
     with pytest.raises(UserError, match="whose model has no classes: train one that begins from"):
         opened.predict([np.zeros(4, np.uint8)])
@@ -110,6 +111,12 @@ def test_a_mistake_is_a_user_error(outside, options, words):
 )
 def test_references_stay_references_in_lists_tuples_and_dicts(value, text):
     assert lra_fnet._literal(value) == text
+
+
+def test_what_is_no_run_is_refused_with_one_line():
+    for call in (lra_fnet.evaluate, lambda run: lra_fnet.train("listops", "fnet", init=run)):
+        with pytest.raises(UserError, match=r"^expected a trained run or its folder, got 5: name"):
+            call(5)
 
 
 def test_modules_may_be_paths_and_none(outside):

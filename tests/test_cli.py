@@ -124,6 +124,12 @@ def test_completion_prints_the_code_of_a_shell_that_asks_the_command(command, sh
             "train --task listops --model fnet --set Run.num_steps = 20",
             "unrecognized arguments: = 20: write a binding without spaces around =, or in quotati",
         ),
+        (
+            "train --task listops --model fnet --set Run.num_steps=4 Run.eval_every=2",
+            "arguments: Run.eval_every=2: repeat --set for each binding, or quote all of them",
+        ),
+        ("describe --data none", "--data expects a folder of prepared sets, none does not exist"),
+        ("verify results --data none", "--data expects a folder of prepared sets, none does no"),
         ("list modls", "KIND expects tasks, models or presets, got 'modls' (see lra-fnet list --h"),
         ("sweep --sampler foo", "--sampler expects grid, random or tpe, got 'foo'"),
         ("completion bsh", "SHELL expects bash, zsh or fish, got 'bsh'"),

@@ -85,6 +85,28 @@ def test_my_mixer_is_a_convolution_that_ignores_padding(width):
 
 def test_my_mixer_keeps_the_contract():
     check_mixer(example("my_mixer").MyMixer, width=3)
+    with pytest.raises(UserError, match=r"width must be at least 1, got 0: set it to 7, say"):
+        check_mixer(example("my_mixer").MyMixer, width=0)
+
+
+def test_mixer_that_sees_padding_against_its_word_is_not_trained(go, tmp_path):
+    text = (EXAMPLES / "my_mixer.py").read_text()
+    seeing = text.replace("        x = jnp.where(mask[:, :, None], x, 0)\n", "").replace(
+        "My", "Seeing"
+    )
+    (tmp_path / "seeing_mixer.py").write_text(seeing)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "seeing.gin").write_text(
+        "MIXERS = @SeeingMixer\nSeeingMixer.width = 3\n"
+    )
+    which = ["--task", "my_task", "--model", "seeing", "--preset", "cpu", "--name", "tiny"]
+    (tmp_path / "genes.tsv").write_text("".join(f"{line}\n" for line in sequences()))
+    settings = ["--set=MAX_LEN=32", *(f"--set={text}" for text in TINY)]
+    outside = [f"--import={tmp_path / 'seeing_mixer.py'}", f"--gin-dir={tmp_path}"]
+    code, err, _ = go("train", *which, "--source", tmp_path / "genes.tsv", *settings, *outside)
+    assert code == 2
+    assert "SeeingMixer declares uses_mask, but what padding contains changes its outputs" in err
+    assert not list((tmp_path / "runs").rglob("checkpoints"))
 
 
 # A task

@@ -49,9 +49,10 @@ def normalise(text: str) -> str:
             elif _BARE_WORD.fullmatch(value):
                 value = repr(value)
             elif "@" not in value and "%" not in value:
+                cure = f"""a text of several words needs two kinds of quotes, '{name}="..."'"""
                 raise UserError(
                     f"--set {name} expects a number, string, list or tuple, got {value!r} "
-                    "(--gin takes several bindings)"
+                    f"({'--gin takes several bindings' if '=' in value else cure})"
                 ) from None
     return f"{name} = {value}"
 

@@ -43,6 +43,8 @@ def parse(text: str, where: str, *, trusted: bool = True) -> None:
         ) from None
     except (ValueError, SyntaxError, NameError, AttributeError, ImportError) as error:
         reason = re.split(r" In bindings string| In file | Failed to parse", one_line(error))[0]
+        if reason.startswith("malformed node"):
+            reason = "expected a value: put texts in quotation marks, and @ before a class"
         hint = _did_you_mean(reason)
         if "No configurable matching" in reason and trusted:
             hint += " If it is in a module of yours, name that with --import (make: IMPORT=)"

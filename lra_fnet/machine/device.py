@@ -10,6 +10,7 @@ _REQUIRED = {  # settings of JAX that would change results without a trace
     "jax_threefry_partitionable": (True, "changes all random numbers"),
     "jax_random_seed_offset": (0, "changes all random numbers"),
     "jax_high_dynamic_range_gumbel": (False, "changes random numbers"),
+    "jax_numpy_dtype_promotion": ("standard", "refuses types that the models mix"),
 }
 
 

@@ -344,6 +344,8 @@ class Encoder(nn.Module):
                 dropout=self.attention_dropout,
                 parent=None,
             )
+        if make is gin.REQUIRED:
+            raise UserError("nothing binds MIXERS: bind it, as the files in gin/models do")
         if not isinstance(mixer, Mixer):
             raise UserError(
                 f"Encoder.mixers must give a subclass of Mixer, got {make!r} for layer {layer}: "

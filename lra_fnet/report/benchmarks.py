@@ -182,13 +182,14 @@ def exponent(lengths: Sequence[float], values: Sequence[float]) -> float | None:
     return statistics.linear_regression(x, y).slope
 
 
-def curve(cells: Sequence[Result], label: str, value: str) -> tuple[list[int], list[float]]:
+def curve(cells: Sequence[Result], label: str | None, value: str) -> tuple[list[int], list[float]]:
     """Returns lengths and numbers of a row without CLS: "seconds" (median) or "peak_bytes".
 
-    Where the number of tokens in a batch is constant, the seconds are those of one example, which
-    grow with the length as those of a batch of constant size.
+    Without a label, all cells are one row. Where the number of tokens in a batch is constant, the
+    seconds are those of one example, which grow with the length as those of a batch of constant
+    size.
     """
-    row = [c for c in cells if c.label == label and c.ok and not c.cls]
+    row = [c for c in cells if label in (None, c.label) and c.ok and not c.cls]
     row.sort(key=lambda cell: cell.length)
     if value != "seconds":
         return [cell.length for cell in row], [max(getattr(cell, value), 1) for cell in row]

@@ -23,7 +23,7 @@ FAILED_PATHX = 50.0  # %: what S4 and its successors count for a failed Path-X
 MARKS = {
     "validation_is_test": "† The checkpoint was selected on the test rows (validation is test).",
     "shallow": "§ At least one seed is not clearly (95 %) above the shallow baseline.",
-    "floor": "¶ At the floor: at least one seed is not clearly (95 %) above the majority floor.",
+    "floor": "¶ At least one seed is not clearly (95 %) above the majority floor.",
 }
 
 

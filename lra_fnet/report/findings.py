@@ -134,21 +134,19 @@ def speed(report: Report) -> list[str]:
         times = [benchmarks.speed_up(a, b) for a, b in pairs]
         memory = [100 * a.peak_bytes / max(1, b.peak_bytes) for a, b in pairs]
         lengths = [cell.length for cell, _ in pairs]
-        names = "fnet", benchmarks.BASELINE
-        sentences = [
-            f"FNet's training step is {span(times)} times as fast as the Transformer's at "
-            f"lengths {lengths[0]:,} to {lengths[-1]:,}{benchmarks.constant(cells)}, and its peak "
-            f"memory is {span(memory)} % of the Transformer's, in {benchmark.name}."
+        others = [*dict.fromkeys(other.label for _, other in pairs)]
+        whose = "" if others == [benchmarks.BASELINE] else f" ({', then '.join(others)})"
+        slopes = [
+            benchmarks.exponent(*benchmarks.curve(side, None, "seconds"))
+            for side in zip(*pairs, strict=True)
         ]
-        paired = [cell for cell in cells if cell.length in lengths]
-        curves = [benchmarks.curve(paired, name, "seconds") for name in names]
-        slopes = [benchmarks.exponent(*curve) for curve in curves]
-        if None not in slopes and all(fitted == lengths for fitted, _ in curves):
-            sentences.append(
-                f"Fitted over these lengths, FNet's time grows as L^{slopes[0]:.2f} and the "
-                f"Transformer's as L^{slopes[1]:.2f}."
-            )
-        return sentences
+        return [
+            f"FNet's training step is {span(times)} times as fast as the Transformer's{whose} at "
+            f"lengths {lengths[0]:,} to {lengths[-1]:,}{benchmarks.constant(cells)}, and its peak "
+            f"memory is {span(memory)} % of the Transformer's, in {benchmark.name}.",
+            f"Fitted over these lengths, FNet's time grows as L^{slopes[0]:.2f} and the "
+            f"Transformer's as L^{slopes[1]:.2f}.",
+        ]
     return []
 
 

@@ -113,7 +113,9 @@ def _fixed_draws(rows: Sequence[Row]) -> list[str]:
     several = [cell.runs for row in rows for cell in row.cells.values() if cell.seeds > 1]
     names = {name for runs in several for name in filter(_OWN_SEED.fullmatch, runs[0].bound)}
     listed = ", ".join(f"`{name}`" for name in sorted(names))
-    words = f"All seeds of a row share the draw of {listed}: ± does not cover other draws."
+    words = (
+        f"All seeds of a row have the same fixed draw ({listed}), so ± does not cover other draws."
+    )
     return [words] if names else []
 
 

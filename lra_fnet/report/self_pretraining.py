@@ -14,8 +14,8 @@ from lra_fnet.report.tables import Row, Table
 NOTE = (
     "Test accuracy of each seed in order; then the mean of the pre-trained runs minus that from "
     "scratch, in percentage points, with a 95 % interval. Both sides took the same number of steps "
-    "in all. p and interval are single, not adjusted. With one seed on a side, they describe "
-    "variation over test rows, not over seeds; with two, the test is too liberal."
+    "in all. p and interval are single, not adjusted. With one seed on a side, they cover "
+    "variation over test rows only; with two, the test rejects too often."
 )
 
 

@@ -198,7 +198,11 @@ def main_models(report: Report) -> str:
         for t, rows in shown
     ]
     legend = compact_legend([row.cells[c] for t, rows in shown for row in rows for c in t.columns])
-    grids[-1] = dataclasses.replace(grids[-1], notes=[legend, *notes])
+    best = (
+        "Next to the four main models: the model with the highest test accuracy on each task, with "
+        "any number of seeds, if it is clearly above the shallow baseline."
+    )
+    grids[-1] = dataclasses.replace(grids[-1], notes=[f"{legend} {best}", *notes])
     parts = [grid.markdown() for grid in grids]
     more = (
         "For all models, results at the last step, speed and memory, and the commit, device and "

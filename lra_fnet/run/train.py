@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from lra_fnet import config
+from lra_fnet import config, testing
 from lra_fnet.errors import Interrupted, RunFailed, UserError, out_of_memory
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import device, disk, progress, terminal
@@ -210,12 +210,16 @@ def _begin(asked: Asked) -> Begun | None:
     That counts if there is a checkpoint: a run that starts again makes its decisions anew.
 
     Raises:
-      UserError: an older run.json is damaged, or the disk refuses.
+      UserError: an older run.json is damaged, or the disk refuses; a mixer of the user declares
+        uses_mask, but sees padding.
     """
     folder = asked.job.folder
     before = run_files.read_begun(folder)
     if not checkpoint.exists(folder):
         before = None
+        for cls, mixer in {type(one): one for one in asked.experiment.model.encoder.mixers}.items():
+            if not cls.__module__.startswith("lra_fnet."):
+                testing.check_padding(mixer)
     with disk.writable(folder):
         disk.replace(folder / "config.gin", asked.experiment.config)
         if not _holds_complete(folder):  # that has no test score yet

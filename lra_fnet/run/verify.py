@@ -527,7 +527,7 @@ def _replay(folder: Path, result: Record, options: Options) -> Finding:
         return Finding(OK, f"all {steps} steps: the same parameters")
     course = f"{steps} steps, loss {losses[0]:.4f} to {losses[-1]:.4f}"
     if not curve:
-        return Finding(NOTE, f"{course}; no metrics.jsonl to compare with")
+        return Finding(NOTE, f"{course}; metrics.jsonl has no loss to compare with")
     how = "exactly as recorded" if not any(off) else f"within {TOLERANCE:.0%}, by another {OTHER}"
     return Finding(OK, f"{course}: {how}")
 

@@ -48,7 +48,7 @@ class Sweep:
     overrides: tuple[str, ...] = ()  # bindings of every trial
     sampler: str = "grid"
     trials: int = 0  # points for each task and model, with the samplers random and tpe
-    prune: bool = False  # stop a point whose first seed is below the median of the earlier points
+    prune: bool = False  # stop a point whose first seed's best is below the earlier points' median
     name: str = ""  # start of the name of the sweep's folder
     # The trials are runs of `lra-fnet pretrain`, compared by accuracy on masked tokens.
     pretrain: bool = False
@@ -205,7 +205,9 @@ def axis(option: str, text: str) -> tuple[str, list | dict[str, Any]]:
             case "range", [low, high, *log] if log in ([], ["log"]):
                 return name.strip(), {"low": low, "high": high, "log": bool(log)}
     form = {"grid": "[value, ...]", "range": '[low, high] or [low, high, "log"]'}[option]
-    raise UserError(f"--{option} expects Name.parameter={form}, got {text!r}")
+    bare = re.search(r"[\[,]\s*[A-Za-z]", values)
+    cure = f""": keep texts quoted, as in --{option} '{name}=[..., "text"]'""" if bare else ""
+    raise UserError(f"--{option} expects Name.parameter={form}, got {text!r}{cure}")
 
 
 def _axis(name: str, values) -> list | dict:

@@ -11,14 +11,14 @@ import numpy as np
 from lra_fnet.errors import one_line
 
 LARGEST = 2**20  # bytes of a file that is not resized
-_MODES = ("L", "LA", "P", "RGB", "RGBA")
+_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK")
 
 
 def read(content: bytes, side: int, mode: str, *, resize: bool = False) -> np.ndarray:
     """Returns the pixels of an image file, upright (EXIF) and without transparency.
 
     Args:
-        content: a PNG or JPEG file of 8 bits per colour.
+        content: a PNG or JPEG file of at most 8 bits per colour.
         side: height and width that the image must have, in pixels.
         mode: "RGB" for colours (gray has three equal ones), or "L" for gray values, as Pillow
             converts them.

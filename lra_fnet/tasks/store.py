@@ -518,6 +518,11 @@ def _write(folder: Path, task: "Task", raw: "Raw") -> dict[str, dict[str, Any]]:
     with Bar(f"preparing {task.name}/{task.config}", raw.total) as progress:
         for split, (values, label) in raw.rows():
             texts = values if isinstance(values, tuple) else (values,)
+            if split not in tallies:
+                raise UserError(
+                    f"{task.name}/{task.config}: expected a row of split {', '.join(tallies)}, got "
+                    f"{split!r}: correct the task's raw"
+                )
             _check_row(task, split, tallies[split].rows, texts, label)
             tallies[split].add(texts, label)
             progress.step()

@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import json
 import logging
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -57,6 +58,10 @@ def metrics(folder: Path, step: int, curve: str) -> Iterator[Callable[[str, int,
     with writable(folder):
         disk.replace(path, "".join(lines[: curves.index(curve)]))
         file = open(path, "a", buffering=1)  # noqa: SIM115 (closed below)
+        if not step:
+            shutil.rmtree(
+                folder / "tensorboard", ignore_errors=True
+            )  # of a start that was given up
         (folder / "tensorboard").mkdir(exist_ok=True)
         board = EventsWriter(str(folder / "tensorboard/events"))
         if step:  # TensorBoard leaves out later lines of the files before

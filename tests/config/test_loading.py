@@ -32,6 +32,20 @@ def test_an_override_wins_over_every_file():
         ("nothing=7", ["'nothing=7': expected Name.parameter=value; settings without a name: DAT"]),
         ("Run.num_steps=%NOTHING", ["no macro NOTHING"]),
         ("Performer.num_features=8", ["nothing reads Performer.num_features"]),
+        (
+            "Optimizer.decay_factor=0.9",
+            ["nothing reads Optimizer.decay_factor", "or choose the model or schedule that reads"],
+        ),
+        (
+            "ListOps.config=full",
+            ["ListOps.config is 'full', but DATASET", "is 'short_128': bind DATASET alone"],
+        ),
+        ("MIXERS=@Fourier()", ["Fourier is a mixer", "write @Fourier without ()"]),
+        (
+            "Optimizer.factors=constant * linear_warmup",
+            ["""a text of several words needs two kinds of quotes, 'Optimizer.factors="..."'"""],
+        ),
+        ("Run.num_steps=1 A.b=2", ["'1 A.b=2' (--gin takes several bindings)"]),
         ("Run.num_steps=-5", ["Run.num_steps", "at least 1", "-5"]),
         ("Run.num_steps=2147483648", ["Run.num_steps", "2147483648"]),
         ("Run.num_steps=ten", ["Run.num_steps", "'ten'"]),
@@ -78,6 +92,25 @@ def test_a_wrong_override_fails_with_one_line(override, words):
     text = str(caught.value)
     assert "\n" not in text
     assert all(word in text for word in words), text
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "MIXERS = Many",
+            "odd.gin: expected a value: put texts in quotation marks, and @ before a",
+        ),
+        ("Fourier.method = 'fft'", "nothing binds MIXERS: bind it, as the files in gin/models do"),
+    ],
+)
+def test_a_mistake_in_a_file_of_ones_own_fails_with_one_line(text, words, tmp_path):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "odd.gin").write_text(f"{text}\n")
+    with pytest.raises(UserError) as caught:
+        experiment.load("listops", "odd", "cpu", gin_dirs=[tmp_path])
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_file_may_not_add_a_macro(tmp_path):

@@ -11,6 +11,7 @@ from lra_fnet.run import provenance
 def test_settings_of_jax_that_a_run_does_not_take_are_refused(monkeypatch):
     settings = {"enable_x64": True, "threefry_partitionable": False, "disable_jit": True}
     settings |= {"random_seed_offset": 5, "high_dynamic_range_gumbel": True}
+    settings |= {"numpy_dtype_promotion": "strict"}
     for name, value in settings.items():
         name = f"jax_{name}"
         before = jax.config.values[name]

@@ -57,7 +57,7 @@ from lra_fnet.models.mixers.state_space import LRU, S4D, S5, Recurrent
 from lra_fnet.models.mixers.structured_convolution import StructuredConvolution
 from lra_fnet.models.mixers.synthesizer import Synthesizer
 from lra_fnet.models.mixers.transforms import DCT, Hadamard, Hartley, SequenceFourier
-from lra_fnet.testing import check_mixer
+from lra_fnet.testing import check_mixer, check_padding
 
 BIGBIRD = {"block_size": 2, "num_random": 1, "num_global": 1, "last_is_global": True, "seed": 0}
 PERFORMER = {"kernel": "softmax", "num_features": 8, "orthogonal": True, "redraw": False, "seed": 0}
@@ -375,6 +375,17 @@ def test_each_check_fails_with_one_line(cls, message):
     (line,) = str(caught.value).splitlines()[:1]
     assert line.startswith(cls.__name__)
     assert message in line
+
+
+def test_padding_of_a_mixer_is_checked_as_it_is(capsys):
+    """A mixer that says that it sees padding may."""
+    fields = {"dim": 6, "num_heads": 2, "qkv_dim": 4, "max_len": 9, "layer": 0, "num_layers": 2}
+    check_padding(Moving(**fields, dropout=0.5))
+    seeing = broken(lambda self, y, x, mask, train: y + x.mean(axis=1, keepdims=True))
+    with pytest.raises(UserError, match="declares uses_mask, but what padding contains changes"):
+        check_padding(seeing(**fields, dropout=0.5))
+    honest = type("Honest", (seeing,), {"uses_mask": False})
+    check_padding(honest(**fields, dropout=0.5))
 
 
 class Undeclared(Mixer):

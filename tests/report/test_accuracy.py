@@ -571,7 +571,9 @@ def test_seeds_that_began_from_different_pretraining_are_noted():
 def test_seeds_that_share_a_draw_are_noted(seeds, noted):
     config = "MAX_LEN = 128\nPerformer.seed = 0\n"
     (table,) = tables_of(*(a_result(config=config, seed=seed) for seed in range(seeds)))
-    assert any("share the draw of `Performer.seed`" in note for note in table.notes) == noted
+    assert (
+        any("have the same fixed draw (`Performer.seed`)" in note for note in table.notes) == noted
+    )
 
 
 def test_provenance_names_folder_seeds_commit_device_and_data():

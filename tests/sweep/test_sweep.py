@@ -158,6 +158,10 @@ def test_trials_of_pretraining_are_runs_of_pretrain(go):
         (["--task", "parity", "--grid", "Run.batch_size=16"], "--grid expects Name"),
         (["--task", "parity", "--range", "Run.batch_size=[1,2,3]"], "--range expects"),
         (
+            ["--task", "parity", "--grid", "Encoder.norm=[pre,post]"],
+            """keep texts quoted, as in --grid 'Encoder.norm=[..., "text"]'""",
+        ),
+        (
             ["--task", "parity", "--range", 'A.b=[1e-2,1e-4,"log"]'],
             'the range of A.b expects LOW < HIGH, got [0.01, 0.0001, "log"]: swap them',
         ),

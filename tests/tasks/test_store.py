@@ -125,6 +125,17 @@ def test_split_without_rows_is_an_error(tmp_path):
     assert files(tmp_path) == ["lra_toy/small/.lock"]
 
 
+def test_split_that_the_task_does_not_have_is_an_error(tmp_path):
+    class Misspelt(Toy):
+        def raw(self, source, jobs):
+            return tasks.Raw({"valid": made("validation", 3)})
+
+    expected = "expected a row of split train, validation, test, got 'valid': correct the task's"
+    with pytest.raises(UserError, match=f"^toy/small: {expected} raw$"):
+        Misspelt(config="small", max_len=12).prepare(tmp_path)
+    assert files(tmp_path) == ["lra_toy/small/.lock"]
+
+
 def test_long_texts_are_cut_and_short_texts_padded(tmp_path):
     whole = TOY.prepare(tmp_path).arrays("test")
     cut = Toy(config="small", max_len=5).open(tmp_path).arrays("test")

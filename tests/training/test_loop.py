@@ -584,6 +584,14 @@ def test_tensorboard_files_hold_the_curves_of_the_metrics(tmp_path):
     assert events_of(tmp_path / "tensorboard") == pytest.approx(want, rel=1e-6)
 
 
+def test_tensorboard_files_of_a_start_without_a_checkpoint_are_removed(tmp_path):
+    (tmp_path / "tensorboard").mkdir()
+    (tmp_path / "tensorboard" / "events.out.of.another.run").write_bytes(b"")
+    run(tiny(num_steps=3), tmp_path)
+    (file,) = (tmp_path / "tensorboard").iterdir()
+    assert file.stat().st_size
+
+
 def test_newest_state_may_be_saved_unless_a_save_is_in_flight_or_recent(tmp_path, monkeypatch):
     checkpoints = Checkpoints(tmp_path)
     state = {"w": jnp.arange(3.0)}
