@@ -217,12 +217,12 @@ def load(
     with _one_line():
         _settle(data, source)
     built = _build(denoise=denoise)
-    with contextlib.suppress(ValueError):  # one's own gin files need not have the macro
-        if (dataset := gin.query_parameter("%DATASET")) != built.task.config:
-            raise UserError(
-                f"{type(built.task).__name__}.config is {built.task.config!r}, but DATASET, by "
-                f"which epochs are counted, is {dataset!r}: bind DATASET alone"
-            )
+    dataset = gin.query_parameter("%DATASET")
+    if isinstance(dataset, str) and dataset != built.task.config:  # else nothing binds it
+        raise UserError(
+            f"{type(built.task).__name__}.config is {built.task.config!r}, but DATASET, by which "
+            f"epochs are counted, is {dataset!r}: bind DATASET alone"
+        )
     steps = built.run.num_steps
     if done >= steps:
         raise UserError(

@@ -1,14 +1,16 @@
 """Imports the user's modules, and knows which a run uses and the hash of each of their files."""
 
 import ast
+import contextlib
 import hashlib
 import importlib
+import importlib.machinery
 import importlib.util
 import inspect
 import re
 import sys
 import sysconfig
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,16 +55,20 @@ def import_modules(names: Iterable[str]) -> None:
       UserError: a module or file does not exist, or raises an error; a file has changed since this
         process imported it.
     """
+    names = tuple(names)
     for name in names:
-        known = _imported.get(_key(name))
-        if known is None:
+        if _key(name) not in _imported:
             _import(name)
-            files = _files(_module(name)).items()
-            _imported[_key(name)] = {module: _Source(path, _sha256(path)) for module, path in files}
-            continue
-        for path, sha256 in known.values():
+        for path, sha256 in _imported.get(_key(name), {}).values():
             if not path.is_file() or _sha256(path) != sha256:
                 raise UserError(f"{path} has changed since it was imported: restart Python")
+    for name in names:
+        if _key(name) not in _imported:
+            files = _files(_module(name))
+            _check_own(name, files)
+            _imported[_key(name)] = {
+                module: _Source(path, _sha256(path)) for module, path in files.items()
+            }
 
 
 def used_imports(names: Sequence[str], text: str) -> tuple[str, ...]:
@@ -126,13 +132,23 @@ def _search(folder: Path) -> None:
         sys.path.append(str(folder))
 
 
+def _check_own(name: str, files: Mapping[str, Path]) -> None:
+    """Refuses an import that got another folder's module in place of one in its own folder."""
+    for module, path in files.items() if name.endswith(".py") else ():
+        own = Path(name).resolve().with_name(f"{module}.py")
+        if own.is_file() and own != path:
+            raise UserError(f"--import {name}: {path} is named {module} too: rename one of them")
+
+
 def _files(module: str) -> dict[str, Path]:
-    """Returns the files of an imported module and of the user's that it imports, by module."""
+    """Returns the files of an imported module and of the user's that it may import, by module.
+
+    They do not depend on what else this process has imported.
+    """
     found, todo = {}, [module]
     while todo:
         name = todo.pop()
-        file = getattr(sys.modules.get(name), "__file__", None) or ""
-        path = Path(file).resolve()
+        path = Path(_file(name)).resolve()
         if name in found or path.suffix != ".py" or not path.is_file():
             continue
         if _is_own(path):
@@ -141,6 +157,19 @@ def _files(module: str) -> dict[str, Path]:
             continue
         found[name] = path
     return found
+
+
+def _file(module: str) -> str:
+    """Returns the file of a module, imported or not; "" without one."""
+    if module in sys.modules:
+        return getattr(sys.modules[module], "__file__", None) or ""
+    words, spec = module.split("."), None
+    for number in range(1, len(words) + 1):
+        folders = spec.submodule_search_locations if spec else None
+        spec = importlib.machinery.PathFinder.find_spec(".".join(words[:number]), folders)
+        if spec is None or (number < len(words) and not spec.submodule_search_locations):
+            return ""
+    return spec.origin or "" if spec else ""
 
 
 def _is_own(path: Path) -> bool:
@@ -152,13 +181,15 @@ def _is_own(path: Path) -> bool:
 
 def _imports(module: str, path: Path) -> list[str]:
     """Returns the names of the modules that a file may import, and of their packages."""
-    package, names = getattr(sys.modules[module], "__package__", None) or "", [module]
+    package = module if path.stem == "__init__" else module.rpartition(".")[0]
+    names = [module]
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and (package or not node.level):
-            base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
-            names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.ImportFrom):
+            with contextlib.suppress(ImportError):  # beyond the package: the file must handle it
+                base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+                names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
     parts = (name.split(".") for name in names)
     prefixes = {".".join(words[:n]) for words in parts for n in range(1, len(words) + 1)}
     return sorted(prefixes - {module})

@@ -46,14 +46,17 @@ def evaluate(folder: Path, imports: Sequence[str] = (), data: Path | None = None
     if result.score("test"):
         return result
     with jobs.lock(folder):
-        _, result = jobs.finished(folder)
+        job, result = jobs.finished(folder)
         if result.score("test"):  # by another process, until now
             return result
         config.import_modules(imports)
-        if differences := record.code_differences(result.code, result.config, imports):
+        differences = record.code_differences(result.code, result.config, imports, job.imports)
+        if differences:
+            gone = any(one.new == record.NOT_IMPORTED for one in differences)
+            remedy = "name it with --import, if you trust your copy" if gone else "restore it"
             raise UserError(
                 f"{folder} was trained with other code ({'; '.join(map(str, differences))}): "
-                "restore it, since the test score is recorded once"
+                f"{remedy}, since the test score is recorded once"
             )
         last, best = (trained.load_run(folder, kind, imports) for kind in ("last", "best"))
         score = make_scorer(last.experiment.objective, last.experiment.run.eval_batch_size)

@@ -391,29 +391,33 @@ def seal(value: dict[str, Any]) -> dict[str, Any]:
     return {**rest, "sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 
+NOT_IMPORTED = "not imported"
+
+
 def code_differences(
-    code: Mapping[str, str], text: str, imports: Sequence[str]
+    code: Mapping[str, str], text: str, imports: Sequence[str], named: Sequence[str]
 ) -> list[config.Difference]:
     """Returns the user's files that a run had with other contents, or that only one side has.
 
-    Files that are named otherwise but have equal contents do not count, nor does what a run holds
-    of an import that it does not use, as older versions recorded it.
+    Files that are named otherwise but have equal contents do not count. Older versions recorded
+    code of imports that a run does not use, and none of dotted modules: neither counts.
 
     Args:
       code: the run's, as in `Record.code`.
       text: the operative config of the run.
       imports: the user's modules, already imported.
+      named: those that the run names.
     """
     used = config.used_imports(imports, text)
     now, given = config.code_of(used), config.code_of(imports)
     edited = [name for name in sorted(code.keys() & now.keys()) if code[name] != now[name]]
     gone = [name for name in code if name not in given and code[name] not in now.values()]
     # A file that one of these began to import comes with an edit of that one.
-    named = [name for name in map(config.code_name, used) if name in now]
-    added = [name for name in named if name not in code and now[name] not in code.values()]
+    further = {*map(config.code_name, used)} - {*map(config.code_name, named)} - code.keys()
+    added = [name for name in now if name in further and now[name] not in code.values()]
     return [
         config.Difference(
-            f"code of {name}", code.get(name, "not recorded"), now.get(name, "not imported")
+            f"code of {name}", code.get(name, "not recorded"), now.get(name, NOT_IMPORTED)
         )
         for name in (*edited, *gone, *added)
     ]

@@ -190,7 +190,8 @@ def _check_same(asked: Asked, held: Begun | Record) -> None:
     if held.data_sha256 != fingerprint:
         hashes = held.data_sha256[:8], fingerprint[:8]
         differences.append(config.Difference("data", *hashes))
-    differences += record.code_differences(held.code, held.config, asked.imports)
+    named = held.imports if isinstance(held, Begun) else ()
+    differences += record.code_differences(held.code, held.config, asked.imports, named)
     origin = held.init if isinstance(held, Record) else held.origin
     encoders = origin and origin.sha256, start and start.facts.sha256
     if encoders[0] != encoders[1]:

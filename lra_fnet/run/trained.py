@@ -266,7 +266,7 @@ def load_run(
             "copy, name it with --import"
         )
     experiment, shapes = _experiment(folder, result, imports)
-    for difference in record.code_differences(result.code, result.config, imports):
+    for difference in record.code_differences(result.code, result.config, imports, named):
         progress.say(f"{folder} was trained with other code ({difference}): results may differ")
     variables = read(shapes)
     return TrainedRun(folder, experiment, variables, kind, step, result, named, tuple(imports), job)

@@ -155,7 +155,7 @@ def verify(folder: Path, options: Options, *, moved: bool = True) -> Row:
         "result": lambda: _course(folder, result, options),
         "config": lambda: _config(folder, result, options),
         "data": lambda: _data(result, options),
-        "code": lambda: _code(result, options),
+        "code": lambda: _code(folder, result, options),
         "score": lambda: _score(folder, result, kinds, options),
         "replay": lambda: _replay(folder, result, options),
     }
@@ -400,7 +400,7 @@ def _is_known(commit: str) -> bool:
     return _git("cat-file", "-e", f"{commit}^{{commit}}").returncode == 0
 
 
-def _code(result: Record, options: Options) -> Finding:
+def _code(folder: Path, result: Record, options: Options) -> Finding:
     """Says whether the code that trained the run can be had, the user's own included."""
     if result.commit is None:
         return Finding(NOTE, "no commit was recorded")
@@ -408,10 +408,9 @@ def _code(result: Record, options: Options) -> Finding:
         return Finding(FAILED, f"no commit: {result.commit!r}")
     if not _is_known(result.commit):
         return Finding(NOTE, "its commit is not in this repository")
-    notes = [
-        str(change)
-        for change in record.code_differences(result.code, result.config, options.imports)
-    ]
+    job = jobs.read_job(folder)
+    sides = options.imports, job.imports if job else ()
+    notes = [str(one) for one in record.code_differences(result.code, result.config, *sides)]
     if result.dirty:
         notes.append("files differed from its commit")
     if result.earlier:

@@ -1,6 +1,7 @@
 """The load order, and errors for bindings without effect."""
 
 import pytest
+from paths import EXAMPLES
 
 from lra_fnet import experiment
 from lra_fnet.errors import UserError
@@ -111,6 +112,19 @@ def test_a_mistake_in_a_file_of_ones_own_fails_with_one_line(text, words, tmp_pa
         experiment.load("listops", "odd", "cpu", gin_dirs=[tmp_path])
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_task_of_ones_own_need_not_have_the_macro_of_the_data_set(tmp_path):
+    for folder in ("tasks", "presets/cpu"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "tasks" / "mine.gin").write_text(
+        "TASK = @MyTask()\nMyTask.config = 'full'\nMyTask.max_len = %MAX_LEN\n"
+    )
+    (tmp_path / "presets" / "cpu" / "mine.gin").write_text("MAX_LEN = 16\n")
+    built = experiment.load(
+        "mine", "fnet", "cpu", imports=[str(EXAMPLES / "my_task.py")], gin_dirs=[tmp_path]
+    )
+    assert built.task.config == "full"
 
 
 def test_a_file_may_not_add_a_macro(tmp_path):

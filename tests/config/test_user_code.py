@@ -1,6 +1,8 @@
 """Modules and files that --import names."""
 
 import hashlib
+import subprocess
+import sys
 
 import pytest
 
@@ -167,7 +169,58 @@ def test_a_run_uses_what_its_modules_import(tmp_path):
     names = [str(tmp_path / f"{name}.py") for name in ("lower", "other", "upper")]
     config.import_modules(names)
     lower, other, upper = names
-    assert config.used_imports(names, "MIXERS = @UpperMixer") == (lower, upper)
+    for order in (names, names[::-1]):
+        used = config.used_imports(order, "MIXERS = @UpperMixer")
+        assert sorted(used) == sorted([lower, upper])
     assert config.used_imports(names, "MIXERS = @LowerMixer") == (lower, other, upper)
     assert config.used_imports([upper], "MIXERS = @LowerMixer") == (upper,)
     assert config.used_imports(names, "MIXERS = @Fourier") == ()
+
+
+def test_code_does_not_depend_on_what_is_loaded_or_on_the_order(tmp_path):
+    """A helper that is imported on use, or for types only, counts either way."""
+    folder = tmp_path / "on_use"
+    (folder / "a_package").mkdir(parents=True)
+    (folder / "a_package" / "deep.py").write_text("")
+    (folder / "a_package" / "__init__.py").write_text("")
+    (folder / "for_types.py").write_text("")
+    (folder / "on_use.py").write_text(
+        "from typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n"
+        "    import for_types\n"
+        "def use():\n"
+        "    from a_package.deep import nothing\n"
+        "try:\n"
+        "    from ..beyond import it\n"
+        "except ImportError:\n"
+        "    it = 1\n"
+    )
+    (folder / "loading_it.py").write_text("import for_types, a_package.deep\n")
+    program = (
+        "import sys\n"
+        "from lra_fnet import config\n"
+        "config.import_modules(sys.argv[1:])\n"
+        "print(sorted(config.code_of([sys.argv[-1]])))\n"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", program, *(str(folder / f"{name}.py") for name in names)],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for names in (["on_use"], ["loading_it", "on_use"])
+    }
+    assert said == {"['a_package.py', 'a_package/deep.py', 'for_types.py', 'on_use.py']\n"}
+
+
+def test_module_of_another_folder_in_place_of_ones_own_is_refused(tmp_path):
+    for part in ("one", "two"):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "equally_named.py").write_text(f"part = {part!r}\n")
+        (tmp_path / part / f"from_{part}.py").write_text("import equally_named\n")
+    config.import_modules([str(tmp_path / "one" / "from_one.py")])
+    second = tmp_path / "two" / "from_two.py"
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"one/equally_named.py is named equally_named too: re"):
+            config.import_modules([str(second)])

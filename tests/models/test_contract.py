@@ -57,6 +57,7 @@ from lra_fnet.models.mixers.state_space import LRU, S4D, S5, Recurrent
 from lra_fnet.models.mixers.structured_convolution import StructuredConvolution
 from lra_fnet.models.mixers.synthesizer import Synthesizer
 from lra_fnet.models.mixers.transforms import DCT, Hadamard, Hartley, SequenceFourier
+from lra_fnet.models.pointwise import BatchNorm
 from lra_fnet.testing import check_mixer, check_padding
 
 BIGBIRD = {"block_size": 2, "num_random": 1, "num_global": 1, "last_is_global": True, "seed": 0}
@@ -384,8 +385,31 @@ def test_padding_of_a_mixer_is_checked_as_it_is(capsys):
     seeing = broken(lambda self, y, x, mask, train: y + x.mean(axis=1, keepdims=True))
     with pytest.raises(UserError, match="declares uses_mask, but what padding contains changes"):
         check_padding(seeing(**fields, dropout=0.5))
-    honest = type("Honest", (seeing,), {"uses_mask": False})
-    check_padding(honest(**fields, dropout=0.5))
+    unbuilt = broken(lambda self, y, x, mask, train: 1 / 0)
+    check_padding(type("Honest", (unbuilt,), {"uses_mask": False})(**fields, dropout=0.5))
+
+
+class Decaying(Mixer):
+    """A recurrence with a norm over the batch; both are far off for other than its own values."""
+
+    uses_mask = True
+
+    @nn.compact
+    def __call__(self, x, mask, *, train):
+        decay = self.param("decay", nn.initializers.constant(0.3), (self.dim,))
+        x = BatchNorm(1e-5, 0.99, name="norm")(jnp.where(mask[..., None], x, 0), mask, train=train)
+        steps = jnp.swapaxes(jnp.where(mask[..., None], x, 0), 0, 1)
+
+        def step(y, x):
+            y = decay[None] * y + x
+            return y, y
+
+        return jnp.swapaxes(jax.lax.scan(step, jnp.zeros_like(steps[0]), steps)[1], 0, 1)
+
+
+def test_padding_is_checked_with_a_mixers_own_initial_values():
+    fields = {"dim": 64, "num_heads": 2, "qkv_dim": 4, "max_len": 2000, "layer": 0}
+    check_padding(Decaying(**fields, num_layers=2, dropout=0.0))
 
 
 class Undeclared(Mixer):

@@ -305,7 +305,7 @@ def test_import_that_is_left_out_or_added_is_another_configuration(tmp_path, com
     change(folder / "result.json", test=None)
     score = ("evaluate", "--run", str(folder))
     for options, reason in (
-        ([], "patches_one.py: "),
+        ([], "-> not imported): name it with --import, if you trust your copy"),
         ([first], "patches_two.py: "),
         ([first, second, f"--import={third}"], "code of patches_three.py: not recorded -> "),
     ):
@@ -319,6 +319,13 @@ def test_import_that_is_left_out_or_added_is_another_configuration(tmp_path, com
     shutil.copy(files[1], renamed)
     assert command(*score, first, f"--import={renamed}")[0] == 0
     assert record.read(folder).tested
+
+
+def test_dotted_import_of_which_an_older_version_recorded_no_code_is_accepted():
+    config.import_modules(["json"])
+    assert record.code_differences({}, "", ["json"], named=["json"]) == []
+    (one,) = record.code_differences({}, "", ["json"], named=[])
+    assert (one.name, one.old) == ("code of json.py", "not recorded")
 
 
 def test_reading_is_logged_before_the_split_is_opened_and_after_half_a_line(trial, monkeypatch):

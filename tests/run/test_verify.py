@@ -261,14 +261,14 @@ def test_only_at_its_commit_must_a_run_be_equal_to_the_bit(check, monkeypatch, c
     assert check(edit)["score"].state == state
 
 
-def test_all_notes_about_the_code_are_given(monkeypatch):
+def test_all_notes_about_the_code_are_given(monkeypatch, tmp_path):
     earlier = [made_results.part_of_a_run(commit="b" * 40)]
     fields = {"code": {"parity.py": "0" * 64}, "commit": "a" * 40, "dirty": True}
     fields |= {"config": "TASK = @Parity()"}
     result = record.parse(made_results.a_result(**fields, earlier=earlier))
     monkeypatch.setattr(verify, "_is_known", lambda commit: True)
     config.import_modules([PARITY])
-    state, reason = verify._code(result, verify.Options(imports=(PARITY,)))
+    state, reason = verify._code(tmp_path, result, verify.Options(imports=(PARITY,)))
     assert state == "note"
     first, second, third = reason.split("; ")
     assert first.startswith("code of parity.py: 0000")
