@@ -1,6 +1,7 @@
 """The products and bytes that a cell needs, counted by hand, and the programs that time them."""
 
 import math
+import os
 import re
 from collections import Counter
 
@@ -34,6 +35,12 @@ SIZES = {
     "Encoder.pooling": "mean",
     "Head.mlp_dim": HEAD,
 }
+
+
+@pytest.fixture(autouse=True)
+def one_core(monkeypatch):
+    """How the Performer computes depends on the cores."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
 
 
 def load(model, *more):
@@ -85,11 +92,11 @@ MIXING = {  # products whose two factors both have a gradient; those with one in
     "performer": (
         [
             *PROJECTIONS,
-            (FEATURES, L, K, B * H, N),  # phi(K)^T V
-            (L, FEATURES, K, B * H, N),
-            (L, FEATURES, 1, B * H, N),  # the denominator
+            # One head of one text at a time; a value more, of 1, sums up to the denominator.
+            (FEATURES, L, K + 1, 1, N * B * H),  # phi(K)^T V
+            (L, FEATURES, K + 1, 1, N * B * H),
         ],
-        [(B * L * H, K, FEATURES, 1, 2 * N)],
+        [(L, K, FEATURES, 1, 2 * N * B * H)],
     ),
     "fnet_mat": (
         [],

@@ -343,6 +343,7 @@ def test_data_are_those_that_the_run_names(folders, tmp_path, capsys, monkeypatc
     monkeypatch.chdir(tmp_path)
     copy = tmp_path / "seed0"
     shutil.copytree(folders["fnet"], copy)
+    capsys.readouterr()  # of the training
     words = [f"--import={PARITY}", f"--gin-dir={OUTSIDE}", "--json", str(copy)]
 
     def score(*more):
@@ -351,9 +352,10 @@ def test_data_are_those_that_the_run_names(folders, tmp_path, capsys, monkeypatc
         return code, row["score"]
 
     assert score() == (0, {"state": "ok", "reason": "exactly"})
-    assert score("--data=nowhere")[1]["state"] == "not there"
+    (tmp_path / "nothing").mkdir()
+    assert score("--data=nothing")[1]["state"] == "not there"
     (copy / "checkpoints/best/state.safetensors").write_bytes(b"")
-    code, found = score("--data=nowhere")
+    code, found = score("--data=nothing")
     assert (code, found["state"]) == (1, "FAILED"), found
 
 

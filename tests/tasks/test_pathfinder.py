@@ -539,7 +539,7 @@ def test_incomplete_release_is_refused(spoil, tmp_path):
             lambda p: Image.new("L", (32, 31)).save(p),
             "of 32 x 32 pixels of 8 bits, gray or colour, found 32 x 31 pixels of mode L",
         ),
-        (lambda p: Image.new("1", (32, 32)).save(p), "found 32 x 32 pixels of mode 1; get"),
+        (lambda p: Image.new("I;16", (32, 32)).save(p), "found 32 x 32 pixels of mode I;16; get"),
         (lambda p: p.write_bytes(b"GIF89a"), "expected a PNG or JPEG"),
         (lambda p: p.write_bytes(p.read_bytes()[:60]), "expected a PNG or JPEG"),
         (lambda p: p.unlink(), "No such file or directory"),
