@@ -1,20 +1,53 @@
-"""Attention in tiles against the oracle and `naive`, and what it must not read."""
+"""Attention in tiles, softmax and the Performer's, against oracles, and what it must not read."""
 
 import functools
+import os
 
 import jax
 import jax.numpy as jnp
 import naive as oracle
 import numpy as np
 import pytest
-from arrays import assert_close, float64, normal
+from arrays import assert_close, float64, largest_array, normal
 
-from lra_fnet.models import tiles
-from lra_fnet.models.mixers import attention
+from lra_fnet.models import fastest, feature_tiles, tiles
+from lra_fnet.models.mixers import attention, performer
 from lra_fnet.models.tiles import Tile
 
 LENGTH = 11
 TILES = [Tile(1, 1), Tile(2, 3), Tile(4, 2), Tile(11, 11), Tile(50, 50)]
+FEATURES = normal(6, 3, seed=3)
+
+
+def favor(query, key, value, *, mask):
+    """Sums values with weights phi(q) . phi(k) for each pair (Performer, Lemma 1), in float64."""
+    features = np.asarray(FEATURES, np.float64)
+
+    def phi(x):
+        x = x * x.shape[-1] ** -0.25
+        return np.exp(x @ features.T - (x * x).sum(-1, keepdims=True) / 2)
+
+    weights = np.einsum("bqhm,bkhm->bhqk", phi(query), phi(key)) * mask[:, None, None]
+    total = weights.sum(-1, keepdims=True)
+    weights = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
+    return np.einsum("bhqk,bkhv->bqhv", weights, value)
+
+
+def softmax_in(tile, **options):
+    return functools.partial(tiles.attend, tile=tile, **options)
+
+
+def favor_in(tile, **options):
+    return functools.partial(feature_tiles.attend, features=FEATURES, size=max(tile), **options)
+
+
+# In tiles, in whole arrays, and in float64.
+KINDS = {
+    "softmax": (softmax_in, attention.naive, oracle.softmax_attention),
+    "favor": (favor_in, functools.partial(performer.softmax_attention, features=FEATURES), favor),
+}
+kinds = pytest.mark.parametrize(("in_tiles", "whole", "exact"), KINDS.values(), ids=KINDS)
+shapes = pytest.mark.parametrize("tile", TILES, ids=lambda tile: f"{tile.queries}x{tile.keys}")
 
 
 def inputs(scale=1.0):
@@ -26,16 +59,18 @@ def inputs(scale=1.0):
 
 
 @pytest.mark.parametrize("scale", [1.0, 5.0], ids=["even", "peaked"])
-@pytest.mark.parametrize("tile", TILES, ids=lambda tile: f"{tile.queries}x{tile.keys}")
-def test_result_equals_the_oracle(tile, scale):
+@shapes
+@kinds
+def test_result_equals_the_oracle(in_tiles, whole, exact, tile, scale):
     query, key, value, mask = inputs(scale)
-    got = jax.jit(functools.partial(tiles.attend, tile=tile))(query, key, value, mask)
-    want = oracle.softmax_attention(*float64(query, key, value), mask=np.asarray(mask))
+    got = jax.jit(in_tiles(tile))(query, key, value, mask)
+    want = exact(*float64(query, key, value), mask=np.asarray(mask))
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * scale)
 
 
-@pytest.mark.parametrize("tile", TILES, ids=lambda tile: f"{tile.queries}x{tile.keys}")
-def test_gradient_equals_that_of_naive_attention(tile):
+@shapes
+@kinds
+def test_gradient_equals_that_of_whole_arrays(in_tiles, whole, exact, tile):
     *arrays, mask = inputs()
     cotangent = normal(5, LENGTH, 2, 4, seed=9)
 
@@ -43,8 +78,7 @@ def test_gradient_equals_that_of_naive_attention(tile):
         loss = lambda *a: (attend(*a, mask) * cotangent).sum()  # noqa: E731
         return jax.jit(jax.grad(loss, (0, 1, 2)))(*arrays)
 
-    got = gradient(functools.partial(tiles.attend, tile=tile))
-    for one, want in zip(got, gradient(attention.naive), strict=True):
+    for one, want in zip(gradient(in_tiles(tile)), gradient(whole), strict=True):
         assert_close(one, want)
 
 
@@ -56,8 +90,9 @@ def with_nans():
 
 @pytest.mark.usefixtures("with_nans")
 @pytest.mark.parametrize("unread", [False, True])
-def test_tiles_behind_the_last_token_are_not_read(unread):
-    """Not-a-numbers from position 8 on would spread to all results, as they do in `naive`."""
+@kinds
+def test_tiles_behind_the_last_token_are_not_read(in_tiles, whole, exact, unread):
+    """Not-a-numbers from position 8 on would spread to all results, as they do in whole arrays."""
     query, key, value, _ = inputs()
     mask = jnp.broadcast_to(jnp.arange(LENGTH) < 6, (5, LENGTH))
     behind = (jnp.arange(LENGTH) >= 8)[None, :, None, None]
@@ -66,12 +101,11 @@ def test_tiles_behind_the_last_token_are_not_read(unread):
         query = jnp.where(behind, jnp.nan, query)
 
     def loss(query, key, value):
-        out = tiles.attend(query, key, value, mask, tile=Tile(4, 4), padding_unread=unread)
+        out = in_tiles(Tile(4, 4), padding_unread=unread)(query, key, value, mask)
         return (out[:, :6] ** 2).sum(), out
 
     got, out = jax.jit(jax.grad(loss, (0, 1, 2), has_aux=True))(query, key, value)
-    want = attention.naive(query[:, :6], key[:, :6], value[:, :6], mask[:, :6])
-    assert_close(out[:, :6], want)
+    assert_close(out[:, :6], whole(query[:, :6], key[:, :6], value[:, :6], mask[:, :6]))
     assert (np.asarray(out[:, 8:]) == 0).all() == unread
     for slope in got:
         assert np.isfinite(slope).all()
@@ -79,9 +113,40 @@ def test_tiles_behind_the_last_token_are_not_read(unread):
 
 
 @pytest.mark.usefixtures("with_nans")
-def test_not_a_number_in_a_token_reaches_the_result():
+@kinds
+def test_not_a_number_in_a_token_reaches_the_result(in_tiles, whole, exact):
     query, key, value, mask = inputs()
     key = key.at[0, 3].set(jnp.nan)
-    out = tiles.attend(query, key, value, mask, tile=Tile(2, 2))
+    out = in_tiles(Tile(2, 2))(query, key, value, mask)
     assert np.isnan(out[0]).all()
     assert np.isfinite(out[1:]).all()
+
+
+# The Performer's choice
+
+
+@pytest.mark.parametrize(
+    ("backend", "cores", "positions"),
+    [("cpu", 1, 256), ("cpu", 2, 1024), ("cpu", 3, 4096), ("gpu", 1, 4096)],
+)
+def test_features_at_a_time_suit_the_device(monkeypatch, backend, cores, positions):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    assert largest_features() == positions
+
+
+def test_a_run_keeps_its_tiles_of_features_on_other_cores(monkeypatch):
+    with fastest.decisions({}):
+        for cores in (1, 2, 3):
+            monkeypatch.setattr(os, "sched_getaffinity", lambda _, n=cores: set(range(n)))
+            assert largest_features() == 256
+
+
+def largest_features(length=4096):
+    """Positions of the largest array, which has 128 features for each of them."""
+    fields = {"dim": 4, "num_heads": 1, "qkv_dim": 4, "max_len": length, "layer": 0}
+    settings = {"kernel": "softmax", "num_features": 128, "orthogonal": True, "redraw": False}
+    mixer = performer.Performer(**fields, num_layers=1, dropout=0.0, seed=0, **settings)
+    arrays = [jax.ShapeDtypeStruct((1, length, 1, 4), jnp.float32)] * 3
+    mask = jax.ShapeDtypeStruct((1, length), bool)
+    return largest_array(functools.partial(mixer.attend, train=False), *arrays, mask) // 128
