@@ -183,7 +183,11 @@ def _imports(module: str, path: Path) -> list[str]:
     """Returns the names of the modules that a file may import, and of their packages."""
     package = module if path.stem == "__init__" else module.rpartition(".")[0]
     names = [module]
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):  # whoever imports it must handle that
+        return []
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

@@ -256,17 +256,16 @@ def load_run(
     if result.denoise and not denoise:
         raise _no_classes(folder)
     config.import_modules(imports)
-    now = config.code_of(imports)
-    has = now.keys() | {name for name, digits in result.code.items() if digits in now.values()}
-    recorded = [name for name in named if config.code_name(name) in result.code]
-    missing = [name for name in recorded if config.code_name(name) not in has]
-    if missing := missing or (named if not imports else ()):
+    differences = record.code_differences(result.code, result.config, imports, named)
+    gone = {one.name for one in differences if one.new == record.NOT_IMPORTED}
+    missing = [n for n in named if not imports or f"code of {config.code_name(n)}" in gone]
+    if missing:
         raise UserError(
             f"{folder} was trained with outside code, {', '.join(missing)}: if you trust your "
             "copy, name it with --import"
         )
     experiment, shapes = _experiment(folder, result, imports)
-    for difference in record.code_differences(result.code, result.config, imports, named):
+    for difference in differences:
         progress.say(f"{folder} was trained with other code ({difference}): results may differ")
     variables = read(shapes)
     return TrainedRun(folder, experiment, variables, kind, step, result, named, tuple(imports), job)

@@ -184,12 +184,14 @@ def test_code_does_not_depend_on_what_is_loaded_or_on_the_order(tmp_path):
     (folder / "a_package" / "deep.py").write_text("")
     (folder / "a_package" / "__init__.py").write_text("")
     (folder / "for_types.py").write_text("")
+    (folder / "unreadable.py").write_text("def (")
     (folder / "on_use.py").write_text(
         "from typing import TYPE_CHECKING\n"
         "if TYPE_CHECKING:\n"
         "    import for_types\n"
         "def use():\n"
         "    from a_package.deep import nothing\n"
+        "    import unreadable\n"
         "try:\n"
         "    from ..beyond import it\n"
         "except ImportError:\n"
@@ -211,7 +213,9 @@ def test_code_does_not_depend_on_what_is_loaded_or_on_the_order(tmp_path):
         ).stdout
         for names in (["on_use"], ["loading_it", "on_use"])
     }
-    assert said == {"['a_package.py', 'a_package/deep.py', 'for_types.py', 'on_use.py']\n"}
+    assert said == {
+        ("['a_package.py', 'a_package/deep.py', 'for_types.py', 'on_use.py', 'unreadable.py']\n")
+    }
 
 
 def test_module_of_another_folder_in_place_of_ones_own_is_refused(tmp_path):

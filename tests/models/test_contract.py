@@ -378,7 +378,7 @@ def test_each_check_fails_with_one_line(cls, message):
     assert message in line
 
 
-def test_padding_of_a_mixer_is_checked_as_it_is(capsys):
+def test_padding_of_a_mixer_is_checked_as_it_is():
     """A mixer that says that it sees padding may."""
     fields = {"dim": 6, "num_heads": 2, "qkv_dim": 4, "max_len": 9, "layer": 0, "num_layers": 2}
     check_padding(Moving(**fields, dropout=0.5))
