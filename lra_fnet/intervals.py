@@ -164,17 +164,26 @@ def over_rows(a_right, b_right) -> Difference:
     """Compares the means of two sets of runs on the same rows; the rows alone are a sample.
 
     With d_i the share of the first model's runs that answer row i correctly less that of the second
-    model's, z = mean(d) / sqrt(var(d) / rows), the t-test of pairs for many rows.
+    model's, z = mean(d) / sqrt(var(d) / rows), the t-test of pairs for many rows. If all d_i are
+    equal, they have no variance to estimate, and `unpaired` compares the means.
 
     Args:
       a_right: bool [runs, rows], which rows each run of the first model answers correctly.
       b_right: the same for the second model; the number of runs may differ.
     """
-    each = np.mean(a_right, 0) - np.mean(b_right, 0)
+    shares = np.mean(a_right, 0), np.mean(b_right, 0)
+    each = shares[0] - shares[1]
+    if not np.ptp(each):
+        return _of_means(*(float(share.mean()) for share in shares), len(each))
     mean, error = float(each.mean()), math.sqrt(each.var(ddof=1) / len(each))
-    p_value = math.erfc(abs(mean) / error / math.sqrt(2)) if error else float(mean == 0)
+    p_value = math.erfc(abs(mean) / error / math.sqrt(2))
     ends = mean - _Z * error, mean + _Z * error
     return Difference(100 * mean, 100 * ends[0], 100 * ends[1], p_value, len(each))
+
+
+def _of_means(share_a: float, share_b: float, rows: int) -> Difference:
+    """Compares two shares of correct rows by `unpaired`, on the same number of rows."""
+    return unpaired(share_a * rows, rows, share_b * rows, rows)._replace(n=rows)
 
 
 def over_seeds(
@@ -213,7 +222,7 @@ def over_seeds(
 
     Where it is unknown which rows a side answered correctly, the rows of the two models are taken
     as independent: V_rows = V_pooled = (p_a (1 - p_a) + p_b (1 - p_b)) / rows. Models agree on most
-    rows, so this finds fewer differences.
+    rows, so this finds fewer differences. Without any variance, `unpaired` compares the means.
 
     Args:
       a_values: the accuracy in % of each run of the first model, at least two.
@@ -234,6 +243,8 @@ def over_seeds(
         pooled = (answers[0].mean(0) - answers[1].mean(0)).var(ddof=1) / count
         sides = [answers[0] - answers[1]] if matched else answers
         rows = max(0.0, pooled - sum(map(_single, sides)))
+    if not pooled and not any(part for part, _ in parts):
+        return _of_means(float(a.mean()), float(b.mean()), count)._replace(n=len(a) + len(b))
     half, p_value = _crossed(abs(mean), parts, rows, pooled)
     low, high = max(-1.0, mean - half), min(1.0, mean + half)
     return Difference(100 * mean, 100 * low, 100 * high, p_value, len(a) + len(b))
@@ -260,8 +271,6 @@ def _crossed(mean: float, parts: Sequence[tuple[float, int]], rows: float, poole
         t2 = special.stdtrit(freedom, p_value / 2) ** 2 if chance else z2
         return math.sqrt(max(t2 * seeds + z2 * rows, z2 * pooled))
 
-    if not half(_LEAST):  # neither the seeds nor the rows differ
-        return 0.0, float(mean == 0)
     if half(_LEAST) <= mean:
         return half(2 * _TAIL), _LEAST
     # In the logarithm, since p-values differ by orders of magnitude.

@@ -194,7 +194,6 @@ def test_means_of_one_run_each_have_the_variance_of_discordant_rows():
     error = math.sqrt((9 / 50 - (7 / 50) ** 2) / 49)
     assert got.mean == pytest.approx(14)
     assert got.high - got.low == pytest.approx(2 * 1.959964 * 100 * error)
-    assert intervals.over_rows(a, a)[:4] == (0, 0, 0, 1)
 
 
 # Over seeds and rows
@@ -267,11 +266,21 @@ def test_without_spread_over_seeds_it_is_the_z_test_on_rows():
     error = math.sqrt((0.3 * 0.7 + 0.32 * 0.68) / 2000)
     assert found.p_value == pytest.approx(2 * scipy.stats.norm.sf(0.02 / error))
     assert intervals.over_seeds([10.0] * 2, [90.0] * 2, 2000, matched=True).p_value <= 1e-15
-    same = np.ones((2, 5), bool)
-    assert intervals.over_seeds([100.0] * 2, [100.0] * 2, 5, (same, same), matched=True) == (
-        *(0, 0, 0),
-        *(1, 4),
-    )
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_without_any_spread_several_runs_say_as_much_as_one(wrong):
+    """All answers of a side are alike, so that no variance can be estimated."""
+    a, b = np.ones((3, 50), bool), np.full((2, 50), not wrong)
+    want = intervals.unpaired(50, 50, 0 if wrong else 50, 50)
+    assert want.low + 5 < want.mean
+    values = [100.0] * 3, [0.0 if wrong else 100.0] * 2
+    for right in (None, (a, b)):
+        assert intervals.over_seeds(*values, 50, right, matched=False) == want._replace(n=5)
+    assert intervals.over_rows(a, b[:1]) == want._replace(n=50)
+    single = intervals.paired(a[0], b[0])
+    assert (want.low, want.high) == pytest.approx((single.low, single.high), abs=8)
+    assert intervals.over_rows(a[:, :1], b[:, :1]).low < -5  # a single row
 
 
 def test_equal_models_differ_in_at_most_5_of_100_samples_of_seeds_and_rows():

@@ -43,6 +43,8 @@ ABOUT = "Generated from the committed results by `lra-fnet report --readme READM
 def write(report: Report, out_dir: str | Path) -> list[Path]:
     """Writes every form of the report; each file replaces its old version in one step.
 
+    Files of an earlier report that this one does not have are deleted.
+
     Raises:
       UserError: the folder cannot be written.
     """
@@ -58,9 +60,16 @@ def write(report: Report, out_dir: str | Path) -> list[Path]:
         "trials.csv": text.trials_csv(report),
         **latex.files(report),
     }
-    files = {Path(out_dir) / name: content for name, content in texts.items() if content.strip()}
+    out = Path(out_dir)
+    files = {out / name: content for name, content in texts.items() if content.strip()}
+    document = out / "latex/report.tex"
+    old = disk.read_text(document) if document.exists() else ""
+    tables = {document.with_name(f"{name}.tex") for name in re.findall(r"\\fitted{([^{}#]+)}", old)}
     for file, content in files.items():
         _write(file, content, "--out")
+    for file in (tables | {out / name for name in texts}) - files.keys():
+        with disk.writable(file, "--out"):
+            file.unlink(missing_ok=True)
     return list(files)
 
 

@@ -423,6 +423,24 @@ def code_differences(
     ]
 
 
+def differences(
+    held: Any, text: str, fingerprint: str | None, imports: Sequence[str], named: Sequence[str]
+) -> list[config.Difference]:
+    """Returns what differs between a run and what it would be today: settings, data and code.
+
+    Args:
+      held: the run's `Record` or `run_files.Begun`, with its config and data.
+      text: today's operative config.
+      fingerprint: of the prepared data; None if there is none to compare with.
+      imports: see `code_differences`.
+      named: see `code_differences`.
+    """
+    found = config.differing(held.config, text)
+    if fingerprint not in (None, held.data_sha256):
+        found.append(config.Difference("data", held.data_sha256[:8], fingerprint[:8]))
+    return found + code_differences(held.code, held.config, imports, named)
+
+
 def read(folder: Path, *, moved: bool = False) -> Record | None:
     """Returns the record of a run folder, or None if it has no result.json.
 

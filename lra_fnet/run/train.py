@@ -182,16 +182,13 @@ def _check_same(asked: Asked, held: Begun | Record) -> None:
     Raises:
       UserError: they differ, or run.json lacks one of them.
     """
-    job, fingerprint, start = asked.job, asked.data.fingerprint, asked.start
+    job, start = asked.job, asked.start
     if held.config is None or held.data_sha256 is None:
         absent = "config" if held.config is None else "data_sha256"
         raise UserError(f"{job.folder / 'run.json'}: {absent} is missing; {run_files.RESTORE}")
-    differences = config.differing(held.config, asked.experiment.config)
-    if held.data_sha256 != fingerprint:
-        hashes = held.data_sha256[:8], fingerprint[:8]
-        differences.append(config.Difference("data", *hashes))
+    now = asked.experiment.config, asked.data.fingerprint, asked.imports
     named = held.imports if isinstance(held, Begun) else ()
-    differences += record.code_differences(held.code, held.config, asked.imports, named)
+    differences = record.differences(held, *now, named)
     origin = held.init if isinstance(held, Record) else held.origin
     encoders = origin and origin.sha256, start and start.facts.sha256
     if encoders[0] != encoders[1]:

@@ -23,6 +23,7 @@ from lra_fnet.run.job import Job
 from lra_fnet.sweep import plan as plans
 from lra_fnet.sweep.files import Entry
 from lra_fnet.sweep.studies import FrozenTrial, Studies, TrialState
+from lra_fnet.tasks import store
 
 FAILED = ("failed", "OOM", "diverged")
 ENDED = ("complete", "pruned", *FAILED)
@@ -38,8 +39,7 @@ class Trial:
     job: Job
     pair: int  # index of the task and model
     point: int  # number of the study's trial
-    config: str | None = None  # the operative gin text; None if the point cannot be built
-    num_steps: int | None = None
+    built: plans.Built | None = None  # None if the point cannot be built
     state: str = ""  # "waiting", "running" or one of ENDED; empty before the first look
     step: int = 0
     validation: float | None = None  # accuracy at the best step so far, a fraction
@@ -47,19 +47,31 @@ class Trial:
     curve: dict[int, float] = dataclasses.field(default_factory=dict)  # validation by step
     first: tuple[float, int] | None = None  # time and step when it was first seen running
 
-    def record(self) -> record.Record | None:
-        """Returns the result if it has this configuration and the splits that the trial reads.
+    @property
+    def num_steps(self) -> int | None:
+        """Steps of the training, if the point can be built."""
+        return self.built and self.built.num_steps
 
-        A damaged file counts as no result; `error` names it.
+    def record(self) -> record.Record | None:
+        """Returns the result if it is this trial's and has the splits that the trial reads.
+
+        A damaged file counts as no result, and so does a run with another configuration, other
+        data or other code of imports; `error` says so.
         """
         try:
             result = record.read(self.job.folder)
+            others = _differences(result, self) if result else []
         except UserError as error:
             result, self.error = None, str(error)
         if result is None or (self.job.test and not result.tested):
             return None
-        changed = self.config and config.differing(result.config, self.config)
-        return None if changed else result
+        if others and result.complete:
+            listed = "; ".join(map(str, others))
+            self.error = (
+                f"the folder holds a run of another configuration ({listed}): move it away, or "
+                "give another --runs"
+            )
+        return None if others else result
 
     def look(self) -> None:
         """Updates step and accuracy from metrics.jsonl; a damaged one is named in `error`."""
@@ -95,12 +107,22 @@ class Trial:
         )
 
 
+def _differences(result: record.Record, trial: Trial) -> list[config.Difference]:
+    """Returns what differs between a result and the trial, as far as it is known."""
+    if trial.built is None:
+        return []
+    job, built = trial.job, trial.built
+    data = store.read_fingerprint(built.task.folder(job.data))
+    fingerprint = data and data["fingerprint"]
+    return record.differences(result, built.config, fingerprint, job.imports, ())
+
+
 def make_trial(plan: plans.Plan, pair: int, point: int, params: dict, seed: int) -> Trial:
     """Returns a trial with the configuration that its result must have."""
-    job, config, num_steps = plan.job(pair, params, seed), None, None
+    job, built = plan.job(pair, params, seed), None
     with contextlib.suppress(UserError):  # a point of a search that cannot be built: its run fails
-        config, num_steps, _ = plans.built(dataclasses.replace(job, seed=0))
-    return Trial(plan.number(pair, point, seed), job, pair, point, config, num_steps)
+        built = plans.built(dataclasses.replace(job, seed=0))
+    return Trial(plan.number(pair, point, seed), job, pair, point, built)
 
 
 def mean_validation(seeds: Sequence[Trial]) -> float:
@@ -120,6 +142,7 @@ class Ledger:
         self.plan = plan
         self.known: dict[int, Trial] = {}  # by number
         self.retried: set[int] = set()  # numbers of failed trials that wait for another attempt
+        self.errors: dict[int, str | None] = {}  # of the attempts of this process, by number
         self._written: list | None = None  # the entries of trials.json
         self._claims: dict[Path, IO[str]] = {}  # locked files, by run folder
         with self.locked():
@@ -179,7 +202,11 @@ class Ledger:
             self._written = entries
 
     def fail(self, trial: Trial, error: str | None) -> None:
-        """Stores why a run failed, or None before another attempt; the caller holds the lock."""
+        """Keeps why a run failed, or None before another attempt; the caller holds the lock.
+
+        The study stores it too, unless the point ended before, as if a complete run was deleted.
+        """
+        self.errors[trial.number] = error
         point = self.studies.by_pair[trial.pair].get_trials(deepcopy=False)[trial.point]
         name = ERROR.format(trial.job.seed)
         if point.state == TrialState.RUNNING and point.user_attrs.get(name) != error:
@@ -196,7 +223,8 @@ class Ledger:
         if trial.state == "complete":
             return
         before, folder = trial.state, trial.job.folder
-        trial.error = point.user_attrs.get(ERROR.format(trial.job.seed))
+        stored = point.user_attrs.get(ERROR.format(trial.job.seed))
+        trial.error = stored or self.errors.get(trial.number)
         result = trial.record()
         if point.state == TrialState.PRUNED:
             trial.state = "pruned"

@@ -23,6 +23,7 @@ from lra_fnet.run import provenance
 from lra_fnet.run.job import Job
 from lra_fnet.settings import at_least, check_settings
 from lra_fnet.sweep import SAMPLERS
+from lra_fnet.tasks import Task
 
 SCHEMA = 1
 LARGEST = 2**53  # the ends of a range, up to which a float64 holds every whole number
@@ -144,7 +145,7 @@ def read(file: Path | None, axes: dict[str, Any], overrides: Sequence[str], **gi
 
     Args:
       file: binds the parameters of Sweep and nothing else; None uses the defaults.
-      axes: more axes; one with the same name replaces the file's.
+      axes: more axes; one of the same setting replaces the file's.
       overrides: more bindings for every trial.
       **given: fields of Sweep that replace the file's; None keeps the file's.
 
@@ -159,7 +160,9 @@ def read(file: Path | None, axes: dict[str, Any], overrides: Sequence[str], **gi
         raise UserError(f"{file}: a sweep does not read {', '.join(unread)}")
     fields = {name: value for name, value in given.items() if value is not None}
     sweep = sweep.checked_types()
-    fields |= {"axes": sweep.axes | axes, "overrides": (*sweep.overrides, *overrides)}
+    replaced = {*map(config.short, axes)}
+    kept = {name: of for name, of in sweep.axes.items() if config.short(name) not in replaced}
+    fields |= {"axes": kept | axes, "overrides": (*sweep.overrides, *overrides)}
     bound = {config.short(config.split(text)[0]) for text in fields["overrides"]}
     if both := [name for name in fields["axes"] if config.short(name) in bound]:
         raise UserError(f"{both[0]} is an axis and has a single value too: leave one of them out")
@@ -307,7 +310,7 @@ class Plan:
             axes = {n: [v["low"] if isinstance(v, dict) else v[0]] for n, v in axes.items()}
         for pair, point in itertools.product(range(len(self.pairs)), grid(axes)):
             try:
-                on_test = built(self.job(pair, point, 0)).validation_is_test
+                on_test = built(self.job(pair, point, 0)).task.validation_is_test
             except UserError as error:
                 text = str(error)
                 for (name, value), binding in zip(point.items(), bindings(point), strict=True):
@@ -447,7 +450,7 @@ class Built(NamedTuple):
 
     config: str  # the operative gin text
     num_steps: int
-    validation_is_test: bool
+    task: Task
 
 
 @functools.cache
@@ -458,5 +461,4 @@ def built(job: Job) -> Built:
       UserError: see Job.load.
     """
     experiment = job.load()
-    on_test = experiment.task.validation_is_test
-    return Built(experiment.config, experiment.run.num_steps, on_test)
+    return Built(experiment.config, experiment.run.num_steps, experiment.task)

@@ -181,8 +181,8 @@ class _Workers:
             else:
                 child.trial.error = None
                 if child.trial.record() is None:
-                    changed = "its gin files have changed since the sweep began"
-                    self._ledger.fail(child.trial, child.trial.error or changed)
+                    without = "it ended without a result of this trial"
+                    self._ledger.fail(child.trial, child.trial.error or without)
 
     def _start(self) -> bool:
         """Starts the next trial or draws another point; returns False if there is none now."""

@@ -7,6 +7,7 @@ import itertools
 import os
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 from made_results import a_failure, a_result, put, records, with_test
@@ -209,6 +210,20 @@ def test_failed_write_keeps_the_old_files(tmp_path, monkeypatch):
         report.write(longer, out)
     assert "--out" in str(caught.value)
     assert {path: path.read_text() for path in out.rglob("*.*")} == before
+
+
+def test_files_of_an_earlier_report_go_and_others_stay(tmp_path):
+    out, runs = tmp_path / "reports", tmp_path / "runs"
+    report.write(built(runs, a_result(), a_result(preset="small")), out)
+    (out / "latex/mine.tex").write_text("my own")
+    (out / "trials.csv").write_text("of a sweep that was deleted")
+    before = {path.relative_to(out) for path in out.rglob("*.*")}
+    shutil.rmtree(runs / "small")
+    files = report.write(built(runs), out)
+    after = {path.relative_to(out) for path in out.rglob("*.*")}
+    assert {file.relative_to(out) for file in files} == after - {Path("latex/mine.tex")}
+    gone = {str(path) for path in before - after}
+    assert {"trials.csv", "latex/accuracy-small-best.tex"} <= gone
 
 
 @pytest.mark.parametrize("results", [[], [a_result(test=None)]], ids=["no run", "no test"])

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from optuna.trial import TrialState
 from paths import OUTSIDE, ROOT
 from rich.console import Console
 
-from lra_fnet import cli
+from lra_fnet import cli, config
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.run import evaluate, job
@@ -47,7 +48,7 @@ def runner(monkeypatch):
     """Replaces trials by fake_train.py: no gin, no data, no jax."""
     monkeypatch.setattr(scheduler, "PROGRAM", FAKE)
     monkeypatch.setattr(scheduler, "SECONDS_A_LOOK", 0.02)
-    monkeypatch.setattr(plan, "built", lambda job: plan.Built("", 8, False))
+    monkeypatch.setattr(plan, "built", lambda job: plan.Built("", 8, make_task("listops")))
 
 
 def swept(**changes):
@@ -301,8 +302,8 @@ def test_command_line_adds_to_the_file_and_replaces_axes_of_the_same_name(tmp_pa
         "Sweep.axes = {'A.b': [1, 2], 'C.d': {'low': 1e-4, 'high': 1e-2, 'log': True}}\n"
         "Sweep.sampler = 'random'\n"
     )
-    got = plan.read(file, {"A.b": [3]}, ["E.f=2"], trials=5, preset=None)
-    assert got.axes == {"A.b": [3], "C.d": {"low": 1e-4, "high": 1e-2, "log": True}}
+    got = plan.read(file, {"mod.A.b": [3]}, ["E.f=2"], trials=5, preset=None)
+    assert got.axes == {"mod.A.b": [3], "C.d": {"low": 1e-4, "high": 1e-2, "log": True}}
     assert got.overrides == ("A.a=1", "E.f=2")
     assert (got.tasks, got.preset, got.trials) == (("text",), "paper", 5)
     assert re.fullmatch(r"mine-paper-[0-9a-f]{8}", plan.folder_name(got, None))
@@ -435,6 +436,23 @@ def test_failed_trials_are_listed_with_their_error_and_run_again_only_with_retry
 
 
 @pytest.mark.usefixtures("runner")
+def test_run_of_an_ended_point_that_was_deleted_and_now_fails_is_tried_once(go):
+    """The study takes no more errors of a point that was told."""
+    which = ["--task", "parity", "--models", "fnet", "--preset", "cpu", "--name", "mine"]
+    which += ["--grid", "Fake.fail=[None, 'once']"]
+    assert go(*which)[0] == 1
+    assert go("--name", "mine", "--retry")[0] == 0
+    lost = trials_of()[1]
+    shutil.rmtree(Path("runs") / lost["folder"])  # so that it fails once more
+    code, err, _ = go(*which)
+    assert code == 1
+    assert err.count(": the disk is full") == 1
+    assert starts()[lost["folder"]] == 3
+    assert go(*which)[0] == 0  # a new process tries again
+    assert [trial["state"] for trial in trials_of()] == ["complete", "complete"]
+
+
+@pytest.mark.usefixtures("runner")
 def test_workers_run_in_parallel_on_separate_cores(go):
     cores = sorted(os.sched_getaffinity(0))
     axes = ["--grid", "Fake.accuracy=[0.1, 0.2, 0.3, 0.4]", "--set", "Fake.seconds=0.05"]
@@ -521,16 +539,31 @@ def test_tpe_gets_the_mean_of_the_seeds_and_resumes(go):
         assert [point.value for point in points] == want
 
 
-def test_result_counts_if_it_has_the_trials_settings_and_splits(tmp_path):
-    shared = job.Job("listops", "fnet", "cpu", runs=tmp_path)
-    trial = ledger.Trial(0, shared, 0, 0, config="Run.num_steps = 1000\n")
-    for config, test, counts in (
-        ("Run.num_steps = 1000\n", {}, True),
-        ("Run.num_steps = 999\n", {}, False),
-        ("Run.num_steps = 1000\n", {"test": None}, False),  # of --no-test
+def test_result_counts_if_it_has_the_trials_settings_data_code_and_splits(outside):
+    """What differs is named, since training the trial again would be refused."""
+    rows = [f"{'no' if k % 2 else 'yes'},text {k}\n" for k in range(100)]
+    Path("mine.csv").write_text("label,text\n" + "".join(rows))
+    task = make_task("csv")
+    fingerprint = task.prepare("data", "mine.csv").fingerprint
+    Path("mine.py").write_text("import lra_fnet.optim\n")
+    shared = job.Job("csv", "fnet", "cpu", imports=("mine.py",))
+    config.import_modules(shared.imports)
+    built = plan.Built("Run.num_steps = 1000\n", 1000, task)
+    code = config.code_of(shared.imports)
+    for changes, error in (
+        ({}, None),
+        ({"config": "Run.num_steps = 999\n"}, "num_steps: 999 -> 1000"),
+        ({"data_sha256": "d" * 64}, f"data: dddddddd -> {fingerprint[:8]}"),
+        ({"code": {"mine.py": "0" * 12}}, f"code of mine.py: {'0' * 12} -> {code['mine.py']}"),
+        ({"code": {}}, "code of mine.py: not recorded -> "),
+        ({"test": None}, None),  # of --no-test
     ):
-        made_results.put(tmp_path, made_results.a_result(config=config, **test))
-        assert (trial.record() is not None) == counts
+        trial = ledger.Trial(0, shared, 0, 0, built)
+        facts = {"task": "csv", "config": built.config, "data_sha256": fingerprint, "code": code}
+        made_results.put(shared.runs, made_results.a_result(**(facts | changes)))
+        assert (trial.record() is not None) == (not changes), changes
+        assert (trial.error is None) == (error is None), changes
+        assert error is None or error in trial.error
     untested = dataclasses.replace(shared, test=False)
     assert dataclasses.replace(trial, job=untested).record() is not None
 
@@ -913,15 +946,14 @@ def test_finish_does_not_need_the_source_that_the_trials_have_read(outside, scor
     """The table has changed since: the trials' data is the prepared set."""
     lines = [f"{'no' if k % 2 else 'yes'},text {k}\n" for k in range(100)]
     Path("mine.csv").write_text("label,text\n" + "".join(lines))
-    make_task("csv").prepare("data", "mine.csv")
+    fingerprint = make_task("csv").prepare("data", "mine.csv").fingerprint
     shared = job.Job("", "", "", source="mine.csv")
     fields = {"tasks": ["csv"], "models": ["fnet"], "axes": {"Encoder.num_layers": [1, 2]}}
     planned = plan.Plan(swept(**fields).checked(), "mine", shared)
     for number, point in enumerate(plan.grid(planned.sweep.axes)):
         trial = planned.job(0, point, 0)
-        result = made_results.with_test(
-            600 + number, **trial.identity(), config=trial.load().config
-        )
+        facts = trial.identity() | {"config": trial.load().config, "data_sha256": fingerprint}
+        result = made_results.with_test(600 + number, **facts)
         made_results.put(trial.runs, result | {"test": None})
     ledger.Ledger(planned).close()
     Path("mine.csv").write_text("label,text\n" + "".join(lines[1:]))
@@ -1016,7 +1048,8 @@ def test_trials_of_a_task_that_differ_are_not_compared(tmp_path, monkeypatch, mo
 def made_trials(planned, *states):
     made = []
     for number, state in enumerate(states):
-        trial = ledger.Trial(number, planned.job(0, {"A.b": str(number)}, 0), 0, number, "", 80)
+        built = plan.Built("", 80, make_task("listops"))
+        trial = ledger.Trial(number, planned.job(0, {"A.b": str(number)}, 0), 0, number, built)
         trial.state, trial.step, trial.validation = state, 40, 0.25 if state != "waiting" else None
         made.append(trial)
     return made
