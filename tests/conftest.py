@@ -31,6 +31,7 @@ os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"  # 9 % of the time of a tra
 
 import gin
 import jax
+import made_runs
 import pytest
 
 from lra_fnet import cli
@@ -57,6 +58,12 @@ def clean_gin():
     gin.clear_config()
     yield
     gin.clear_config()
+
+
+@pytest.fixture
+def clean_tree(monkeypatch):
+    """Lets runs record a commit without changes: others need not be equal to the bit."""
+    made_runs.without_changes(monkeypatch)
 
 
 class Outcome(NamedTuple):

@@ -4,11 +4,12 @@ import json
 from pathlib import Path
 
 import made_results
+import pytest
 from paths import OUTSIDE
 
 from lra_fnet import cli, config
 from lra_fnet.machine import disk
-from lra_fnet.run import record
+from lra_fnet.run import provenance, record
 from lra_fnet.run.job import Job
 from lra_fnet.training.checkpoint import Checkpoints
 from lra_fnet.training.step import initial_state
@@ -34,13 +35,24 @@ class Trained(dict):
 
 
 def trained(runs, model, *settings, options=()):
-    """Trains a run of the task `parity` by the command, with data in `data`; returns its folder."""
+    """Trains a run of the task `parity` by the command, with data in `data`; returns its folder.
+
+    No file differs from its commit: others need not be equal to the bit.
+    """
     config.import_modules([str(OUTSIDE / "parity.py")])
     which = ["--task", "parity", "--model", model, "--preset", "cpu", "--gin-dir", str(OUTSIDE)]
     where = ["--runs", str(runs), "--data", str(runs.parent / "data"), "--name", "tiny"]
     bindings = [f"--set={text}" for text in settings]
-    assert cli.main(["train", *which, *where, *bindings, *options]) == 0
+    with pytest.MonkeyPatch.context() as patched:
+        without_changes(patched)
+        assert cli.main(["train", *which, *where, *bindings, *options]) == 0
     return runs / f"cpu/parity/{model}+tiny/seed0"
+
+
+def without_changes(monkeypatch):
+    """Lets the process record its commit as if no file differed from it."""
+    made, _ = provenance.commit()
+    monkeypatch.setattr(provenance, "commit", lambda: (made, False))
 
 
 def untrained(runs, task, model, *settings, imports=(), dirs=()):

@@ -179,6 +179,7 @@ def test_heads_of_bert_need_a_task_of_pieces():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("clean_tree")
 def test_the_command_records_both_metrics(command, tmp_path, monkeypatch):
     pytest.importorskip("sentencepiece")
     monkeypatch.chdir(tmp_path)

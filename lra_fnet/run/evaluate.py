@@ -63,7 +63,10 @@ def evaluate(folder: Path, imports: Sequence[str] = (), data: Path | None = None
         states = {run.checkpoint: (run.step, run.variables) for run in (last, best)}
         with fastest.decisions(dict(result.resolved)):
             test = score_test(score, states, last.data(data), folder)
-        return record.write(folder, {**result.raw, "test": test})
+        here, facts = provenance.of_process(), {"test": test}
+        if any(getattr(result, name) != value for name, value in vars(here).items()):
+            facts["scored_by"] = dataclasses.asdict(here)
+        return record.write(folder, {**result.raw, **facts})
 
 
 def finish(loop: Loop, data: Prepared, identity: dict, *, test: bool = True) -> dict[str, Any]:

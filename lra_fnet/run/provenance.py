@@ -14,9 +14,6 @@ import jax
 from lra_fnet import __version__
 from lra_fnet.run.record import Device, Process
 
-# Variables that change the last bits of a result.
-_SETTINGS = ("XLA_FLAGS", "JAX_DEFAULT_MATMUL_PRECISION")
-
 
 def of_process() -> Process:
     """Returns the code and the machine of this process."""
@@ -31,7 +28,11 @@ def of_process() -> Process:
         cores=len(os.sched_getaffinity(0)),
     )
     versions = {"python": platform.python_version(), "lra_fnet": __version__, **versions}
-    versions |= {name: os.environ[name] for name in _SETTINGS if os.environ.get(name)}
+    settings = {  # which change the last bits of a result
+        "XLA_FLAGS": os.environ.get("XLA_FLAGS"),
+        "JAX_DEFAULT_MATMUL_PRECISION": jax.config.jax_default_matmul_precision,
+    }
+    versions |= {name: str(value) for name, value in settings.items() if value}
     return Process(device, versions, revision, dirty)
 
 

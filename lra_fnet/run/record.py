@@ -87,7 +87,7 @@ class Device:
 
 @dataclasses.dataclass(frozen=True)
 class Process:
-    """The code and the machine of a process that trained a run."""
+    """The code and the machine of a process that trained a run or scored it."""
 
     device: Device
     versions: dict[str, str]
@@ -170,6 +170,7 @@ class Record(Process):
     code: dict[str, str] = dataclasses.field(default_factory=dict)  # the user's: `config.code_of`
     resolved: dict[str, Any] = dataclasses.field(default_factory=dict)  # measured choices
     earlier: tuple[Process, ...] = ()  # processes before it, if code or machine changed since
+    scored_by: Process | None = None  # read the test split later, with other code or elsewhere
     sha256: str | None = None  # of the other fields, see `seal`; older results have none
     folder: str = ""  # <name of root>/<preset>/<task>/<name>/seed<k>, wherever the root is
     path: Path = Path()  # of the folder
@@ -290,8 +291,10 @@ class Record(Process):
         """Commit, device, data and pre-training in one line."""
         data = f"{self.dataset} from {self.data_source}, " if self.dataset else ""
         earlier = "".join(f", after {one.revision} on {one.device}" for one in self.earlier[::-1])
-        line = f"commit {self.revision}; {self.device}{earlier}; data {data}{self.data_sha256[:12]}"
-        return "; ".join(filter(None, [line, self.pretraining]))
+        own = f"commit {self.revision}; {self.device}{earlier}"
+        later = self.scored_by and f"test: {self.scored_by.revision} on {self.scored_by.device}"
+        rows = f"data {data}{self.data_sha256[:12]}"
+        return "; ".join(filter(None, [own, later, rows, self.pretraining]))
 
     def score(self, split: Split, checkpoint: Checkpoint = "best") -> Score | None:
         """Returns the sums of an evaluation, or None if the split was not read.

@@ -416,21 +416,23 @@ def _code(folder: Path, result: Record, options: Options) -> Finding:
     if result.earlier:
         began = "; ".join(f"{one.revision} on {one.device}" for one in result.earlier)
         notes.append(f"it began with other code or on another machine: {began}")
+    if one := result.scored_by:
+        scored = f"{one.revision} on {one.device}"
+        notes.append(f"it was scored on test with other code or on another machine: {scored}")
     return Finding(NOTE, "; ".join(notes)) if notes else Finding()
 
 
 def _same_bits(result: Record, experiment: Experiment) -> bool:
     """Returns whether the numbers of a run must come out equal to the bit.
 
-    They must if this machine, its libraries and this commit are those of all of the run. But XLA
-    computes an FFT on a CPU in one thread or in several, as they happen to be free, and its
-    rounding follows their number.
+    They must if one process trained and scored it, and this one has the same machine, libraries,
+    settings of XLA and commit, without changes. But XLA computes an FFT on a CPU in one thread or
+    in several, as they happen to be free, and its rounding follows their number.
     """
     here = provenance.of_process()
-    same = all(result.versions.get(name) == here.versions[name] for name in ("jax", "jaxlib"))
-    same = same and result.device == here.device and not result.earlier
+    same = all(getattr(result, name) == value for name, value in vars(here).items())
+    same = same and not (here.dirty or result.earlier or result.scored_by)
     threads = here.device.platform == "cpu" and here.device.cores > 1
-    same = same and result.commit == provenance.commit()[0]
     return same and not (threads and _transforms(experiment))
 
 

@@ -1,4 +1,4 @@
-"""Settings of JAX that a run does not take."""
+"""Settings of JAX that a run does not take, or records."""
 
 import jax
 import pytest
@@ -8,7 +8,7 @@ from lra_fnet.machine import device
 from lra_fnet.run import provenance
 
 
-def test_settings_of_jax_that_a_run_does_not_take_are_refused(monkeypatch):
+def test_settings_of_jax_that_a_run_does_not_take_are_refused():
     settings = {"enable_x64": True, "threefry_partitionable": False, "disable_jit": True}
     settings |= {"random_seed_offset": 5, "high_dynamic_range_gumbel": True}
     settings |= {"numpy_dtype_promotion": "strict"}
@@ -22,5 +22,9 @@ def test_settings_of_jax_that_a_run_does_not_take_are_refused(monkeypatch):
         finally:
             jax.config.update(name, before)
     device.require()
-    monkeypatch.setenv("JAX_DEFAULT_MATMUL_PRECISION", "highest")
-    assert provenance.of_process().versions["JAX_DEFAULT_MATMUL_PRECISION"] == "highest"
+
+
+def test_precision_of_products_is_recorded():
+    with jax.default_matmul_precision("float32"):
+        assert provenance.of_process().versions["JAX_DEFAULT_MATMUL_PRECISION"] == "float32"
+    assert "JAX_DEFAULT_MATMUL_PRECISION" not in provenance.of_process().versions

@@ -20,9 +20,11 @@ import lra_fnet
 from lra_fnet import config, experiment, intervals
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
-from lra_fnet.run import evaluate, record, verify
+from lra_fnet.run import evaluate, provenance, record, verify
 from lra_fnet.run import job as jobs
 from lra_fnet.tasks import Prepared
+
+pytestmark = pytest.mark.usefixtures("clean_tree")
 
 
 def as_trial(folder, root):
@@ -190,8 +192,18 @@ def test_trial_leaves_the_test_split_closed_until_it_is_evaluated(tmp_path, comm
     assert disk.read_json(folder / "result.json")["test"] is None
     assert readings(folder) == []
     assert command("evaluate", "--run", folder)[0] == 0
-    assert disk.read_json(folder / "result.json")["test"]["best"]["count"] == 30
+    result = disk.read_json(folder / "result.json")
+    assert result["test"]["best"]["count"] == 30
+    assert "scored_by" not in result
     assert len(readings(folder)) == 3
+
+
+def test_process_that_scores_later_with_other_code_is_recorded(trial, monkeypatch):
+    here = provenance.of_process()
+    other = dataclasses.replace(here, commit="e" * 40)
+    monkeypatch.setattr(provenance, "of_process", lambda: other)
+    result = evaluate.evaluate(trial)
+    assert (result.commit, result.scored_by) == (here.commit, other)
 
 
 def test_complete_run_without_checkpoints_is_not_trained_again_for_its_test(tmp_path, command):

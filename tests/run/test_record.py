@@ -7,7 +7,7 @@ import re
 import made_results
 import numpy as np
 import pytest
-from made_results import a_failure, a_result, put, with_test
+from made_results import a_failure, a_result, part_of_a_run, put, with_test
 from paths import ROOT
 
 from lra_fnet import intervals
@@ -120,6 +120,8 @@ def test_record_has_the_values_of_the_file(tmp_path):
         "data short_128 from generator, dddddddddddd"
     )
     assert (result.complete, result.tested) == (True, True)
+    later = record.parse(value | {"scored_by": part_of_a_run(commit="e" * 40, dirty=True)})
+    assert "; test: eeeeeeeeeeee (dirty) on 1 x Some CPU (cpu, 2 cores); data" in later.provenance
 
 
 def test_optional_fields_may_be_missing():

@@ -28,6 +28,7 @@ from lra_fnet.training import replay, step
 ROOT = Path(__file__).parents[2]
 PARITY = str(OUTSIDE / "parity.py")
 ROWS = [np.array([0, 1, 1], np.uint8), np.array([1], np.uint8)]
+pytestmark = pytest.mark.usefixtures("clean_tree")
 
 
 @pytest.fixture
@@ -248,15 +249,32 @@ def test_numbers_of_models_with_an_fft_need_not_be_equal_on_several_cores(
         assert verify._same_bits(same, built) == (cores == 1 or not has)
 
 
-@pytest.mark.parametrize(("commit", "state"), [("a" * 40, "ok"), (None, "FAILED")])
-def test_only_at_its_commit_must_a_run_be_equal_to_the_bit(check, monkeypatch, commit, state):
-    def edit(folder):
-        edit_score(loss=1.001 * disk.read_json(folder / "result.json")["test"]["best"]["loss"])(
-            folder
-        )
+CPU = made_results.part_of_a_run()
 
-    made, dirty = provenance.commit()
-    monkeypatch.setattr(provenance, "commit", lambda: (commit or made, dirty))
+
+@pytest.mark.parametrize(
+    ("now", "recorded", "state"),
+    [
+        ({}, {}, "FAILED"),
+        ({"commit": "a" * 40}, {}, "ok"),
+        ({"dirty": True}, {}, "ok"),
+        ({}, {"dirty": True}, "ok"),
+        ({}, {"versions": {"XLA_FLAGS": "--xla_cpu_enable_fast_math=true"}}, "ok"),
+        ({}, {"versions": {"optax": "0.1"}}, "ok"),
+        ({}, {"scored_by": CPU}, "ok"),
+    ],
+)
+def test_only_in_the_same_code_and_settings_must_a_run_be_equal_to_the_bit(
+    check, monkeypatch, now, recorded, state
+):
+    def edit(folder):
+        file = folder / "result.json"
+        value = disk.read_json(file)
+        edit_score(loss=1.001 * value["test"]["best"]["loss"])(folder)
+        change(file, **{n: value[n] | v if n == "versions" else v for n, v in recorded.items()})
+
+    here = provenance.of_process()
+    monkeypatch.setattr(provenance, "of_process", lambda: dataclasses.replace(here, **now))
     monkeypatch.setattr(verify, "_transforms", lambda experiment: False)
     assert check(edit)["score"].state == state
 
@@ -264,16 +282,17 @@ def test_only_at_its_commit_must_a_run_be_equal_to_the_bit(check, monkeypatch, c
 def test_all_notes_about_the_code_are_given(monkeypatch, tmp_path):
     earlier = [made_results.part_of_a_run(commit="b" * 40)]
     fields = {"code": {"parity.py": "0" * 64}, "commit": "a" * 40, "dirty": True}
-    fields |= {"config": "TASK = @Parity()"}
+    fields |= {"config": "TASK = @Parity()", "scored_by": made_results.part_of_a_run()}
     result = record.parse(made_results.a_result(**fields, earlier=earlier))
     monkeypatch.setattr(verify, "_is_known", lambda commit: True)
     config.import_modules([PARITY])
     state, reason = verify._code(tmp_path, result, verify.Options(imports=(PARITY,)))
     assert state == "note"
-    first, second, third = reason.split("; ")
+    first, second, third, fourth = reason.split("; ")
     assert first.startswith("code of parity.py: 0000")
     assert second == "files differed from its commit"
     assert third.startswith("it began with other code or on another machine: bbb")
+    assert fourth.startswith("it was scored on test with other code or on another machine: 0123456")
 
 
 def test_score_without_a_loss_is_noted(check):
