@@ -154,26 +154,40 @@ def build(task: Task, *, denoise: bool) -> Experiment:
         )
     head = Head(num_classes=task.num_classes, num_inputs=task.num_inputs, parent=None)
     optimizer, run = Optimizer(), Run()
-    separable = {name for mixer in encoder.mixers for name in mixer.separable}
-    if unknown := sorted(set(optimizer.groups or ()) - separable):
-        raise UserError(
-            f"Optimizer.groups expects parameters that the model's mixers declare as separable "
-            f"({', '.join(sorted(separable)) or 'none'}), got {', '.join(unknown)}: leave it out"
-        )
     if encoder.batch_norm is not None and run.microbatch not in (0, run.batch_size):
         raise UserError(
             f"Run.microbatch must be 0 with Encoder.batch_norm, got {run.microbatch}: its "
             "statistics are those of the whole batch"
         )
     if denoising is None:
-        return Experiment(task, Classifier(encoder, head), optimizer, run)
-    if denoising.head == "bert":
+        model = Classifier(encoder, head)
+    elif denoising.head == "bert":
         model = Pretrainer(encoder, task.num_classes)
     else:
         model = Denoiser(encoder, 1 if denoising.loss == "l1" else task.vocab_size - 1)
     built = Experiment(task, model, optimizer, run, denoising=denoising)
     _ = built.objective  # reports settings that do not fit the task
+    _check_groups(built)
     return built
+
+
+def _check_groups(built: Experiment) -> None:
+    """Raises a UserError for a group that is not separable in a mixer that has the parameter."""
+    mixers, groups = built.model.encoder.mixers, set(built.optimizer.groups or ())
+    separable = {name for mixer in mixers for name in mixer.separable}
+    wrong = groups - separable
+    if groups and len({mixer.separable for mixer in mixers}) > 1:
+        blocks = built.shapes()["params"]["encoder"]
+        for layer, mixer in enumerate(mixers):
+            own = blocks[f"block_{layer}"].get("mixer", {}).keys() - set(mixer.separable)
+            separable -= own
+            wrong |= groups & own
+    if wrong:
+        raise UserError(
+            f"Optimizer.groups expects parameters that the model's mixers declare as separable "
+            f"({', '.join(sorted(separable)) or 'none'}), got {', '.join(sorted(wrong))}: leave it "
+            "out"
+        )
 
 
 @config.alone()
