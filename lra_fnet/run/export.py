@@ -77,7 +77,7 @@ def _check(out: Path, force: bool) -> None:
             f"--out expects another folder than the current one, got {out}: name a new one"
         )
     names = {path.name for path in out.glob("*")}
-    if names - {CONFIG, WEIGHTS, CARD, VOCABULARY, TEST_LOG}:
+    if names - {CONFIG, WEIGHTS, CARD, VOCABULARY, TEST_LOG} or (names and CONFIG not in names):
         raise UserError(f"{out} holds other files: choose a folder that does not exist")
     if names and not force:
         raise UserError(f"{out} holds an export: --force replaces it, or choose another folder")

@@ -249,7 +249,7 @@ def variant(
       UserError: the name cannot be part of a folder's name.
     """
     if name:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        if not (isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name)):
             raise UserError(f"--name expects letters, digits, '.', '_' and '-', got {name!r}")
         return name
     if not (overrides or changes):

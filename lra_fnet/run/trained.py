@@ -44,7 +44,7 @@ Text = str | bytes | np.ndarray
 Input = Text | tuple[Text, ...]
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class TrainedRun:
     """A trained model, and what it was trained on and with.
 

@@ -69,9 +69,14 @@ def place(
       join_seconds: for all processes to join; None: JOIN_SECONDS.
 
     Raises:
-      UserError: an argument is missing or out of range, or there is no cluster.
+      UserError: an argument is missing, out of range or one too many, or there is no cluster.
     """
     devices, join_seconds = None, join_seconds or JOIN_SECONDS
+    if detect and not (coordinator is processes is process is None):
+        raise UserError(
+            "--hosts auto takes --coordinator, --processes and --process from the cluster: leave "
+            "them out, or --hosts auto (LRA_FNET_HOSTS)"
+        )
     if detect:
         coordinator, processes, process, devices = _detect(join_seconds)
     elif coordinator is None and processes is None and process is None:

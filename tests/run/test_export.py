@@ -159,6 +159,17 @@ def test_export_replaces_only_an_export_and_only_with_force(folders, export, exp
     assert [path.name for path in exported.parent.iterdir()] == ["out"]
 
 
+def test_folder_with_a_page_of_the_user_is_no_export(folders, export, tmp_path):
+    """Though an export has a file of this name too."""
+    page = tmp_path / "mine/README.md"
+    page.parent.mkdir()
+    page.write_text("mine")
+    code, err, _ = export(folders["fnet"], page.parent, "--force")
+    assert code == 2
+    assert "holds other files: choose a folder that does not exist" in err
+    assert page.read_text() == "mine"
+
+
 def test_empty_folder_is_accepted(folders, export, tmp_path):
     (tmp_path / "out").mkdir()
     assert export(folders["fnet"], tmp_path / "out")[0] == 0

@@ -151,6 +151,7 @@ def pair(tmp_path_factory):
         (("h:x", 2, 0, False), "--coordinator expects HOST:PORT"),
         (("h:1", 2, 2, False), "--process expects 0 to --processes - 1, got 2 of 2"),
         ((None, None, None, True), "or --hosts auto on a cluster; got no cluster"),
+        (("h:1", 2, 0, True), "leave them out, or --hosts auto (LRA_FNET_HOSTS)"),
     ],
 )
 def test_wrong_place_fails(given, words):
