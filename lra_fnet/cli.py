@@ -302,6 +302,10 @@ _ONE_RUN = {
     "force": _switch("move the run of this name aside and train from the start"),
     "fit": _switch("split the batch into the largest slices that fit the device"),
 }
+_INIT = _text(
+    "start from the encoder of this pre-trained run; auto: the run with the same options",
+    metavar="RUN",
+)
 _ITS_DATA = _folder("folder of the prepared data sets (default: the one that the run names)")
 
 
@@ -366,6 +370,15 @@ def _names(args, option: str, kind: str) -> list[str] | None:
     if text and not names:
         raise UserError(f"--{option} expects {_NAMES}, got {text!r}")
     return names or None
+
+
+def _beginning(args):
+    """Returns the job of the options, with the pre-trained run that --init names."""
+    from lra_fnet.run import pretrained
+
+    if args.init == "auto":
+        return pretrained.auto(_job(args, init=None))
+    return _job(args, init=args.init and Path(args.init))
 
 
 def _job(args, **fields):
@@ -454,9 +467,10 @@ def _describe(args) -> None:
 
 
 @_verb(
-    "task bindings outside data source",
-    model=_MODEL,
+    "task bindings outside runs data source",
+    **{name: _ONE_RUN[name] for name in ("model", "seed", "name")},
     pretrain=_switch("show the settings of lra-fnet pretrain"),
+    init=_INIT,
 )
 def _settings(args) -> None:
     """Shows every setting that a run would have, with the file and line that bind it.
@@ -468,17 +482,19 @@ def _settings(args) -> None:
     from lra_fnet.run import settings_table
 
     device.require()
-    terminal.console().print(settings_table.table(_job(args, denoise=args.pretrain)))
+    if args.pretrain and args.init:
+        raise UserError(
+            "--pretrain shows the first of two stages, --init the second: leave one out"
+        )
+    asked = _job(args, denoise=True) if args.pretrain else _beginning(args)
+    terminal.console().print(settings_table.table(asked))
 
 
 @_verb(
     "task bindings outside runs data source",
     **_ONE_RUN,
     no_test={"help": "do not score the test split", "action": "store_false", "dest": "test"},
-    init=_text(
-        "start from the encoder of this pre-trained run; auto: the run with the same options",
-        metavar="RUN",
-    ),
+    init=_INIT,
     **_HOSTS,
 )
 def _train(args) -> None:
@@ -493,11 +509,9 @@ def _train(args) -> None:
     """
     with _joined(args) as first:
         from lra_fnet import report
-        from lra_fnet.run import pretrained, train
+        from lra_fnet.run import train
 
-        asked = _job(args, init=args.init and Path(args.init))
-        if args.init == "auto":
-            asked = pretrained.auto(_job(args, init=None))
+        asked = _beginning(args)
         result = train.run(asked)
     if not first():
         return

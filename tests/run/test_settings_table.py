@@ -1,12 +1,14 @@
 """`lra-fnet settings`: each setting of a run, its value, and the place that binds it."""
 
 import ast
+import re
 from pathlib import Path
 
+import made_results
 import pytest
 
 from lra_fnet import cli, config
-from lra_fnet.run import settings_table
+from lra_fnet.run import run_files, settings_table
 from lra_fnet.run.job import Job
 
 ROOT = config.GIN_DIR.parent
@@ -40,6 +42,27 @@ def test_the_named_line_binds_the_setting(names, denoise):
             assert value == text
         elif not changed:
             assert ast.literal_eval(value) == ast.literal_eval(text)
+
+
+def test_settings_of_the_second_stage_are_those_of_the_steps_that_are_left(command, tmp_path):
+    """And --init auto finds the first one."""
+    short = ("Run.num_steps=20", "Optimizer.warmup=4")
+    job = Job("listops", "fnet", "cpu", 0, short, "n", tmp_path / "runs", denoise=True)
+    steps = {"step": 10, "correct": 5, "count": 10, "loss": 1.0}
+    facts = job.identity() | {"test": None, "validation": {"best": steps, "last": steps}}
+    experiment = job.load()
+    result = made_results.a_result(**facts, config=experiment.config)
+    folder = made_results.put(job.runs, result).parent
+    begun = {"config": experiment.config, "data_sha256": result["data_sha256"]}
+    run_files.write_begun(folder, job.to_json() | begun)
+    words = ["--task=listops", "--model=fnet", "--preset=cpu", f"--runs={job.runs}", "--name=n"]
+    words += ["--gin", " ".join(short)]
+    for init in ("auto", str(folder)):
+        code, err, out = command("settings", *words, "--init", init)
+        assert code == 0, err
+        assert "10 steps of" in " ".join(out.split())
+        assert re.search(r"Optimizer.warmup +2 ", out), out
+    assert "leave one out" in command("settings", *words, "--init=auto", "--pretrain").mistake
 
 
 def test_the_last_file_wins_and_an_override_over_it(tmp_path):
