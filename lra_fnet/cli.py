@@ -152,8 +152,10 @@ def _list(about: str, **keywords) -> dict:
 def _numbers(about: str, **keywords) -> dict:
     def parse(text):
         words = text.split(",")
-        if not all(word.isdecimal() and int(word) for word in words):
-            raise argparse.ArgumentTypeError(f"expects whole numbers like 1024,2048, got {text!r}")
+        if not all(word.isdecimal() and 0 < int(word) < 2**31 for word in words):
+            raise argparse.ArgumentTypeError(
+                f"expects whole numbers like 1024,2048, below 2**31, got {text!r:.40}"
+            )
         return [int(word) for word in words]
 
     return _text(about, kind=parse, metavar="N,N", **{"default": [], **keywords})
@@ -362,8 +364,15 @@ def _complete(kind: str, prefix: str, parsed_args, **_) -> list[str]:
 
 
 def _names(args, option: str, kind: str) -> list[str] | None:
-    """Returns names separated by commas, or all of a kind; None if the option is not given."""
+    """Returns names separated by commas, or all of a kind; None if the option is not given.
+
+    All tasks are those of the arena: the others read the user's own files.
+    """
     text = getattr(args, option)
+    if text == "all" and kind == "tasks":
+        from lra_fnet import tasks
+
+        return list(tasks.BUILT_IN)
     if text == "all":
         return config.known(kind, args.gin_dirs)
     names = config.split_names(text or "")
@@ -689,7 +698,7 @@ def _drift(args) -> int:
 @_verb(
     "bindings outside runs data source",
     sweep=_text(f"{', '.join(config.known('sweeps'))}, or your own file", metavar="FILE"),
-    task=_text(_NAMES),
+    task=_text(f"{_NAMES} six of the arena"),
     models=_text(f"{_NAMES}; default: transformer,linear,fnet,performer"),
     preset=_text("default: paper"),
     seeds=_number("number of seeds: 0 to n - 1; default: 1", least=1),

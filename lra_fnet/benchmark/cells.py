@@ -54,7 +54,8 @@ class Cell(Setting):
         """Returns the experiment at exactly this length and number of tokens.
 
         Args:
-          accelerator: whether the device is not a CPU; `size` then implies the paper's batch.
+          accelerator: whether the device is not a CPU; `size` then implies the paper's batch,
+            unless `tokens` gives another.
 
         Raises:
           UserError: see experiment.load; or an override changes the length or the tokens.
@@ -69,7 +70,8 @@ class Cell(Setting):
             dim, num_heads = SIZES[self.size]
             bindings += [f"Encoder.{field}={dim}" for field in ("dim", "qkv_dim")]
             bindings += [f"Encoder.num_heads={num_heads}"]
-            bindings += [f"Run.batch_size={ACCELERATOR_BATCH}"] if accelerator else []
+            paper = accelerator and not self.tokens
+            bindings += [f"Run.batch_size={ACCELERATOR_BATCH}"] if paper else []
         load = functools.partial(
             experiment.load,
             self.task,
@@ -230,7 +232,8 @@ def plan(
         length, a length does not divide the tokens, or one would be measured both with and without
         CLS.
     """
-    if unequal := [length for length in lengths if shared.tokens % length]:
+    measured = lengths or [MIXING_LENGTH] * ("mixing" in whats)
+    if unequal := [length for length in measured if shared.tokens % length]:
         raise UserError(
             f"--tokens expects a multiple of every length, so that all batches have as many, got "
             f"{shared.tokens} and the length {unequal[0]}"

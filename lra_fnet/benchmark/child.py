@@ -31,9 +31,10 @@ METHODS = {"seconds": "round", "steps": "steps", "roofline": "limits"}  # of a s
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Returns whether XLA, PyTorch or one of our checks reports that memory does not suffice."""
+    """Returns whether XLA, PyTorch, NumPy or one of our checks says that memory is too small."""
     signs = ("OutOfMemory", "out of memory", "allocate memory", "RESOURCE_EXHAUSTED")
-    return any(sign in f"{type(error).__name__}: {error}" for sign in signs)
+    text = f"{type(error).__name__}: {error}"
+    return isinstance(error, MemoryError) or any(sign in text for sign in signs)
 
 
 def serve(make: Callable[..., Any], lines: Iterator[str], answer: Callable[[dict], None]) -> None:
@@ -51,7 +52,7 @@ def serve(make: Callable[..., Any], lines: Iterator[str], answer: Callable[[dict
     def fitting(call: Callable[[], Any]) -> Any:
         try:
             return call()
-        except (RunFailed, RuntimeError) as error:
+        except (RunFailed, RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             return oom
@@ -59,7 +60,10 @@ def serve(make: Callable[..., Any], lines: Iterator[str], answer: Callable[[dict
     try:
         from lra_fnet.benchmark.cells import Cell
 
-        side = fitting(lambda: make(Cell(**json.loads(next(lines)))))
+        first = next(lines, None)
+        if first is None:  # the parent has failed
+            return
+        side = fitting(lambda: make(Cell(**json.loads(first))))
         if side is oom:
             answer(oom)
             return

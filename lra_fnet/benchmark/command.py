@@ -70,6 +70,8 @@ class Options:
             raise UserError("--source is for --what pipeline, since other cells read no data")
         if self.what == ["scaling"] and self.cls:
             raise UserError("--what scaling measures no CLS: leave --cls out, or add --what train")
+        if not self.lengths and self.cls:
+            raise UserError("--cls adds a token to each of --lengths: leave it out, or give them")
         if shared.task == "corpus" and set(self.what) - {"pretrain"}:
             raise UserError(
                 f"the task corpus is for pre-training, and --what is {','.join(self.what)}: "

@@ -366,9 +366,12 @@ def test_a_length_is_measured_once():
         ("--lengths 16", "--what pipeline measures and prints .* so --lengths has no effect"),
         ("--name a", "so --name has no effect"),
         ("--tokens 64", "so --tokens has no effect"),
+        ("--what mixing --cls", "--cls adds a token to each of --lengths: leave it out, or give"),
+        ("--what mixing --tokens 700", "expects a multiple of every length, .* 700 .* length 512"),
+        ("--what train --lengths 99999999999", "below 2.*31, got '99999999999'"),
     ],
 )
-def test_options_that_the_loop_does_not_take_are_refused(words, line, command):
+def test_options_without_effect_or_out_of_range_are_refused(words, line, command):
     names = ["--task=text", "--models=fnet", "--preset=cpu", "--what=pipeline"]
     code, err, _ = command("benchmark", *names, *words.split())
     assert code == 2
@@ -419,6 +422,8 @@ def test_size_sets_the_papers_width_and_heads_and_the_batch_of_an_accelerator():
     encoder = on_cpu.model.encoder
     assert (encoder.dim, encoder.qkv_dim, encoder.num_heads) == (1024, 1024, 16)
     assert (on_cpu.run.batch_size, on_gpu.run.batch_size) == (32, 64)
+    given = dataclasses.replace(large, tokens=3 * CELL.length).load(accelerator=True)
+    assert given.run.batch_size == 3
 
 
 def fake_children(monkeypatch, script):

@@ -169,6 +169,18 @@ def test_program_that_does_not_fit_is_oom(monkeypatch):
         assert replies(cell) == [{"state": "OOM"}]
 
 
+def test_inputs_that_do_not_fit_are_oom(monkeypatch):
+    error = MemoryError("Unable to allocate 46.6 TiB for an array")
+    monkeypatch.setattr(worker, "random_batches", Mock(side_effect=error))
+    assert replies(dataclasses.replace(CELL, overrides=SMALL)) == [{"state": "OOM"}]
+
+
+def test_child_that_gets_no_cell_says_nothing():
+    answers = []
+    child.serve(worker.Side, iter([]), answers.append)
+    assert answers == []
+
+
 def test_limits_that_do_not_fit_leave_the_side_as_it_was(monkeypatch):
     monkeypatch.setattr(roofline, "copy_rate", Mock(side_effect=RuntimeError("out of memory")))
     cell = dataclasses.replace(CELL, overrides=SMALL)

@@ -31,6 +31,7 @@ from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.run import evaluate, job
 from lra_fnet.sweep import board, finish, ledger, plan, scheduler, studies
+from lra_fnet.tasks import BUILT_IN
 from lra_fnet.tasks import make as make_task
 
 PARITY = ["--task", "parity", "--preset", "cpu", "--gin-dir", str(OUTSIDE)]
@@ -110,6 +111,13 @@ def test_lines_of_a_dry_run_parse_as_the_commands_of_the_trials(go):
         args = parser.parse_args(shlex.split(line)[1:])
         assert args.set == ["Run.num_steps=4", f"Encoder.norm='{norm}'"]
         assert (args.seed, args.test, args.gin_dirs) == (seed, False, [OUTSIDE])
+
+
+def test_all_tasks_are_those_of_the_arena(go):
+    """The others need the user's files, and no preset has all of them."""
+    code, err, out = go("--task=all", "--models=fnet", "--preset=small", "--dry-run")
+    assert code == 0, err
+    assert [line.split()[3] for line in out.splitlines()] == list(BUILT_IN)
 
 
 def test_a_dry_run_prints_each_command_once_and_knows_the_name_and_what_has_ended(go):
