@@ -281,7 +281,12 @@ def _settle(data: Path | None, source: str | Path | None) -> None:
             f'them, such as --set \'{name}.labels=("no", "yes")\'{texts}'
         )
     settled = task.prepare(data, source).task
-    found = {f.name: getattr(settled, f.name) for f in dataclasses.fields(task)}
+    fields = dataclasses.fields(task)
+    found = {field.name: getattr(settled, field.name) for field in fields}
+    # An empty default stands for a value that only the rows say, also where the user binds it.
+    for field in fields:
+        if not field.default and getattr(task, field.name) == field.default:
+            gin.bind_parameter(f"{name}.{field.name}", found[field.name])
     config.bind_missing(
         {f"{name}.{field}": value for field, value in found.items()}
         | ({"Head.interaction": "nli"} if settled.num_inputs == 2 else {})

@@ -76,21 +76,25 @@ class Corpus(Task):
         VOCABULARY,
     )
     needs_source = True
+    read_whole = True
     first_id = 1 + MASK  # special pieces are never hidden
     mask_id = MASK
 
     def __post_init__(self):
         super().__post_init__()
-        if not len(SPECIAL) + 3 <= self.vocab_size <= LARGEST:
-            raise UserError(
-                f"corpus/{self.config}: expected a vocabulary of {len(SPECIAL) + 3} to {LARGEST} "
-                f"pieces, got {self.vocab_size}: choose another set, such as v8000_128"
-            )
         if self.configs[self.config] < 8 or self.max_len != self.configs[self.config]:
             raise UserError(
                 f"corpus/{self.config}: expected max_len = {self.configs[self.config]}, and at "
                 f"least 8, as rows are packed to that length; got {self.max_len}: set MAX_LEN to "
                 "the second number of the set's name"
+            )
+
+    def _check_vocabulary(self) -> None:
+        """Raises a UserError if SentencePiece cannot make the vocabulary, or it is too large."""
+        if not len(SPECIAL) + 3 <= self.vocab_size <= LARGEST:
+            raise UserError(
+                f"corpus/{self.config}: expected a vocabulary of {len(SPECIAL) + 3} to {LARGEST} "
+                f"pieces, got {self.vocab_size}: choose another set, such as v8000_128"
             )
 
     @property

@@ -175,19 +175,29 @@ def _table(file: sources.File, *, labelled: bool) -> Iterator[Row]:
         delimiter, names, texts = _header(file, next(lines, ""), labelled=labelled)
     except csv.Error as error:
         raise _damaged(f"{file}, line 1", error) from None
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
-    place, ended = "", 0
+    written: list[str] = []  # the lines of the row that the reader returns next
+
+    def kept() -> Iterator[str]:
+        for line in lines:
+            written.append(line)
+            yield line
+
+    reader = csv.reader(kept(), delimiter=delimiter, strict=True)
+    place, ended, labels = "", 0, set()
     path = file.path
     in_path = None if file.alone else own_rows.named(path.parts[:-1], path.name)
     try:
         for cells in reader:
             ended = reader.line_num
             place = f"{file}, line {ended + 1}"
+            row_written = delimiter + "".join(written)
+            written.clear()
             if not cells:  # an empty line
                 continue
             if len(names) > 1 and [cell.strip().lower() for cell in cells] == names:
                 raise ValueError("this line repeats the first one: remove it")
-            if any(re.fullmatch(r' +"(?:[^"]|"")*"\s*', cell) for cell in cells):
+            spaced = [cell for cell in cells if re.fullmatch(r' +"(?:[^"]|"")*"\s*', cell)]
+            if any(delimiter + cell in row_written for cell in spaced):  # not in quotation marks
                 raise ValueError(
                     "a space before a quotation mark makes it part of the text: remove it"
                 )
@@ -198,13 +208,13 @@ def _table(file: sources.File, *, labelled: bool) -> Iterator[Row]:
                 if (missing := len(names) - len(cells)) > 0:
                     remedy = f"add the missing column{'s' if missing > 1 else ''}"
                 raise ValueError(f"expected {len(names)} columns, got {len(cells)}: {remedy}")
-            inside = [line for cell in cells for line in cell.split("\n")[1:]]
-            tabs = len(names) - 1 if delimiter == "\t" else 0
-            if tabs and any(line.count("\t") == tabs for line in inside):
+            if labelled:
+                labels.add(cells[names.index("label")].strip())
+            if delimiter == "\t" and _has_rows(cells, names, labels if labelled else None):
                 raise ValueError(
                     "this line ends a text that has whole lines in it, so a quotation mark is not "
                     "closed: put texts with quotation marks between two more, and write those "
-                    "inside twice"
+                    "inside twice (if the text does have such lines, save the table with commas)"
                 )
             row = dict(zip(names, cells, strict=True))
             yield _row(row, texts, place, in_path, labelled=labelled)
@@ -217,6 +227,16 @@ def _table(file: sources.File, *, labelled: bool) -> Iterator[Row]:
         raise _damaged(f"{file}, line {reader.line_num + 1}", error) from None
     except ValueError as error:
         raise UserError(f"{place}: {error}") from None
+
+
+def _has_rows(cells: Sequence[str], names: Sequence[str], labels: set[str] | None) -> bool:
+    """Returns whether a line inside a cell is a row between tabs, with one of the labels if given.
+
+    Without that label it may be part of the text, such as code that is indented with tabs.
+    """
+    inside = (line.split("\t") for cell in cells for line in cell.split("\n")[1:])
+    rows = (line for line in inside if len(line) == len(names) > 1)
+    return any(labels is None or line[names.index("label")].strip() in labels for line in rows)
 
 
 def _header(

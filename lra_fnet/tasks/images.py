@@ -70,7 +70,7 @@ class Images(own_rows.OwnTask, PixelTask):
         return pixels.read(content, self.side, "L", resize=True).reshape(-1)
 
     def raw(self, source: Path | None, jobs: int) -> Raw:
-        """Returns the images of a folder or archive, one by one, in the order of their paths."""
+        """Returns the images of a folder by path, or of an archive in its own order, one by one."""
         if source is None:
             raise UserError(
                 f"images/{self.config} reads your own images: give --source a folder with a "

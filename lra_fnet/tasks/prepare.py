@@ -9,7 +9,6 @@ from lra_fnet.machine import progress, terminal
 from lra_fnet.machine.terminal import Fitted
 from lra_fnet.tasks import Prepared, shallow
 from lra_fnet.tasks.sources import megabytes
-from lra_fnet.tasks.task import PixelTask
 
 _COLUMNS = (
     *("set", "rows", "tokens p10 / p50 / p90 / max", "classes", "majority floor", "on disk"),
@@ -144,11 +143,11 @@ def _distinct(prepared: Prepared, gin_dirs: Sequence[Path]) -> list[int]:
 def _lengths(task: tasks.Task, gin_dirs: Sequence[Path]) -> list[int]:
     """Returns the lengths at which presets read a set; its full length if none does.
 
-    Another set of texts is read at the lengths of those that presets name, images only whole.
+    Another set is read at the lengths of those that presets name, unless it is only read whole.
     """
     full, used = task.configs[task.config], config.lengths(task.name, task.config, gin_dirs)
     named = task.config in config.datasets(task.name, gin_dirs)
-    as_others = full in used and not isinstance(task, PixelTask)
+    as_others = full in used and not task.read_whole
     return used if named or as_others else [full]
 
 

@@ -2,7 +2,8 @@
 
 An accuracy that is not above them shows nothing about an encoder, however far it is above the
 majority floor. The methods that fit a task are its `Task.baselines`. `lra-fnet data` computes them
-once for each set and length and writes them next to the fingerprint, as shallow.<length>.json.
+once for each set and length and writes them next to the fingerprint, as shallow.<length>.json. It
+computes them again if the titles of the methods change, so a changed method needs a new title.
 
 Method, k and penalty are chosen on validation. The test split is read once, after all choices.
 data/expected.json lists the results for the sets of this package.
@@ -84,7 +85,7 @@ class Shallow:
 class Method(NamedTuple):
     """A way to predict labels: a rule or a linear model that training rows determine."""
 
-    title: str  # may name settings in braces
+    title: str  # may name settings in braces; a changed method needs a new one
     settings: Sequence[Mapping[str, Any]]
     fit: Callable[[Any, Arrays], Predict]  # from a task's training rows, for each of the settings
     # What `Predict` gets of the rows of another split, and is compared with the labels of.
@@ -354,15 +355,16 @@ def available(prepared: Prepared) -> bool:
 
 def read(prepared: Prepared) -> list[Shallow]:
     """Returns the baselines at the task's length, the best on validation first; [] without any."""
-    kept = read_all(prepared).get(prepared.task.max_len)
-    return kept or _not_kept.get(_key(prepared), [])
+    kept = read_all(prepared).get(prepared.task.max_len) or _not_kept.get(_key(prepared), [])
+    return kept if _are_of(prepared.task, kept) else []
 
 
 def read_all(prepared: Prepared) -> dict[int, list[Shallow]]:
     """Returns the baselines on disk by length.
 
-    A damaged file, or one of another version of this module, counts as none: only tables need it,
-    and `lra-fnet data` writes it again.
+    A damaged file, one of another version of this module, or one of other methods than the task's
+    counts as none: only tables need it, and `lra-fnet data` writes it again. Methods are compared
+    by their titles.
     """
     found = {}
     for path in prepared.folder.glob("shallow.*.json"):
@@ -371,9 +373,17 @@ def read_all(prepared: Prepared) -> dict[int, list[Shallow]]:
             results = _parse(content["baselines"])
         except (UserError, KeyError, TypeError, ValueError):
             continue
-        if results and content == _object(prepared.fingerprint, length, results):
+        whole = results and content == _object(prepared.fingerprint, length, results)
+        if whole and _are_of(prepared.task, results):
             found[length] = results
     return dict(sorted(found.items()))
+
+
+def _are_of(task: "Task", results: Sequence[Shallow]) -> bool:
+    """Returns whether there is a result for each of the task's methods, and no other one."""
+    titles = [{method.words(one) for one in method.settings} for method in task.baselines]
+    methods = [result.method for result in results]
+    return len(methods) == len(titles) and all(not words.isdisjoint(methods) for words in titles)
 
 
 def known(task: str, fingerprint: str, max_len: int) -> list[Shallow]:

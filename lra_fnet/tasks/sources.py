@@ -161,10 +161,9 @@ def fetch(remote: Remote, folder: Path, *, force: bool = False) -> Path:
         return path
     folder.mkdir(parents=True, exist_ok=True)
     part, notes = folder / f"{remote.name}.part", folder / f"{remote.name}.part.json"
-    pauses = list(_PAUSES)
+    pauses, largest = list(_PAUSES), _size(part)
     with Bar(f"downloading {remote.name}", remote.size, _size(part), unit="bytes") as progress:
         while True:
-            before = _size(part)
             try:
                 _download(remote, part, notes, progress)
                 break
@@ -173,8 +172,8 @@ def fetch(remote: Remote, folder: Path, *, force: bool = False) -> Path:
                     error.close()
                     if error.code < 500:  # a retry would get the same answer
                         pauses.clear()
-                if _size(part) > before:
-                    pauses = list(_PAUSES)
+                if _size(part) > largest:  # so far: some servers always begin at the first byte
+                    pauses, largest = list(_PAUSES), _size(part)
                 if not pauses or not _size(part):
                     reason = getattr(error, "reason", None) or error
                     if isinstance(reason, TimeoutError):

@@ -26,7 +26,7 @@ import numpy as np
 from lra_fnet import config
 from lra_fnet.errors import UserError, one_line
 from lra_fnet.intervals import Counts
-from lra_fnet.machine import disk
+from lra_fnet.machine import disk, terminal
 from lra_fnet.machine.memory import free_memory
 from lra_fnet.machine.progress import Bar, say
 from lra_fnet.tasks.sources import Remote, digest, file_sha256, own_url, readable
@@ -158,6 +158,7 @@ class Prepared:
         if split not in self.rows:
             raise UserError(f"unknown split {split!r}: expected one of {', '.join(self.rows)}")
         _check_same(self)
+        _remove_leftovers(self.folder)
         k, max_len, dtype = self.task.num_inputs, self.task.max_len, self.task.value_dtype
         shape = (self.rows[split], k, max_len)
         if math.prod(shape) * dtype.itemsize > free_memory() // 2:
@@ -198,14 +199,31 @@ class Prepared:
                 f"{self.folder}, where {free / 1e9:,.0f} GB are free: bind a smaller MAX_LEN, or "
                 "choose another folder with --data"
             )
-        with path.open("wb") as file:  # reserves the space: a full disk raises an error here
-            os.posix_fallocate(file.fileno(), 0, math.prod(shape) * dtype.itemsize + 4096)
         values = np.lib.format.open_memmap(path, "w+", dtype, shape)
+        # Reserves the space, so that a full disk raises an error here: a write to the mapping would
+        # kill the process.
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
         lengths, labels = self._read(split, values)
         values.flush()
         np.save(part / "lengths.npy", lengths)
         np.save(part / "labels.npy", labels)
         disk.replace(part / _SUMS, json.dumps(_sums(part)))
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Removes what killed processes left while they mapped splits, unless a process maps one now.
+
+    `write_once` removes them too, but only if the same split does not fit into memory again.
+    """
+    if not any(folder.glob(".mapped.*")):
+        return
+    with contextlib.suppress(OSError):  # a shared folder that cannot be written
+        lock = disk.try_lock(folder / ".lock")
+        if lock is not None:  # processes that map a split hold it
+            with lock:
+                for leftover in folder.glob(".mapped.*"):
+                    disk.remove(leftover)
 
 
 def _sums(folder: Path) -> dict[str, str]:
@@ -301,6 +319,7 @@ def make(part: Path, task: "Task", raw: "Raw", source: Path | None, url: str | N
         **({"url": url} if url else {}),
         "origin": source and {kind: sha256() for kind, sha256 in _digests(task, source)},
         "details": dict(raw.details),
+        **_layout(task),
         "splits": splits,
         "files": {path.name: path.stat().st_size for path in sorted(part.iterdir())},
         **({"contents": contents} if contents else {}),
@@ -309,11 +328,29 @@ def make(part: Path, task: "Task", raw: "Raw", source: Path | None, url: str | N
     disk.replace(part / _FINGERPRINT, json.dumps(record, indent=1) + "\n")
 
 
+def _layout(task: "Task") -> dict[str, Any]:
+    """Returns the facts of a task without which its stored rows cannot be read, as JSON values."""
+    return {
+        "vocab_size": task.vocab_size,
+        "num_inputs": task.num_inputs,
+        "dtype": task.value_dtype.name,
+    }
+
+
+def again(task: "Task", data_dir: str | Path, source: str | Path | None) -> str:
+    """Returns the command that prepares a set again."""
+    words = ["data", "--task", task.name, "--dataset", task.config]
+    words += ["--data", str(data_dir)] if str(data_dir) != "data" else []
+    words += ["--source", str(source)] if source else []
+    return terminal.command([*words, "--force"])
+
+
 def open_set(task: "Task", folder: Path) -> Prepared:
     """Returns a set after comparing its fingerprint and file sizes; reads no record.
 
     Raises:
-        UserError: if the set is not prepared, or a file does not have the size that was written.
+        UserError: if the set is not prepared, was prepared when the task had another vocabulary or
+            number of texts, or a file does not have the size that was written.
     """
     record = read_fingerprint(folder)
     if record is None:
@@ -339,6 +376,19 @@ def open_set(task: "Task", folder: Path) -> Prepared:
         raise UserError(
             f"{folder / _FINGERPRINT} is damaged: its details are not those of its rows: delete "
             f"{folder} and prepare the set again"
+        )
+    layout = _layout(task)
+    written = {name: record[name] for name in layout if name in record}  # none in older sets
+    if layout | written != layout:
+        other = [name for name, value in written.items() if value != layout[name]]
+        was, now = (
+            ", ".join(f"{name} {facts[name]}" for name in other) for facts in (written, layout)
+        )
+        url = record.get("url")
+        source = " and its --source" if task.needs_source and not url else ""
+        raise UserError(
+            f"{folder} was prepared for {was}, but the task {task.name} has {now}: prepare the set "
+            f"again with `{again(task, folder.parents[2], url)}`{source}"
         )
     return Prepared(
         task,
@@ -550,19 +600,30 @@ def _check_row(task: "Task", split: str, key: int, texts: Texts, label: int) -> 
                 f"{name}: expected a NumPy array for each text, got {type(text).__name__}: correct "
                 "the task's raw"
             )
+    if not isinstance(label, int | np.integer) or isinstance(label, bool):
+        raise UserError(
+            f"{name}: expected an integer as the label, got {type(label).__name__}: correct the "
+            "task's raw"
+        )
     good = len(texts) == task.num_inputs and 0 <= label < task.num_classes
     for text in texts:
         good = good and text.dtype == task.value_dtype and text.ndim == 1 and len(text) > 0
+        good = good and (not task.equal_lengths or len(text) == task.configs[task.config])
         good = good and text.max() < task.vocab_size - 1
     if not good:
-        got = ", ".join(
-            f"{text.dtype} {[*text.shape]} up to {text.max(initial=0)}" for text in texts
-        )
+        got = ", ".join(map(_described, texts))
+        length = task.configs[task.config] if task.equal_lengths else "length > 0"
         raise UserError(
-            f"{name}: expected {task.num_inputs} texts of values {task.value_dtype} [length > 0] "
+            f"{name}: expected {task.num_inputs} texts of values {task.value_dtype} [{length}] "
             f"up to vocab_size - 2 = {task.vocab_size - 2} and a label below {task.num_classes}, "
             f"got {got} and {label}: correct the task's raw"
         )
+
+
+def _described(values: np.ndarray) -> str:
+    """Returns dtype, shape and, of numbers, the largest value."""
+    largest = f" up to {values.max(initial=0)}" if values.dtype.kind in "iuf" else ""
+    return f"{values.dtype} {[*values.shape]}{largest}"
 
 
 def _check_same(prepared: Prepared) -> None:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from lra_fnet.errors import UserError
-from lra_fnet.machine import disk, terminal
+from lra_fnet.machine import disk
 from lra_fnet.settings import at_least
 from lra_fnet.tasks import shallow, sources, store
 from lra_fnet.tasks.store import SPLITS, Prepared
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     import jax
 
 SHEET = "contact_sheet.png"  # examples of a set of images, in the folder above the set's
+_LARGEST_VOCABULARY = 2**16 + 1  # the largest value of two bytes is vocab_size - 2
 REGISTRY: dict[str, type["Task"]] = {}  # every task whose module has been imported, by name
 
 
@@ -109,6 +110,8 @@ class Task(abc.ABC):
     finds_classes: ClassVar[bool] = False  # whether the classes are those of the user's rows
     endings: ClassVar[tuple[str, ...]] = ("",)  # of the files of a folder that `raw` reads
     tables: ClassVar[tuple[str, ...]] = ()  # endings of files that `inputs` reads
+    read_whole: ClassVar[bool] = False  # whether `max_len` must be the length of the data set
+    equal_lengths: ClassVar[bool] = False  # whether every text has the length of the data set
 
     config: str  # one of `configs`
     max_len: int  # tokens per text, CLS not counted; longer texts are cut at the end
@@ -148,6 +151,17 @@ class Task(abc.ABC):
             raise UserError(
                 f"{self.name}: expected a label_names for each of {self.num_classes} classes, got "
                 f"{len(self.class_names)}: correct the task's class"
+            )
+        if self.settled:
+            self._check_vocabulary()
+
+    def _check_vocabulary(self) -> None:
+        """Raises a UserError if there are more tokens than the values of rows can name."""
+        if self.vocab_size > _LARGEST_VOCABULARY:
+            raise UserError(
+                f"{self.name}/{self.config}: expected a vocab_size of at most "
+                f"{_LARGEST_VOCABULARY}, as a value takes two bytes, got {self.vocab_size}: choose "
+                "a smaller vocabulary"
             )
 
     @property
@@ -326,9 +340,6 @@ class Task(abc.ABC):
         prepared = self.open(data_dir)
         if source is not None and not prepared.is_from(source):
             sources.check_exists(source)
-            words = ["data", "--task", self.name, "--dataset", self.config]
-            words += ["--data", str(data_dir)] if str(data_dir) != "data" else []
-            again = terminal.command([*words, "--source", str(source), "--force"])
             rule = self.configs.rule if isinstance(self.configs, Sets) else ""
             both = (
                 "to keep both, name another set with --set DATASET=NAME (lra-fnet data: --dataset "
@@ -337,8 +348,9 @@ class Task(abc.ABC):
             raise UserError(
                 f"{folder} does not hold the rows of {source} as it is now (made from: "
                 f"{prepared.url or prepared.source}): "
-                f"`{again}` (make data ... FORCE=1) prepares the set anew; without a source, "
-                f"the set is used as it is{'; ' + both if self.finds_classes else ''}"
+                f"`{store.again(self, data_dir, source)}` (make data ... FORCE=1) prepares the set "
+                "anew; without a source, the set is used as it is"
+                f"{'; ' + both if self.finds_classes else ''}"
             )
         return prepared
 
@@ -373,6 +385,8 @@ class PixelTask(Task):
 
     vocab_size = 257
     value_is = "the gray value of a pixel, row by row, 0 black to 255 white"
+    read_whole = True
+    equal_lengths = True
     pixel_mean: ClassVar[float]  # of the training values of the default set, for real-valued input
     pixel_sd: ClassVar[float]
 
@@ -384,6 +398,17 @@ class PixelTask(Task):
             raise UserError(
                 f"{self.name}: black_is_padding must be True or False, got "
                 f"{self.black_is_padding!r}"
+            )
+        if self.side**2 != (size := self.configs[self.config]):
+            raise UserError(
+                f"{self.name}/{self.config}: expected a square number of pixels in configs, got "
+                f"{size}: correct the task's class"
+            )
+        missing = [name for name in ("pixel_mean", "pixel_sd") if not hasattr(self, name)]
+        if missing:
+            raise UserError(
+                f"{self.name}: expected pixel_mean and pixel_sd of the training values, got no "
+                f"{' and no '.join(missing)}: add them to the task's class"
             )
 
     def prepare(

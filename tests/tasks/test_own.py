@@ -363,6 +363,27 @@ def test_an_open_quotation_mark_that_swallows_lines_is_noticed(tmp_path, capfd):
     assert "commas.csv: 2 of 62 rows have line breaks in a text; if" in capfd.readouterr().err
 
 
+def test_lines_of_a_text_with_as_many_tabs_as_rows_are_no_rows(tmp_path):
+    code = "def f():\n\treturn 1\nx = 1\t# one"
+    lines = [(f"{code} {i}", f" {i % 2}") for i in range(20)]
+    path = write(tmp_path / "code.tsv", lines, delimiter="\t")
+    assert [row.texts[0].decode() for row in csv_table.read(path)] == [text for text, _ in lines]
+    write(path, [*lines, ("a\n\tb\n1", "0"), ("a\nb\t 1\nc", "0")], delimiter="\t")
+    with pytest.raises(UserError, match=r"line 67: .*such lines, save the table with commas\)$"):
+        list(csv_table.read(path))
+    write(path, [("a\nb\tc", "d")], header=("text1", "text2"), delimiter="\t")
+    with pytest.raises(UserError, match=r"code.tsv, line 3: .* so a quotation mark is not closed"):
+        list(csv_table.read(path, labelled=False))
+
+
+def test_a_text_may_begin_with_a_space_and_a_quotation_mark(tmp_path):
+    lines = [(' "To be"', "ham"), ('a, "b"', ' "x"'), (' "or ""not"""', "spam")]
+    for form in ({}, {"delimiter": "\t"}):
+        path = write(tmp_path / "mine.csv", lines, **form)
+        got = [(row.texts[0].decode(), row.label) for row in csv_table.read(path)]
+        assert got == [(text.strip(), label.strip()) for text, label in lines]
+
+
 def test_a_zip_archive_is_refused_by_name(tmp_path):
     with zipfile.ZipFile(tmp_path / "mine.zip", "w") as archive:
         archive.writestr("mine.csv", "label,text\nham,a\n")
@@ -775,6 +796,15 @@ def test_without_rows_the_classes_must_be_given():
         experiment.load("csv", "fnet", "cpu")
     given = ["Csv.labels=('no', 'yes')", "Csv.texts=1"]
     assert experiment.load("csv", "fnet", "cpu", given).task.num_classes == 2
+
+
+@pytest.mark.parametrize("empty", [["Csv.labels=()"], ["Csv.labels=[]"], ["Csv.texts=0"]])
+def test_an_empty_setting_is_found_in_the_rows(empty, tmp_path):
+    lines = [(f"one {i}", f"two {i * 7 % 13}", i % 2) for i in range(100)]
+    path = write(tmp_path / "a.csv", lines, header=("text1", "text2", "label"))
+    built = experiment.load("csv", "fnet", "cpu", empty, data=tmp_path, source=path)
+    assert (built.task.labels, built.task.num_inputs) == (("0", "1"), 2)
+    assert experiment.restore(built.config).task == built.task
 
 
 @pytest.mark.slow

@@ -36,6 +36,8 @@ class Dots(tasks.PixelTask):
     label_names = ("dark", "bright")
     licence = "ours"
     configs = {"small": 16, "other": 16}  # noqa: RUF012
+    pixel_mean = 127.5
+    pixel_sd = 127.5
 
     def raw(self, source, jobs):
         images = [np.full(16, value, np.uint8) for value in (0, 255)]
@@ -125,6 +127,37 @@ def test_images_are_neither_cut_nor_padded(length, tmp_path):
         match=rf"^dots/small: expected max_len = 16, .*, got {length}: set MAX_LEN=16$",
     ):
         Dots("small", length).prepare(tmp_path)
+
+
+@pytest.mark.parametrize("size", [15, 17, 48])
+def test_images_have_the_number_of_pixels_of_their_set(size, tmp_path):
+    class Large(Dots):
+        def raw(self, source, jobs):
+            return tasks.Raw({s: [(np.zeros(size, np.uint8), 0)] for s in tasks.SPLITS})
+
+    expected = r"expected 1 texts of values uint8 \[16\] up to .*, got uint8"
+    with pytest.raises(UserError, match=rf"^dots/small, train row 0: {expected} \[{size}\]"):
+        Large("small", 16).prepare(tmp_path)
+
+
+def test_mistake_in_a_class_of_images_is_an_error(monkeypatch):
+    class Oblong(Dots):
+        configs = {"small": 896}  # noqa: RUF012
+
+    with pytest.raises(UserError, match=r"^dots/small: expected a square .* got 896: correct the"):
+        Oblong("small", 896)
+
+    monkeypatch.delattr(Dots, "pixel_sd")
+    missing = "expected pixel_mean and pixel_sd of the training values, got no pixel_sd: add them"
+    with pytest.raises(UserError, match=f"^dots: {missing} to the task's class$"):
+        Dots("small", 16)
+
+
+def test_set_that_is_only_read_whole_has_baselines_at_its_length():
+    assert prepare._lengths(tasks.make("corpus", "v300_128"), []) == [128]
+    assert prepare._lengths(tasks.make("corpus", "v8000_128"), []) == [128]
+    assert prepare._lengths(tasks.make("images", "pets_8"), []) == [64]
+    assert len(prepare._lengths(tasks.make("csv", "mails"), [])) > 1
 
 
 def test_describe_lists_prepared_sets_and_those_that_presets_need(tmp_path, monkeypatch, capsys):

@@ -35,6 +35,8 @@ class Squares(tasks.PixelTask):
     name = "squares"
     num_classes = 2
     configs = {"small": 4096}  # noqa: RUF012
+    pixel_mean = 127.5
+    pixel_sd = 73.9
 
     def raw(self, source, jobs):
         raise NotImplementedError
@@ -289,6 +291,32 @@ def test_baselines_are_computed_once_and_leave_the_fingerprint_alone(prepared, m
     assert shallow.read(shorter) == []
     assert shallow.read_all(shorter) == {12: results}
     assert shallow.read(dataclasses.replace(prepared, fingerprint="other rows")) == []
+
+
+def test_baselines_of_other_methods_are_computed_anew(prepared, monkeypatch):
+    class Extended(Chosen):
+        more = rule([{40: 40, 50: 40}])._replace(title="another rule")
+
+        @property
+        def baselines(self):
+            return *super().baselines, self.more
+
+    old = shallow.ensure(prepared)
+    extended = dataclasses.replace(prepared, task=Extended("small", 12))
+    assert not shallow.available(extended)
+    assert shallow.read_all(extended) == {}
+    new = shallow.ensure(extended)
+    assert [one.method for one in new] == ["another rule", "rule 1", "rule 0"]
+    assert shallow.read_all(extended) == {12: new}
+    assert shallow.read(prepared) == []
+
+    def refuse(*_):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(disk, "replace", refuse)  # this process keeps them
+    assert shallow.ensure(prepared) == shallow.read(prepared) == old
+    monkeypatch.setattr(Extended, "more", Extended.more._replace(title="a third rule"))
+    assert shallow.ensure(extended)[0].method == "a third rule"
 
 
 @pytest.mark.parametrize(

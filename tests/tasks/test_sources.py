@@ -58,6 +58,21 @@ def test_download_resumes_after_a_broken_connection(known, served, tmp_path):
     assert [asked for _, asked in served.asked] == [None, "bytes=1700000-"]
 
 
+def test_download_that_gets_no_further_ends(tmp_path, monkeypatch):
+    """From a server that always begins at the first byte, and stops earlier and later in turn."""
+    monkeypatch.setattr(sources, "_PAUSES", (0, 0))
+    sizes = [1000, 2000] * 3
+
+    def download(remote, part, notes, progress):
+        part.write_bytes(bytes(sizes.pop(0)))
+        raise ConnectionError("cut off")
+
+    monkeypatch.setattr(sources, "_download", download)
+    with pytest.raises(UserError, match=r"^raw.bin .* cannot be downloaded \(cut off\): "):
+        sources.fetch(Remote("http://127.0.0.1/raw.bin"), tmp_path)
+    assert len(sizes) == 2
+
+
 def test_server_that_never_answers_is_named_as_such(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "_TIMEOUT", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and sends nothing

@@ -24,7 +24,7 @@ from lra_fnet import tasks
 from lra_fnet.errors import UserError
 from lra_fnet.intervals import Counts
 from lra_fnet.machine import disk, progress
-from lra_fnet.tasks import store
+from lra_fnet.tasks import Prepared, store
 
 
 def child(tmp_path):
@@ -236,6 +236,34 @@ def test_row_outside_the_tasks_limits_is_an_error(tmp_path):
         Listed(config="small", max_len=12).prepare(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "label", [1.0, np.float32(1), "1", None, True, np.True_, np.array([1]), float("nan")]
+)
+def test_label_that_is_no_integer_is_an_error(label, tmp_path):
+    class Labelled(Toy):
+        def raw(self, source, jobs):
+            return tasks.Raw({s: [(np.array([0], np.uint8), label)] for s in tasks.SPLITS})
+
+    expected = f"expected an integer as the label, got {type(label).__name__}: correct the task's"
+    with pytest.raises(UserError, match=f"^toy/small, train row 0: {expected} raw$"):
+        Labelled(config="small", max_len=12).prepare(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["a", None, True, 1.5])
+def test_values_of_another_dtype_are_described(text, tmp_path):
+    values = np.array([text])
+
+    class Typed(Toy):
+        def raw(self, source, jobs):
+            return tasks.Raw({s: [(values, 1)] for s in tasks.SPLITS})
+
+    largest = " up to 1.5" if text == 1.5 else ""
+    with pytest.raises(UserError) as caught:
+        Typed(config="small", max_len=12).prepare(tmp_path)
+    end = rf" got {values.dtype} [1]{largest} and 1: correct the task's raw"
+    assert str(caught.value).endswith(end)
+
+
 # A set is whole or absent
 
 
@@ -363,6 +391,36 @@ def test_prepared_set_in_a_read_only_folder_is_used(tmp_path, monkeypatch):
 
     monkeypatch.setattr(disk, "lock", refuse)
     assert TOY.prepare(tmp_path) == prepared
+
+
+# A task that has changed since
+
+
+@pytest.mark.parametrize(
+    ("methods", "was", "now"),
+    [
+        ({"vocab_size": 300}, "vocab_size 7, dtype uint8", "vocab_size 300, dtype uint16"),
+        ({"vocab_size": 9}, "vocab_size 7", "vocab_size 9"),
+        ({"num_inputs": 2}, "num_inputs 1", "num_inputs 2"),
+        ({"value_dtype": np.dtype("<u2")}, "dtype uint8", "dtype uint16"),
+    ],
+)
+def test_set_of_a_task_with_other_values_is_refused(methods, was, now, tmp_path):
+    folder = TOY.prepare(tmp_path).folder
+    changed = type("Changed", (Toy,), methods)(config="small", max_len=12)
+    with pytest.raises(UserError) as caught:
+        changed.prepare(tmp_path)
+    command = f"lra-fnet data --task toy --dataset small --data {tmp_path} --force"
+    assert str(caught.value) == (
+        f"{folder} was prepared for {was}, but the task toy has {now}: prepare the set again with "
+        f"`{command}`"
+    )
+    path = folder / "fingerprint.json"
+    record = json.loads(path.read_text())
+    for name in ("vocab_size", "num_inputs", "dtype"):
+        del record[name]
+    path.write_text(json.dumps(record))
+    assert TOY.open(tmp_path).rows == ROWS  # made by an older version
 
 
 # Damage
@@ -632,3 +690,40 @@ def test_no_room_for_a_mapped_split_fails_with_one_line_and_leaves_nothing(tmp_p
     with pytest.raises(UserError, match="No space left on device"):
         prepared.arrays("train")
     assert {*files(tmp_path)} - {*before} == {"lra_toy/small/1.0.0/.lock"}
+
+
+def test_the_disk_holds_the_whole_mapping_before_rows_are_written(tmp_path, monkeypatch):
+    """Else a disk that is full by then kills the process."""
+    prepared = Toy(config="small", max_len=5000).prepare(tmp_path)
+    read, free = Prepared._read, []
+
+    def reading(self, split, values):
+        status = os.stat(values.filename)
+        free.append(status.st_size - 512 * status.st_blocks)
+        return read(self, split, values)
+
+    monkeypatch.setattr(Prepared, "_read", reading)
+    monkeypatch.setattr(store, "free_memory", lambda: 0)
+    assert prepared.arrays("train").values.nbytes == 300 * 5000
+    assert free[0] <= 0
+
+
+def test_what_a_killed_mapping_left_is_removed_when_a_split_is_read(tmp_path):
+    prepared = TOY.prepare(tmp_path)
+    left = prepared.folder / ".mapped.test.12.host-999999"
+    left.mkdir()
+    (left / "values.npy").write_bytes(b"half")
+    with disk.lock(prepared.folder / ".lock"):  # a process maps a split
+        prepared.arrays("train")
+    assert left.exists()
+    prepared.arrays("train")
+    assert not left.exists()
+
+
+def test_vocabulary_that_two_bytes_cannot_name_is_an_error():
+    def task(size):
+        return type("Large", (Toy,), {"vocab_size": size})(config="small", max_len=12)
+
+    assert task(65_537).value_dtype == np.uint16
+    with pytest.raises(UserError, match=r"^toy/small: expected a vocab_size of at most 65537, .*"):
+        task(65_538)
