@@ -171,10 +171,10 @@ def over_rows(a_right, b_right) -> Difference:
       a_right: bool [runs, rows], which rows each run of the first model answers correctly.
       b_right: the same for the second model; the number of runs may differ.
     """
-    shares = np.mean(a_right, 0), np.mean(b_right, 0)
-    each = shares[0] - shares[1]
+    a, b = np.mean(a_right, 0), np.mean(b_right, 0)
+    each = a - b
     if not np.ptp(each):
-        return _of_means(*(float(share.mean()) for share in shares), len(each))
+        return _of_means(float(a.mean()), float(b.mean()), len(each))
     mean, error = float(each.mean()), math.sqrt(each.var(ddof=1) / len(each))
     p_value = math.erfc(abs(mean) / error / math.sqrt(2))
     ends = mean - _Z * error, mean + _Z * error

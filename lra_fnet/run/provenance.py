@@ -30,7 +30,7 @@ def of_process() -> Process:
     versions = {"python": platform.python_version(), "lra_fnet": __version__, **versions}
     settings = {  # which change the last bits of a result
         "XLA_FLAGS": os.environ.get("XLA_FLAGS"),
-        "JAX_DEFAULT_MATMUL_PRECISION": jax.config.jax_default_matmul_precision,
+        "JAX_DEFAULT_MATMUL_PRECISION": jax.config.values["jax_default_matmul_precision"],
     }
     versions |= {name: str(value) for name, value in settings.items() if value}
     return Process(device, versions, revision, dirty)

@@ -113,7 +113,7 @@ def _differences(result: record.Record, trial: Trial) -> list[config.Difference]
         return []
     job, built = trial.job, trial.built
     data = store.read_fingerprint(built.task.folder(job.data))
-    fingerprint = data and data["fingerprint"]
+    fingerprint = data["fingerprint"] if data else None
     return record.differences(result, built.config, fingerprint, job.imports, ())
 
 
