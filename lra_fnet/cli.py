@@ -698,7 +698,7 @@ def _drift(args) -> int:
 @_verb(
     "bindings outside runs data source",
     sweep=_text(f"{', '.join(config.known('sweeps'))}, or your own file", metavar="FILE"),
-    task=_text(f"{_NAMES} six of the arena"),
+    task=_text(f"{_NAMES} six of LRA"),
     models=_text(f"{_NAMES}; default: transformer,linear,fnet,performer"),
     preset=_text("default: paper"),
     seeds=_number("number of seeds: 0 to n - 1; default: 1", least=1),

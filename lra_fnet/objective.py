@@ -230,7 +230,7 @@ class Denoise(Objective):
 
         Args:
           key: of all draws.
-          values: uint8 or uint16 [B, L], or [B, 2, L] for two texts a row.
+          values: uint8 or uint16 [B, L], or [B, 2, L] for two texts per row.
           lengths: int32 [B] or [B, 2].
           numbers: int32 [B], the rows' numbers in their split.
         """

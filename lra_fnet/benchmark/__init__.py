@@ -1,3 +1,3 @@
-"""Speed and memory: of the loop, of single programs against the length, and beside peers."""
+"""Measures speed and memory of the training loop and of single programs, ours and PyTorch's."""
 
 WHATS = ("train", "pretrain", "infer", "mixing")  # what cells measure, see `files.Setting`

@@ -1,4 +1,4 @@
-"""Compares two operative configs, where a setting that one of them lacks has its default."""
+"""Compares two operative configs, where a setting that one lacks counts as its default."""
 
 import contextlib
 import importlib
@@ -33,8 +33,8 @@ class Difference(NamedTuple):
 def differing(old: str, new: str) -> list[Difference]:
     """Returns the bindings in which two operative configs differ, sorted by name.
 
-    A setting that one of them lacks has its default there, as the code that wrote it did not know
-    the setting.
+    A setting that one of them lacks counts as its default there, since the code that wrote it did
+    not know the setting.
     """
     bound = [values(text) for text in (old, new)]
     pairs = {n: [v.get(n, "absent") for v in bound] for n in sorted(bound[0] | bound[1])}

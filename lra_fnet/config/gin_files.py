@@ -1,4 +1,4 @@
-"""Finds the gin files: which names have one, what it says of itself, and which a run reads."""
+"""Finds gin files: lists the names that have one, their headers, and the files that a run reads."""
 
 import re
 from collections.abc import Sequence

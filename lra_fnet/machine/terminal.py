@@ -1,4 +1,4 @@
-"""Tables and consoles of a terminal: a table that is too wide becomes one line a cell."""
+"""Tables and consoles of a terminal: a table that is too wide becomes one line per cell."""
 
 import os
 import shlex
@@ -51,7 +51,7 @@ class _Console(Console):
 
 
 class Fitted:
-    """A table with a title above and notes below; one line a cell where it does not fit."""
+    """A table with a title above and notes below; one line per cell where it does not fit."""
 
     def __init__(
         self,

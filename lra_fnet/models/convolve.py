@@ -1,4 +1,4 @@
-"""Convolutions of each channel: within a window, and with kernels as long as the text by FFT."""
+"""Depthwise convolutions: within a window, and by FFT with kernels as long as the sequence."""
 
 import jax
 import jax.numpy as jnp

@@ -85,7 +85,7 @@ class Classifier(nn.Module):
         """Classifies rows -> logits float32 [B, C].
 
         Args:
-          ids: int32 [B, L], or [B, 2, L] for two texts a row.
+          ids: int32 [B, L], or [B, 2, L] for two texts per row.
           mask: bool of the same shape, False at padding.
           train: whether dropout acts.
         """
@@ -110,7 +110,7 @@ class Denoiser(nn.Module):
         """Predicts tokens -> float32 [T, K, num_outputs], or [T, L, num_outputs] without places.
 
         Args:
-          ids: int32 [T, L]; [B, 2, L] for two texts a row, which count as separate rows.
+          ids: int32 [T, L]; [B, 2, L] for two texts per row, which count as separate rows.
           mask: bool of the same shape, False at padding.
           places: int32 [T, K], the positions to predict.
           train: whether dropout acts.
@@ -167,7 +167,7 @@ def encode(model, variables, ids, mask, **options):
     Args:
       model: the module that has the encoder.
       variables: of the model.
-      ids: int32 [B, L], or [B, 2, L] for two texts a row, which count as separate rows.
+      ids: int32 [B, L], or [B, 2, L] for two texts per row, which count as separate rows.
       mask: bool of the same shape, False at padding.
       **options: of `flax.linen.Module.apply`, such as mutable.
 

@@ -1,4 +1,4 @@
-"""The base class of mixers that convolve each channel with a kernel as long as the text."""
+"""The base class of mixers that convolve each channel with a kernel as long as the sequence."""
 
 from typing import ClassVar
 

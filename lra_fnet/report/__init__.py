@@ -1,7 +1,7 @@
 """Turns run folders into reports: terminal, Markdown, CSV, LaTeX, one HTML page, README.
 
-`Sources` reads the files, `build` makes the `Report`, everything that is shown, and every form is a
-function of it.
+`Sources` reads the files, `build` makes the `Report`, which holds everything that is shown. Every
+output format is a function of it.
 """
 
 import re

@@ -1,9 +1,9 @@
 """Tables of measured speed and memory, in the layouts of the FNet paper.
 
-The tables are those of arXiv:2105.03824: training steps/s and peak memory, inference in ms a batch
-(Table 4), operations of a forward pass (Table 3), the mixing sublayer alone (Table 8). A number is
-the median of the rounds with half their range; a speed-up is the median of the rounds' ratios to
-the Transformer in the same round, computed in the way that is faster at that length.
+The tables are those of arXiv:2105.03824: training steps/s and peak memory, inference in ms per
+batch (Table 4), operations of a forward pass (Table 3), the mixing sublayer alone (Table 8). A
+number is the median of the rounds with half their range; a speed-up is the median of the rounds'
+ratios to the Transformer in the same round, computed in the way that is faster at that length.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ _COMPARED = (
 )
 LEGEND = (
     f"Medians of the rounds, ± half their range{_COMPARED}. `OOM` out of memory, `FAIL` "
-    "does not compile, `-` not measured, † not timed in turn with the others: its ratios are of "
+    "does not compile, `-` not measured, † not interleaved with the others: its ratios are of "
     "medians. Memory is the peak of the cell's own process above what it held before the model was "
     "made; on an accelerator, of the device since the process began. "
     "Floor: the time of the step's dense products alone. Roofline: the longer of the floor and of "

@@ -302,7 +302,7 @@ def above_baseline(table: Table, points: Sequence[tradeoff.Point]) -> Figure | N
             label = "Steps/s of the fastest run"
             if all(point.benchmark for point in shown):
                 in_turn = all(point.in_turn for point in shown)
-                label = "Training steps/s" + ", not in turn" * (not in_turn)
+                label = "Training steps/s" + ", not interleaved" * (not in_turn)
             axes.set_xlabel(label)
             if number % columns == 0:
                 axes.set_ylabel("Points above shallow baseline")

@@ -62,8 +62,8 @@ def result(preset: Preset) -> list[str]:
             ratios[table.columns[task]] = benchmarks.speed_up(*pair)
     if ratios:
         sentences.append(
-            f"Timed in turn on one machine, FNet takes {span([*ratios.values()])} times as many "
-            f"training steps per second as the Transformer on {listed(ratios)}."
+            f"In interleaved rounds on one machine, FNet takes {span([*ratios.values()])} times as "
+            f"many training steps per second as the Transformer on {listed(ratios)}."
         )
     return sentences
 

@@ -74,7 +74,7 @@ def grid(listed: Sequence[Entry]) -> Grid:
         "the source does not state the number.",
     ]
     head = ["Model", *columns.values(), "Protocol", "Seeds", "Tier", "Source"]
-    order = "by mean of five, or of six where only that is known"
+    order = "sorted by mean of five, or of six where only that is known"
     return Grid(f"Results on LRA (test accuracy, %), {order}", head, body, notes)
 
 

@@ -16,7 +16,7 @@ from lra_fnet.report.sources import Benchmark
 from lra_fnet.report.tables import Row, Table
 
 SPEEDS = (  # of a panel of the figure
-    "Where the axis says Training steps/s, the models were timed in turn on one machine. Where it "
+    "Where the axis says Training steps/s, the models were timed in interleaved rounds. Where it "
     "says Steps/s of the fastest run, speeds come from training runs made at different times, "
     "possibly next to other jobs."
 )

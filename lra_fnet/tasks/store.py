@@ -53,8 +53,8 @@ class Arrays(NamedTuple):
     padding begins.
     """
 
-    values: np.ndarray  # uint8 [n, L]; [n, 2, L] for two texts a row
-    lengths: np.ndarray  # int32 [n]; [n, 2] for two texts a row
+    values: np.ndarray  # uint8 [n, L]; [n, 2, L] for two texts per row
+    lengths: np.ndarray  # int32 [n]; [n, 2] for two texts per row
     labels: np.ndarray  # int32 [n]
 
     def __repr__(self):

@@ -13,7 +13,7 @@ To add a task, write a small subclass in a module of your own:
         def raw(self, source, jobs):
             return Raw(splits={"train": rows(0, 1000), "validation": ..., "test": ...})
 
-A row is `(values, label)`: values uint8 [length], label int. With two texts a row
+A row is `(values, label)`: values uint8 [length], label int. With two texts per row
 (`num_inputs = 2`), it is `((values_1, values_2), label)`. A task of images subclasses `PixelTask`.
 `lra_fnet.testing.check_task` checks such a task.
 """

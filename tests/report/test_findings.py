@@ -130,14 +130,14 @@ def test_speeds_are_compared_only_where_the_models_took_turns(tmp_path):
     results = (with_test(900, model=m, config=config) for m in ("fnet", "transformer"))
     (preset,) = built(tmp_path, *results).presets
     assert findings.result(preset)[-1] == (
-        "Timed in turn on one machine, FNet takes 3.0 times as many training steps per second as "
-        "the Transformer on ListOps."
+        "In interleaved rounds on one machine, FNet takes 3.0 times as many training steps per "
+        "second as the Transformer on ListOps."
     )
     for cell, note in ((0, "took turns (except FNet)"), (1, "took no turns")):
         cells[cell]["alone"] = True
         (folder / "benchmark.json").write_text(json.dumps(cells))
         (preset,) = report.build(report.Sources([tmp_path])).presets
-        assert "in turn" not in " ".join(findings.result(preset))
+        assert "interleaved" not in " ".join(findings.result(preset))
         assert note in tradeoff.grid(preset.table, preset.points).notes[1]
 
 

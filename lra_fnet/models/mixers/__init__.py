@@ -1,1 +1,1 @@
-"""One file a mixing mechanism. A gin file's import line registers it; there is no central list."""
+"""One file per mixing mechanism. A gin file's import registers it; there is no central list."""

@@ -1,4 +1,4 @@
-"""Long convolutions: learned kernels as long as the text (Fu et al., arXiv:2302.06646)."""
+"""Long convolutions: learned kernels as long as the sequence (Fu et al., arXiv:2302.06646)."""
 
 from typing import Annotated, ClassVar
 

@@ -1,6 +1,6 @@
 """The other fixed transforms that the FNet paper tried (arXiv:2105.03824, App. A.3).
 
-Like the paper's Fourier transform (Eq. 1) none is normalised: the first output is the plain sum of
+Like the paper's Fourier transform (Eq. 1), none is normalised: the first output is the plain sum of
 the inputs. This is our choice: neither the paper nor its code says how these were scaled.
 """
 
