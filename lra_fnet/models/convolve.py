@@ -14,18 +14,23 @@ def fast_size(length, real=False):
 def window(x, taps, before=None):
     """Computes y[n, d] = sum over i of taps[i, d] x[n + i - before, d], zeros outside.
 
+    It adds in float32, or wider if x is.
+
     Args:
       x: [B, L, D].
       taps: [K, D].
       before: tokens of the window on the left of the output's own; None: (K - 1) // 2.
 
     Returns:
-      [B, L, D].
+      [B, L, D] in x.dtype.
     """
     width, length = len(taps), x.shape[1]
     before = (width - 1) // 2 if before is None else before
-    padded = jnp.pad(x, ((0, 0), (before, width - 1 - before), (0, 0)))
-    return sum(padded[:, i : i + length] * taps[i, None, None] for i in range(width))
+    wide = jnp.promote_types(x.dtype, jnp.float32)
+    padded = jnp.pad(x, ((0, 0), (before, width - 1 - before), (0, 0))).astype(wide)
+    taps = taps.astype(wide)
+    shifted = (padded[:, i : i + length] * taps[i, None, None] for i in range(width))
+    return jnp.asarray(sum(shifted)).astype(x.dtype)
 
 
 @jax.custom_vjp

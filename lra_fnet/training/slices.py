@@ -94,7 +94,8 @@ def fit(
     """Returns the largest microbatch whose step fits the device.
 
     The candidates divide the batch, are multiples of the number of devices and at most
-    Run.microbatch if that is set. The largest is compiled first, then the others are bisected. A
+    Run.microbatch or, if that is 0, the slice of a run without --fit (`microbatch_of`), which on a
+    CPU is the fastest one. The largest is compiled first, then the others are bisected. A
     step must fit together with the copy of the state that a checkpoint takes.
 
     Args:

@@ -405,6 +405,24 @@ def test_window_equals_a_loop(width):
     assert_close(jax.jit(window)(x, taps), oracle.window(*float64(x, taps)))
 
 
+def test_window_adds_in_float32():
+    """In bfloat16, a sum of 61 products would be off by 1 %, and its gradient by 2 %."""
+    rng = np.random.default_rng(0)
+    shapes = (8, 256, 4), (61, 4), (8, 256, 4)
+    x, taps, dy = (jnp.asarray(rng.normal(size=shape), jnp.bfloat16) for shape in shapes)
+
+    def both(x, taps, dy):
+        y, backward = jax.vjp(window, x, taps)
+        return y, *backward(dy)
+
+    got = jax.jit(both)(x, taps, dy)
+    want = jax.jit(both)(*(array.astype(jnp.float32) for array in (x, taps, dy)))
+    assert [array.dtype for array in got] == [jnp.bfloat16] * 3
+    for one, other in zip(got, want, strict=True):
+        off = np.linalg.norm(np.float32(one) - other) / np.linalg.norm(other)
+        assert off < 0.003
+
+
 def test_convolution_layer_equals_numpy():
     mixer = Convolution(dim=3, width=4, **FIELDS)
     u = normal(2, 7, 3)

@@ -56,6 +56,7 @@ def test_a_run_keeps_its_rows_on_other_devices():
     first = of(10, held)
     assert held["rows of rms on cpu"] == 10
     assert of(5, held) == first != of(5, {})
+    assert of(5, {"rows of rms on tpu": 10}) == first
 
 
 def test_unscaled_mixing_of_an_even_input_is_larger_by_the_root_of_its_size():
