@@ -424,7 +424,8 @@ def _peers(what: str, cells: Sequence[Result], unit: str, scale: float) -> Grid:
 def _ratio(cell: Result, base: Result, kind: str = "seconds") -> str:
     """Returns `speed_up` as text."""
     ratio = speed_up(cell, base, kind)
-    return f"{ratio:.0f}x" if ratio >= 10 else f"{ratio:.1f}x"
+    digits = ".0f" if ratio >= 10 else ".1f" if ratio >= 0.1 else ".2g"
+    return f"{ratio:{digits}}x"
 
 
 def speed_up(cell: Result, base: Result, kind: str = "seconds") -> float:

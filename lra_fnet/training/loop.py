@@ -300,8 +300,9 @@ class Loop:
         rms = self.meter(self.state.variables)
         if self._tick is not None:
             self._tick += time.monotonic() - before  # steps/s leaves evaluations out
-        if not math.isfinite(sums["loss"]):
-            self._diverged(self.step, f"validation loss {sums['loss']}")
+        losses = [sums[name] for name in ("loss", "order_loss") if sums.get(name) is not None]
+        if not math.isfinite(sum(losses)):
+            self._diverged(self.step, f"validation loss {sum(losses)}")
         self.history.last = sums = {"step": self.step, **sums}
         numbers = self.experiment.objective.metrics(sums)
         self.history.curve = self._write("validation", self.step, numbers)

@@ -395,17 +395,17 @@ def test_sentences_about_the_committed_results_hold():
 
 def test_benchmarks_under_the_same_conditions_are_one():
     first = [measured(m, n, [s]) for m, s in (("transformer", 4.0), ("fnet", 1.0)) for n in (8, 16)]
-    second = [
-        measured(m, n, [s]) for m, s in (("transformer", 6.0), ("linear", 2.0)) for n in (8, 16)
-    ]
+    times = {"transformer": 6.0, "linear": 2.0, "mega": 150.0}
+    second = [measured(m, n, [s]) for m, s in times.items() for n in (8, 16)]
     assert benchmarks.conditions(first) == benchmarks.conditions(second)
     cells, grids = benchmarks.together([first, second])
-    assert benchmarks.labels(cells) == ["transformer", "fnet", "linear"]
+    assert benchmarks.labels(cells) == ["transformer", "fnet", "linear", "mega"]
     speeds = {row[0]: row[1] for row in grids[0].rows}
     assert speeds == {  # linear against the Transformer of its own rounds
         "transformer": "0.25",
         "fnet": "1 (4.0x)",
         "linear": "0.5 (3.0x)",
+        "mega": "0.00667 (0.04x)",
     }
     assert grids[0].notes[-1].startswith("From 2 benchmarks: the Transformer's row is that of the")
     assert benchmarks.together([first])[1][0].notes == grids[0].notes[:-1]

@@ -202,9 +202,10 @@ def test_loss_that_is_not_finite_before_any_update_does_not_blame_the_rate(tmp_p
     assert not caplog.records  # of TensorBoard's writer
 
 
-def test_validation_loss_that_is_not_finite_says_nothing_of_a_gradient(tmp_path):
+@pytest.mark.parametrize("losses", [{"loss": np.nan}, {"loss": 1.0, "order_loss": np.nan}])
+def test_validation_loss_that_is_not_finite_says_nothing_of_a_gradient(tmp_path, losses):
     loop = train.Loop(tiny(), rows(30), rows(10, 1), tmp_path, 0)
-    loop.score = lambda *_: {"correct": 0, "count": 10, "loss": np.nan}
+    loop.score = lambda *_: {"correct": 0, "count": 10, **losses}
     with pytest.raises(RunFailed, match=r"^step 5: validation loss nan: not finite; ") as caught:
         loop()
     assert "gradient" not in str(caught.value)
