@@ -366,7 +366,7 @@ def _complete(kind: str, prefix: str, parsed_args, **_) -> list[str]:
 def _names(args, option: str, kind: str) -> list[str] | None:
     """Returns names separated by commas, or all of a kind; None if the option is not given.
 
-    All tasks are those of the arena: the others read the user's own files.
+    All tasks are LRA's six: the others read the user's own files.
     """
     text = getattr(args, option)
     if text == "all" and kind == "tasks":

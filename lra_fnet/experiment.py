@@ -283,7 +283,7 @@ def _settle(data: Path | None, source: str | Path | None) -> None:
     settled = task.prepare(data, source).task
     fields = dataclasses.fields(task)
     found = {field.name: getattr(settled, field.name) for field in fields}
-    # An empty default stands for a value that only the rows say, also where the user binds it.
+    # An empty default means that the rows decide, even if the user binds the empty value.
     for field in fields:
         if not field.default and getattr(task, field.name) == field.default:
             gin.bind_parameter(f"{name}.{field.name}", found[field.name])

@@ -204,7 +204,7 @@ class Ledger:
     def fail(self, trial: Trial, error: str | None) -> None:
         """Keeps why a run failed, or None before another attempt; the caller holds the lock.
 
-        The study stores it too, unless the point ended before, as if a complete run was deleted.
+        The study stores it too, unless the point had ended: a run deleted since is trained again.
         """
         self.errors[trial.number] = error
         point = self.studies.by_pair[trial.pair].get_trials(deepcopy=False)[trial.point]
