@@ -352,11 +352,13 @@ class Encoder(nn.Module):
                 "bind MIXERS to one, as the files in gin/models do"
             )
         if isinstance(mixer, HeadMixer):
-            if mixer.deviation != HeadMixer.deviation and not isinstance(make, Mixer):
-                raise UserError(
-                    f"{type(mixer).__name__}.deviation is set by the encoder, got "
-                    f"{mixer.deviation!r}: leave it out and set Encoder.initialisation"
-                )
+            for name in ("deviation", "padding_unread") if not isinstance(make, Mixer) else ():
+                if (value := getattr(mixer, name)) != getattr(HeadMixer, name):
+                    cure = " and set Encoder.initialisation" if name == "deviation" else ""
+                    raise UserError(
+                        f"{type(mixer).__name__}.{name} is set by the encoder, got {value!r}: "
+                        f"leave it out{cure}"
+                    )
             return mixer.clone(deviation=deviation(self.initialisation, self.dim))
         return mixer
 

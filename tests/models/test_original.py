@@ -174,9 +174,10 @@ def test_berts_projections_are_drawn_as_the_authors_draw_them():
         assert np.std(projection["kernel"]) == pytest.approx(0.02, rel=0.1)
 
 
-def test_the_deviation_of_projections_is_the_encoders():
-    with pytest.raises(UserError, match=r"Attention\.deviation is set by the encoder, got 0\.5"):
-        experiment.load("listops", "transformer", "cpu", ("Attention.deviation=0.5",))
+@pytest.mark.parametrize(("name", "value"), [("deviation", 0.5), ("padding_unread", True)])
+def test_what_the_encoder_sets_cannot_be_bound(name, value):
+    with pytest.raises(UserError, match=rf"Attention\.{name} is set by the encoder, got {value}"):
+        experiment.load("listops", "transformer", "cpu", (f"Attention.{name}={value}",))
 
 
 @pytest.mark.parametrize("preset", ["paper-pretrain", "cpu-pretrain"])
