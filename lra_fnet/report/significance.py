@@ -118,7 +118,8 @@ class Marks:
         return (
             f"Bold: every row of at least {SEEDS} seeds, all of them clearly above the majority "
             "floor, that may be the best of its column at the 5 % level, among such rows on the "
-            f"same data (Hsu's multiple comparisons with the best). Tests: {tests}."
+            "same data (Hsu's multiple comparisons with the best, one-sided). Nothing is bold where "
+            f"a row that was not compared has the highest number. Tests: {tests}."
         )
 
 
@@ -127,25 +128,31 @@ def marks(rows: Sequence[Row], columns: Sequence[str], checkpoint: Checkpoint = 
 
     Args:
       rows: rows of an accuracy table. Only ours take part, and only cells of at least SEEDS runs,
-        each with a value clearly above the majority floor.
+        each with a value clearly above the majority floor. Where another of ours on the same
+        data is higher than all of these, nothing is bold.
       columns: tasks.
       checkpoint: "best" on validation, or "last".
     """
     bold, against = set(), {}
     for column in columns:
         groups = defaultdict(list)  # rows with all runs on the same data
-        for row in rows:
+        highest = defaultdict(float)  # of the other rows' means on these data
+        for row in (row for row in rows if row.ours and row.cells[column].mean is not None):
             cell = row.cells[column]
             data = {run.data_sha256 for run in cell.runs}
-            whole = row.ours and cell.mean is not None and not cell.unfinished
-            trained = not (cell.floor or cell.constant)
-            if whole and trained and cell.seeds >= SEEDS and len(data) == 1:
+            whole = cell.seeds >= SEEDS and not cell.unfinished and len(data) == 1
+            if whole and not (cell.floor or cell.constant):
                 groups[data.pop()].append(row)
-        for group in (group for group in groups.values() if len(group) > 1):
-            best, others = _column(group, column, checkpoint)
-            against |= others
-            bold |= {(*best.key, column)}
-            bold |= {place for place, other in others.items() if not other.significant}
+            else:
+                highest |= {name: max(highest[name], cell.mean or 0.0) for name in data}
+        for data, group in groups.items():
+            if len(group) == 1:
+                continue
+            best, compared = _column(group, column, checkpoint)
+            against |= compared
+            if highest[data] <= (best.cells[column].mean or 0.0):
+                bold |= {(*best.key, column)}
+                bold |= {place for place, other in compared.items() if not other.significant}
     return Marks(frozenset(bold), against)
 
 

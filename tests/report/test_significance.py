@@ -94,6 +94,13 @@ def test_bold_is_every_row_that_may_be_the_best():
     assert f"Tests: {significance.INDEPENDENT} (2)." in marks.note
 
 
+@pytest.mark.parametrize(("correct", "bold"), [(650, False), (630, True)])
+def test_nothing_is_bold_below_a_row_of_fewer_seeds(correct, bold):
+    marks = marks_of(*three(640), *three(540, "linear"), with_test(correct, model="conv"))
+    assert bool(marks.bold) == bold
+    assert marks.against["linear", None, "listops"].significant
+
+
 def test_marks_of_the_last_step_compare_its_numbers():
     """At the last step, all answers of `scored` are the other ones."""
     runs = [scored(model, seed) for model in ("fnet", "linear") for seed in range(3)]
