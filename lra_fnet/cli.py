@@ -113,7 +113,7 @@ def _text(
 
 
 def _given(kind: Callable[[str], Any] = str, **keywords) -> dict:
-    """Declares an argument without a name, which may not be empty."""
+    """Declares a value that may not be empty, of an argument without a name, say."""
 
     def parse(text):
         if not text:
@@ -304,9 +304,10 @@ _ONE_RUN = {
     "force": _switch("move the run of this name aside and train from the start"),
     "fit": _switch("split the batch into the largest slices that fit the device"),
 }
-_INIT = _text(
-    "start from the encoder of this pre-trained run; auto: the run with the same options",
+_INIT = _given(
+    help="start from the encoder of this pre-trained run; auto: the run with the same options",
     metavar="RUN",
+    default=None,
 )
 _ITS_DATA = _folder("folder of the prepared data sets (default: the one that the run names)")
 
@@ -724,7 +725,7 @@ def _sweep(args) -> int | None:
     --sweep. Trials that run on a different number of cores (--jobs) give equal results only up to
     rounding.
 
-    With --pretrain, the trials are runs of `lra-fnet pretrain`, compared by accuracy on masked
+    With --pretrain, the trials are runs of `lra-fnet pretrain`, compared by their loss on masked
     tokens of the validation rows.
 
     Example:

@@ -50,7 +50,7 @@ def stop(number, frame):
 
 def write_result(state, correct):
     counts = {"step": STEPS, "correct": correct - 50, "count": 1000, "loss": 1.0}
-    best = counts | {"step": STEPS - 2, "correct": correct}
+    best = counts | {"step": STEPS - 2, "correct": correct, "loss": 2000.0 - correct}
     sums = {"best": best, "last": counts} if state == "complete" else None
     result = {
         "schema": 1,
@@ -66,7 +66,8 @@ def write_result(state, correct):
         "uses_mask": False,
         "validation_is_test": False,
         "validation": sums,
-        "test": None if args.no_test else sums,
+        "test": None if args.no_test or args.command == "pretrain" else sums,
+        "denoise": args.command == "pretrain",
         "train": counts if state == "complete" else None,
         "parameters": 1,
         "device": {"name": "none", "platform": "cpu", "count": 1, "cores": 1},
@@ -107,7 +108,11 @@ for step in range(begin + 1, STEPS + 1):
         kind = (
             {"kind": "train", "loss": 1.0}
             if step % 2
-            else {"kind": "validation", "accuracy": accuracy - 0.05 * (step == STEPS)}
+            else {
+                "kind": "validation",
+                "accuracy": accuracy - 0.05 * (step == STEPS),
+                "loss": 2 - accuracy,
+            }
         )
         log.write(json.dumps({**kind, "step": step}) + "\n")
     holds = step == 4 and accuracy < settings.get("Fake.hold", 0)

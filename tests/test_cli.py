@@ -183,11 +183,18 @@ def test_an_empty_option_is_as_good_as_none():
     parse = cli._parser().parse_args
     required = ["train", "--task=listops", "--model=fnet"]
     bare = vars(parse(required))
-    empty = ["--preset=", "--name=", "--runs=", "--data=", "--source=", "--init=", "--gin="]
+    empty = ["--preset=", "--name=", "--runs=", "--data=", "--source=", "--gin="]
     assert vars(parse([*required, *empty])) == bare
     bare = vars(parse(["benchmark", "--task=text"]))
     empty = ["--models=", "--lengths=", "--what=", "--devices="]
     assert vars(parse(["benchmark", "--task=text", *empty])) == bare
+
+
+def test_an_empty_init_is_a_mistake(command):
+    """Not "from scratch": the number would pass for a pre-trained one."""
+    for verb in ("train", "settings"):
+        words = [verb, "--task=listops", "--model=fnet", "--init="]
+        assert "--init expects a value, got none" in command(*words).mistake
 
 
 @pytest.mark.parametrize("line", ["list models", "describe", "completion bash"])

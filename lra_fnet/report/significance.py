@@ -118,8 +118,8 @@ class Marks:
         return (
             f"Bold: every row of at least {SEEDS} seeds, all of them clearly above the majority "
             "floor, that may be the best of its column at the 5 % level, among such rows on the "
-            "same data (Hsu's multiple comparisons with the best, one-sided). Nothing is bold where "
-            f"a row that was not compared has the highest number. Tests: {tests}."
+            "same data (Hsu's multiple comparisons with the best, one-sided). Nothing is bold "
+            f"where a row that was not compared has the highest number. Tests: {tests}."
         )
 
 

@@ -46,6 +46,15 @@ class Score(Counts):
         super().__post_init__()
         _ = self.right  # raises if the bits do not fit
 
+    @property
+    def mean_loss(self) -> float:
+        """The mean loss, with that of sentence order; the checkpoints of pre-training minimise it.
+
+        Of a result without losses, not a number.
+        """
+        order = self.order_loss / self.rows if self.order_loss is not None and self.rows else 0.0
+        return self.loss / max(self.count, 1) + order
+
     @functools.cached_property
     def right(self) -> np.ndarray | None:
         """Which rows are right, bool [count]; None if that was not recorded."""

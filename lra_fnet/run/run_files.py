@@ -1,6 +1,8 @@
 """The files of a run folder besides result.json and the checkpoints. Imports no JAX."""
 
 import dataclasses
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +95,7 @@ class Curve:
 
     loss: list[tuple[int, float]]  # (step, nats): mean over the training rows since the last line
     validation: list[tuple[int, float]]  # (step, accuracy in percent)
+    validation_loss: list[tuple[int, float]]  # (step, mean loss, with that of sentence order)
     rms: list[Rms] = dataclasses.field(default_factory=list)  # older files have none
 
     @property
@@ -112,9 +115,11 @@ def curve(folder: Path) -> Curve:
     try:
         if any("kind" not in line for line in lines):
             raise ValueError("kind is missing in a line")
+        scores = [x for x in lines if x["kind"] == "validation"]
         return Curve(
             [_point(x, "loss") for x in lines if x["kind"] == "train"],
-            [_point(x, "accuracy") for x in lines if x["kind"] == "validation"],
+            [_point(x, "accuracy") for x in scores],
+            list(_losses(scores)),
             [typed_json.build(Rms, x) for x in lines if x["kind"] == "rms"],
         )
     except ValueError as error:
@@ -130,6 +135,15 @@ def evaluations(folder: Path) -> dict[int, dict[str, Any]]:
     curve(folder)  # checks it
     lines = disk.read_lines(folder / "metrics.jsonl")
     return {line["step"]: line for line in lines if line["kind"] == "validation"}
+
+
+def _losses(lines: Sequence[dict[str, Any]]) -> Iterator[tuple[int, float]]:
+    """Yields the step and the loss, with that of sentence order, where it is finite."""
+    for line in lines:
+        parts = [line.get("loss", math.nan), line.get("order_loss", 0.0)]
+        loss = sum(typed_json.convert(part, float, "loss") for part in parts)
+        if math.isfinite(loss):
+            yield line["step"], loss
 
 
 def _point(line: dict[str, Any], name: str) -> tuple[int, float]:

@@ -69,7 +69,11 @@ class Board:
             self._states[trial.number] = trial.state
             if changed or (is_time and trial.state == "running"):
                 facts = [f"{name} {text}" for name, text in _facts(trial).items() if text]
-                facts = [f"{fact} %" if fact.startswith("validation") else fact for fact in facts]
+                is_share = not trial.job.denoise
+                facts = [
+                    f"{fact} %" if is_share and fact.startswith("validation") else fact
+                    for fact in facts
+                ]
                 facts += [trial.error] if trial.error and trial.state in FAILED else []
                 words = ", ".join([trial.state, *facts])
                 progress.say(f"[{trial.number + 1}/{len(trials)}] {trial.job.folder}: {words}")
@@ -91,7 +95,7 @@ def table(plan: Plan, trials: Sequence[Trial], rows: int | None = None) -> Table
     shown = list(trials)
     if rows is not None and len(shown) > rows:
         shown = sorted(shown, key=lambda trial: ORDER.index(trial.state))[:rows]
-    title = f"{plan.name}: accuracy on validation in %"
+    title = f"{plan.name}: {'loss' if plan.sweep.pretrain else 'accuracy in %'} on validation"
     grid = Table(title=Text(title), caption=Text(summary(trials)), box=box.SIMPLE_HEAD)
     for name in ("task", "model", "point", "seed", "state", *_NUMBERS):
         is_number = name in ("seed", *_NUMBERS)
@@ -105,7 +109,7 @@ def table(plan: Plan, trials: Sequence[Trial], rows: int | None = None) -> Table
 
 
 def points(plan: Plan, trials: Sequence[Trial]) -> Fitted:
-    """Returns one row a point: mean accuracy and spread over its seeds on validation.
+    """Returns one row a point: mean and spread over its seeds of what points are compared by.
 
     Test accuracy is there too if the trials read the test split.
     """
@@ -117,16 +121,19 @@ def points(plan: Plan, trials: Sequence[Trial]) -> Fitted:
         done = [trial for trial in seeds if trial.state == "complete"]
         others = Counter(trial.state for trial in seeds if trial.state != "complete")
         words = [str(len(done)), *(f"{count} {state}" for state, count in others.items())]
-        chosen = [100 * trial.validation for trial in done if trial.validation is not None]
+        scale = 1 if plan.sweep.pretrain else 100
+        chosen = [scale * trial.validation for trial in done if trial.validation is not None]
         results = [trial.record() for trial in done if trial.job.test]
         tested = [score.accuracy for run in results if run and (score := run.score("test"))]
         job = seeds[0].job
         name = [job.task, job.model, _point(plan, seeds[0])]
-        rows.append([*name, ", ".join(words), _spread(chosen), _spread(tested)])
+        digits = 4 if plan.sweep.pretrain else 2
+        rows.append([*name, ", ".join(words), _spread(chosen, digits), _spread(tested, 2)])
     keep = [n for n in range(6) if n < 5 or any(row[5] != "-" for row in rows)]
     head = ["task", "model", "point", "seeds", "validation", "test"]
     cut = [[row[n] for n in keep] for row in rows]
-    note = "Accuracy in %: mean ± standard deviation over seeds; of two seeds both values."
+    what = "Mean loss" if plan.sweep.pretrain else "Accuracy in %"
+    note = f"{what}: mean ± standard deviation over seeds; of two seeds both values."
     return Fitted([head[n] for n in keep], cut, title=plan.name, notes=[note], words=3)
 
 
@@ -145,13 +152,19 @@ def _short(name: str, text: str) -> str:
     return f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={text}"
 
 
-def _spread(values: Sequence[float]) -> str:
+def _spread(values: Sequence[float], digits: int) -> str:
     if not values:
         return "-"
-    mean = f"{statistics.fmean(values):.2f}"
+    mean = f"{statistics.fmean(values):.{digits}f}"
     if len(values) == 2:
-        return f"{mean} ({' / '.join(f'{value:.2f}' for value in values)})"
-    return mean + (f" ± {statistics.stdev(values):.2f}" if len(values) > 2 else "")
+        return f"{mean} ({' / '.join(f'{value:.{digits}f}' for value in values)})"
+    return mean + (f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 2 else "")
+
+
+def _number(trial: Trial) -> str:
+    """Returns what a trial is compared by: a loss, or an accuracy in %."""
+    assert trial.validation is not None
+    return f"{trial.validation:.4f}" if trial.job.denoise else f"{100 * trial.validation:.2f}"
 
 
 def _facts(trial: Trial) -> dict[str, str]:
@@ -159,7 +172,7 @@ def _facts(trial: Trial) -> dict[str, str]:
     seconds = left([trial]) if trial.state == "running" else None
     texts = (
         f"{trial.step}/{trial.num_steps or '?'}",
-        "" if trial.validation is None else f"{100 * trial.validation:.2f}",
+        "" if trial.validation is None else _number(trial),
         "" if seconds is None else progress.duration(seconds),
     )
     return dict(zip(_NUMBERS, texts, strict=True))

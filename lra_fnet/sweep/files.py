@@ -32,7 +32,7 @@ class Entry:
     state: str
     step: int | None = None
     num_steps: int | None = None
-    validation: float | None = None  # a fraction
+    validation: float | None = None  # accuracy as a fraction; in pre-training the mean loss
     error: str | None = None
     command: str | None = None
 

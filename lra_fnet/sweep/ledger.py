@@ -42,7 +42,9 @@ class Trial:
     built: plans.Built | None = None  # None if the point cannot be built
     state: str = ""  # "waiting", "running" or one of ENDED; empty before the first look
     step: int = 0
-    validation: float | None = None  # accuracy at the best step so far, a fraction
+    # What points are compared by, at the best step so far: accuracy as a fraction, or the mean loss
+    # in pre-training.
+    validation: float | None = None
     error: str | None = None
     curve: dict[int, float] = dataclasses.field(default_factory=dict)  # validation by step
     first: tuple[float, int] | None = None  # time and step when it was first seen running
@@ -74,14 +76,15 @@ class Trial:
         return None if others else result
 
     def look(self) -> None:
-        """Updates step and accuracy from metrics.jsonl; a damaged one is named in `error`."""
+        """Updates step and validation from metrics.jsonl; a damaged one is named in `error`."""
         try:
             curve = run_files.curve(self.job.folder)
             self.step = curve.step
-            self.curve = {step: accuracy / 100 for step, accuracy in curve.validation}
+            accuracies = [(step, accuracy / 100) for step, accuracy in curve.validation]
+            self.curve = dict(curve.validation_loss if self.job.denoise else accuracies)
         except UserError as error:
             self.error = self.error or str(error)
-        self.validation = max(self.curve.values(), default=None)
+        self.validation = (min if self.job.denoise else max)(self.curve.values(), default=None)
         if self.state in ("waiting", *FAILED):
             self.first = None
         elif self.state == "running":
@@ -126,7 +129,7 @@ def make_trial(plan: plans.Plan, pair: int, point: int, params: dict, seed: int)
 
 
 def mean_validation(seeds: Sequence[Trial]) -> float:
-    """Returns the mean accuracy of a complete point, which sampler and selection compare."""
+    """Returns the mean over a complete point's seeds, which sampler and selection compare."""
     return statistics.fmean(trial.validation or 0.0 for trial in seeds)
 
 
@@ -234,7 +237,9 @@ class Ledger:
             trial.state, trial.error = "complete", None
             trial.look()
             best, last = result.validation.best, result.validation.last
-            trial.step, trial.validation = last.step, best.correct / best.count
+            accuracy = best.correct / best.count
+            trial.step = last.step
+            trial.validation = best.mean_loss if trial.job.denoise else accuracy
             return
         elif jobs.in_use(folder, CLAIM) or jobs.in_use(folder):
             trial.state = "running"

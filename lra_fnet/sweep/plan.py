@@ -51,7 +51,7 @@ class Sweep:
     trials: int = 0  # points for each task and model, with the samplers random and tpe
     prune: bool = False  # stop a point whose first seed's best is below the earlier points' median
     name: str = ""  # start of the name of the sweep's folder
-    # The trials are runs of `lra-fnet pretrain`, compared by accuracy on masked tokens.
+    # The trials are runs of `lra-fnet pretrain`, compared by their loss on masked tokens.
     pretrain: bool = False
 
     def checked_types(self) -> "Sweep":

@@ -68,7 +68,7 @@ class Studies:
             optuna.create_study(
                 storage=self.storage,
                 study_name=f"{task}/{model}",
-                direction="maximize",
+                direction="minimize" if plan.sweep.pretrain else "maximize",
                 load_if_exists=True,
                 pruner=optuna.pruners.MedianPruner(),
             )
@@ -102,7 +102,7 @@ class Studies:
         return True
 
     def falls_behind(self, pair: int, point: FrozenTrial, curve: dict[int, float]) -> bool:
-        """Stores the first seed's accuracies by step; returns whether the pruner stops the point.
+        """Stores the first seed's validation by step; returns whether the pruner stops the point.
 
         Optuna's median pruner compares with the median of at least five complete points.
         """

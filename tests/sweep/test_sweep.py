@@ -589,6 +589,37 @@ def test_running_trial_has_the_best_validation_so_far(tmp_path):
     assert (trial.step, trial.validation) == (6, 0.5)
 
 
+def test_trials_of_pretraining_are_compared_by_their_lowest_loss(tmp_path):
+    """As checkpoints are: the loss of masked tokens and that of sentence order, not accuracy."""
+    shared = job.Job("corpus", "fnet", "cpu-pretrain", runs=tmp_path, denoise=True)
+    trial = ledger.Trial(0, shared, 0, 0, state="running")
+    shared.folder.mkdir(parents=True)
+    lines = [
+        {"kind": "validation", "step": n, "loss": loss, "order_loss": order, "accuracy": n / 10}
+        for n, loss, order in ((2, 1.0, 0.75), (4, 1.25, 0.25), (6, 1.5, 0.5))
+    ]
+    (shared.folder / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    trial.look()
+    assert (trial.step, trial.validation) == (6, 1.5)
+    assert trial.curve == {2: 1.75, 4: 1.5, 6: 2.0}
+
+
+@pytest.mark.usefixtures("runner")
+def test_sampler_minimises_the_loss_of_pretraining(go):
+    which = ["--task", "parity", "--models", "fnet", "--preset", "cpu", "--pretrain"]
+    which += ["--range", "Fake.accuracy=[0.1, 0.9]", "--sampler", "tpe", "--name", "s"]
+    code, err, _ = go(*which, "--trials", "2")
+    assert code == 0, err
+    backend = optuna.storages.journal.JournalFileBackend("runs/sweeps/s/journal.log")
+    storage = optuna.storages.JournalStorage(backend)
+    study = optuna.load_study(study_name="parity/fnet", storage=storage)
+    losses = [2 - point.params["Fake.accuracy"] for point in study.trials]
+    assert [point.value for point in study.trials] == pytest.approx(losses, abs=1e-3)
+    assert study.best_value == min(point.value for point in study.trials)
+    assert f"{losses[0]:.3f}"[:5] in err
+    assert "Mean loss: mean" in err
+
+
 def test_accuracy_on_training_rows_is_not_taken_for_validation(tmp_path):
     """A line about training has an accuracy too; here it is the higher one."""
     shared = job.Job("parity", "fnet", "cpu", runs=tmp_path)
