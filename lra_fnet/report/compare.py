@@ -214,8 +214,7 @@ def _notes(first: Sequence[Record], second: Sequence[Record]) -> list[str]:
         failed = [f"seed {run.seed} {run.state}" for run in runs if not run.complete]
         if failed:
             notes.append(f"{runs[0].label}: left out {', '.join(failed)}")
-        if found := footnotes.differing(runs):
-            notes.append(f"The runs of {runs[0].label} differ in {', '.join(found)}")
+        notes += footnotes.about_seeds(runs[0].label, runs)
     untested = [run.folder for run in (*first, *second) if not run.tested]
     if untested:
         notes.append(f"No test accuracy: {', '.join(untested)} never read the test split")

@@ -94,11 +94,26 @@ def differences(rows: Sequence[Row]) -> list[str]:
 
 
 def _differences(runs: Sequence[Record]) -> list[str]:
-    """Returns a line about the runs of one model on one task if they differ; see `differing`."""
-    if not (found := differing(runs)):
-        return []
-    where = f"{naming.name_of(runs[0])} on {tasks.title(runs[0].task)}"
-    return [f"The runs of {where} differ in {', '.join(found)}."]
+    """Returns the lines of `about_seeds` on the runs of one model on one task."""
+    where = f"{naming.name_of(runs[0])} on {tasks.title(runs[0].task)}" if runs else ""
+    return [f"{line}." for line in about_seeds(where, runs)]
+
+
+def about_seeds(where: str, runs: Sequence[Record]) -> list[str]:
+    """Returns lines about runs that differ in more than their seeds (`differing`), or in less.
+
+    Runs that began from one pre-trained encoder have no seeds of their own in the first stage.
+    """
+    lines = (
+        [f"The runs of {where} differ in {', '.join(found)}"] if (found := differing(runs)) else []
+    )
+    encoders = [run.init.sha256 for run in runs if run.init]
+    if len(set(encoders)) < len(encoders):
+        lines.append(
+            f"Several runs of {where} began from the same pre-trained encoder, so spreads and "
+            "tests over seeds do not cover its own seed"
+        )
+    return lines
 
 
 def _binding(override: str) -> str:
@@ -134,7 +149,9 @@ def _pretraining(runs: Sequence[Record]) -> list[str]:
         for (where, objective), numbers in steps.items()
     ]
     words = "Pre-trained: the run began from an encoder that was trained to predict hidden tokens"
-    return [f"{words}: {'; '.join(listed)}."] if listed else []
+    begun = {tasks.title(run.task) for run in runs if run.init and run.init.task == "corpus"}
+    corpus = f"The corpus of pre-training may hold test rows of {', '.join(sorted(begun))}."
+    return [f"{words}: {'; '.join(listed)}."] * bool(listed) + [corpus] * bool(begun)
 
 
 def differing(runs: Sequence[Record]) -> list[str]:

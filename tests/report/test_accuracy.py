@@ -351,6 +351,8 @@ def test_pre_training_is_described_once():
         "ListOps, 1,500 steps, `Denoising.rate = 0.15`; Text, on Corpus, 8 or 9 steps, "
         "`Denoising.rate = 0.15`; Image, 5 steps."
     ]
+    (corpus,) = [note for note in table.notes if "orpus of pre" in note]
+    assert corpus == "The corpus of pre-training may hold test rows of Text."
 
 
 def test_presets_have_separate_tables_in_order():
@@ -565,6 +567,17 @@ def test_seeds_that_began_from_different_pretraining_are_noted():
     assert notes("cpu/listops/fnet@denoise/seed1") == []
     for found in (notes("mine/corpus/fnet@denoise/seed1"), notes(INIT["run"], steps=6)):
         assert found == ["The runs of FNet, pre-trained on ListOps differ in their pre-training."]
+
+
+@pytest.mark.parametrize(("second", "noted"), [(INIT["sha256"], True), ("1" * 64, False)])
+def test_seeds_that_began_from_one_encoder_are_noted(second, noted):
+    inits = (INIT, INIT | {"sha256": second})
+    (table,) = tables_of(
+        *(a_result(variant="pretrained", init=i, seed=s) for s, i in enumerate(inits))
+    )
+    found = [note for note in table.notes if "the same pre-trained encoder" in note]
+    assert len(found) == noted
+    assert all(note.startswith("Several runs of FNet, pre-trained on ListOps") for note in found)
 
 
 @pytest.mark.parametrize(("seeds", "noted"), [(1, False), (2, True)])
