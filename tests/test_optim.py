@@ -9,7 +9,7 @@ import pytest
 
 from lra_fnet import experiment
 from lra_fnet.errors import UserError
-from lra_fnet.optim import DECAY_MASKS, Optimizer
+from lra_fnet.optim import DECAY_MASKS, Optimizer, group_of
 
 
 def optimizer(**changes):
@@ -158,8 +158,22 @@ def test_group_that_a_mixer_of_a_hybrid_does_not_declare_is_refused():
 
     both = load("a_log", "log_dt")  # each in one of the two
     assert both.optimizer.groups.keys() == {"a_log", "log_dt"}
-    with pytest.raises(UserError, match=r"\(a, a_log, dt_bias, log_dt\), got skip: leave it out"):
+    with pytest.raises(UserError, match=r"\(a, a_log, c, dt_bias, log_dt\), got skip: leave it"):
         load("a_log", "skip")
+
+
+@pytest.mark.parametrize("model", ["s4", "s4d"])
+def test_output_matrix_of_s4_may_have_the_rate_of_its_source(model):
+    """state-spaces/s4 at e757cef trains it on images at the kernel's rate, with the run's decay."""
+    groups = {"c": (1e-3, 0.05)}
+    built = experiment.load("image", model, "tuned", (f"Optimizer.groups={groups}",))
+    labels = group_of(built.shapes()["params"], built.optimizer.groups)
+    paths = [
+        [part.key for part in path]
+        for path, label in jax.tree_util.tree_leaves_with_path(labels)
+        if label == "c"
+    ]
+    assert paths == [["encoder", f"block_{i}", "mixer", "c"] for i in range(6)]
 
 
 def test_clipping_scales_the_whole_gradient_to_the_norm():

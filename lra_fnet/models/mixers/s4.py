@@ -40,7 +40,7 @@ class S4(KernelMixer):
     dt_max: float
 
     bound_to_max_len: ClassVar[bool] = True
-    separable: ClassVar[tuple[str, ...]] = ("a", "p", "b", "log_dt")
+    separable: ClassVar[tuple[str, ...]] = ("a", "p", "b", "c", "log_dt")
 
     def check(self):
         """Raises a UserError for an odd state or steps that are not positive."""

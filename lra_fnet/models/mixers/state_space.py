@@ -96,7 +96,7 @@ class S4D(KernelMixer):
     dt_min: float
     dt_max: float
 
-    separable: ClassVar[tuple[str, ...]] = ("a", "log_dt")
+    separable: ClassVar[tuple[str, ...]] = ("a", "c", "log_dt")
 
     def check(self):
         """Raises a UserError for an odd state or steps that are not positive."""
