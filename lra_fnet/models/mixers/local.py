@@ -47,6 +47,9 @@ class LocalAttention(HeadMixer):
     Parmar et al. decode: a query sees its own block and some blocks before it. An encoder has
     blocks on both sides, and LRA's sees its own block only. LRA's code joins positions
     L / block_size apart instead of adjacent ones.
+
+    The blocks are the same in every layer. Without neighbours, CLS therefore sees the first block
+    only; in LRA's code it also sees one block, whose tokens are spread over the whole text.
     """
 
     block_size: Annotated[int, Least(1, suggest=50)]  # positions
