@@ -54,7 +54,7 @@ class Linformer(HeadMixer):
     "layerwise", one matrix for all layers, is not implemented, since a mixer has the parameters of
     one layer. The initial values are normal with variance 1 / max_len, which is close to the
     authors' code (xavier_uniform with gain 1 / sqrt(2): 1 / (max_len + k)) and makes a projected
-    key as large as a key.
+    key as large as a key. LRA's code has xavier_uniform with gain 1: 2 / (max_len + k).
     """
 
     k: Annotated[int, Least(1, suggest=256)]  # projected positions

@@ -49,6 +49,9 @@ class Synthesizer(HeadMixer):
     Synthesizers), initially a softmax of zeros, as in the authors' code; or without weights, as in
     LRA's code (`mixture`). There are no biases, as in LRA and in the paper's count of parameters.
 
+    Matrices are drawn with xavier_uniform for each head by itself. LRA's code counts the heads in
+    the fans, so the standard deviation of its R is 1 / sqrt(num_heads) of ours.
+
     Inputs shorter than max_len use the first rows and columns. "random" has num_heads x max_len^2
     parameters: 268 million per head for 16384 tokens.
     """
