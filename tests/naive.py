@@ -710,7 +710,10 @@ def mega_attention(query, key, value, mask, bias, kind, chunk):
 
 
 def mega(x, mask, params, kind, chunk):
-    """Mega's sublayer and its gated residual connection (arXiv:2209.10655, Sec. 3.2). [B, L, D]."""
+    """Mega's sublayer and its gated residual connection (arXiv:2209.10655, Sec. 3.2). [B, L, D].
+
+    The average has the residual and SiLU of the authors' code; the paper's has neither (Eq. 6).
+    """
     real = x * mask[..., None]
     alpha, delta = sigmoid(params["alpha"]), sigmoid(params["delta"])
     eta = params["eta"] / math.sqrt(params["eta"].shape[2])

@@ -59,7 +59,7 @@ def moving_average(x, alpha, delta, beta, eta):
 def laplace(x):
     """Computes (1 + erf((x - mu) / (sigma sqrt(2)))) / 2, mu^2 = 1 / 2, sigma^2 = 1 / (4 pi).
 
-    It is close to the square of ReLU, with a bounded slope (Sec. 3.3).
+    It is close to the square of ReLU, with a bounded slope (Sec. 3.2, Eq. 16).
     """
     return 0.5 * (1 + lax.erf((x - np.sqrt(0.5)) * np.sqrt(2 * np.pi)))
 
@@ -169,8 +169,11 @@ class Mega(Mixer):
         H = SiLU(X' W_h + (R * O) U_h + b_h)
         Y = U * (H - X).
 
-    After X is added, Y is the paper's U * H + (1 - U) * X, so with Encoder.norm "post" the block is
-    the paper's. With "pre", X is the normalised input N(x) of the block, which returns
+    X' is that of the authors' code (facebookresearch/mega at aeaa4b4,
+    exponential_moving_average.py); in the paper it is the average alone (Eq. 6).
+
+    After X is added, Y is the paper's U * H + (1 - U) * X, so with Encoder.norm "post" the rest of
+    the block is the paper's. With "pre", X is the normalised input N(x) of the block, which returns
     x + U * (H - N(x)); the paper's returns x + U * (H - x). Encoder.num_heads has no effect.
     O(L^2), and with chunks of C tokens O(L log L + L C).
     """
