@@ -8,6 +8,7 @@ lists those that nothing has read once everything has been built.
 from lra_fnet.config.bindings import (
     literal,
     normalise,
+    one_form,
     short,
     split,
     split_bindings,
@@ -57,6 +58,7 @@ __all__ = [
     "load",
     "load_operative",
     "normalise",
+    "one_form",
     "operative",
     "set_length",
     "settings",

@@ -1,6 +1,7 @@
 """Reads and writes bindings as text: one, several, or those of an operative config."""
 
 import ast
+import contextlib
 import re
 from collections.abc import Callable
 from typing import Any
@@ -55,6 +56,17 @@ def normalise(text: str) -> str:
                     f"({'--gin takes several bindings' if '=' in value else cure})"
                 ) from None
     return f"{name} = {value}"
+
+
+def one_form(override: str) -> str:
+    """Returns a binding in the form in which equal ones are equal, or as it is if it has none.
+
+    >>> one_form('Encoder.pooling = "cls"')
+    "Encoder.pooling='cls'"
+    """
+    with contextlib.suppress(UserError):
+        return normalise(override).replace(" = ", "=", 1)
+    return override
 
 
 def literal(text: str) -> Any:

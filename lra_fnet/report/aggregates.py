@@ -154,7 +154,7 @@ def _text(value: Any, samples: Any) -> str:
     if not len(samples):
         return f"{value:.2f}"
     low, high = (f"{end:.2f}" for end in np.percentile(samples, [2.5, 97.5]))
-    return f"{value:.2f} ({low} to {high})" if low != high else f"{value:.2f}"
+    return f"{value:.2f} ({f'{low} to {high}' if low != high else 'no spread'})"
 
 
 def over_tasks(table: Table) -> list[Aggregate]:
@@ -247,8 +247,9 @@ def _aggregate(table: Table, tasks: Sequence[str], rows: Sequence[Row]) -> Aggre
     if any(model.samples for model in models.values()):
         notes.append(
             f"In parentheses: the middle 95 % of {REPLICATES:,} bootstrap samples of the seeds and "
-            "test rows of each task. From three seeds, such intervals hold the true value in about "
-            "80 % of cases only. There is none where all samples agree."
+            "test rows of each task. From three seeds, such intervals of a mean hold the true "
+            "value in about 80 % of cases only. No spread: all samples agree, as those of three "
+            "seeds often do by chance."
         )
     if not all(model.samples for model in models.values()):
         notes.append(

@@ -206,7 +206,7 @@ def of_run(cells: Sequence[Result], run: Record, what: str) -> Result | None:
     """
 
     def changed(overrides: Sequence[str]) -> set[str]:
-        return {re.sub(r"\s", "", text) for text in overrides if not _SAME.match(text)}
+        return {config.one_form(text) for text in overrides if not _SAME.match(text)}
 
     dim, num_layers = (run.setting(f"Encoder.{name}") for name in ("dim", "num_layers"))
     same = [

@@ -26,7 +26,7 @@ _ABOUT = {
     "reached the model's test accuracy in the FNet paper or, if that has none, the LRA paper. -: "
     "neither has one, or no metrics.jsonl.",
     "Test readings": "Test readings: how often the test split was scored, over the seeds of the "
-    "line. Each seed needs one; without a test_log.jsonl, one is assumed.",
+    "line. Each seed needs one. -: there is no test_log.jsonl.",
 }
 
 
@@ -62,13 +62,14 @@ def _line(runs: Sequence[Record], printed: float | None, sources: Sources) -> li
     """
     minutes = [run.total_seconds / 60 for run in runs if run.total_seconds is not None]
     rules = [run.baseline and run.baseline.validation.accuracy for run in runs]
+    readings = [sources.readings.get(run.folder) for run in runs]
     return [
         str(len(runs)),
         str(settings(runs[0], sources.sweeps) or "-"),
         f"{statistics.median(minutes):.1f}" if minutes else "-",
         _reached(runs, rules, sources),
         _reached(runs, [printed] * len(runs), sources),
-        str(sum(sources.readings[run.folder] for run in runs)),
+        "-" if None in readings else str(sum(filter(None, readings))),
     ]
 
 

@@ -312,8 +312,8 @@ def above_baseline(table: Table, points: Sequence[tradeoff.Point]) -> Figure | N
 def fronts(listed: Sequence[pretraining.Front]) -> Figure:
     """Draws accuracy of masked pieces against the time of a step.
 
-    Each front with several points has a panel. A line joins the sizes of a model, the dashed one
-    the points that no other beats.
+    Each front with several points has a panel. A line joins the sizes of a model, by its best
+    variant of each; the dashed one joins the points that no other beats.
     """
     listed = [one for one in listed if len(one.points) > 1]
     with mpl.rc_context(_STYLE):
@@ -329,10 +329,14 @@ def fronts(listed: Sequence[pretraining.Front]) -> Figure:
             axes.plot(*zip(*best, strict=True), color=INK, linestyle="--", linewidth=1, zorder=1)
             for name in dict.fromkeys(point.label for point in one.points):
                 timed = [p for p in one.timed if p.label == name]
+                timed.sort(key=lambda point: point.accuracy)
+                joined = {id(p) for p in {p.size: p for p in timed}.values()}
                 timed.sort(key=lambda point: point.milliseconds or 0)
-                x, y = [p.milliseconds for p in timed], [p.accuracy for p in timed]
-                text = "; ".join(point.text for point in timed)
-                axes.plot(x, y, gid=_titled(text), **({"linewidth": 1} | styles[name]))
+                line = [p for p in timed if id(p) in joined]
+                for drawn in (line, *([p] for p in timed if id(p) not in joined)):
+                    x, y = [p.milliseconds for p in drawn], [p.accuracy for p in drawn]
+                    text = "; ".join(point.text for point in drawn)
+                    axes.plot(x, y, gid=_titled(text), **({"linewidth": 1} | styles[name]))
             if one.floor is not None:
                 gid = _titled(f"Shallow baseline: {one.floor:.4g} % of masked pieces")
                 axes.axhline(one.floor, color=INK, linestyle=":", linewidth=1, gid=gid)

@@ -152,8 +152,9 @@ def speed(report: Report) -> list[str]:
 
 def learning(report: Report) -> list[str]:
     """Says how many runs were best before their end, and where training and test differ most."""
-    pairs = [(run, run.score("validation"), run.score("validation", "last")) for run in report.runs]
-    steps = [(best.step, last.step) for _, best, last in pairs if best and last]
+    own = [run for run in report.runs if not run.denoise]  # pre-training has another objective
+    pairs = [(run.score("validation"), run.score("validation", "last")) for run in own]
+    steps = [(best.step, last.step) for best, last in pairs if best and last]
     sentences = []
     if steps:
         early = [best for best, last in steps if best < last]
@@ -242,8 +243,8 @@ def runs(report: Report) -> list[str]:
     devices = len({device for run in report.runs for device in run.devices})
     twice = [folder for folder, times in report.sources.readings.items() if times > 1]
     spent = f" trained for {progress.duration(sum(timed))} together" if timed else ""
-    logged = report.sources.logged
-    of = "them" if len(logged) == len(report.runs) else f"{plural(len(logged), 'run')} with a log"
+    logged = len(report.sources.readings)
+    of = "them" if logged == len(report.runs) else f"{plural(logged, 'run')} with a log"
     words = f"{count(twice)} of {of} read the test split more than once"
     words += f": {listed(twice)}." if 0 < len(twice) <= 4 else "."
     return [

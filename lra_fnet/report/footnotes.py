@@ -1,13 +1,11 @@
 """The lines below an accuracy table."""
 
-import contextlib
 import itertools
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from lra_fnet import config, tasks
-from lra_fnet.errors import UserError
 from lra_fnet.report import naming
 from lra_fnet.report.cells import AVERAGES, meanings, published
 from lra_fnet.report.tables import Row
@@ -79,7 +77,7 @@ def all_of(preset: str, runs: Sequence[Record], rows: Sequence[Row]) -> list[str
     names = [f"{row.model}+{row.variant}" if row.variant else row.model for row in rows if row.ours]
     for group in (by_name[name] for name in dict.fromkeys(names) if name in by_name):
         name = naming.name_of(group[0])
-        given = {" ".join(map(_binding, run.overrides)) for run in group if run.overrides}
+        given = {" ".join(map(config.one_form, run.overrides)) for run in group if run.overrides}
         if settings := sorted(given):
             notes.append(f"{name}: `{'` or `'.join(settings)}`")
         for task in sorted({run.task for run in group}):
@@ -114,13 +112,6 @@ def about_seeds(where: str, runs: Sequence[Record]) -> list[str]:
             "tests over seeds do not cover its own seed"
         )
     return lines
-
-
-def _binding(override: str) -> str:
-    """Returns an override in its one form, or as it is if it has none."""
-    with contextlib.suppress(UserError):
-        return config.normalise(override).replace(" = ", "=", 1)
-    return override
 
 
 def _fixed_draws(rows: Sequence[Row]) -> list[str]:

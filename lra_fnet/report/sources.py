@@ -60,8 +60,7 @@ class Sources:
       spans, begun: their attention_span.json and run.json.
       unfinished: the run.json and the newest step of each run without a result that no sweep has
         pruned.
-      readings: how often the test split was read; once without a log.
-      logged: folders of the runs whose root has a log of readings.
+      readings: how often the test split was read, of runs whose root has a log.
       sweeps, benchmarks: one for each folder; a copy under another root counts once.
       submitted: runs by others, by the name of their folder: <root>/submitted/<name>/<preset>/...
     """
@@ -80,7 +79,6 @@ class Sources:
         self.spans = each(run_files.read_span)
         self.begun = each(run_files.read_begun)
         self.readings = self._readings(roots)
-        self.logged = [r.folder for r in self.runs if (r.path.parents[3] / TEST_LOG).exists()]
         theirs: dict[str, list[Path]] = {}
         for folder in (f for root in roots for f in sorted(Path(root).glob("submitted/*/"))):
             theirs.setdefault(folder.name, []).append(folder)
@@ -122,16 +120,17 @@ class Sources:
             return None
 
     def _readings(self, roots: Sequence[str | Path]) -> dict[str, int]:
-        """Counts each run's evaluations on test, from its root's log or else from its result.
+        """Counts each run's evaluations on test, from its root's log.
 
         An evaluation logs one line for each checkpoint that it scores.
         """
         logged = {
             root: collections.Counter((line.run, line.kind) for line in self._log(root))
             for root in map(Path, roots)
+            if (root / TEST_LOG).exists()
         }
         readings = {}
-        for run in self.runs:
+        for run in (run for run in self.runs if run.path.parents[3] in logged):
             root = run.path.parents[3]
             name = run.path.relative_to(root).as_posix()
             counts = [count for (path, _), count in logged[root].items() if path == name]

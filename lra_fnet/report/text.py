@@ -284,7 +284,9 @@ def runs_csv(report: Report) -> str:
     readings = report.sources.readings
     return _csv(
         [
-            _fields(run, _RUN) | {"test_readings": readings[run.folder]} | _fields(run, _MACHINE)
+            _fields(run, _RUN)
+            | {"test_readings": readings.get(run.folder)}
+            | _fields(run, _MACHINE)
             for run in report.runs
         ]
     )

@@ -211,7 +211,10 @@ def _course(folder: Path, result: Record, options: Options) -> Finding:
             best = min(logged, key=lambda step: (rank(_sums(logged[step])), step))
             if best != score.step:
                 return Finding(FAILED, f"best: step {score.step}, but step {best} was better")
-    return Finding() if result.sha256 else Finding(NOTE, "no sha256")
+    notes = ["no sha256"] * (not result.sha256)
+    if result.complete and not logged:
+        notes.append("no validation scores in metrics.jsonl to compare with")
+    return Finding(NOTE, "; ".join(notes)) if notes else Finding()
 
 
 def _sums(line: Mapping[str, Any]) -> dict[str, Any]:

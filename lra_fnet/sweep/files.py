@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from lra_fnet import config
 from lra_fnet.run.record import Record
 
 
@@ -51,5 +52,8 @@ class Choice:
 
     def selects(self, other: Entry | Record) -> bool:
         """Returns whether a trial or a run has this task, model, preset and setting."""
-        names = self.task, self.model, self.preset, sorted(self.overrides)
-        return names == (other.task, other.model, other.preset, sorted(other.overrides))
+
+        def names(one: Choice | Entry | Record) -> tuple[str, str, str, list[str]]:
+            return one.task, one.model, one.preset, sorted(map(config.one_form, one.overrides))
+
+        return names(self) == names(other)

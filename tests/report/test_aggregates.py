@@ -233,7 +233,7 @@ def test_interval_is_of_the_same_side_as_the_number():
         aggregates.Model([Cell("value", value, (value,))], [np.full((9, 1), value)])
         for value in (40.0, 30.0)
     )
-    assert high.against(low) == "100.00"  # all samples agree: no interval
+    assert high.against(low) == "100.00 (no spread)"  # all samples agree
     middle = aggregates.Model(
         [Cell("value", 35.0, (35.0,))], [np.array([[30.0], [50.0]] * 4 + [[30.0]])]
     )

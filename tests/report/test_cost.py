@@ -56,9 +56,9 @@ def test_each_device_of_a_cell_has_its_own_line(tmp_path):
     put(tmp_path, a_result(seed=3, wall_seconds=240.0, earlier=begun))
     (grid,) = build(Sources([tmp_path])).sections["Cost"]
     assert [row[2:] for row in grid.rows] == [
-        ["1 x Some CPU (cpu, 2 cores)", "1", "10.0", "1"],
-        ["1 x GPU (gpu, 8 cores)", "2", "1.5", "2"],
-        ["1 x GPU (gpu, 8 cores), then 1 x Some CPU (cpu, 2 cores)", "1", "4.0", "1"],
+        ["1 x Some CPU (cpu, 2 cores)", "1", "10.0"],
+        ["1 x GPU (gpu, 8 cores)", "2", "1.5"],
+        ["1 x GPU (gpu, 8 cores), then 1 x Some CPU (cpu, 2 cores)", "1", "4.0"],
     ]
 
 

@@ -329,6 +329,8 @@ def test_learning_runs_sweeps_and_spans_are_counted(tmp_path):
     same = {"step": 900, "correct": 610, "count": 2000, "loss": 1.0}
     last = a_result(seed=1, validation={"best": same, "last": same}, wall_seconds=60.0)
     last["test"]["last"]["step"] = 900
+    hiding = a_result(model="linear", denoise=True, test=None)  # its best is by loss
+    assert findings.learning(built(tmp_path / "other", hiding)) == []
     said = findings.of(built(tmp_path, a_result(wall_seconds=60.0), last))
     assert said["learning"] == [
         "2 of 3 runs had the best validation accuracy before the last step.",
@@ -451,11 +453,11 @@ def test_the_best_trial_is_complete_and_two_readings_are_more_than_one():
     about = SimpleNamespace(axes={"Run.seed": [1]}, pretrain=False)
     swept = SimpleNamespace(about=about, trials=trials)
     assert "50.00 %, FNet" in findings.sweeps([swept])[-1]
-    read = SimpleNamespace(readings={"runs/a": 2, "runs/b": 1}, logged=["runs/a"])
+    read = SimpleNamespace(readings={"runs/a": 2})
     runs = [SimpleNamespace(wall_seconds=1.0, devices=["cpu"])]
     made = SimpleNamespace(runs=runs, sources=read)
     assert findings.runs(made)[-1] == "1 of them read the test split more than once: runs/a."
     made = SimpleNamespace(runs=runs * 2, sources=read)  # of one nothing is known
     assert findings.runs(made)[-1].startswith("1 of 1 run with a log read the test split more")
-    read.logged = []
+    read.readings = {}
     assert len(findings.runs(made)) == 1

@@ -125,6 +125,27 @@ def test_a_benchmark_of_other_settings_is_not_the_speed_of_a_run():
         assert (benchmarks.of_run([cell], run, "pretrain") is not None) == same, overrides
 
 
+def test_overrides_that_are_written_in_several_ways_are_equal():
+    run = records(a_run("fnet", 100, 4.0, overrides=["Encoder.dropout=0.10"], variant="v"))[0]
+    for text, same in (("Encoder.dropout = 1e-1", True), ("Encoder.dropout=0.2", False)):
+        cell = a_cell("fnet", [0.1], overrides=[text])
+        assert (benchmarks.of_run([cell], run, "pretrain") is not None) == same, text
+
+
+def test_line_of_a_model_joins_the_best_variant_of_each_size():
+    made = [
+        a_run("fnet", correct, 4.0, size=size, variant=f"v{n}", steps_per_second=speed)
+        for n, (correct, size, speed) in enumerate(
+            [(100, (64, 4), 8.0), (40, (64, 4), 7.0), (200, (128, 2), 5.0)]
+        )
+    ]
+    ours, _ = made_fronts(*made)
+    axes = figures.fronts([ours]).axes[0]
+    drawn = [[tuple(map(round, point)) for point in line.get_xydata()] for line in axes.lines]
+    assert [(125, 10), (200, 20)] in drawn[1:]  # the first is the front
+    assert [(143, 4)] in drawn
+
+
 def test_a_benchmark_on_another_processor_of_the_platform_is_the_speed_of_a_run():
     run = records(a_run("fnet", 100, 4.0))[0]
     cell = a_cell("fnet", [0.1])

@@ -213,6 +213,12 @@ def test_result_that_was_edited_by_hand_is_refused_with_the_reason(check, edit, 
     assert reason in findings[name].reason
 
 
+def test_scores_without_metrics_to_compare_with_are_noted(check):
+    finding = check(lambda folder: (folder / "metrics.jsonl").unlink())["result"]
+    assert finding.state == "note"
+    assert finding.reason == "no validation scores in metrics.jsonl to compare with"
+
+
 def test_run_that_began_with_other_code_is_noted_and_need_not_be_equal_to_the_bit(
     check, monkeypatch
 ):
