@@ -105,8 +105,8 @@ def grid(table: Table, listed: Sequence[Pair]) -> Grid:
         f"(single, not adjusted). Tests: {'; '.join(named)}. Significant: p adjusted by Holm's "
         f"method for all rows of this table with {significance.SEEDS} seeds or more on both sides "
         f"is at most {LEVEL}. Rows only: one side has a single seed, so p and the interval "
-        "describe variation over test rows, not over seeds. With two seeds on a side the test is "
-        "too liberal, so there is no verdict. Seeds failed: only seeds that finished are compared."
+        "describe variation over test rows, not over seeds. Two seeds on a side say too little of "
+        "its spread for a verdict. Seeds failed: only seeds that finished are compared."
     ]
     if any(row.cells[p.task].validation_is_test for p in listed for row in (p.a, p.b)):
         notes.append(MARKS["validation_is_test"])

@@ -15,7 +15,8 @@ NOTE = (
     "Test accuracy of each seed in order; then the mean of the pre-trained runs minus that from "
     "scratch, in percentage points, with a 95 % interval. Both sides took the same number of steps "
     "in all. p and interval are single, not adjusted. With one seed on a side, they cover "
-    "variation over test rows only; with two, the test rejects too often."
+    "variation over test rows only. With two, the test has little power, and it rejects too often "
+    "if the side of two varies several times as much as the other."
 )
 
 
