@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import optax
 
 from lra_fnet.errors import UserError
+from lra_fnet.models.encoder import POOLED_AT_FIRST
 from lra_fnet.models.heads import Classifier, Denoiser, Pretrainer
 from lra_fnet.models.pointwise import AVERAGES
 from lra_fnet.settings import Least, check_settings
@@ -135,6 +136,16 @@ class Classify(Objective):
     """Cross-entropy of a row's label, and whether the most likely class is the label."""
 
     model: Classifier
+
+    def __post_init__(self):
+        encoder = self.model.encoder
+        if encoder.pooling in POOLED_AT_FIRST and all(
+            mixer.first_alone for mixer in encoder.mixers
+        ):
+            raise UserError(
+                f"Encoder.pooling = {encoder.pooling} reads the first position, and with these "
+                "mixers that sees no other: set Encoder.pooling to mean"
+            )
 
     def outputs(self, variables, batch, key=None) -> tuple[jax.Array, dict]:
         """Returns the logits, float32 [B, C]; see `Objective.outputs`."""

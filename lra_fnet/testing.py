@@ -38,7 +38,8 @@ def check_mixer(cls: type[Mixer], **settings) -> None:
     an example alone has the output that it has in a batch; if the class declares
     `uses_first_only`, position 0 alone is as among all; how much padding there is, is invisible if
     `uses_mask`, and padding is visible otherwise; bfloat16 is close to float32; nothing is random;
-    the mixer commutes with permutations of the positions exactly if `equivariant`.
+    the mixer commutes with permutations of the positions exactly if `equivariant`; the first
+    position sees no other exactly if `first_alone`.
 
     Example: check_mixer(MyMixer, width=3).
 
@@ -66,6 +67,7 @@ def check_mixer(cls: type[Mixer], **settings) -> None:
     for holds, fault in itertools.chain(
         *(checks.shape_and_dtype(), checks.randomness(), checks.any_mask(), checks.padding()),
         *(checks.gradient(), checks.bfloat16(), checks.permutation(), checks.first_only()),
+        checks.first_alone(),
     ):
         assert holds, f"{cls.__name__} {fault}"
 
@@ -231,6 +233,15 @@ class _MixerChecks:
         declared = self.mixer.equivariant
         fault = "commutes" if commutes else "does not commute with permutations of the positions"
         yield commutes == declared, f"declares equivariant = {declared}, but {fault}"
+
+    def first_alone(self):
+        if self.length == 1:
+            return
+        later = np.concatenate([self.x[:, :1], 1 - self.x[:, 1:]], axis=1)
+        alone = bool((self._evaluate(later, self.mask)[:, 0] == self.output[:, 0]).all())
+        declared = self.mixer.first_alone
+        fault = f"its first position {'sees no other' if alone else 'sees others'}"
+        yield alone == declared, f"declares first_alone = {declared}, but {fault}"
 
     def first_only(self):
         if not self.mixer.uses_first_only:

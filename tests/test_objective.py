@@ -249,6 +249,27 @@ def test_a_wrong_setting_fails_with_one_line(settings, line):
         built(settings)
 
 
+@pytest.mark.parametrize(
+    ("model", "settings"),
+    [
+        ("mamba", ["Mamba.bidirectional=False"]),
+        ("sparse", ["SparseAttention.causal=True"]),
+        ("ff_only", []),
+    ],
+)
+def test_a_first_position_that_sees_no_other_classifies_nothing(model, settings):
+    """No input would reach the head, and the constant answer would look like a failed training."""
+    for pooling in ("cls", "first", "tanh"):
+        with pytest.raises(
+            UserError, match=f"Encoder.pooling = {pooling} reads the first position"
+        ):
+            tiny(model, *settings, f"Encoder.pooling={pooling}")
+    assert tiny(model, *settings, "Encoder.pooling=mean").objective
+    assert tiny(model, *settings, "Encoder.pooling=cls", denoise=True).objective
+    if settings:
+        assert tiny(model, "Encoder.pooling=cls").objective
+
+
 def test_training_without_pretraining_reads_none_of_its_settings():
     with pytest.raises(UserError, match=r"nothing reads Denoising\.rate"):
         tiny("fnet", "Denoising.rate=0.2")

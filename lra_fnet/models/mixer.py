@@ -36,6 +36,8 @@ class Mixer(nn.Module):
       uses_dropout: whether `dropout` has an effect in training, as on attention weights.
       equivariant: whether permuting the positions of the input permutes the output alike.
       fixed_transform: whether the mixer is a linear transform without parameters.
+      first_alone: whether the output at the first position depends on its own input alone, as with
+        a causal mixer.
       uses_first_only: whether `__call__` takes first_only=True, with which it returns position 0
         alone, [B, 1, D], as the last block needs it under CLS. It is not inherited: a subclass may
         look at more of the result, and declares it anew.
@@ -62,6 +64,7 @@ class Mixer(nn.Module):
     uses_dropout: ClassVar[bool] = False
     equivariant: ClassVar[bool] = False
     fixed_transform: ClassVar[bool] = False
+    first_alone: ClassVar[bool] = False
     bound_to_max_len: ClassVar[bool] = False
     growth: ClassVar[tuple[float, float]] = (1, 1)
 

@@ -354,6 +354,14 @@ BROKEN = {
         broken(lambda self, y, x, mask, train: y, equivariant=False),
         "declares equivariant = False, but commutes",
     ),
+    "a first position alone": (
+        broken(lambda self, y, x, mask, train: x, equivariant=True),
+        "declares first_alone = False, but its first position sees no other",
+    ),
+    "a first position that is not": (
+        broken(lambda self, y, x, mask, train: y, first_alone=True),
+        "declares first_alone = True, but its first position sees others",
+    ),
     "shape of the first position": (
         at_first(slice(2)),
         "with first_only: return position 0 alone",

@@ -49,6 +49,11 @@ class Mamba(Mixer):
     uses_mask: ClassVar[bool] = True
     separable: ClassVar[tuple[str, ...]] = ("a_log", "dt_bias", "skip")
 
+    @property
+    def first_alone(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """See `Mixer`."""
+        return not self.bidirectional
+
     def check(self):
         """Raises a UserError for steps that are not positive."""
         check_steps(self)

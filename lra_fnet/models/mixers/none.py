@@ -23,6 +23,7 @@ class NoMixing(Mixer):
 
     uses_mask: ClassVar[bool] = True
     equivariant: ClassVar[bool] = True
+    first_alone: ClassVar[bool] = True
 
     @nn.compact
     def __call__(self, x, mask, *, train):

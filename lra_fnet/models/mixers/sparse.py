@@ -116,6 +116,11 @@ class SparseAttention(HeadMixer):
     bound_to_max_len: ClassVar[bool] = True
     growth: ClassVar[tuple[float, float]] = (1.5, 1.5)  # with l near sqrt(L)
 
+    @property
+    def first_alone(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """See `Mixer`."""
+        return self.causal and not self.global_first
+
     def check(self):
         """See `Mixer.check`; "strided" ignores the summary."""
         if self.pattern == "fixed":
