@@ -281,14 +281,15 @@ class Denoise(Objective):
     def mask_id(self) -> int:
         """The id of a masked token: one more than the task has, or that of a pixel of mean gray.
 
-        A task may have its own.
+        The gray is neither black nor white, which most pixels of a drawing have. A task may have
+        its own id.
         """
         if self.task.mask_id is not None:
             return self.task.mask_id
         if self.model.encoder.inputs == "tokens":
             return self.task.num_ids
         assert isinstance(self.task, PixelTask)
-        return round(self.task.pixel_mean) + 1
+        return min(max(round(self.task.pixel_mean), 1), 254) + 1
 
     def hidden(self, batch, key) -> Hidden:
         """Hides tokens of a batch; the key is that of `outputs`."""
@@ -338,8 +339,8 @@ class Pretrain(Denoise):
     """Masked language modelling and sentence order: the FNet paper's objective, which is BERT's.
 
     The loss is the sum of both mean losses over the rows (arXiv:2105.03824, App. A.1). Each row
-    counts the mean over its own masked pieces; the authors' code takes the mean over all masked
-    pieces of the batch, which is the same for full rows.
+    counts the mean over its own masked pieces. The authors' code takes the mean over all masked
+    pieces of the batch, so that pieces of short rows count less than here.
     """
 
     model: Pretrainer

@@ -75,6 +75,13 @@ def test_what_is_hidden_depends_on_the_key_and_the_number_of_the_row_alone():
     assert (renumbered.places != whole.places).any(axis=1).mean() > 0.9
 
 
+@pytest.mark.parametrize(("mean", "gray"), [(0.24, 1), (122.3, 122), (254.9, 254)])
+def test_gray_of_the_mask_is_neither_black_nor_white(monkeypatch, mean, gray):
+    goal = built("Denoising.replacement=mask", task="image").objective
+    monkeypatch.setattr(type(goal.task), "pixel_mean", mean)
+    assert goal.mask_id == gray + 1
+
+
 def test_pixels_become_gray_and_black_padding_is_never_hidden():
     goal = built("Denoising.replacement=mask", task="image").objective
     ids, _, places, _, chosen = hidden(goal, images(5))

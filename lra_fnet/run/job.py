@@ -195,6 +195,10 @@ def read_job(folder: Path) -> Job | None:
     job.check_names()
     if not job.data.exists() and Job.data.exists():  # runs and data were moved together
         job = dataclasses.replace(job, data=Job.data)
+    if job.init is not None and not job.init.exists():  # both runs were moved together
+        origin = run_files.build(folder, run_files.Begun, value).origin
+        if origin and (beside := runs / origin.run).exists():
+            job = dataclasses.replace(job, init=beside)
     return dataclasses.replace(job, name=None) if job.name == variant(job.overrides) else job
 
 

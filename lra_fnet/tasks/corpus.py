@@ -82,11 +82,16 @@ class Corpus(Task):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.configs[self.config] < 8 or self.max_len != self.configs[self.config]:
+        length = self.configs[self.config]
+        if length < 8:
             raise UserError(
-                f"corpus/{self.config}: expected max_len = {self.configs[self.config]}, and at "
-                f"least 8, as rows are packed to that length; got {self.max_len}: set MAX_LEN to "
-                "the second number of the set's name"
+                f"corpus/{self.config}: expected rows of at least 8 pieces, got {length}: choose "
+                "another set, such as v8000_128"
+            )
+        if self.max_len != length:
+            raise UserError(
+                f"corpus/{self.config}: expected max_len = {length}, as rows are packed to that "
+                f"length; got {self.max_len}: set MAX_LEN to the second number of the set's name"
             )
 
     def _check_vocabulary(self) -> None:
@@ -156,13 +161,15 @@ class Corpus(Task):
             UserError: a split has no rows.
         """
         everything, counts = read_documents(source), collections.Counter()
-        repeats, short = own_rows.Repeats(), 0
+        repeats, short, pieces_read, packed = own_rows.Repeats(), 0, 0, 0
         while some := list(itertools.islice(everything, _AT_ONCE)):
             encoded = iter(encode([text for _, lines in some for text in lines]))
             for digest, lines in some:
-                parts = itertools.islice(encoded, len(lines))
-                split, rows = split_of(digest), list(pack(list(parts), self.max_len))
+                parts = list(itertools.islice(encoded, len(lines)))
+                split, rows = split_of(digest), list(pack(parts, self.max_len))
                 short += not rows
+                pieces_read += sum(map(len, parts))
+                packed += sum(len(values) - 3 for values, _ in rows)  # without [CLS] and two [SEP]
                 for values, label in rows:
                     counts[split] += 1
                     if split == SPLITS[0] or counts[split] <= MOST_ROWS:
@@ -177,6 +184,11 @@ class Corpus(Task):
             )
         if short:
             say(f"{source}: {alone}, which makes no row: they are left out")
+        if left := pieces_read - packed:
+            say(
+                f"{source}: {left:,} of {pieces_read:,} pieces are in no row: the last sentence of "
+                "a document where it is left alone"
+            )
         if shared := repeats.in_several_splits():
             say(
                 f"{source}: {shared:,} different rows lie in several splits: their documents "

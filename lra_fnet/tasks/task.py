@@ -228,6 +228,9 @@ class Task(abc.ABC):
         """Like `raw`, for a set that also takes something from another one in `data_dir`."""
         return self.raw(source, jobs)
 
+    def check_beside(self, data_dir: Path) -> None:  # noqa: B027
+        """Raises a UserError, before any download, if `raw_beside` misses the other set."""
+
     def encode(self, content: bytes) -> np.ndarray:
         """Returns the values uint8 [length] of one raw input, by default its bytes.
 
@@ -319,6 +322,7 @@ class Task(abc.ABC):
         folder = self.folder(data_dir)
 
         def write(part: Path) -> None:
+            self.check_beside(Path(data_dir))
             try:
                 path = sources.locate(
                     source, self.remote, Path(data_dir) / "downloads", force=force

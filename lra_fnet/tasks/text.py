@@ -130,6 +130,11 @@ class Text(Task):
         """Returns the bytes of all reviews in `source`, which take 70 MB of memory."""
         return self._raw(source, lambda text: np.frombuffer(text, np.uint8))
 
+    def check_beside(self, data_dir: Path) -> None:
+        """See `Task.check_beside`."""
+        if self.corpus is not None:
+            pieces.of_corpus(data_dir, self.corpus)
+
     def raw_beside(self, data_dir: Path, source: Path | None, jobs: int) -> Raw:
         """Returns all reviews; a set in pieces takes the vocabulary of the corpus in `data_dir`."""
         if self.corpus is None:

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
+from made_results import INIT
 from made_runs import change
 from paths import OUTSIDE, ROOT
 from tiny import rows
@@ -597,3 +598,18 @@ def test_two_texts_per_row_from_files_to_result(command, tmp_path):
     result = result_of(tmp_path / "runs/cpu/retrieval/transformer+mine/seed0")
     assert result["test"]["best"]["count"] == 10
     assert result["data_source"] == "raw"
+
+
+def test_a_pretrained_run_is_found_where_both_were_moved(tmp_path):
+    folder = tmp_path / "moved/cpu/listops/fnet+pretrained/seed0"
+    before = tmp_path / "moved" / INIT["run"]
+    folder.mkdir(parents=True)
+    began = {"task": "listops", "model": "fnet", "preset": "cpu", "origin": INIT}
+    for there in (False, True):
+        if there:
+            before.mkdir(parents=True)
+        for init in ("gone/cpu/listops/fnet@denoise/seed0", str(tmp_path)):
+            (folder / "run.json").write_text(json.dumps(began | {"init": init}))
+            found = jobs.read_job(folder).init
+            lost = there and init != str(tmp_path)
+            assert found.resolve() == (before if lost else Path(init)).resolve()

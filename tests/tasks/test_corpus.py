@@ -183,6 +183,12 @@ def test_rows_in_several_splits_and_documents_without_rows_are_reported(tmp_path
     assert f": 3 of {len(documents)} documents have a single short sentence, which makes no" in err
     facts = store.read_fingerprint(prepared.folder)["details"]
     assert (facts["documents_without_rows"], facts["rows_in_several_splits"]) == (3, shared)
+    encode = pieces.encoder(store.read_file(prepared, corpus.VOCABULARY), 1)
+    read = sum(len(ids) for text in documents for ids in encode(pieces.sentences(text)))
+    lengths = [prepared.arrays(split).lengths for split in store.SPLITS]
+    left = read - sum(int((part - 3).sum()) for part in lengths)  # [CLS] and two [SEP]
+    assert 0 < left < read / 2
+    assert f"{source}: {left:,} of {read:,} pieces are in no row: the last sentence of a" in err
 
 
 def test_a_vocabulary_in_an_archive_is_refused(tmp_path):
@@ -314,6 +320,8 @@ def test_names_of_sets_are_two_numbers_in_their_limits(tmp_path):
         tasks.make("corpus", "v70000_128")
     with pytest.raises(UserError, match=r"expected max_len = 128, .*; got 64: set MAX_LEN"):
         tasks.make("corpus", "v8000_128", 64)
+    with pytest.raises(UserError, match=r"expected rows of at least 8 pieces, got 7: choose"):
+        tasks.make("corpus", "v8000_7")
     with pytest.raises(UserError, match=r"reads your own texts: give --source"):
         tasks.make("corpus", NAME).prepare(tmp_path)
 

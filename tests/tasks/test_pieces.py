@@ -71,8 +71,10 @@ def test_pieces_need_their_corpus(both, tmp_path):
     for name in ("pieces_x", "pieces_v44", "pieces"):
         with pytest.raises(UserError, match=rf"^unknown data set '{name}' of text: expected one"):
             tasks.make("text", name)
-    with pytest.raises(UserError, match=rf"^corpus/{NAME} is not prepared in .*--dataset {NAME}`"):
-        tasks.make("text", SET).prepare(tmp_path, both / "reviews")
+    for source in (both / "reviews", None):  # nothing is downloaded first
+        line = rf"^corpus/{NAME} is not prepared in .*--dataset {NAME}`"
+        with pytest.raises(UserError, match=line):
+            tasks.make("text", SET).prepare(tmp_path, source)
     assert not tasks.make("text", SET).folder(tmp_path).exists()
     path = both / "lra_corpus" / NAME / "1.0.0" / pieces.VOCABULARY
     content = path.read_bytes()
