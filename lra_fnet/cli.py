@@ -711,6 +711,12 @@ def _drift(args) -> int:
     trials=_number("points per task and model; random and tpe need it", least=1),
     prune=_switch("stop a point whose first seed is below the median of earlier points", None),
     pretrain=_switch("each trial is a run of lra-fnet pretrain", None),
+    init=_given(
+        help="start every trial from this pre-trained run; auto: from the run with the same task, "
+        "model, preset, seed and --set",
+        metavar="RUN",
+        default=None,
+    ),
     name=_text("the sweep's name; --name alone resumes that sweep"),
     jobs=_number("trials at a time, which share the cores (default: 1)", 1, 1),
     retry=_switch("run failed trials once more"),
@@ -726,7 +732,7 @@ def _sweep(args) -> int | None:
     rounding.
 
     With --pretrain, the trials are runs of `lra-fnet pretrain`, compared by their loss on masked
-    tokens of the validation rows.
+    tokens of the validation rows. With --init, the axes are settings of the second stage.
 
     Example:
       lra-fnet sweep --task listops --models fnet,linear --seeds 3 --preset cpu \
@@ -739,7 +745,7 @@ def _sweep(args) -> int | None:
         "models": _names(args, "models", "models"),
         **{
             name: getattr(args, name)
-            for name in ("preset", "seeds", "sampler", "prune", "pretrain")
+            for name in ("preset", "seeds", "sampler", "prune", "pretrain", "init")
         },
     }
     axes = plan.axes(args.grid, args.range)
@@ -754,7 +760,7 @@ def _sweep(args) -> int | None:
     else:
         file = args.sweep and config.sweep(args.sweep, args.gin_dirs)
         swept = plan.read(file, axes, args.set, trials=args.trials, **given)
-        shared = _job(args, model="", task="", preset="", name=None, overrides=())
+        shared = _job(args, model="", task="", preset="", name=None, overrides=(), init=None)
         planned = plan.Plan(swept, plan.folder_name(swept, args.name), shared)
     if args.dry_run:
         return scheduler.dry_run(planned, retry=args.retry)

@@ -16,6 +16,7 @@ import optax
 from lra_fnet.errors import UserError
 from lra_fnet.models.encoder import POOLED_AT_FIRST
 from lra_fnet.models.heads import Classifier, Denoiser, Pretrainer
+from lra_fnet.models.mixers.none import NoMixing
 from lra_fnet.models.pointwise import AVERAGES
 from lra_fnet.settings import Least, check_settings
 from lra_fnet.tasks import PixelTask, Task
@@ -139,9 +140,10 @@ class Classify(Objective):
 
     def __post_init__(self):
         encoder = self.model.encoder
-        if encoder.pooling in POOLED_AT_FIRST and all(
-            mixer.first_alone for mixer in encoder.mixers
-        ):
+        # A model without any mixing is the floor on purpose, whatever the pooling.
+        mixing = [mixer for mixer in encoder.mixers if not isinstance(mixer, NoMixing)]
+        alone = mixing and all(mixer.first_alone for mixer in mixing)
+        if encoder.pooling in POOLED_AT_FIRST and alone:
             raise UserError(
                 f"Encoder.pooling = {encoder.pooling} reads the first position, and with these "
                 "mixers that sees no other: set Encoder.pooling to mean"

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import itertools
 import math
+import os
 import re
 import reprlib
 from collections.abc import Sequence
@@ -53,6 +54,9 @@ class Sweep:
     name: str = ""  # start of the name of the sweep's folder
     # The trials are runs of `lra-fnet pretrain`, compared by their loss on masked tokens.
     pretrain: bool = False
+    # Trials begin from this pre-trained run. "auto": each from the run of `lra-fnet pretrain` with
+    # its task, model, preset and seed, and the bindings of every trial.
+    init: str = ""
 
     def checked_types(self) -> "Sweep":
         """Returns this sweep; raises a UserError if a field has the wrong type."""
@@ -91,6 +95,9 @@ class Sweep:
             f"--sampler {self.sampler} needs axes (--grid, --range) and --trials": (
                 not is_grid and not is_search
             ),
+            "--init is for trials of lra-fnet train: leave out --pretrain": (
+                self.init and self.pretrain
+            ),
             "--prune needs axes (--grid, --range)": self.prune and not axes,
             "--prune compares points at the same step, so all need the same steps and batch: leave "
             "it out, or Run.num_steps and Run.batch_size": (
@@ -113,6 +120,7 @@ class Sweep:
             models=tuple(dict.fromkeys(self.models)),
             overrides=tuple(self.overrides),
             axes=axes,
+            init=self.init if self.init in ("", "auto") else os.path.abspath(self.init),
         )
 
     def identity(self) -> dict[str, Any]:
@@ -121,6 +129,8 @@ class Sweep:
         del fields["trials"], fields["name"]
         if not self.pretrain:  # older sweeps do not have it
             del fields["pretrain"]
+        if not self.init:  # older sweeps do not have it
+            del fields["init"]
         return fields
 
 
@@ -281,18 +291,27 @@ class Plan:
         return list(itertools.product(self.sweep.tasks, self.sweep.models))
 
     def job(self, pair: int, point: dict[str, Any], seed: int) -> Job:
-        """Returns the run of one trial; it reads test only if the sweep selects nothing."""
+        """Returns the run of one trial; it reads test only if the sweep selects nothing.
+
+        Raises:
+          UserError: there is no run that it should begin from; see `pretrained.auto`.
+        """
         task, model = self.pairs[pair]
-        return dataclasses.replace(
+        job = dataclasses.replace(
             self.shared,
             task=task,
             model=model,
             preset=self.sweep.preset,
             seed=seed,
-            overrides=(*self.sweep.overrides, *bindings(point)),
+            overrides=self.sweep.overrides,
             test=not self.sweep.axes,
             denoise=self.sweep.pretrain,
         )
+        if self.sweep.init == "auto":
+            job = _begun(job)
+        elif self.sweep.init:
+            job = dataclasses.replace(job, init=Path(self.sweep.init))
+        return dataclasses.replace(job, overrides=(*job.overrides, *bindings(point)))
 
     def number(self, pair: int, point: int, seed: int) -> int:
         """Returns a trial's number: the first point of every model, then the second, and so on."""
@@ -421,7 +440,7 @@ def _stored(file: Path) -> tuple[Sweep, Job, dict[str, Any]] | None:
         tasks = tuple(fields["task"].split(","))
         sweep = typed_json.build(Sweep, fields, tasks=tasks, axes=axes, name="").checked()
         # Each trial has its own task, model, preset and overrides.
-        own = {"task": "", "model": "", "preset": "", "overrides": (), "name": None}
+        own = {"task": "", "model": "", "preset": "", "overrides": (), "name": None, "init": None}
         return sweep, typed_json.build(Job, fields, runs=file.parents[2], **own), fields
     except (LookupError, AttributeError, TypeError, ValueError) as error:
         raise UserError(f"{file} is damaged ({error}): move its folder away") from None
@@ -443,6 +462,14 @@ def load(runs: Path, name: str, trials: int | None = None) -> Plan:
     sweep, shared, _ = stored
     grown = sweep if trials is None else dataclasses.replace(sweep, trials=trials).checked()
     return Plan(grown, name, shared)
+
+
+@functools.cache
+def _begun(job: Job) -> Job:
+    """Returns the job that begins from its own pre-training; see `pretrained.auto`."""
+    from lra_fnet.run import pretrained  # takes a while
+
+    return pretrained.auto(job)
 
 
 class Built(NamedTuple):

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import shlex
 import shutil
 import signal
 from pathlib import Path
@@ -342,6 +343,19 @@ def test_other_settings_under_one_name_are_not_taken_by_themselves(copied, call)
     assert f"--init auto: {other} with --init {NAMED[0]}, or pre-train again: " in err
     words = "--gin", STEPS, "--name=n"
     assert call("train", *words, "--init", NAMED[0], "--force")[0] == 0
+
+
+def test_a_sweep_tries_settings_of_the_second_stage(copied, command):
+    words = "--task=parity", "--models=fnet", "--preset=cpu", f"--gin-dir={OUTSIDE}", "--gin", STEPS
+    words += "--grid", "Optimizer.learning_rate=[0.1, 0.2]", "--dry-run"
+    code, err, out = command("sweep", *words, "--init", NAMED[0])
+    assert code == 0, err
+    lines = [shlex.split(line) for line in out.splitlines()]
+    assert [line[1] for line in lines] == ["train", "train"]
+    assert {line[line.index("--init") + 1] for line in lines} == {str(copied / NAMED[0])}
+    code, err, _ = command("sweep", *words, "--init", "auto")
+    assert code == 2
+    assert "--init auto: there is no runs/cpu/parity/fnet@denoise" in err
 
 
 def test_a_set_whose_validation_rows_are_its_test_rows_is_refused(command, tmp_path):

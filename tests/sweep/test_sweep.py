@@ -331,11 +331,42 @@ def test_folder_name_depends_on_everything_but_the_number_of_trials():
         {"sampler": "tpe"},
         {"prune": True},
         {"pretrain": True},
+        {"init": "auto"},
     ]
     fields = {"sampler": "random", "trials": 3}
     names = {plan.folder_name(swept(**(fields | change)).checked(), None) for change in changes}
-    assert len(names | {name}) == 10
-    assert name == "t-b-cpu-afb694e1"  # as before there was pretrain
+    assert len(names | {name}) == 11
+    assert name == "t-b-cpu-afb694e1"  # as before there were pretrain and init
+
+
+def test_trials_begin_from_the_pretraining_of_their_seed(tmp_path, monkeypatch):
+    """The axes are settings of the second stage: the first one has the others alone."""
+    asked = []
+
+    def auto(job):
+        asked.append(job)
+        return dataclasses.replace(job, init=Path(f"before{job.seed}"), overrides=("C.d=5",))
+
+    monkeypatch.setattr(plan, "_begun", auto)
+    swept_ = swept(init="auto", overrides=["C.d=5", "Denoising.rate=0.5"]).checked()
+    begun = plan.Plan(swept_, "s", job.Job("", "", "", runs=tmp_path))
+    made = begun.job(0, {"A.b": "2"}, 3)
+    assert (made.init, made.overrides, made.test) == (Path("before3"), ("C.d=5", "A.b=2"), False)
+    assert [(one.seed, one.overrides) for one in asked] == [(3, swept_.overrides)]
+
+
+def test_a_sweep_that_begins_from_a_run_is_resumed_with_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shared = job.Job("", "", "", runs=tmp_path / "runs")
+    begun = plan.Plan(swept(init="before").checked(), "s", shared)
+    begun.folder.mkdir(parents=True)
+    begun.begin()
+    monkeypatch.chdir("/")
+    again = plan.load(shared.runs, "s")
+    assert (again.sweep, again.shared.init) == (begun.sweep, None)
+    assert again.job(0, {"A.b": "2"}, 0).init == tmp_path / "before"
+    with pytest.raises(UserError, match="--init is for trials of lra-fnet train: leave out"):
+        swept(init="auto", pretrain=True).checked()
 
 
 def test_random_points_depend_only_on_their_number_and_lie_in_the_ranges():
