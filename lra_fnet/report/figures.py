@@ -329,11 +329,10 @@ def fronts(listed: Sequence[pretraining.Front]) -> Figure:
             axes.plot(*zip(*best, strict=True), color=INK, linestyle="--", linewidth=1, zorder=1)
             for name in dict.fromkeys(point.label for point in one.points):
                 timed = [p for p in one.timed if p.label == name]
-                timed.sort(key=lambda point: point.accuracy)
-                joined = {id(p) for p in {p.size: p for p in timed}.values()}
-                timed.sort(key=lambda point: point.milliseconds or 0)
-                line = [p for p in timed if id(p) in joined]
-                for drawn in (line, *([p] for p in timed if id(p) not in joined)):
+                best_of = {p.size: p for p in sorted(timed, key=lambda point: point.accuracy)}
+                line = sorted(best_of.values(), key=lambda point: point.milliseconds or 0)
+                others = [[p] for p in timed if best_of[p.size] is not p]
+                for drawn in (line, *others):
                     x, y = [p.milliseconds for p in drawn], [p.accuracy for p in drawn]
                     text = "; ".join(point.text for point in drawn)
                     axes.plot(x, y, gid=_titled(text), **({"linewidth": 1} | styles[name]))
