@@ -50,12 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
             allocator.keep_freed_memory()
             compile_cache.use()
             try:
-                parser = _parser()
-                if "_ARGCOMPLETE" in os.environ:  # a shell asks what may come next
-                    import argcomplete
-
-                    argcomplete.autocomplete(parser)
-                args = parser.parse_args(arguments)
+                args = _parser().parse_args(arguments)
                 memory.check_limits()
                 stop = signals.stop_at_once
                 if args.call in (_train, _pretrain, _sweep, _finish, _data):
@@ -222,13 +217,6 @@ _SHARED = {
         "cls": _switch("also measure each length plus a CLS token"),
     },
 }
-_COMPLETED = {  # options whose values are names, and their kind
-    "task": "tasks",
-    "model": "models",
-    "models": "models",
-    "preset": "presets",
-    "sweep": "sweeps",
-}
 _HOSTS = {  # environment variables give the defaults, such as LRA_FNET_PROCESSES
     "coordinator": _text(
         "for several processes: the host of process 0 and a free port there",
@@ -343,9 +331,7 @@ def _parser() -> Parser:
         for group in (*(_SHARED[name] for name in shared.split()), options):
             for name, keywords in group.items():
                 option = f"--{name.replace('_', '-')}" if name.islower() else name
-                action: Any = added.add_argument(option, **keywords)
-                if name in _COMPLETED:
-                    action.completer = functools.partial(_complete, _COMPLETED[name])
+                added.add_argument(option, **keywords)
         for name in _HOSTS.keys() & options.keys():
             added.set_defaults(**{name: os.environ.get(f"LRA_FNET_{name.upper()}") or None})
     return parser
@@ -356,12 +342,6 @@ def _whats(text: str) -> list[str]:
     if wrong := [what for what in whats if what not in _WHATS]:
         raise argparse.ArgumentTypeError(f"expects some of {', '.join(_WHATS)}, got {wrong[0]!r}")
     return list(dict.fromkeys(whats))
-
-
-def _complete(kind: str, prefix: str, parsed_args, **_) -> list[str]:
-    """Returns what a word may become, for argcomplete: names, or a list of names with commas."""
-    before = prefix[: prefix.rfind(",") + 1]
-    return [before + name for name in config.known(kind, getattr(parsed_args, "gin_dirs", ()))]
 
 
 def _names(args, option: str, kind: str) -> list[str] | None:
@@ -911,21 +891,6 @@ def _drill(args) -> None:
     from lra_fnet import drill
 
     drill.main(main, args.seed, args.case, args.sample, args.jobs, args.out)
-
-
-@_verb("", SHELL={"choices": ("bash", "zsh", "fish"), "help": "your shell"})
-def _completion(args) -> None:
-    """Prints the shell code that completes commands, options and names with the Tab key.
-
-    bash: add eval "$(lra-fnet completion bash)" to ~/.bashrc; zsh: the same with zsh to ~/.zshrc,
-    after compinit; fish: write the output to ~/.config/fish/completions/lra-fnet.fish.
-
-    Example:
-      lra-fnet completion bash
-    """
-    from argcomplete.shell_integration import shellcode
-
-    print(shellcode(["lra-fnet"], shell=args.SHELL))
 
 
 @_verb("task bindings outside shape", lengths=_numbers("in tokens", required=True))

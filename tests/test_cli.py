@@ -66,50 +66,6 @@ def test_sentence_of_a_list_has_neither_title_nor_reference():
     )
 
 
-# Asks for the completions of each argument; argcomplete takes file descriptors of its process.
-ASK = """
-import argcomplete, io, os, sys
-from lra_fnet import cli
-for line in sys.argv[1:]:
-    os.environ.update(_ARGCOMPLETE="1", COMP_LINE=line, COMP_POINT=str(len(line)))
-    said = io.StringIO()
-    argcomplete.autocomplete(cli._parser(), exit_method=lambda code: None, output_stream=said)
-    print(*said.getvalue().split(chr(11)))
-"""
-COMPLETED = {
-    "lra-fnet pretr": ["pretrain"],
-    "lra-fnet train --ta": ["--task"],
-    "lra-fnet train --task lis": ["listops"],
-    "lra-fnet sweep --models fnet,line": ["fnet,linear", "fnet,linear_transformer"],
-    "lra-fnet list ": ["--gin-dir", "--help", "-h", "models", "presets", "tasks"],
-    "lra-fnet train --gin-dir examples/gin --model my": ["my_mixer"],
-}
-
-
-def test_a_shell_completes_commands_options_and_names():
-    ask = [sys.executable, "-c", ASK, *COMPLETED]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "_ARGCOMPLETE_IFS": "\v"}
-    said = subprocess.run(
-        ask, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
-    )
-    assert [sorted(line.split()) for line in said.stdout.splitlines()] == [*COMPLETED.values()]
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_prints_the_code_of_a_shell_that_asks_the_command(command, shell, tmp_path):
-    code, err, out = command("completion", shell)
-    assert (code, err) == (0, "")
-    assert "_ARGCOMPLETE" in out
-    answer = tmp_path / "answer"
-    place = {"COMP_LINE": "lra-fnet pretr", "COMP_POINT": "14", "_ARGCOMPLETE": "1"}
-    place |= {"_ARGCOMPLETE_STDOUT_FILENAME": str(answer), "PYTHONPATH": str(ROOT)}
-    if shell == "bash":  # the program itself, as the code calls it
-        assert subprocess.run(["bash", "-n"], input=out, text=True).returncode == 0
-        program = [sys.executable, "-m", "lra_fnet"]
-        subprocess.run(program, env=os.environ | place, check=True)
-        assert answer.read_text().strip() == "pretrain"
-
-
 @pytest.mark.parametrize(
     ("line", "words"),
     [
@@ -132,7 +88,6 @@ def test_completion_prints_the_code_of_a_shell_that_asks_the_command(command, sh
         ("verify results --data none", "--data expects a folder of prepared sets, none does no"),
         ("list modls", "KIND expects tasks, models or presets, got 'modls' (see lra-fnet list --h"),
         ("sweep --sampler foo", "--sampler expects grid, random or tpe, got 'foo'"),
-        ("completion bsh", "SHELL expects bash, zsh or fish, got 'bsh'"),
         ("train --task listops --model fnet --hosts slurm", "--hosts expects auto, got 'slurm'"),
         ("train --task listops --model fnet --sets a", "--sets a (see lra-fnet train --help)"),
         ("train --model fnet", "required: --task"),
@@ -197,7 +152,7 @@ def test_an_empty_init_is_a_mistake(command):
         assert "--init expects a value, got none" in command(*words).mistake
 
 
-@pytest.mark.parametrize("line", ["list models", "describe", "completion bash"])
+@pytest.mark.parametrize("line", ["list models", "describe"])
 def test_a_reader_that_is_gone_ends_a_command_with_141(line, tmp_path):
     reading, writing = os.pipe()
     os.close(reading)
@@ -212,7 +167,7 @@ def test_a_reader_that_is_gone_ends_a_command_with_141(line, tmp_path):
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-@pytest.mark.parametrize("line", ["list models", "completion bash"])
+@pytest.mark.parametrize("line", ["list models"])
 def test_a_full_disk_behind_standard_output_fails_with_one_line(line, tmp_path):
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     program = [sys.executable, "-m", "lra_fnet", *line.split()]
