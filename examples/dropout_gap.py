@@ -17,7 +17,7 @@ import optax
 
 import lra_fnet
 from lra_fnet.models.encoder import MLP
-from lra_fnet.models.pointwise import Dropout
+from lra_fnet.models.kernels.pointwise import Dropout
 
 ROWS, BATCH = 1000, 100
 

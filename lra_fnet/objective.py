@@ -16,8 +16,8 @@ import optax
 from lra_fnet.errors import UserError
 from lra_fnet.models.encoder import POOLED_AT_FIRST
 from lra_fnet.models.heads import Classifier, Denoiser, Pretrainer
+from lra_fnet.models.kernels.pointwise import AVERAGES
 from lra_fnet.models.mixers.none import NoMixing
-from lra_fnet.models.pointwise import AVERAGES
 from lra_fnet.settings import Least, check_settings
 from lra_fnet.tasks import PixelTask, Task
 

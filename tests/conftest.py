@@ -35,7 +35,7 @@ import made_runs
 import pytest
 
 from lra_fnet import cli
-from lra_fnet.models import fastest
+from lra_fnet.models.kernels import fastest
 from lra_fnet.training import loop
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and tests send it

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from lra_fnet.benchmark import cells
 from lra_fnet.machine import device, disk, progress, terminal
 from lra_fnet.machine.terminal import Fitted
-from lra_fnet.models import fastest
+from lra_fnet.models.kernels import fastest
 from lra_fnet.models.mixers import fourier
 from lra_fnet.training import slices
 

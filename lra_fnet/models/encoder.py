@@ -15,9 +15,8 @@ import numpy as np
 from jax import lax
 
 from lra_fnet.errors import UserError
-from lra_fnet.models import fastest
-from lra_fnet.models.mixer import HeadMixer, Mixer
-from lra_fnet.models.pointwise import (
+from lra_fnet.models.kernels import fastest
+from lra_fnet.models.kernels.pointwise import (
     PRODUCT,
     BatchNorm,
     Dropout,
@@ -25,6 +24,7 @@ from lra_fnet.models.pointwise import (
     activated_product,
     flat_product,
 )
+from lra_fnet.models.mixer import HeadMixer, Mixer
 from lra_fnet.settings import Least, check_settings
 
 # Measured on a CPU: up to here a matrix product beats a scatter. Elsewhere bytes and pixels have

@@ -6,7 +6,7 @@ from typing import Literal
 import flax.linen as nn
 import jax.numpy as jnp
 
-from lra_fnet.models.pointwise import activated_product, recompute
+from lra_fnet.models.kernels.pointwise import activated_product, recompute
 
 GateKind = Literal["none", "full", "half1", "half2"]
 

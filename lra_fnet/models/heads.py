@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from lra_fnet.errors import UserError
 from lra_fnet.models.encoder import Encoder, deviation
-from lra_fnet.models.pointwise import LayerNorm
+from lra_fnet.models.kernels.pointwise import LayerNorm
 from lra_fnet.settings import at_least, check_settings
 
 INTERACTIONS = {1: ("none",), 2: ("concat", "nli")}  # by the number of texts

@@ -6,8 +6,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from lra_fnet.models.convolve import long_convolution
 from lra_fnet.models.gate import Gate, GateKind
+from lra_fnet.models.kernels.convolve import long_convolution
 from lra_fnet.models.mixer import Mixer
 
 

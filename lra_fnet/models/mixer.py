@@ -12,7 +12,7 @@ import numpy as np
 from flax.core import FrozenDict
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.pointwise import flat_product
+from lra_fnet.models.kernels.pointwise import flat_product
 from lra_fnet.settings import check_settings
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from lra_fnet import config
 from lra_fnet.errors import UserError
 from lra_fnet.machine import device, progress
-from lra_fnet.models import fastest
+from lra_fnet.models.kernels import fastest
 from lra_fnet.run import record, run_files
 from lra_fnet.run.job import Job
 from lra_fnet.run.record import Record

@@ -19,7 +19,7 @@ from lra_fnet.errors import UserError
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk, progress
 from lra_fnet.machine.memory import device_bytes
-from lra_fnet.models import fastest
+from lra_fnet.models.kernels import fastest
 from lra_fnet.run import job as jobs
 from lra_fnet.run import provenance, record, run_files, trained
 from lra_fnet.run.record import TEST_LOG, Record

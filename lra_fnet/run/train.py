@@ -14,7 +14,7 @@ from lra_fnet import config, testing
 from lra_fnet.errors import Interrupted, RunFailed, UserError, out_of_memory
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import device, disk, progress, terminal
-from lra_fnet.models import fastest
+from lra_fnet.models.kernels import fastest
 from lra_fnet.run import evaluate, pretrained, provenance, record, run_files
 from lra_fnet.run import job as jobs
 from lra_fnet.run.job import Job

@@ -24,8 +24,8 @@ from lra_fnet import experiment as experiments
 from lra_fnet.errors import UserError, one_line, unreadable
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import device, disk, progress, typed_json
-from lra_fnet.models import fastest
 from lra_fnet.models.heads import Classifier
+from lra_fnet.models.kernels import fastest
 from lra_fnet.objective import Classify
 from lra_fnet.run import record
 from lra_fnet.run.job import Job, finished

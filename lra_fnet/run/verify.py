@@ -31,8 +31,8 @@ from lra_fnet.config import Difference
 from lra_fnet.errors import UserError, one_line
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk, progress
-from lra_fnet.models import fastest
 from lra_fnet.models.encoder import parameter_count, variable_shapes
+from lra_fnet.models.kernels import fastest
 from lra_fnet.run import evaluate, pretrained, provenance, record, run_files, trained
 from lra_fnet.run import job as jobs
 from lra_fnet.run.record import Checkpoint, Record

@@ -10,9 +10,9 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 from jax.sharding import Mesh
 
-from lra_fnet.models import fastest
 from lra_fnet.models.encoder import MLP, Block
 from lra_fnet.models.heads import encode
+from lra_fnet.models.kernels import fastest
 from lra_fnet.models.mixer import Mixer
 from lra_fnet.objective import Objective
 from lra_fnet.tasks import Arrays

@@ -15,8 +15,8 @@ from lra_fnet.experiment import Experiment
 from lra_fnet.machine import progress
 from lra_fnet.machine.device import cores_of_device
 from lra_fnet.machine.memory import free_memory
-from lra_fnet.models import fastest
 from lra_fnet.models.heads import Classifier, Denoiser, Pretrainer
+from lra_fnet.models.kernels import fastest
 from lra_fnet.training import hosts
 
 SLICE_SIZE = 1 << 17  # numbers [examples, L, D] of a slice for each core, 0.5 MB in float32

@@ -21,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lra_fnet.errors import UserError
 from lra_fnet.experiment import Experiment, keys
-from lra_fnet.models.pointwise import part_of_batch
+from lra_fnet.models.kernels.pointwise import part_of_batch
 from lra_fnet.objective import Objective, Sums
 from lra_fnet.training import pipeline, slices
 from lra_fnet.training.pipeline import ROWS, WHOLE

@@ -18,7 +18,7 @@ from lra_fnet import cli
 from lra_fnet.benchmark import cells, explain, files, timing
 from lra_fnet.errors import UserError
 from lra_fnet.machine import typed_json
-from lra_fnet.models import fastest
+from lra_fnet.models.kernels import fastest
 from lra_fnet.report import benchmarks as tables
 from lra_fnet.report import figures
 

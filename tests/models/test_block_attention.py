@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from arrays import assert_close, float64, new_key, normal
 
-from lra_fnet.models import blocks
+from lra_fnet.models.kernels import blocks
 from lra_fnet.models.mixers import attention, bigbird, local, longformer, sparse
 
 LENGTH = 23  # divides by no block below

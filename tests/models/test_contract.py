@@ -15,8 +15,10 @@ from jax import lax
 
 from lra_fnet import config, experiment
 from lra_fnet.errors import UserError
-from lra_fnet.models import blocks, mixers
+from lra_fnet.models import mixers
 from lra_fnet.models.kernel_mixer import KernelMixer
+from lra_fnet.models.kernels import blocks
+from lra_fnet.models.kernels.pointwise import BatchNorm
 from lra_fnet.models.mixer import FixedTransform, HeadMixer, Mixer
 from lra_fnet.models.mixers import (
     attention,
@@ -57,7 +59,6 @@ from lra_fnet.models.mixers.state_space import LRU, S4D, S5, Recurrent
 from lra_fnet.models.mixers.structured_convolution import StructuredConvolution
 from lra_fnet.models.mixers.synthesizer import Synthesizer
 from lra_fnet.models.mixers.transforms import DCT, Hadamard, Hartley, SequenceFourier
-from lra_fnet.models.pointwise import BatchNorm
 from lra_fnet.testing import check_mixer, check_padding
 
 BIGBIRD = {"block_size": 2, "num_random": 1, "num_global": 1, "last_is_global": True, "seed": 0}

@@ -24,7 +24,6 @@ from arrays import (
 
 from lra_fnet import config, experiment
 from lra_fnet.errors import UserError
-from lra_fnet.models import fastest
 from lra_fnet.models.encoder import (
     Block,
     Encoder,
@@ -33,6 +32,7 @@ from lra_fnet.models.encoder import (
     pool,
     sinusoidal_positions,
 )
+from lra_fnet.models.kernels import fastest
 from lra_fnet.models.mixer import HeadMixer, Mixer
 from lra_fnet.models.mixers.attention import Attention
 from lra_fnet.models.mixers.fourier import Fourier

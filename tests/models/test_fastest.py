@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from arrays import normal
 
-from lra_fnet.models import fastest
+from lra_fnet.models.kernels import fastest
 
 
 @pytest.fixture(autouse=True)

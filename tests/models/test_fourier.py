@@ -13,7 +13,7 @@ from arrays import assert_close, normal
 from jax import lax
 
 from lra_fnet.errors import UserError
-from lra_fnet.models import fastest
+from lra_fnet.models.kernels import fastest
 from lra_fnet.models.mixers import fourier
 
 SHAPES = {"2x6x5": (2, 6, 5), "3x7x4": (3, 7, 4)}  # odd and unequal: a swapped axis cannot pass

@@ -19,7 +19,7 @@ from arrays import (
 )
 
 from lra_fnet.errors import UserError
-from lra_fnet.models import selective_scan
+from lra_fnet.models.kernels import selective_scan
 from lra_fnet.models.mixers import mamba
 from lra_fnet.models.mixers.mamba import Mamba
 

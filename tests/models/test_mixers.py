@@ -24,14 +24,14 @@ from arrays import (
 
 from lra_fnet import experiment
 from lra_fnet.errors import UserError
-from lra_fnet.models import blocks, fastest
+from lra_fnet.models.kernels import blocks, fastest
+from lra_fnet.models.kernels.pointwise import part_of_batch
 from lra_fnet.models.mixer import draw_once
 from lra_fnet.models.mixers import attention, linear, performer
 from lra_fnet.models.mixers.convolution import Convolution
 from lra_fnet.models.mixers.fourier_filter import FourierFilter
 from lra_fnet.models.mixers.linear import LinearMixing
 from lra_fnet.models.mixers.long_convolution import LongConvolution
-from lra_fnet.models.pointwise import part_of_batch
 
 FIELDS = {"dim": 6, "num_heads": 2, "qkv_dim": 4, "max_len": 7, "layer": 0, "num_layers": 2}
 SHAPES = {"2x6x5": (2, 6, 5), "3x7x4": (3, 7, 4)}  # odd and unequal: a swapped axis cannot pass

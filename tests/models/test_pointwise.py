@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from arrays import applied, assert_close, float64, initial, new_key, normal
 
-from lra_fnet.models import pointwise
 from lra_fnet.models.gate import Gate
+from lra_fnet.models.kernels import pointwise
 
 keep = jax.jit(pointwise.keep, static_argnums=(1, 2))
 

@@ -11,9 +11,9 @@ import scipy.linalg
 from arrays import applied, assert_close, float64, initial, normal, random_variables
 
 from lra_fnet.errors import UserError
-from lra_fnet.models import recurrence
-from lra_fnet.models.convolve import long_convolution, window
 from lra_fnet.models.gate import Gate
+from lra_fnet.models.kernels import recurrence
+from lra_fnet.models.kernels.convolve import long_convolution, window
 from lra_fnet.models.mixers.convolution import Convolution
 from lra_fnet.models.mixers.long_convolution import LongConvolution, squash
 from lra_fnet.models.mixers.s4 import S4

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from arrays import assert_close, float64, largest_array, normal
 
-from lra_fnet.models import fastest, feature_tiles, tiles
+from lra_fnet.models.kernels import fastest, feature_tiles, tiles
+from lra_fnet.models.kernels.tiles import Tile
 from lra_fnet.models.mixers import attention, performer
-from lra_fnet.models.tiles import Tile
 
 LENGTH = 11
 TILES = [Tile(1, 1), Tile(2, 3), Tile(4, 2), Tile(11, 11), Tile(50, 50)]

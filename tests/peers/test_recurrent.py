@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from arrays import applied, initial
 
-from lra_fnet.models import recurrence
+from lra_fnet.models.kernels import recurrence
 from lra_fnet.models.mixers import rotary
 from lra_fnet.models.mixers.state_space import LRU, S5
 

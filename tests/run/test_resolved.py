@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from lra_fnet.models import fastest
+from lra_fnet.models.kernels import fastest
 from lra_fnet.models.mixers import fourier
 from lra_fnet.run import run_files
 from lra_fnet.training.loop import Loop

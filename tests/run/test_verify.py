@@ -21,7 +21,7 @@ from tiny import rows, tiny
 from lra_fnet import cli, config, experiment
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
-from lra_fnet.models import fastest
+from lra_fnet.models.kernels import fastest
 from lra_fnet.run import provenance, record, trained, verify
 from lra_fnet.training import replay, step
 

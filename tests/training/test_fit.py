@@ -17,7 +17,7 @@ from tiny import tiny
 from lra_fnet import cli, experiment
 from lra_fnet.errors import RunFailed, UserError
 from lra_fnet.machine import progress
-from lra_fnet.models import fastest
+from lra_fnet.models.kernels import fastest
 from lra_fnet.run.job import Job
 from lra_fnet.tasks import Arrays
 from lra_fnet.training import hosts, pipeline, slices, step

@@ -23,7 +23,7 @@ from tiny import rows, tiny
 from lra_fnet import experiment
 from lra_fnet.errors import Interrupted, RunFailed, UserError
 from lra_fnet.machine import disk, progress
-from lra_fnet.models import fastest
+from lra_fnet.models.kernels import fastest
 from lra_fnet.training import checkpoint, pipeline, score, slices, step
 from lra_fnet.training import loop as train
 from lra_fnet.training.checkpoint import Checkpoints, sha256

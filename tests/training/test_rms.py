@@ -8,7 +8,7 @@ import pytest
 from flax.traverse_util import flatten_dict
 from tiny import rows, tiny
 
-from lra_fnet.models import fastest
+from lra_fnet.models.kernels import fastest
 from lra_fnet.training import pipeline
 from lra_fnet.training.rms import make_meter
 

@@ -15,10 +15,10 @@ from jax import lax
 
 from lra_fnet.errors import UserError
 from lra_fnet.machine.device import cores_of_device
-from lra_fnet.models import blocks, fastest, tiles
+from lra_fnet.models.kernels import blocks, fastest, tiles
+from lra_fnet.models.kernels.pointwise import part, part_of_batch
+from lra_fnet.models.kernels.tiles import Tile
 from lra_fnet.models.mixer import HeadMixer
-from lra_fnet.models.pointwise import part, part_of_batch
-from lra_fnet.models.tiles import Tile
 from lra_fnet.settings import Least
 
 TILES = {"small": Tile(queries=128, keys=512), "large": Tile(queries=256, keys=1024)}

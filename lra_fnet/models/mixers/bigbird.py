@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lra_fnet.models import blocks
+from lra_fnet.models.kernels import blocks
 from lra_fnet.models.mixer import HeadMixer, draw_once
 from lra_fnet.settings import Least
 

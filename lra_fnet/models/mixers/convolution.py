@@ -6,9 +6,9 @@ import flax.linen as nn
 import gin
 import jax.numpy as jnp
 
-from lra_fnet.models.convolve import window
+from lra_fnet.models.kernels.convolve import window
+from lra_fnet.models.kernels.pointwise import flat_product
 from lra_fnet.models.mixer import Mixer
-from lra_fnet.models.pointwise import flat_product
 from lra_fnet.settings import Least
 
 

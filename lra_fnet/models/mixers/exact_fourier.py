@@ -17,7 +17,7 @@ from flax import linen as nn
 from jax import lax
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.convolve import fast_size
+from lra_fnet.models.kernels.convolve import fast_size
 from lra_fnet.models.mixer import Mixer
 from lra_fnet.models.mixers.fourier import along_hidden
 

@@ -17,9 +17,9 @@ import numpy as np
 from jax import lax
 
 from lra_fnet.errors import UserError
-from lra_fnet.models import fastest
+from lra_fnet.models.kernels import fastest
+from lra_fnet.models.kernels.pointwise import flat_product
 from lra_fnet.models.mixer import FixedTransform
-from lra_fnet.models.pointwise import flat_product
 
 TPU_MATMUL_MAX_LEN = 4096  # the paper (Sec. 3.3): up to here DFT matrices beat the FFT on a TPU
 MEASURED_MIN_SIZE = 1 << 18  # entries; fewer take well under a millisecond by any method

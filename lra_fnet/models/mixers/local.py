@@ -8,7 +8,7 @@ from typing import Annotated
 import gin
 import jax.numpy as jnp
 
-from lra_fnet.models import blocks
+from lra_fnet.models.kernels import blocks
 from lra_fnet.models.mixer import HeadMixer
 from lra_fnet.settings import Least
 

@@ -7,7 +7,7 @@ import gin
 import jax.numpy as jnp
 
 from lra_fnet.models.kernel_mixer import KernelMixer
-from lra_fnet.models.pointwise import Dropout
+from lra_fnet.models.kernels.pointwise import Dropout
 from lra_fnet.settings import Least
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import gin
 
 from lra_fnet.errors import UserError
-from lra_fnet.models import blocks
+from lra_fnet.models.kernels import blocks
 from lra_fnet.models.mixer import HeadMixer
 from lra_fnet.settings import Least
 

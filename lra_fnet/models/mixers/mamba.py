@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from lra_fnet.models.convolve import window
+from lra_fnet.models.kernels.convolve import window
+from lra_fnet.models.kernels.pointwise import flat_product, recompute
+from lra_fnet.models.kernels.recurrence import Method
+from lra_fnet.models.kernels.selective_scan import selective_scan
 from lra_fnet.models.mixer import Mixer
 from lra_fnet.models.mixers.state_space import check_steps, log_uniform
-from lra_fnet.models.pointwise import flat_product, recompute
-from lra_fnet.models.recurrence import Method
-from lra_fnet.models.selective_scan import selective_scan
 from lra_fnet.settings import Least
 
 

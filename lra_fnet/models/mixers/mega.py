@@ -14,12 +14,12 @@ import numpy as np
 from jax import lax
 
 from lra_fnet.errors import UserError
-from lra_fnet.models import blocks
-from lra_fnet.models.convolve import long_convolution
+from lra_fnet.models.kernels import blocks
+from lra_fnet.models.kernels.convolve import long_convolution
+from lra_fnet.models.kernels.pointwise import dropout, flat_product, recompute
 from lra_fnet.models.mixer import Mixer
 from lra_fnet.models.mixers import attention
 from lra_fnet.models.mixers.state_space import vandermonde
-from lra_fnet.models.pointwise import dropout, flat_product, recompute
 from lra_fnet.settings import Least
 
 DEVIATION = 0.02  # of kernels, scales and the relative positions at first: the authors' code

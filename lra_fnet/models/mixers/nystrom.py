@@ -10,8 +10,8 @@ import gin
 import jax
 import jax.numpy as jnp
 
-from lra_fnet.models import blocks
-from lra_fnet.models.convolve import window
+from lra_fnet.models.kernels import blocks
+from lra_fnet.models.kernels.convolve import window
 from lra_fnet.models.mixer import HeadMixer
 from lra_fnet.models.mixers import attention
 from lra_fnet.settings import Least

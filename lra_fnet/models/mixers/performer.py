@@ -14,7 +14,7 @@ from jax import lax
 
 from lra_fnet.errors import UserError
 from lra_fnet.machine.device import cores_of_device
-from lra_fnet.models import blocks, fastest, feature_tiles
+from lra_fnet.models.kernels import blocks, fastest, feature_tiles
 from lra_fnet.models.mixer import HeadMixer, drawn
 from lra_fnet.settings import Least
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from lra_fnet.errors import UserError
-from lra_fnet.models import blocks
+from lra_fnet.models.kernels import blocks
 from lra_fnet.models.mixer import HeadMixer, drawn
 from lra_fnet.settings import Least
 

@@ -10,6 +10,7 @@ from jax import lax
 
 from lra_fnet.errors import UserError
 from lra_fnet.models.kernel_mixer import KernelMixer
+from lra_fnet.models.kernels.recurrence import normal_hippo
 from lra_fnet.models.mixers.state_space import (
     as_complex,
     check_steps,
@@ -18,7 +19,6 @@ from lra_fnet.models.mixers.state_space import (
     log_uniform,
     modes,
 )
-from lra_fnet.models.recurrence import normal_hippo
 from lra_fnet.settings import Least
 
 

@@ -18,10 +18,10 @@ from jax import lax
 from jax.scipy.special import logsumexp
 
 from lra_fnet.errors import UserError
-from lra_fnet.models import blocks
+from lra_fnet.models.kernels import blocks
+from lra_fnet.models.kernels.pointwise import keys_of_rows
 from lra_fnet.models.mixer import HeadMixer
 from lra_fnet.models.mixers.attention import weigh
-from lra_fnet.models.pointwise import keys_of_rows
 from lra_fnet.settings import Least
 
 ABSENT = -1e30  # logarithm of a zero weight: finite, so that differences are not NaN

@@ -17,9 +17,9 @@ from jax import lax
 from lra_fnet.errors import UserError
 from lra_fnet.models.gate import Gate, GateKind
 from lra_fnet.models.kernel_mixer import KernelMixer
+from lra_fnet.models.kernels.pointwise import flat_product
+from lra_fnet.models.kernels.recurrence import Method, linear_recurrence, normal_hippo
 from lra_fnet.models.mixer import Mixer
-from lra_fnet.models.pointwise import flat_product
-from lra_fnet.models.recurrence import Method, linear_recurrence, normal_hippo
 from lra_fnet.settings import Least
 
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from lra_fnet.errors import UserError
-from lra_fnet.models.blocks import products
+from lra_fnet.models.kernels.blocks import products
 from lra_fnet.models.mixer import HeadMixer
 from lra_fnet.models.mixers.attention import by_rows
 from lra_fnet.settings import Least

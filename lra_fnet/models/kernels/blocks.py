@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from lra_fnet.models.pointwise import dropout
+from lra_fnet.models.kernels.pointwise import dropout
 
 
 class Part(NamedTuple):

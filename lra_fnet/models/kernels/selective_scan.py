@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from lra_fnet.models.recurrence import Method, resolved
+from lra_fnet.models.kernels.recurrence import Method, resolved
 
 # Tokens in a chunk. The kept states take N / chunk times the space of the inputs, [B, L, E].
 CHUNK = {"scan": 32, "associative": 64}

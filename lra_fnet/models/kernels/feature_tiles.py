@@ -10,7 +10,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from lra_fnet.models.tiles import Tile, cut, each_head, loop, product, put
+from lra_fnet.models.kernels.tiles import Tile, cut, each_head, loop, product, put
 
 
 def attend(query, key, value, mask, features, *, size, padding_unread=False) -> jax.Array:
