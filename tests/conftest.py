@@ -60,6 +60,14 @@ def clean_gin():
     gin.clear_config()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def forget_programs():
+    """Drops the compiled programs of a file after it: all of them together take gigabytes."""
+    yield
+    jax.clear_caches()
+    gc.collect()
+
+
 @pytest.fixture
 def clean_tree(monkeypatch):
     """Lets runs record a commit without changes: others need not be equal to the bit."""
