@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from lra_fnet import config
+from lra_fnet.data import store
 from lra_fnet.errors import UserError, one_line
 from lra_fnet.models import mixers
 from lra_fnet.models.encoder import Encoder, variable_shapes
@@ -25,7 +26,7 @@ from lra_fnet.models.heads import Classifier, Denoiser, Head, Pretrainer
 from lra_fnet.objective import Classify, Denoise, Denoising, Objective, Pretrain
 from lra_fnet.optim import Optimizer
 from lra_fnet.settings import Least, check_settings
-from lra_fnet.tasks import PixelTask, Task, store
+from lra_fnet.tasks import PixelTask, Task
 
 # Imports every mixer, so that a binding for an unused one is reported as unread, not as unknown.
 for _module in pkgutil.iter_modules(mixers.__path__):

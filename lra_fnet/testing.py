@@ -12,10 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lra_fnet.data import store
 from lra_fnet.errors import UserError
 from lra_fnet.models.encoder import variable_shapes
 from lra_fnet.models.mixer import Mixer
-from lra_fnet.tasks import Arrays, PixelTask, Prepared, Task, store
+from lra_fnet.tasks import Arrays, PixelTask, Prepared, Task
 
 # Mixers
 

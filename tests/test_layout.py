@@ -42,8 +42,10 @@ def imported(path):
 def test_a_subpackage_imports_only_those_above_it():
     for path in SRC.rglob("*.py"):
         here = path.relative_to(SRC).parts[0].removesuffix(".py")
+        here = "tasks" if here in ("data", "baselines") else here  # until they know no task class
         for module in imported(path) if here != "__init__" else ():
             there = module.split(".")[1]
+            there = "tasks" if there in ("data", "baselines") else there
             if there == "__version__":
                 continue
             assert ORDER.index(there) <= ORDER.index(here), f"{path.relative_to(SRC)}: {module}"
@@ -63,9 +65,9 @@ def test_only_evaluate_opens_the_test_split():
         for path in SRC.rglob("*.py")
         if re.search(pattern, path.read_text())
     }
-    assert {"run/evaluate.py", "tasks/shallow.py"} <= opening  # the latter for baselines only
+    assert {"run/evaluate.py", "baselines/shallow.py"} <= opening  # the latter for baselines only
     others = {"run/attention_span.py", "__init__.py", "testing.py"}
-    assert opening <= {"run/evaluate.py", "tasks/shallow.py"} | others, opening
+    assert opening <= {"run/evaluate.py", "baselines/shallow.py"} | others, opening
 
 
 def test_only_config_calls_gins_parser():

@@ -4,12 +4,12 @@ import itertools
 from pathlib import Path
 
 from lra_fnet import config, experiment
+from lra_fnet.data import store
 from lra_fnet.errors import UserError
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk
 from lra_fnet.report import cells, naming
 from lra_fnet.report.grid import Grid
-from lra_fnet.tasks import store
 
 SHARED = "fnet_mat"  # a model without files of its own in any preset
 _ABOUT = """# Settings of the presets

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from lra_fnet import config
+from lra_fnet.baselines import shallow
+from lra_fnet.baselines.shallow import Shallow
 from lra_fnet.benchmark.files import Result
 from lra_fnet.report import benchmarks, cells
 from lra_fnet.report.grid import Grid, rounded
 from lra_fnet.report.sources import Benchmark
 from lra_fnet.run.record import Device, Record
-from lra_fnet.tasks import shallow
-from lra_fnet.tasks.shallow import Shallow
 
 PAPER = "FNet paper"
 ATTENTION = "transformer"  # the paper's BERT, whose speed others are compared with
@@ -60,7 +60,7 @@ class Front:
     points: Sequence[Point]
     batch_size: int
     notes: Sequence[str] = ()
-    baselines: Sequence[Shallow] = ()  # of the corpus, see `tasks.shallow`
+    baselines: Sequence[Shallow] = ()  # of the corpus, see `baselines.shallow`
 
     @property
     def timed(self) -> list[Point]:

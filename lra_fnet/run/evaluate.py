@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from lra_fnet import config, intervals
+from lra_fnet.baselines import shallow
 from lra_fnet.errors import UserError
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk, progress
@@ -23,7 +24,7 @@ from lra_fnet.models.kernels import fastest
 from lra_fnet.run import job as jobs
 from lra_fnet.run import provenance, record, run_files, trained
 from lra_fnet.run.record import TEST_LOG, Record
-from lra_fnet.tasks import Prepared, shallow
+from lra_fnet.tasks import Prepared
 from lra_fnet.training import checkpoint, hosts
 from lra_fnet.training.loop import Loop
 from lra_fnet.training.score import make_scorer

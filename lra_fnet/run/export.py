@@ -18,11 +18,11 @@ import numpy as np
 import safetensors.numpy
 
 from lra_fnet import intervals
+from lra_fnet.data import store
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.run.record import TEST_LOG, Checkpoint
 from lra_fnet.run.trained import CONFIG, WEIGHTS, TrainedRun, flat, load_run, weights_sha256
-from lra_fnet.tasks import store
 from lra_fnet.tasks.pieces import VOCABULARY
 
 CARD = "README.md"

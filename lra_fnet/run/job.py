@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from lra_fnet import config, experiment
+from lra_fnet.data import sources
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, terminal
 from lra_fnet.run import record, run_files
 from lra_fnet.run.record import NAME, Record
-from lra_fnet.tasks import sources
 
 PRETRAINED = "pretrained"  # begins the variant of a run that begins from another one
 

@@ -13,10 +13,11 @@ from typing import IO
 
 import numpy as np
 
+from lra_fnet.data import sources
 from lra_fnet.errors import UserError
 from lra_fnet.machine import progress
 from lra_fnet.run.trained import TrainedRun, load_run
-from lra_fnet.tasks import PixelTask, Task, sources
+from lra_fnet.tasks import PixelTask, Task
 
 STDIN = "standard input"
 

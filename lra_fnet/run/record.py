@@ -14,12 +14,12 @@ from typing import Any, Literal
 import numpy as np
 
 from lra_fnet import config, intervals
+from lra_fnet.baselines import masked, shallow
+from lra_fnet.baselines.shallow import Shallow
 from lra_fnet.errors import UserError
 from lra_fnet.intervals import Counts
 from lra_fnet.machine import disk, typed_json
 from lra_fnet.settings import one_of
-from lra_fnet.tasks import masked_baselines, shallow
-from lra_fnet.tasks.shallow import Shallow
 
 TEST_LOG = "test_log.jsonl"  # in the folder of all runs: each reading of a test split
 SCHEMA = 1
@@ -249,7 +249,7 @@ class Record(Process):
     def _fits(self, rule: Shallow) -> bool:
         """Returns whether a baseline predicts what the run does."""
         hides = self.setting("Denoising.rate"), self.setting("Denoising.replacement")
-        return not (self.denoise and rule.of == shallow.HIDDEN) or hides == masked_baselines.RULES
+        return not (self.denoise and rule.of == shallow.HIDDEN) or hides == masked.RULES
 
     @property
     def name(self) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from lra_fnet import config, testing
+from lra_fnet.baselines import shallow
 from lra_fnet.errors import Interrupted, RunFailed, UserError, out_of_memory
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import device, disk, progress, terminal
@@ -21,7 +22,7 @@ from lra_fnet.run.job import Job
 from lra_fnet.run.pretrained import Start
 from lra_fnet.run.record import Process, Record
 from lra_fnet.run.run_files import Begun
-from lra_fnet.tasks import Prepared, shallow
+from lra_fnet.tasks import Prepared
 from lra_fnet.training import checkpoint, hosts
 from lra_fnet.training.loop import Loop
 

@@ -21,6 +21,7 @@ import scipy.special
 
 from lra_fnet import config
 from lra_fnet import experiment as experiments
+from lra_fnet.data import store
 from lra_fnet.errors import UserError, one_line, unreadable
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import device, disk, progress, typed_json
@@ -30,7 +31,7 @@ from lra_fnet.objective import Classify
 from lra_fnet.run import record
 from lra_fnet.run.job import Job, finished
 from lra_fnet.run.record import Checkpoint, Record
-from lra_fnet.tasks import Arrays, PixelTask, Prepared, Task, store
+from lra_fnet.tasks import Arrays, PixelTask, Prepared, Task
 from lra_fnet.training import checkpoint as checkpoints
 from lra_fnet.training import pipeline
 

@@ -28,6 +28,7 @@ import numpy as np
 from lra_fnet import config, intervals
 from lra_fnet import experiment as experiments
 from lra_fnet.config import Difference
+from lra_fnet.data import store
 from lra_fnet.errors import UserError, one_line
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk, progress
@@ -36,7 +37,7 @@ from lra_fnet.models.kernels import fastest
 from lra_fnet.run import evaluate, pretrained, provenance, record, run_files, trained
 from lra_fnet.run import job as jobs
 from lra_fnet.run.record import Checkpoint, Record
-from lra_fnet.tasks import Prepared, store
+from lra_fnet.tasks import Prepared
 from lra_fnet.training.checkpoint import sha256
 from lra_fnet.training.replay import mean_loss, replay
 from lra_fnet.training.score import make_scorer

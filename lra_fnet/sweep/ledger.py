@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from lra_fnet import config
+from lra_fnet.data import store
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.run import job as jobs
@@ -23,7 +24,6 @@ from lra_fnet.run.job import Job
 from lra_fnet.sweep import plan as plans
 from lra_fnet.sweep.files import Entry
 from lra_fnet.sweep.studies import FrozenTrial, Studies, TrialState
-from lra_fnet.tasks import store
 
 FAILED = ("failed", "OOM", "diverged")
 ENDED = ("complete", "pruned", *FAILED)

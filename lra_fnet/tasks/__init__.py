@@ -7,8 +7,8 @@ Defining it registers it by its `name`.
 import dataclasses
 import importlib
 
+from lra_fnet.data.store import SPLITS, Arrays, Batches, Prepared
 from lra_fnet.errors import UserError, one_line
-from lra_fnet.tasks.store import SPLITS, Arrays, Batches, Prepared
 from lra_fnet.tasks.task import REGISTRY, PixelTask, Raw, Task
 
 __all__ = [

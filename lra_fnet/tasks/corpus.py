@@ -18,9 +18,12 @@ from typing import TYPE_CHECKING
 import gin
 import numpy as np
 
+from lra_fnet.baselines import masked, shallow
+from lra_fnet.data import sources
+from lra_fnet.data.store import SPLITS, Arrays, Row
 from lra_fnet.errors import UserError, one_line
 from lra_fnet.machine.progress import Bar, say
-from lra_fnet.tasks import masked_baselines, own_rows, pieces, shallow, sources
+from lra_fnet.tasks import own_rows, pieces
 from lra_fnet.tasks.pieces import (
     CLS,
     LARGEST,
@@ -32,7 +35,6 @@ from lra_fnet.tasks.pieces import (
     sentences,
     sizes,
 )
-from lra_fnet.tasks.store import SPLITS, Arrays, Row
 from lra_fnet.tasks.task import Raw, Sets, Task
 
 if TYPE_CHECKING:
@@ -123,7 +125,7 @@ class Corpus(Task):
     @property
     def baselines(self) -> tuple[shallow.Method, ...]:
         """The baselines for masked pieces and for the label."""
-        return masked_baselines.NEIGHBOURS, masked_baselines.COPY, ORDER
+        return masked.NEIGHBOURS, masked.COPY, ORDER
 
     def raw(self, source: Path | None, jobs: int) -> Raw:
         """Returns the rows of all texts in `source`, which are read twice.

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import gin
 import numpy as np
 
+from lra_fnet.data import sources
 from lra_fnet.errors import UserError, one_line
 from lra_fnet.machine.progress import say
-from lra_fnet.tasks import own_rows, sources
+from lra_fnet.tasks import own_rows
 from lra_fnet.tasks.task import Raw, Sets
 
 ENDINGS = (".csv", ".tsv", ".tab")

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from lra_fnet.tasks.store import SPLITS, Row
+from lra_fnet.data.store import SPLITS, Row
 from lra_fnet.tasks.task import Raw
 
 SEED = 0

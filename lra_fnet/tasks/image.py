@@ -15,9 +15,10 @@ from typing import NamedTuple
 import gin
 import numpy as np
 
+from lra_fnet.data import sources
 from lra_fnet.errors import UserError
 from lra_fnet.machine.progress import Bar, say
-from lra_fnet.tasks import pixels, sources
+from lra_fnet.tasks import pixels
 from lra_fnet.tasks.task import SPLITS, PixelTask, Raw
 
 REMOTE = sources.Remote(

@@ -12,9 +12,10 @@ from typing import Any
 import gin
 import numpy as np
 
+from lra_fnet.data import sources
 from lra_fnet.errors import UserError
 from lra_fnet.machine.progress import say
-from lra_fnet.tasks import own_rows, pixels, sources
+from lra_fnet.tasks import own_rows, pixels
 from lra_fnet.tasks.task import PixelTask, Raw, Sets
 
 ENDINGS = (".png", ".jpg", ".jpeg")

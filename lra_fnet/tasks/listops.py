@@ -17,8 +17,9 @@ from typing import NamedTuple
 import gin
 import numpy as np
 
+from lra_fnet.data import sources
 from lra_fnet.errors import UserError
-from lra_fnet.tasks import generated, sources
+from lra_fnet.tasks import generated
 from lra_fnet.tasks.task import SPLITS, Raw, Task
 
 # The stored value of a token is its index here; the token id is the value + 1, and 0 is padding.

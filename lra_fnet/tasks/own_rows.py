@@ -20,9 +20,9 @@ from typing import Any, Self
 
 import numpy as np
 
+from lra_fnet.data.store import SPLITS
 from lra_fnet.errors import UserError
 from lra_fnet.machine.progress import say
-from lra_fnet.tasks.store import SPLITS
 from lra_fnet.tasks.task import Task
 
 MOST_CLASSES = 1000

@@ -19,9 +19,11 @@ from typing import Any, NamedTuple
 import gin
 import numpy as np
 
+from lra_fnet.baselines import shallow
+from lra_fnet.data import sources
+from lra_fnet.data.store import Arrays, Batches
 from lra_fnet.errors import UserError, one_line
-from lra_fnet.tasks import generated, pathfinder_paddles, pixels, shallow, sources
-from lra_fnet.tasks.store import Arrays, Batches
+from lra_fnet.tasks import generated, pathfinder_paddles, pixels
 from lra_fnet.tasks.task import SPLITS, PixelTask, Raw
 
 GENERATOR = 2  # increase it, and the tasks' version, whenever the generated rows change

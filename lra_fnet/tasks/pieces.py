@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lra_fnet import tasks
+from lra_fnet.data import sources, store
 from lra_fnet.errors import UserError, one_line
-from lra_fnet.tasks import sources, store
 
 if TYPE_CHECKING:
     import jax

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lra_fnet import config, tasks
+from lra_fnet.baselines import shallow
+from lra_fnet.data.sources import megabytes
 from lra_fnet.errors import UserError, unknown
 from lra_fnet.machine import progress, terminal
 from lra_fnet.machine.terminal import Fitted
-from lra_fnet.tasks import Prepared, shallow
-from lra_fnet.tasks.sources import megabytes
+from lra_fnet.tasks import Prepared
 
 _COLUMNS = (
     *("set", "rows", "tokens p10 / p50 / p90 / max", "classes", "majority floor", "on disk"),

@@ -16,8 +16,9 @@ from typing import Any
 import gin
 import numpy as np
 
+from lra_fnet.data import sources
 from lra_fnet.errors import UserError
-from lra_fnet.tasks import own_rows, sources
+from lra_fnet.tasks import own_rows
 from lra_fnet.tasks.task import SPLITS, Raw, Task
 
 REMOTE = sources.Remote(

@@ -28,11 +28,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
+from lra_fnet.baselines import shallow
+from lra_fnet.data import sources, store
+from lra_fnet.data.store import SPLITS, Prepared
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.settings import at_least
-from lra_fnet.tasks import shallow, sources, store
-from lra_fnet.tasks.store import SPLITS, Prepared
 
 if TYPE_CHECKING:
     import jax
@@ -278,7 +279,7 @@ class Task(abc.ABC):
 
     @property
     def baselines(self) -> tuple[shallow.Method, ...]:
-        """The shallow baselines that fit the task; add your own, see `lra_fnet.tasks.shallow`."""
+        """The shallow baselines that fit the task; see `lra_fnet.baselines.shallow`."""
         if self.num_inputs > 1:
             return (shallow.PAIRS,)
         return shallow.FIRST_TOKENS, shallow.HISTOGRAM, shallow.BIGRAMS

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import gin
 import numpy as np
 
+from lra_fnet.data import sources
 from lra_fnet.errors import UserError
 from lra_fnet.machine.progress import Bar
-from lra_fnet.tasks import pieces, sources
+from lra_fnet.tasks import pieces
 from lra_fnet.tasks.task import SPLITS, Raw, Sets, Task
 
 if TYPE_CHECKING:

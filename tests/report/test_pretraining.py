@@ -7,10 +7,10 @@ import json
 import pytest
 from made_results import a_result, measured, part_of_a_run, records
 
+from lra_fnet.data import store
 from lra_fnet.report import Sources, benchmarks, build, figures, page, pretraining
 from lra_fnet.report import text as texts
 from lra_fnet.report.sources import Benchmark
-from lra_fnet.tasks import store
 
 
 def a_run(model, right, speed, *, seed=0, size=(128, 2), variant=None, **changes):

@@ -24,13 +24,13 @@ from paths import OUTSIDE, ROOT
 from tiny import rows
 
 from lra_fnet import cli, config, intervals, tasks
+from lra_fnet.baselines import shallow
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.run import evaluate, provenance, record, run_files
 from lra_fnet.run import job as jobs
 from lra_fnet.run import train as training
 from lra_fnet.run.job import Job
-from lra_fnet.tasks import shallow
 from lra_fnet.training import checkpoint, loop
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
@@ -213,7 +213,7 @@ def test_a_run_without_a_checkpoint_gives_way_to_other_settings(train, tmp_path)
 @pytest.mark.parametrize(
     ("where", "saved"),
     [
-        ("lra_fnet.tasks.store.make", False),  # preparation
+        ("lra_fnet.data.store.make", False),  # preparation
         ("lra_fnet.training.loop.Program.compile", False),
         ("lra_fnet.training.loop.wait_for", True),  # the first steps
         ("lra_fnet.training.loop.Checkpoints.save", True),

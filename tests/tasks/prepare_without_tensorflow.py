@@ -20,7 +20,7 @@ def find_without(name, *args):
 importlib.machinery.PathFinder.find_spec = find_without
 
 from lra_fnet import tasks  # noqa: E402
-from lra_fnet.tasks import sources, store  # noqa: E402
+from lra_fnet.data import sources, store  # noqa: E402
 
 _, name, label, data, settings = sys.argv
 task, config = label.split("/")

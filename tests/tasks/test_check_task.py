@@ -10,8 +10,9 @@ from paths import OUTSIDE
 from toy import ROWS, TOY, Pairs, Toy
 
 from lra_fnet import config, tasks
+from lra_fnet.data import store
 from lra_fnet.errors import UserError
-from lra_fnet.tasks import Raw, listops, pathfinder, store
+from lra_fnet.tasks import Raw, listops, pathfinder
 from lra_fnet.testing import check_task
 
 COUNTS = (200, 20, 20)

@@ -12,8 +12,9 @@ from made_texts import NAME, made, write
 from paths import SHARED
 
 from lra_fnet import tasks
+from lra_fnet.data import store
 from lra_fnet.errors import UserError
-from lra_fnet.tasks import corpus, pieces, prepare, store
+from lra_fnet.tasks import corpus, pieces, prepare
 
 spm = pytest.importorskip("sentencepiece")
 

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from lra_fnet import tasks
+from lra_fnet.data import store
 from lra_fnet.errors import UserError
 from lra_fnet.intervals import Counts
-from lra_fnet.tasks import generated, listops, listops_trees, store, xoshiro
+from lra_fnet.tasks import generated, listops, listops_trees, xoshiro
 
 OPERATORS = {
     "[MIN": min,

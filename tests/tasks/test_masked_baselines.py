@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from lra_fnet import tasks
-from lra_fnet.tasks import masked_baselines, shallow
+from lra_fnet.baselines import masked, shallow
+from lra_fnet.data.store import Arrays
 from lra_fnet.tasks.corpus import CLS, MASK, ORDER, SEP
-from lra_fnet.tasks.store import Arrays
 
 TASK = tasks.make("corpus", "v20_32")
 FIRST = MASK + 1
@@ -36,15 +36,15 @@ def texts(arrays):
 
 def test_pieces_are_hidden_by_berts_rules():
     given = rows(4000)
-    asked = masked_baselines.ask(TASK, given)
+    asked = masked.ask(TASK, given)
     before, shown, after = asked.values.T
     free = [[i for i, piece in enumerate(text) if piece >= FIRST] for text in texts(given)]
     wanted = [max(1, int(0.15 * len(places) + 0.5)) for places in free]
     assert len(asked.labels) == sum(wanted)
     assert set(asked.labels) == set(PIECES)
-    masked, kept = shown == MASK, shown == asked.labels
-    assert masked.mean() == pytest.approx(0.8, abs=0.015)
-    random = shown[~masked & ~kept]
+    hidden, kept = shown == MASK, shown == asked.labels
+    assert hidden.mean() == pytest.approx(0.8, abs=0.015)
+    random = shown[~hidden & ~kept]
     assert set(random) == set(PIECES)
     # A random piece may be the hidden one itself.
     assert kept.mean() == pytest.approx(0.1 + 0.1 / len(PIECES), abs=0.01)
@@ -57,13 +57,13 @@ def test_pieces_are_hidden_by_berts_rules():
         assert (neighbour == MASK).sum() == pytest.approx(0.8 * both, rel=0.05)
     assert set(before) == {CLS, SEP, MASK, *PIECES}
     assert set(after) == {SEP, MASK, *PIECES}
-    again = masked_baselines.ask(TASK, given)
+    again = masked.ask(TASK, given)
     assert all((a == b).all() for a, b in zip(asked, again, strict=True))
 
 
 def test_questions_are_about_the_rows_in_their_order():
     given = rows(300, seed=1)
-    asked, at = masked_baselines.ask(TASK, given), 0
+    asked, at = masked.ask(TASK, given), 0
     for text in texts(given):
         count = max(1, int(0.15 * sum(piece >= FIRST for piece in text) + 0.5))
         part = slice(at, at := at + count)
@@ -79,10 +79,10 @@ def test_questions_are_about_the_rows_in_their_order():
 
 @pytest.mark.parametrize("most", [None, 50])
 def test_counting_neighbours_equals_a_loop(most, monkeypatch):
-    train, asked = rows(200), masked_baselines.ask(TASK, rows(60, seed=2))
+    train, asked = rows(200), masked.ask(TASK, rows(60, seed=2))
     if most:
-        monkeypatch.setattr(masked_baselines, "_PLACES", most * TASK.max_len)
-    predicted = masked_baselines.NEIGHBOURS.fit(TASK, train)(asked)
+        monkeypatch.setattr(masked, "_PLACES", most * TASK.max_len)
+    predicted = masked.NEIGHBOURS.fit(TASK, train)(asked)
     tables = [{} for _ in range(4)]
     for text in texts(train)[:most]:
         for i, piece in enumerate(text):
@@ -97,8 +97,8 @@ def test_counting_neighbours_equals_a_loop(most, monkeypatch):
                 counts = tables[i][key]
                 want = min(counts, key=lambda piece: (-counts[piece], piece))
             assert predicted[i, j] == (want if shown == MASK else shown)
-    assert masked_baselines.COPY.fit(TASK, train)(asked).tolist() == predicted[:1].tolist()
-    assert masked_baselines.NEIGHBOURS.of == masked_baselines.COPY.of == shallow.HIDDEN
+    assert masked.COPY.fit(TASK, train)(asked).tolist() == predicted[:1].tolist()
+    assert masked.NEIGHBOURS.of == masked.COPY.of == shallow.HIDDEN
 
 
 def test_order_is_guessed_from_the_longer_part():

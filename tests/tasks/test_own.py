@@ -21,9 +21,10 @@ from PIL import Image, ImageDraw
 
 import lra_fnet
 from lra_fnet import config, experiment, tasks
+from lra_fnet.data import store
 from lra_fnet.errors import UserError
 from lra_fnet.run import job, train
-from lra_fnet.tasks import csv_table, own_rows, prepare, store
+from lra_fnet.tasks import csv_table, own_rows, prepare
 from lra_fnet.testing import check_task
 
 TEXTS = ['a "quoted" text, with commas; and\ttabs', "two\nlines", "Zoë", "x" * 200_000]

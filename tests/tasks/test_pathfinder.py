@@ -13,8 +13,9 @@ from PIL import Image, ImageDraw
 from scipy import ndimage
 
 from lra_fnet import tasks
+from lra_fnet.data import store
 from lra_fnet.errors import UserError
-from lra_fnet.tasks import pathfinder, pathfinder_images, pathfinder_paddles, store
+from lra_fnet.tasks import pathfinder, pathfinder_images, pathfinder_paddles
 
 WINDOWS = {32: "hard_32", 64: "hard_64", 128: "hard_128", 256: "hard_256"}
 COUNTS = {"hard_32": 4000, "easy_32": 2000, "hard_64": 200, "hard_128": 300, "hard_256": 200}

@@ -8,8 +8,9 @@ import pytest
 from paths import OUTSIDE
 
 from lra_fnet import cli, config, tasks
+from lra_fnet.baselines import shallow
 from lra_fnet.errors import UserError
-from lra_fnet.tasks import prepare, shallow
+from lra_fnet.tasks import prepare
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,9 @@ import serving
 from paths import SHARED
 
 from lra_fnet import tasks
+from lra_fnet.data import sources, store
 from lra_fnet.errors import UserError
-from lra_fnet.tasks import retrieval, sources, store
+from lra_fnet.tasks import retrieval
 
 FILES = {"train": "train", "eval": "validation", "test": "test"}
 COUNTS = {"train": 7, "eval": 3, "test": 4}

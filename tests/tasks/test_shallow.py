@@ -12,11 +12,13 @@ from paths import ROOT
 from toy import TOY, Pairs, Toy
 
 from lra_fnet import tasks
+from lra_fnet.baselines import shallow
+from lra_fnet.baselines.shallow import Counts
+from lra_fnet.data import store
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.run import record
-from lra_fnet.tasks import Arrays, Prepared, pathfinder, shallow, store
-from lra_fnet.tasks.shallow import Counts
+from lra_fnet.tasks import Arrays, Prepared, pathfinder
 
 rng = np.random.default_rng(0)
 
@@ -363,7 +365,7 @@ def test_results_that_differ_from_expected_json_are_reported(prepared, monkeypat
 
 
 def test_update_adds_to_expected_json_and_changes_nothing_else(prepared, tmp_path, monkeypatch):
-    module = tmp_path / "lra_fnet/tasks/shallow.py"
+    module = tmp_path / "lra_fnet/baselines/shallow.py"
     path = tmp_path / "data/expected.json"
     real = (store.Path(store.__file__).parents[2] / "data/expected.json").read_text()
     monkeypatch.setattr(shallow, "__file__", str(module))

@@ -14,9 +14,9 @@ import pytest
 import serving
 
 from lra_fnet import tasks
+from lra_fnet.data import sources
+from lra_fnet.data.sources import Remote
 from lra_fnet.errors import UserError
-from lra_fnet.tasks import sources
-from lra_fnet.tasks.sources import Remote
 
 CONTENT = np.random.default_rng(0).bytes(3_000_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

@@ -14,8 +14,9 @@ import serving
 from paths import SHARED
 
 from lra_fnet import tasks
+from lra_fnet.data import store
 from lra_fnet.errors import UserError
-from lra_fnet.tasks import store, text
+from lra_fnet.tasks import text
 
 FOLDERS = ["train/pos", "train/neg", "test/pos", "test/neg"]
 REAL = SHARED / "data" / "aclImdb_labelled.tar.xz"

@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from lra_fnet import intervals
+from lra_fnet.data import store
+from lra_fnet.data.store import Arrays, Prepared
 from lra_fnet.errors import UserError
 from lra_fnet.intervals import Counts
 from lra_fnet.machine import disk
 from lra_fnet.machine.progress import say
-from lra_fnet.tasks import store
-from lra_fnet.tasks.store import Arrays, Prepared
 
 if TYPE_CHECKING:
     from lra_fnet.tasks.task import PixelTask, Task

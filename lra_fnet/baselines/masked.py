@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lra_fnet.tasks import shallow
-from lra_fnet.tasks.store import Arrays
+from lra_fnet.baselines import shallow
+from lra_fnet.data.store import Arrays
 
 if TYPE_CHECKING:
     from lra_fnet.tasks.corpus import Corpus

@@ -1,0 +1,1 @@
+"""Shallow baselines: what a rule without a neural network reaches."""

@@ -1,0 +1,1 @@
+"""Rows on disk and their sources; knows no class of a task."""
