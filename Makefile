@@ -194,7 +194,7 @@ benchmark:
 
 drill:
 	$(call install,)
-	@$(FNET) drill $(call given,seed,SEED) $(call given,jobs,JOBS)
+	@$(call bin,python) -m tools.drill $(call given,seed,SEED) $(call given,jobs,JOBS)
 
 test test-all:
 	$(call install,tf$(comma)dev$(comma)slurm$(comma)corpus)

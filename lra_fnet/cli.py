@@ -869,30 +869,6 @@ def _benchmark(args) -> None:
     command.main(options, _cell(args, args.seconds or 2.0), job, show)
 
 
-@_verb(
-    "",
-    seed=_number("chooses among the calls, bytes and bits (default: 1)", 1),
-    case=_number("run a single case and print the output of its commands"),
-    sample=_number("number of cases, spread over all faults (default: all)", least=1),
-    jobs=_number("cases at a time (default: 2)", 2, 1),
-    out=_folder("the file to write (default: results/drill.md)", "results/drill.md"),
-)
-def _drill(args) -> None:
-    """Runs every command under injected faults and checks the results (Linux, needs cc).
-
-    The faults are kills, I/O errors, damaged files, signals, lost hosts, limits and hostile files.
-    All cases use a tiny task and take about 25 minutes on two cores. After each fault, the same
-    command without the fault must give what an undisturbed one gives, or fail with a one-line
-    error. Cases are numbered; the seed chooses them.
-
-    Example:
-      lra-fnet drill --seed 1 --case 137
-    """
-    from lra_fnet import drill
-
-    drill.main(main, args.seed, args.case, args.sample, args.jobs, args.out)
-
-
 @_verb("task bindings outside shape", lengths=_numbers("in tokens", required=True))
 def _explain(args) -> None:
     """Shows how the Fourier transform is computed at each length, and why.

@@ -64,7 +64,7 @@ class RunFailed(Exception):
     Its text is one line. The command line prints it and exits with `code`.
 
     Attributes:
-      state: "diverged" or "OOM", as in result.json and the report; "drill" for cases that failed.
+      state: "diverged" or "OOM", as in result.json and the report.
       step: the optimizer step at which it happened, or None if unknown.
     """
 

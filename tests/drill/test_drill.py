@@ -10,8 +10,8 @@ import gin
 import pytest
 from paths import ROOT
 
-from lra_fnet.drill import hostile, stage
-from lra_fnet.drill.stage import Outcome, Rule, Stage, Verdict
+from tools.drill import hostile, stage
+from tools.drill.stage import Outcome, Rule, Stage, Verdict
 
 WRITES = """
 import os, sys
@@ -91,9 +91,9 @@ def test_the_end_of_a_command_is_judged(code, err, verdict):
 HANGS = """
 import os, time
 from pathlib import Path
-from lra_fnet.drill.stage import Process, Stage
+from tools.drill.stage import Process, Stage
 os.setsid = lambda: time.sleep(60)  # in the child, before it leads a group of processes
-print(Process(Stage(Path(), 0, None), ["train"]).wait(0.1).code)
+print(Process(Stage(Path(), 0), ["train"]).wait(0.1).code)
 """
 
 
@@ -109,7 +109,7 @@ def test_a_command_that_hangs_at_its_start_is_ended():
 
 
 def test_another_number_is_wrong_even_with_exit_code_0(tmp_path):
-    place = Stage(tmp_path, 0, lambda words: 0)
+    place = Stage(tmp_path, 0)
     outcome = Outcome(["predict"], 0, '{"label": 1}', "")
     assert place.judge("predict", outcome, '{"label": 1}') is Verdict.EQUAL
     assert place.judge("predict", outcome, '{"label": 0}') is Verdict.WRONG
@@ -118,9 +118,9 @@ def test_another_number_is_wrong_even_with_exit_code_0(tmp_path):
 
 @pytest.mark.slow
 def test_a_slice_of_the_drill_finds_nothing(tmp_path):
-    """A case of each of some faults; `lra-fnet drill --seed 1 --case N` plays a case again."""
+    """`python -m tools.drill --seed 1 --case N` plays a case again."""
     out = tmp_path / "drill.md"
-    command = [sys.executable, "-m", "lra_fnet", "drill", "--seed", "1", "--sample", "3"]
+    command = [sys.executable, "-m", "tools.drill", "--seed", "1", "--sample", "3"]
     done = subprocess.run(
         [*command, "--out", str(out)],
         env=os.environ | {"PYTHONPATH": str(ROOT)},

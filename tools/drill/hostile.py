@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from lra_fnet.drill.stage import Stage, Verdict
 from lra_fnet.run import record
+from tools.drill.stage import Stage, Verdict
 
 _EVIL = "import pathlib\npathlib.Path('marker').touch()\n"
 _OUTSIDE = "/tmp/marker-of-the-drill"
@@ -97,7 +97,7 @@ def _payloads() -> Iterator[tuple[str, str, Change, str | list[str]]]:
     yield "a pickle as inputs", "whole", _write("inputs.txt"), "predict"
     yield "names of files in result.json", "whole", result(**names), "report"
     yield "a loop of links among the runs", "whole", _loop, "report"
-    train = Stage(Path(), 0, lambda words: 0).words("train")
+    train = Stage(Path(), 0).words("train")
     yield "a newline in --set", "bare", _nothing, [*train, "--set", *newline]
     yield "a name that leads out", "bare", _nothing, [*train, "--name", "../../../marker"]
     yield "a sweep that leads out", "bare", _nothing, ["finish", "--name", "../../evil"]

@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from lra_fnet.drill import hostile
-from lra_fnet.drill.stage import FILES, Process, Rule, Stage, Verdict
 from lra_fnet.training import hosts
+from tools.drill import hostile
+from tools.drill.stage import FILES, Process, Rule, Stage, Verdict
 
 Facts = dict[str, Any]
 MOST_FILES = 12  # of a folder that are damaged

@@ -27,16 +27,18 @@ from typing import Any
 
 import jax
 
+from lra_fnet import cli
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, signals
 from lra_fnet.run import record
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 SHIM = "LRA_FNET_DRILL_SHIM"  # the compiled shim's path, in the drill's own environment
 FILES = "owstmnu"  # the kinds of calls of shim.c that change files
 PATIENCE = 60.0  # seconds until a command counts as hanging
 _COMMANDS = {
-    "data": "data --task toy --gin-dir {gin} --import lra_fnet.drill.toy",
+    "data": "data --task toy --gin-dir {gin} --import tools.drill.toy",
     "train": "train --task toy --model fnet --preset drill --gin-dir {gin} --seed {seed}",
     "untested": "{train} --no-test",
     "evaluate": "evaluate --run {run}",
@@ -185,7 +187,7 @@ class Process:
                 os.execv(sys.executable, [sys.executable, "-m", "lra_fnet", *self.words])
             for text in texts:
                 ctypes.CDLL(shim).drill_arm(text)
-            code = stage.call(self.words)
+            code = cli.main(self.words)
             threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue] # as at Python's end
             atexit._run_exitfuncs()
         except SystemExit as error:
@@ -235,7 +237,6 @@ class Stage:
 
     folder: Path
     seed: int
-    call: Callable[[list[str]], int]  # the command line
     log: list[str] = dataclasses.field(default_factory=list)  # what happened, for the reader
 
     @property
@@ -322,7 +323,7 @@ def _difference(actual, expected) -> str:
     return f"got {str(actual)[:300]!r}, expected {str(expected)[:300]!r}"
 
 
-def make(root: Path, seed: int, call) -> dict[str, Any]:
+def make(root: Path, seed: int) -> dict[str, Any]:
     """Makes the states that cases begin with, in folders of `root`; returns the undisturbed facts.
 
       empty      nothing
@@ -341,7 +342,7 @@ def make(root: Path, seed: int, call) -> dict[str, Any]:
 
     def begin(name, copied):
         shutil.copytree(root / copied, root / name, symlinks=True)
-        return Stage(root / name, seed, call)
+        return Stage(root / name, seed)
 
     def must(stage, command, *rules, code=0):
         outcome = stage.run(command, *rules)
