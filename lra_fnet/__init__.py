@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from lra_fnet import errors
 
 if TYPE_CHECKING:
-    from lra_fnet.run.record import Record
-    from lra_fnet.run.trained import TrainedRun
+    from lra_fnet.run.model import TrainedRun
+    from lra_fnet.run.result import Record
     from lra_fnet.tasks import Arrays
 
 __all__ = [
@@ -102,9 +102,10 @@ def train(
 
     allocator.keep_freed_memory()
     compile_cache.use()
-    from lra_fnet.run import pretrained, trained
+    from lra_fnet.run import model as trained
+    from lra_fnet.run import pretrained
+    from lra_fnet.run.execute import run
     from lra_fnet.run.job import Job
-    from lra_fnet.run.train import run
 
     bindings = config.split_bindings(set) if isinstance(set, str) else set
     if isinstance(bindings, Mapping):
@@ -341,6 +342,6 @@ def load_run(
         UserError: the folder is neither, its run is unfinished or has failed, it is damaged, or it
             was trained by a version of the code with different models.
     """
-    from lra_fnet.run import trained
+    from lra_fnet.run import model as trained
 
     return trained.load_run(folder, checkpoint, _several(imports), denoise=denoise)

@@ -499,10 +499,10 @@ def _train(args) -> None:
     """
     with _joined(args) as first:
         from lra_fnet import report
-        from lra_fnet.run import train
+        from lra_fnet.run import execute
 
         asked = _beginning(args)
-        result = train.run(asked)
+        result = execute.run(asked)
     if not first():
         return
     if result.score("test"):
@@ -523,10 +523,10 @@ def _pretrain(args) -> None:
       lra-fnet pretrain --task image --model fnet --preset cpu
     """
     with _joined(args) as first:
-        from lra_fnet.run import train
+        from lra_fnet.run import execute
 
         asked = _job(args, denoise=True)
-        result = train.run(asked)
+        result = execute.run(asked)
     if not first():
         return
     score = result.score("validation")
@@ -564,11 +564,11 @@ def _span(args) -> None:
       lra-fnet span --run runs/cpu/listops/transformer/seed0 --rows 200
     """
     from lra_fnet.machine import terminal
-    from lra_fnet.run import attention_span
+    from lra_fnet.run import span
 
-    span = attention_span.span(args.run, args.rows, args.imports, args.data)
-    terminal.console().print(attention_span.table(span))
-    print(f"wrote {attention_span.keep(span, args.run)}")
+    measured = span.measure_run(args.run, args.rows, args.imports, args.data)
+    terminal.console().print(span.table(measured))
+    print(f"wrote {span.keep(measured, args.run)}")
 
 
 @_verb("run", FILE=_given(Path, nargs="*", help="default: standard input"))
@@ -597,9 +597,9 @@ def _predict(args) -> None:
     Example:
       lra-fnet predict --run runs/cpu/text/fnet/seed0 review.txt
     """
-    from lra_fnet.run import predict
+    from lra_fnet.run import model
 
-    predict.main(args.run, args.FILE, args.imports)
+    model.predict_files(args.run, args.FILE, args.imports)
 
 
 @_verb(
@@ -614,9 +614,9 @@ def _export(args) -> None:
     Example:
       lra-fnet export --run runs/cpu/listops/fnet/seed0 --out fnet-listops
     """
-    from lra_fnet.run import export
+    from lra_fnet.run import model
 
-    export.main(args.run, args.out, args.checkpoint, args.imports, force=args.force)
+    model.export(args.run, args.out, args.checkpoint, args.imports, force=args.force)
     print(f"exported to {args.out}")
 
 

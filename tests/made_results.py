@@ -8,7 +8,7 @@ import numpy as np
 from lra_fnet import intervals
 from lra_fnet.benchmark.files import Result
 from lra_fnet.machine import typed_json
-from lra_fnet.run import record
+from lra_fnet.run import result as record
 
 
 def a_result(**changes):

@@ -9,7 +9,8 @@ from paths import OUTSIDE
 
 from lra_fnet import cli, config
 from lra_fnet.machine import disk
-from lra_fnet.run import provenance, record
+from lra_fnet.run import provenance
+from lra_fnet.run import result as record
 from lra_fnet.run.job import Job
 from lra_fnet.training.checkpoint import Checkpoints
 from lra_fnet.training.step import initial_state

@@ -66,7 +66,7 @@ def test_only_evaluate_opens_the_test_split():
         if re.search(pattern, path.read_text())
     }
     assert {"run/evaluate.py", "baselines/shallow.py"} <= opening  # the latter for baselines only
-    others = {"run/attention_span.py", "__init__.py", "testing.py"}
+    others = {"run/span.py", "__init__.py", "testing.py"}
     assert opening <= {"run/evaluate.py", "baselines/shallow.py"} | others, opening
 
 

@@ -17,7 +17,7 @@ from lra_fnet.errors import UserError
 from lra_fnet.models.encoder import deviation
 from lra_fnet.models.heads import encode
 from lra_fnet.report import census
-from lra_fnet.run import record
+from lra_fnet.run import result as record
 from lra_fnet.tasks import Arrays
 from lra_fnet.tasks.corpus import CLS, MASK, SEP
 from lra_fnet.training import pipeline, score, step

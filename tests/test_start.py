@@ -28,7 +28,7 @@ def start(*words, fault="", **changes):
     return subprocess.run(command, env=environment, capture_output=True, text=True, **changes)
 
 
-@pytest.mark.parametrize("module", ["lra_fnet.cli", "gin", "jax", "lra_fnet.run.train"])
+@pytest.mark.parametrize("module", ["lra_fnet.cli", "gin", "jax", "lra_fnet.run.execute"])
 def test_ctrl_c_during_an_import_ends_with_one_line(module, outside):
     fault = f"""
 class Fault:
@@ -57,10 +57,10 @@ cli.main = lambda: gc.callbacks.append(collect) or [gc.collect() for _ in range(
 
 
 def test_ctrl_c_before_and_after_the_loop_ends_with_one_line_and_twice_too(outside):
-    for call in ("run.train.Loop.__init__", "run.evaluate.finish"):
+    for call in ("run.execute.Loop.__init__", "run.evaluate.finish"):
         owner, _, name = call.rpartition(".")
         fault = f"""
-import lra_fnet.run.train
+import lra_fnet.run.execute
 import lra_fnet
 lra_fnet.{owner}.{name} = lambda *_, **__: [{INTERRUPT} for _ in range(2)]
 """

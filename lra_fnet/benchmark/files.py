@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from lra_fnet.errors import UserError
 from lra_fnet.machine import typed_json
-from lra_fnet.run.record import Device
+from lra_fnet.run.result import Device
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ from lra_fnet.report.cells import (
     published_cells,
 )
 from lra_fnet.report.tables import Row, Table, measured
-from lra_fnet.run.record import Checkpoint, Record
+from lra_fnet.run.result import Checkpoint, Record
 
 
 def tables(runs: Sequence[Record]) -> list[Table]:

@@ -19,7 +19,7 @@ from lra_fnet import config
 from lra_fnet.benchmark.files import Result, Scaling
 from lra_fnet.benchmark.timing import RESTLESS, spread
 from lra_fnet.report.grid import Grid, rounded
-from lra_fnet.run.record import Record
+from lra_fnet.run.result import Record
 
 BASELINE = "transformer"
 WAY = "Attention.implementation="  # the overrides that change how it is computed, not what

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lra_fnet import tasks
-from lra_fnet.run.record import Checkpoint, Record
+from lra_fnet.run.result import Checkpoint, Record
 
 TASKS = {name: tasks.title(name) for name in tasks.BUILT_IN}
 AVERAGES = {"average5": "Mean of 5", "average6": "Mean of 6"}

@@ -18,8 +18,8 @@ from lra_fnet.report import footnotes, significance, text
 from lra_fnet.report.cells import MARKS
 from lra_fnet.report.grid import Grid, rounded
 from lra_fnet.report.significance import PAIRED
-from lra_fnet.run import record
-from lra_fnet.run.record import Device, Record, Split
+from lra_fnet.run import result as record
+from lra_fnet.run.result import Device, Record, Split
 
 
 def find(text: str, roots: Sequence[str | Path]) -> list[Record]:

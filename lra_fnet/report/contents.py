@@ -29,7 +29,7 @@ from lra_fnet.report.significance import Marks
 from lra_fnet.report.sources import Benchmark, Sources, Sweep
 from lra_fnet.report.tables import Table
 from lra_fnet.report.tradeoff import Point
-from lra_fnet.run.record import Checkpoint, Record
+from lra_fnet.run.result import Checkpoint, Record
 
 
 @dataclasses.dataclass(frozen=True)

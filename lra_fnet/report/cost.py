@@ -11,7 +11,7 @@ from lra_fnet.report.grid import Grid
 from lra_fnet.report.naming import SOURCES, UNCOMPARED
 from lra_fnet.report.sources import Sources, Sweep
 from lra_fnet.report.tables import Table
-from lra_fnet.run.record import Record
+from lra_fnet.run.result import Record
 
 _ABOUT = {
     "Settings tried": "Settings tried: those of the sweeps here that selected this one. -: no "

@@ -9,7 +9,7 @@ from lra_fnet import config, tasks
 from lra_fnet.report import naming
 from lra_fnet.report.cells import AVERAGES, meanings, published
 from lra_fnet.report.tables import Row
-from lra_fnet.run.record import Record
+from lra_fnet.run.result import Record
 
 PADDING = "‡ Padding changes this model's output: its mixer does not use the mask."
 _OWN_SEED = re.compile(r"\w+\.seed")  # of fixed features and the like

@@ -11,8 +11,8 @@ from lra_fnet.report.cells import Cell
 from lra_fnet.report.grid import Grid
 from lra_fnet.report.sources import Benchmark
 from lra_fnet.report.tables import Table
-from lra_fnet.run.record import Record
-from lra_fnet.run.run_files import Begun, Span
+from lra_fnet.run.folder import Begun, Span
+from lra_fnet.run.result import Record
 
 
 def generalisation(table: Table) -> Grid:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from lra_fnet.report import cells, naming
 from lra_fnet.report.sources import Sources
-from lra_fnet.run.record import Record
-from lra_fnet.run.run_files import Curve
+from lra_fnet.run.folder import Curve
+from lra_fnet.run.result import Record
 
 MARK = "#| "  # begins every line that this module writes
 PARTS = (0.1, 0.5)  # of the steps, at which accuracy part-way is shown

@@ -7,8 +7,8 @@ from typing import Any
 
 from lra_fnet import config
 from lra_fnet.report.cells import TASKS, published
-from lra_fnet.run.record import Record
-from lra_fnet.run.run_files import Begun
+from lra_fnet.run.folder import Begun
+from lra_fnet.run.result import Record
 
 MAIN = ("transformer", "linear", "fnet", "performer")  # with a colour each; in the README's table
 PRESETS = ("paper", "lra-code", "tuned", "small", "cpu")

@@ -27,7 +27,7 @@ from lra_fnet.report.figures import Figure
 from lra_fnet.report.grid import Grid, rounded
 from lra_fnet.report.sources import Sweep
 from lra_fnet.report.tables import Part, Table, measured
-from lra_fnet.run.record import Record
+from lra_fnet.run.result import Record
 
 STEPS = (0, 2, 5, 10)  # points above or below the shallow baseline where a cell's shade changes
 SECTIONS = {

@@ -10,7 +10,7 @@ from lra_fnet.report.cells import MARKS
 from lra_fnet.report.grid import Grid
 from lra_fnet.report.significance import LEVEL, Comparison
 from lra_fnet.report.tables import Row, Table
-from lra_fnet.run.record import Record
+from lra_fnet.run.result import Record
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,7 @@ from lra_fnet.benchmark.files import Result
 from lra_fnet.report import benchmarks, cells
 from lra_fnet.report.grid import Grid, rounded
 from lra_fnet.report.sources import Benchmark
-from lra_fnet.run.record import Device, Record
+from lra_fnet.run.result import Device, Record
 
 PAPER = "FNet paper"
 ATTENTION = "transformer"  # the paper's BERT, whose speed others are compared with

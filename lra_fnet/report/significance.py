@@ -14,7 +14,7 @@ import numpy as np
 from lra_fnet import intervals
 from lra_fnet.intervals import Difference
 from lra_fnet.report.tables import Row
-from lra_fnet.run.record import Checkpoint, Record, Score, Split
+from lra_fnet.run.result import Checkpoint, Record, Score, Split
 
 # Two or three differences of pairs have so few degrees of freedom that a test of pairs finds fewer
 # differences than one that does not pair the runs.

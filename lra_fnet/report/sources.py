@@ -14,9 +14,10 @@ from lra_fnet.benchmark import files
 from lra_fnet.benchmark.files import Result
 from lra_fnet.errors import UserError
 from lra_fnet.machine import typed_json
-from lra_fnet.run import record, run_files
-from lra_fnet.run.record import TEST_LOG
-from lra_fnet.run.run_files import Begun
+from lra_fnet.run import folder as run_files
+from lra_fnet.run import result as record
+from lra_fnet.run.folder import Begun
+from lra_fnet.run.result import TEST_LOG
 from lra_fnet.sweep.files import About, Choice, Entry
 
 T = TypeVar("T")

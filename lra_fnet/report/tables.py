@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from lra_fnet.report.cells import AVERAGES, Cell
-from lra_fnet.run.record import Checkpoint
+from lra_fnet.run.result import Checkpoint
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,7 @@ from lra_fnet.report.contents import Preset, Report
 from lra_fnet.report.grid import Grid, literal, rounded
 from lra_fnet.report.naming import MAIN
 from lra_fnet.report.tables import Part, Row, Table, measured, scored
-from lra_fnet.run.record import Record
+from lra_fnet.run.result import Record
 
 _STATES = {
     "-": "`-`: not run",

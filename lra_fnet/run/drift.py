@@ -15,9 +15,10 @@ from lra_fnet import config
 from lra_fnet.errors import UserError
 from lra_fnet.machine import device, progress
 from lra_fnet.models.kernels import fastest
-from lra_fnet.run import record, run_files
+from lra_fnet.run import folder as run_files
+from lra_fnet.run import result as record
 from lra_fnet.run.job import Job
-from lra_fnet.run.record import Record
+from lra_fnet.run.result import Record
 from lra_fnet.training.replay import mean_loss, replay
 
 SHARE = 0.1  # of the steps

@@ -21,9 +21,12 @@ from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk, progress
 from lra_fnet.machine.memory import device_bytes
 from lra_fnet.models.kernels import fastest
+from lra_fnet.run import folder as run_files
 from lra_fnet.run import job as jobs
-from lra_fnet.run import provenance, record, run_files, trained
-from lra_fnet.run.record import TEST_LOG, Record
+from lra_fnet.run import model as trained
+from lra_fnet.run import provenance
+from lra_fnet.run import result as record
+from lra_fnet.run.result import TEST_LOG, Record
 from lra_fnet.tasks import Prepared
 from lra_fnet.training import checkpoint, hosts
 from lra_fnet.training.loop import Loop

@@ -16,8 +16,9 @@ from lra_fnet import config, experiment
 from lra_fnet.data import sources
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, terminal
-from lra_fnet.run import record, run_files
-from lra_fnet.run.record import NAME, Record
+from lra_fnet.run import folder as run_files
+from lra_fnet.run import result as record
+from lra_fnet.run.result import NAME, Record
 
 PRETRAINED = "pretrained"  # begins the variant of a run that begins from another one
 

@@ -9,9 +9,10 @@ from lra_fnet import config
 from lra_fnet.errors import UserError
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import terminal
-from lra_fnet.run import run_files, trained
+from lra_fnet.run import folder as run_files
+from lra_fnet.run import model as trained
 from lra_fnet.run.job import Job
-from lra_fnet.run.record import Init
+from lra_fnet.run.result import Init
 from lra_fnet.training.checkpoint import sha256
 
 _TABLE = "encoder/embedding"  # has one more row in pre-training, of the mask

@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 
 from lra_fnet import __version__
-from lra_fnet.run.record import Device, Process
+from lra_fnet.run.result import Device, Process
 
 
 def of_process() -> Process:

@@ -34,9 +34,12 @@ from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk, progress
 from lra_fnet.models.encoder import parameter_count, variable_shapes
 from lra_fnet.models.kernels import fastest
-from lra_fnet.run import evaluate, pretrained, provenance, record, run_files, trained
+from lra_fnet.run import evaluate, pretrained, provenance
+from lra_fnet.run import folder as run_files
 from lra_fnet.run import job as jobs
-from lra_fnet.run.record import Checkpoint, Record
+from lra_fnet.run import model as trained
+from lra_fnet.run import result as record
+from lra_fnet.run.result import Checkpoint, Record
 from lra_fnet.tasks import Prepared
 from lra_fnet.training.checkpoint import sha256
 from lra_fnet.training.replay import mean_loss, replay

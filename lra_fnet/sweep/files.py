@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from lra_fnet import config
-from lra_fnet.run.record import Record
+from lra_fnet.run.result import Record
 
 
 @dataclasses.dataclass(frozen=True)

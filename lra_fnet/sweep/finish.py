@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, progress, typed_json
 from lra_fnet.run import evaluate
-from lra_fnet.run.record import Record
+from lra_fnet.run.result import Record
 from lra_fnet.sweep.files import Choice
 from lra_fnet.sweep.ledger import ENDED, Ledger, Trial, mean_validation
 from lra_fnet.sweep.plan import Plan

@@ -18,8 +18,9 @@ from lra_fnet import config
 from lra_fnet.data import store
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
+from lra_fnet.run import folder as run_files
 from lra_fnet.run import job as jobs
-from lra_fnet.run import record, run_files
+from lra_fnet.run import result as record
 from lra_fnet.run.job import Job
 from lra_fnet.sweep import plan as plans
 from lra_fnet.sweep.files import Entry

@@ -11,7 +11,7 @@ from lra_fnet.data import store
 from lra_fnet.intervals import wilson
 from lra_fnet.report import accuracy, cells, naming, tables, text
 from lra_fnet.report.cells import Cell
-from lra_fnet.run.run_files import Begun
+from lra_fnet.run.folder import Begun
 
 
 def cell_of(*results, checkpoint="best"):

@@ -40,7 +40,7 @@ from lra_fnet.report import (
 )
 from lra_fnet.report.cells import Cell
 from lra_fnet.report.grid import Grid
-from lra_fnet.run import record
+from lra_fnet.run import result as record
 
 SHALLOW = {name: {"correct": 600, "count": 2000} for name in ("validation", "test")}  # 30 %
 SHALLOW |= {"method": "m", "settings": {}}

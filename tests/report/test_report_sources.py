@@ -26,7 +26,7 @@ from lra_fnet import report
 from lra_fnet.machine import typed_json
 from lra_fnet.report import accuracy, grids, page, sources, sweeps, text, tradeoff
 from lra_fnet.report.grid import Grid
-from lra_fnet.run.run_files import Begun, Span
+from lra_fnet.run.folder import Begun, Span
 from lra_fnet.sweep.files import Entry
 
 LOG = "test_log.jsonl"

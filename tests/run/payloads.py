@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from lra_fnet.run import record
+from lra_fnet.run import result as record
 
 EVIL = "evil_payload"  # a module in the folder, which the tests put on sys.path
 

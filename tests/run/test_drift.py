@@ -8,7 +8,8 @@ import pytest
 from paths import OUTSIDE
 
 from lra_fnet.machine import disk
-from lra_fnet.run import drift, record
+from lra_fnet.run import drift
+from lra_fnet.run import result as record
 from lra_fnet.run.drift import Window
 
 

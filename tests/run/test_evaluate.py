@@ -20,8 +20,9 @@ import lra_fnet
 from lra_fnet import config, experiment, intervals
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
-from lra_fnet.run import evaluate, provenance, record, verify
+from lra_fnet.run import evaluate, provenance, verify
 from lra_fnet.run import job as jobs
+from lra_fnet.run import result as record
 from lra_fnet.tasks import Prepared
 
 pytestmark = pytest.mark.usefixtures("clean_tree")

@@ -16,7 +16,7 @@ import lra_fnet
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.run import evaluate
-from lra_fnet.run.export import card
+from lra_fnet.run.model import card
 from lra_fnet.training import checkpoint
 
 MODELS = ("fnet", "random")  # random has constants

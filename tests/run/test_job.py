@@ -27,9 +27,11 @@ from lra_fnet import cli, config, intervals, tasks
 from lra_fnet.baselines import shallow
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
-from lra_fnet.run import evaluate, provenance, record, run_files
+from lra_fnet.run import evaluate, provenance
+from lra_fnet.run import execute as training
+from lra_fnet.run import folder as run_files
 from lra_fnet.run import job as jobs
-from lra_fnet.run import train as training
+from lra_fnet.run import result as record
 from lra_fnet.run.job import Job
 from lra_fnet.training import checkpoint, loop
 
@@ -517,7 +519,7 @@ def test_code_and_gin_files_are_found_from_other_folders():
 def test_command_of_a_job_makes_that_job(monkeypatch, job):
     """And with the defaults left out it is short."""
     jobs = []
-    monkeypatch.setattr("lra_fnet.run.train.run", jobs.append)
+    monkeypatch.setattr("lra_fnet.run.execute.run", jobs.append)
     monkeypatch.setattr("lra_fnet.training.hosts.first", lambda: False)
     assert cli.main(job.command()) == 0
     assert jobs == [job]

@@ -10,7 +10,7 @@ from payloads import EVIL, EXPORT, RUN, Plant
 
 import lra_fnet
 from lra_fnet.errors import UserError
-from lra_fnet.run import evaluate, export, verify
+from lra_fnet.run import evaluate, model, verify
 
 PARITY = str(OUTSIDE / "parity.py")
 
@@ -33,7 +33,7 @@ def plant(tmp_path, monkeypatch):
 @pytest.fixture(scope="session")
 def exported(folders, tmp_path_factory):
     out = tmp_path_factory.mktemp("export") / "out"
-    export.main(folders["fnet"], out, imports=[PARITY])
+    model.export(folders["fnet"], out, imports=[PARITY])
     return out
 
 

@@ -64,7 +64,7 @@ def loaded_once():
     load = functools.cache(lambda folder, imports: lra_fnet.load_run(folder, imports=imports))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(
-            "lra_fnet.run.predict.load_run", lambda folder, imports: load(folder, tuple(imports))
+            "lra_fnet.run.model.load_run", lambda folder, imports: load(folder, tuple(imports))
         )
         yield
 

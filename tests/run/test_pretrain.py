@@ -19,8 +19,11 @@ from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.models.mixers.fourier import Fourier
 from lra_fnet.report import accuracy
-from lra_fnet.run import evaluate, export, pretrained, record, run_files, trained, verify
+from lra_fnet.run import evaluate, pretrained, verify
+from lra_fnet.run import folder as run_files
 from lra_fnet.run import job as jobs
+from lra_fnet.run import model as trained
+from lra_fnet.run import result as record
 from lra_fnet.tasks import Prepared
 from lra_fnet.training import step
 from lra_fnet.training.loop import Loop
@@ -240,7 +243,7 @@ def test_texts_are_read_in_the_pieces_of_the_run_also_from_its_export(
     texts = [content for name, content in reviews().items() if name.startswith("test")]
     got = run.predict(texts)
     np.testing.assert_allclose(np.sort(got[:, 0]), np.sort(run.predict(rows)[:, 0]), rtol=1e-6)
-    export.main(Path(PIECES[1]), tmp_path / "out")
+    trained.export(Path(PIECES[1]), tmp_path / "out")
     again = trained.load_run(tmp_path / "out")
     np.testing.assert_array_equal(again.predict(texts[:1]), run.predict(texts[:1]))
     with pytest.raises(UserError, match="input 0: expected a text, found none"):

@@ -8,7 +8,7 @@ import pytest
 
 from lra_fnet.models.kernels import fastest
 from lra_fnet.models.mixers import fourier
-from lra_fnet.run import run_files
+from lra_fnet.run import folder as run_files
 from lra_fnet.training.loop import Loop
 
 MORE = ("--set", "Run.steps_per_dispatch=1", "--set", "Run.save_every=1", "--name", "n")

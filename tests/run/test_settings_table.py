@@ -8,7 +8,8 @@ import made_results
 import pytest
 
 from lra_fnet import cli, config
-from lra_fnet.run import run_files, settings_table
+from lra_fnet.run import folder as run_files
+from lra_fnet.run import settings_table
 from lra_fnet.run.job import Job
 
 ROOT = config.GIN_DIR.parent

@@ -22,7 +22,9 @@ from lra_fnet import cli, config, experiment
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.models.kernels import fastest
-from lra_fnet.run import provenance, record, trained, verify
+from lra_fnet.run import model as trained
+from lra_fnet.run import provenance, verify
+from lra_fnet.run import result as record
 from lra_fnet.training import replay, step
 
 ROOT = Path(__file__).parents[2]

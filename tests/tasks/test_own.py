@@ -23,7 +23,7 @@ import lra_fnet
 from lra_fnet import config, experiment, tasks
 from lra_fnet.data import store
 from lra_fnet.errors import UserError
-from lra_fnet.run import job, train
+from lra_fnet.run import execute, job
 from lra_fnet.tasks import csv_table, own_rows, prepare
 from lra_fnet.testing import check_task
 
@@ -836,7 +836,7 @@ def test_training_says_where_examples_of_images_are_drawn(pictures, tmp_path, ca
     asked = job.Job("images", "ff_only", "cpu", data=tmp_path, source=pictures)
     times = set()
     for _ in range(2):  # drawn once, and named each time
-        prepared = train._prepare(asked, asked.load())
+        prepared = execute._prepare(asked, asked.load())
         sheet = prepared.folder.parent / "contact_sheet.png"
         assert f"examples: {sheet}" in capfd.readouterr().err.splitlines()
         times.add(sheet.stat().st_mtime_ns)
@@ -844,7 +844,7 @@ def test_training_says_where_examples_of_images_are_drawn(pictures, tmp_path, ca
         assert image.size == (2400, 1400)
     assert len(times) == 1
     os.utime(sheet, (0, 0))  # it shows an earlier version of the set
-    train._prepare(asked, asked.load())
+    execute._prepare(asked, asked.load())
     assert sheet.stat().st_mtime_ns > 0
 
 

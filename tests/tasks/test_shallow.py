@@ -17,7 +17,7 @@ from lra_fnet.baselines.shallow import Counts
 from lra_fnet.data import store
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
-from lra_fnet.run import record
+from lra_fnet.run import result as record
 from lra_fnet.tasks import Arrays, Prepared, pathfinder
 
 rng = np.random.default_rng(0)

@@ -19,7 +19,7 @@ INDEX = COUNT = PORT = 0
 
 # Its children begin with these modules; importing them takes longer than most scenarios.
 _server = multiprocessing.get_context("forkserver")
-_server.set_forkserver_preload(["jax", "flax", "optax", "tensorboardX", "lra_fnet.run.train"])
+_server.set_forkserver_preload(["jax", "flax", "optax", "tensorboardX", "lra_fnet.run.execute"])
 
 
 class Process:

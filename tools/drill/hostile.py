@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from lra_fnet.run import record
+from lra_fnet.run import result as record
 from tools.drill.stage import Stage, Verdict
 
 _EVIL = "import pathlib\npathlib.Path('marker').touch()\n"

@@ -30,7 +30,7 @@ import jax
 from lra_fnet import cli
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, signals
-from lra_fnet.run import record
+from lra_fnet.run import result as record
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

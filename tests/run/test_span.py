@@ -20,8 +20,8 @@ from lra_fnet import experiment
 from lra_fnet.errors import UserError
 from lra_fnet.machine import typed_json
 from lra_fnet.models.heads import encode
-from lra_fnet.run import attention_span
-from lra_fnet.run.run_files import Span
+from lra_fnet.run import span as attention_span
+from lra_fnet.run.folder import Span
 from lra_fnet.tasks import Arrays
 
 
@@ -174,7 +174,7 @@ def test_span_is_written_into_the_run_folder_and_leaves_test_closed(folders, tmp
     change(trial / "result.json", test=None)
     result = json.loads((trial / "result.json").read_text())
     for number, count in ((8, 8), (1000, 20)):
-        span = attention_span.span(trial, number)
+        span = attention_span.measure_run(trial, number)
         path = attention_span.keep(span, trial)
         assert span == typed_json.load(path, Span)
         assert (span.rows, span.split) == (count, "validation")
@@ -222,7 +222,7 @@ def test_run_without_a_span_fails_with_one_line(folders, tmp_path, model, damage
     if damage:
         damage(folder)
     with pytest.raises(UserError) as raised:
-        attention_span.span(folder, rows)
+        attention_span.measure_run(folder, rows)
     assert words in str(raised.value)
     assert "\n" not in str(raised.value)
     assert not (folder / "attention_span.json").exists()
@@ -244,7 +244,7 @@ def test_measured_rows_are_a_random_choice_of_the_whole_split(monkeypatch):
     monkeypatch.setattr(attention_span, "load_run", lambda *_, **__: run)
     monkeypatch.setattr(attention_span, "measure", measure)
     for _ in range(2):
-        assert attention_span.span(Path("run"), 20).rows == 20
+        assert attention_span.measure_run(Path("run"), 20).rows == 20
     assert np.array_equal(*measured)
     assert len(set(measured[0])) == 20
     assert measured[0].min() < 20 < 80 < measured[0].max()

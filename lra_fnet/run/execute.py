@@ -16,12 +16,14 @@ from lra_fnet.errors import Interrupted, RunFailed, UserError, out_of_memory
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import device, disk, progress, terminal
 from lra_fnet.models.kernels import fastest
-from lra_fnet.run import evaluate, pretrained, provenance, record, run_files
+from lra_fnet.run import evaluate, pretrained, provenance
+from lra_fnet.run import folder as run_files
 from lra_fnet.run import job as jobs
+from lra_fnet.run import result as record
+from lra_fnet.run.folder import Begun
 from lra_fnet.run.job import Job
 from lra_fnet.run.pretrained import Start
-from lra_fnet.run.record import Process, Record
-from lra_fnet.run.run_files import Begun
+from lra_fnet.run.result import Process, Record
 from lra_fnet.tasks import Prepared
 from lra_fnet.training import checkpoint, hosts
 from lra_fnet.training.loop import Loop

@@ -12,7 +12,8 @@ from paths import ROOT
 
 from lra_fnet import intervals
 from lra_fnet.errors import UserError
-from lra_fnet.run import record, run_files
+from lra_fnet.run import folder as run_files
+from lra_fnet.run import result as record
 
 
 def without(key):

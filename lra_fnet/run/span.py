@@ -26,15 +26,17 @@ from lra_fnet.models.heads import encode
 from lra_fnet.models.mixers import attention
 from lra_fnet.objective import Classify
 from lra_fnet.run import provenance
-from lra_fnet.run.run_files import SPAN, Layer, Span
-from lra_fnet.run.trained import load_run
+from lra_fnet.run.folder import SPAN, Layer, Span
+from lra_fnet.run.model import load_run
 from lra_fnet.tasks import Arrays
 from lra_fnet.training import pipeline
 
 _WEIGHTS = 2**24  # attention weights that are held at a time: 64 MiB
 
 
-def span(folder: Path, rows: int, imports: Sequence[str] = (), data: Path | None = None) -> Span:
+def measure_run(
+    folder: Path, rows: int, imports: Sequence[str] = (), data: Path | None = None
+) -> Span:
     """Measures a run's span on validation rows; `keep` writes it.
 
     The weights are those of the checkpoint best on validation, computed in float32.

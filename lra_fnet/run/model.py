@@ -1,42 +1,58 @@
-"""Opens a trained run, from its folder or from one that `lra-fnet export` wrote.
+"""A trained model: opened from its run folder or from an export, used and exported.
 
-Evaluation, prediction, export and the attention span all start here. Nothing is written.
+An export is a folder that can be given away:
+
+model.safetensors   parameters and constants by name: encoder/block_0/mlp/wide/kernel
+config.json         what the model is, from which run, with the run's result
+README.md           what it is, how good, on which data, how to use it
+vocabulary.model    of a run on pieces of a corpus
 """
 
+import codecs
 import dataclasses
 import functools
+import gzip
+import hashlib
+import itertools
+import json
+import re
 import reprlib
+import sys
 import typing
-from collections.abc import Callable, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import flax.traverse_util
 import jax
 import jax.numpy as jnp
+import jinja2
 import numpy as np
 import safetensors
 import safetensors.numpy
 import scipy.special
 
-from lra_fnet import config
+from lra_fnet import config, intervals
 from lra_fnet import experiment as experiments
-from lra_fnet.data import store
+from lra_fnet.data import sources, store
 from lra_fnet.errors import UserError, one_line, unreadable
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import device, disk, progress, typed_json
 from lra_fnet.models.heads import Classifier
 from lra_fnet.models.kernels import fastest
 from lra_fnet.objective import Classify
-from lra_fnet.run import record
+from lra_fnet.run import result as record
 from lra_fnet.run.job import Job, finished
-from lra_fnet.run.record import Checkpoint, Record
+from lra_fnet.run.result import TEST_LOG, Checkpoint, Record
 from lra_fnet.tasks import Arrays, PixelTask, Prepared, Task
+from lra_fnet.tasks.pieces import VOCABULARY
 from lra_fnet.training import checkpoint as checkpoints
 from lra_fnet.training import pipeline
 
 KINDS: tuple[Checkpoint, ...] = typing.get_args(Checkpoint)
-CONFIG, WEIGHTS = "config.json", "model.safetensors"  # of an exported folder
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"  # of an exported folder
+STDIN = "standard input"
 _TRAINING_ONLY = ("Run.", "Optimizer.")  # bindings that do not affect a trained model's outputs
 
 # One text: the content of a file, str as UTF-8, or the values of its tokens, uint8 [length]. For
@@ -251,9 +267,9 @@ def load_run(
         step = score.step
         read = functools.partial(checkpoints.read, folder, kind, step=step)
     else:
-        export, result = read_export(folder, exported, checkpoint)
-        kind, named, step = export.checkpoint, export.imports, export.step
-        read = functools.partial(_read_weights, folder, export)
+        given, result = read_export(folder, exported, checkpoint)
+        kind, named, step = given.checkpoint, given.imports, given.step
+        read = functools.partial(_read_weights, folder, given)
     if result.denoise and not denoise:
         raise _no_classes(folder)
     config.import_modules(imports)
@@ -373,3 +389,231 @@ def flat(variables: Mapping[str, Any]) -> dict[str, Any]:
     """Returns arrays by name: encoder/block_0/mlp/wide/kernel, constants/encoder/... ."""
     constants = {name: tree for name, tree in variables.items() if name != "params"}
     return flax.traverse_util.flatten_dict({**variables["params"], **constants}, sep="/")
+
+
+def predict_files(folder: Path, files: Sequence[Path], imports: Sequence[str] = ()) -> None:
+    """Prints a JSON line for each input, in order and one batch at a time.
+
+    Args:
+      folder: a run folder, or an exported one.
+      files: the inputs; standard input if there are none.
+      imports: see `load_run`.
+
+    Raises:
+      UserError: see `load_run` and `read_inputs`. The answers before a bad input are printed.
+    """
+    run = load_run(folder, imports=imports)
+    batch_size = run.experiment.run.eval_batch_size
+    if not files and sys.stdin.isatty():
+        progress.say("reading standard input; Ctrl-D ends it")
+        batch_size = 1  # a person waits for each answer
+    examples, last, answers = read_inputs(run, files), False, 0
+    while not last:
+        batch: list[tuple[str, tuple[np.ndarray, ...]]] = []
+        try:
+            batch.extend(itertools.islice(examples, batch_size))
+        finally:  # a bad input ends the command after the answers to those before it
+            _print_answers(run, batch)
+        last, answers = len(batch) < batch_size, answers + len(batch)
+    if not answers:
+        raise UserError(f"{files[0] if files else STDIN}: expected a text, found none")
+
+
+def _print_answers(run: TrainedRun, batch: Sequence[tuple[str, tuple[np.ndarray, ...]]]) -> None:
+    rows = run.predict([texts for _, texts in batch])
+    for (place, texts), row in zip(batch, rows, strict=True):
+        label = int(row.argmax())
+        line = {
+            "label": label,
+            "class": run.task.class_names[label],
+            "probability": round(float(row[label]), 6),
+            "probabilities": [round(share, 6) for share in row.tolist()],
+            "truncated": any(len(text) > run.task.max_len for text in texts),
+            "input": place,
+        }
+        print(json.dumps(line))
+    sys.stdout.flush()
+
+
+def read_inputs(
+    run: TrainedRun, files: Sequence[Path]
+) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
+    """Yields for each input its place (file, or file and line) and its texts, uint8 [length] each.
+
+    `lra-fnet predict --help` says what a file holds.
+
+    Raises:
+      UserError: a file cannot be read; a task with two texts per row gets an odd number of files;
+        an input does not fit the task (the text has its file, line and reason).
+    """
+    for place, contents in _contents(run.task, files):
+        try:
+            yield place, run.values(contents)
+        except ValueError as error:
+            raise UserError(f"{place}: {error}") from None
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """Opens a file, unpacked if it is a gzip file by its name."""
+    if path.suffix.lower() == ".gz":
+        return gzip.open(path)  # pyright: ignore[reportReturnType]
+    return path.open("rb")
+
+
+def _contents(task: Task, files: Sequence[Path]) -> Iterator[tuple[str, tuple[bytes, ...]]]:
+    """Yields the place and the raw texts of each input."""
+    pixels = isinstance(task, PixelTask)
+    if not files and pixels:
+        yield STDIN, (sys.stdin.buffer.read(),)
+    elif not files:
+        yield from _lines(task, STDIN, sys.stdin.buffer)
+    tables = {file for file in files if sources.ending(file) in task.tables}
+    whole = {
+        file
+        for file in files
+        if pixels or not (task.one_line or sources.ending(file) == ".jsonl" or file in tables)
+    }
+    if (count := sum(file in whole for file in files)) % task.num_inputs:
+        raise UserError(
+            f"task {task.name} takes {task.num_inputs} files a row, got {count}: add the "
+            "missing one, or give JSON lines in a file *.jsonl"
+        )
+    row: list[Path] = []
+
+    def content(path: Path) -> bytes:
+        if pixels:
+            return path.read_bytes()
+        with _opened(path) as stream:
+            return stream.read().removeprefix(codecs.BOM_UTF8)
+
+    for file in files:
+        if row and file not in whole:
+            raise UserError(f"{file} is between the two files of a pair: put it before {row[0]}")
+        try:
+            if file in tables:
+                file.open("rb").close()
+                yield from task.inputs(file)
+                continue
+            if file not in whole:
+                with _opened(file) as stream:
+                    yield from _lines(
+                        task, str(file), stream, all_json=sources.ending(file) == ".jsonl"
+                    )
+                continue
+            row.append(file)
+            if len(row) == task.num_inputs:
+                yield " and ".join(map(str, row)), tuple(map(content, row))
+                row = []
+        except (OSError, EOFError, zlib.error) as error:
+            name, reason = getattr(error, "filename", None) or file, getattr(error, "strerror", "")
+            raise UserError(
+                f"{name} cannot be read ({reason or error}): name files that exist, not folders"
+            ) from None
+
+
+def _lines(
+    task: Task, name: str, stream: Iterable[bytes], *, all_json: bool = False
+) -> Iterator[tuple[str, tuple[bytes, ...]]]:
+    """Yields the place and the texts of each line: the line itself, or those of a JSON object."""
+    keys = ["text"] if task.num_inputs == 1 else ["text1", "text2"]
+    all_json = all_json or task.num_inputs > 1
+    for number, line in enumerate(stream, start=1):
+        place, line = f"{name}, line {number}", line.rstrip(b"\r\n")
+        line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+        if not all_json and not re.match(rb'\s*\{\s*"', line):
+            yield place, (line,)
+            continue
+        try:
+            row = json.loads(line)
+            texts = tuple(row[key].encode() for key in keys)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            expected = "{" + ", ".join(f'"{key}": "..."' for key in keys) + "}"
+            start = line[:40].decode(errors="replace")
+            raise UserError(f"{place}: expected a JSON object {expected}, got {start!r}") from None
+        yield place, texts
+
+
+def export(
+    folder: Path,
+    out: Path,
+    kind: Checkpoint = "best",
+    imports: Sequence[str] = (),
+    *,
+    force: bool = False,
+) -> None:
+    """Exports a run: `out` then holds all its files, or is as it was before.
+
+    Args:
+      folder: of a complete run.
+      out: a new or empty folder or, with `force`, an earlier export, which is replaced.
+      kind: the checkpoint, "best" or "last".
+      imports: see `load_run`.
+      force: whether an earlier export may be replaced.
+
+    Raises:
+      UserError: see `load_run`; `out` holds something else, or cannot be written.
+    """
+    _check_out(out, force)
+    run = load_run(folder, kind, imports)
+    leaves = jax.device_get(flat(run.variables))
+    arrays = {name: np.ascontiguousarray(leaf) for name, leaf in leaves.items()}
+    needed = {name: store.read_file(run.data(), name) for name in run.task.needed}
+    files = {name: hashlib.sha256(content).hexdigest() for name, content in needed.items()}
+    contents = {
+        WEIGHTS: safetensors.numpy.save(arrays),
+        CONFIG: (json.dumps(describe(run) | {"files": files}, indent=1) + "\n").encode(),
+        CARD: card(run).encode(),
+        **needed,
+    }
+    with disk.writable(out, "--out"):
+        target = out.resolve()  # of a link: it stays, and the folder that it names is filled
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with disk.partial(target) as partial:
+            partial.mkdir()
+            for name, content in contents.items():
+                (partial / name).write_bytes(content)
+
+
+def _check_out(out: Path, force: bool) -> None:
+    if out.is_file():
+        raise UserError(f"--out expects a folder, {out} is a file: choose another name")
+    if out.resolve() == Path.cwd():
+        raise UserError(
+            f"--out expects another folder than the current one, got {out}: name a new one"
+        )
+    names = {path.name for path in out.glob("*")}
+    if names - {CONFIG, WEIGHTS, CARD, VOCABULARY, TEST_LOG} or (names and CONFIG not in names):
+        raise UserError(f"{out} holds other files: choose a folder that does not exist")
+    if names and not force:
+        raise UserError(f"{out} holds an export: --force replaces it, or choose another folder")
+
+
+def describe(run: TrainedRun) -> dict[str, Any]:
+    """Returns the object of config.json, without the hashes of other files ("files")."""
+    task = run.task
+    return {
+        "format": "lra-fnet 1",
+        "checkpoint": run.checkpoint,
+        "step": run.step,
+        "parameters_sha256": weights_sha256(run.variables),
+        "num_inputs": task.num_inputs,
+        "classes": task.class_names,
+        "vocabulary": {
+            "num_ids": task.num_ids,
+            "id": "the value" if task.zero_is_padding else "the value + 1",
+            "value": task.value_is,
+            "length": task.max_len,
+        },
+        "imports": run.needs,
+        "result": run.result.raw,
+    }
+
+
+def card(run: TrainedRun) -> str:
+    """Returns the page for people, in Markdown."""
+    template = Path(__file__).with_name("templates") / "card.md"
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+    code = [Path(name).name if name.endswith(".py") else name for name in run.needs]
+    return environment.from_string(template.read_text("utf-8")).render(
+        run=run, result=run.result, task=run.task, wilson=intervals.wilson, code=code
+    )

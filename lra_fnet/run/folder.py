@@ -11,7 +11,7 @@ import numpy as np
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, typed_json
 from lra_fnet.machine.typed_json import T
-from lra_fnet.run.record import Init, Process, Rms, seal
+from lra_fnet.run.result import Init, Process, Rms, seal
 
 RESTORE = "restore it, or --force moves the folder aside"  # what to do about run.json
 SPAN = "attention_span.json"
