@@ -655,28 +655,6 @@ def _verify(args) -> int:
 
 
 @_verb(
-    "task bindings outside data source",
-    model=_MODEL,
-    name=_VARIANT,
-    results=_folder("folder of the results to compare with (default: results)", "results"),
-)
-def _drift(args) -> int:
-    """Trains the first tenth of a preset's run and compares its losses with the committed results.
-
-    Shows whether a new machine, commit or version of JAX still trains the same model. Exits with
-    code 1 if more than a tenth of the losses lie outside the band around the recorded ones: 1 %, or
-    three standard deviations over the recorded seeds where that is more. Only results with a
-    metrics.jsonl next to result.json are used.
-
-    Example:
-      lra-fnet drift --task listops --model fnet --preset cpu
-    """
-    from lra_fnet.run import drift
-
-    return drift.main(_job(args, runs=args.results))
-
-
-@_verb(
     "bindings outside runs data source",
     sweep=_text(f"{', '.join(config.known('sweeps'))}, or your own file", metavar="FILE"),
     task=_text(f"{_NAMES} six of LRA"),
