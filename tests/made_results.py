@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 
-from lra_fnet import intervals
+from lra_fnet import counts
 from lra_fnet.benchmark.files import Result
 from lra_fnet.machine import typed_json
 from lra_fnet.run import result as record
@@ -80,7 +80,7 @@ def scored(model, seed, **changes):
     right = FIVE_SEEDS[["fnet", "linear"].index(model), seed]
     result = with_test(int(right.sum()), int((~right).sum()), model=model, seed=seed, **changes)
     for checkpoint, rows in {"best": right, "last": ~right}.items():
-        result["test"][checkpoint]["correct_bits"] = intervals.encode(rows)
+        result["test"][checkpoint]["correct_bits"] = counts.encode(rows)
     return result
 
 

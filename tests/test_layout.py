@@ -16,8 +16,8 @@ from lra_fnet import cli, config, experiment, report
 
 SRC = ROOT / "lra_fnet"
 ORDER = """
-    errors machine config settings intervals tasks models testing objective optim experiment
-    training run sweep benchmark report cli __main__
+    errors machine config settings counts tasks models testing objective optim experiment
+    training run sweep significance benchmark report cli __main__
 """.split()  # noqa: SIM905 (a line is easier to read than a list)
 DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md")),

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from lra_fnet import intervals
+from lra_fnet import counts
+from lra_fnet.counts import Counts
 from lra_fnet.data import store
 from lra_fnet.data.store import Arrays, Prepared
 from lra_fnet.errors import UserError
-from lra_fnet.intervals import Counts
 from lra_fnet.machine import disk
 from lra_fnet.machine.progress import say
 
@@ -63,7 +63,7 @@ class Shallow:
     settings: dict[str, Any]
     validation: Counts
     test: Counts
-    # Which test rows are right, see `intervals.encode`.
+    # Which test rows are right, see `counts.encode`.
     correct_bits: str | None = dataclasses.field(default=None, repr=False)
     of: Kind = "labels"  # what is counted
 
@@ -79,7 +79,7 @@ class Shallow:
     @functools.cached_property
     def right(self) -> np.ndarray | None:
         """Which test rows are right, bool [count]; None if that was not recorded."""
-        return intervals.bits(vars(self.test) | {"correct_bits": self.correct_bits})
+        return counts.bits(vars(self.test) | {"correct_bits": self.correct_bits})
 
 
 class Method(NamedTuple):
@@ -288,7 +288,7 @@ def compute(prepared: Prepared) -> list[Shallow]:
                 dict(method.settings[best]),
                 score,
                 Counts(int(right.sum()), len(right)),
-                intervals.encode(right),
+                counts.encode(right),
                 method.of,
             )
         )

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from lra_fnet import config
+from lra_fnet.counts import Counts
 from lra_fnet.data.sources import Remote, digest, file_sha256, own_url, readable
 from lra_fnet.errors import UserError, one_line
-from lra_fnet.intervals import Counts
 from lra_fnet.machine import disk, terminal
 from lra_fnet.machine.memory import free_memory
 from lra_fnet.machine.progress import Bar, say

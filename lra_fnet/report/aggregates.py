@@ -16,8 +16,8 @@ from lra_fnet import config
 from lra_fnet.report.cells import MARKS, Cell
 from lra_fnet.report.footnotes import PADDING
 from lra_fnet.report.grid import Grid
-from lra_fnet.report.significance import SEEDS
 from lra_fnet.report.tables import Row, Table
+from lra_fnet.significance import SEEDS
 
 REFERENCE = "transformer"  # the model that others are compared with
 LEVELS = (10, 25, 50, 75)  # scores above chance at which the performance profile is shown

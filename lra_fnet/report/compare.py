@@ -9,17 +9,16 @@ from typing import Any, NamedTuple
 
 from rich.text import Text
 
-from lra_fnet import config, intervals
+from lra_fnet import config, significance
 from lra_fnet.errors import UserError, did_you_mean
-from lra_fnet.intervals import Difference
 from lra_fnet.machine import progress, terminal
 from lra_fnet.machine.terminal import Fitted
-from lra_fnet.report import footnotes, significance, text
+from lra_fnet.report import footnotes, text
 from lra_fnet.report.cells import MARKS
 from lra_fnet.report.grid import Grid, rounded
-from lra_fnet.report.significance import PAIRED
 from lra_fnet.run import result as record
 from lra_fnet.run.result import Device, Record, Split
+from lra_fnet.significance import PAIRED, Difference
 
 
 def find(text: str, roots: Sequence[str | Path]) -> list[Record]:
@@ -190,11 +189,11 @@ def _pairs(a: Sequence[Record], b: Sequence[Record]) -> list[Pair]:
         return []
     right = [{run.seed: run.right("test") for run in runs} for runs in (a, b)]
     pairs = {
-        seed: intervals.paired(rows, right[1][seed])
+        seed: significance.paired(rows, right[1][seed])
         for seed, rows in right[0].items()
         if rows is not None and right[1].get(seed) is not None
     }
-    adjusted = intervals.holm([difference.p_value for difference in pairs.values()])
+    adjusted = significance.holm([difference.p_value for difference in pairs.values()])
     return [
         Pair(seed, difference, p_value)
         for (seed, difference), p_value in zip(pairs.items(), adjusted, strict=True)
@@ -229,10 +228,10 @@ def render(comparison: RunComparison) -> list[Fitted | Text]:
     rows = []
     for split, compared in comparison.differences.items():
         accuracies = (f"{mean:.2f} %" for mean in (compared.a, compared.b))
-        p_value = intervals.p_text(compared.difference.p_value)
+        p_value = significance.p_text(compared.difference.p_value)
         rows.append([split, *accuracies, *_interval(compared.difference), p_value])
     for pair in comparison.pairs:
-        p_value = f"{intervals.p_text(pair.p_adjusted)} (Holm)"
+        p_value = f"{significance.p_text(pair.p_adjusted)} (Holm)"
         rows.append([f"test, seed {pair.seed}", "", "", *_interval(pair.difference), p_value])
     rows.append(["parameters", f"{a.parameters:,}", f"{b.parameters:,}"])
     rows.append(["steps/s", *map(_speed, (a, b)), "" if ratio is None else f"x {ratio:.2f}"])

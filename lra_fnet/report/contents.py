@@ -12,20 +12,20 @@ from lra_fnet.report import (
     cost,
     grids,
     literature,
+    marks,
     naming,
     pairs,
     pretraining,
     self_pretraining,
-    significance,
     sweeps,
     tradeoff,
 )
 from lra_fnet.report.aggregates import Aggregate
 from lra_fnet.report.grid import Grid
 from lra_fnet.report.literature import Entry
+from lra_fnet.report.marks import Marks
 from lra_fnet.report.pairs import Pair
 from lra_fnet.report.pretraining import Front
-from lra_fnet.report.significance import Marks
 from lra_fnet.report.sources import Benchmark, Sources, Sweep
 from lra_fnet.report.tables import Table
 from lra_fnet.report.tradeoff import Point
@@ -153,13 +153,13 @@ def _benchmarks(sources: Sequence[Benchmark]) -> list[tuple[Benchmark, Sequence[
 
 
 def _preset(table: Table, sources: Sources) -> Preset:
-    marks: dict[Checkpoint, Marks] = {
-        part.checkpoint: significance.marks(part.rows, table.tasks, part.checkpoint)
+    best: dict[Checkpoint, Marks] = {
+        part.checkpoint: marks.marks(part.rows, table.tasks, part.checkpoint)
         for part in table.parts[:2]
     }
     return Preset(
         table=table,
-        marks=marks,
+        marks=best,
         aggregates=aggregates.over_tasks(table),
         generalisation=grids.generalisation(table),
         pairs=pairs.pairs(table, naming.MAIN),

@@ -7,9 +7,9 @@ from lra_fnet.machine import progress
 from lra_fnet.report import benchmarks, naming, tradeoff
 from lra_fnet.report.contents import Preset, Report
 from lra_fnet.report.literature import Entry
-from lra_fnet.report.significance import SEEDS
 from lra_fnet.report.sources import Sweep
 from lra_fnet.report.tables import Table
+from lra_fnet.significance import SEEDS
 
 
 def of(report: Report) -> dict[str, list[str]]:

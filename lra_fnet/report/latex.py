@@ -9,7 +9,7 @@ from lra_fnet.report import template
 from lra_fnet.report.cells import Cell
 from lra_fnet.report.contents import Report
 from lra_fnet.report.grid import Grid
-from lra_fnet.report.significance import Marks
+from lra_fnet.report.marks import Marks
 from lra_fnet.report.tables import Part, Table, measured
 from lra_fnet.report.text import LEGEND, accuracy_grid
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import markupsafe
 
-from lra_fnet import config, intervals, tasks
+from lra_fnet import config, significance, tasks
 from lra_fnet.report import (
     benchmarks,
     figures,
@@ -76,7 +76,7 @@ def render(report: Report) -> str:
         figures=figures,
         tradeoff=tradeoff,
         paired=paired,
-        p_text=intervals.p_text,
+        p_text=significance.p_text,
         steps=STEPS,
         task_titles=dict.fromkeys(t.columns[task] for t in report.tables for task in t.tasks),
         models=sorted({row.label for table in report.tables for row in table.ours}),

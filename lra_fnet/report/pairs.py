@@ -4,13 +4,12 @@ import dataclasses
 import itertools
 from collections.abc import Sequence
 
-from lra_fnet import intervals
-from lra_fnet.report import significance
+from lra_fnet import significance
 from lra_fnet.report.cells import MARKS
 from lra_fnet.report.grid import Grid
-from lra_fnet.report.significance import LEVEL, Comparison
 from lra_fnet.report.tables import Row, Table
 from lra_fnet.run.result import Record
+from lra_fnet.significance import LEVEL, Comparison, holm, p_text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +57,7 @@ def pairs(table: Table, models: Sequence[str]) -> list[Pair]:
         for (*_, comparison), tells in zip(found, enough, strict=True)
         if tells
     ]
-    adjusted = iter(intervals.holm(tested))
+    adjusted = iter(holm(tested))
     return [
         Pair(*each, next(adjusted) if tells else None)
         for each, tells in zip(found, enough, strict=True)
@@ -93,8 +92,8 @@ def grid(table: Table, listed: Sequence[Pair]) -> Grid:
                 verdict[pair.significant],
                 f"{difference.mean:+.2f}",
                 f"{difference.low:+.2f} to {difference.high:+.2f}",
-                intervals.p_text(difference.p_value),
-                "-" if pair.p_adjusted is None else intervals.p_text(pair.p_adjusted),
+                p_text(difference.p_value),
+                "-" if pair.p_adjusted is None else p_text(pair.p_adjusted),
                 " / ".join(row.cells[pair.task].ratio for row in (pair.a, pair.b)),
                 *[str(tests.index(pair.comparison.test) + 1)] * several,
             ]

@@ -5,8 +5,8 @@ This is the comparison of "Never Train from Scratch" (arXiv:2310.02980), at equa
 
 from collections.abc import Iterator
 
-from lra_fnet import intervals
-from lra_fnet.report import naming, significance
+from lra_fnet import significance
+from lra_fnet.report import naming
 from lra_fnet.report.cells import Cell, meanings
 from lra_fnet.report.grid import Grid
 from lra_fnet.report.tables import Row, Table
@@ -37,7 +37,7 @@ def grid(table: Table) -> Grid:
             compared = [
                 f"{difference.mean:+.2f}",
                 f"{difference.low:+.2f} to {difference.high:+.2f}",
-                intervals.p_text(difference.p_value),
+                significance.p_text(difference.p_value),
                 comparison.test,
             ]
         rows.append([table.columns[task], other.label, *values, *compared])

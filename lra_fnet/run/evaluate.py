@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from lra_fnet import config, intervals
+from lra_fnet import config, counts
 from lra_fnet.baselines import shallow
 from lra_fnet.errors import UserError
 from lra_fnet.experiment import Experiment
@@ -203,7 +203,7 @@ def score_again(
 
 def _constant(sums: Mapping[str, Any], labels: np.ndarray) -> bool:
     """Returns whether exactly the rows of one label are right, as with one answer for every row."""
-    right = intervals.bits(sums)
+    right = counts.bits(sums)
     assert right is not None
     label = labels[right][:1]
     return len(label) == 1 and np.array_equal(right, labels == label)

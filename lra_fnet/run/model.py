@@ -33,7 +33,7 @@ import safetensors
 import safetensors.numpy
 import scipy.special
 
-from lra_fnet import config, intervals
+from lra_fnet import config, counts
 from lra_fnet import experiment as experiments
 from lra_fnet.data import sources, store
 from lra_fnet.errors import UserError, one_line, unreadable
@@ -615,5 +615,5 @@ def card(run: TrainedRun) -> str:
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
     code = [Path(name).name if name.endswith(".py") else name for name in run.needs]
     return environment.from_string(template.read_text("utf-8")).render(
-        run=run, result=run.result, task=run.task, wilson=intervals.wilson, code=code
+        run=run, result=run.result, task=run.task, wilson=counts.wilson, code=code
     )

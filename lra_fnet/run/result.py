@@ -13,11 +13,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lra_fnet import config, intervals
+from lra_fnet import config, counts
 from lra_fnet.baselines import masked, shallow
 from lra_fnet.baselines.shallow import Shallow
+from lra_fnet.counts import Counts
 from lra_fnet.errors import UserError
-from lra_fnet.intervals import Counts
 from lra_fnet.machine import disk, typed_json
 from lra_fnet.settings import one_of
 
@@ -36,7 +36,7 @@ class Score(Counts):
 
     step: int  # optimizer steps of the checkpoint
     loss: float = float("nan")  # summed over the rows or masked tokens, see `objective.Sums`
-    correct_bits: str | None = dataclasses.field(default=None, repr=False)  # `intervals.encode`
+    correct_bits: str | None = dataclasses.field(default=None, repr=False)  # `counts.encode`
     constant: bool | None = None  # whether every row got the same answer; older results: None
     order_loss: float | None = None  # sentence order, summed over the rows: `objective.Pretrain`
     order_correct: int | None = None
@@ -58,7 +58,7 @@ class Score(Counts):
     @functools.cached_property
     def right(self) -> np.ndarray | None:
         """Which rows are right, bool [count]; None if that was not recorded."""
-        return intervals.bits(vars(self))
+        return counts.bits(vars(self))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lra_fnet import config, intervals
+from lra_fnet import config, counts
 from lra_fnet import experiment as experiments
 from lra_fnet.config import Difference
 from lra_fnet.data import store
@@ -476,7 +476,7 @@ def _score(folder: Path, result: Record, kinds: Sequence[Checkpoint], options: O
             return Finding(FAILED, f"{name}: {was}, now {sums['count']} at step {run.step}")
         rows = abs(sums["correct"] - recorded.correct)
         if "correct_bits" in sums and recorded.correct_bits:
-            rows = int((intervals.bits(sums) != recorded.right).sum())
+            rows = int((counts.bits(sums) != recorded.right).sum())
         if rows > (0 if exact else ROWS_OFF * recorded.count):
             return Finding(FAILED, f"{name}: {rows} of {recorded.count} rows differ")
         off += rows

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from lra_fnet import intervals
+from lra_fnet import counts
 from lra_fnet.objective import Objective
 from lra_fnet.tasks import Arrays
 from lra_fnet.training import pipeline
@@ -31,7 +31,7 @@ def make_scorer(
     """Returns the function (variables, arrays) -> {"correct", "count", "loss"}, sums over the rows.
 
     The sums are `objective.Sums`, whose subclasses have more. With `bits=True` the result also has
-    "correct_bits": which rows are right (`intervals.encode`). A third argument is called after each
+    "correct_bits": which rows are right (`counts.encode`). A third argument is called after each
     batch with the number of rows that are scored; an exception that it raises ends the scoring.
 
     Args:
@@ -76,7 +76,7 @@ def make_scorer(
         result = sums.numbers()
         if bits:  # the filler rows come last
             right = np.concatenate([np.asarray(right) for right in rights])[:rows]
-            result["correct_bits"] = intervals.encode(right)
+            result["correct_bits"] = counts.encode(right)
         return result
 
     return score

@@ -7,8 +7,8 @@ import pytest
 from made_results import INIT, a_failure, a_result, cell_text, records, with_test
 
 from lra_fnet import experiment
+from lra_fnet.counts import wilson
 from lra_fnet.data import store
-from lra_fnet.intervals import wilson
 from lra_fnet.report import accuracy, cells, naming, tables, text
 from lra_fnet.report.cells import Cell
 from lra_fnet.run.folder import Begun

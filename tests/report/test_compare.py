@@ -11,8 +11,8 @@ import pytest
 from made_results import INIT, RIGHT, a_failure, a_result, part_of_a_run, put, scored, with_test
 from rich.console import Console
 
-from lra_fnet import cli, intervals
-from lra_fnet.report import compare, significance
+from lra_fnet import cli, significance
+from lra_fnet.report import compare
 
 MODELS = ("cpu/listops/fnet", "cpu/listops/linear")
 
@@ -66,8 +66,8 @@ def test_run_folders_are_compared_on_validation_and_test(run):
     compared = comparison(run, both(1, 1), *folders)
     assert list(compared["differences"]) == ["validation", "test"]
     test = compared["differences"]["test"]
-    numbers = tuple(test[name] for name in intervals.Difference._fields)
-    assert numbers == pytest.approx(intervals.paired(RIGHT[0, 0], RIGHT[1, 0]))
+    numbers = tuple(test[name] for name in significance.Difference._fields)
+    assert numbers == pytest.approx(significance.paired(RIGHT[0, 0], RIGHT[1, 0]))
     assert (test["a"], test["b"]) == pytest.approx(tuple(100 * RIGHT[:, 0].mean(1)))
     assert test["test"] == significance.PAIRED
     assert compared["pairs"] == []
@@ -77,9 +77,9 @@ def test_equal_seeds_are_compared_row_by_row_too(run):
     pairs = comparison(run, both(3, 2))["pairs"]
     assert [pair["seed"] for pair in pairs] == [0, 1]
     for pair in pairs:
-        numbers = tuple(pair[name] for name in intervals.Difference._fields)
-        assert numbers == pytest.approx(intervals.paired(*RIGHT[:, pair["seed"]]))
-    adjusted = intervals.holm([pair["p_value"] for pair in pairs])
+        numbers = tuple(pair[name] for name in significance.Difference._fields)
+        assert numbers == pytest.approx(significance.paired(*RIGHT[:, pair["seed"]]))
+    adjusted = significance.holm([pair["p_value"] for pair in pairs])
     assert [pair["p_adjusted"] for pair in pairs] == pytest.approx(adjusted)
 
 
@@ -89,8 +89,8 @@ def test_pairs_are_of_equal_seeds_where_one_side_lacks_the_first(run):
     pairs = comparison(run, runs)["pairs"]
     assert [pair["seed"] for pair in pairs] == [1, 2]
     for pair in pairs:
-        numbers = tuple(pair[name] for name in intervals.Difference._fields)
-        assert numbers == pytest.approx(intervals.paired(*RIGHT[:, pair["seed"]]))
+        numbers = tuple(pair[name] for name in significance.Difference._fields)
+        assert numbers == pytest.approx(significance.paired(*RIGHT[:, pair["seed"]]))
 
 
 @pytest.mark.parametrize("width", [40, 80])
@@ -247,7 +247,7 @@ def test_copy_of_a_run_is_on_both_sides(run, tmp_path):
 def test_importing_statistics_or_report_imports_neither_jax_nor_scipy_stats():
     """A table must come at once, on a machine without an accelerator's driver too."""
     heavy = "{'jax', 'flax', 'tensorflow', 'scipy.stats', 'matplotlib'} & set(sys.modules)"
-    code = f"import sys, lra_fnet.intervals, lra_fnet.report; assert not {heavy}, {heavy}"
+    code = f"import sys, lra_fnet.significance, lra_fnet.report; assert not {heavy}, {heavy}"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

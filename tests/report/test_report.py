@@ -15,8 +15,8 @@ from paths import ROOT
 from rich.console import Console
 
 from lra_fnet import report
+from lra_fnet.counts import wilson
 from lra_fnet.errors import UserError
-from lra_fnet.intervals import wilson
 from lra_fnet.machine import terminal
 from lra_fnet.report import accuracy, figures, page, text
 from lra_fnet.report.grid import Grid

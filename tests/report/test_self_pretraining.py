@@ -3,8 +3,8 @@
 import pytest
 from made_results import INIT, a_failure, put, scored, with_test
 
-from lra_fnet import report
-from lra_fnet.report import page, significance
+from lra_fnet import report, significance
+from lra_fnet.report import page
 
 STEPS = 400  # of the 1,000 in all
 

@@ -17,7 +17,7 @@ from made_runs import STEPS, change, trained
 from paths import EXAMPLES, OUTSIDE
 
 import lra_fnet
-from lra_fnet import config, experiment, intervals
+from lra_fnet import config, counts, experiment
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.run import evaluate, provenance, verify
@@ -145,7 +145,7 @@ def test_constant_answer_is_recorded(tmp_path, answers, constant):
     sums = {"correct": int(right.sum()), "count": 5, "loss": 1.0}
 
     def score(variables, arrays, between, *, bits):
-        return sums | {"correct_bits": intervals.encode(right)}
+        return sums | {"correct_bits": counts.encode(right)}
 
     data = SimpleNamespace(arrays=lambda split: SimpleNamespace(labels=labels))
     folder = tmp_path / "p/t/m/seed0"

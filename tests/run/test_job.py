@@ -23,8 +23,9 @@ from made_runs import change
 from paths import OUTSIDE, ROOT
 from tiny import rows
 
-from lra_fnet import cli, config, intervals, tasks
+from lra_fnet import cli, config, tasks
 from lra_fnet.baselines import shallow
+from lra_fnet.counts import bits
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.run import evaluate, provenance
@@ -72,7 +73,7 @@ def test_run_writes_everything_into_its_folder(train, tmp_path):
         assert result[name] > 0
     for split, has_bits in (("test", True), ("validation", False)):
         for counts in result[split].values():
-            assert (intervals.bits(counts) is not None) == has_bits
+            assert (bits(counts) is not None) == has_bits
     readings = (tmp_path / "runs/test_log.jsonl").read_text().splitlines()
     assert [json.loads(line)["kind"] for line in readings] == ["intended", "last", "best"]
     assert "correct_bits" not in readings[1]

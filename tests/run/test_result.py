@@ -10,7 +10,7 @@ import pytest
 from made_results import a_failure, a_result, part_of_a_run, put, with_test
 from paths import ROOT
 
-from lra_fnet import intervals
+from lra_fnet import counts
 from lra_fnet.errors import UserError
 from lra_fnet.run import folder as run_files
 from lra_fnet.run import result as record
@@ -22,7 +22,7 @@ def without(key):
 
 def with_bits(checkpoint, right):
     result = a_result()
-    result["test"][checkpoint]["correct_bits"] = intervals.encode(right)
+    result["test"][checkpoint]["correct_bits"] = counts.encode(right)
     return result
 
 

@@ -14,9 +14,9 @@ import serving
 from paths import SHARED
 
 from lra_fnet import tasks
+from lra_fnet.counts import Counts
 from lra_fnet.data import store
 from lra_fnet.errors import UserError
-from lra_fnet.intervals import Counts
 from lra_fnet.tasks import image, pixels
 
 SHARED = SHARED / "data" / "cifar-10-binary.tar.xz"

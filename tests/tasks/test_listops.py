@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from lra_fnet import tasks
+from lra_fnet.counts import Counts
 from lra_fnet.data import store
 from lra_fnet.errors import UserError
-from lra_fnet.intervals import Counts
 from lra_fnet.tasks import generated, listops, listops_trees, xoshiro
 
 OPERATORS = {

@@ -21,9 +21,9 @@ from toy import ROWS, TOY, Pairs, Toy, made
 
 import lra_fnet
 from lra_fnet import tasks
+from lra_fnet.counts import Counts
 from lra_fnet.data import store
 from lra_fnet.errors import UserError
-from lra_fnet.intervals import Counts
 from lra_fnet.machine import disk, progress
 from lra_fnet.tasks import Prepared
 

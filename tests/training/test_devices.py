@@ -10,7 +10,7 @@ import programs
 import pytest
 from tiny import rows, tiny
 
-from lra_fnet import intervals
+from lra_fnet import counts
 from lra_fnet.errors import UserError
 from lra_fnet.training import pipeline, slices, step
 
@@ -108,7 +108,7 @@ def test_every_row_is_scored_once_and_in_order_on_any_number_of_devices():
     assert (one["correct"], one["count"]) == (sum(right), 21)
     assert 0 < sum(right) < 21
     for scores in (one, four):
-        np.testing.assert_array_equal(intervals.bits(scores), right)
+        np.testing.assert_array_equal(counts.bits(scores), right)
     assert (four["correct"], four["count"]) == (one["correct"], 21)
     assert four["loss"] == pytest.approx(one["loss"], rel=1e-6)
 

@@ -3,8 +3,8 @@
 import pytest
 from made_results import FIVE_SEEDS, RIGHT, a_failure, a_result, records, scored, with_test
 
-from lra_fnet import intervals
-from lra_fnet.report import accuracy, significance
+from lra_fnet import significance
+from lra_fnet.report import accuracy, marks
 
 
 def compared(seeds_a, seeds_b, split="test"):
@@ -15,21 +15,21 @@ def compared(seeds_a, seeds_b, split="test"):
 
 def test_one_run_each_is_compared_row_by_row():
     comparison = compared(1, 1)
-    assert comparison.difference == pytest.approx(intervals.paired(RIGHT[0, 0], RIGHT[1, 0]))
+    assert comparison.difference == pytest.approx(significance.paired(RIGHT[0, 0], RIGHT[1, 0]))
     assert comparison.test == significance.PAIRED
     assert (comparison.a, comparison.b) == pytest.approx(tuple(100 * RIGHT[:, 0].mean(1)))
     runs = records(scored("fnet", 0)), records(scored("linear", 0))
     last = significance.compare(*runs, "test", "last")
-    assert last.difference == pytest.approx(intervals.paired(~RIGHT[0, 0], ~RIGHT[1, 0]))
+    assert last.difference == pytest.approx(significance.paired(~RIGHT[0, 0], ~RIGHT[1, 0]))
 
 
 def test_rows_without_bits_count_as_independent():
     comparison = compared(1, 1, "validation")
-    assert comparison.difference == pytest.approx(intervals.unpaired(610, 2000, 610, 2000))
+    assert comparison.difference == pytest.approx(significance.unpaired(610, 2000, 610, 2000))
     assert "no pairs" in comparison.why
     pair = records(scored("fnet", 0)), records(with_test(640, model="linear"))
     comparison = significance.compare(*pair, "test")
-    expected = intervals.unpaired(int(RIGHT[0, 0].sum()), 2000, 640, 2000)
+    expected = significance.unpaired(int(RIGHT[0, 0].sum()), 2000, 640, 2000)
     assert comparison.difference == pytest.approx(expected)
     assert comparison.test == significance.UNPAIRED
 
@@ -43,7 +43,7 @@ def test_several_seeds_are_compared_over_seeds_and_rows(seeds_a, seeds_b):
         comparison = compared(seeds_a, seeds_b, split)
         if split == "validation":
             values = [[30.5] * seeds_a, [30.5] * seeds_b]
-        expected = intervals.over_seeds(*values, 2000, right, matched=same)
+        expected = significance.over_seeds(*values, 2000, right, matched=same)
         assert comparison.difference == pytest.approx(expected)
         assert comparison.test == (significance.CROSSED if right else significance.INDEPENDENT)
         assert ("in pairs" in comparison.why) == same
@@ -59,11 +59,11 @@ def test_order_of_the_runs_does_not_matter():
 def test_one_seed_against_several_compares_the_mean_on_one_split():
     comparison = compared(3, 1)
     assert comparison.test == significance.AVERAGED
-    assert comparison.difference == pytest.approx(intervals.over_rows(RIGHT[0], RIGHT[1, :1]))
+    assert comparison.difference == pytest.approx(significance.over_rows(RIGHT[0], RIGHT[1, :1]))
     assert "needs two of each" in comparison.why
     comparison = compared(3, 1, "validation")
     assert comparison.test == significance.UNPAIRED
-    assert comparison.difference == pytest.approx(intervals.unpaired(610, 2000, 610, 2000))
+    assert comparison.difference == pytest.approx(significance.unpaired(610, 2000, 610, 2000))
 
 
 # Bold cells
@@ -71,7 +71,7 @@ def test_one_seed_against_several_compares_the_mean_on_one_split():
 
 def marks_of(*results):
     (table,) = accuracy.tables(records(*results))
-    return significance.marks(table.rows, table.tasks)
+    return marks.marks(table.rows, table.tasks)
 
 
 def three(n, model="fnet", **changes):
@@ -87,7 +87,7 @@ def test_bold_is_every_row_that_may_be_the_best():
     assert (against.best, against.significant) == ("FNet", True)
     values = [[(n + d) / 20 for d in (-4, 0, 4)] for n in (540, 600, 640)]
     p_values = [
-        intervals.over_seeds(values[0], other, 2000, matched=False).p_value / 2
+        significance.over_seeds(values[0], other, 2000, matched=False).p_value / 2
         for other in values[1:]
     ]
     assert against.p_value == pytest.approx(2 * min(p_values))
@@ -105,8 +105,8 @@ def test_marks_of_the_last_step_compare_its_numbers():
     """At the last step, all answers of `scored` are the other ones."""
     runs = [scored(model, seed) for model in ("fnet", "linear") for seed in range(3)]
     (table,) = accuracy.tables(records(*runs))
-    marks = significance.marks(table.last_rows, table.tasks, checkpoint="last")
-    (against,) = marks.against.values()
+    found = marks.marks(table.last_rows, table.tasks, checkpoint="last")
+    (against,) = found.against.values()
     sides = [records(*runs[:3]), records(*runs[3:])]
     if against.best == "FNet":
         sides.reverse()
@@ -163,6 +163,6 @@ def test_five_other_seeds_are_no_pairs():
     )
     found = significance.compare(a, b, "test")
     values = [[run.accuracy("test") for run in side] for side in (a, b)]
-    want = intervals.over_seeds(*values, 2000, matched=False)
+    want = significance.over_seeds(*values, 2000, matched=False)
     assert found.difference == pytest.approx(want)
     assert "in pairs" not in found.why

@@ -9,7 +9,8 @@ import pytest
 import scipy.optimize
 import scipy.stats
 
-from lra_fnet import intervals
+from lra_fnet import significance
+from lra_fnet.counts import bits, encode, wilson
 
 Z = 1.959963984540054
 TABLES = [  # both right, only a, only b, both wrong
@@ -35,8 +36,8 @@ def rows(both, only_a, only_b, neither):
 @pytest.mark.parametrize("n", [1, 7, 8, 9, 2000, 25_000])
 def test_encoded_rows_are_decoded_again(n):
     right = np.random.default_rng(n).random(n) < 0.6
-    counts = {"correct": int(right.sum()), "count": n, "correct_bits": intervals.encode(right)}
-    back = intervals.bits(counts)
+    counts = {"correct": int(right.sum()), "count": n, "correct_bits": encode(right)}
+    back = bits(counts)
     assert back is not None
     assert back.dtype == bool
     np.testing.assert_array_equal(back, right)
@@ -44,14 +45,14 @@ def test_encoded_rows_are_decoded_again(n):
 
 
 def test_counts_without_bits_decode_to_none():
-    assert intervals.bits({"correct": 3, "count": 5}) is None
+    assert bits({"correct": 3, "count": 5}) is None
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (intervals.encode([True] * 9), "2 bytes, but 8 rows need 1"),
-        (intervals.encode([True] * 4 + [False] * 4), "4 correct rows, but 'correct' says 5"),
+        (encode([True] * 9), "2 bytes, but 8 rows need 1"),
+        (encode([True] * 4 + [False] * 4), "4 correct rows, but 'correct' says 5"),
         ("no base64!", "not base64 of zlib data"),
         ("AAAA", "not base64 of zlib data"),
         (7, "not base64 of zlib data"),
@@ -59,7 +60,7 @@ def test_counts_without_bits_decode_to_none():
 )
 def test_damaged_bits_raise_value_error(text, words):
     with pytest.raises(ValueError, match=words):
-        intervals.bits({"correct": 5, "count": 8, "correct_bits": text})
+        bits({"correct": 5, "count": 8, "correct_bits": text})
 
 
 # One proportion
@@ -73,7 +74,7 @@ def test_wilson_ends_solve_the_score_equation(correct, count):
     def excess(p):
         return abs(share - p) - Z * math.sqrt(p * (1 - p) / count)
 
-    low, high = intervals.wilson(correct, count)
+    low, high = wilson(correct, count)
     below = scipy.optimize.brentq(excess, 0, share - 1e-12) if correct else 0
     above = scipy.optimize.brentq(excess, share + 1e-12, 1) if correct < count else 1
     assert (low, high) == pytest.approx((below, above), abs=1e-9)
@@ -87,7 +88,7 @@ def test_the_paired_interval_ends_where_the_score_test_rejects(table):
     """Second way: the most likely table at each end, difference by search instead of a formula."""
     both, only_a, only_b, neither = table
     n = sum(table)
-    difference = intervals.paired(*rows(*table))
+    difference = significance.paired(*rows(*table))
     assert difference.mean == pytest.approx(100 * (only_a - only_b) / n)
     for end in (difference.low / 100, difference.high / 100):
         if abs(end) > 1 - 1e-9:
@@ -107,7 +108,7 @@ def test_the_paired_interval_ends_where_the_score_test_rejects(table):
 
 def test_published_intervals_of_paired_shares():
     """Airway hyper-responsiveness before and after transplantation (Fagerland et al. 2014)."""
-    difference = intervals.paired(*rows(1, 1, 7, 12))
+    difference = significance.paired(*rows(1, 1, 7, 12))
     assert (difference.mean, difference.low, difference.high) == pytest.approx(
         (-28.6, -51.7, -2.6), abs=0.05
     )
@@ -115,7 +116,7 @@ def test_published_intervals_of_paired_shares():
 
 
 def test_interval_of_models_that_agree_on_every_row_is_the_closed_form():
-    difference = intervals.paired(*rows(40, 0, 0, 60))
+    difference = significance.paired(*rows(40, 0, 0, 60))
     most = 100 * Z**2 / (100 + Z**2)
     assert difference == pytest.approx((0.0, -most, most, 1.0, 100))
 
@@ -123,19 +124,19 @@ def test_interval_of_models_that_agree_on_every_row_is_the_closed_form():
 @pytest.mark.parametrize(("a", "b"), [(0, 0), (1, 0), (3, 3), (2, 9), (90, 130), (12_000, 12_500)])
 def test_paired_p_value_is_that_of_the_binomial_test_on_discordant_rows(a, b):
     want = scipy.stats.binomtest(a, a + b).pvalue if a + b else 1.0
-    assert intervals.paired(*rows(5, a, b, 5)).p_value == pytest.approx(want, rel=1e-9)
+    assert significance.paired(*rows(5, a, b, 5)).p_value == pytest.approx(want, rel=1e-9)
 
 
 def test_exchanging_the_models_changes_the_sign():
     a, b = rows(500, 90, 130, 280)
-    one, other = intervals.paired(a, b), intervals.paired(b, a)
+    one, other = significance.paired(a, b), significance.paired(b, a)
     assert other == pytest.approx((-one.mean, -one.high, -one.low, one.p_value, one.n))
 
 
 def test_paired_interval_holds_the_truth_95_times_in_100():
     rng, held = np.random.default_rng(0), 0
     for only_a, only_b, same in rng.multinomial(200, [0.12, 0.07, 0.81], 1000):
-        difference = intervals.paired(*rows(same, only_a, only_b, 0))
+        difference = significance.paired(*rows(same, only_a, only_b, 0))
         held += difference.low <= 5 <= difference.high
     assert 930 <= held <= 970
 
@@ -145,7 +146,7 @@ def test_paired_interval_holds_the_truth_95_times_in_100():
 
 def test_published_interval_of_independent_shares():
     """56 of 70 and 48 of 80: Newcombe 1998, Table II (a), method 10."""
-    difference = intervals.unpaired(56, 70, 48, 80)
+    difference = significance.unpaired(56, 70, 48, 80)
     assert (difference.mean, difference.low, difference.high) == pytest.approx(
         (20.0, 5.24, 33.39), abs=0.005
     )
@@ -157,12 +158,12 @@ def test_unpaired_p_value_is_that_of_the_chi_squared_test(counts):
     right_a, n_a, right_b, n_b = counts
     table = [[right_a, n_a - right_a], [right_b, n_b - right_b]]
     want = scipy.stats.chi2_contingency(table, correction=False).pvalue
-    assert intervals.unpaired(*counts).p_value == pytest.approx(want, rel=1e-9)
+    assert significance.unpaired(*counts).p_value == pytest.approx(want, rel=1e-9)
 
 
 @pytest.mark.parametrize("counts", [(0, 10, 0, 20), (10, 10, 20, 20)])
 def test_two_shares_of_none_or_all_do_not_differ(counts):
-    difference = intervals.unpaired(*counts)
+    difference = significance.unpaired(*counts)
     assert (difference.mean, difference.p_value) == (0.0, 1.0)
     assert difference.low < 0 < difference.high
 
@@ -176,21 +177,21 @@ def test_means_over_runs_are_compared_as_pairs_of_rows():
     a, b = (
         rng.random((runs, 4000)) * 0.6 + 0.4 * easy > cut for runs, cut in ((3, 0.5), (1, 0.52))
     )
-    got = intervals.over_rows(a, b)
+    got = significance.over_rows(a, b)
     want = scipy.stats.ttest_1samp(a.mean(0) - b.mean(0), 0)
     assert got.mean == pytest.approx(100 * (a.mean() - b.mean()))
     assert got.p_value == pytest.approx(want.pvalue, rel=0.02)
     low, high = want.confidence_interval()
     assert (got.low, got.high) == pytest.approx((100 * low, 100 * high), abs=0.01)
     assert got.n == 4000
-    separate = intervals.unpaired(a.mean() * 4000, 4000, b.sum(), 4000)
+    separate = significance.unpaired(a.mean() * 4000, 4000, b.sum(), 4000)
     assert got.high - got.low < 0.8 * (separate.high - separate.low)
 
 
 def test_means_of_one_run_each_have_the_variance_of_discordant_rows():
     a, b = np.zeros((2, 1, 50), bool)
     a[0, :12], b[0, 8:13] = True, True  # 8 only the first, 1 only the second
-    got = intervals.over_rows(a, b)
+    got = significance.over_rows(a, b)
     error = math.sqrt((9 / 50 - (7 / 50) ** 2) / 49)
     assert got.mean == pytest.approx(14)
     assert got.high - got.low == pytest.approx(2 * 1.959964 * 100 * error)
@@ -212,14 +213,14 @@ def answers(seed, runs=3, rows=40, means=(0.5, 0.6), spread=0.05, shared=0.2):
 def test_interval_over_seeds_and_rows_is_that_of_the_loops(seed, matched, spread):
     """Second way: products of pairs of answers (`naive.crossed_variance`) and SciPy's quantiles."""
     sides = answers(seed, spread=spread)
-    difference = intervals.over_seeds(
+    difference = significance.over_seeds(
         *(100 * side.mean(1) for side in sides), 40, sides, matched=matched
     )
     signed = [sides[0] * 1.0 - sides[1]] if matched else [side * 1.0 for side in sides]
     seeds = [side.mean(1).var(ddof=1) / 3 for side in signed]
     freedom = sum(seeds) ** 2 / sum(part**2 / 2 for part in seeds)
     rows = max(0.0, naive.crossed_variance(*sides, matched) - sum(seeds))
-    pooled = intervals.over_rows(*sides)
+    pooled = significance.over_rows(*sides)
 
     def half(p_value):
         t, z = (d.isf(p_value / 2) for d in (scipy.stats.t(freedom), scipy.stats.norm))
@@ -238,8 +239,8 @@ def test_seeds_of_equal_accuracy_have_the_interval_of_the_rows():
     rng = np.random.default_rng(0)
     sides = [np.stack([rng.permutation(row) for _ in range(3)]) for (row,) in answers(0, 1, 400)]
     values = [100 * side.mean(1) for side in sides]
-    found = intervals.over_seeds(*values, 400, sides, matched=False)
-    assert found[:4] == pytest.approx(intervals.over_rows(*sides)[:4], rel=1e-6)
+    found = significance.over_seeds(*values, 400, sides, matched=False)
+    assert found[:4] == pytest.approx(significance.over_rows(*sides)[:4], rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -253,34 +254,34 @@ def test_seeds_of_equal_accuracy_have_the_interval_of_the_rows():
 def test_with_countless_rows_it_is_the_t_test_over_seeds(a, b):
     """Then the rows add nothing: Welch's test, or the test of pairs if the seeds are the same."""
     want = scipy.stats.ttest_ind(a, b, equal_var=False)
-    found = intervals.over_seeds(a, b, 10**15, matched=False)
+    found = significance.over_seeds(a, b, 10**15, matched=False)
     ends = tuple(want.confidence_interval())
     assert (found.low, found.high, found.p_value) == pytest.approx((*ends, want.pvalue), rel=1e-5)
     if len(a) == len(b):
-        pairs = intervals.over_seeds(a, b, 10**15, matched=True)
+        pairs = significance.over_seeds(a, b, 10**15, matched=True)
         assert pairs.p_value == pytest.approx(scipy.stats.ttest_rel(a, b).pvalue, rel=1e-5)
 
 
 def test_without_spread_over_seeds_it_is_the_z_test_on_rows():
-    found = intervals.over_seeds([30.0, 30.0], [32.0, 32.0], 2000, matched=True)
+    found = significance.over_seeds([30.0, 30.0], [32.0, 32.0], 2000, matched=True)
     error = math.sqrt((0.3 * 0.7 + 0.32 * 0.68) / 2000)
     assert found.p_value == pytest.approx(2 * scipy.stats.norm.sf(0.02 / error))
-    assert intervals.over_seeds([10.0] * 2, [90.0] * 2, 2000, matched=True).p_value <= 1e-15
+    assert significance.over_seeds([10.0] * 2, [90.0] * 2, 2000, matched=True).p_value <= 1e-15
 
 
 @pytest.mark.parametrize("wrong", [False, True])
 def test_without_any_spread_several_runs_say_as_much_as_one(wrong):
     """All answers of a side are alike, so that no variance can be estimated."""
     a, b = np.ones((3, 50), bool), np.full((2, 50), not wrong)
-    want = intervals.unpaired(50, 50, 0 if wrong else 50, 50)
+    want = significance.unpaired(50, 50, 0 if wrong else 50, 50)
     assert want.low + 5 < want.mean
     values = [100.0] * 3, [0.0 if wrong else 100.0] * 2
     for right in (None, (a, b)):
-        assert intervals.over_seeds(*values, 50, right, matched=False) == want._replace(n=5)
-    assert intervals.over_rows(a, b[:1]) == want._replace(n=50)
-    single = intervals.paired(a[0], b[0])
+        assert significance.over_seeds(*values, 50, right, matched=False) == want._replace(n=5)
+    assert significance.over_rows(a, b[:1]) == want._replace(n=50)
+    single = significance.paired(a[0], b[0])
     assert (want.low, want.high) == pytest.approx((single.low, single.high), abs=8)
-    assert intervals.over_rows(a[:, :1], b[:, :1]).low < -5  # a single row
+    assert significance.over_rows(a[:, :1], b[:, :1]).low < -5  # a single row
 
 
 def test_equal_models_differ_in_at_most_5_of_100_samples_of_seeds_and_rows():
@@ -289,8 +290,8 @@ def test_equal_models_differ_in_at_most_5_of_100_samples_of_seeds_and_rows():
     for seed in range(400):
         sides = answers(seed, 3, 400, means=(0.5, 0.5), spread=0.03)
         values = [100 * side.mean(1) for side in sides]
-        claimed += intervals.over_seeds(*values, 400, sides, matched=False).p_value < 0.05
-        over_rows += intervals.over_rows(*sides).p_value < 0.05
+        claimed += significance.over_seeds(*values, 400, sides, matched=False).p_value < 0.05
+        over_rows += significance.over_rows(*sides).p_value < 0.05
     assert 4 <= claimed <= 24
     assert over_rows > 40
 
@@ -306,7 +307,7 @@ def test_three_seeds_that_happen_to_agree_give_no_small_p_value():
         a = 0.5 + math.sqrt(12 * rows) * rng.standard_normal(3)
         a += math.sqrt(rows) * rng.standard_normal()
         b = np.full(3, 0.5)
-        claimed += intervals.over_seeds(100 * a, 100 * b, 1000, matched=False).p_value < 0.01
+        claimed += significance.over_seeds(100 * a, 100 * b, 1000, matched=False).p_value < 0.01
         seeds = a.var(ddof=1) / 3
         total = seeds + rows
         t = (a.mean() - 0.5) / math.sqrt(total)
@@ -322,13 +323,13 @@ def test_three_seeds_that_agree_do_not_count_as_the_ten_of_the_other_side(swappe
     error = math.sqrt(np.var(a, ddof=1) / 3 + np.var(b, ddof=1) / 10)
     want = 2 * scipy.stats.t(4).sf((np.mean(b) - np.mean(a)) / error)
     sides = (b, a) if swapped else (a, b)
-    found = intervals.over_seeds(*sides, 10**15, matched=False)
+    found = significance.over_seeds(*sides, 10**15, matched=False)
     assert found.p_value == pytest.approx(want, rel=1e-5)
     assert scipy.stats.ttest_ind(a, b, equal_var=False).pvalue < want / 2
 
 
 def test_an_interval_ends_at_a_difference_of_all_rows():
-    found = intervals.over_seeds([50.0, 95.0], [50.5, 51.0], 2000, matched=False)
+    found = significance.over_seeds([50.0, 95.0], [50.5, 51.0], 2000, matched=False)
     assert (found.low, found.high) == (-100, 100)
 
 
@@ -351,7 +352,9 @@ def test_equal_models_differ_no_more_often_than_documented(seeds, most, ratio, s
         for number, scale in zip(seeds, (1, ratio), strict=True)
     )
     a += 100 * math.sqrt(rows) * rng.standard_normal((draws, 1))
-    found = [intervals.over_seeds(*pair, count, matched=False) for pair in zip(a, b, strict=True)]
+    found = [
+        significance.over_seeds(*pair, count, matched=False) for pair in zip(a, b, strict=True)
+    ]
     p_values = np.array([difference.p_value for difference in found])
     assert (p_values < 0.05).mean() <= most[0]
     assert (p_values < 0.001).mean() <= most[1]
@@ -364,7 +367,7 @@ def test_three_pairs_of_seeds_find_fewer_differences_than_six_runs():
         sides = answers(seed, 3, 1000, means=(0.5, 0.56), spread=0.01)
         values = [100 * side.mean(1) for side in sides]
         for matched in claimed:
-            found = intervals.over_seeds(*values, 1000, sides, matched=matched)
+            found = significance.over_seeds(*values, 1000, sides, matched=matched)
             claimed[matched] += found.p_value < 0.05
     assert claimed[False] > claimed[True] + 20
 
@@ -374,9 +377,9 @@ def test_three_pairs_of_seeds_find_fewer_differences_than_six_runs():
 
 def test_holms_values_worked_by_hand():
     """0.005 x 4, 0.01 x 3, 0.03 x 2, and 0.04 x 1, which may not fall below the one before."""
-    assert intervals.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert intervals.holm([0.6, 0.7]) == [1.0, 1.0]
-    assert intervals.holm([]) == []
+    assert significance.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert significance.holm([0.6, 0.7]) == [1.0, 1.0]
+    assert significance.holm([]) == []
 
 
 def test_holm_is_bonferroni_of_every_set_of_hypotheses():
@@ -387,14 +390,14 @@ def test_holm_is_bonferroni_of_every_set_of_hypotheses():
         max(min(1.0, len(s) * min(p_values[j] for j in s)) for s in sets if i in s)
         for i in range(5)
     ]
-    assert intervals.holm(list(p_values)) == pytest.approx(want)
+    assert significance.holm(list(p_values)) == pytest.approx(want)
 
 
 def test_p_values_of_the_best_worked_by_hand():
     """Each row's smallest p-value against the others, times their number."""
     p_values = [[0.5, 0.01, 0.2], [0.99, 0.5, 0.9], [0.8, 0.1, 0.5]]
-    assert intervals.could_be_best(p_values) == pytest.approx([0.02, 1.0, 0.2])
-    assert intervals.could_be_best([[0.5]]) == [1.0]
+    assert significance.could_be_best(p_values) == pytest.approx([0.02, 1.0, 0.2])
+    assert significance.could_be_best([[0.5]]) == [1.0]
 
 
 def test_best_model_is_left_out_in_at_most_5_of_100_samples():
@@ -402,7 +405,7 @@ def test_best_model_is_left_out_in_at_most_5_of_100_samples():
     rng, left_out = np.random.default_rng(0), 0
     for numbers in rng.standard_normal((1000, 4)):
         p_values = [[scipy.stats.norm.sf((b - a) / math.sqrt(2)) for b in numbers] for a in numbers]
-        left_out += intervals.could_be_best(p_values)[0] <= 0.05
+        left_out += significance.could_be_best(p_values)[0] <= 0.05
     assert 25 <= left_out <= 55
 
 
@@ -411,7 +414,7 @@ def test_best_model_is_left_out_in_at_most_5_of_100_samples():
     [(0.0421, "0.042"), (1.0, "1"), (0.001, "0.001"), (0.00099, "< 0.001"), (3e-95, "< 0.001")],
 )
 def test_no_p_value_below_a_thousandth_is_printed(p_value, words):
-    assert intervals.p_text(p_value) == words
+    assert significance.p_text(p_value) == words
 
 
 @pytest.mark.parametrize(
@@ -425,4 +428,4 @@ def test_no_p_value_below_a_thousandth_is_printed(p_value, words):
     ],
 )
 def test_p_value_in_print_is_on_its_side_of_the_level(p_value, words):
-    assert intervals.p_text(p_value) == words
+    assert significance.p_text(p_value) == words

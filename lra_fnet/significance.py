@@ -1,4 +1,4 @@
-"""Confidence intervals and tests for accuracies and for their differences.
+"""Confidence intervals and tests for differences of accuracies.
 
 `paired` compares two runs on the same rows, and `over_rows` the means of several; `unpaired` serves
 where it is unknown which rows each run answered correctly. They describe these trained models only.
@@ -7,42 +7,20 @@ distributions take most of a second to import, so they are imported at the first
 module.
 """
 
-import base64
 import dataclasses
 import math
 import statistics
-import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from lra_fnet.counts import wilson
+from lra_fnet.run.result import Checkpoint, Record, Score, Split
+
 _TAIL = 0.025  # above a two-sided 95 % interval
 _Z = statistics.NormalDist().inv_cdf(1 - _TAIL)
 _LEAST = 1e-15  # the smallest p-value over seeds
-
-
-@dataclasses.dataclass(frozen=True)
-class Counts:
-    """The number of rows answered correctly, and of all rows; never a percentage."""
-
-    correct: int
-    count: int
-
-    def __post_init__(self):
-        if not 0 <= self.correct <= self.count or self.count == 0:
-            raise ValueError(f"{self.correct} correct of {self.count} rows is impossible")
-
-    @property
-    def accuracy(self) -> float:
-        """The accuracy in percent."""
-        return 100 * self.correct / self.count
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """The ends of the accuracy's 95 % interval in percent, see `wilson`."""
-        low, high = wilson(self.correct, self.count)
-        return 100 * low, 100 * high
 
 
 class Difference(NamedTuple):
@@ -53,54 +31,6 @@ class Difference(NamedTuple):
     high: float
     p_value: float  # two-sided, for the hypothesis of no difference
     n: int  # pairs of rows if paired; otherwise rows or runs of both sides together
-
-
-def encode(correct) -> str:
-    """Returns which rows are correct, bool [n], as text: base64 of zlib of `numpy.packbits`."""
-    return base64.b64encode(zlib.compress(np.packbits(correct).tobytes(), 9)).decode()
-
-
-def bits(counts: Mapping) -> np.ndarray | None:
-    """Returns the array that `encode` was given, bool [n], or None if it was not kept.
-
-    Args:
-      counts: has the keys correct, count and, if it was kept, correct_bits.
-
-    Raises:
-      ValueError: the text does not encode `count` rows of which `correct` are correct.
-    """
-    text = counts.get("correct_bits")
-    if text is None:
-        return None
-    count = counts["count"]
-    wanted, stream = -(-count // 8), zlib.decompressobj()
-    try:  # no more than is wanted: a few bytes can hold gigabytes
-        packed = stream.decompress(base64.b64decode(text, validate=True), wanted + 1)
-    except (TypeError, ValueError, OverflowError, zlib.error) as error:
-        raise ValueError(f"correct_bits: not base64 of zlib data ({error})") from None
-    if len(packed) != wanted or not stream.eof:
-        raise ValueError(f"correct_bits: {len(packed)} bytes, but {count} rows need {wanted}")
-    correct = np.unpackbits(np.frombuffer(packed, np.uint8), count=count).astype(bool)
-    if correct.sum() != counts["correct"]:
-        raise ValueError(
-            f"correct_bits: {correct.sum()} correct rows, but 'correct' says {counts['correct']}"
-        )
-    return correct
-
-
-def wilson(correct: float, count: float) -> tuple[float, float]:
-    """Returns the 95 % score interval of a proportion (Wilson 1927, JASA 22:209-212).
-
-    The interval holds every p with |correct / count - p| <= z sqrt(p (1 - p) / count), where z is
-    the 97.5 % quantile of the normal distribution. `correct` may be a mean over runs, so it need
-    not be an integer. Both ends are fractions in [0, 1].
-    """
-    z2 = _Z**2
-    share = correct / count
-    center = share + z2 / (2 * count)
-    half = math.sqrt(z2 * (share * (1 - share) + z2 / (4 * count)) / count)
-    scale = 1 + z2 / count
-    return max(0.0, (center - half) / scale), min(1.0, (center + half) / scale)
 
 
 def paired(a_bits, b_bits) -> Difference:
@@ -353,3 +283,70 @@ def _last(accepted: Callable[[float], bool], inside: float, outside: float) -> f
         middle = (inside + outside) / 2
         inside, outside = (middle, outside) if accepted(middle) else (inside, middle)
     return outside
+
+
+# Two or three differences of pairs have so few degrees of freedom that a test of pairs finds fewer
+# differences than one that does not pair the runs.
+MATCHED = 5
+LEVEL = 0.05
+# Seeds of each side before a difference is called significant, or a cell bold: two show little of
+# the spread over seeds.
+SEEDS = 3
+CROSSED = "test over seeds and rows"
+INDEPENDENT = "test over seeds and rows taken as independent"
+AVERAGED = "z-test over rows"
+PAIRED = "McNemar's exact test, Tango's interval"
+UNPAIRED = "two-proportion z-test, Newcombe's interval"
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Two sets of runs on the same rows: mean accuracies in %, their difference, and the test."""
+
+    a: float
+    b: float
+    difference: Difference
+    test: str  # CROSSED, INDEPENDENT, AVERAGED, PAIRED or UNPAIRED
+    why: str  # the reason for this test
+
+
+def compare(
+    a: Sequence[Record], b: Sequence[Record], split: Split, checkpoint: Checkpoint = "best"
+) -> Comparison:
+    """Compares two sets of complete runs by the test that fits.
+
+    Several seeds on both sides are compared over seeds and rows, in pairs if they are the same
+    `MATCHED` seeds or more. One run on each side is compared row by row (McNemar), one run against
+    several by the mean of each row. All take the rows of the two sides as independent if some run
+    did not keep which rows it answered correctly.
+    """
+    a, b = (sorted(runs, key=lambda run: run.seed) for runs in (a, b))
+    scores = [[s for run in runs if (s := run.score(split, checkpoint))] for runs in (a, b)]
+    values_a, values_b = ([score.accuracy for score in side] for side in scores)
+    means = statistics.fmean(values_a), statistics.fmean(values_b)
+    right = _right(scores)
+    count, numbers = scores[0][0].count, f"{len(a)} and {len(b)} seeds"
+    if min(len(a), len(b)) > 1:
+        same = len(a) >= MATCHED and [run.seed for run in a] == [run.seed for run in b]
+        difference = over_seeds(values_a, values_b, count, right, matched=same)
+        why = f"{numbers}, in pairs" if same else numbers
+        if right is None:
+            why += "; not every run recorded which rows it got right"
+        return Comparison(*means, difference, CROSSED if right else INDEPENDENT, why)
+    if len(a) == len(b) == 1:
+        if right:
+            why = "one run each, on the same rows; a claim about seeds needs two seeds of each"
+            return Comparison(*means, paired(right[0][0], right[1][0]), PAIRED, why)
+        why = "one run each, but not both recorded which rows they got right: no pairs"
+    else:
+        why = f"{numbers}; a spread over seeds needs two of each, so means over rows are compared"
+        if right:
+            return Comparison(*means, over_rows(*right), AVERAGED, why)
+    rows = (means[0] / 100 * count, count, means[1] / 100 * count, count)
+    return Comparison(*means, unpaired(*rows), UNPAIRED, why)
+
+
+def _right(sides: Sequence[Sequence[Score]]) -> tuple[np.ndarray, np.ndarray] | None:
+    """Returns which rows are correct, bool [runs, rows] of both sides; None unless all say."""
+    a, b = ([row for score in side if (row := score.right) is not None] for side in sides)
+    return (np.stack(a), np.stack(b)) if (len(a), len(b)) == tuple(map(len, sides)) else None

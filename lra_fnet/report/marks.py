@@ -1,86 +1,25 @@
-"""Chooses the test for two sets of runs, and finds the best cells of each column with it.
+"""Finds the best cells of each column.
 
 The rows of a column that have runs on the same data are compared by Hsu's multiple comparisons with
 the best: every row with every other one, not only with the one that happens to be the highest.
 """
 
 import dataclasses
-import statistics
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
-from lra_fnet import intervals
-from lra_fnet.intervals import Difference
 from lra_fnet.report.tables import Row
-from lra_fnet.run.result import Checkpoint, Record, Score, Split
-
-# Two or three differences of pairs have so few degrees of freedom that a test of pairs finds fewer
-# differences than one that does not pair the runs.
-MATCHED = 5
-LEVEL = 0.05
-# Seeds of each side before a difference is called significant, or a cell bold: two show little of
-# the spread over seeds.
-SEEDS = 3
-CROSSED = "test over seeds and rows"
-INDEPENDENT = "test over seeds and rows taken as independent"
-AVERAGED = "z-test over rows"
-PAIRED = "McNemar's exact test, Tango's interval"
-UNPAIRED = "two-proportion z-test, Newcombe's interval"
-
-
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-    """Two sets of runs on the same rows: mean accuracies in %, their difference, and the test."""
-
-    a: float
-    b: float
-    difference: Difference
-    test: str  # CROSSED, INDEPENDENT, AVERAGED, PAIRED or UNPAIRED
-    why: str  # the reason for this test
-
-
-def compare(
-    a: Sequence[Record], b: Sequence[Record], split: Split, checkpoint: Checkpoint = "best"
-) -> Comparison:
-    """Compares two sets of complete runs by the test that fits.
-
-    Several seeds on both sides are compared over seeds and rows, in pairs if they are the same
-    `MATCHED` seeds or more. One run on each side is compared row by row (McNemar), one run against
-    several by the mean of each row. All take the rows of the two sides as independent if some run
-    did not keep which rows it answered correctly.
-    """
-    a, b = (sorted(runs, key=lambda run: run.seed) for runs in (a, b))
-    scores = [[s for run in runs if (s := run.score(split, checkpoint))] for runs in (a, b)]
-    values_a, values_b = ([score.accuracy for score in side] for side in scores)
-    means = statistics.fmean(values_a), statistics.fmean(values_b)
-    right = _right(scores)
-    count, numbers = scores[0][0].count, f"{len(a)} and {len(b)} seeds"
-    if min(len(a), len(b)) > 1:
-        same = len(a) >= MATCHED and [run.seed for run in a] == [run.seed for run in b]
-        difference = intervals.over_seeds(values_a, values_b, count, right, matched=same)
-        why = f"{numbers}, in pairs" if same else numbers
-        if right is None:
-            why += "; not every run recorded which rows it got right"
-        return Comparison(*means, difference, CROSSED if right else INDEPENDENT, why)
-    if len(a) == len(b) == 1:
-        if right:
-            why = "one run each, on the same rows; a claim about seeds needs two seeds of each"
-            return Comparison(*means, intervals.paired(right[0][0], right[1][0]), PAIRED, why)
-        why = "one run each, but not both recorded which rows they got right: no pairs"
-    else:
-        why = f"{numbers}; a spread over seeds needs two of each, so means over rows are compared"
-        if right:
-            return Comparison(*means, intervals.over_rows(*right), AVERAGED, why)
-    rows = (means[0] / 100 * count, count, means[1] / 100 * count, count)
-    return Comparison(*means, intervals.unpaired(*rows), UNPAIRED, why)
-
-
-def _right(sides: Sequence[Sequence[Score]]) -> tuple[np.ndarray, np.ndarray] | None:
-    """Returns which rows are correct, bool [runs, rows] of both sides; None unless all say."""
-    a, b = ([row for score in side if (row := score.right) is not None] for side in sides)
-    return (np.stack(a), np.stack(b)) if (len(a), len(b)) == tuple(map(len, sides)) else None
+from lra_fnet.run.result import Checkpoint
+from lra_fnet.significance import (
+    CROSSED,
+    INDEPENDENT,
+    LEVEL,
+    SEEDS,
+    Comparison,
+    Difference,
+    compare,
+    could_be_best,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +100,7 @@ def _column(group: Sequence[Row], column: str, checkpoint: Checkpoint):
     runs = [row.cells[column].runs for row in group]
     compared = [[compare(a, b, "test", checkpoint) for b in runs] for a in runs]
     p_values = [[_better(comparison.difference) for comparison in line] for line in compared]
-    adjusted = intervals.could_be_best(p_values)
+    adjusted = could_be_best(p_values)
     best = max(range(len(group)), key=lambda i: group[i].cells[column].mean or 0)
     return group[best], {
         (*row.key, column): Against(group[best].label, compared[i][best], adjusted[i])
