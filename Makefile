@@ -19,7 +19,6 @@ IMPORT ?=
 GIN_DIR ?=
 ACCELERATOR ?=
 FORCE ?=
-FIT ?=
 PRETRAIN ?=
 SWEEP ?=
 SAMPLER ?=
@@ -63,7 +62,7 @@ models = $(if $(call typed,MODELS),MODELS,$(if $(MODEL),MODEL,MODELS))# the vari
 
 # The variables that the command line may set for each target: another one would have no effect.
 outside.takes := DATA SOURCE IMPORT GIN_DIR
-lra.takes := $(outside.takes) TASK DATASET PRESET GIN RUNS MODEL SEED SEEDS NAME ACCELERATOR FORCE FIT PRETRAIN
+lra.takes := $(outside.takes) TASK DATASET PRESET GIN RUNS MODEL SEED SEEDS NAME ACCELERATOR FORCE PRETRAIN
 data.takes := $(outside.takes) TASK DATASET FORCE
 describe.takes := TASK DATA IMPORT GIN_DIR
 settings.takes := $(outside.takes) TASK DATASET PRESET GIN MODEL PRETRAIN
@@ -99,7 +98,7 @@ help:
 	@echo '    TASK=corpus: lra-fnet pretrain --preset paper-pretrain|cpu-pretrain'
 	@echo '    GIN="Run.num_steps=100 Encoder.num_layers=2"  NAME=word (names them)'
 	@echo '    PRETRAIN=1 (first on masked tokens of its own rows, for half of the steps)'
-	@echo '    FIT=1 (slices that fit the memory)  ACCELERATOR=cuda (install for GPUs)'
+	@echo '    ACCELERATOR=cuda (install for GPUs)'
 	@echo '    IMPORT=examples/my_mixer.py GIN_DIR=examples/gin (your own code)'
 	@echo 'make data TASK=text|all'
 	@echo '    Prepares and verifies data.  DATASET=  SOURCE=folder|file|URL  FORCE=1'
@@ -135,7 +134,7 @@ help:
 
 define train
 @$(FNET) $(2) $(job) --model $(call quote,$(MODEL)) --seed $(call quote,$(1)) \
-	--name $(call quote,$(NAME)) --runs $(call quote,$(RUNS)) $(if $(call on,$(FORCE)),--force) $(if $(call on,$(FIT)),--fit)
+	--name $(call quote,$(NAME)) --runs $(call quote,$(RUNS)) $(if $(call on,$(FORCE)),--force)
 
 endef
 

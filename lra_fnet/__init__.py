@@ -60,7 +60,6 @@ def train(
     init: TrainedRun | str | Path | None = None,
     denoise: bool = False,
     test: bool = True,
-    fit: bool = False,
     force: bool = False,
 ) -> TrainedRun:
     """Trains one run, or resumes it, as `lra-fnet train` does; returns the trained model.
@@ -86,7 +85,6 @@ def train(
             run with the same options.
         denoise: trains to predict masked tokens instead, as `lra-fnet pretrain` does.
         test: whether to score the test split; `evaluate` does it later.
-        fit: splits the batch into the largest slices that fit the device.
         force: moves the run of this name aside and trains from the start.
 
     Returns:
@@ -131,7 +129,6 @@ def train(
         denoise=denoise,
         force=force,
         test=test,
-        fit=fit,
     )
     if init == "auto":
         asked = pretrained.auto(dataclasses.replace(asked, init=None))

@@ -290,7 +290,6 @@ _ONE_RUN = {
     ),
     "name": _VARIANT,
     "force": _switch("move the run of this name aside and train from the start"),
-    "fit": _switch("split the batch into the largest slices that fit the device"),
 }
 _INIT = _given(
     help="start from the encoder of this pre-trained run; auto: the run with the same options",

@@ -61,7 +61,6 @@ class Report:
     entries: Sequence[Entry]  # results on LRA: the papers', later ones, ours and submitted ones
     literature: Grid  # their table
     spans: Grid  # the required attention spans
-    sizes: Grid  # of the sublayers' outputs
     unfinished: Grid  # runs without a result
     problems: Grid  # damaged files
 
@@ -100,7 +99,6 @@ class Report:
             ],
             "Sweeps": [grid for _, listed in self.sweeps for grid in listed],
             "Required attention span": [self.spans],
-            "Size of the sublayers": [self.sizes],
             "Unfinished": [self.unfinished],
             "Left out": [self.problems],
             "Missing": [preset.missing for preset in self.presets],
@@ -131,7 +129,6 @@ def build(sources: Sources) -> Report:
         entries=entries,
         literature=literature.grid(entries),
         spans=grids.spans(runs, sources.spans),
-        sizes=grids.sizes(runs),
         unfinished=grids.unfinished(sources.unfinished),
         problems=Grid("Files that are left out because they are damaged", ["File"], problems),
     )

@@ -1,4 +1,4 @@
-"""Tables of a report: generalisation, missing runs, published speeds, spans, sizes."""
+"""Tables of a report: generalisation, missing runs, published speeds, spans."""
 
 import shlex
 import statistics
@@ -148,29 +148,3 @@ def spans(runs: Sequence[Record], by_folder: Mapping[str, Span]) -> Grid:
         "same weight."
     )
     return Grid("Required attention span", head, rows, [note], words=3)
-
-
-def sizes(runs: Sequence[Record]) -> Grid:
-    """Returns the size of the residual stream and of the sublayers' outputs, at start and end.
-
-    Args:
-      runs: in the order of the rows; of several seeds the first that has the numbers is shown.
-    """
-    shown = {run.label: run for run in reversed(runs) if run.rms}
-    rows = []
-    for run in reversed(shown.values()):
-        first, last = run.rms[0], run.rms[-1]
-        courses = (
-            " → ".join(
-                ", ".join(f"{x:.3g}" for x in getattr(at, name)) or "-" for at in (first, last)
-            )
-            for name in ("residual", "mixer", "mlp")
-        )
-        name = [tasks.title(run.task), run.preset, naming.name_of(run), str(run.seed)]
-        rows.append([*name, *courses, f"{last.step:,}"])
-    head = ["Task", "Preset", "Model", "Seed", "Residual", "Mixer", "MLP", "Steps"]
-    note = (
-        "Root mean square over the positions of a fixed batch, layer by layer, before training → "
-        "after it: what the layer gets, and what its mixer and its MLP add."
-    )
-    return Grid("Size of the sublayers", head, rows, [note], words=3)

@@ -102,8 +102,6 @@ def finish(loop: Loop, data: Prepared, identity: dict, *, test: bool = True) -> 
         "steps_per_second": loop.history.steps_per_second,
         "wall_seconds": loop.history.wall_seconds,
     }
-    if sizes := run_files.curve(loop.folder).rms:
-        result["rms"] = [dataclasses.asdict(sizes[0]), dataclasses.asdict(sizes[-1])]
     if test:
         states = dict.fromkeys(["last", "best"], (last["step"], loop.state.variables))
         if best["step"] != last["step"]:

@@ -66,7 +66,7 @@ def run(job: Job) -> Record:
     versions = provenance.of_process().versions
     facts = {
         **{name: versions[name] for name in ("jax", "jaxlib", "flax", "optax")},
-        **{name: getattr(job, name) for name in ("force", "test", "fit")},
+        **{name: getattr(job, name) for name in ("force", "test")},
         "config": hashlib.sha256(experiment.config.encode()).hexdigest()[:8],
         "init": start and start.facts.sha256[:8],
     }
@@ -263,8 +263,8 @@ def _train(asked: Asked, before: Begun | None) -> Record:
     try:
         with hosts.together():
             train, validation = map(data.arrays, experiment.task.splits[:2])
-            begin = {"fits": job.fit, "start": start and start.variables}
-            loop = Loop(experiment, train, validation, job.folder, job.seed, **begin)
+            variables = start and start.variables
+            loop = Loop(experiment, train, validation, job.folder, job.seed, start=variables)
             here = provenance.of_process()
             earlier = before.processes if before and loop.step else ()
             earlier = earlier[:-1] if earlier[-1:] == (here,) else earlier
@@ -313,7 +313,7 @@ def _failure(error: Exception) -> RunFailed:
     if not (problem := out_of_memory(error)):
         raise error
     return RunFailed(
-        f"{problem}: add --fit (a sweep: set Run.microbatch), set Encoder.remat=True, or choose a "
+        f"{problem}: set a smaller Run.microbatch or Encoder.remat=True, or choose a "
         "blockwise mixer",
         "OOM",
     )

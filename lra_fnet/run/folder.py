@@ -11,7 +11,7 @@ import numpy as np
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, typed_json
 from lra_fnet.machine.typed_json import T
-from lra_fnet.run.result import Init, Process, Rms, seal
+from lra_fnet.run.result import Init, Process, seal
 
 RESTORE = "restore it, or --force moves the folder aside"  # what to do about run.json
 SPAN = "attention_span.json"
@@ -96,7 +96,6 @@ class Curve:
     loss: list[tuple[int, float]]  # (step, nats): mean over the training rows since the last line
     validation: list[tuple[int, float]]  # (step, accuracy in percent)
     validation_loss: list[tuple[int, float]]  # (step, mean loss, with that of sentence order)
-    rms: list[Rms] = dataclasses.field(default_factory=list)  # older files have none
 
     @property
     def step(self) -> int:
@@ -120,7 +119,6 @@ def curve(folder: Path) -> Curve:
             [_point(x, "loss") for x in lines if x["kind"] == "train"],
             [_point(x, "accuracy") for x in scores],
             list(_losses(scores)),
-            [typed_json.build(Rms, x) for x in lines if x["kind"] == "rms"],
         )
     except ValueError as error:
         raise UserError(f"{file}: {error}; move it away") from None

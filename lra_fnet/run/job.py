@@ -40,7 +40,6 @@ class Job:
     gin_dirs: tuple[Path, ...] = ()
     force: bool = False
     test: bool = True  # False leaves the test split closed
-    fit: bool = False  # choose the microbatch at which the batch fits the device
     denoise: bool = False  # pre-train: hide tokens and predict them
     init: Path | None = None  # folder of the pre-trained run to begin from
 
@@ -147,7 +146,7 @@ class Job:
         for option, values in lists.items():
             words += [word for value in values for word in (option, str(value))]
         closed = not (self.test or self.denoise)
-        return words + ["--no-test"] * closed + ["--fit"] * self.fit
+        return words + ["--no-test"] * closed
 
     def identity(self) -> dict[str, Any]:
         """Returns the fields of result.json and run.json that name the run."""
@@ -163,7 +162,7 @@ class Job:
 
         Relative ones, of older versions, are those of the current folder.
         """
-        names = ("imports", "gin_dirs", "test", "fit", "name")
+        names = ("imports", "gin_dirs", "test", "name")
         fields = self.identity() | {name: getattr(self, name) for name in names}
         fields |= {name: _absolute(getattr(self, name)) for name in ("data", "source", "init")}
         return json.loads(json.dumps(fields, default=str))

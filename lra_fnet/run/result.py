@@ -70,16 +70,6 @@ class Evaluation:
 
 
 @dataclasses.dataclass(frozen=True)
-class Rms:
-    """Root mean squares by layer: what the block gets, and what mixer and MLP return."""
-
-    step: int
-    residual: tuple[float, ...]
-    mixer: tuple[float, ...]
-    mlp: tuple[float, ...] = ()  # of a model without MLPs
-
-
-@dataclasses.dataclass(frozen=True)
 class Device:
     """The machine that a run was trained on."""
 
@@ -171,7 +161,6 @@ class Record(Process):
     peak_bytes: int | None = None
     dataset: str | None = None
     data_source: str | None = None
-    rms: tuple[Rms, ...] = ()  # at the first and the last step; older results have none
     step: int | None = None  # at which a run failed
     closed: bool = False  # a failed run was not to be scored on test, such as a trial of a sweep
     denoise: bool = False  # pre-training: counts and losses are of masked tokens, and no test

@@ -29,9 +29,9 @@ FLUSH_SECONDS = 10.0  # how late TensorBoard's files may be; a flush waits for t
 def metrics(folder: Path, step: int, curve: str) -> Iterator[Callable[[str, int, dict], str]]:
     """Yields (kind, step, numbers) -> curve, which logs to metrics.jsonl and to TensorBoard.
 
-    A line is {"kind": "train", "validation" or "rms", "step": s, numbers}; a number may be a list,
-    one for each layer. When a run resumes at `step`, lines that were written after its checkpoint
-    are dropped, so none appears twice. Only the first process writes.
+    A line is {"kind": "train" or "validation", "step": s, numbers}. When a run
+    resumes at `step`, lines that were written after its checkpoint are dropped, so none appears
+    twice. Only the first process writes.
 
     Args:
       folder: the run folder.
@@ -76,7 +76,7 @@ def metrics(folder: Path, step: int, curve: str) -> Iterator[Callable[[str, int,
         curve = _extended(curve, line)
         with writable(folder):
             file.write(line)
-            for name, value in _scalars(numbers):
+            for name, value in numbers.items():
                 summary, now = scalar(f"{kind}/{name}", value), time.time()
                 board.write_event(Event(step=step, summary=summary, wall_time=now))
             if time.monotonic() > flushed + FLUSH_SECONDS:
@@ -90,15 +90,6 @@ def metrics(folder: Path, step: int, curve: str) -> Iterator[Callable[[str, int,
         with writable(folder):
             file.close()
             board.close()
-
-
-def _scalars(numbers: dict) -> Iterator[tuple[str, float]]:
-    """Yields name and value of each number, name/layer of those in a list."""
-    for name, value in numbers.items():
-        if isinstance(value, list):
-            yield from ((f"{name}/{layer}", x) for layer, x in enumerate(value))
-        else:
-            yield name, value
 
 
 def _extended(curve: str, line: str) -> str:

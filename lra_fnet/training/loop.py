@@ -18,9 +18,7 @@ from lra_fnet.models.encoder import parameter_count
 from lra_fnet.tasks import Arrays
 from lra_fnet.training import hosts, logs, pipeline
 from lra_fnet.training.checkpoint import AGAIN, Checkpoints, Saved
-from lra_fnet.training.rms import make_meter
 from lra_fnet.training.score import make_scorer
-from lra_fnet.training.slices import fitted, fitted_before
 from lra_fnet.training.step import Program, StepLogs, initial_state, wait_for
 
 DISPATCH_SECONDS = 0.5  # about how long a dispatch lasts at most: Ctrl-C waits for one
@@ -62,8 +60,7 @@ class History:
 class Loop:
     """Trains one experiment in its run folder, from the newest checkpoint if there is one.
 
-    With `fits` the microbatch is the largest at which a step fits the device (`slices.fit`); a run
-    that resumes keeps to what it began with. `start` is that of `step.initial_state`.
+    `start` is that of `step.initial_state`.
     """
 
     program: Program  # absent if no step is left
@@ -76,7 +73,6 @@ class Loop:
         folder: Path,
         seed: int,
         *,
-        fits: bool = False,
         start: dict | None = None,
     ):
         self.experiment, self.run = experiment, experiment.run
@@ -88,19 +84,11 @@ class Loop:
         self.checkpoints = Checkpoints(folder, self.run.save_seconds)
         saved = self.checkpoints.newest()
         self.step = saved.step if saved else 0
-        if saved and fits != (fitted_before() is not None):
-            # Slices of another size change the last bits.
-            progress.say("--fit holds from the first step on: this run goes on as it began")
-            fits = not fits
         if self.step < self.run.num_steps:
             batches = jax.eval_shape(lambda: self.batches(0, 1))
             with compile_cache.Timer() as timer:
-                self.program = Program.compile(experiment, mesh, batches, seed, fits=fits)
-            self.experiment = self.program.experiment
+                self.program = Program.compile(experiment, mesh, batches, seed)
             self.compiled = str(timer)
-        elif fits:  # result.json says how its steps were taken
-            self.experiment = fitted(experiment, mesh, fitted_before)
-        self.run = self.experiment.run
         state = initial_state(experiment, seed, None if saved else start)
         # Gloo's first collective waits half a minute at most.
         hosts.same("state", {"the checkpoint's step": self.step})
@@ -111,11 +99,6 @@ class Loop:
             self.state, self.history = saved.fill(self.state), History.of(saved)
         # Compiled and run once now, so that all decisions are made before the first step.
         self.score(self.state.variables, self.validation.take(slice(1)))
-        size = self.run.eval_batch_size
-        self.meter = make_meter(experiment.objective, self.arrays, seed, size, mesh)
-        self.meter(
-            self.state.variables
-        )  # likewise: it computes positions that the scorer leaves out
         self._saved_at = self.step
         self._begun = time.monotonic() - self.history.wall_seconds
         self._tick: float | None = None  # when the newest dispatch was known to be done
@@ -145,8 +128,6 @@ class Loop:
         in_flight: list[tuple[int, StepLogs]] = []
         ahead = feeder.submit(self._feed, queued) if queued < end else None
         save_due, stopping = False, None
-        if not self.history.curve and self.step == 0:
-            self.history.curve = self._write("rms", 0, self.meter(self.state.variables))
         finished = self.step == end and not self._unevaluated()  # by an earlier process
         if self._unevaluated():  # a signal ended that evaluation
             self._evaluate(stop)
@@ -297,7 +278,6 @@ class Loop:
             sums = self.score(self.state.variables, self.validation, between)
         except KeyboardInterrupt:
             return
-        rms = self.meter(self.state.variables)
         if self._tick is not None:
             self._tick += time.monotonic() - before  # steps/s leaves evaluations out
         losses = [sums[name] for name in ("loss", "order_loss") if sums.get(name) is not None]
@@ -306,7 +286,6 @@ class Loop:
         self.history.last = sums = {"step": self.step, **sums}
         numbers = self.experiment.objective.metrics(sums)
         self.history.curve = self._write("validation", self.step, numbers)
-        self.history.curve = self._write("rms", self.step, rms)
         best = self.history.best
         rank = self.experiment.objective.rank
         if best is None or rank(sums) < rank(best):

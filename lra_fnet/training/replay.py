@@ -9,7 +9,7 @@ import numpy as np
 
 from lra_fnet.experiment import Experiment
 from lra_fnet.tasks import Arrays
-from lra_fnet.training import pipeline, slices
+from lra_fnet.training import pipeline
 from lra_fnet.training.step import Program, wait_for
 
 
@@ -35,9 +35,7 @@ def replay(
     batches = functools.partial(pipeline.dispatch_batches, arrays, run, seed)
     shapes = jax.eval_shape(lambda: batches(0, 1))
     mesh = pipeline.make_mesh(run.batch_size)
-    program = Program.compile(
-        experiment, mesh, shapes, seed, fits=slices.fitted_before() is not None
-    )
+    program = Program.compile(experiment, mesh, shapes, seed)
     state, losses = program.initial_state(seed, start), []
     for step in range(0, steps, run.steps_per_dispatch):
         count = min(run.steps_per_dispatch, steps - step)

@@ -235,9 +235,7 @@ class Program:
     key: jax.Array  # of all dropout
 
     @classmethod
-    def compile(
-        cls, experiment: Experiment, mesh: Mesh, batches, seed: int = 0, *, fits: bool = False
-    ) -> "Program":
+    def compile(cls, experiment: Experiment, mesh: Mesh, batches, seed: int = 0) -> "Program":
         """Compiles the update for these batches, before the state takes any memory.
 
         Args:
@@ -245,24 +243,13 @@ class Program:
           mesh: the devices.
           batches: arrays or shapes, [capacity, B, ...].
           seed: the run's; the key of all dropout depends on it.
-          fits: whether to choose the largest microbatch whose step fits the device (`slices.fit`).
 
         Raises:
           RunFailed: if a step needs more memory than is free.
         """
         key = keys(seed)[1]
         state = jax.eval_shape(lambda: initial_state(experiment, seed))
-
-        @functools.cache
-        def compiled(microbatch: int) -> jax.stages.Compiled:
-            update = make_update(slices.sliced(experiment, microbatch), mesh)
-            return update.lower(state, batches, np.int32(1), key).compile()
-
-        if fits:
-            size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
-            largest = functools.partial(slices.fit, experiment, mesh, compiled, size)
-            experiment = slices.fitted(experiment, mesh, largest)
-        update = compiled(experiment.run.microbatch)
+        update = make_update(experiment, mesh).lower(state, batches, np.int32(1), key).compile()
         slices.check(update, mesh)
         return cls(experiment, mesh, update, key)
 

@@ -357,17 +357,6 @@ def test_selected_settings_and_trials_are_written(sweep, tmp_path):
     assert lines[2]["overrides"] == setting
 
 
-def test_sizes_of_the_sublayers_are_shown_for_the_first_seed_that_has_them():
-    start = {"step": 0, "residual": [1.23456, 126.0], "mixer": [126.1, 181.0], "mlp": [0.6, 0.5]}
-    end = {"step": 600, "residual": [1.5, 130.0], "mixer": [128.0, 180.0], "mlp": []}
-    runs = records(a_result(), *(a_result(seed=seed, rms=[start, end]) for seed in (1, 2)))
-    (row,) = grids.sizes(runs).rows
-    name, rest = row[:4], row[4:]
-    assert name == ["ListOps", "cpu", "FNet", "1"]
-    assert rest == ["1.23, 126 → 1.5, 130", "126, 181 → 128, 180", "0.6, 0.5 → -", "600"]
-    assert not grids.sizes(records(a_result()))
-
-
 def test_attention_spans_are_shown_with_equal_weights():
     runs = records(a_result(model="transformer"), a_result())
     grid = grids.spans(runs, {runs[0].folder: typed_json.build(Span, a_span(12.0, 40.5))})

@@ -506,7 +506,6 @@ FULL = dataclasses.replace(
     imports=("/a.py", "b"),
     gin_dirs=(Path("gins"),),
     test=False,
-    fit=True,
 )
 
 

@@ -207,17 +207,14 @@ def test_curve_has_losses_and_accuracies_by_step(tmp_path):
     assert curve.loss == [(step, 2 * (1 + 1 / step)) for step in range(10, 101, 10)]
     assert curve.validation == [(50, 5.0), (100, 10.0)]
     assert curve.step == 100
-    assert curve.rms == []  # an older file
     file.write_text('{"kind": "rms", "step": 0, "residual": [1, 2.5], "mixer": [3.5, 4]}\n')
-    assert run_files.curve(tmp_path).rms == [record.Rms(0, (1, 2.5), (3.5, 4))]
+    assert run_files.curve(tmp_path).loss == []  # a line of an earlier version
     for line, problem in (
         ("3", "expected a JSON object in line 1"),
         ('{"step": 3, "loss": 1.0}', "kind is missing in a line"),
         ('{"kind": "train", "loss": 1.0}', "step is missing in a line"),
         ('{"kind": "train", "step": 3}', "loss is missing in a line"),
         ('{"kind": "train", "step": "x", "loss": 1.0}', 'step should be int, is "x"'),
-        ('{"kind": "rms", "step": 3, "residual": [1.0]}', "mixer is missing"),
-        ('{"kind": "rms", "step": 3, "residual": 1.0, "mixer": []}', "residual should be tuple"),
         ('{"kind": "train", "step": -1, "loss": 1}', r"step should be from 0 to 2\*\*53, is -1"),
         (f'{{"kind": "train", "step": {10**28}, "loss": 1}}', "step should be from 0"),
         (f'{{"kind": "validation", "step": {2**53}, "accuracy": 1}}', "step should be from 0"),
@@ -257,8 +254,6 @@ def test_curve_of_a_diverged_run_may_end_with_a_validation_loss_that_is_not_fini
     (tmp_path / "metrics.jsonl").write_text(
         '{"kind": "train", "step": 2, "loss": 3e38}\n'
         '{"kind": "validation", "step": 2, "loss": NaN, "accuracy": 0.5}\n'
-        '{"kind": "rms", "step": 2, "residual": [NaN], "mixer": [Infinity]}\n'
     )
     curve = run_files.curve(tmp_path)
     assert (curve.loss, curve.validation, curve.step) == ([(2, 3e38)], [(2, 50.0)], 2)
-    assert math.isnan(curve.rms[0].residual[0])

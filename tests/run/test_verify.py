@@ -16,16 +16,14 @@ import pytest
 import safetensors.numpy
 from made_runs import change, untrained
 from paths import OUTSIDE
-from tiny import rows, tiny
 
 from lra_fnet import cli, config, experiment
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
-from lra_fnet.models.kernels import fastest
 from lra_fnet.run import model as trained
 from lra_fnet.run import provenance, verify
 from lra_fnet.run import result as record
-from lra_fnet.training import replay, step
+from lra_fnet.training import replay
 
 ROOT = Path(__file__).parents[2]
 PARITY = str(OUTSIDE / "parity.py")
@@ -76,19 +74,6 @@ def test_finished_run_is_only_read(folders, monkeypatch):
 
 def test_complete_replay_gives_the_parameters(check):
     assert check(replay=12)["replay"] == ("ok", "all 12 steps: the same parameters")
-
-
-def test_replay_takes_the_slices_of_a_run_with_fit(monkeypatch):
-    class Made(Exception):
-        """Ends the test before anything is compiled."""
-
-    def make_update(experiment, mesh):
-        raise Made(experiment.run.microbatch)
-
-    monkeypatch.setattr(step, "make_update", make_update)
-    what = "microbatch that fits 1 device(s) on cpu"
-    with fastest.decisions({what: 2}), pytest.raises(Made, match="2"):
-        replay.replay(tiny(), rows(30), 0, 2)
 
 
 @pytest.mark.slow

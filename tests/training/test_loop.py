@@ -213,9 +213,7 @@ def test_validation_loss_that_is_not_finite_says_nothing_of_a_gradient(tmp_path,
 
 
 def test_all_decisions_are_made_before_the_first_step(tmp_path):
-    """Also those of positions that only the meter computes: one layer under CLS."""
-    sizes = "Encoder.pooling=cls", "Encoder.num_layers=1", "Fourier.method=auto"
-    built = tiny("fnet", *sizes, num_steps=1)
+    built = tiny("fnet", "Fourier.method=auto", num_steps=1)
     with fastest.decisions({}) as made:
         loop = train.Loop(built, rows(30), rows(10, 1), tmp_path, 0)
         before = dict(made)
@@ -511,8 +509,8 @@ def test_lines_that_no_checkpoint_has_are_dropped(straight, half, tmp_path):
     """A kill leaves them: of step 0 without any checkpoint, or of the checkpoint's own step."""
     alone = tmp_path / "alone"
     alone.mkdir()
-    rms = (half / "metrics.jsonl").read_text().splitlines()[0]
-    (alone / "metrics.jsonl").write_text(rms + "\n")
+    line = (half / "metrics.jsonl").read_text().splitlines()[0]
+    (alone / "metrics.jsonl").write_text(line + "\n")
     folder = shutil.copytree(half, tmp_path / "run")
     step = checkpoint.load(folder, "last").step
     with (folder / "metrics.jsonl").open("a") as file:
@@ -557,16 +555,12 @@ def test_tensorboard_files_hold_the_curves_of_the_metrics(tmp_path):
     run(tiny(num_steps=6), tmp_path)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [(line.pop("kind"), line["step"]) for line in map(dict, lines)] == [
-        ("rms", 0),
         ("train", 3),
         ("validation", 5),
-        ("rms", 5),
         ("train", 6),
         ("validation", 6),
-        ("rms", 6),
     ]
-    assert lines[0].keys() == {"kind", "step", "residual", "mixer", "mlp"}
-    assert lines[1].keys() == {
+    assert lines[0].keys() == {
         *("kind", "step", "loss", "accuracy", "learning_rate", "grad_norm", "steps_per_second"),
         *("tokens_per_second", "device_bytes", "save_blocked_seconds"),
     }
@@ -574,13 +568,7 @@ def test_tensorboard_files_hold_the_curves_of_the_metrics(tmp_path):
         (f"{line['kind']}/{name}", line["step"]): value
         for line in lines
         for name, value in line.items()
-        if name not in ("kind", "step", "residual", "mixer", "mlp")
-    }
-    want |= {
-        (f"rms/{name}/0", line["step"]): line[name][0]
-        for line in lines
-        if line["kind"] == "rms"
-        for name in ("residual", "mixer", "mlp")
+        if name not in ("kind", "step")
     }
     assert events_of(tmp_path / "tensorboard") == pytest.approx(want, rel=1e-6)
 
