@@ -7,9 +7,7 @@ from pathlib import PurePosixPath
 
 from lra_fnet.report import (
     accuracy,
-    aggregates,
     benchmarks,
-    cost,
     grids,
     literature,
     marks,
@@ -20,7 +18,6 @@ from lra_fnet.report import (
     sweeps,
     tradeoff,
 )
-from lra_fnet.report.aggregates import Aggregate
 from lra_fnet.report.grid import Grid
 from lra_fnet.report.literature import Entry
 from lra_fnet.report.marks import Marks
@@ -38,13 +35,10 @@ class Preset:
 
     table: Table  # the accuracies
     marks: Mapping[Checkpoint, Marks]  # the best cells among the preset's own models
-    aggregates: Sequence[Aggregate]  # over tasks
     generalisation: Grid
     pairs: Sequence[Pair]  # comparisons of the main models
     self_pretraining: Grid  # rows that began pre-trained against rows from scratch
     points: Sequence[Point]  # score against speed
-    cost: Grid
-    missing: Grid
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -87,12 +81,10 @@ class Report:
                 title = f"{grid.title}, {benchmark.name}"
                 measured.append(dataclasses.replace(grid, title=title, notes=notes))
         sections = {
-            "Over tasks": [a.grid for preset in self.presets for a in preset.aggregates],
             "Significance": [pairs.grid(p.table, p.pairs) for p in self.presets],
             "Training and test rows": [preset.generalisation for preset in self.presets],
             "Score against speed": [tradeoff.grid(p.table, p.points) for p in self.presets],
             "Speed and memory": [*measured, *self.published],
-            "Cost": [preset.cost for preset in self.presets],
             "Pre-training": [
                 *(preset.self_pretraining for preset in self.presets),
                 *(front.grid() for front in self.fronts),
@@ -101,7 +93,6 @@ class Report:
             "Required attention span": [self.spans],
             "Unfinished": [self.unfinished],
             "Left out": [self.problems],
-            "Missing": [preset.missing for preset in self.presets],
         }
         present = {heading: list(filter(None, listed)) for heading, listed in sections.items()}
         return {heading: listed for heading, listed in present.items() if listed}
@@ -157,11 +148,8 @@ def _preset(table: Table, sources: Sources) -> Preset:
     return Preset(
         table=table,
         marks=best,
-        aggregates=aggregates.over_tasks(table),
         generalisation=grids.generalisation(table),
         pairs=pairs.pairs(table, naming.MAIN),
         self_pretraining=self_pretraining.grid(table),
         points=tradeoff.points(table, sources.benchmarks),
-        cost=cost.grid(table, sources),
-        missing=grids.missing(table, sources.begun),
     )

@@ -179,25 +179,6 @@ def scatter(groups: Mapping[str, Sequence[tuple[Any, float]]], labels: tuple[str
     return _with_legend(figure)
 
 
-def profiles(steps: Mapping[str, Points]) -> Figure:
-    """Draws performance profiles (rliable, arXiv:2108.13264): the share of runs above each score.
-
-    Args:
-      steps: by model, each score in rising order and the share of runs in % above it.
-    """
-    figure, axes = _axes(("Score above chance (%)", "Runs with a higher score (%)"))
-    scores = [score for points in steps.values() for score, _ in points]
-    margin = 0.05 * (max(scores) - min(scores)) or 1.0
-    low, high = min(scores) - margin, max(scores) + margin
-    for name, style in _styles(steps).items():
-        style["marker"] = ""
-        x, y = zip((low, 100), *steps[name], (high, 0), strict=True)
-        middle = next(score for score, share in steps[name] if share <= 50)
-        text = f"{name}: at most half of the runs are above {middle:.2f}"
-        axes.step(x, y, where="post", gid=_titled(text), **style)
-    return _with_legend(figure)
-
-
 def intervals(table: Table, task: str) -> Figure | None:
     """Draws a task's accuracies of the preset's own models with error bars, the best first.
 

@@ -1,6 +1,5 @@
 """Tables of a report: generalisation, missing runs, published speeds, spans."""
 
-import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -47,38 +46,6 @@ def _gap(cell: Cell) -> list[str]:
         return []
     train, test = map(statistics.fmean, zip(*pairs, strict=True))
     return [f"{train:.2f}", f"{test:.2f}", f"{train - test:+.2f}"]
-
-
-def missing(table: Table, begun: Mapping[str, Begun]) -> Grid:
-    """Returns the cells of a preset without a run, and the command that fills each gap.
-
-    There are none where all runs of the preset are variants.
-
-    Args:
-      table: of the preset.
-      begun: the run.json of each run; it names the modules and gin folders of a user.
-    """
-    rows = table.own if any(row.measured for row in table.own) else []
-    names = dict.fromkeys(row.model for row in rows)
-    body = []
-    for task in table.tasks:
-        filled = {row.model for row in rows if row.cells[task].state != "-"}
-        models = [name for name in names if name not in filled]
-        if not models:
-            continue
-        theirs = {*models} | ({task} - {*tasks.BUILT_IN})
-        own = [run for run in begun.values() if {run.model, run.task} & theirs]
-        model = shlex.quote(models[0]) if len(models) == 1 else "$model"
-        command = f"lra-fnet train --task {shlex.quote(task)} --model {model} "
-        command += f"--preset {shlex.quote(table.preset)}"
-        for option, field in (("--import", "imports"), ("--gin-dir", "gin_dirs")):
-            values = dict.fromkeys(str(value) for run in own for value in getattr(run, field))
-            command += "".join(f" {option} {shlex.quote(value)}" for value in values)
-        if len(models) > 1:
-            command = f"for model in {' '.join(map(shlex.quote, models))}; do {command}; done"
-        body.append([table.columns[task], f"{len(models)} of {len(names)}", command])
-    title = f"Cells without a run, preset {table.preset}"
-    return Grid(title, ["Task", "Models missing", "Command"], body, words=3)
 
 
 def unfinished(begun: Sequence[tuple[Begun, int]]) -> Grid:

@@ -54,7 +54,7 @@ def files(report: Report) -> dict[str, str]:
                 bodies[name] = accuracy(table, part._replace(rows=rows), marks)
                 sections["Accuracy"].append((name, title, lines))
     for heading, grids in report.sections.items():
-        for grid in grids if heading != "Missing" else ():
+        for grid in grids:
             for title, rows, lines in _pages(grid.title, grid.rows, grid.notes):
                 name = _unused(template.slug(_NAME.split(grid.title)[0]).lower(), bodies)
                 bodies[name] = tabular(dataclasses.replace(grid, rows=rows))

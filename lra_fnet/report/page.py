@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs no network: findings, tables, figures, provenance."""
+"""The report as one HTML file that needs no network: tables, figures, provenance."""
 
 import hashlib
 import itertools
@@ -12,7 +12,6 @@ from lra_fnet import config, significance, tasks
 from lra_fnet.report import (
     benchmarks,
     figures,
-    findings,
     footnotes,
     naming,
     sweeps,
@@ -66,8 +65,7 @@ def render(report: Report) -> str:
         "index.html",
         report=report,
         sections={id_: title for id_, title in SECTIONS.items() if hidden.get(id_, True)},
-        findings=findings.of(report),
-        found=findings,
+        plural=text.plural,
         cells=cells,
         tips={label: f"t{number}" for number, label in enumerate(labels)},
         configs=configs,
@@ -82,7 +80,6 @@ def render(report: Report) -> str:
         models=sorted({row.label for table in report.tables for row in table.ours}),
         read_twice=[folder for folder, n in report.sources.readings.items() if n > 1],
         code=_code,
-        said=lambda sentences: " ".join(sentences).replace(" %", "\u00a0%"),
         digest=_digest,
         rate=rounded,
         measured=measured,

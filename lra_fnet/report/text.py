@@ -55,6 +55,11 @@ _TRIAL = (
 )
 
 
+def plural(number: int, noun: str) -> str:
+    """Returns a number with its noun: "1 row", "1,234 rows"."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def fitted(grid: Grid) -> Fitted:
     """Returns a table for the terminal, its notes below it."""
     return Fitted(grid.head, grid.rows, title=grid.title, notes=grid.notes, words=grid.words)

@@ -176,7 +176,6 @@ def test_states_counts_and_provenance_are_in_the_page(text):
             "commit 0123456789ab",
         ),
         *("1 x Some CPU (cpu, 2 cores)", "Required attention span", "Trials of the sweep layers"),
-        *("Training speed (steps/s)", "lra-fnet train --task text", "1 of 2 seeds"),
     ):
         assert part in words, part
 
@@ -526,15 +525,6 @@ def test_other_models_are_one_entry_of_the_legend_of_points():
     points = {f"m{i}": [(1, 1.0)] for i in range(figures.NAMED + 1)} | {"FNet": [(1, 2.0)]}
     figure = figures.scatter(points, ("x", "y"))
     assert [t.get_text() for t in figure.legends[0].get_texts()] == ["FNet", "other models"]
-
-
-def test_performance_profile_falls_at_each_score():
-    steps = {"FNet": [(10.0, 50.0), (20.0, 0.0)], "m": [(15.0, 0.0)]}
-    figure = figures.profiles(steps)
-    fnet, other = (line.get_xydata().tolist() for line in figure.axes[0].lines)
-    assert fnet == [[9.5, 100], [10, 50], [20, 0], [20.5, 0]]
-    assert other == [[9.5, 100], [15, 0], [20.5, 0]]
-    assert {line.get_drawstyle() for line in figure.axes[0].lines} == {"steps-post"}
 
 
 def test_names_at_the_ends_of_curves_do_not_overlap_and_keep_their_order():

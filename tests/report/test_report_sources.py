@@ -26,7 +26,7 @@ from lra_fnet import report
 from lra_fnet.machine import typed_json
 from lra_fnet.report import accuracy, grids, page, sources, sweeps, text, tradeoff
 from lra_fnet.report.grid import Grid
-from lra_fnet.run.folder import Begun, Span
+from lra_fnet.run.folder import Span
 from lra_fnet.sweep.files import Entry
 
 LOG = "test_log.jsonl"
@@ -227,24 +227,6 @@ def missing(*results, begun=None):
     return {row[0]: list(row[1:]) for row in grid.rows}
 
 
-def test_missing_cells_come_with_a_command_for_the_shell():
-    rows = missing(a_result(), a_result(model="linear"), a_result(task="text"))
-    assert list(rows) == ["Text", "Retrieval", "Image", "Pathfinder"]
-    assert rows["Text"] == ["1 of 2", "lra-fnet train --task text --model linear --preset cpu"]
-    train = "lra-fnet train --task image --model $model --preset cpu"
-    assert rows["Image"] == ["2 of 2", f"for model in linear fnet; do {train}; done"]
-
-
-def test_command_of_a_missing_cell_names_the_users_modules():
-    begun = Begun(task="listops", model="mine", imports=("my mixer.py",), gin_dirs=("g",))
-    rows = missing(a_result(model="mine"), begun={"runs/cpu/listops/mine/seed0": begun})
-    command = "lra-fnet train --task text --model mine --preset cpu"
-    assert rows["Text"][1] == f"{command} --import 'my mixer.py' --gin-dir g"
-    (builtin,) = tables_of(a_result(task="text"))
-    (line, *_) = grids.missing(builtin, {"listops/mine": begun}).rows
-    assert "--import" not in line[2]  # that the user's mixer needs one tells nothing of fnet
-
-
 def test_run_without_a_result_is_in_a_table_of_its_own(tmp_path):
     put(tmp_path, a_result()).with_name("run.json").write_text(
         json.dumps({"task": "listops", "model": "fnet"})
@@ -268,24 +250,6 @@ def test_run_without_a_result_is_in_a_table_of_its_own(tmp_path):
     assert built.unfinished.rows == [["ListOps", "cpu", "FNet, 1 layer", "1", "40"]]
     assert [row.label for row in built.tables[0].ours] == ["FNet"]
     assert built.unfinished.title in page.render(built)
-
-
-def test_failed_cell_is_not_missing_and_a_variant_fills_none():
-    variant = a_result(overrides=["A.b=1"], variant="v", task="text")
-    assert list(missing(a_failure("OOM"), variant))[:2] == ["Text", "Retrieval"]
-
-
-def test_preset_whose_runs_are_all_variants_misses_none():
-    variant = a_result(preset="paper", overrides=["A.b=1"], variant="v")
-    assert missing(variant) == {}
-    assert "Text" in missing(variant, variant | {"variant": None, "overrides": []})
-
-
-def test_overrides_on_a_task_of_a_user_leave_the_other_cells_filled():
-    variant = a_result(overrides=["A.b=1"], variant="v", task="mine")
-    rows = missing(a_result(), a_result(model="linear"), variant)
-    assert [*rows] == ["Text", "Retrieval", "Image", "Pathfinder", "mine"]
-    assert [row[0] for row in rows.values()] == ["2 of 2"] * 4 + ["1 of 2"]
 
 
 # Sweeps
