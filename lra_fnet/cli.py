@@ -695,7 +695,7 @@ def _sweep(args) -> int | None:
       lra-fnet sweep --task listops --models fnet,linear --seeds 3 --preset cpu \
           --grid 'Encoder.num_layers=[1,2]'
     """
-    from lra_fnet.sweep import plan, scheduler
+    from lra_fnet.sweep import axes, plan, scheduler
 
     given = {
         "tasks": _names(args, "task", "tasks"),
@@ -705,10 +705,10 @@ def _sweep(args) -> int | None:
             for name in ("preset", "seeds", "sampler", "prune", "pretrain", "init")
         },
     }
-    axes = plan.axes(args.grid, args.range)
+    given_axes = axes.parse(args.grid, args.range)
     if args.name and not (args.sweep or args.task):
         outside = args.imports or args.gin_dirs or args.source or args.data != Path("data")
-        if axes or args.set or outside or any(value is not None for value in given.values()):
+        if given_axes or args.set or outside or any(value is not None for value in given.values()):
             raise UserError(
                 f"--name {args.name} alone resumes that sweep: give only --trials, --jobs or "
                 "--retry with it; --task or --sweep starts another"
@@ -716,7 +716,7 @@ def _sweep(args) -> int | None:
         planned = plan.load(args.runs, args.name, args.trials)
     else:
         file = args.sweep and config.sweep(args.sweep, args.gin_dirs)
-        swept = plan.read(file, axes, args.set, trials=args.trials, **given)
+        swept = plan.read(file, given_axes, args.set, trials=args.trials, **given)
         shared = _job(args, model="", task="", preset="", name=None, overrides=(), init=None)
         planned = plan.Plan(swept, plan.folder_name(swept, args.name), shared)
     if args.dry_run:

@@ -1,10 +1,17 @@
-"""The files of a sweep as values."""
+"""The files of a sweep as values, and the best points among its trials."""
 
 import dataclasses
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 from lra_fnet import config
 from lra_fnet.run.result import Record
+
+FAILED = ("failed", "OOM", "diverged")
+ENDED = ("complete", "pruned", *FAILED)
+SETTLED = ("complete", "pruned", "OOM", "diverged")  # trying again would not change it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,9 +26,9 @@ class About:
     pretrain: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Entry:
-    """A trial in trials.json."""
+    """A trial in trials.json: one seed of one point."""
 
     number: int
     task: str
@@ -30,10 +37,11 @@ class Entry:
     seed: int
     overrides: tuple[str, ...]
     folder: str
-    state: str
+    state: str  # "waiting", "running" or one of ENDED
     step: int | None = None
     num_steps: int | None = None
-    validation: float | None = None  # accuracy as a fraction; in pre-training the mean loss
+    # At the best step so far: accuracy as a fraction; in pre-training the mean loss.
+    validation: float | None = None
     error: str | None = None
     command: str | None = None
 
@@ -57,3 +65,36 @@ class Choice:
             return one.task, one.model, one.preset, sorted(map(config.one_form, one.overrides))
 
         return names(self) == names(other)
+
+
+def points(entries: Iterable[Entry]) -> list[list[Entry]]:
+    """Returns the trials of each point, by seed; a point that was drawn twice counts once."""
+    found = defaultdict(dict)
+    for entry in entries:
+        found[entry.task, entry.model, entry.overrides].setdefault(entry.seed, entry)
+    return [list(seeds.values()) for seeds in found.values()]
+
+
+def mean(point: Iterable[Entry]) -> float:
+    """Returns what points are compared by: the mean over the seeds, which are complete."""
+    return statistics.fmean(entry.validation or 0.0 for entry in point)
+
+
+def best(entries: Iterable[Entry], *, lowest: bool = False) -> list[Choice]:
+    """Returns the best point of each task and model; only points with all seeds complete compete.
+
+    Args:
+      entries: the trials.
+      lowest: whether they are compared by a loss.
+    """
+    by_pair = defaultdict(list)
+    for point in points(entries):
+        if all(entry.state == "complete" for entry in point):
+            by_pair[point[0].task, point[0].model].append(point)
+    found = []
+    for complete in by_pair.values():
+        first, *_ = top = (min if lowest else max)(complete, key=mean)
+        seeds, folders = (tuple(getattr(e, name) for e in top) for name in ("seed", "folder"))
+        names = first.task, first.model, first.preset, first.overrides
+        found.append(Choice(*names, seeds, mean(top), folders))
+    return found

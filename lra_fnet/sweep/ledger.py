@@ -1,141 +1,75 @@
-"""The state of a sweep's trials, read from the studies and the run folders.
+"""The trials of a sweep: Optuna's journal of points, the run folders, and trials.json.
 
-Nothing else is stored, so any number of processes, on machines that share the folder, see the same
-ledger. They change it under the sweep's lock. Whoever runs a trial claims it with a lock, which the
-kernel frees however the process ends.
+A trial of an Optuna study is a point. The study gets its value once all seeds are complete, or
+learns that it was pruned. Any number of processes, on machines that share the folder, change the
+ledger under the sweep's lock. Whoever runs a trial claims its folder with a lock, which the kernel
+frees however the process ends (Optuna's journal has no heartbeat that would show it).
 """
 
 import contextlib
 import dataclasses
 import shlex
 import statistics
-import time
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import IO
 
-from lra_fnet import config
+import optuna
+from optuna.storages.journal import JournalFileBackend, JournalStorage
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
 from lra_fnet.data import store
 from lra_fnet.errors import UserError
-from lra_fnet.machine import disk
+from lra_fnet.experiment import Experiment
+from lra_fnet.machine import disk, typed_json
 from lra_fnet.run import folder as run_files
 from lra_fnet.run import job as jobs
 from lra_fnet.run import result as record
 from lra_fnet.run.job import Job
+from lra_fnet.sweep import axes, files
 from lra_fnet.sweep import plan as plans
 from lra_fnet.sweep.files import Entry
-from lra_fnet.sweep.studies import FrozenTrial, Studies, TrialState
 
-FAILED = ("failed", "OOM", "diverged")
-ENDED = ("complete", "pruned", *FAILED)
 CLAIM = ".claim"  # in a run folder, locked by the sweep that starts its trial
-ERROR = "error of seed {}"  # name of the attribute of a study's trial
 
 
-@dataclasses.dataclass
-class Trial:
-    """One seed of one point."""
+@dataclasses.dataclass(kw_only=True)
+class Trial(Entry):
+    """An entry of trials.json with its run."""
 
-    number: int
     job: Job
-    pair: int  # index of the task and model
-    point: int  # number of the study's trial
-    built: plans.Built | None = None  # None if the point cannot be built
-    state: str = ""  # "waiting", "running" or one of ENDED; empty before the first look
-    step: int = 0
-    # What points are compared by, at the best step so far: accuracy as a fraction, or the mean loss
-    # in pre-training.
-    validation: float | None = None
-    error: str | None = None
+    built: Experiment | None  # None if the point cannot be built
     curve: dict[int, float] = dataclasses.field(default_factory=dict)  # validation by step
-    first: tuple[float, int] | None = None  # time and step when it was first seen running
-
-    @property
-    def num_steps(self) -> int | None:
-        """Steps of the training, if the point can be built."""
-        return self.built and self.built.num_steps
 
     def record(self) -> record.Record | None:
-        """Returns the result if it is this trial's and has the splits that the trial reads.
+        """Returns the result, if there is one of this configuration, data and code.
 
-        A damaged file counts as no result, and so does a run with another configuration, other
-        data or other code of imports; `error` says so.
+        Any other file there counts as none: the command of the trial says what is wrong with it.
         """
-        try:
-            result = record.read(self.job.folder)
-            others = _differences(result, self) if result else []
-        except UserError as error:
-            result, self.error = None, str(error)
-        if result is None or (self.job.test and not result.tested):
-            return None
-        if others and result.complete:
-            listed = "; ".join(map(str, others))
-            self.error = (
-                f"the folder holds a run of another configuration ({listed}): move it away, or "
-                "give another --runs"
-            )
-        return None if others else result
+        job, built = self.job, self.built
+        with contextlib.suppress(UserError):
+            result = record.read(job.folder)
+            if result is None or (job.test and not result.tested):
+                return None
+            data = store.read_fingerprint(built.task.folder(job.data)) if built else None
+            rows = data["fingerprint"] if data else None
+            if built and record.differences(result, built.config, rows, job.imports, ()):
+                return None
+            return result
+        return None
 
     def look(self) -> None:
-        """Updates step and validation from metrics.jsonl; a damaged one is named in `error`."""
-        try:
+        """Updates step and validation from metrics.jsonl."""
+        with contextlib.suppress(UserError):
             curve = run_files.curve(self.job.folder)
-            self.step = curve.step
             accuracies = [(step, accuracy / 100) for step, accuracy in curve.validation]
+            self.step = curve.step
             self.curve = dict(curve.validation_loss if self.job.denoise else accuracies)
-        except UserError as error:
-            self.error = self.error or str(error)
-        self.validation = (min if self.job.denoise else max)(self.curve.values(), default=None)
-        if self.state in ("waiting", *FAILED):
-            self.first = None
-        elif self.state == "running":
-            self.first = self.first or (time.monotonic(), self.step)
-
-    def entry(self) -> Entry:
-        """Returns the trial's entry in trials.json."""
-        job = self.job
-        return Entry(
-            number=self.number,
-            task=job.task,
-            model=job.model,
-            preset=job.preset,
-            seed=job.seed,
-            overrides=job.overrides,
-            folder=str(job.folder.relative_to(job.runs)),
-            state=self.state,
-            step=self.step,
-            num_steps=self.num_steps,
-            validation=self.validation,
-            error=self.error,
-            command=shlex.join(["lra-fnet", *job.command()]),
-        )
-
-
-def _differences(result: record.Record, trial: Trial) -> list[config.Difference]:
-    """Returns what differs between a result and the trial, as far as it is known."""
-    if trial.built is None:
-        return []
-    job, built = trial.job, trial.built
-    data = store.read_fingerprint(built.task.folder(job.data))
-    fingerprint = data["fingerprint"] if data else None
-    return record.differences(result, built.config, fingerprint, job.imports, ())
-
-
-def make_trial(plan: plans.Plan, pair: int, point: int, params: dict, seed: int) -> Trial:
-    """Returns a trial with the configuration that its result must have."""
-    job, built = plan.job(pair, params, seed), None
-    with contextlib.suppress(UserError):  # a point of a search that cannot be built: its run fails
-        built = plans.built(dataclasses.replace(job, seed=0))
-    return Trial(plan.number(pair, point, seed), job, pair, point, built)
-
-
-def mean_validation(seeds: Sequence[Trial]) -> float:
-    """Returns the mean over a complete point's seeds, which sampler and selection compare."""
-    return statistics.fmean(trial.validation or 0.0 for trial in seeds)
+            self.validation = (min if self.job.denoise else max)(self.curve.values(), default=None)
 
 
 class Ledger:
-    """The trials of one sweep; close it after use."""
+    """The trials of one sweep."""
 
     def __init__(self, plan: plans.Plan):
         """Begins the sweep, or opens the one that has begun.
@@ -144,19 +78,17 @@ class Ledger:
           UserError: the folder belongs to another sweep, or cannot be written.
         """
         self.plan = plan
-        self.known: dict[int, Trial] = {}  # by number
-        self.retried: set[int] = set()  # numbers of failed trials that wait for another attempt
-        self.errors: dict[int, str | None] = {}  # of the attempts of this process, by number
-        self._written: list | None = None  # the entries of trials.json
-        self._claims: dict[Path, IO[str]] = {}  # locked files, by run folder
+        self.known: dict[tuple[int, int, int], Trial] = {}  # by pair, point and seed
+        self.errors: dict[int, str] = {}  # why trials of this process have failed, by number
+        self._file = plan.folder / "trials.json"
         with self.locked():
             plan.begin()
-            self.studies = Studies(plan)
+            self._storage, self._studies = _studies(plan)
 
     @property
     def trials(self) -> list[Trial]:
-        """All trials, by number."""
-        return [self.known[number] for number in sorted(self.known)]
+        """All trials: the first point of every model, then the second, and so on."""
+        return sorted(self.known.values(), key=lambda trial: trial.number)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -166,104 +98,144 @@ class Ledger:
             (self.plan.folder / "journal.log.lock").unlink(missing_ok=True)
             yield
 
-    def claim(self, folder: Path) -> bool:
-        """Claims a run folder; returns False if a process, perhaps this one, has claimed it.
-
-        Two points that a sampler draws alike have the same run folders.
-        """
-        with disk.writable(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            handle = disk.try_lock(folder / CLAIM)
-        if handle is not None:
-            self._claims[folder] = handle
-        return handle is not None
-
-    def drop(self, folder: Path) -> None:
-        """Gives a claim back."""
-        self._claims.pop(folder).close()
-
-    def close(self) -> None:
-        """Gives all claims back."""
-        for handle in self._claims.values():
-            handle.close()
-
-    def refresh(self, running: Container[int] = ()) -> None:
+    def refresh(self, running: Container[int] = (), *, retry: bool = False) -> None:
         """Reads all states again, tells the studies which points have ended, writes trials.json.
 
         Args:
           running: numbers of the trials that this process runs.
+          retry: failed trials wait for another attempt.
         """
-        for pair in range(len(self.plan.pairs)):
-            for point in self.studies.points(pair):
+        stored = {entry.number: entry for entry in typed_json.entries(self._file, Entry)}
+        for pair, study in enumerate(self._studies):
+            for point in self._points(study):
                 seeds = [self._trial(pair, point, k) for k in range(self.plan.sweep.seeds)]
                 for trial in seeds:
-                    self._judge(trial, point, trial.number in running)
-                self._tell(pair, point, seeds)
-        entries = [trial.entry() for trial in self.trials]
-        if entries != self._written:
-            values = [dataclasses.asdict(entry) for entry in entries]
-            disk.write_json(self.plan.folder / "trials.json", values)
-            self._written = entries
+                    if trial.state != "complete":
+                        entry = stored.get(trial.number)
+                        self._judge(trial, entry, point, trial.number in running)
+                    if retry and trial.state in files.FAILED:
+                        trial.state, trial.error = "waiting", None
+                self._tell(study, point, seeds)
+        names = [field.name for field in dataclasses.fields(Entry)]
+        entries = [{name: getattr(trial, name) for name in names} for trial in self.trials]
+        if entries != [vars(entry) for entry in stored.values()]:
+            disk.write_json(self._file, entries)
 
-    def fail(self, trial: Trial, error: str | None) -> None:
-        """Keeps why a run failed, or None before another attempt; the caller holds the lock.
+    def ask(self) -> bool:
+        """Draws a point by TPE for the study with the fewest; False once all have enough."""
+        counts = [len(self._points(study)) for study in self._studies]
+        if min(counts) >= self.plan.sweep.trials:
+            return False
+        study = self._studies[counts.index(min(counts))]
+        # One seed a point: a process that resumes the sweep must not draw the same points again.
+        study.sampler = optuna.samplers.TPESampler(seed=len(study.trials))
+        study.ask(axes.space(self.plan.sweep.axes))
+        return True
 
-        The study stores it too, unless the point had ended: a run deleted since is trained again.
-        """
-        self.errors[trial.number] = error
-        point = self.studies.by_pair[trial.pair].get_trials(deepcopy=False)[trial.point]
-        name = ERROR.format(trial.job.seed)
-        if point.state == TrialState.RUNNING and point.user_attrs.get(name) != error:
-            self.studies.storage.set_trial_user_attr(point._trial_id, name, error)
+    def _points(self, study: optuna.Study) -> list[FrozenTrial]:
+        """Returns a study's points, without those that a killed process had only half drawn."""
+        size = len(self.plan.sweep.axes)
+        return [t for t in study.get_trials(deepcopy=False) if len(t.params) == size]
 
     def _trial(self, pair: int, point: FrozenTrial, seed: int) -> Trial:
-        number = self.plan.number(pair, point.number, seed)
-        if number not in self.known:
-            self.known[number] = make_trial(self.plan, pair, point.number, point.params, seed)
-        return self.known[number]
+        key = pair, point.number, seed
+        if key not in self.known:
+            self.known[key] = make_trial(self.plan, pair, point.number, point.params, seed)
+        return self.known[key]
 
-    def _judge(self, trial: Trial, point: FrozenTrial, mine: bool) -> None:
-        """Updates a trial's state."""
-        if trial.state == "complete":
-            return
+    def _judge(self, trial: Trial, stored: Entry | None, point: FrozenTrial, mine: bool) -> None:
+        """Updates a trial's state from the run folder, its locks and its entry of before."""
         before, folder = trial.state, trial.job.folder
-        stored = point.user_attrs.get(ERROR.format(trial.job.seed))
-        trial.error = stored or self.errors.get(trial.number)
+        error = stored.error if stored and stored.state in files.FAILED else None
+        trial.error = self.errors.pop(trial.number, error)
         result = trial.record()
         if point.state == TrialState.PRUNED:
             trial.state = "pruned"
         elif mine:
             trial.state = "running"
-        elif result is not None and result.validation is not None:  # complete
+        elif result is not None and result.validation is not None:
             trial.state, trial.error = "complete", None
             trial.look()
-            best, last = result.validation.best, result.validation.last
-            accuracy = best.correct / best.count
-            trial.step = last.step
-            trial.validation = best.mean_loss if trial.job.denoise else accuracy
-            return
+            best, trial.step = result.validation.best, result.validation.last.step
+            loss = trial.job.denoise
+            trial.validation = best.mean_loss if loss else best.correct / best.count
         elif jobs.in_use(folder, CLAIM) or jobs.in_use(folder):
             trial.state = "running"
-        elif trial.number in self.retried:
-            trial.state = "waiting"
-        elif result is not None:
+        elif result is not None and not (stored and stored.state == "waiting"):  # no second attempt
             trial.state = result.state
         else:
             trial.state = "failed" if trial.error else "waiting"
-        if trial.state == "running" or trial.state != before:
+        if trial.state == "running" or (trial.state != before and trial.state != "complete"):
             trial.look()
 
-    def _tell(self, pair: int, point: FrozenTrial, seeds: list[Trial]) -> None:
-        """Ends a point if all its seeds are complete, or if the first one falls behind."""
+    def _tell(self, study: optuna.Study, point: FrozenTrial, seeds: list[Trial]) -> None:
+        """Ends a point if all its seeds are complete, or if the first one falls behind.
+
+        Optuna's median pruner compares with the median of at least five complete points.
+        """
         if point.state != TrialState.RUNNING:
             return
         first = seeds[0]
-        is_behind = (
-            self.plan.sweep.prune
-            and first.state in ("running", "complete")
-            and self.studies.falls_behind(pair, point, first.curve)
+        if self.plan.sweep.prune and first.state in ("running", "complete"):
+            for step in sorted(first.curve.keys() - point.intermediate_values.keys()):
+                value = first.curve[step]
+                self._storage.set_trial_intermediate_value(point._trial_id, step, value)
+            told = self._storage.get_trial(point._trial_id)
+            if first.state == "running" and study.pruner.prune(study, told):
+                study.tell(point.number, state=TrialState.PRUNED)
+                return
+        if all(trial.state == "complete" for trial in seeds):
+            study.tell(point.number, statistics.fmean(t.validation or 0.0 for t in seeds))
+
+
+def make_trial(plan: plans.Plan, pair: int, point: int, params: dict, seed: int) -> Trial:
+    """Returns a trial with the configuration that its result must have."""
+    job, built = plan.job(pair, params, seed), None
+    with contextlib.suppress(UserError):  # a point of a search that cannot be built: its run fails
+        built = plans.built(dataclasses.replace(job, seed=0))
+    return Trial(
+        number=(point * len(plan.pairs) + pair) * plan.sweep.seeds + seed,
+        **{name: getattr(job, name) for name in ("task", "model", "preset", "seed", "overrides")},
+        folder=str(job.folder.relative_to(job.runs)),
+        state="waiting",
+        step=0,
+        num_steps=built and built.run.num_steps,
+        command=shlex.join(["lra-fnet", *job.command()]),
+        job=job,
+        built=built,
+    )
+
+
+def claim(folder: Path) -> IO[str] | None:
+    """Claims a run folder until the file is closed; None if a process has claimed it.
+
+    Two points that a sampler draws alike have the same run folders.
+    """
+    with disk.writable(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        return disk.try_lock(folder / CLAIM)
+
+
+def _studies(plan: plans.Plan) -> tuple[JournalStorage, list[optuna.Study]]:
+    """Returns the storage in journal.log and its studies, one for each task and model."""
+    file = plan.folder / "journal.log"
+    if file.exists() and not (text := file.read_bytes()).endswith(b"\n"):
+        with file.open("r+b") as journal:  # half a line of a killed process or a full disk
+            journal.truncate(text.rfind(b"\n") + 1)
+    storage = JournalStorage(JournalFileBackend(str(file)))
+    studies = [
+        optuna.create_study(
+            storage=storage,
+            study_name=f"{task}/{model}",
+            direction="minimize" if plan.sweep.pretrain else "maximize",
+            load_if_exists=True,
+            pruner=optuna.pruners.MedianPruner(),
         )
-        if is_behind and first.state == "running":
-            self.studies.by_pair[pair].tell(point.number, state=TrialState.PRUNED)
-        elif all(trial.state == "complete" for trial in seeds):
-            self.studies.by_pair[pair].tell(point.number, mean_validation(seeds))
+        for task, model in plan.pairs
+    ]
+    space, fixed = axes.space(plan.sweep.axes), plan.points()
+    for study in studies:
+        for point in fixed[len(study.trials) :]:
+            state = TrialState.RUNNING
+            study.add_trial(create_trial(state=state, params=point, distributions=space))
+    return storage, studies
