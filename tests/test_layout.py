@@ -79,7 +79,7 @@ def test_only_config_calls_gins_parser():
     assert calling == {"config"}
 
 
-@pytest.mark.parametrize("module", ["config.bindings", "sweep.plan"])
+@pytest.mark.parametrize("module", ["config.bindings", "sweep.axes"])
 def test_examples_in_docstrings_run(module):
     tried = doctest.testmod(importlib.import_module(f"lra_fnet.{module}"))
     assert tried.attempted > 0

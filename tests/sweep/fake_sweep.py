@@ -3,11 +3,16 @@
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 from lra_fnet import cli, tasks
 from lra_fnet.sweep import plan, scheduler
 
-scheduler.PROGRAM = (sys.executable, str(Path(__file__).parents[1] / "fake_train.py"))
-scheduler.SECONDS_A_LOOK = float(os.environ.get("LOOK", "0.02"))
-plan.built = lambda job: plan.Built("", 8, tasks.make("listops"))
-sys.exit(cli.main(sys.argv[1:]))
+FAKE = (sys.executable, str(Path(__file__).parents[1] / "fake_train.py"))
+BUILT = SimpleNamespace(config="", run=SimpleNamespace(num_steps=8), task=tasks.make("listops"))
+
+if __name__ == "__main__":
+    scheduler.PROGRAM = FAKE
+    scheduler.SECONDS_A_LOOK = float(os.environ["LOOK"])
+    plan.built = lambda job: BUILT
+    sys.exit(cli.main(sys.argv[1:]))
