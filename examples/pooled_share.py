@@ -9,12 +9,11 @@ docs/findings.md. The data must be prepared.
 """
 
 import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 
-from lra_fnet import experiment
+from lra_fnet import experiment, tasks
 
 ROWS, SEEDS = 256, 3
 
@@ -22,7 +21,7 @@ ROWS, SEEDS = 256, 3
 def share(task, model, preset, overrides=(), data="data"):
     """Returns the share of one model."""
     built = experiment.load(task, model, preset, overrides)
-    rows = built.task.open(Path(data)).arrays("validation").take(slice(ROWS))
+    rows = tasks.open(built.task, data).arrays("validation").take(slice(ROWS))
     ids, mask = built.task.tokens(rows.values, rows.lengths)
     encoder, shares = built.model.encoder.clone(dropout=0.0), []
     for seed in range(SEEDS):

@@ -7,12 +7,12 @@ import jax
 import numpy as np
 import optax
 
-from lra_fnet import experiment
+from lra_fnet import experiment, tasks
 from lra_fnet.training.score import make_scorer
 
 # Any task, model, preset and bindings, as on the command line; `imports` and `gin_dirs` add yours.
 built = experiment.load("listops", "fnet", "cpu", ["Encoder.num_layers=1"])
-prepared = built.task.prepare("data")
+prepared = tasks.prepare(built.task, "data")
 train = prepared.arrays("train")  # values uint8 [n, L], lengths int32 [n], labels int32 [n]
 
 variables = built.init(seed=0)

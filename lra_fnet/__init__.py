@@ -307,7 +307,7 @@ def load(
     made = tasks.make(task, config, max_len)
     if split not in made.splits:
         raise errors.UserError(f"unknown split {split!r}: expected one of {', '.join(made.splits)}")
-    arrays = made.prepare(data_dir, source).arrays(split)
+    arrays = tasks.prepare(made, data_dir, source).arrays(split)
     if as_ == "tf":
         rows = library.data.Dataset.from_tensor_slices(arrays._asdict())
         return rows if batch_size is None else rows.batch(batch_size)

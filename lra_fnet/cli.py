@@ -408,10 +408,10 @@ def _data(args) -> None:
     Example:
       lra-fnet data --task listops
     """
-    from lra_fnet.tasks import prepare
+    from lra_fnet.tasks import command
 
     config.import_modules(args.imports)
-    prepare.command(
+    command.command(
         args.task,
         args.dataset,
         args.data,
@@ -448,11 +448,11 @@ def _describe(args) -> None:
     Example:
       lra-fnet describe
     """
-    from lra_fnet.tasks import prepare
+    from lra_fnet.tasks import command
 
     _check_data(args.data)
     config.import_modules(args.imports)
-    prepare.describe(args.task, args.data, args.gin_dirs)
+    command.describe(args.task, args.data, args.gin_dirs)
 
 
 @_verb(

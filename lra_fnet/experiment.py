@@ -26,7 +26,7 @@ from lra_fnet.models.heads import Classifier, Denoiser, Head, Pretrainer
 from lra_fnet.objective import Classify, Denoise, Denoising, Objective, Pretrain
 from lra_fnet.optim import Optimizer
 from lra_fnet.settings import Least, check_settings
-from lra_fnet.tasks import PixelTask, Task
+from lra_fnet.tasks import PixelTask, Task, sets
 
 # Imports every mixer, so that a binding for an unused one is reported as unread, not as unknown.
 for _module in pkgutil.iter_modules(mixers.__path__):
@@ -281,7 +281,7 @@ def _settle(data: Path | None, source: str | Path | None) -> None:
             f"the classes of task {task.name} are those of its rows, which are not read here: give "
             f'them, such as --set \'{name}.labels=("no", "yes")\'{texts}'
         )
-    settled = task.prepare(data, source).task
+    settled = sets.prepare(task, data, source).task
     fields = dataclasses.fields(task)
     found = {field.name: getattr(settled, field.name) for field in fields}
     # An empty default means that the rows decide, even if the user binds the empty value.

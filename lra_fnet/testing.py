@@ -16,7 +16,7 @@ from lra_fnet.data import store
 from lra_fnet.errors import UserError
 from lra_fnet.models.encoder import variable_shapes
 from lra_fnet.models.mixer import Mixer
-from lra_fnet.tasks import Arrays, PixelTask, Prepared, Task
+from lra_fnet.tasks import Arrays, PixelTask, Prepared, Task, sets
 
 # Mixers
 
@@ -315,9 +315,12 @@ def check_task(
 
 
 def _task_checks(task: Task, folder: Path, source, decode) -> Iterator[tuple[bool, str]]:
-    prepared = task.prepare(folder / "first", source, jobs=1)
-    again = task.prepare(folder / "second", source, jobs=2)
-    yield task.verify(folder / "first") == prepared, "verify must return what prepare returned"
+    prepared = sets.prepare(task, folder / "first", source, jobs=1)
+    again = sets.prepare(task, folder / "second", source, jobs=2)
+    yield (
+        sets.verify(task, folder / "first") == prepared,
+        "verify must return what prepare returned",
+    )
     task = prepared.task
     for split in task.splits:
         yield (

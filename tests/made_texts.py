@@ -52,8 +52,10 @@ def prepare_both(data, folder, seed=0):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text, "REVIEWS", 6)
         patch.setattr(text, "HELD_OUT", 2)
-        tasks.make("corpus", NAME).prepare(data, write(made(150, seed), folder / "raw"), jobs=1)
+        tasks.prepare(
+            tasks.make("corpus", NAME), data, write(made(150, seed), folder / "raw"), jobs=1
+        )
         for name, content in reviews().items():
             (folder / "reviews" / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / "reviews" / name).write_bytes(content)
-        tasks.make("text", SET).prepare(data, folder / "reviews", jobs=1)
+        tasks.prepare(tasks.make("text", SET), data, folder / "reviews", jobs=1)

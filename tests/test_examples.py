@@ -123,7 +123,7 @@ def test_my_task_is_prepared_and_trained(go, tmp_path):
     assert "MyMixer.width = 7" in result["config"]
     decode = LETTERS.__getitem__
     check_task(tasks.make("my_task"), source, lambda values: decode(values).tobytes())
-    prepared = tasks.make("my_task").open("data")
+    prepared = tasks.open(tasks.make("my_task"), "data")
     assert sum(prepared.rows.values()) == 120
     kept = set()
     for split in prepared.rows:

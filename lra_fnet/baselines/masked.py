@@ -6,15 +6,12 @@ at [MASK], is therefore correct in about 13 % of cases.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from lra_fnet.baselines import shallow
-from lra_fnet.data.store import Arrays
-
-if TYPE_CHECKING:
-    from lra_fnet.tasks.corpus import Corpus
+from lra_fnet.data.arrays import Arrays
 
 RATE = 15  # per cent of a row's pieces that are hidden
 RULES = (RATE / 100, "bert")  # the same as values of Denoising.rate and Denoising.replacement
@@ -31,7 +28,7 @@ _SEED = 0
 _PLACES = 2**25  # pieces of training rows that are counted: a minute, and 3 GB
 
 
-def method(given: Sequence[str]) -> shallow.Method:
+def method(given: Sequence[str], most: int = _PLACES) -> shallow.Method:
     """Returns a method: the piece shown, or the most frequent one between the same neighbours.
 
     Frequencies are those of training rows. If none of them has these neighbours, the piece is what
@@ -39,30 +36,31 @@ def method(given: Sequence[str]) -> shallow.Method:
 
     Args:
         given: the first few of `_GIVEN`, a setting each.
+        most: pieces of training rows that are counted.
     """
-    settings = [{"given": words} for words in given]
 
-    def fit(task: "Corpus", train: Arrays) -> shallow.Predict:
-        rows = max(1, _PLACES // task.max_len)
-        around = _around(task, _ids(task, train.take(slice(rows))))
-        base = task.num_ids
-        keys = [_keys(around, base, words) for words in given]
-        tables = [_Table.of(key, around.piece, base) for key in keys]
+    def fit(task: Any, train: Arrays) -> shallow.Predict:
+        ids = _ids(task, train.take(slice(max(1, most // task.max_len))))
+        places = _around(ids)[ids >= task.first_id]
+        keys = [_keys(places, task.num_ids, words) for words in given]
+        tables = [_most_frequent(key, places[:, 1], task.num_ids) for key in keys]
 
         def predict(asked: Arrays) -> np.ndarray:
-            seen = Around(*asked.values.T)
-            guess, answers = np.zeros_like(seen.piece), []
-            for words, table in zip(given, tables, strict=True):
-                guess = table.look_up(_keys(seen, base, words), guess)
-                answers.append(np.where(seen.piece == task.mask_id, guess, seen.piece))
+            shown = asked.values[:, 1]
+            guess, answers = np.zeros_like(shown), []
+            for words, (known, pieces) in zip(given, tables, strict=True):
+                wanted = _keys(asked.values, task.num_ids, words)
+                places = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+                guess = np.where(known[places] == wanted, pieces[places], guess)
+                answers.append(np.where(shown == task.mask_id, guess, shown))
             return np.array(answers)
 
         return predict
 
-    return shallow.Method(_TITLE, settings, fit, ask, shallow.HIDDEN)
+    return shallow.Method(_TITLE, [{"given": x} for x in given], fit, ask, shallow.HIDDEN)
 
 
-def ask(task: "Corpus", rows: Arrays) -> Arrays:
+def ask(task: Any, rows: Arrays) -> Arrays:
     """Hides pieces of rows by BERT's rules.
 
     `objective.Denoise` does the same with other draws, and rounds the number of masked pieces of a
@@ -79,73 +77,42 @@ def ask(task: "Corpus", rows: Arrays) -> Arrays:
     def draw() -> np.ndarray:
         return bits.random_raw(ids.size).reshape(ids.shape) >> np.uint64(11)
 
-    assert task.mask_id is not None
     free = ids >= task.first_id
     order = np.where(free, draw(), np.iinfo(np.uint64).max).argsort(axis=1).argsort(axis=1)
     wanted = np.maximum((RATE * free.sum(1) + 50) // 100, 1)
     hidden = free & (order < wanted[:, None])
     tenth, other = draw() % 10, draw() % (task.num_ids - task.first_id) + task.first_id
     shown = np.where(tenth < 8, task.mask_id, np.where(tenth < 9, other.astype(np.int64), ids))
-    shown = np.where(hidden, shown, ids)
-    before, after = _shifted(shown)
-    values = np.stack([column[hidden] for column in (before, shown, after)], axis=1)
+    values = _around(np.where(hidden, shown, ids))[hidden]
     return Arrays(values, np.full(len(values), 3, np.int32), ids[hidden].astype(np.int32))
 
 
-class Around(NamedTuple):
-    """Places of rows: ids int64 [N] before, at and after each."""
-
-    before: np.ndarray
-    piece: np.ndarray
-    after: np.ndarray
-
-
-def _around(task: "Corpus", ids: np.ndarray) -> Around:
-    """Returns all places of rows, ids [n, L], that may be hidden."""
-    free = ids >= task.first_id
-    before, after = _shifted(ids)
-    return Around(before[free], ids[free], after[free])
-
-
-def _ids(task: "Corpus", rows: Arrays) -> np.ndarray:
+def _ids(task: Any, rows: Arrays) -> np.ndarray:
     """Returns the ids of rows, int64 [n, L]; 0 is padding."""
     real = np.arange(task.max_len) < rows.lengths[:, None]
     return np.where(real, rows.values.astype(np.int64) + 1, 0)
 
 
-def _shifted(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the ids before and after each place of rows, [n, L]; 0 for none."""
+def _around(ids: np.ndarray) -> np.ndarray:
+    """Returns the ids before, at and after each place of rows [n, L]: [n, L, 3]; 0 for none."""
     none = np.zeros_like(ids[:, :1])
-    return np.hstack([none, ids[:, :-1]]), np.hstack([ids[:, 1:], none])
+    before, after = np.hstack([none, ids[:, :-1]]), np.hstack([ids[:, 1:], none])
+    return np.stack([before, ids, after], axis=2)
 
 
-def _keys(around: Around, base: int, given: str) -> np.ndarray:
-    """Returns a number for each place, equal for those with the same neighbours."""
+def _keys(places: np.ndarray, base: int, given: str) -> np.ndarray:
+    """Returns a number for each place [N, 3], equal for those with the same neighbours."""
     before, after = _GIVEN[given]
-    return around.before * before * base + around.after * after
+    return places[:, 0] * before * base + places[:, 2] * after
 
 
-class _Table(NamedTuple):
-    """The most frequent piece of each key, the smallest of equally frequent ones."""
-
-    keys: np.ndarray  # rising
-    pieces: np.ndarray
-
-    @classmethod
-    def of(cls, keys: np.ndarray, pieces: np.ndarray, base: int) -> "_Table":
-        """Counts pairs of a key and a piece below `base`."""
-        pairs, counts = np.unique(keys * base + pieces, return_counts=True)
-        keys, pieces = np.divmod(pairs, base)
-        starts = np.flatnonzero(np.diff(keys, prepend=-1))
-        most = np.repeat(np.maximum.reduceat(counts, starts), np.diff(starts, append=len(keys)))
-        best = np.flatnonzero(counts == most)
-        first = best[np.flatnonzero(np.diff(keys[best], prepend=-1))]
-        return cls(keys[first], pieces[first])
-
-    def look_up(self, keys: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
-        """Returns the pieces of keys, and of an unknown key what `otherwise` has."""
-        places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        return np.where(self.keys[places] == keys, self.pieces[places], otherwise)
+def _most_frequent(keys: np.ndarray, pieces: np.ndarray, base: int) -> tuple[np.ndarray, ...]:
+    """Returns the keys, rising, and the most frequent piece of each, the smallest of equal ones."""
+    pairs, counts = np.unique(keys * base + pieces, return_counts=True)
+    keys, pieces = np.divmod(pairs, base)
+    first = np.lexsort((pieces, -counts, keys))
+    first = first[np.flatnonzero(np.diff(keys[first], prepend=-1))]
+    return keys[first], pieces[first]
 
 
 COPY = method(list(_GIVEN)[:1])

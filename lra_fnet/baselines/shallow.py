@@ -18,20 +18,18 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from lra_fnet import counts
 from lra_fnet.counts import Counts
 from lra_fnet.data import store
-from lra_fnet.data.store import Arrays, Prepared
+from lra_fnet.data.arrays import Arrays
+from lra_fnet.data.store import Prepared
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.machine.progress import say
-
-if TYPE_CHECKING:
-    from lra_fnet.tasks.task import PixelTask, Task
 
 SCHEMA = 2  # increase it whenever a method changes: `lra-fnet data` then computes all again
 
@@ -116,7 +114,7 @@ def most_frequent_label(
         keys: maps a task and rows to the keys of the rows under each setting.
     """
 
-    def fit(task: "Task", train: Arrays) -> Predict:
+    def fit(task: Any, train: Arrays) -> Predict:
         tables = []
         for column in keys(task, train):
             counts = defaultdict(Counter)
@@ -138,7 +136,7 @@ def most_frequent_label(
     return Method(title, settings, fit)
 
 
-def _prefixes(task: "Task", rows: Arrays) -> Iterator[Iterator[bytes]]:
+def _prefixes(task: Any, rows: Arrays) -> Iterator[Iterator[bytes]]:
     """Yields the first k tokens of each row, or the whole row if it is shorter, for each k."""
     for k in _PREFIXES:
         ends = np.minimum(rows.lengths, k)
@@ -161,13 +159,13 @@ def ridge(title: str, features: Callable[[Any, Arrays], np.ndarray]) -> Method:
         features: maps a task and some rows to float [n, p].
     """
 
-    def chunks(task: "Task", rows: Arrays) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def chunks(task: Any, rows: Arrays) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         size = max(1, min(256, _CHUNK // rows.values.shape[-1]))
         for start in range(0, len(rows.labels), size):
             part = rows.take(slice(start, start + size))
             yield features(task, part).astype(np.float64), part.labels
 
-    def fit(task: "Task", train: Arrays) -> Predict:
+    def fit(task: Any, train: Arrays) -> Predict:
         width = next(chunks(task, train))[0].shape[1]
         most = max(1, int(_OPERATIONS / width**2))
         step = -(-len(train.labels) // most)
@@ -218,18 +216,18 @@ def _histogram(values: np.ndarray, real: np.ndarray, size: int) -> np.ndarray:
     return np.log1p(counts.reshape(-1, size))
 
 
-def _tokens(task: "Task", rows: Arrays) -> np.ndarray:
+def _tokens(task: Any, rows: Arrays) -> np.ndarray:
     real = np.arange(task.max_len) < rows.lengths[:, None]
     return _histogram(rows.values, real, task.vocab_size - 1)
 
 
-def _bigrams(task: "Task", rows: Arrays) -> np.ndarray:
+def _bigrams(task: Any, rows: Arrays) -> np.ndarray:
     size = task.vocab_size - 1
     pairs = rows.values[:, :-1].astype(np.int64) * size + rows.values[:, 1:]
     return _histogram(pairs, np.arange(1, task.max_len) < rows.lengths[:, None], size**2)
 
 
-def _pairs(task: "Task", rows: Arrays) -> np.ndarray:
+def _pairs(task: Any, rows: Arrays) -> np.ndarray:
     """Returns the histograms of the texts of a row, their products and their differences."""
     texts = zip(rows.values.swapaxes(0, 1), rows.lengths.T, strict=True)
     counts = np.stack([_tokens(task, Arrays(*text, rows.labels)) for text in texts])
@@ -237,7 +235,7 @@ def _pairs(task: "Task", rows: Arrays) -> np.ndarray:
     return np.concatenate([*counts, *joint], axis=1)
 
 
-def images(task: "PixelTask", rows: Arrays) -> np.ndarray:
+def images(task: Any, rows: Arrays) -> np.ndarray:
     """Returns square images, values [n, side, side]; pixels that were cut off are black."""
     size = task.side**2
     pixels = np.zeros((len(rows.values), size), rows.values.dtype)
@@ -245,7 +243,7 @@ def images(task: "PixelTask", rows: Arrays) -> np.ndarray:
     return pixels.reshape(-1, task.side, task.side)
 
 
-def _pixels(task: "PixelTask", rows: Arrays) -> np.ndarray:
+def _pixels(task: Any, rows: Arrays) -> np.ndarray:
     pixels = images(task, rows) / 255
     block = -(-pixels.shape[1] // _SIDE)
     whole = pixels.shape[1] // block * block
@@ -379,7 +377,7 @@ def read_all(prepared: Prepared) -> dict[int, list[Shallow]]:
     return dict(sorted(found.items()))
 
 
-def _are_of(task: "Task", results: Sequence[Shallow]) -> bool:
+def _are_of(task: Any, results: Sequence[Shallow]) -> bool:
     """Returns whether there is a result for each of the task's methods, and no other one."""
     titles = [{method.words(one) for one in method.settings} for method in task.baselines]
     methods = [result.method for result in results]

@@ -12,6 +12,7 @@ from lra_fnet.benchmark import timing
 from lra_fnet.machine import terminal
 from lra_fnet.machine.terminal import Fitted
 from lra_fnet.run.job import Job
+from lra_fnet.tasks import sets
 from lra_fnet.training.loop import DISPATCH_SECONDS, Loop
 
 
@@ -30,7 +31,7 @@ def loop_overhead(job: Job, rounds: int, seconds: float, folder: Path) -> float:
       folder: where each round makes a run folder.
     """
     built = job.load()
-    data = built.task.prepare(job.data, source=job.source)
+    data = sets.prepare(built.task, job.data, source=job.source)
     train, validation = map(data.arrays, built.task.splits[:2])
     rows, ratios = [], []
     for number in range(1, rounds + 1):

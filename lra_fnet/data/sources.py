@@ -16,7 +16,6 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from http.client import HTTPException
@@ -29,12 +28,9 @@ from lra_fnet.machine.progress import Bar
 
 _BLOCK = 2**20  # bytes per read
 _TIMEOUT = 30.0  # seconds without a byte
-_PAUSES = (1, 5, 20)  # seconds before each retry; they start again after any progress
-_LARGEST = 2**38  # bytes that an archive may claim to unpack to
+_PAUSES = (1, 5, 20)  # seconds before each retry, as long as bytes come
 _LONGEST_LINE = 2**26  # bytes
-_LONGEST_NAME = 2**20  # bytes of a header that extends another, such as GNU tar's long names
 LONGEST_FILE_NAME = 200  # bytes; most file systems take 255, and an ending is added
-_CONTENT = (*tarfile.REGULAR_TYPES, tarfile.GNUTYPE_SPARSE)
 _UNREACHABLE = (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError)
 _UNREADABLE = (OSError, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError)
 
@@ -62,18 +58,25 @@ def megabytes(size: int) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
+def url_name(source: str | Path) -> str:
+    """Returns the last part of a path or URL."""
+    return Remote(_url(source)).name
+
+
 def own_url(source: str | Path | None, remote: Remote | None) -> str | None:
     """Returns the URL that the user named; None for a path, or a mirror of the publisher's file.
 
     Raises:
         UserError: the URL does not end with the name of a file.
     """
-    url = _url(source)
-    if "://" not in url:
+    if source is None or not is_url(source):
         return None
-    _check_name(url)
-    mirror = remote is not None and remote.name == Remote(url).name
-    return None if mirror else url
+    url, name = _url(source), url_name(source)
+    if name in ("", "..") or len(os.fsencode(name)) > LONGEST_FILE_NAME:
+        raise UserError(
+            f"--source expects a URL that ends with the name of a file, got {url[:200]!r}"
+        )
+    return None if remote is not None and remote.name == name else url
 
 
 def is_url(source: str | Path | None) -> bool:
@@ -85,15 +88,6 @@ def _url(source: str | Path | None) -> str:
     """Returns a source as a URL, with letters outside ASCII and spaces percent-encoded."""
     url = re.sub("^(https?):/+", r"\1://", str(source))  # a Path has merged the two slashes
     return urllib.parse.quote(url, safe=string.printable.strip()) if "://" in url else url
-
-
-def _check_name(url: str) -> None:
-    """Raises a UserError for a URL that does not end with the name of a file."""
-    with contextlib.suppress(ValueError):  # of urlsplit
-        name = Remote(url).name
-        if name not in ("", "..") and len(os.fsencode(name)) <= LONGEST_FILE_NAME:
-            return
-    raise UserError(f"--source expects a URL that ends with the name of a file, got {url[:200]!r}")
 
 
 def locate(
@@ -117,7 +111,7 @@ def locate(
     own = own_url(source, remote)
     if own is not None:
         remote, downloads = Remote(own), downloads / hashlib.sha256(own.encode()).hexdigest()[:12]
-    elif remote is not None and "://" in _url(source):
+    elif remote is not None and is_url(source):
         remote = remote._replace(url=_url(source))
     elif source is not None:
         check_exists(source)
@@ -134,13 +128,9 @@ def locate(
 
 
 def check_exists(source: str | Path) -> None:
-    """Raises a UserError if a source is a path where nothing is, or that cannot be looked at."""
-    if "://" in _url(source):
-        return
-    with readable(source):
-        exists = Path(source).exists()
-    if not exists:
-        raise UserError(f"--source {source}: no such file or folder")
+    """Raises a UserError if a source is a path where nothing is."""
+    if not is_url(source) and not os.path.exists(source):
+        raise UserError(f"--source {source}: no such file or folder, or not readable")
 
 
 def fetch(remote: Remote, folder: Path, *, force: bool = False) -> Path:
@@ -149,7 +139,7 @@ def fetch(remote: Remote, folder: Path, *, force: bool = False) -> Path:
     The start of a file whose download was interrupted is kept as `<name>.part`. The next download
     continues from there if the server still has the same file (If-Range with its ETag or date,
     which are in `<name>.part.json`).
-    The downloaders of requests and TFDS start again from the beginning, so neither is used here.
+    The downloaders of requests, TFDS and pooch start again from the beginning, so none is used.
 
     Raises:
         UserError: if the server cannot be reached or stops answering, or the size or sha256 is not
@@ -161,32 +151,21 @@ def fetch(remote: Remote, folder: Path, *, force: bool = False) -> Path:
         return path
     folder.mkdir(parents=True, exist_ok=True)
     part, notes = folder / f"{remote.name}.part", folder / f"{remote.name}.part.json"
-    pauses, largest = list(_PAUSES), _size(part)
     with Bar(f"downloading {remote.name}", remote.size, _size(part), unit="bytes") as progress:
-        while True:
+        for pause in (*_PAUSES, None):
+            before = _size(part)
             try:
                 _download(remote, part, notes, progress)
                 break
             except _UNREACHABLE as error:
-                if isinstance(error, urllib.error.HTTPError):
-                    error.close()
-                    if error.code < 500:  # a retry would get the same answer
-                        pauses.clear()
-                if _size(part) > largest:  # so far: some servers always begin at the first byte
-                    pauses, largest = list(_PAUSES), _size(part)
-                if not pauses or not _size(part):
-                    reason = getattr(error, "reason", None) or error
-                    if isinstance(reason, TimeoutError):
-                        reason = f"the server sent nothing for {_TIMEOUT:g} seconds"
-                    kept = "run the same command again"
-                    if _size(part):
-                        size = megabytes(_size(part))
-                        kept = f"{size} are kept, the same command continues from there"
+                hopeless = isinstance(error, urllib.error.HTTPError) and error.code < 500
+                if pause is None or hopeless or _size(part) == before:
                     raise UserError(
-                        f"{remote} cannot be downloaded ({one_line(reason, 100)}): {kept}, or get "
-                        f"it in another way and give --source path/to/{remote.name}"
+                        f"{remote} cannot be downloaded ({one_line(error, 100)}): run the same "
+                        f"command again, which continues after the {megabytes(_size(part))} that "
+                        f"are kept, or get it in another way and give --source {remote.name}"
                     ) from None
-                time.sleep(pauses.pop(0))
+                time.sleep(pause)
     _check(part, remote)
     part.replace(path)
     notes.unlink(missing_ok=True)
@@ -199,27 +178,18 @@ def _size(path: Path) -> int:
 
 def _download(remote: Remote, part: Path, notes: Path, progress: Bar) -> None:
     """Sends one request: for the rest of the file, or for all of it if the file has changed."""
-    size = _size(part)
-    known = _noted(notes) if size else {}
+    size, known = _size(part), disk.read_json(notes) or {}
     if size and size == (remote.size or known.get("size")):
         return
     request = urllib.request.Request(remote.url, headers={"User-Agent": "lra-fnet"})
     if size and known.get("same"):
         request.add_header("Range", f"bytes={size}-")
         request.add_header("If-Range", known["same"])
-    try:
-        reply = urllib.request.urlopen(request, timeout=_TIMEOUT)
-    except urllib.error.HTTPError as error:
-        if error.code != 416 or not size:
-            raise
-        error.close()  # no byte comes after those that are kept: they may be whole, or too many
-        part.unlink()
-        return _download(remote, part, notes, progress)
-    with reply:
-        part_of = reply.headers.get("Content-Range", "")
-        if reply.status == 206 and not part_of.startswith(f"bytes {size}-"):
-            raise ConnectionError(f"the server did not continue at byte {size}")
-        if reply.status != 206:  # the whole file
+    with urllib.request.urlopen(request, timeout=_TIMEOUT) as reply:
+        if reply.status == 206:
+            if not reply.headers.get("Content-Range", "").startswith(f"bytes {size}-"):
+                raise ConnectionError(f"the server did not continue at byte {size}")
+        else:  # the whole file
             length = reply.headers.get("Content-Length")
             date, tag = reply.headers.get("Last-Modified"), reply.headers.get("ETag")
             # A weak ETag does not promise the same bytes.
@@ -231,18 +201,8 @@ def _download(remote: Remote, part: Path, notes: Path, progress: Bar) -> None:
             while block := reply.read(_BLOCK):
                 size += file.write(block)
                 progress.update(size)
-    whole = known.get("size")
-    if whole is not None and size != whole:
-        raise ConnectionError(f"the connection ended after {size} of {whole} bytes")
-
-
-def _noted(notes: Path) -> dict[str, Any]:
-    """Returns what the server said of a file whose start is kept; {} if that was lost."""
-    try:
-        known = json.loads(notes.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return known if isinstance(known, dict) else {}
+    if known.get("size") not in (None, size):
+        raise ConnectionError(f"the connection ended after {size} of {known['size']} bytes")
 
 
 def _check(path: Path, remote: Remote) -> None:
@@ -267,7 +227,7 @@ def readable(path: object, *more: type[Exception]) -> Iterator[None]:
     except (*_UNREADABLE, *more) as error:
         raise UserError(
             f"{path} is damaged, unreadable or not what its name says ({one_line(error, 100)}): "
-            "get another copy"
+            "get another copy; unpack a zip archive"
         ) from None
 
 
@@ -287,27 +247,20 @@ def _paths(folder: Path) -> list[Path]:
     Hidden files and folders do not count, nor do prepared sets, whose place may be in the source.
 
     Raises:
-        UserError: there is a link to a folder, which may lead anywhere, or to nothing.
+        UserError: there is a link to a folder, which may lead anywhere.
     """
     found = []
     for place, folders, names in walk(folder):
         folders[:] = [
             name
             for name in folders
-            if not name.startswith(".") and not _holds_sets(Path(place, name))
+            if not name.startswith(".") and not any(Path(place, name).glob("*/*/fingerprint.json"))
         ]
+        for path in (Path(place, name) for name in folders):
+            if path.is_symlink():
+                raise UserError(f"{path} is a link to a folder: replace it by the files")
         found += [Path(place, name) for name in names if not name.startswith(".")]
-        for path in (Path(place, name) for name in (*folders, *names)):
-            if path.is_symlink() and not path.is_file() and not path.name.startswith("."):
-                kind = "a folder" if path.is_dir() else "nothing"
-                raise UserError(f"{path} is a link to {kind}: replace it by the files or remove it")
-    return sorted(path for path in found if path.is_file())
-
-
-def _holds_sets(folder: Path) -> bool:
-    """Whether a folder is that of a task's prepared sets, `Task.folder`."""
-    marks = ("*/*/fingerprint.json", "*/.lock")  # complete, or begun
-    return folder.name.startswith("lra_") and any(any(folder.glob(mark)) for mark in marks)
+    return sorted(found)
 
 
 def digest(source: Path, *, content: bool, endings: tuple[str, ...] = ("",)) -> str:
@@ -337,28 +290,18 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-# The classes are not in tarfile.__all__.
-_BROKEN_HEADER = tuple(
-    getattr(tarfile, f"{kind}HeaderError") for kind in ("Invalid", "Truncated", "Empty")
-)
-
-
 class _Member(tarfile.TarInfo):
-    """A member of an archive. tarfile would read a name of any length into memory."""
+    """A member of an archive; tarfile would take a damaged header for the end of the archive."""
 
     @classmethod
     def frombuf(cls, buf, encoding, errors):
-        """Returns the member of a header; raises a ReadError for an extremely long name.
-
-        So does a header that is damaged or cut, where tarfile would see the end of the archive.
-        """
+        """Returns the member of a header."""
         try:
-            member = super().frombuf(buf, encoding, errors)
-        except _BROKEN_HEADER as error:
+            return super().frombuf(buf, encoding, errors)
+        except tarfile.EOFHeaderError:  # pyright: ignore[reportAttributeAccessIssue]
+            raise
+        except tarfile.HeaderError as error:
             raise tarfile.ReadError(str(error)) from None
-        if member.type not in _CONTENT and member.size > _LONGEST_NAME:
-            raise tarfile.ReadError(f"a name of {megabytes(member.size)}")
-        return member
 
 
 def ending(path: PurePath) -> str:
@@ -380,42 +323,24 @@ class File:
     def __str__(self):
         return str(self.source) if self.alone else f"{self.source}/{self.path}"
 
-    @property
-    def _whole(self) -> object:
-        """What to replace if the file is damaged: itself in a folder, else the archive."""
-        return self if self.source.is_dir() else self.source
-
     def read(self, limit: int) -> bytes:
         """Returns the content; raises a UserError if it has more than `limit` bytes."""
-        with readable(self._whole):
+        with readable(self):
             content = self._stream.read(limit + 1)
         if len(content) > limit:
             raise UserError(f"{self}: expected at most {limit} bytes, got more; get another copy")
         return content
 
     def unpacked(self) -> "File":
-        """Returns a gzip file unpacked, under the same name; another file as it is.
-
-        Raises:
-            UserError: a gzip file is empty, which Python reads as no content.
-        """
+        """Returns a gzip file unpacked, under the same name; another file as it is."""
         if self.path.suffix.lower() != ".gz":
             return self
-        if not self._stream.peek(1):  # pyright: ignore[reportAttributeAccessIssue]
-            raise UserError(
-                f"{self} is empty, which no gzip file is: get another copy, or remove it"
-            )
-        stream = gzip.GzipFile(fileobj=self._stream)
-        return File(
-            self.source,
-            self.path,
-            stream,  # pyright: ignore[reportArgumentType]
-            alone=self.alone,
-        )
+        stream: Any = gzip.GzipFile(fileobj=self._stream)
+        return File(self.source, self.path, stream, alone=self.alone)
 
     def lines(self) -> Iterator[bytes]:
         """Yields the lines with their line ends; raises a UserError for a line over 64 MiB."""
-        with readable(self._whole):
+        with readable(self):
             while line := self._stream.readline(_LONGEST_LINE + 1):
                 if len(line) > _LONGEST_LINE:
                     raise UserError(
@@ -433,66 +358,31 @@ def files(source: Path) -> Iterator[File]:
 
     Raises:
         UserError: if the source does not exist, cannot be read, is not such an archive or is
-            damaged, contains links, names that lead out of it or a name twice, or claims to hold
-            over 256 GiB.
+            damaged, or contains links or a name twice.
     """
     if source.is_dir():
         for path in _paths(source):
             with readable(path), path.open("rb") as stream:
                 yield File(source, PurePosixPath(path.relative_to(source).as_posix()), stream)
         return
-    if not source.is_file():
-        what = "is neither a file nor a folder" if source.exists() else "no such file or folder"
-        raise UserError(f"--source {source}: {what}")
-    _refuse_zip(source)
-    total, seen = 0, set()
+    check_exists(source)
+    seen = set()
     # tarfile raises ValueError where a header's number is none.
-    with readable(source, ValueError), _open_archive(source) as archive:
+    with readable(source, ValueError), tarfile.open(source, "r:*", tarinfo=_Member) as archive:
         for member in archive:
             # tarfile would keep 0.5 kB of each member.
             archive.members = []  # pyright: ignore[reportAttributeAccessIssue]
             path = PurePosixPath(member.name)
-            if path.is_absolute() or ".." in path.parts:
-                raise UserError(
-                    f"{source}: {member.name!r} leads out of the archive; get another copy"
-                )
             if member.isdir() or any(part.startswith(".") for part in path.parts):
                 continue
             stream = archive.extractfile(member) if member.isfile() else None
-            if stream is None:
-                raise UserError(
-                    f"{source}: {member.name!r} is not a regular file; get another copy"
-                )
-            if path in seen:  # tar would keep the last one
-                raise UserError(f"{source}: {member.name!r} is there twice; pack it anew")
+            if stream is None or path in seen:
+                problem = "is there twice" if path in seen else "is not a regular file"
+                raise UserError(f"{source}: {member.name!r} {problem}; pack it anew")
             seen.add(path)
-            total += member.size
-            if total > _LARGEST:
-                raise UserError(f"{source}: unpacks to more than {megabytes(_LARGEST)}; not read")
             yield File(source, path, stream)
         while archive.fileobj and archive.fileobj.read(_BLOCK):  # up to the checksum at the end
             pass
-
-
-def _open_archive(source: Path) -> tarfile.TarFile:
-    """Opens a tar archive; raises a UserError for a file that does not begin as one does."""
-    try:
-        return tarfile.open(source, "r:*", tarinfo=_Member)
-    except tarfile.ReadError:
-        raise UserError(
-            f"{source}: expected a folder, or a tar archive that is plain or compressed with gzip, "
-            "xz or bzip2, got another file, or a damaged one: name another, or get another copy"
-        ) from None
-
-
-def _refuse_zip(source: Path) -> None:
-    """Raises a UserError for a zip archive; a tar archive that ends in one is none."""
-    with readable(source):
-        if zipfile.is_zipfile(source) and not tarfile.is_tarfile(source):
-            raise UserError(
-                f"{source} is a zip archive, which is not read: unpack it and name the folder, or "
-                "make it a tar archive; save a spreadsheet as CSV"
-            )
 
 
 def files_or_single(source: Path) -> Iterator[File]:
@@ -502,7 +392,6 @@ def files_or_single(source: Path) -> Iterator[File]:
     if not alone:
         yield from files(source)
         return
-    _refuse_zip(source)
     with readable(source), source.open("rb") as stream:
         yield File(source, PurePosixPath(source.name), stream, alone=True)
 

@@ -24,7 +24,7 @@ from lra_fnet.run.folder import Begun
 from lra_fnet.run.job import Job
 from lra_fnet.run.pretrained import Start
 from lra_fnet.run.result import Process, Record
-from lra_fnet.tasks import Prepared
+from lra_fnet.tasks import Prepared, sets
 from lra_fnet.training import checkpoint, hosts
 from lra_fnet.training.loop import Loop
 
@@ -92,7 +92,7 @@ def _prepare(job: Job, experiment: Experiment) -> Prepared:
     if not hosts.first():
         hosts.agree(None, "data")
     new = not experiment.task.folder(job.data).exists()
-    data = experiment.task.prepare(job.data, source=job.source)
+    data = sets.prepare(experiment.task, job.data, source=job.source)
     kind = shallow.kind(denoise=job.denoise)
     wanted = any(method.of == kind for method in data.task.baselines)
     missing = new or not shallow.available(data)
@@ -124,7 +124,7 @@ def _show(data: Prepared) -> None:
     if longest > most:
         progress.say(f"texts are cut at MAX_LEN, {most:,} tokens; the longest has {longest:,}")
     with contextlib.suppress(UserError):  # a folder that cannot be written needs no drawing
-        if sheet := data.task.illustrate(data):
+        if sheet := sets.illustrate(data):
             progress.say(f"examples: {sheet}")
 
 

@@ -45,7 +45,7 @@ from lra_fnet.objective import Classify
 from lra_fnet.run import result as record
 from lra_fnet.run.job import Job, finished
 from lra_fnet.run.result import TEST_LOG, Checkpoint, Record
-from lra_fnet.tasks import Arrays, PixelTask, Prepared, Task
+from lra_fnet.tasks import Arrays, PixelTask, Prepared, Task, sets
 from lra_fnet.tasks.pieces import VOCABULARY
 from lra_fnet.training import checkpoint as checkpoints
 from lra_fnet.training import pipeline
@@ -106,7 +106,7 @@ class TrainedRun:
         """
         if self.job is None:
             raise UserError(f"{self.folder} is an export, without data: name the run folder")
-        data = self.task.open(folder or self.job.data)
+        data = sets.open(self.task, folder or self.job.data)
         cure = "restore the data set, or train again with --force"
         data.check_is_of(self.folder, self.result.data_sha256, cure)
         return data

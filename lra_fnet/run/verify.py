@@ -40,7 +40,7 @@ from lra_fnet.run import job as jobs
 from lra_fnet.run import model as trained
 from lra_fnet.run import result as record
 from lra_fnet.run.result import Checkpoint, Record
-from lra_fnet.tasks import Prepared
+from lra_fnet.tasks import Prepared, sets
 from lra_fnet.training.checkpoint import sha256
 from lra_fnet.training.replay import mean_loss, replay
 from lra_fnet.training.score import make_scorer
@@ -340,7 +340,10 @@ def _data(result: Record, options: Options) -> Finding:
     name = f"{result.task}/{result.dataset or '?'}"
     today = _known_sets(store.expected(), result)
     with contextlib.suppress(UserError):
-        today = [*today, {"splits": _experiment(result, options).task.open(options.data).splits}]
+        today = [
+            *today,
+            {"splits": sets.open(_experiment(result, options).task, options.data).splits},
+        ]
     then = _known_sets(_expected_at(result.commit), result)
     same = [facts for facts in today + then if _fingerprint(facts) == result.data_sha256]
     counted = [facts for facts in today + then if _fingerprint(facts) is None]
@@ -387,7 +390,7 @@ def _fingerprint(facts: Mapping[str, Any]) -> str | None:
 
 def _prepared(result: Record, options: Options) -> Prepared:
     """Opens the data of a run; raises a UserError if it is not there or another set."""
-    data = _experiment(result, options).task.open(options.data)
+    data = sets.open(_experiment(result, options).task, options.data)
     data.check_is_of(result.folder, result.data_sha256, "prepare that set to check it")
     return data
 

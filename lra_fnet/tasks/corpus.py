@@ -19,23 +19,14 @@ import gin
 import numpy as np
 
 from lra_fnet.baselines import masked, shallow
-from lra_fnet.data import sources
-from lra_fnet.data.store import SPLITS, Arrays, Row
+from lra_fnet.data import division, sources
+from lra_fnet.data.arrays import Arrays
+from lra_fnet.data.store import SPLITS, Raw, Row
 from lra_fnet.errors import UserError, one_line
 from lra_fnet.machine.progress import Bar, say
-from lra_fnet.tasks import own_rows, pieces
-from lra_fnet.tasks.pieces import (
-    CLS,
-    LARGEST,
-    LONGEST,
-    MASK,
-    SEP,
-    SPECIAL,
-    VOCABULARY,
-    sentences,
-    sizes,
-)
-from lra_fnet.tasks.task import Raw, Sets, Task
+from lra_fnet.tasks import pieces
+from lra_fnet.tasks.pieces import CLS, LONGEST, MASK, SEP, SPECIAL, VOCABULARY, sentences
+from lra_fnet.tasks.task import Sets, Task
 
 if TYPE_CHECKING:
     import jax
@@ -44,7 +35,7 @@ SAMPLE = 200_000  # the vocabulary is trained on fewer than twice this number of
 HELD_OUT = 2  # per cent of the documents in each of validation and test
 MOST_ROWS = 20_000  # of validation and of test: 2 % of C4 would be about 7 million
 
-_TEXTS, _TABLES = {".txt", ".text"}, {".json", ".jsonl"}
+_TEXTS, _TABLES = (".txt", ".text"), (".json", ".jsonl")
 _AT_ONCE = 256  # documents
 
 Document = tuple[bytes, list[str]]  # sha256 of the text, and its sentences
@@ -66,17 +57,15 @@ class Corpus(Task):
     title = "Corpus"
     num_classes = 2
     configs = Sets(
-        lambda name: sizes(name)[1],
+        pieces.NAME,
+        lambda match: int(match[2]),
         *("v8000_128", "v32000_512"),
         rule="another vocabulary and length, as v16000_256",
     )
     label_names = ("in order", "swapped")
     value_is = pieces.VALUE_IS
     licence = "that of your texts"
-    endings = (
-        *(f"{kind}{gz}" for kind in sorted(_TEXTS | _TABLES) for gz in ("", ".gz")),
-        VOCABULARY,
-    )
+    endings = (*(f"{kind}{gz}" for kind in _TEXTS + _TABLES for gz in ("", ".gz")), VOCABULARY)
     needs_source = True
     read_whole = True
     first_id = 1 + MASK  # special pieces are never hidden
@@ -85,10 +74,10 @@ class Corpus(Task):
     def __post_init__(self):
         super().__post_init__()
         length = self.configs[self.config]
-        if length < 8:
+        if length < 8 or not len(SPECIAL) + 3 <= self.vocab_size <= 65_535:
             raise UserError(
-                f"corpus/{self.config}: expected rows of at least 8 pieces, got {length}: choose "
-                "another set, such as v8000_128"
+                f"corpus/{self.config}: expected rows of at least 8 pieces and a vocabulary of "
+                f"{len(SPECIAL) + 3} to 65535: choose another set, such as v8000_128"
             )
         if self.max_len != length:
             raise UserError(
@@ -96,18 +85,10 @@ class Corpus(Task):
                 f"length; got {self.max_len}: set MAX_LEN to the second number of the set's name"
             )
 
-    def _check_vocabulary(self) -> None:
-        """Raises a UserError if SentencePiece cannot make the vocabulary, or it is too large."""
-        if not len(SPECIAL) + 3 <= self.vocab_size <= LARGEST:
-            raise UserError(
-                f"corpus/{self.config}: expected a vocabulary of {len(SPECIAL) + 3} to {LARGEST} "
-                f"pieces, got {self.vocab_size}: choose another set, such as v8000_128"
-            )
-
     @property
     def vocab_size(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Pieces of the vocabulary: the first number of the set's name."""
-        return sizes(self.config)[0]
+        return pieces.vocab_size(self.config)
 
     @property
     def value_dtype(self) -> np.dtype:
@@ -138,14 +119,13 @@ class Corpus(Task):
                 f"corpus/{self.config} reads your own texts: give --source a folder, an archive or "
                 'a file with .txt, .jsonl or .json (a field "text"), each perhaps .gz'
             )
-        pieces.library()  # its absence is reported before the texts are read
+        version = pieces.library().__version__  # before the texts are read
         sampled, counts = sample(source)
-        given = source / VOCABULARY
-        if given.is_file():
+        if (given := source / VOCABULARY).is_file():
             vocabulary = pieces.read_vocabulary(given, self.vocab_size)
         else:
             vocabulary = pieces.train_vocabulary(sampled, self.vocab_size, source)
-        details = {"sentencepiece": pieces.library().__version__, **counts}
+        details = {"sentencepiece": version, **counts}
         return Raw(
             stream=self._rows(source, pieces.encoder(vocabulary, jobs), details),
             source=source.name,
@@ -156,47 +136,29 @@ class Corpus(Task):
     def _rows(self, source: Path, encode, details: dict) -> Iterator[tuple[str, Row]]:
         """Yields (split, row) of all documents, in the order of the files.
 
-        Of validation and test, these are the first `MOST_ROWS` rows. Reports documents that are too
-        short for a row, and equal rows of several splits, and adds their numbers to `details`.
-
-        Raises:
-            UserError: a split has no rows.
+        Of validation and test, these are the first `MOST_ROWS` rows. Reports the pieces that are in
+        no row and equal rows, and adds their numbers to `details`.
         """
         everything, counts = read_documents(source), collections.Counter()
-        repeats, short, pieces_read, packed = own_rows.Repeats(), 0, 0, 0
+        repeats, read, packed = division.Repeats(), 0, 0
         while some := list(itertools.islice(everything, _AT_ONCE)):
             encoded = iter(encode([text for _, lines in some for text in lines]))
             for digest, lines in some:
                 parts = list(itertools.islice(encoded, len(lines)))
-                split, rows = split_of(digest), list(pack(parts, self.max_len))
-                short += not rows
-                pieces_read += sum(map(len, parts))
-                packed += sum(len(values) - 3 for values, _ in rows)  # without [CLS] and two [SEP]
-                for values, label in rows:
+                split = split_of(digest)
+                read += sum(map(len, parts))
+                for values, label in pack(parts, self.max_len):
+                    packed += len(values) - 3  # without [CLS] and two [SEP]
                     counts[split] += 1
                     if split == SPLITS[0] or counts[split] <= MOST_ROWS:
-                        repeats.add([values], label, split)
+                        repeats.add(division.content([values]), label, split)
                         yield split, (values, label)
-        alone = f"{short:,} of {details['documents']:,} documents have a single short sentence"
-        if missing := [split for split in SPLITS if not counts[split]]:
-            raise UserError(
-                f"{source}: expected documents of two or more sentences for each split, found none "
-                f"for {' and '.join(missing)}; {alone}: give more documents (in .txt, an empty "
-                "line ends one)"
-            )
-        if short:
-            say(f"{source}: {alone}, which makes no row: they are left out")
-        if left := pieces_read - packed:
+        if read > packed:
             say(
-                f"{source}: {left:,} of {pieces_read:,} pieces are in no row: the last sentence of "
-                "a document where it is left alone"
+                f"{source}: {read - packed:,} of {read:,} pieces are in no row: the last sentence "
+                "of a document, or its only one, where it is left alone"
             )
-        if shared := repeats.in_several_splits():
-            say(
-                f"{source}: {shared:,} different rows lie in several splits: their documents "
-                "differ in white space or case, or share a passage"
-            )
-        details |= {"documents_without_rows": short, "rows_in_several_splits": shared}
+        details |= repeats.finish(source)
 
 
 def _longer(task: Corpus, rows: Arrays) -> list[list[bool]]:
@@ -252,8 +214,7 @@ def pack(sentences: Iterable[list[int]], length: int) -> Iterator[tuple[np.ndarr
 def sample(source: Path) -> tuple[list[str], dict[str, int]]:
     """Returns sentences of training documents, evenly spread, and counts of all documents.
 
-    Every sentence is kept until there are 2 `SAMPLE`, then every second one, and so on. Repeated
-    documents are reported; they stay, as nothing of a source is dropped without a word.
+    Every sentence is kept until there are 2 `SAMPLE`, then every second one, and so on.
 
     Raises:
         UserError: see `read_documents`.
@@ -271,17 +232,10 @@ def sample(source: Path) -> tuple[list[str], dict[str, int]]:
                 seen += 1
                 if len(kept) == 2 * SAMPLE:
                     kept, stride = kept[::2], 2 * stride
-    counts = {"documents": len(digests), "repeated_documents": _repeated(digests)}
-    if repeated := counts["repeated_documents"]:
+    repeated = len(digests) - len(np.unique(np.asarray(digests)))
+    if repeated:
         say(f"{source}: {repeated:,} of {len(digests):,} documents repeat another one, and stay")
-    return kept, counts
-
-
-def _repeated(digests: array.array) -> int:
-    """Returns how many of the 64-bit digests repeat another one; sorts them."""
-    ordered = np.frombuffer(digests, np.uint64)  # shares the memory: 8 bytes a document
-    ordered.sort()
-    return int((ordered[1:] == ordered[:-1]).sum())
+    return kept, {"documents": len(digests), "repeated_documents": repeated}
 
 
 def read_documents(source: Path) -> Iterator[Document]:
@@ -292,18 +246,12 @@ def read_documents(source: Path) -> Iterator[Document]:
     folder or an archive are skipped.
 
     Raises:
-        UserError: there is no text; a text is not UTF-8, or a line no such object; an archive has
-            a vocabulary.
+        UserError: there is no text; a text is not UTF-8, or a line no such object.
     """
     count = 0
     for file in sources.files_or_single(source):
         kind = sources.ending(file.path)
-        if file.path.name == VOCABULARY and not source.is_dir():
-            raise UserError(
-                f"{source} has a {VOCABULARY}, which is read from a folder only: unpack the "
-                "archive, or leave the file out"
-            )
-        if kind not in _TEXTS | _TABLES and (file.path.suffix or not file.alone):
+        if kind not in _TEXTS + _TABLES and not file.alone:
             continue
         for text in _texts(file.unpacked(), table=kind in _TABLES):
             if lines := sentences(text):
@@ -322,15 +270,18 @@ def _texts(file: sources.File, *, table: bool) -> Iterator[str]:
     for number, content in enumerate(file.lines(), start=1):
         try:
             line = content.decode("utf-8-sig" if number == 1 else "utf-8").strip()
-            if "\0" in line:
+            text = json.loads(line)["text"] if table and line else line
+            text.encode()  # a lone surrogate is no character
+            if "\0" in text:
                 raise ValueError("a zero byte")
-        except ValueError as error:  # UnicodeDecodeError is one
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            form = 'an object with the field "text"' if table else "text in UTF-8"
             raise UserError(
-                f"{file}, line {number}: expected UTF-8, got {one_line(error, 100)}: convert the "
-                "file to UTF-8"
+                f"{file}, line {number}: expected {form}, got {content[:40]!r} "
+                f"({one_line(error, 100)}): correct the file"
             ) from None
         if table and line:
-            yield _field(line, f"{file}, line {number}")
+            yield text
         elif line:
             waiting.append(line)
         elif waiting:
@@ -338,18 +289,3 @@ def _texts(file: sources.File, *, table: bool) -> Iterator[str]:
             waiting = []
     if waiting:
         yield "\n".join(waiting)
-
-
-def _field(line: str, where: str) -> str:
-    """Returns the text of a JSON line."""
-    try:
-        text = json.loads(line)["text"]
-        if isinstance(text, str) and "\0" not in text:
-            text.encode()  # a lone surrogate is no character
-            return text
-    except (ValueError, KeyError, TypeError, RecursionError):
-        pass
-    raise UserError(
-        f'{where}: expected an object with the field "text" without zero bytes, got {line[:40]!r}: '
-        "correct the file"
-    )

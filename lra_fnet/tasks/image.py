@@ -15,11 +15,11 @@ from typing import NamedTuple
 import gin
 import numpy as np
 
-from lra_fnet.data import sources
+from lra_fnet.data import pixels, sources
+from lra_fnet.data.store import SPLITS, Raw
 from lra_fnet.errors import UserError
 from lra_fnet.machine.progress import Bar, say
-from lra_fnet.tasks import pixels
-from lra_fnet.tasks.task import SPLITS, PixelTask, Raw
+from lra_fnet.tasks.task import PixelTask
 
 REMOTE = sources.Remote(
     "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",

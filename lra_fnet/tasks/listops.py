@@ -18,9 +18,9 @@ import gin
 import numpy as np
 
 from lra_fnet.data import sources
+from lra_fnet.data.store import SEED, SPLITS, Raw
 from lra_fnet.errors import UserError
-from lra_fnet.tasks import generated
-from lra_fnet.tasks.task import SPLITS, Raw, Task
+from lra_fnet.tasks.task import Task
 
 # The stored value of a token is its index here; the token id is the value + 1, and 0 is padding.
 TOKENS = (*"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]")
@@ -73,9 +73,7 @@ class ListOps(Task):
         """Returns generated rows, or those of the official files in `source`."""
         rows = SETS[self.config].rows
         if source is None:
-            return generated.raw(
-                unique(generate(self.config, generated.SEED, jobs)), rows, GENERATOR
-            )
+            return Raw.generated(unique(generate(self.config, SEED, jobs)), rows, GENERATOR)
         if self.config != "full":
             raise UserError(
                 f"{source}: the official files are the set listops/full, not "
@@ -108,14 +106,15 @@ def generate(config: str, seed: int, jobs: int) -> Iterator[tuple[np.ndarray, in
     Yields:
         values uint8 [length], and the value of the expression (0-9).
     """
-    from lra_fnet.tasks import listops_trees  # late: numba compiles it for seconds
+    from lra_fnet.data import streams  # late: numba compiles it for seconds
+    from lra_fnet.tasks import listops_trees
 
     shortest, longest, _ = SETS[config]
 
     def draw(state):
         return listops_trees.draw_trees(state, _CHUNK, shortest, longest)
 
-    for values, ends, labels, _ in generated.chunks(draw, seed, jobs):
+    for values, ends, labels, _ in streams.chunks(draw, seed, jobs):
         yield from zip(np.split(values, ends[:-1]), labels.tolist(), strict=True)
 
 

@@ -8,7 +8,7 @@ cd31e5c, after Nangia & Bowman, arXiv 1804.06028). Tokens are values 0-14: digit
 import numba
 import numpy as np
 
-from lra_fnet.tasks.xoshiro import below, next_bits
+from lra_fnet.data.streams import below, next_bits
 
 MAX_DEPTH = 10  # the root has depth 1; a node at MAX_DEPTH is a leaf
 MAX_ARGS = 10  # an operator has 2 .. MAX_ARGS arguments

@@ -20,11 +20,12 @@ import gin
 import numpy as np
 
 from lra_fnet.baselines import shallow
-from lra_fnet.data import sources
-from lra_fnet.data.store import Arrays, Batches
+from lra_fnet.data import pixels, sources
+from lra_fnet.data.arrays import Arrays, Batches
+from lra_fnet.data.store import SEED, SPLITS, Raw
 from lra_fnet.errors import UserError, one_line
-from lra_fnet.tasks import generated, pathfinder_paddles, pixels
-from lra_fnet.tasks.task import SPLITS, PixelTask, Raw
+from lra_fnet.tasks import pathfinder_paddles
+from lra_fnet.tasks.task import PixelTask
 
 GENERATOR = 2  # increase it, and the tasks' version, whenever the generated rows change
 _CHUNK = 250  # images drawn from one random stream
@@ -124,8 +125,8 @@ class Pathfinder(PixelTask):
         """Returns generated rows, or those of LRA's release in the folder `source`."""
         if source is not None:
             return read_official(self.name, self.config, source)
-        images = generate(self.config, generated.SEED, jobs)
-        return generated.raw(images, SETS[self.config].rows, GENERATOR)
+        images = generate(self.config, SEED, jobs)
+        return Raw.generated(images, SETS[self.config].rows, GENERATOR)
 
 
 @gin.configurable
@@ -173,9 +174,11 @@ def generate(config: str, seed: int, jobs: int) -> Iterator[tuple[np.ndarray, in
     Yields:
         values uint8 [side ** 2], row by row, and the label: 1 if both discs mark one contour.
     """
+    from lra_fnet.data import streams  # late: numba compiles it for seconds
+
     setting = SETS[config]
     tables(setting)  # made once, before threads need them
-    for drawn in generated.chunks(lambda state: draw(setting, state, _CHUNK), seed, jobs):
+    for drawn in streams.chunks(lambda state: draw(setting, state, _CHUNK), seed, jobs):
         means = pixels.block_means(drawn.images, setting.side)
         yield from zip(means, drawn.labels.tolist(), strict=True)
 

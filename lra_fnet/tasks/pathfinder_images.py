@@ -2,15 +2,15 @@
 
 The rules are those of the original generator (D. Linsley and J. Kim, commit ab9c130, snakes2) that
 Long-Range Arena used. The tables come from `lra_fnet.tasks.pathfinder_paddles`. All decisions are
-made on integers (a mask of 255 is full) with the random numbers of `lra_fnet.tasks.xoshiro`, so
+made on integers (a mask of 255 is full) with the random numbers of `lra_fnet.data.streams`, so
 that the images do not depend on a library's generator.
 """
 
 import numba
 import numpy as np
 
+from lra_fnet.data.streams import below, next_bits
 from lra_fnet.tasks.pathfinder_paddles import DEGREES, ONE
-from lra_fnet.tasks.xoshiro import below, next_bits
 
 PADDLE_TRIES = 3  # draws of a paddle's place before its contour fails
 DISTRACTOR_TRIES = 5  # draws of a whole distractor before it is left out

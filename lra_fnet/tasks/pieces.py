@@ -1,10 +1,9 @@
 """SentencePiece vocabularies: how they are trained, and how a text becomes pieces.
 
-A set of the task `corpus` has a vocabulary of its own. A set of another task may be in the pieces
-of that vocabulary, so that a model that was pre-trained on the corpus can be fine-tuned on it.
+A set of the task `corpus` has its own vocabulary. A set of another task may be in the pieces of
+that vocabulary, so that a model that was pre-trained on the corpus can be fine-tuned on it.
 """
 
-import hashlib
 import importlib
 import io
 import itertools
@@ -15,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lra_fnet import tasks
-from lra_fnet.data import sources, store
+from lra_fnet.data import sources
 from lra_fnet.errors import UserError, one_line
 
 if TYPE_CHECKING:
@@ -25,24 +23,19 @@ if TYPE_CHECKING:
 UNKNOWN, CLS, SEP, MASK = 1, 2, 3, 4  # ids of the vocabulary; 0 is padding
 SPECIAL = ("[CLS]", "[SEP]", "[MASK]")
 VOCABULARY = "vocabulary.model"  # SentencePiece's file in the folder of a set
-LARGEST = 65_535  # pieces, so that an id takes two bytes
 VALUE_IS = f"the id of a piece in {VOCABULARY}, minus 1"
 LONGEST = 1000  # characters of a sentence for the vocabulary; the rest of it is left out
+NAME = r"v([1-9]\d{0,8})_([1-9]\d{0,8})"  # of a set: pieces of the vocabulary and of a row
 
-_NAME = re.compile(r"v([1-9]\d{0,8})_([1-9]\d{0,8})")
-_LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 _SENTENCES = re.compile(r"\n+|(?<=[.!?])\s+")
 
 Encode = Callable[[list[str]], list[list[int]]]  # sentences -> ids of the pieces of each
 
 
-def sizes(name: str) -> tuple[int, int]:
-    """Returns pieces of the vocabulary and of a row; raises a KeyError for any other name."""
-    match = _NAME.fullmatch(name)
-    if match is None:
-        raise KeyError(name)
-    return int(match[1]), int(match[2])
+def vocab_size(config: str) -> int:
+    """Returns the size of the vocabulary of a set of the task `corpus`."""
+    return int(config[1:].partition("_")[0])
 
 
 def library() -> Any:
@@ -62,17 +55,8 @@ def sentences(text: str) -> list[str]:
 
 
 def encoder(vocabulary: bytes, jobs: int) -> Encode:
-    """Returns what encodes sentences by a vocabulary, in lower case, with that many threads.
-
-    Raises:
-        UserError: it is no vocabulary.
-    """
-    try:
-        encode = library().SentencePieceProcessor(model_proto=vocabulary).encode
-    except RuntimeError:
-        raise UserError(
-            f"{VOCABULARY} is damaged: prepare the set, or export the run, again"
-        ) from None
+    """Returns a function that encodes sentences, in lower case, with that many threads."""
+    encode = library().SentencePieceProcessor(model_proto=vocabulary).encode
     return lambda texts: encode(texts, num_threads=jobs)
 
 
@@ -98,54 +82,25 @@ def end(ids, lengths) -> "jax.Array":
     return jnp.where(places == lengths[..., None] - 1, SEP, ids)
 
 
-def of_corpus(data_dir: Path, config: str) -> tuple[bytes, dict[str, str]]:
-    """Returns the vocabulary of a prepared corpus, and what a set in its pieces records of it.
-
-    Args:
-        data_dir: folder of all prepared sets.
-        config: the set of the task `corpus`.
-
-    Raises:
-        UserError: the corpus is not prepared, or damaged.
-    """
-    prepared = tasks.make("corpus", config).open(data_dir)
-    vocabulary = store.read_file(prepared, VOCABULARY)
-    return vocabulary, {
-        "corpus": prepared.fingerprint,
-        "vocabulary": hashlib.sha256(vocabulary).hexdigest(),
-        "sentencepiece": library().__version__,
-    }
-
-
 def read_vocabulary(path: Path, size: int) -> bytes:
     """Returns a vocabulary that was trained before, with the special pieces in their places.
 
-    Args:
-        path: its file.
-        size: pieces that it must have.
-
     Raises:
-        UserError: it cannot be read, is another kind or size of vocabulary, or tells capital
-            letters from small ones.
+        UserError: it cannot be read, has another size than `size`, or tells capital letters from
+            small ones.
     """
-    with sources.readable(path):
+    with sources.readable(path, RuntimeError):
         content = path.read_bytes()
-    try:
         model = library().SentencePieceProcessor(model_proto=content)
-        ids = [model.piece_to_id(piece) for piece in SPECIAL]
-        cases = [model.encode(text) for text in (_LETTERS, _LETTERS.upper())]
-        kind = "control symbols" if all(map(model.is_control, ids)) else "parts of texts"
-        found = f"{model.get_piece_size()} pieces, {', '.join(SPECIAL)} as {kind} at {ids}, "
-        found += f"unknown ones at {model.unk_id()}, in "
-        found += "lower case" if cases[0] == cases[1] else "both cases"
-    except RuntimeError:
-        found = "no vocabulary of SentencePiece"
-    wanted = f"{size} pieces, {', '.join(SPECIAL)} as control symbols at {[CLS, SEP, MASK]}, "
-    wanted += f"unknown ones at {UNKNOWN}, in lower case"
-    if found != wanted:
+    ids = [model.unk_id(), *map(model.piece_to_id, SPECIAL)]
+    lower = model.encode("A letter") == model.encode("a letter")
+    control = all(map(model.is_control, ids[1:]))
+    actual = model.get_piece_size()
+    if (actual, ids, lower, control) != (size, [UNKNOWN, CLS, SEP, MASK], True, True):
         raise UserError(
-            f"{path}: expected {wanted}, got {found}: take the vocabulary of a set of that size, "
-            "or remove the file to train one"
+            f"{path}: expected {size} pieces in lower case, with {', '.join(SPECIAL)} as control "
+            f"symbols {CLS} to {MASK}, got {actual} pieces or other symbols: take the vocabulary "
+            "of a set of that size, or remove the file to train one"
         )
     return content
 
@@ -179,18 +134,9 @@ def train_vocabulary(sentences: list[str], size: int, source: Path) -> bytes:
             minloglevel=2,
         )
     except RuntimeError as error:
-        reason = str(error)
-        if small := re.search(r"required_chars\. \d+ vs (\d+)", reason):
-            limit, what = f"at least {int(small[1]):,}", "characters of the text"
-        elif large := re.search(r"set it to a value <= (\d+)", reason):
-            limit, what = f"at most {int(large[1]):,}", "pieces that the text has"
-        else:
-            raise UserError(
-                f"{source}: no vocabulary can be trained on its {len(sentences)} training "
-                f"sentences ({one_line(reason, 100)}): give more text"
-            ) from None
         raise UserError(
-            f"{source}: expected a vocabulary of {limit} pieces, for the {what}, got {size:,}: "
-            "choose a set v<pieces>_<length> with --dataset (make: DATASET=)"
+            f"{source}: no vocabulary of {size:,} pieces can be trained on its {len(sentences):,} "
+            f"training sentences ({one_line(error, 200)}): give more text, or choose a set "
+            "v<pieces>_<length> with --dataset (make: DATASET=)"
         ) from None
     return model.getvalue()

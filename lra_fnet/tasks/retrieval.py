@@ -16,10 +16,10 @@ from typing import Any
 import gin
 import numpy as np
 
-from lra_fnet.data import sources
+from lra_fnet.data import division, sources
+from lra_fnet.data.store import SPLITS, Raw
 from lra_fnet.errors import UserError
-from lra_fnet.tasks import own_rows
-from lra_fnet.tasks.task import SPLITS, Raw, Task
+from lra_fnet.tasks.task import Task
 
 REMOTE = sources.Remote(
     "https://storage.googleapis.com/long-range-arena/lra_release.gz", about="7.7 GB"
@@ -89,9 +89,9 @@ class Retrieval(Task):
 
 def _counted(source: Path, rows: Iterable[tuple[str, Pair]], details: dict):
     """Yields the rows, and adds to `details` how many of them repeat another one."""
-    repeats = own_rows.Repeats()
+    repeats = division.Repeats()
     for split, (texts, label) in rows:
-        repeats.add(texts, label, split)
+        repeats.add(division.content(texts), label, split)
         yield split, (texts, label)
     details |= repeats.finish(source)
 

@@ -21,58 +21,37 @@ A row is `(values, label)`: values uint8 [length], label int. With two texts per
 import abc
 import dataclasses
 import math
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from lra_fnet.baselines import shallow
-from lra_fnet.data import sources, store
-from lra_fnet.data.store import SPLITS, Prepared
+from lra_fnet.data import pixels, sources
+from lra_fnet.data.store import SPLITS, Prepared, Raw
 from lra_fnet.errors import UserError
-from lra_fnet.machine import disk
 from lra_fnet.settings import at_least
 
 if TYPE_CHECKING:
     import jax
 
-SHEET = "contact_sheet.png"  # examples of a set of images, in the folder above the set's
 _LARGEST_VOCABULARY = 2**16 + 1  # the largest value of two bytes is vocab_size - 2
 REGISTRY: dict[str, type["Task"]] = {}  # every task whose module has been imported, by name
 
 
-@dataclasses.dataclass(frozen=True)
-class Raw:
-    """Rows on their way to the disk, and where they come from."""
-
-    splits: Mapping[str, Iterable[store.Row]] | None = None  # each is read once, in order; or
-    stream: Iterable[tuple[str, store.Row]] | None = None  # (split, row), splits in any order
-    source: str = "generator"  # "generator", or the name of the source that the rows come from
-    details: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # seed, version ...
-    total: int | None = None  # rows of all splits, for the progress bar
-    files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)  # more files of the set
-
-    def rows(self) -> Iterator[tuple[str, store.Row]]:
-        """Yields (split, row) for all rows, once; an error of reading them is a UserError."""
-        with sources.readable(self.source):
-            if self.stream is not None:
-                yield from self.stream
-            for split, rows in (self.splits or {}).items():
-                for row in rows:
-                    yield split, row
-
-
 class Sets(Mapping[str, int]):
-    """Data sets whose names follow a rule, and the length that texts are cut at."""
+    """Data sets whose names follow a pattern, and the length that texts are cut at."""
 
-    def __init__(self, length: Callable[[str], int], *listed: str, rule: str):
-        """`length` raises a KeyError for a name against the rule; `listed` are the presets' own."""
-        self._length, self._listed, self.rule = length, listed, rule
+    def __init__(self, pattern: str, length: Callable[[re.Match], int], *listed: str, rule: str):
+        """`rule` is the pattern in words; `listed` are the sets that presets use."""
+        self._pattern, self._length, self._listed, self.rule = pattern, length, listed, rule
 
     def __getitem__(self, name: str) -> int:
-        return self._length(name)
+        if match := re.fullmatch(self._pattern, name):
+            return self._length(match)
+        raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._listed)
@@ -104,6 +83,7 @@ class Task(abc.ABC):
     remote: ClassVar[sources.Remote | None] = None  # file to download if the user gives no source
     zero_is_padding: ClassVar[bool] = False  # whether a value is its own id; see `PixelTask`
     needs_source: ClassVar[bool] = False  # whether only the user has what it is made from
+    beside: ClassVar[tuple[str, str] | None] = None  # task and set that `raw_beside` also reads
     first_id: ClassVar[int] = 1  # pre-training hides and draws ids from this one on
     needed: ClassVar[tuple[str, ...]] = ()  # files of the set that `encoder` reads
     mask_id: ClassVar[int | None] = None  # of a masked token, if the vocabulary has one
@@ -130,39 +110,21 @@ class Task(abc.ABC):
         REGISTRY[cls.name] = cls  # a reloaded module replaces its own task
 
     def __post_init__(self):
-        if not isinstance(self.config, str):
-            raise UserError(
-                f"{self.name}: the name of a data set must be a text, got {self.config!r}: put "
-                f"""quotation marks around it, DATASET='"{self.config}"'"""
-            )
-        size, most = len(os.fsencode(self.config)), sources.LONGEST_FILE_NAME
-        if size > most:
-            raise UserError(
-                f"{self.name}: the name of a data set must have at most {most} bytes, got {size} "
-                f"({self.config[:20]}...): shorten it"
-            )
-        if self.config not in self.configs:
-            known = ", ".join(self.configs)
+        if not isinstance(self.config, str) or self.config not in self.configs:
             rule = f", or {self.configs.rule}" if isinstance(self.configs, Sets) else ""
             raise UserError(
-                f"unknown data set {self.config!r} of {self.name}: expected one of {known}{rule}"
+                f"unknown data set {self.config!r} of {self.name}: expected one of "
+                f"""{", ".join(self.configs)}{rule} (a number in quotation marks: '"1"')"""
             )
+        if len(self.config) > sources.LONGEST_FILE_NAME:
+            raise UserError(f"{self.name}: expected a shorter name than {self.config[:20]}...")
         at_least(f"{self.name}: max_len", self.max_len, 1, 1024)
         if not self.finds_classes and len(self.class_names) != self.num_classes:
+            raise ValueError(f"{self.name}: expected {self.num_classes} label_names")
+        if self.settled and self.vocab_size > _LARGEST_VOCABULARY:
             raise UserError(
-                f"{self.name}: expected a label_names for each of {self.num_classes} classes, got "
-                f"{len(self.class_names)}: correct the task's class"
-            )
-        if self.settled:
-            self._check_vocabulary()
-
-    def _check_vocabulary(self) -> None:
-        """Raises a UserError if there are more tokens than the values of rows can name."""
-        if self.vocab_size > _LARGEST_VOCABULARY:
-            raise UserError(
-                f"{self.name}/{self.config}: expected a vocab_size of at most "
-                f"{_LARGEST_VOCABULARY}, as a value takes two bytes, got {self.vocab_size}: choose "
-                "a smaller vocabulary"
+                f"{self.name}: expected a vocab_size of at most {_LARGEST_VOCABULARY}, as a value "
+                f"takes two bytes, got {self.vocab_size}: choose a smaller vocabulary"
             )
 
     @property
@@ -225,12 +187,9 @@ class Task(abc.ABC):
             UserError: if `source` does not hold the expected files; also while rows are read.
         """
 
-    def raw_beside(self, data_dir: Path, source: Path | None, jobs: int) -> Raw:
-        """Like `raw`, for a set that also takes something from another one in `data_dir`."""
-        return self.raw(source, jobs)
-
-    def check_beside(self, data_dir: Path) -> None:  # noqa: B027
-        """Raises a UserError, before any download, if `raw_beside` misses the other set."""
+    def raw_beside(self, other: Prepared, source: Path | None, jobs: int) -> Raw:
+        """Like `raw`, with the prepared set that `beside` names."""
+        raise NotImplementedError
 
     def encode(self, content: bytes) -> np.ndarray:
         """Returns the values uint8 [length] of one raw input, by default its bytes.
@@ -284,99 +243,9 @@ class Task(abc.ABC):
             return (shallow.PAIRS,)
         return shallow.FIRST_TOKENS, shallow.HISTOGRAM, shallow.BIGRAMS
 
-    def illustrate(self, prepared: Prepared) -> Path | None:
-        """Draws some rows next to the set and returns the file's path; None if it draws nothing."""
-        return None
-
     def folder(self, data_dir: str | Path) -> Path:
         """Returns the folder of this data set in `data_dir`."""
         return Path(data_dir) / f"lra_{self.name}" / self.config / self.version
-
-    def prepare(
-        self,
-        data_dir: str | Path,
-        source: str | Path | None = None,
-        jobs: int | None = None,
-        *,
-        force: bool = False,
-    ) -> Prepared:
-        """Makes the set if it is not there, with progress on stderr, and opens it.
-
-        A set appears whole or not at all, even if the process is killed or the disk is full. A
-        second process waits for the first.
-
-        Args:
-            data_dir: folder of all prepared sets; downloads go to its `downloads`.
-            source: raw files: a folder, a file or a URL. None uses the set that is there, from any
-                source, or else generates or downloads it.
-            jobs: processor cores to use, all by default; the rows do not depend on it.
-            force: makes the set again, which replaces the old one when it is complete. A URL is
-                downloaded again, unless its file is the publisher's.
-
-        Raises:
-            UserError: if the folder cannot be written, the disk is full, a download fails, a raw
-                file is bad, the existing set is damaged or was not made from `source` as it is
-                now, or the rows are not those of data/expected.json.
-        """
-        if jobs is not None and jobs < 1:
-            raise UserError(f"jobs must be at least 1, got {jobs}")
-        folder = self.folder(data_dir)
-
-        def write(part: Path) -> None:
-            self.check_beside(Path(data_dir))
-            try:
-                path = sources.locate(
-                    source, self.remote, Path(data_dir) / "downloads", force=force
-                )
-            except UserError as error:
-                if source is not None or folder.exists():
-                    raise
-                raise UserError(f"{self.name}/{self.config} is not prepared, and {error}") from None
-            url, cores = sources.own_url(source, self.remote), jobs or len(os.sched_getaffinity(0))
-            with store.unchanged(self, path):
-                with sources.readable(path or self.name):
-                    raw = self.raw_beside(Path(data_dir), path, cores)
-                store.make(part, self.settle(raw.details), raw, path, url)
-
-        def exists() -> bool:
-            return not force and store.read_fingerprint(folder) is not None
-
-        store.write_once(folder, exists, write)
-        prepared = self.open(data_dir)
-        if source is not None and not prepared.is_from(source):
-            sources.check_exists(source)
-            rule = self.configs.rule if isinstance(self.configs, Sets) else ""
-            both = (
-                "to keep both, name another set with --set DATASET=NAME (lra-fnet data: --dataset "
-                f"NAME; make: DATASET=NAME), where NAME is {rule}"
-            )
-            raise UserError(
-                f"{folder} does not hold the rows of {source} as it is now (made from: "
-                f"{prepared.url or prepared.source}): "
-                f"`{store.again(self, data_dir, source)}` (make data ... FORCE=1) prepares the set "
-                "anew; without a source, the set is used as it is"
-                f"{'; ' + both if self.finds_classes else ''}"
-            )
-        return prepared
-
-    def open(self, data_dir: str | Path) -> Prepared:
-        """Returns the prepared set after comparing file sizes and fingerprint; reads no record.
-
-        Raises:
-            UserError: if the set is not prepared, or its files are not those that were written.
-        """
-        return store.open_set(self, self.folder(data_dir))
-
-    def verify(self, data_dir: str | Path) -> Prepared:
-        """Reads every record of the prepared set and recomputes counts and sha256 of each split.
-
-        Raises:
-            UserError: as for `open`; also if a record cannot be read, or the rows are not those of
-                fingerprint.json or data/expected.json.
-        """
-        prepared = self.open(data_dir)
-        store.verify(prepared)
-        return prepared
 
 
 @dataclasses.dataclass(frozen=True)
@@ -404,33 +273,8 @@ class PixelTask(Task):
                 f"{self.name}: black_is_padding must be True or False, got "
                 f"{self.black_is_padding!r}"
             )
-        if self.side**2 != (size := self.configs[self.config]):
-            raise UserError(
-                f"{self.name}/{self.config}: expected a square number of pixels in configs, got "
-                f"{size}: correct the task's class"
-            )
-        missing = [name for name in ("pixel_mean", "pixel_sd") if not hasattr(self, name)]
-        if missing:
-            raise UserError(
-                f"{self.name}: expected pixel_mean and pixel_sd of the training values, got no "
-                f"{' and no '.join(missing)}: add them to the task's class"
-            )
-
-    def prepare(
-        self,
-        data_dir: str | Path,
-        source: str | Path | None = None,
-        jobs: int | None = None,
-        *,
-        force: bool = False,
-    ) -> Prepared:
-        """Like `Task.prepare`, but an image that `max_len` would cut or pad is a UserError."""
-        if self.max_len != (whole := self.configs[self.config]):
-            raise UserError(
-                f"{self.name}/{self.config}: expected max_len = {whole}, the pixels of an image, "
-                f"got {self.max_len}: set MAX_LEN={whole}"
-            )
-        return super().prepare(data_dir, source, jobs, force=force)
+        if self.side**2 != self.configs[self.config]:
+            raise ValueError(f"{self.name}: expected a square number of pixels in configs")
 
     @property
     def zero_is_padding(self) -> bool:
@@ -448,8 +292,6 @@ class PixelTask(Task):
         Raises:
             ValueError: if it is not such an image.
         """
-        from lra_fnet.tasks import pixels
-
         return pixels.read(content, self.side, "L").reshape(-1)
 
     @property
@@ -458,23 +300,3 @@ class PixelTask(Task):
         if self.num_inputs > 1:
             return super().baselines
         return shallow.GRAY_HISTOGRAM, shallow.PIXELS
-
-    def illustrate(self, prepared: Prepared) -> Path | None:
-        """Writes contact_sheet.png, unless it is there: the first 32 training images, labelled."""
-        path = prepared.folder.parent / SHEET
-        if path.exists() and path.stat().st_mtime >= store.written_at(prepared):
-            return path
-        from matplotlib.figure import Figure  # late: takes a second
-
-        split = self.splits[0]
-        rows = store.read(prepared, split)
-        figure = Figure(figsize=(12, 7), dpi=200, layout="constrained")
-        axes = figure.subplots(4, 8).ravel()
-        for axis in axes:
-            axis.set_axis_off()
-        for axis, ((values,), label) in zip(axes, rows, strict=False):
-            axis.imshow(values.reshape(self.side, self.side), "gray", vmin=0, vmax=255)
-            axis.set_title(self.class_names[label], parse_math=False)
-        with disk.writable(path, "--data"), disk.partial(path) as part:
-            figure.savefig(part, format="png")
-        return path

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import gin
 import numpy as np
 
-from lra_fnet.data import sources
+from lra_fnet.data import sources, store
+from lra_fnet.data.store import SPLITS, Prepared, Raw
 from lra_fnet.errors import UserError
 from lra_fnet.machine.progress import Bar
 from lra_fnet.tasks import pieces
-from lra_fnet.tasks.task import SPLITS, Raw, Sets, Task
+from lra_fnet.tasks.task import Sets, Task
 
 if TYPE_CHECKING:
     import jax
@@ -47,15 +48,6 @@ class Review(NamedTuple):
     text: bytes
 
 
-def _length(name: str) -> int:
-    """Returns the length of one of the two sets of bytes, or of one in the pieces of any corpus."""
-    if name.startswith(_PIECES):
-        pieces.sizes(name.removeprefix(_PIECES))
-    elif name not in ("full", "lra_code"):
-        raise KeyError(name)
-    return 4000
-
-
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class Text(Task):
@@ -72,7 +64,8 @@ class Text(Task):
     title = "Text"
     num_classes = 2
     configs = Sets(
-        _length,
+        f"full|lra_code|{_PIECES}{pieces.NAME}",
+        lambda _: 4000,
         *("full", "lra_code", "pieces_v8000_128"),
         rule="pieces_ and the name of a corpus",
     )
@@ -88,7 +81,7 @@ class Text(Task):
     @property
     def vocab_size(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         """257 for bytes, or the pieces of the vocabulary."""
-        return pieces.sizes(self.corpus)[0] if self.corpus else 257
+        return pieces.vocab_size(self.corpus) if self.corpus else 257
 
     @property
     def value_dtype(self) -> np.dtype:
@@ -131,17 +124,20 @@ class Text(Task):
         """Returns the bytes of all reviews in `source`, which take 70 MB of memory."""
         return self._raw(source, lambda text: np.frombuffer(text, np.uint8))
 
-    def check_beside(self, data_dir: Path) -> None:
-        """See `Task.check_beside`."""
-        if self.corpus is not None:
-            pieces.of_corpus(data_dir, self.corpus)
+    @property
+    def beside(self) -> tuple[str, str] | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The corpus whose pieces the rows consist of."""
+        return ("corpus", self.corpus) if self.corpus else None
 
-    def raw_beside(self, data_dir: Path, source: Path | None, jobs: int) -> Raw:
-        """Returns all reviews; a set in pieces takes the vocabulary of the corpus in `data_dir`."""
-        if self.corpus is None:
-            return self.raw(source, jobs)
-        vocabulary, details = pieces.of_corpus(data_dir, self.corpus)
+    def raw_beside(self, other: Prepared, source: Path | None, jobs: int) -> Raw:
+        """Returns all reviews in the pieces of the prepared corpus."""
+        vocabulary = store.read_file(other, pieces.VOCABULARY)
         encode = pieces.encoder(vocabulary, jobs)
+        details = {
+            "corpus": other.fingerprint,
+            "vocabulary": hashlib.sha256(vocabulary).hexdigest(),
+            "sentencepiece": pieces.library().__version__,
+        }
         raw = self._raw(source, lambda text: pieces.values(encode, text))
         return dataclasses.replace(raw, details=details, files={pieces.VOCABULARY: vocabulary})
 

@@ -31,4 +31,4 @@ def waiting(raw):
         yield row
 
 
-print(Slow(config="small", max_len=12).prepare(data).fingerprint)
+print(tasks.prepare(Slow(config="small", max_len=12), data).fingerprint)

@@ -31,7 +31,7 @@ for key, value in json.loads(settings).items():
         tasks.REGISTRY[task].remote = value
     setattr(module, key, value)
 store.expected = dict
-prepared = tasks.make(task, config).prepare(data, jobs=2)
+prepared = tasks.prepare(tasks.make(task, config), data, jobs=2)
 assert sum(map(len, (prepared.arrays(split).labels for split in prepared.rows)))
 tasks.make(task, config).illustrate(prepared)
 assert not {"jax", "tensorflow"} & set(sys.modules)

@@ -26,8 +26,8 @@ REAL = SHARED / "data" / "aclImdb_labelled.tar.xz"
 def prepared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpus")
     task = tasks.make("corpus", NAME)
-    made_set = task.prepare(folder / "data", write(made(), folder / "raw"), jobs=1)
-    task.verify(folder / "data")
+    made_set = tasks.prepare(task, folder / "data", write(made(), folder / "raw"), jobs=1)
+    tasks.verify(task, folder / "data")
     return made_set
 
 
@@ -87,7 +87,7 @@ def test_any_form_of_the_same_documents_gives_the_same_set(prepared, tmp_path, k
             source = tmp_path / "raw.tar.xz"
     else:
         source = write(made(), tmp_path / "raw", kind)
-    again = tasks.make("corpus", NAME).prepare(tmp_path / "data", source, jobs=2)
+    again = tasks.prepare(tasks.make("corpus", NAME), tmp_path / "data", source, jobs=2)
     assert again.fingerprint == prepared.fingerprint
 
 
@@ -172,7 +172,7 @@ def test_rows_in_several_splits_and_documents_without_rows_are_reported(tmp_path
     source = tmp_path / "twice.jsonl"
     source.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
     task = tasks.make("corpus", NAME)
-    prepared = task.prepare(tmp_path / "data", source, jobs=1)
+    prepared = tasks.prepare(task, tmp_path / "data", source, jobs=1)
     rows = [
         {(*values[:length].tolist(),) for values, length, _ in zip(*arrays, strict=True)}
         for arrays in map(prepared.arrays, store.SPLITS)
@@ -235,7 +235,7 @@ def test_bad_input_fails_with_one_line(case, tmp_path):
     else:
         write(made(), source)
     with pytest.raises(UserError, match=message) as error:
-        tasks.make("corpus", name).prepare(tmp_path / "data", source, jobs=1)
+        tasks.prepare(tasks.make("corpus", name), tmp_path / "data", source, jobs=1)
     assert "\n" not in str(error.value)
     assert not tasks.make("corpus", name).folder(tmp_path / "data").exists()
 
@@ -244,9 +244,9 @@ def test_a_vocabulary_in_the_folder_is_used(prepared, tmp_path):
     mine = (prepared.folder / corpus.VOCABULARY).read_bytes()
     source = write(made(seed=1), tmp_path / "raw")
     task = tasks.make("corpus", NAME)
-    trained = task.prepare(tmp_path / "trained", source, jobs=1)
+    trained = tasks.prepare(task, tmp_path / "trained", source, jobs=1)
     (source / corpus.VOCABULARY).write_bytes(mine)
-    given = task.prepare(tmp_path / "given", source, jobs=1)
+    given = tasks.prepare(task, tmp_path / "given", source, jobs=1)
     assert (given.folder / corpus.VOCABULARY).read_bytes() == mine
     assert given.is_from(source)
     (source / corpus.VOCABULARY).write_bytes(mine + b" ")
@@ -265,7 +265,9 @@ def test_a_vocabulary_in_the_folder_is_used(prepared, tmp_path):
 
     raw = write(made(), tmp_path / "same")
     (raw / corpus.VOCABULARY).write_bytes(mine)
-    assert task.prepare(tmp_path / "same_data", raw, jobs=1).fingerprint == prepared.fingerprint
+    assert (
+        tasks.prepare(task, tmp_path / "same_data", raw, jobs=1).fingerprint == prepared.fingerprint
+    )
 
 
 def made_vocabulary(**options):
@@ -307,7 +309,7 @@ def test_a_vocabulary_that_does_not_fit_fails_with_one_line(case, prepared, tmp_
         found = r"at \[2, 3, 4\], unknown ones at 1, in both cases:"
     (source / corpus.VOCABULARY).write_bytes(content)
     with pytest.raises(UserError, match=found) as error:
-        tasks.make("corpus", name).prepare(tmp_path / "data", source, jobs=1)
+        tasks.prepare(tasks.make("corpus", name), tmp_path / "data", source, jobs=1)
     assert "\n" not in str(error.value)
     assert not tasks.make("corpus", name).folder(tmp_path / "data").exists()
 
@@ -324,13 +326,15 @@ def test_names_of_sets_are_two_numbers_in_their_limits(tmp_path):
     with pytest.raises(UserError, match=r"expected rows of at least 8 pieces, got 7: choose"):
         tasks.make("corpus", "v8000_7")
     with pytest.raises(UserError, match=r"reads your own texts: give --source"):
-        tasks.make("corpus", NAME).prepare(tmp_path)
+        tasks.prepare(tasks.make("corpus", NAME), tmp_path)
 
 
 def test_missing_library_fails_with_one_line(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     with pytest.raises(UserError, match=r"needs the library sentencepiece: pip install 'lra-fnet"):
-        tasks.make("corpus", NAME).prepare(tmp_path / "data", write(made(2), tmp_path / "raw"))
+        tasks.prepare(
+            tasks.make("corpus", NAME), tmp_path / "data", write(made(2), tmp_path / "raw")
+        )
 
 
 def test_another_vocabulary_in_the_set_does_not_verify(prepared):
@@ -357,7 +361,7 @@ def test_reviews_are_a_corpus(tmp_path):
     with tarfile.open(REAL) as archive:
         for member in itertools.islice((m for m in archive if m.name.endswith(".txt")), 5000):
             archive.extract(member, tmp_path / "reviews", filter="data")
-    prepared = tasks.make("corpus", "v8000_128").prepare(tmp_path, tmp_path / "reviews")
+    prepared = tasks.prepare(tasks.make("corpus", "v8000_128"), tmp_path, tmp_path / "reviews")
     assert sum(prepared.rows.values()) > 10_000
 
 

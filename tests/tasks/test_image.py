@@ -236,8 +236,8 @@ def test_prepared_set_has_the_splits_of_lra(tmp_path):
     task = tasks.make("image")
     raw = task.raw(source, 1)
     assert (raw.total, raw.details) == (120, {"format": "binary"})
-    prepared = task.prepare(tmp_path / "data", source=source)
-    task.verify(tmp_path / "data")
+    prepared = tasks.prepare(task, tmp_path / "data", source=source)
+    tasks.verify(task, tmp_path / "data")
     assert prepared.rows == {"train": 90, "validation": 10, "test": 20}
     assert prepared.source == "cifar-10-batches-bin"
     values = image.luma(PLANES)
@@ -251,7 +251,7 @@ def test_prepared_set_has_the_splits_of_lra(tmp_path):
 
 def test_full_16_has_the_rows_of_full_with_means_of_four_pixels(tmp_path):
     task = tasks.make("image", "full_16")
-    prepared = task.prepare(tmp_path / "data", source=write_binary(tmp_path / "binary"))
+    prepared = tasks.prepare(task, tmp_path / "data", source=write_binary(tmp_path / "binary"))
     arrays = prepared.arrays("test")
     assert arrays.values.shape == (20, 256)
     np.testing.assert_array_equal(arrays.labels, LABELS[100:])
@@ -274,14 +274,16 @@ def test_set_is_downloaded_and_prepared_without_tensorflow(tmp_path):
         printed = serving.prepare_without_tensorflow(
             "image", "image/full", tmp_path / "data", REMOTE=remote, BATCH_ROWS=ROWS, GRAY_SUMS=SUMS
         )
-    assert printed == tasks.make("image").prepare(tmp_path / "other", source=binary).fingerprint
+    assert (
+        printed == tasks.prepare(tasks.make("image"), tmp_path / "other", source=binary).fingerprint
+    )
 
 
 def test_published_file_is_known_by_name_size_and_sha256(tmp_path):
     path = tmp_path / "cifar-10-binary.tar.gz"
     path.write_bytes(b"x")
     with pytest.raises(UserError, match=r"expected 170052171 bytes, got 1: the file is incomplete"):
-        tasks.make("image").prepare(tmp_path / "data", source=path)
+        tasks.prepare(tasks.make("image"), tmp_path / "data", source=path)
 
 
 # Errors
@@ -447,7 +449,7 @@ def test_bad_source_leaves_no_set_behind(tmp_path):
     source = write_binary(tmp_path / "raw")
     (source / "data_batch_5.bin").unlink()
     with pytest.raises(UserError):
-        tasks.make("image").prepare(tmp_path / "data", source=source)
+        tasks.prepare(tasks.make("image"), tmp_path / "data", source=source)
     left = [path.name for path in (tmp_path / "data").rglob("*") if path.is_file()]
     assert set(left) <= {".lock"}
 

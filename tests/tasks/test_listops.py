@@ -223,7 +223,7 @@ def test_duplicates_are_dropped_across_all_splits(monkeypatch, tmp_path):
     )
     tiny_sets(monkeypatch, full=(30, 10, 10))
     task = tasks.make("listops", "full")
-    prepared = task.prepare(tmp_path)
+    prepared = tasks.prepare(task, tmp_path)
     seen = [
         values[:length].tobytes()
         for split in tasks.SPLITS
@@ -249,8 +249,8 @@ def test_set_is_that_of_expected_json(tmp_path):
     """Of `short_128`, `data` and the quick start compare every split."""
     expected = store.expected()["listops"]["full"]["splits"]
     task = tasks.make("listops", "full")
-    task.prepare(tmp_path)
-    prepared = task.verify(tmp_path)
+    tasks.prepare(task, tmp_path)
+    prepared = tasks.verify(task, tmp_path)
     assert prepared.rows == dict(zip(tasks.SPLITS, listops.SETS["full"].rows, strict=True))
     assert prepared.splits == expected
     test = expected["test"]
@@ -264,7 +264,7 @@ def test_rows_that_differ_from_expected_json_are_an_error_and_removed(monkeypatc
     splits = {"train": {"rows": 31}}
     monkeypatch.setattr(store, "expected", lambda: {"listops": {"short_128": {"splits": splits}}})
     with pytest.raises(UserError, match=r"split train: rows is 30, data/expected.json says 31; "):
-        task.prepare(tmp_path)
+        tasks.prepare(task, tmp_path)
     assert not task.folder(tmp_path).exists()
 
 
@@ -294,25 +294,25 @@ def tiny_official(monkeypatch):
 @pytest.mark.usefixtures("tiny_official")
 def test_official_files_are_read(tmp_path):
     source = official(tmp_path / "raw", bad="( ( ( [SM 9 ) ( ( [MED 1 ) 4 ) ] ) ) ] )\t1")
-    prepared = tasks.make("listops", "full", 8).prepare(tmp_path / "data", source=source)
+    prepared = tasks.prepare(tasks.make("listops", "full", 8), tmp_path / "data", source=source)
     assert prepared.source == "raw"
     values, lengths, labels = prepared.arrays("validation")
     assert lengths.tolist() == [4, 7, 4]
     assert labels.tolist() == [4, 1, 4]
     assert listops.detokenize(values[1, :7]) == "[SM 9 [MED 1 4 ] ]"
-    prepared.task.verify(tmp_path / "data")
+    tasks.verify(prepared.task, tmp_path / "data")
     # Without a source, the existing set is used.
-    assert prepared.task.prepare(tmp_path / "data") == prepared
+    assert tasks.prepare(prepared.task, tmp_path / "data") == prepared
 
 
 @pytest.mark.usefixtures("tiny_official")
 def test_lines_may_end_as_those_of_lras_generator(tmp_path):
     r"""It writes with csv.writer, whose lines end in \r\n."""
     task = tasks.make("listops", "full")
-    plain = task.prepare(tmp_path / "a", source=official(tmp_path / "raw"))
+    plain = tasks.prepare(task, tmp_path / "a", source=official(tmp_path / "raw"))
     for path in (tmp_path / "raw").rglob("*.tsv"):
         path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
-    other = task.prepare(tmp_path / "b", source=tmp_path / "raw")
+    other = tasks.prepare(task, tmp_path / "b", source=tmp_path / "raw")
     assert other.fingerprint == plain.fingerprint
 
 
@@ -320,25 +320,25 @@ def test_lines_may_end_as_those_of_lras_generator(tmp_path):
 def test_changed_source_is_refused_until_the_set_is_made_anew(tmp_path):
     task, data = tasks.make("listops", "full"), tmp_path / "data"
     source = official(tmp_path / "a" / "generator")  # an ordinary name
-    before = task.prepare(data, source=source)
-    assert task.prepare(data, source=source) == task.verify(data) == before
+    before = tasks.prepare(task, data, source=source)
+    assert tasks.prepare(task, data, source=source) == tasks.verify(task, data) == before
     (path,) = source.rglob("basic_val.tsv")
     os.utime(path, (1, 1))  # the same content
-    assert task.prepare(data, source=source) == before
+    assert tasks.prepare(task, data, source=source) == before
     other = official(tmp_path / "b" / "generator", bad="[MIN 4 3 ]\t3")
     path.write_text(path.read_text().replace("[MAX 4 ) 3", "[MAX 3 ) 4"))
     for changed in (source, other):
         with pytest.raises(
             UserError, match=rf"not hold the rows of {changed} as it is now .*--for"
         ):
-            task.prepare(data, source=changed)
-    assert task.prepare(data) == before
-    after = task.prepare(data, source=other, force=True)
+            tasks.prepare(task, data, source=changed)
+    assert tasks.prepare(task, data) == before
+    after = tasks.prepare(task, data, source=other, force=True)
     assert after.fingerprint != before.fingerprint
-    assert task.prepare(data, source=other) == task.verify(data) == after
+    assert tasks.prepare(task, data, source=other) == tasks.verify(task, data) == after
     with pytest.raises(UserError, match="expected the expression's value"):
-        task.prepare(data, source=official(tmp_path / "c", bad="[MIN 4 3 ]\t4"), force=True)
-    assert task.verify(data) == after
+        tasks.prepare(task, data, source=official(tmp_path / "c", bad="[MIN 4 3 ]\t4"), force=True)
+    assert tasks.verify(task, data) == after
 
 
 @pytest.mark.usefixtures("tiny_official")
@@ -347,8 +347,8 @@ def test_archive_of_the_official_files_gives_the_same_set(tmp_path):
     folder = official(tmp_path / "raw")
     with tarfile.open(tmp_path / "lra_release.gz", "w:gz") as archive:
         archive.add(folder, "lra_release")
-    whole = task.prepare(tmp_path / "a", source=tmp_path / "lra_release.gz")
-    assert whole.fingerprint == task.prepare(tmp_path / "b", source=folder).fingerprint
+    whole = tasks.prepare(task, tmp_path / "a", source=tmp_path / "lra_release.gz")
+    assert whole.fingerprint == tasks.prepare(task, tmp_path / "b", source=folder).fingerprint
 
 
 @pytest.mark.usefixtures("tiny_official")
@@ -373,7 +373,7 @@ def test_bad_row_fails_with_file_line_and_reason(bad, reason, tmp_path):
     source = official(tmp_path / "raw", bad=bad)
     task = tasks.make("listops", "full")
     with pytest.raises(UserError) as info:
-        task.prepare(tmp_path / "data", source=source)
+        tasks.prepare(task, tmp_path / "data", source=source)
     path = source / "lra" / "listops-1000" / "basic_val.tsv"
     assert str(info.value) == f"{path}, line 3: {reason}; {AGAIN}"
     assert not [path for path in (tmp_path / "data").rglob("*") if "1.0.0" in str(path)]
@@ -383,30 +383,30 @@ def test_bad_row_fails_with_file_line_and_reason(bad, reason, tmp_path):
 def test_incomplete_official_files_are_errors(tmp_path):
     task = tasks.make("listops", "full")
     with pytest.raises(UserError, match=r"line 1: expected the header b'Source.*, got b'Label"):
-        task.prepare(tmp_path, source=official(tmp_path / "a", header="Label"))
+        tasks.prepare(task, tmp_path, source=official(tmp_path / "a", header="Label"))
     with pytest.raises(UserError, match=r"expected 3 rows, got 2; get"):
-        task.prepare(tmp_path, source=official(tmp_path / "b", count=2))
+        tasks.prepare(task, tmp_path, source=official(tmp_path / "b", count=2))
     missing = official(tmp_path / "c")
     (missing / "lra" / "listops-1000" / "basic_test.tsv").unlink()
     with pytest.raises(UserError, match=r"c: expected basic_test.tsv, found none; get"):
-        task.prepare(tmp_path, source=missing)
+        tasks.prepare(task, tmp_path, source=missing)
     official(missing / "twice")
     with pytest.raises(UserError, match=r"expected one file for the split train, got .* and "):
-        task.prepare(tmp_path, source=missing)
+        tasks.prepare(task, tmp_path, source=missing)
     with pytest.raises(UserError, match=r"^--source .*nowhere: no such file or folder$"):
-        task.prepare(tmp_path, source=tmp_path / "nowhere")
+        tasks.prepare(task, tmp_path, source=tmp_path / "nowhere")
     with pytest.raises(UserError, match="the official files are the set listops/full, not"):
-        tasks.make("listops", "short_128").prepare(tmp_path, source=official(tmp_path / "d"))
+        tasks.prepare(tasks.make("listops", "short_128"), tmp_path, source=official(tmp_path / "d"))
 
 
 @pytest.mark.usefixtures("tiny_official")
 def test_source_for_a_generated_set_fails_with_the_command(tmp_path):
     source = official(tmp_path / "raw")
     task = tasks.make("listops", "full")
-    task.prepare(tmp_path)
+    tasks.prepare(task, tmp_path)
     folder = task.folder(tmp_path)
     with pytest.raises(UserError) as info:
-        task.prepare(tmp_path, source=source)
+        tasks.prepare(task, tmp_path, source=source)
     assert str(info.value) == (
         f"{folder} does not hold the rows of {source} as it is now (made from: generator): "
         f"`lra-fnet data --task listops --dataset full --data {tmp_path} --source {source} "

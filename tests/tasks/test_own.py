@@ -100,7 +100,7 @@ def test_every_form_of_a_table_gives_the_texts_that_were_written(tmp_path, name,
 
 
 def test_a_table_is_prepared_whole_and_passes_check_task(table, tmp_path):
-    prepared = tasks.make("csv").prepare(tmp_path, table)
+    prepared = tasks.prepare(tasks.make("csv"), tmp_path, table)
     assert prepared.task.label_names == ("ham", "spam")
     kept = set()
     for split in tasks.SPLITS:
@@ -414,14 +414,14 @@ def test_a_source_that_changes_while_it_is_read_makes_no_set(tmp_path, monkeypat
     for changing in (slow, between):
         monkeypatch.setattr(csv_table.Csv, "_rows", changing)
         with pytest.raises(UserError, match=r"a.csv changed while it was read: run the same"):
-            task.prepare(tmp_path, path)
+            tasks.prepare(task, tmp_path, path)
         assert not task.folder(tmp_path).exists()
 
 
 def test_long_rows_are_written_and_read_in_batches_of_fewer(table, tmp_path, monkeypatch):
     import tensorflow_datasets as tfds
 
-    want = tasks.make("csv").prepare(tmp_path / "a", table)
+    want = tasks.prepare(tasks.make("csv"), tmp_path / "a", table)
     monkeypatch.setattr(store, "_BATCH_BYTES", 100)
     written, add = [], tfds.core.SequentialWriter.add_examples
 
@@ -430,7 +430,7 @@ def test_long_rows_are_written_and_read_in_batches_of_fewer(table, tmp_path, mon
         return add(writer, examples)
 
     monkeypatch.setattr(tfds.core.SequentialWriter, "add_examples", spy)
-    prepared = tasks.make("csv").prepare(tmp_path / "b", table)
+    prepared = tasks.prepare(tasks.make("csv"), tmp_path / "b", table)
     assert max(written) < 20 < sum(written) == sum(prepared.rows.values())
     assert prepared.fingerprint == want.fingerprint
     for split in tasks.SPLITS:
@@ -466,23 +466,23 @@ def test_columns_that_are_not_read_may_have_equal_names(tmp_path):
 
 def test_a_changed_table_is_an_error_until_it_is_prepared_anew(tmp_path):
     path, task = write(tmp_path / "a.csv", rows()), tasks.make("csv")
-    task.prepare(tmp_path, path)
+    tasks.prepare(task, tmp_path, path)
     write(path, [*rows(), *(("added", "other") for _ in range(40))])
     line = rf"does not hold the rows of .* --data {tmp_path} --source {path} --force`"
     with pytest.raises(UserError, match=line):
-        task.prepare(tmp_path, path)
-    anew = task.prepare(tmp_path, path, force=True)
+        tasks.prepare(task, tmp_path, path)
+    anew = tasks.prepare(task, tmp_path, path, force=True)
     assert anew.task.label_names == ("ham", "other", "spam")
     with pytest.raises(
         UserError,
         match=r"labels 'ham', 'spam', the prepared set has 'ham', .* with DATASET and --source",
     ):
-        csv_table.Csv("full", 9, labels=("ham", "spam")).open(tmp_path)
+        csv_table.tasks.open(Csv("full", 9, labels=("ham", "spam")), tmp_path)
     path.unlink()
-    task.prepare(tmp_path, path)  # a source that is gone is compared by its name
+    tasks.prepare(task, tmp_path, path)  # a source that is gone is compared by its name
     for gone in ("other.csv", "x" * 300):
         with pytest.raises(UserError, match=r"no such file or folder|is damaged, unreadable"):
-            task.prepare(tmp_path, tmp_path / gone)
+            tasks.prepare(task, tmp_path, tmp_path / gone)
 
 
 def test_labels_that_are_given_must_differ():
@@ -492,7 +492,7 @@ def test_labels_that_are_given_must_differ():
 
 @pytest.mark.parametrize("labels", [None, ["ham"], 3])
 def test_a_fingerprint_without_the_labels_of_its_rows_is_damaged(table, tmp_path, labels):
-    prepared = tasks.make("csv").prepare(tmp_path, table)
+    prepared = tasks.prepare(tasks.make("csv"), tmp_path, table)
     file = prepared.folder / "fingerprint.json"
     record = json.loads(file.read_text())
     record["details"] |= {"labels": labels}
@@ -500,7 +500,7 @@ def test_a_fingerprint_without_the_labels_of_its_rows_is_damaged(table, tmp_path
         del record["details"]["labels"]
     file.write_text(json.dumps(record))
     with pytest.raises(UserError, match=r"fingerprint.json is damaged: .* prepare the set again"):
-        tasks.make("csv").open(tmp_path)
+        tasks.open(tasks.make("csv"), tmp_path)
 
 
 @pytest.mark.parametrize("given", [(), ("no", "yes")])
@@ -515,14 +515,14 @@ def test_other_files_beside_a_table_change_nothing(tmp_path):
     """Such as those of a run in the same folder."""
     write(tmp_path / "a.csv", rows())
     task = tasks.make("csv")
-    task.prepare(tmp_path / "data", tmp_path)
+    tasks.prepare(task, tmp_path / "data", tmp_path)
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "result.json").write_text("{}")
     (tmp_path / "runs" / ".lock").touch()
-    task.prepare(tmp_path / "data", tmp_path)
+    tasks.prepare(task, tmp_path / "data", tmp_path)
     write(tmp_path / "b.csv", rows())
     with pytest.raises(UserError, match="does not hold the rows of"):
-        task.prepare(tmp_path / "data", tmp_path)
+        tasks.prepare(task, tmp_path / "data", tmp_path)
 
 
 @pytest.fixture
@@ -542,7 +542,7 @@ def test_names_of_classes_are_drawn_as_they_are(tmp_path, pictures, drawn):
     source = tmp_path / "prices"
     for folder, name in (("circle", "$10_$20"), ("square", "$20_$50")):
         shutil.copytree(pictures / folder, source / name)
-    prepared = tasks.make("images", "gray_8").prepare(tmp_path, source)
+    prepared = tasks.prepare(tasks.make("images", "gray_8"), tmp_path, source)
     prepared.task.illustrate(prepared)
     labels = prepared.arrays("train").labels[:32]
     assert drawn == [(("$10_$20", "$20_$50")[label], False) for label in labels]
@@ -566,19 +566,19 @@ def test_urls_of_one_file_name_are_different_sources(tmp_path):
         write(tmp_path / name, lines)
     with serving.serve(tmp_path) as url:
         one, two = (url + name for name in tables)
-        prepared = tasks.make("csv").prepare(tmp_path / "data", one)
+        prepared = tasks.prepare(tasks.make("csv"), tmp_path / "data", one)
         assert (prepared.source, prepared.task.label_names) == ("mail.csv", ("ham1", "spam1"))
-        assert tasks.make("csv").prepare(tmp_path / "data", Path(one)) == prepared
+        assert tasks.prepare(tasks.make("csv"), tmp_path / "data", Path(one)) == prepared
         line = (
             r"not hold .*id=2 as .*\(made from: http:.*id=1\).*; to keep both, name another set "
             r"with --set DATASET=NAME .*, where NAME is any name of letters, digits, _ and -$"
         )
         with pytest.raises(UserError, match=line):
-            tasks.make("csv").prepare(tmp_path / "data", two)
-        other = tasks.make("csv", "other").prepare(tmp_path / "data", two)
+            tasks.prepare(tasks.make("csv"), tmp_path / "data", two)
+        other = tasks.prepare(tasks.make("csv", "other"), tmp_path / "data", two)
         assert other.task.label_names == ("ham2", "spam2")
         write(tmp_path / "mail.csv?id=2", rows())
-        anew = tasks.make("csv", "other").prepare(tmp_path / "data", two, force=True)
+        anew = tasks.prepare(tasks.make("csv", "other"), tmp_path / "data", two, force=True)
         assert anew.task.label_names == ("ham", "spam")
 
 
@@ -587,7 +587,7 @@ def test_urls_of_one_file_name_are_different_sources(tmp_path):
 
 def test_images_are_gray_and_their_mean_is_that_of_the_training_pixels(pictures, tmp_path):
     task = tasks.make("images")
-    prepared = task.prepare(tmp_path, pictures)
+    prepared = tasks.prepare(task, tmp_path, pictures)
     arrays = prepared.arrays("train")
     mean, deviation = arrays.values.mean(), arrays.values.std()
     assert prepared.task.pixel_mean == pytest.approx(mean, abs=0.006)
@@ -676,7 +676,7 @@ def test_labels_in_an_order_keep_the_mean_of_the_pixels(tmp_path, pictures):
     for labels in ("('circle', 'square')", None):
         bindings = [f"Images.labels={labels}"] if labels else []
         built = experiment.load("images", "fnet", "cpu", bindings, data=tmp_path, source=pictures)
-        prepared = built.task.open(tmp_path)
+        prepared = built.tasks.open(task, tmp_path)
         assert built.model.encoder.pixel_mean == prepared.task.pixel_mean != 127.5
 
 
@@ -693,11 +693,11 @@ def test_prepared_sets_in_the_source_are_no_classes(tmp_path, pictures):
     shutil.copytree(pictures, source)
     task, data = tasks.make("images"), source / "data"
     for _ in range(2):
-        prepared = task.prepare(data, source, force=True)
+        prepared = tasks.prepare(task, data, source, force=True)
         assert prepared.task.label_names == ("circle", "square")
         assert prepared.task.illustrate(prepared).exists()
     shutil.rmtree(prepared.folder)  # as errors tell users to do; the drawing stays
-    assert task.prepare(data, source).task.label_names == ("circle", "square")
+    assert tasks.prepare(task, data, source).task.label_names == ("circle", "square")
 
 
 @pytest.mark.usefixtures("drawn")
@@ -707,11 +707,11 @@ def test_examples_are_drawn_for_each_set_once(tmp_path, pictures):
     def illustrated(prepared):
         return prepared.task.illustrate(prepared)
 
-    sheet = illustrated(task.prepare(tmp_path, pictures))
+    sheet = illustrated(tasks.prepare(task, tmp_path, pictures))
     sheet.write_text("kept")
-    illustrated(task.open(tmp_path))
+    illustrated(tasks.open(task, tmp_path))
     assert sheet.read_text() == "kept"
-    illustrated(task.prepare(tmp_path, pictures, force=True))
+    illustrated(tasks.prepare(task, tmp_path, pictures, force=True))
     assert sheet.read_text() == "drawn"
 
 
@@ -768,7 +768,7 @@ def test_the_name_of_a_set_of_images_has_its_side(name):
 def test_presets_have_both_tasks(table, pictures, tmp_path, preset):
     for task, source in (("csv", table), ("images", pictures)):
         built = experiment.load(task, "fnet", preset, data=tmp_path, source=source)
-        prepared = tasks.make(task).open(tmp_path)
+        prepared = tasks.open(tasks.make(task), tmp_path)
         assert built.task.class_names == prepared.task.class_names
         assert built.model.head.num_classes == 2
         again = experiment.restore(built.config)  # without the data
@@ -784,7 +784,7 @@ def test_two_texts_have_a_head_for_two_and_a_set_of_any_name_is_described(tmp_pa
     prepare.describe("csv", tmp_path)
     assert re.search(r"csv/pairs .* 2 .* a.csv", capsys.readouterr().out)
     assert (built.task.num_inputs, built.model.head.interaction) == (2, "nli")
-    prepared = built.task.prepare(tmp_path, path)
+    prepared = built.tasks.prepare(task, tmp_path, path)
     values, lengths, _ = prepared.arrays("train")
     assert values.shape == (prepared.rows["train"], 2, 512)
     assert bytes(values[0, 1, : lengths[0, 1]]).startswith(b"two ")

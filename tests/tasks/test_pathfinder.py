@@ -486,7 +486,7 @@ def test_release_is_read_in_numerical_order(as_array, tmp_path):
     read = {split: [(int(v[0]), len(v), y) for v, y in rows] for split, rows in raw.splits.items()}
     kept = [(k + i, 1024, i % 2) for k in (2, 10) for i in range(8) if (k, i) != (2, 3)]
     assert read == {"train": kept[:12], "validation": kept[12:14], "test": kept[14:]}
-    prepared = tasks.make("pathfinder").prepare(tmp_path / "data", base)
+    prepared = tasks.prepare(tasks.make("pathfinder"), tmp_path / "data", base)
     assert dict(prepared.rows) == {"train": 12, "validation": 2, "test": 1}
 
 
@@ -550,7 +550,7 @@ def test_bad_image_fails_with_its_name(spoil, reason, tmp_path):
     path = release(tmp_path / "raw") / "imgs" / "10" / "sample_2.png"
     spoil(path)
     with pytest.raises(UserError) as info:
-        tasks.make("pathfinder").prepare(tmp_path / "data", tmp_path / "raw")
+        tasks.prepare(tasks.make("pathfinder"), tmp_path / "data", tmp_path / "raw")
     assert str(info.value).startswith(str(path))
     assert reason in str(info.value)
     assert "\n" not in str(info.value)

@@ -25,7 +25,7 @@ def both(tmp_path_factory):
 
 def test_rows_are_the_reviews_in_lower_case_between_cls_and_sep(both):
     task = tasks.make("text", SET)
-    prepared = task.verify(both)
+    prepared = tasks.verify(task, both)
     model = spm.SentencePieceProcessor(
         model_proto=(both / "lra_corpus" / NAME / "1.0.0" / pieces.VOCABULARY).read_bytes()
     )
@@ -47,7 +47,7 @@ def test_rows_are_the_reviews_in_lower_case_between_cls_and_sep(both):
 
 
 def test_a_review_that_is_cut_ends_with_sep(both):
-    whole, cut = (tasks.make("text", SET, length).open(both) for length in (4000, 9))
+    whole, cut = (tasks.open(tasks.make("text", SET, length), both) for length in (4000, 9))
     short, long = (prepared.arrays("test") for prepared in (cut, whole))
     ids, mask = map(np.asarray, jax.jit(cut.task.tokens)(short.values, short.lengths))
     assert (long.lengths > 9).any()
@@ -58,8 +58,8 @@ def test_a_review_that_is_cut_ends_with_sep(both):
 
 
 def test_the_set_records_its_vocabulary_and_corpus(both):
-    task, corpus = tasks.make("text", SET), tasks.make("corpus", NAME).open(both)
-    prepared = task.open(both)
+    task, corpus = tasks.make("text", SET), tasks.open(tasks.make("corpus", NAME), both)
+    prepared = tasks.open(task, both)
     content = store.read_file(prepared, pieces.VOCABULARY)
     details = store.read_fingerprint(prepared.folder)["details"]
     assert details["vocabulary"] == hashlib.sha256(content).hexdigest()
@@ -75,7 +75,7 @@ def test_pieces_need_their_corpus(both, tmp_path):
     for source in (both / "reviews", None):  # nothing is downloaded first
         line = rf"^corpus/{NAME} is not prepared in .*--dataset {NAME}`"
         with pytest.raises(UserError, match=line):
-            tasks.make("text", SET).prepare(tmp_path, source)
+            tasks.prepare(tasks.make("text", SET), tmp_path, source)
     assert not tasks.make("text", SET).folder(tmp_path).exists()
     path = both / "lra_corpus" / NAME / "1.0.0" / pieces.VOCABULARY
     content = path.read_bytes()

@@ -127,7 +127,7 @@ def test_images_are_neither_cut_nor_padded(length, tmp_path):
         UserError,
         match=rf"^dots/small: expected max_len = 16, .*, got {length}: set MAX_LEN=16$",
     ):
-        Dots("small", length).prepare(tmp_path)
+        tasks.prepare(Dots("small", length), tmp_path)
 
 
 @pytest.mark.parametrize("size", [15, 17, 48])
@@ -138,7 +138,7 @@ def test_images_have_the_number_of_pixels_of_their_set(size, tmp_path):
 
     expected = r"expected 1 texts of values uint8 \[16\] up to .*, got uint8"
     with pytest.raises(UserError, match=rf"^dots/small, train row 0: {expected} \[{size}\]"):
-        Large("small", 16).prepare(tmp_path)
+        tasks.prepare(Large("small", 16), tmp_path)
 
 
 def test_mistake_in_a_class_of_images_is_an_error(monkeypatch):
@@ -164,7 +164,7 @@ def test_set_that_is_only_read_whole_has_baselines_at_its_length():
 def test_describe_lists_prepared_sets_and_those_that_presets_need(tmp_path, monkeypatch, capsys):
     known(monkeypatch, "dots", "parity")
     monkeypatch.setattr(config, "datasets", lambda task, dirs=(): ["small", "full"])
-    shallow.ensure(tasks.make("dots", "other").prepare(tmp_path))
+    shallow.ensure(tasks.prepare(tasks.make("dots", "other"), tmp_path))
     prepare.describe("all", tmp_path)
     shown = capsys.readouterr().out
     lines = {line.split()[0]: line for line in shown.splitlines() if "/" in line}

@@ -86,7 +86,9 @@ def small(monkeypatch):
 
 def test_rows_are_the_lines_in_their_order(tmp_path):
     files = made()
-    prepared = tasks.make("retrieval").prepare(tmp_path / "data", write(files, tmp_path / "raw"))
+    prepared = tasks.prepare(
+        tasks.make("retrieval"), tmp_path / "data", write(files, tmp_path / "raw")
+    )
     assert prepared.rows == {"train": 7, "validation": 3, "test": 4}
     assert [facts["label_counts"] for facts in prepared.splits.values()] == [[4, 3], [2, 1], [2, 2]]
     for file, split in FILES.items():
@@ -104,9 +106,9 @@ def test_archives_and_folders_give_the_same_set(tmp_path):
     }
     for config in ("aan", "pairs"):
         task = tasks.make("retrieval", config)
-        sets = {key: task.prepare(tmp_path / key, path) for key, path in given.items()}
+        sets = {key: tasks.prepare(task, tmp_path / key, path) for key, path in given.items()}
         assert len({prepared.fingerprint for prepared in sets.values()}) == 1
-        task.verify(tmp_path / "gz")
+        tasks.verify(task, tmp_path / "gz")
 
 
 def test_pairs_may_have_any_name_and_number(tmp_path):
@@ -114,16 +116,16 @@ def test_pairs_may_have_any_name_and_number(tmp_path):
     source = write(files, tmp_path / "raw", name="my.pairs")
     (source / "._my.pairs.train.tsv").write_bytes(b"of another system")
     (source / "train.tsv").write_bytes(b"no name before the split")
-    prepared = tasks.make("retrieval", "pairs").prepare(tmp_path / "data", source)
+    prepared = tasks.prepare(tasks.make("retrieval", "pairs"), tmp_path / "data", source)
     assert prepared.rows == {"train": 1, "validation": 1, "test": 1}
     with pytest.raises(UserError, match=r"raw: expected new_aan_pairs.train.tsv and new_aan_"):
-        tasks.make("retrieval", "aan").prepare(tmp_path / "data", source)
+        tasks.prepare(tasks.make("retrieval", "aan"), tmp_path / "data", source)
 
 
 def test_pairs_in_several_splits_are_reported(tmp_path, capfd):
     lines = [line for part in made().values() for line in part[:3]]
     source = write(dict.fromkeys(made(), lines), tmp_path / "raw", name="same")
-    tasks.make("retrieval", "pairs").prepare(tmp_path / "data", source)
+    tasks.prepare(tasks.make("retrieval", "pairs"), tmp_path / "data", source)
     want = "18 of 27 rows repeat another one; 0 of the repeated ones have several labels, 9 lie in"
     assert want in capfd.readouterr().err
 
@@ -131,7 +133,7 @@ def test_pairs_in_several_splits_are_reported(tmp_path, capfd):
 def test_max_len_cuts_each_text_when_read(tmp_path):
     files = made()
     source = write(files, tmp_path / "raw")
-    prepared = tasks.make("retrieval", max_len=10).prepare(tmp_path / "data", source)
+    prepared = tasks.prepare(tasks.make("retrieval", max_len=10), tmp_path / "data", source)
     want = [(one[:10], two[:10], label) for one, two, label in plain(files["test"])]
     assert stored(prepared, "test") == want
     with pytest.raises(UserError) as info:
@@ -152,10 +154,10 @@ def cut(path):
 
 def test_release_is_read_until_the_three_files_are_complete(tmp_path):
     source = cut(pack(made(), tmp_path / "lra_release.gz"))
-    prepared = tasks.make("retrieval", "aan").prepare(tmp_path / "data", source)
+    prepared = tasks.prepare(tasks.make("retrieval", "aan"), tmp_path / "data", source)
     assert sum(prepared.rows.values()) == 14
     with pytest.raises(UserError, match=r"lra_release.gz is damaged, unreadable"):
-        tasks.make("retrieval", "pairs").prepare(tmp_path / "data", source)
+        tasks.prepare(tasks.make("retrieval", "pairs"), tmp_path / "data", source)
 
 
 def test_lines_are_read_one_at_a_time(tmp_path):
@@ -176,9 +178,12 @@ def test_line_without_end_is_an_error_before_it_is_in_memory(tmp_path, monkeypat
     files = {"train": [fits], "eval": [fits, b"1\tA\tB\t" + b"x" * 95], "test": [fits]}
     task = tasks.make("retrieval", "pairs")
     with pytest.raises(UserError, match=r"eval.tsv: expected lines of at most 100 bytes, got a"):
-        task.prepare(tmp_path / "data", write(files, tmp_path / "raw"))
+        tasks.prepare(task, tmp_path / "data", write(files, tmp_path / "raw"))
     files["eval"] = [fits[:-2] + b"xy\n"]
-    assert task.prepare(tmp_path / "data", write(files, tmp_path / "raw")).rows["validation"] == 1
+    assert (
+        tasks.prepare(task, tmp_path / "data", write(files, tmp_path / "raw")).rows["validation"]
+        == 1
+    )
 
     requested = []
 
@@ -221,7 +226,7 @@ def test_bad_line_fails_with_file_line_and_reason(bad, reason, tmp_path):
     files["eval"][1] = bad
     source = pack(files, tmp_path / "lra.gz")
     with pytest.raises(UserError) as info:
-        tasks.make("retrieval").prepare(tmp_path / "data", source)
+        tasks.prepare(tasks.make("retrieval"), tmp_path / "data", source)
     assert str(info.value) == (
         f"{source}/lra_release/tsv_data/new_aan_pairs.eval.tsv, line 2: {EXPECTED}, {reason}; "
         f"{AGAIN}"
@@ -236,17 +241,17 @@ def test_wrong_number_of_pairs_is_an_error_for_the_release_only(change, tmp_path
     files["eval"] = (files["eval"] * 2)[: 3 + change]
     source = write(files, tmp_path / "raw")
     with pytest.raises(UserError) as info:
-        tasks.make("retrieval").prepare(tmp_path / "data", source)
+        tasks.prepare(tasks.make("retrieval"), tmp_path / "data", source)
     assert str(info.value) == (
         f"{source}/new_aan_pairs.eval.tsv: expected 3 rows, got {3 + change}; {AGAIN}"
     )
-    tasks.make("retrieval", "pairs").prepare(tmp_path / "data", source)
+    tasks.prepare(tasks.make("retrieval", "pairs"), tmp_path / "data", source)
 
 
 def test_missing_empty_and_duplicate_files_are_errors(tmp_path):
     def error(source, config):
         with pytest.raises(UserError) as info:
-            tasks.make("retrieval", config).prepare(tmp_path / "data", source)
+            tasks.prepare(tasks.make("retrieval", config), tmp_path / "data", source)
         return str(info.value)
 
     source = write({"train": made()["train"]}, tmp_path / "raw")
@@ -273,7 +278,7 @@ def test_missing_empty_and_duplicate_files_are_errors(tmp_path):
 def test_pairs_without_a_source_fail_with_the_expected_files(tmp_path):
     assert tasks.make("retrieval", "aan").remote == retrieval.REMOTE
     with pytest.raises(UserError) as info:
-        tasks.make("retrieval", "pairs").prepare(tmp_path)
+        tasks.prepare(tasks.make("retrieval", "pairs"), tmp_path)
     assert str(info.value) == (
         "retrieval/pairs reads your own files: give --source a folder or archive with "
         "<name>.train.tsv, <name>.eval.tsv and <name>.test.tsv"
@@ -294,7 +299,7 @@ def test_set_is_downloaded_and_prepared_without_tensorflow(tmp_path):
             REMOTE=[f"{url}{path.name}"],
             ROWS=[*COUNTS.values()],
         )
-    assert printed == tasks.make("retrieval").prepare(tmp_path, path).fingerprint
+    assert printed == tasks.prepare(tasks.make("retrieval"), tmp_path, path).fingerprint
 
 
 def lra_reads(path, max_len):
@@ -332,7 +337,7 @@ def test_token_ids_equal_lras_preprocessing(tmp_path):
         b"0.0\tA\tB\t" + all_bytes * 50 + b"\t\xff\xfe",  # no line end
     ]
     source = write(files, tmp_path / "raw")
-    prepared = tasks.make("retrieval", "pairs").prepare(tmp_path / "data", source)
+    prepared = tasks.prepare(tasks.make("retrieval", "pairs"), tmp_path / "data", source)
     for file, split in FILES.items():
         got = []
         for values, lengths, label in zip(*prepared.arrays(split), strict=True):
@@ -369,7 +374,7 @@ def test_carriage_return_inside_a_line_is_text_but_an_error_for_lras_reader(tmp_
 
 @pytest.mark.skipif(not REAL.exists(), reason="the ACL pairs are not on this machine")
 def test_acl_pairs_are_those_of_the_archive(tmp_path):
-    prepared = tasks.make("retrieval", "pairs").prepare(tmp_path, REAL)
+    prepared = tasks.prepare(tasks.make("retrieval", "pairs"), tmp_path, REAL)
     assert prepared.rows == {"train": 4417, "validation": 552, "test": 553}
     assert {split: facts["label_counts"][1] for split, facts in prepared.splits.items()} == {
         "train": 2225,

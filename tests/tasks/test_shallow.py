@@ -217,7 +217,7 @@ class Chosen(Toy):
 
 @pytest.fixture
 def prepared(tmp_path):
-    return Chosen("small", 12).prepare(tmp_path)
+    return tasks.prepare(Chosen("small", 12), tmp_path)
 
 
 def test_method_and_settings_are_chosen_on_validation_before_test_is_read(prepared, monkeypatch):
@@ -254,7 +254,7 @@ class Twofold(Toy):
 
 
 def test_what_a_method_asks_is_what_counts(tmp_path, capsys):
-    results = shallow.ensure(Twofold("small", 12).prepare(tmp_path))
+    results = shallow.ensure(tasks.prepare(Twofold("small", 12), tmp_path))
     assert [(one.of, one.validation, one.test) for one in results] == [
         ("hidden pieces", Counts(15, 20), Counts(7, 25)),
         ("labels", Counts(20, 40), Counts(30, 50)),
@@ -286,7 +286,7 @@ def test_baselines_are_computed_once_and_leave_the_fingerprint_alone(prepared, m
     results = shallow.ensure(prepared)
     assert "best shallow baseline: rule 1, 6.00 % of the test rows" in capsys.readouterr().err
     assert (prepared.folder / "fingerprint.json").read_bytes() == before
-    assert prepared.task.verify(prepared.folder.parents[2]) == prepared
+    assert tasks.verify(prepared.task, prepared.folder.parents[2]) == prepared
     monkeypatch.setattr(shallow, "compute", None)
     assert shallow.ensure(prepared) == shallow.read(prepared) == results
     shorter = dataclasses.replace(prepared, task=Chosen("small", 5))

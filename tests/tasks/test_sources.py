@@ -169,7 +169,7 @@ def test_a_failed_download_names_the_set_that_is_not_prepared(served, tmp_path, 
     monkeypatch.setattr(type(task), "remote", Remote(f"{served.url}missing.bin"))
     line = r"^image/full_16 is not prepared, and missing.bin .* cannot be downloaded \("
     with pytest.raises(UserError, match=line):
-        task.prepare(tmp_path)
+        tasks.prepare(task, tmp_path)
 
 
 # Archives

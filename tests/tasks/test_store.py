@@ -62,7 +62,7 @@ def record_file(folder, split):
 
 
 def test_arrays_are_the_rows_in_order_padded_with_zeros(tmp_path):
-    prepared = TOY.prepare(tmp_path)
+    prepared = tasks.prepare(TOY, tmp_path)
     for split, n in ROWS.items():
         arrays = prepared.arrays(split)
         assert arrays.values.shape == (n, 12)
@@ -75,10 +75,10 @@ def test_arrays_are_the_rows_in_order_padded_with_zeros(tmp_path):
 
 
 def test_several_files_per_split_hold_the_same_rows(tmp_path, monkeypatch):
-    whole = TOY.prepare(tmp_path / "whole")
+    whole = tasks.prepare(TOY, tmp_path / "whole")
     monkeypatch.setattr(store, "_SHARD_BYTES", 12 * 100)
     monkeypatch.setattr(store, "_BATCH", 50)
-    parts = TOY.prepare(tmp_path / "parts")
+    parts = tasks.prepare(TOY, tmp_path / "parts")
     assert len(list(parts.folder.glob("*-train.array_record-*"))) == 3
     assert parts.splits == whole.splits
     for got, want in zip(parts.arrays("train"), whole.arrays("train"), strict=True):
@@ -88,7 +88,7 @@ def test_several_files_per_split_hold_the_same_rows(tmp_path, monkeypatch):
 def test_tfds_reads_the_folder_itself(tmp_path):
     import tensorflow_datasets as tfds  # late: takes seconds
 
-    prepared = TOY.prepare(tmp_path)
+    prepared = tasks.prepare(TOY, tmp_path)
     source = tfds.builder_from_directory(prepared.folder).as_data_source(split="validation")
     arrays = prepared.arrays("validation")
     assert len(source) == 40
@@ -112,8 +112,8 @@ def test_rows_may_come_in_any_order_of_splits(tmp_path):
                     else:
                         yield split, row
 
-    mixed = Mixed(config="small", max_len=12).prepare(tmp_path / "mixed")
-    assert mixed.fingerprint == TOY.prepare(tmp_path / "plain").fingerprint
+    mixed = tasks.prepare(Mixed(config="small", max_len=12), tmp_path / "mixed")
+    assert mixed.fingerprint == tasks.prepare(TOY, tmp_path / "plain").fingerprint
 
 
 def test_split_without_rows_is_an_error(tmp_path):
@@ -122,7 +122,7 @@ def test_split_without_rows_is_an_error(tmp_path):
             return tasks.Raw({"train": made("train", 3), "test": made("test", 3)})
 
     with pytest.raises(UserError, match="split validation has no rows: add some"):
-        Half(config="small", max_len=12).prepare(tmp_path)
+        tasks.prepare(Half(config="small", max_len=12), tmp_path)
     assert files(tmp_path) == ["lra_toy/small/.lock"]
 
 
@@ -133,14 +133,14 @@ def test_split_that_the_task_does_not_have_is_an_error(tmp_path):
 
     expected = "expected a row of split train, validation, test, got 'valid': correct the task's"
     with pytest.raises(UserError, match=f"^toy/small: {expected} raw$"):
-        Misspelt(config="small", max_len=12).prepare(tmp_path)
+        tasks.prepare(Misspelt(config="small", max_len=12), tmp_path)
     assert files(tmp_path) == ["lra_toy/small/.lock"]
 
 
 def test_long_texts_are_cut_and_short_texts_padded(tmp_path):
-    whole = TOY.prepare(tmp_path).arrays("test")
-    cut = Toy(config="small", max_len=5).open(tmp_path).arrays("test")
-    wide = Toy(config="small", max_len=20).open(tmp_path).arrays("test")
+    whole = tasks.prepare(TOY, tmp_path).arrays("test")
+    cut = tasks.open(Toy(config="small", max_len=5), tmp_path).arrays("test")
+    wide = tasks.open(Toy(config="small", max_len=20), tmp_path).arrays("test")
     np.testing.assert_array_equal(cut.values, whole.values[:, :5])
     np.testing.assert_array_equal(cut.lengths, np.minimum(whole.lengths, 5))
     np.testing.assert_array_equal(wide.values[:, :12], whole.values)
@@ -148,14 +148,14 @@ def test_long_texts_are_cut_and_short_texts_padded(tmp_path):
 
 
 def test_two_texts_per_row(tmp_path):
-    prepared = Pairs(config="small", max_len=12).prepare(tmp_path)
+    prepared = tasks.prepare(Pairs(config="small", max_len=12), tmp_path)
     arrays = prepared.arrays("validation")
     assert arrays.values.shape == (40, 2, 12)
     assert arrays.lengths.shape == (40, 2)
     for i, (values, _) in enumerate(made("validation", 40)):
         np.testing.assert_array_equal(arrays.values[i, 0, : len(values)], values)
         np.testing.assert_array_equal(arrays.values[i, 1, : len(values)], values[::-1])
-    prepared.task.verify(tmp_path)
+    tasks.verify(prepared.task, tmp_path)
 
 
 def test_values_of_two_bytes_are_kept_where_one_does_not_hold_the_vocabulary(tmp_path, monkeypatch):
@@ -177,7 +177,7 @@ def test_values_of_two_bytes_are_kept_where_one_does_not_hold_the_vocabulary(tmp
     assert arrays.values.dtype == np.uint16
     monkeypatch.setattr(store, "free_memory", lambda: 0)
     np.testing.assert_array_equal(prepared.arrays("test").values, arrays.values)
-    narrow = TOY.prepare(tmp_path).arrays("test")
+    narrow = tasks.prepare(TOY, tmp_path).arrays("test")
     np.testing.assert_array_equal(arrays.lengths, narrow.lengths)
     real = np.arange(12) < arrays.lengths[:, None]
     assert (arrays.values[real] == narrow.values[real] + np.uint16(290)).all()
@@ -191,7 +191,7 @@ def test_values_of_two_bytes_are_kept_where_one_does_not_hold_the_vocabulary(tmp
 
 def test_fingerprint_holds_the_documented_facts(tmp_path):
     """Recomputes sha256, counts and quantiles from the description in data/README.md."""
-    prepared = TOY.prepare(tmp_path)
+    prepared = tasks.prepare(TOY, tmp_path)
     lines = ""
     for split, n in ROWS.items():
         content, labels, lengths = b"", [0, 0, 0], []
@@ -210,7 +210,12 @@ def test_fingerprint_holds_the_documented_facts(tmp_path):
         lines += f"{split} {prepared.splits[split]['sha256']}\n"
     assert prepared.fingerprint == hashlib.sha256(lines.encode()).hexdigest()
     assert prepared.floor == Counts(max(prepared.splits["test"]["label_counts"]), 50)
-    assert TOY.verify(tmp_path) == TOY.open(tmp_path) == TOY.prepare(tmp_path) == prepared
+    assert (
+        tasks.verify(TOY, tmp_path)
+        == tasks.open(TOY, tmp_path)
+        == tasks.prepare(TOY, tmp_path)
+        == prepared
+    )
 
 
 def test_row_outside_the_tasks_limits_is_an_error(tmp_path):
@@ -225,7 +230,7 @@ def test_row_outside_the_tasks_limits_is_an_error(tmp_path):
         UserError,
         match=r"train row 0: expected 1 texts of values uint8 .* up to vocab_size - 2 = 5",
     ):
-        Wrong(config="small", max_len=12).prepare(tmp_path)
+        tasks.prepare(Wrong(config="small", max_len=12), tmp_path)
 
     class Listed(Toy):
         name = "listed"
@@ -234,7 +239,7 @@ def test_row_outside_the_tasks_limits_is_an_error(tmp_path):
             return tasks.Raw({s: [([0, 1], 1)] for s in tasks.SPLITS})
 
     with pytest.raises(UserError, match="row 0: expected a NumPy array for each text, got list"):
-        Listed(config="small", max_len=12).prepare(tmp_path)
+        tasks.prepare(Listed(config="small", max_len=12), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +252,7 @@ def test_label_that_is_no_integer_is_an_error(label, tmp_path):
 
     expected = f"expected an integer as the label, got {type(label).__name__}: correct the task's"
     with pytest.raises(UserError, match=f"^toy/small, train row 0: {expected} raw$"):
-        Labelled(config="small", max_len=12).prepare(tmp_path)
+        tasks.prepare(Labelled(config="small", max_len=12), tmp_path)
 
 
 @pytest.mark.parametrize("text", ["a", None, True, 1.5])
@@ -260,7 +265,7 @@ def test_values_of_another_dtype_are_described(text, tmp_path):
 
     largest = " up to 1.5" if text == 1.5 else ""
     with pytest.raises(UserError) as caught:
-        Typed(config="small", max_len=12).prepare(tmp_path)
+        tasks.prepare(Typed(config="small", max_len=12), tmp_path)
     end = rf" got {values.dtype} [1]{largest} and 1: correct the task's raw"
     assert str(caught.value).endswith(end)
 
@@ -272,17 +277,17 @@ def test_open_names_the_command_when_nothing_is_prepared(tmp_path):
     with pytest.raises(
         UserError, match=r"^toy/small is not prepared in .*: run `lra-fnet data --task toy"
     ):
-        TOY.open(tmp_path)
+        tasks.open(TOY, tmp_path)
 
 
 def test_set_that_a_killed_process_had_put_aside_gets_its_name_back(tmp_path):
     """As between the two renames of --force, where the source may be gone by now."""
-    prepared = TOY.prepare(tmp_path)
+    prepared = tasks.prepare(TOY, tmp_path)
     aside = prepared.folder.with_name(f".{prepared.folder.name}.host-999999.old")
     prepared.folder.rename(aside)
     store.write_once(prepared.folder, prepared.folder.exists, lambda part: pytest.fail("made anew"))
     assert not aside.exists()
-    assert TOY.open(tmp_path).fingerprint == prepared.fingerprint
+    assert tasks.open(TOY, tmp_path).fingerprint == prepared.fingerprint
 
 
 def test_killed_preparation_is_not_a_set_and_is_removed_by_the_next_one(tmp_path):
@@ -293,21 +298,21 @@ def test_killed_preparation_is_not_a_set_and_is_removed_by_the_next_one(tmp_path
     folder = TOY.folder(tmp_path / "data")
     assert leftovers(folder)
     with pytest.raises(UserError, match="is not prepared"):
-        TOY.open(tmp_path / "data")
-    TOY.prepare(tmp_path / "data")
+        tasks.open(TOY, tmp_path / "data")
+    tasks.prepare(TOY, tmp_path / "data")
     assert not leftovers(folder)
-    TOY.verify(tmp_path / "data")
+    tasks.verify(TOY, tmp_path / "data")
 
 
 def test_set_without_fingerprint_is_made_again(tmp_path):
     """As if killed between the last record file and the fingerprint."""
-    first = TOY.prepare(tmp_path)
+    first = tasks.prepare(TOY, tmp_path)
     (first.folder / "fingerprint.json").unlink()
     record_file(first.folder, "train").write_bytes(b"junk")
     with pytest.raises(UserError, match="is not prepared"):
-        TOY.open(tmp_path)
-    assert TOY.prepare(tmp_path) == first
-    TOY.verify(tmp_path)
+        tasks.open(TOY, tmp_path)
+    assert tasks.prepare(TOY, tmp_path) == first
+    tasks.verify(TOY, tmp_path)
 
 
 def test_two_processes_prepare_once(tmp_path):
@@ -318,7 +323,7 @@ def test_two_processes_prepare_once(tmp_path):
     first, second = (process.communicate(timeout=60)[0] for process in processes)
     assert [process.returncode for process in processes] == [0, 0]
     assert (tmp_path / "started").read_text() == "started\n"  # one of them made the rows
-    assert first == second == TOY.open(tmp_path / "data").fingerprint + "\n"
+    assert first == second == tasks.open(TOY, tmp_path / "data").fingerprint + "\n"
 
 
 def test_second_preparation_waits_and_says_so(tmp_path, monkeypatch):
@@ -332,7 +337,7 @@ def test_second_preparation_waits_and_says_so(tmp_path, monkeypatch):
         assert said == [f"waiting for another process that prepares {folder.parent}"]
         assert not folder.exists()
     second.join(timeout=60)
-    TOY.open(tmp_path)
+    tasks.open(TOY, tmp_path)
 
 
 def test_full_disk_fails_with_one_line_and_leaves_nothing(tmp_path):
@@ -341,7 +346,7 @@ def test_full_disk_fails_with_one_line_and_leaves_nothing(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limit[1]))
     try:
         with pytest.raises(UserError) as info:
-            TOY.prepare(tmp_path)
+            tasks.prepare(TOY, tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     folder = TOY.folder(tmp_path)
@@ -351,7 +356,7 @@ def test_full_disk_fails_with_one_line_and_leaves_nothing(tmp_path):
     )
     assert not folder.exists()
     assert not leftovers(folder)
-    TOY.prepare(tmp_path)
+    tasks.prepare(TOY, tmp_path)
 
 
 @pytest.mark.parametrize("code", ["ENOSPC", "EROFS", "EACCES"])
@@ -364,15 +369,15 @@ def test_disk_error_fails_with_one_line(code, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(disk, "replace", refuse)
         with pytest.raises(UserError, match=rf"1.0.0 cannot be written \({error.strerror}\)"):
-            TOY.prepare(tmp_path)
+            tasks.prepare(TOY, tmp_path)
     with pytest.raises(UserError, match="is not prepared"):
-        TOY.open(tmp_path)
+        tasks.open(TOY, tmp_path)
 
 
 def test_folder_below_a_file_fails_with_one_line(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError) as info:
-        TOY.prepare(tmp_path / "file" / "data")
+        tasks.prepare(TOY, tmp_path / "file" / "data")
     assert "Not a directory" in str(info.value)
     assert "\n" not in str(info.value)
 
@@ -381,17 +386,17 @@ def test_folder_below_a_file_fails_with_one_line(tmp_path):
 def test_read_only_folder_fails_with_one_line(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(UserError, match="Permission denied"):
-        TOY.prepare(tmp_path / "data")
+        tasks.prepare(TOY, tmp_path / "data")
 
 
 def test_prepared_set_in_a_read_only_folder_is_used(tmp_path, monkeypatch):
-    prepared = TOY.prepare(tmp_path)
+    prepared = tasks.prepare(TOY, tmp_path)
 
     def refuse(*_):
         raise AssertionError("a prepared set must not need the lock")
 
     monkeypatch.setattr(disk, "lock", refuse)
-    assert TOY.prepare(tmp_path) == prepared
+    assert tasks.prepare(TOY, tmp_path) == prepared
 
 
 # A task that has changed since
@@ -407,7 +412,7 @@ def test_prepared_set_in_a_read_only_folder_is_used(tmp_path, monkeypatch):
     ],
 )
 def test_set_of_a_task_with_other_values_is_refused(methods, was, now, tmp_path):
-    folder = TOY.prepare(tmp_path).folder
+    folder = tasks.prepare(TOY, tmp_path).folder
     changed = type("Changed", (Toy,), methods)(config="small", max_len=12)
     with pytest.raises(UserError) as caught:
         changed.prepare(tmp_path)
@@ -421,7 +426,7 @@ def test_set_of_a_task_with_other_values_is_refused(methods, was, now, tmp_path)
     for name in ("vocab_size", "num_inputs", "dtype"):
         del record[name]
     path.write_text(json.dumps(record))
-    assert TOY.open(tmp_path).rows == ROWS  # made by an older version
+    assert tasks.open(TOY, tmp_path).rows == ROWS  # made by an older version
 
 
 # Damage
@@ -436,10 +441,10 @@ def test_set_that_was_made_anew_is_not_read_as_the_old_one(tmp_path):
             stream = ((split, (values, 2 - label)) for split, values, label in rows)
             return tasks.Raw(stream=stream, total=len(rows))
 
-    old = TOY.prepare(tmp_path)
+    old = tasks.prepare(TOY, tmp_path)
     begun = store.read(old, "train")
     next(begun)
-    new = Turned("small", 12).prepare(tmp_path, force=True)
+    new = tasks.prepare(Turned("small", 12), tmp_path, force=True)
     held = rf"it held rows {old.fingerprint[:8]}, now rows {new.fingerprint[:8]}"
     words = rf"made anew while it was in use \({held}\)"
     with pytest.raises(UserError, match=words):
@@ -453,29 +458,29 @@ def test_set_that_was_made_anew_is_not_read_as_the_old_one(tmp_path):
 
 
 def test_truncated_file_is_found_when_the_set_is_opened(tmp_path):
-    path = record_file(TOY.prepare(tmp_path).folder, "validation")
+    path = record_file(tasks.prepare(TOY, tmp_path).folder, "validation")
     size = path.stat().st_size
     os.truncate(path, size - 100)
     with pytest.raises(UserError) as info:
-        TOY.open(tmp_path)
+        tasks.open(TOY, tmp_path)
     assert str(info.value) == (
         f"{path}: expected {size} bytes, got {size - 100} bytes: delete {path.parent} and prepare "
         f"the set again with `lra-fnet data --task toy`"
     )
     path.unlink()
     with pytest.raises(UserError, match="got no such file: delete"):
-        TOY.prepare(tmp_path)
+        tasks.prepare(TOY, tmp_path)
 
 
 @pytest.mark.parametrize("read", ["arrays", "verify"])
 def test_flipped_byte_fails_with_file_and_split(read, tmp_path):
-    prepared = TOY.prepare(tmp_path)
+    prepared = tasks.prepare(TOY, tmp_path)
     path = record_file(prepared.folder, "validation")
     content = bytearray(path.read_bytes())
     content[content.index(b"inputs")] ^= 1  # inside the first record
     path.write_bytes(content)
     with pytest.raises(UserError) as info:
-        prepared.arrays("validation") if read == "arrays" else TOY.verify(tmp_path)
+        prepared.arrays("validation") if read == "arrays" else tasks.verify(TOY, tmp_path)
     line = str(info.value)
     assert line.startswith(f"{path}: split validation cannot be read after 0 of 40 rows (")
     assert line.endswith(f"): delete {path.parent} and run the same command again")
@@ -485,7 +490,7 @@ def test_flipped_byte_fails_with_file_and_split(read, tmp_path):
 
 def test_broken_installation_is_not_taken_for_a_damaged_set(tmp_path, monkeypatch):
     """As TFDS is when a package that it needs is missing: it imports, but has no functions."""
-    prepared = TOY.prepare(tmp_path)
+    prepared = tasks.prepare(TOY, tmp_path)
     monkeypatch.delattr("tensorflow_datasets.builder_from_directory")
     with pytest.raises(ImportError, match="builder_from_directory"):
         prepared.arrays("train")
@@ -493,7 +498,7 @@ def test_broken_installation_is_not_taken_for_a_damaged_set(tmp_path, monkeypatc
 
 def test_verify_finds_rows_that_were_exchanged(tmp_path):
     """The files are readable but have the wrong rows: only the sha256 shows it."""
-    folder = TOY.prepare(tmp_path / "a").folder
+    folder = tasks.prepare(TOY, tmp_path / "a").folder
 
     @dataclasses.dataclass(frozen=True)
     class Other(Toy):
@@ -502,17 +507,17 @@ def test_verify_finds_rows_that_were_exchanged(tmp_path):
             splits = {s: (((v[::-1].copy()), y) for v, y in r) for s, r in raw.splits.items()}
             return dataclasses.replace(raw, splits=splits)
 
-    other = Other(config="small", max_len=12).prepare(tmp_path / "b").folder
+    other = tasks.prepare(Other(config="small", max_len=12), tmp_path / "b").folder
     swapped = record_file(folder, "test")
     swapped.write_bytes(record_file(other, "test").read_bytes())
     with pytest.raises(
         UserError, match=r": split test holds other rows than were written \(expected sha256"
     ):
-        TOY.verify(tmp_path / "a")
+        tasks.verify(TOY, tmp_path / "a")
 
 
 def test_damaged_fingerprint_fails_with_one_line(tmp_path):
-    path = TOY.prepare(tmp_path).folder / "fingerprint.json"
+    path = tasks.prepare(TOY, tmp_path).folder / "fingerprint.json"
     whole = path.read_text()
     record = json.loads(whole)
     record["splits"]["test"]["sha256"] = "0" * 64
@@ -526,7 +531,7 @@ def test_damaged_fingerprint_fails_with_one_line(tmp_path):
     for text, words in texts.items():
         path.write_text(text)
         with pytest.raises(UserError, match=f"fingerprint.json.*{words}"):
-            TOY.open(tmp_path)
+            tasks.open(TOY, tmp_path)
 
 
 def test_error_of_reading_the_source_is_not_taken_for_one_of_the_disk(tmp_path):
@@ -538,7 +543,7 @@ def test_error_of_reading_the_source_is_not_taken_for_one_of_the_disk(tmp_path):
             yield from open(tmp_path / "nowhere")  # noqa: SIM115
 
     with pytest.raises(UserError, match=r"^mail is damaged, unreadable .*No such file"):
-        Missing(config="small", max_len=12).prepare(tmp_path / "data")
+        tasks.prepare(Missing(config="small", max_len=12), tmp_path / "data")
 
 
 # lra_fnet.load and imports
@@ -546,7 +551,7 @@ def test_error_of_reading_the_source_is_not_taken_for_one_of_the_disk(tmp_path):
 
 def test_load_returns_numpy_arrays(tmp_path):
     arrays = lra_fnet.load("toy", "test", data_dir=tmp_path)
-    want = TOY.open(tmp_path).arrays("test")
+    want = tasks.open(TOY, tmp_path).arrays("test")
     for got, expected in zip(arrays, want, strict=True):
         np.testing.assert_array_equal(got, expected)
     assert lra_fnet.load("toy", "test", max_len=3, data_dir=tmp_path).values.shape == (50, 3)
@@ -593,14 +598,14 @@ def test_preparing_and_reading_import_neither_tensorflow_nor_jax(tmp_path):
 
 def test_progress_without_a_terminal_is_plain_lines_on_stderr(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(progress.Bar, "seconds_a_line", 0.0)
-    TOY.prepare(tmp_path)
+    tasks.prepare(TOY, tmp_path)
     out, err = capsys.readouterr()
     assert out == ""  # TFDS prints nothing either
     assert err == ("preparing toy/small: 256 of 390 rows\npreparing toy/small: 390 rows in 0 s\n")
 
 
 def test_nothing_but_the_set_is_left_on_disk(tmp_path):
-    TOY.prepare(tmp_path)
+    tasks.prepare(TOY, tmp_path)
     names = [f"lra_toy-{split}.array_record-00000" for split in ROWS]
     names += ["dataset_info.json", "features.json", "fingerprint.json"]
     want = ["lra_toy/small/.lock"]
@@ -621,7 +626,9 @@ class Read(Toy):
 
 def expecting(monkeypatch, task, tmp_path, **changes):
     """Sets data/expected.json to the facts of a preparation, with `changes` of its test split."""
-    record = json.loads((task.prepare(tmp_path / "once").folder / "fingerprint.json").read_text())
+    record = json.loads(
+        (tasks.prepare(task, tmp_path / "once").folder / "fingerprint.json").read_text()
+    )
     splits = {**record["splits"], "test": {**record["splits"]["test"], **changes}}
     monkeypatch.setattr(store, "expected", lambda: {"toy": {"small": {"splits": splits}}})
 
@@ -630,7 +637,7 @@ def expecting(monkeypatch, task, tmp_path, **changes):
 def test_generated_rows_must_be_the_expected_ones(key, tmp_path, monkeypatch):
     expecting(monkeypatch, TOY, tmp_path, **{key: "other"})
     with pytest.raises(UserError, match=f"split test: {key} is .*, data/expected.json says other"):
-        TOY.prepare(tmp_path / "data")
+        tasks.prepare(TOY, tmp_path / "data")
     assert files(tmp_path / "data") == ["lra_toy/small/.lock"]
 
 
@@ -675,7 +682,7 @@ def test_split_larger_than_memory_is_mapped_and_equal(kind, tmp_path, monkeypatc
 
 
 def test_a_length_that_no_disk_holds_is_named(tmp_path, monkeypatch):
-    prepared = TOY.prepare(tmp_path)
+    prepared = tasks.prepare(TOY, tmp_path)
     monkeypatch.setattr(store, "free_memory", lambda: 0)
     monkeypatch.setattr(store.shutil, "disk_usage", lambda _: Mock(free=1))
     with pytest.raises(UserError, match=r"^\d+ rows of MAX_LEN=\d+ tokens take .*smaller MAX_LEN"):
@@ -683,7 +690,7 @@ def test_a_length_that_no_disk_holds_is_named(tmp_path, monkeypatch):
 
 
 def test_no_room_for_a_mapped_split_fails_with_one_line_and_leaves_nothing(tmp_path, monkeypatch):
-    prepared = TOY.prepare(tmp_path)
+    prepared = tasks.prepare(TOY, tmp_path)
     before = files(tmp_path)
     monkeypatch.setattr(store, "free_memory", lambda: 0)
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -695,7 +702,7 @@ def test_no_room_for_a_mapped_split_fails_with_one_line_and_leaves_nothing(tmp_p
 
 def test_the_disk_holds_the_whole_mapping_before_rows_are_written(tmp_path, monkeypatch):
     """Else a disk that is full by then kills the process."""
-    prepared = Toy(config="small", max_len=5000).prepare(tmp_path)
+    prepared = tasks.prepare(Toy(config="small", max_len=5000), tmp_path)
     read, free = Prepared._read, []
 
     def reading(self, split, values):
@@ -710,7 +717,7 @@ def test_the_disk_holds_the_whole_mapping_before_rows_are_written(tmp_path, monk
 
 
 def test_what_a_killed_mapping_left_is_removed_when_a_split_is_read(tmp_path):
-    prepared = TOY.prepare(tmp_path)
+    prepared = tasks.prepare(TOY, tmp_path)
     left = prepared.folder / ".mapped.test.12.host-999999"
     left.mkdir()
     (left / "values.npy").write_bytes(b"half")

@@ -35,9 +35,9 @@ def test_unknown_names_fail_with_the_known_ones(tmp_path):
     with pytest.raises(
         UserError, match=r"^unknown split 'val': expected one of train, validation, test$"
     ):
-        TOY.prepare(tmp_path).arrays("val")
+        tasks.prepare(TOY, tmp_path).arrays("val")
     with pytest.raises(UserError, match=r"^jobs must be at least 1, got -1$"):
-        TOY.prepare(tmp_path, jobs=-1)
+        tasks.prepare(TOY, tmp_path, jobs=-1)
 
 
 def test_a_task_without_a_title_has_its_name():

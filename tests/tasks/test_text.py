@@ -95,15 +95,15 @@ def test_archives_and_folders_give_the_same_set(tmp_path):
     }
     for config in ("full", "lra_code"):
         task = tasks.make("text", config)
-        sets = {key: task.prepare(tmp_path / key, path) for key, path in given.items()}
+        sets = {key: tasks.prepare(task, tmp_path / key, path) for key, path in given.items()}
         assert len({prepared.fingerprint for prepared in sets.values()}) == 1
         assert sets["gz"].source == "acl.tar.gz"
-        task.verify(tmp_path / "xz")
+        tasks.verify(task, tmp_path / "xz")
 
 
 def test_rows_are_the_files_of_their_folders(tmp_path):
     files = made()
-    prepared = tasks.make("text").prepare(tmp_path / "data", write(files, tmp_path / "raw"))
+    prepared = tasks.prepare(tasks.make("text"), tmp_path / "data", write(files, tmp_path / "raw"))
     assert prepared.rows == {"train": 8, "validation": 4, "test": 12}
     assert [facts["label_counts"] for facts in prepared.splits.values()] == [[4, 4], [2, 2], [6, 6]]
     train = stored(prepared, "train") + stored(prepared, "validation")
@@ -112,7 +112,7 @@ def test_rows_are_the_files_of_their_folders(tmp_path):
 
 
 def test_rows_are_in_the_order_of_their_sha256(tmp_path):
-    prepared = tasks.make("text").prepare(tmp_path / "data", write(made(), tmp_path / "raw"))
+    prepared = tasks.prepare(tasks.make("text"), tmp_path / "data", write(made(), tmp_path / "raw"))
     for split in prepared.rows:
         digests = [hashlib.sha256(content).hexdigest() for content, _ in stored(prepared, split)]
         assert digests == sorted(digests)
@@ -122,7 +122,7 @@ def test_rows_are_in_the_order_of_their_sha256(tmp_path):
 
 def test_smallest_sha256_of_each_class_are_held_out(tmp_path):
     files = made()
-    prepared = tasks.make("text").prepare(tmp_path / "data", write(files, tmp_path / "raw"))
+    prepared = tasks.prepare(tasks.make("text"), tmp_path / "data", write(files, tmp_path / "raw"))
     held = []
     for wanted in (0, 1):
         rows = [content for content, label in labelled(files, "train") if label == wanted]
@@ -134,7 +134,7 @@ def test_smallest_sha256_of_each_class_are_held_out(tmp_path):
 def test_lra_code_trains_on_all_reviews_and_validates_on_the_test_rows(tmp_path):
     files = made()
     task = tasks.make("text", "lra_code")
-    prepared = task.prepare(tmp_path / "data", write(files, tmp_path / "raw"))
+    prepared = tasks.prepare(task, tmp_path / "data", write(files, tmp_path / "raw"))
     assert task.splits == ("train", "validation_is_test", "test")
     assert task.validation_is_test
     assert not tasks.make("text").validation_is_test
@@ -149,10 +149,10 @@ def test_texts_are_stored_whole_and_cut_when_read(tmp_path):
     files["test/pos/0_7.txt"] = long
     source = write(files, tmp_path / "raw")
     task = tasks.make("text")
-    assert task.prepare(tmp_path / "data", source).splits["test"]["lengths"]["max"] == 5200
-    assert (long[:4000], 1) in stored(task.open(tmp_path / "data"), "test")
+    assert tasks.prepare(task, tmp_path / "data", source).splits["test"]["lengths"]["max"] == 5200
+    assert (long[:4000], 1) in stored(tasks.open(task, tmp_path / "data"), "test")
     longer = tasks.make("text", max_len=6000)
-    assert (long, 1) in stored(longer.open(tmp_path / "data"), "test")
+    assert (long, 1) in stored(tasks.open(longer, tmp_path / "data"), "test")
 
 
 # Equal texts
@@ -192,11 +192,11 @@ def test_too_many_equal_texts_are_an_error(tmp_path):
     files = {name: b"the same" if "train/" in name else b for name, b in made().items()}
     source = write(files, tmp_path / "raw")
     with pytest.raises(UserError) as info:
-        tasks.make("text").prepare(tmp_path / "data", source)
+        tasks.prepare(tasks.make("text"), tmp_path / "data", source)
     assert str(info.value) == (
         f"{source}: too many equal reviews to hold out 2 of each class; get {text.REMOTE}"
     )
-    tasks.make("text", "lra_code").prepare(tmp_path / "data", source)  # holds out none
+    tasks.prepare(tasks.make("text", "lra_code"), tmp_path / "data", source)  # holds out none
 
 
 # Errors
@@ -218,7 +218,7 @@ def test_bad_review_fails_with_file_and_reason(name, content, reason, tmp_path, 
     monkeypatch.setattr(text, "_LONGEST", 100)
     source = pack({**made(), name: content}, tmp_path / "a.tar.gz")
     with pytest.raises(UserError) as info:
-        tasks.make("text").prepare(tmp_path / "data", source)
+        tasks.prepare(tasks.make("text"), tmp_path / "data", source)
     assert str(info.value).startswith(f"{source}/aclImdb/{name}: {reason}; get ")
     assert "\n" not in str(info.value)
 
@@ -232,7 +232,7 @@ def test_wrong_number_of_reviews_fails_with_the_folder(folder, tmp_path):
     for count, changed in ((5, fewer), (7, extra)):
         source = write(changed, tmp_path / str(count))
         with pytest.raises(UserError) as info:
-            tasks.make("text").prepare(tmp_path / "data", source)
+            tasks.prepare(tasks.make("text"), tmp_path / "data", source)
         assert str(info.value) == (
             f"{source}: expected 6 reviews in {folder}, got {count}; --source must be all of "
             f"aclImdb_v1.tar.gz (84.1 MB) from {text.REMOTE.url}, packed or unpacked, once"
@@ -259,7 +259,7 @@ def test_set_is_downloaded_and_prepared_without_tensorflow(tmp_path):
         printed = serving.prepare_without_tensorflow(
             "text", "text/full", tmp_path / "data", **constants
         )
-    here = tasks.make("text").prepare(tmp_path, write(made(), tmp_path / "raw"))
+    here = tasks.prepare(tasks.make("text"), tmp_path, write(made(), tmp_path / "raw"))
     assert printed == here.fingerprint
 
 
@@ -280,7 +280,7 @@ def test_token_ids_equal_lras_preprocessing(tmp_path):
         for _, example in read(None, archive, "aclImdb/test")
     ]
     task = tasks.make("text", max_len=25)
-    arrays = task.prepare(tmp_path / "data", write(files, tmp_path / "raw")).arrays("test")
+    arrays = tasks.prepare(task, tmp_path / "data", write(files, tmp_path / "raw")).arrays("test")
     got = [
         ((values[:length].astype(int) + 1).tolist(), label)
         for values, length, label in zip(*arrays, strict=True)
@@ -293,7 +293,7 @@ def test_token_ids_equal_lras_preprocessing(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(not REAL.exists(), reason="the labelled reviews are not on this machine")
 def test_real_reviews_are_those_of_the_archive(tmp_path):
-    prepared = tasks.make("text", max_len=14_000).prepare(tmp_path, REAL)
+    prepared = tasks.prepare(tasks.make("text", max_len=14_000), tmp_path, REAL)
     assert prepared.rows == {"train": 22_500, "validation": 2500, "test": 25_000}
     assert prepared.splits["validation"]["label_counts"] == [1250, 1250]
     train, validation, test = (stored(prepared, split) for split in tasks.SPLITS)

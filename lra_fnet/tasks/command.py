@@ -6,10 +6,11 @@ from pathlib import Path
 from lra_fnet import config, tasks
 from lra_fnet.baselines import shallow
 from lra_fnet.data.sources import megabytes
+from lra_fnet.data.store import Prepared
 from lra_fnet.errors import UserError, unknown
 from lra_fnet.machine import progress, terminal
 from lra_fnet.machine.terminal import Fitted
-from lra_fnet.tasks import Prepared
+from lra_fnet.tasks import sets
 
 _COLUMNS = (
     *("set", "rows", "tokens p10 / p50 / p90 / max", "classes", "majority floor", "on disk"),
@@ -57,11 +58,11 @@ def command(
                 there = value.folder(data_dir).exists() and not force
                 if task == "all" and value.needs_source and not there:
                     continue
-                value.prepare(data_dir, source=source, force=force)
-                prepared = value.verify(data_dir)
+                sets.prepare(value, data_dir, source=source, force=force)
+                prepared = sets.verify(value, data_dir)
                 value = prepared.task
                 for length in _distinct(prepared, gin_dirs) if value.baselines else ():
-                    cut = tasks.make(name, chosen, length).open(data_dir)
+                    cut = sets.open(tasks.make(name, chosen, length), data_dir)
                     results = shallow.ensure(cut)
                     if update:
                         shallow.update_expected(cut, results)
@@ -75,7 +76,7 @@ def command(
             title = f"{name}/{chosen} from {prepared.source}, every record verified"
             console.print(Fitted(_COLUMNS, [_row(prepared)], title=title))
             try:
-                drawing = value.illustrate(prepared)
+                drawing = sets.illustrate(prepared)
             except UserError as error:  # a shared folder that cannot be written
                 progress.say(f"no examples: {error}")
             else:
@@ -103,7 +104,7 @@ def describe(task: str, data_dir: Path, gin_dirs: Sequence[Path] = ()) -> None:
         for chosen in dict.fromkeys([*configs, *(other for other in named if other in configs)]):
             value = tasks.make(name, chosen)
             if value.folder(data_dir).exists():
-                rows.append(_row(value.open(data_dir)))
+                rows.append(_row(sets.open(value, data_dir)))
             elif chosen in needed:
                 rows.append([f"{name}/{chosen}", "-", *[""] * 5, "not prepared", ""])
     notes = [
