@@ -31,7 +31,6 @@ LENGTHS ?=
 WHAT ?=
 CLS ?=
 TOKENS ?=
-PEER ?=
 ROUNDS ?= 5
 A ?=
 B ?=
@@ -72,8 +71,8 @@ finish.takes := NAME RUNS WITHOUT_FAILED
 drill.takes := SEED JOBS
 report.takes := RUNS README
 compare.takes := A B JSON RUNS
-benchmark.takes := $(outside.takes) TASK DATASET PRESET GIN MODEL MODELS ACCELERATOR LENGTHS WHAT CLS \
-	TOKENS PEER ROUNDS NAME RUNS
+benchmark.takes := IMPORT GIN_DIR TASK DATASET PRESET GIN MODEL MODELS ACCELERATOR LENGTHS WHAT CLS \
+	TOKENS ROUNDS NAME RUNS
 takes := $(sort $(foreach goal,$(MAKECMDGOALS),$($(goal).takes)))
 on_line := $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name)))
 unknown := $(filter-out $(takes) PYTHON VENV SHELL,$(on_line))
@@ -117,9 +116,9 @@ help:
 	@echo 'make compare A=cpu/listops/fnet B=cpu/listops/transformer'
 	@echo '    Compares two models or runs, with a significance test.  JSON=1'
 	@echo 'make benchmark TASK=text MODELS=fnet,transformer PRESET=cpu LENGTHS=512,1024'
-	@echo '    Measures speed and memory; without LENGTHS, the training loop.'
-	@echo '    WHAT=train,pretrain,infer,mixing,scaling,pipeline  CLS=1'
-	@echo '    TOKENS=16384 (per batch)  ROUNDS=5  PEER=1 (PyTorch too)'
+	@echo '    Measures speed and memory.'
+	@echo '    WHAT=train,pretrain,infer,mixing  CLS=1'
+	@echo '    TOKENS=16384 (per batch)  ROUNDS=5'
 	@echo 'make drill SEED=1'
 	@echo '    Runs every command under injected faults and checks the results (Linux).'
 	@echo 'make test | test-all'
@@ -185,11 +184,10 @@ compare:
 benchmark:
 	$(long)
 	$(call install,$(ACCELERATOR))
-	$(if $(call on,$(PEER)),@launch/install.sh $(call quote,$(VENV)-peers) $(call quote,$(PYTHON)) dev$(comma)peers)
-	@$(if $(call on,$(PEER)),LRA_FNET_PEER_PYTHON=$(call quote,$(abspath $(VENV)-peers)/bin/python)) $(FNET) benchmark \
-		$(job) --models $(call quote,$($(models))) --lengths $(call quote,$(LENGTHS)) \
+	@$(FNET) benchmark \
+		--task $(call quote,$(TASK)) --preset $(call quote,$(PRESET)) $(set) --gin $(call quote,$(GIN)) $(outside) --models $(call quote,$($(models))) --lengths $(call quote,$(LENGTHS)) \
 		--what $(call quote,$(WHAT)) --rounds $(call quote,$(ROUNDS)) $(call option,tokens,$(TOKENS)) \
-		--runs $(call quote,$(RUNS)) $(call given,name,NAME) $(if $(call on,$(CLS)),--cls) $(if $(call on,$(PEER)),--peer)
+		--runs $(call quote,$(RUNS)) $(call given,name,NAME) $(if $(call on,$(CLS)),--cls)
 
 drill:
 	$(call install,)

@@ -35,8 +35,6 @@ from lra_fnet.errors import (
 from lra_fnet.machine import allocator, compile_cache, memory, signals
 from lra_fnet.sweep import SAMPLERS
 
-_WHATS = (*WHATS, "scaling", "pipeline")
-
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs one command.
@@ -338,8 +336,8 @@ def _parser() -> Parser:
 
 def _whats(text: str) -> list[str]:
     whats = text.split(",")
-    if wrong := [what for what in whats if what not in _WHATS]:
-        raise argparse.ArgumentTypeError(f"expects some of {', '.join(_WHATS)}, got {wrong[0]!r}")
+    if wrong := [what for what in whats if what not in WHATS]:
+        raise argparse.ArgumentTypeError(f"expects some of {', '.join(WHATS)}, got {wrong[0]!r}")
     return list(dict.fromkeys(whats))
 
 
@@ -793,11 +791,29 @@ def _check_data(folder: Path) -> None:
         )
 
 
-def _cell(args, seconds: float = 2.0):
-    """Returns the settings that all cells of a benchmark share."""
-    from lra_fnet.benchmark import cells
+@_verb(
+    "task bindings outside runs shape",
+    name=_text("the results' folder in RUNS/benchmark (default: derived from the options)"),
+    models=_text(f"{_NAMES}; NAME:BINDING adds a binding", "transformer,linear,fnet,performer"),
+    lengths=_numbers("in tokens"),
+    what=_text(f"any of {','.join(WHATS)} (default: train,infer)", "train,infer", kind=_whats),
+    devices=_numbers("numbers of devices, each a row (default: the machine's)"),
+    rounds=_number("number of measurements (default: 5)", 5, 1),
+    seconds=_number("seconds per measurement (default: 2)", 2.0, 0.001, float),
+)
+def _benchmark(args) -> None:
+    """Measures speed and memory of models against sequence length.
 
-    return cells.Cell(
+    Example:
+      lra-fnet benchmark --task text --models fnet,transformer --preset cpu --lengths 512,1024
+    """
+    from lra_fnet.benchmark import cells, command
+    from lra_fnet.report import benchmarks
+
+    names = ("lengths", "what", "cls", "devices", "rounds", "name")
+    given = {name: getattr(args, name) for name in names}
+    options = command.Options(models=_names(args, "models", "models") or [], **given)
+    shared = cells.Cell(
         what="train",
         side="ours",
         task=args.task,
@@ -807,52 +823,7 @@ def _cell(args, seconds: float = 2.0):
         overrides=tuple(args.set),
         imports=tuple(args.imports),
         gin_dirs=tuple(map(str, args.gin_dirs)),
-        seconds=seconds,
+        seconds=args.seconds,
         tokens=args.tokens,
     )
-
-
-@_verb(
-    "task bindings outside runs data source shape",
-    name=_text("the results' folder in RUNS/benchmark (default: derived from the options)"),
-    models=_text(f"{_NAMES}; NAME:BINDING adds a binding", "transformer,linear,fnet,performer"),
-    lengths=_numbers("in tokens"),
-    what=_text(
-        f"any of {','.join(_WHATS)}; default: train,infer with --lengths, else pipeline",
-        kind=_whats,
-    ),
-    peer=_switch("compare with PyTorch's models (LRA_FNET_PEER_PYTHON)"),
-    devices=_numbers("numbers of devices, for scaling (default: 1,2,4,8)"),
-    rounds=_number("number of measurements (default: 5)", 5, 1),
-    seconds=_number("seconds per measurement (default: 2; pipeline: 30)", None, 0.001, float),
-)
-def _benchmark(args) -> None:
-    """Measures speed and memory of models against sequence length.
-
-    Without --lengths, compares the training loop with the compiled update that it drives.
-
-    Example:
-      lra-fnet benchmark --task text --models fnet,transformer --preset cpu --lengths 512,1024
-    """
-    from lra_fnet.benchmark import command
-    from lra_fnet.report import benchmarks, figures
-
-    what = args.what or (["train", "infer"] if args.lengths else ["pipeline"])
-    names = ("lengths", "cls", "peer", "devices", "rounds", "seconds", "name")
-    given = {name: getattr(args, name) for name in names}
-    options = command.Options(models=_names(args, "models", "models") or [], what=what, **given)
-    show = command.Show(benchmarks.render, benchmarks.scaling, figures.draw)
-    job = _job(args, model="", name=None)
-    command.main(options, _cell(args, args.seconds or 2.0), job, show)
-
-
-@_verb("task bindings outside shape", lengths=_numbers("in tokens", required=True))
-def _explain(args) -> None:
-    """Shows how the Fourier transform is computed at each length, and why.
-
-    Example:
-      lra-fnet explain --task text --preset cpu --lengths 512,1024
-    """
-    from lra_fnet.benchmark import explain
-
-    explain.main(_cell(args), args.lengths, cls=args.cls)
+    command.main(options, shared, args.runs, benchmarks.render)

@@ -71,37 +71,11 @@ lra_fnet.{owner}.{name} = lambda *_, **__: [{INTERRUPT} for _ in range(2)]
         assert "Traceback" not in ended.stderr
 
 
-def test_a_stopped_benchmark_does_not_promise_to_resume(outside):
-    fault = f"from lra_fnet.benchmark import cells\ncells.run = lambda *_: {INTERRUPT}"
-    words = ["--lengths", "8", "--models", "fnet", "--name", "b"]
-    ended = start("benchmark", *PARITY, *words, fault=fault)
-    line = "lra-fnet: stopped; a benchmark begins anew"
-    assert (ended.returncode, ended.stderr) == (130, f"{line}\n")
-    assert not Path("runs/benchmark/b").exists()
-    fault = fault.replace("*_: ", "*_: (Path('runs/benchmark/c/a').touch(), ") + ")"
-    words[-1] = "c"
-    ended = start("benchmark", *PARITY, *words, fault=f"from pathlib import Path\n{fault}")
-    stays = ", and what it has written stays in runs/benchmark/c"
-    assert (ended.returncode, ended.stderr) == (130, f"{line}{stays}\n")
-
-
-@pytest.mark.slow
-def test_a_stopped_measurement_of_the_loop_leaves_nothing(outside, tmp_path, monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    before = {*tmp_path.iterdir()}
-    fault = f"from lra_fnet.benchmark import overhead\noverhead._bare = lambda *_: {INTERRUPT}"
-    ended = start("benchmark", *PARITY, "--models", "fnet", fault=fault)
-    assert ended.returncode == 130
-    assert ended.stderr.endswith("lra-fnet: stopped; a benchmark begins anew\n")
-    assert {path.name for path in {*tmp_path.iterdir()} - before} <= {"data", "runs"}
-
-
 @pytest.mark.parametrize(
     ("name", "command"),
     [
         ("foo", ["train", *PARITY, "--model", "fnet"]),
         ("cuda", ["benchmark", *PARITY, "--models=fnet", "--lengths=4", "--what=infer"]),
-        ("cuda", ["explain", "--task=text", "--preset=cpu", "--lengths=16"]),
     ],
 )
 def test_a_platform_that_is_not_there_is_a_mistake_of_the_user(name, command, outside):

@@ -4,14 +4,12 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import itertools
 import json
+import multiprocessing
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
@@ -19,23 +17,20 @@ from pathlib import Path
 from typing import Any
 
 from lra_fnet import experiment
+from lra_fnet.benchmark import child
 from lra_fnet.benchmark.files import Result, Setting
 from lra_fnet.benchmark.timing import RESTLESS, spread
 from lra_fnet.errors import UserError
-from lra_fnet.machine import disk, progress, typed_json
-from lra_fnet.run import job as jobs
+from lra_fnet.machine import progress, typed_json
 
 ATTEMPTS = 3  # measurements of a group
 CORES = 4  # for each child that compiles: as many compile at once as have these
-PAUSE = 0.3  # seconds between turns, in which the threads of the previous side stop spinning
-PEER_PYTHON = "LRA_FNET_PEER_PYTHON"  # the interpreter that has PyTorch
-PEERS = ("eager", "compiled", "torch")  # sides that PyTorch computes
+PAUSE = 0.3  # seconds between turns, in which the threads of the previous child stop spinning
 SIZES = {"base": (768, 12), "large": (1024, 16)}  # width and heads: arXiv:2105.03824, Table 6
 ENVIRONMENT = {
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # several children share a GPU
     "JAX_ENABLE_COMPILATION_CACHE": "false",  # compilation is timed, and its memory counted
 }
-PEER_MODELS = ("fnet", "transformer")  # PyTorch has FNet and BERT
 _SHARED = re.compile(r"(.*[./])?Run\.batch_size|MAX_LEN")  # settings that rows may not differ in
 MIXING_LENGTH = 512  # tokens: arXiv:2105.03824, Table 8
 ACCELERATOR_BATCH = 64  # examples, for the mixing sublayer on a GPU: arXiv:2105.03824, Table 8
@@ -109,30 +104,30 @@ def sizes(built: experiment.Experiment) -> dict[str, Any]:
     }
 
 
-class Worker:
-    """A child process and its measurements so far; close it after use.
+class Child:
+    """A process that measures a cell, and its measurements so far; close it after use.
+
+    Args:
+      cell: the measured cell.
+      make: see `child.serve`; None measures our own programs.
 
     Attributes:
       cell: the measured cell.
       facts: the child's, with the present "state", see `child`.
       rounds: lists with one entry for each round: "seconds" a call, for mixing also
-        "forward_seconds", and "roofline", the limits of a call.
+        "forward_seconds", and "floor_seconds".
     """
 
-    def __init__(self, cell: Cell):
+    def __init__(self, cell: Cell, make: Callable | None = None):
         self.cell = cell
         self.facts: dict[str, Any] = {"state": "ok"}
-        self.rounds: dict[str, list[Any]] = defaultdict(list)
-        python, module = sys.executable, "worker"
-        if cell.side in PEERS:
-            python, module = os.environ.get(PEER_PYTHON, sys.executable), "peer"
-        self._process = subprocess.Popen(
-            [python, "-m", "lra_fnet.benchmark.child", module],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | ENVIRONMENT | _devices(cell.devices),
-        )
+        self.rounds: dict[str, list[float]] = defaultdict(list)
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        environment = ENVIRONMENT | _devices(cell.devices)
+        self._process = context.Process(target=child.main, args=(theirs, environment, make))
+        self._process.start()
+        theirs.close()
 
     def ready(self) -> None:
         """Makes the child build, compile and warm up.
@@ -140,57 +135,48 @@ class Worker:
         Raises:
           UserError: the cell cannot be measured, or the child fails with a traceback.
         """
-        self.facts |= self.ask(dataclasses.asdict(self.cell))
+        self.facts |= self._ask(self.cell)
 
     def round(self) -> None:
-        """Adds a measurement of each kind: of the programs and of their limits.
+        """Adds a measurement of each kind."""
+        reply = self._ask(self.cell.seconds)
+        self.facts["state"] = reply.pop("state", "ok")
+        for kind, seconds in reply.items():
+            self.rounds[kind].append(seconds)
 
-        Limits that do not fit into memory are empty.
-        """
-        reply = self.ask({"seconds": self.cell.seconds})
-        self.facts["state"] = reply.get("state", "ok")
-        for kind in ("", "forward_"):
-            if f"{kind}calls" in reply:
-                a_call = reply[f"{kind}seconds"] / reply[f"{kind}calls"]
-                self.rounds[f"{kind}seconds"].append(a_call)
-        if self.cell.side == "ours" and self.facts["state"] == "ok":
-            limits = self.ask({"roofline": self.cell.seconds})
-            self.rounds["roofline"].append({} if "state" in limits else limits)
-
-    def pop(self) -> dict[str, list[Any]]:
+    def pop(self) -> dict[str, list[float]]:
         """Returns the measurements of all rounds, and forgets them."""
         rounds, self.rounds = self.rounds, defaultdict(list)
         return rounds
 
-    def result(self, rounds: dict[str, list[Any]]) -> Result:
+    def result(self, rounds: dict[str, list[float]]) -> Result:
         """Returns what came of the cell, with these rounds."""
         # The cell's own "seconds" are those to spend in a round.
         value = {**dataclasses.asdict(self.cell), **self.facts, "seconds": (), **rounds}
         return typed_json.build(Result, json.loads(json.dumps(value)), self.cell.label)
 
     def close(self) -> None:
-        """Closes the child's input, which ends it, and waits for its end."""
-        with self._process:
-            pass
+        """Closes the pipe, which ends the child, and waits for its end."""
+        self._pipe.close()
+        self._process.join()
 
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Sends one line to the child and returns its reply.
+    def _ask(self, message: Any) -> dict[str, Any]:
+        """Sends a message to the child and returns its answer.
 
         Raises:
           UserError: the child reports a mistake, or fails with a traceback.
         """
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         try:
-            print(json.dumps(request), file=self._process.stdin, flush=True)
-            reply = json.loads(self._process.stdout.readline() or "{}")
-        except BrokenPipeError:
-            reply = {}
-        if not reply and self._process.wait() == -signal.SIGKILL:  # the kernel, for memory
-            reply = {"state": "OOM"}
-        if not reply or "mistake" in reply:
-            name = f"{self.cell.model} at {self.cell.length} tokens ({self.cell.side})"
-            raise UserError(reply.get("mistake", f"{name} cannot be measured: see above"))
+            self._pipe.send(message)
+            reply = self._pipe.recv()
+        except (EOFError, OSError):
+            self._process.join()
+            if self._process.exitcode == -signal.SIGKILL:  # the kernel, for memory
+                return {"state": "OOM"}
+            name = f"{self.cell.model} at {self.cell.length} tokens"
+            reply = {"mistake": f"{name} cannot be measured: see above"}
+        if "mistake" in reply:
+            raise UserError(reply["mistake"])
         return reply
 
 
@@ -213,7 +199,7 @@ def plan(
     lengths: Sequence[int],
     *,
     cls: bool = False,
-    peer: bool = False,
+    devices: Sequence[int] = (),
 ) -> list[Cell]:
     """Returns the cells of the tables; each of them can be built.
 
@@ -225,43 +211,33 @@ def plan(
       lengths: tokens, each once; mixing has the paper's length if there are none, and the others
         need one.
       cls: also measures each length with CLS in front, L + 1.
-      peer: also measures the models of `transformers`, and PyTorch's FFT.
+      devices: numbers of devices, each a separate row; none uses the machine's.
 
     Raises:
       UserError: a model or binding is unknown, the binding of a row is one of the batch or the
-        length, a length does not divide the tokens, or one would be measured both with and without
-        CLS.
+        length, or a length does not divide the tokens.
     """
-    measured = lengths or [MIXING_LENGTH] * ("mixing" in whats)
-    if unequal := [length for length in measured if shared.tokens % length]:
+    if unequal := [length for length in lengths or [MIXING_LENGTH] if shared.tokens % length]:
         raise UserError(
             f"--tokens expects a multiple of every length, so that all batches have as many, got "
             f"{shared.tokens} and the length {unequal[0]}"
         )
-    lengths = list(dict.fromkeys(lengths))
-    if both := [n for n in lengths if cls and n + 1 in lengths]:
-        raise UserError(
-            f"--cls measures {both[0]} with CLS in front as {both[0] + 1}: leave {both[0]} or "
-            f"{both[0] + 1} out of --lengths, or --cls"
-        )
-    places = [(length + extra, bool(extra)) for length in lengths for extra in range(1 + cls)]
+    places = {length + 1: True for length in lengths if cls} | dict.fromkeys(lengths, False)
     cells = []
-    for what, ((model, binding), label) in itertools.product(whats, _labels(models).items()):
+    rows = itertools.product(whats, _labels(models).items(), devices or [shared.devices])
+    for what, ((model, binding), label), number in rows:
         row = dataclasses.replace(
             shared,
             what=what,
             model=model,
             overrides=(*shared.overrides, *filter(None, [binding])),
-            label=label,
+            label=f"{label}, {number} device{'s' * (number > 1)}" if number else label,
+            devices=number,
         )
-        sides = ["ours"]
-        if what == "mixing":
-            plain = model == "fnet" and not binding
-            sides += ["definition"] * plain + ["torch"] * (peer and plain)
-        elif peer and what != "pretrain" and model in PEER_MODELS and not binding:
-            sides += ["eager", "compiled"]
+        sides = ["ours", *["definition"] * (what == "mixing" and model == "fnet" and not binding)]
         for (length, has_cls), size in itertools.product(
-            places or [(MIXING_LENGTH, False)], SIZES if what == "mixing" else [""]
+            sorted(places.items()) or [(MIXING_LENGTH, False)],
+            SIZES if what == "mixing" else [""],
         ):
             cell = dataclasses.replace(row, length=length, cls=has_cls, size=size)
             cell.load()  # reports a mistake now, not after an hour
@@ -292,42 +268,19 @@ def _labels(models: Sequence[str]) -> dict[tuple[str, str], str]:
     }
 
 
-def folder(root: Path, cells: Sequence[Cell], name: str | None = None) -> Path:
-    """Makes a new folder for the results of these cells, and returns it.
-
-    Args:
-      root: holds the folders of all benchmarks.
-      cells: without a name, the folder's name is made of their task, preset and programs, and 8 hex
-        digits of everything else; a number is added if they were measured before.
-      name: the folder's name.
-
-    Raises:
-      UserError: there is a benchmark of this name, or it cannot be the name of a folder; the disk
-        refuses.
-    """
-    digest = hashlib.sha256(repr(cells).encode()).hexdigest()[:8]
-    words = dict.fromkeys(word for c in cells for word in (c.task, c.preset, c.what))
-    slug = re.sub(r"[^A-Za-z0-9._]+", "-", "-".join([*words, digest]))
-    numbered = itertools.chain([slug], (f"{slug}-{number}" for number in itertools.count(2)))
-    names = iter([str(jobs.variant((), name))]) if name else numbered
-    while True:
-        chosen = root / next(names)
-        with disk.writable(chosen):
-            try:
-                chosen.mkdir(parents=True)
-            except FileExistsError:
-                if name:
-                    raise UserError(
-                        f"{chosen} holds a benchmark already: choose another --name"
-                    ) from None
-            else:
-                return chosen
-
-
-def run(cells: Sequence[Cell], rounds: int, save: Callable[[list[Result]], None]) -> list[Result]:
+def run(
+    cells: Sequence[Cell],
+    rounds: int,
+    save: Callable[[list[Result]], None],
+    start: Callable[[Cell], Child] = Child,
+) -> list[Result]:
     """Returns what comes of the cells; those with the same program, size and length take turns.
 
-    Calls `save` with all results so far after each such group.
+    Args:
+      cells: those to measure.
+      rounds: number of measurements of each.
+      save: called with all results so far after each group that took turns.
+      start: starts the process of a cell.
 
     Raises:
       UserError: a cell cannot be built; the results before it have been saved.
@@ -338,46 +291,42 @@ def run(cells: Sequence[Cell], rounds: int, save: Callable[[list[Result]], None]
 
     results: list[Result] = []
     with progress.Bar("measuring", len(cells), unit="cells") as bar:
-        for _, group in itertools.groupby(sorted(cells, key=group_of), group_of):
-            results += _measure(list(group), rounds)
+        for _, cells_in_turn in itertools.groupby(sorted(cells, key=group_of), group_of):
+            group = list(cells_in_turn)
+            measured = _in_turn(group, rounds, start)
+            for index, cell in enumerate(group):
+                if measured[index].state == "OOM" and len(group) > 1:
+                    alone = _in_turn([cell], rounds, start)[0]
+                    measured[index] = dataclasses.replace(alone, alone=True)
+            results += measured
             save(results)
             bar.update(len(results))
     return results
 
 
-def _measure(group: Sequence[Cell], rounds: int) -> list[Result]:
-    """Measures a group in turn, then alone each cell that did not fit next to the others."""
-    results = _in_turn(group, rounds)
-    for index, cell in enumerate(group):
-        if results[index].state == "OOM" and len(group) > 1:
-            results[index] = dataclasses.replace(_in_turn([cell], rounds)[0], alone=True)
-    return results
-
-
-def _in_turn(group: Sequence[Cell], rounds: int) -> list[Result]:
+def _in_turn(group: Sequence[Cell], rounds: int, start: Callable[[Cell], Child]) -> list[Result]:
     """Measures a group round by round, again if the rounds of a cell differ too much.
 
     All its cells are measured again, since speed-ups are ratios within a round; the calmest of
     ATTEMPTS counts.
     """
+
+    def worst(attempt: Sequence[dict[str, list[float]]]) -> float:
+        return max((spread(timed["seconds"]) for timed in attempt if "seconds" in timed), default=0)
+
     with contextlib.ExitStack() as stack:
-        workers = [stack.enter_context(contextlib.closing(Worker(cell))) for cell in group]
+        children = [stack.enter_context(contextlib.closing(start(cell))) for cell in group]
         at_once = max(1, len(os.sched_getaffinity(0)) // CORES)
         with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
-            list(pool.map(Worker.ready, workers))
+            list(pool.map(lambda one: one.ready(), children))
         attempts = []
-        while len(attempts) < ATTEMPTS and (not attempts or _worst(attempts[-1]) > RESTLESS):
+        while len(attempts) < ATTEMPTS and (not attempts or worst(attempts[-1]) > RESTLESS):
             for number in range(rounds):
-                first = number % len(workers)
-                for worker in workers[first:] + workers[:first]:
-                    if worker.facts["state"] == "ok":
+                first = number % len(children)
+                for one in children[first:] + children[:first]:
+                    if one.facts["state"] == "ok":
                         time.sleep(PAUSE)
-                        worker.round()
-            attempts.append([worker.pop() for worker in workers])
-        calmest = min(attempts, key=_worst)
-        return [worker.result(timed) for worker, timed in zip(workers, calmest, strict=True)]
-
-
-def _worst(attempt: Sequence[dict[str, list[Any]]]) -> float:
-    """Returns the greatest `spread` of a group's cells."""
-    return max((spread(timed["seconds"]) for timed in attempt if "seconds" in timed), default=0.0)
+                        one.round()
+            attempts.append([one.pop() for one in children])
+        calmest = min(attempts, key=worst)
+        return [one.result(timed) for one, timed in zip(children, calmest, strict=True)]

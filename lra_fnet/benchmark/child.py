@@ -1,106 +1,72 @@
-"""The child's half of the protocol of `cells.Worker`: lines of JSON on standard input and output.
+"""The child process that measures a cell, and how it answers its parent (`cells.Child`).
 
-    the fields of a Cell      facts, after the first calls: {"state": "ok", ...}, {"state": "OOM"},
-                              "FAIL" if PyTorch cannot compile it, or "ABSENT" if the machine has
-                              fewer devices than the cell
-    {"seconds": s}            {"calls": n, "seconds": t}: calls one after another until t >= s
-    {"steps": n}              {"loss", "all_reduces"}: n training steps and the last one's loss
-    {"roofline": s}           `worker.Side.limits`, measured for s seconds
-
-A mistake of the user is {"mistake": one line}. A call of a mixing sublayer is forward and backward;
-its replies also have "forward_calls" and "forward_seconds".
-
-    python -m lra_fnet.benchmark.child worker|peer
-
-Imports neither JAX nor PyTorch: the interpreter may lack one of them.
+The first message is a Cell, the answer its facts: {"state": "ok", ...}, or {"state": "OOM"}. Each
+further message is a number of seconds; the answer has the mean seconds of a call, measured for that
+long: {"seconds"}, for a mixing sublayer (forward and backward) also "forward_seconds", and
+"floor_seconds" if the products fit next to the program. A mistake of the user is {"mistake": line}.
 """
 
-import functools
-import importlib
-import json
+import contextlib
 import os
 import signal
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
 from typing import Any
 
 from lra_fnet.errors import RunFailed, UserError
 from lra_fnet.machine import allocator, signals
 
-METHODS = {"seconds": "round", "steps": "steps", "roofline": "limits"}  # of a side, by request
 
-
-def is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Returns whether XLA, PyTorch, NumPy or one of our checks says that memory is too small."""
     signs = ("OutOfMemory", "out of memory", "allocate memory", "RESOURCE_EXHAUSTED")
     text = f"{type(error).__name__}: {error}"
     return isinstance(error, MemoryError) or any(sign in text for sign in signs)
 
 
-def serve(make: Callable[..., Any], lines: Iterator[str], answer: Callable[[dict], None]) -> None:
-    """Replies to the parent's lines until there are no more or one fails.
-
-    A request that does not fit into memory leaves the side as it was.
+def main(pipe: Connection, environment: Mapping[str, str], make: Callable | None) -> None:
+    """Serves one cell. JAX is imported after the environment is set.
 
     Args:
-      make: builds a side, with `facts` and METHODS, from a cell.
-      lines: the parent's.
-      answer: sends a reply.
-    """
-    oom = {"state": "OOM"}
-
-    def fitting(call: Callable[[], Any]) -> Any:
-        try:
-            return call()
-        except (RunFailed, RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            return oom
-
-    try:
-        from lra_fnet.benchmark.cells import Cell
-
-        first = next(lines, None)
-        if first is None:  # the parent has failed
-            return
-        side = fitting(lambda: make(Cell(**json.loads(first))))
-        if side is oom:
-            answer(oom)
-            return
-        answer(side.facts)
-        for line in lines:
-            ((request, argument),) = json.loads(line).items()
-            answer(fitting(functools.partial(getattr(side, METHODS[request]), argument)))
-    except UserError as error:
-        answer({"mistake": str(error)})
-    except ModuleNotFoundError as error:
-        library = str(error.name).partition(".")[0]
-        mistake = f"{sys.executable} has no {library}: LRA_FNET_PEER_PYTHON expects a Python with"
-        answer({"mistake": f"{mistake} PyTorch, transformers and this package (lra-fnet[peers])"})
-
-
-def main(module: str) -> None:
-    """Serves one cell with the `Side` of a module of this package, "worker" or "peer".
+      pipe: to the parent.
+      environment: variables to set.
+      make: see `serve`; None measures our own programs.
 
     The output of libraries goes to standard error. A parent that was killed ends its children too,
     and a signal that asks to stop ends a child without a word: the parent has one.
     """
+    os.environ.update(environment)
+    os.dup2(2, 1)
     signals.handle(signal.SIG_DFL)
-    replies = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    allocator.keep_freed_memory()  # before any thread allocates, as in a run
+    if make is None:
+        from lra_fnet.benchmark import programs
 
-    def make(cell):
-        return importlib.import_module(f"lra_fnet.benchmark.{module}").Side(cell)
-
-    try:
-        serve(
-            make, iter(sys.stdin), lambda reply: print(json.dumps(reply), file=replies, flush=True)
-        )
-    except BrokenPipeError:  # nobody reads the replies
-        os._exit(1)  # without flushing the one that is left
+        make = programs.Side
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        serve(pipe, make)
 
 
-if __name__ == "__main__":
-    if sys.argv[1] == "worker":  # a peer does so after its peak is measured
-        allocator.keep_freed_memory()  # before any thread allocates, as in a run
-    main(sys.argv[1])
+def serve(pipe: Connection, make: Callable[[Any], Any]) -> None:
+    """Answers messages until the parent closes the pipe.
+
+    Args:
+      pipe: to the parent.
+      make: turns a cell into a side, which has `facts` and `round(seconds)`.
+    """
+    side: Any = None
+    while True:
+        message = pipe.recv()
+        try:
+            if side is None:
+                side = make(message)
+                answer = side.facts
+            else:
+                answer = side.round(message)
+        except UserError as error:
+            answer = {"mistake": str(error)}
+        except (RunFailed, RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            answer = {"state": "OOM"}
+        pipe.send(answer)

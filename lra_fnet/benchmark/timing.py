@@ -1,4 +1,4 @@
-"""How calls are timed, for both JAX and PyTorch."""
+"""How calls are timed."""
 
 import statistics
 import time
@@ -15,28 +15,21 @@ def spread(seconds: Sequence[float]) -> float:
     return (max(seconds) - min(seconds)) / 2 / statistics.median(seconds)
 
 
-def time_calls(programs: Sequence[Callable[[], Any]], seconds: float) -> dict[str, float]:
-    """Calls each program at least once and until `seconds` have passed.
+def mean_seconds(call: Callable[[], Any], seconds: float) -> float:
+    """Returns the mean seconds of a call, called at least once and until `seconds` have passed.
 
     Args:
-      programs: functions that return when their result is there: a program and perhaps its forward
-        pass.
-      seconds: time for each program.
-
-    Returns:
-      "calls" and "seconds"; for a second program also "forward_calls" and "forward_seconds".
+      call: returns when its result is there.
+      seconds: time to spend.
     """
-    times = {}
-    for kind, call in zip(("", "forward_"), programs, strict=False):
-        calls, taken, begun = 0, 0.0, time.perf_counter()
-        while not calls or taken < seconds:
-            call()
-            calls, taken = calls + 1, time.perf_counter() - begun
-        times |= {f"{kind}calls": calls, f"{kind}seconds": taken}
-    return times
+    calls, taken, begun = 0, 0.0, time.perf_counter()
+    while not calls or taken < seconds:
+        call()
+        calls, taken = calls + 1, time.perf_counter() - begun
+    return taken / calls
 
 
-def fastest(call: Callable[[int], Any], seconds: float) -> float:
+def least_seconds(call: Callable[[int], Any], seconds: float) -> float:
     """Returns the least seconds of a repetition, measured for about `seconds`.
 
     The least counts because a slower call is not a limit of the device.

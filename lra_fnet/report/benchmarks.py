@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 from lra_fnet import config
-from lra_fnet.benchmark.files import Result, Scaling
+from lra_fnet.benchmark.files import Result
 from lra_fnet.benchmark.timing import RESTLESS, spread
 from lra_fnet.report.grid import Grid, rounded
 from lra_fnet.run.result import Record
@@ -29,7 +29,6 @@ _SAME = re.compile(
 )
 VERSIONS = ("jax", "torch", "transformers")  # those that the caption names
 TITLES = {"train": "Training", "pretrain": "Pre-training", "infer": "Inference"}
-WITH_PEERS = ("train", "infer")  # what PyTorch is measured with
 _COMPARED = (
     "; in parentheses the speed-up against the faster Transformer of that length, the median of "
     "the ratios round by round (of GFLOPs, the share of the Transformer's). `transformer` computes "
@@ -40,9 +39,7 @@ LEGEND = (
     "does not compile, `-` not measured, † not interleaved with the others: its ratios are of "
     "medians. Memory is the peak of the cell's own process above what it held before the model was "
     "made; on an accelerator, of the device since the process began. "
-    "Floor: the time of the step's dense products alone. Roofline: the longer of the floor and of "
-    "the time in which a copy moves as many bytes as the step must. Both were measured in the same "
-    "rounds."
+    "Floor: the time of the program's dense products alone, measured in the same rounds."
 )
 
 
@@ -78,10 +75,10 @@ def grids(cells: Sequence[Result]) -> list[Grid]:
         _grid(f"Peak memory of inference ({unit}){fixed}", infer, lambda c, _: _memory(c, scale)),
         _grid("GFLOPs of a forward pass of one example", infer, _operations, _plain),
         _mixing([cell for cell in cells if cell.what == "mixing"]),
-        *(_peers(what, cells, unit, scale) for what in WITH_PEERS),
-        _grid(f"Share of the roofline's speed: training{fixed}", train, _fractions),
-        _grid(f"Share of the roofline's speed: pre-training{fixed}", pretrain, _fractions),
-        _grid(f"Share of the roofline's speed: inference{fixed}", infer, _fractions),
+        *(
+            _grid(f"Floor as a share of the time: {TITLES[what].lower()}{fixed}", kept, _floor)
+            for what, kept in by_what.items()
+        ),
         _exponents(train, infer, fixed),
     ]
     return [grid for grid in tables if any({*row[grid.words :]} != {"-"} for row in grid.rows)]
@@ -140,38 +137,6 @@ def constant(cells: Sequence[Result]) -> str:
         if len(values) == 1 and any(values):
             return f", {words.format(*values)}"
     return ""
-
-
-def scaling(rows: Sequence[Scaling]) -> str:
-    """Returns Markdown: steps/s, efficiency relative to one device, loss and all-reduces by row.
-
-    Efficiency is the speed-up over the number of devices; in weak scaling, where a step of n
-    devices does the work of n steps, it is the ratio of steps/s.
-    """
-    measured = [row for row in rows if row.loss is not None]
-    single = [median(row.steps_per_second) for row in measured if row.devices == 1]
-    body = []
-    for row in rows:
-        numbers = ["-"] * 4
-        if row in measured:
-            rate = median(row.steps_per_second)
-            ideal = row.devices if row.scaling == "strong" else 1
-            efficiency = f"{rate / single[0] / ideal:.0%}" if single else "-"
-            numbers = [f"{rate:.3g}", efficiency, f"{row.loss:.6f}", str(row.all_reduces)]
-        body.append([row.scaling, str(row.devices), str(row.batch_size), *numbers])
-    notes = []
-    if losses := [row.loss for row in measured if row.scaling == "strong" and row.loss is not None]:
-        spread = (max(losses) - min(losses)) / abs(losses[0])
-        notes.append(
-            "Losses after the same number of steps on one batch; those of strong scaling differ "
-            f"by {spread:.0e} of their value."
-        )
-    if any(row.platform == "cpu" for row in measured):
-        notes.append(
-            "Simulated CPU devices share the same cores: compare their losses, not their speed."
-        )
-    head = ["scaling", "devices", "batch", "steps/s", "efficiency", "loss", "all-reduces"]
-    return Grid("Scaling", head, body, notes).markdown()
 
 
 def exponent(lengths: Sequence[float], values: Sequence[float]) -> float | None:
@@ -346,29 +311,10 @@ def _operations(cell: Result, base: Result | None) -> str:
     return f"{rounded(operations / 1e9)}{share}"
 
 
-def _fractions(cell: Result, _: Result | None = None) -> str:
-    floor, roofline = _limits(cell)
-    return roofline if floor == roofline else f"{roofline} (floor: {floor})"
-
-
-def _limits(cell: Result) -> list[str]:
-    """Returns floor and roofline over the measured time, as medians of the rounds.
-
-    "-" where a round's limits did not fit into memory.
-    """
-    if not all(cell.roofline):
-        return ["-", "-"]
-    rounds = list(zip(cell.seconds, cell.roofline, strict=True))
-    floors = [limits.floor_seconds / seconds for seconds, limits in rounds]
-    rooflines = [limits.roofline / seconds for seconds, limits in rounds]
-    return [f"{100 * median(column):.0f}%" for column in (floors, rooflines)]
-
-
-def _floor(cell: Result) -> str:
-    """Returns the milliseconds of the dense products alone; "-" if they did not fit."""
-    if not all(cell.roofline):
-        return "-"
-    return rounded(1e3 * median([limits.floor_seconds for limits in cell.roofline]))
+def _floor(cell: Result, _: Result | None = None) -> str:
+    """Returns the share of the time that the dense products take alone, the median of rounds."""
+    shares = [floor / taken for floor, taken in zip(cell.floors, cell.seconds, strict=False)]
+    return f"{100 * median(shares):.0f}%" if shares else "-"
 
 
 def _mixing(cells: Sequence[Result]) -> Grid:
@@ -392,33 +338,6 @@ def _mixing(cells: Sequence[Result]) -> Grid:
         rows.append([name, shape, f"{length:,}", *numbers])
     head = ["sublayer", "width x batch", "length", "training ms/batch", "inference ms/batch"]
     return Grid("Mixing sublayer alone", head, rows)
-
-
-def _peers(what: str, cells: Sequence[Result], unit: str, scale: float) -> Grid:
-    """Returns our times and memory next to PyTorch's, and the floor of the same products."""
-    by_place = {(c.label, c.length, c.side): c for c in cells if c.what == what}
-    rows = []
-    for label, length in dict.fromkeys((c.label, c.length) for c in cells):
-        sides = [by_place.get((label, length, s)) for s in ("ours", "eager", "compiled")]
-        if not any(sides[1:]):
-            continue
-        row = [label, f"{length:,}", *(_shown(cell, _milliseconds) for cell in sides)]
-        ours, *peers = [cell if cell and cell.ok else None for cell in sides]
-        peer = min(filter(None, peers), key=lambda c: median(c.seconds), default=None)
-        numbers = ["-"] * 5
-        if ours and peer:
-            memory = f"{_memory(ours, scale)} / {_memory(peer, scale)}"
-            numbers = [
-                _ratio(ours, peer),
-                f"{memory} = {ours.peak_bytes / max(peer.peak_bytes, 1):.2f}",
-                _floor(ours),
-                *_limits(ours),
-            ]
-        rows.append([*row, *numbers])
-    head = ["model", "length", "ours ms", "eager ms", "compiled ms", "times faster"]
-    head += [f"memory {unit}: ours / peer", "floor ms", "of the floor", "of the roofline"]
-    title = f"{TITLES[what]} compared with the faster of eager and compiled PyTorch"
-    return Grid(title, head, rows)
 
 
 def _ratio(cell: Result, base: Result, kind: str = "seconds") -> str:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lra_fnet import config, experiment
-from lra_fnet.benchmark import roofline
+from lra_fnet.benchmark import work
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.models.convert import fnet_encoder, shapes_of
@@ -119,7 +119,8 @@ def multiplications(model: str, length: int, dim: int) -> int:
     mask = jax.ShapeDtypeStruct((1, length), bool)
     apply = functools.partial(mixer.apply, train=False)
     program = jax.make_jaxpr(apply)(variable_shapes(mixer, x, mask), x, mask).jaxpr
-    return roofline.flops(roofline.products(program, [])) // 2
+    _, products = work.count(program)
+    return sum(product.operations * number for product, number in products.items()) // 2
 
 
 def lra_grids(preset: str) -> list[Grid]:

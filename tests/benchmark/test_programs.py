@@ -1,0 +1,94 @@
+"""What a child process measures, and how it answers."""
+
+import dataclasses
+
+import jax
+import pytest
+
+from lra_fnet.benchmark import WHATS, cells, child, programs
+from lra_fnet.errors import UserError
+
+FEW = ("Encoder.dim=8", "Encoder.num_layers=1", "Run.batch_size=2")
+FEW += ("Encoder.mlp_dim=0", "Head.mlp_dim=0")  # each product is compiled and measured
+CELL = cells.Cell("train", "ours", "text", "fnet", "cpu", 16, FEW, label="fnet", seconds=0.01)
+
+
+class Pipe:
+    """The child's end of a pipe, which closes after these messages."""
+
+    def __init__(self, *messages):
+        self.messages, self.answers = list(messages), []
+
+    def recv(self):
+        if not self.messages:
+            raise EOFError
+        return self.messages.pop(0)
+
+    def send(self, answer):
+        self.answers.append(answer)
+
+
+def answers(make, *messages):
+    """The child's answers to a cell and further messages, without a process."""
+    pipe = Pipe(*messages)
+    with pytest.raises(EOFError):
+        child.serve(pipe, make)
+    return pipe.answers
+
+
+@pytest.mark.parametrize(
+    "what",
+    [pytest.param(what, marks=[pytest.mark.slow] if what == "pretrain" else []) for what in WHATS],
+)
+def test_child_answers_with_facts_and_rounds(what):
+    cell = dataclasses.replace(CELL, what=what)
+    facts, timed = answers(programs.Side, cell, 0.001)
+    assert facts["state"] == "ok"
+    assert (facts["batch_size"], facts["dim"], facts["num_layers"]) == (2, 8, 1)
+    assert facts["planned_bytes"] > 0
+    assert facts["flops"] > 0
+    assert timed["seconds"] > 0
+    assert timed["floor_seconds"] >= 0
+    assert ("forward_seconds" in timed) == (what == "mixing")
+
+
+def test_mixing_computes_the_gradient_in_input_and_parameters():
+    both, forward = programs.mixing(dataclasses.replace(CELL, model="linear").load())
+    params, x = 2 * (8 * 8 + 16 * 16), 2 * 16 * 8
+    plan_of_both, plan_of_forward = (p.compiled.memory_analysis() for p in (both, forward))
+    assert plan_of_forward.output_size_in_bytes == 4 * x
+    assert plan_of_both.output_size_in_bytes >= 4 * (2 * x + params / 2)
+    assert both.products.total() == 3 * forward.products.total()
+
+
+@pytest.mark.parametrize(
+    ("error", "answer"),
+    [
+        (MemoryError("Unable to allocate 46.6 TiB for an array"), {"state": "OOM"}),
+        (RuntimeError("RESOURCE_EXHAUSTED: out of memory"), {"state": "OOM"}),
+        (UserError("unknown task 'txt'"), {"mistake": "unknown task 'txt'"}),
+    ],
+)
+def test_errors_of_a_cell_are_answers(error, answer):
+    def make(cell):
+        raise error
+
+    assert answers(make, CELL) == [answer]
+
+
+def test_a_round_that_does_not_fit_is_oom_and_other_errors_end_the_child():
+    class Side:
+        def __init__(self):
+            self.facts = {"state": "ok"}
+
+        def round(self, seconds):
+            raise RuntimeError("out of memory" if seconds else "broken")
+
+    assert answers(lambda cell: Side(), CELL, 1.0) == [{"state": "ok"}, {"state": "OOM"}]
+    with pytest.raises(RuntimeError, match="broken"):
+        child.serve(Pipe(CELL, 0.0), lambda cell: Side())
+
+
+def test_more_devices_than_the_machine_has_are_a_mistake():
+    (answer,) = answers(programs.Side, dataclasses.replace(CELL, devices=jax.device_count() + 1))
+    assert "--devices" in answer["mistake"]
