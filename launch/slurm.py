@@ -21,7 +21,8 @@ from pathlib import Path
 from lra_fnet import cli
 from lra_fnet.errors import UserError
 
-AGAIN = (75, 128 + signal.SIGTERM)  # exit codes: another host is gone; stopped after saving
+# Exit codes: another host is gone, as lra-fnet or JAX itself ends then; stopped after saving.
+AGAIN = (75, 128 + signal.SIGABRT, 128 + signal.SIGTERM)
 SAVE_SECONDS = 120  # before the time limit a run is asked to save; SLURM may be 60 s early
 TIME_LIMITS = 100  # after reaching its time limit so often, a run counts as stuck
 

@@ -222,7 +222,7 @@ _HOSTS = {  # environment variables give the defaults, such as LRA_FNET_PROCESSE
     ),
     "processes": _number("number of processes"),
     "process": _number("index of this process, from 0"),
-    "join_seconds": _number("seconds to wait for all processes to join (default: 45)"),
+    "join_seconds": _number("seconds to wait for all processes to join (default: 60)"),
     "hosts": _text(
         "take --coordinator, --processes and --process from the cluster: SLURM, Open MPI, Cloud "
         "TPU or Kubernetes",
@@ -383,9 +383,8 @@ def _joined(args):
     """Joins the other processes of a run, if there are any."""
     from lra_fnet.training import hosts
 
-    given = args.coordinator, args.processes, args.process, bool(args.hosts), args.join_seconds
-    place = hosts.place(*given)
-    with hosts.join(place):  # forks, so nothing that starts threads is imported before
+    given = args.coordinator, args.processes, args.process
+    with hosts.join(*given, detect=bool(args.hosts), join_seconds=args.join_seconds):
         yield hosts.first
 
 

@@ -70,16 +70,17 @@ def run(job: Job) -> Record:
         "config": hashlib.sha256(experiment.config.encode()).hexdigest()[:8],
         "init": start and start.facts.sha256[:8],
     }
-    hosts.same("run", job.identity() | facts)
+    hosts.same("command, code and set of libraries", job.identity() | facts)
     with jobs.lock(job.folder) if hosts.first() else contextlib.nullcontext():
         asked = Asked(job, imports, experiment, _prepare(job, experiment), start)
         complete = _complete(asked) if hosts.first() else None
         raw = hosts.agree(complete and complete.raw)
         if raw is not None:
             return record.parse(raw, path=job.folder)
-        hosts.check_shared(job.folder)
         before = _begin(asked) if hosts.first() else None
-        with fastest.decisions(hosts.agree(dict(before.resolved) if before else {})):
+        resolved = hosts.agree(dict(before.resolved) if before else {})
+        hosts.check_shared(job.folder / "run.json")
+        with fastest.decisions(resolved):
             return _train(asked, before)
 
 
@@ -90,7 +91,7 @@ def _prepare(job: Job, experiment: Experiment) -> Prepared:
     process alone computes shallow baselines that are missing or damaged.
     """
     if not hosts.first():
-        hosts.agree(None, "data")
+        hosts.agree(None)
     new = not experiment.task.folder(job.data).exists()
     data = sets.prepare(experiment.task, job.data, source=job.source)
     kind = shallow.kind(denoise=job.denoise)
@@ -100,8 +101,8 @@ def _prepare(job: Job, experiment: Experiment) -> Prepared:
         shallow.ensure(data)
     if hosts.first():
         _show(data)
-        hosts.agree(None, "data")
-    hosts.same("data", {"data": data.fingerprint[:8]})
+        hosts.agree(None)
+    hosts.same("data", data.fingerprint)
     if job.pretrained and job.pretrained.data_sha256 not in (data.fingerprint, data.corpus):
         has, remedy = f"holds {data.fingerprint[:8]}", "pre-train on the data of this run"
         if data.corpus:
@@ -261,36 +262,35 @@ def _train(asked: Asked, before: Begun | None) -> Record:
     began_at = time.monotonic()
     identity = job.identity() | ({"init": dataclasses.asdict(start.facts)} if start else {})
     try:
-        with hosts.together():
-            train, validation = map(data.arrays, experiment.task.splits[:2])
-            variables = start and start.variables
-            loop = Loop(experiment, train, validation, job.folder, job.seed, start=variables)
-            here = provenance.of_process()
-            earlier = before.processes if before and loop.step else ()
-            earlier = earlier[:-1] if earlier[-1:] == (here,) else earlier
-            if hosts.first():
-                _write(asked, fastest.made(), (*earlier, here))
-            begins = f"resumes at step {loop.step}" if loop.step else "starts"
-            name = record.folder_name(job.model, None, denoise=job.denoise)
+        train, validation = map(data.arrays, experiment.task.splits[:2])
+        variables = start and start.variables
+        loop = Loop(experiment, train, validation, job.folder, job.seed, start=variables)
+        here = provenance.of_process()
+        earlier = before.processes if before and loop.step else ()
+        earlier = earlier[:-1] if earlier[-1:] == (here,) else earlier
+        if hosts.first():
+            _write(asked, fastest.made(), (*earlier, here))
+        begins = f"resumes at step {loop.step}" if loop.step else "starts"
+        name = record.folder_name(job.model, None, denoise=job.denoise)
+        progress.say(
+            f"{job.task} {name} {job.preset} seed {job.seed} {begins}: "
+            f"{loop.parameters:,} parameters, {experiment.run.num_steps:,} steps of "
+            f"{experiment.run.batch_size}, {jax.device_count()} {jax.default_backend()} "
+            f"device(s), {loop.compiled}"
+        )
+        optimizer, steps = experiment.optimizer, experiment.run.num_steps
+        rises = "linear_warmup" in optimizer.factor_names() and optimizer.warmup >= steps
+        if rises and not loop.step:
             progress.say(
-                f"{job.task} {name} {job.preset} seed {job.seed} {begins}: "
-                f"{loop.parameters:,} parameters, {experiment.run.num_steps:,} steps of "
-                f"{experiment.run.batch_size}, {jax.device_count()} {jax.default_backend()} "
-                f"device(s), {loop.compiled}"
+                f"the learning rate rises to the end: Optimizer.warmup is {optimizer.warmup:,} "
+                f"steps, Run.num_steps {steps:,}. Training continues."
             )
-            optimizer, steps = experiment.optimizer, experiment.run.num_steps
-            rises = "linear_warmup" in optimizer.factor_names() and optimizer.warmup >= steps
-            if rises and not loop.step:
-                progress.say(
-                    f"the learning rate rises to the end: Optimizer.warmup is {optimizer.warmup:,} "
-                    f"steps, Run.num_steps {steps:,}. Training continues."
-                )
-            loop()
-            trained = "trained; evaluating on test" if job.test else "trained"
-            progress.say(f"{trained} after {progress.duration(time.monotonic() - began_at)}")
-            result = evaluate.finish(loop, data, identity, test=job.test)
-            if earlier:
-                result["earlier"] = [dataclasses.asdict(one) for one in earlier]
+        loop()
+        trained = "trained; evaluating on test" if job.test else "trained"
+        progress.say(f"{trained} after {progress.duration(time.monotonic() - began_at)}")
+        result = evaluate.finish(loop, data, identity, test=job.test)
+        if earlier:
+            result["earlier"] = [dataclasses.asdict(one) for one in earlier]
     except Interrupted:
         where = " (each process its own)" if jax.process_count() > 1 else ""
         progress.say(f"saved; to resume{where}: {terminal.command(job.command())}")

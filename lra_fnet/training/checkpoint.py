@@ -3,7 +3,7 @@
 A checkpoint is one safetensors file: the arrays of the state, and in its header the history of the
 run and a SHA-256 of all, which every reader compares. It is replaced in one step, and one save ends
 before the next begins: no "last" is on disk before the "best" that it names. If several processes
-train a run, the first one writes and the others wait for it.
+train a run, the first one writes.
 """
 
 import concurrent.futures
@@ -108,13 +108,10 @@ class Checkpoints:
         self.blocked_seconds += time.perf_counter() - begun
 
     def may_save(self) -> bool:
-        """Returns whether a due save of the newest state may start: none is in flight or recent.
-
-        The first process decides for all.
-        """
+        """Returns whether a due save of the newest state may start: none is in flight or recent."""
         recent = time.perf_counter() - self._last_begun < self._seconds_between
         idle = self._pending is None or self._pending.done()
-        return hosts.agree(idle and not recent)
+        return idle and not recent
 
     def wait(self) -> None:
         """Blocks until no save is in flight.
@@ -126,7 +123,6 @@ class Checkpoints:
         if pending is not None:
             with writable(self.folder):
                 pending.result()
-        hosts.agree(None, "checkpoint")
 
     def newest(self) -> Saved | None:
         """Returns the checkpoint from which a run goes on exactly; None if there is none yet.

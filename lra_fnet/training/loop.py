@@ -90,8 +90,7 @@ class Loop:
                 self.program = Program.compile(experiment, mesh, batches, seed)
             self.compiled = str(timer)
         state = initial_state(experiment, seed, None if saved else start)
-        # Gloo's first collective waits half a minute at most.
-        hosts.same("state", {"the checkpoint's step": self.step})
+        hosts.same("step of the checkpoint", self.step)
         self.state = jax.device_put(state, NamedSharding(mesh, pipeline.WHOLE))
         self.parameters = parameter_count({"params": self.state.params})
         self.history = History()
@@ -117,17 +116,17 @@ class Loop:
         self.bar = progress.Bar("training", self.run.num_steps, self.step, "steps")
         feeder = concurrent.futures.ThreadPoolExecutor(1)
         with logs.metrics(self.folder, self.step, self.history.curve) as self._write:
-            hosts.same("begin", {})
             with signals.Stop() as stop, feeder, self.checkpoints.writer, self.bar:
                 self._run(stop, feeder)
             self.checkpoints.wait()
+        hosts.agree(None)  # the others may read the checkpoints now
 
     def _run(self, stop: signals.Stop, feeder: concurrent.futures.Executor) -> None:
         end = self.run.num_steps
         queued = self.step  # steps dispatched so far; at most one dispatch ahead of self.step
         in_flight: list[tuple[int, StepLogs]] = []
-        ahead = feeder.submit(self._feed, queued) if queued < end else None
-        save_due, stopping = False, None
+        ahead = feeder.submit(self._feed, queued, 1) if queued < end else None
+        save_due, stopping = False, 0
         finished = self.step == end and not self._unevaluated()  # by an earlier process
         if self._unevaluated():  # a signal ended that evaluation
             self._evaluate(stop)
@@ -135,8 +134,7 @@ class Loop:
         while self.step < end:
             boundary = self._boundary(self.step)
             while queued < boundary and len(in_flight) < 2 and not stopping:
-                stopping = hosts.agree_on_signal(stop.signal)
-                save_due = not stopping and self._save_due(queued)
+                stopping, save_due, steps = self._agreed(stop, queued)
                 if stopping or save_due:
                     break
                 assert ahead is not None
@@ -144,7 +142,7 @@ class Loop:
                 self.state, table = self.program.steps(self.state, batches, count)
                 in_flight.append((count, table))
                 queued += count
-                ahead = feeder.submit(self._feed, queued) if queued < end else None
+                ahead = feeder.submit(self._feed, queued, steps) if queued < end else None
             if in_flight:
                 self._finish(*in_flight.pop(0))
             if in_flight:
@@ -159,7 +157,7 @@ class Loop:
                 break
         if not finished:
             self._save("last", wait=True)
-        if stopping := stopping or hosts.agree_on_signal(stop.signal):
+        if stopping := stopping or self._agreed(stop, queued)[0]:
             raise Interrupted(stopping, self.step)
 
     def _boundary(self, step: int) -> int:
@@ -172,21 +170,24 @@ class Loop:
         evaluated = self.history.last["step"] if self.history.last else 0
         return evaluated < self.step == self._boundary(self.step - 1)
 
-    def _save_due(self, queued: int) -> bool:
-        """Returns whether to drain the dispatches in flight and save now.
+    def _agreed(self, stop: signals.Stop, queued: int) -> tuple[int, bool, int]:
+        """Returns what all processes do next.
 
-        Any step will do: every one resumes exactly.
+        Returns:
+          The signal that one of them has received, or 0; whether to drain the dispatches in flight
+          and save (any step will do: every one resumes exactly); and the most steps of a dispatch.
         """
         enough = queued - self._saved_at >= self.run.save_every
-        return enough and self.checkpoints.may_save()
+        save_due = enough and self.checkpoints.may_save()
+        seconds, most = self._seconds_per_step, self.run.steps_per_dispatch
+        steps = max(1, int(min(most, DISPATCH_SECONDS / seconds))) if seconds else 1
+        asked = hosts.gather([stop.signal or 0, save_due, steps])
+        signal = int(asked[:, 0].max())
+        return signal, bool(asked[0, 1]) and not signal, int(asked[0, 2])
 
-    def _feed(self, step: int):
+    def _feed(self, step: int, most: int):
         """Puts the batches of the next dispatch on the devices, in the feeder's thread."""
-        limit = 1
-        if self._seconds_per_step:
-            limit = max(1, int(DISPATCH_SECONDS / self._seconds_per_step))
-        count = min(self.run.steps_per_dispatch, limit, self._boundary(step) - step)
-        count = hosts.agree(count, "feeder")
+        count = min(most, self._boundary(step) - step)
         return count, self.program.place(self.batches(step, count))
 
     def batches(self, step: int, count: int) -> pipeline.Batch:

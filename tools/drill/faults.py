@@ -327,7 +327,7 @@ def _hosts(stage: Stage, rules=((), ())) -> list[Process]:
         port = free.getsockname()[1]
 
     def patience():
-        hosts.SILENT_SECONDS, hosts.GRACE_SECONDS = 15, 2
+        hosts.SILENT_SECONDS = 15
 
     place = ("--coordinator", f"127.0.0.1:{port}", "--processes", "2", "--join-seconds", "20")
     return [
@@ -363,28 +363,20 @@ def _play_joined(stage: Stage, facts: Facts, event, name: str, victim: int) -> V
         if processes[observed].ended():
             stage.log.append("  it had ended before the event")
             break
-    number, pid = getattr(signal, f"SIG{name}"), processes[victim].pid
-    child = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    for target in {"KILL": [pid, *child], "STOP": [pid, *child], "TERM": [pid]}[name]:
-        try:
-            os.kill(int(target), number)
-        except ProcessLookupError:
-            stage.log.append("  it had ended before the signal")
-    verdicts = []
+    try:
+        os.kill(processes[victim].pid, getattr(signal, f"SIG{name}"))
+    except ProcessLookupError:
+        stage.log.append("  it had ended before the signal")
+    hung = False
     for index in (1 - victim, victim):
         stopped = name == "STOP" and index == victim
         outcome = processes[index].wait(0.1 if stopped else 60)
         stage.log.append(str(outcome))
-        if not stopped:
-            codes = (128 + number,) if name == "TERM" else (-number,) if index == victim else ()
-            verdicts.append(min(outcome.verdict(*codes), Verdict.HANG))
+        hung |= outcome.code is None and not stopped
     outcomes = [process.wait() for process in _hosts(stage)]
     stage.log += map(str, outcomes)
-    for pid in child:
-        with contextlib.suppress(ProcessLookupError):  # its group is its own
-            os.kill(int(pid), signal.SIGKILL)
     return max(
-        *map(_clean, verdicts),
+        Verdict.HANG if hung else Verdict.EQUAL,
         stage.judge("train", outcomes[0], facts["hosts"]),
         outcomes[1].verdict(),
     )
