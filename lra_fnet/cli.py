@@ -9,12 +9,10 @@ Example:
 import argparse
 import contextlib
 import dataclasses
-import errno
 import functools
 import inspect
 import math
 import os
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,9 +26,6 @@ from lra_fnet.errors import (
     UserError,
     one_line,
     out_of_memory,
-    setting_of_jax,
-    unknown,
-    unreadable,
 )
 from lra_fnet.machine import allocator, compile_cache, memory, signals
 from lra_fnet.sweep import SAMPLERS
@@ -48,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
             allocator.keep_freed_memory()
             compile_cache.use()
             try:
-                args = _parser().parse_args(arguments)
+                args = parser().parse_args(arguments)
                 memory.check_limits()
                 stop = signals.stop_at_once
                 if args.call in (_train, _pretrain, _sweep, _finish, _data):
@@ -64,16 +59,8 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except PermissionError as error:  # in reading: `disk.writable` says which file to make writable
-        return _fail(unreadable(error), UserError.code)
     except (OSError, MemoryError) as error:  # a limit of the process, or a disk that is gone
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
-            error = f"standard output: {error.strerror}"  # `disk.writable` names every other file
         return _fail(error, UserError.code)
-    except ValueError as error:  # whichever command imports JAX first
-        if not (problem := setting_of_jax(error)):
-            raise
-        return _fail(f"{problem}: correct this variable, or leave it out", UserError.code)
     except RuntimeError as error:
         if not (problem := out_of_memory(error)):
             raise
@@ -90,30 +77,16 @@ def _fail(reason: BaseException | str, code: int) -> int:
 # The parser. Options that several commands have are declared once, in `_SHARED`.
 
 
-def _text(
-    about: str, default: str | list | None = None, kind: Callable[[str], Any] = str, **keywords
-) -> dict:
-    """Declares an option with a value; an empty one, as make passes it, counts as none."""
-
-    def parse(text):
-        if text:
-            return kind(text)
-        if keywords.get("required"):
-            raise argparse.ArgumentTypeError("expects a value, got none")
-        return kind(default) if isinstance(default, str) else default
-
-    return {"help": about, "default": default, "type": parse, **keywords}
-
-
-def _given(kind: Callable[[str], Any] = str, **keywords) -> dict:
-    """Declares a value that may not be empty, of an argument without a name, say."""
+def _text(about: str, default: Any = None, kind: Callable[[str], Any] = str, **keywords) -> dict:
+    """Declares an option or an argument with a value, which may not be empty."""
 
     def parse(text):
         if not text:
             raise argparse.ArgumentTypeError("expects a value, got none")
         return kind(text)
 
-    return {"type": parse, **keywords}
+    parse.__name__ = getattr(kind, "__name__", "").strip("_")  # for argparse's message
+    return {"help": about, "default": default, "type": parse, **keywords}
 
 
 def _number(
@@ -142,16 +115,8 @@ def _list(about: str, **keywords) -> dict:
     return {"help": about, "default": [], "action": "append", **keywords}
 
 
-def _numbers(about: str, **keywords) -> dict:
-    def parse(text):
-        words = text.split(",")
-        if not all(word.isdecimal() and 0 < int(word) < 2**31 for word in words):
-            raise argparse.ArgumentTypeError(
-                f"expects whole numbers like 1024,2048, below 2**31, got {text!r:.40}"
-            )
-        return [int(word) for word in words]
-
-    return _text(about, kind=parse, metavar="N,N", **{"default": [], **keywords})
+def _integers(text: str) -> list[int]:
+    return [int(word) for word in text.split(",")]
 
 
 def _bindings(about: str, dest: str) -> dict:
@@ -160,31 +125,10 @@ def _bindings(about: str, dest: str) -> dict:
     return {**option, "action": "extend", "dest": dest}
 
 
-def _auto(text: str) -> str:
-    """Checks the choice in a default too, which comes from the environment."""
-    if text != "auto":
-        raise argparse.ArgumentTypeError(f"expects auto, got {text!r}")
-    return text
-
-
-def _one(sweep: str) -> Callable[[str], str]:
-    """Returns a parser of one name; `sweep` is the option of a sweep that takes several."""
-
-    def parse(text):
-        if "," in text or text == "all":
-            raise argparse.ArgumentTypeError(
-                f"expects one name, got {text!r}: `lra-fnet sweep --{sweep} {text}` (make sweep "
-                f"{sweep.upper()}={text}) trains several"
-            )
-        return text
-
-    return parse
-
-
 _folder = functools.partial(_text, kind=Path)
 _NAMES = "names separated by commas, or all"
 _VARIANT = _text("a name for the overrides, part of the run folder's name")
-_SIDE = _given(help="a run folder, or preset/task/model[+variant]")
+_SIDE = _text("a run folder, or preset/task/model[+variant]")
 _IMPORT = {"import": _list("your module or .py file", dest="imports", metavar="MODULE")}
 _GIN_DIR = {
     "gin_dir": _list("a folder with your gin files", dest="gin_dirs", type=Path, metavar="FOLDER")
@@ -192,7 +136,7 @@ _GIN_DIR = {
 _SHARED = {
     "run": {"run": _folder("a run folder", required=True), **_IMPORT},
     "task": {
-        "task": _text("the task's name", kind=_one("task"), required=True),
+        "task": _text("the task's name", required=True),
         "preset": _text(
             "paper (default), lra-code, tuned, small, cpu; for corpus cpu-pretrain or "
             "paper-pretrain; or your own",
@@ -226,7 +170,6 @@ _HOSTS = {  # environment variables give the defaults, such as LRA_FNET_PROCESSE
     "hosts": _text(
         "take --coordinator, --processes and --process from the cluster: SLURM, Open MPI, Cloud "
         "TPU or Kubernetes",
-        kind=_auto,
         choices=("auto",),
     ),
 }
@@ -243,27 +186,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message):
         """Raises a UserError."""
-        message = re.sub(r"^argument (\S+): (?=expects)", r"\1 ", message)
-        if wrong := re.match(r"argument (\S+): .*?'(.*)' \(choose from (.*)\)", message):
-            option, name, choices = wrong[1], wrong[2], re.findall(r"\w+", wrong[3])
-            *others, last = choices
-            expected = " or ".join(filter(None, [", ".join(others), last]))
-            message = f"{option} expects {expected}, got {name!r}"
-            if option == "COMMAND":
-                message = unknown("command", name, choices)
         raise UserError(f"{message} (see {self.prog} --help)")
-
-    def parse_known_args(self, args=None, namespace=None):
-        """Refuses words that a command does not know in the command's own name."""
-        found, extra = super().parse_known_args(args, namespace)
-        if extra:
-            cure = ""
-            if any(word.startswith("=") or word.endswith("=") for word in args or ()):
-                cure = ": write a binding without spaces around =, or in quotation marks"
-            elif any(re.match(r"[\w./]+=.", word) for word in extra):
-                cure = ": repeat --set for each binding, or quote all of them in one --gin"
-            self.error(f"unrecognized arguments: {' '.join(extra)}{cure}")
-        return found, extra
 
 
 def _document(documented) -> dict:
@@ -278,7 +201,7 @@ def _document(documented) -> dict:
 
 
 _TASKS, _MODELS = (", ".join(config.known(kind)) for kind in ("tasks", "models"))
-_MODEL = _text(_MODELS, kind=_one("models"), required=True)
+_MODEL = _text(_MODELS, required=True)
 _ONE_RUN = {
     "model": _MODEL,
     "seed": _number(
@@ -289,15 +212,14 @@ _ONE_RUN = {
     "name": _VARIANT,
     "force": _switch("move the run of this name aside and train from the start"),
 }
-_INIT = _given(
-    help="start from the encoder of this pre-trained run; auto: the run with the same options",
+_INIT = _text(
+    "start from the encoder of this pre-trained run; auto: the run with the same options",
     metavar="RUN",
-    default=None,
 )
 _ITS_DATA = _folder("folder of the prepared data sets (default: the one that the run names)")
 
 
-_VERBS: list[tuple[Callable, str, dict[str, dict]]] = []  # in the order of the file
+VERBS: dict[str, tuple[Callable, str, dict[str, dict]]] = {}  # in the order of the file
 
 
 def _verb(shared: str, **options: dict) -> Callable[[Callable], Callable]:
@@ -309,21 +231,22 @@ def _verb(shared: str, **options: dict) -> Callable[[Callable], Callable]:
     """
 
     def declare(call):
-        _VERBS.append((call, shared, options))
+        VERBS[call.__name__.strip("_")] = call, shared, options
         return call
 
     return declare
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
+    """Returns the parser of all commands."""
     parser = Parser(prog="lra-fnet", **_document(sys.modules[__name__]))
     parser.add_argument("--version", action="version", version=f"lra-fnet {__version__}")
     parser.set_defaults(call=lambda args: parser.print_help(sys.stderr) or 2)
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
-    for call, shared, options in _VERBS:
+    for verb, (call, shared, options) in VERBS.items():
         keywords = _document(call)
         summary = keywords["description"].partition("\n")[0]
-        added = verbs.add_parser(call.__name__.strip("_"), help=summary, **keywords)
+        added = verbs.add_parser(verb, help=summary, **keywords)
         added.set_defaults(call=call)
         for group in (*(_SHARED[name] for name in shared.split()), options):
             for name, keywords in group.items():
@@ -353,10 +276,7 @@ def _names(args, option: str, kind: str) -> list[str] | None:
         return list(tasks.BUILT_IN)
     if text == "all":
         return config.known(kind, args.gin_dirs)
-    names = config.split_names(text or "")
-    if text and not names:
-        raise UserError(f"--{option} expects {_NAMES}, got {text!r}")
-    return names or None
+    return config.split_names(text or "") or None
 
 
 def _beginning(args):
@@ -376,6 +296,15 @@ def _job(args, **fields):
     given = vars(args) | lists | {"overrides": tuple(args.set)} | fields
     names = [field.name for field in dataclasses.fields(Job) if field.name in given]
     return Job(**{name: given[name] for name in names})
+
+
+def _existing(args, *options: str) -> dict[Path, None]:
+    """Returns the folders of these options; only one that the user did not name may be missing."""
+    folders = {option: getattr(args, option) for option in options}
+    for option, folder in folders.items():
+        if folder not in (None, Path(option)) and not folder.is_dir():
+            raise UserError(f"--{option} expects a folder, {folder} does not exist: name another")
+    return dict.fromkeys(folders.values())
 
 
 @contextlib.contextmanager
@@ -447,7 +376,7 @@ def _describe(args) -> None:
     """
     from lra_fnet.tasks import command
 
-    _check_data(args.data)
+    _existing(args, "data")
     config.import_modules(args.imports)
     command.describe(args.task, args.data, args.gin_dirs)
 
@@ -468,10 +397,6 @@ def _settings(args) -> None:
     from lra_fnet.run import settings_table
 
     device.require()
-    if args.pretrain and args.init:
-        raise UserError(
-            "--pretrain shows the first of two stages, --init the second: leave one out"
-        )
     asked = _job(args, denoise=True) if args.pretrain else _beginning(args)
     terminal.console().print(settings_table.table(asked))
 
@@ -567,7 +492,7 @@ def _span(args) -> None:
     print(f"wrote {span.keep(measured, args.run)}")
 
 
-@_verb("run", FILE=_given(Path, nargs="*", help="default: standard input"))
+@_verb("run", FILE=_text("default: standard input", kind=Path, nargs="*"))
 def _predict(args) -> None:
     """Classifies your own texts, images or expressions.
 
@@ -621,7 +546,7 @@ def _export(args) -> None:
     data=_ITS_DATA,
     replay=_number("repeat this number of initial training steps and compare the losses", 0),
     json=_switch("print JSON objects"),
-    PATH=_given(Path, nargs="+", help="a run folder, an export, or a folder of results"),
+    PATH=_text("a run folder, an export, or a folder of results", kind=Path, nargs="+"),
 )
 def _verify(args) -> int:
     """Checks results: a row for each run, a column for each check; exit code 1 if any fails.
@@ -643,7 +568,7 @@ def _verify(args) -> int:
     """
     from lra_fnet.run import verify
 
-    _check_data(args.data or Path("data"))
+    _existing(args, "data")
     options = verify.Options(
         imports=tuple(args.imports), gin_dirs=tuple(args.gin_dirs), replay=args.replay
     )
@@ -665,11 +590,10 @@ def _verify(args) -> int:
     trials=_number("points per task and model; random and tpe need it", least=1),
     prune=_switch("stop a point whose first seed is below the median of earlier points", None),
     pretrain=_switch("each trial is a run of lra-fnet pretrain", None),
-    init=_given(
-        help="start every trial from this pre-trained run; auto: from the run with the same task, "
+    init=_text(
+        "start every trial from this pre-trained run; auto: from the run with the same task, "
         "model, preset, seed and --set",
         metavar="RUN",
-        default=None,
     ),
     name=_text("the sweep's name; --name alone resumes that sweep"),
     jobs=_number("trials at a time, which share the cores (default: 1)", 1, 1),
@@ -754,7 +678,7 @@ def _report(args) -> None:
 
     if args.readme:
         report.read_readme(args.readme)  # reports a mistake before anything is written
-    report.main(_roots(args), args.out)
+    report.main(list(_existing(args, "runs", "results")), args.out)
     for file in report.update_readme(args.readme, args.results) if args.readme else ():
         print(f"updated {file}")
 
@@ -768,35 +692,18 @@ def _compare(args) -> None:
     """
     from lra_fnet.report import compare
 
-    compare.main(args.A, args.B, _roots(args), as_json=args.json)
-
-
-def _roots(args) -> list[Path]:
-    """Returns the folders of results; only one that the user did not name may be missing."""
-    for option, default in (("runs", "runs"), ("results", "results")):
-        folder = getattr(args, option)
-        if folder != Path(default) and not folder.is_dir():
-            raise UserError(
-                f"--{option} expects a folder of runs, {folder} does not exist: name another"
-            )
-    return list({root.resolve(): root for root in (args.runs, args.results)}.values())
-
-
-def _check_data(folder: Path) -> None:
-    """Checks that the user did not name a folder of prepared sets that is missing."""
-    if folder != Path("data") and not folder.is_dir():
-        raise UserError(
-            f"--data expects a folder of prepared sets, {folder} does not exist: name another"
-        )
+    compare.main(args.A, args.B, list(_existing(args, "runs", "results")), as_json=args.json)
 
 
 @_verb(
     "task bindings outside runs shape",
     name=_text("the results' folder in RUNS/benchmark (default: derived from the options)"),
     models=_text(f"{_NAMES}; NAME:BINDING adds a binding", "transformer,linear,fnet,performer"),
-    lengths=_numbers("in tokens"),
+    lengths=_text("in tokens", [], _integers, metavar="N,N"),
     what=_text(f"any of {','.join(WHATS)} (default: train,infer)", "train,infer", kind=_whats),
-    devices=_numbers("numbers of devices, each a row (default: the machine's)"),
+    devices=_text(
+        "numbers of devices, each a row (default: the machine's)", [], _integers, metavar="N,N"
+    ),
     rounds=_number("number of measurements (default: 5)", 5, 1),
     seconds=_number("seconds per measurement (default: 2)", 2.0, 0.001, float),
 )

@@ -1,7 +1,6 @@
 """Exceptions that end a command with one line and without a traceback, and texts for them."""
 
 import difflib
-import re
 from collections.abc import Iterable, Sequence
 
 
@@ -35,15 +34,6 @@ def out_of_memory(error: BaseException) -> str:
     """Returns what XLA's error about a full device says, as one line; "" for another error."""
     full = "RESOURCE_EXHAUSTED" in str(error)
     return f"out of device memory ({str(error).splitlines()[0][:120]})" if full else ""
-
-
-def setting_of_jax(error: BaseException) -> str:
-    """Returns what JAX's import says of an environment variable that it cannot read, as one line.
-
-    Returns "" for any other error.
-    """
-    about = re.search(r"(environment '|JAX flag )jax_\w+", str(error), re.IGNORECASE)
-    return one_line(error) if about and isinstance(error, ValueError) else ""
 
 
 def unknown(what: str, name: str, names: Sequence[str]) -> str:

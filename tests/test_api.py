@@ -139,7 +139,7 @@ def test_copies_of_a_run_predict_the_same(parity):
 def test_preset_is_that_of_the_command():
     given = inspect.signature(lra_fnet.train).parameters["preset"].default
     words = ["train", "--task", "listops", "--model", "fnet"]
-    assert given == cli._parser().parse_args(words).preset
+    assert given == cli.parser().parse_args(words).preset
 
 
 def test_tasks_of_a_folder_of_gin_files_are_listed():

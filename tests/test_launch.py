@@ -264,7 +264,7 @@ def test_pod_runs_the_command_of_its_line(container, trials, fake, tmp_path):
         process, *given = pod.communicate()[0].splitlines()
         assert int(process) == pod.pid
         assert ["lra-fnet", *given] == shlex.split(line)
-        assert cli._parser().parse_args(given).seed == number % 2
+        assert cli.parser().parse_args(given).seed == number % 2
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_pods_of_one_run_find_process_0_by_its_service():
     assert f"--coordinator={name}-0.{pod['subdomain']}:29500" in words
     assert f"--processes={hosts}" in words
     assert container["command"] == ["lra-fnet", "train"]
-    assert cli._parser().parse_args(["train", *words]).process == 1
+    assert cli.parser().parse_args(["train", *words]).process == 1
 
 
 # The documents
@@ -332,7 +332,7 @@ def test_every_command_of_the_documents_parses():
             slurm._parser().parse_args(words[2:split])
             words = words[split + 1 :]
         assert words[0] == "lra-fnet", command
-        cli._parser().parse_args(words[1:])
+        cli.parser().parse_args(words[1:])
 
 
 def hosts_sh(folder, *words):

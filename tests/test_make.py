@@ -1,4 +1,4 @@
-"""The Makefile: a variable of the command line arrives or is refused; one installs at a time."""
+"""The Makefile: a variable of the command line arrives whole or is refused; installation."""
 
 import os
 import re
@@ -10,7 +10,7 @@ import sys
 import pytest
 from paths import ROOT
 
-from lra_fnet import config
+from lra_fnet import cli, config
 
 
 def make(*words, **environment):
@@ -21,67 +21,46 @@ def make(*words, **environment):
     )
 
 
-def commands(*words, **environment):
-    """The words of each `lra-fnet` that make would run."""
+def command(*words, **environment):
+    """The words of the `lra-fnet` that make would run."""
     shown = make("-n", *words, **environment)
     assert not shown.stderr
     lines = shown.stdout.replace("\\\n", " ").splitlines()
-    words = map(shlex.split, (line for line in lines if line.startswith("'.venv/bin/lra-fnet' ")))
-    return [one[1:] for one in words]
+    (line,) = (line for line in lines if line.startswith("'.venv/bin/lra-fnet' "))
+    return shlex.split(line)[1:]
 
 
-def option(words, name):
-    return words[words.index(f"--{name}") + 1] if f"--{name}" in words else None
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        ("sweep MODLE=fnet", "make sweep does not take MODLE; it takes ACCELERATOR DATA "),
-        ("lra STEPS=1 TASK=text", "make lra does not take STEPS; "),
-        ("lra MODELS=fnet TRIALS=3", "make lra does not take MODELS TRIALS; "),
-        ("report SEED=1", "make report does not take SEED; it takes README RUNS PYTHON VENV."),
-        ("test TASK=text", "make test does not take TASK; it takes PYTHON VENV."),
-        ("lra SEEDS=x", "SEEDS expects a whole number of at least 1, got x."),
-        ("lra SEEDS=2x", "SEEDS expects a whole number of at least 1, got 2x."),
-        ("lra SEED=1 SEEDS=2", "make lra takes SEED or SEEDS, got both."),
-        ("lra SEEDS=0", "SEEDS expects a whole number of at least 1, got 0."),
-    ],
-)
-def test_a_variable_without_effect_is_refused_with_one_line(words, line):
-    made = make("-n", *words.split())
-    assert made.returncode == 2
-    assert not made.stdout
+def test_a_variable_that_nobody_reads_is_refused_with_one_line():
+    """One that this command does not take is an option that lra-fnet refuses."""
+    made = make("-n", "sweep", "MODLE=fnet")
+    assert (made.returncode, made.stdout) == (2, "")
     (said,) = made.stderr.splitlines()
-    assert line in said
+    assert "make does not take MODLE; it takes TASK MODEL " in said
+    with pytest.raises(cli.UserError, match="--models"):
+        cli.parser().parse_args(command("lra", "TASK=text", "MODEL=fnet", "MODELS=fnet"))
 
 
-def test_model_serves_for_models_in_a_sweep():
-    (words,) = commands("sweep", "TASK=listops", "MODEL=ff_only")
-    assert option(words, "models") == "ff_only"
-    (words,) = commands("sweep", "TASK=listops", "MODELS=fnet,linear", "SEEDS=3")
-    assert (option(words, "models"), option(words, "seeds")) == ("fnet,linear", "3")
-    (words,) = commands("sweep", "SWEEP=lra_table")
-    assert words == shlex.split(
-        "sweep --sweep lra_table --gin '' --grids '' --ranges '' --jobs 1 --runs runs --data data"
+def test_every_variable_is_an_option_of_some_command_and_the_environment_is_none():
+    own = "TASK=text PRESET=cpu DATASET=d GIN=a.b=1 RUNS=r DATA=e SOURCE=s IMPORT=m GIN_DIR=g"
+    given = {"MODEL": "fnet", "SEED": "7", "NAME": "n", "FORCE": "1", "ARGS": "--no-test"}
+    words = command("lra", *own.split(), *map("=".join, given.items()), TASK="x", SEEDS="3")
+    args = cli.parser().parse_args(words)
+    assert (args.task, args.preset, args.set) == ("text", "cpu", ["DATASET=d", "a.b=1"])
+    assert (args.imports, list(map(str, args.gin_dirs))) == (["m"], ["g"])
+    assert (args.model, args.seed, args.name, args.force, args.test) == (
+        "fnet",
+        7,
+        "n",
+        True,
+        False,
     )
-
-
-@pytest.mark.parametrize("target", ["lra", "lra PRETRAIN=1", "sweep", "benchmark"])
-def test_a_data_set_is_a_binding_of_each_run(target):
-    line = [*target.split(), "TASK=csv"]
-    assert {option(words, "set") for words in commands(*line, "DATASET=mine")} == {"DATASET=mine"}
-    assert {option(words, "set") for words in commands(*line)} == {None}
-
-
-def test_the_command_line_wins_over_the_environment():
-    (words,) = commands("lra", "SEED=7", SEEDS="3")
-    assert option(words, "seed") == "7"
-    for target in ("sweep", "benchmark"):
-        (words,) = commands(target, "TASK=listops", "MODELS=fnet,linear", MODEL="local")
-        assert option(words, "models") == "fnet,linear"
-        (words,) = commands(target, "TASK=listops", MODEL="local")
-        assert option(words, "models") == "local"
+    assert tuple(map(str, (args.runs, args.data, args.source))) == ("r", "e", "s")
+    words = command("sweep", *own.split(), "MODELS=a,b", "SEEDS=3", "GRID=A.b=[1]", "ARGS=--jobs 2")
+    args = cli.parser().parse_args(words)
+    assert (args.models, args.seeds, args.grid, args.jobs) == ("a,b", 3, ["A.b=[1]"], 2)
+    assert command("data", "TASK=csv", "DATASET=d")[-2:] == ["--dataset", "d"]
+    assert command("sweep", TASK="text", NAME="host") == ["sweep"]
+    assert "--force" not in command("lra", "FORCE=0")
 
 
 def test_a_folder_of_two_words_is_one_in_every_command():
@@ -89,26 +68,30 @@ def test_a_folder_of_two_words_is_one_in_every_command():
     assert {word for word in removed if "my" in word or "env" in word} == {
         f"my env{end}" for end in ("", ".lock", "-peers", "-peers.lock")
     }
-    for target in ("report", "test", "peers"):
+    for target in ("report", "test", "peers", "drill", "documents"):
         lines = make("-n", target, "VENV=my env").stdout.splitlines()
         words = [word for line in lines for word in shlex.split(line) if "my" in word]
         assert words
         assert all(word.startswith("my env") for word in words)
 
 
-def test_report_changes_the_readme_only_when_asked():
-    assert [option(words, "readme") for words in commands("report")] == [None]
-    assert [option(words, "readme") for words in commands("report", "README=1")] == ["README.md"]
+@pytest.mark.parametrize("value", ["it's", "\"a\" 'b'", "x; echo y", "[1, 2]"])
+def test_a_value_arrives_whole(value):
+    variables = {"GIN": "--gin", "NAME": "--name", "DATA": "--data", "SOURCE": "--source"}
+    words = command("lra", *(f"{name}={value}" for name in variables))
+    assert {words[words.index(name) + 1] for name in variables.values()} == {value}
 
 
 def test_help_fits_a_terminal_and_names_every_target_and_preset():
     text = make("help").stdout
     lines = text.splitlines()
     assert max(map(len, lines)) <= 80
-    targets = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.M)[1].split()
-    assert [name for name in targets if not re.search(rf"\b{name}\b", text)] == ["help"]
-    named = re.findall(r"(?:PRESET=|--preset )(\w\S*\|[\w|-]+)", "\n".join(lines))
+    makefile = (ROOT / "Makefile").read_text()
+    targets = re.search(r"^\.PHONY: (.*)$", makefile, re.M)[1].split()
+    assert [name for name in targets if not re.search(rf"\b{name}\b", text)] == []
+    named = re.findall(r"PRESET=(\w\S*\|[\w|-]+)", text)
     assert sorted("|".join(named).split("|")) == config.known("presets")
+    assert len(re.findall(r"^[A-Z_]+ *\??=", makefile, re.M)) <= 20
 
 
 @pytest.mark.parametrize("target", ["lra", "sweep", "benchmark"])
@@ -116,11 +99,7 @@ def test_a_job_without_a_preset_says_at_once_how_long_it_takes(target):
     first, *_ = make("-n", target, "TASK=text").stdout.replace("\\\n", "").splitlines()
     assert "PRESET=paper, hours to days without an accelerator; PRESET=cpu takes minutes" in first
     assert "echo" not in make("-n", target, "TASK=text", "PRESET=paper").stdout
-
-
-def test_a_sweep_that_has_its_preset_elsewhere_says_nothing_about_it():
-    assert "echo" not in make("-n", "sweep", "SWEEP=lra_table").stdout
-    assert "echo" not in make("-n", "sweep", "NAME=begun").stdout
+    assert "echo" not in make("-n", target, "ARGS=--sweep lra_table").stdout
 
 
 @pytest.mark.parametrize(
@@ -138,34 +117,6 @@ def test_tasks_of_pieces_install_what_they_need(line, extras):
     shown = make("-n", *shlex.split(line)).stdout.splitlines()
     (words,) = (shlex.split(one) for one in shown if one.startswith("launch/install.sh"))
     assert words[3].strip(",") == extras
-
-
-def test_seeds_of_one_model_are_one_run_each():
-    runs = commands("lra", "TASK=listops", "MODEL=fnet", "SEEDS=3")
-    assert [option(words, "seed") for words in runs] == ["0", "1", "2"]
-    assert [option(words, "seed") for words in commands("lra", "SEED=7")] == ["7"]
-    assert [option(words, "seed") for words in commands("lra", SEED="5")] == ["5"]
-
-
-def test_a_switch_is_off_with_0_and_no():
-    for value in ("0", "no", "false"):
-        (words,) = commands("lra", *(f"{name}={value}" for name in ("FORCE", "PRETRAIN")))
-        assert words[0] == "train"
-        assert "--force" not in words
-    assert "--force" in commands("lra", "FORCE=1")[0]
-
-
-def test_pretraining_is_a_stage_before_each_seed():
-    runs = commands("lra", "TASK=image", "MODEL=fnet", "SEEDS=2", "PRETRAIN=1")
-    stages = [(words[0], option(words, "seed"), option(words, "init")) for words in runs]
-    assert stages == [(v, s, i) for s in "01" for v, i in (("pretrain", None), ("train", "auto"))]
-
-
-@pytest.mark.parametrize("value", ["it's", "\"a\" 'b'", "x; echo y", "[1, 2]"])
-def test_a_value_arrives_whole(value):
-    variables = {"GIN": "gin", "NAME": "name", "DATA": "data", "SOURCE": "source"}
-    (words,) = commands("lra", *(f"{name}={value}" for name in variables))
-    assert {option(words, name) for name in variables.values()} == {value}
 
 
 def test_two_installations_at_once_do_not_mix(tmp_path):

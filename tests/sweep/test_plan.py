@@ -37,7 +37,7 @@ def planned(tmp_path, name="s", **changes):
 
 
 def parsed(out):
-    return [cli._parser().parse_args(shlex.split(line)[1:]) for line in out.splitlines()]
+    return [cli.parser().parse_args(shlex.split(line)[1:]) for line in out.splitlines()]
 
 
 def test_sweep_of_the_paper_has_four_numbers_of_layers_for_its_models_on_image(go):
