@@ -16,6 +16,7 @@ class Least(NamedTuple):
     limit: float
     suggest: float  # a sensible value, for the error
     below: float = math.inf
+    multiple: int = 1  # the value is a multiple of this
 
 
 _PLAIN = {  # types of settings without limits: the values that fit, and how an error names them
@@ -40,10 +41,13 @@ def check_settings(module):
         name, value = f"{type(module).__name__}.{field.name}", getattr(module, field.name)
         if typing.get_origin(field.type) is Literal:
             one_of(name, value, typing.get_args(field.type))
-        for least in getattr(field.type, "__metadata__", ()):
-            at_least(name, value, *least, kind=typing.get_args(field.type)[0])
-        union = isinstance(field.type, types.UnionType)
+        union = typing.get_origin(field.type) in (typing.Union, types.UnionType)
         options = typing.get_args(field.type) if union else (field.type,)
+        if value is None and types.NoneType in options:
+            continue
+        for option in options:
+            for least in getattr(option, "__metadata__", ()):
+                at_least(name, value, *least, kind=typing.get_args(option)[0])
         if all(option in _PLAIN for option in options):
             fit = any(isinstance(value, _PLAIN[option][0]) for option in options)
             if not fit or (isinstance(value, bool) and bool not in options):
@@ -51,13 +55,14 @@ def check_settings(module):
                 raise UserError(f"{name} must be {wanted}, got {value!r}: set it to one")
 
 
-def at_least(name, value, limit, suggest, below=math.inf, *, kind=int):
+def at_least(name, value, limit, suggest, below=math.inf, multiple=1, *, kind=int):
     """Raises a UserError if the setting `name` is not a number of this kind in these limits."""
     wanted = "a whole number" if kind is int else "a number"
     number = numbers.Integral if kind is int else numbers.Real
     if isinstance(value, number) and not isinstance(value, bool):
         wanted = f"at least {limit}" + (f" and below {below}" if below < math.inf else "")
-        if limit <= value < below:
+        wanted += f" and a multiple of {multiple}" if multiple > 1 else ""
+        if limit <= value < below and (multiple == 1 or value % multiple == 0):
             return
     remedy = f"set it to {suggest}, say"
     if isinstance(value, float) and value.is_integer() and limit <= value < below:

@@ -33,6 +33,7 @@ ONE_HOT_MAX_VOCAB = {"cpu": 64}
 OTHER_ONE_HOT_MAX_VOCAB = 1024
 ONE_HOT_MAX_ENTRIES = 2**24  # of a matrix that is held at once: 64 MiB in float32
 
+OF_ENCODER = ("deviation", "padding_unread")  # fields of HeadMixer that the encoder sets
 POOLED_AT_FIRST = ("cls", "first", "tanh")  # poolings that read position 0 alone
 
 
@@ -263,7 +264,7 @@ class Encoder(nn.Module):
     pixel_mean: float | None = None  # from a task of images; for "pixels"
     pixel_sd: float | None = None
     # A number: BatchNorm in the place of LayerNorm, with this momentum of the running averages.
-    batch_norm: float | None = None
+    batch_norm: Annotated[float, Least(0, suggest=0.9, below=1)] | None = None
 
     def __post_init__(self):
         self._check()
@@ -272,44 +273,23 @@ class Encoder(nn.Module):
 
     def _check(self):
         check_settings(self)
-        if self.inputs == "pixels":
-            if self.pixel_mean is None or self.pixel_sd is None:
-                raise UserError("Encoder.inputs = pixels needs a task of images: set it to tokens")
-            if not self.pixel_sd > 0:
+        bert = self.embedding == "bert"
+        rules = {
+            "inputs": (self.inputs == "tokens" or bool(self.pixel_sd), "tokens but for images"),
+            "num_heads": (self.qkv_dim % self.num_heads == 0, f"a divisor of {self.qkv_dim}"),
+            "batch_norm": (self.batch_norm is None or not bert, "None with embedding bert"),
+            "positions": (self.positions == "learned" or not bert, "learned with embedding bert"),
+            "num_types": (self.num_types == 1 or bert, "1 with embedding lra"),
+            "initialisation": (
+                self.initialisation == "published" or self.norm == "post",
+                "published with norm pre, whose kernels suit any width",
+            ),
+        }
+        for name, (holds, wanted) in rules.items():
+            if not holds:
                 raise UserError(
-                    f"Encoder.inputs = pixels needs a pixel_sd above 0, got {self.pixel_sd}: "
-                    "set it in the task's class"
+                    f"Encoder.{name} must be {wanted}, got {getattr(self, name)!r}: set it so"
                 )
-        if self.qkv_dim % self.num_heads:
-            raise UserError(
-                f"Encoder.num_heads must divide qkv_dim = {self.qkv_dim}, got {self.num_heads}: "
-                "change one of them"
-            )
-        if self.batch_norm is not None and not 0 <= self.batch_norm < 1:
-            raise UserError(
-                f"Encoder.batch_norm must be None or at least 0 and below 1, got {self.batch_norm}:"
-                " set it to 0.9, say"
-            )
-        if self.embedding == "bert" and self.batch_norm is not None:
-            raise UserError(
-                f"Encoder.batch_norm must be None with embedding bert, got {self.batch_norm}: "
-                "set embedding to lra"
-            )
-        if self.embedding == "bert" and self.positions != "learned":
-            raise UserError(
-                f"Encoder.positions must be learned with embedding bert, got {self.positions!r}: "
-                "set positions to learned"
-            )
-        if self.initialisation == "width" and self.norm == "pre":
-            raise UserError(
-                "Encoder.initialisation must be published with norm pre, whose kernels suit any "
-                "width, got 'width': set it to published, or norm to post"
-            )
-        if self.embedding == "lra" and self.num_types != 1:
-            raise UserError(
-                f"Encoder.num_types must be 1 with embedding lra, got {self.num_types}: "
-                "set embedding to bert, or num_types to 1"
-            )
 
     def _build_mixers(self) -> tuple[Mixer, ...]:
         makers = self.mixers
@@ -321,45 +301,38 @@ class Encoder(nn.Module):
                 "list one for each, or bind MIXERS to one for all"
             )
         mixers = [self._build_mixer(make, layer) for layer, make in enumerate(makers)]
-        unread = self.pooling != "mean_all" and all(mixer.uses_mask for mixer in mixers)
+        of_heads = {
+            "deviation": deviation(self.initialisation, self.dim),
+            "padding_unread": self.pooling != "mean_all" and all(m.uses_mask for m in mixers),
+        }
         return tuple(
-            mixer.clone(parent=None, padding_unread=unread)
-            if isinstance(mixer, HeadMixer)
-            else mixer
+            mixer.clone(parent=None, **of_heads) if isinstance(mixer, HeadMixer) else mixer
             for mixer in mixers
         )
 
     def _build_mixer(self, make, layer) -> Mixer:
         """Returns the mixer of one layer, with the encoder's sizes."""
-        build = make.clone if isinstance(make, Mixer) else make
-        mixer = None
+        build, mixer = (make.clone if isinstance(make, Mixer) else make), None
         if callable(build) and (not isinstance(make, type) or issubclass(make, Mixer)):
             mixer = build(
-                dim=self.dim,
-                num_heads=self.num_heads,
-                qkv_dim=self.qkv_dim,
+                **{name: getattr(self, name) for name in ("dim", "num_heads", "qkv_dim")},
                 max_len=self.mixer_length,
                 layer=layer,
                 num_layers=self.num_layers,
                 dropout=self.attention_dropout,
                 parent=None,
             )
-        if make is gin.REQUIRED:
-            raise UserError("nothing binds MIXERS: bind it, as the files in gin/models do")
         if not isinstance(mixer, Mixer):
             raise UserError(
                 f"Encoder.mixers must give a subclass of Mixer, got {make!r} for layer {layer}: "
                 "bind MIXERS to one, as the files in gin/models do"
             )
-        if isinstance(mixer, HeadMixer):
-            for name in ("deviation", "padding_unread") if not isinstance(make, Mixer) else ():
-                if (value := getattr(mixer, name)) != getattr(HeadMixer, name):
-                    cure = " and set Encoder.initialisation" if name == "deviation" else ""
-                    raise UserError(
-                        f"{type(mixer).__name__}.{name} is set by the encoder, got {value!r}: "
-                        f"leave it out{cure}"
-                    )
-            return mixer.clone(deviation=deviation(self.initialisation, self.dim))
+        for name in OF_ENCODER:
+            if not isinstance(make, Mixer) and getattr(mixer, name, None) not in (
+                None,
+                getattr(HeadMixer, name),
+            ):
+                raise UserError(f"{type(mixer).__name__}.{name} is the encoder's: leave it out")
         return mixer
 
     @property

@@ -26,7 +26,7 @@ class Mixer(nn.Module):
     changes the collection "averages" only (`pointwise.BatchNorm`), so Flax's BatchNorm raises.
 
     The class variables are facts that tests and tables rely on. `lra_fnet.testing.check_mixer`
-    holds a subclass to all of them but `bound_to_max_len` and `growth`.
+    holds a subclass to all of them but `bound_to_max_len`, `growth` and `speed_only`.
 
     Attributes:
       uses_mask: whether padding is invisible: the outputs at real tokens depend neither on the
@@ -45,6 +45,8 @@ class Mixer(nn.Module):
         and equal parameters, so that a run cannot begin from one at another length (`--init`).
       growth: powers of L by which time and memory grow, linear by default; a logarithm counts as 0.
         A property where settings decide.
+      speed_only: whether it is only a way to compute another mixer, with the same numbers up to
+        rounding; such a model has rows in tables of speed alone.
 
     Raises:
       UserError: on construction, if `check_settings` or `check` rejects a setting.
@@ -67,6 +69,7 @@ class Mixer(nn.Module):
     first_alone: ClassVar[bool] = False
     bound_to_max_len: ClassVar[bool] = False
     growth: ClassVar[tuple[float, float]] = (1, 1)
+    speed_only: ClassVar[bool] = False
 
     def __post_init__(self):
         for field in dataclasses.fields(self):

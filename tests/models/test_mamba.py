@@ -18,7 +18,6 @@ from arrays import (
     random_variables,
 )
 
-from lra_fnet.errors import UserError
 from lra_fnet.models.kernels import selective_scan
 from lra_fnet.models.mixers import mamba
 from lra_fnet.models.mixers.mamba import Mamba
@@ -241,8 +240,3 @@ def test_parameters_begin_as_those_of_the_authors():
     for name, bound in bounds.items():
         assert 0.95 * bound < abs(drawn[name]).max() <= bound, name
         assert abs(drawn[name].std() / bound - 3**-0.5) < 0.02, name
-
-
-def test_steps_out_of_order_are_an_error():
-    with pytest.raises(UserError, match=r"Mamba.dt_min and dt_max must be positive and in order"):
-        Mamba(**FIELDS | {"dt_min": 1.0}, dim=3, bidirectional=True)

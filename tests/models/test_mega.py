@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from arrays import applied, assert_close, float64, initial, normal, random_variables
 
-from lra_fnet.errors import UserError
 from lra_fnet.models.encoder import Block
 from lra_fnet.models.mixers.mega import Mega, chunked_attention, laplace, moving_average
 
@@ -181,17 +180,3 @@ def test_mega_begins_as_the_authors_code_does():
     for name in ("value", "project", "out"):
         assert np.std(params[name]["kernel"]) == pytest.approx(0.02, rel=0.05)
         assert not np.any(params[name].get("bias", 0))
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"chunk": 0}, "Mega.chunk must be None or at least 1, got 0: set it to 128, say"),
-        ({"chunk": 1.5}, "Mega.chunk must be a whole number or None, got 1.5"),
-        ({"state": 0}, "Mega.state must be at least 1"),
-        ({"function": "relu2"}, "Mega.function must be one of softmax, laplace"),
-    ],
-)
-def test_wrong_settings_are_rejected(settings, message):
-    with pytest.raises(UserError, match=message):
-        Mega(**FIELDS | {"function": "softmax", "chunk": None} | settings)

@@ -174,12 +174,6 @@ def test_berts_projections_are_drawn_as_the_authors_draw_them():
         assert np.std(projection["kernel"]) == pytest.approx(0.02, rel=0.1)
 
 
-@pytest.mark.parametrize(("name", "value"), [("deviation", 0.5), ("padding_unread", True)])
-def test_what_the_encoder_sets_cannot_be_bound(name, value):
-    with pytest.raises(UserError, match=rf"Attention\.{name} is set by the encoder, got {value}"):
-        experiment.load("listops", "transformer", "cpu", (f"Attention.{name}={value}",))
-
-
 @pytest.mark.parametrize("preset", ["paper-pretrain", "cpu-pretrain"])
 def test_pretraining_has_berts_projections(preset):
     for model in ("transformer", "fnet_hybrid"):
@@ -189,30 +183,6 @@ def test_pretraining_has_berts_projections(preset):
     assert experiment.load("listops", "transformer", "cpu").model.encoder.mixers[0].projections == (
         "lra"
     )
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"embedding": "gpt"},
-            "Encoder.embedding must be one of lra, bert, got 'gpt': set it to one of these",
-        ),
-        (
-            {"norm": "pre", "initialisation": "width"},
-            "Encoder.initialisation must be published with norm pre, whose kernels suit any width, "
-            "got 'width': set it to published, or norm to post",
-        ),
-        (
-            {"num_types": 0},
-            "Encoder.num_types must be at least 1, got 0: set it to 1, say",
-        ),
-    ],
-)
-def test_original_encoder_names_a_wrong_setting(changes, message):
-    with pytest.raises(UserError) as caught:
-        build(**changes)
-    assert str(caught.value).splitlines()[0] == message  # gin adds "In call to configurable ..."
 
 
 # Conversion

@@ -1,15 +1,13 @@
 """Rotary positions against rotation matrices in float64."""
 
-import jax
 import naive as oracle
 import numpy as np
 import pytest
 from arrays import applied, assert_close, float64, normal, random_variables
 
-from lra_fnet.errors import UserError
 from lra_fnet.models.mixers.longformer import Longformer
 from lra_fnet.models.mixers.reformer import Reformer
-from lra_fnet.models.mixers.rotary import Rotary, RotaryAttention, rotate
+from lra_fnet.models.mixers.rotary import Rotary, rotate
 from lra_fnet.models.mixers.sinkhorn import Sinkhorn
 from lra_fnet.models.mixers.synthesizer import Synthesizer
 
@@ -77,10 +75,3 @@ def test_mixers_with_projections_of_their_own_are_rotated(cls):
     variables = random_variables(plain, x, mask)
     got, without = (applied(mixer, variables, x, mask) for mixer in (rotated, plain))
     assert abs(np.asarray(got) - np.asarray(without)).max() > 1e-3
-
-
-def test_odd_heads_are_rejected():
-    with pytest.raises(UserError, match="even width, got 3"):
-        RotaryAttention(implementation="naive", block_size=1, **(FIELDS | {"qkv_dim": 6})).init(
-            jax.random.key(0), normal(1, 8, 6), np.ones((1, 8), bool), train=False
-        )

@@ -19,7 +19,6 @@ from arrays import (
     random_variables,
 )
 
-from lra_fnet.errors import UserError
 from lra_fnet.models.mixers import reformer, sinkhorn
 from lra_fnet.models.mixers.reformer import Reformer
 from lra_fnet.models.mixers.sinkhorn import Sinkhorn
@@ -185,12 +184,6 @@ def test_only_a_single_chunk_commutes_with_permutations_of_the_positions():
 
     assert gap(LENGTH, 3) < 1e-5
     assert gap(3, 2) > 0.1  # where a bucket is cut depends on the order
-
-
-def test_two_buckets_are_the_fewest():
-    assert reformer_module(num_buckets=2).num_buckets == 2
-    with pytest.raises(UserError, match="even and at least 2"):
-        reformer_module(num_buckets=0)
 
 
 def test_rotations_are_fixed_by_seed_and_layer_and_redrawn_only_in_training():

@@ -10,7 +10,6 @@ import pytest
 import scipy.linalg
 from arrays import applied, assert_close, float64, initial, normal, random_variables
 
-from lra_fnet.errors import UserError
 from lra_fnet.models.gate import Gate
 from lra_fnet.models.kernels import recurrence
 from lra_fnet.models.kernels.convolve import long_convolution, window
@@ -466,42 +465,6 @@ def test_gates_are_their_formulas():
             value = {"full": product[..., :4], "half1": g, "half2": y64}[kind]
             want = value / (1 + np.exp(-(product[..., 4:] if kind == "full" else product)))
         assert_close(got, want)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: S4D(dim=2, state=5, initial="legs", gate="full", **STEPS, **FIELDS), "even"),
-        (
-            lambda: S4D(
-                dim=2, state=4, initial="legs", gate="full", dt_min=1, dt_max=0.1, **FIELDS
-            ),
-            "in order",
-        ),
-        (
-            lambda: S5(dim=2, state=6, blocks=2, method="scan", gate="full", **STEPS, **FIELDS),
-            "multiple of 2 . blocks = 4, got 6",
-        ),
-        (
-            lambda: LRU(
-                dim=2,
-                state=4,
-                method="scan",
-                gate="full",
-                **(RING | {"radius_max": 1.1}),
-                **FIELDS,
-            ),
-            "radius_max <= 1",
-        ),
-        (
-            lambda: LongConvolution(dim=2, threshold=-1.0, scale=1.0, gate="full", **FIELDS),
-            "threshold must be at least 0",
-        ),
-    ],
-)
-def test_wrong_settings_are_rejected(make, message):
-    with pytest.raises(UserError, match=message):
-        make()
 
 
 def test_s4d_begins_as_its_paper_says():

@@ -15,7 +15,7 @@ from lra_fnet.models.encoder import parameter_count
 from lra_fnet.models.mixers import random, transforms
 from lra_fnet.models.mixers.attention import Attention
 from lra_fnet.models.mixers.fourier import Fourier
-from lra_fnet.models.mixers.hybrid import hybrid, is_attention
+from lra_fnet.models.mixers.hybrid import is_attention
 from lra_fnet.models.mixers.none import NoMixing
 from lra_fnet.models.mixers.random import RandomMixing
 
@@ -238,23 +238,3 @@ def test_hybrid_gives_each_class_its_own_bindings():
     fourier, attention = encoder.mixers
     assert fourier.method == "matmul"
     assert (attention.implementation, attention.block_size) == ("blockwise", 3)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"attention_layers": -1},
-            "hybrid.attention_layers must be at least 0, got -1: set it to 2, say",
-        ),
-        (
-            {"layout": "top"},
-            "hybrid.layout must be one of TOP, BOTTOM, MIDDLE, MIXED, got 'top': "
-            "set it to one of these",
-        ),
-    ],
-)
-def test_hybrid_names_a_wrong_setting(changes, message):
-    with pytest.raises(UserError) as caught:
-        hybrid(**({"attention_layers": 1, "layout": "TOP"} | changes))
-    assert str(caught.value).splitlines()[0] == message  # gin adds "In call to configurable ..."

@@ -297,6 +297,11 @@ class Fourier(FixedTransform):
         """The method "matmul" has matrices of L x L entries."""
         return (2, 2) if self.method == "matmul" else (1, 1)
 
+    @property
+    def speed_only(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """By matrices the numbers are those of the model `fnet`."""
+        return self.method == "matmul"
+
     def __call__(self, x, mask, *, train, first_only=False):
         """See `FixedTransform`; with first_only -> [B, 1, D].
 

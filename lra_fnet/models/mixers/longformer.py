@@ -8,7 +8,6 @@ from typing import Annotated
 
 import gin
 
-from lra_fnet.errors import UserError
 from lra_fnet.models.kernels import blocks
 from lra_fnet.models.mixer import HeadMixer
 from lra_fnet.settings import Least
@@ -55,16 +54,9 @@ class Longformer(HeadMixer):
     models only.
     """
 
-    window: Annotated[int, Least(2, suggest=512)]  # w: positions on both sides together
+    window: Annotated[int, Least(2, suggest=512, multiple=2)]  # w: positions on both sides together
     # G, from position 0 on: CLS or the first token; 0 in LRA's code.
     num_global: Annotated[int, Least(0, suggest=1)]
-
-    def check(self):
-        """See `Mixer.check`; the window must be even."""
-        if self.window % 2:
-            raise UserError(
-                f"Longformer.window must be even, got {self.window}: set it to 512, say"
-            )
 
     def mix(self, x, mask, *, train):
         """See `HeadMixer.mix` and `longformer_attention`."""

@@ -17,7 +17,7 @@ from lra_fnet.models.kernels.pointwise import flat_product, recompute
 from lra_fnet.models.kernels.recurrence import Method
 from lra_fnet.models.kernels.selective_scan import selective_scan
 from lra_fnet.models.mixer import Mixer
-from lra_fnet.models.mixers.state_space import check_steps, log_uniform
+from lra_fnet.models.mixers.state_space import log_uniform
 from lra_fnet.settings import Least
 
 
@@ -53,10 +53,6 @@ class Mamba(Mixer):
     def first_alone(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """See `Mixer`."""
         return not self.bidirectional
-
-    def check(self):
-        """Raises a UserError for steps that are not positive."""
-        check_steps(self)
 
     @nn.compact
     def __call__(self, x, mask, *, train):

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from lra_fnet.errors import UserError
 from lra_fnet.models.kernels import blocks
 from lra_fnet.models.kernels.convolve import long_convolution
 from lra_fnet.models.kernels.pointwise import dropout, flat_product, recompute
@@ -182,7 +181,7 @@ class Mega(Mixer):
     expansion: Annotated[int, Least(1, suggest=2)]  # V / D
     function: Literal["softmax", "laplace"]  # of the attention weights
     # Tokens that see each other by attention: Mega-chunk; None for the whole text.
-    chunk: int | None
+    chunk: Annotated[int, Least(1, suggest=128)] | None
     # Queries at a time; affects memory and speed only.
     block_size: Annotated[int, Least(1, suggest=256)]
 
@@ -194,13 +193,6 @@ class Mega(Mixer):
     def growth(self) -> tuple[float, float]:
         """Chunks make the time linear."""
         return (1 if self.chunk else 2), 1
-
-    def check(self):
-        """Raises a UserError for a chunk without tokens."""
-        if self.chunk is not None and self.chunk < 1:
-            raise UserError(
-                f"Mega.chunk must be None or at least 1, got {self.chunk}: set it to 128, say"
-            )
 
     @nn.compact
     def __call__(self, x, mask, *, train):

@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from lra_fnet.errors import UserError
 from lra_fnet.models.kernels import blocks
 from lra_fnet.models.mixer import HeadMixer, drawn
 from lra_fnet.settings import Least
@@ -160,24 +159,10 @@ class Reformer(HeadMixer):
     """
 
     num_hashes: Annotated[int, Least(1, suggest=4)]  # R
-    num_buckets: int  # b
+    num_buckets: Annotated[int, Least(2, suggest=64, multiple=2)]  # b
     chunk_size: Annotated[int, Least(1, suggest=64)]  # tokens
     redraw: bool
     seed: Annotated[int, Least(0, suggest=0, below=2**32)]
-
-    def check(self):
-        """See `Mixer.check`; num_buckets must be even, and small enough to sort in int32."""
-        if self.num_buckets < 2 or self.num_buckets % 2:
-            raise UserError(
-                "Reformer.num_buckets must be even and at least 2 (a direction and its opposite), "
-                f"got {self.num_buckets}: set it to 64, say"
-            )
-        limit = 2**31 // (self.max_len + self.chunk_size) - 1  # the sorted numbers must fit
-        if self.num_buckets > limit:
-            raise UserError(
-                f"Reformer.num_buckets must be at most {limit} for {self.max_len} tokens, got "
-                f"{self.num_buckets}: set it to 64, say"
-            )
 
     def mix(self, x, mask, *, train):
         """See `HeadMixer.mix`; queries are keys."""

@@ -8,12 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from lra_fnet.errors import UserError
 from lra_fnet.models.kernel_mixer import KernelMixer
 from lra_fnet.models.kernels.recurrence import normal_hippo
 from lra_fnet.models.mixers.state_space import (
     as_complex,
-    check_steps,
     complex_normal,
     in_every_channel,
     log_uniform,
@@ -35,18 +33,14 @@ class S4(KernelMixer):
     O(L (log L + state)).
     """
 
-    state: Annotated[int, Least(2, suggest=64)]  # N = 2 P real dimensions per channel; even
+    state: Annotated[
+        int, Least(2, suggest=64, multiple=2)
+    ]  # N = 2 P real dimensions per channel; even
     dt_min: float
     dt_max: float
 
     bound_to_max_len: ClassVar[bool] = True
     separable: ClassVar[tuple[str, ...]] = ("a", "p", "b", "c", "log_dt")
-
-    def check(self):
-        """Raises a UserError for an odd state or steps that are not positive."""
-        if self.state % 2:
-            raise UserError(f"S4.state must be even, got {self.state}: set it to 64, say")
-        check_steps(self)
 
     def kernels(self, length, dtype, *, train):
         """See `KernelMixer.kernels`."""

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.scipy.special import logsumexp
 
-from lra_fnet.errors import UserError
 from lra_fnet.models.kernels import blocks
 from lra_fnet.models.kernels.pointwise import keys_of_rows
 from lra_fnet.models.mixer import HeadMixer
@@ -122,13 +121,6 @@ class Sinkhorn(HeadMixer):
     gumbel: bool  # noise on the logits in training, from the "dropout" stream
 
     growth: ClassVar[tuple[float, float]] = (2, 2)  # the sort weighs every pair of blocks
-
-    def check(self):
-        """See `Mixer.check`; the temperature must be positive."""
-        if not self.temperature > 0:
-            raise UserError(
-                f"Sinkhorn.temperature must be above 0, got {self.temperature}: set it to 0.75, say"
-            )
 
     def mix(self, x, mask, *, train):
         """See `HeadMixer.mix`."""

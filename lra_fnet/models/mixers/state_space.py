@@ -73,15 +73,6 @@ _product = functools.partial(jnp.einsum, precision=lax.Precision.HIGHEST)
 _dense = functools.partial(flat_product, precision=lax.Precision.HIGHEST)
 
 
-def check_steps(mixer):
-    """Raises a UserError unless 0 < mixer.dt_min <= mixer.dt_max."""
-    if not 0 < mixer.dt_min <= mixer.dt_max:
-        raise UserError(
-            f"{type(mixer).__name__}.dt_min and dt_max must be positive and in order, got "
-            f"{mixer.dt_min} and {mixer.dt_max}: set them to 0.001 and 0.1, say"
-        )
-
-
 @gin.configurable
 class S4D(KernelMixer):
     """One state space per channel, as a convolution (Gu et al., arXiv:2206.11893).
@@ -91,18 +82,12 @@ class S4D(KernelMixer):
     trained values are absorbed in C). A second C serves the other direction. O(L log L).
     """
 
-    state: Annotated[int, Least(2, suggest=64)]  # N = 2 P real dimensions per channel; even
+    state: Annotated[int, Least(2, suggest=64, multiple=2)]  # N = 2 P real dimensions per channel
     initial: Literal["legs", "lin"]  # of A: eigenvalues of HiPPO's normal part, or -1/2 + i pi p
     dt_min: float
     dt_max: float
 
     separable: ClassVar[tuple[str, ...]] = ("a", "c", "log_dt")
-
-    def check(self):
-        """Raises a UserError for an odd state or steps that are not positive."""
-        if self.state % 2:
-            raise UserError(f"S4D.state must be even, got {self.state}: set it to 64, say")
-        check_steps(self)
 
     def kernels(self, length, dtype, *, train):
         """See `KernelMixer.kernels`."""
@@ -204,13 +189,12 @@ class S5(Recurrent):
     separable: ClassVar[tuple[str, ...]] = ("lambda", "b", "log_dt")
 
     def check(self):
-        """Raises a UserError for blocks that do not fit or steps that are not positive."""
+        """Raises a UserError for blocks that do not fit."""
         if self.state % (2 * self.blocks):
             raise UserError(
                 f"S5.state must be a multiple of 2 * blocks = {2 * self.blocks}, got {self.state}: "
                 "change one of them"
             )
-        check_steps(self)
 
     def system(self, dtype):
         """See the paper's Sec. 3 and App. B.1.
@@ -276,14 +260,6 @@ class LRU(Recurrent):
     max_phase: float  # radians
 
     separable: ClassVar[tuple[str, ...]] = ("decay", "gamma", "b")
-
-    def check(self):
-        """Raises a UserError for a ring outside the unit disc or a phase that is not positive."""
-        if not (0 <= self.radius_min < self.radius_max <= 1 and self.max_phase > 0):
-            raise UserError(
-                "LRU expects 0 <= radius_min < radius_max <= 1 and max_phase > 0, got "
-                f"{self.radius_min}, {self.radius_max} and {self.max_phase}"
-            )
 
     def system(self, dtype):
         """See the paper's App. A."""

@@ -113,33 +113,25 @@ def hadamard(x):
 class SequenceFourier(FixedTransform):
     """FNet without the transform of the hidden axis: see `sequence_fourier`."""
 
-    def transform(self, x):
-        """See `sequence_fourier`."""
-        return sequence_fourier(x)
+    transform = staticmethod(sequence_fourier)
 
 
 @gin.configurable
 class Hartley(FixedTransform):
     """The 2-D Hartley transform: see `hartley`."""
 
-    def transform(self, x):
-        """See `hartley`."""
-        return hartley(x)
+    transform = staticmethod(hartley)
 
 
 @gin.configurable
 class DCT(FixedTransform):
     """The 2-D discrete cosine transform: see `dct`."""
 
-    def transform(self, x):
-        """See `dct`."""
-        return dct(x)
+    transform = staticmethod(dct)
 
 
 @gin.configurable
 class Hadamard(FixedTransform):
     """The 2-D Walsh-Hadamard transform: see `hadamard`."""
 
-    def transform(self, x):
-        """See `hadamard`."""
-        return hadamard(x)
+    transform = staticmethod(hadamard)

@@ -1,0 +1,1 @@
+"""What writes this repository's own documents: `python -m tools.documents`."""
