@@ -12,7 +12,7 @@ import subprocess
 import pytest
 from paths import ROOT
 
-from lra_fnet import cli, config, experiment, report
+from lra_fnet import cli, report
 
 SRC = ROOT / "lra_fnet"
 ORDER = """
@@ -223,23 +223,3 @@ def test_every_committed_result_is_in_the_list_of_those_that_were_checked():
     there = {str(file.parent.relative_to(ROOT)) for file in files}
     assert len(listed) == len({*listed})
     assert {*listed} == there, "put the table of `lra-fnet verify results` into results/verify.md"
-
-
-def test_the_readme_says_of_every_model_what_its_mixer_declares():
-    """How the time grows, and whether padding is masked."""
-    powers, padding = {}, {}
-    for line in (ROOT / "README.md").read_text().splitlines():
-        columns = [cell.strip() for cell in line.split("|")[1:-1]]
-        names = re.findall(r"`(\w+)`", columns[0]) if len(columns) == 5 else []
-        for place, name in enumerate(names):
-            of_each = columns[3].split("; ")
-            padding[name] = of_each[min(place, len(of_each) - 1)]
-            times = columns[2].split(", ")
-            powers[name] = {2 if "^2" in t else 1.5 if "sqrt" in t else 1 for t in times}
-    assert sorted(padding) == config.known("models")
-    text = (ROOT / "README.md").read_text()
-    assert f"compares {len(padding)} encoders" in text
-    for name in padding:
-        encoder = experiment.load("listops", name, "paper").model.encoder
-        assert (padding[name] == "masked") == encoder.uses_mask, name
-        assert encoder.mixers[-1].growth[0] in powers[name], name
