@@ -667,7 +667,7 @@ def _finish(args) -> None:
     print(f"selected: {planned.folder / 'selected.json'}")
 
 
-@_verb("runs results out", readme=_folder("update the tables in this file too", metavar="FILE"))
+@_verb("runs results out")
 def _report(args) -> None:
     """Writes tables and figures of all results.
 
@@ -676,11 +676,7 @@ def _report(args) -> None:
     """
     from lra_fnet import report
 
-    if args.readme:
-        report.read_readme(args.readme)  # reports a mistake before anything is written
     report.main(list(_existing(args, "runs", "results")), args.out)
-    for file in report.update_readme(args.readme, args.results) if args.readme else ():
-        print(f"updated {file}")
 
 
 @_verb("runs results", json=_switch("print one JSON object"), A=_SIDE, B=_SIDE)

@@ -91,7 +91,7 @@ class Fitted:
             side = "left" if number < self._words else "right"
             table.add_column(Text(name), justify=side, no_wrap=True)
         for row in self.rows:
-            table.add_row(*map(Text, row))
+            table.add_row(*(Text(cell, style=getattr(cell, "style", "")) for cell in row))
         return table
 
     def _lines(self, most: int) -> Text:

@@ -18,7 +18,7 @@ from typing import Any
 from lra_fnet import config
 from lra_fnet.benchmark.files import Result
 from lra_fnet.benchmark.timing import RESTLESS, spread
-from lra_fnet.report.grid import Grid, rounded
+from lra_fnet.report.render.grid import Grid, rounded
 from lra_fnet.run.result import Record
 
 BASELINE = "transformer"

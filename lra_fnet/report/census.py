@@ -28,8 +28,11 @@ from lra_fnet.models.mixers.linear import LinearMixing
 from lra_fnet.models.mixers.none import NoMixing
 from lra_fnet.models.mixers.random import RandomMixing
 from lra_fnet.optim import group_of
-from lra_fnet.report import cells, naming, template
-from lra_fnet.report.grid import Grid
+from lra_fnet.report.accuracy import names
+from lra_fnet.report.accuracy.cell import TASKS
+from lra_fnet.report.accuracy.published import published as printed_numbers
+from lra_fnet.report.render import template
+from lra_fnet.report.render.grid import Grid
 
 PRESETS = ("paper", "lra-code", "tuned")
 BASELINE = "transformer"
@@ -79,14 +82,14 @@ def lra(preset: str) -> tuple[dict[str, dict[str, int | None]], list[str]]:
     """Counts each model on each task; None, and a line with the reason, if it cannot be built."""
     counts: dict[str, dict[str, int | None]] = {}
     refused = []
-    for model in naming.models_in_order(config.known("models")):
+    for model in names.models_in_order(config.known("models")):
         counts[model] = {}
-        for task in cells.TASKS:
+        for task in TASKS:
             try:
                 counts[model][task] = count(experiment.load(task, model, preset))
             except UserError as error:
                 counts[model][task] = None
-                refused.append(f"`{model}` on {cells.TASKS[task]}: {error}")
+                refused.append(f"`{model}` on {TASKS[task]}: {error}")
     return counts, refused
 
 
@@ -126,7 +129,7 @@ def multiplications(model: str, length: int, dim: int) -> int:
 def lra_grids(preset: str) -> list[Grid]:
     """Returns the tables of one preset: exact counts, then relative to the Transformer."""
     counts, refused = lra(preset)
-    head = ["Model", *cells.TASKS.values()]
+    head = ["Model", *TASKS.values()]
 
     def exact(number: int | None, task: str) -> str:
         return "n/a" if number is None else f"{number:,}"
@@ -141,7 +144,7 @@ def lra_grids(preset: str) -> list[Grid]:
 
     def rows(cell: Callable[[int | None, str], str]) -> list[list[str]]:
         return [
-            [f"`{model}`", *(cell(row[task], task) for task in cells.TASKS)]
+            [f"`{model}`", *(cell(row[task], task) for task in TASKS)]
             for model, row in counts.items()
         ]
 
@@ -169,15 +172,15 @@ def group_counts(built: experiment.Experiment) -> dict[str, int]:
 def group_grid(preset: str) -> Grid:
     """Returns the table of the parameters with their own learning rate and weight decay."""
     rows: dict[tuple[str, str], dict[str, str]] = {}
-    for model in naming.models_in_order(config.known("models")):
-        for task in cells.TASKS:
+    for model in names.models_in_order(config.known("models")):
+        for task in TASKS:
             built = experiment.load(task, model, preset)
             for name, number in group_counts(built).items():
                 rate, decay = (built.optimizer.groups or {})[name]
                 decayed = f", decay {decay:g}" if decay else ""
                 rows.setdefault((model, name), {})[task] = f"{number:,} at {rate:g}{decayed}"
     lines = [
-        [f"`{model}`", f"`{name}`", *(row.get(task, "-") for task in cells.TASKS)]
+        [f"`{model}`", f"`{name}`", *(row.get(task, "-") for task in TASKS)]
         for (model, name), row in rows.items()
     ]
     note = (
@@ -185,7 +188,7 @@ def group_grid(preset: str) -> Grid:
         "parameter is with all others."
     )
     title = "Parameters with their own learning rate (Optimizer.groups)"
-    return Grid(title, ["Model", "Parameter", *cells.TASKS.values()], lines, [note])
+    return Grid(title, ["Model", "Parameter", *TASKS.values()], lines, [note])
 
 
 def grids(preset: str) -> list[Grid]:
@@ -195,7 +198,7 @@ def grids(preset: str) -> list[Grid]:
 
 def sizes_grid() -> Grid:
     """Returns the FNet paper's table of model sizes next to ours."""
-    published = cells.published()["parameters"]["fnet_model_sizes"]
+    published = printed_numbers()["parameters"]["fnet_model_sizes"]
     rows = []
     for size, printed in published["rows"].items():
         dim, num_layers = map(int, size.split("x"))
@@ -211,7 +214,7 @@ def sizes_grid() -> Grid:
 
 def params_grid() -> Grid:
     """Returns the FNet paper's table of parameters and operations next to ours."""
-    published = cells.published()["parameters"]["fnet_model_params"]
+    published = printed_numbers()["parameters"]["fnet_model_params"]
     length, dim = FNET["max_len"], BASE[0]
     formulas = {
         "2n^2 d + 4n d^2": 2 * length**2 * dim + 4 * length * dim**2,
@@ -243,7 +246,7 @@ def markdown() -> str:
     return template.render(
         "census.md",
         presets={preset: grids(preset) for preset in PRESETS},
-        published=cells.published()["parameters"],
+        published=printed_numbers()["parameters"],
         sizes=sizes_grid(),
         params=params_grid(),
         length=FNET["max_len"],

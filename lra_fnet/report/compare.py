@@ -5,7 +5,7 @@ import json
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.text import Text
 
@@ -13,12 +13,12 @@ from lra_fnet import config, significance
 from lra_fnet.errors import UserError, did_you_mean
 from lra_fnet.machine import progress, terminal
 from lra_fnet.machine.terminal import Fitted
-from lra_fnet.report import footnotes, text
-from lra_fnet.report.cells import MARKS
-from lra_fnet.report.grid import Grid, rounded
+from lra_fnet.report.accuracy import notes
+from lra_fnet.report.render.grid import Grid, rounded
+from lra_fnet.report.render.text import fitted
 from lra_fnet.run import result as record
 from lra_fnet.run.result import Device, Record, Split
-from lra_fnet.significance import PAIRED, Difference
+from lra_fnet.significance import Difference, p_text
 
 
 def find(text: str, roots: Sequence[str | Path]) -> list[Record]:
@@ -36,7 +36,7 @@ def find(text: str, roots: Sequence[str | Path]) -> list[Record]:
     collected, problems = record.collect(roots)
     for problem in problems:
         progress.say(f"left out: {problem}")
-    runs = [run for run in collected if run.label == text]
+    runs = sorted((run for run in collected if run.label == text), key=lambda run: run.seed)
     if not runs:
         raise UserError(
             f"expected a run folder with a result.json, or preset/task/model[+variant] with runs "
@@ -54,18 +54,11 @@ class Side:
     model: str  # preset/task/model[+variant]
     seeds: Sequence[int]
     folders: Sequence[str]
-    overrides: Sequence[str]  # those of the first run, as the next three
+    overrides: Sequence[str]  # those of the first run, as the next two
     parameters: int | None
-    steps_per_second: float | None  # mean; None unless every run has it, on one kind of device
     device: Device
-
-
-class Pair(NamedTuple):
-    """The runs of one seed, compared row by row on test."""
-
-    seed: int
-    difference: Difference
-    p_adjusted: float  # by Holm's method
+    steps_per_second: float | None  # mean; None unless every run has it
+    accuracies: Mapping[str, float]  # means in %
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,29 +69,18 @@ class RunComparison:
     data_sha256: str
     a: Side
     b: Side
-    differences: Mapping[Split, significance.Comparison]
-    pairs: Sequence[Pair]  # none if each side is one run
+    test: Difference | None  # None unless every run recorded which test rows it got right
     steps_per_second_ratio: float | None  # a over b; None unless all runs had the same device
     config: Sequence[str]  # a line for each setting that differs
     notes: Sequence[str]
 
     def to_json(self) -> dict[str, Any]:
         """Returns the object that `lra-fnet compare --json` prints."""
-        differences = {
-            split: {"a": c.a, "b": c.b, **c.difference._asdict(), "test": c.test, "why": c.why}
-            for split, c in self.differences.items()
-        }
-        pairs = [
-            {"seed": seed, **difference._asdict(), "test": PAIRED, "p_adjusted": p_adjusted}
-            for seed, difference, p_adjusted in self.pairs
-        ]
-        return dataclasses.asdict(self) | {"differences": differences, "pairs": pairs}
+        return dataclasses.asdict(self) | {"test": self.test and self.test._asdict()}
 
 
 def compare(first: Sequence[Record], second: Sequence[Record]) -> RunComparison:
-    """Compares two sets of runs on the same rows.
-
-    The checkpoint is the best on validation; `significance.compare` chooses the test.
+    """Compares two sets of runs on the same rows, at the checkpoints best on validation.
 
     Raises:
       UserError: the tasks or the rows differ, a side has no complete run or one of pre-training, or
@@ -110,15 +92,11 @@ def compare(first: Sequence[Record], second: Sequence[Record]) -> RunComparison:
             f"{pretrained[0]} is a run of `lra-fnet pretrain`: masked tokens of one row depend on "
             "each other, so no test applies; name runs that began from it (`lra-fnet train --init`)"
         )
-    for field, what in (("task", "task"), ("data_sha256", "data")):
-        values = [sorted({getattr(run, field) for run in runs}) for runs in (a, b)]
-        if values[0] != values[1] or len(values[0]) > 1:
-            sets = [sorted({f"{run.task}/{run.dataset or '?'}" for run in s}) for s in (a, b)]
-            if what == "task" or (sets[0] == sets[1] and len(sets[0]) == 1):
-                sets = [[value[:12] for value in side] for side in values]
-            texts = [" and ".join(side) for side in sets]
+    for what, of in (("task", lambda run: run.task), ("data", lambda run: run.data_sha256[:12])):
+        sides = [" and ".join(sorted({of(run) for run in runs})) for runs in (a, b)]
+        if sides[0] != sides[1] or " and " in sides[0]:
             raise UserError(
-                f"expected runs on the same {what}, got {texts[0]} ({a[0].label}) and {texts[1]} "
+                f"expected runs on the same {what}, got {sides[0]} ({a[0].label}) and {sides[1]} "
                 f"({b[0].label}): name two that share it"
             )
     if shared := [run for run in a if run.raw in [other.raw for other in b]]:  # or its copy
@@ -126,18 +104,19 @@ def compare(first: Sequence[Record], second: Sequence[Record]) -> RunComparison:
             f"{shared[0].label}, seed {shared[0].seed}, is on both sides: name two sets of runs "
             "without a run in common"
         )
-    splits: list[Split] = ["validation"]
-    if all(run.tested for run in (*a, *b)):
-        splits.append("test")
+    right = [[run.right("test") for run in runs] for runs in (a, b)]
     sides = _side(a), _side(b)
+    one_device = len({device for run in (*a, *b) for device in run.devices}) == 1
+    ratio = None
+    if one_device and sides[0].steps_per_second and sides[1].steps_per_second:
+        ratio = sides[0].steps_per_second / sides[1].steps_per_second
     return RunComparison(
         task=a[0].task,
         data_sha256=a[0].data_sha256,
         a=sides[0],
         b=sides[1],
-        differences={split: significance.compare(a, b, split) for split in splits},
-        pairs=_pairs(a, b),
-        steps_per_second_ratio=_ratio(*sides) if _one_device([*a, *b]) else None,
+        test=significance.compare(*right),
+        steps_per_second_ratio=ratio,
         config=[str(change) for change in _changes(a[0], b[0])],
         notes=_notes(first, second),
     )
@@ -167,103 +146,59 @@ def _complete(runs: Sequence[Record]) -> list[Record]:
 
 def _side(runs: Sequence[Record]) -> Side:
     speeds = [run.steps_per_second for run in runs if run.steps_per_second is not None]
-    comparable = len(speeds) == len(runs) and _one_device(runs)
+    splits: tuple[Split, ...] = ("validation", "test")
+    scores = {s: [a for run in runs if (a := run.accuracy(s)) is not None] for s in splits}
     return Side(
         model=runs[0].label,
         seeds=[run.seed for run in runs],
         folders=[run.folder for run in runs],
         overrides=runs[0].overrides,
         parameters=runs[0].parameters,
-        steps_per_second=statistics.fmean(speeds) if comparable else None,
         device=runs[0].device,
+        steps_per_second=statistics.fmean(speeds) if len(speeds) == len(runs) else None,
+        accuracies={s: statistics.fmean(x) for s, x in scores.items() if len(x) == len(runs)},
     )
 
 
-def _one_device(runs: Sequence[Record]) -> bool:
-    return len({device for run in runs for device in run.devices}) == 1
-
-
-def _pairs(a: Sequence[Record], b: Sequence[Record]) -> list[Pair]:
-    """Compares runs of equal seeds on the test rows; nothing if each side is one run."""
-    if len(a) == len(b) == 1:
-        return []
-    right = [{run.seed: run.right("test") for run in runs} for runs in (a, b)]
-    pairs = {
-        seed: significance.paired(rows, right[1][seed])
-        for seed, rows in right[0].items()
-        if rows is not None and right[1].get(seed) is not None
-    }
-    adjusted = significance.holm([difference.p_value for difference in pairs.values()])
-    return [
-        Pair(seed, difference, p_value)
-        for (seed, difference), p_value in zip(pairs.items(), adjusted, strict=True)
-    ]
-
-
-def _ratio(a: Side, b: Side) -> float | None:
-    """Returns steps/s of a over those of b, or None if one is not known."""
-    if not (a.steps_per_second and b.steps_per_second):
-        return None
-    return a.steps_per_second / b.steps_per_second
-
-
 def _notes(first: Sequence[Record], second: Sequence[Record]) -> list[str]:
-    notes = []
+    lines = []
     for runs in (first, second):
         failed = [f"seed {run.seed} {run.state}" for run in runs if not run.complete]
         if failed:
-            notes.append(f"{runs[0].label}: left out {', '.join(failed)}")
-        notes += footnotes.about_seeds(runs[0].label, runs)
+            lines.append(f"{runs[0].label}: left out {', '.join(failed)}")
+        lines += notes.about_seeds(runs[0].label, runs)
     untested = [run.folder for run in (*first, *second) if not run.tested]
     if untested:
-        notes.append(f"No test accuracy: {', '.join(untested)} never read the test split")
+        lines.append(f"No test accuracy: {', '.join(untested)} never read the test split")
     if any(run.validation_is_test for run in (*first, *second)):
-        notes.append(MARKS["validation_is_test"])
-    return notes
+        lines.append("The checkpoints were selected on the test rows (validation is test)")
+    return lines
 
 
 def render(comparison: RunComparison) -> list[Fitted | Text]:
     """Returns what `lra-fnet compare` prints of a comparison."""
     a, b, ratio = comparison.a, comparison.b, comparison.steps_per_second_ratio
     rows = []
-    for split, compared in comparison.differences.items():
-        accuracies = (f"{mean:.2f} %" for mean in (compared.a, compared.b))
-        p_value = significance.p_text(compared.difference.p_value)
-        rows.append([split, *accuracies, *_interval(compared.difference), p_value])
-    for pair in comparison.pairs:
-        p_value = f"{significance.p_text(pair.p_adjusted)} (Holm)"
-        rows.append([f"test, seed {pair.seed}", "", "", *_interval(pair.difference), p_value])
-    rows.append(["parameters", f"{a.parameters:,}", f"{b.parameters:,}"])
-    rows.append(["steps/s", *map(_speed, (a, b)), "" if ratio is None else f"x {ratio:.2f}"])
-    head = ["", "A", "B", "A - B", "95 % interval", "p"]
-    whole = [[*row, *[""] * (len(head) - len(row))] for row in rows]
-    table = text.fitted(Grid("", head, whole))
+    for split in (s for s in a.accuracies if s in b.accuracies):
+        means = a.accuracies[split], b.accuracies[split]
+        tested = ["", ""]
+        if split == "test" and (test := comparison.test):
+            tested = [f"{test.low:+.2f} to {test.high:+.2f}", p_text(test.p_value)]
+        rows.append([split, *(f"{m:.2f} %" for m in means), f"{means[0] - means[1]:+.2f}", *tested])
+    rows.append(["parameters", f"{a.parameters:,}", f"{b.parameters:,}", "", "", ""])
+    speeds = ["-" if s is None else rounded(s) for s in (a.steps_per_second, b.steps_per_second)]
+    rows.append(["steps/s", *speeds, "" if ratio is None else f"x {ratio:.2f}", "", ""])
+    table = fitted(Grid("", ["", "A", "B", "A - B", "95 % interval", "p"], rows))
     head = [
         f"{name}  {side.model}, seed {', '.join(map(str, side.seeds))}"
         for name, side in (("A", a), ("B", b))
     ]
-    notes = [f"{split}: {c.test} ({c.why})" for split, c in comparison.differences.items()]
-    if "validation" in comparison.differences:
-        notes[0] += "; these rows selected the checkpoints"
-    if comparison.pairs:
-        notes.append(f"test, each seed: {PAIRED}; these compare two runs, not two models")
+    lines = [f"test: {comparison.test.test}"] if comparison.test else []
     if ratio is None:
-        notes.append("steps/s: no ratio, because the runs were not all timed on one device")
-    else:
-        notes.append(
-            "steps/s: runs may have shared their machine; lra-fnet benchmark measures speed"
-        )
-    notes += [*comparison.notes, "Configurations (A -> B):"]
-    notes += [f"  {line}" for line in comparison.config or ["equal"]]
-    return [Text("\n".join(head)), table, Text("\n".join(notes))]
-
-
-def _interval(difference: Difference) -> tuple[str, str]:
-    return f"{difference.mean:+.2f}", f"{difference.low:+.2f} to {difference.high:+.2f}"
-
-
-def _speed(side: Side) -> str:
-    return "-" if side.steps_per_second is None else rounded(side.steps_per_second)
+        lines.append("steps/s: no ratio, because the runs were not all timed on one device")
+    lines += [*comparison.notes, "Configurations (A -> B):"]
+    lines += [f"  {line}" for line in comparison.config or ["equal"]]
+    return [Text("\n".join(head)), table, Text("\n".join(lines))]
 
 
 def main(first: str, second: str, roots: Sequence[str | Path], *, as_json: bool = False) -> None:

@@ -26,9 +26,9 @@ from lra_fnet import config
 from lra_fnet.benchmark.files import Result
 from lra_fnet.machine import disk
 from lra_fnet.report import benchmarks, pretraining, tradeoff
-from lra_fnet.report.grid import rounded
-from lra_fnet.report.naming import MAIN
-from lra_fnet.report.tables import Table
+from lra_fnet.report.accuracy.names import MAIN
+from lra_fnet.report.accuracy.table import Table
+from lra_fnet.report.render.grid import rounded
 
 # Those of the main models, from Okabe and Ito, distinct for every type of colour vision; others'.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#808080")
@@ -193,7 +193,7 @@ def intervals(table: Table, task: str) -> Figure | None:
     markers = {"FNet paper": "D", "LRA paper": "^"}
     for y, row in enumerate(bars):
         cell = row.cells[task]
-        gid = _titled(f"{row.label}: {', '.join(cell.lines)}; {cell.interval}")
+        gid = _titled(f"{row.label}: {cell.text}")
         colour = _style(row.label)["color"]
         axes.plot(np.array([cell.low, cell.high], float), [y, y], color=colour, gid=gid)
         axes.plot(np.array(cell.mean, float), y, "o", color=colour, gid=gid)
@@ -204,7 +204,7 @@ def intervals(table: Table, task: str) -> Figure | None:
             if paper.published and paper.model == row.model and value is not None:
                 gid = _titled(f"{row.label}, {paper.source}: {value:.2f}")
                 axes.plot(value, y, marker=markers.get(paper.source, "s"), gid=gid, **hollow)
-    for reference, style in ((table.floors, "--"), (table.shallow, ":")):
+    for reference, style in zip(table.references, ("--", ":"), strict=False):
         value = reference.cells[task].mean
         if value is not None:
             axes.axvline(value, color=INK, linestyle=style, linewidth=1)
@@ -252,8 +252,8 @@ def above_baseline(table: Table, points: Sequence[tradeoff.Point]) -> Figure | N
                 cell, main = point.cell, point.row.model in MAIN
                 baseline = cell.baseline or 0.0
                 speed = f"{rounded(point.speed)} steps/s"
-                text = f"{point.row.label}: {', '.join(cell.lines)}, {speed}"
-                gid = _titled(f"{text}; {cell.interval}; baseline {baseline:.2f}")
+                text = f"{point.row.label}: {cell.text}, {speed}"
+                gid = _titled(f"{text}; baseline {baseline:.2f}")
                 style = _style(point.row.label) | {"linestyle": "none", "markersize": 4 + 2 * main}
                 x, y = point.speed, (cell.mean or 0.0) - baseline
                 style["label"] = point.row.label if main else OTHERS
@@ -267,7 +267,7 @@ def above_baseline(table: Table, points: Sequence[tradeoff.Point]) -> Figure | N
                 _log_ticks(axes.xaxis)
             axes.margins(0.12, 0.18)
             best = max(shown, key=lambda point: point.cell.mean or 0.0)
-            if not best.cell.floor:
+            if not best.cell.italic:
                 top = best.cell.high or best.cell.mean or 0.0
                 right = best.speed > (max(speeds) * min(speeds)) ** 0.5
                 axes.annotate(

@@ -8,24 +8,22 @@ from typing import Any
 
 import markupsafe
 
-from lra_fnet import config, significance, tasks
+from lra_fnet import config, tasks
 from lra_fnet.report import (
     benchmarks,
     figures,
-    footnotes,
-    naming,
-    sweeps,
-    template,
-    text,
     tradeoff,
 )
-from lra_fnet.report import pairs as paired
-from lra_fnet.report.cells import Cell
-from lra_fnet.report.contents import Preset, Report
+from lra_fnet.report import sections as contents
+from lra_fnet.report.accuracy import names
+from lra_fnet.report.accuracy.cell import Cell
+from lra_fnet.report.accuracy.notes import legend
+from lra_fnet.report.accuracy.table import Row, Table
 from lra_fnet.report.figures import Figure
-from lra_fnet.report.grid import Grid, rounded
+from lra_fnet.report.render import markdown, template, text
+from lra_fnet.report.render.grid import Grid, rounded
+from lra_fnet.report.sections import Preset, Report
 from lra_fnet.report.sources import Sweep
-from lra_fnet.report.tables import Part, Table, measured
 from lra_fnet.run.result import Record
 
 STEPS = (0, 2, 5, 10)  # points above or below the shallow baseline where a cell's shade changes
@@ -73,8 +71,7 @@ def render(report: Report) -> str:
         benchmarks=benchmarks,
         figures=figures,
         tradeoff=tradeoff,
-        paired=paired,
-        p_text=significance.p_text,
+        said=lambda rows, columns: legend([row.cells[c] for row in rows for c in columns]),
         steps=STEPS,
         task_titles=dict.fromkeys(t.columns[task] for t in report.tables for task in t.tasks),
         models=sorted({row.label for table in report.tables for row in table.ours}),
@@ -82,8 +79,7 @@ def render(report: Report) -> str:
         code=_code,
         digest=_digest,
         rate=rounded,
-        measured=measured,
-        row_notes=footnotes.row_notes,
+        shown=_shown,
         shade=_shade,
         stacked=_stacked,
         svg=lambda title, figure: markupsafe.Markup(
@@ -94,24 +90,31 @@ def render(report: Report) -> str:
         intervals=_intervals,
         curves=lambda table: list(_curves(table, report)),
         swept=_swept,
-        name_of=naming.name_of,
+        name_of=names.name_of,
         title_of=tasks.title,
     )
 
 
-def _first(report: Report) -> tuple[Preset, Part, Figure | None] | None:
+def _first(report: Report) -> tuple[Preset, Sequence[Row], Figure | None] | None:
     """Returns what the first screen shows: a preset, its main and best models, and its figure.
 
-    The preset is the first of `text.compared`; None if there is none.
+    The preset is the one with the most runs; None if there is none.
     """
-    preset = next(iter(text.compared(report)), None)
-    if preset is None:
+    if not report.presets:
         return None
+    runs = [run.preset for run in report.runs]
+    preset = max(report.presets, key=lambda preset: runs.count(preset.table.preset))
     table = preset.table
-    title = f"Test accuracy (%), preset {table.preset}: main models and the best above baseline"
-    floors = [row for row in table.rows if not row.source]
-    part = Part("best", title, [*text.main_and_best(table), *floors])
-    return preset, part, figures.above_baseline(table, preset.points)
+    return preset, markdown.main_rows(table), figures.above_baseline(table, preset.points)
+
+
+def _shown(table: Table, rows: Sequence[Row]) -> dict[str, str]:
+    """Returns the columns in which one of these rows has a run or a number of ours."""
+    return {
+        column: title
+        for column, title in table.columns.items()
+        if any(r.ours and (r.cells[column].runs or r.cells[column].mean is not None) for r in rows)
+    }
 
 
 def _shade(cell: Cell) -> str:
@@ -173,7 +176,7 @@ def _swept(sweep: Sweep) -> list[tuple[str, Figure, str]]:
         for axis in sweep.about.axes:
             groups: dict[str, list[tuple[Any, float]]] = {}
             for trial in sweep.trials:
-                value = sweeps.value_of(trial, axis)
+                value = contents.value_of(trial, axis)
                 measured = (trial.task, trial.state) == (task, "complete")
                 if measured and value is not None and trial.validation is not None:
                     point = value if isinstance(value, int | float | str) else str(value)

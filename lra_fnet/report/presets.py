@@ -8,8 +8,9 @@ from lra_fnet.data import store
 from lra_fnet.errors import UserError
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk
-from lra_fnet.report import cells, naming
-from lra_fnet.report.grid import Grid
+from lra_fnet.report.accuracy import names
+from lra_fnet.report.accuracy.cell import TASKS
+from lra_fnet.report.render.grid import Grid
 
 SHARED = "fnet_mat"  # a model without files of its own in any preset
 _ABOUT = """# Settings of the presets
@@ -51,13 +52,13 @@ def shared(built: Experiment) -> dict[str, str]:
 
 def grids(preset: str) -> list[Grid]:
     """Returns the tables of one preset: what its models share, and what some have instead."""
-    tasks = list(cells.TASKS)
+    tasks = list(TASKS)
     base = {task: experiment.load(task, SHARED, preset) for task in tasks}
     columns = [shared(built) for built in base.values()]
     rows = [[name, *(column[name] for column in columns)] for name in columns[0]]
-    settings = Grid(f"Preset {preset}", ["Setting", *cells.TASKS.values()], rows)
+    settings = Grid(f"Preset {preset}", ["Setting", *TASKS.values()], rows)
     others: dict[tuple[str, str], dict[str, str]] = {}
-    for model, task in itertools.product(naming.models_in_order(config.known("models")), tasks):
+    for model, task in itertools.product(names.models_in_order(config.known("models")), tasks):
         try:
             built = experiment.load(task, model, preset)
         except UserError:  # such as a length that a mixer refuses: results/census.md has the line
@@ -75,12 +76,12 @@ def grids(preset: str) -> list[Grid]:
         for (model, name), values in others.items()
     ]
     title = f"Preset {preset}: models with settings of their own"
-    return [settings, Grid(title, ["Model", "Setting", *cells.TASKS.values()], lines, words=2)]
+    return [settings, Grid(title, ["Model", "Setting", *TASKS.values()], lines, words=2)]
 
 
 def markdown() -> str:
     """Returns the text of results/presets.md."""
-    tables = [grid.markdown() for preset in naming.PRESETS for grid in grids(preset) if grid]
+    tables = [grid.markdown() for preset in names.PRESETS for grid in grids(preset) if grid]
     return "\n".join([_ABOUT, *tables])
 
 

@@ -15,8 +15,9 @@ from lra_fnet import config
 from lra_fnet.baselines import shallow
 from lra_fnet.baselines.shallow import Shallow
 from lra_fnet.benchmark.files import Result
-from lra_fnet.report import benchmarks, cells
-from lra_fnet.report.grid import Grid, rounded
+from lra_fnet.report import benchmarks
+from lra_fnet.report.accuracy.published import published
+from lra_fnet.report.render.grid import Grid, rounded
 from lra_fnet.report.sources import Benchmark
 from lra_fnet.run.result import Device, Record
 
@@ -245,7 +246,7 @@ def _score(run: Record) -> Any:
 
 def paper() -> Front:
     """Returns the numbers that the FNet paper prints: "Base" and "Large"."""
-    groups = cells.published()["pretraining"]
+    groups = published()["pretraining"]
     metrics, speed = groups["fnet_pretraining_metrics"], groups["fnet_pretraining_speed"]
     points = []
     for size, rows in metrics["rows"].items():

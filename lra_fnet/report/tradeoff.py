@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 from lra_fnet.benchmark.files import Result
 from lra_fnet.report import benchmarks
-from lra_fnet.report.cells import Cell, meanings
-from lra_fnet.report.grid import Grid, rounded
+from lra_fnet.report.accuracy.cell import Cell
+from lra_fnet.report.accuracy.table import Row, Table
+from lra_fnet.report.render.grid import Grid, rounded
 from lra_fnet.report.sources import Benchmark
-from lra_fnet.report.tables import Row, Table
 
 SPEEDS = (  # of a panel of the figure
     "Where the axis says Training steps/s, the models were timed in interleaved rounds. Where it "
@@ -114,7 +114,7 @@ def grid(table: Table, points: Sequence[Point]) -> Grid:
     rows = [
         [
             *(table.columns[point.column], point.row.label, point.device),
-            point.cell.compact,
+            point.cell.text,
             rounded(point.speed) + (f" (of {point.runs} runs)" if point.runs > 1 else ""),
             "-" if point.memory is None else f"{point.memory / 1e6:,.0f}",
         ]
@@ -149,6 +149,5 @@ def grid(table: Table, points: Sequence[Point]) -> Grid:
             "evaluations; a run may have shared its machine with other jobs. Memory: peak of the "
             "device; on a CPU, of the whole process."
         )
-    notes += meanings(point.cell for point in points)
     title = f"Test accuracy, speed and memory of the runs, preset {table.preset}"
     return Grid(title, head, rows, notes, words=3)

@@ -1,6 +1,11 @@
-"""Writes every generated document."""
+"""Writes the generated documents that are named, or all of them."""
 
-from tools.documents import models
+import argparse
+import importlib
 
-for module in (models,):
-    module.write()
+DOCUMENTS = ("models", "results")
+
+parser = argparse.ArgumentParser("python -m tools.documents", description=__doc__)
+parser.add_argument("names", nargs="*", help=f"of {', '.join(DOCUMENTS)}")
+for name in parser.parse_args().names or DOCUMENTS:
+    importlib.import_module(f"tools.documents.{name}").write()

@@ -6,11 +6,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from lra_fnet import config
-from lra_fnet.report.cells import TASKS, published
+from lra_fnet.report.accuracy.cell import TASKS
+from lra_fnet.report.accuracy.published import published
 from lra_fnet.run.folder import Begun
 from lra_fnet.run.result import Record
 
 MAIN = ("transformer", "linear", "fnet", "performer")  # with a colour each; in the README's table
+NO_MIXING = "ff_only"
+CONTROLS = ("random", NO_MIXING)  # models that mix nothing, or at random
 PRESETS = ("paper", "lra-code", "tuned", "small", "cpu")
 SOURCES = ("fnet", "lra")  # accuracy tables of published.json that are shown next to ours
 # Presets so far from the papers' that their numbers are not shown.

@@ -4,6 +4,18 @@ import dataclasses
 from collections.abc import Sequence
 
 
+class Marked(str):
+    """The text of a cell that stands out: its style is "bold", "italic", "bold italic" or ""."""
+
+    style: str
+
+    def __new__(cls, text: str, style: str):
+        """Returns a text with a style."""
+        self = super().__new__(cls, text)
+        self.style = style
+        return self
+
+
 @dataclasses.dataclass(frozen=True)
 class Grid:
     """A title, a head and rows of equal length. A table without rows is false, and not shown."""
@@ -47,4 +59,10 @@ def literal(words: str) -> str:
 
 
 def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(literal(cell).replace('|', chr(92) + '|') for cell in cells)} |"
+    return f"| {' | '.join(map(_cell, cells))} |"
+
+
+def _cell(text: str) -> str:
+    mark = {"bold": "**", "italic": "*", "bold italic": "***"}.get(getattr(text, "style", ""), "")
+    escaped = literal(text).replace("|", "\\|")
+    return f"{mark}{escaped}{mark}"

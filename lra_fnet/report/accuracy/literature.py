@@ -4,19 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lra_fnet import config
-from lra_fnet.report.cells import (
-    AVERAGES,
-    TASKS,
-    Cell,
-    averages,
-    meanings,
-    printed_cell,
-    published,
-    published_cells,
-)
-from lra_fnet.report.grid import Grid
-from lra_fnet.report.naming import SOURCES, UNCOMPARED
-from lra_fnet.report.tables import Table
+from lra_fnet.report.accuracy.cell import AVERAGES, TASKS, Cell, averages
+from lra_fnet.report.accuracy.names import SOURCES, UNCOMPARED
+from lra_fnet.report.accuracy.published import printed_cell, published, published_cells
+from lra_fnet.report.accuracy.table import Table
+from lra_fnet.report.render.grid import Grid
 
 OWN = (("fnet", "fnet"), ("fnet", "linear"))  # models of their paper's authors
 PROTOCOLS = {"paper": "lra", "lra-code": "lra", "tuned": "pixels"}  # of our presets
@@ -56,13 +48,12 @@ def grid(listed: Sequence[Entry]) -> Grid:
     """Returns the table of the results in this order."""
     columns = TASKS | AVERAGES
     body = [
-        [e.model, *(e.cells[c].lines[0] for c in columns), e.protocol, e.seeds, e.tier, e.source]
+        [e.model, *(e.cells[c].text for c in columns), e.protocol, e.seeds, e.tier, e.source]
         for e in listed
     ]
     described = published()["literature"]["protocols"]
     protocols = [f"`{name}`: {words}." for name, words in described.items()]
     notes = [
-        *meanings(entry.cells[column] for entry in listed for column in columns),
         "Compare rows of one protocol only. " + " ".join(protocols),
         "Tier: self, a number of the model's authors (quoted: as another paper prints it); others, "
         "by other authors, with settings of their own; submitted, a run by others that passed "

@@ -1,0 +1,1 @@
+"""The accuracy tables: cells, rows, the lines below them, and the literature."""

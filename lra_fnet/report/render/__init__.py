@@ -1,0 +1,1 @@
+"""Prints a report: terminal, Markdown, CSV, LaTeX, HTML."""

@@ -1,0 +1,65 @@
+r"""The report's tables as LaTeX: one booktabs tabular per file, for \input."""
+
+import itertools
+import re
+from collections.abc import Container
+
+from lra_fnet.report.render import markdown, template
+from lra_fnet.report.render.grid import Grid
+from lra_fnet.report.sections import Report
+
+_SPECIAL = {
+    **{char: f"\\{char}" for char in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    "`": r"\textasciigrave{}",
+    "[": "{[}",  # after \\ or \midrule it would begin an argument
+    "±": r"$\pm$",
+    "→": r"$\rightarrow$",
+}
+_STYLES = {"bold": r"\textbf{%s}", "italic": r"\textit{%s}", "bold italic": r"\textbf{\textit{%s}}"}
+_NAME = re.compile(r"[(,:/]| preset | in arXiv")  # what follows is not in the name of a file
+
+
+def files(report: Report) -> dict[str, str]:
+    """Returns the text of each file by name: latex/<table>.tex."""
+    bodies: dict[str, str] = {}
+    for table in report.tables:
+        for grid in markdown.accuracy([table]):
+            words = f"accuracy {table.preset}" + " variants" * grid.title.endswith("variants")
+            bodies[_unused(words, bodies)] = tabular(grid)
+    for grid in itertools.chain(*report.sections.values()):
+        bodies[_unused(_NAME.split(grid.title)[0], bodies)] = tabular(grid)
+    return {f"latex/{name}.tex": body for name, body in bodies.items()}
+
+
+def _unused(words: str, taken: Container[str]) -> str:
+    """Returns words as the name of a file, followed by a number if it is taken."""
+    name = template.slug(words).lower()
+    numbers = (f"{name}-{number}" if number > 1 else name for number in itertools.count(1))
+    return next(name for name in numbers if name not in taken)
+
+
+def escape(words: str) -> str:
+    """Returns text that LaTeX prints literally; letters outside Latin-1 become code points."""
+    chars = (_SPECIAL.get(c, c if ord(c) < 0x100 else f"{{[}}U+{ord(c):04X}]") for c in words)
+    return "".join(chars).replace("--", "-{}-")
+
+
+def tabular(grid: Grid) -> str:
+    """Returns the tabular of a table; its title and its notes are comments above it."""
+    columns = "l" * grid.words + "r" * (len(grid.head) - grid.words)
+    head, *body = [" & ".join(map(_cell, row)) + r" \\" for row in (grid.head, *grid.rows)]
+    about = [f"% {line}" for text in (grid.title, *grid.notes) for line in text.splitlines()]
+    begin = rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}"
+    lines = [begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", ""]
+    return "\n".join([*about, *lines])
+
+
+def _cell(text: str) -> str:
+    return _STYLES.get(getattr(text, "style", ""), "%s") % escape(text)

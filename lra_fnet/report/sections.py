@@ -1,0 +1,360 @@
+"""Everything that a report shows, computed once; every form of the report is a function of it."""
+
+import dataclasses
+import itertools
+import os
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from lra_fnet import config, significance, tasks
+from lra_fnet.report import benchmarks, pretraining, tradeoff
+from lra_fnet.report.accuracy import literature, names
+from lra_fnet.report.accuracy import table as accuracy
+from lra_fnet.report.accuracy.literature import Entry
+from lra_fnet.report.accuracy.table import Row, Table
+from lra_fnet.report.pretraining import Front
+from lra_fnet.report.render.grid import Grid
+from lra_fnet.report.sources import Benchmark, Sources, Sweep
+from lra_fnet.report.speed import papers
+from lra_fnet.report.tradeoff import Point
+from lra_fnet.run.folder import Begun, Span
+from lra_fnet.run.result import Record
+from lra_fnet.significance import LEVEL, SEEDS, Difference, holm, p_text
+from lra_fnet.sweep.files import Entry as Trial
+
+
+@dataclasses.dataclass(frozen=True)
+class Preset:
+    """Everything under one preset."""
+
+    table: Table  # the accuracies
+    pairs: Grid  # comparisons of the main models, and with no mixing
+    training: Grid  # accuracy on training rows, minutes and settings tried
+    pretrained: Grid  # rows that began pre-trained against rows from scratch
+    points: Sequence[Point]  # score against speed
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Report:
+    """The contents of a report."""
+
+    sources: Sources  # the files that it is made from
+    runs: Sequence[Record]  # in the order of the tables
+    presets: Sequence[Preset]
+    fronts: Sequence[Front]  # pre-training on a corpus, ours and the paper's
+    sweeps: Sequence[tuple[Sweep, Sequence[Grid]]]
+    benchmarks: Sequence[tuple[Benchmark, Sequence[Grid]]]
+    published: Sequence[Grid]  # speed and memory in the papers
+    entries: Sequence[Entry]  # results on LRA: the papers', later ones, ours and submitted ones
+    literature: Grid  # their table
+    spans: Grid  # the required attention spans
+    unfinished: Grid  # runs without a result
+    problems: Grid  # damaged files
+
+    def __repr__(self):
+        presets = ", ".join(preset.table.preset for preset in self.presets)
+        return f"Report({len(self.runs)} runs; presets: {presets or 'none'})"
+
+    @property
+    def tables(self) -> list[Table]:
+        """The accuracies, one table per preset."""
+        return [preset.table for preset in self.presets]
+
+    @property
+    def sections(self) -> dict[str, list[Grid]]:
+        """Every table that is not of accuracy, by heading."""
+        measured = []
+        for benchmark, listed in self.benchmarks:
+            about = [
+                benchmarks.caption(benchmark.cells),
+                *([] if measured else [benchmarks.LEGEND]),
+            ]
+            for grid in listed:
+                notes, about = [*grid.notes, *filter(None, about)], []
+                title = f"{grid.title}, {benchmark.name}"
+                measured.append(dataclasses.replace(grid, title=title, notes=notes))
+        sections = {
+            "Significance": [preset.pairs for preset in self.presets],
+            "Training and test": [preset.training for preset in self.presets],
+            "Score against speed": [tradeoff.grid(p.table, p.points) for p in self.presets],
+            "Speed and memory": [*measured, *self.published],
+            "Pre-training": [
+                *(preset.pretrained for preset in self.presets),
+                *(front.grid() for front in self.fronts),
+            ],
+            "Sweeps": [grid for _, listed in self.sweeps for grid in listed],
+            "Required attention span": [self.spans],
+            "Unfinished": [self.unfinished],
+            "Left out": [self.problems],
+        }
+        present = {heading: list(filter(None, listed)) for heading, listed in sections.items()}
+        return {heading: listed for heading, listed in present.items() if listed}
+
+
+def build(sources: Sources) -> Report:
+    """Computes everything that is shown of these files."""
+    runs = names.sort(sources.runs)
+    presets = [
+        Preset(
+            table=table,
+            pairs=pairs(table),
+            training=training(table, sources.sweeps),
+            pretrained=pretrained(table),
+            points=tradeoff.points(table, sources.benchmarks),
+        )
+        for table in accuracy.tables(runs)
+    ]
+    entries = literature.entries(
+        [preset.table for preset in presets],
+        {who: accuracy.tables(theirs) for who, theirs in sources.submitted.items()},
+    )
+    problems = [[problem] for problem in sources.problems]
+    return Report(
+        sources=sources,
+        runs=runs,
+        presets=presets,
+        fronts=pretraining.fronts(runs, sources.benchmarks),
+        sweeps=[(s, list(filter(None, (trials(s), selected(s))))) for s in sources.sweeps],
+        benchmarks=_benchmarks(sources.benchmarks),
+        published=papers.tables(sources.benchmarks),
+        entries=entries,
+        literature=literature.grid(entries),
+        spans=spans(runs, sources.spans),
+        unfinished=unfinished(sources.unfinished),
+        problems=Grid("Files that are left out because they are damaged", ["File"], problems),
+    )
+
+
+def _benchmarks(sources: Sequence[Benchmark]) -> list[tuple[Benchmark, Sequence[Grid]]]:
+    """Returns benchmarks with their tables; those under the same conditions are one."""
+    groups: dict[tuple, list[Benchmark]] = {}
+    for benchmark in sources:
+        groups.setdefault(benchmarks.conditions(benchmark.cells), []).append(benchmark)
+    merged = []
+    for group in groups.values():
+        cells, listed = benchmarks.together([benchmark.cells for benchmark in group])
+        folder = PurePosixPath(group[0].name).parent
+        labels = [os.path.relpath(benchmark.name, folder) for benchmark in group]
+        name = group[0].name if len(group) == 1 else f"{folder} ({', '.join(labels)})"
+        merged.append((Benchmark(name, cells), listed))
+    return merged
+
+
+def pairs(table: Table) -> Grid:
+    """Returns the differences of the main models from no mixing and from each other.
+
+    Args:
+      table: rows of the preset's own settings with a value on the same data are compared.
+    """
+    models = (names.NO_MIXING, *names.MAIN)
+    own = [row for model in models for row in table.own if row.model == model]
+    found: list[tuple[str, Row, Row, Difference]] = []
+    for task, (b, a) in itertools.product(table.tasks, itertools.combinations(own, 2)):
+        first, second = a.cells[task], b.cells[task]
+        difference = None
+        if a.model != b.model and first.data == second.data and len(first.data) == 1:
+            difference = significance.compare(first.right, second.right)
+        if difference:
+            found.append((task, a, b, difference))
+    sure = [min(a.cells[t].seeds, b.cells[t].seeds) >= SEEDS for t, a, b, _ in found]
+    tested = [d.p_value for (*_, d), enough in zip(found, sure, strict=True) if enough]
+    adjusted = iter(holm(tested))
+    rows = []
+    for (task, a, b, difference), enough in zip(found, sure, strict=True):
+        p = next(adjusted) if enough else None
+        verdict = "few seeds" if p is None else "yes" if p <= LEVEL else "no"
+        seeds = " / ".join(str(row.cells[task].seeds) for row in (a, b))
+        tests = [p_text(difference.p_value), "-" if p is None else p_text(p), seeds]
+        rows.append([table.columns[task], a.label, b.label, verdict, *_points(difference), *tests])
+    head = ["Task", "Model", "Against", "Significant", "Difference", "95 % interval"]
+    note = (
+        "Accuracy of the model minus that of the other, in points, with a 95 % interval of this "
+        f"pair alone. Several seeds: {significance.SEEDS_AND_ROWS}; one run on each side: "
+        f"{significance.ROWS}, which says nothing about other seeds. Significant: p adjusted by "
+        f"Holm's method, over the rows with {SEEDS} seeds or more on both sides, is at most "
+        f"{LEVEL}."
+    )
+    title = f"Main models in pairs, preset {table.preset}"
+    return Grid(title, [*head, "p", "p adjusted", "Seeds"], rows, [note], words=4)
+
+
+def _points(difference: Difference | None) -> list[str]:
+    """Returns a difference and its interval as texts."""
+    if difference is None:
+        return ["-", "-"]
+    return [f"{difference.mean:+.2f}", f"{difference.low:+.2f} to {difference.high:+.2f}"]
+
+
+def training(table: Table, sweeps: Sequence[Sweep] = ()) -> Grid:
+    """Returns accuracies on training and test rows at the last step, and what they cost.
+
+    See arXiv:2011.04006, Table 3.
+    """
+    rows = []
+    for task, row in itertools.product(table.tasks, table.ours):
+        runs = [run for run in row.cells[task].runs if run.complete]
+        scores = [(run.train, run.score("test", "last")) for run in runs]
+        known = [(train.accuracy, test.accuracy) for train, test in scores if train and test]
+        if not known:
+            continue
+        train, test = map(statistics.fmean, zip(*known, strict=True))
+        seconds = [run.total_seconds / 60 for run in runs if run.total_seconds is not None]
+        minutes = f"{statistics.median(seconds):.1f}" if seconds else "-"
+        gap = [f"{train:.2f}", f"{test:.2f}", f"{train - test:+.2f}"]
+        tried = str(settings(runs[0], sweeps) or "-")
+        rows.append([table.columns[task], row.label, *gap, minutes, tried])
+    head = ["Task", "Model", "Training", "Test", "Gap", "Minutes", "Settings tried"]
+    note = (
+        "Means over seeds at the last step, in %; training accuracy is measured on as many "
+        "training rows as validation has. Minutes: the median of a run, with pre-training. "
+        "Settings tried: by the sweeps here that selected this one; -: none did."
+    )
+    title = f"Accuracy on training and test rows, preset {table.preset}"
+    return Grid(title, head, rows, [note], words=2)
+
+
+def settings(run: Record, sweeps: Sequence[Sweep]) -> int:
+    """Returns how many settings the sweeps tried that selected this run's; 0 if none did."""
+    tried = {
+        tuple(sorted(trial.overrides))
+        for sweep in sweeps
+        for choice in sweep.selected
+        if choice.selects(run)
+        for trial in sweep.trials
+        if (trial.task, trial.model) == (run.task, run.model)
+    }
+    return len(tried)
+
+
+def pretrained(table: Table) -> Grid:
+    """Compares runs that began from an encoder trained on the task's own rows with the others.
+
+    This is the comparison of "Never Train from Scratch" (arXiv:2310.02980), at equal total steps.
+    """
+    rows = []
+    for task, row, other in _from_both(table):
+        sides = row.cells[task], other.cells[task]
+        difference = significance.compare(sides[0].right, sides[1].right)
+        p = p_text(difference.p_value) if difference else "-"
+        texts = [" / ".join(f"{v:.2f}" for v in cell.values) or cell.state for cell in sides]
+        rows.append([table.columns[task], other.label, *texts, *_points(difference), p])
+    head = ["Task", "Model", "Pre-trained", "From scratch", "Difference", "95 % interval", "p"]
+    note = (
+        "Test accuracy of each seed that trained; then the mean of the pre-trained runs minus that "
+        "from scratch, in points. Both sides took the same number of steps in all. p and interval "
+        "are of this pair alone; with one seed on a side, they do not cover its other seeds."
+    )
+    title = f"Self-pretraining against training from scratch, preset {table.preset}"
+    return Grid(title, head, rows, [note], words=2)
+
+
+def _from_both(table: Table) -> Iterator[tuple[str, Row, Row]]:
+    """Yields task, row and row from scratch, where both took as many steps on the same data."""
+    from_scratch = {row.key: row for row in table.ours}
+    for task, row in itertools.product(table.tasks, table.variants):
+        runs = row.cells[task].runs
+        if not (runs and row.variant and runs[0].init and runs[0].init.task == task):
+            continue
+        other = from_scratch.get((row.model, names.stages(runs[0], row.variant)[1] or None))
+        others = other.cells[task].runs if other else ()
+        both = [run for run in (*runs, *others) if run.complete]
+        steps = {run.steps + (run.init.steps if run.init else 0) for run in both}
+        if other and others and len(steps) == len({run.data_sha256 for run in both}) == 1:
+            yield task, row, other
+
+
+def spans(runs: Sequence[Record], by_folder: Mapping[str, Span]) -> Grid:
+    """Returns the required attention span of every run that has one (arXiv:2011.04006, Sec. 2.3).
+
+    Args:
+      runs: in the order of the rows.
+      by_folder: the attention_span.json of each run.
+    """
+    rows = []
+    for run in (run for run in runs if run.folder in by_folder):
+        span = by_folder[run.folder]
+        numbers = [f"{span.mean:.1f}", f"{span.uniform:.1f}"]
+        layers = ", ".join(f"{layer.mean:.1f}" for layer in span.layers)
+        rows.append([*_run(run), *numbers, layers, f"{span.rows:,}"])
+    head = ["Task", "Preset", "Model", "Seed", "Span (tokens)", "Equal weights", "By layer", "Rows"]
+    note = (
+        "Mean distance between a query and the tokens that it attends to, weighted by attention, "
+        "over heads, layers and validation rows. Equal weights: the same if every token had the "
+        "same weight."
+    )
+    return Grid("Required attention span", head, rows, [note], words=3)
+
+
+def unfinished(begun: Sequence[tuple[Begun, int]]) -> Grid:
+    """Returns the runs that have begun and have no result, with the newest step of each."""
+    rows = [[*_run(run), f"{step:,}"] for run, step in begun]
+    head = ["Task", "Preset", "Model", "Seed", "Step"]
+    return Grid("Runs that have not ended", head, rows, words=3)
+
+
+def _run(run: Record | Begun) -> list[str]:
+    return [tasks.title(run.task), run.preset, names.name_of(run), str(run.seed)]
+
+
+def value_of(trial: Trial, axis: str) -> Any:
+    """Returns the value that a trial binds an axis to, or None if it binds none.
+
+    A text that is not a Python literal, and "None", are returned as they are.
+    """
+    for binding in trial.overrides:
+        name, text = config.split(binding)
+        if name == axis:
+            try:
+                value = config.literal(text)
+                return "None" if value is None else value
+            except ValueError:
+                return text
+    return None
+
+
+def trials(sweep: Sweep) -> Grid:
+    """Returns every trial of a sweep with its state; those of selected settings are marked."""
+    axes = list(sweep.about.axes)
+    rows = []
+    for trial in sweep.trials:
+        values = [value_of(trial, axis) for axis in axes]
+        rows.append(
+            [
+                str(trial.number),
+                tasks.title(trial.task),
+                trial.model,
+                trial.state + (f": {trial.error}" if trial.error else ""),
+                *(
+                    f"{v:.3g}" if isinstance(v, float) else str("-" if v is None else v)
+                    for v in values
+                ),
+                str(trial.seed),
+                "-" if trial.step is None else f"{trial.step:,}",
+                "-" if trial.validation is None else f"{100 * trial.validation:.2f}",
+                "selected" if any(choice.selects(trial) for choice in sweep.selected) else "",
+            ]
+        )
+    head = ["Trial", "Task", "Model", "State", *axes, "Seed", "Step", "Validation", "Selected"]
+    note = (
+        "Validation: accuracy in %. Selected: the setting of a task and model with the highest "
+        "mean over its seeds when the sweep was finished. Trials never read the test split."
+    )
+    return Grid(f"Trials of the sweep {sweep.name}", head, rows, [note], words=4)
+
+
+def selected(sweep: Sweep) -> Grid:
+    """Returns the settings that were selected on validation and scored on test."""
+    rows = [
+        [
+            tasks.title(choice.task),
+            choice.model,
+            " ".join(choice.overrides),
+            ", ".join(map(str, choice.seeds)),
+            "-" if choice.validation is None else f"{100 * choice.validation:.2f}",
+        ]
+        for choice in sweep.selected
+    ]
+    head = ["Task", "Model", "Setting", "Seeds", "Validation (%)"]
+    return Grid(f"Selected in the sweep {sweep.name}", head, rows, words=3)
