@@ -10,7 +10,7 @@ from lra_fnet import experiment
 from lra_fnet.counts import wilson
 from lra_fnet.data import store
 from lra_fnet.report import accuracy, cells, naming, tables, text
-from lra_fnet.report.cells import Cell
+from lra_fnet.report.accuracy.cell import Cell
 from lra_fnet.run.folder import Begun
 
 

@@ -10,8 +10,9 @@ from paths import ROOT
 from lra_fnet import config, experiment
 from lra_fnet.errors import UserError
 from lra_fnet.models.encoder import parameter_count
-from lra_fnet.report import cells as tables
-from lra_fnet.report import census, naming
+from lra_fnet.report import census
+from lra_fnet.report.accuracy import names as naming
+from lra_fnet.report.accuracy import published as tables
 
 CENSUS = ROOT / "results" / "census.md"
 MAIN = ("transformer", "linear", "fnet", "performer")

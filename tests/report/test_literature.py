@@ -6,7 +6,7 @@ import pytest
 from made_results import a_result, put, records, with_test
 
 from lra_fnet.report import accuracy, cells, literature
-from lra_fnet.report.contents import build
+from lra_fnet.report.sections import build
 from lra_fnet.report.sources import Sources
 
 ROWS = cells.published()["literature"]["rows"]

@@ -12,7 +12,6 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from lra_fnet.report.grid import Grid
 from made_results import (
     a_failure,
     a_measured_cell,
@@ -29,6 +28,7 @@ from made_results import (
 
 from lra_fnet import report
 from lra_fnet.report import accuracy, benchmarks, figures, latex, page, tables, tradeoff
+from lra_fnet.report.render.grid import Grid
 
 TEMPLATES = Path(page.__file__).with_name("templates")
 STYLE = (TEMPLATES / "style.css").read_text()

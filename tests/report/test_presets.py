@@ -3,7 +3,8 @@
 import pytest
 from paths import ROOT
 
-from lra_fnet.report import naming, presets
+from lra_fnet.report import presets
+from lra_fnet.report.accuracy import names as naming
 
 HOW = (
     """run `python -c 'from lra_fnet.report import presets; presets.write("results/presets.md")'`"""

@@ -9,7 +9,7 @@ from made_results import a_result, measured, part_of_a_run, records
 
 from lra_fnet.data import store
 from lra_fnet.report import Sources, benchmarks, build, figures, page, pretraining
-from lra_fnet.report import text as texts
+from lra_fnet.report.render import text as texts
 from lra_fnet.report.sources import Benchmark
 
 

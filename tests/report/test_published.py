@@ -6,7 +6,7 @@ import statistics
 import pytest
 from paths import TESTS
 
-from lra_fnet.report import cells as tables
+from lra_fnet.report.accuracy import published as tables
 
 DATA = TESTS / "data"  # quotations of the papers' tables
 

@@ -19,7 +19,7 @@ from lra_fnet.counts import wilson
 from lra_fnet.errors import UserError
 from lra_fnet.machine import terminal
 from lra_fnet.report import accuracy, figures, page, text
-from lra_fnet.report.grid import Grid
+from lra_fnet.report.render.grid import Grid
 
 RESULTS = [
     with_test(600, last=580),

@@ -25,7 +25,7 @@ from made_results import (
 from lra_fnet import report
 from lra_fnet.machine import typed_json
 from lra_fnet.report import accuracy, grids, page, sources, sweeps, text, tradeoff
-from lra_fnet.report.grid import Grid
+from lra_fnet.report.render.grid import Grid
 from lra_fnet.run.folder import Span
 from lra_fnet.sweep.files import Entry
 

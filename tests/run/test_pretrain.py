@@ -18,7 +18,7 @@ from lra_fnet import config, experiment, objective
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.models.mixers.fourier import Fourier
-from lra_fnet.report import accuracy
+from lra_fnet.report.accuracy import table as accuracy
 from lra_fnet.run import evaluate, pretrained, verify
 from lra_fnet.run import folder as run_files
 from lra_fnet.run import job as jobs

@@ -1,7 +1,6 @@
 r"""The report's tables as LaTeX: one booktabs tabular per file, for \input."""
 
 import itertools
-import re
 from collections.abc import Container
 
 from lra_fnet.report.render import markdown, template
@@ -23,7 +22,7 @@ _SPECIAL = {
     "→": r"$\rightarrow$",
 }
 _STYLES = {"bold": r"\textbf{%s}", "italic": r"\textit{%s}", "bold italic": r"\textbf{\textit{%s}}"}
-_NAME = re.compile(r"[(,:/]| preset | in arXiv")  # what follows is not in the name of a file
+LONGEST = 80  # letters of a file's name
 
 
 def files(report: Report) -> dict[str, str]:
@@ -34,13 +33,13 @@ def files(report: Report) -> dict[str, str]:
             words = f"accuracy {table.preset}" + " variants" * grid.title.endswith("variants")
             bodies[_unused(words, bodies)] = tabular(grid)
     for grid in itertools.chain(*report.sections.values()):
-        bodies[_unused(_NAME.split(grid.title)[0], bodies)] = tabular(grid)
+        bodies[_unused(grid.title, bodies)] = tabular(grid)
     return {f"latex/{name}.tex": body for name, body in bodies.items()}
 
 
 def _unused(words: str, taken: Container[str]) -> str:
     """Returns words as the name of a file, followed by a number if it is taken."""
-    name = template.slug(words).lower()
+    name = template.slug(words)[:LONGEST].lower()
     numbers = (f"{name}-{number}" if number > 1 else name for number in itertools.count(1))
     return next(name for name in numbers if name not in taken)
 
