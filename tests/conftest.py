@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from paths import OUTSIDE
 
-from lra_fnet.machine import compile_cache  # without jax
+from tools import hasty  # without jax
 
 # Each worker stays on one core, with the programs that it starts: the tests took twice as long when
 # the workers' threads shared all cores. It must be set before jax is imported.
@@ -26,7 +26,7 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
 
 # Half of the time goes into compiling small programs, here and in the commands that tests start.
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {compile_cache.HASTY}".strip()
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {hasty.FLAGS}".strip()
 os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"  # 9 % of the time of a training's tests
 
 import gin

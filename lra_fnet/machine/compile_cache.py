@@ -5,47 +5,22 @@ flags and the device (for a CPU its instruction set), so machines may share a fo
 returns the program that was compiled, so a run's numbers are the same with and without it.
 """
 
-import importlib.metadata
 import os
 import sys
-import tempfile
-import threading
 import time
 import warnings
-from pathlib import Path
 
-from lra_fnet.errors import UserError
-from lra_fnet.machine import disk, progress
-
-# XLA's flags for programs that run for moments only, as in tests: without LLVM's optimisations,
-# without its newer code generator and with one module a program, it compiles in half of the time.
-# A process with a flag that XLA does not know is aborted.
-HASTY = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
-if tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2])) < (0, 11):
-    HASTY += " --xla_cpu_use_fusion_emitters=false"
-SLOW_SECONDS = 8.0  # a compilation that takes longer is announced
+from lra_fnet.machine import disk
 
 
 def use() -> None:
     """Turns the cache on, for this process and those that it starts.
 
     The folder is JAX_COMPILATION_CACHE_DIR, or else lra-fnet/jax in the user's cache folder.
-    JAX_ENABLE_COMPILATION_CACHE=false turns the cache off, as for any program that uses JAX. If the
-    folder cannot be written, prints one line and keeps nothing.
+    If it cannot be written, JAX keeps nothing. JAX_ENABLE_COMPILATION_CACHE=false turns the cache
+    off, as for any program that uses JAX.
     """
-    if os.environ.get("JAX_ENABLE_COMPILATION_CACHE", "").lower() in ("false", "0"):
-        return
     folder = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(disk.user_cache() / "jax")
-    if "://" not in folder:
-        try:
-            with disk.writable(Path(folder), "JAX_COMPILATION_CACHE_DIR"):
-                Path(folder).mkdir(parents=True, exist_ok=True)
-                tempfile.TemporaryFile(dir=folder).close()
-        except UserError as error:
-            reason = str(error).removesuffix(disk.AGAIN)  # this command goes on
-            progress.say(f"compiled programs are not kept: {reason}")
-            os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
-            return
     os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
     # JAX compiles again what another process is writing, or was killed while it wrote.
     warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")
@@ -60,10 +35,7 @@ def use() -> None:
 
 
 class Timer:
-    """Times a compilation as a context manager; its text is "compiled in 12.3 s", for example.
-
-    It says so while a compilation takes long.
-    """
+    """Times a compilation as a context manager; its text is "compiled in 12.3 s", for example."""
 
     def __enter__(self):
         import jax  # late: the command line starts without it
@@ -71,15 +43,11 @@ class Timer:
         self._events: list[str] = []
         jax.monitoring.register_event_listener(self._note)
         self._begun = time.perf_counter()
-        self._word = threading.Timer(SLOW_SECONDS, progress.say, ["compiling; this takes a while"])
-        self._word.daemon = True
-        self._word.start()
         return self
 
     def __exit__(self, *_):
         import jax
 
-        self._word.cancel()
         self.seconds = time.perf_counter() - self._begun
         jax.monitoring.unregister_event_listener(self._note)
 

@@ -22,10 +22,7 @@ import psutil
 from lra_fnet.errors import UserError, unreadable
 from lra_fnet.machine.progress import say
 
-AGAIN = ", then run the same command again"  # ends the message of `writable`
-_FORBIDDEN = tuple(os.strerror(e) for e in (errno.EROFS, errno.EACCES, errno.EPERM))
-_FULL = tuple(os.strerror(e) for e in (errno.ENOSPC, errno.EDQUOT))
-_REFUSALS = ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "EIO", "EMFILE")
+_REFUSALS = tuple(os.strerror(e) for e in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO))
 
 
 def replace(path: Path, content: str | bytes) -> None:
@@ -49,30 +46,18 @@ def partial(path: Path) -> Iterator[Path]:
     what processes of this machine left that were killed while they wrote to the same path.
     """
     ours = f".{path.name}.{platform.node()}-"
+    for left in path.parent.glob(f"{glob.escape(ours)}*"):
+        process = left.name.removeprefix(ours)
+        if process.isdecimal() and not psutil.pid_exists(int(process)):
+            remove(left)
     beside = path.with_name(f"{ours}{os.getpid()}")
-    old = beside.with_name(f"{beside.name}.old")
     try:
-        for left in path.parent.glob(f"{glob.escape(ours)}*"):
-            process = left.name.removeprefix(ours).removesuffix(".old")
-            if (
-                process.isdecimal()
-                and not psutil.pid_exists(int(process))
-                and (left.suffix != ".old" or path.exists())
-            ):
-                remove(left)
         yield beside
         if path.is_dir():  # the system replaces files and empty folders only
-            path.rename(old)
-        try:
-            os.replace(beside, path)
-        except OSError:
-            if old.exists():
-                old.rename(path)
-            raise
+            remove(path)
+        os.replace(beside, path)
     finally:
         remove(beside)
-        if path.exists():
-            remove(old)
 
 
 def remove(path: Path) -> None:
@@ -130,13 +115,10 @@ def read_lines(path: Path, *, skip: bool = False) -> list[dict[str, Any]]:
         objects = []
         for number, line in enumerate(text.split("\n")[:-1], start=1):
             try:
-                value = json.loads(line)
-                if not isinstance(value, dict):
-                    raise ValueError(f"expected a JSON object in line {number}")
-                objects.append(value)
-            except ValueError:
+                objects.append(dict(json.loads(line)))
+            except (ValueError, TypeError) as error:
                 if not skip:
-                    raise
+                    raise ValueError(f"line {number} is no JSON object: {line[:40]!r}") from error
                 say(f"{path}, line {number} is damaged and left out: {line[:40]!r}")
         return objects
 
@@ -149,16 +131,10 @@ def append_line(path: Path, value: dict[str, Any]) -> None:
     Raises:
       UserError: the file cannot be written.
     """
-    with writable(path.parent), open(path, "a+b", opener=no_links) as file:
+    with writable(path.parent), open(path, "a+b") as file:
         half = file.tell() and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n"
         file.write(b"\n" * half + json.dumps(value).encode() + b"\n")
         file.flush()
-        os.fsync(file.fileno())
-
-
-def sync(path: Path) -> None:
-    """Waits until the disk has what was written to a file."""
-    with open(path, "rb", opener=no_links) as file:
         os.fsync(file.fileno())
 
 
@@ -206,48 +182,39 @@ def writable(target: Path, option: str = "--runs") -> Iterator[None]:
         reason = _refusal(error)
         if reason is None:
             raise
-        cure = "make it writable or " if reason in _FORBIDDEN else ""
-        cure = "free some space or " if reason in _FULL else cure
         raise UserError(
-            f"{target} cannot be written ({reason}): {cure}choose another folder with "
-            f"{option}{AGAIN}"
+            f"{target} cannot be written ({reason}): free space there, make it writable or choose "
+            f"another folder with {option}"
         ) from None
 
 
 def _refusal(error: BaseException | None) -> str | None:
     """Returns the operating system's error text from anywhere in a chain of exceptions."""
-    reasons = [os.strerror(getattr(errno, name)) for name in _REFUSALS]
     while error is not None:
         if isinstance(error, OSError):
             return error.strerror or str(error)
-        for reason in reasons:
+        for reason in _REFUSALS:
             if reason in str(error):
                 return reason
         error = error.__cause__ or error.__context__
     return None
 
 
-def no_links(path: str, flags: int) -> int:
-    """Opens a file for `open(opener=)`; fails at a symbolic link, which a stranger may have put."""
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
-
-
-def try_lock(path: Path, *, wait: bool = False, seconds: float = 0) -> IO[str] | None:
+def try_lock(path: Path, *, seconds: float = 0) -> IO[str] | None:
     """Locks a file for this process; returns None if another process (or this one) holds it.
 
     The lock is freed when the returned handle is closed or the process ends in any way.
 
     Args:
       path: the lock file.
-      wait: waits for the other process instead of returning None.
       seconds: how long to try again before returning None: a process that only asks whether the
         lock is held has it for a moment.
     """
-    handle = open(path, "a+", opener=no_links)  # noqa: SIM115 (held open by the caller)
+    handle = open(path, "a+")  # noqa: SIM115 (held open by the caller)
     end = time.monotonic() + seconds
     while True:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break
         except BlockingIOError:
             if time.monotonic() >= end:
@@ -273,29 +240,12 @@ def lock(path: Path, waiting: str = "") -> Iterator[None]:
     if handle is None:
         if waiting:
             say(waiting)
-        handle = try_lock(path, wait=True)
+        handle = try_lock(path, seconds=float("inf"))
     assert handle is not None
     with handle:
         yield
 
 
-def holder(path: Path) -> str:
-    """Returns the id of the process that holds the lock of a file, or held it last."""
-    try:
-        return path.read_text("utf-8", "replace").strip() or "unknown"
-    except OSError:
-        return "unknown"
-
-
 def user_cache() -> Path:
-    """Returns the folder of our caches: $XDG_CACHE_HOME/lra-fnet, or ~/.cache/lra-fnet.
-
-    Raises:
-      UserError: this user has no home.
-    """
-    try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lra-fnet"
-    except RuntimeError:
-        raise UserError(
-            "this user has no home folder for caches: set XDG_CACHE_HOME to a folder of yours"
-        ) from None
+    """Returns the folder of our caches: $XDG_CACHE_HOME/lra-fnet, or ~/.cache/lra-fnet."""
+    return Path(os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")) / "lra-fnet"

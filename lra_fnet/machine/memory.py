@@ -17,10 +17,6 @@ _LIMITS = {
     "-v": (resource.RLIMIT_AS, 3 << 30, "bytes of address space"),
     "-n": (resource.RLIMIT_NOFILE, 256, "open files"),
 }
-# Of both versions of cgroups: the folder, the files with limit and usage, and a prefix of names in
-# memory.stat.
-_CGROUP_2 = "sys/fs/cgroup", "memory.max", "memory.current", ""
-_CGROUP_1 = "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"
 
 
 def check_limits() -> None:
@@ -47,25 +43,16 @@ def free_memory(root: Path = Path("/")) -> int:
 
 
 def _left_by_cgroups(root: Path) -> Iterator[int]:
-    """Yields the bytes that each cgroup around this process leaves it, where there is a limit."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        mount, limit, usage, prefix = _CGROUP_1 if controllers else _CGROUP_2
-        folder = root / mount / path.lstrip("/")  # a container may lack the innermost folders
-        for place in (folder, *folder.parents):
+    """Yields the bytes that each cgroup (v2) around this process leaves it, if it has a limit."""
+    top = root / "sys/fs/cgroup"
+    with contextlib.suppress(OSError):
+        path = (root / "proc/self/cgroup").read_text().rpartition("0::/")[2].strip()
+        for place in (top / path, *(top / path).parents):  # a container may lack the innermost
             with contextlib.suppress(OSError, ValueError):  # no such folder; "max" is no limit
-                most = int((place / limit).read_text())
+                most = int((place / "memory.max").read_text())
                 stat = dict(row.split() for row in (place / "memory.stat").read_text().splitlines())
-                cached = sum(int(stat[f"{prefix}{age}_file"]) for age in ("active", "inactive"))
-                yield max(0, most - int((place / usage).read_text()) + cached)
-            if place == root / mount:
-                break
+                cached = int(stat["active_file"]) + int(stat["inactive_file"])
+                yield max(0, most - int((place / "memory.current").read_text()) + cached)
 
 
 def device_bytes() -> tuple[int, int]:

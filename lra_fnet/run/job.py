@@ -281,8 +281,8 @@ def lock(folder: Path) -> Iterator[None]:
         handle = disk.try_lock(file, seconds=1)
     if handle is None:
         raise UserError(
-            f"{folder} is in use by process {disk.holder(file)}: wait for it, stop it, or choose "
-            "another --seed or --name"
+            f"{folder} is in use by process {file.read_text().strip()}: wait for it, stop it, or "
+            "choose another --seed or --name"
         )
     with handle:
         yield

@@ -9,6 +9,7 @@ train a run, the first one writes.
 import concurrent.futures
 import hashlib
 import json
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -78,9 +79,6 @@ class Checkpoints:
         self._pending: concurrent.futures.Future | None = None
         self.saved_step: int | None = None  # of the newest checkpoint, on disk after `wait`
         self.blocked_seconds = 0.0  # how long saves kept the loop waiting
-        for half in folder.glob(f"checkpoints/*/.{FILE}.*") if hosts.first() else ():
-            with writable(folder):
-                half.unlink()  # of a killed process
 
     def save(self, kind: str, step: int, state, history: dict, *, wait: bool = False) -> None:
         """Starts a save, after waiting for the one before.
@@ -230,7 +228,8 @@ def _write(path: Path, step: int, state, history: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     metrics = path.parents[2] / METRICS
     if metrics.exists():  # the history has the hash of its lines
-        disk.sync(metrics)
+        with open(metrics, "rb") as file:
+            os.fsync(file.fileno())
     disk.replace(path, safetensors.numpy.save(arrays, header))
 
 

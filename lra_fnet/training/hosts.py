@@ -78,7 +78,7 @@ def join(
         raise
     except UserError as error:
         signals.end(error.code, one_line(error))
-    except jax.errors.JaxRuntimeError as error:  # a collective has lost a process, say
+    except (jax.errors.JaxRuntimeError, ValueError) as error:  # of a collective without its peer
         signals.end(os.EX_TEMPFAIL, f"{one_line(error, 200)}; the same command resumes")
     except Exception:
         traceback.print_exc()

@@ -207,10 +207,7 @@ def test_full_disk_leaves_the_folder_unchanged(folders, export, exported, monkey
     monkeypatch.setattr(Path, "write_bytes", full)
     code, err, _ = export(folders["random"], out, *force)
     assert code == 2
-    assert err == (
-        f"lra-fnet: {out} cannot be written (No space left on device): free some space or choose "
-        "another folder with --out, then run the same command again\n"
-    )
+    assert err.startswith(f"lra-fnet: {out} cannot be written (No space left on device): ")
     assert {path: path.read_bytes() for path in exported.iterdir()} == before
     assert [path.name for path in exported.parent.iterdir()] == ["out"]
 

@@ -350,10 +350,7 @@ def test_full_disk_fails_with_one_line_and_leaves_nothing(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     folder = TOY.folder(tmp_path)
-    assert str(info.value) == (
-        f"{folder} cannot be written (File too large): choose another folder with "
-        f"--data, then run the same command again"
-    )
+    assert str(info.value).startswith(f"{folder} cannot be written (File too large): ")
     assert not folder.exists()
     assert not leftovers(folder)
     tasks.prepare(TOY, tmp_path)

@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lra_fnet.machine import compile_cache
 from lra_fnet.machine.progress import Bar, duration, say
 from lra_fnet.training import logs
+from tools import hasty
 from tools.drill import faults, stage
 from tools.drill.stage import HERE, ROOT, SHIM, build
 
@@ -101,7 +101,7 @@ def _preload(seed, only, sample, jobs, out) -> int:
         words += [] if only is None else ["--case", only]
         words += [] if sample is None else ["--sample", sample]
         settings = {"JAX_PLATFORMS": "cpu", "OPENBLAS_NUM_THREADS": "1"}
-        settings |= {"XLA_FLAGS": compile_cache.HASTY}  # changes no call on a file
+        settings |= {"XLA_FLAGS": hasty.FLAGS}  # changes no call on a file
         settings |= {"LD_PRELOAD": shim, SHIM: shim, "PYTHONPATH": str(ROOT)}
         # As for a user. JAX's own limit is a time, so that the load would choose the files.
         settings |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
