@@ -227,9 +227,10 @@ def load(
       UserError: see config.load; a binding that nothing reads; a parameter without a value; a data
         set that is not DATASET.
     """
-    files = config.files(task, model, preset, gin_dirs, denoise=denoise)
-    config.load(files, overrides, imports, lambda: _training_rows(task))
+    texts = config.texts(task, model, preset, gin_dirs, denoise=denoise)
+    stage = functools.partial(_stage, denoise=denoise, done=done)
     with _one_line():
+        config.load(texts, overrides, imports, lambda: _training_rows(task), stage)
         _settle(data, source)
     built = _build(denoise=denoise)
     dataset = gin.query_parameter("%DATASET")
@@ -238,18 +239,6 @@ def load(
             f"{type(built.task).__name__}.config is {built.task.config!r}, but DATASET, by which "
             f"epochs are counted, is {dataset!r}: bind DATASET alone"
         )
-    steps = built.run.num_steps
-    if done >= steps:
-        raise UserError(
-            f"Run.num_steps ({steps}) counts the {done} steps of the pre-trained run too: "
-            f"set it above {done}"
-        )
-    if built.denoising:
-        config.set_length(max(1, round(built.denoising.share * steps)))
-    elif done:
-        config.set_length(steps - done)
-    if built.denoising or done:
-        built = _build(denoise=denoise)
     fields = {f"Optimizer.{field}" for field in built.optimizer.unread()}
     names = (config.short(config.split(text)[0]) for text in overrides)
     unread = [*config.unread_bindings(overrides), *(name for name in names if name in fields)]
@@ -259,6 +248,18 @@ def load(
             "remove the binding, or choose the model or schedule that reads it"
         )
     return built
+
+
+def _stage(steps: int, *, denoise: bool, done: int) -> int:
+    """Returns the steps of pre-training, or those after it, from the steps of both."""
+    if denoise:
+        return max(1, round(Denoising().share * steps))
+    if done >= steps:
+        raise UserError(
+            f"Run.num_steps ({steps}) counts the {done} steps of the pre-trained run too: "
+            f"set it above {done}"
+        )
+    return steps - done
 
 
 def _settle(data: Path | None, source: str | Path | None) -> None:

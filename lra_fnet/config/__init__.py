@@ -5,70 +5,14 @@ that nothing reads. Both are errors here: `base.gin` declares every macro, and `
 lists those that nothing has read once everything has been built.
 """
 
-from lra_fnet.config.bindings import (
-    literal,
-    normalise,
-    one_form,
-    short,
-    split,
-    split_bindings,
-    split_names,
-    values,
-)
+# ruff: noqa: F401 (the names that other modules use)
+
+from lra_fnet.config.bindings import literal, normalise, one_form, short, split, split_bindings
+from lra_fnet.config.bindings import split_names, values
 from lra_fnet.config.differences import SPEED_ONLY, Difference, differing, is_setting
-from lra_fnet.config.gin_files import (
-    GIN_DIR,
-    YOURS,
-    about,
-    changes,
-    datasets,
-    files,
-    known,
-    lengths,
-    sweep,
-    title,
-)
+from lra_fnet.config.gin_files import GIN_DIR, YOURS, Text, about, changes, datasets, known, lengths
+from lra_fnet.config.gin_files import sweep, texts, title
 from lra_fnet.config.inspection import operative, settings, unread_bindings
 from lra_fnet.config.loading import alone, load, load_operative
 from lra_fnet.config.parsing import OutsideCode, bind_missing, binds
-from lra_fnet.config.schedule import set_length
 from lra_fnet.config.user_code import code_name, code_of, import_modules, used_imports
-
-__all__ = [
-    "GIN_DIR",
-    "SPEED_ONLY",
-    "YOURS",
-    "Difference",
-    "OutsideCode",
-    "about",
-    "alone",
-    "bind_missing",
-    "binds",
-    "changes",
-    "code_name",
-    "code_of",
-    "datasets",
-    "differing",
-    "files",
-    "import_modules",
-    "is_setting",
-    "known",
-    "lengths",
-    "literal",
-    "load",
-    "load_operative",
-    "normalise",
-    "one_form",
-    "operative",
-    "set_length",
-    "settings",
-    "short",
-    "split",
-    "split_bindings",
-    "split_names",
-    "sweep",
-    "title",
-    "unread_bindings",
-    "used_imports",
-    "values",
-]

@@ -32,12 +32,6 @@ def normalise(text: str) -> str:
     name, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not re.fullmatch(r"[\w./]+", name) or len(value.splitlines()) != 1:
         raise UserError(f"--set expects Name.parameter=value, got {text!r}")
-    outside = re.sub(r"'[^']*'|\"[^\"]*\"", "", value)  # of quotation marks
-    if re.search(r"[,;]\s*[A-Za-z][\w./]*\s*=|^[^\[({]*[,;]$", outside):
-        raise UserError(
-            f"expected one binding, got {text!r}: separate bindings by spaces in --gin (make: "
-            "GIN=), or give --set for each"
-        )
     if value[0] not in "@%" and value not in ("True", "False", "None"):
         try:
             parsed = literal(value)
@@ -50,10 +44,10 @@ def normalise(text: str) -> str:
             elif _BARE_WORD.fullmatch(value):
                 value = repr(value)
             elif "@" not in value and "%" not in value:
-                cure = f"""a text of several words needs two kinds of quotes, '{name}="..."'"""
                 raise UserError(
-                    f"--set {name} expects a number, string, list or tuple, got {value!r} "
-                    f"({'--gin takes several bindings' if '=' in value else cure})"
+                    f"--set {name} expects a number, string, list or tuple, got {value!r}: a text "
+                    f"""of several words needs two kinds of quotes, '{name}="..."'; --gin takes """
+                    "several bindings"
                 ) from None
     return f"{name} = {value}"
 

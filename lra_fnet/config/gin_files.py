@@ -1,8 +1,9 @@
-"""Finds gin files: lists the names that have one, their headers, and the files that a run reads."""
+"""Finds gin files: lists the names that have one, their headers, and the texts that a run reads."""
 
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from lra_fnet.errors import UserError, unknown
 from lra_fnet.machine import disk
@@ -14,8 +15,16 @@ GIN_DIR = next(d / "gin" for d in _PLACES if (d / "gin/base.gin").is_file())
 
 _DATASET = re.compile(r"""^DATASET\s*=\s*["'](\w+)["']""", re.MULTILINE)
 _MAX_LEN = re.compile(r"^MAX_LEN\s*=\s*([\d_]+)", re.MULTILINE)
+_SCOPE = re.compile(r"((?:\w+/)+)\w")
 # What an unknown name may lack: the end of an error message.
-YOURS = "yours needs its gin file: --gin-dir FOLDER (make: GIN_DIR=)"
+YOURS = "yours needs its gin file: --gin-dir FOLDER"
+
+
+class Text(NamedTuple):
+    """Gin text, and the name of its file in messages."""
+
+    where: str
+    text: str
 
 
 def known(kind: str, dirs: Sequence[Path] = ()) -> list[str]:
@@ -55,8 +64,7 @@ def title(model: str, dirs: Sequence[Path] = ()) -> str:
 
     A model without such a line, or without a file, has its name as its title.
     """
-    path = _find(f"models/{model}.gin", dirs)
-    match = re.match(r"# ([^:\n]+):", disk.read_text(path)) if path else None
+    match = re.match(r"# ([^:\n]+):", _read(f"models/{model}.gin", dirs))
     return match[1] if match else model
 
 
@@ -65,8 +73,7 @@ def about(kind: str, name: str, dirs: Sequence[Path] = ()) -> str:
 
     For a preset the file is its base.gin. Without a comment at the top the sentence is empty.
     """
-    path = _find(f"{kind}/{name}/base.gin" if kind == "presets" else f"{kind}/{name}.gin", dirs)
-    text = disk.read_text(path) if path else ""
+    text = _read(f"{kind}/{name}/base.gin" if kind == "presets" else f"{kind}/{name}.gin", dirs)
     comment = re.match(r"(#.*\n)*", text)
     words = " ".join(re.findall(r"^# (.*)", comment[0] if comment else "", re.MULTILINE))
     words = re.sub(r" \([^)]*\)", "", words)
@@ -87,17 +94,20 @@ def sweep(name: str, dirs: Sequence[Path] = ()) -> Path:
     return path
 
 
-def files(
+def texts(
     task: str, model: str, preset: str, dirs: Sequence[Path] = (), *, denoise: bool = False
-) -> list[Path]:
-    """Returns the gin files of one run in load order; the last one that binds a name wins.
+) -> list[Text]:
+    """Returns the gin texts of one run in load order; the last one that binds a name wins.
+
+    A binding in a scope of names of tasks and models, or `pretrain`, is for that task, model or
+    stage alone. Such bindings follow all others, without the scope and at the same lines.
 
     Args:
       task: a task with a file.
       model: a model with a file.
       preset: a preset with a folder.
       dirs: folders with more gin files.
-      denoise: whether the run is pre-training, which has files of its own.
+      denoise: whether the run is pre-training.
 
     Raises:
       UserError: a task, model or preset has no file; the message lists those that have one.
@@ -108,29 +118,29 @@ def files(
             raise UserError(f"{unknown(what, name, names)}; {YOURS}")
     if _find(f"presets/{preset}/{task}.gin", dirs) is None:
         tasks = [t for t in known("tasks", dirs) if _find(f"presets/{preset}/{t}.gin", dirs)]
-        those = [p for p in known("presets", dirs) if _find(f"presets/{p}/{task}.gin", dirs)]
         raise UserError(
-            f"preset {preset!r} has no task {task!r}; it has: {', '.join(tasks)}; presets with "
-            f"{task}: {', '.join(those) or 'none'}; to add it, write presets/{preset}/{task}.gin "
-            "in a folder that --gin-dir names"
+            f"preset {preset!r} has no task {task!r}; it has: {', '.join(tasks)}; to add it, write "
+            f"presets/{preset}/{task}.gin in a folder that --gin-dir names"
         )
-    order = _order(task, model, preset, denoise=denoise)
-    return [path for name in order if (path := _find(name, dirs)) is not None]
+    paths = [path for name in _order(task, model, preset) if (path := _find(name, dirs))]
+    scopes = {*known("tasks", dirs), *known("models", dirs), "pretrain"}
+    run = {task, model, *(["pretrain"] if denoise else [])}
+    pairs = [_split(disk.read_text(path), run, scopes) for path in paths]
+    where = [_shown(path) for path in paths]
+    return [Text(w, pair[i]) for i in (0, 1) for w, pair in zip(where, pairs, strict=True)]
 
 
-def changes(
-    task: str, model: str, preset: str, dirs: Sequence[Path], *, denoise: bool = False
-) -> dict[str, str]:
+def changes(task: str, model: str, preset: str, dirs: Sequence[Path]) -> dict[str, str]:
     """Returns the texts of the user's files that change what is shipped, by their relative names.
 
     They are those that replace a shipped file and, if task, model and preset are all shipped, those
-    that come to them. Arguments are as in `files`.
+    that come to them. Arguments are as in `texts`.
     """
     shipped = all(
         (GIN_DIR / name).exists()
         for name in (f"tasks/{task}.gin", f"models/{model}.gin", f"presets/{preset}/{task}.gin")
     )
-    found = {name: _find(name, dirs) for name in _order(task, model, preset, denoise=denoise)}
+    found = {name: _find(name, dirs) for name in _order(task, model, preset)}
     return {
         name: disk.read_text(path)
         for name, path in found.items()
@@ -138,26 +148,41 @@ def changes(
     }
 
 
-def _order(task: str, model: str, preset: str, *, denoise: bool) -> list[str]:
+def _order(task: str, model: str, preset: str) -> list[str]:
     """Returns the relative names of the files that a run may have, in load order."""
-    order = [
-        "base.gin",
-        f"tasks/{task}.gin",
-        f"models/{model}.gin",
-        f"presets/{preset}/base.gin",
-        f"presets/{preset}/{task}.gin",
-        f"presets/{preset}/models/{model}.gin",
-        f"presets/{preset}/{task}.{model}.gin",
-    ]
-    if denoise:
-        order += ["denoise/base.gin", f"denoise/{task}.gin", f"presets/{preset}/denoise/{task}.gin"]
-    return order
+    folder = f"presets/{preset}"
+    parts = "base", f"tasks/{task}", f"models/{model}"
+    parts += f"{folder}/base", f"{folder}/{task}", f"{folder}/models/{model}"
+    return [f"{part}.gin" for part in parts]
+
+
+def _split(text: str, run: set[str], scopes: set[str]) -> tuple[str, str]:
+    """Splits gin text into bindings for all runs and those in scopes of this run, unscoped.
+
+    Bindings in other known scopes are left out. Every line keeps its number.
+    """
+    general, scoped = [], []
+    parts: set[str] = set()
+    for line in text.splitlines():
+        match = _SCOPE.match(line)
+        if line[:1] not in (" ", "\t", ")", "]", "}"):  # else it continues a binding
+            parts = set(match[1].strip("/").split("/")) if match else set()
+            parts = parts if parts <= scopes else set()
+        general.append("" if parts else line)
+        own = line.removeprefix(match[1]) if match else line
+        scoped.append(own if parts and parts <= run else "")
+    return "\n".join(general), "\n".join(scoped)
 
 
 def _presets(task: str, dirs: Sequence[Path]) -> list[str]:
     """Returns the texts of the presets' files for a task."""
-    paths = (_find(f"presets/{preset}/{task}.gin", dirs) for preset in known("presets", dirs))
-    return [disk.read_text(path) for path in paths if path]
+    found = (_read(f"presets/{preset}/{task}.gin", dirs) for preset in known("presets", dirs))
+    return list(filter(None, found))
+
+
+def _read(relative: str, dirs: Sequence[Path]) -> str:
+    path = _find(relative, dirs)
+    return disk.read_text(path) if path else ""
 
 
 def _find(relative: str, dirs: Sequence[Path]) -> Path | None:
@@ -167,3 +192,8 @@ def _find(relative: str, dirs: Sequence[Path]) -> Path | None:
 def _search_path(dirs: Sequence[Path]) -> list[Path]:
     # The user's folders come first, so that their files replace ours.
     return [*map(Path, dirs), GIN_DIR]
+
+
+def _shown(path: Path) -> str:
+    """Returns the name of a shipped gin file from its folder, of another as it was given."""
+    return f"gin/{path.relative_to(GIN_DIR)}" if path.is_relative_to(GIN_DIR) else str(path)

@@ -1,15 +1,13 @@
 """Says what was read of the loaded configuration, what was not, and what binds each setting."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import gin
 
 from lra_fnet.config.bindings import DURATION, normalise, short, values
-from lra_fnet.config.gin_files import GIN_DIR
+from lra_fnet.config.gin_files import Text
 from lra_fnet.config.parsing import bound_in, bound_names
-from lra_fnet.machine import disk
 
 
 def operative() -> str:
@@ -38,14 +36,13 @@ class Setting(NamedTuple):
     source: str
 
 
-def settings(paths: Sequence[Path], bindings: Sequence[str] = ()) -> list[Setting]:
+def settings(texts: Sequence[Text], bindings: Sequence[str] = ()) -> list[Setting]:
     """Returns every setting that was read and what binds it; call it after everything was built.
 
     Args:
-      paths: the gin files that `load` was given.
+      texts: the gin texts that `load` was given.
       bindings: the same.
     """
-    texts = [(_relative(path), disk.read_text(path)) for path in paths]
     bound: dict[str, tuple[object, str]] = {}
     for where, text in texts:
         bound |= {
@@ -80,7 +77,3 @@ def _source(text: str, bound: tuple[object, str] | None, *, derived: bool) -> st
     counted = type(value) is int and text.isdecimal() and int(text) != value
     return f"{where}: {value:,}, scaled" if counted else where
 
-
-def _relative(path: Path) -> str:
-    """Returns the name of a shipped gin file from its folder, of another as it was given."""
-    return f"gin/{path.relative_to(GIN_DIR)}" if path.is_relative_to(GIN_DIR) else str(path)

@@ -1,19 +1,18 @@
-"""Loads gin files and bindings, or the operative config of a run."""
+"""Loads gin texts and bindings, or the operative config of a run."""
 
 import contextlib
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import gin
 
+from lra_fnet.config import schedule
 from lra_fnet.config.bindings import normalise, short
+from lra_fnet.config.gin_files import Text
 from lra_fnet.config.parsing import bound_in, bound_names, parse
-from lra_fnet.config.schedule import apply_overrides, bound_schedule, count_steps, follow
 from lra_fnet.config.user_code import import_modules
 from lra_fnet.errors import UserError, did_you_mean
-from lra_fnet.machine import disk
 
 _lock = threading.RLock()
 
@@ -26,19 +25,21 @@ def alone() -> Iterator[None]:
 
 
 def load(
-    paths: Sequence[Path],
+    texts: Sequence[Text],
     bindings: Sequence[str] = (),
     imports: Sequence[str] = (),
     rows: Callable[[], int] = lambda: 0,
+    stage: Callable[[int], int] = lambda steps: steps,
 ) -> None:
-    """Clears gin, then parses `paths` in order, then `bindings`.
+    """Clears gin, then parses `texts` in order, then `bindings`, and counts durations in steps.
 
     Args:
-      paths: gin files; the first one declares every macro.
+      texts: gin texts; the first one declares every macro.
       bindings: texts like "Run.num_steps=100".
       imports: dotted modules or paths to .py files, imported first so that they register their
         configurables.
-      rows: the training rows of the bound data set; called if a setting is given in epochs.
+      rows: returns the training rows of the bound data set; called for a setting in epochs.
+      stage: returns the steps of this stage of training from the bound ones, which are of all.
 
     Raises:
       UserError: a configurable, parameter or macro is unknown, a value is no gin value, or a module
@@ -46,22 +47,20 @@ def load(
     """
     gin.clear_config()
     import_modules(imports)
-    texts = [(str(path), disk.read_text(path)) for path in paths]
-    overrides = [normalise(text) for text in bindings]
-    texts += [(f"--set {text!r}", line) for text, line in zip(bindings, overrides, strict=True)]
+    overrides = [Text(f"--set {text!r}", normalise(text)) for text in bindings]
     declared: set[str] = set()
-    schedule, durations = bound_schedule(), {}
-    for number, (where, text) in enumerate(texts):
+    for where, text in (*texts, *overrides):
         parse(text, where)
-        declared = declared or _macros()
-        if number < len(paths):
-            schedule = follow(schedule, count_steps(durations, bound_in(text), rows))
-    for name in sorted(_macros() - declared):
-        sets = re.compile(rf"^\s*{re.escape(name)}\s*=", re.M)
-        _check_macros({name}, declared, next((w for w, text in texts if sets.search(text)), "gin"))
-    apply_overrides(schedule, durations, bound_in("\n".join(overrides)), rows)
+        macros = {name for name in bound_names() if "." not in name}
+        declared = declared or macros
+        _check_macros(macros, declared, where)
     references = set(re.findall(r"%([\w./]+)", gin.config_str())) - {"gin.REQUIRED"}
     _check_macros(references, declared, "a reference")
+    bound = [{name: value for name, (value, _) in bound_in(text).items()} for _, text in texts]
+    last = bound_in("\n".join(text for _, text in overrides))
+    last = {name: value for name, (value, _) in last.items()}
+    for name, value in schedule.steps(bound, last, rows, stage).items():
+        gin.bind_parameter(name, value)
 
 
 def load_operative(text: str, imports: Sequence[str] = ()) -> None:
@@ -78,20 +77,11 @@ def load_operative(text: str, imports: Sequence[str] = ()) -> None:
     parse(text, "the run's config", trusted=False)
 
 
-def _macros() -> set[str]:
-    return {name for name in bound_names() if "." not in name}
-
-
 def _check_macros(names: set[str], declared: set[str], where: str) -> None:
     for name in sorted(names - declared):
-        if where.startswith("--set"):
-            same = sorted(short(given) for given in bound_names() if given.endswith(f".{name}"))
-            hint = f" (did you mean {' or '.join(same)}?)" if same else did_you_mean(name, declared)
-            raise UserError(
-                f"{where}: expected Name.parameter=value{hint}; settings without a name: "
-                f"{', '.join(sorted(declared - {'TASK'}))}"  # TASK is what --task binds
-            )
+        same = sorted(short(given) for given in bound_names() if given.endswith(f".{name}"))
+        hint = f" (did you mean {' or '.join(same)}?)" if same else did_you_mean(name, declared)
         raise UserError(
-            f"{where}: no macro {name}; base.gin declares {', '.join(sorted(declared))}"
-            + did_you_mean(name, declared)
+            f"{where}: no macro {name}{hint}: expected Name.parameter, or a macro that base.gin "
+            f"declares ({', '.join(sorted(declared))})"
         )

@@ -35,19 +35,14 @@ def parse(text: str, where: str, *, trusted: bool = True) -> None:
         gin.parse_config(text)
     except tokenize.TokenError:
         raise UserError(f"{where}: a bracket or a quotation mark is not closed") from None
-    except KeyError as error:  # two classes have one name
-        # Gin adds a location to the error, whose arguments are empty then.
-        reason = one_line(str(error)).strip("\"'").split(" In bindings string")[0].strip("\"'.")
-        raise UserError(
-            f"{where}: {reason}: give your class another name, or @gin.configurable(module=...)"
-        ) from None
-    except (ValueError, SyntaxError, NameError, AttributeError, ImportError) as error:
-        reason = re.split(r" In bindings string| In file | Failed to parse", one_line(error))[0]
+    except (KeyError, ValueError, SyntaxError, NameError, AttributeError, ImportError) as error:
+        reason = one_line(error).strip("\"'")  # gin adds where it was, which `where` says
+        reason = re.split(r" In bindings string| In file | Failed to parse", reason)[0]
         if reason.startswith("malformed node"):
             reason = "expected a value: put texts in quotation marks, and @ before a class"
         hint = _did_you_mean(reason)
         if "No configurable matching" in reason and trusted:
-            hint += " If it is in a module of yours, name that with --import (make: IMPORT=)"
+            hint += " If it is in a module of yours, name that with --import"
         raise UserError(f"{where}: {reason}{hint}") from None
 
 

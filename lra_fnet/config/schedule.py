@@ -1,154 +1,117 @@
-"""Counts settings in steps, and lets the learning rate follow the length of the run."""
+"""Counts durations in steps, and lets the learning rate follow the length of the run."""
 
-from collections.abc import Callable, Collection
-
-import gin
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from lra_fnet.config.bindings import DURATION
-from lra_fnet.config.parsing import bind_missing
 from lra_fnet.errors import UserError
 
+_LENGTH, _WARMUP, _CYCLE = "Run.num_steps", "Optimizer.warmup", "Optimizer.steps_per_cycle"
 # Settings that count steps; a text such as "40 epochs" or "10 %" (of the run) is one way to give
-# them. Run.num_steps comes first: shares refer to it.
-_STEPS = ("Run.num_steps", "Run.eval_every", "Run.save_every", "Run.log_every")
-_STEPS += ("Optimizer.warmup", "Optimizer.steps_per_cycle", "Optimizer.steps_per_decay")
+# them. The length comes first: shares refer to it.
+_STEPS = (_LENGTH, "Run.eval_every", "Run.save_every", "Run.log_every")
+_STEPS += (_WARMUP, _CYCLE, "Optimizer.steps_per_decay")
+_READ = {*_STEPS, "Run.batch_size", "Optimizer.factors"}
 
 
-def bound_schedule() -> tuple[int, int, int] | None:
-    """Returns the bound steps of a run that ends at rate 0: all, warm-up, cycle; else None."""
-    names = "Run.num_steps", "Optimizer.warmup", "Optimizer.steps_per_cycle"
-    try:
-        values = tuple(gin.query_parameter(name) for name in names)
-    except ValueError:  # one is not bound
-        return None
-    fits = all(type(value) is int and value >= 0 for value in values)
-    return values if fits and _ends_at_zero() else None
+def steps(
+    files: Sequence[Mapping[str, Any]],
+    overrides: Mapping[str, Any],
+    rows: Callable[[], int],
+    stage: Callable[[int], int],
+) -> dict[str, Any]:
+    """Returns the settings in steps, by name, from the values that files and overrides bind.
+
+    Durations are counted anew after each file, which may bind another batch size or length. A rate
+    that decays to 0 follows the length of the run (`_follow`) unless the same file binds both.
+
+    Args:
+      files: the values that each file binds, in load order.
+      overrides: the values that all overrides bind.
+      rows: returns the training rows; called if a setting is given in epochs.
+      stage: returns the steps of this stage of training from those of all stages.
+
+    Raises:
+      UserError: a text is no duration.
+    """
+    given: dict[str, Any] = {}
+    now: dict[str, Any] = {}
+    for bound in files:
+        given |= {name: value for name, value in bound.items() if name in _READ}
+        now = _follow(now, _count(given, rows), _fixed(given, bound))
+        given = now | _durations(given)
+    last = {name: value for name, value in overrides.items() if name in _READ}
+    kept = _durations(given)
+    if _decays(given | last):  # an override of the length scales the whole schedule
+        kept = {name: text for name, text in kept.items() if name.startswith("Run.")}
+    given = now | kept | last
+    before, now = now, _count(given, rows)
+    fixed = _fixed(given, last)
+    now = _follow(before, now, fixed)
+    turned_on = "Optimizer.factors" in last and not _scales(before)
+    if turned_on and _CYCLE not in fixed and _scales({_CYCLE: 0} | now):
+        now[_CYCLE] = max(1, now[_LENGTH] - now[_WARMUP])  # the decay ends with the run
+    if _is_count(now.get(_LENGTH)) and now[_LENGTH]:
+        now = _follow(now, now | {_LENGTH: stage(now[_LENGTH])}, ())
+    return {name: now[name] for name in _STEPS if name in now}
 
 
-def set_length(num_steps: int) -> None:
-    """Binds the length of the run that is loaded; the learning rate follows (`follow`)."""
-    schedule = bound_schedule()
-    gin.bind_parameter("Run.num_steps", num_steps)
-    follow(schedule, ())
-
-
-def follow(
-    before: tuple[int, int, int] | None, bound: Collection[str]
-) -> tuple[int, int, int] | None:
-    """Lets the learning rate follow the length of the run, unless the parsed text binds both.
+def _follow(
+    before: Mapping[str, Any], after: Mapping[str, Any], fixed: Collection[str]
+) -> dict[str, Any]:
+    """Scales warm-up and cycle with the length of the run, unless they are fixed.
 
     The warm-up keeps its share of the steps, and the cosine's cycle ends at the same share of them:
     otherwise a shorter run would end at a high rate, and a longer one would start the cosine again.
-
-    Args:
-      before: the schedule before the text was parsed.
-      bound: the settings in steps that keep their values.
-
-    Returns:
-      The schedule from now on.
     """
-    after = bound_schedule()
-    if before is None or after is None or not before[0]:
-        return after
-    (steps, warmup, cycle), (new_steps, new_warmup, _) = before, after
-    if "Optimizer.warmup" not in bound:
-        new_warmup = max(min(warmup, 1), round(warmup * new_steps / steps))
-        gin.bind_parameter("Optimizer.warmup", new_warmup)
-    if "Optimizer.steps_per_cycle" not in bound:
-        end = -(-(warmup + cycle) * new_steps // steps)
-        gin.bind_parameter("Optimizer.steps_per_cycle", max(1, end - new_warmup))
-    return bound_schedule()
+    after = dict(after)
+    if _scales(before) and _scales(after) and before[_LENGTH]:
+        old, new, warmup = before[_LENGTH], after[_LENGTH], before[_WARMUP]
+        if _WARMUP not in fixed:
+            after[_WARMUP] = max(min(warmup, 1), round(warmup * new / old))
+        if _CYCLE not in fixed:
+            end = -(-(warmup + before[_CYCLE]) * new // old)
+            after[_CYCLE] = max(1, end - after[_WARMUP])
+    return after
 
 
-def count_steps(
-    durations: dict[str, str], bound: Collection[str], rows: Callable[[], int]
-) -> set[str]:
-    """Binds durations in epochs or per cent of the run as steps, anew after each text.
-
-    A later text may bind another data set, batch size or length of the run.
-
-    Args:
-      durations: those that earlier texts gave, by setting; updated.
-      bound: the names that were just bound, by a file or by all overrides.
-      rows: as in `load`.
-
-    Returns:
-      The settings in steps among `bound`, and those of all durations.
-
-    Raises:
-      UserError: a text is no duration.
-    """
-    given = set(_STEPS).intersection(bound)
-    durations |= {name: str(gin.query_parameter(name)) for name in given}
-    for name in _STEPS:
-        match = DURATION.fullmatch(durations.get(name, ""))
-        if not match or (match[2] == "%" and name == "Run.num_steps"):
-            text = durations.pop(name, None)
-            if text is not None and type(gin.query_parameter(name)) is str:
-                share = " or '10 %'" if name != "Run.num_steps" else ""
-                raise UserError(
-                    f"{name} must be a whole number of steps, or a duration such as '40 epochs'"
-                    f"{share}, got {text!r}"
-                )
-            continue
+def _count(given: Mapping[str, Any], rows: Callable[[], int]) -> dict[str, Any]:
+    """Returns the values with durations as steps; one without its batch size or length stays."""
+    counted = dict(given)
+    for name, text in _durations(given).items():
+        match = DURATION.fullmatch(text)
+        if not match or (match[2] == "%" and name == _LENGTH):
+            share = "" if name == _LENGTH else " or '10 %'"
+            raise UserError(
+                f"{name} must be a whole number of steps, or a duration such as '40 epochs'{share},"
+                f" got {text!r}"
+            )
         percent = match[2] == "%"
-        whole = _count("Run.num_steps" if percent else "Run.batch_size")
-        if whole:  # otherwise a later text may bind it
-            steps = float(match[1]) * (whole / 100 if percent else rows() / whole)
-            least = 0 if name == "Run.num_steps" else 1  # a run of 0 steps is refused
-            gin.bind_parameter(name, max(least, round(steps)))
-    return given | set(durations)
+        whole = counted.get(_LENGTH if percent else "Run.batch_size")
+        if _is_count(whole) and whole:  # else a later file may bind it
+            count = float(match[1]) * (whole / 100 if percent else rows() / whole)
+            counted[name] = max(0 if name == _LENGTH else 1, round(count))
+    return counted
 
 
-def _count(name: str) -> int | None:
-    """Returns the positive whole number that a parameter is bound to; None without one."""
-    try:
-        value = gin.query_parameter(name)
-    except ValueError:
-        return None
-    return value if type(value) is int and value > 0 else None
+def _durations(given: Mapping[str, Any]) -> dict[str, str]:
+    return {name: given[name] for name in _STEPS if isinstance(given.get(name), str)}
 
 
-def apply_overrides(
-    before: tuple[int, int, int] | None,
-    durations: dict[str, str],
-    overridden: Collection[str],
-    rows: Callable[[], int],
-) -> None:
-    """Lets the settings in steps follow the overrides, which were just parsed.
-
-    An override of the run's length scales the whole schedule: `follow` does so in one that ends at
-    0, durations included.
-
-    Args:
-      before: the schedule of the files.
-      durations: those of the files, by setting.
-      overridden: the names that overrides bound.
-      rows: as in `load`.
-
-    Raises:
-      UserError: a text is no duration.
-    """
-    if _ends_at_zero():
-        durations = {name: text for name, text in durations.items() if name.startswith("Run.")}
-    bound = count_steps(durations, overridden, rows)
-    follow(before, bound)
-    if before is None and "Optimizer.factors" in overridden:
-        _end_decay(bound)
+def _fixed(given: Mapping[str, Any], bound: Collection[str]) -> set[str]:
+    """Returns the settings that keep their values: those just bound, and durations."""
+    return {*bound, *_durations(given)}
 
 
-def _end_decay(bound: Collection[str]):
-    """Lets a decay that an override has turned on end with the run, unless `bound` has its end."""
-    bind_missing({"Optimizer.steps_per_cycle": 0})
-    if "Optimizer.steps_per_cycle" not in bound and (now := bound_schedule()):
-        num_steps, warmup, _ = now
-        gin.bind_parameter("Optimizer.steps_per_cycle", max(1, num_steps - warmup))
+def _scales(values: Mapping[str, Any]) -> bool:
+    """Returns whether the values are those of a run that ends at rate 0."""
+    return _decays(values) and all(_is_count(values.get(n)) for n in (_LENGTH, _WARMUP, _CYCLE))
 
 
-def _ends_at_zero() -> bool:
-    """Returns whether the bound learning rate has a factor that ends at 0."""
-    try:
-        factors = str(gin.query_parameter("Optimizer.factors"))
-    except ValueError:  # it is not bound
-        return False
+def _decays(values: Mapping[str, Any]) -> bool:
+    factors = str(values.get("Optimizer.factors"))
     return "cosine_decay" in factors or "linear_decay" in factors
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0

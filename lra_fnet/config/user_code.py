@@ -1,12 +1,10 @@
 """Imports the user's modules, and knows which a run uses and the hash of each of their files."""
 
-import ast
-import contextlib
 import hashlib
 import importlib
-import importlib.machinery
 import importlib.util
 import inspect
+import modulefinder
 import re
 import sys
 import sysconfig
@@ -81,13 +79,9 @@ def used_imports(names: Sequence[str], text: str) -> tuple[str, ...]:
       names: the modules, already imported.
       text: the operative config of the run.
     """
-    selectors = re.findall(r"@(?:[\w.]+/)*([\w.]+)", text)
-    homes = {_home(selector) for selector in selectors}
-    parts = {name: {_module(name), *_imported.get(_key(name), {})} for name in names}
-    used = set()
-    for name in names:
-        if any(_within(home, _module(name)) or home in parts[name] for home in homes):
-            used |= parts[name]
+    homes = {_home(selector) for selector in re.findall(r"@(?:[\w.]+/)*([\w.]+)", text)}
+    parts = [{_module(name), *_imported.get(_key(name), {})} for name in names]
+    used = set().union(*(modules for modules in parts if modules & homes))
     return tuple(name for name in names if _module(name) in used or not _registers(_module(name)))
 
 
@@ -145,58 +139,25 @@ def _files(module: str) -> dict[str, Path]:
 
     They do not depend on what else this process has imported.
     """
-    found, todo = {}, [module]
-    while todo:
-        name = todo.pop()
-        path = Path(_file(name)).resolve()
-        if name in found or path.suffix != ".py" or not path.is_file():
-            continue
-        if _is_own(path):
-            todo += _imports(name, path)
-        elif name != module:
-            continue
-        found[name] = path
-    return found
+    path = Path(getattr(sys.modules[module], "__file__", None) or "").resolve()
+    if path.suffix != ".py":
+        return {}
+    if not _is_own(path):
+        return {module: path}
+    finder = modulefinder.ModuleFinder([*filter(_is_own, sys.path)], excludes=["lra_fnet"])
+    if "." in module or path.stem == "__init__":
+        finder.import_hook(module)
+    else:
+        finder.load_file(str(path))
+    files = {name: found.__file__ for name, found in finder.modules.items()}
+    return {name: Path(file).resolve() for name, file in files.items() if file}
 
 
-def _file(module: str) -> str:
-    """Returns the file of a module, imported or not; "" without one."""
-    if module in sys.modules:
-        return getattr(sys.modules[module], "__file__", None) or ""
-    words, spec = module.split("."), None
-    for number in range(1, len(words) + 1):
-        folders = spec.submodule_search_locations if spec else None
-        spec = importlib.machinery.PathFinder.find_spec(".".join(words[:number]), folders)
-        if spec is None or (number < len(words) and not spec.submodule_search_locations):
-            return ""
-    return spec.origin or "" if spec else ""
-
-
-def _is_own(path: Path) -> bool:
-    """Returns whether a file belongs neither to Python, nor to an installed package, nor to us."""
-    elsewhere = Path(sysconfig.get_path("stdlib")).resolve(), Path(__file__).resolve().parents[1]
+def _is_own(path: str | Path) -> bool:
+    """Returns whether a path belongs neither to Python nor to an installed package."""
+    path, stdlib = Path(path).resolve(), Path(sysconfig.get_path("stdlib")).resolve()
     installed = {"site-packages", "dist-packages"} & {*path.parts}
-    return not installed and not any(path.is_relative_to(folder) for folder in elsewhere)
-
-
-def _imports(module: str, path: Path) -> list[str]:
-    """Returns the names of the modules that a file may import, and of their packages."""
-    package = module if path.stem == "__init__" else module.rpartition(".")[0]
-    names = [module]
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):  # whoever imports it must handle that
-        return []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            with contextlib.suppress(ImportError):  # beyond the package: the file must handle it
-                base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
-                names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
-    parts = (name.split(".") for name in names)
-    prefixes = {".".join(words[:n]) for words in parts for n in range(1, len(words) + 1)}
-    return sorted(prefixes - {module})
+    return not installed and not path.is_relative_to(stdlib)
 
 
 def _key(name: str) -> str:
@@ -219,15 +180,11 @@ def _home(configurable: Any) -> str:
 def _registers(module: str) -> bool:
     """Returns whether a module, or one below it, defines a class that is a configurable."""
     for name, loaded in list(sys.modules.items()):
-        if _within(name, module):
+        if f"{name}.".startswith(f"{module}."):
             classes = filter(inspect.isclass, vars(loaded).values())
-            if any(_within(_home(cls), module) for cls in classes):
+            if any(_home(cls) == name for cls in classes):
                 return True
     return False
-
-
-def _within(name: str, module: str) -> bool:
-    return f"{name}.".startswith(f"{module}.")
 
 
 def _sha256(path: Path) -> str:

@@ -66,7 +66,7 @@ class Job:
           UserError: see `pretrained`.
         """
         names = self.task, self.model, self.preset
-        changes = config.changes(*names, self.gin_dirs, denoise=self.denoise)
+        changes = config.changes(*names, self.gin_dirs)
         own = variant(self.overrides, self.name, changes)
         if self.pretrained is None:
             return own

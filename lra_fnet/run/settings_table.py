@@ -19,12 +19,12 @@ def table(job: Job) -> Fitted:
     """
     experiment = job.load()
     names = job.task, job.model, job.preset, job.gin_dirs
-    paths = config.files(*names, denoise=job.denoise)
+    texts = config.texts(*names, denoise=job.denoise)
     task, run = experiment.task, experiment.run
     size = parameter_count(experiment.shapes())
     return Fitted(
         ["setting", "value", "bound in"],
-        [list(setting) for setting in config.settings(paths, job.overrides)],
+        [list(setting) for setting in config.settings(texts, job.overrides)],
         title=f"{job.folder}: {size:,} parameters; {run.num_steps:,} steps of {run.batch_size} "
         f"examples of {task.max_len:,} tokens",
         notes=[_NOTES],
