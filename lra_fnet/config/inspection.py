@@ -76,4 +76,3 @@ def _source(text: str, bound: tuple[object, str] | None, *, derived: bool) -> st
         return f"{where}: {value}"
     counted = type(value) is int and text.isdecimal() and int(text) != value
     return f"{where}: {value:,}, scaled" if counted else where
-

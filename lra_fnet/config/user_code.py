@@ -1,10 +1,11 @@
 """Imports the user's modules, and knows which a run uses and the hash of each of their files."""
 
+import ast
+import contextlib
 import hashlib
 import importlib
 import importlib.util
 import inspect
-import modulefinder
 import re
 import sys
 import sysconfig
@@ -139,25 +140,47 @@ def _files(module: str) -> dict[str, Path]:
 
     They do not depend on what else this process has imported.
     """
-    path = Path(getattr(sys.modules[module], "__file__", None) or "").resolve()
-    if path.suffix != ".py":
-        return {}
-    if not _is_own(path):
-        return {module: path}
-    finder = modulefinder.ModuleFinder([*filter(_is_own, sys.path)], excludes=["lra_fnet"])
-    if "." in module or path.stem == "__init__":
-        finder.import_hook(module)
-    else:
-        finder.load_file(str(path))
-    files = {name: found.__file__ for name, found in finder.modules.items()}
-    return {name: Path(file).resolve() for name, file in files.items() if file}
+    file = getattr(sys.modules[module], "__file__", None) or ""
+    files: dict[str, Path] = {}
+    todo: list[tuple[str, Path | None]] = [(module, Path(file).resolve())]
+    while todo:
+        name, path = todo.pop()
+        if name not in files and path and path.suffix == ".py":
+            files[name] = path
+            todo += [(other, _file(other)) for other in _imports(name, path) if _is_own(path)]
+    return files
+
+
+def _file(module: str) -> Path | None:
+    """Returns the file of a module of the user; None if there is none."""
+    part = module.replace(".", "/")
+    ends = ("/__init__.py", ".py")
+    paths = (Path(d, f"{part}{end}").resolve() for d in sys.path if _is_own(d) for end in ends)
+    return next((path for path in paths if path.is_file() and _is_own(path)), None)
 
 
 def _is_own(path: str | Path) -> bool:
-    """Returns whether a path belongs neither to Python nor to an installed package."""
-    path, stdlib = Path(path).resolve(), Path(sysconfig.get_path("stdlib")).resolve()
+    """Returns whether a path belongs neither to Python, nor to an installed package, nor to us."""
+    path = Path(path).resolve()
     installed = {"site-packages", "dist-packages"} & {*path.parts}
-    return not installed and not path.is_relative_to(stdlib)
+    elsewhere = Path(sysconfig.get_path("stdlib")).resolve(), Path(__file__).resolve().parents[1]
+    return not installed and not any(path.is_relative_to(folder) for folder in elsewhere)
+
+
+def _imports(module: str, path: Path) -> set[str]:
+    """Returns the names of the modules that a file may import, and of their packages."""
+    package = module if path.stem == "__init__" else module.rpartition(".")[0]
+    names = [module]
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            with contextlib.suppress(ImportError):  # beyond the package: the file must handle it
+                base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+                names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+    parts = (name.split(".") for name in names)
+    prefixes = {".".join(words[:n]) for words in parts for n in range(1, len(words) + 1)}
+    return prefixes - {module}
 
 
 def _key(name: str) -> str:

@@ -13,9 +13,9 @@ from lra_fnet.errors import UserError
 def test_a_model_whose_module_is_not_imported_says_how(tmp_path):
     (tmp_path / "models").mkdir()
     (tmp_path / "models/nowhere.gin").write_text("MIXERS = @Nowhere\n")
-    paths = config.files("listops", "nowhere", "cpu", [tmp_path])
+    texts = config.texts("listops", "nowhere", "cpu", [tmp_path])
     with pytest.raises(UserError, match=r"'@Nowhere'\. If it is in a module of yours, .* --import"):
-        config.load(paths)
+        config.load(texts)
 
 
 @pytest.mark.parametrize(

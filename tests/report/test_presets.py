@@ -22,7 +22,7 @@ def test_committed_settings_are_what_the_gin_files_give(preset, monkeypatch):
     part = text.split(f"**{others.title}**")[-1].split("\n\n**")[0].splitlines()
     for line in others.markdown().splitlines():
         assert not line.startswith("| `") or line in part, (line, HOW)
-    if preset == "cpu":  # by hand, from gin/presets/cpu/listops.gin and listops.fnet.gin
+    if preset == "cpu":  # by hand, from gin/presets/cpu/listops.gin
         values = {row[0]: row[1] for row in settings.rows}
         assert (values["data set"], values["layers, width"]) == ("`short_128`", "2, 128")
         assert values["steps (epochs)"] == "3,000 (1)"  # of 32 rows: 96,000

@@ -487,11 +487,12 @@ def test_gin_files_of_the_user_that_change_a_preset_give_a_folder_of_its_own(tmp
     mixed = dataclasses.replace(job, overrides=("Run.num_steps=5",)).variant
     assert mixed.startswith("num-steps-5-presets-cpu-listops.gin-")
     (settings / "listops.gin").unlink()
-    (settings / "listops.my_mixer.gin").write_text("")
+    (settings / "models").mkdir()
+    (settings / "models/my_mixer.gin").write_text("")
     assert dataclasses.replace(job, model="my_mixer").variant is None
-    (settings / "listops.fnet.gin").write_text("")  # comes to the shipped files
-    assert dataclasses.replace(job).variant.startswith("presets-cpu-listops.fnet.gin-")
-    assert dataclasses.replace(job, task="text").variant is None
+    (settings / "models/fnet.gin").write_text("")  # comes to the shipped files
+    assert dataclasses.replace(job).variant.startswith("presets-cpu-models-fnet.gin-")
+    assert dataclasses.replace(job, model="linear").variant is None
 
 
 BARE = Job("listops", "fnet", "cpu")

@@ -37,7 +37,7 @@ def test_the_named_line_binds_the_setting(names, denoise):
         place, _, changed = source.partition(": ")
         file, line = place.split(":")
         bound = (ROOT / file).read_text("utf-8").splitlines()[int(line) - 1]
-        assert bound.split(" = ")[0] == name
+        assert bound.split(" = ")[0].rpartition("/")[2] == name
         text = bound.split(" = ")[1].split("  #")[0].strip()
         if text[0] in "@%":
             assert value == text
