@@ -322,7 +322,7 @@ def restore(text: str, imports=()) -> Experiment:
       UserError: see config.load_operative; a parameter that the text does not have.
     """
     config.load_operative(text, imports)
-    return _build(denoise=config.binds("Denoising"))
+    return _build(denoise="Denoising.rate" in text)
 
 
 def _build(*, denoise: bool) -> Experiment:

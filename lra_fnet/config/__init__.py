@@ -7,12 +7,31 @@ lists those that nothing has read once everything has been built.
 
 # ruff: noqa: F401 (the names that other modules use)
 
-from lra_fnet.config.bindings import literal, normalise, one_form, short, split, split_bindings
-from lra_fnet.config.bindings import split_names, values
+from lra_fnet.config.bindings import (
+    literal,
+    normalise,
+    one_form,
+    short,
+    split,
+    split_bindings,
+    split_names,
+    values,
+)
 from lra_fnet.config.differences import SPEED_ONLY, Difference, differing, is_setting
-from lra_fnet.config.gin_files import GIN_DIR, YOURS, Text, about, changes, datasets, known, lengths
-from lra_fnet.config.gin_files import sweep, texts, title
+from lra_fnet.config.gin_files import (
+    GIN_DIR,
+    YOURS,
+    Text,
+    about,
+    changes,
+    datasets,
+    known,
+    lengths,
+    sweep,
+    texts,
+    title,
+)
 from lra_fnet.config.inspection import operative, settings, unread_bindings
 from lra_fnet.config.loading import alone, load, load_operative
-from lra_fnet.config.parsing import OutsideCode, bind_missing, binds
+from lra_fnet.config.parsing import OutsideCode, bind_missing
 from lra_fnet.config.user_code import code_name, code_of, import_modules, used_imports

@@ -9,7 +9,7 @@ import gin
 from gin import config_parser
 
 from lra_fnet.config.bindings import short
-from lra_fnet.errors import UserError, did_you_mean, one_line
+from lra_fnet.errors import UserError, one_line
 
 _BOUND_NAME = re.compile(r"^([\w./]+) =", re.MULTILINE)
 
@@ -40,10 +40,9 @@ def parse(text: str, where: str, *, trusted: bool = True) -> None:
         reason = re.split(r" In bindings string| In file | Failed to parse", reason)[0]
         if reason.startswith("malformed node"):
             reason = "expected a value: put texts in quotation marks, and @ before a class"
-        hint = _did_you_mean(reason)
         if "No configurable matching" in reason and trusted:
-            hint += " If it is in a module of yours, name that with --import"
-        raise UserError(f"{where}: {reason}{hint}") from None
+            reason += " If it is in a module of yours, name that with --import"
+        raise UserError(f"{where}: {reason}") from None
 
 
 def _refuse_outside_code(text: str) -> None:
@@ -58,16 +57,6 @@ def _refuse_outside_code(text: str) -> None:
                     f"its config imports {module}, which is outside code: if you trust your copy, "
                     "name it with --import"
                 )
-
-
-def _did_you_mean(reason: str) -> str:
-    """Returns a hint on the name that gin's message says is unknown."""
-    names = [name for name in bound_names() if "." in name]
-    if parameter := re.match(r"Configurable '(.+)' doesn't have a parameter named '(.+)'", reason):
-        return did_you_mean(".".join(parameter.groups()), names)
-    if owner := re.match(r"No configurable matching (?:reference )?'@?([\w.]+)", reason):
-        return did_you_mean(owner[1], {name.rpartition(".")[0] for name in names})
-    return ""
 
 
 class _Names(config_parser.ParserDelegate):
@@ -97,11 +86,6 @@ def bound_in(text: str) -> dict[str, tuple[object, int]]:
 def bound_names() -> set[str]:
     """Returns the names of all that is bound, as gin writes them."""
     return set(_BOUND_NAME.findall(gin.config_str()))
-
-
-def binds(configurable: str) -> bool:
-    """Returns whether a parameter of a configurable is bound."""
-    return any(name.startswith(f"{configurable}.") for name in bound_names())
 
 
 def bind_missing(values: Mapping[str, object]) -> None:

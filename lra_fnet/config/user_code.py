@@ -11,22 +11,14 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import gin
 
 from lra_fnet.errors import UserError, one_line
 
-
-class _Source(NamedTuple):
-    """A file of the user's code."""
-
-    path: Path
-    sha256: str  # of its bytes when it was imported
-
-
-# By import (see `_key`), the file of each of its modules (see `_files`).
-_imported: dict[str, dict[str, _Source]] = {}
+# By import (see `_key`), the path of each of its files and the SHA-256 that it had, by module.
+_imported: dict[str, dict[str, tuple[Path, str]]] = {}
 
 
 def code_of(names: Iterable[str]) -> dict[str, str]:
@@ -34,10 +26,9 @@ def code_of(names: Iterable[str]) -> dict[str, str]:
 
     These are the modules and those of the user that they import.
     """
-    files = [_imported.get(_key(name), {}) for name in names]
-    return {
-        code_name(module): source.sha256[:12] for some in files for module, source in some.items()
-    }
+    some = [_imported.get(_key(name), {}) for name in names]
+    found = {module: digest for files in some for module, (_, digest) in files.items()}
+    return {code_name(module): digest[:12] for module, digest in found.items()}
 
 
 def code_name(name: str) -> str:
@@ -54,20 +45,15 @@ def import_modules(names: Iterable[str]) -> None:
       UserError: a module or file does not exist, or raises an error; a file has changed since this
         process imported it.
     """
-    names = tuple(names)
     for name in names:
         if _key(name) not in _imported:
             _import(name)
-        for path, sha256 in _imported.get(_key(name), {}).values():
-            if not path.is_file() or _sha256(path) != sha256:
-                raise UserError(f"{path} has changed since it was imported: restart Python")
-    for name in names:
-        if _key(name) not in _imported:
             files = _files(_module(name))
             _check_own(name, files)
-            _imported[_key(name)] = {
-                module: _Source(path, _sha256(path)) for module, path in files.items()
-            }
+            _imported[_key(name)] = {m: (path, _sha256(path)) for m, path in files.items()}
+        for path, digest in _imported[_key(name)].values():
+            if not path.is_file() or _sha256(path) != digest:
+                raise UserError(f"{path} has changed since it was imported: restart Python")
 
 
 def used_imports(names: Sequence[str], text: str) -> tuple[str, ...]:
@@ -88,43 +74,20 @@ def used_imports(names: Sequence[str], text: str) -> tuple[str, ...]:
 
 def _import(name: str) -> None:
     path, module = Path(name), _module(name)
+    is_file = path.suffix == ".py"
+    if is_file and not path.is_file():
+        raise UserError(f"--import expects a module or a .py file, and {name!r} does not exist")
+    folder = str(path.resolve().parent if is_file else Path.cwd())
+    if folder not in sys.path:  # as Python does for a script; others come first
+        sys.path.append(folder)
     try:
-        if path.suffix != ".py":
-            _search(Path.cwd())
-            importlib.import_module(name)
-        elif not path.is_file():
-            raise UserError(
-                f"--import expects a module or a .py file, and {name!r} does not exist: correct "
-                "the path"
-            )
-        elif module in sys.modules:
-            file = getattr(sys.modules[module], "__file__", None) or ""
-            if Path(file).resolve() != path.resolve():
-                raise UserError(
-                    f"--import {name}: another module is named {module}: rename the file"
-                )
-        else:
-            _search(path.resolve().parent)
-            spec = importlib.util.spec_from_file_location(module, path)
-            assert spec is not None
-            assert spec.loader is not None
-            sys.modules[module] = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(sys.modules[module])
-    except UserError:
-        raise
+        file = getattr(importlib.import_module(module), "__file__", None) or ""
     except (Exception, SystemExit) as error:  # the user's code may raise anything
-        if path.suffix == ".py":
-            sys.modules.pop(module, None)
-        reason = one_line(f"{type(error).__name__}: {error}")
-        where = "the file's folder" if path.suffix == ".py" else "this folder"
-        known = f" in {where} or on PYTHONPATH" if isinstance(error, ModuleNotFoundError) else ""
-        raise UserError(f"--import {name}: {reason}{known}") from None
-
-
-def _search(folder: Path) -> None:
-    """Lets modules in a folder be imported, as Python does for a script; others come first."""
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
+        raise UserError(
+            f"--import {name}: {one_line(f'{type(error).__name__}: {error}')}"
+        ) from None
+    if is_file and Path(file).resolve() != path.resolve():
+        raise UserError(f"--import {name}: another module is named {module}: rename the file")
 
 
 def _check_own(name: str, files: Mapping[str, Path]) -> None:
@@ -145,7 +108,8 @@ def _files(module: str) -> dict[str, Path]:
     todo: list[tuple[str, Path | None]] = [(module, Path(file).resolve())]
     while todo:
         name, path = todo.pop()
-        if name not in files and path and path.suffix == ".py":
+        ours = name.partition(".")[0] == "lra_fnet"
+        if name not in files and not ours and path and path.suffix == ".py":
             files[name] = path
             todo += [(other, _file(other)) for other in _imports(name, path) if _is_own(path)]
     return files
@@ -153,25 +117,26 @@ def _files(module: str) -> dict[str, Path]:
 
 def _file(module: str) -> Path | None:
     """Returns the file of a module of the user; None if there is none."""
-    part = module.replace(".", "/")
-    ends = ("/__init__.py", ".py")
-    paths = (Path(d, f"{part}{end}").resolve() for d in sys.path if _is_own(d) for end in ends)
+    part, ends = module.replace(".", "/"), ("/__init__.py", ".py")
+    paths = (Path(d, f"{part}{end}").resolve() for d in sys.path for end in ends)
     return next((path for path in paths if path.is_file() and _is_own(path)), None)
 
 
-def _is_own(path: str | Path) -> bool:
-    """Returns whether a path belongs neither to Python, nor to an installed package, nor to us."""
-    path = Path(path).resolve()
+def _is_own(path: Path) -> bool:
+    """Returns whether a file belongs neither to Python nor to an installed package."""
     installed = {"site-packages", "dist-packages"} & {*path.parts}
-    elsewhere = Path(sysconfig.get_path("stdlib")).resolve(), Path(__file__).resolve().parents[1]
-    return not installed and not any(path.is_relative_to(folder) for folder in elsewhere)
+    return not installed and not path.is_relative_to(Path(sysconfig.get_path("stdlib")).resolve())
 
 
 def _imports(module: str, path: Path) -> set[str]:
     """Returns the names of the modules that a file may import, and of their packages."""
     package = module if path.stem == "__init__" else module.rpartition(".")[0]
     names = [module]
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    try:
+        tree = ast.parse(path.read_bytes())
+    except SyntaxError:  # whoever imports it must handle that
+        return set()
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

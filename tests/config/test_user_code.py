@@ -75,26 +75,22 @@ def test_a_run_uses_the_modules_of_its_configurables_or_those_without_any(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("name", "text", "words"),
     [
-        ("def broken(:", "SyntaxError: invalid syntax (odd.py, line 1)"),
-        ("raise ValueError('a\\nb')", "ValueError: a b"),
-        ("import sys; sys.exit(3)", "SystemExit: 3"),
-        (
-            "import nothing_like_it",
-            "ModuleNotFoundError: No module named 'nothing_like_it' in the file's folder or on "
-            "PYTHONPATH",
-        ),
-        (None, "'odd.py' does not exist"),
+        ("odd_syntax.py", "def broken(:", "SyntaxError: invalid syntax (odd_syntax.py, line 1)"),
+        ("odd_value.py", "raise ValueError('a\\nb')", "ValueError: a b"),
+        ("odd_exit.py", "import sys; sys.exit(3)", "SystemExit: 3"),
+        ("odd_import.py", "import nothing_like_it", "No module named 'nothing_like_it'"),
+        ("odd_absent.py", None, "'odd_absent.py'"),
     ],
 )
-def test_an_import_with_a_mistake_fails_with_one_line(text, words, tmp_path, monkeypatch):
+def test_an_import_with_a_mistake_fails_with_one_line(name, text, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if text is not None:
-        (tmp_path / "odd.py").write_text(text)
+        (tmp_path / name).write_text(text)
     for _ in range(2):  # a failed import is not taken for a complete one
         with pytest.raises(UserError) as caught:
-            config.import_modules(["odd.py"])
+            config.import_modules([name])
         assert words in str(caught.value)
         assert "\n" not in str(caught.value)
 
