@@ -22,7 +22,6 @@ from lra_fnet.training.score import make_scorer
 from lra_fnet.training.step import Program, StepLogs, initial_state, wait_for
 
 DISPATCH_SECONDS = 0.5  # about how long a dispatch lasts at most: Ctrl-C waits for one
-SLOW_SECONDS = 1800.0  # a run on a CPU that would take longer is announced
 
 
 @dataclasses.dataclass
@@ -130,7 +129,6 @@ class Loop:
         finished = self.step == end and not self._unevaluated()  # by an earlier process
         if self._unevaluated():  # a signal ended that evaluation
             self._evaluate(stop)
-        self._started = time.monotonic()
         while self.step < end:
             boundary = self._boundary(self.step)
             while queued < boundary and len(in_flight) < 2 and not stopping:
@@ -203,8 +201,6 @@ class Loop:
             self.history.timed_seconds += seconds
             self.history.timed_steps += count
             self._seconds_per_step = seconds / count
-        else:
-            self._announce((now - self._started) / count)
         self._tick = now
         loss, correct, grad_norm, rate = (np.asarray(column)[:count] for column in table)
         bad = np.flatnonzero(~(np.isfinite(loss) & np.isfinite(grad_norm)))
@@ -220,18 +216,6 @@ class Loop:
             if self.step % self.run.log_every == 0:
                 self._log(float(grad_norm[index]), float(rate[index]))
         self.bar.update(self.step, self._note())
-
-    def _announce(self, seconds: float) -> None:
-        """Prints how long a long run on a CPU will take, at that many seconds per step."""
-        steps = self.run.num_steps - self.step
-        slow = seconds * steps > SLOW_SECONDS and jax.default_backend() == "cpu"
-        if slow and hosts.first():
-            each = f"{1000 * seconds:.0f} ms" if seconds < 1 else progress.duration(seconds)
-            progress.say(
-                f"no accelerator: a step takes about {each}, the {steps:,} steps about "
-                f"{progress.duration(seconds * steps)}. --preset cpu with its own Run.num_steps "
-                "takes minutes. Going on (Ctrl-C stops)."
-            )
 
     def _log(self, grad_norm: float, learning_rate: float) -> None:
         window, every, run = self.history.window, self.run.log_every, self.run

@@ -135,13 +135,6 @@ def test_a_slice_of_the_drill_finds_nothing(tmp_path):
     assert sum(bad[:3]) == 0
 
 
-def test_the_track_record_names_tests_that_exist():
-    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (stage.HERE / "found.md").read_text())
-    assert named
-    for file, name in named:
-        assert f"def {name}(" in (ROOT / file).read_text(), name
-
-
 def test_config_with_a_library_of_our_own_module_would_run_code_in_gin_alone():
     """Else the case of the drill could never fail."""
     text = hostile._CONFIGS["a library of our own module"]

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import re
+import types
 
 import jax
 import numpy as np
@@ -96,8 +97,6 @@ def test_devices_and_slices_give_the_losses_of_one_device_with_one_all_reduce_pe
 
 
 def test_batch_norm_takes_the_batch_whole():
-    with pytest.raises(UserError, match=r"Run.microbatch must be 0 with Encoder.batch_norm, got 2"):
-        tiny("conv", "Encoder.batch_norm=0.9", "Run.microbatch=2")
     wide = ("conv", "Encoder.dim=256", "MAX_LEN=1024")
     assert slices.microbatch_of(tiny(*wide, batch_size=64), 1) < 64
     assert slices.microbatch_of(tiny(*wide, "Encoder.batch_norm=0.9", batch_size=64), 1) == 64
@@ -113,9 +112,27 @@ def test_every_row_is_scored_once_and_in_order_on_any_number_of_devices():
     assert four["loss"] == pytest.approx(one["loss"], rel=1e-6)
 
 
-def test_number_of_devices_must_divide_the_microbatch():
-    with pytest.raises(UserError, match=r"Run.microbatch \(2\) must be divisible.*\(4\)"):
-        step.make_gradient(inputs()[0], 2, dataclasses.make_dataclass("Mesh", ["size"])(4))
+@pytest.mark.parametrize(
+    ("refused", "fragment"),
+    [
+        (
+            lambda: tiny("conv", "Encoder.batch_norm=0.9", "Run.microbatch=2"),
+            r"Run.microbatch must be 0 with Encoder.batch_norm, got 2",
+        ),
+        (
+            lambda: step.make_gradient(inputs()[0], 2, types.SimpleNamespace(size=4)),
+            r"Run.microbatch \(2\) must be divisible.*\(4\)",
+        ),
+        (
+            lambda: pipeline.make_mesh(4, jax.devices() * 3),
+            r"Run.batch_size \(4\) must be divisible.*\(3\)",
+        ),
+    ],
+    ids=["batch_norm", "microbatch", "batch_size"],
+)
+def test_sizes_that_do_not_divide_are_refused(refused, fragment):
+    with pytest.raises(UserError, match=fragment):
+        refused()
 
 
 def test_whole_state_is_donated_and_the_loop_sends_nothing_to_the_host():

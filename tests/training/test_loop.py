@@ -4,7 +4,6 @@ import dataclasses
 import errno
 import json
 import os
-import re
 import shutil
 import signal
 import struct
@@ -16,13 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from programs import run, start, value_of
+from programs import call_at, run, start, value_of
 from tensorboardX.proto.event_pb2 import Event
 from tiny import rows, tiny
 
 from lra_fnet import experiment
 from lra_fnet.errors import Interrupted, RunFailed, UserError
-from lra_fnet.machine import disk, progress
+from lra_fnet.machine import disk
 from lra_fnet.models.kernels import fastest
 from lra_fnet.training import checkpoint, pipeline, score, slices, step
 from lra_fnet.training import loop as train
@@ -66,31 +65,26 @@ def test_nor_do_they_where_xla_optimises(tmp_path, monkeypatch):
     assert one == three
 
 
-@pytest.mark.parametrize(
-    ("at", "number"),
-    [(1, signal.SIGTERM), (6, signal.SIGHUP), (8, signal.SIGINT), (11, signal.SIGTERM)],
-)
-def test_run_stopped_by_a_signal_resumes_to_the_same_bits(
-    straight, tmp_path, at, number, monkeypatch
-):
-    finish = train.Loop._finish
+def equals(straight, loop, folder):
+    """Whether a run has ended as the uninterrupted one did."""
+    history = straight[1]
+    assert sha256(loop.state) == straight[0]
+    assert (loop.history.best, loop.history.last) == (history.best, history.last)
+    assert timeless(folder) == straight[2]
 
-    def interrupt(self, count, table):
-        before = self.step
-        finish(self, count, table)
-        if before < at <= self.step:  # once: a second signal ends the process at once
-            os.kill(os.getpid(), number)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(train.Loop, "_finish", interrupt)
-        with pytest.raises(Interrupted) as caught:
-            run(tiny(steps_per_dispatch=1), tmp_path)
+def interrupted(folder, at, number=signal.SIGTERM):
+    """Runs with one step per dispatch until a signal comes after that step."""
+    with call_at(at, lambda: os.kill(os.getpid(), number)), pytest.raises(Interrupted) as caught:
+        run(tiny(steps_per_dispatch=1), folder)
     assert caught.value.signal == number
     assert at <= caught.value.step <= at + 1  # one dispatch may be in flight
-    loop = run(tiny(steps_per_dispatch=1), tmp_path)
-    assert sha256(loop.state) == straight[0]
-    assert loop.history.last == straight[1].last
-    assert timeless(tmp_path) == straight[2]
+
+
+@pytest.mark.parametrize(("at", "number"), [(1, signal.SIGTERM), (11, signal.SIGINT)])
+def test_run_stopped_by_a_signal_resumes_to_the_same_bits(straight, tmp_path, at, number):
+    interrupted(tmp_path, at, number)
+    equals(straight, run(tiny(steps_per_dispatch=1), tmp_path), tmp_path)
 
 
 @pytest.mark.parametrize("evaluation", [1, 3])  # at step 5; at the end, 12
@@ -114,10 +108,7 @@ def test_evaluation_that_a_signal_ends_is_made_by_the_resumed_run(
         with pytest.raises(Interrupted) as caught:
             run(tiny(), tmp_path)
     assert caught.value.step == (5 if evaluation == 1 else 12)
-    loop = run(tiny(), tmp_path)
-    assert sha256(loop.state) == straight[0]
-    assert (loop.history.last, loop.history.best) == (straight[1].last, straight[1].best)
-    assert timeless(tmp_path) == straight[2]
+    equals(straight, run(tiny(), tmp_path), tmp_path)
 
 
 @pytest.mark.parametrize("first", [True, False])  # or the last, after the last step
@@ -138,10 +129,9 @@ def test_signal_during_a_save_ends_the_run_once_it_is_saved(straight, tmp_path, 
     assert timeless(tmp_path) == straight[2]
 
 
-@pytest.mark.parametrize("save_every", [4, 5])  # evaluations are at 5, 10 and the end
-def test_killed_run_resumes_to_the_same_bits(straight, tmp_path, save_every):
+def test_killed_run_resumes_to_the_same_bits(straight, tmp_path):
     """It is killed after step 9; steps and lines after the checkpoint are made again."""
-    ended = start("killed", str(tmp_path), save_every)
+    ended = start("killed", str(tmp_path), 4)
     assert ended.returncode == -9, ended.stderr
     # A save of the newest state that is due while the best one is being written may come too late.
     last = checkpoint.load(tmp_path, "last") or checkpoint.load(tmp_path, "best")
@@ -150,15 +140,6 @@ def test_killed_run_resumes_to_the_same_bits(straight, tmp_path, save_every):
     assert sha256(loop.state) == straight[0]
     assert loop.history.best == straight[1].best
     assert timeless(tmp_path) == straight[2]
-
-
-def test_half_written_checkpoint_is_ignored_and_cleared(straight, tmp_path):
-    run(tiny(num_steps=4), tmp_path)
-    half = tmp_path / "checkpoints" / "last" / ".state.safetensors.1"
-    half.write_text("half")
-    loop = run(tiny(), tmp_path)
-    assert sha256(loop.state) == straight[0]
-    assert not half.exists()
 
 
 def test_seeds_give_different_runs(straight, tmp_path):
@@ -179,36 +160,22 @@ def test_loss_that_is_not_finite_names_its_step_and_keeps_the_checkpoint(tmp_pat
     built = tiny(num_steps=20, save_every=1, eval_every=20)
     rate = dataclasses.replace(built.optimizer, learning_rate=1e30, clip_norm=None, warmup=9)
     built = dataclasses.replace(built, optimizer=rate)
-    with jax.debug_nans(False), pytest.raises(RunFailed, match=r"loss .*not finite") as caught:
+    with jax.debug_nans(False), pytest.raises(RunFailed, match="not finite") as caught:
         run(built, tmp_path)
     assert caught.value.state == "diverged"
     assert 1 <= caught.value.step <= 3  # by its own numbers, long before an evaluation
-    assert str(caught.value).startswith(f"step {caught.value.step}: ")
+    assert "Optimizer.clip_norm" in str(caught.value)
     kept = checkpoint.load(tmp_path, "last")
     assert kept.step <= caught.value.step
-    assert f"the checkpoint of step {kept.step} is kept" in str(caught.value)
-    assert "lower Optimizer.learning_rate or set Optimizer.clip_norm (" in str(caught.value)
     assert all(np.isfinite(array).all() for array in kept.arrays.values())
 
 
-def test_loss_that_is_not_finite_before_any_update_does_not_blame_the_rate(tmp_path, caplog):
-    loop = train.Loop(tiny(), rows(30), rows(10, 1), tmp_path, 0)
-    line = r"^step 0: loss nan, .*; no checkpoint yet; no update was made yet, .*check_mixer"
-    with jax.debug_nans(False):
-        loop.state = jax.tree.map(lambda x: x * np.nan if x.dtype == "f4" else x, loop.state)
-        with pytest.raises(RunFailed, match=line) as caught:
-            loop()
-    assert "learning_rate" not in str(caught.value)
-    assert not caplog.records  # of TensorBoard's writer
-
-
 @pytest.mark.parametrize("losses", [{"loss": np.nan}, {"loss": 1.0, "order_loss": np.nan}])
-def test_validation_loss_that_is_not_finite_says_nothing_of_a_gradient(tmp_path, losses):
+def test_validation_loss_that_is_not_finite_ends_the_run(tmp_path, losses):
     loop = train.Loop(tiny(), rows(30), rows(10, 1), tmp_path, 0)
     loop.score = lambda *_: {"correct": 0, "count": 10, **losses}
-    with pytest.raises(RunFailed, match=r"^step 5: validation loss nan: not finite; ") as caught:
+    with pytest.raises(RunFailed, match=r"^step 5: validation loss nan"):
         loop()
-    assert "gradient" not in str(caught.value)
     assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()  # it would be no JSON
 
 
@@ -220,12 +187,6 @@ def test_all_decisions_are_made_before_the_first_step(tmp_path):
         loop()
     assert made == before
     assert any(what.startswith("fourier ") for what in made)
-
-
-def test_a_run_without_a_hidden_token_in_validation_says_so_far_without_an_error(tmp_path):
-    loop = train.Loop(tiny(num_steps=1), rows(30), rows(10, 1), tmp_path, 0)
-    loop.history.last = {"correct": 0, "count": 0}
-    assert loop._note() == "validation 0.000"
 
 
 def test_training_learns_four_rows_by_heart(tmp_path):
@@ -294,42 +255,23 @@ def on_cores(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("dim", "rows_", "row", "train", "want"),
+    ("cores", "dim", "rows_", "row", "train", "want"),
     [
-        (256, 8, (256,), True, 2),  # 2 * 256 * 256 = 2^17 numbers
-        (256, 8, (255,), True, 4),
-        (256, 8, (175,), True, 4),  # 3 would do, but 4 divides
-        (256, 32, (128,), False, 4),
-        (256, 8, (2, 64), True, 4),  # two texts
-        (256, 8, (4096,), True, 2),  # two at least
-        (64, 32, (512,), True, 4),
-        (256, 1, (4096,), True, 1),
-        (256, 7, (256,), True, 7),  # no other divisor is enough
-        (512, 4, (50,), True, 4),  # small
+        (1, 256, 8, (256,), True, 2),  # 2 * 256 * 256 = 2^17 numbers
+        (1, 256, 8, (175,), True, 4),  # 3 would do, but 4 divides
+        (1, 256, 32, (128,), False, 4),
+        (1, 256, 8, (2, 64), True, 4),  # two texts
+        (1, 256, 8, (4096,), True, 2),  # two at least
+        (1, 256, 7, (256,), True, 7),  # no other divisor is enough
+        (4, 64, 32, (1024,), True, 8),
     ],
 )
-def test_cpu_takes_the_fewest_rows_that_fill_a_slice(dim, rows_, row, train, want, on_cores):
+def test_cpu_takes_the_fewest_rows_that_fill_a_slice(cores, dim, rows_, row, train, want, on_cores):
     built = experiment.load("text", "fnet", "tuned", (f"Encoder.dim={dim}", "Encoder.qkv_dim=256"))
-    on_cores(1)
+    on_cores(cores)
     assert slices.rows_at_once(built.model, rows_, row, train=train) == want
-
-
-def test_slice_grows_with_the_cores_of_a_device(on_cores, monkeypatch):
-    built = experiment.load("text", "fnet", "tuned", ("Encoder.dim=64", "Encoder.qkv_dim=64"))
-    on_cores(4)
-    assert slices.rows_at_once(built.model, 32, (1024,), train=True) == 8
-    monkeypatch.setattr(jax, "local_device_count", lambda: 2)
-    assert slices.rows_at_once(built.model, 32, (1024,), train=True) == 4
-    monkeypatch.setattr(jax, "process_count", lambda: 2)  # the other may have more cores
-    assert slices.rows_at_once(built.model, 32, (1024,), train=True) == 2
-
-
-def test_slices_of_gradients_and_of_scores_are_two_decisions(on_cores):
-    built = experiment.load("text", "fnet", "tuned", ("Encoder.dim=64", "Encoder.qkv_dim=64"))
-    on_cores(1)
-    with fastest.decisions({"rows of gradient slices of 32 on cpu": 32}):
-        assert slices.rows_at_once(built.model, 32, (2048,), train=True) == 32
-        assert slices.rows_at_once(built.model, 32, (2048,), train=False) == 2
+    with fastest.decisions({f"rows of gradient slices of {rows_} on cpu": rows_}):  # of a run
+        assert slices.rows_at_once(built.model, rows_, row, train=True) == rows_
 
 
 def test_accelerator_takes_the_whole_batch(monkeypatch):
@@ -363,13 +305,6 @@ def test_slices_on_a_cpu_change_no_result(monkeypatch, on_cores):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), got, want)
 
 
-def test_number_of_devices_must_divide_the_batch(monkeypatch):
-    three = jax.devices() * 3
-    monkeypatch.setattr(jax, "devices", lambda: three)
-    with pytest.raises(UserError, match=r"Run.batch_size \(4\) must be divisible.*\(3\)"):
-        pipeline.make_mesh(4)
-
-
 @pytest.mark.parametrize(("kind", "number"), [("last", 1), ("best", 2)])
 def test_full_disk_fails_with_one_line_and_keeps_what_resumes(
     straight, tmp_path, kind, number, monkeypatch, capfd
@@ -384,9 +319,7 @@ def test_full_disk_fails_with_one_line_and_keeps_what_resumes(
 
     with monkeypatch.context() as patched:
         patched.setattr(disk, "replace", full)
-        with pytest.raises(
-            UserError, match=r"cannot be written \(No space left on device\).* again"
-        ):
+        with pytest.raises(UserError, match=r"cannot be written \(No space left on device\)"):
             run(tiny(), tmp_path)
     assert "Traceback" not in capfd.readouterr().err
     kept = checkpoint.load(tmp_path, kind)
@@ -400,18 +333,8 @@ def test_full_disk_fails_with_one_line_and_keeps_what_resumes(
 @pytest.fixture(scope="module")
 def half(tmp_path_factory, compiled_once):
     """The folder of a run that was interrupted after step 8 of 12; its best step is 5."""
-    folder, finish = tmp_path_factory.mktemp("half"), train.Loop._finish
-
-    def interrupt(self, count, table):
-        before = self.step
-        finish(self, count, table)
-        if before < 8 <= self.step:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(train.Loop, "_finish", interrupt)
-        with pytest.raises(Interrupted):
-            run(tiny(steps_per_dispatch=1), folder)
+    folder = tmp_path_factory.mktemp("half")
+    interrupted(folder, 8)
     return folder
 
 
@@ -422,25 +345,17 @@ def states(folder):
     return {kind: folder / f"checkpoints/{kind}/state.safetensors" for kind in KINDS}
 
 
-def test_last_that_names_a_best_step_that_is_not_there_resumes_from_best(straight, half, tmp_path):
-    """As if `best` were written late and the process killed in between."""
+@pytest.mark.parametrize("damage", ["cut", "of another best"])
+def test_damaged_last_resumes_from_best_to_the_same_bits(straight, half, tmp_path, damage, capfd):
+    """A `last` that names a best step that is not there: as if `best` were written late."""
     folder = shutil.copytree(half, tmp_path / "run")
-    run(tiny(), whole := tmp_path / "whole")  # its `last` names step 12 as the best
-    states(folder)["last"].write_bytes(states(whole)["last"].read_bytes())
-    loop = run(tiny(), folder)
-    assert (loop.history.best, loop.history.last) == (straight[1].best, straight[1].last)
-    assert sha256(loop.state) == straight[0]
-    assert timeless(folder) == straight[2]
-
-
-def test_damaged_last_resumes_from_best_to_the_same_bits(straight, half, tmp_path, capfd):
-    folder = shutil.copytree(half, tmp_path / "run")
-    os.truncate(states(folder)["last"], 3000)
-    loop = run(tiny(), folder)
-    assert "last/state.safetensors cannot be read (" in (err := capfd.readouterr().err)
-    assert "; going on from step 5, with the same result" in err
-    assert (sha256(loop.state), loop.history.best) == (straight[0], straight[1].best)
-    assert timeless(folder) == straight[2]
+    if damage == "cut":
+        os.truncate(states(folder)["last"], 3000)
+    else:
+        run(tiny(), tmp_path / "whole")  # its `last` names step 12 as the best
+        states(folder)["last"].write_bytes(states(tmp_path / "whole")["last"].read_bytes())
+    equals(straight, run(tiny(), folder), folder)
+    assert "; going on from step 5, with the same result" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("damage", ["removed", "flipped"])
@@ -488,20 +403,16 @@ def test_flipped_bits_of_checkpoints_are_never_read_as_other_numbers(half, tmp_p
         file.write_bytes(data)
 
 
-@pytest.mark.parametrize("damage", ["", "half", "deleted", "edited", "[]\n", "{\n"])
+@pytest.mark.parametrize("damage", ["deleted", "edited", "{\n"])
 def test_changed_metrics_stop_a_run_with_one_line(half, tmp_path, damage):
     folder = shutil.copytree(half, tmp_path / "run")
     file, kept = folder / "metrics.jsonl", {p: p.read_bytes() for p in states(folder).values()}
-    text = file.read_text()
+    edited = {"edited": file.read_text().replace('"loss": 2', '"loss": 1', 1), "deleted": ""}
+    file.write_text(edited.get(damage, damage))
     if damage == "deleted":
         file.unlink()
-    else:
-        edited = {"half": text[:100], "edited": text.replace('"loss": 2', '"loss": 1', 1)}
-        file.write_text(edited.get(damage, damage))
-    match = r"^[^\n]*metrics.jsonl has changed: it lacks the curve .* up to step [^\n]*--force$"
-    with pytest.raises(UserError, match=match):
+    with pytest.raises(UserError, match=r"^[^\n]*metrics.jsonl has changed[^\n]*$"):
         run(tiny(), folder)
-    file.write_text(text)
     assert {p: p.read_bytes() for p in states(folder).values()} == kept  # nothing else was lost
 
 
@@ -520,22 +431,6 @@ def test_lines_that_no_checkpoint_has_are_dropped(straight, half, tmp_path):
         assert timeless(place) == straight[2]
 
 
-def test_long_run_on_cpu_is_announced_once_with_its_duration(straight, tmp_path, monkeypatch):
-    lines = []
-    monkeypatch.setattr(progress, "say", lines.append)
-    monkeypatch.setattr(train, "SLOW_SECONDS", 0.0)
-    monkeypatch.setattr(progress.Bar, "seconds_a_line", 0.0)
-    run(tiny(), tmp_path)
-    (line,) = [line for line in lines if line.startswith("no accelerator: ")]
-    assert re.search(r"a step takes about [1-9]\d* (m?s), the 12 steps about \d", line)
-    assert "--preset cpu" in line
-    scored = [re.search(r"scoring validation, (\d+) of (\d+) rows", line) for line in lines]
-    assert any(match and match[1] == match[2] for match in scored)
-    (last,) = [line for line in lines if line.startswith("training: 12 steps in ")]
-    assert "validation 0." in last
-    assert "steps/s" not in last  # that of the steps alone would contradict steps and time
-
-
 def events_of(folder):
     """The scalars of all TensorBoard files, read by the TFRecord format."""
     scalars = {}
@@ -551,34 +446,41 @@ def events_of(folder):
     return scalars
 
 
-def test_tensorboard_files_hold_the_curves_of_the_metrics(tmp_path):
+def test_metrics_and_tensorboard_files_hold_the_same_curves(tmp_path):
     run(tiny(num_steps=6), tmp_path)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [(line.pop("kind"), line["step"]) for line in map(dict, lines)] == [
-        ("train", 3),
-        ("validation", 5),
-        ("train", 6),
-        ("validation", 6),
-    ]
+    kinds = [(line.pop("kind"), line.pop("step")) for line in lines]
+    assert kinds == [("train", 3), ("validation", 5), ("train", 6), ("validation", 6)]
     assert lines[0].keys() == {
-        *("kind", "step", "loss", "accuracy", "learning_rate", "grad_norm", "steps_per_second"),
+        *("loss", "accuracy", "learning_rate", "grad_norm", "steps_per_second"),
         *("tokens_per_second", "device_bytes", "save_blocked_seconds"),
     }
+    last = lines[2]  # a batch has 4 rows of 12 tokens
+    assert last["tokens_per_second"] == pytest.approx(4 * 12 * last["steps_per_second"])
     want = {
-        (f"{line['kind']}/{name}", line["step"]): value
-        for line in lines
+        (f"{kind}/{name}", step): value
+        for (kind, step), line in zip(kinds, lines, strict=True)
         for name, value in line.items()
-        if name not in ("kind", "step")
     }
     assert events_of(tmp_path / "tensorboard") == pytest.approx(want, rel=1e-6)
 
 
-def test_tensorboard_files_of_a_start_without_a_checkpoint_are_removed(tmp_path):
-    (tmp_path / "tensorboard").mkdir()
-    (tmp_path / "tensorboard" / "events.out.of.another.run").write_bytes(b"")
-    run(tiny(num_steps=3), tmp_path)
-    (file,) = (tmp_path / "tensorboard").iterdir()
-    assert file.stat().st_size
+def test_lines_of_training_are_means_of_their_steps(tmp_path):
+    built = tiny(eval_every=12)
+    run(tiny(eval_every=12, log_every=1), tmp_path / "each")
+    run(built, tmp_path / "means")
+    each, means = (
+        [line for line in timeless(tmp_path / name) if line["kind"] == "train"]
+        for name in ("each", "means")
+    )
+    schedule = built.optimizer.schedule()
+    assert [line["step"] for line in means] == [3, 6, 9, 12]
+    for line in means:
+        steps = each[line["step"] - 3 : line["step"]]
+        for name in ("loss", "accuracy"):
+            assert line[name] == pytest.approx(np.mean([step[name] for step in steps]))
+        assert line["grad_norm"] == steps[-1]["grad_norm"]
+        assert line["learning_rate"] == pytest.approx(float(schedule(line["step"] - 1)), rel=1e-5)
 
 
 def test_newest_state_may_be_saved_unless_a_save_is_in_flight_or_recent(tmp_path, monkeypatch):
@@ -616,51 +518,21 @@ def test_run_saves_the_newest_state_only_when_it_may(tmp_path, monkeypatch):
     assert steps[-1] == 12
 
 
-def test_each_step_draws_its_own_dropout():
-    """The same batch twice, with a rate of 0."""
+@pytest.mark.parametrize("varied", ["step", "seed"])
+def test_each_step_and_each_seed_draws_its_own_dropout(varied):
+    """From the same state, on the same batch, with a rate of 0."""
     built = tiny()
     still = dataclasses.replace(built.optimizer, learning_rate=0.0)
     built = dataclasses.replace(built, optimizer=still)
     one = pipeline.train_batches(rows(30), 0, 0, 1, 4, 1)
     batches = jax.tree.map(lambda x: np.repeat(x, 2, axis=0), one)
-    update = step.make_update(built, pipeline.make_mesh(4))
-    _, logs = update(step.initial_state(built, 0), batches, np.int32(2), step.keys(0)[1])
-    assert logs.loss[0] != logs.loss[1]
-
-
-def test_each_seed_draws_its_own_dropout():
-    """From the same state, on the same batch."""
-    built, batches = tiny(), pipeline.train_batches(rows(30), 0, 0, 1, 4, 1)
-    shapes = jax.eval_shape(lambda: batches)
-    losses = []
+    update, losses = step.make_update(built, pipeline.make_mesh(4)), []
     for seed in (0, 1):
-        program = step.Program.compile(built, pipeline.make_mesh(4), shapes, seed)
-        _, logs = program.steps(program.initial_state(0), program.place(batches), 1)
-        losses.append(float(logs.loss[0]))
-    assert losses[0] != losses[1]
-
-
-@pytest.mark.usefixtures("compiled_once")
-def test_lines_of_training_are_means_of_their_steps(tmp_path, monkeypatch):
-    steps, finish = [], train.Loop._finish
-
-    def note(self, count, table):
-        steps.extend(zip(*(np.asarray(column)[:count].tolist() for column in table), strict=True))
-        finish(self, count, table)
-
-    monkeypatch.setattr(train.Loop, "_finish", note)
-    built = tiny()
-    run(built, tmp_path)
-    lines = [json.loads(x) for x in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    lines = [line for line in lines if line["kind"] == "train"]
-    schedule = built.optimizer.schedule()
-    assert [line["step"] for line in lines] == [3, 6, 9, 12]
-    for line in lines:
-        loss, correct, norms, _ = zip(*steps[line["step"] - 3 : line["step"]], strict=True)
-        assert line["loss"] == pytest.approx(np.mean(loss))
-        assert line["accuracy"] == pytest.approx(sum(correct) / 12)
-        assert line["grad_norm"] == norms[-1]
-        assert line["learning_rate"] == pytest.approx(float(schedule(line["step"] - 1)), rel=1e-5)
+        state, key = step.initial_state(built, 0), step.keys(seed)[1]
+        _, logs = update(state, batches, np.int32(2), key)
+        losses.append(logs.loss.tolist())
+    first, second = losses[0] if varied == "step" else [one[0] for one in losses]
+    assert first != second
 
 
 @pytest.mark.usefixtures("compiled_once")
@@ -671,56 +543,22 @@ def test_of_equal_evaluations_the_first_is_the_best(tmp_path):
     assert (loop.history.best["step"], loop.history.last["step"]) == (5, 12)
 
 
-class Killed(BaseException):
-    """Ends a run as SIGKILL does."""
-
-
-@pytest.mark.usefixtures("compiled_once")
-def test_the_rate_leaves_out_evaluations_and_the_time_has_all_and_outlasts_a_kill(
-    tmp_path, monkeypatch
-):
+def test_the_rate_leaves_out_evaluations_and_the_time_has_all(tmp_path, monkeypatch):
     """By a clock on which a step takes 10 ms and an evaluation 1,000 s."""
-    now, finish = [0.0], train.Loop._finish
+    now = [0.0]
 
-    def finish_later(self, count, table):
-        now[0] += 0.01 * count
-        if self.step + count > limit:
-            raise Killed
-        finish(self, count, table)
+    def wait(table):
+        now[0] += 0.01
 
     def score(*_):
         now[0] += 1_000
         return {"correct": 4, "count": 10, "loss": 1.0}
 
-    def loop():
-        made = train.Loop(tiny(steps_per_dispatch=3), rows(30), rows(10, 1), tmp_path, 0)
-        made.score = score
-        return made
-
+    monkeypatch.setattr(train, "wait_for", wait)
     monkeypatch.setattr(train, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(train.Loop, "_finish", finish_later)
-    limit = 9
-    with pytest.raises(Killed):
-        loop()()
-    now[0] += 500  # nothing runs
-    limit = 12
-    resumed = loop()
-    assert resumed.step > 4  # after the evaluation
-    resumed()
-    assert resumed.history.steps_per_second == pytest.approx(100)
-    took = resumed.history.wall_seconds
-    assert 3_000 < took < 3_001
-    scored_later = loop()
-    now[0] += 500
-    scored_later()
-    assert scored_later.history.wall_seconds == took
-    assert checkpoint.load(tmp_path, "last").history["wall_seconds"] == took
-
-
-def test_tokens_per_second_are_those_of_all_texts_of_a_row(tmp_path):
-    loop, lines = train.Loop(tiny(), rows(30), rows(10, 1), tmp_path, 0), []
-    loop.arrays = loop.arrays._replace(values=np.zeros((30, 2, 12), np.uint8))
-    loop.history.timed_steps, loop.history.timed_seconds = 10, 5.0
-    loop._write = lambda kind, step, line: lines.append(line) or ""
-    loop._log(1.0, 0.1)
-    assert (lines[0]["steps_per_second"], lines[0]["tokens_per_second"]) == (2, 2 * 4 * 2 * 12)
+    loop = train.Loop(tiny(steps_per_dispatch=1), rows(30), rows(10, 1), tmp_path, 0)
+    loop.score = score
+    loop()
+    assert loop.history.steps_per_second == pytest.approx(100)
+    assert 3_000 < loop.history.wall_seconds < 3_001
+    assert checkpoint.load(tmp_path, "last").history["wall_seconds"] > 3_000
