@@ -710,7 +710,7 @@ def _benchmark(args) -> None:
       lra-fnet benchmark --task text --models fnet,transformer --preset cpu --lengths 512,1024
     """
     from lra_fnet.benchmark import cells, command
-    from lra_fnet.report import benchmarks
+    from lra_fnet.report.speed import tables
 
     names = ("lengths", "what", "cls", "devices", "rounds", "name")
     given = {name: getattr(args, name) for name in names}
@@ -728,4 +728,4 @@ def _benchmark(args) -> None:
         seconds=args.seconds,
         tokens=args.tokens,
     )
-    command.main(options, shared, args.runs, benchmarks.render)
+    command.main(options, shared, args.runs, tables.render)

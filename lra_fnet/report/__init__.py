@@ -30,11 +30,11 @@ def write(report: Report, out_dir: str | Path) -> list[Path]:
     Raises:
       UserError: the folder cannot be written.
     """
-    from lra_fnet.report import page  # the table after a run needs none of these
-    from lra_fnet.report.render import csv, latex, markdown
+    # late: the table after a run needs none of these
+    from lra_fnet.report.render import csv, html, latex, markdown
 
     texts = {
-        "index.html": page.render(report),
+        "index.html": html.render(report),
         "report.md": markdown.everything(report),
         "accuracy.csv": csv.accuracy(report.tables),
         "runs.csv": csv.runs(report.runs, report.sources.readings),

@@ -2,14 +2,12 @@
 
 import dataclasses
 import itertools
-import os
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import PurePosixPath
 from typing import Any
 
 from lra_fnet import config, significance, tasks
-from lra_fnet.report import benchmarks, pretraining, tradeoff
+from lra_fnet.report import pretraining
 from lra_fnet.report.accuracy import literature, names
 from lra_fnet.report.accuracy import table as accuracy
 from lra_fnet.report.accuracy.literature import Entry
@@ -17,8 +15,8 @@ from lra_fnet.report.accuracy.table import Row, Table
 from lra_fnet.report.pretraining import Front
 from lra_fnet.report.render.grid import Grid
 from lra_fnet.report.sources import Benchmark, Sources, Sweep
-from lra_fnet.report.speed import papers
-from lra_fnet.report.tradeoff import Point
+from lra_fnet.report.speed import papers, points, tables
+from lra_fnet.report.speed.points import Point
 from lra_fnet.run.folder import Begun, Span
 from lra_fnet.run.result import Record
 from lra_fnet.significance import LEVEL, SEEDS, Difference, holm, p_text
@@ -68,8 +66,8 @@ class Report:
         measured = []
         for benchmark, listed in self.benchmarks:
             about = [
-                benchmarks.caption(benchmark.cells),
-                *([] if measured else [benchmarks.LEGEND]),
+                tables.caption(benchmark.cells),
+                *([] if measured else [tables.LEGEND]),
             ]
             for grid in listed:
                 notes, about = [*grid.notes, *filter(None, about)], []
@@ -78,7 +76,7 @@ class Report:
         sections = {
             "Significance": [preset.pairs for preset in self.presets],
             "Training and test": [preset.training for preset in self.presets],
-            "Score against speed": [tradeoff.grid(p.table, p.points) for p in self.presets],
+            "Score against speed": [points.grid(p.table, p.points) for p in self.presets],
             "Speed and memory": [*measured, *self.published],
             "Pre-training": [
                 *(preset.pretrained for preset in self.presets),
@@ -102,7 +100,7 @@ def build(sources: Sources) -> Report:
             pairs=pairs(table),
             training=training(table, sources.sweeps),
             pretrained=pretrained(table),
-            points=tradeoff.points(table, sources.benchmarks),
+            points=points.points(table, sources.benchmarks),
         )
         for table in accuracy.tables(runs)
     ]
@@ -117,7 +115,7 @@ def build(sources: Sources) -> Report:
         presets=presets,
         fronts=pretraining.fronts(runs, sources.benchmarks),
         sweeps=[(s, list(filter(None, (trials(s), selected(s))))) for s in sources.sweeps],
-        benchmarks=_benchmarks(sources.benchmarks),
+        benchmarks=[(b, tables.grids(b.cells)) for b in sources.benchmarks],
         published=papers.tables(sources.benchmarks),
         entries=entries,
         literature=literature.grid(entries),
@@ -125,21 +123,6 @@ def build(sources: Sources) -> Report:
         unfinished=unfinished(sources.unfinished),
         problems=Grid("Files that are left out because they are damaged", ["File"], problems),
     )
-
-
-def _benchmarks(sources: Sequence[Benchmark]) -> list[tuple[Benchmark, Sequence[Grid]]]:
-    """Returns benchmarks with their tables; those under the same conditions are one."""
-    groups: dict[tuple, list[Benchmark]] = {}
-    for benchmark in sources:
-        groups.setdefault(benchmarks.conditions(benchmark.cells), []).append(benchmark)
-    merged = []
-    for group in groups.values():
-        cells, listed = benchmarks.together([benchmark.cells for benchmark in group])
-        folder = PurePosixPath(group[0].name).parent
-        labels = [os.path.relpath(benchmark.name, folder) for benchmark in group]
-        name = group[0].name if len(group) == 1 else f"{folder} ({', '.join(labels)})"
-        merged.append((Benchmark(name, cells), listed))
-    return merged
 
 
 def pairs(table: Table) -> Grid:

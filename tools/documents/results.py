@@ -3,9 +3,9 @@
 import dataclasses
 from pathlib import Path
 
-from lra_fnet.report import Report, Sources, build, figures
+from lra_fnet.report import Report, Sources, build
 from lra_fnet.report.accuracy import notes
-from lra_fnet.report.render import csv, markdown
+from lra_fnet.report.render import csv, figures, markdown, svg
 from lra_fnet.report.render.grid import Marked
 from lra_fnet.report.render.text import accuracy_grid
 
@@ -58,7 +58,7 @@ def files(root: Path) -> dict[Path, str]:
     }
     (first,) = (preset for preset in report.presets if preset.table.preset == FIRST)
     if figure := figures.above_baseline(first.table, first.points):
-        texts["docs/figure.svg"] = figures.drawn(figure, "svg").decode()
+        texts["docs/figure.svg"] = svg.standalone(figure)
     return {root / name: text for name, text in texts.items()}
 
 

@@ -1,0 +1,157 @@
+"""The figures of a report: accuracy against speed, growth with the length, learning curves."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from lra_fnet import config
+from lra_fnet.benchmark.files import Result
+from lra_fnet.report import pretraining
+from lra_fnet.report.accuracy.names import MAIN
+from lra_fnet.report.accuracy.table import Table
+from lra_fnet.report.render import svg
+from lra_fnet.report.render.grid import rounded
+from lra_fnet.report.render.svg import Panel, Points, Series
+from lra_fnet.report.speed import points as speed
+from lra_fnet.report.speed import tables
+
+OTHERS = len(MAIN)  # the colour of all other models
+SIDES = ("ours", "eager", "compiled")
+MOST = 40  # points of a learning curve
+
+
+def above_baseline(table: Table, points: Sequence[speed.Point]) -> str:
+    """Draws accuracy above the shallow baseline against training speed, a panel a column.
+
+    Bars are the intervals of `cell.Cell`. A panel needs two models with a baseline on one device.
+    It names its best model. Without a panel, returns "".
+
+    Args:
+      table: of a preset.
+      points: of its own models.
+    """
+    rated = [point for point in points if point.cell.baseline is not None]
+    panels = []
+    for column, title in table.columns.items():
+        shown = speed.comparable(rated, column, MAIN)
+        if len(shown) < 2:
+            continue
+        best = max(shown, key=lambda point: point.cell.mean or 0.0)
+        series = []
+        for point in shown:
+            cell, baseline = point.cell, point.cell.baseline or 0.0
+            bars = []
+            if cell.low is not None and cell.high is not None:
+                bars = [(cell.low - baseline, cell.high - baseline)]
+            text = f"{point.row.label}: {cell.text}, baseline {baseline:.2f}"
+            series.append(
+                Series(
+                    [(point.speed, (cell.mean or 0.0) - baseline)],
+                    _colour(point.row.model),
+                    f"{text}, {rounded(point.speed)} steps/s",
+                    bars=bars,
+                    label=point.row.label if point is best else "",
+                )
+            )
+        label = "Steps/s of the fastest run"
+        if all(point.benchmark for point in shown):
+            in_turn = all(point.in_turn for point in shown)
+            label = "Training steps/s" + ", not interleaved" * (not in_turn)
+        panels.append(Panel(title, label, "Points above shallow baseline", series, True, level=0.0))
+    title = f"Accuracy above the shallow baseline against training speed, preset {table.preset}"
+    models = [point.row.model for point in rated]
+    return svg.plot(panels, title, _legend(models)) if panels else ""
+
+
+def fronts(listed: Sequence[pretraining.Front]) -> str:
+    """Draws accuracy of masked pieces against the time of a step, a panel for each front.
+
+    A line joins the sizes of a model, by its best variant of each; the dashed one joins the points
+    that no other beats.
+    """
+    panels, models = [], []
+    for front in (front for front in listed if len(front.timed) > 1):
+        best = [(point.milliseconds, point.accuracy) for point in front.best]
+        series = [Series(best, OTHERS, "Points that no other beats", dots=False, dashed=True)]
+        for model in dict.fromkeys(point.model for point in front.timed):
+            timed = [point for point in front.timed if point.model == model]
+            best_of = {p.size: p for p in sorted(timed, key=lambda point: point.accuracy)}
+            line = sorted(best_of.values(), key=lambda point: point.milliseconds)
+            others = [[point] for point in timed if best_of[point.size] is not point]
+            for drawn in (line, *others):
+                places = [(point.milliseconds, point.accuracy) for point in drawn]
+                text = "; ".join(point.text for point in drawn)
+                series.append(Series(places, _colour(model), text))
+            models.append(model)
+        x = f"Time of a batch of {front.batch_size} (ms)"
+        level = front.floor
+        panels.append(Panel(front.name, x, "Masked pieces right (%)", series, True, level=level))
+    title = "Accuracy on masked pieces against the time of a batch"
+    return svg.plot(panels, title, _legend(models)) if panels else ""
+
+
+def measured(cells: Sequence[Result]) -> str:
+    """Draws time and memory of a benchmark over the length, named at the ends of the lines.
+
+    A quantity with fewer than two lines has no panel; without panels, returns "".
+    """
+    panels, (unit, scale) = [], tables.unit_of_memory(cells)
+    for what, value, title, in_unit, one in (
+        ("train", "seconds", "Training", "ms", 1e-3),
+        ("infer", "seconds", "Inference", "ms", 1e-3),
+        ("train", "peak_bytes", "Peak memory of training", unit, scale),
+    ):
+        kept = [cell for cell in cells if cell.what == what and cell.side in SIDES]
+        lines = {}
+        for name in dict.fromkeys(map(tables.label, kept)):
+            row = [cell for cell in kept if tables.label(cell) == name]
+            lengths, numbers = tables.curve(row, value)
+            if len(lengths) > 1:
+                lines[name] = [(x, y / one) for x, y in zip(lengths, numbers, strict=True)]
+        per = "" if value != "seconds" else " an example" if kept and kept[0].tokens else " a batch"
+        if len(lines) > 1:
+            series = [Series(p, _colour(name), name, label=name) for name, p in lines.items()]
+            axes = "Length (tokens)", f"{title} ({in_unit}{per})"
+            panels.append(Panel("", *axes, series, True, True, names=True))
+    return svg.plot(panels, "Time and memory over the length") if panels else ""
+
+
+def learning(task: str, curves: Mapping[str, Sequence[Points]]) -> str:
+    """Draws the validation accuracy of each model over the steps, the mean over its seeds.
+
+    Args:
+      task: title.
+      curves: by model, one for each seed.
+    """
+    series = []
+    for model, group in curves.items():
+        mean = _mean(group)
+        text = f"{config.title(model)}: {mean[-1][1]:.4g} at {mean[-1][0]:,.6g}"
+        series.append(Series(_thinned(mean), _colour(model), text, dots=False))
+    panel = Panel(task, "Optimizer step", "Validation (%)", series)
+    return svg.plot([panel], f"{task}: validation accuracy", _legend(curves))
+
+
+def _colour(name: str) -> int:
+    """Returns the colour of a model; a way to compute one, `fnet (rfft)`, has that of the model."""
+    plain = name.partition(" (")[0].partition(",")[0]
+    return MAIN.index(plain) if plain in MAIN else OTHERS
+
+
+def _legend(models: Iterable[str]) -> list[tuple[str, int]]:
+    colours = sorted({_colour(model) for model in models})
+    return [(config.title(MAIN[n]) if n < OTHERS else "other models", n) for n in colours]
+
+
+def _mean(curves: Sequence[Points]) -> list[tuple[float, float]]:
+    """Returns the mean where all curves have a point, or else the longest curve."""
+    columns = [dict(curve) for curve in curves]
+    shared = sorted(set.intersection(*map(set, columns)))
+    if not shared:
+        return list(max(curves, key=len))
+    return [(x, sum(column[x] for column in columns) / len(columns)) for x in shared]
+
+
+def _thinned(points: Points) -> Points:
+    """Returns at most MOST points: means of neighbours, at the last step of each group."""
+    size = -(-len(points) // MOST)
+    groups = [points[start : start + size] for start in range(0, len(points), size)]
+    return [(group[-1][0], sum(y for _, y in group) / len(group)) for group in groups]

@@ -1,0 +1,117 @@
+"""The report as one HTML file that needs no network: figures and tables by heading."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import markupsafe
+
+from lra_fnet import tasks
+from lra_fnet.report.accuracy import names
+from lra_fnet.report.accuracy.table import Table
+from lra_fnet.report.render import figures, markdown, template
+from lra_fnet.report.render.grid import Grid, rounded
+from lra_fnet.report.render.text import accuracy_grid
+from lra_fnet.report.sections import Report
+from lra_fnet.run.result import Record
+
+OPEN = 12  # rows; a longer table is folded behind its title
+CURVES = "Learning curves"
+FIGURES = {  # captions
+    "Result": "A point is a model, a bar spans the 95 % intervals of its seeds.",
+    "Score against speed": "A point is a model, a bar spans the 95 % intervals of its seeds.",
+    "Speed and memory": "Time and memory over the length, on logarithmic axes.",
+    "Pre-training": "A line joins the sizes of a model; dashed: points that no other beats.",
+    CURVES: "Validation accuracy, the mean over seeds.",
+}
+
+
+def render(report: Report) -> str:
+    """Returns the page."""
+    drawn: dict[str, list[str]] = {heading: [] for heading in FIGURES}
+    tables: dict[str, Sequence[Grid]] = {}
+    counted = Counter(run.preset for run in report.runs)
+    shown = sorted(report.presets, key=lambda preset: -counted[preset.table.preset])
+    for number, preset in enumerate(shown):
+        place = "Score against speed" if number else "Result"
+        drawn[place].append(figures.above_baseline(preset.table, preset.points))
+    if shown:
+        first = shown[0].table
+        tables["Result"] = [accuracy_grid(first, markdown.main_rows(first))]
+    tables["Accuracy"] = markdown.accuracy(report.tables)
+    tables |= report.sections
+    tables |= {"Literature": [report.literature], "Runs": [_runs(report)]}
+    for benchmark, _ in report.benchmarks:
+        drawn["Speed and memory"].append(figures.measured(benchmark.cells))
+    drawn["Pre-training"].append(figures.fronts(report.fronts))
+    for table in report.tables:
+        drawn[CURVES] += _curves(table, report)
+    headings = [*tables, *([CURVES] if drawn[CURVES] else [])]
+    return template.render(
+        "index.html",
+        report=report,
+        sections={
+            heading: (list(filter(None, drawn.get(heading, ()))), tables.get(heading, ()))
+            for heading in headings
+        },
+        captions=FIGURES,
+        presets=list(counted),
+        slug=template.slug,
+        code=_code,
+        svg=markupsafe.Markup,
+        most=OPEN,
+    )
+
+
+def _curves(table: Table, report: Report) -> Iterator[str]:
+    """Yields the learning curves of each task of a preset."""
+    for task in table.tasks:
+        curves: dict[str, Sequence[figures.Points]] = {}
+        for row in table.own:
+            read = [report.sources.curves.get(run.folder) for run in row.cells[task].runs]
+            if known := [curve.validation for curve in read if curve and curve.validation]:
+                curves[row.model] = known
+        if curves:
+            yield figures.learning(f"{table.columns[task]}, preset {table.preset}", curves)
+
+
+def _runs(report: Report) -> Grid:
+    """Returns a row for each run."""
+    rows = []
+    for run in report.runs:
+        test = run.score("test")
+        rows.append(
+            [
+                *(names.name_of(run), tasks.title(run.task), run.preset, run.state),
+                *(str(run.seed), f"{test.accuracy:.2f}" if test else "-"),
+                f"{test.step:,}" if test else "-",
+                *(_percent(run.score("validation")), _percent(run.train)),
+                rounded(run.steps_per_second) if run.steps_per_second else "-",
+                f"{run.peak_bytes / 1e6:,.0f}" if run.peak_bytes else "-",
+                f"{run.wall_seconds:,.0f}" if run.wall_seconds else "-",
+                f"{run.parameters:,}" if run.parameters else "-",
+                str(report.sources.readings.get(run.folder, "-")),
+                *(_machine(run), run.data_sha256[:8], run.folder),
+            ]
+        )
+    head = ["Model", "Task", "Preset", "State", "Seed", "Test", "Step", "Validation", "Train"]
+    head += ["Steps/s", "Peak MB", "Seconds", "Parameters", "Test read"]
+    note = (
+        "Accuracy in %. Test read: how often the test split was scored, from the test_log.jsonl of "
+        "the run's root, or else from its result. A run's folder holds its configuration."
+    )
+    return Grid("Every run", [*head, "Machine", "Data", "Folder"], rows, [note], words=4)
+
+
+def _percent(counts) -> str:
+    return f"{counts.accuracy:.2f}" if counts else "-"
+
+
+def _machine(run: Record) -> str:
+    return f"{run.device.name}, commit {(run.commit or '-')[:8]}"
+
+
+def _code(words: str) -> markupsafe.Markup:
+    """Turns text between backquotes into code, and between asterisks into italics."""
+    escaped = re.sub(r"`([^`]+)`", r"<code>\1</code>", str(markupsafe.escape(words)))
+    return markupsafe.Markup(re.sub(r"\*(\w[^*]*)\*", r"<em>\1</em>", escaped))
