@@ -217,6 +217,8 @@ def plan(
       UserError: a model or binding is unknown, the binding of a row is one of the batch or the
         length, or a length does not divide the tokens.
     """
+    if min(lengths, default=1) < 1:
+        raise UserError(f"--lengths expects positive numbers, got {min(lengths)}")
     if unequal := [length for length in lengths or [MIXING_LENGTH] if shared.tokens % length]:
         raise UserError(
             f"--tokens expects a multiple of every length, so that all batches have as many, got "

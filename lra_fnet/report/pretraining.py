@@ -135,7 +135,7 @@ def _front(shared: tuple, runs: Sequence[Record], measured: Sequence[Benchmark])
     if floor is not None:
         notes.append(f"Masked pieces right of the best shallow baseline: {floor:.2f} %.")
     title = f"Pre-training on {data}, preset {preset}: {length}, {device}"
-    name = f"{data.partition(' ')[0]}, {steps:,} steps{replaced}"
+    name = f"{steps:,} steps{replaced}, {runs[0].device.name.partition(' ')[0]}"
     return Front(name, title, points, batch, floor, notes)
 
 

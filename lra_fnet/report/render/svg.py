@@ -10,13 +10,14 @@ from dataclasses import dataclass
 
 from markupsafe import escape
 
-WIDTH, HEIGHT = 520, 360  # of the box of a panel
-LEFT, RIGHT, TOP, BOTTOM = 100, 30, 50, 90  # around the box
-LINE = 26  # of text
+WIDTH, HEIGHT = 380, 300  # of the box of a panel
+LEFT, RIGHT, TOP, BOTTOM = 112, 20, 44, 84  # around the box
+NAMES = 240  # on the right, where lines have names at their ends
+LINE = 28  # of text
 STYLE = """<style>
 :root { --c0: #0072b2; --c1: #d55e00; --c2: #009e73; --c3: #cc79a7; --c4: #808080; color: #1b1b1b; }
 @media (prefers-color-scheme: dark) { :root { color: #e7e7e7; } }
-text { font: 22px sans-serif; fill: currentColor; }
+text { font: 24px sans-serif; fill: currentColor; }
 path, line, rect { fill: none; stroke: currentColor; }
 .c0 { color: var(--c0); } .c1 { color: var(--c1); } .c2 { color: var(--c2); }
 .c3 { color: var(--c3); } .c4 { color: var(--c4); }
@@ -83,18 +84,20 @@ def plot(panels: Sequence[Panel], title: str, legend: Sequence[tuple[str, int]] 
       legend: names with the number of their colour.
     """
     columns = min(len(panels), 4)
-    across = LEFT + WIDTH + (RIGHT if not any(panel.names for panel in panels) else 330)
+    across = LEFT + WIDTH + (NAMES if any(panel.names for panel in panels) else RIGHT)
     tall = [TOP + _height(panel) + BOTTOM for panel in panels]
     parts, bottom = [], 0
     for start in range(0, len(panels), columns):
+        label = ""
         for column, panel in enumerate(panels[start : start + columns]):
-            parts += _panel(panel, column * across + LEFT, bottom + TOP)
+            parts += _panel(panel, column * across + LEFT, bottom + TOP, panel.y != label)
+            label = panel.y
         bottom += max(tall[start : start + columns])
     x = LEFT
     for name, colour in legend:
         parts.append(f'<g class="c{colour}"><circle cx="{x}" cy="{bottom + 8}" r="7"/></g>')
         parts.append(_text(x + 16, bottom + 16, name))
-        x += 60 + 12 * len(name)
+        x += 60 + 13 * len(name)
     size = f"0 0 {max(columns * across, x)} {bottom + LINE * bool(legend)}"
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{size}" role="group"'
     return "".join([f'{head} aria-label="{escape(title)}">', *parts, "</svg>"])
@@ -128,7 +131,7 @@ def _scale(values: Sequence[float], log: bool, start: int, end: int) -> tuple[Ca
     """Returns the place of a value on an axis, and the ticks."""
     change = math.log10 if log else float
     low, high = change(min(values)), change(max(values))
-    margin = 0.05 * (high - low) or abs(low) / 10 or 1.0
+    margin = 0.1 * (high - low) or abs(low) / 10 or 1.0
     low, high = low - margin, high + margin
 
     def place(value: float) -> int:
@@ -137,7 +140,7 @@ def _scale(values: Sequence[float], log: bool, start: int, end: int) -> tuple[Ca
     return place, ticks(10**low, 10**high, True) if log else ticks(low, high)
 
 
-def _panel(panel: Panel, left: int, top: int) -> list[str]:
+def _panel(panel: Panel, left: int, top: int, labelled: bool) -> list[str]:
     height = _height(panel)
     right, bottom = left + WIDTH, top + height
     every = [point for one in panel.series for point in one.points]
@@ -151,8 +154,10 @@ def _panel(panel: Panel, left: int, top: int) -> list[str]:
     grid = "".join(f"M{left} {y(mark)}h{WIDTH}" for mark in heights)
     parts.append(f'<path class="grid" opacity=".15" d="{grid}"/>')
     parts.append(_text((left + right) // 2, bottom + 2 * LINE + 4, panel.x, "middle"))
-    parts.append(_text(left - 80, top - 14, panel.y))
-    parts.append(_text(right, top - 14, panel.title, "end"))
+    parts.append(_text((left + right) // 2, top - 14, panel.title, "middle"))
+    if labelled:
+        parts.append(f'<g transform="rotate(-90 {left - 92} {(top + bottom) // 2})">')
+        parts.append(_text(left - 92, (top + bottom) // 2, panel.y, "middle") + "</g>")
     if panel.level is not None:
         dotted = 'stroke-dasharray="3 6"'
         parts.append(f'<path {dotted} d="M{left} {y(panel.level)}h{WIDTH}"/>')
