@@ -326,7 +326,6 @@ def _joined(args):
     task=_text(f"{_TASKS}, or all", required=True),
     dataset=_text("one data set; default: all sets that the presets use and --source provides"),
     force=_switch("prepare existing sets again, for example after --source has changed"),
-    update=_switch("for developers: write the shallow baselines to data/expected.json"),
 )
 def _data(args) -> None:
     """Prepares a task's data, verifies every record and computes shallow baselines.
@@ -344,7 +343,6 @@ def _data(args) -> None:
         args.source,
         args.gin_dirs,
         force=args.force,
-        update=args.update,
     )
 
 

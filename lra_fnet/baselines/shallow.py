@@ -14,10 +14,8 @@ import functools
 import hashlib
 import json
 import math
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -293,38 +291,32 @@ def compute(prepared: Prepared) -> list[Shallow]:
     return results
 
 
-# Of this process, by folder, fingerprint and length.
-_not_kept: dict[tuple[Path, str, int], list[Shallow]] = {}
-
-
 def ensure(prepared: Prepared) -> list[Shallow]:
     """Returns the baselines of a set at the task's length, computed unless they are on disk.
 
-    Says the best one, and whether the results differ from those of data/expected.json or cannot be
-    kept.
+    Says the best one, and whether the results differ from those of data/expected.json.
 
     Raises:
         UserError: if a split cannot be read.
     """
-    task, path = prepared.task, _file(prepared)
-    results = read(prepared)
+    task, results = prepared.task, read(prepared)
     if not results:
         say(f"computing shallow baselines of {task.name}/{task.config} at {task.max_len} tokens")
         results = compute(prepared)
+        path = prepared.folder / f"shallow.{task.max_len}.json"
         content = _object(prepared.fingerprint, task.max_len, results)
         try:
             with disk.writable(path, "--data"):
                 disk.replace(path, json.dumps(content, indent=1) + "\n")
         except UserError as error:  # a shared folder that cannot be written
             say(f"shallow baselines are not kept: {error}")
-            _not_kept[_key(prepared)] = results
     say(f"best shallow baseline: {'; '.join(best.words for best in leaders(results))}")
     wanted = known(task.name, prepared.fingerprint, task.max_len)
     if wanted and wanted != [dataclasses.replace(one, correct_bits=None) for one in results]:
         say(
-            f"{path}: other results than in data/expected.json, whose best one has "
-            f"{wanted[0].test.correct} of {wanted[0].test.count} test rows right: another version "
-            "of NumPy may round differently"
+            f"{prepared.folder}: other shallow baselines than in data/expected.json, whose best "
+            f"one has {wanted[0].test.correct} of {wanted[0].test.count} test rows right: another "
+            "version of NumPy may round differently"
         )
     return results
 
@@ -337,14 +329,6 @@ def leaders(results: Iterable[Shallow]) -> list[Shallow]:
     return list(best.values())
 
 
-def _key(prepared: Prepared) -> tuple[Path, str, int]:
-    return prepared.folder.absolute(), prepared.fingerprint, prepared.task.max_len
-
-
-def _file(prepared: Prepared) -> Path:
-    return prepared.folder / f"shallow.{prepared.task.max_len}.json"
-
-
 def available(prepared: Prepared) -> bool:
     """Returns whether the baselines at the task's length are on disk or in data/expected.json."""
     task = prepared.task
@@ -353,8 +337,7 @@ def available(prepared: Prepared) -> bool:
 
 def read(prepared: Prepared) -> list[Shallow]:
     """Returns the baselines at the task's length, the best on validation first; [] without any."""
-    kept = read_all(prepared).get(prepared.task.max_len) or _not_kept.get(_key(prepared), [])
-    return kept if _are_of(prepared.task, kept) else []
+    return read_all(prepared).get(prepared.task.max_len, [])
 
 
 def read_all(prepared: Prepared) -> dict[int, list[Shallow]]:
@@ -364,6 +347,8 @@ def read_all(prepared: Prepared) -> dict[int, list[Shallow]]:
     counts as none: only tables need it, and `lra-fnet data` writes it again. Methods are compared
     by their titles.
     """
+    methods = prepared.task.baselines
+    titles = [{method.words(one) for one in method.settings} for method in methods]
     found = {}
     for path in prepared.folder.glob("shallow.*.json"):
         try:
@@ -371,17 +356,11 @@ def read_all(prepared: Prepared) -> dict[int, list[Shallow]]:
             results = _parse(content["baselines"])
         except (UserError, KeyError, TypeError, ValueError):
             continue
-        whole = results and content == _object(prepared.fingerprint, length, results)
-        if whole and _are_of(prepared.task, results):
+        named = [result.method for result in results]
+        same = len(named) == len(titles) and all(not x.isdisjoint(named) for x in titles)
+        if same and content == _object(prepared.fingerprint, length, results):
             found[length] = results
     return dict(sorted(found.items()))
-
-
-def _are_of(task: Any, results: Sequence[Shallow]) -> bool:
-    """Returns whether there is a result for each of the task's methods, and no other one."""
-    titles = [{method.words(one) for one in method.settings} for method in task.baselines]
-    methods = [result.method for result in results]
-    return len(methods) == len(titles) and all(not words.isdisjoint(methods) for words in titles)
 
 
 def known(task: str, fingerprint: str, max_len: int) -> list[Shallow]:
@@ -402,33 +381,3 @@ def _object(fingerprint: str, max_len: int, results: Sequence[Shallow]) -> dict[
 def _parse(baselines: Sequence[Mapping[str, Any]]) -> list[Shallow]:
     counts = [{name: Counts(**one[name]) for name in ("validation", "test")} for one in baselines]
     return [Shallow(**{**one, **two}) for one, two in zip(baselines, counts, strict=True)]
-
-
-def update_expected(prepared: Prepared, results: Sequence[Shallow]) -> None:
-    """Writes baselines of a set to data/expected.json.
-
-    Those of the set's earlier rows, which have another fingerprint, stay: old results need them.
-
-    Raises:
-        UserError: if the package is not in a checkout, or the disk refuses.
-    """
-    task, path = prepared.task, Path(__file__).parents[2] / "data/expected.json"
-    facts = disk.read_json(path)
-    if facts is None:
-        raise UserError(f"--update expects a checkout with {path}, found no such file")
-    entries = facts
-    for name in (task.name, task.config, "shallow"):
-        entries = entries.setdefault(name, {})
-    content = _object(prepared.fingerprint, task.max_len, results)
-    for one in content["baselines"]:
-        del one["correct_bits"]
-    entries.setdefault(prepared.fingerprint, {})[str(task.max_len)] = content["baselines"]
-    short = r'\[[\d,\s]+\]|(?<="settings": )\{[^{}]*\}|\{\s*"correct"[^{}]*\}'  # one line each
-
-    def on_a_line(match: re.Match) -> str:
-        return re.sub(r"(?<=[\[{]) | (?=[\]}])", "", " ".join(match[0].split()))
-
-    text = re.sub(short, on_a_line, json.dumps(facts, indent=1))
-    with disk.writable(path):
-        disk.replace(path, text + "\n")
-    store.expected.cache_clear()

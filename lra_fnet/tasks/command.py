@@ -26,7 +26,6 @@ def command(
     gin_dirs: Sequence[Path] = (),
     *,
     force: bool = False,
-    update: bool = False,
 ) -> None:
     """Prepares and verifies the sets of one task or of "all", and prints what each holds.
 
@@ -42,7 +41,6 @@ def command(
         source: the raw files, for tasks that read some: a folder, a file or a URL.
         gin_dirs: folders with more gin files.
         force: whether to prepare sets anew that are there.
-        update: whether to write the shallow baselines to data/expected.json.
 
     Raises:
         UserError: for an unknown task or set, or a set that cannot be made or does not verify.
@@ -63,9 +61,7 @@ def command(
                 value = prepared.task
                 for length in _distinct(prepared, gin_dirs) if value.baselines else ():
                     cut = sets.open(tasks.make(name, chosen, length), data_dir)
-                    results = shallow.ensure(cut)
-                    if update:
-                        shallow.update_expected(cut, results)
+                    shallow.ensure(cut)
             except UserError as error:
                 if task != "all":
                     raise

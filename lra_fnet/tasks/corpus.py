@@ -65,6 +65,7 @@ class Corpus(Task):
     label_names = ("in order", "swapped")
     value_is = pieces.VALUE_IS
     licence = "that of your texts"
+    reads = 'a folder, an archive or a file with .txt, .jsonl or .json (a field "text")'
     endings = (*(f"{kind}{gz}" for kind in _TEXTS + _TABLES for gz in ("", ".gz")), VOCABULARY)
     needs_source = True
     read_whole = True
@@ -114,11 +115,7 @@ class Corpus(Task):
         The first time trains the vocabulary on sentences of training documents. A folder that has a
         `vocabulary.model` brings its own: versions of SentencePiece train different ones.
         """
-        if source is None:
-            raise UserError(
-                f"corpus/{self.config} reads your own texts: give --source a folder, an archive or "
-                'a file with .txt, .jsonl or .json (a field "text"), each perhaps .gz'
-            )
+        assert source is not None
         version = pieces.library().__version__  # before the texts are read
         sampled, counts = sample(source)
         if (given := source / VOCABULARY).is_file():

@@ -37,6 +37,7 @@ class Csv(OwnTask):
     configs = Sets(r"\w[\w-]*", lambda _: 4000, "full", rule="any name of letters, digits, _ and -")
     value_is = "a byte of the text in UTF-8, without the white space around it"
     licence = "that of your table"
+    reads = f"a .csv or .tsv file with {FORM}, or a folder of such files"
     endings = (*ENDINGS, *(f"{ending}.gz" for ending in ENDINGS))
     tables = ENDINGS
 
@@ -67,11 +68,7 @@ class Csv(OwnTask):
 
     def raw(self, source: Path | None, jobs: int) -> Raw:
         """Returns the rows of a table, or of all tables of a folder or archive, read twice."""
-        if source is None:
-            raise UserError(
-                f"csv/{self.config} reads your own table: give --source a .csv or .tsv file with "
-                f"{FORM}, or a folder of such files"
-            )
+        assert source is not None
         labels, splits, texts, count, broken = set(), set(), set(), 0, 0
         for row in read(source):
             broken += any(b"\n" in text for text in row.texts)

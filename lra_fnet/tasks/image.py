@@ -28,16 +28,8 @@ REMOTE = sources.Remote(
 )
 # A label is the index of its class.
 CLASSES = (
-    "airplane",
-    "automobile",
-    "bird",
-    "cat",
-    "deer",
-    "dog",
-    "frog",
-    "horse",
-    "ship",
-    "truck",
+    *("airplane", "automobile", "bird", "cat", "deer"),
+    *("dog", "frog", "horse", "ship", "truck"),
 )
 BATCH_ROWS = 10_000
 GRAY_SUMS = (6_265_041_906, 1_260_928_426)  # of all training and of all test pixels
@@ -47,7 +39,6 @@ TEST = ("test_batch.bin",)
 _SIDE = 32  # pixels
 _PIXELS = _SIDE * _SIDE
 _CHUNK = 500  # images whose colours are in float32 at once
-_PICKLE_NAME = re.compile(r"data_batch_[1-5]|test_batch")
 _IMAGE_NAME = re.compile(r"(?:.*/)?(train|test)/[^/]+/[^/.][^/]*\.(?:png|jpe?g)", re.IGNORECASE)
 
 
@@ -56,9 +47,6 @@ class Rows(NamedTuple):
 
     values: np.ndarray  # uint8 [n, 1024]
     labels: np.ndarray  # uint8 [n]
-
-
-_NO_ROWS = Rows(np.empty((0, _PIXELS), np.uint8), np.empty(0, np.uint8))
 
 
 @gin.configurable
@@ -83,8 +71,7 @@ class Image(PixelTask):
         different: its validation split holds other images. A pixel of `full_16` is the rounded mean
         of two by two of the others.
         """
-        if source is None:
-            raise UserError(f"image: --source must be {REMOTE}, packed or unpacked")
+        assert source is not None  # there is a remote file
         rows, test, form = read(source)
         got = tuple(int(part.values.sum(dtype=np.int64)) for part in (rows, test))
         if not np.allclose(got, GRAY_SUMS, rtol=0.01):
@@ -144,46 +131,36 @@ def read(source: Path) -> tuple[Rows, Rows, str]:
     Raises:
         UserError: if `source` holds neither, not the whole of CIFAR-10, or a bad file.
     """
-    paths = [file.path for file in sources.files(source)]
-    names = [path.name for path in paths]
-    counts = {name: names.count(name) for name in TRAIN + TEST}
-    binary = any(counts.values())
-    for name, count in counts.items():
-        if binary and count != 1:
-            raise UserError(f"{source}: expected one {name}, got {count}; get {REMOTE} again")
-    if not binary and not any(_IMAGE_NAME.fullmatch(str(path)) for path in paths):
-        pickles = any(map(_PICKLE_NAME.fullmatch, names))
-        got = "Python's pickled batches" if pickles else ", ".join(names[:3]) or "no file"
-        raise UserError(
-            f"{source}: expected {TRAIN[0]} to {TRAIN[-1]} and {TEST[0]}, or "
-            f"train/<class>/*.png and test/<class>/*.png, got {got}; get {REMOTE}"
-        )
+    batches = {*TRAIN, *TEST} & {file.path.name for file in sources.files(source)}
     # Rows with the key to sort them by: a batch's name, or the sha256 of an image and its label.
     parts: dict[str, list[tuple[tuple, Rows]]] = {"train": [], "test": []}
-    with Bar(f"reading {source.name}", len(names), unit="files") as progress:
-        for done, file in enumerate(sources.files(source), start=1):
-            if binary and (name := file.path.name) in TRAIN + TEST:
+    with Bar(f"reading {source.name}", None, unit="files") as progress:
+        for file in sources.files(source):
+            progress.step()
+            name = file.path.name
+            if batches and name in batches:
                 parts["test" if name in TEST else "train"].append(((name,), _read_batch(file)))
-            elif not binary and (match := _IMAGE_NAME.fullmatch(str(file.path))):
+            elif not batches and (match := _IMAGE_NAME.fullmatch(str(file.path))):
                 rows = _read_image(file)
                 digest = hashlib.sha256(rows.values.tobytes()).digest()
                 parts[match[1].lower()].append(((digest, rows.labels[0]), rows))
-            progress.update(done)
-    for part in parts.values():
-        part.sort(key=lambda keyed: keyed[0])
     train, test = (
-        Rows(*map(np.concatenate, zip(_NO_ROWS, *(rows for _, rows in part), strict=True)))
-        for part in parts.values()
+        Rows(
+            np.concatenate([np.empty((0, _PIXELS), np.uint8), *(rows.values for _, rows in part)]),
+            np.concatenate([np.empty(0, np.uint8), *(rows.labels for _, rows in part)]),
+        )
+        for part in (sorted(part, key=lambda keyed: keyed[0]) for part in parts.values())
     )
-    for rows, part, batches in ((train, "training", TRAIN), (test, "test", TEST)):
-        wanted = len(batches) * BATCH_ROWS // len(CLASSES)
-        for label, count in zip(CLASSES, np.bincount(rows.labels, minlength=10), strict=True):
-            if count != wanted:
-                raise UserError(
-                    f"{source}: expected {wanted} {part} images of the class {label}, got {count}; "
-                    f"get {REMOTE} again"
-                )
-    return train, test, "binary" if binary else "images"
+    for rows, files in ((train, TRAIN), (test, TEST)):
+        wanted = len(files) * BATCH_ROWS // len(CLASSES)
+        counts = np.bincount(rows.labels, minlength=len(CLASSES)).tolist()
+        if counts != [wanted] * len(CLASSES):
+            raise UserError(
+                f"{source}: expected {TRAIN[0]} to {TRAIN[-1]} and {TEST[0]} (not Python's pickled "
+                f"batches), or train/<class>/*.png and test/<class>/*.png, once, with {wanted} "
+                f"images of each class in {files[0]} or its folder, got {counts}; get {REMOTE}"
+            )
+    return train, test, "binary" if batches else "images"
 
 
 def _read_batch(file: sources.File) -> Rows:
@@ -197,10 +174,8 @@ def _read_batch(file: sources.File) -> Rows:
         )
     rows = np.frombuffer(content, np.uint8).reshape(BATCH_ROWS, width)
     labels = rows[:, 0].copy()
-    if (bad := np.flatnonzero(labels >= len(CLASSES))).size:
-        raise UserError(
-            f"{file}: expected labels 0-9, got {labels[bad[0]]} in row {bad[0]}; get {REMOTE} again"
-        )
+    if labels.max() >= len(CLASSES):
+        raise UserError(f"{file}: expected labels 0-9, got {labels.max()}; get {REMOTE} again")
     return Rows(luma(rows[:, 1:].reshape(BATCH_ROWS, 3, _PIXELS)), labels)
 
 

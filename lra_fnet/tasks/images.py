@@ -38,6 +38,7 @@ class Images(OwnTask, PixelTask):
         rule="a name that ends in the side, as pets_64",
     )
     licence = "that of your images"
+    reads = "a folder with a folder of PNG or JPEG files for each class"
     endings = ENDINGS
 
     pixel_mean: float = 127.5  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -65,11 +66,7 @@ class Images(OwnTask, PixelTask):
 
         The folders of the classes are in one folder, or in one for each split.
         """
-        if source is None:
-            raise UserError(
-                f"images/{self.config} reads your own images: give --source a folder with a "
-                "folder of PNG or JPEG files for each class"
-            )
+        assert source is not None
         left_out: collections.Counter[str] = collections.Counter()
         paths = [file.path for file in _files(source, left_out)]
         if left_out:

@@ -10,9 +10,8 @@ the other one (label 0).
 import dataclasses
 import functools
 import itertools
-import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -20,10 +19,10 @@ import gin
 import numpy as np
 
 from lra_fnet.baselines import shallow
-from lra_fnet.data import pixels, sources
+from lra_fnet.data import drawing, pixels, sources
 from lra_fnet.data.arrays import Arrays, Batches
 from lra_fnet.data.store import SEED, SPLITS, Raw
-from lra_fnet.errors import UserError, one_line
+from lra_fnet.errors import UserError
 from lra_fnet.tasks import pathfinder_paddles
 from lra_fnet.tasks.task import PixelTask
 
@@ -154,9 +153,7 @@ def draw(setting: Setting, state: np.ndarray, number: int) -> Drawn:
     """Draws images with random numbers from `state`, uint64 [4], which advances."""
     from lra_fnet.tasks import pathfinder_images  # late: numba compiles it for seconds
 
-    reduction = pathfinder_paddles.lanczos(
-        pathfinder_paddles.SCALE * setting.window, setting.window
-    )
+    reduction = drawing.lanczos(pathfinder_paddles.SCALE * setting.window, setting.window)
     return Drawn(
         *pathfinder_images.draw_images(state, number, setting, tables(setting), *reduction)
     )
@@ -235,35 +232,37 @@ def read_official(task: str, config: str, source: Path) -> Raw:
         UserError: for an archive; if there is no such folder, or two; if metadata are bad or an
             image is missing; while rows are read, for a bad image.
     """
-    level = config.rpartition("_")[0]
-    if level not in LEVELS:
+    level, setting = config.rpartition("_")[0], SETS[config]
+    if level not in LEVELS or not source.is_dir():
         raise UserError(
-            f"{task}/{config} is generated only; leave --source out, or use a preset of another set"
+            f"{task}/{config} is generated; LRA's release has only {', '.join(LEVELS)}: leave "
+            f"--source out, or unpack {source} and name its folder"
         )
-    if not source.is_dir():
+    name = (f"pathfinder{setting.window}", LEVELS[level][1])
+    found = (path.parent for path in source.resolve().rglob("metadata"))
+    places = [path for path in found if path.parts[-2:] == name]
+    if len(places) != 1:
         raise UserError(
-            f"--source {source}: unpack the release and name its folder; images cannot be read "
-            "from the archive"
+            f"--source {source}: expected one folder {'/'.join(name)} with imgs/ and metadata/ (of "
+            f"lra_release.gz, unpacked), got {len(places)}"
         )
-    window = SETS[config].window
-    folder = _find(source, f"pathfinder{window}", LEVELS[level][1])
     images, listed = [], 0
-    for path, label in _metadata(folder):
+    for path, label in _metadata(places[0]):
         listed += 1
         with sources.readable(path):
             if path.stat().st_size:  # LRA skips empty files; its release has one
                 images.append((path, label))
-    wanted, different = sum(SETS[config].rows), len(dict(images))
+    wanted, different = sum(setting.rows), len(dict(images))
     if listed != wanted or different != len(images) or different < wanted - MOST_EMPTY:
         raise UserError(
-            f"{folder}: expected {wanted} different images, at most {MOST_EMPTY} of them empty, "
+            f"{places[0]}: expected {wanted} different images, at most {MOST_EMPTY} of them empty, "
             f"got {listed} with {different} different ones that are not empty; get the release "
             f"again"
         )
     ends = [round(share * different) for share in (0.0, 0.8, 0.9, 1.0)]
     return Raw(
         {
-            split: _rows(images[start:end], window)
+            split: _rows(images[start:end], setting.window)
             for split, (start, end) in zip(SPLITS, itertools.pairwise(ends), strict=True)
         },
         source=source.name,
@@ -272,65 +271,21 @@ def read_official(task: str, config: str, source: Path) -> Raw:
     )
 
 
-def _find(source: Path, window: str, level: str) -> Path:
-    """Returns the only folder of this window and level in `source`, or `source` itself."""
-    places = []
-    for path, folders, _ in sources.walk(source.resolve()):
-        here = Path(path)
-        if here.name == level and window in here.parts and "metadata" in folders:
-            places.append(here)
-        folders[:] = sorted({*folders} - {"imgs", "metadata"})  # these only hold files
-    if len(places) != 1:
-        names = ", ".join(map(str, places)) or "none"
-        raise UserError(
-            f"--source {source}: expected one folder {window}/{level} with imgs/ and metadata/ (of "
-            f"lra_release.gz, unpacked), got {names}"
-        )
-    return places[0]
-
-
 def _metadata(folder: Path) -> Iterator[tuple[Path, int]]:
-    """Yields path and label of all images, in numerical order of metadata/<number>.npy or .txt."""
-    paths = [
-        path
-        for path in (folder / "metadata").iterdir()
-        if path.stem.isdecimal() and path.suffix in (".npy", ".txt")
-    ]
-    if not paths:
-        raise UserError(f"{folder / 'metadata'}: expected files <number>.npy, found none")
+    """Yields path and label of all images, in numerical order of metadata/<number>.npy or .txt.
+
+    Such a file is an array of NumPy's, or text with a line per image.
+    """
+    paths = [path for path in (folder / "metadata").iterdir() if path.stem.isdecimal()]
     for path in sorted(paths, key=lambda path: (int(path.stem), path.name)):
-        for number, columns in enumerate(_columns(path), start=1):
-            name = PurePosixPath(*columns[:2])
-            if len(columns) < 4 or columns[3] not in ("0", "1"):
-                problem = "expected at least 4 columns, with a label 0 or 1 in column 4"
-            elif name.is_absolute() or ".." in name.parts or "\0" in str(name):
-                problem = f"expected a file in {folder}"
+        with sources.readable(path, ValueError, IndexError):
+            content = path.read_bytes()
+            if content.startswith(b"\x93NUMPY"):
+                lines = np.load(path, allow_pickle=False).astype(str).tolist()
             else:
-                yield folder / name, int(columns[3])
-                continue
-            raise UserError(
-                f"{path}, row {number}: {problem}, got {' '.join(columns)[:60]!r}; get the "
-                f"release again"
-            )
-
-
-def _columns(path: Path) -> list[list[str]]:
-    """Returns the columns of each row, from text with a line per image or an array of NumPy's."""
-    try:
-        content = path.read_bytes()
-        if not content.startswith(b"\x93NUMPY"):
-            return [line.split() for line in content.decode().splitlines() if line.strip()]
-        array = np.load(path, allow_pickle=False)
-        if array.ndim != 2:
-            raise ValueError(f"shape {array.shape}, expected two dimensions")
-        texts = array.astype(str, order="C")
-        if texts.size and texts.view(np.uint32).max() > sys.maxunicode:
-            raise ValueError("the text is damaged")
-        return texts.tolist()
-    except Exception as error:  # NumPy raises many types for a damaged header or text
-        raise UserError(
-            f"{path} cannot be read ({one_line(error, 100)}); get the release again"
-        ) from None
+                lines = [line.split() for line in content.decode().splitlines() if line.strip()]
+            for columns in lines:
+                yield folder / columns[0] / columns[1], ("0", "1").index(columns[3])
 
 
 def _rows(images: list[tuple[Path, int]], window: int) -> Iterator[tuple[np.ndarray, int]]:

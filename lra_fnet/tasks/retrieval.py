@@ -18,7 +18,7 @@ import numpy as np
 
 from lra_fnet.data import division, sources
 from lra_fnet.data.store import SPLITS, Raw
-from lra_fnet.errors import UserError
+from lra_fnet.settings import at_least
 from lra_fnet.tasks.task import Task
 
 REMOTE = sources.Remote(
@@ -31,7 +31,6 @@ _SPLIT_OF: Mapping[str, str] = MappingProxyType(
     dict(zip(("train", "eval", "test"), SPLITS, strict=True))
 )
 _LABELS = MappingProxyType({b"0.0": 0, b"1.0": 1, b"0": 0, b"1": 1})
-_FORM = "expected label, id1, id2, text1 and text2 with tabs between them"
 
 Pair = tuple[tuple[np.ndarray, np.ndarray], int]
 
@@ -52,15 +51,12 @@ class Retrieval(Task):
     configs = MappingProxyType({"aan": STORED, "pairs": STORED})
     label_names = ("no citation", "citation")
     value_is = "a byte of the text"
+    reads = "a folder or archive with <name>.train.tsv, <name>.eval.tsv and <name>.test.tsv"
     licence = "AAN: not stated, its papers are CC BY-NC-SA 3.0; other pairs: their own"
 
     def __post_init__(self):
         super().__post_init__()
-        if self.max_len > STORED:
-            raise UserError(
-                f"retrieval: max_len must be at most {STORED}, got {self.max_len}; no more bytes "
-                f"of a text are stored"
-            )
+        at_least("retrieval: max_len", self.max_len, 1, STORED, STORED + 1)
 
     @property
     def remote(self) -> sources.Remote | None:
@@ -73,11 +69,7 @@ class Retrieval(Task):
 
     def raw(self, source: Path | None, jobs: int) -> Raw:
         """Returns the pairs of three files in `source`, one by one, in the order of the files."""
-        if source is None:
-            raise UserError(
-                f"retrieval/{self.config} reads your own files: give --source a folder or archive "
-                f"with <name>.train.tsv, <name>.eval.tsv and <name>.test.tsv"
-            )
+        assert source is not None
         details: dict[str, Any] = {}
         return Raw(
             stream=_counted(source, read_pairs(source, self.config), details),
@@ -112,13 +104,11 @@ def read_pairs(source: Path, config: str) -> Iterator[tuple[str, Pair]]:
 
 def _parse(line: bytes) -> Pair:
     """Returns the pair of one line."""
-    if (count := line.count(b"\t") + 1) != 5:
-        raise ValueError(f"{_FORM}, got {count} columns")
-    name, _, _, *texts = line.removesuffix(b"\n").removesuffix(b"\r").split(b"\t")
-    if (label := _LABELS.get(name)) is None:
-        raise ValueError(f"{_FORM}, got the label {name[:20]!r}, which is not 0.0 or 1.0")
-    for column, text in enumerate(texts, start=1):
-        if not text:
-            raise ValueError(f"{_FORM}, got an empty text{column}")
-    first, second = (np.frombuffer(text[:STORED], np.uint8) for text in texts)
-    return (first, second), label
+    columns = line.removesuffix(b"\n").removesuffix(b"\r").split(b"\t")
+    if len(columns) != 5 or columns[0] not in _LABELS or not all(columns[3:]):
+        raise ValueError(
+            f"expected label (0.0 or 1.0), id1, id2, text1 and text2 with tabs between them, got "
+            f"{len(columns)} columns and the label {columns[0][:20]!r}, or an empty text"
+        )
+    first, second = (np.frombuffer(text[:STORED], np.uint8) for text in columns[3:])
+    return (first, second), _LABELS[columns[0]]

@@ -55,6 +55,10 @@ def prepare(
             if source is not None or folder.exists():
                 raise
             raise UserError(f"{task.name}/{task.config} is not prepared, and {error}") from None
+        if path is None and task.reads:
+            raise UserError(
+                f"{task.name}/{task.config} reads your own files: give --source {task.reads}"
+            )
         cores = jobs or len(os.sched_getaffinity(0))
         with sources.readable(path or task.name):
             raw = task.raw_beside(other, path, cores) if other else task.raw(path, cores)

@@ -83,6 +83,7 @@ class Task(abc.ABC):
     remote: ClassVar[sources.Remote | None] = None  # file to download if the user gives no source
     zero_is_padding: ClassVar[bool] = False  # whether a value is its own id; see `PixelTask`
     needs_source: ClassVar[bool] = False  # whether only the user has what it is made from
+    reads: ClassVar[str] = ""  # what --source must be, if there is nothing to download or generate
     beside: ClassVar[tuple[str, str] | None] = None  # task and set that `raw_beside` also reads
     first_id: ClassVar[int] = 1  # pre-training hides and draws ids from this one on
     needed: ClassVar[tuple[str, ...]] = ()  # files of the set that `encoder` reads

@@ -142,8 +142,7 @@ class Text(Task):
         return dataclasses.replace(raw, details=details, files={pieces.VOCABULARY: vocabulary})
 
     def _raw(self, source: Path | None, encode: Callable[[bytes], np.ndarray]) -> Raw:
-        if source is None:
-            raise UserError(f"text: --source must be {REMOTE}, packed or unpacked")
+        assert source is not None  # there is a remote file
         train, test = read_reviews(source)
         if self.config == "lra_code":
             validation = test
@@ -189,13 +188,11 @@ def read_reviews(source: Path) -> tuple[list[Review], list[Review]]:
                 continue
             split, folder, rating = match.groups()
             text = file.read(_LONGEST).strip()
-            ratings, problem = _RATINGS[folder], ""
-            if not text:
-                problem = "a review, got an empty file"
-            elif int(rating) not in ratings:
-                problem = f"a rating of {ratings[0]}-{ratings[-1]} in {folder}, got {rating}"
-            if problem:
-                raise UserError(f"{file}: expected {problem}; get {REMOTE} again")
+            if not text or int(rating) not in _RATINGS[folder]:
+                raise UserError(
+                    f"{file}: expected a review with a rating of {[*_RATINGS[folder]]} in {folder}"
+                    f"; get {REMOTE} again"
+                )
             review = Review(hashlib.sha256(text).digest(), int(folder == "pos"), text)
             reviews[split, folder].append(review)
             progress.step()
