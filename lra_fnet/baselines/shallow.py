@@ -144,17 +144,20 @@ def _prefixes(task: Any, rows: Arrays) -> Iterator[Iterator[bytes]]:
 # Ridge regressions
 
 
-def ridge(title: str, features: Callable[[Any, Arrays], np.ndarray]) -> Method:
+def ridge(
+    title: str, features: Callable[[Any, Arrays], np.ndarray], operations: float = _OPERATIONS
+) -> Method:
     """Returns a method: ridge regression of the labels, one-hot, on features of a row.
 
     With centered features X [n, p] and targets Y [n, C], the weights are (X'X + a I)^-1 X'Y, in
     float64. The penalty is a over the mean of the diagonal of X'X. The label with the largest
-    output is predicted. If X'X would take more than `_OPERATIONS`, every k-th training row counts:
+    output is predicted. If X'X would take more than `operations`, every k-th training row counts:
     the first ones may all have one label.
 
     Args:
         title: the method in words.
         features: maps a task and some rows to float [n, p].
+        operations: most multiplications of X'X.
     """
 
     def chunks(task: Any, rows: Arrays) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -165,7 +168,7 @@ def ridge(title: str, features: Callable[[Any, Arrays], np.ndarray]) -> Method:
 
     def fit(task: Any, train: Arrays) -> Predict:
         width = next(chunks(task, train))[0].shape[1]
-        most = max(1, int(_OPERATIONS / width**2))
+        most = max(1, int(operations / width**2))
         step = -(-len(train.labels) // most)
         if step > 1:
             say(f"{task.name}/{task.config}: {title} is fitted to one in {step} training rows")
@@ -194,7 +197,7 @@ def ridge(title: str, features: Callable[[Any, Arrays], np.ndarray]) -> Method:
     return Method(title, [{"penalty": penalty} for penalty in _PENALTIES], fit)
 
 
-def _histogram(values: np.ndarray, real: np.ndarray, size: int) -> np.ndarray:
+def log_counts(values: np.ndarray, real: np.ndarray, size: int) -> np.ndarray:
     """Returns log(1 + count) of each value below `size`, or of each of `_BUCKETS` hash buckets.
 
     Args:
@@ -214,21 +217,23 @@ def _histogram(values: np.ndarray, real: np.ndarray, size: int) -> np.ndarray:
     return np.log1p(counts.reshape(-1, size))
 
 
-def _tokens(task: Any, rows: Arrays) -> np.ndarray:
+def token_counts(task: Any, rows: Arrays) -> np.ndarray:
+    """Returns the histogram of the tokens of each row, see `log_counts`."""
     real = np.arange(task.max_len) < rows.lengths[:, None]
-    return _histogram(rows.values, real, task.vocab_size - 1)
+    return log_counts(rows.values, real, task.vocab_size - 1)
 
 
-def _bigrams(task: Any, rows: Arrays) -> np.ndarray:
+def bigram_counts(task: Any, rows: Arrays) -> np.ndarray:
+    """Returns the histogram of pairs of neighbouring tokens."""
     size = task.vocab_size - 1
     pairs = rows.values[:, :-1].astype(np.int64) * size + rows.values[:, 1:]
-    return _histogram(pairs, np.arange(1, task.max_len) < rows.lengths[:, None], size**2)
+    return log_counts(pairs, np.arange(1, task.max_len) < rows.lengths[:, None], size**2)
 
 
-def _pairs(task: Any, rows: Arrays) -> np.ndarray:
+def pair_counts(task: Any, rows: Arrays) -> np.ndarray:
     """Returns the histograms of the texts of a row, their products and their differences."""
     texts = zip(rows.values.swapaxes(0, 1), rows.lengths.T, strict=True)
-    counts = np.stack([_tokens(task, Arrays(*text, rows.labels)) for text in texts])
+    counts = np.stack([token_counts(task, Arrays(*text, rows.labels)) for text in texts])
     joint = (counts.prod(0), np.ptp(counts, axis=0))
     return np.concatenate([*counts, *joint], axis=1)
 
@@ -241,7 +246,8 @@ def images(task: Any, rows: Arrays) -> np.ndarray:
     return pixels.reshape(-1, task.side, task.side)
 
 
-def _pixels(task: Any, rows: Arrays) -> np.ndarray:
+def block_pixels(task: Any, rows: Arrays) -> np.ndarray:
+    """Returns the pixels of images between 0 and 1, of large ones the means of blocks."""
     pixels = images(task, rows) / 255
     block = -(-pixels.shape[1] // _SIDE)
     whole = pixels.shape[1] // block * block
@@ -252,11 +258,11 @@ def _pixels(task: Any, rows: Arrays) -> np.ndarray:
 FIRST_TOKENS = most_frequent_label(
     "most frequent label given the first {k} tokens", [{"k": k} for k in _PREFIXES], _prefixes
 )
-HISTOGRAM = ridge("ridge on the histogram of tokens", _tokens)
-GRAY_HISTOGRAM = ridge("ridge on the histogram of gray values", _tokens)
-BIGRAMS = ridge("ridge on hashed bigrams", _bigrams)
-PAIRS = ridge("ridge on both histograms, their products and differences", _pairs)
-PIXELS = ridge(f"ridge on at most {_SIDE} x {_SIDE} pixels", _pixels)
+HISTOGRAM = ridge("ridge on the histogram of tokens", token_counts)
+GRAY_HISTOGRAM = ridge("ridge on the histogram of gray values", token_counts)
+BIGRAMS = ridge("ridge on hashed bigrams", bigram_counts)
+PAIRS = ridge("ridge on both histograms, their products and differences", pair_counts)
+PIXELS = ridge(f"ridge on at most {_SIDE} x {_SIDE} pixels", block_pixels)
 
 
 # Choice and storage

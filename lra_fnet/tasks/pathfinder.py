@@ -24,35 +24,11 @@ from lra_fnet.data.arrays import Arrays, Batches
 from lra_fnet.data.store import SEED, SPLITS, Raw
 from lra_fnet.errors import UserError
 from lra_fnet.tasks import pathfinder_paddles
+from lra_fnet.tasks.pathfinder_paddles import Scene
 from lra_fnet.tasks.task import PixelTask
 
 GENERATOR = 2  # increase it, and the tasks' version, whenever the generated rows change
 _CHUNK = 250  # images drawn from one random stream
-
-
-class Setting(NamedTuple):
-    """One data set. Lengths are in pixels, but lengths of contours in paddles."""
-
-    window: int  # height and width of an image when it is drawn
-    padding: int  # width of the frame that contours avoid
-    contour_length: int  # length of the two long contours, at least 2
-    distractor_length: int
-    num_distractors: int  # at most; a distractor that finds no place is left out
-    paddle_length: int
-    paddle_thickness: float  # twice its value is an integer
-    margins: tuple[int, int]  # half the gap between paddles; each image uses one of the two
-    seed_distance: int  # between the first ends of the two contours
-    marker_radius: float  # of a disc; twice its value is an integer
-    continuity: float  # turns of more than 90 degrees / continuity never happen
-    paddle_contrast: float  # brightness of the long contours, relative to snake_contrast
-    snake_contrast: float  # brightness of distractors
-    rows: tuple[int, int, int]  # train, validation, test
-    block: int = 1  # height and width of the squares of drawn pixels whose mean is a pixel
-
-    @property
-    def side(self) -> int:
-        """Height and width of an image in pixels."""
-        return self.window // self.block
 
 
 # Settings from the docstrings of LRA's data builders, by window. `_setting` adds the contour
@@ -60,10 +36,10 @@ class Setting(NamedTuple):
 # contours.
 _ROWS = (160_000, 20_000, 20_000)
 _WINDOWS = {
-    32: Setting(32, 1, 0, 0, 20, 2, 0.5, (1, 1), 7, 1.5, 1.0, 0.75, 2.0, _ROWS),
-    64: Setting(64, 1, 0, 0, 22, 5, 1.0, (1, 1), 12, 2.5, 1.8, 1.0, 0.8, _ROWS),
-    128: Setting(128, 1, 0, 0, 35, 5, 1.5, (2, 3), 20, 3.0, 1.8, 1.0, 0.9, _ROWS),
-    256: Setting(256, 22, 0, 0, 30, 5, 2.0, (3, 3), 27, 5.0, 1.8, 1.0, 1.0, _ROWS),
+    32: Scene(32, 1, 0, 0, 20, 2, 0.5, (1, 1), 7, 1.5, 1.0, 0.75, 2.0, _ROWS),
+    64: Scene(64, 1, 0, 0, 22, 5, 1.0, (1, 1), 12, 2.5, 1.8, 1.0, 0.8, _ROWS),
+    128: Scene(128, 1, 0, 0, 35, 5, 1.5, (2, 3), 20, 3.0, 1.8, 1.0, 0.9, _ROWS),
+    256: Scene(256, 22, 0, 0, 30, 5, 2.0, (3, 3), 27, 5.0, 1.8, 1.0, 1.0, _ROWS),
 }
 MOST_EMPTY = 200  # images of LRA's release; it has one, an unpacking that failed has more
 LEVELS = {  # length of the long contours, and the folder in LRA's release
@@ -73,7 +49,7 @@ LEVELS = {  # length of the long contours, and the folder in LRA's release
 }
 
 
-def _setting(window: int, contour_length: int, **changes: Any) -> Setting:
+def _setting(window: int, contour_length: int, **changes: Any) -> Scene:
     """Returns LRA's setting: distractors have a third of the length, and are fewer if longer."""
     short = contour_length // 3
     number = _WINDOWS[window].num_distractors // short
@@ -81,7 +57,7 @@ def _setting(window: int, contour_length: int, **changes: Any) -> Setting:
     return base._replace(**({"num_distractors": number} | changes))
 
 
-SETS: Mapping[str, Setting] = MappingProxyType(
+SETS: Mapping[str, Scene] = MappingProxyType(
     {
         f"{level}_{window}": _setting(window, length)
         for window in _WINDOWS
@@ -149,7 +125,7 @@ class Drawn(NamedTuple):
     choices: np.ndarray  # int64 [n, 2]
 
 
-def draw(setting: Setting, state: np.ndarray, number: int) -> Drawn:
+def draw(setting: Scene, state: np.ndarray, number: int) -> Drawn:
     """Draws images with random numbers from `state`, uint64 [4], which advances."""
     from lra_fnet.tasks import pathfinder_images  # late: numba compiles it for seconds
 
@@ -160,7 +136,7 @@ def draw(setting: Setting, state: np.ndarray, number: int) -> Drawn:
 
 
 @functools.cache
-def tables(setting: Setting) -> tuple[pathfinder_paddles.Paddles, ...]:
+def tables(setting: Scene) -> tuple[pathfinder_paddles.Paddles, ...]:
     """Returns the tables of paddles for each of the two margins."""
     return tuple(pathfinder_paddles.paddles(setting, margin) for margin in setting.margins)
 

@@ -283,7 +283,7 @@ def draw_images(state, number, setting, tables, starts, weights):
     Args:
         state: uint64 [4], of the random numbers; advances.
         number: number of images.
-        setting: `lra_fnet.tasks.pathfinder.Setting`.
+        setting: `lra_fnet.tasks.pathfinder_paddles.Scene`.
         tables: two `Paddles`, one for each of the setting's margins.
         starts: int64 [window]; with `weights`, the filter that reduces discs.
         weights: int64 [window, taps].

@@ -18,18 +18,40 @@ hold the new coordinate for every old one.
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from lra_fnet.data import drawing
 
-if TYPE_CHECKING:
-    from lra_fnet.tasks.pathfinder import Setting
-
 SCALE = 2  # strokes and discs are drawn at this size
 DEGREES = 360  # orientations of a first paddle
 ONE = 2**30  # weight of a step straight on
+
+
+class Scene(NamedTuple):
+    """The rules that a set is drawn by. Lengths are in pixels, lengths of contours in paddles."""
+
+    window: int  # height and width of an image when it is drawn
+    padding: int  # width of the frame that contours avoid
+    contour_length: int  # length of the two long contours, at least 2
+    distractor_length: int
+    num_distractors: int  # at most; a distractor that finds no place is left out
+    paddle_length: int
+    paddle_thickness: float  # twice its value is an integer
+    margins: tuple[int, int]  # half the gap between paddles; each image uses one of the two
+    seed_distance: int  # between the first ends of the two contours
+    marker_radius: float  # of a disc; twice its value is an integer
+    continuity: float  # turns of more than 90 degrees / continuity never happen
+    paddle_contrast: float  # brightness of the long contours, relative to snake_contrast
+    snake_contrast: float  # brightness of distractors
+    rows: tuple[int, int, int]  # train, validation, test
+    block: int = 1  # height and width of the squares of drawn pixels whose mean is a pixel
+
+    @property
+    def side(self) -> int:
+        """Height and width of an image in pixels."""
+        return self.window // self.block
 
 
 class Paddles(NamedTuple):
@@ -53,7 +75,7 @@ class Paddles(NamedTuple):
     disc: np.ndarray  # int64 [D, 2]: pixels within the margin
 
 
-def paddles(setting: "Setting", margin: int) -> Paddles:
+def paddles(setting: Scene, margin: int) -> Paddles:
     """Returns the tables of a setting for one margin.
 
     An orientation after another has the weight cos^2(min(continuity * turn, 90 degrees)).

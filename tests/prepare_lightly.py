@@ -12,5 +12,5 @@ assert not {"numpy", "gin", "tensorflow_datasets"} & set(sys.modules)
 import toy  # noqa: E402
 
 assert not {"jax", "numba"} & set(sys.modules)
-toy.tasks.prepare(TOY, sys.argv[1]).arrays("train")
+toy.tasks.prepare(toy.TOY, sys.argv[1]).arrays("train")
 assert not {"jax", "tensorflow"} & set(sys.modules)

@@ -31,4 +31,4 @@ def waiting(raw):
         yield row
 
 
-print(tasks.prepare(Slow(config="small", max_len=12), data).fingerprint)
+print(toy.tasks.prepare(Slow(config="small", max_len=12), data).fingerprint)
