@@ -50,18 +50,20 @@ def command(
     missing, ready = [], 0
     console = terminal.console()
     for name in _names(task, gin_dirs):
-        for chosen in [dataset] if dataset else _sets(name, source, gin_dirs):
+        for chosen in [dataset] if dataset else datasets(name, source, gin_dirs):
+            value = tasks.make(name, chosen)
+            there = value.folder(data_dir).exists() and not force
+            if task == "all" and value.needs_source and not there:
+                continue
             try:
-                value = tasks.make(name, chosen)
-                there = value.folder(data_dir).exists() and not force
-                if task == "all" and value.needs_source and not there:
-                    continue
                 sets.prepare(value, data_dir, source=source, force=force)
                 prepared = sets.verify(value, data_dir)
-                value = prepared.task
-                for length in _distinct(prepared, gin_dirs) if value.baselines else ():
-                    cut = sets.open(tasks.make(name, chosen, length), data_dir)
-                    shallow.ensure(cut)
+                longest = None
+                if value.finds_classes:
+                    longest = max(facts["lengths"]["max"] for facts in prepared.splits.values())
+                for length in lengths(value, gin_dirs, longest) if value.baselines else ():
+                    shallow.ensure(sets.open(tasks.make(name, chosen, length), data_dir))
+                drawing = sets.illustrate(prepared)
             except UserError as error:
                 if task != "all":
                     raise
@@ -71,13 +73,8 @@ def command(
             ready += 1
             title = f"{name}/{chosen} from {prepared.source}, every record verified"
             console.print(Fitted(_COLUMNS, [_row(prepared)], title=title))
-            try:
-                drawing = sets.illustrate(prepared)
-            except UserError as error:  # a shared folder that cannot be written
-                progress.say(f"no examples: {error}")
-            else:
-                if drawing:
-                    progress.say(f"examples: {drawing}")
+            if drawing:
+                progress.say(f"examples: {drawing}")
     if missing:
         raise UserError(
             f"{ready} sets are ready, {len(missing)} are missing for the reasons above: "
@@ -93,7 +90,7 @@ def describe(task: str, data_dir: Path, gin_dirs: Sequence[Path] = ()) -> None:
     """
     rows = []
     for name in _names(task, gin_dirs):
-        needed = _sets(name, None, gin_dirs)
+        needed = datasets(name, None, gin_dirs)
         folders = (data_dir / f"lra_{name}").glob("*/*/fingerprint.json")
         named = sorted(file.parents[1].name for file in folders)
         configs = tasks.make(name).configs
@@ -119,7 +116,7 @@ def _names(task: str, gin_dirs: Sequence[Path]) -> list[str]:
     return [task]
 
 
-def _sets(name: str, source: Path | str | None, gin_dirs: Sequence[Path]) -> list[str]:
+def datasets(name: str, source: Path | str | None, gin_dirs: Sequence[Path]) -> list[str]:
     """Returns the sets of a task to prepare if none is named."""
     configs = list(tasks.make(name).configs)
     if source is not None and tasks.make(name).remote is None:
@@ -129,24 +126,17 @@ def _sets(name: str, source: Path | str | None, gin_dirs: Sequence[Path]) -> lis
     return [one for one in named if not tasks.make(name, one).needs_source] or named
 
 
-def _distinct(prepared: Prepared, gin_dirs: Sequence[Path]) -> list[int]:
-    """Returns `_lengths`, of those that cut no text of a user's table only the smallest."""
-    lengths = _lengths(prepared.task, gin_dirs)
-    if not prepared.task.finds_classes:
-        return lengths
-    longest = max(facts["lengths"]["max"] for facts in prepared.splits.values())
-    return [n for n in lengths if n < longest] + [n for n in lengths if n >= longest][:1]
-
-
-def _lengths(task: tasks.Task, gin_dirs: Sequence[Path]) -> list[int]:
+def lengths(task: tasks.Task, gin_dirs: Sequence[Path], longest: int | None = None) -> list[int]:
     """Returns the lengths at which presets read a set; its full length if none does.
 
-    Another set is read at the lengths of those that presets name, unless it is only read whole.
+    A data set that no preset names gets the lengths of the task's other sets, unless it is only
+    read whole. Lengths that cut no text, as `longest` is shorter, are merged into the smallest.
     """
     full, used = task.configs[task.config], config.lengths(task.name, task.config, gin_dirs)
     named = task.config in config.datasets(task.name, gin_dirs)
-    as_others = full in used and not task.read_whole
-    return used if named or as_others else [full]
+    chosen = used if named or (full in used and not task.read_whole) else [full]
+    cutting = [n for n in chosen if longest is None or n < longest]
+    return cutting + [n for n in chosen if n not in cutting][:1]
 
 
 def _row(prepared: Prepared) -> list[str]:

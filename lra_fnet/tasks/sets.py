@@ -7,6 +7,7 @@ from lra_fnet.data import sources, store
 from lra_fnet.data.store import Prepared
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
+from lra_fnet.machine.progress import say
 from lra_fnet.tasks.registry import make
 from lra_fnet.tasks.task import PixelTask, Sets, Task
 
@@ -125,6 +126,10 @@ def illustrate(prepared: Prepared) -> Path | None:
     for axis, ((values,), label) in zip(axes, rows, strict=False):
         axis.imshow(values.reshape(task.side, task.side), "gray", vmin=0, vmax=255)
         axis.set_title(task.class_names[label], parse_math=False)
-    with disk.writable(path, "--data"), disk.partial(path) as part:
-        figure.savefig(part, format="png")
+    try:
+        with disk.writable(path, "--data"), disk.partial(path) as part:
+            figure.savefig(part, format="png")
+    except UserError as error:  # a shared folder that cannot be written
+        say(f"no examples: {error}")
+        return None
     return path

@@ -33,6 +33,6 @@ for key, value in json.loads(settings).items():
 store.expected = dict
 prepared = tasks.prepare(tasks.make(task, config), data, jobs=2)
 assert sum(map(len, (prepared.arrays(split).labels for split in prepared.rows)))
-tasks.make(task, config).illustrate(prepared)
+tasks.illustrate(prepared)
 assert not {"jax", "tensorflow"} & set(sys.modules)
 print(prepared.fingerprint)

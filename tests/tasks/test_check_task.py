@@ -11,7 +11,6 @@ from toy import ROWS, TOY, Pairs, Toy
 
 from lra_fnet import config, tasks
 from lra_fnet.data import store
-from lra_fnet.errors import UserError
 from lra_fnet.tasks import Raw, listops, pathfinder
 from lra_fnet.testing import check_task
 
@@ -101,27 +100,3 @@ TEXT = types.SimpleNamespace(
 def test_broken_promise_is_named(methods, message):
     with pytest.raises(AssertionError, match=rf"^toy/small: .*{message}"):
         check_task(broken(**methods))
-
-
-def test_names_of_too_few_classes_are_a_mistake():
-    with pytest.raises(UserError, match="expected a label_names for each of 3 classes, got 2"):
-        broken(label_names=("a", "b"))
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ((np.array([6], np.uint8), 0), "values uint8"),
-        ((np.array([1], np.uint8), 3), "a label below 3"),
-        ((np.array([1]), 0), "values uint8"),
-        ((np.array([], np.uint8), 0), "values uint8"),
-    ],
-)
-def test_row_outside_the_limits_is_named(row, message):
-    with pytest.raises(UserError, match=f"^toy/small, train row 0: expected .*{message}"):
-        check_task(broken(raw=rows(lambda *_: row)))
-
-
-def test_error_of_the_source_is_passed_on(tmp_path):
-    with pytest.raises(UserError, match="no such file or folder"):
-        check_task(tasks.make("text"), source=tmp_path / "nowhere")

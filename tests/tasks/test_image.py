@@ -2,8 +2,6 @@
 
 import hashlib
 import io
-import re
-import shutil
 import sys
 import tarfile
 
@@ -17,7 +15,7 @@ from lra_fnet import tasks
 from lra_fnet.counts import Counts
 from lra_fnet.data import store
 from lra_fnet.errors import UserError
-from lra_fnet.tasks import image, pixels
+from lra_fnet.tasks import image
 
 SHARED = SHARED / "data" / "cifar-10-binary.tar.xz"
 ROWS = 20  # in a batch of these tests
@@ -114,13 +112,6 @@ def test_gray_colours_keep_their_value():
     np.testing.assert_array_equal(image.luma(gray), gray[:, 0])
 
 
-def test_images_in_chunks_give_the_same_gray_values(monkeypatch):
-    whole = image.luma(PLANES)
-    monkeypatch.setattr(image, "_CHUNK", 7)
-    np.testing.assert_array_equal(image.luma(PLANES), whole)
-    np.testing.assert_array_equal(image.luma(PLANES[3:4])[0], whole[3])
-
-
 def tensorflow_gray(images):
     """Applies LRA's conversion to images uint8 [n, H, W, 3], in a tf.data map as in LRA."""
     tf = pytest.importorskip("tensorflow")
@@ -187,15 +178,6 @@ def test_names_and_packing_of_images_do_not_matter(tmp_path):
         same(got, want)
 
 
-def test_equal_images_are_sorted_by_label(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys.modules[__name__], "PLANES", np.zeros_like(PLANES))
-    airplanes = {f"{i}.png" for i in np.flatnonzero(LABELS == 0)}
-    source = pack(write_images(tmp_path / "i"), tmp_path / "i.tar", "w", last=airplanes)
-    train, test, _ = image.read(source)
-    assert train.labels.tolist() == sorted(LABELS[: 5 * ROWS].tolist())
-    assert len(test.labels) == ROWS
-
-
 @pytest.mark.parametrize("modes", ["L", ("L", "P"), ["RGBA"]])
 def test_gray_palette_and_transparent_images_are_read(modes, tmp_path, monkeypatch):
     gray = np.repeat(image.luma(PLANES)[:, None], 3, axis=1)
@@ -203,29 +185,6 @@ def test_gray_palette_and_transparent_images_are_read(modes, tmp_path, monkeypat
     train, test, _ = image.read(write_images(tmp_path, modes=modes))
     got = sorted(v.tobytes() for v in np.concatenate([train.values, test.values]))
     assert got == sorted(v.tobytes() for v in gray[:, 0])
-
-
-def test_jpeg_images_are_read(tmp_path, monkeypatch):
-    flat = np.broadcast_to(np.arange(120, dtype=np.uint8)[:, None, None], PLANES.shape)
-    monkeypatch.setattr(sys.modules[__name__], "PLANES", flat)
-    train, test, _ = image.read(write_images(tmp_path, suffix="jpg"))
-    values = np.concatenate([train.values, test.values])
-    assert sorted(values[:, 0].tolist()) == list(range(120))
-    assert (values == values[:, :1]).all()
-
-
-@pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
-def test_batches_are_read_before_images_in_either_order(names, tmp_path):
-    binary, images = (tmp_path / name / "x" for name in names)
-    write_images(images)
-    (images / "train" / "house").mkdir()
-    (images / "train" / "house" / "1.png").write_bytes(b"")
-    *want, _ = image.read(write_binary(tmp_path / "alone" / "x"))
-    shutil.rmtree(tmp_path / "alone")
-    write_binary(binary)
-    *got, form = image.read(tmp_path)
-    assert form == "binary"
-    same(got, want)
 
 
 # Preparing
@@ -279,105 +238,7 @@ def test_set_is_downloaded_and_prepared_without_tensorflow(tmp_path):
     )
 
 
-def test_published_file_is_known_by_name_size_and_sha256(tmp_path):
-    path = tmp_path / "cifar-10-binary.tar.gz"
-    path.write_bytes(b"x")
-    with pytest.raises(UserError, match=r"expected 170052171 bytes, got 1: the file is incomplete"):
-        tasks.prepare(tasks.make("image"), tmp_path / "data", source=path)
-
-
 # Errors
-
-
-def refused(source, words):
-    """Asserts that reading fails with one line that matches all of `words`."""
-    with pytest.raises(UserError) as caught:
-        image.read(source)
-    text = str(caught.value)
-    assert "\n" not in text
-    assert re.fullmatch(words, text.replace(f"{source}", "SRC")), text
-
-
-EXPECTED = (
-    r"SRC: expected data_batch_1\.bin to data_batch_5\.bin and test_batch\.bin, or "
-    r"train/<class>/\*\.png and test/<class>/\*\.png"
-)
-AGAIN = (
-    r"get cifar-10-binary\.tar\.gz \(170\.1 MB\) from https://www\.cs\.toronto\.edu/~kriz/\S+ again"
-)
-
-
-def test_missing_and_duplicate_batches_are_errors(tmp_path):
-    binary = write_binary(tmp_path / "b")
-    (binary / "data_batch_3.bin").unlink()
-    refused(binary, rf"SRC: expected one data_batch_3\.bin, got 0; {AGAIN}")
-    twice = write_binary(tmp_path / "t" / "x")
-    write_binary(twice.parent / "y")
-    refused(twice.parent, rf"SRC: expected one data_batch_1\.bin, got 2; {AGAIN}")
-
-
-@pytest.mark.parametrize("form", ["folder", "archive"])
-def test_pickled_batches_fail_with_the_name_of_the_binary_archive(form, tmp_path):
-    folder = tmp_path / "cifar-10-batches-py"
-    folder.mkdir()
-    for name in BATCHES:
-        (folder / name).write_bytes(b"\x80\x02}.")
-    (folder / "batches.meta").write_bytes(b"\x80\x02}.")
-    source = folder if form == "folder" else pack(folder, tmp_path / "cifar-10-python.tar.gz")
-    refused(source, rf"{EXPECTED}, got Python's pickled batches; {AGAIN.removesuffix(' again')}")
-
-
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        (-1, r"61460 bytes \(20 images of 3073\), got 61459; "),
-        (-61460, r"61460 bytes \(20 images of 3073\), got 0; "),
-        (1, "at most 61460 bytes, got more; get another copy"),
-    ],
-)
-def test_batch_of_another_size_is_an_error(change, problem, tmp_path):
-    source = write_binary(tmp_path)
-    path = source / "data_batch_2.bin"
-    path.write_bytes((path.read_bytes() + b"x")[: 61460 + change])
-    ending = "" if change > 0 else AGAIN
-    refused(source, rf"SRC/data_batch_2\.bin: expected {problem}{ending}")
-
-
-def test_label_above_9_fails_with_its_row(tmp_path):
-    binary = write_binary(tmp_path / "b")
-    content = bytearray((binary / "test_batch.bin").read_bytes())
-    content[7 * 3073] = 10
-    (binary / "test_batch.bin").write_bytes(content)
-    words = r"SRC/(b/)?test_batch\.bin: expected labels 0-9, got 10 in row 7; " + AGAIN
-    refused(binary, words)
-    refused(pack(binary, tmp_path / "b.tar"), words)
-
-
-def test_classes_that_are_not_equally_frequent_are_an_error(tmp_path):
-    source = write_binary(tmp_path / "b")
-    path = source / "data_batch_4.bin"
-    content = bytearray(path.read_bytes())
-    content[0] = (content[0] + 1) % 10
-    path.write_bytes(content)
-    words = rf"SRC: expected 10 training images of the class [a-z]+, got (9|11); {AGAIN}"
-    refused(source, words)
-    source = write_images(tmp_path / "i")
-    next((source / "test" / "frog").iterdir()).unlink()
-    refused(source, rf"SRC: expected 2 test images of the class frog, got 1; {AGAIN}")
-    source = write_images(tmp_path / "j")
-    (source / "test").rename(source / "validation")
-    refused(source, rf"SRC: expected 2 test images of the class airplane, got 0; {AGAIN}")
-
-
-def test_source_without_images_fails_with_the_expected_files(tmp_path):
-    words = f"{EXPECTED}, got {{}}; {AGAIN.removesuffix(' again')}"
-    refused(tmp_path, words.format("no file"))
-    for name in ("fine.bin", "train.bin", "test.bin", "z.txt"):
-        (tmp_path / name).write_bytes(b"x")
-    refused(tmp_path, words.format(r"fine\.bin, test\.bin, train\.bin"))
-    refused(tmp_path / "nowhere", "--source SRC: no such file or folder")
-    with pytest.raises(UserError, match=r"^image: --source must be cifar-10-binary.tar.gz \(170.1"):
-        tasks.make("image").raw(None, 1)
 
 
 def test_other_pixels_are_reported_and_black_images_refused(tmp_path, capsys):
@@ -397,61 +258,60 @@ def test_other_pixels_are_reported_and_black_images_refused(tmp_path, capsys):
         tasks.make("image").raw(source, 1)
 
 
+def changed(at, to):
+    """Changes a byte of a batch; `at` -1 cuts the last one off, and the size adds one."""
+
+    def change(folder):
+        path = write_binary(folder) / "test_batch.bin"
+        content = bytearray(path.read_bytes())
+        content[at : at + 1 or len(content)] = to
+        path.write_bytes(content)
+
+    return change
+
+
+def without(name):
+    return lambda folder: (write_binary(folder) / name).unlink()
+
+
+def with_image(name, content):
+    def write(folder):
+        (write_images(folder) / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content)
+
+    return write
+
+
 def png(size=(32, 32), mode="RGB", kind="PNG"):
     file = io.BytesIO()
     PIL.Image.new(mode, size).save(file, kind)
     return file.getvalue()
 
 
-def test_black_and_white_and_printers_colours_are_read():
-    bits = np.random.default_rng(0).random((32, 32)) < 0.5
-    file = io.BytesIO()
-    PIL.Image.fromarray(bits).save(file, "PNG")
-    np.testing.assert_array_equal(pixels.read(file.getvalue(), 32, "L"), 255 * bits)
-    for ink, gray in ((0, 255), (255, 0)):
-        file = io.BytesIO()
-        PIL.Image.new("CMYK", (32, 32), (0, 0, 0, ink)).save(file, "JPEG")
-        assert (pixels.read(file.getvalue(), 32, "RGB") == gray).all()
-
-
 @pytest.mark.parametrize(
-    ("content", "actual"),
+    ("write", "fragment"),
     [
-        (png((32, 31)), "32 x 31 pixels of mode RGB"),
-        (png((64, 64)), "64 x 64 pixels of mode RGB"),
-        (png(mode="I;16"), "32 x 32 pixels of mode I;16"),
-        (png(kind="BMP"), "another file of 3,126 bytes"),
-        (png()[:-40], ".*(truncated|broken).*"),
-        (b"", "another file of 0 bytes"),
+        (lambda folder: folder.mkdir(), r"expected data_batch_1.bin"),
+        (without("data_batch_3.bin"), r"10 images of each class"),
+        (lambda folder: (write_binary(folder / "x"), write_binary(folder / "y")), "of each class"),
+        (changed(-1, b""), "test_batch.bin: expected 61460 bytes .* got 61459"),
+        (changed(61460, b"x"), "test_batch.bin: expected at most 61460 bytes"),
+        (changed(7 * 3073, b"\x0a"), "test_batch.bin: expected labels 0-9, got 10"),
+        (changed(0, bytes([(LABELS[100] + 1) % 10])), "2 images of each class"),
+        (with_image("test/dog/new.png", png()), "2 images of each class"),
+        (with_image("test/cats/1.png", png()), r"test/cats/1.png: expected a class"),
+        (with_image("test/dog/x.png", png((32, 31))), r"x.png: .* of 32 x 32 pixels"),
+        (with_image("test/dog/x.png", png(mode="I;16")), r"x.png: .* of 32 x 32 pixels"),
+        (with_image("test/dog/x.png", png(kind="BMP")), r"x.png: .* of 32 x 32 pixels"),
+        (with_image("test/dog/x.png", png()[:-40]), r"x.png: .* of 32 x 32 pixels"),
     ],
-    ids=range(6),
 )
-def test_other_file_than_an_image_fails_with_its_name(content, actual, tmp_path):
-    source = write_images(tmp_path)
-    (source / "test" / "dog" / "new.png").write_bytes(content)
-    refused(
-        source,
-        r"SRC/test/dog/new\.png: expected a PNG or JPEG of 32 x 32 pixels of 8 bits, gray or "
-        rf"colour, found {actual}; get the file again",
-    )
-
-
-def test_folder_of_an_unknown_class_is_an_error(tmp_path):
-    source = write_images(tmp_path)
-    (source / "train" / "cat").rename(source / "train" / "cats")
-    refused(
-        source,
-        r"SRC/train/cats/\d+\.png: expected a class of airplane, automobile, .*, truck, got 'cats'",
-    )
-
-
-def test_bad_source_leaves_no_set_behind(tmp_path):
-    source = write_binary(tmp_path / "raw")
-    (source / "data_batch_5.bin").unlink()
-    with pytest.raises(UserError):
-        tasks.prepare(tasks.make("image"), tmp_path / "data", source=source)
-    left = [path.name for path in (tmp_path / "data").rglob("*") if path.is_file()]
-    assert set(left) <= {".lock"}
+def test_a_source_that_is_not_all_of_cifar_10_is_refused(write, fragment, tmp_path):
+    write(tmp_path / "raw")
+    with pytest.raises(UserError, match=f"raw.*{fragment}") as caught:
+        tasks.prepare(tasks.make("image"), tmp_path / "data", tmp_path / "raw")
+    assert "\n" not in str(caught.value)
+    assert not list((tmp_path / "data").rglob("fingerprint.json"))
 
 
 # The real images

@@ -12,9 +12,9 @@ import pytest
 
 from lra_fnet import tasks
 from lra_fnet.counts import Counts
-from lra_fnet.data import store
+from lra_fnet.data import store, streams
 from lra_fnet.errors import UserError
-from lra_fnet.tasks import generated, listops, listops_trees, xoshiro
+from lra_fnet.tasks import listops, listops_trees
 
 OPERATORS = {
     "[MIN": min,
@@ -107,21 +107,6 @@ def test_labels_equal_the_naive_evaluator(config):
         assert listops.evaluate(values) == label
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("]", "a ] without an operator"),
-        ("[MAX ]", "an operator without arguments"),
-        ("1 2", "tokens after the end of the expression"),
-        ("[MAX 1 2 ] ]", "tokens after the end of the expression"),
-        ("[MAX 1 2", "an operator that is not closed"),
-    ],
-)
-def test_other_token_sequences_are_errors(text, reason):
-    with pytest.raises(ValueError, match=f"^not an expression: {reason}$"):
-        listops.evaluate(listops.tokenize(text))
-
-
 def test_tokenize_and_detokenize_are_inverse():
     assert " ".join(listops.TOKENS) == "0 1 2 3 4 5 6 7 8 9 [MIN [MAX [MED [SM ]"
     for values, _ in rows("short_128", 20):
@@ -150,7 +135,7 @@ def test_random_numbers_are_xoshiro256starstar():
         s[0] ^= s[3]
         s[2] ^= t
         s[3] = rotate(s[3], 45)
-        assert int(xoshiro.next_bits(state)) == want
+        assert int(streams.next_bits(state)) == want
 
 
 def test_nodes_are_leaves_with_probability_three_quarters():
@@ -214,26 +199,6 @@ def test_rows_are_the_same_at_any_number_of_jobs_and_any_global_seed():
     assert len({values for values, _ in want}) == 3500  # each chunk has a separate stream
 
 
-def test_duplicates_are_dropped_across_all_splits(monkeypatch, tmp_path):
-    real = listops.generate
-    monkeypatch.setattr(
-        listops,
-        "generate",
-        lambda *args: (row for row in real(*args) for _ in range(2)),
-    )
-    tiny_sets(monkeypatch, full=(30, 10, 10))
-    task = tasks.make("listops", "full")
-    prepared = tasks.prepare(task, tmp_path)
-    seen = [
-        values[:length].tobytes()
-        for split in tasks.SPLITS
-        for values, length, _ in zip(*prepared.arrays(split), strict=True)
-    ]
-    assert len(seen) == len(set(seen)) == 50
-    want = [values.tobytes() for values, _ in itertools.islice(real("full", generated.SEED, 1), 50)]
-    assert seen == want  # train, then validation, then test, in the generator's order
-
-
 # The sets
 
 
@@ -270,8 +235,6 @@ def test_rows_that_differ_from_expected_json_are_an_error_and_removed(monkeypatc
 
 # The official files
 
-TOKEN = "expected 0 to 9, [MIN, [MAX, [MED, [SM or ], separated by spaces, got "
-AGAIN = "get the official files (of lra_release.gz) again"
 GOOD = "( ( ( [MAX 4 ) 3 ) ] )\t4"
 
 
@@ -306,17 +269,6 @@ def test_official_files_are_read(tmp_path):
 
 
 @pytest.mark.usefixtures("tiny_official")
-def test_lines_may_end_as_those_of_lras_generator(tmp_path):
-    r"""It writes with csv.writer, whose lines end in \r\n."""
-    task = tasks.make("listops", "full")
-    plain = tasks.prepare(task, tmp_path / "a", source=official(tmp_path / "raw"))
-    for path in (tmp_path / "raw").rglob("*.tsv"):
-        path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
-    other = tasks.prepare(task, tmp_path / "b", source=tmp_path / "raw")
-    assert other.fingerprint == plain.fingerprint
-
-
-@pytest.mark.usefixtures("tiny_official")
 def test_changed_source_is_refused_until_the_set_is_made_anew(tmp_path):
     task, data = tasks.make("listops", "full"), tmp_path / "data"
     source = official(tmp_path / "a" / "generator")  # an ordinary name
@@ -336,80 +288,85 @@ def test_changed_source_is_refused_until_the_set_is_made_anew(tmp_path):
     after = tasks.prepare(task, data, source=other, force=True)
     assert after.fingerprint != before.fingerprint
     assert tasks.prepare(task, data, source=other) == tasks.verify(task, data) == after
-    with pytest.raises(UserError, match="expected the expression's value"):
+    with pytest.raises(UserError, match="expected the value 3"):
         tasks.prepare(task, data, source=official(tmp_path / "c", bad="[MIN 4 3 ]\t4"), force=True)
     assert tasks.verify(task, data) == after
 
 
-@pytest.mark.usefixtures("tiny_official")
-def test_archive_of_the_official_files_gives_the_same_set(tmp_path):
-    task = tasks.make("listops", "full")
-    folder = official(tmp_path / "raw")
-    with tarfile.open(tmp_path / "lra_release.gz", "w:gz") as archive:
-        archive.add(folder, "lra_release")
-    whole = tasks.prepare(task, tmp_path / "a", source=tmp_path / "lra_release.gz")
-    assert whole.fingerprint == tasks.prepare(task, tmp_path / "b", source=folder).fingerprint
+def rewritten(change):
+    def write(folder):
+        for path in official(folder).rglob("*.tsv"):
+            path.write_bytes(change(path.read_bytes()))
+        return folder
+
+    return write
+
+
+def packed(folder):
+    with tarfile.open(folder.with_suffix(".gz"), "w:gz") as archive:
+        archive.add(official(folder), "lra_release")
+    return folder.with_suffix(".gz")
 
 
 @pytest.mark.usefixtures("tiny_official")
 @pytest.mark.parametrize(
-    ("bad", "reason"),
+    "write", [packed, rewritten(lambda content: content.replace(b"\n", b"\r\n"))]
+)
+def test_archives_and_the_line_ends_of_lras_generator_give_the_same_set(write, tmp_path):
+    task = tasks.make("listops", "full")
+    whole = tasks.prepare(task, tmp_path / "a", source=official(tmp_path / "plain"))
+    other = tasks.prepare(task, tmp_path / "b", source=write(tmp_path / "raw"))
+    assert other.fingerprint == whole.fingerprint
+
+
+def bad(row):
+    return lambda folder: official(folder, bad=row)
+
+
+def twice(folder):
+    official(folder / "again")
+    return official(folder)
+
+
+@pytest.mark.usefixtures("tiny_official")
+@pytest.mark.parametrize(
+    ("write", "fragment"),
     [
-        ("", "expected 2 columns, got 1"),
-        ("[MAX 4 3 ]", "expected 2 columns, got 1"),
-        ("[MAX 4 3 ]\t4\t4", "expected 2 columns, got 3"),
-        ("[MAX 4 3 ]\t10", "expected a label 0-9, got '10'"),
-        ("[MAX 4 3 ]\t]", "expected a label 0-9, got ']'"),
-        ("\t4", "expected an expression, got none"),
-        ("[FIRST 4 3 ]\t4", f"{TOKEN}'[FIRST'"),
-        ("[MAX 4 3 X\t4", f"{TOKEN}'X'"),
-        ("[MAX 4 9]\t9", f"{TOKEN}'9]': write '9 ]'"),
-        ("[MAX[MIN42]]\t9", f"{TOKEN}'[MAX[MIN42]]': write '[MAX [MIN 4 2 ] ]'"),
-        ("[MAX 4 3 ]\t3", "expected the expression's value 4, got the label 3"),
-        ("[MAX 4 3\t4", "not an expression: an operator that is not closed"),
+        *((bad(row), "basic_val.tsv, line 3") for row in ("", "[MAX 4 3 ]", "[MAX 4 3 ]\t4\t4")),
+        (bad("[MAX 4 3 ]\t10"), "line 3: expected the value 4 in column 2"),
+        (bad("[MAX 4 3 ]\t3"), "line 3: expected the value 4 in column 2"),
+        (bad("\t4"), "line 3: expected an expression, got none"),
+        (bad("[FIRST 4 3 ]\t4"), r"line 3: .* got '\[FIRST'"),
+        (bad("[MAX 4 9]\t9"), r"line 3: .* got '9\]'"),
+        (bad("]\t4"), r"a \] without an operator"),
+        (bad("[MAX ]\t4"), "an operator without arguments"),
+        (bad("1 2\t4"), "tokens after the end"),
+        (bad("[MAX 4 3\t4"), "an operator that is not closed"),
+        (lambda folder: official(folder, header="Label"), "line 1: expected the header b'Source"),
+        (lambda folder: official(folder, count=2), "expected 3 rows, got 2"),
+        (twice, "one file for the split"),
+        (lambda folder: folder.parent / "nowhere", "nowhere: no such file"),
     ],
 )
-def test_bad_row_fails_with_file_line_and_reason(bad, reason, tmp_path):
-    source = official(tmp_path / "raw", bad=bad)
-    task = tasks.make("listops", "full")
-    with pytest.raises(UserError) as info:
-        tasks.prepare(task, tmp_path / "data", source=source)
-    path = source / "lra" / "listops-1000" / "basic_val.tsv"
-    assert str(info.value) == f"{path}, line 3: {reason}; {AGAIN}"
-    assert not [path for path in (tmp_path / "data").rglob("*") if "1.0.0" in str(path)]
+def test_a_mistake_in_the_official_files_fails_with_one_line(write, fragment, tmp_path):
+    source = write(tmp_path / "raw")
+    with pytest.raises(UserError, match=fragment) as info:
+        tasks.prepare(tasks.make("listops", "full"), tmp_path / "data", source=source)
+    assert "\n" not in str(info.value)
+    assert not list((tmp_path / "data").rglob("fingerprint.json"))
+
+
+def test_duplicates_are_dropped():
+    rows = list(itertools.islice(listops.generate("short_128", 0, 1), 50))
+    doubled = (row for row in rows for _ in range(2))
+    assert [v.tobytes() for v, _ in listops.unique(doubled)] == [v.tobytes() for v, _ in rows]
 
 
 @pytest.mark.usefixtures("tiny_official")
-def test_incomplete_official_files_are_errors(tmp_path):
-    task = tasks.make("listops", "full")
-    with pytest.raises(UserError, match=r"line 1: expected the header b'Source.*, got b'Label"):
-        tasks.prepare(task, tmp_path, source=official(tmp_path / "a", header="Label"))
-    with pytest.raises(UserError, match=r"expected 3 rows, got 2; get"):
-        tasks.prepare(task, tmp_path, source=official(tmp_path / "b", count=2))
-    missing = official(tmp_path / "c")
-    (missing / "lra" / "listops-1000" / "basic_test.tsv").unlink()
-    with pytest.raises(UserError, match=r"c: expected basic_test.tsv, found none; get"):
-        tasks.prepare(task, tmp_path, source=missing)
-    official(missing / "twice")
-    with pytest.raises(UserError, match=r"expected one file for the split train, got .* and "):
-        tasks.prepare(task, tmp_path, source=missing)
-    with pytest.raises(UserError, match=r"^--source .*nowhere: no such file or folder$"):
-        tasks.prepare(task, tmp_path, source=tmp_path / "nowhere")
-    with pytest.raises(UserError, match="the official files are the set listops/full, not"):
-        tasks.prepare(tasks.make("listops", "short_128"), tmp_path, source=official(tmp_path / "d"))
-
-
-@pytest.mark.usefixtures("tiny_official")
-def test_source_for_a_generated_set_fails_with_the_command(tmp_path):
-    source = official(tmp_path / "raw")
-    task = tasks.make("listops", "full")
+def test_a_source_of_a_generated_set_is_refused(tmp_path):
+    source, task = official(tmp_path / "raw"), tasks.make("listops", "full")
     tasks.prepare(task, tmp_path)
-    folder = task.folder(tmp_path)
-    with pytest.raises(UserError) as info:
+    with pytest.raises(UserError, match=rf"generator.*--source {source} --force`"):
         tasks.prepare(task, tmp_path, source=source)
-    assert str(info.value) == (
-        f"{folder} does not hold the rows of {source} as it is now (made from: generator): "
-        f"`lra-fnet data --task listops --dataset full --data {tmp_path} --source {source} "
-        f"--force` (make data ... FORCE=1) prepares the set anew; without a source, the set is "
-        f"used as it is"
-    )
+    with pytest.raises(UserError, match="official files are the set full"):
+        tasks.prepare(tasks.make("listops", "short_128"), tmp_path, source=source)

@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw
 from scipy import ndimage
 
 from lra_fnet import tasks
-from lra_fnet.data import store
+from lra_fnet.data import drawing, store
 from lra_fnet.errors import UserError
 from lra_fnet.tasks import pathfinder, pathfinder_images, pathfinder_paddles
 
@@ -51,7 +51,7 @@ def test_strokes_are_pillows(width):
     for dy, dx in itertools.product(range(-11, 12), repeat=2):
         image = Image.new("F", (49, 49), "black")
         ImageDraw.Draw(image).line([(24, 24), (24 + dx, 24 + dy)], fill="white", width=width)
-        ours = pathfinder_paddles.line(49, (24, 24), (dy, dx), width)
+        ours = drawing.line(49, (24, 24), (dy, dx), width)
         np.testing.assert_array_equal(ours, np.array(image), err_msg=f"{dy}, {dx}")
 
 
@@ -62,7 +62,7 @@ def test_reduction_is_pillows(sizes):
     for top in (1, 255):  # any values; then black and white, which overshoot at edges
         image = rng.integers(0, top, (size, size), np.uint8, endpoint=True) * np.uint8(255 // top)
         want = pillow_reduced(image, reduced)
-        np.testing.assert_array_equal(pathfinder_paddles.reduce(image, reduced), want)
+        np.testing.assert_array_equal(drawing.reduce(image, reduced), want)
 
 
 def disc(window, y, x, radius):
@@ -75,7 +75,7 @@ def disc(window, y, x, radius):
 @pytest.mark.parametrize("window", WINDOWS)
 def test_discs_are_pillows_even_at_the_edge(window):
     radius = pathfinder.SETS[WINDOWS[window]].marker_radius
-    starts, weights = pathfinder_paddles.lanczos(2 * window, window)
+    starts, weights = drawing.lanczos(2 * window, window)
     rng = np.random.default_rng(2)
     edges = [(0, 0), (0, window - 1), (window - 1, 3), (2, window // 2)]
     for y, x in [*edges, *rng.integers(0, window, (20, 2)).tolist()]:
@@ -85,11 +85,6 @@ def test_discs_are_pillows_even_at_the_edge(window):
 
 
 # Tables of steps
-
-
-def test_places_of_the_next_head_are_those_of_a_hand_worked_circle():
-    """Radius 1 has seven samples of the circle, each rounded down."""
-    assert pathfinder_paddles._arc(1) == [(-1, -1), (-1, 0), (0, -1), (0, 0), (0, 1)]
 
 
 def test_weights_fall_with_the_turn_to_0_at_its_bound():
@@ -293,25 +288,6 @@ def test_distractors_of_32_pixels_are_brighter_than_the_long_contours():
             assert 128 < drawn.max() < 255.5
 
 
-def test_numbers_of_distractors_are_those_of_lras_docstrings():
-    got = {
-        name: (s.contour_length, s.distractor_length, s.num_distractors)
-        for name, s in pathfinder.SETS.items()
-        if name.startswith(("hard", "easy", "intermediate_32"))
-    }
-    assert got == {
-        "hard_32": (14, 4, 5),
-        "intermediate_32": (9, 3, 6),
-        "easy_32": (6, 2, 10),
-        "hard_64": (14, 4, 5),
-        "easy_64": (6, 2, 11),
-        "hard_128": (14, 4, 8),
-        "easy_128": (6, 2, 17),
-        "hard_256": (14, 4, 7),
-        "easy_256": (6, 2, 15),
-    }
-
-
 # Statistics of the original generator run with LRA's settings: images, mean pixel, standard
 # deviation of the images' means, shares above 0, 63, 127 and 199, components of pixels above 63 and
 # their standard deviation.
@@ -362,20 +338,6 @@ def test_statistics_equal_those_of_the_original_generator(config):
     some = images[:400].reshape(-1, side, side) >= 64
     counts = np.array([ndimage.label(image, np.ones((3, 3)))[1] for image in some])
     assert abs(counts.mean() - parts) < error(counts, parts_spread) + 0.05
-
-
-def test_places_of_bright_pixels_equal_those_of_the_original_generator():
-    """Compares centre crops, border rows and shares of nonzero intensities of 2400 images."""
-    images = drawn("hard_32").images.reshape(-1, 32, 32).astype(float)
-    for cut, mean in ((2, 25.8), (4, 24.6), (8, 29.1), (12, 39.6)):
-        each = images[:, cut : 32 - cut, cut : 32 - cut].mean((1, 2))
-        assert abs(each.mean() - mean) < 4 * each.std() * math.sqrt(1 / 2400 + 1 / 4000) + 0.05
-    # "Border rows 0.63" of the statistics means the first row and the first column.
-    each = np.concatenate([images[:, 0], images[:, :, 0]], 1).mean(1)
-    assert abs(each.mean() - 0.63) < 4 * each.std() * math.sqrt(1 / 2400 + 1 / 4000) + 0.005
-    bins, _ = np.histogram(images[images > 0], np.arange(0, 257, 32))
-    want = [0.575, 0.057, 0.057, 0.062, 0.115, 0.079, 0.036, 0.020]
-    np.testing.assert_allclose(bins / bins.sum(), want, atol=0.004)
 
 
 @pytest.mark.parametrize("window", [32, 128])
@@ -431,16 +393,6 @@ def test_rows_are_the_same_at_any_number_of_jobs_and_any_global_seed(config, mon
     assert len(set(want)) == 40
 
 
-def test_short_16_has_the_images_of_short_32_with_means_of_four_pixels():
-    for (small, label), (large, want) in zip(
-        rows("short_16", 20), rows("short_32", 20), strict=True
-    ):
-        image = np.frombuffer(large, np.uint8).reshape(32, 32)
-        blocks = (image[i : i + 2, j : j + 2] for i in range(0, 32, 2) for j in range(0, 32, 2))
-        assert list(small) == [round(block.sum() / 4) for block in blocks]
-        assert label == want
-
-
 def tiny_sets(monkeypatch, counts, *configs):
     monkeypatch.setattr(store, "expected", dict)
     sets = {name: s._replace(rows=counts) for name, s in pathfinder.SETS.items() if name in configs}
@@ -490,96 +442,6 @@ def test_release_is_read_in_numerical_order(as_array, tmp_path):
     assert dict(prepared.rows) == {"train": 12, "validation": 2, "test": 1}
 
 
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        (
-            "imgs/2 sample_1.png 1 2 1.0",
-            "row 2: expected at least 4 columns, with a label 0 or 1 in column 4, got 'imgs/2",
-        ),
-        (
-            "imgs/2 sample_1.png 1",
-            "row 2: expected at least 4 columns, with a label 0 or 1 in column 4, got 'imgs",
-        ),
-        ("../2 sample_1.png 1 1", "row 2: expected a file in "),
-        ("imgs/2 sample\0.png 1 1", "row 2: expected a file in "),
-    ],
-)
-def test_bad_metadata_fail_with_file_and_row(line, reason, tmp_path):
-    path = release(tmp_path) / "metadata" / "2.npy"
-    lines = path.read_text().splitlines()
-    path.write_text("\n".join([lines[0], line, *lines[2:]]))
-    with pytest.raises(UserError) as info:
-        pathfinder.Pathfinder("hard_32", 1024).raw(tmp_path, 1)
-    assert str(info.value).startswith(f"{path}, {reason}")
-    assert "\n" not in str(info.value)
-
-
-@pytest.mark.usefixtures("sixteen")
-@pytest.mark.parametrize("spoil", ["missing", "twice", "empty"])
-def test_incomplete_release_is_refused(spoil, tmp_path):
-    base = release(tmp_path)
-    path = base / "metadata" / "2.npy"
-    lines = path.read_text().splitlines()
-    if spoil == "missing":
-        path.write_text("\n".join(lines[1:]))
-    elif spoil == "twice":
-        path.write_text("\n".join([lines[0], lines[0], *lines[2:]]))
-    for i in range(2 if spoil == "empty" else 0):
-        (base / "imgs" / "2" / f"sample_{i}.png").write_bytes(b"")
-    listed, different = {"missing": (15, 15), "twice": (16, 15), "empty": (16, 14)}[spoil]
-    with pytest.raises(UserError, match=rf"expected 16 diff.* got {listed} with {different} diff"):
-        pathfinder.Pathfinder("hard_32", 1024).raw(tmp_path, 1)
-
-
-@pytest.mark.usefixtures("sixteen")
-@pytest.mark.parametrize(
-    ("spoil", "reason"),
-    [
-        (
-            lambda p: Image.new("L", (32, 31)).save(p),
-            "of 32 x 32 pixels of 8 bits, gray or colour, found 32 x 31 pixels of mode L",
-        ),
-        (lambda p: Image.new("I;16", (32, 32)).save(p), "found 32 x 32 pixels of mode I;16; get"),
-        (lambda p: p.write_bytes(b"GIF89a"), "expected a PNG or JPEG"),
-        (lambda p: p.write_bytes(p.read_bytes()[:60]), "expected a PNG or JPEG"),
-        (lambda p: p.unlink(), "No such file or directory"),
-    ],
-)
-def test_bad_image_fails_with_its_name(spoil, reason, tmp_path):
-    path = release(tmp_path / "raw") / "imgs" / "10" / "sample_2.png"
-    spoil(path)
-    with pytest.raises(UserError) as info:
-        tasks.prepare(tasks.make("pathfinder"), tmp_path / "data", tmp_path / "raw")
-    assert str(info.value).startswith(str(path))
-    assert reason in str(info.value)
-    assert "\n" not in str(info.value)
-    assert not list((tmp_path / "data").rglob("fingerprint.json"))
-
-
-@pytest.mark.usefixtures("sixteen")
-def test_folder_without_the_release_fails_with_the_expected_folder(tmp_path):
-    release(tmp_path / "a", level="curv_baseline")
-    release(tmp_path / "b" / "1")
-    release(tmp_path / "b" / "2")
-    task = pathfinder.Pathfinder("hard_32", 1024)
-    for source, places in ((tmp_path / "a", "none"), (tmp_path / "b", str(tmp_path / "b" / "1"))):
-        with pytest.raises(UserError) as info:
-            task.raw(source, 1)
-        assert str(info.value).startswith(
-            f"--source {source}: expected one folder pathfinder32/curv_contour_length_14 with "
-            f"imgs/ and metadata/ (of lra_release.gz, unpacked), got {places}"
-        )
-    assert pathfinder.Pathfinder("easy_32", 1024).raw(tmp_path / "a", 1).total == 16
-    (tmp_path / "lra_release.gz").touch()
-    with pytest.raises(UserError, match=r"lra_release.gz: unpack the release and name its folder;"):
-        task.raw(tmp_path / "lra_release.gz", 1)
-    with pytest.raises(
-        UserError, match=r"^pathfinder/short_32 is generated only; leave --source out"
-    ):
-        pathfinder.Pathfinder("short_32", 1024).raw(tmp_path, 1)
-
-
 def test_a_tail_is_drawn_evenly_where_little_is_free():
     table = pathfinder.tables(pathfinder.SETS["hard_128"])[0]
     mask, places = np.full((128, 128), 255, np.uint8), [(32, 32), (32, 96), (96, 64)]
@@ -614,3 +476,53 @@ def test_moments_of_the_pixels_are_those_of_each_task(task, config, number):
     assert abs(means.mean() - task.pixel_mean) < error * means.std()
     want = task.pixel_sd**2 + task.pixel_mean**2
     assert abs(squares.mean() - want) < error * squares.std()
+
+
+def metadata(line):
+    def spoil(base):
+        path = base / "metadata" / "2.npy"
+        first, _, *rest = path.read_text().splitlines()
+        path.write_text("\n".join([first, *([line] if line else []), *rest]))
+
+    return spoil
+
+
+def image(change):
+    return lambda base: change(base / "imgs/10/sample_2.png")
+
+
+def emptied(base):
+    for i in range(2):
+        (base / f"imgs/2/sample_{i}.png").write_bytes(b"")
+
+
+@pytest.mark.usefixtures("sixteen")
+@pytest.mark.parametrize(
+    ("spoil", "fragment"),
+    [
+        (metadata("imgs/2 sample_1.png 1 2 1.0"), r"2.npy is damaged"),
+        (metadata("imgs/2 sample_1.png 1"), r"2.npy is damaged"),
+        (metadata(""), "got 15 with 15"),
+        (metadata("imgs/2 sample_0.png 0 0 1.0 14"), "got 16 with 15"),
+        (emptied, "got 16 with 14"),
+        (image(lambda p: Image.new("L", (32, 31)).save(p)), "sample_2.png: .* 32 x 32"),
+        (image(lambda p: Image.new("I;16", (32, 32)).save(p)), "sample_2.png: .* 32 x 32"),
+        (image(lambda p: p.write_bytes(b"GIF89a")), "sample_2.png: .* PNG or JPEG"),
+        (image(lambda p: p.unlink()), "sample_2.png.*No such file"),
+        (lambda base: base.rename(base.parent / "curv_baseline"), "got 0"),
+        (lambda base: release(base / "again"), "got 2"),
+    ],
+)
+def test_a_mistake_in_the_release_fails_with_one_line(spoil, fragment, tmp_path):
+    spoil(release(tmp_path / "raw"))
+    with pytest.raises(UserError, match=fragment) as info:
+        tasks.prepare(tasks.make("pathfinder"), tmp_path / "data", tmp_path / "raw")
+    assert "\n" not in str(info.value)
+    assert not list((tmp_path / "data").rglob("fingerprint.json"))
+
+
+def test_the_release_is_a_folder_and_has_no_short_contours(tmp_path):
+    (tmp_path / "lra_release.gz").touch()
+    for config, source in (("hard_32", tmp_path / "lra_release.gz"), ("short_32", tmp_path)):
+        with pytest.raises(UserError, match=f"pathfinder/{config} is generated"):
+            pathfinder.Pathfinder(config, 1024).raw(source, 1)

@@ -72,16 +72,14 @@ def test_pieces_need_their_corpus(both, tmp_path):
     for name in ("pieces_x", "pieces_v44", "pieces"):
         with pytest.raises(UserError, match=rf"^unknown data set '{name}' of text: expected one"):
             tasks.make("text", name)
-    for source in (both / "reviews", None):  # nothing is downloaded first
-        line = rf"^corpus/{NAME} is not prepared in .*--dataset {NAME}`"
-        with pytest.raises(UserError, match=line):
-            tasks.prepare(tasks.make("text", SET), tmp_path, source)
+    with pytest.raises(UserError, match=rf"--dataset {NAME}`"):  # nothing is downloaded first
+        tasks.prepare(tasks.make("text", SET), tmp_path)
     assert not tasks.make("text", SET).folder(tmp_path).exists()
     path = both / "lra_corpus" / NAME / "1.0.0" / pieces.VOCABULARY
     content = path.read_bytes()
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     try:
         with pytest.raises(UserError, match=r"vocabulary\.model is not the file that was written"):
-            pieces.of_corpus(both, NAME)
+            tasks.prepare(tasks.make("text", SET), both, both / "reviews", force=True)
     finally:
         path.write_bytes(content)

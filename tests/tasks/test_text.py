@@ -171,13 +171,6 @@ def test_equal_texts_that_do_not_all_fit_stay_together():
     assert train == reviews((2, 0), (2, 0), (4, 0), (6, 1))
 
 
-def test_equal_texts_with_both_labels_stay_together():
-    rows = reviews((1, 0), (2, 0), (3, 0), (3, 1), (4, 1), (5, 1), (6, 0))
-    train, held = text.hold_out(rows, 2, Path("source"))
-    assert held == reviews((1, 0), (2, 0), (4, 1), (5, 1))  # class 0 is full at 3
-    assert train == reviews((3, 0), (3, 1), (6, 0))
-
-
 def test_held_out_texts_are_not_trained_on_and_counts_are_exact():
     rng = np.random.default_rng(1)
     for _ in range(200):
@@ -188,62 +181,31 @@ def test_held_out_texts_are_not_trained_on_and_counts_are_exact():
         assert not {r.digest for r in train} & {r.digest for r in held}
 
 
-def test_too_many_equal_texts_are_an_error(tmp_path):
-    files = {name: b"the same" if "train/" in name else b for name, b in made().items()}
-    source = write(files, tmp_path / "raw")
-    with pytest.raises(UserError) as info:
-        tasks.prepare(tasks.make("text"), tmp_path / "data", source)
-    assert str(info.value) == (
-        f"{source}: too many equal reviews to hold out 2 of each class; get {text.REMOTE}"
-    )
-    tasks.prepare(tasks.make("text", "lra_code"), tmp_path / "data", source)  # holds out none
-
-
 # Errors
 
 
+ONE = next(name for name in made() if name.startswith("test/neg/0_"))
+
+
 @pytest.mark.parametrize(
-    ("name", "content", "reason"),
+    ("files", "fragment"),
     [
-        ("test/neg/9_1.txt", b"", "expected a review, got an empty file"),
-        ("test/neg/9_1.txt", b" \r\n\t", "expected a review, got an empty file"),
-        ("test/neg/9_5.txt", b"x", "expected a rating of 1-4 in neg, got 5"),
-        ("test/neg/9_0.txt", b"x", "expected a rating of 1-4 in neg, got 0"),
-        ("train/pos/9_6.txt", b"x", "expected a rating of 7-10 in pos, got 6"),
-        ("train/pos/9_11.txt", b"x", "expected a rating of 7-10 in pos, got 11"),
-        ("train/pos/9_7.txt", b"x" * 101, "expected at most 100 bytes, got more"),
+        ({"test/neg/9_1.txt": b" \r\n\t"}, "9_1.txt: expected a review"),
+        ({"test/neg/9_5.txt": b"x"}, "9_5.txt: .* rating of .1, 2, 3, 4."),
+        ({"train/pos/9_6.txt": b"x"}, "9_6.txt: .* rating of .7, 8, 9, 10."),
+        ({"train/pos/9_7.txt": b"x" * (2**20 + 1)}, "9_7.txt: expected at most 1048576 bytes"),
+        ({"test/neg/9_1.txt": b"x"}, "6 reviews in test/neg, got 7"),
+        ({ONE: None}, "6 reviews in test/neg, got 5"),
+        ({name: b"same" for name in made() if "train/" in name}, "hold out 2 of each class"),
     ],
 )
-def test_bad_review_fails_with_file_and_reason(name, content, reason, tmp_path, monkeypatch):
-    monkeypatch.setattr(text, "_LONGEST", 100)
-    source = pack({**made(), name: content}, tmp_path / "a.tar.gz")
-    with pytest.raises(UserError) as info:
+def test_a_mistake_in_reviews_fails_with_one_line(files, fragment, tmp_path):
+    changed = {name: content for name, content in (made() | files).items() if content is not None}
+    source = pack(changed, tmp_path / "a.tar.gz")
+    with pytest.raises(UserError, match=fragment) as info:
         tasks.prepare(tasks.make("text"), tmp_path / "data", source)
-    assert str(info.value).startswith(f"{source}/aclImdb/{name}: {reason}; get ")
     assert "\n" not in str(info.value)
-
-
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_wrong_number_of_reviews_fails_with_the_folder(folder, tmp_path):
-    files = made()
-    first = next(name for name in files if re.fullmatch(rf"{folder}/0_\d+.txt", name))
-    extra = {**files, first.replace("/0_", "/99_"): b"extra"}
-    fewer = {name: content for name, content in files.items() if name != first}
-    for count, changed in ((5, fewer), (7, extra)):
-        source = write(changed, tmp_path / str(count))
-        with pytest.raises(UserError) as info:
-            tasks.prepare(tasks.make("text"), tmp_path / "data", source)
-        assert str(info.value) == (
-            f"{source}: expected 6 reviews in {folder}, got {count}; --source must be all of "
-            f"aclImdb_v1.tar.gz (84.1 MB) from {text.REMOTE.url}, packed or unpacked, once"
-        )
-    left = [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
-    assert {path.name for path in left} <= {".lock"}
-
-
-def test_raw_without_a_source_names_the_archive():
-    with pytest.raises(UserError, match=r"^text: --source must be aclImdb_v1.tar.gz .*unpacked$"):
-        tasks.make("text").raw(None, 1)
+    assert not list((tmp_path / "data").rglob("fingerprint.json"))
 
 
 # Whole preparations
