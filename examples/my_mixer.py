@@ -1,5 +1,3 @@
-"""Your own encoder: every channel is filtered along the sequence (a depthwise convolution)."""
-
 import flax.linen as nn
 import gin
 import jax.numpy as jnp
@@ -9,13 +7,13 @@ from lra_fnet.models.mixer import Mixer
 
 @gin.configurable
 class MyMixer(Mixer):
-    """Mixes x [B, L, D] under mask bool [B, L] -> [B, L, D]; outside the sequence are zeros."""
+    """Filters every channel of x [B, L, D] along the sequence; mask is bool [B, L]."""
 
     width: int  # tokens that an output sees
     uses_mask = True  # padding changes no output; a run checks this at its start
 
     @nn.compact
-    def __call__(self, x, mask, *, train):  # noqa: D102
+    def __call__(self, x, mask, *, train):
         x = jnp.where(mask[:, :, None], x, 0)
         filtered = nn.Conv(self.dim, [self.width], feature_group_count=self.dim, use_bias=False)
         return filtered(x).astype(x.dtype)
