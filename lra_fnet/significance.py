@@ -103,6 +103,8 @@ def crossed(a_right, b_right) -> Difference:
     a, b = (np.asarray(side, float) for side in (a_right, b_right))
     mean = float(a.mean() - b.mean())
     pooled = float((a.mean(0) - b.mean(0)).var(ddof=1) / a.shape[1])
+    if not pooled and not np.ptp(a) and not np.ptp(b):  # no variance that could be estimated
+        return paired(a_right[0], b_right[0])._replace(test=SEEDS_AND_ROWS)
     parts = [_seeds(side) for side in (a, b) if len(side) > 1]
     rows = max(0.0, pooled - sum(_single(side) for side in (a, b) if len(side) > 1))
     half = _half(parts, rows, pooled)

@@ -317,8 +317,8 @@ def test_tables_have_the_run_apart_with_the_cost_of_both_stages(stages):
     (pretrained,) = table.variants
     assert (pretrained.label, pretrained.variant) == ("FNet, pre-trained, n", "pretrained-n")
     minutes = sum(result_of(stages / path)["wall_seconds"] for path in NAMED) / 60
-    (line,) = (line for line in table.provenance if "began from" in line)
-    assert line.endswith(
+    (run,) = pretrained.cells["parity"].runs
+    assert run.provenance.endswith(
         "; began from cpu/parity/fnet@denoise+n: 6 of 12 steps; both stages took "
         f"{minutes:.1f} minutes"
     )
