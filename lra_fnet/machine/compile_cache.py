@@ -7,7 +7,6 @@ returns the program that was compiled, so a run's numbers are the same with and 
 
 import os
 import sys
-import time
 import warnings
 
 from lra_fnet.machine import disk
@@ -32,29 +31,3 @@ def use() -> None:
         seconds = float(os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"])
         jax.config.update("jax_compilation_cache_dir", folder)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", seconds)
-
-
-class Timer:
-    """Times a compilation as a context manager; its text is "compiled in 12.3 s", for example."""
-
-    def __enter__(self):
-        import jax  # late: the command line starts without it
-
-        self._events: list[str] = []
-        jax.monitoring.register_event_listener(self._note)
-        self._begun = time.perf_counter()
-        return self
-
-    def __exit__(self, *_):
-        import jax
-
-        self.seconds = time.perf_counter() - self._begun
-        jax.monitoring.unregister_event_listener(self._note)
-
-    def _note(self, event, **_):
-        self._events.append(event.removeprefix("/jax/compilation_cache/"))
-
-    def __str__(self) -> str:
-        from_cache = "cache_hits" in self._events and "cache_misses" not in self._events
-        cached = " (from the cache)" if from_cache else ""
-        return f"compiled in {self.seconds:.1f} s{cached}"

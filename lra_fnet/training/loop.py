@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding
 
 from lra_fnet.errors import Interrupted, RunFailed, UserError
 from lra_fnet.experiment import Experiment
-from lra_fnet.machine import compile_cache, progress, signals
+from lra_fnet.machine import progress, signals
 from lra_fnet.machine.memory import device_bytes
 from lra_fnet.models.encoder import parameter_count
 from lra_fnet.tasks import Arrays
@@ -85,9 +85,9 @@ class Loop:
         self.step = saved.step if saved else 0
         if self.step < self.run.num_steps:
             batches = jax.eval_shape(lambda: self.batches(0, 1))
-            with compile_cache.Timer() as timer:
-                self.program = Program.compile(experiment, mesh, batches, seed)
-            self.compiled = str(timer)
+            begun = time.perf_counter()
+            self.program = Program.compile(experiment, mesh, batches, seed)
+            self.compiled = f"compiled in {time.perf_counter() - begun:.1f} s"
         state = initial_state(experiment, seed, None if saved else start)
         hosts.same("step of the checkpoint", self.step)
         self.state = jax.device_put(state, NamedSharding(mesh, pipeline.WHOLE))

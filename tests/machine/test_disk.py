@@ -49,14 +49,6 @@ def test_folder_is_replaced_by_a_complete_one(tmp_path, before, fails):
     assert [path for path in tmp_path.iterdir() if path != target] == []
 
 
-def test_of_a_link_the_link_is_removed_and_not_what_it_names(tmp_path):
-    (tmp_path / "kept").mkdir()
-    (tmp_path / "link").symlink_to("kept")
-    disk.remove(tmp_path / "link")
-    disk.remove(tmp_path / "link")  # there is nothing
-    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
-
-
 @pytest.mark.parametrize(
     ("read", "content", "fragment"),
     [
@@ -110,13 +102,6 @@ def test_disk_error_becomes_one_line_that_names_the_option(tmp_path, write):
     line = r"a cannot be written \((No space left|Read-only).*\): .* folder with --out"
     with pytest.raises(UserError, match=line), disk.writable(tmp_path / "a", "--out"):
         write()
-
-
-@pytest.mark.parametrize("error", [KeyError("a"), UserError("a")])
-def test_other_errors_pass_unchanged(tmp_path, error):
-    with pytest.raises(type(error)) as raised, disk.writable(tmp_path):
-        raise error
-    assert raised.value is error
 
 
 def test_what_a_killed_writer_left_is_removed_at_the_next_write(tmp_path):

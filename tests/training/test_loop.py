@@ -555,7 +555,9 @@ def test_the_rate_leaves_out_evaluations_and_the_time_has_all(tmp_path, monkeypa
         return {"correct": 4, "count": 10, "loss": 1.0}
 
     monkeypatch.setattr(train, "wait_for", wait)
-    monkeypatch.setattr(train, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(
+        train, "time", types.SimpleNamespace(monotonic=lambda: now[0], perf_counter=lambda: now[0])
+    )
     loop = train.Loop(tiny(steps_per_dispatch=1), rows(30), rows(10, 1), tmp_path, 0)
     loop.score = score
     loop()

@@ -27,7 +27,7 @@ from tools.drill import faults, stage
 from tools.drill.stage import HERE, ROOT, SHIM, build
 
 _BAD = ("wrong", "traceback", "hang")
-_COLUMNS = ("equal", "refused", *_BAD, "skipped")
+_COLUMNS = ("equal", "refused", *_BAD)
 ABOUT = """\
 What `make drill` counted. After each fault the same command runs without it: its numbers are
 equal to those of an undisturbed run, or it refuses with one line and exit code 2. Wrong is another
@@ -172,9 +172,6 @@ def _play(number: int) -> tuple[int, str, str]:
     place = _shared["new"](f"case{number}", case.state)
     try:
         verdict = case.play(place, _shared["facts"]).name.lower()
-    except NotImplementedError as error:
-        verdict = "skipped"
-        place.log.append(f"  {error}")
     except Exception:  # of the drill itself
         verdict = "traceback"
         place.log.append(f"the drill itself: {traceback.format_exc()}")
@@ -192,5 +189,4 @@ def _table(title: str, played: list[tuple[int, str, str]]) -> str:
     rows = [("fault", "tried", *_COLUMNS), ("---", *["---:"] * (1 + len(_COLUMNS)))]
     rows += [(name, c.total(), *(c[column] for column in _COLUMNS)) for name, c in counts.items()]
     lines = ("| " + " | ".join(map(str, row)) + " |" for row in rows)
-    skipped = {log.strip() for _, verdict, log in played if verdict == "skipped"}
-    return "\n".join([f"## {title}\n", *lines, "", *(f"Skipped: {why}.\n" for why in skipped)])
+    return "\n".join([f"## {title}\n", *lines, ""])

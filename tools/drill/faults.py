@@ -4,7 +4,6 @@ A case begins in one of the states of `stage.make`, lets a fault strike a comman
 commands without it, which must give what an undisturbed one gives or refuse with one line.
 """
 
-import contextlib
 import dataclasses
 import errno
 import functools
@@ -16,7 +15,6 @@ import resource
 import shutil
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -142,7 +140,6 @@ def _play(
     rules: Sequence[Rule],
     *,
     cold: bool = False,
-    kilobytes: int = 0,
     **how,
 ) -> Verdict:
     """Plays a scene with a fault and then without it.
@@ -153,7 +150,6 @@ def _play(
       scene: one of `SCENES`.
       rules: the fault, if it is one of the shim's.
       cold: whether there are no compiled programs.
-      kilobytes: the size of the disk, if it is small; afterwards it is large.
       **how: further arguments of `Process`.
     """
     if cold:
@@ -161,41 +157,22 @@ def _play(
     _, command, after = SCENES[scene]
     opened = Rule("count", kinds="r", part="-test.array_record", trace="opened")
     codes = [128 + rule.numbers[0] for rule in rules if rule.action == "signal"]
-    with _disk(stage.folder / ("data" if scene == "data" else "runs"), kilobytes) as enlarge:
-        struck = stage.run(command, *rules, opened, **how)
-        verdict = stage.judge(command, struck, facts[command], *codes, -signal.SIGKILL)
-        if struck.code in codes and not re.search("resume|stop", struck.err):
-            stage.log.append("  it ended without a word")
-            verdict = Verdict.TRACEBACK
-        read = command != "data" and _lines(stage.folder / "opened")
-        if read and not _lines(stage.folder / "runs/test_log.jsonl"):
-            stage.log.append("  it read the test split, and test_log.jsonl does not say so")
-            verdict = Verdict.WRONG
-        enlarge()
-        again = [stage.judge(each, stage.run(each), facts[each]) for each in after]
+    struck = stage.run(command, *rules, opened, **how)
+    verdict = stage.judge(command, struck, facts[command], *codes, -signal.SIGKILL)
+    if struck.code in codes and not re.search("resume|stop", struck.err):
+        stage.log.append("  it ended without a word")
+        verdict = Verdict.TRACEBACK
+    read = command != "data" and _lines(stage.folder / "opened")
+    if read and not _lines(stage.folder / "runs/test_log.jsonl"):
+        stage.log.append("  it read the test split, and test_log.jsonl does not say so")
+        verdict = Verdict.WRONG
+    again = [stage.judge(each, stage.run(each), facts[each]) for each in after]
     return max(_clean(verdict), *again)
 
 
 def _clean(verdict: Verdict) -> Verdict:
     """Returns a verdict on a struck command, which may refuse: what counts is what comes after."""
     return verdict if verdict > Verdict.REFUSED else Verdict.EQUAL
-
-
-@contextlib.contextmanager
-def _disk(folder: Path, kilobytes: int) -> Iterator[Callable[[], Any]]:
-    """Puts a folder on a small disk for the block, if a size is given; yields what enlarges it."""
-    if not kilobytes:
-        yield lambda: None
-        return
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "none", str(folder)]
-    if subprocess.run(mount, capture_output=True).returncode:
-        raise NotImplementedError("mount is not allowed here")
-    remount = ["mount", "-o", "remount,size=64m", str(folder)]
-    try:
-        yield functools.partial(subprocess.run, remount, check=True)
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def _delayed() -> Iterator[Case]:
@@ -290,7 +267,7 @@ def _signalled() -> Iterator[Case]:
 
 
 def _limited() -> Iterator[Case]:
-    """Limits of file size, descriptors and memory, and a full disk."""
+    """Limits of file size, descriptors and memory."""
     limits = {  # scenes, values, whether the command is started freshly
         resource.RLIMIT_FSIZE: ("train data export", (0, 90, 400, 2000, 7000), False),
         resource.RLIMIT_NOFILE: ("train data report", (4, 7, 10, 16, 24), False),
@@ -302,9 +279,6 @@ def _limited() -> Iterator[Case]:
             before = functools.partial(resource.setrlimit, kind, (value, value))
             title = f"{names.get(kind, 'memory')} at most {value}"
             yield _strike("limit", scene, title, before=before, fresh=fresh)
-    for scene, sizes in {"train": (64, 1100, 1200, 1300, 1500), "data": (8, 24, 48)}.items():
-        for size in sizes:
-            yield _strike("full disk", scene, f"{size} kB", kilobytes=size)
 
 
 def _joined() -> Iterator[Case]:
