@@ -21,11 +21,10 @@ from lra_fnet.experiment import Experiment
 from lra_fnet.machine import disk, progress
 from lra_fnet.machine.memory import device_bytes
 from lra_fnet.models.kernels import fastest
-from lra_fnet.run import folder as run_files
+from lra_fnet.run import folder as folders
 from lra_fnet.run import job as jobs
-from lra_fnet.run import model as trained
-from lra_fnet.run import provenance
-from lra_fnet.run import result as record
+from lra_fnet.run import model, provenance
+from lra_fnet.run import result as results
 from lra_fnet.run.result import TEST_LOG, Record
 from lra_fnet.tasks import Prepared
 from lra_fnet.training import checkpoint, hosts
@@ -39,30 +38,26 @@ def evaluate(folder: Path, imports: Sequence[str] = (), data: Path | None = None
 
     Args:
       folder: the run folder.
-      imports: see `trained.load_run`.
+      imports: see `model.load_run`.
       data: see `TrainedRun.data`.
 
     Raises:
       UserError: the folder does not hold a finished run, or its data or imported code differs from
         the run's.
     """
-    _, result = jobs.finished(folder)
-    if result.score("test"):
+    if (result := jobs.finished(folder)[1]).score("test"):
         return result
     with jobs.lock(folder):
-        job, result = jobs.finished(folder)
+        _, result = jobs.finished(folder)
         if result.score("test"):  # by another process, until now
             return result
         config.import_modules(imports)
-        differences = record.code_differences(result.code, result.config, imports, job.imports)
-        if differences:
-            gone = any(one.new == record.NOT_IMPORTED for one in differences)
-            remedy = "name it with --import, if you trust your copy" if gone else "restore it"
+        if differences := results.code_differences(result.code, result.config, imports):
             raise UserError(
-                f"{folder} was trained with other code ({'; '.join(map(str, differences))}): "
-                f"{remedy}, since the test score is recorded once"
+                f"{folder} was trained with other code ({'; '.join(map(str, differences))}), and "
+                "the test score is recorded once: name that code with --import, or restore it"
             )
-        last, best = (trained.load_run(folder, kind, imports) for kind in ("last", "best"))
+        last, best = (model.load_run(folder, kind, imports) for kind in ("last", "best"))
         score = make_scorer(last.experiment.objective, last.experiment.run.eval_batch_size)
         states = {run.checkpoint: (run.step, run.variables) for run in (last, best)}
         with fastest.decisions(dict(result.resolved)):
@@ -70,7 +65,7 @@ def evaluate(folder: Path, imports: Sequence[str] = (), data: Path | None = None
         here, facts = provenance.of_process(), {"test": test}
         if any(getattr(result, name) != value for name, value in vars(here).items()):
             facts["scored_by"] = dataclasses.asdict(here)
-        return record.write(folder, {**result.raw, **facts})
+        return results.write(folder, {**result.raw, **facts})
 
 
 def finish(loop: Loop, data: Prepared, identity: dict, *, test: bool = True) -> dict[str, Any]:
@@ -116,7 +111,7 @@ def facts(state: str, identity: dict, experiment: Experiment, data: Prepared) ->
     """Returns the fields of result.json that every outcome has.
 
     Args:
-      state: a `record.State`.
+      state: a `result.State`.
       identity: the fields that name the run.
       experiment: the run's task and model.
       data: the prepared task.
@@ -124,7 +119,7 @@ def facts(state: str, identity: dict, experiment: Experiment, data: Prepared) ->
     kind = shallow.kind(denoise=identity.get("denoise", False))
     rule = next((one for one in shallow.read(data) if one.of == kind), None)
     return {
-        "schema": record.SCHEMA,
+        "schema": results.SCHEMA,
         "state": state,
         **identity,
         "floor": dataclasses.asdict(data.floor),
@@ -211,8 +206,8 @@ def _log(folder: Path, **facts: Any) -> None:
     """Adds a line to the log of the folder of all runs, or of a run folder that was moved."""
     if not hosts.first():
         return
-    begun = run_files.read_begun(folder)
-    folder, inside = record.place(folder, record.folder_parts(begun) if begun else ())
+    begun = folders.read_begun(folder)
+    folder, inside = results.place(folder, results.folder_parts(begun) if begun else ())
     root = folder.parents[3] if inside else folder
     line = {
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

@@ -17,9 +17,9 @@ from lra_fnet.experiment import Experiment
 from lra_fnet.machine import device, disk, progress, terminal
 from lra_fnet.models.kernels import fastest
 from lra_fnet.run import evaluate, pretrained, provenance
-from lra_fnet.run import folder as run_files
+from lra_fnet.run import folder as folders
 from lra_fnet.run import job as jobs
-from lra_fnet.run import result as record
+from lra_fnet.run import result as results
 from lra_fnet.run.folder import Begun
 from lra_fnet.run.job import Job
 from lra_fnet.run.pretrained import Start
@@ -38,6 +38,12 @@ class Asked:
     experiment: Experiment
     data: Prepared
     start: Start | None  # what it takes over from a pre-trained run
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The fields of result.json that name the run."""
+        init = {"init": dataclasses.asdict(self.start.facts)} if self.start else {}
+        return self.job.identity() | init
 
 
 def run(job: Job) -> Record:
@@ -73,15 +79,15 @@ def run(job: Job) -> Record:
     hosts.same("command, code and set of libraries", job.identity() | facts)
     with jobs.lock(job.folder) if hosts.first() else contextlib.nullcontext():
         asked = Asked(job, imports, experiment, _prepare(job, experiment), start)
-        complete = _complete(asked) if hosts.first() else None
-        raw = hosts.agree(complete and complete.raw)
+        held = _held(asked) if hosts.first() else None
+        raw = hosts.agree(held and held.raw)
         if raw is not None:
-            return record.parse(raw, path=job.folder)
+            return results.parse(raw, path=job.folder)
         before = _begin(asked) if hosts.first() else None
         resolved = hosts.agree(dict(before.resolved) if before else {})
         hosts.check_shared(job.folder / "run.json")
         with fastest.decisions(resolved):
-            return _train(asked, before)
+            return _record(job.folder, _train(asked, before))
 
 
 def _prepare(job: Job, experiment: Experiment) -> Prepared:
@@ -92,115 +98,75 @@ def _prepare(job: Job, experiment: Experiment) -> Prepared:
     """
     if not hosts.first():
         hosts.agree(None)
-    new = not experiment.task.folder(job.data).exists()
     data = sets.prepare(experiment.task, job.data, source=job.source)
     kind = shallow.kind(denoise=job.denoise)
     wanted = any(method.of == kind for method in data.task.baselines)
-    missing = new or not shallow.available(data)
-    if wanted and missing and jax.process_count() == 1:
+    if wanted and jax.process_count() == 1 and not shallow.available(data):
         shallow.ensure(data)
     if hosts.first():
-        _show(data)
+        longest = max(facts["lengths"]["max"] for facts in data.splits.values())
+        if longest > data.task.max_len:
+            most = f"MAX_LEN, {data.task.max_len:,} tokens"
+            progress.say(f"texts are cut at {most}; the longest has {longest:,}")
+        with contextlib.suppress(UserError):  # a folder that cannot be written needs no drawing
+            if sheet := sets.illustrate(data):
+                progress.say(f"examples: {sheet}")
         hosts.agree(None)
     hosts.same("data", data.fingerprint)
     if job.pretrained and job.pretrained.data_sha256 not in (data.fingerprint, data.corpus):
-        has, remedy = f"holds {data.fingerprint[:8]}", "pre-train on the data of this run"
-        if data.corpus:
-            has = f"is in the pieces of {data.corpus[:8]}"
-            remedy = (
-                f"give --data of that run, or prepare the pieces again with `lra-fnet data --task "
-                f"{job.task} --dataset {experiment.task.config} --data {job.data} --force`"
-            )
         raise UserError(
             f"--init {job.init} was trained on data {job.pretrained.data_sha256[:8]}, "
-            f"{data.folder} {has}: {remedy}"
+            f"{data.folder} holds {(data.corpus or data.fingerprint)[:8]}: give --data of that "
+            "run, or pre-train on the data of this run"
         )
     return data
 
 
-def _show(data: Prepared) -> None:
-    """Says whether texts are cut, and where examples of images are drawn; draws them if need be."""
-    longest = max(facts["lengths"]["max"] for facts in data.splits.values())
-    most = data.task.max_len
-    if longest > most:
-        progress.say(f"texts are cut at MAX_LEN, {most:,} tokens; the longest has {longest:,}")
-    with contextlib.suppress(UserError):  # a folder that cannot be written needs no drawing
-        if sheet := sets.illustrate(data):
-            progress.say(f"examples: {sheet}")
-
-
-def _complete(asked: Asked) -> Record | None:
+def _held(asked: Asked) -> Record | None:
     """Returns the record if the folder holds the complete run; moves the folder aside if forced.
 
     Raises:
-      UserError: the folder holds a run of another configuration, on other data, or from another
-        pre-trained run, or one that is not complete and lacks its run.json or has an edited
-        config.gin.
+      UserError: the folder holds another run, or a part of one without its run.json.
     """
     job, folder = asked.job, asked.job.folder
     if job.force and any(path.name != ".lock" for path in folder.iterdir()):
-        aside = jobs.move_aside(folder)
-        progress.say(f"--force: the old run is now {aside}")
+        progress.say(f"--force: the old run is now {jobs.move_aside(folder)}")
         return None
-    begun, result = run_files.read_begun(folder), record.read(folder)
-    if begun is not None:
-        if (parts := record.folder_parts(begun)) != folder.parts[-4:]:
-            raise UserError(
-                f"{folder} holds the run {'/'.join(parts)}, and was copied or renamed: "
-                "--force moves it aside"
-            )
-        if not checkpoint.exists(folder) and not (result and result.complete):
-            return None  # it stopped before its first checkpoint: nothing to lose
-        _check_same(asked, begun)
-    elif result is not None:  # the rest was lost, or never copied
-        _check_same(asked, result)
-    if result is not None and result.complete and (result.score("test") or not job.test):
-        changed = result.commit not in (None, provenance.commit()[0])
-        commit = f", trained at commit {result.revision}" if changed else ""
-        progress.say(f"complete already{commit}; --force (make: FORCE=1) trains it again")
-        return result
-    kept = ("result.json", "metrics.jsonl", "checkpoints")
-    if begun is None and any((folder / name).exists() for name in kept):
-        raise UserError(f"{folder} has no run.json: {run_files.RESTORE}")
-    if result is not None and result.complete and checkpoint.load(folder, "last") is None:
-        raise UserError(
-            f"{folder} holds a complete run without a test score, and its folder checkpoints is "
-            "gone: put it back, give --no-test to take the run as it is, or --force to train again"
-        )
-    # A process with newer code may have been killed between writing config.gin and run.json.
-    if begun and jobs.copy_was_edited(folder, begun.config or "", asked.experiment.config):
-        raise UserError(
-            f"{folder / 'config.gin'} was edited: it is a copy and has no effect; delete it, and "
-            "give other settings with --set"
-        )
+    begun, result = folders.read_begun(folder), results.read(folder)
+    complete = result if result and result.complete else None
+    started = complete or checkpoint.exists(folder)  # else there is nothing to lose
+    if started and (held := begun or result):
+        _check_same(asked, held)
+    if complete and (complete.score("test") or not job.test):
+        progress.say("complete already; --force (make: FORCE=1) trains it again")
+        return complete
+    if started and begun is None:
+        raise UserError(f"{folder} has no run.json: {folders.RESTORE}")
     return None
 
 
 def _check_same(asked: Asked, held: Begun | Record) -> None:
-    """Checks that a run has the configuration, data and pre-trained encoder that are asked for.
+    """Checks that a run has the names, configuration, data and encoder that are asked for.
 
     Args:
       asked: the requested run.
       held: the run.json of its folder or, if that was lost, the result.
 
     Raises:
-      UserError: they differ, or run.json lacks one of them.
+      UserError: they differ.
     """
-    job, start = asked.job, asked.start
-    if held.config is None or held.data_sha256 is None:
-        absent = "config" if held.config is None else "data_sha256"
-        raise UserError(f"{job.folder / 'run.json'}: {absent} is missing; {run_files.RESTORE}")
     now = asked.experiment.config, asked.data.fingerprint, asked.imports
-    named = held.imports if isinstance(held, Begun) else ()
-    differences = record.differences(held, *now, named)
-    origin = held.init if isinstance(held, Record) else held.origin
-    encoders = origin and origin.sha256, start and start.facts.sha256
-    if encoders[0] != encoders[1]:
-        names = (sha256[:8] if sha256 else "none" for sha256 in encoders)
-        differences.append(config.Difference("encoder of --init", *names))
+    differences = results.differences(held, *now)
+    encoder = held.init if isinstance(held, Record) else held.origin
+    for name, old, new in (
+        ("run", "/".join(results.folder_parts(held)), "/".join(results.folder_parts(asked.job))),
+        ("encoder of --init", encoder and encoder.sha256, asked.start and asked.start.facts.sha256),
+    ):
+        if old != new:
+            differences.append(config.Difference(name, str(old), str(new)))
     if differences:
         raise UserError(
-            f"{job.folder} holds a run of another configuration "
+            f"{asked.job.folder} holds a run of another configuration "
             f"({'; '.join(map(str, differences))}): --force moves it aside, --name NAME starts "
             "another one next to it"
         )
@@ -216,9 +182,8 @@ def _begin(asked: Asked) -> Begun | None:
         uses_mask, but sees padding.
     """
     folder = asked.job.folder
-    before = run_files.read_begun(folder)
-    if not checkpoint.exists(folder):
-        before = None
+    before = folders.read_begun(folder) if checkpoint.exists(folder) else None
+    if before is None:
         for cls, mixer in {type(one): one for one in asked.experiment.model.encoder.mixers}.items():
             if not cls.__module__.startswith("lra_fnet."):
                 testing.check_padding(mixer)
@@ -231,7 +196,7 @@ def _begin(asked: Asked) -> Begun | None:
 
 
 def _holds_complete(folder: Path) -> bool:
-    result = record.read(folder)
+    result = results.read(folder)
     return result is not None and result.complete
 
 
@@ -253,14 +218,18 @@ def _write(asked: Asked, resolved: dict[str, Any], processes: Sequence[Process])
         "processes": [dataclasses.asdict(one) for one in processes],
         "origin": asked.start and dataclasses.asdict(asked.start.facts),
     }
-    run_files.write_begun(asked.job.folder, asked.job.to_json() | facts)
+    folders.write_begun(asked.job.folder, asked.job.to_json() | facts)
 
 
-def _train(asked: Asked, before: Begun | None) -> Record:
-    """Trains and evaluates; `before` is the run.json of the processes that have trained it."""
+def _train(asked: Asked, before: Begun | None) -> dict[str, Any]:
+    """Trains and evaluates; returns the object of result.json.
+
+    Args:
+      asked: the run.
+      before: the run.json of the processes that have trained it.
+    """
     job, experiment, data, start = asked.job, asked.experiment, asked.data, asked.start
     began_at = time.monotonic()
-    identity = job.identity() | ({"init": dataclasses.asdict(start.facts)} if start else {})
     try:
         train, validation = map(data.arrays, experiment.task.splits[:2])
         variables = start and start.variables
@@ -270,40 +239,29 @@ def _train(asked: Asked, before: Begun | None) -> Record:
         earlier = earlier[:-1] if earlier[-1:] == (here,) else earlier
         if hosts.first():
             _write(asked, fastest.made(), (*earlier, here))
+        name = results.folder_name(job.model, None, denoise=job.denoise)
         begins = f"resumes at step {loop.step}" if loop.step else "starts"
-        name = record.folder_name(job.model, None, denoise=job.denoise)
         progress.say(
             f"{job.task} {name} {job.preset} seed {job.seed} {begins}: "
             f"{loop.parameters:,} parameters, {experiment.run.num_steps:,} steps of "
             f"{experiment.run.batch_size}, {jax.device_count()} {jax.default_backend()} "
             f"device(s), {loop.compiled}"
         )
-        optimizer, steps = experiment.optimizer, experiment.run.num_steps
-        rises = "linear_warmup" in optimizer.factor_names() and optimizer.warmup >= steps
-        if rises and not loop.step:
-            progress.say(
-                f"the learning rate rises to the end: Optimizer.warmup is {optimizer.warmup:,} "
-                f"steps, Run.num_steps {steps:,}. Training continues."
-            )
         loop()
         trained = "trained; evaluating on test" if job.test else "trained"
         progress.say(f"{trained} after {progress.duration(time.monotonic() - began_at)}")
-        result = evaluate.finish(loop, data, identity, test=job.test)
-        if earlier:
-            result["earlier"] = [dataclasses.asdict(one) for one in earlier]
+        result = evaluate.finish(loop, data, asked.identity, test=job.test)
+        return result | {"earlier": [dataclasses.asdict(one) for one in earlier]}
     except Interrupted:
         where = " (each process its own)" if jax.process_count() > 1 else ""
         progress.say(f"saved; to resume{where}: {terminal.command(job.command())}")
         raise
     except (RunFailed, jax.errors.JaxRuntimeError) as error:
         failure = _failure(error)
-        if hosts.first() and _holds_complete(job.folder):  # it failed as it was scored
-            raise failure from None
-        facts = evaluate.facts(failure.state, identity, experiment, data)
-        facts |= {"step": failure.step} | ({} if job.test else {"closed": True})
-        _record(job.folder, facts)
+        if not (hosts.first() and _holds_complete(job.folder)):  # else it failed as it was scored
+            facts = evaluate.facts(failure.state, asked.identity, experiment, data)
+            _record(job.folder, facts | {"step": failure.step, "closed": not job.test})
         raise failure from None
-    return _record(job.folder, result)
 
 
 def _failure(error: Exception) -> RunFailed:
@@ -321,8 +279,6 @@ def _failure(error: Exception) -> RunFailed:
 
 def _record(folder: Path, result: dict[str, Any]) -> Record:
     """Returns the result as a value; the first process writes it."""
-    return (
-        record.write(folder, result)
-        if hosts.first()
-        else record.parse(record.seal(result), path=folder)
-    )
+    if hosts.first():
+        return results.write(folder, result)
+    return results.parse(results.seal(result), path=folder)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from lra_fnet.machine.typed_json import T
 from lra_fnet.run.result import Init, Process, seal
 
 RESTORE = "restore it, or --force moves the folder aside"  # what to do about run.json
-SPAN = "attention_span.json"
+SPAN, METRICS = "attention_span.json", "metrics.jsonl"
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -70,10 +69,7 @@ def read_run_json(folder: Path) -> dict[str, Any] | None:
     file = folder / "run.json"
     value = disk.read_json(file, cure=RESTORE)
     if value and "sha256" in value and value != seal(value):  # older ones have none
-        raise UserError(
-            f"{file}: its sha256 belongs to other content, so it was changed after the run began; "
-            f"{RESTORE}"
-        )
+        raise UserError(f"{file} was changed after the run began (its sha256 differs); {RESTORE}")
     return value
 
 
@@ -109,19 +105,14 @@ def curve(folder: Path) -> Curve:
     Raises:
       UserError: the file is damaged.
     """
-    file = folder / "metrics.jsonl"
-    lines = disk.read_lines(file)
-    try:
-        if any("kind" not in line for line in lines):
-            raise ValueError("kind is missing in a line")
-        scores = [x for x in lines if x["kind"] == "validation"]
-        return Curve(
-            [_point(x, "loss") for x in lines if x["kind"] == "train"],
-            [_point(x, "accuracy") for x in scores],
-            list(_losses(scores)),
-        )
-    except ValueError as error:
-        raise UserError(f"{file}: {error}; move it away") from None
+    lines = _lines(folder)
+    scores = [line for line in lines if line["kind"] == "validation"]
+    losses = [(line["step"], _loss(line)) for line in scores]
+    return Curve(
+        [(line["step"], line["loss"]) for line in lines if line["kind"] == "train"],
+        [(line["step"], 100 * line["accuracy"]) for line in scores],
+        [(step, loss) for step, loss in losses if math.isfinite(loss)],
+    )
 
 
 def evaluations(folder: Path) -> dict[int, dict[str, Any]]:
@@ -130,35 +121,25 @@ def evaluations(folder: Path) -> dict[int, dict[str, Any]]:
     Raises:
       UserError: the file is damaged.
     """
-    curve(folder)  # checks it
-    lines = disk.read_lines(folder / "metrics.jsonl")
-    return {line["step"]: line for line in lines if line["kind"] == "validation"}
+    return {line["step"]: line for line in _lines(folder) if line["kind"] == "validation"}
 
 
-def _losses(lines: Sequence[dict[str, Any]]) -> Iterator[tuple[int, float]]:
-    """Yields the step and the loss, with that of sentence order, where it is finite."""
+def _lines(folder: Path) -> list[dict[str, Any]]:
+    """Returns the lines of metrics.jsonl; [] without the file."""
+    file = folder / METRICS
+    lines = disk.read_lines(file)
     for line in lines:
-        parts = [line.get("loss", math.nan), line.get("order_loss", 0.0)]
-        loss = sum(typed_json.convert(part, float, "loss") for part in parts)
-        if math.isfinite(loss):
-            yield line["step"], loss
+        needed = {"train": "loss", "validation": "accuracy"}.get(str(line.get("kind")), "kind")
+        value = line.get(needed)
+        fits = needed == "kind" or (isinstance(value, int | float) and abs(value) < _FLOAT32_MAX)
+        if not fits or value is None or type(line.get("step")) is not int:
+            raise UserError(f"{file}: a line lacks a step or its {needed}; move it away")
+    return lines
 
 
-def _point(line: dict[str, Any], name: str) -> tuple[int, float]:
-    """Returns the step of a line with its loss, or its accuracy in percent."""
-    if absent := {"step", name} - line.keys():
-        raise ValueError(f"{min(absent)} is missing in a line")
-    step = typed_json.convert(line["step"], int, "step")
-    number = typed_json.convert(line[name], float, name)
-    if not 0 <= step < 2**53:  # a figure's axis is float64
-        raise ValueError(f"step should be from 0 to 2**53, is {step}")
-    if name == "loss":
-        if not abs(number) <= _FLOAT32_MAX:
-            raise ValueError(f"loss should be a number that float32 holds, is {number}")
-        return step, number
-    if not 0 <= number <= 1:
-        raise ValueError(f"accuracy should be from 0 to 1, is {number}")
-    return step, 100 * number
+def _loss(line: dict[str, Any]) -> float:
+    """Returns the loss of an evaluation, with that of sentence order."""
+    return line.get("loss", math.nan) + line.get("order_loss", 0.0)
 
 
 @dataclasses.dataclass(frozen=True)

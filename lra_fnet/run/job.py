@@ -16,8 +16,8 @@ from lra_fnet import config, experiment
 from lra_fnet.data import sources
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, terminal
-from lra_fnet.run import folder as run_files
-from lra_fnet.run import result as record
+from lra_fnet.run import folder as folders
+from lra_fnet.run import result as results
 from lra_fnet.run.result import NAME, Record
 
 PRETRAINED = "pretrained"  # begins the variant of a run that begins from another one
@@ -100,7 +100,7 @@ class Job:
     @property
     def folder(self) -> Path:
         """The run folder: runs/<preset>/<task>/<model>[@denoise][+<variant>]/seed<k>."""
-        return self.runs.joinpath(*record.folder_parts(self))
+        return self.runs.joinpath(*results.folder_parts(self))
 
     def load(self) -> experiment.Experiment:
         """Returns the experiment.
@@ -108,7 +108,13 @@ class Job:
         Raises:
           UserError: see `experiment.load` and `pretrained`; a name that no folder may have.
         """
-        self.check_names()
+        for what in ("task", "model", "preset"):
+            name = getattr(self, what)
+            if not (isinstance(name, str) and NAME.fullmatch(name)):
+                raise UserError(
+                    f"{what} expects a name of at most 255 letters, digits, '_', '.', '+' and '-', "
+                    f"got {name!r:.60}"
+                )
         # Both stages on one task share the steps of a preset.
         done = self.pretrained.steps if self.pretrained and self.pretrained.task == self.task else 0
         return experiment.load(
@@ -124,29 +130,18 @@ class Job:
             source=self.source,
         )
 
-    def check_names(self) -> None:
-        """Raises a UserError for a task, model or preset whose name no folder may have."""
-        for what in ("task", "model", "preset"):
-            name = getattr(self, what)
-            if not (isinstance(name, str) and NAME.fullmatch(name)):
-                raise UserError(
-                    f"{what} expects a name of at most 255 letters, digits, '_', '.', '+' and '-', "
-                    f"got {name!r:.60}"
-                )
-
     def command(self) -> list[str]:
         """Returns the arguments of `lra-fnet` that train or resume this run, without defaults."""
         verb = "pretrain" if self.denoise else "train"
         words = [verb, "--task", self.task, "--model", self.model, "--preset", self.preset]
         for field in ("init", "seed", "name", "runs", "data", "source"):
             value, default = getattr(self, field), getattr(Job, field)
-            is_default = value == default or _absolute(value) == _absolute(default)
-            words += [] if is_default else [f"--{field}", str(value)]
+            if _absolute(value) != _absolute(default):
+                words += [f"--{field}", str(value)]
         lists = {"--set": self.overrides, "--import": self.imports, "--gin-dir": self.gin_dirs}
         for option, values in lists.items():
             words += [word for value in values for word in (option, str(value))]
-        closed = not (self.test or self.denoise)
-        return words + ["--no-test"] * closed
+        return words + ["--no-test"] * (not (self.test or self.denoise))
 
     def identity(self) -> dict[str, Any]:
         """Returns the fields of result.json and run.json that name the run."""
@@ -174,31 +169,19 @@ def _absolute(value: Any) -> Any:
     return Path(os.path.abspath(value)) if is_path else value
 
 
-def copy_was_edited(folder: Path, *configs: str) -> bool:
-    """Returns whether the folder has a config.gin whose text is none of these."""
-    copy = folder / "config.gin"
-    return copy.is_file() and copy.read_bytes() not in [text.encode() for text in configs]
-
-
 def read_job(folder: Path) -> Job | None:
     """Returns the job that made a run folder, or None if the folder has no run.json.
 
     Raises:
       UserError: the file is damaged.
     """
-    above = Path(os.path.abspath(folder)).parents
-    runs = Path(os.path.relpath(above[min(3, len(above) - 1)]))
-    value = run_files.read_run_json(folder)
+    value = folders.read_run_json(folder)
     if value is None:
         return None
-    job = run_files.build(folder, Job, {"name": value.get("variant"), **value}, runs=runs)
-    job.check_names()
+    runs = Path(os.path.relpath(folder / "../../../.."))
+    job = folders.build(folder, Job, {"name": value.get("variant"), **value}, runs=runs)
     if not job.data.exists() and Job.data.exists():  # runs and data were moved together
         job = dataclasses.replace(job, data=Job.data)
-    if job.init is not None and not job.init.exists():  # both runs were moved together
-        origin = run_files.build(folder, run_files.Begun, value).origin
-        if origin and (beside := runs / origin.run).exists():
-            job = dataclasses.replace(job, init=beside)
     return dataclasses.replace(job, name=None) if job.name == variant(job.overrides) else job
 
 
@@ -208,31 +191,15 @@ def finished(folder: Path) -> tuple[Job, Record]:
     Raises:
       UserError: the folder is not a run folder; its run is unfinished or has failed.
     """
-    job = read_job(folder)
+    job, result = read_job(folder), results.read(folder, moved=True)
     if job is None:
-        if (folder / "config.json").exists():
-            raise UserError(f"{folder} is an export, without data: name the run folder")
-        kept = (folder / "result.json").exists()
-        cure = "only its results were kept, so train it again with --force" if kept else "name one"
-        if seeds := sorted(file.parent for file in folder.glob("seed*/run.json")):
-            cure = f"name one of its seeds: {seeds[0]}"
-        why = "it has no run.json" if folder.exists() else "there is no such folder"
-        raise UserError(f"{folder} is not a run folder ({why}): {cure}")
-    command = terminal.command(job.command())
-    result = record.read(folder, moved=True)
-    if result is None:
-        begun = run_files.read_begun(folder)
-        if begun and not record.place(folder, parts := record.folder_parts(begun))[1]:
-            raise UserError(
-                f"{folder} holds an unfinished run and was moved or renamed: move it to "
-                f"{'/'.join(parts)} below a folder of runs, then the same command says how "
-                "to finish it"
-            )
-        raise UserError(f"{folder} holds an unfinished run; to finish it: {command}")
-    if not result.complete:
+        seeds = sorted(file.parent for file in folder.glob("seed*/run.json"))
+        cure = f"name one of its seeds: {seeds[0]}" if seeds else "name one"
+        raise UserError(f"{folder} is not a run folder (it has no run.json): {cure}")
+    if result is None or not result.complete:
+        ended = f"ended as {result.state}" if result else "is unfinished"
         raise UserError(
-            f"{folder} holds a run that ended as {result.state}, so it has no model; to train it "
-            f"again: {command}"
+            f"the run in {folder} {ended}; to train it: {terminal.command(job.command())}"
         )
     return job, result
 

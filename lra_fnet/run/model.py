@@ -13,16 +13,16 @@ import dataclasses
 import functools
 import gzip
 import hashlib
+import io
 import itertools
 import json
 import re
 import reprlib
 import sys
-import typing
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 import flax.traverse_util
 import jax
@@ -36,22 +36,21 @@ import scipy.special
 from lra_fnet import config, counts
 from lra_fnet import experiment as experiments
 from lra_fnet.data import sources, store
-from lra_fnet.errors import UserError, one_line, unreadable
+from lra_fnet.errors import UserError, one_line
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import device, disk, progress, typed_json
 from lra_fnet.models.heads import Classifier
 from lra_fnet.models.kernels import fastest
 from lra_fnet.objective import Classify
-from lra_fnet.run import result as record
+from lra_fnet.run import result as results
 from lra_fnet.run.job import Job, finished
-from lra_fnet.run.result import TEST_LOG, Checkpoint, Record
+from lra_fnet.run.result import CHECKPOINTS, TEST_LOG, Checkpoint, Record
 from lra_fnet.tasks import Arrays, PixelTask, Prepared, Task, sets
 from lra_fnet.tasks.pieces import VOCABULARY
 from lra_fnet.training import checkpoint as checkpoints
 from lra_fnet.training import pipeline
 
-KINDS: tuple[Checkpoint, ...] = typing.get_args(Checkpoint)
-CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"  # of an exported folder
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"  # of an export
 STDIN = "standard input"
 _TRAINING_ONLY = ("Run.", "Optimizer.")  # bindings that do not affect a trained model's outputs
 
@@ -80,10 +79,6 @@ class TrainedRun:
 
     def __repr__(self):
         return f"TrainedRun({self.folder}, {self.checkpoint} step {self.step:,}: {self.result!r})"
-
-    def __getstate__(self) -> dict:
-        """Leaves out what is computed on first use: compiled programs cannot be copied."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @property
     def model(self) -> Classifier:
@@ -123,28 +118,21 @@ class TrainedRun:
         return tuple(map(self._values, texts))
 
     def _values(self, text: Any) -> np.ndarray:
-        if isinstance(text, str):
-            text = text.encode()
-        if isinstance(text, bytes):
-            return self._encode(text)
-        if not isinstance(text, np.ndarray):
-            raise ValueError(
-                "expected a text (str or bytes) or an array of values, got " + type(text).__name__
-            )
-        largest = self.task.vocab_size - 2
+        task = self.task
+        if isinstance(text, str | bytes):
+            return self._encode(text.encode() if isinstance(text, str) else text)
+        length = task.side**2 if isinstance(task, PixelTask) else None
         if (
-            text.dtype != self.task.value_dtype
-            or text.ndim != 1
+            not isinstance(text, np.ndarray)
+            or (text.dtype, text.ndim) != (task.value_dtype, 1)
             or not text.size
-            or text.max() > largest
+            or text.max() > task.vocab_size - 2
+            or length not in (None, len(text))
         ):
+            got = f"{text.dtype} {[*text.shape]}" if isinstance(text, np.ndarray) else repr(text)
             raise ValueError(
-                f"expected values {self.task.value_dtype} [length] of at most {largest}, "
-                f"got {text.dtype} {[*text.shape]}"
-            )
-        if isinstance(self.task, PixelTask) and len(text) != self.task.side**2:
-            raise ValueError(
-                f"expected the {self.task.side**2} pixels of an image, got {len(text)}: resize it"
+                f"expected str, bytes or values {task.value_dtype} [{length or 'length'}] of at "
+                f"most {task.vocab_size - 2}, got {got:.60}"
             )
         return text
 
@@ -176,7 +164,8 @@ class TrainedRun:
         arrays = Arrays(values, lengths, np.zeros(len(values), np.int32))
         size = 1 << (len(values) - 1).bit_length()
         batches = pipeline.eval_batches(arrays, min(size, self.experiment.run.eval_batch_size))
-        logits = [self._apply(self.variables, batch) for batch in batches]
+        with fastest.decisions(dict(self.result.resolved)):
+            logits = [self._program(self.variables, batch) for batch in batches]
         none = np.empty((0, self.task.num_classes), np.float32)
         return np.concatenate([none, *logits])[: len(values)]
 
@@ -188,13 +177,9 @@ class TrainedRun:
         """
         return scipy.special.softmax(self.logits(inputs).astype(np.float64), axis=1)
 
-    def _apply(self, *given):
-        with fastest.decisions(dict(self.result.resolved)):
-            return self._program(*given)
-
     @functools.cached_property
     def _program(self):
-        # Not jitted itself: jax would share the program with an equal model of other decisions.
+        # A function of this run: jax would share the program with an equal model of other decisions
         objective = Classify(self.task, self.model)
         return jax.jit(lambda variables, batch: objective.outputs(variables, batch)[0])
 
@@ -256,25 +241,25 @@ def load_run(
     if not isinstance(folder, str | Path):
         raise UserError(f"expected the path of a run folder, got {folder!r}: name one")
     folder = Path(folder)
-    if checkpoint not in (None, *KINDS):
-        raise UserError(f"checkpoint must be {' or '.join(KINDS)}, got {checkpoint!r}")
-    exported, job = disk.read_json(folder / CONFIG), None
+    if checkpoint not in (None, *CHECKPOINTS):
+        raise UserError(f"checkpoint must be {' or '.join(CHECKPOINTS)}, got {checkpoint!r}")
+    exported = disk.read_json(folder / CONFIG)
     if exported is None:
         job, result = finished(folder)
         kind, named = checkpoint or "best", job.imports
-        score = result.score("validation", kind)
-        assert score  # the run is complete
-        step = score.step
+        step = getattr(result.validation, kind).step
         read = functools.partial(checkpoints.read, folder, kind, step=step)
     else:
-        given, result = read_export(folder, exported, checkpoint)
-        kind, named, step = given.checkpoint, given.imports, given.step
+        given, result = read_export(folder, exported)
+        job, kind, named, step = None, given.checkpoint, given.imports, given.step
+        if checkpoint not in (None, kind):
+            raise UserError(f"{folder} holds the checkpoint {kind!r}, not {checkpoint!r}")
         read = functools.partial(_read_weights, folder, given)
     if result.denoise and not denoise:
         raise _no_classes(folder)
     config.import_modules(imports)
-    differences = record.code_differences(result.code, result.config, imports, named)
-    gone = {one.name for one in differences if one.new == record.NOT_IMPORTED}
+    differences = results.code_differences(result.code, result.config, imports)
+    gone = {one.name for one in differences if one.new == results.NOT_IMPORTED}
     missing = [n for n in named if not imports or f"code of {config.code_name(n)}" in gone]
     if missing:
         raise UserError(
@@ -295,33 +280,24 @@ def _no_classes(folder: Path) -> UserError:
     )
 
 
-def read_export(folder: Path, value: dict, kind: Checkpoint | None) -> tuple[Export, Record]:
+def read_export(folder: Path, value: dict) -> tuple[Export, Record]:
     """Checks an export's config.json and the files that the task needs.
 
     Args:
       folder: of the export.
       value: the object of its config.json.
-      kind: the checkpoint that is asked for, if any.
 
     Raises:
-      UserError: the object is damaged, a file is missing or another one, or the export holds the
-        other checkpoint.
+      UserError: the object is damaged, or a file is missing or another one.
     """
     try:
         export = typed_json.build(Export, value)
-        result = record.parse(export.result, path=folder)
+        result = results.parse(export.result, path=folder)
     except ValueError as error:
         raise UserError(f"{folder / CONFIG} cannot be read ({error}): export it again") from None
-    if kind not in (None, export.checkpoint):
-        raise UserError(
-            f"{folder} holds the checkpoint {export.checkpoint!r}, not {kind!r}: export that with "
-            f"--checkpoint {kind}"
-        )
     for name, sha256 in export.files.items():
         file = folder / Path(name).name
-        if not file.is_file():
-            raise UserError(f"{file} is missing: export the run again")
-        if store.file_sha256(file) != sha256:
+        if not file.is_file() or store.file_sha256(file) != sha256:
             raise UserError(f"{file} is not the file that was exported: export the run again")
     return export, result
 
@@ -335,19 +311,16 @@ def _read_weights(folder: Path, export: Export, like: dict) -> dict:
     file = folder / WEIGHTS
     try:
         arrays = safetensors.numpy.load_file(file)
-    except PermissionError as error:
-        raise UserError(unreadable(error, file)) from None
     except (OSError, safetensors.SafetensorError) as error:
-        raise UserError(f"{file} is cut short or damaged ({error}): export it again") from None
+        raise UserError(f"{file} cannot be read ({error}): export it again") from None
     expected, actual = (
         {name: f"{leaf.dtype} {[*leaf.shape]}" for name, leaf in leaves.items()}
         for leaves in (flat(like), arrays)
     )
-    for name, _ in sorted(expected.items() ^ actual.items()):
-        raise UserError(
-            f"{file}: expected {expected.get(name, 'none')} at {name}, got "
-            f"{actual.get(name, 'none')}: export it again"
-        )
+    if differing := sorted(expected.items() ^ actual.items()):
+        name = differing[0][0]
+        wanted, got = expected.get(name, "none"), actual.get(name, "none")
+        raise UserError(f"{file}: expected {wanted} at {name}, got {got}: export it again")
     params = flax.traverse_util.unflatten_dict(jax.tree.map(jnp.asarray, arrays), sep="/")
     constants = {name: params.pop(name) for name in like if name != "params"}
     variables = {"params": params, **constants}
@@ -356,21 +329,29 @@ def _read_weights(folder: Path, export: Export, like: dict) -> dict:
     return variables
 
 
+def _others_merged(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the parameters next to the running averages and constants, if there are some."""
+    others = {name: tree for name, tree in variables.items() if name != "params"}
+    return {**variables["params"], **others}
+
+
 def weights_sha256(variables: Mapping[str, Any]) -> str:
     """Returns the hash of the parameters and, if there are some, running averages and constants."""
-    others = {name: tree for name, tree in variables.items() if name != "params"}
-    return checkpoints.sha256({**variables["params"], **others})
+    return checkpoints.sha256(_others_merged(variables))
+
+
+def flat(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns arrays by name: encoder/block_0/mlp/wide/kernel, constants/encoder/... ."""
+    return flax.traverse_util.flatten_dict(_others_merged(variables), sep="/")
 
 
 def _experiment(folder: Path, result: Record, imports: Sequence[str]) -> tuple[Experiment, dict]:
     """Returns the experiment of a run's config and its variables' shapes, by collection.
 
     Raises:
-      UserError: a module cannot be imported, or this version of the code does not understand the
-        config.
+      UserError: this version of the code does not understand the config.
     """
     device.require()
-    config.import_modules(imports)
     try:
         experiment = experiments.restore(result.config, imports)
         differences = config.differing(result.config, experiment.config)
@@ -385,10 +366,7 @@ def _experiment(folder: Path, result: Record, imports: Sequence[str]) -> tuple[E
         raise UserError(f"{folder} does not fit this version ({reason}): {remedy}") from None
 
 
-def flat(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns arrays by name: encoder/block_0/mlp/wide/kernel, constants/encoder/... ."""
-    constants = {name: tree for name, tree in variables.items() if name != "params"}
-    return flax.traverse_util.flatten_dict({**variables["params"], **constants}, sep="/")
+# Predictions for files
 
 
 def predict_files(folder: Path, files: Sequence[Path], imports: Sequence[str] = ()) -> None:
@@ -453,13 +431,6 @@ def read_inputs(
             raise UserError(f"{place}: {error}") from None
 
 
-def _opened(path: Path) -> IO[bytes]:
-    """Opens a file, unpacked if it is a gzip file by its name."""
-    if path.suffix.lower() == ".gz":
-        return gzip.open(path)  # pyright: ignore[reportReturnType]
-    return path.open("rb")
-
-
 def _contents(task: Task, files: Sequence[Path]) -> Iterator[tuple[str, tuple[bytes, ...]]]:
     """Yields the place and the raw texts of each input."""
     pixels = isinstance(task, PixelTask)
@@ -467,48 +438,29 @@ def _contents(task: Task, files: Sequence[Path]) -> Iterator[tuple[str, tuple[by
         yield STDIN, (sys.stdin.buffer.read(),)
     elif not files:
         yield from _lines(task, STDIN, sys.stdin.buffer)
-    tables = {file for file in files if sources.ending(file) in task.tables}
-    whole = {
-        file
-        for file in files
-        if pixels or not (task.one_line or sources.ending(file) == ".jsonl" or file in tables)
-    }
-    if (count := sum(file in whole for file in files)) % task.num_inputs:
-        raise UserError(
-            f"task {task.name} takes {task.num_inputs} files a row, got {count}: add the "
-            "missing one, or give JSON lines in a file *.jsonl"
-        )
-    row: list[Path] = []
-
-    def content(path: Path) -> bytes:
-        if pixels:
-            return path.read_bytes()
-        with _opened(path) as stream:
-            return stream.read().removeprefix(codecs.BOM_UTF8)
-
+    row: dict[Path, bytes] = {}  # the files of a pair
     for file in files:
-        if row and file not in whole:
-            raise UserError(f"{file} is between the two files of a pair: put it before {row[0]}")
+        ending = sources.ending(file)
         try:
-            if file in tables:
-                file.open("rb").close()
-                yield from task.inputs(file)
-                continue
-            if file not in whole:
-                with _opened(file) as stream:
-                    yield from _lines(
-                        task, str(file), stream, all_json=sources.ending(file) == ".jsonl"
-                    )
-                continue
-            row.append(file)
-            if len(row) == task.num_inputs:
-                yield " and ".join(map(str, row)), tuple(map(content, row))
-                row = []
+            content = file.read_bytes()
+            if file.suffix == ".gz" and ending not in task.tables:
+                content = gzip.decompress(content)
         except (OSError, EOFError, zlib.error) as error:
-            name, reason = getattr(error, "filename", None) or file, getattr(error, "strerror", "")
-            raise UserError(
-                f"{name} cannot be read ({reason or error}): name files that exist, not folders"
-            ) from None
+            raise UserError(f"{file} cannot be read ({error}): name files, not folders") from None
+        if ending in task.tables:
+            yield from task.inputs(file)
+        elif not pixels and (task.one_line or ending == ".jsonl"):
+            yield from _lines(task, str(file), io.BytesIO(content), all_json=ending == ".jsonl")
+        else:
+            row[file] = content if pixels else content.removeprefix(codecs.BOM_UTF8)
+            if len(row) == task.num_inputs:
+                yield " and ".join(map(str, row)), tuple(row.values())
+                row = {}
+    if row:
+        raise UserError(
+            f"task {task.name} takes {task.num_inputs} files a row, {next(iter(row))} is alone: "
+            "add the other, or give JSON lines in a file *.jsonl"
+        )
 
 
 def _lines(
@@ -533,6 +485,9 @@ def _lines(
         yield place, texts
 
 
+# Exports
+
+
 def export(
     folder: Path,
     out: Path,
@@ -553,7 +508,11 @@ def export(
     Raises:
       UserError: see `load_run`; `out` holds something else, or cannot be written.
     """
-    _check_out(out, force)
+    names = {path.name for path in out.glob("*")}
+    if names - {CONFIG, WEIGHTS, CARD, VOCABULARY, TEST_LOG} or (names and CONFIG not in names):
+        raise UserError(f"--out {out} holds other files: choose a folder that does not exist")
+    if names and not force:
+        raise UserError(f"{out} holds an export: --force replaces it, or choose another folder")
     run = load_run(folder, kind, imports)
     leaves = jax.device_get(flat(run.variables))
     arrays = {name: np.ascontiguousarray(leaf) for name, leaf in leaves.items()}
@@ -572,20 +531,6 @@ def export(
             partial.mkdir()
             for name, content in contents.items():
                 (partial / name).write_bytes(content)
-
-
-def _check_out(out: Path, force: bool) -> None:
-    if out.is_file():
-        raise UserError(f"--out expects a folder, {out} is a file: choose another name")
-    if out.resolve() == Path.cwd():
-        raise UserError(
-            f"--out expects another folder than the current one, got {out}: name a new one"
-        )
-    names = {path.name for path in out.glob("*")}
-    if names - {CONFIG, WEIGHTS, CARD, VOCABULARY, TEST_LOG} or (names and CONFIG not in names):
-        raise UserError(f"{out} holds other files: choose a folder that does not exist")
-    if names and not force:
-        raise UserError(f"{out} holds an export: --force replaces it, or choose another folder")
 
 
 def describe(run: TrainedRun) -> dict[str, Any]:

@@ -19,13 +19,13 @@ from lra_fnet.baselines.shallow import Shallow
 from lra_fnet.counts import Counts
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, typed_json
-from lra_fnet.settings import one_of
 
 TEST_LOG = "test_log.jsonl"  # in the folder of all runs: each reading of a test split
 SCHEMA = 1
 State = Literal["complete", "OOM", "diverged"]
 Split = Literal["validation", "test"]
 Checkpoint = Literal["best", "last"]
+CHECKPOINTS: tuple[Checkpoint, ...] = typing.get_args(Checkpoint)
 # Of a task, model, preset or variant: a part of a folder's path.
 NAME = re.compile(r"\w[\w.+-]{0,254}")
 
@@ -182,22 +182,14 @@ class Record(Process):
         for name in ("validation", "train", "parameters") if self.complete else ():
             if getattr(self, name) is None:
                 raise ValueError(f"{name!r} is missing")
-        for name in ("steps_per_second", "wall_seconds", "peak_bytes", "parameters"):
-            number = getattr(self, name)
-            if number is not None and not 0 <= number < 2**63:
-                raise ValueError(f"{name} cannot be {number!r:.40}")
         if self.overrides and self.variant is None:
             raise ValueError("a run with overrides needs a variant")
-        for checkpoint in typing.get_args(Checkpoint):
+        for checkpoint in CHECKPOINTS:
             chosen, test = (self.score(split, checkpoint) for split in ("validation", "test"))
             if chosen and test and chosen.step != test.step:
-                raise ValueError(
-                    f"{checkpoint} is step {chosen.step} on validation, step {test.step} on test"
-                )
+                raise ValueError(f"{checkpoint}: step {chosen.step}, on test {test.step}")
             if test and test.count != self.floor.count:
-                raise ValueError(
-                    f"test {checkpoint}: {test.count} rows, the floor has {self.floor.count}"
-                )
+                raise ValueError(f"{checkpoint}: {test.count} test rows, floor {self.floor.count}")
 
     def __repr__(self):
         scores = {split: self.score(split) for split in typing.get_args(Split)}
@@ -263,18 +255,6 @@ class Record(Process):
         return f"{self.preset}/{self.task}/{self.name}"
 
     @property
-    def pretraining(self) -> str:
-        """What the run began from, and the steps and minutes of both stages; "" without one."""
-        if self.init is None:
-            return ""
-        steps, seconds = self.steps + self.init.steps, self.total_seconds
-        minutes = f"; both stages took {seconds / 60:.1f} minutes" if seconds is not None else ""
-        return (
-            f"began from {self.init.run.rpartition('/')[0]}: {self.init.steps:,} of {steps:,} steps"
-            f"{minutes}"
-        )
-
-    @property
     def devices(self) -> list[str]:
         """The devices that trained it, each once, the first one first."""
         return list(dict.fromkeys(str(one.device) for one in (*self.earlier, self)))
@@ -287,21 +267,19 @@ class Record(Process):
     @property
     def provenance(self) -> str:
         """Commit, device, data and pre-training in one line."""
-        data = f"{self.dataset} from {self.data_source}, " if self.dataset else ""
         earlier = "".join(f", after {one.revision} on {one.device}" for one in self.earlier[::-1])
-        own = f"commit {self.revision}; {self.device}{earlier}"
-        later = self.scored_by and f"test: {self.scored_by.revision} on {self.scored_by.device}"
-        rows = f"data {data}{self.data_sha256[:12]}"
-        return "; ".join(filter(None, [own, later, rows, self.pretraining]))
+        data = f"{self.dataset} from {self.data_source}, " if self.dataset else ""
+        return "; ".join(
+            [
+                f"commit {self.revision}; {self.device}{earlier}",
+                *[f"test: {one.revision} on {one.device}" for one in (self.scored_by,) if one],
+                f"data {data}{self.data_sha256[:12]}",
+                *[f"began from {one.setup.partition(',')[0]}" for one in (self.init,) if one],
+            ]
+        )
 
     def score(self, split: Split, checkpoint: Checkpoint = "best") -> Score | None:
-        """Returns the sums of an evaluation, or None if the split was not read.
-
-        Raises:
-          UserError: there is no such split or checkpoint.
-        """
-        one_of("split", split, typing.get_args(Split))
-        one_of("checkpoint", checkpoint, typing.get_args(Checkpoint))
+        """Returns the sums of an evaluation, or None if the split was not read."""
         evaluation = getattr(self, split)
         return evaluation and getattr(evaluation, checkpoint)
 
@@ -396,50 +374,43 @@ NOT_IMPORTED = "not imported"
 
 
 def code_differences(
-    code: Mapping[str, str], text: str, imports: Sequence[str], named: Sequence[str]
+    code: Mapping[str, str], text: str, imports: Sequence[str]
 ) -> list[config.Difference]:
     """Returns the user's files that a run had with other contents, or that only one side has.
 
-    Files that are named otherwise but have equal contents do not count. Older versions recorded
-    code of imports that a run does not use, and none of dotted modules: neither counts.
+    Files that are named otherwise but have equal contents do not count.
 
     Args:
       code: the run's, as in `Record.code`.
       text: the operative config of the run.
       imports: the user's modules, already imported.
-      named: those that the run names.
     """
-    used = config.used_imports(imports, text)
-    now, given = config.code_of(used), config.code_of(imports)
-    edited = [name for name in sorted(code.keys() & now.keys()) if code[name] != now[name]]
-    gone = [name for name in code if name not in given and code[name] not in now.values()]
-    # A file that one of these began to import comes with an edit of that one.
-    further = {*map(config.code_name, used)} - {*map(config.code_name, named)} - code.keys()
-    added = [name for name in now if name in further and now[name] not in code.values()]
+    now = config.code_of(config.used_imports(imports, text))
+    same = {*code.values()} & {*now.values()}
     return [
         config.Difference(
             f"code of {name}", code.get(name, "not recorded"), now.get(name, NOT_IMPORTED)
         )
-        for name in (*edited, *gone, *added)
+        for name in sorted(code.keys() | now.keys())
+        if code.get(name) != now.get(name) and not same & {code.get(name), now.get(name)}
     ]
 
 
 def differences(
-    held: Any, text: str, fingerprint: str | None, imports: Sequence[str], named: Sequence[str]
+    held: Any, text: str, fingerprint: str | None, imports: Sequence[str]
 ) -> list[config.Difference]:
     """Returns what differs between a run and what it would be today: settings, data and code.
 
     Args:
-      held: the run's `Record` or `run_files.Begun`, with its config and data.
+      held: the run's `Record` or `folder.Begun`.
       text: today's operative config.
       fingerprint: of the prepared data; None if there is none to compare with.
       imports: see `code_differences`.
-      named: see `code_differences`.
     """
-    found = config.differing(held.config, text)
+    found = config.differing(held.config or "", text)
     if fingerprint not in (None, held.data_sha256):
-        found.append(config.Difference("data", held.data_sha256[:8], fingerprint[:8]))
-    return found + code_differences(held.code, held.config, imports, named)
+        found.append(config.Difference("data", f"{held.data_sha256}"[:8], fingerprint[:8]))
+    return found + code_differences(held.code, held.config or "", imports)
 
 
 def read(folder: Path, *, moved: bool = False) -> Record | None:

@@ -53,7 +53,7 @@ class Trial(Entry):
                 return None
             data = store.read_fingerprint(built.task.folder(job.data)) if built else None
             rows = data["fingerprint"] if data else None
-            if built and record.differences(result, built.config, rows, job.imports, ()):
+            if built and record.differences(result, built.config, rows, job.imports):
                 return None
             return result
         return None

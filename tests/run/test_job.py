@@ -9,28 +9,19 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
-import sysconfig
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
-import numpy as np
 import pytest
-from made_results import INIT
 from made_runs import change
-from paths import OUTSIDE, ROOT
-from tiny import rows
+from paths import OUTSIDE
 
-from lra_fnet import cli, config, tasks
-from lra_fnet.baselines import shallow
+from lra_fnet import cli
 from lra_fnet.counts import bits
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
-from lra_fnet.run import evaluate, provenance
-from lra_fnet.run import execute as training
-from lra_fnet.run import folder as run_files
+from lra_fnet.run import execute, provenance
 from lra_fnet.run import job as jobs
 from lra_fnet.run import result as record
 from lra_fnet.run.job import Job
@@ -41,16 +32,6 @@ pytestmark = pytest.mark.usefixtures("compiled_once")
 
 def result_of(folder):
     return json.loads((folder / "result.json").read_text())
-
-
-def test_peak_memory_is_that_of_the_training(train, tmp_path, monkeypatch):
-    """A process that scores the test split only needs less."""
-    monkeypatch.setattr(loop, "device_bytes", lambda: (0, 10**15))
-    monkeypatch.setattr(evaluate, "device_bytes", lambda: (0, 10**12))
-    assert train("--no-test")[0] == 0
-    monkeypatch.setattr(loop, "device_bytes", lambda: (0, 10**12))
-    assert train()[0] == 0
-    assert result_of(tmp_path / "runs/cpu/parity/fnet/seed0")["peak_bytes"] == 10**15
 
 
 def test_run_writes_everything_into_its_folder(train, tmp_path):
@@ -65,10 +46,7 @@ def test_run_writes_everything_into_its_folder(train, tmp_path):
     assert last | {"loss": 0, "correct": 0} == {"step": 6, "correct": 0, "count": 20, "loss": 0}
     assert result["train"]["count"] == 20
     assert result["shallow"]["test"]["count"] == 30  # the data were prepared by this run
-    assert result["mixer_length"] == 12
-    assert result["uses_mask"] is False
-    assert result["overrides"] == []
-    assert "Encoder.dim = 8" in result["config"]
+    assert (result["mixer_length"], result["uses_mask"], result["overrides"]) == (12, False, [])
     for name in ("parameters", "steps_per_second", "peak_bytes", "wall_seconds"):
         assert result[name] > 0
     for split, has_bits in (("test", True), ("validation", False)):
@@ -80,71 +58,32 @@ def test_run_writes_everything_into_its_folder(train, tmp_path):
     assert (folder / "config.gin").read_text() == result["config"]
 
 
-def test_texts_that_are_cut_are_said_so(train):
-    assert "cut at MAX_LEN" not in train()[1]
-    assert "texts are cut at MAX_LEN, 4 tokens; the longest has " in train("--set", "MAX_LEN=4")[1]
-
-
-def test_baselines_that_cannot_be_kept_do_not_stop_a_run_and_are_in_its_result(
-    train, tmp_path, monkeypatch
-):
-    """As in a folder of data that the user may only read."""
-    monkeypatch.setattr(shallow, "_file", lambda data: Path(os.devnull, "shallow.json"))
-    code, err, _ = train()
-    assert code == 0
-    assert "shallow baselines are not kept: /dev/null/shallow.json cannot be written" in err
-    rule = result_of(tmp_path / "runs/cpu/parity/fnet/seed0")["shallow"]
-    assert f"best shallow baseline: {rule['method']}" in err
-
-
-def test_result_that_was_edited_is_refused_by_the_command_that_made_it(train, tmp_path):
-    assert train()[0] == 0
-    file = tmp_path / "runs/cpu/parity/fnet/seed0/result.json"
-    result = json.loads(file.read_text())
-    result["test"]["best"] |= {"correct": 25, "correct_bits": None}
-    file.write_text(json.dumps(result))
-    code, err, out = train()
-    assert (code, out) == (2, "")
-    assert "seed0/result.json: its sha256 belongs to other content, so it was changed" in err
-
-
-def test_config_gin_that_was_edited_is_refused_when_the_run_resumes(folders, tmp_path):
-    job = dataclasses.replace(jobs.read_job(folders["fnet"]), runs=tmp_path / "runs")
-    folder = shutil.copytree(folders["fnet"], job.folder)
-    (folder / "result.json").unlink()
-    text = (folder / "config.gin").read_text()
-    (folder / "config.gin").write_text(text.replace("rate = 0.03", "rate = 0.01"))
-    with pytest.raises(UserError, match=r"config.gin was edited: it is a copy and has no effect"):
-        training.run(job)
-    (folder / "config.gin").unlink()
-    assert training.run(job).score("test")
-    assert (folder / "config.gin").read_text() == text
-
-
 def test_step_that_exceeds_the_memory_is_a_state_and_not_a_crash(train, tmp_path, monkeypatch):
     """It ends before the state is made, so the kernel kills no process."""
     monkeypatch.setattr("lra_fnet.training.slices.free_memory", lambda: 10_000)
     code, err, _ = train(model="linear")
     assert code == 1
-    line = err.strip().splitlines()[-1]
-    assert line.startswith("lra-fnet: out of memory: a step needs 0.0 GB, 0.0 GB are free: set")
+    assert "out of memory" in err
     result = result_of(tmp_path / "runs/cpu/parity/linear/seed0")
-    assert (result["state"], result["test"], "closed" in result) == ("OOM", None, False)
+    assert (result["state"], result["test"], result["closed"]) == ("OOM", None, False)
 
 
 def test_complete_run_is_trained_again_only_with_force(train, tmp_path):
     train()
-    result = tmp_path / "runs/cpu/parity/fnet/seed0/result.json"
-    before = result.stat().st_mtime_ns
+    file = tmp_path / "runs/cpu/parity/fnet/seed0/result.json"
+    before = file.stat().st_mtime_ns
     code, err, _ = train()
     assert code == 0
-    assert "complete already; --force (make: FORCE=1) trains it again" in err
-    assert result.stat().st_mtime_ns == before
-    code, err, _ = train("--force")
-    assert code == 0
-    assert "--force: the old run is now " in err
-    assert result.stat().st_mtime_ns != before
-    assert len(list((tmp_path / "runs/cpu/parity/fnet").glob(".seed0.moved-*"))) == 1
+    assert "complete already" in err
+    assert file.stat().st_mtime_ns == before
+    assert train("--force")[0] == 0
+    assert file.stat().st_mtime_ns != before
+    (aside,) = (tmp_path / "runs/cpu/parity/fnet").glob(".seed0.moved-*")
+    assert result_of(aside)["parameters_sha256"] == result_of(file.parent)["parameters_sha256"]
+    result = result_of(file.parent)
+    result["test"]["best"] |= {"correct": 25, "correct_bits": None}
+    file.write_text(json.dumps(result))
+    assert "sha256" in train()[1]  # it was edited
 
 
 def test_a_folder_that_is_moved_aside_stays_locked(tmp_path):
@@ -167,37 +106,29 @@ def test_run_whose_run_json_is_lost_is_complete_or_refused(folders, tmp_path, ca
     job = dataclasses.replace(jobs.read_job(folders["fnet"]), runs=tmp_path / "runs")
     folder = shutil.copytree(folders["fnet"], job.folder)
     (folder / "run.json").write_text("{")
-    restore = "restore it, or --force moves the folder aside"
-    with pytest.raises(UserError, match=rf"run.json cannot be read \(.*\): {restore}"):
-        training.run(job)
+    with pytest.raises(UserError, match=r"run\.json"):
+        execute.run(job)
     (folder / "run.json").unlink()
     before = (folder / "result.json").read_bytes()
-    assert training.run(job).score("test")
-    assert "complete already; --force (make: FORCE=1) trains it again" in capfd.readouterr().err
+    assert execute.run(job).score("test")
     hotter = dataclasses.replace(job, overrides=(*job.overrides, "Optimizer.learning_rate=0.5"))
-    with pytest.raises(UserError, match=r"configuration \(Optimizer.learning_rate: 0.03 -> 0.5\)"):
-        training.run(hotter)
+    with pytest.raises(UserError, match=r"\(Optimizer.learning_rate: 0.03 -> 0.5\)"):
+        execute.run(hotter)
     assert (folder / "result.json").read_bytes() == before
     change(folder / "result.json", test=None)
-    for name in ("result.json", "checkpoints", "metrics.jsonl"):
-        with pytest.raises(UserError, match=f"seed0 has no run.json: {restore}"):
-            training.run(job)
-        (folder / name).rename(tmp_path / name)
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"seed0 has no run\.json"):
+            execute.run(job)
+        (folder / "result.json").unlink(missing_ok=True)
 
 
-def test_overrides_get_a_separate_folder(train, tmp_path):
-    code, err, out = train("--gin", "Run.num_steps=3 Encoder.mlp_dim=4")
-    assert code == 0
-    assert "rises" not in err  # the warm-up is shortened with the run
-    folder = out.strip().splitlines()[-1].removeprefix("run folder: ")
-    assert "/fnet+mlp" in folder, folder
-    assert result_of(tmp_path / folder)["overrides"] == ["Encoder.mlp_dim=4", "Run.num_steps=3"]
-    _, _, named = train("--gin", "Run.num_steps=3", "--name", "short")
-    assert "run folder: runs/cpu/parity/fnet+short/seed0" in named
+def test_a_name_stands_for_one_configuration(train, tmp_path):
+    assert train("--gin", "Run.num_steps=3 Encoder.mlp_dim=4", "--name", "short")[0] == 0
+    result = result_of(tmp_path / "runs/cpu/parity/fnet+short/seed0")
+    assert result["overrides"] == ["Encoder.mlp_dim=4", "Run.num_steps=3"]
     code, err, _ = train("--set", "Run.num_steps=4", "--name", "short")
     assert code == 2
-    assert "another configuration (Optimizer.steps_per_cycle: 500 -> 667; Run.num_steps: " in err
-    assert "Run.num_steps: 3 -> 4): --force moves it aside, --name" in err
+    assert "Run.num_steps: 3 -> 4" in err
 
 
 def test_a_run_without_a_checkpoint_gives_way_to_other_settings(train, tmp_path):
@@ -216,12 +147,9 @@ def test_a_run_without_a_checkpoint_gives_way_to_other_settings(train, tmp_path)
 @pytest.mark.parametrize(
     ("where", "saved"),
     [
-        ("lra_fnet.data.store.make", False),  # preparation
-        ("lra_fnet.training.loop.Program.compile", False),
         ("lra_fnet.training.loop.wait_for", True),  # the first steps
         ("lra_fnet.training.loop.Checkpoints.save", True),
         ("lra_fnet.run.evaluate.score_test", False),
-        ("lra_fnet.machine.disk.write_json", False),  # of run.json
     ],
 )
 def test_sigterm_at_any_moment_is_code_143_and_the_same_command_resumes(
@@ -247,70 +175,11 @@ def test_sigterm_at_any_moment_is_code_143_and_the_same_command_resumes(
             code, err = error.code, capfd.readouterr().err
     assert code == 143, err
     command = f"lra-fnet train --task parity --model fnet --preset cpu --gin-dir {OUTSIDE}\n"
-    assert (f"saved; to resume: {command}" in err) == saved
-    assert ("lra-fnet: stopped; the same command resumes\n" in err) != saved
+    assert (command in err) == saved
     assert train()[0] == 0
     result = result_of(tmp_path / "runs/cpu/parity/fnet/seed0")
     assert (result["state"], result["test"]["last"]["step"]) == ("complete", 6)
     assert len((tmp_path / "runs/test_log.jsonl").read_text().splitlines()) == 3
-
-
-def test_result_has_the_commit_at_the_start_of_the_process(train, tmp_path, monkeypatch):
-    """A commit made during the training changes no code that runs."""
-    provenance.commit.cache_clear()
-    described = iter(["a" * 40, "b" * 40])
-    run = subprocess.run
-
-    def describe(words, **options):
-        if words[0] != "git":
-            return run(words, **options)
-        answer = ROOT if "rev-parse" in words else next(described)
-        return subprocess.CompletedProcess(words, 0, stdout=f"{answer}\n")
-
-    monkeypatch.setattr(subprocess, "run", describe)
-    assert train()[0] == 0
-    provenance.commit.cache_clear()
-    assert result_of(tmp_path / "runs/cpu/parity/fnet/seed0")["commit"] == "a" * 40
-
-
-def test_code_inside_another_project_does_not_have_its_commit(tmp_path, monkeypatch):
-    place = tmp_path / "lra_fnet/run/provenance.py"
-    place.parent.mkdir(parents=True)
-    place.touch()
-    git = "git", "-C", tmp_path
-    who = "-c", "user.name=A", "-c", "user.email=a@b"
-    subprocess.run([*git, "init", "-q"], check=True)
-    subprocess.run([*git, *who, "commit", "-q", "--allow-empty", "-m", "a"], check=True)
-    monkeypatch.setattr(provenance, "__file__", str(place))
-    assert provenance.commit.__wrapped__()[0] is not None  # as in our own repository
-    other = tmp_path / "vendored/lra_fnet"
-    shutil.copytree(tmp_path / "lra_fnet", other)
-    monkeypatch.setattr(provenance, "__file__", str(other / "run/provenance.py"))
-    assert provenance.commit.__wrapped__() == (None, None)
-
-
-def test_training_rows_that_are_scored_are_spread_over_all(tmp_path, monkeypatch):
-    """Rows may be sorted by class."""
-    scored = []
-    trained = SimpleNamespace(
-        history=loop.History(last={"step": 1}, best={"step": 1}),
-        validation=rows(4),
-        arrays=rows(10)._replace(labels=np.arange(10)),
-        experiment=None,
-        parameters=0,
-        state=SimpleNamespace(params={}, variables={}),
-        folder=tmp_path,
-    )
-
-    def score(_, chosen, update):
-        scored.append(chosen.labels.tolist())
-        return {"correct": 0, "count": len(chosen.labels)}
-
-    trained.score = score
-    for name in ("facts", "microbatch_of"):
-        monkeypatch.setattr(evaluate, name, lambda *_: {})
-    evaluate.finish(trained, None, {}, test=False)
-    assert scored == [[0, 2, 5, 7]]
 
 
 def test_run_resumed_with_other_code_names_both_commits(train, tmp_path, monkeypatch):
@@ -340,18 +209,9 @@ def test_run_resumed_with_other_code_names_both_commits(train, tmp_path, monkeyp
     assert trained("a", loop.Loop, "__call__") == 143
     assert trained("b", loop, "wait_for") == 143
     assert trained("b", loop, "wait_for") == 143
-    for damaged in (3, [3], [{"commit": "b"}]):
-        begun = json.loads((folder / "run.json").read_text())
-        run_files.write_begun(folder, begun | {"processes": damaged})
-        code, err, _ = train()
-        assert (code, "run.json: " in err, "; restore it, or --force" in err) == (2, True, True)
-        run_files.write_begun(folder, begun)
     assert trained("c") == 0
     done = record.read(folder)
     assert (done.revision, [one.revision for one in done.earlier]) == ("c" * 12, ["b" * 12])
-    assert f"commit {'c' * 12}; {done.device}, after {'b' * 12} on {done.device}; data" in (
-        done.provenance
-    )
 
 
 def test_folder_in_use_by_another_process_is_refused(train, tmp_path):
@@ -368,32 +228,23 @@ def test_folder_in_use_by_another_process_is_refused(train, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (
-            ["--model", "fnett"],
-            "unknown model 'fnett' (did you mean fnet?); known models: bigbird, ",
-        ),
-        (["--task", "parrity"], "unknown task 'parrity'"),
-        (["--preset", "gpu"], "unknown preset 'gpu'"),
-        (["--seed", "-1"], "--seed expects a whole number from 0 to 4294967295, got '-1'"),
-        (["--seed", "x"], "--seed expects a whole number from 0 to 4294967295, got 'x'"),
-        (["--name", "a/b"], "--name expects letters"),
-        (
-            ["--set", "Run.num_steps=-3"],
-            "Run.num_steps must be at least 1 and below 2147483648, got -3: set it to 5000, say",
-        ),
-        (["--set", "Attention.implementation='naive'"], "nothing reads Attention.implementation"),
-        (["--import", "no_such_module"], "No module named 'no_such_module'"),
-        (["--runs", "/proc/runs"], "/proc/runs"),
+        ("--model fnett", "'fnett' (did you mean fnet?)"),
+        ("--task parrity", "'parrity'"),
+        ("--preset gpu", "'gpu'"),
+        ("--seed -1", "'-1'"),
+        ("--seed x", "'x'"),
+        ("--name a/b", "'a/b'"),
+        ("--set Run.num_steps=-3", "Run.num_steps must be at least 1"),
+        ("--set Attention.implementation='naive'", "Attention.implementation"),
+        ("--import no_such_module", "'no_such_module'"),
+        ("--runs /proc/runs", "/proc/runs"),
     ],
 )
 def test_mistake_gets_one_line_and_code_2(train, options, words):
-    code, err, out = train(*options)
-    lines = [line for line in err.splitlines() if "preparing" not in line]
-    assert code == 2, err
-    assert len(lines) == 1, err
-    assert lines[0].startswith("lra-fnet: ")
-    assert words in lines[0]
-    assert not out
+    code, err, out = train(*options.split())
+    (line,) = [line for line in err.splitlines() if "preparing" not in line]
+    assert (code, out) == (2, "")
+    assert words in line
 
 
 def test_divergence_is_a_result_and_code_1(train, tmp_path):
@@ -401,58 +252,16 @@ def test_divergence_is_a_result_and_code_1(train, tmp_path):
     with jax.debug_nans(False):
         code, err, _ = train(*hot, "--no-test", "--name", "hot")
     assert code == 1
-    assert "the learning rate rises to the end: Optimizer.warmup is 6 steps, Run.num_steps 6" in err
     assert "not finite" in err
     result = result_of(tmp_path / "runs/cpu/parity/fnet+hot/seed0")
     assert result["state"] == "diverged"
     assert (result["test"], result["closed"]) == (None, True)
 
 
-def test_preparation_and_training_work_without_tensorflow(tmp_path):
-    """Links every installed package except TensorFlow and Keras into a separate folder."""
-    packages = tmp_path / "site"
-    packages.mkdir()
-    for entry in Path(sysconfig.get_path("purelib")).iterdir():
-        if re.fullmatch(r"(tensorflow|keras)(-.*)?", entry.name) is None:
-            (packages / entry.name).symlink_to(entry)
-    path = os.pathsep.join(map(str, (packages, ROOT, OUTSIDE)))
-    code = (
-        "import importlib.util as u, sys; assert u.find_spec('tensorflow') is None\n"
-        "class Noted:\n"
-        "    def find_spec(self, name, *_):\n"  # TFDS only asks whether it is there
-        "        imported = sys._getframe(2).f_code.co_name.startswith('_find_and_load')\n"
-        "        if imported and name.partition('.')[0] in ('tensorflow', 'keras'):\n"
-        "            asked.append(name)\n"
-        "asked = []\n"
-        "sys.meta_path.insert(0, Noted())\n"
-        "from lra_fnet import cli\n"
-        "code = cli.main(['train', '--task', 'parity', '--model', 'fnet', '--preset', 'cpu',"
-        f" '--gin-dir', {str(OUTSIDE)!r}])\n"
-        "assert not asked, asked\n"
-        "sys.exit(code)\n"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-S", "-c", code],  # -S: no site-packages but those on the path
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-    )
-    assert ended.returncode == 0, ended.stderr
-
-
-def test_of_two_bindings_of_one_name_the_last_holds(train, monkeypatch):
+def test_of_two_bindings_of_one_name_the_last_holds():
     """Gin takes the last one, so the record must name it; both orders are two runs."""
-    twice = ("--set", "Run.num_steps=3", "--set", "Encoder.mlp_dim=4", "--set", "Run.num_steps=2")
-    asked = []
-
-    def note(job):
-        asked.append(job)
-        raise UserError("enough")
-
-    monkeypatch.setattr(training, "run", note)
-    assert train(*twice)[0] == 2
-    (job,) = asked
+    twice = ("Run.num_steps=3", "Encoder.mlp_dim=4", "Run.num_steps=2")
+    job = Job("listops", "fnet", "cpu", overrides=twice)
     assert job.identity()["overrides"] == ["Encoder.mlp_dim=4", "Run.num_steps=2"]
     assert "num-steps-2" in str(job.folder)
     assert "Run.num_steps = 2\n" in job.load().config
@@ -547,13 +356,6 @@ def test_job_of_a_run_folder_is_the_one_that_made_it(tmp_path, monkeypatch, job)
     assert here == dataclasses.replace(wanted, runs=".." / job.runs)
 
 
-def test_defaults_are_left_out_of_the_command_of_a_stored_job(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    BARE.folder.mkdir(parents=True)
-    (BARE.folder / "run.json").write_text(json.dumps(BARE.to_json()))
-    assert jobs.read_job(BARE.folder).command() == BARE.command()
-
-
 def test_data_that_were_moved_with_the_runs_are_found(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     BARE.folder.mkdir(parents=True)
@@ -561,27 +363,6 @@ def test_data_that_were_moved_with_the_runs_are_found(tmp_path, monkeypatch):
     assert jobs.read_job(BARE.folder).data == Path("/old/data")
     Path("data").mkdir()
     assert jobs.read_job(BARE.folder).data == Path("data")
-
-
-def test_run_chosen_on_test_rows_says_so(train, tmp_path, monkeypatch):
-    config.import_modules([str(OUTSIDE / "parity.py")])
-    names = property(lambda task: ("train", "validation_is_test", "test"))
-    parity = tasks.REGISTRY["parity"]
-    raw = parity.raw
-
-    def renamed(task, source, jobs):
-        splits = raw(task, source, jobs).splits
-        return tasks.Raw(dict(zip(task.splits, splits.values(), strict=True)))
-
-    monkeypatch.setattr(parity, "splits", names)
-    monkeypatch.setattr(parity, "raw", renamed)
-    code, err, out = train()
-    assert code == 0, err
-    result = result_of(tmp_path / "runs/cpu/parity/fnet/seed0")
-    assert result["validation_is_test"] is True
-    assert result["dataset"] == "full"
-    assert result["data_source"] == "generator"
-    assert "†" in out
 
 
 @pytest.mark.usefixtures("train")
@@ -601,18 +382,3 @@ def test_two_texts_per_row_from_files_to_result(command, tmp_path):
     result = result_of(tmp_path / "runs/cpu/retrieval/transformer+mine/seed0")
     assert result["test"]["best"]["count"] == 10
     assert result["data_source"] == "raw"
-
-
-def test_a_pretrained_run_is_found_where_both_were_moved(tmp_path):
-    folder = tmp_path / "moved/cpu/listops/fnet+pretrained/seed0"
-    before = tmp_path / "moved" / INIT["run"]
-    folder.mkdir(parents=True)
-    began = {"task": "listops", "model": "fnet", "preset": "cpu", "origin": INIT}
-    for there in (False, True):
-        if there:
-            before.mkdir(parents=True)
-        for init in ("gone/cpu/listops/fnet@denoise/seed0", str(tmp_path)):
-            (folder / "run.json").write_text(json.dumps(began | {"init": init}))
-            found = jobs.read_job(folder).init
-            lost = there and init != str(tmp_path)
-            assert found.resolve() == (before if lost else Path(init)).resolve()

@@ -16,6 +16,7 @@ from lra_fnet.run import job as jobs
 from lra_fnet.training import checkpoint
 
 BEST = "checkpoints/best/state.safetensors"
+ROW = np.array([1], np.uint8)
 MODELS = ("fnet", "random", "transformer")  # random has constants; transformer ignores padding
 
 
@@ -41,13 +42,6 @@ def test_loaded_run_has_the_accuracy_of_its_result(folders, model, kind):
     correct = run.predict(rows_of(arrays)).argmax(axis=1) == arrays.labels
     score = run.result.score("validation", kind)
     assert (int(correct.sum()), len(correct), run.step) == (score.correct, score.count, score.step)
-
-
-def test_best_and_last_differ_in_these_runs(folders):
-    """Otherwise the test above could not distinguish them."""
-    best, last = (lra_fnet.load_run(folders["transformer"], kind) for kind in ("best", "last"))
-    assert best.step < last.step
-    assert checkpoint.sha256(best.variables["params"]) != last.result.parameters_sha256
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -103,13 +97,6 @@ def test_prediction_is_independent_of_the_other_inputs(folders, model):
         np.testing.assert_allclose(run.logits(rows[:count]), together[:count], 1e-5, 1e-6)
 
 
-def test_one_program_is_compiled_per_power_of_two(run):
-    row = np.array([1, 0, 1], np.uint8)
-    for count in range(1, 21):
-        run.logits([row] * count)
-    assert run._program._cache_size() == 4  # 1, 2, 4 and the 8 of Run.eval_batch_size
-
-
 def test_longer_inputs_are_truncated_at_the_end(run):
     long = np.resize(np.array([1, 0, 0], np.uint8), 40)
     np.testing.assert_array_equal(run.logits([long]), run.logits([long[:12]]))
@@ -143,17 +130,6 @@ def test_run_of_a_user_mixer_is_loaded_by_its_imports(tmp_path):
     assert run.imports == (str(EXAMPLES / "my_mixer.py"),)
 
 
-def test_modules_that_only_a_folder_names_are_not_imported_by_evaluate(copy, monkeypatch):
-    """A stranger may have put a name there; the caller's take its place."""
-    change(copy / "run.json", imports=["evil"])
-    run = lra_fnet.load_run(copy, imports=["json"])
-    assert (run.needs, run.imports) == (("evil",), ("json",))
-    given = []
-    monkeypatch.setattr("lra_fnet.run.evaluate.evaluate", lambda *args: given.append(args))
-    lra_fnet.evaluate(run)
-    assert given == [(copy, ("json",), None)]
-
-
 def test_settings_that_came_with_later_versions_have_their_defaults(copy):
     text = disk.read_json(copy / "result.json")["config"]
     for line in (
@@ -170,23 +146,18 @@ def test_settings_that_came_with_later_versions_have_their_defaults(copy):
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("Encoder.dim = 8\n", "", "Encoder needs Encoder.dim, which nothing binds"),
-        ("Encoder.dim = 8\n", "Encoder.width = 8\n", "doesn't have a parameter.*width"),
-        ("Encoder.remat = False\n", "Encoder.remat = 'all'\n", "Encoder.remat must be one of"),
-        ("build.task = %TASK\n", "build.task = %TASK\nAttention.dropped = 1\n", "dropped"),
-        ("Fourier.scale = 'none'\n", "Fourier.scale = 'unit'\n", "Fourier.scale must be one of"),
+        ("Encoder.dim = 8\n", "", "Encoder.dim"),
+        ("Encoder.dim = 8\n", "Encoder.width = 8\n", "width"),
+        ("Fourier.scale = 'none'\n", "Fourier.scale = 'unit'\n", "Fourier.scale"),
     ],
 )
 def test_run_of_another_version_fails_with_one_line_that_names_its_commit(copy, old, new, words):
     text = disk.read_json(copy / "result.json")["config"]
     assert old in text
     change(copy / "result.json", config=text.replace(old, new, 1), commit="abc123")
-    with pytest.raises(UserError, match=words) as raised:
+    with pytest.raises(UserError, match=rf"{words}.*commit abc123$") as raised:
         lra_fnet.load_run(copy)
-    line = str(raised.value)
-    assert line.startswith(f"{copy} does not fit this version")
-    assert line.endswith(": take the code of commit abc123")
-    assert "\n" not in line
+    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -204,52 +175,10 @@ def test_config_that_needs_outside_code_fails_with_one_line(copy, line, words):
     assert str(raised.value).startswith(f"{copy}: {words}")
 
 
-def unfinished(folder):
-    (folder / "result.json").unlink()
-
-
-def failed(folder):
-    change(folder / "result.json", state="diverged")
-
-
-def damaged(folder):
-    change(folder / "result.json", floor={"correct": 2, "count": 1})
-
-
-def no_run(folder):
-    (folder / "run.json").unlink()
-
-
-def a_file(folder):
-    shutil.rmtree(folder)
-    folder.write_text("")
-
-
-def no_checkpoints(folder):
-    shutil.rmtree(folder / "checkpoints")
-
-
-def half_a_header(folder):
-    os.truncate(folder / BEST, 1000)
-
-
-def half_a_checkpoint(folder):
-    os.truncate(folder / BEST, (folder / BEST).stat().st_size - 1)
-
-
 def flipped_bit(folder):
     data = bytearray((folder / BEST).read_bytes())
     data[-1] ^= 1
     (folder / BEST).write_bytes(data)
-
-
-def another_step(folder):
-    (folder / BEST).write_bytes((folder / BEST.replace("best", "last")).read_bytes())
-
-
-def earlier_version(folder):
-    shutil.rmtree(folder / "checkpoints/best")
-    (folder / "checkpoints/best/12/state").mkdir(parents=True)
 
 
 def other_sizes(folder):
@@ -261,20 +190,14 @@ def other_sizes(folder):
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (unfinished, "holds an unfinished run and was moved or renamed: move it to cpu/parity/"),
-        (failed, "holds a run that ended as diverged, so it has no model; to train it again: lra-"),
-        (
-            damaged,
-            "result.json: floor: 2 correct of 1 rows is impossible; restore it, move its folder",
-        ),
-        (no_run, "(it has no run.json): only its results were kept, so train it again"),
-        (shutil.rmtree, "is not a run folder (there is no such folder)"),
-        (a_file, "is not a run folder"),
-        (no_checkpoints, "has no checkpoint 'best': put its folder checkpoints back, or"),
-        (half_a_header, f"{BEST} cannot be read (it is cut short: expected at least "),
-        (half_a_checkpoint, f"{BEST} cannot be read (it is cut short: expected at least "),
-        (flipped_bit, f"{BEST} cannot be read (its content does not have its SHA-256): restore"),
-        (earlier_version, "checkpoints/best: restore it from a copy, or train again with --force"),
+        (lambda folder: (folder / "result.json").unlink(), "is unfinished"),
+        (lambda folder: change(folder / "result.json", state="diverged"), "ended as diverged"),
+        (lambda folder: change(folder / "result.json", seed="0"), "result.json: seed"),
+        (lambda folder: (folder / "run.json").unlink(), "no run.json"),
+        (shutil.rmtree, "is not a run folder"),
+        (lambda folder: shutil.rmtree(folder / "checkpoints"), "no checkpoint 'best'"),
+        (lambda folder: os.truncate(folder / BEST, 1000), f"{BEST} cannot be read"),
+        (flipped_bit, f"{BEST} cannot be read (its content does not have its SHA-256)"),
         (other_sizes, f"{BEST} does not fit the run's model (expected float32 [6, 8] at params/"),
     ],
 )
@@ -287,36 +210,20 @@ def test_folder_without_a_model_fails_with_one_line(copy, damage, words):
     assert "\n" not in str(raised.value)
 
 
-def test_unknown_checkpoint_fails_with_one_line(copy):
-    with pytest.raises(UserError, match=r"^checkpoint must be best or last, got 'first'$"):
-        lra_fnet.load_run(copy, "first")
-
-
-@pytest.mark.parametrize("folder", [None, 3, b"runs"])
-def test_folder_that_is_no_path_fails_with_one_line(folder):
-    with pytest.raises(UserError, match=r"^expected the path of a run folder, got .*: name one$"):
-        lra_fnet.load_run(folder)
-
-
-@pytest.mark.parametrize("inputs", ["101", 3, None, iter(())])
-def test_inputs_that_are_no_list_fail_with_one_line(run, inputs):
-    with pytest.raises(UserError, match=r"^expected a list of inputs, got .*: put it into a list$"):
-        run.predict(inputs)
-
-
 @pytest.mark.parametrize(
-    ("example", "words"),
+    ("words", "call"),
     [
-        (3, "input 1: expected a text (str or bytes) or an array of values, got int"),
-        (None, "input 1: expected a text (str or bytes) or an array of values, got NoneType"),
-        ("101", "task parity does not say how a raw input becomes tokens: define Parity.encode"),
-        (np.array([0, 2], np.uint8), "input 1: expected values uint8 [length] of at most 1, got"),
-        (np.array([], np.uint8), "input 1: expected values uint8 [length]"),
-        (np.array([0, 1]), "input 1: expected values uint8 [length] of at most 1, got int64 [2]"),
-        ((np.array([0], np.uint8),) * 2, "input 1: expected 1 text(s), got 2"),
+        ("checkpoint", lambda run: lra_fnet.load_run(run.folder, "first")),
+        ("path", lambda run: lra_fnet.load_run(None)),
+        ("list", lambda run: run.predict("101")),
+        ("input 1: expected str", lambda run: run.predict([ROW, 3])),
+        ("parity .* Parity.encode", lambda run: run.predict(["101"])),
+        ("at most 1, got uint8", lambda run: run.predict([ROW, np.array([0, 2], np.uint8)])),
+        ("got uint8", lambda run: run.predict([np.array([], np.uint8)])),
+        ("got int64", lambda run: run.predict([np.array([0, 1])])),
+        ("1 text", lambda run: run.predict([(ROW, ROW)])),
     ],
 )
-def test_input_that_does_not_fit_the_task_fails_with_one_line(run, example, words):
-    with pytest.raises(UserError) as raised:
-        run.predict([np.array([1], np.uint8), example])
-    assert words in str(raised.value)
+def test_mistake_of_the_caller_is_named(run, words, call):
+    with pytest.raises(UserError, match=words):
+        call(run)

@@ -84,37 +84,3 @@ def test_decision_that_is_unknown_fails_with_one_line(train, machine, tmp_path):
     code, err, _ = train("--runs", "runs", *MORE)
     assert code == 2
     assert f"the run's decision about {name} must be one of definition, rfft" in err
-
-
-def test_flipped_bit_of_run_json_ends_with_one_line(train, machine, tmp_path):
-    """In a key, too: a decision under another name would be made again."""
-    machine("rfft")
-    assert train("--runs", "runs", *MORE)[0] == 0
-    folder = folder_of(tmp_path / "runs")
-    (folder / "result.json").unlink()
-    file = folder / "run.json"
-    whole = file.read_text()
-    for part in ("data_sha256", "resolved", "fourier 8x", "config", "fnet"):
-        assert part in whole
-        file.write_text(whole.replace(part, chr(ord(part[0]) ^ 1) + part[1:], 1))
-        code, err, _ = train("--runs", "runs", *MORE)
-        assert code == 2
-        assert "run.json: its sha256 belongs to other content" in err.splitlines()[-1]
-    file.write_text(whole)
-    assert train("--runs", "runs", *MORE)[0] == 0
-
-
-def test_runs_begun_before_decisions_were_kept_go_on(train, tmp_path):
-    assert train("--runs", "runs", *MORE)[0] == 0
-    folder = folder_of(tmp_path / "runs")
-    for name in ("run.json", "result.json"):
-        value = json.loads((folder / name).read_text())
-        del value["resolved"], value["sha256"]  # there was no hash then, and
-        value.get("versions", {}).pop("lra_fnet", None)  # no version of lra-fnet
-        (folder / name).write_text(json.dumps(value))
-    code, err, _ = train("--runs", "runs", *MORE)
-    assert code == 0
-    assert "complete already" in err
-    (folder / "result.json").unlink()
-    assert train("--runs", "runs", *MORE)[0] == 0
-    assert json.loads((folder / "run.json").read_text())["resolved"]
