@@ -74,9 +74,6 @@ class Front:
     def grid(self) -> Grid:
         """Returns the points as a table, by size, then the best first."""
 
-        def size_of(point: Point) -> list[int]:
-            return [int(number) for number in point.size.split(" x ")]
-
         rows = [
             [
                 *(config.title(point.model), point.size, point.run, point.measured_in or "-"),
@@ -86,7 +83,7 @@ class Front:
                 "-" if point.parameters is None else f"{point.parameters:,}",
                 "yes" if point in self.best else "",
             ]
-            for point in sorted(self.points, key=lambda p: (size_of(p), -p.accuracy))
+            for point in sorted(self.points, key=lambda p: (len(p.size), p.size, -p.accuracy))
         ]
         head = ["Model", "Size", "Run", "Speed measured in", "Seeds", "Masked pieces right (%)"]
         head += ["Loss", "Sentence order right (%)", "ms a batch", "Parameters", "On the front"]

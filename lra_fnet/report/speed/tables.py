@@ -6,6 +6,7 @@ number is the median of the rounds with half their range; a speed-up is the medi
 ratios to the Transformer in the same round, computed in the way that is faster at that length.
 """
 
+import functools
 import math
 import re
 import statistics
@@ -48,13 +49,15 @@ def grids(cells: Sequence[Result]) -> list[Grid]:
     def memory(cell: Result, base: Result | None) -> str:
         return rounded(cell.peak_bytes / scale)
 
-    titles = {"train": "Training", "pretrain": "Pre-training", "infer": "Inference"}
-    quantities: list[tuple[str, str, Callable]] = []
-    for what, title in titles.items():
-        speed = ("steps/s", _steps) if what == "train" else ("ms/batch", _milliseconds)
-        kinds = [speed, (f"peak {unit}", memory), ("floor", _floor)]
-        kinds += [("GFLOPs of an example", _operations)] if what == "infer" else []
-        quantities += [(what, f"{title}, {name}", text) for name, text in kinds]
+    quantities: list[tuple[str, str, Callable]] = [
+        ("train", "Training, steps/s", functools.partial(_time, steps=True)),
+        ("pretrain", "Pre-training, ms/batch", _time),
+        ("infer", "Inference, ms/batch", _time),
+        ("infer", "Inference, GFLOPs of an example", _operations),
+    ]
+    titles = {what: title.partition(",")[0] for what, title, _ in quantities}
+    quantities += [(what, f"{title}, peak {unit}", memory) for what, title in titles.items()]
+    quantities += [(what, f"{title}, floor", _floor) for what, title in titles.items()]
     lengths = sorted({cell.length for cell in cells if cell.what in titles})
     rows = []
     for what, title, text in quantities:
@@ -66,7 +69,7 @@ def grids(cells: Sequence[Result]) -> list[Grid]:
             if {*texts} != {"-"}:
                 rows.append([title, name, *texts])
     head = ["Quantity", "Model", *(f"{length:,}" for length in lengths)]
-    speeds = Grid(f"Speed and memory by length{constant(cells)}", head, rows, words=2)
+    speeds = Grid("Speed and memory by length", head, rows, words=2)
     return list(filter(None, [speeds, _mixing(cells), _exponents(cells)]))
 
 
@@ -79,16 +82,6 @@ def unit_of_memory(cells: Sequence[Result]) -> tuple[str, float]:
 def label(cell: Result) -> str:
     """Returns the name of a cell's row."""
     return cell.label if cell.side == "ours" else f"{cell.label}, {SIDES.get(cell.side, cell.side)}"
-
-
-def constant(cells: Sequence[Result]) -> str:
-    """Returns what all batches have in common, for a title: ", 16,384 tokens a batch"."""
-    measured = [cell for cell in cells if cell.ok and cell.what != "mixing"]
-    for field, words in (("tokens", "{:,} tokens a batch"), ("batch_size", "batches of {:,}")):
-        values = {getattr(cell, field) for cell in measured}
-        if len(values) == 1 and any(values):
-            return f", {words.format(*values)}"
-    return ""
 
 
 def exponent(lengths: Sequence[float], values: Sequence[float]) -> float | None:
@@ -181,7 +174,7 @@ def caption(cells: Sequence[Result]) -> str:
     def listed(field: str) -> str:
         return ", ".join(dict.fromkeys(str(getattr(cell, field)) for cell in ours))
 
-    fields = ("task", "preset", "num_layers", "dim", "batch_size", "dtype", "threads")
+    fields = ("task", "preset", "num_layers", "dim", "batch_size", "tokens", "dtype", "threads")
     sizes = [f"{field.replace('_', ' ')} {listed(field)}" for field in fields]
     if shared := dict.fromkeys(x for c in ours for x in c.overrides if x != _own(c)):
         sizes.append(f"with {', '.join(shared)}")
@@ -204,24 +197,17 @@ def _shown(cell: Result | None, text: Callable[..., str], base: Result | None, *
     return text(cell, None if base is cell else base, *more)
 
 
-def _steps(cell: Result, base: Result | None) -> str:
-    return _time(1 / median(cell.seconds), cell, base)
-
-
-def _milliseconds(cell: Result, base: Result | None, kind: str = "seconds") -> str:
-    return _time(1e3 * median(getattr(cell, kind)), cell, base, kind)
-
-
-def _time(value: float, cell: Result, base: Result | None, kind: str = "seconds") -> str:
-    """Returns a number with half the range of its rounds and the speed-up against `base`."""
+def _time(cell: Result, base: Result | None, kind: str = "seconds", *, steps: bool = False) -> str:
+    """Returns milliseconds or steps/s, half the range of the rounds and the speed-up over `base`."""
     values, ratio = getattr(cell, kind), ""
     if base:
         times = speed_up(cell, base, kind)
         digits = ".0f" if times >= 10 else ".1f" if times >= 0.1 else ".2g"
         ratio = f" ({times:{digits}}x)"
+    number = rounded(1 / median(values) if steps else 1e3 * median(values))
     half_range = f" ±{100 * spread(values):.0f}%" if len(values) > 1 else ""
     apart = " †" if cell.alone or (base and base.alone) else ""
-    return f"{rounded(value)}{half_range}{ratio}{apart}"
+    return f"{number}{half_range}{ratio}{apart}"
 
 
 def _operations(cell: Result, base: Result | None) -> str:
@@ -241,7 +227,7 @@ def _mixing(cells: Sequence[Result]) -> Grid:
         if cell.what == "mixing":
             place = cell.what, cell.size, cell.length
             same = [other for other in cells if (other.what, other.size, other.length) == place]
-            numbers = [_shown(cell, _milliseconds, faster(same, kind), kind) for kind in kinds]
+            numbers = [_shown(cell, _time, faster(same, kind), kind) for kind in kinds]
             shape = f"{cell.dim:,} x {cell.batch_size}" if cell.ok else "-"
             name = f"{label(cell)} ({cell.size.capitalize()})"
             rows.append([name, shape, f"{cell.length:,}", *numbers])
