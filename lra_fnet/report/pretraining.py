@@ -73,7 +73,6 @@ class Front:
 
     def grid(self) -> Grid:
         """Returns the points as a table, by size, then the best first."""
-
         rows = [
             [
                 *(config.title(point.model), point.size, point.run, point.measured_in or "-"),

@@ -198,7 +198,7 @@ def _shown(cell: Result | None, text: Callable[..., str], base: Result | None, *
 
 
 def _time(cell: Result, base: Result | None, kind: str = "seconds", *, steps: bool = False) -> str:
-    """Returns milliseconds or steps/s, half the range of the rounds and the speed-up over `base`."""
+    """Returns ms or steps/s, half the range of the rounds and the speed-up over `base`."""
     values, ratio = getattr(cell, kind), ""
     if base:
         times = speed_up(cell, base, kind)
