@@ -231,14 +231,8 @@ def readable(path: object, *more: type[Exception]) -> Iterator[None]:
         ) from None
 
 
-def walk(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Like `os.walk`, but an unreadable subfolder is a UserError."""
-
-    def refuse(error: OSError) -> None:
-        raise error
-
-    with readable(folder):
-        yield from os.walk(folder, onerror=refuse)
+def _refuse(error: OSError) -> None:
+    raise UserError(unreadable(error, error.filename))
 
 
 def _paths(folder: Path) -> list[Path]:
@@ -250,7 +244,7 @@ def _paths(folder: Path) -> list[Path]:
         UserError: there is a link to a folder, which may lead anywhere.
     """
     found = []
-    for place, folders, names in walk(folder):
+    for place, folders, names in os.walk(folder, onerror=_refuse):
         folders[:] = [
             name
             for name in folders

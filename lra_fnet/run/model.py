@@ -36,6 +36,7 @@ import scipy.special
 from lra_fnet import config, counts
 from lra_fnet import experiment as experiments
 from lra_fnet.data import sources, store
+from lra_fnet.data.pieces import VOCABULARY
 from lra_fnet.errors import UserError, one_line
 from lra_fnet.experiment import Experiment
 from lra_fnet.machine import device, disk, progress, typed_json
@@ -46,7 +47,6 @@ from lra_fnet.run import result as results
 from lra_fnet.run.job import Job, finished
 from lra_fnet.run.result import CHECKPOINTS, TEST_LOG, Checkpoint, Record
 from lra_fnet.tasks import Arrays, PixelTask, Prepared, Task, sets
-from lra_fnet.tasks.pieces import VOCABULARY
 from lra_fnet.training import checkpoint as checkpoints
 from lra_fnet.training import pipeline
 

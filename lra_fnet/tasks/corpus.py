@@ -19,13 +19,12 @@ import gin
 import numpy as np
 
 from lra_fnet.baselines import masked, shallow
-from lra_fnet.data import division, sources
+from lra_fnet.data import division, pieces, sources
 from lra_fnet.data.arrays import Arrays
+from lra_fnet.data.pieces import CLS, LONGEST, MASK, SEP, SPECIAL, VOCABULARY, sentences
 from lra_fnet.data.store import SPLITS, Raw, Row
 from lra_fnet.errors import UserError, one_line
 from lra_fnet.machine.progress import Bar, say
-from lra_fnet.tasks import pieces
-from lra_fnet.tasks.pieces import CLS, LONGEST, MASK, SEP, SPECIAL, VOCABULARY, sentences
 from lra_fnet.tasks.task import Sets, Task
 
 if TYPE_CHECKING:
@@ -67,7 +66,6 @@ class Corpus(Task):
     licence = "that of your texts"
     reads = 'a folder, an archive or a file with .txt, .jsonl or .json (a field "text")'
     endings = (*(f"{kind}{gz}" for kind in _TEXTS + _TABLES for gz in ("", ".gz")), VOCABULARY)
-    needs_source = True
     read_whole = True
     first_id = 1 + MASK  # special pieces are never hidden
     mask_id = MASK
@@ -75,15 +73,11 @@ class Corpus(Task):
     def __post_init__(self):
         super().__post_init__()
         length = self.configs[self.config]
-        if length < 8 or self.vocab_size < len(SPECIAL) + 3:
+        if length < 8 or self.vocab_size < len(SPECIAL) + 3 or self.max_len != length:
             raise UserError(
-                f"corpus/{self.config}: expected rows of at least 8 pieces and a vocabulary of "
-                f"{len(SPECIAL) + 3} or more: choose another set, such as v8000_128"
-            )
-        if self.max_len != length:
-            raise UserError(
-                f"corpus/{self.config}: expected max_len = {length}, as rows are packed to that "
-                f"length; got {self.max_len}: set MAX_LEN to the second number of the set's name"
+                f"corpus/{self.config}: expected rows of at least 8 pieces, {len(SPECIAL) + 3} or "
+                f"more in the vocabulary, and max_len = {length}, got {self.max_len}: choose a set "
+                "such as v8000_128, and MAX_LEN as its second number"
             )
 
     @property

@@ -1,12 +1,10 @@
 """Image: CIFAR-10 in gray, a picture read pixel by pixel, 10 classes.
 
 Source: Long-Range Arena (arXiv 2011.04006, Sec. 2.2) with the images of Krizhevsky, Learning
-Multiple Layers of Features from Tiny Images, 2009. The source is the published binary batches, or
-images in folders named after the classes.
+Multiple Layers of Features from Tiny Images, 2009. The source is the published binary batches.
 """
 
 import dataclasses
-import hashlib
 import re
 from pathlib import Path
 from types import MappingProxyType
@@ -18,7 +16,7 @@ import numpy as np
 from lra_fnet.data import pixels, sources
 from lra_fnet.data.store import SPLITS, Raw
 from lra_fnet.errors import UserError
-from lra_fnet.machine.progress import Bar, say
+from lra_fnet.machine.progress import Bar
 from lra_fnet.tasks.task import PixelTask
 
 REMOTE = sources.Remote(
@@ -72,16 +70,9 @@ class Image(PixelTask):
         of two by two of the others.
         """
         assert source is not None  # there is a remote file
-        rows, test, form = read(source)
-        got = tuple(int(part.values.sum(dtype=np.int64)) for part in (rows, test))
-        if not np.allclose(got, GRAY_SUMS, rtol=0.01):
-            raise UserError(
-                f"{source}: expected gray values that sum to about {GRAY_SUMS[0]} and "
-                f"{GRAY_SUMS[1]} (training and test images), got {got[0]} and {got[1]}: these are "
-                f"not the images of CIFAR-10; get {REMOTE} again"
-            )
-        if got != GRAY_SUMS:
-            say(f"{source}: some pixels are not the publisher's, as in a copy with JPEG images")
+        rows, test = read(source)
+        if [int(x.values.sum(dtype=np.int64)) for x in (rows, test)] != [*GRAY_SUMS]:
+            raise UserError(f"{source}: other pixels than those of CIFAR-10; get {REMOTE} again")
         cut = len(rows.labels) * 9 // 10
         train = Rows(rows.values[:cut], rows.labels[:cut])
         validation = Rows(rows.values[cut:], rows.labels[cut:])
@@ -91,13 +82,14 @@ class Image(PixelTask):
                 for split, part in zip(SPLITS, (train, validation, test), strict=True)
             },
             source=source.name,
-            details={"format": form},
+            details={"format": "binary"},
             total=len(rows.labels) + len(test.labels),
         )
 
     def encode(self, content: bytes) -> np.ndarray:
         """Returns the gray pixels of a PNG or JPEG image, resized to 32 x 32 if necessary."""
-        return self._shrink(_gray(content, resize=True)[None])[0]
+        colours = pixels.read(content, _SIDE, "RGB", resize=True).reshape(1, _PIXELS, 3)
+        return self._shrink(luma(colours.transpose(0, 2, 1)))[0]
 
     def _shrink(self, images: np.ndarray) -> np.ndarray:
         """Returns images uint8 [n, 1024] in the size of this data set."""
@@ -121,46 +113,30 @@ def luma(planes: np.ndarray) -> np.ndarray:
     return values
 
 
-def read(source: Path) -> tuple[Rows, Rows, str]:
-    """Returns all training rows, all test rows, and their format: "binary" or "images".
-
-    Batches keep their published order. Images in folders have no order: they are sorted by the
-    sha256 of their gray values, so that names do not matter. If there are both, the batches are
-    read.
+def read(source: Path) -> tuple[Rows, Rows]:
+    """Returns all training rows and all test rows, in the order of the published batches.
 
     Raises:
-        UserError: if `source` holds neither, not the whole of CIFAR-10, or a bad file.
+        UserError: if `source` does not hold the whole of CIFAR-10, or a bad file.
     """
-    batches = {*TRAIN, *TEST} & {file.path.name for file in sources.files(source)}
-    # Rows with the key to sort them by: a batch's name, or the sha256 of an image and its label.
-    parts: dict[str, list[tuple[tuple, Rows]]] = {"train": [], "test": []}
-    with Bar(f"reading {source.name}", None, unit="files") as progress:
+    batches: dict[str, Rows] = {}
+    with Bar(f"reading {source.name}", len(TRAIN + TEST), unit="files") as progress:
         for file in sources.files(source):
-            progress.step()
-            name = file.path.name
-            if batches and name in batches:
-                parts["test" if name in TEST else "train"].append(((name,), _read_batch(file)))
-            elif not batches and (match := _IMAGE_NAME.fullmatch(str(file.path))):
-                rows = _read_image(file)
-                digest = hashlib.sha256(rows.values.tobytes()).digest()
-                parts[match[1].lower()].append(((digest, rows.labels[0]), rows))
-    train, test = (
-        Rows(
-            np.concatenate([np.empty((0, _PIXELS), np.uint8), *(rows.values for _, rows in part)]),
-            np.concatenate([np.empty(0, np.uint8), *(rows.labels for _, rows in part)]),
+            if (name := file.path.name) in TRAIN + TEST:
+                batches[name] = _read_batch(file)
+                progress.step()
+    if missing := [name for name in TRAIN + TEST if name not in batches]:
+        raise UserError(
+            f"{source}: expected {TRAIN[0]} to {TRAIN[-1]} and {TEST[0]} (not Python's pickled "
+            f"batches), found no {', '.join(missing)}; get {REMOTE}"
         )
-        for part in (sorted(part, key=lambda keyed: keyed[0]) for part in parts.values())
-    )
-    for rows, files in ((train, TRAIN), (test, TEST)):
-        wanted = len(files) * BATCH_ROWS // len(CLASSES)
+    parts = [[batches[name] for name in names] for names in (TRAIN, TEST)]
+    train, test = (Rows(*map(np.concatenate, zip(*part, strict=True))) for part in parts)
+    for rows, batch in ((train, TRAIN), (test, TEST)):
         counts = np.bincount(rows.labels, minlength=len(CLASSES)).tolist()
-        if counts != [wanted] * len(CLASSES):
-            raise UserError(
-                f"{source}: expected {TRAIN[0]} to {TRAIN[-1]} and {TEST[0]} (not Python's pickled "
-                f"batches), or train/<class>/*.png and test/<class>/*.png, once, with {wanted} "
-                f"images of each class in {files[0]} or its folder, got {counts}; get {REMOTE}"
-            )
-    return train, test, "binary" if batches else "images"
+        if counts != [len(batch) * BATCH_ROWS // len(CLASSES)] * len(CLASSES):
+            raise UserError(f"{source}: the classes are not equally frequent; get {REMOTE} again")
+    return train, test
 
 
 def _read_batch(file: sources.File) -> Rows:
@@ -177,21 +153,3 @@ def _read_batch(file: sources.File) -> Rows:
     if labels.max() >= len(CLASSES):
         raise UserError(f"{file}: expected labels 0-9, got {labels.max()}; get {REMOTE} again")
     return Rows(luma(rows[:, 1:].reshape(BATCH_ROWS, 3, _PIXELS)), labels)
-
-
-def _read_image(file: sources.File) -> Rows:
-    """Returns one PNG or JPEG of 32 x 32 pixels, in a folder named after its class."""
-    name = file.path.parent.name
-    if name not in CLASSES:
-        raise UserError(f"{file}: expected a class of {', '.join(CLASSES)}, got {name!r}")
-    try:
-        values = _gray(file.read(pixels.LARGEST))
-    except ValueError as error:
-        raise UserError(f"{file}: {error}; get the file again") from None
-    return Rows(values[None], np.array([CLASSES.index(name)], np.uint8))
-
-
-def _gray(content: bytes, *, resize: bool = False) -> np.ndarray:
-    """Returns the gray values uint8 [1024] of an image file."""
-    colours = pixels.read(content, _SIDE, "RGB", resize=resize)
-    return luma(colours.reshape(1, _PIXELS, 3).transpose(0, 2, 1))[0]

@@ -15,7 +15,6 @@ class OwnTask(Task):
     A subclass's `raw` puts the set's "labels" into its details.
     """
 
-    needs_source = True
     finds_classes = True
 
     labels: tuple[str, ...] = ()  # of class 0, 1, ...

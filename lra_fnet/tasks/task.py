@@ -82,7 +82,6 @@ class Task(abc.ABC):
     splits: ClassVar[tuple[str, str, str]] = SPLITS
     remote: ClassVar[sources.Remote | None] = None  # file to download if the user gives no source
     zero_is_padding: ClassVar[bool] = False  # whether a value is its own id; see `PixelTask`
-    needs_source: ClassVar[bool] = False  # whether only the user has what it is made from
     reads: ClassVar[str] = ""  # what --source must be, if there is nothing to download or generate
     beside: ClassVar[tuple[str, str] | None] = None  # task and set that `raw_beside` also reads
     first_id: ClassVar[int] = 1  # pre-training hides and draws ids from this one on
@@ -127,6 +126,11 @@ class Task(abc.ABC):
                 f"{self.name}: expected a vocab_size of at most {_LARGEST_VOCABULARY}, as a value "
                 f"takes two bytes, got {self.vocab_size}: choose a smaller vocabulary"
             )
+
+    @property
+    def needs_source(self) -> bool:
+        """Whether only the user has what the set is made from."""
+        return bool(self.beside or (self.reads and self.remote is None))
 
     @property
     def row_shape(self) -> tuple[int, ...]:

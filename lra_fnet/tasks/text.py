@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import gin
 import numpy as np
 
-from lra_fnet.data import sources, store
+from lra_fnet.data import pieces, sources, store
 from lra_fnet.data.store import SPLITS, Prepared, Raw
 from lra_fnet.errors import UserError
 from lra_fnet.machine.progress import Bar
-from lra_fnet.tasks import pieces
 from lra_fnet.tasks.task import Sets, Task
 
 if TYPE_CHECKING:
@@ -97,11 +96,6 @@ class Text(Task):
     def needed(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Pieces need their vocabulary."""
         return (pieces.VOCABULARY,) if self.corpus else ()
-
-    @property
-    def needs_source(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Pieces need a prepared corpus."""
-        return self.corpus is not None
 
     @property
     def value_is(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -8,8 +8,8 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from lra_fnet import objective, tasks  # noqa: E402 (after the skips)
+from lra_fnet.data.pieces import CLS, SEP  # noqa: E402
 from lra_fnet.models import convert  # noqa: E402
-from lra_fnet.tasks.pieces import CLS, SEP  # noqa: E402
 from lra_fnet.training.pipeline import Batch  # noqa: E402
 
 BATCH = 3

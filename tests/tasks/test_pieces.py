@@ -8,9 +8,8 @@ import pytest
 from made_texts import NAME, SET, prepare_both, reviews
 
 from lra_fnet import tasks
-from lra_fnet.data import store
+from lra_fnet.data import pieces, store
 from lra_fnet.errors import UserError
-from lra_fnet.tasks import pieces
 
 spm = pytest.importorskip("sentencepiece")
 
