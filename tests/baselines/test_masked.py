@@ -61,22 +61,6 @@ def test_pieces_are_hidden_by_berts_rules():
     assert all((a == b).all() for a, b in zip(asked, again, strict=True))
 
 
-def test_questions_are_about_the_rows_in_their_order():
-    given = rows(300, seed=1)
-    asked, at = masked.ask(TASK, given), 0
-    for text in texts(given):
-        count = max(1, int(0.15 * sum(piece >= FIRST for piece in text) + 0.5))
-        part = slice(at, at := at + count)
-        assert not Counter(asked.labels[part].tolist()) - Counter(text)
-        for piece, (before, _, after) in zip(asked.labels[part], asked.values[part], strict=True):
-            places = [i for i, other in enumerate(text) if other == piece]
-            # A neighbour that is no special piece may itself be hidden and show anything.
-            for place, shown in ((-1, before), (1, after)):
-                if shown in (CLS, SEP):
-                    assert shown in {text[i + place] for i in places}
-    assert at == len(asked.labels)
-
-
 @pytest.mark.parametrize("most", [None, 50])
 def test_counting_neighbours_equals_a_loop(most):
     train, asked = rows(200), masked.ask(TASK, rows(60, seed=2))

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import serving
 
-from lra_fnet import tasks
 from lra_fnet.data import sources
 from lra_fnet.data.sources import Remote
 from lra_fnet.errors import UserError
@@ -100,14 +99,6 @@ def test_wrong_size_or_sha256_fails_with_one_line(size, sha256, words, served, t
     text = one_line(caught)
     assert all(word in text for word in [*words, "delete it"]), text
     assert not (tmp_path / "downloads" / "raw.bin").exists()
-
-
-def test_a_failed_download_names_the_set_that_is_not_prepared(served, tmp_path, monkeypatch):
-    task = tasks.make("image", "full_16")
-    monkeypatch.setattr(type(task), "remote", Remote(f"{served.url}missing.bin"))
-    line = r"^image/full_16 is not prepared, and missing.bin .* cannot be downloaded \("
-    with pytest.raises(UserError, match=line):
-        tasks.prepare(task, tmp_path)
 
 
 # Archives
@@ -202,16 +193,6 @@ def test_hidden_files_are_skipped_and_links_to_folders_refused(tmp_path):
         list(sources.files(raw))
 
 
-def test_file_over_the_limit_fails_with_one_line(tmp_path):
-    (tmp_path / "x").write_bytes(b"12345")
-    for file in sources.files(tmp_path):
-        assert str(file) == f"{tmp_path}/x"
-        with pytest.raises(UserError, match=r"/x: expected at most 4 bytes, got more"):
-            file.read(4)
-    for file in sources.files(tmp_path):
-        assert file.read(5) == b"12345"
-
-
 # Mirrors
 
 
@@ -231,14 +212,6 @@ def test_url_of_the_same_name_is_a_mirror_and_must_have_the_publishers_sha256(se
     assert sources.locate(None, None, tmp_path) is None
 
 
-def test_source_without_a_name_gets_that_of_its_folder(tmp_path, monkeypatch):
-    (tmp_path / "a" / "b").mkdir(parents=True)
-    (tmp_path / "a" / "link.gz").symlink_to(tmp_path / "a" / "b")
-    monkeypatch.chdir(tmp_path / "a")
-    names = [sources.locate(given, None, tmp_path).name for given in (".", "b/..", "link.gz")]
-    assert names == ["a", "a", "link.gz"]
-
-
 def test_another_file_of_equal_size_and_time_has_another_digest(tmp_path):
     """As members of archives may have; a touched file keeps the digest of its content."""
     one, two = tmp_path / "one", tmp_path / "two"
@@ -252,12 +225,6 @@ def test_another_file_of_equal_size_and_time_has_another_digest(tmp_path):
     before = sources.digest(one, content=True)
     os.utime(one, (1, 1))
     assert sources.digest(one, content=True) == before
-
-
-def test_letters_of_a_url_are_encoded(served, tmp_path):
-    (tmp_path / "served" / "%C3%A4%20b.bin").write_bytes(b"x")  # as the server is asked for it
-    path = sources.locate(f"{served.url}ä b.bin", None, tmp_path / "downloads")
-    assert path.read_bytes() == b"x"
 
 
 def link(path, kind=tarfile.SYMTYPE):

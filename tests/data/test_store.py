@@ -61,18 +61,6 @@ def test_arrays_are_the_rows_in_order_padded_with_zeros(tmp_path):
             assert not arrays.values[i, len(values) :].any()
 
 
-def test_tfds_reads_the_folder_itself(tmp_path):
-    import tensorflow_datasets as tfds  # late: takes seconds
-
-    prepared = tasks.prepare(TOY, tmp_path)
-    source = tfds.builder_from_directory(prepared.folder).as_data_source(split="validation")
-    arrays = prepared.arrays("validation")
-    assert len(source) == 40
-    for example, values, length, label in zip(source, *arrays, strict=True):
-        np.testing.assert_array_equal(example["inputs"], values[:length])
-        assert example["label"] == label
-
-
 def test_long_texts_are_cut_and_short_texts_padded(tmp_path):
     whole = tasks.prepare(TOY, tmp_path).arrays("test")
     cut = tasks.open(Toy(config="small", max_len=5), tmp_path).arrays("test")
@@ -150,17 +138,6 @@ def test_killed_preparation_is_not_a_set_and_is_removed_by_the_next_one(tmp_path
     tasks.verify(TOY, tmp_path / "data")
 
 
-def test_set_without_fingerprint_is_made_again(tmp_path):
-    """As if killed between the last record file and the fingerprint."""
-    first = tasks.prepare(TOY, tmp_path)
-    (first.folder / "fingerprint.json").unlink()
-    record_file(first.folder, "train").write_bytes(b"junk")
-    with pytest.raises(UserError, match="is not prepared"):
-        tasks.open(TOY, tmp_path)
-    assert tasks.prepare(TOY, tmp_path) == first
-    tasks.verify(TOY, tmp_path)
-
-
 def test_two_processes_prepare_once(tmp_path):
     processes = [child(tmp_path), child(tmp_path)]
     until((tmp_path / "started").exists, *processes)
@@ -170,14 +147,6 @@ def test_two_processes_prepare_once(tmp_path):
     assert [process.returncode for process in processes] == [0, 0]
     assert (tmp_path / "started").read_text() == "started\n"  # one of them made the rows
     assert first == second == tasks.open(TOY, tmp_path / "data").fingerprint + "\n"
-
-
-def test_folder_below_a_file_fails_with_one_line(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError) as info:
-        tasks.prepare(TOY, tmp_path / "file" / "data")
-    assert "Not a directory" in str(info.value)
-    assert "\n" not in str(info.value)
 
 
 # A task that has changed since

@@ -190,11 +190,6 @@ def test_a_mistake_in_a_setting_fails_with_one_line(fields, fragment):
         csv_table.Csv(**{"config": "full", "max_len": 9} | fields)
 
 
-def test_texts_with_line_breaks_are_counted_as_a_quotation_mark_may_be_open(tmp_path, capfd):
-    raw(write(tmp_path / "a.csv", [*rows(60), ("two\nlines", "ham"), ("a\nb,c", "spam")]))
-    assert "2 of 62 rows have line breaks" in capfd.readouterr().err
-
-
 def test_a_changed_table_is_an_error_until_it_is_prepared_anew(tmp_path):
     """Other files beside it change nothing, such as those of a run in the same folder."""
     path, task = write(tmp_path / "raw" / "a.csv", rows()), tasks.make("csv")

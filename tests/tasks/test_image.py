@@ -8,7 +8,6 @@ import numpy as np
 import PIL.Image
 import pytest
 import serving
-from paths import SHARED
 
 from lra_fnet import tasks
 from lra_fnet.counts import Counts
@@ -16,7 +15,6 @@ from lra_fnet.data import store
 from lra_fnet.errors import UserError
 from lra_fnet.tasks import image
 
-SHARED = SHARED / "data" / "cifar-10-binary.tar.xz"
 ROWS = 20  # in a batch of these tests
 BATCHES = [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]
 PUBLISHED = image.GRAY_SUMS[0]  # a fixture replaces it by that of the made images
@@ -222,39 +220,3 @@ def test_a_source_that_is_not_all_of_cifar_10_is_refused(write, fragment, tmp_pa
         tasks.prepare(tasks.make("image"), tmp_path / "data", tmp_path / "raw")
     assert "\n" not in str(caught.value)
     assert not list((tmp_path / "data").rglob("fingerprint.json"))
-
-
-# The real images
-
-
-@pytest.mark.slow
-def test_real_images_have_the_labels_and_tensorflows_gray_values(monkeypatch, tmp_path):
-    """The gray values of every tenth image; labels, their counts and the constants of all."""
-    if not SHARED.exists():
-        pytest.skip("no copy of CIFAR-10 next to the project")
-    pytest.importorskip("tensorflow")
-    monkeypatch.setattr(image, "BATCH_ROWS", 10_000)
-    with tarfile.open(SHARED) as archive:
-        archive.extractall(tmp_path, filter="data")
-    train, test = image.read(tmp_path)
-    got = np.concatenate([train.values, test.values])
-    labels = np.concatenate([train.labels, test.labels])
-    assert labels[:10].tolist() == [6, 9, 9, 4, 1, 1, 2, 7, 8, 3]
-    assert labels[50_000:50_010].tolist() == [3, 8, 8, 0, 6, 6, 1, 6, 3, 1]
-    counts = [4507, 4512, 4521, 4481, 4525, 4471, 4512, 4515, 4468, 4488]
-    assert np.bincount(labels[:45_000]).tolist() == counts
-    assert image.Image.pixel_mean == pytest.approx(got[:45_000].mean(), abs=0.005)
-    squares = np.square(got[:45_000], dtype=np.uint16).mean()
-    sd = np.sqrt(squares - got[:45_000].mean() ** 2)
-    assert image.Image.pixel_sd == pytest.approx(sd, abs=0.005)
-    different = 0
-    for i, name in enumerate(BATCHES):
-        path = tmp_path / "cifar-10-batches-bin" / f"{name}.bin"
-        rows = np.fromfile(path, np.uint8).reshape(10_000, 3073)
-        images = rows[::10, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-        part = slice(10_000 * i, 10_000 * (i + 1))
-        different += int((tensorflow_gray(images) != got[part][::10]).sum())
-        np.testing.assert_array_equal(labels[part], rows[:, 0])
-    assert different == 0
-    for path in (tmp_path / "cifar-10-batches-bin").iterdir():
-        path.unlink()  # 184 MB

@@ -220,28 +220,6 @@ def check_masks(setting, table, contours, rest):
         mask = np.maximum(mask, on_window(table.masks, chain[-1], window))
 
 
-@pytest.mark.parametrize("config", ["hard_32", "hard_64"])
-def test_failed_distractor_leaves_no_trace(config):
-    setting = pathfinder.SETS[config]
-    table, window = pathfinder.tables(setting)[0], setting.window
-    state = np.random.SeedSequence(8).generate_state(4, np.uint64)
-    missing = 0
-    for paddles in drawn(config).paddles[:30, : 2 * setting.contour_length]:
-        start = np.zeros((window, window), np.uint8)
-        for paddle in paddles:
-            start = np.maximum(start, on_window(table.masks, paddle, window))
-        mask = start.copy()
-        chains = np.zeros((setting.num_distractors, setting.distractor_length, 3), np.int64)
-        pathfinder_images._distractors(state, mask, chains, table)
-        count = (chains[:, 0, 0] != pathfinder_images.NO_PADDLE).sum()
-        for paddle in chains[:count].reshape(-1, 3):
-            start = np.maximum(start, on_window(table.masks, paddle, window))
-        np.testing.assert_array_equal(mask, start)
-        assert (chains[count:, :, 0] == pathfinder_images.NO_PADDLE).all()
-        missing += setting.num_distractors - count
-    assert missing
-
-
 def tips(setting, paddles):
     """(y, x) of the first and of the last ends of both contours: int [2, 2] each."""
     contours = paddles[: 2 * setting.contour_length].reshape(2, -1, 3)
@@ -277,15 +255,6 @@ def test_images_are_drawn_from_paddles_and_the_label_moves_one_disc_only(config)
             near |= np.hypot(y - tip[0], x - tip[1]) <= setting.marker_radius + 5
         assert changed.any()
         assert not changed[~near].any()
-
-
-def test_distractors_of_32_pixels_are_brighter_than_the_long_contours():
-    for window, share, contrast in ((32, 0.75, 2), (64, 1, 0.8), (128, 1, 0.9), (256, 1, 1)):
-        for table in pathfinder.tables(pathfinder.SETS[WINDOWS[window]]):
-            np.testing.assert_allclose(table.images[0], table.images[1] * share, rtol=1e-6)
-            drawn = table.images[1] / contrast * 255  # whole numbers, of 8 bits
-            np.testing.assert_allclose(drawn, np.rint(drawn), atol=1e-4)
-            assert 128 < drawn.max() < 255.5
 
 
 # Statistics of the original generator run with LRA's settings: images, mean pixel, standard
@@ -440,28 +409,6 @@ def test_release_is_read_in_numerical_order(as_array, tmp_path):
     assert read == {"train": kept[:12], "validation": kept[12:14], "test": kept[14:]}
     prepared = tasks.prepare(tasks.make("pathfinder"), tmp_path / "data", base)
     assert dict(prepared.rows) == {"train": 12, "validation": 2, "test": 1}
-
-
-def test_a_tail_is_drawn_evenly_where_little_is_free():
-    table = pathfinder.tables(pathfinder.SETS["hard_128"])[0]
-    mask, places = np.full((128, 128), 255, np.uint8), [(32, 32), (32, 96), (96, 64)]
-    for y, x in places:
-        mask[y + table.seat[0, :, 0], x + table.seat[0, :, 1]] = 0
-    state = np.random.SeedSequence(0).generate_state(4, np.uint64)
-    tails = [pathfinder_images._draw_tail(state, mask, table, 0, 1) for _ in range(600)]
-    assert set(tails) == set(places)
-    assert min(map(tails.count, places)) > 160
-
-
-@pytest.mark.parametrize(("free", "goes_on"), [(163, False), (164, True)])
-def test_distractors_end_where_less_than_a_hundredth_is_free(free, goes_on):
-    table = pathfinder.tables(pathfinder.SETS["hard_128"])[0]
-    mask = np.full((128, 128), 255, np.uint8)
-    mask.flat[:free] = 0
-    state = np.random.SeedSequence(0).generate_state(4, np.uint64)
-    before, chains = state.copy(), np.zeros((1, 3, 3), np.int64)
-    pathfinder_images._distractors(state, mask, chains, table)
-    assert (state != before).any() == goes_on
 
 
 @pytest.mark.parametrize(

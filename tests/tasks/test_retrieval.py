@@ -5,7 +5,6 @@ import tarfile
 
 import numpy as np
 import pytest
-from paths import SHARED
 
 from lra_fnet import tasks
 from lra_fnet.data import store
@@ -16,7 +15,6 @@ FILES = {"train": "train", "eval": "validation", "test": "test"}
 COUNTS = {"train": 7, "eval": 3, "test": 4}
 AGAIN = f"get {retrieval.REMOTE}, or read other pairs in this format with --dataset pairs"
 EXPECTED = "expected label, id1, id2, text1 and text2 with tabs between them"
-REAL = SHARED / "data" / "acl_pairs.tar.xz"
 
 
 def made():
@@ -118,14 +116,6 @@ def test_pairs_may_have_any_name_and_number(tmp_path):
     assert prepared.rows == {"train": 1, "validation": 1, "test": 1}
     with pytest.raises(UserError, match=r"raw: expected new_aan_pairs.train.tsv and new_aan_"):
         tasks.prepare(tasks.make("retrieval", "aan"), tmp_path / "data", source)
-
-
-def test_pairs_in_several_splits_are_reported(tmp_path, capfd):
-    lines = [line for part in made().values() for line in part[:3]]
-    source = write(dict.fromkeys(made(), lines), tmp_path / "raw", name="same")
-    tasks.prepare(tasks.make("retrieval", "pairs"), tmp_path / "data", source)
-    want = "18 of 27 rows repeat another one; 0 of the repeated ones have several labels, 9 lie in"
-    assert want in capfd.readouterr().err
 
 
 def test_max_len_cuts_each_text_when_read(tmp_path):
@@ -251,17 +241,3 @@ def test_token_ids_equal_lras_preprocessing(tmp_path):
             got.append((one, two, label))
         assert got == list(lra_reads(source / f"new_aan_pairs.{file}.tsv", 4000))
     assert prepared.rows["validation"] == 4
-
-
-@pytest.mark.skipif(not REAL.exists(), reason="the ACL pairs are not on this machine")
-def test_acl_pairs_are_those_of_the_archive(tmp_path):
-    prepared = tasks.prepare(tasks.make("retrieval", "pairs"), tmp_path, REAL)
-    assert prepared.rows == {"train": 4417, "validation": 552, "test": 553}
-    assert {split: facts["label_counts"][1] for split, facts in prepared.splits.items()} == {
-        "train": 2225,
-        "validation": 265,
-        "test": 271,
-    }
-    with tarfile.open(REAL) as archive:
-        file = archive.extractfile("acl_pairs/new_aan_pairs.test.tsv")
-        assert stored(prepared, "test") == plain(file.read().splitlines(keepends=True))

@@ -2,16 +2,12 @@
 
 import hashlib
 import io
-import itertools
-import json
-import re
 import tarfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 import serving
-from paths import SHARED
 
 from lra_fnet import tasks
 from lra_fnet.data import store
@@ -19,7 +15,6 @@ from lra_fnet.errors import UserError
 from lra_fnet.tasks import text
 
 FOLDERS = ["train/pos", "train/neg", "test/pos", "test/neg"]
-REAL = SHARED / "data" / "aclImdb_labelled.tar.xz"
 
 
 def made():
@@ -72,10 +67,8 @@ def stored(prepared, split):
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch, request):
+def small(monkeypatch):
     """Six reviews in a folder, two held out of each class."""
-    if "slow" in request.keywords:
-        return
     monkeypatch.setattr(text, "REVIEWS", 6)
     monkeypatch.setattr(text, "HELD_OUT", 2)
     monkeypatch.setattr(store, "expected", dict)
@@ -109,15 +102,6 @@ def test_rows_are_the_files_of_their_folders(tmp_path):
     train = stored(prepared, "train") + stored(prepared, "validation")
     assert sorted(train) == sorted(labelled(files, "train"))
     assert sorted(stored(prepared, "test")) == sorted(labelled(files, "test"))
-
-
-def test_rows_are_in_the_order_of_their_sha256(tmp_path):
-    prepared = tasks.prepare(tasks.make("text"), tmp_path / "data", write(made(), tmp_path / "raw"))
-    for split in prepared.rows:
-        digests = [hashlib.sha256(content).hexdigest() for content, _ in stored(prepared, split)]
-        assert digests == sorted(digests)
-    labels = [label for _, label in stored(prepared, "test")]
-    assert sum(a != b for a, b in itertools.pairwise(labels)) > 1  # labels are mixed
 
 
 def test_smallest_sha256_of_each_class_are_held_out(tmp_path):
@@ -161,14 +145,6 @@ def test_texts_are_stored_whole_and_cut_when_read(tmp_path):
 def reviews(*rows):
     """Sorted reviews of (place in the order, label); equal places are equal texts."""
     return [text.Review(bytes([place]), label, b"") for place, label in sorted(rows)]
-
-
-def test_equal_texts_that_do_not_all_fit_stay_together():
-    rows = reviews((1, 0), (2, 0), (2, 0), (3, 0), (4, 0), (1, 1), (5, 1), (6, 1))
-    train, held = text.hold_out(rows, 2, Path("source"))
-    # The pair at 2 does not fit after 1, so 3 comes next.
-    assert held == reviews((1, 0), (1, 1), (3, 0), (5, 1))
-    assert train == reviews((2, 0), (2, 0), (4, 0), (6, 1))
 
 
 def test_held_out_texts_are_not_trained_on_and_counts_are_exact():
@@ -250,30 +226,3 @@ def test_token_ids_equal_lras_preprocessing(tmp_path):
     assert len(got) == 12
     assert sorted(got) == sorted(want)
     assert encoder.vocab_size == task.vocab_size
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not REAL.exists(), reason="the labelled reviews are not on this machine")
-def test_real_reviews_are_those_of_the_archive(tmp_path):
-    prepared = tasks.prepare(tasks.make("text", max_len=14_000), tmp_path, REAL)
-    assert prepared.rows == {"train": 22_500, "validation": 2500, "test": 25_000}
-    assert prepared.splits["validation"]["label_counts"] == [1250, 1250]
-    train, validation, test = (stored(prepared, split) for split in tasks.SPLITS)
-    assert not set(train) & set(validation)  # no text is on both sides
-    whole = {"train": train + validation, "test": test}
-    facts = {"train": (1325, 792, 96), "test": (1294, 718, 199)}
-    for split, (mean, long, equal) in facts.items():
-        lengths = [len(content) for content, _ in whole[split]]
-        assert round(np.mean(lengths)) == mean
-        assert sum(length > 4000 for length in lengths) == long
-        assert len(whole[split]) - len(set(whole[split])) == equal
-    by_digest = {0: [], 1: []}
-    with tarfile.open(REAL) as archive:
-        for member in archive:
-            if match := re.search(r"/train/(pos|neg)/.*\.txt$", member.name):
-                content = archive.extractfile(member).read()
-                digest = hashlib.sha256(content).hexdigest()
-                by_digest[int(match[1] == "pos")].append((digest, content))
-    held = [(row[1], label) for label, rows in by_digest.items() for row in sorted(rows)[:1250]]
-    assert sorted(held) == sorted(validation)
-    assert json.loads((prepared.folder / "fingerprint.json").read_text())["source"] == REAL.name
