@@ -69,8 +69,8 @@ def join(
             "several hosts need --coordinator HOST:PORT, --processes N and --process I, or --hosts "
             f"auto on a cluster: {one_line(error)}"
         ) from None
-    progress.console.quiet = not first()
     try:
+        progress.console.quiet = not first()
         agree(None)  # a first collective waits half a minute for the others, later ones longer
         yield
     except (Interrupted, RunFailed):

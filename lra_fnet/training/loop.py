@@ -288,14 +288,8 @@ class Loop:
         self.checkpoints.wait()
         saved = self.checkpoints.saved_step
         kept = "no checkpoint yet" if saved is None else f"the checkpoint of step {saved} is kept"
-        remedy = "lower Optimizer.learning_rate"
-        if self.experiment.optimizer.clip_norm is None:
-            remedy += " or set Optimizer.clip_norm"
-        remedy += " (--set NAME=VALUE)"
+        remedy = "lower Optimizer.learning_rate or set Optimizer.clip_norm (--set NAME=VALUE)"
         if step == 0:
-            remedy = (
-                "no update was made yet, so look for a fault in the model; "
-                "lra_fnet.testing.check_mixer tests a mixer alone"
-            )
+            remedy = "before any update: lra_fnet.testing.check_mixer tests a mixer alone"
         message = f"step {step}: {numbers}: not finite; {kept}; {remedy}"
         raise RunFailed(message, "diverged", step)
