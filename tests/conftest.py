@@ -123,7 +123,7 @@ def compiled_once():
             programs[key] = compile(experiment, mesh, batches, seed, **given), fastest.made()
         program, made = programs[key]
         for what, choice in made.items():  # which the run records
-            fastest.decide(what.rpartition(" on ")[0], lambda choice=choice: choice, [choice])
+            fastest.decide(what.rpartition(" on ")[0], lambda choice=choice: choice)
         return dataclasses.replace(program, experiment=experiment)
 
     with pytest.MonkeyPatch.context() as patched:

@@ -15,23 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from lra_fnet.errors import UserError, one_line
+from lra_fnet.errors import UserError
 from lra_fnet.models.encoder import Encoder, variable_shapes
 from lra_fnet.models.heads import Pretrainer
 from lra_fnet.models.mixers.fourier import Fourier
 
 GELU = ("gelu_new", "gelu_pytorch_tanh")  # that library's names of the tanh form, the only one here
-CONFIG = (  # the settings of that library that are read
-    "hidden_act",
-    "hidden_size",
-    "layer_norm_eps",
-    "vocab_size",
-    "max_position_embeddings",
-    "type_vocab_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "hidden_dropout_prob",
-)
 BUFFERS = (".position_ids", ".token_type_ids")  # end the names of arrays that are no weights
 NAMES = {  # that library's names of our modules; those of a block within its layer
     "embedding": "embeddings.word_embeddings",
@@ -86,33 +75,26 @@ def fnet_from_transformers(
       model, {"params": ...} in float32.
 
     Raises:
-      UserError: if a setting is missing or wrong; if the activation is not the tanh form of GELU;
-        if weights are missing, unknown or of the wrong shape, or those that must be equal differ.
+      UserError: if the activation is not the tanh form of GELU; if weights are missing, unknown
+        or of the wrong shape, or those that must be equal differ.
     """
-    if absent := [name for name in CONFIG if name not in config]:
-        raise UserError(
-            f"the FNet's configuration must have {', '.join(absent)}: take model.config.to_dict()"
-        )
     if config["hidden_act"] not in GELU:
         raise UserError(
             f"the FNet must have hidden_act {' or '.join(GELU)}, got {config['hidden_act']!r}: "
             "only this form of GELU is implemented"
         )
-    try:
-        model: Any = fnet_encoder(
-            functools.partial(Fourier, method="auto"),
-            dim=config["hidden_size"],
-            norm_epsilon=config["layer_norm_eps"],
-            vocab_size=config["vocab_size"],
-            max_len=config["max_position_embeddings"],
-            num_types=config["type_vocab_size"],
-            num_heads=1,
-            mlp_dim=config["intermediate_size"],
-            num_layers=config["num_hidden_layers"],
-            dropout=config["hidden_dropout_prob"],
-        )
-    except UserError as error:
-        raise UserError(one_line(error)) from None
+    model: Any = fnet_encoder(
+        functools.partial(Fourier, method="auto"),
+        dim=config["hidden_size"],
+        norm_epsilon=config["layer_norm_eps"],
+        vocab_size=config["vocab_size"],
+        max_len=config["max_position_embeddings"],
+        num_types=config["type_vocab_size"],
+        num_heads=1,
+        mlp_dim=config["intermediate_size"],
+        num_layers=config["num_hidden_layers"],
+        dropout=config["hidden_dropout_prob"],
+    )
     what = "an FNetModel with a pooler"
     if any(name.startswith("fnet.") for name in state):
         model, what = Pretrainer(model, 2), "an FNetForPreTraining"
@@ -134,13 +116,10 @@ def fnet_from_transformers(
     params = {}
     for name, path in sorted(paths.items()):
         value = np.asarray(state[name], np.float32)
-        want = shapes[path].shape[::-1] if path.endswith("kernel") else shapes[path].shape
-        if value.shape != want:
-            raise UserError(
-                f"the FNet's {name} must have shape {want}, got {value.shape}: take weights and "
-                "configuration of one model"
-            )
         params[path] = value.T if path.endswith("kernel") else value
+        if params[path].shape != shapes[path].shape:
+            want = shapes[path].shape
+            raise UserError(f"the FNet's {name} must have shape {want}, got {params[path].shape}")
     return model, {"params": unflatten_dict(params, sep="/")}
 
 
@@ -152,13 +131,8 @@ def fnet_to_transformers(
     Those of an `Encoder` are an FNetModel's, those of a `Pretrainer` an FNetForPreTraining's.
 
     Raises:
-      UserError: if the model is another one, or the encoder is not an FNetModel.
+      UserError: if the encoder is not an FNetModel.
     """
-    if not isinstance(model, Encoder | Pretrainer):
-        raise UserError(
-            f"expected an Encoder or a Pretrainer, got a {type(model).__name__}: of a trained run, "
-            'take run.model.encoder and {"params": run.variables["params"]["encoder"]}'
-        )
     encoder = model.encoder if isinstance(model, Pretrainer) else model
     fields = {name: getattr(encoder, name) for name in ORIGINAL}
     mixers = {(type(mixer), getattr(mixer, "scale", "none")) for mixer in encoder.mixers}

@@ -434,7 +434,7 @@ class Encoder(nn.Module):
             return self.vocab_size <= limit
 
         what = f"one-hot gradient of {self.vocab_size} embeddings"
-        return lookup(table, ids, one_hot=fastest.decide(what, one_hot, (False, True)))
+        return lookup(table, ids, one_hot=fastest.decide(what, one_hot))
 
     def _pixels(self, ids, mask):
         """Embeds pixel values (id - 1), standardised, by a Dense layer; padding counts as 0.

@@ -46,12 +46,8 @@ class Head(nn.Module):
         super().__post_init__()
 
     def _check(self):
-        if self.num_inputs not in INTERACTIONS:
-            raise UserError(
-                f"Head takes rows of one or two texts, got a task with {self.num_inputs}: "
-                "set the task's num_inputs to 1"
-            )
-        if self.interaction not in (known := INTERACTIONS[self.num_inputs]):
+        known = INTERACTIONS.get(self.num_inputs, ("of one or two texts",))
+        if self.interaction not in known:
             raise UserError(
                 f"Head.interaction must be {' or '.join(known)} for a task with "
                 f"num_inputs = {self.num_inputs}, got {self.interaction!r}: set it so"

@@ -45,7 +45,7 @@ def rows_at_once(
         return next((n for n in divisors if n >= least), rows)
 
     what = f"rows of {'gradient' if train else 'score'} slices of {rows}"
-    return fastest.decide(what, choose, divisors)
+    return fastest.decide(what, choose)
 
 
 def microbatch_of(experiment: Experiment, devices: int) -> int:

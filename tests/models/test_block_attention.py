@@ -7,14 +7,12 @@ import jax.numpy as jnp
 import naive as oracle
 import numpy as np
 import pytest
-from arrays import assert_close, float64, new_key, normal
+from arrays import assert_close, float64, normal
 
-from lra_fnet.models.kernels import blocks
-from lra_fnet.models.mixers import attention, bigbird, local, longformer, sparse
+from lra_fnet.models.mixers import bigbird, local, longformer, sparse
 
 LENGTH = 23  # divides by no block below
 FIELDS = {"dim": 6, "num_heads": 2, "qkv_dim": 6, "layer": 0, "num_layers": 2, "dropout": 0.0}
-naive = jax.jit(attention.naive)
 
 
 def qkv(batch=3, length=LENGTH, heads=2, width=5, scale=1.0):
@@ -28,33 +26,6 @@ def holes(batch=3, length=LENGTH):
     mask[1] = (np.arange(length) > 0) & (np.arange(length) < length - 8)
     mask[2] = False
     return jnp.asarray(mask)
-
-
-def parameters(module, length=None, *, train=False):
-    """Normal numbers in the shapes of `init`; nothing is compiled."""
-    x = jnp.ones((1, length or module.max_len, module.dim))
-    init = functools.partial(module.init, train=train)
-    shapes = jax.eval_shape(
-        init, {"params": new_key(0), "dropout": new_key(1)}, x, jnp.ones(x.shape[:2], bool)
-    )
-    rng = np.random.default_rng(0)
-    return jax.tree.map(lambda leaf: jnp.float32(rng.normal(size=leaf.shape)), shapes)
-
-
-def local_module(max_len=LENGTH, **changes):
-    fields = {"block_size": 4, "neighbours": 0}
-    return local.LocalAttention(max_len=max_len, **(FIELDS | fields | changes))
-
-
-def sparse_module(max_len=LENGTH, **changes):
-    fields = {"pattern": "fixed", "block_size": 0, "summary": 2, "causal": False}
-    fields["global_first"] = False
-    return sparse.SparseAttention(max_len=max_len, **(FIELDS | fields | changes))
-
-
-def longformer_module(max_len=LENGTH, **changes):
-    fields = {"window": 6, "num_global": 1}
-    return longformer.Longformer(max_len=max_len, **(FIELDS | fields | changes))
 
 
 def bigbird_module(max_len=LENGTH, **changes):
@@ -176,113 +147,6 @@ def test_longformer_equals_the_oracle_with_global_positions(window, num_global):
     assert not np.asarray(got[2]).any()
 
 
-@pytest.mark.parametrize("mixer", ["longformer", "sparse"])
-def test_parts_of_a_pattern_have_dropout_of_their_own(mixer, monkeypatch):
-    keys, soften = [], blocks.soften
-
-    def watched(*args, rng, **more):
-        keys.append(tuple(jax.random.key_data(rng).tolist()))
-        return soften(*args, rng=rng, **more)
-
-    monkeypatch.setattr(blocks, "soften", watched)
-    inputs, mask = qkv(), np.ones(qkv()[0].shape[:2], bool)
-    drop = {"rate": 0.5, "rng": new_key(0)}
-    if mixer == "longformer":
-        across = inputs[0][:, :2], *inputs[1:]
-        longformer.longformer_attention(*inputs, mask, window=4, global_projections=across, **drop)
-    else:
-        sparse.sparse_attention(
-            *inputs, mask, pattern="strided", block_size=4, global_first=True, **drop
-        )
-    assert len(keys) == len(set(keys)) >= 3
-
-
-FULL = {
-    "local": functools.partial(local.local_attention, block_size=LENGTH),
-    "local, a longer block": functools.partial(local.local_attention, block_size=99),
-    "fixed": functools.partial(sparse.sparse_attention, pattern="fixed", block_size=99),
-    "fixed, all is summary": sparse_case("fixed", 4, 9, False, False)[0],
-    "strided": functools.partial(
-        sparse.sparse_attention, pattern="strided", block_size=99, global_first=True
-    ),
-    "strided by one": functools.partial(sparse.sparse_attention, pattern="strided", block_size=1),
-    "longformer, w > 2 L": functools.partial(longformer.longformer_attention, window=60),
-    "longformer, w = 2 (L - 1)": functools.partial(longformer.longformer_attention, window=44),
-    "bigbird, all blocks drawn": bigbird_case(3, 1, True, 5)[0],
-    "bigbird, all global": bigbird_case(3, 8, False, 0)[0],
-    "bigbird, one block": bigbird_case(LENGTH, 0, False, 0)[0],
-}
-
-
-@pytest.mark.parametrize("attend", FULL.values(), ids=FULL)
-def test_patterns_of_all_pairs_equal_full_attention_and_count_each_key_once(attend):
-    inputs, mask = qkv(), holes()
-    assert_close(jax.jit(attend)(*inputs, mask), naive(*inputs, mask))
-
-
-@pytest.mark.parametrize(("attend", "keys_of"), [CASES["fixed"], CASES["bigbird"]])
-def test_parts_with_scores_far_apart_are_joined_without_overflow(attend, keys_of):
-    inputs, mask = qkv(scale=30.0), holes()
-    got = jax.jit(attend)(*inputs, mask)
-    want = oracle.set_attention(*float64(*inputs), np.asarray(mask), keys_of)
-    assert_close(got, want, 2e-3)  # exponents near 1000 leave three digits
-
-
-@pytest.mark.parametrize("block_size", [4, 6])
-def test_local_attention_joins_neighbours_in_position_not_positions_far_apart(block_size):
-    module = local_module(max_len=24, block_size=block_size)
-    x, mask = normal(1, 24, 6), jnp.ones((1, 24), bool)
-    mix = jax.jit(functools.partial(module.apply, parameters(module), train=False))
-    for position in (0, 13, 23):
-        moved = np.asarray(mix(x.at[0, position].add(1), mask) != mix(x, mask)).any(axis=(0, 2))
-        assert (moved == (np.arange(24) // block_size == position // block_size)).all()
-
-
-def settings_of(module, monkeypatch, function, *, train=False):
-    """The keyword arguments that the module calls its function with; nothing is compiled."""
-    seen = {}
-
-    def record(query, *_, **settings):
-        seen.update(settings)
-        return query
-
-    monkeypatch.setattr(*function, record)
-    parameters(module, train=train)
-    return seen
-
-
-@pytest.mark.parametrize(("max_len", "size"), [(1, 1), (2, 2), (16, 4), (17, 5), (25, 5), (26, 6)])
-def test_sparse_block_size_0_is_the_smallest_integer_not_below_the_root(monkeypatch, max_len, size):
-    function = sparse, "sparse_attention"
-    found = settings_of(sparse_module(max_len, block_size=0), monkeypatch, function)
-    assert found["block_size"] == size
-    given = settings_of(sparse_module(max_len, block_size=7), monkeypatch, function)
-    assert given["block_size"] == 7
-
-
-@pytest.mark.parametrize("num_global", [0, 2])
-def test_longformer_has_global_projections_only_with_global_positions(num_global):
-    names = set(parameters(longformer_module(num_global=num_global))["params"])
-    own = {"query_global", "key_global", "value_global"} if num_global else set()
-    assert names == {"query", "key", "value", "out"} | own
-
-
-def test_the_longformer_module_applies_each_projection_where_it_belongs():
-    module = longformer_module(num_global=2, window=4)
-    x, mask = normal(3, LENGTH, 6), holes()
-    params = parameters(module)
-    got = jax.jit(functools.partial(module.apply, train=False))(params, x, mask)
-    weights = {name: np.asarray(w["kernel"], np.float64) for name, w in params["params"].items()}
-
-    def heads(name):
-        return (np.asarray(x, np.float64) @ weights[name]).reshape(3, LENGTH, 2, 3)
-
-    across = heads("query_global")[:, :2], heads("key_global"), heads("value_global")
-    arrays = [heads(name) for name in ("query", "key", "value")]
-    want = oracle.longformer(*arrays, np.asarray(mask), 4, across)
-    assert_close(got, want.reshape(3, LENGTH, 6) @ weights["out"], 2e-4)
-
-
 # BigBird's random blocks
 
 
@@ -309,19 +173,6 @@ def test_every_choice_of_random_blocks_is_equally_likely():
     assert (abs(counts / draws - 1 / 6) < 4 * np.sqrt(5 / 36 / draws)).all()
 
 
-def test_random_blocks_are_fixed_by_seed_and_layer_and_differ_between_heads(monkeypatch):
-    def picks(**changes):
-        module = bigbird_module(max_len=48, block_size=2, **changes)
-        return settings_of(module, monkeypatch, (bigbird, "bigbird_attention"))["picks"]
-
-    base = picks()
-    assert base.shape == (2, 22, 2)
-    assert (picks() == base).all()
-    assert (picks(seed=1) != base).any()
-    assert (picks(layer=1) != base).any()
-    assert (base[0] != base[1]).any()
-
-
 def test_bigbird_sees_window_first_last_and_random_blocks_of_each_head():
     module = bigbird_module(max_len=47, block_size=2)
     zero = jnp.zeros((1, 47, 2, 47))
@@ -335,26 +186,3 @@ def test_bigbird_sees_window_first_last_and_random_blocks_of_each_head():
     assert row[:, [0, 9, 10, 11]].all()
     assert (row.sum(axis=1) == 4 + 2).all()  # the last block, one position here, is not in the row
     assert (seen[20, 0] != seen[20, 1]).any()
-
-
-@pytest.mark.parametrize(
-    ("max_len", "changes"),
-    [
-        (1, {}),
-        (7, {}),
-        (11, {}),
-        (7, {"num_global": 0, "last_is_global": False}),
-    ],
-)
-def test_bigbird_with_too_few_blocks_for_the_random_ones_is_full_attention(max_len, changes):
-    module = bigbird_module(max_len, num_random=9, **changes)
-    inputs, mask = qkv(2, max_len, 2, 3), np.ones((2, max_len), bool)
-    mask[1, -1] = False
-    attend = functools.partial(module.apply, {}, train=False, method="attend")
-    assert_close(jax.jit(attend)(*inputs, mask), naive(*inputs, mask))
-
-
-def test_around_puts_the_previous_block_before_each_block():
-    x = jnp.arange(6.0).reshape(1, 1, 6, 1)
-    pairs = blocks.around(blocks.cut(x, 2), 1, 0)[0, 0, :, :, 0]
-    assert pairs.tolist() == [[0, 0, 0, 1], [0, 1, 2, 3], [2, 3, 4, 5]]

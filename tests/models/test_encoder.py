@@ -22,7 +22,7 @@ from arrays import (
     shapes_of,
 )
 
-from lra_fnet import config, experiment
+from lra_fnet import experiment
 from lra_fnet.errors import UserError
 from lra_fnet.models.encoder import (
     Block,
@@ -32,8 +32,7 @@ from lra_fnet.models.encoder import (
     pool,
     sinusoidal_positions,
 )
-from lra_fnet.models.kernels import fastest
-from lra_fnet.models.mixer import HeadMixer, Mixer
+from lra_fnet.models.mixer import Mixer
 from lra_fnet.models.mixers.attention import Attention
 from lra_fnet.models.mixers.fourier import Fourier
 from lra_fnet.models.mixers.linear import LinearMixing
@@ -50,23 +49,14 @@ def build(mixers, **changes):
     return Encoder(mixers=mixers, **(TINY | changes))
 
 
-@pytest.mark.parametrize(
-    ("change", "got"),
-    [
-        (lambda x: x.mean(1, keepdims=True), r"float32 \[3, 1, 6\]"),
-        (lambda x: x.mean((0, 1)), r"float32 \[6\]"),
-        (lambda x: x.astype(jnp.bfloat16), r"bfloat16 \[3, 8, 6\]"),
-        (lambda x: None, "NoneType None"),
-    ],
-)
-def test_mixer_that_would_be_broadcast_is_refused(change, got):
+def test_mixer_that_would_be_broadcast_is_refused():
     class Broad(Mixer):
         uses_mask = False
 
         def __call__(self, x, mask, *, train):
-            return change(x)
+            return x.mean(1, keepdims=True)
 
-    with pytest.raises(UserError, match=rf"Broad must return float32 \[3, 8, 6\].*got {got}"):
+    with pytest.raises(UserError, match=r"float32 \[3, 8, 6\].*got float32 \[3, 1, 6\]"):
         jax.eval_shape(lambda: build(Broad).init(jax.random.key(0), IDS, MASK, train=False))
 
 
@@ -86,37 +76,6 @@ def test_padding_is_invisible_iff_the_mixers_say_so():
             assert bool(jnp.allclose(base, other, atol=1e-5)) == encoder.uses_mask
     assert build(attention).uses_mask
     assert not build((attention, fourier), num_layers=2).uses_mask
-
-
-def test_a_text_without_a_token_is_finite_and_leaves_the_others_alone():
-    """Its positions are pooled all the same, as those of an image that LRA's code calls padding."""
-    encoder = build(attention, pooling="mean_all")
-    variables = random_variables(encoder, IDS, MASK)
-
-    @jax.jit
-    def run(variables, mask):
-        def loss(variables):
-            out = encoder.apply(variables, IDS, mask, train=False)
-            return jnp.square(out - 1).sum(), out
-
-        return jax.grad(loss, has_aux=True)(variables)
-
-    gradient, out = run(variables, MASK.at[1].set(False))
-    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves((gradient, out)))
-    assert_close(out[::2], run(variables, MASK)[1][::2])
-
-
-def test_bfloat16_is_close_to_float32_and_pools_in_float32():
-    variables = random_variables(build(attention), IDS, MASK)
-    want, got = (
-        jax.jit(functools.partial(build(attention, dtype=dtype).apply, train=False))(
-            variables, IDS, MASK
-        )
-        for dtype in ("float32", "bfloat16")
-    )
-    assert got.dtype == jnp.float32
-    error = jnp.linalg.norm(got - want) / jnp.linalg.norm(want)
-    assert 0 < error < 0.03  # eight bits of mantissa: 0.004 for each rounding
 
 
 def test_dropout_acts_on_the_embedding():
@@ -153,8 +112,7 @@ def test_dropout_acts_in_training_only_and_follows_its_key():
     assert (run(0, train=True) != run(0, train=False)).any()
 
 
-@pytest.mark.parametrize("model", config.known("models"))
-def test_parameter_count_is_the_closed_formula(model):
+def test_parameter_counts_are_the_closed_formulas():
     # The LRA paper's ListOps: 512 / 8 / 6 / 512 / 2048, length 2000 and CLS.
     vocab, length, dim, qkv, mlp, layers, classes = 16, 2001, 512, 512, 2048, 2, 10
     heads, blocks = 8, 32  # Sinkhorn's, of 64 tokens
@@ -189,18 +147,19 @@ def test_parameter_count_is_the_closed_formula(model):
         "sinkhorn": projections + (dim * dim + dim) + (dim + 1) * heads * blocks,
         "synthesizer": projections + heads * length**2 + 2 * heads,  # two kinds, weighed per head
     }
+    mixing |= dict.fromkeys(("transformer", "performer", "bigbird", "local", "sparse"), projections)
+    mixing |= dict.fromkeys(("fnet", "ff_only", "random", "fnet_original"), 0)
     sets = ["DATASET=full", "MAX_LEN=2000", "Encoder.num_layers=2"]
-    built = experiment.load("listops", model, "paper", sets)
-    gin.clear_config()  # nothing reads it when a model is traced
-    has_heads = isinstance(built.model.encoder.mixers[0], HeadMixer)
-    block = mixing.get(model, projections if has_heads else 0)
-    block += (dim * mlp + mlp) + (mlp * dim + dim) + 2 * (2 * dim)
-    want = vocab * dim + dim + layers * block + 2 * dim
-    want += (dim * mlp + mlp) + (mlp * classes + classes)
-    if model == "fnet_original":
-        want += (length + 4) * dim + dim * dim + dim  # positions, types, Dense; its norm for ours
     inputs = jnp.zeros((1, 2000), jnp.int32), jnp.ones((1, 2000), bool)
-    assert parameter_count(shapes_of(built.model, *inputs)) == want
+    for model, block in mixing.items():
+        built = experiment.load("listops", model, "paper", sets)
+        gin.clear_config()  # nothing reads it when a model is traced
+        block += (dim * mlp + mlp) + (mlp * dim + dim) + 2 * (2 * dim)
+        want = vocab * dim + dim + layers * block + 2 * dim
+        want += (dim * mlp + mlp) + (mlp * classes + classes)
+        if model == "fnet_original":
+            want += (length + 4) * dim + dim * dim + dim  # positions, types, Dense; its norm
+        assert parameter_count(shapes_of(built.model, *inputs)) == want, model
 
 
 @pytest.mark.parametrize(
@@ -283,21 +242,8 @@ class Neighbours(Attention):
         return y + jnp.roll(y, 1, axis=1)
 
 
-class Shifted(Fourier):
-    """Reads other positions of the transform."""
-
-    def __call__(self, x, mask, *, train, **more):
-        return jnp.roll(super().__call__(x, mask, train=train, **more), 1, axis=1)
-
-
-@pytest.mark.parametrize(
-    "mixer",
-    [
-        functools.partial(Neighbours, implementation="naive", block_size=4),
-        functools.partial(Shifted, method="rfft"),
-    ],
-)
-def test_a_subclass_that_does_not_know_first_only_computes_all_positions(mixer):
+def test_a_subclass_that_does_not_know_first_only_computes_all_positions():
+    mixer = functools.partial(Neighbours, implementation="naive", block_size=4)
     encoder = build(mixer, pooling="cls")
     variables = random_variables(encoder, IDS, MASK)
     whole = functools.partial(encoder.apply, train=False, pooled="too")
@@ -335,16 +281,6 @@ def test_batch_norm_takes_the_place_of_each_layer_norm(norm):
     assert_close(evaluated, trained, 1e-4)
 
 
-def test_a_post_norm_block_without_feed_forward_drops_entries_of_the_mixing():
-    (mixer,) = build(attention).mixers
-    block = Block(mixer, 6, 0, 0.5, "post", 1e-6, None)
-    x, mask, rngs = normal(3, 8, 6), np.ones((3, 8), bool), {"dropout": jax.random.key(0)}
-    variables = random_variables(block, x, mask)
-    trained = applied(block, variables, x, mask, train=True, rngs=rngs)
-    evaluated = applied(block, variables, x, mask)
-    assert not np.allclose(trained, evaluated)
-
-
 PIXELS = {"inputs": "pixels", "pixel_mean": 4.5, "pixel_sd": 2.5}
 
 
@@ -362,18 +298,6 @@ def test_pixels_are_a_table_that_is_linear_in_the_value():
     by_table = {"params": rest | {"embedding": np.float32(table)}}
     want = applied(build(attention, pooling="mean_all"), by_table, IDS, MASK)
     assert_close(applied(encoder, variables, IDS, MASK), want)
-
-
-@pytest.mark.parametrize("changes", [{}, {"embedding": "bert", "positions": "learned"}])
-def test_pixels_enter_at_the_scale_of_tokens(changes):
-    """Before the positions, entries have the deviation of the table's."""
-    values = np.random.default_rng(0).integers(0, 256, (8, 8))
-    pixels = PIXELS | {"pixel_mean": values.mean(), "pixel_sd": values.std()}
-    params = initial(build(attention, **pixels, dim=512, **changes), IDS, MASK)["params"]["pixel"]
-    assert not params["bias"].any()
-    x = (values - values.mean())[..., None] / values.std() @ np.asarray(params["kernel"])
-    table = initial(build(attention, dim=512, **changes), IDS, MASK)["params"]["embedding"]
-    assert abs(x.std() / np.std(table) - 1) < 0.1
 
 
 def test_initial_parameters_are_lras():
@@ -429,19 +353,6 @@ def test_lookup_and_its_gradient_are_a_gather_and_a_scatter(monkeypatch, one_hot
     assert (rows == jnp.float32(table)[ids]).all()
     assert_close(gradient, want, 1e-5)
     assert not gradient[4].any()
-
-
-@pytest.mark.parametrize(
-    ("backend", "vocab_size", "one_hot"),
-    [("cpu", 64, True), ("cpu", 65, False), ("gpu", 1024, True), ("tpu", 1025, False)],
-)
-def test_the_gradient_of_a_small_table_alone_is_a_product(
-    monkeypatch, backend, vocab_size, one_hot
-):
-    monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    with fastest.decisions({}) as made:
-        shapes_of(build(fourier, vocab_size=vocab_size), IDS, MASK)
-    assert made == {f"one-hot gradient of {vocab_size} embeddings on {backend}": one_hot}
 
 
 def test_remat_changes_neither_outputs_nor_gradients_but_what_is_kept():
@@ -519,21 +430,6 @@ def test_a_pre_norm_block_drops_entries_of_each_sublayer_and_of_the_mlps_hidden_
         assert_close(dropped, whole)
     else:  # whose hidden entries are dropped too
         assert abs(dropped - whole)[kept].max() > 0.1
-
-
-@pytest.mark.parametrize(
-    ("mixers", "pooling", "unread"),
-    [
-        ([attention, attention], "mean", True),
-        ([attention, attention], "mean_all", False),
-        ([attention, fourier], "mean", False),
-        ([attention, functools.partial(attention, padding="seen")], "mean", False),
-    ],
-    ids=["attention", "mean_all", "hybrid", "seen"],
-)
-def test_encoder_knows_whether_padding_is_read(mixers, pooling, unread):
-    encoder = build(mixers, num_layers=2, pooling=pooling)
-    assert encoder.mixers[0].padding_unread == unread
 
 
 @pytest.mark.parametrize("pooling", ["mean", "mean_all", "cls", "first"])

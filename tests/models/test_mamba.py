@@ -12,14 +12,11 @@ from arrays import (
     assert_close,
     float64,
     initial,
-    largest_array,
-    new_key,
     normal,
     random_variables,
 )
 
 from lra_fnet.models.kernels import selective_scan
-from lra_fnet.models.mixers import mamba
 from lra_fnet.models.mixers.mamba import Mamba
 
 FIELDS = {"num_heads": 1, "qkv_dim": 1, "layer": 0, "num_layers": 2, "dropout": 0.0, "max_len": 11}
@@ -78,31 +75,6 @@ def test_gradient_of_the_scan_is_that_of_a_closed_form(method, length):
         assert_close(slope, expected, 1e-11)
 
 
-def test_methods_agree_in_a_text_of_several_chunks():
-    """In float32, with the chunks that models have and a last one that is not full."""
-    inputs = [np.float32(array) for array in system(150)]
-
-    def results(method):
-        scan = functools.partial(selective_scan.selective_scan, method=method)
-        return jax.jit(jax.value_and_grad(lambda v: jnp.sin(scan(*v)).sum()))(inputs)
-
-    for one, other in zip(*map(jax.tree.leaves, map(results, METHODS)), strict=True):
-        assert_close(one, other, 1e-4)
-
-
-def test_a_constant_system_is_a_convolution_with_its_kernel(method):
-    """With the same step, B and C at each token the kernel is C exp(l step A) step B."""
-    x, *_ = system(13)
-    a, step, b, c = system(1)[2], np.array([0.3, 0.1, 1.0]), np.array([0.5, -2]), np.array([1, 0.7])
-    kernel = np.exp(np.arange(13)[:, None, None] * step[:, None] * a) * b * c
-    ahead = kernel.sum(axis=2) * step
-    want = oracle.long_convolution(x, ahead, np.zeros_like(ahead))
-    constant = [np.broadcast_to(row, (2, 13, len(row))) for row in (step, b, c)]
-    with jax.enable_x64(True):
-        got = selective_scan.selective_scan(x, constant[0], a, *constant[1:], method=method)
-    assert_close(got, want, 1e-12)
-
-
 def test_states_pass_over_tokens_without_a_step(method):
     x, step, a, b, c = system(13)
     there = np.arange(13) % 3 != 1
@@ -120,49 +92,6 @@ def test_states_are_float32_of_bfloat16_inputs(method):
     assert got.dtype == jnp.float32
     want = oracle.selective_scan(*float64(x, step, a, b, c))
     assert_close(got, want, 1e-5)
-
-
-def test_slopes_have_the_dtypes_of_the_inputs(method):
-    x, step, a, b, c = (np.float32(array) for array in system(13))
-    inputs = *(jnp.asarray(array, jnp.bfloat16) for array in (x, b, c)), step, a
-
-    def loss(x, b, c, step, a):
-        return selective_scan.selective_scan(x, step, a, b, c, method=method).sum()
-
-    slopes = jax.eval_shape(jax.grad(loss, range(5)), *inputs)
-    assert [slope.dtype for slope in slopes] == [jnp.bfloat16] * 3 + [jnp.float32] * 2
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_no_array_has_the_states_of_all_tokens(method):
-    """Inputs and slopes are [B, L, E]; states, N times as large, are held for a chunk."""
-    size = (2, 4096, 16)
-    shapes = [
-        jax.ShapeDtypeStruct(s, np.float32) for s in (size, size, (16, 8), *[(2, 4096, 8)] * 2)
-    ]
-
-    def loss(*inputs):
-        return jnp.square(selective_scan.selective_scan(*inputs, method=method)).sum()
-
-    assert largest_array(jax.grad(loss, (0, 1, 2, 3, 4)), *shapes) == np.prod(size)
-
-
-def gradient_of_the_scan(method):
-    """The program of all slopes, as text."""
-    inputs = [np.float32(array) for array in system(70)]
-    scan = functools.partial(selective_scan.selective_scan, method=method)
-    gradient = jax.grad(lambda inputs: scan(*inputs).sum())
-    return str(jax.make_jaxpr(gradient)(inputs))
-
-
-@pytest.mark.parametrize(("backend", "method"), [("cpu", "scan"), ("gpu", "associative")])
-def test_scan_suits_the_backend_and_sums_over_states_in_float32(monkeypatch, backend, method):
-    monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    auto, *given = map(gradient_of_the_scan, ("auto", *METHODS))
-    assert given[0] != given[1]
-    assert auto == given[METHODS.index(method)]
-    products = auto.count("dot_general[")
-    assert products == auto.count("precision=(Precision.HIGHEST, Precision.HIGHEST)") > 0
 
 
 # The layer
@@ -183,44 +112,6 @@ def test_layer_equals_a_loop_over_positions(bidirectional, method):
     assert params["dt"].shape == (2 * (1 + bidirectional), 40)  # rank 2 = ceil(20 / 16)
     want = oracle.mamba(*float64(x), mask, params, 1 + bidirectional)
     assert_close(np.asarray(got)[mask], want[mask], 1e-4)
-
-
-def test_the_recurrence_of_a_bfloat16_layer_is_float32(monkeypatch):
-    dtypes = []
-
-    def scan(x, step, a, b, c, **settings):
-        dtypes.extend((step.dtype, a.dtype))
-        return selective_scan.selective_scan(x, step, a, b, c, **settings)
-
-    monkeypatch.setattr(mamba, "selective_scan", scan)
-    mixer = Mamba(dim=3, bidirectional=True, **FIELDS)
-    x, mask = normal(1, 11, 3).astype(jnp.bfloat16), np.ones((1, 11), bool)
-    y = jax.eval_shape(functools.partial(mixer.init_with_output, train=False), new_key(0), x, mask)
-    assert y[0].dtype == jnp.bfloat16
-    assert dtypes == [jnp.float32] * 4
-
-
-def test_reversed_text_with_exchanged_directions_gives_the_reversed_output():
-    mixer = Mamba(dim=3, bidirectional=True, **FIELDS)
-    x, mask = normal(2, 11, 3), np.ones((2, 11), bool)
-    variables = random_variables(mixer, x, mask)
-    shared = ("project", "out")
-    exchanged = {
-        name: leaf if name in shared else np.concatenate(np.split(leaf, 2)[::-1])
-        for name, leaf in variables["params"].items()
-    }
-    got = applied(mixer, {"params": exchanged}, x[:, ::-1], mask)
-    assert_close(got[:, ::-1], applied(mixer, variables, x, mask))
-
-
-def test_only_the_causal_layer_ignores_later_tokens():
-    x, mask = normal(1, 11, 3), np.ones((1, 11), bool)
-    changed = x.at[:, 6:].add(1.0)
-    for bidirectional in (False, True):
-        mixer = Mamba(dim=3, bidirectional=bidirectional, **FIELDS)
-        variables = random_variables(mixer, x, mask)
-        before, after = (applied(mixer, variables, v, mask)[:, :6] for v in (x, changed))
-        assert np.allclose(before, after, atol=1e-6) == (not bidirectional)
 
 
 def test_parameters_begin_as_those_of_the_authors():

@@ -1,9 +1,6 @@
 """Attention, Linear and Performer against float64 oracles, closed forms and each other."""
 
 import functools
-import math
-import os
-import re
 
 import flax.linen as nn
 import jax
@@ -16,7 +13,6 @@ from arrays import (
     assert_close,
     float64,
     initial,
-    largest_array,
     new_key,
     normal,
     random_variables,
@@ -24,9 +20,7 @@ from arrays import (
 
 from lra_fnet import experiment
 from lra_fnet.errors import UserError
-from lra_fnet.models.kernels import blocks, fastest
 from lra_fnet.models.kernels.pointwise import part_of_batch
-from lra_fnet.models.mixer import draw_once
 from lra_fnet.models.mixers import attention, linear, performer
 from lra_fnet.models.mixers.convolution import Convolution
 from lra_fnet.models.mixers.fourier_filter import FourierFilter
@@ -55,38 +49,6 @@ def shapes_of(mixer, x=None):
 
 
 @pytest.mark.parametrize(
-    ("leading", "dtype"),
-    [((3, 2), jnp.float32), ((3, 2), jnp.bfloat16), ((1, 2), jnp.float32)],
-    ids=["float32", "bfloat16", "broadcast"],
-)
-def test_products_and_their_gradients_equal_those_of_the_plain_sums(leading, dtype):
-    """Integers and float64 sums: a wrong axis, a lost factor or a rounded sum would show."""
-    rng = np.random.default_rng(0)
-
-    def integers(*shape):
-        return jnp.asarray(rng.integers(-4, 5, shape), dtype)
-
-    weighted = functools.partial(blocks.weighted, dtype=jnp.float32)
-    for product, axes in ((blocks.products, "qk,mk->qm"), (weighted, "qm,mk->qk")):
-        first, second, result = (f"...{a}" for a in axes.replace("->", ",").split(","))
-        shape = {"q": 5, "m": 6, "k": 4}
-        left = integers(3, 2, *(shape[a] for a in first[3:]))
-        right = integers(*leading, *(shape[a] for a in second[3:]))
-        out, pull = jax.vjp(jax.jit(product), left, right)
-        slope = integers(*out.shape).astype(jnp.float32)
-        exact = float64(left, right, slope)
-        want = np.einsum(f"{first},{second}->{result}", *exact[:2])
-        by_left = np.einsum(f"{result},{second}->{first}", exact[2], exact[1])
-        by_right = np.einsum(f"{result},{first}->{second}", exact[2], exact[0])
-        if leading[0] == 1:
-            by_right = by_right.sum(axis=0, keepdims=True)
-        assert (out.dtype, np.array_equal(out, want)) == (jnp.float32, True)
-        for got, exact_slope in zip(pull(slope), (by_left, by_right), strict=True):
-            assert got.dtype == dtype
-            np.testing.assert_array_equal(got, jnp.asarray(exact_slope, dtype))
-
-
-@pytest.mark.parametrize(
     "attend",
     [
         attention.naive,
@@ -102,54 +64,6 @@ def test_attention_equals_the_oracle_with_padding_and_an_empty_row(monkeypatch, 
     got = jax.jit(attend)(*inputs)
     assert_close(got, oracle.softmax_attention(*float64(*inputs[:3]), np.asarray(inputs[3])))
     assert not np.asarray(got[2]).any()
-
-
-@pytest.mark.parametrize("backend", ["cpu", "gpu"])
-@pytest.mark.parametrize("block_size", [2, 5])
-def test_blockwise_gradient_equals_naive_gradient(monkeypatch, backend, block_size):
-    monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    query, key, value, mask = heads_and_mask()
-    cotangent = normal(*value.shape, seed=9)
-
-    def gradient(attend):
-        def loss(*qkv):
-            return (attend(*qkv, mask) * cotangent).sum()
-
-        return jax.jit(jax.grad(loss, (0, 1, 2)))(query, key, value)
-
-    blocks = functools.partial(attention.blockwise, block_size=block_size)
-    for got, want in zip(gradient(blocks), gradient(attention.naive), strict=True):
-        assert_close(got, want)
-
-
-@pytest.mark.parametrize(
-    ("backend", "cores", "rate", "length", "weights"),
-    [
-        ("cpu", 1, 0.0, 256, (128, 256)),
-        ("cpu", 1, 0.0, 2048, (128, 512)),
-        ("cpu", 2, 0.0, 2048, (256, 1024)),
-        ("cpu", 1, 0.5, 2048, (256, 2048)),  # another size would draw other bits
-        ("gpu", 1, 0.0, 2048, (256, 2048)),
-    ],
-)
-def test_weights_at_a_time_suit_the_device(monkeypatch, backend, cores, rate, length, weights):
-    monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
-    assert largest_block(length, rate) == math.prod(weights)
-
-
-def largest_block(length, rate=0.0):
-    dropout = {"rate": rate, "rng": new_key(0)} if rate else {}
-    attend = functools.partial(attention.blockwise, block_size=256, **dropout)
-    shapes = [jax.ShapeDtypeStruct((1, length, 1, 4), jnp.float32)] * 3
-    return largest_array(attend, *shapes, jax.ShapeDtypeStruct((1, length), bool))
-
-
-def test_a_run_keeps_its_tiles_on_other_cores(monkeypatch):
-    with fastest.decisions({}):
-        for cores in (1, 2):
-            monkeypatch.setattr(os, "sched_getaffinity", lambda _, n=cores: set(range(n)))
-            assert largest_block(2048) == 128 * 512
 
 
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
@@ -218,31 +132,6 @@ def test_zero_padding_leaves_tokens_and_empties_the_rest():
     assert zero.uses_mask
 
 
-def test_seen_padding_takes_part_like_tokens():
-    x, mask = normal(3, 7, FIELDS["dim"]), heads_and_mask()[3]
-    seen, hidden = performer_module(padding="seen"), performer_module()
-    variables = jax.tree.map(lambda a: normal(*a.shape), shapes_of(hidden))
-    got = seen.apply(variables, x, mask, train=False)
-    assert_close(got, hidden.apply(variables, x, jnp.ones_like(mask), train=False), 1e-6)
-    assert (seen.uses_mask, hidden.uses_mask) == (False, True)
-
-
-@pytest.mark.parametrize(
-    ("backend", "dtype", "dropout", "reason"),
-    [
-        ("cpu", jnp.bfloat16, 0.0, "an NVIDIA GPU, .* got a cpu, bfloat16 and 0.0"),
-        ("gpu", jnp.float32, 0.0, "Encoder.dtype = 'bfloat16' .* got a gpu, float32 and 0.0"),
-        ("gpu", jnp.bfloat16, 0.1, "attention_dropout = 0, got a gpu, bfloat16 and 0.1"),
-    ],
-)
-def test_fused_attention_says_why_it_cannot_run(monkeypatch, backend, dtype, dropout, reason):
-    monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    module = attention_module(implementation="fused", dropout=dropout)
-    with pytest.raises(UserError, match=reason) as caught:
-        shapes_of(module, jnp.ones((1, 7, 6), dtype))
-    assert "or Attention.implementation = 'blockwise'" in str(caught.value)
-
-
 def test_fused_attention_refuses_padding_between_tokens():
     """Its lengths cannot describe black pixels anywhere."""
     fused = ["Attention.implementation=fused"]
@@ -261,15 +150,6 @@ def test_linear_mix_equals_the_oracle(shape):
     _, length, dim = shape
     inputs = normal(*shape), normal(length, length, seed=1), normal(dim, dim, seed=2)
     assert_close(linear.linear_mix(*inputs), oracle.linear_mix(*float64(*inputs)))
-
-
-def test_linear_mixing_refuses_another_length():
-    mixer = linear.LinearMixing(**FIELDS, dropout=0.0)
-    with pytest.raises(UserError) as caught:
-        shapes_of(mixer, jnp.ones((1, 5, 6)))
-    assert str(caught.value) == (
-        "LinearMixing is built for exactly 7 positions, got 5: pad or cut every batch to 7"
-    )
 
 
 # Performer
@@ -350,24 +230,6 @@ def test_orthogonal_features_are_orthogonal_in_blocks_with_chi_norms():
     assert performer.draw_features(new_key(0), 10, 4).shape == (10, 4)  # a block cut short
 
 
-def test_features_are_orthogonalised_one_block_at_a_time():
-    """Batched QRs of several layers in one program wait for each other for ever on two cores."""
-    draw = jax.jit(functools.partial(performer.draw_features, num_features=10, width=4))
-    calls = re.findall(r"@lapack_s.* : \((tensor<.*?>)", draw.lower(new_key(0)).as_text())
-    assert calls
-    assert set(calls) == {"tensor<4x4xf32>"}
-
-
-def test_orthogonal_features_estimate_better_than_independent_ones():
-    x = np.asarray([0.5, -0.3, 0.4, 0.1])
-
-    def variance(orthogonal):  # of the estimate from w and -w: the part that orthogonality helps
-        blocks = many_draws(orthogonal=orthogonal).reshape(-1, 4, 4)
-        return np.cosh(blocks @ x).mean(axis=1).var()
-
-    assert variance(True) < 0.8 * variance(False)
-
-
 def test_softmax_features_survive_huge_inputs():
     query, key, value, mask = heads_and_mask()
     features = normal(9, 5)
@@ -380,32 +242,6 @@ def test_softmax_features_survive_huge_inputs():
 def performer_module(**changes):
     fields = {"kernel": "softmax", "num_features": 8, "orthogonal": True, "redraw": False}
     return performer.Performer(**(FIELDS | fields | {"seed": 0, "dropout": 0.0} | changes))
-
-
-def test_features_are_fixed_by_seed_and_layer_and_redrawn_only_in_training():
-    def features(*, train=False, rng=0, **changes):
-        module, rngs = performer_module(**changes), {"dropout": new_key(rng)}
-        return np.asarray(module.apply({}, 4, train=train, rngs=rngs, method="features"))
-
-    base = features()
-    assert base.shape == (8, 4)
-    assert (features(train=True, rng=1) == base).all()
-    assert (features(seed=1) != base).any()
-    assert (features(layer=1) != base).any()
-    assert (features(orthogonal=False) != base).any()
-    assert (features(redraw=True) == base).all()
-    first, again, other = (features(redraw=True, train=True, rng=rng) for rng in (0, 0, 1))
-    assert (first == again).all()
-    assert (first != base).any()
-    assert (first != other).any()
-
-
-def test_fixed_draws_are_those_of_threefry_under_any_default_generator():
-    want = jax.random.fold_in(jax.random.key(3, impl="threefry2x32"), 1)
-    for impl in ("threefry2x32", "rbg"):
-        with jax.default_prng_impl(impl):
-            got = draw_once(functools.partial(jax.random.normal, shape=(4,)), 3, 1)
-        np.testing.assert_array_equal(got, jax.random.normal(want, (4,)))
 
 
 @pytest.mark.parametrize(

@@ -230,13 +230,6 @@ def test_conversion_there_and_back_is_exact_and_complete():
     assert all((back[name] == state[name]).all() for name in state)
 
 
-@pytest.mark.parametrize("rate", [None, "0.1", 1.0])
-def test_a_wrong_setting_fails_with_one_line(rate):
-    with pytest.raises(UserError, match=r"Encoder.dropout must be .*, got") as caught:
-        convert.fnet_from_transformers(weights(), CONFIG | {"hidden_dropout_prob": rate})
-    assert "\n" not in str(caught.value)
-
-
 def pretraining_weights():
     """Weights of the FNetForPreTraining around it, two of them under two names each."""
     rng = np.random.default_rng(1)
@@ -270,62 +263,19 @@ def test_conversion_of_both_heads_there_and_back_is_exact_and_complete():
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("config", "change", "fragment"),
     [
-        (
-            {"cls.predictions.decoder.weight": np.zeros((12, 6))},
-            "the FNet's cls.predictions.decoder.weight must be equal to "
-            "fnet.embeddings.word_embeddings.weight, got other numbers: train it with tied "
-            "embeddings",
-        ),
-        (
-            {"fnet.cls": np.zeros(3)},
-            "the FNet's weights must be those of an FNetForPreTraining, missing or unknown: "
-            "fnet.cls: take model.state_dict() of one",
-        ),
+        ({"hidden_act": "gelu"}, {}, "hidden_act gelu_new or gelu_pytorch_tanh, got 'gelu'"),
+        ({"num_hidden_layers": 3}, {}, "encoder.layer.2.fourier.output.LayerNorm.bias"),
+        ({"intermediate_size": 11}, {}, "shape (11,), got (10,)"),
+        ({}, {"fnet.cls": np.zeros(3)}, "fnet.cls"),
+        ({}, {"cls.predictions.decoder.weight": np.zeros((12, 6))}, "decoder.weight must be equal"),
     ],
 )
-def test_conversion_of_both_heads_names_the_mismatch(change, message):
+def test_conversion_names_the_mismatch(config, change, fragment):
     with pytest.raises(UserError) as caught:
-        convert.fnet_from_transformers(pretraining_weights() | change, CONFIG)
-    assert str(caught.value) == message
-
-
-@pytest.mark.parametrize(
-    ("config", "change", "message"),
-    [
-        (
-            {"hidden_act": "gelu"},
-            {},
-            "the FNet must have hidden_act gelu_new or gelu_pytorch_tanh, got 'gelu': "
-            "only this form of GELU is implemented",
-        ),
-        (
-            {},
-            {"cls.bias": np.zeros(3)},
-            "the FNet's weights must be those of an FNetModel with a pooler, missing or unknown: "
-            "cls.bias: take model.state_dict() of one",
-        ),
-        (
-            {"num_hidden_layers": 3},
-            {},
-            "the FNet's weights must be those of an FNetModel with a pooler, missing or unknown: "
-            "encoder.layer.2.fourier.output.LayerNorm.bias, "
-            "encoder.layer.2.fourier.output.LayerNorm.weight, "
-            "encoder.layer.2.intermediate.dense.bias ...: take model.state_dict() of one",
-        ),
-        (
-            {"intermediate_size": 11},
-            {},
-            "the FNet's encoder.layer.0.intermediate.dense.bias must have shape (11,), got (10,): "
-            "take weights and configuration of one model",
-        ),
-    ],
-)
-def test_conversion_names_the_mismatch(config, change, message):
-    with pytest.raises(UserError) as caught:
-        convert.fnet_from_transformers(weights() | change, CONFIG | config)
-    assert str(caught.value) == message
+        convert.fnet_from_transformers(pretraining_weights() | change, CONFIG | config)
+    assert fragment in str(caught.value)
 
 
 def test_conversion_leaves_out_arrays_that_are_no_weights():
@@ -336,17 +286,6 @@ def test_conversion_leaves_out_arrays_that_are_no_weights():
     want = convert.fnet_from_transformers(pretraining_weights(), CONFIG)[1]
     got = convert.fnet_from_transformers(pretraining_weights() | ids, CONFIG)[1]
     jax.tree.map(np.testing.assert_array_equal, got, want)
-
-
-def test_conversion_names_missing_settings_and_another_model():
-    config = {name: value for name, value in CONFIG.items() if name != "hidden_act"}
-    with pytest.raises(UserError, match="configuration must have hidden_act: take"):
-        convert.fnet_from_transformers(weights(), config)
-    model = experiment.load("text", "fnet", "cpu").model
-    with pytest.raises(
-        UserError, match=r"a Pretrainer, got a Classifier: .* take run.model.encoder"
-    ):
-        convert.fnet_to_transformers(model, {"params": {}})
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import math
 import os
 import statistics
 import timeit
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import jax
 import numpy as np
@@ -29,8 +29,7 @@ MAX_SIZE = {"cpu": 1 << 21}  # largest number of entries of the timed input, by 
 OTHER_MAX_SIZE = 1 << 26
 
 
-_made: contextvars.ContextVar[dict[str, Any] | None]
-_made = contextvars.ContextVar("made", default=None)
+_made: contextvars.ContextVar[dict | None] = contextvars.ContextVar("made", default=None)
 
 
 @contextlib.contextmanager
@@ -39,12 +38,7 @@ def decisions(made: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
     Args:
       made: a JSON object, as in run.json and result.json; changed in place.
-
-    Raises:
-      UserError: it is not a JSON object.
     """
-    if not isinstance(made, dict):
-        raise UserError(f"resolved must be a JSON object, got {made!r}: restore the run.json")
     token = _made.set(made)
     try:
         yield made
@@ -57,16 +51,12 @@ def made() -> dict[str, Any]:
     return dict(_made.get() or {})
 
 
-def decide(what: str, choose: Callable[[], Any], known: Collection) -> Any:
+def decide(what: str, choose: Callable[[], Any]) -> Any:
     """Returns the decision that was made about `what` on this kind of device, or else makes it.
 
     Args:
       what: the subject, with all that the choice depends on but the machine.
       choose: returns a JSON value; not called if the decision is given (see `decisions`).
-      known: all values that `choose` may return.
-
-    Raises:
-      UserError: the given decision is not one of them.
     """
     made = _made.get()
     if made is None:
@@ -74,76 +64,10 @@ def decide(what: str, choose: Callable[[], Any], known: Collection) -> Any:
     what = f"{what} on {jax.default_backend()}"
     if what not in made:
         made[what] = choose()
-    if made[what] not in list(known):
-        raise UserError(
-            f"the run's decision about {what} must be one of {', '.join(map(str, known))}, got "
-            f"{made[what]!r}: restore its run.json or result.json"
-        )
     return made[what]
 
 
-class Choice(NamedTuple):
-    """A candidate's name and the seconds of all candidates, empty if nothing was measured."""
-
-    name: str
-    seconds: Mapping[str, float] = {}
-
-
-def fastest(
-    what: str, candidates: Mapping[str, Callable], shape: tuple[int, ...], usual: str
-) -> Choice:
-    """Returns the candidate that takes the least time on the default device.
-
-    The candidates are timed in turn, by medians of five rounds, on random float32 inputs of
-    `shape`, with fewer rows on the first axis if it is large. The times are kept in the user's
-    cache folder for this device, number of cores, version of jax and shape; if it cannot be
-    written, they hold for this process. With several processes, which must run the same program,
-    nothing is measured and the choice is `usual`.
-
-    Args:
-      what: name of the group of candidates in the file.
-      candidates: functions of one array, by name, that are equal up to rounding.
-      shape: of the input.
-      usual: the candidate to return unless another is at least 1.2 times as fast.
-    """
-    if jax.process_count() > 1:
-        return Choice(usual)
-    size = MAX_SIZE.get(jax.default_backend(), OTHER_MAX_SIZE)
-    rows = min(shape[0], max(1, size // math.prod(shape[1:])))
-    device = jax.local_devices()[0]
-    place = f"{device.device_kind}, {len(os.sched_getaffinity(0))} cores, jax {jax.__version__}"
-    key = f"{what} {'x'.join(map(str, (rows, *shape[1:])))} on {place}"
-    return _kept(key, tuple(candidates.items()), (rows, *shape[1:]), usual)
-
-
-@functools.cache
-def _kept(key, candidates, shape, usual):
-    path = disk.user_cache() / "choices.json"
-    table = _read(path)
-    seconds = table.get(key)
-    if (
-        not isinstance(seconds, dict)
-        or set(seconds) != {n for n, _ in candidates}
-        or not all(isinstance(value, float) and 0 < value < math.inf for value in seconds.values())
-    ):
-        seconds = _measure(dict(candidates), shape)
-        table = _read(path) | {key: seconds}
-        with contextlib.suppress(OSError):  # the next process measures again
-            path.parent.mkdir(parents=True, exist_ok=True)
-            disk.replace(path, json.dumps(table, indent=1, sort_keys=True) + "\n")
-    best = min(seconds, key=lambda name: seconds[name])
-    beaten = seconds[usual] >= MARGIN * seconds[best]
-    return Choice(best if beaten else usual, seconds)
-
-
-def _read(path) -> dict:
-    try:
-        return disk.read_json(path) or {}
-    except UserError:  # it is damaged
-        return {}
-
-
-def _measure(candidates, shape) -> dict[str, float]:
+def measured(candidates, shape) -> dict[str, float]:
     """Measures the seconds per call; adds nothing to a program that is being traced."""
     x = np.random.default_rng(0).standard_normal(shape, np.float32)
     # Lowered outside of the block below, in which a matrix would be a constant of the program:
@@ -166,3 +90,57 @@ def _measure(candidates, shape) -> dict[str, float]:
 
 def _seconds(call, x) -> float:
     return timeit.timeit(lambda: jax.block_until_ready(call(x)), number=1)
+
+
+def fastest(
+    what: str,
+    candidates: Mapping[str, Callable],
+    shape: tuple[int, ...],
+    usual: str,
+    measure: Callable[..., dict[str, float]] = measured,
+) -> str:
+    """Returns the name of the candidate that takes the least time on the default device.
+
+    The candidates are timed in turn, by medians of five rounds, on random float32 inputs of
+    `shape`, with fewer rows on the first axis if it is large. The times are kept in the user's
+    cache folder for this device, number of cores, version of jax and shape; if it cannot be
+    written, they hold for this process. With several processes, which must run the same program,
+    nothing is measured and the choice is `usual`.
+
+    Args:
+      what: name of the group of candidates in the file.
+      candidates: functions of one array, by name, that are equal up to rounding.
+      shape: of the input.
+      usual: the candidate to return unless another is at least 1.2 times as fast.
+      measure: returns the seconds of candidates, by name, at a shape.
+    """
+    if jax.process_count() > 1:
+        return usual
+    size = MAX_SIZE.get(jax.default_backend(), OTHER_MAX_SIZE)
+    rows = min(shape[0], max(1, size // math.prod(shape[1:])))
+    device = jax.local_devices()[0]
+    place = f"{device.device_kind}, {len(os.sched_getaffinity(0))} cores, jax {jax.__version__}"
+    key = f"{what} {'x'.join(map(str, (rows, *shape[1:])))} on {place}"
+    return _kept(key, tuple(candidates.items()), (rows, *shape[1:]), usual, measure)
+
+
+@functools.cache
+def _kept(key, candidates, shape, usual, measure):
+    path = disk.user_cache() / "choices.json"
+    table = _read(path)
+    seconds = table.get(key)
+    if not isinstance(seconds, dict) or set(seconds) != {name for name, _ in candidates}:
+        seconds = measure(dict(candidates), shape)
+        table = _read(path) | {key: seconds}
+        with contextlib.suppress(OSError):  # the next process measures again
+            path.parent.mkdir(parents=True, exist_ok=True)
+            disk.replace(path, json.dumps(table, indent=1, sort_keys=True) + "\n")
+    best = min(seconds, key=lambda name: seconds[name])
+    return best if seconds[usual] >= MARGIN * seconds[best] else usual
+
+
+def _read(path) -> dict:
+    try:
+        return disk.read_json(path) or {}
+    except UserError:  # it is damaged
+        return {}

@@ -67,7 +67,7 @@ def blockwise(
     """
     on_cpu = jax.default_backend() == "cpu"
     if on_cpu and rate == 0:
-        tile = TILES[fastest.decide("tiles of attention", _tile, TILES)]
+        tile = TILES[fastest.decide("tiles of attention", _tile)]
         tile = tile._replace(queries=min(block_size, tile.queries))
         return tiles.attend(query, key, value, mask, tile=tile, padding_unread=padding_unread)
 

@@ -232,8 +232,8 @@ def _angle(n, k, size, dtype):
 TRANSFORMS = {f.__name__: f for f in (definition, rfft, packed, matmul, matmul_fft, four_step)}
 
 
-def explain(shape) -> fastest.Choice:
-    """Returns the method of "auto" for inputs [B, L, D] on the default device, and its reasons.
+def fastest_method(shape) -> str:
+    """Returns the method of "auto" for inputs [B, L, D] on the default device.
 
     Small inputs take the paper's choice (Sec. 3.3): matrices on a TPU up to 4096 tokens, else the
     FFT, `packed` on a CPU with several cores. For larger ones the methods without a sequence matrix
@@ -246,7 +246,7 @@ def explain(shape) -> fastest.Choice:
     fft = "packed" if jax.default_backend() == "cpu" and threads > 1 else "rfft"
     usual = "matmul" if on_tpu and length <= TPU_MATMUL_MAX_LEN else fft
     if math.prod(shape) < MEASURED_MIN_SIZE:
-        return fastest.Choice(usual)
+        return usual
     candidates = {fft: TRANSFORMS[fft], "matmul_fft": matmul_fft}
     if factors(length)[1] <= TPU_MATMUL_MAX_LEN:
         candidates["four_step"] = four_step
@@ -260,12 +260,12 @@ def fourier_mix(x, method="auto", scale="none"):
 
     Args:
       x: [..., L, D] real; transformed in float32 (or wider) and returned in its own dtype.
-      method: "auto" (see `explain`) or one of TRANSFORMS; all give the same numbers up to rounding.
+      method: "auto" (see `fastest_method`) or one of TRANSFORMS, which differ by rounding only.
       scale: "none", unnormalised as in the paper, or "ortho", divided by sqrt(L D).
     """
     if method == "auto":
         shape = "x".join(map(str, x.shape))
-        method = fastest.decide(f"fourier {shape}", lambda: explain(x.shape).name, TRANSFORMS)
+        method = fastest.decide(f"fourier {shape}", lambda: fastest_method(x.shape))
     y = TRANSFORMS[method](x.astype(jnp.promote_types(x.dtype, jnp.float32)))
     return scaled(y, x.shape, scale).astype(x.dtype)
 

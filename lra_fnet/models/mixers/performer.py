@@ -18,7 +18,6 @@ from lra_fnet.models.kernels import blocks, fastest, feature_tiles
 from lra_fnet.models.mixer import HeadMixer, drawn
 from lra_fnet.settings import Least
 
-TILE_SIZES = (256, 1024, 0)  # positions in a tile of features, on a CPU; 0: no tiles
 RELU_EPSILON = 1e-3  # added to each ReLU feature; kernel_epsilon of LRA and the Performer authors
 
 
@@ -133,7 +132,7 @@ def _project(x, features):
 
 
 def _tile_size() -> int:
-    """Chooses from TILE_SIZES; threads of several cores share a product only if it is large."""
+    """Positions in a tile, or 0 for no tiles: several cores share a product only if it is large."""
     return {1: 256, 2: 1024}.get(cores_of_device(), 0)
 
 
@@ -173,7 +172,7 @@ class Performer(HeadMixer):
             return relu_attention(*arrays)
         if jax.default_backend() != "cpu" or query.shape[1] == 1:
             return softmax_attention(*arrays)
-        size = fastest.decide("tiles of features", _tile_size, TILE_SIZES)
+        size = fastest.decide("tiles of features", _tile_size)
         if size == 0:
             return softmax_attention(*arrays)
         return feature_tiles.attend(*arrays, size=size, padding_unread=self.padding_unread)
