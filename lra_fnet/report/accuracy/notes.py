@@ -39,15 +39,15 @@ def legend(cells: Sequence[Cell]) -> str:
     return text
 
 
-def below(table: "Table", smoked: Sequence[str]) -> list[str]:
+def below(table: "Table", runs: Sequence[Record], smoked: Sequence[str]) -> list[str]:
     """Returns the lines below a table.
 
     Args:
       table: without notes.
+      runs: those of the preset.
       smoked: titles of the tasks without a column, of which the preset has smoke runs only.
     """
     rows = [*table.rows, *table.variants]
-    runs = [run for row in rows for task in table.tasks for run in row.cells[task].runs]
     notes = [*_setting(table.preset, rows), *methods(table), *_selected_on_test(table)]
     notes += [*_fixed_draws(rows), *_corpus(runs)]
     by_cell: dict[str, list[Record]] = defaultdict(list)

@@ -134,7 +134,7 @@ def _table(preset: str, runs: Sequence[Record]) -> Table:
     }
     rows = [row for row in rows if row.ours or any(row.cells[c].state != "n/a" for c in columns)]
     table = Table(preset, columns, rows, variants, baselines)
-    return dataclasses.replace(table, notes=notes.below(table, smoked))
+    return dataclasses.replace(table, notes=notes.below(table, runs, smoked))
 
 
 def _our_row(runs: Sequence[Record], columns: Sequence[str]) -> Row:
