@@ -86,18 +86,6 @@ def test_a_platform_that_is_not_there_is_a_mistake_of_the_user(name, command, ou
     assert "Traceback" not in ended.stderr
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("JAX_ENABLE_X64", "maybe"), ("JAX_NUM_CPU_DEVICES", "two")]
-)
-def test_a_variable_that_jax_cannot_read_is_a_mistake_of_the_user(name, value, outside):
-    ended = start("train", *PARITY, "--model", "fnet", env={name: value})
-    assert (ended.returncode, ended.stdout) == (2, "")
-    (line,) = ended.stderr.splitlines()
-    assert name in line.upper()
-    assert value in line
-    assert line.endswith(": correct this variable, or leave it out")
-
-
 def test_ctrl_c_ends_the_processes_of_a_benchmark_without_a_word(outside):
     words = ["benchmark", *PARITY, "--models", "fnet", "--lengths", "4", "--what", "train"]
     command = [sys.executable, "-c", START.format(""), *words, "--seconds", "60"]

@@ -4,7 +4,7 @@ import dataclasses
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from lra_fnet import config
 from lra_fnet.run.result import Record
@@ -12,6 +12,8 @@ from lra_fnet.run.result import Record
 FAILED = ("failed", "OOM", "diverged")
 ENDED = ("complete", "pruned", *FAILED)
 SETTLED = ("complete", "pruned", "OOM", "diverged")  # trying again would not change it
+
+E = TypeVar("E", bound="Entry")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Choice:
         return names(self) == names(other)
 
 
-def points(entries: Iterable[Entry]) -> list[list[Entry]]:
+def points(entries: Iterable[E]) -> list[list[E]]:
     """Returns the trials of each point, by seed; a point that was drawn twice counts once."""
     found = defaultdict(dict)
     for entry in entries:
@@ -93,8 +95,8 @@ def best(entries: Iterable[Entry], *, lowest: bool = False) -> list[Choice]:
             by_pair[point[0].task, point[0].model].append(point)
     found = []
     for complete in by_pair.values():
-        first, *_ = top = (min if lowest else max)(complete, key=mean)
-        seeds, folders = (tuple(getattr(e, name) for e in top) for name in ("seed", "folder"))
-        names = first.task, first.model, first.preset, first.overrides
+        top = (min if lowest else max)(complete, key=mean)
+        seeds, folders = tuple(one.seed for one in top), tuple(one.folder for one in top)
+        names = top[0].task, top[0].model, top[0].preset, top[0].overrides
         found.append(Choice(*names, seeds, mean(top), folders))
     return found

@@ -61,11 +61,9 @@ def finish(plan: Plan, *, without_failed: bool = False) -> list[Record]:
             )
         selected = [*earlier, *files.best(new)]
         out = sum(any(t.state != "complete" for t in p) for p in files.points(new))
-        if out:
-            progress.say(f"left out: {out} points with a trial that is not complete")
+        progress.say(f"left out: {out} points with a trial that is not complete")
         if not selected:
-            again = plan.again("sweep", "--retry")
-            raise UserError(f"no point of sweep {plan.name} is complete: {again}")
+            raise UserError(f"no point of sweep {plan.name} is complete: there is none to select")
         disk.write_json(file, [dataclasses.asdict(choice) for choice in selected])
     results = []
     for choice in selected:

@@ -9,7 +9,6 @@ frees however the process ends (Optuna's journal has no heartbeat that would sho
 import contextlib
 import dataclasses
 import shlex
-import statistics
 from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import IO
@@ -83,7 +82,7 @@ class Ledger:
         self._file = plan.folder / "trials.json"
         with self.locked():
             plan.begin()
-            self._storage, self._studies = _studies(plan)
+            self._studies = self._open(plan.folder / "journal.log")
 
     @property
     def trials(self) -> list[Trial]:
@@ -132,6 +131,22 @@ class Ledger:
         study.ask(axes.space(self.plan.sweep.axes))
         return True
 
+    def _open(self, file: Path) -> list[optuna.Study]:
+        """Returns the studies of a journal, one for each task and model, with all fixed points."""
+        if file.exists() and not (text := file.read_bytes()).endswith(b"\n"):
+            with file.open("r+b") as journal:  # half a line of a killed process or a full disk
+                journal.truncate(text.rfind(b"\n") + 1)
+        storage, sweep = JournalStorage(JournalFileBackend(str(file))), self.plan.sweep
+        given = {"direction": "minimize" if sweep.pretrain else "maximize", "load_if_exists": True}
+        given |= {"storage": storage, "pruner": optuna.pruners.MedianPruner()}
+        names = (f"{task}/{model}" for task, model in self.plan.pairs)
+        studies = [optuna.create_study(study_name=name, **given) for name in names]
+        new = {"state": TrialState.RUNNING, "distributions": axes.space(sweep.axes)}
+        for study in studies:
+            for point in self.plan.points()[len(study.trials) :]:
+                study.add_trial(create_trial(params=point, **new))
+        return studies
+
     def _points(self, study: optuna.Study) -> list[FrozenTrial]:
         """Returns a study's points, without those that a killed process had only half drawn."""
         size = len(self.plan.sweep.axes)
@@ -177,15 +192,14 @@ class Ledger:
             return
         first = seeds[0]
         if self.plan.sweep.prune and first.state in ("running", "complete"):
+            live = optuna.trial.Trial(study, point._trial_id)
             for step in sorted(first.curve.keys() - point.intermediate_values.keys()):
-                value = first.curve[step]
-                self._storage.set_trial_intermediate_value(point._trial_id, step, value)
-            told = self._storage.get_trial(point._trial_id)
-            if first.state == "running" and study.pruner.prune(study, told):
+                live.report(first.curve[step], step)
+            if first.state == "running" and live.should_prune():
                 study.tell(point.number, state=TrialState.PRUNED)
                 return
         if all(trial.state == "complete" for trial in seeds):
-            study.tell(point.number, statistics.fmean(t.validation or 0.0 for t in seeds))
+            study.tell(point.number, files.mean(seeds))
 
 
 def make_trial(plan: plans.Plan, pair: int, point: int, params: dict, seed: int) -> Trial:
@@ -193,9 +207,10 @@ def make_trial(plan: plans.Plan, pair: int, point: int, params: dict, seed: int)
     job, built = plan.job(pair, params, seed), None
     with contextlib.suppress(UserError):  # a point of a search that cannot be built: its run fails
         built = plans.built(dataclasses.replace(job, seed=0))
+    same = ("task", "model", "preset", "seed", "overrides")
     return Trial(
+        **{name: getattr(job, name) for name in same},
         number=(point * len(plan.pairs) + pair) * plan.sweep.seeds + seed,
-        **{name: getattr(job, name) for name in ("task", "model", "preset", "seed", "overrides")},
         folder=str(job.folder.relative_to(job.runs)),
         state="waiting",
         step=0,
@@ -214,28 +229,3 @@ def claim(folder: Path) -> IO[str] | None:
     with disk.writable(folder):
         folder.mkdir(parents=True, exist_ok=True)
         return disk.try_lock(folder / CLAIM)
-
-
-def _studies(plan: plans.Plan) -> tuple[JournalStorage, list[optuna.Study]]:
-    """Returns the storage in journal.log and its studies, one for each task and model."""
-    file = plan.folder / "journal.log"
-    if file.exists() and not (text := file.read_bytes()).endswith(b"\n"):
-        with file.open("r+b") as journal:  # half a line of a killed process or a full disk
-            journal.truncate(text.rfind(b"\n") + 1)
-    storage = JournalStorage(JournalFileBackend(str(file)))
-    studies = [
-        optuna.create_study(
-            storage=storage,
-            study_name=f"{task}/{model}",
-            direction="minimize" if plan.sweep.pretrain else "maximize",
-            load_if_exists=True,
-            pruner=optuna.pruners.MedianPruner(),
-        )
-        for task, model in plan.pairs
-    ]
-    space, fixed = axes.space(plan.sweep.axes), plan.points()
-    for study in studies:
-        for point in fixed[len(study.trials) :]:
-            state = TrialState.RUNNING
-            study.add_trial(create_trial(state=state, params=point, distributions=space))
-    return storage, studies

@@ -299,10 +299,8 @@ def load(runs: Path, name: str, trials: int | None = None) -> Plan:
     file = runs / "sweeps" / name / "sweep.json"
     fields = disk.read_json(file)
     if fields is None:
-        names = sorted(path.parent.name for path in runs.glob("sweeps/*/sweep.json"))
         raise UserError(
-            f"no sweep {name!r} in {runs / 'sweeps'} (it has: {', '.join(names) or 'none'}): "
-            "`lra-fnet sweep` with --task or --sweep begins a new one"
+            f"no sweep {name!r} in {runs / 'sweeps'}: --task or --sweep with it begins a new one"
         )
     try:
         axes, tasks = config.literal(fields["axes_python"]), tuple(fields["task"].split(","))

@@ -4,11 +4,9 @@ import contextlib
 import dataclasses
 import itertools
 import os
-import statistics
 import subprocess
 import sys
 import time
-from collections import Counter
 from typing import IO
 
 import numpy as np
@@ -197,16 +195,18 @@ def _show(trials: list[Trial], shown: dict[int, str]) -> None:
     """Prints a line for each trial whose state is not the one that was shown."""
     for trial in trials:
         if trial.state != shown.get(trial.number, "waiting"):
-            value = f", validation {_value(trial.validation, trial)}" if trial.validation else ""
-            error = f": {trial.error}" if trial.state in FAILED else ""
-            place = f"[{trial.number + 1}/{len(trials)}] {trial.job.folder}"
-            progress.say(f"{place}: {trial.state}{value}{error}")
+            facts = [f"[{trial.number + 1}/{len(trials)}] {trial.job.folder}", trial.state]
+            facts += [_mean([trial])] if trial.state == "complete" else []
+            facts += [trial.error] if trial.state in FAILED and trial.error else []
+            progress.say(": ".join(facts))
         shown[trial.number] = trial.state
 
 
-def _value(value: float, trial: Trial) -> str:
-    """Returns what trials are compared by: a loss, or an accuracy in %."""
-    return f"{value:.4f}" if trial.job.denoise else f"{100 * value:.2f} %"
+def _mean(point: list[Trial]) -> str:
+    """Returns what points are compared by, of complete trials: a loss, or an accuracy in %."""
+    mean = files.mean(point)
+    text = f"{mean:.4f}" if point[0].job.denoise else f"{100 * mean:.2f} %"
+    return f"{text} on validation"
 
 
 def _report(ledger: Ledger, jobs: int, stopped: int | None) -> int:
@@ -217,11 +217,10 @@ def _report(ledger: Ledger, jobs: int, stopped: int | None) -> int:
         progress.say(f"saved; to resume: {sweep.again('sweep', *options)}")
         return 128 + stopped
     for point in files.points(trials):
-        states = ", ".join(f"{n} {state}" for state, n in Counter(e.state for e in point).items())
-        values = [e.validation for e in point if e.state == "complete" and e.validation is not None]
-        mean = f", validation {_value(statistics.fmean(values), trials[0])}" if values else ""
+        done = [trial for trial in point if trial.state == "complete"]
+        mean = [_mean(done)] if done else []
         setting = " ".join([point[0].task, point[0].model, *point[0].overrides])
-        progress.say(f"{setting}: {states}{mean}")
+        progress.say(": ".join([setting, f"{len(done)} of {len(point)} seeds", *mean]))
     failed = any(trial.state in FAILED for trial in trials)
     if failed:
         progress.say(f"to try what failed again: {sweep.again('sweep', *options, '--retry')}")

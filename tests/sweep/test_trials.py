@@ -23,7 +23,6 @@ from fake_sweep import BUILT, FAKE
 from optuna.trial import TrialState
 from paths import OUTSIDE, ROOT
 
-from lra_fnet import config
 from lra_fnet.data import store
 from lra_fnet.errors import UserError
 from lra_fnet.run import evaluate, job
@@ -93,7 +92,7 @@ def test_every_trial_runs_once_and_trials_json_has_its_state(go):
     assert definition.items() >= wanted.items()
     assert {"created", "commit"} <= definition.keys()
     assert "lra-fnet finish --name mine" in err
-    assert err.count("validation 40.50 %") == 2  # the mean of 40 and 41 of each model
+    assert err.count("2 of 2 seeds: 40.50 %") == 2  # the mean of 40 and 41 of each model
     assert "\x1b" not in err
     assert go("--name", "mine")[0] == 0
     assert sum(starts().values()) == 8
@@ -234,26 +233,25 @@ def test_running_trial_has_the_best_validation_so_far(tmp_path):
         assert (trial.step, trial.validation) == (6, best)
 
 
-def test_result_counts_if_it_has_the_trials_settings_data_code_and_splits(outside, monkeypatch):
-    Path("mine.py").write_text("")
-    imports = {"imports": ("mine.py",)}
-    config.import_modules(("mine.py",))
-    code = config.code_of(job.Job("", "", "", **imports).imports)
-    monkeypatch.setattr(store, "read_fingerprint", lambda folder: {"fingerprint": "e" * 64})
-    given = type(BUILT)(**vars(BUILT) | {"config": "Run.num_steps = 1000\n"})
-    for changes, counts in (
+@pytest.mark.parametrize(
+    ("changes", "counts"),
+    [
         ({}, True),
         ({"config": "Run.num_steps = 999\n"}, False),
         ({"data_sha256": "d" * 64}, False),
         ({"code": {"mine.py": "0" * 12}}, False),
-        ({"code": {}}, False),
         ({"test": None}, False),  # of --no-test
-    ):
-        trial = made_trial(Path("runs"), given, **imports)
-        facts = {"task": "parity", "config": given.config, "data_sha256": "e" * 64, "code": code}
-        made_results.put(trial.job.runs, made_results.a_result(**(facts | changes)))
-        assert (trial.record() is not None) == counts, changes
-    assert made_trial(Path("runs"), given, test=False, **imports).record() is not None
+    ],
+)
+def test_result_counts_if_it_has_the_trials_settings_data_code_and_splits(
+    outside, monkeypatch, changes, counts
+):
+    monkeypatch.setattr(store, "read_fingerprint", lambda folder: {"fingerprint": "e" * 64})
+    built = type(BUILT)(**vars(BUILT) | {"config": "Run.num_steps = 1000\n"})
+    trial = made_trial(Path("runs"), built)
+    facts = {"task": "parity", "config": built.config, "data_sha256": "e" * 64}
+    made_results.put(trial.job.runs, made_results.a_result(**(facts | changes)))
+    assert (trial.record() is not None) == counts
 
 
 # Kills, and several sweeps at once
@@ -469,56 +467,19 @@ def test_first_of_the_best_complete_points_is_selected():
 
 
 @pytest.mark.slow
-def test_sweep_that_is_killed_and_resumed_equals_an_uninterrupted_one(tmp_path, monkeypatch):
-    """Kills parent and children with SIGKILL, resumes, and scores the selected run on test."""
-    settings = ["num_steps=500", "eval_every=125", "save_every=50", "save_seconds=0"]
-    which = ["--task", "parity", "--preset", "cpu", "--gin-dir", str(OUTSIDE), "--models", "fnet"]
-    which += ["--grid", "Optimizer.learning_rate=[1e-3, 1e-1]"]
-    which += [word for setting in settings for word in ("--set", f"Run.{setting}")]
+def test_trials_of_real_runs_never_read_test_and_finish_reads_it_once(command, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(OUTSIDE)]))
-    monkeypatch.syspath_prepend(str(OUTSIDE))
-
-    def begin(runs, *options):
-        command = [sys.executable, "-m", "lra_fnet", "sweep", *options, "--runs", str(runs)]
-        with open(tmp_path / "log", "ab") as log:
-            return subprocess.Popen(
-                [*command, "--name", "mine", "--jobs", "2"], cwd=tmp_path, stdout=log, stderr=log
-            )
-
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert begin(whole, *which).wait() == 0
-    process = begin(killed, *which)
-    try:
-        wait_for(lambda: len(list(killed.glob("*/*/*/*/checkpoints/last/*"))) >= 1)
-    finally:
-        process.kill()
-        process.wait()
-        for lock in killed.glob("cpu/*/*/*/.lock"):
-            for pid in _holders(lock):
-                os.kill(pid, signal.SIGKILL)
-    assert len(list(killed.glob("*/*/*/*/result.json"))) < 2
-    assert begin(killed).wait() == 0
-
-    def results(runs):
-        changing = {"steps_per_second", "wall_seconds", "peak_bytes", "commit", "dirty", "sha256"}
-        return {
-            str(file.parent.relative_to(runs)): {
-                k: v for k, v in json.loads(file.read_text()).items() if k not in changing
-            }
-            for file in sorted(runs.glob("*/*/*/*/result.json"))
-        }
-
-    assert len(results(whole)) == 2
-    assert results(killed) == results(whole)
-    assert all(result["test"] is None for result in results(whole).values())
-    assert not (killed / "test_log.jsonl").exists()
-    monkeypatch.chdir(tmp_path)
+    which = [*WHICH, "--gin-dir", str(OUTSIDE), "--grid", "Optimizer.learning_rate=[1e-3, 1e-1]"]
+    assert command("sweep", *which, "--set", "Run.num_steps=40", "--jobs", "2").code == 0
+    results = {t["folder"]: Path("runs", t["folder"], "result.json") for t in trials_of()}
+    assert all(json.loads(file.read_text())["test"] is None for file in results.values())
+    assert not Path("runs/test_log.jsonl").exists()
     for _ in range(2):
-        finish.finish(plan.load(killed, "mine"))
-    (choice,) = json.loads((killed / "sweeps/mine/selected.json").read_text())
-    (folder,) = choice["folders"]
-    readings = (killed / "test_log.jsonl").read_text().splitlines()
-    assert [json.loads(line)["run"] for line in readings] == [folder] * 3  # intended, best, last
-    assert [f for f, r in results(killed).items() if r["test"] is not None] == [folder]
-    scores = [result["validation"]["best"] for result in results(killed).values()]
-    assert choice["validation"] == max(score["correct"] / score["count"] for score in scores)
+        assert command("finish", "--name", "mine").code == 0
+    (choice,) = json.loads(Path("runs/sweeps/mine/selected.json").read_text())
+    assert choice["validation"] == max(trial["validation"] for trial in trials_of())
+    readings = Path("runs/test_log.jsonl").read_text().splitlines()
+    folders = [json.loads(line)["run"] for line in readings]
+    assert folders == list(choice["folders"]) * 3  # intended, best, last
+    tested = [f for f, file in results.items() if json.loads(file.read_text())["test"]]
+    assert tested == list(choice["folders"])
