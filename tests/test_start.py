@@ -137,17 +137,6 @@ def test_a_closed_output_is_no_error(outside):
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("words", [["--help"], ["train", "--help"]])
-def test_a_reader_that_leaves_ends_the_command_with_141(words, outside):
-    reader, writer = os.pipe()
-    os.close(reader)
-    command = [sys.executable, "-m", "lra_fnet", *words]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}
-    ended = subprocess.run(command, env=environment, stdout=writer, stderr=subprocess.PIPE)
-    os.close(writer)
-    assert (ended.returncode, ended.stderr) == (141, b"")
-
-
 @pytest.mark.parametrize(
     ("name", "limit", "words"),
     [
@@ -161,16 +150,6 @@ def test_a_limit_below_what_every_run_needs_fails_with_one_line(name, limit, wor
     assert ended.returncode == 2
     (line,) = ended.stderr.splitlines()
     assert words in line
-
-
-@pytest.mark.slow
-def test_a_limit_of_file_sizes_fails_with_one_line(outside, monkeypatch):
-    monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)  # coverage writes larger files
-    fault = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))"
-    ended = start("train", *PARITY, "--model", "fnet", fault=fault)
-    assert ended.returncode == 2
-    assert "Traceback" not in ended.stderr
-    assert ended.stderr.splitlines()[-1].startswith("lra-fnet: ")
 
 
 def test_a_batch_that_no_machine_holds_fails_with_one_line(command):
