@@ -102,9 +102,9 @@ def test_ctrl_c_ends_the_processes_of_a_benchmark_without_a_word(outside):
         assert process.poll() is None
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a child that has ended
             commands = [Path(f"/proc/{n}/cmdline") for n in children.read_text().split()]
-            return any(b"benchmark.child" in command.read_bytes() for command in commands)
+            return any(b"multiprocessing.spawn" in command.read_bytes() for command in commands)
 
-    while not measures():
+    while not measures():  # it starts the process of a cell
         time.sleep(0.05)
     time.sleep(2)  # it imports JAX, or measures
     os.killpg(process.pid, signal.SIGINT)
