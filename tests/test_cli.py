@@ -86,7 +86,7 @@ def test_sentence_of_a_list_has_neither_title_nor_reference():
         ("train --task listops --model my_mixer --gin-dir none", "none: there is no such folder"),
         ("list models --gin-dir none", "none: there is no such folder"),
         ("data --task images --dataset foo", "gray_32"),
-        ("train --task corpus --model fnet --preset cpu", "with corpus: cpu-pretrain, paper-pret"),
+        ("train --task corpus --model fnet --preset cpu", "preset 'cpu' has no task 'corpus'"),
         ("train --task listops --model fnet --seed x", "from 0 to 4294967295, got 'x'"),
         ("train --task listops --model fnet --seed 4294967296", "from 0 to 4294967295"),
         ("benchmark --task text --lengths 16,x", "--lengths: invalid integers value: '16,x'"),
@@ -97,7 +97,7 @@ def test_a_wrong_command_fails_with_one_line(command, line, words):
     assert words in command(*line.split()).mistake
 
 
-@pytest.mark.parametrize("line", ["list models", "describe"])
+@pytest.mark.parametrize("line", ["--help", "train --help"])
 def test_a_reader_that_is_gone_ends_a_command_with_141(line, tmp_path):
     reading, writing = os.pipe()
     os.close(reading)
