@@ -104,7 +104,7 @@ def test_a_reader_that_is_gone_ends_a_command_with_141(line, tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "lra_fnet", *line.split()],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""},
         stdout=writing,
         stderr=subprocess.PIPE,
     )
