@@ -33,7 +33,7 @@ from lra_fnet.report.render.svg import Panel, Series
 from lra_fnet.report.speed.points import points
 
 TEMPLATES = Path(page.__file__).with_name("templates")
-STYLE = (TEMPLATES / "style.css").read_text()
+STYLES = [(TEMPLATES / f"{name}.css").read_text() for name in ("figure", "style")]
 VOID = {"meta", "path", "circle", "br", "input"}
 HOSTILE = 'x</script><b>&"quoted"'
 
@@ -188,7 +188,8 @@ def luminance(colour):
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
 def test_colours_have_contrast(scheme):
     """WCAG 2.1: 4.5 for text, 3 for graphics."""
-    found = dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", STYLE.split("@media screen")[scheme]))
+    parts = "".join(style.split("@media screen")[scheme] for style in STYLES)
+    found = dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", parts))
     page_colour = luminance(found["page"])
     for name, least in (
         ("text", 4.5),

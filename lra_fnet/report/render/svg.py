@@ -1,12 +1,13 @@
 """Plots as compact SVG, drawn once for the page and for files.
 
-Lengths are half pixels, so that whole numbers are enough. Colours are the classes c0 to c4 of the
-page's style sheet: one for each main model, the last for all others.
+Lengths are half pixels, so that whole numbers are enough. Colours are the classes c0 to c4 of
+the style sheet: one for each main model, the last for all others.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from markupsafe import escape
 
@@ -14,14 +15,7 @@ WIDTH, HEIGHT = 380, 300  # of the box of a panel
 LEFT, RIGHT, TOP, BOTTOM = 112, 20, 44, 84  # around the box
 NAMES = 240  # on the right, where lines have names at their ends
 LINE = 28  # of text
-STYLE = """<style>
-:root { --c0: #0072b2; --c1: #d55e00; --c2: #009e73; --c3: #cc79a7; --c4: #808080; color: #1b1b1b; }
-@media (prefers-color-scheme: dark) { :root { color: #e7e7e7; } }
-text { font: 24px sans-serif; fill: currentColor; }
-path, line, rect { fill: none; stroke: currentColor; }
-.c0 { color: var(--c0); } .c1 { color: var(--c1); } .c2 { color: var(--c2); }
-.c3 { color: var(--c3); } .c4 { color: var(--c4); }
-</style>"""
+STYLE = Path(__file__).with_name("templates") / "figure.css"  # also in the page
 Points = Sequence[tuple[float, float]]
 
 
@@ -105,7 +99,7 @@ def plot(panels: Sequence[Panel], title: str, legend: Sequence[tuple[str, int]] 
 
 def standalone(svg: str) -> str:
     """Returns the content of a file: the element with its style."""
-    return svg.replace(">", f">{STYLE}", 1) + "\n"
+    return svg.replace(">", f"><style>\n{STYLE.read_text()}</style>", 1) + "\n"
 
 
 def path(points: Sequence[tuple[int, int]]) -> str:
