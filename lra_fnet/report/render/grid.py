@@ -25,7 +25,6 @@ class Grid:
     rows: Sequence[Sequence[str]]
     notes: Sequence[str] = ()  # one sentence each
     words: int = 1  # the number of columns, from the left, that hold words; the others hold numbers
-    relative: bool = False  # whether a benchmark's numbers stand beside ratios to one of its rows
 
     def __bool__(self) -> bool:
         """Whether the table has a row."""
