@@ -118,7 +118,7 @@ def test_process_with_another_command_ends_all(tmp_path):
     assert not run_folder(tmp_path).exists()
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_killed_process_ends_the_other_and_the_same_command_resumes_to_the_same_bits(
     pair, tmp_path, victim
 ):
@@ -134,6 +134,7 @@ def test_killed_process_ends_the_other_and_the_same_command_resumes_to_the_same_
     assert resumed["test"] == expected["test"]
 
 
+@pytest.mark.slow
 def test_signal_to_one_process_saves_one_step_in_all(tmp_path):
     with processes(tmp_path, 2, LONG) as running:
         wait_for(run_folder(tmp_path) / "checkpoints/last/state.safetensors", running)
