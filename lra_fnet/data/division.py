@@ -133,7 +133,7 @@ class Division:
             got = ", ".join(sorted(name or "none" for name in names))
             raise UserError(
                 f"{source}: expected splits train, validation (or none) and test for all rows, or "
-                f"for none of them, got {got}: name the files, folders or the column split so"
+                f"for none of them, got {got}: name the files or folders so"
             )
 
     def split(self, texts: Sequence[np.ndarray], label: int, name: str | None) -> str:

@@ -6,9 +6,8 @@ Defining it registers it by its `name`.
 
 from lra_fnet.data.arrays import Arrays, Batches
 from lra_fnet.data.store import SPLITS, Prepared, Raw
-from lra_fnet.tasks.registry import BUILT_IN, make, title
 from lra_fnet.tasks.sets import illustrate, open, prepare, verify
-from lra_fnet.tasks.task import REGISTRY, PixelTask, Task
+from lra_fnet.tasks.task import BUILT_IN, REGISTRY, PixelTask, Task, make, title
 
 __all__ = [
     "BUILT_IN",

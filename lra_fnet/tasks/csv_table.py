@@ -13,7 +13,7 @@ from lra_fnet.data import division, sources
 from lra_fnet.data.store import Raw
 from lra_fnet.errors import UserError, one_line
 from lra_fnet.machine.progress import say
-from lra_fnet.tasks.own import OwnTask
+from lra_fnet.tasks.own import OwnRow, OwnTask
 from lra_fnet.tasks.task import Sets
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
@@ -69,35 +69,26 @@ class Csv(OwnTask):
     def raw(self, source: Path | None, jobs: int) -> Raw:
         """Returns the rows of a table, or of all tables of a folder or archive, read twice."""
         assert source is not None
-        labels, splits, texts, count, broken = set(), set(), set(), 0, 0
-        for row in read(source):
-            broken += any(b"\n" in text for text in row.texts)
-            labels.add(row.label)
-            splits.add(row.split)
-            texts.add(len(row.texts))
-            count += 1
-            if len(labels) > division.MOST_CLASSES:  # a column of texts is named label
-                break
-        names = division.classes(source, labels, self.labels)
-        if len(texts) != 1:
+        kinds, broken = set(), set()  # numbers of texts, and places of texts with line breaks
+
+        def rows() -> Iterator[OwnRow]:
+            for row in read(source):
+                kinds.add(len(row.texts))
+                broken.update(row.place for text in row.texts if b"\n" in text)
+                texts = [np.frombuffer(text, np.uint8) for text in row.texts]
+                yield OwnRow(row.label, row.split, lambda texts=texts: texts)
+
+        details: dict[str, Any] = {}
+        raw = self.divided(source, rows, details)
+        if len(kinds) != 1:
             raise UserError(f"{source}: expected one text in all rows, or two, got both")
         if broken:
             say(
-                f"{source}: {broken:,} of {count:,} rows have line breaks in a text; if they "
-                "should have none, a quotation mark is not closed"
+                f"{source}: {len(broken):,} of {raw.total:,} rows have line breaks in a text; if "
+                "they should have none, a quotation mark is not closed"
             )
-        details = {"labels": list(names), "texts": texts.pop()}
-        parts = division.Division(source, names, splits)
-        stream = self._rows(source, names, parts, details)
-        return Raw(stream=stream, source=source.name, details=details, total=count)
-
-    def _rows(self, source: Path, names: Sequence[str], parts: division.Division, details: dict):
-        for row in read(source):
-            label = names.index(row.label)
-            values = [np.frombuffer(text, np.uint8) for text in row.texts]
-            split = parts.split(values, label, row.split)
-            yield split, (tuple(values) if len(values) > 1 else values[0], label)
-        details |= parts.finish()
+        details["texts"] = kinds.pop()
+        return raw
 
     def encode(self, content: bytes) -> np.ndarray:
         """Returns the bytes of a text without the white space around it.
@@ -118,7 +109,7 @@ class TableRow(NamedTuple):
     """A row of a table."""
 
     place: str  # file and line
-    split: str | None  # that the file or the column split names
+    split: str | None  # that the file's path names
     label: str  # "" if it is not read
     texts: tuple[bytes, ...]  # without the white space around them
 
@@ -128,7 +119,7 @@ def read(source: Path, *, labelled: bool = True) -> Iterator[TableRow]:
 
     A table is comma-separated (.csv) or tab-separated (.tsv, .tab), in UTF-8; quotation marks may
     enclose a text (RFC 4180). The first line names the columns, in any order; others than label,
-    text, text1, text2 and split are ignored. A table may be a gzip file (.gz).
+    text, text1 and text2 are ignored. A table may be a gzip file (.gz).
 
     Raises:
         UserError: there is no table, a column is missing, or a row is not as the first line says;
@@ -182,13 +173,4 @@ def _row(
     label = row["label"].strip() if labelled else ""
     if not all(texts) or (labelled and not label):
         raise ValueError("expected a text and a label, got an empty one: remove the row")
-    if labelled and "split" in row:
-        given = division.named([row["split"].strip()])
-        if given is None or split not in (None, given):
-            expected = split or "train, validation or test"
-            raise ValueError(
-                f"expected {expected} in the column split, got {row['split']!r}: correct it, or "
-                "leave the column out"
-            )
-        split = given
     return TableRow(place, split, label, texts)

@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,10 @@ import gin
 import numpy as np
 
 from lra_fnet.data import division, pixels, sources
-from lra_fnet.data.store import Raw
+from lra_fnet.data.store import Raw, Row
 from lra_fnet.errors import UserError
 from lra_fnet.machine.progress import say
-from lra_fnet.tasks.own import OwnTask
+from lra_fnet.tasks.own import OwnRow, OwnTask
 from lra_fnet.tasks.task import PixelTask, Sets
 
 ENDINGS = (".png", ".jpg", ".jpeg")
@@ -81,27 +81,31 @@ class Images(OwnTask, PixelTask):
                 f"{source}: expected PNG or JPEG images in a folder for each class, all of them in "
                 f"one folder (or in train, validation and test), got {len(above)} such folders"
             )
-        names = division.classes(source, {path.parent.name for path in paths}, self.labels)
-        splits = {division.named(path.parts[:-2]) for path in paths}
-        parts = division.Division(source, names, splits)
-        details: dict[str, Any] = {"labels": list(names)}
-        stream = self._rows(source, names, parts, details)
-        return Raw(stream=stream, source=source.name, details=details, total=len(paths))
 
-    def _rows(self, source: Path, names: Sequence[str], parts: division.Division, details: dict):
-        sums = np.zeros(3, np.int64)  # of the training pixels: number, sum, sum of squares
-        for file in _files(source, collections.Counter()):
-            try:
-                values = self.encode(file.read(pixels.LARGEST))
-            except ValueError as error:
-                raise UserError(f"{file}: {error}: convert it, or remove it") from None
-            label = names.index(file.path.parent.name)
-            split = parts.split([values], label, division.named(file.path.parts[:-2]))
+        def rows() -> Iterator[OwnRow]:
+            for file in _files(source, collections.Counter()):
+                split = division.named(file.path.parts[:-2])
+                yield OwnRow(file.path.parent.name, split, lambda file=file: [self._pixels(file)])
+
+        details: dict[str, Any] = {}
+        raw = self.divided(source, rows, details)
+        assert raw.stream is not None
+        return dataclasses.replace(raw, stream=self._summed(raw.stream, details))
+
+    def _pixels(self, file: sources.File) -> np.ndarray:
+        try:
+            return self.encode(file.read(pixels.LARGEST))
+        except ValueError as error:
+            raise UserError(f"{file}: {error}: convert it, or remove it") from None
+
+    def _summed(self, rows: Iterable[tuple[str, Row]], details: dict[str, Any]):
+        """Yields the rows, and adds the mean and deviation of the training pixels to `details`."""
+        sums = np.zeros(3, np.int64)  # number, sum, sum of squares
+        for split, (values, label) in rows:
             if split == self.splits[0]:
-                wide = values.astype(np.int64)
-                sums += len(wide), wide.sum(), (wide**2).sum()
+                wide = np.asarray(values).astype(np.int64)
+                sums += wide.size, wide.sum(), (wide**2).sum()
             yield split, (values, label)
-        details |= parts.finish()
         mean = sums[1] / sums[0]
         deviation = math.sqrt(max(sums[2] / sums[0] - mean**2, 1.0))  # not 0, for equal images
         details |= {"pixel_mean": round(float(mean), 2), "pixel_sd": round(deviation, 2)}

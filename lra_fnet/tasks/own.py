@@ -1,18 +1,31 @@
 """A task of a user's own rows: its classes become known with the prepared set."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Self
 
+import numpy as np
+
+from lra_fnet.data import division
+from lra_fnet.data.store import Raw, Row
 from lra_fnet.errors import UserError
 from lra_fnet.tasks.task import Task
+
+
+class OwnRow(NamedTuple):
+    """A row of a user's own."""
+
+    label: str
+    split: str | None  # that its file or a folder names
+    values: Callable[[], Sequence[np.ndarray]]  # reads its texts
 
 
 @dataclasses.dataclass(frozen=True)
 class OwnTask(Task):
     """A task whose classes become known with the prepared set.
 
-    A subclass's `raw` puts the set's "labels" into its details.
+    A subclass's `raw` calls `divided`.
     """
 
     finds_classes = True
@@ -57,3 +70,30 @@ class OwnTask(Task):
                 "their own, with DATASET and --source"
             )
         return dataclasses.replace(self, labels=tuple(details["labels"]))
+
+    def divided(
+        self, source: Path, read: Callable[[], Iterator[OwnRow]], details: dict[str, Any]
+    ) -> Raw:
+        """Returns the rows of a source, and adds what the set should record to `details`.
+
+        `read` yields the rows; it is called twice, and values are read the second time.
+        """
+        labels, splits, count = set(), set(), 0
+        for row in read():
+            labels.add(row.label)
+            splits.add(row.split)
+            count += 1
+            if len(labels) > division.MOST_CLASSES:  # a column of texts is named label
+                break
+        names = division.classes(source, labels, self.labels)
+        parts = division.Division(source, names, splits)
+        details["labels"] = list(names)
+
+        def stream() -> Iterator[tuple[str, Row]]:
+            for row in read():
+                texts, label = tuple(row.values()), names.index(row.label)
+                split = parts.split(texts, label, row.split)
+                yield split, (texts if len(texts) > 1 else texts[0], label)
+            details.update(parts.finish())
+
+        return Raw(stream=stream(), source=source.name, details=details, total=count)

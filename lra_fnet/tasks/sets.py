@@ -8,8 +8,7 @@ from lra_fnet.data.store import Prepared
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.machine.progress import say
-from lra_fnet.tasks.registry import make
-from lra_fnet.tasks.task import PixelTask, Sets, Task
+from lra_fnet.tasks.task import PixelTask, Sets, Task, make
 
 SHEET = "contact_sheet.png"  # examples of a set of images, in the folder above the set's
 
