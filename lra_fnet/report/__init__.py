@@ -46,8 +46,9 @@ def write(report: Report, out_dir: str | Path) -> list[Path]:
             file.parent.mkdir(parents=True, exist_ok=True)
             disk.replace(file, content)
     for file in set(Path(out_dir).glob("latex/*.tex")) - files.keys():
-        with disk.writable(file, "--out"):
-            file.unlink(missing_ok=True)
+        if disk.read_text(file).startswith(latex.OURS):
+            with disk.writable(file, "--out"):
+                file.unlink(missing_ok=True)
     return list(files)
 
 

@@ -38,22 +38,13 @@ def comparison(run, results, a=MODELS[0], b=MODELS[1]):
     return json.loads(out)
 
 
-def test_runs_of_pretraining_are_refused(run):
-    """Hidden tokens of a row depend on each other: a test that counts them claims too much."""
-    hidden = [a_result(model=model, denoise=True, test=None) for model in ("fnet", "linear")]
-    names = [f"cpu/listops/{model}@denoise" for model in ("fnet", "linear")]
-    code, out, err = run(hidden, *names)
-    assert (code, out) == (2, "")
-    assert "cpu/listops/fnet@denoise is a run of `lra-fnet pretrain`" in err
-
-
 def test_folder_of_results_that_is_not_there_is_refused_if_it_was_named(run):
     """The default folders need not exist."""
     assert run(both(1, 1), *MODELS)[0] == 0
     for option in ("--runs", "--results"):
         code, _, err = run([], *MODELS, option, "rnus")
         assert code == 2
-        assert err.startswith(f"lra-fnet: {option} expects a folder of runs, rnus does not exist")
+        assert err.startswith(f"lra-fnet: {option} expects a folder, rnus does not exist")
 
 
 def both(seeds_a, seeds_b):
@@ -61,36 +52,26 @@ def both(seeds_a, seeds_b):
     return runs + [scored("linear", seed) for seed in range(seeds_b)]
 
 
-def test_run_folders_are_compared_on_validation_and_test(run):
-    folders = [f"runs/{model}/seed0" for model in MODELS]
-    compared = comparison(run, both(1, 1), *folders)
-    assert list(compared["differences"]) == ["validation", "test"]
-    test = compared["differences"]["test"]
-    numbers = tuple(test[name] for name in significance.Difference._fields)
-    assert numbers == pytest.approx(significance.paired(RIGHT[0, 0], RIGHT[1, 0]))
-    assert (test["a"], test["b"]) == pytest.approx(tuple(100 * RIGHT[:, 0].mean(1)))
-    assert test["test"] == significance.PAIRED
-    assert compared["pairs"] == []
+@pytest.mark.parametrize("seeds", [(1, 1), (3, 2)])
+def test_models_are_compared_on_test_row_by_row(run, seeds):
+    compared = comparison(run, both(*seeds))
+    want = significance.compare(RIGHT[0, : seeds[0]], RIGHT[1, : seeds[1]])
+    assert compared["test"] == pytest.approx(want._asdict())
+    for side, right in (("a", RIGHT[0, : seeds[0]]), ("b", RIGHT[1, : seeds[1]])):
+        accuracies = {"validation": 30.5, "test": 100 * right.mean()}
+        assert compared[side]["accuracies"] == pytest.approx(accuracies)
 
 
-def test_equal_seeds_are_compared_row_by_row_too(run):
-    pairs = comparison(run, both(3, 2))["pairs"]
-    assert [pair["seed"] for pair in pairs] == [0, 1]
-    for pair in pairs:
-        numbers = tuple(pair[name] for name in significance.Difference._fields)
-        assert numbers == pytest.approx(significance.paired(*RIGHT[:, pair["seed"]]))
-    adjusted = significance.holm([pair["p_value"] for pair in pairs])
-    assert [pair["p_adjusted"] for pair in pairs] == pytest.approx(adjusted)
+def test_run_folders_are_compared_too(run):
+    compared = comparison(run, both(1, 1), *(f"runs/{model}/seed0" for model in MODELS))
+    assert (compared["a"]["model"], compared["b"]["seeds"]) == (MODELS[0], [0])
 
 
-def test_pairs_are_of_equal_seeds_where_one_side_lacks_the_first(run):
-    sides = [("fnet", (0, 1, 2)), ("linear", (1, 2))]
-    runs = [scored(model, seed) for model, seeds in sides for seed in seeds]
-    pairs = comparison(run, runs)["pairs"]
-    assert [pair["seed"] for pair in pairs] == [1, 2]
-    for pair in pairs:
-        numbers = tuple(pair[name] for name in significance.Difference._fields)
-        assert numbers == pytest.approx(significance.paired(*RIGHT[:, pair["seed"]]))
+def test_runs_that_did_not_record_their_rows_have_no_test(run):
+    compared = comparison(run, [a_result(), with_test(640, model="linear")])
+    assert compared["test"] is None
+    assert "+2.00" not in run([], *MODELS)[1]
+    assert "-2.00" in run([], *MODELS)[1]
 
 
 @pytest.mark.parametrize("width", [40, 80])
@@ -107,35 +88,29 @@ def test_comparison_fits_a_narrow_terminal(tmp_path, width):
 
 def test_run_that_never_read_test_is_compared_on_validation(run):
     compared = comparison(run, [a_result(test=None), a_result(model="linear")])
-    assert list(compared["differences"]) == ["validation"]
+    assert compared["a"]["accuracies"] == {"validation": 30.5}
     note = "No test accuracy: runs/cpu/listops/fnet/seed0 never read the test split"
     assert compared["notes"] == [note]
 
 
-def test_speeds_are_divided_only_on_one_device(run):
-    fast = a_result(model="linear", steps_per_second=17.0)
-    assert comparison(run, [a_result(), fast])["steps_per_second_ratio"] == 0.5
-    assert "runs may have shared their machine" in run([], *MODELS)[1]
-    fast["device"] = {**fast["device"], "cores": 8}
-    assert comparison(run, [fast])["steps_per_second_ratio"] is None
-    assert "the runs were not all timed on one device" in run([], *MODELS)[1]
+GPU = {"name": "GPU", "platform": "gpu", "count": 1, "cores": 8}
 
 
-def test_a_side_with_runs_on_two_devices_has_no_mean_speed(run):
-    other = {"name": "GPU", "platform": "gpu", "count": 1, "cores": 8}
-    fast = a_result(seed=1, device=other, steps_per_second=90.0)
-    compared = comparison(run, [a_result(), fast, a_result(model="linear")])
-    assert compared["a"]["steps_per_second"] is None
-    assert compared["b"]["steps_per_second"] == 8.5
-    assert ["steps/s", "-", "8.5"] in [line.split() for line in run([], *MODELS)[1].splitlines()]
-
-
-def test_run_that_went_on_on_another_machine_has_no_speed_to_compare(run):
-    gpu = {"name": "GPU", "platform": "gpu", "count": 1, "cores": 8}
-    begun = a_result(earlier=[part_of_a_run(device=gpu)])
-    compared = comparison(run, [begun, a_result(model="linear")])
-    assert compared["a"]["steps_per_second"] is None
-    assert compared["steps_per_second_ratio"] is None
+@pytest.mark.parametrize(
+    ("results", "ratio"),
+    [
+        ([a_result()], 0.5),
+        ([a_result(), a_result(seed=1, steps_per_second=17.0)], 0.75),  # of the mean
+        ([a_result(device=GPU)], None),
+        ([a_result(), a_result(seed=1, device=GPU)], None),
+        ([a_result(earlier=[part_of_a_run(device=GPU)])], None),
+        ([a_result(steps_per_second=None)], None),
+    ],
+)
+def test_speeds_are_divided_only_on_one_device(run, results, ratio):
+    other = a_result(model="linear", steps_per_second=17.0)
+    assert comparison(run, [*results, other])["steps_per_second_ratio"] == ratio
+    assert ("not all timed on one device" in run([], *MODELS)[1]) == (ratio is None)
 
 
 def test_variants_are_models_and_configurations_are_compared(run):
@@ -174,17 +149,9 @@ def test_terminal_shows_accuracies_interval_test_and_differences(run):
     code, out, _ = run([*both(2, 0), *changed], *MODELS)
     assert code == 0
     for part in (
-        "A  cpu/listops/fnet, seed 0, 1",
-        "B  cpu/listops/linear, seed 0, 1",
+        *("A  cpu/listops/fnet, seed 0, 1", "B  cpu/listops/linear, seed 0, 1"),
         f"{np.mean(100 * RIGHT[0, :2]):.2f} %",
-        "test, seed 1",
-        "(Holm)",
-        "12,345",
-        "x 1.00",
-        "validation: test over seeds and rows taken as independent (2 and 2 seeds",
-        "; these rows selected the checkpoints",
-        "test: test over seeds and rows (2 and 2 seeds)",
-        "  Run.num_steps: 1000 -> 7",
+        *("12,345", "x 1.00", "test: test over seeds and rows", "  Run.num_steps: 1000 -> 7"),
     ):
         assert part in out, part
 
@@ -195,53 +162,28 @@ OTHER_DATA = {"data_sha256": "e" * 64}
 @pytest.mark.parametrize(
     ("other", "b", "words"),
     [
-        (
-            a_result(task="text"),
-            "cpu/text/fnet",
-            "expected runs on the same task, got listops (cpu/listops/fnet) and text",
-        ),
-        (
-            a_result(model="linear", **OTHER_DATA),
-            "cpu/listops/linear",
-            "expected runs on the same data, got dddddddddddd (cpu/listops/fnet) and eeeeeeeeeeee",
-        ),
-        (
-            a_result(preset="small", dataset="full", **OTHER_DATA),
-            "small/listops/fnet",
-            "got listops/short_128 (cpu/listops/fnet) and listops/full (small/listops/fnet): name",
-        ),
-        (
-            a_result(model="transformer"),
-            "cpu/listops/transfomer",
-            "got 'cpu/listops/transfomer' (did you mean cpu/listops/transformer?)",
-        ),
-        (
-            a_result(seed=1, **OTHER_DATA),
-            "cpu/listops/fnet",
-            "got dddddddddddd and eeeeeeeeeeee (cpu/listops/fnet)",
-        ),
+        (a_result(task="text"), "cpu/text/fnet", "same task, got listops"),
+        (a_result(model="linear", **OTHER_DATA), MODELS[1], "same data, got dddddddddddd"),
+        (a_result(seed=1, **OTHER_DATA), MODELS[0], "got dddddddddddd and eeeeeeeeeeee"),
+        (a_result(model="linear"), "cpu/listops/linea", "did you mean cpu/listops/linear?"),
         (
             a_failure("OOM", model="linear"),
-            "cpu/listops/linear",
-            "expected a complete run of cpu/listops/linear, got OOM",
+            MODELS[1],
+            "complete run of cpu/listops/linear, got OOM",
         ),
-        (a_result(seed=1), "cpu/listops/fnet", "cpu/listops/fnet, seed 0, is on both sides"),
-        (with_test(600), "fnet", "expected a run folder with a result.json, or preset/task/model"),
+        (a_result(seed=1), MODELS[0], "cpu/listops/fnet, seed 0, is on both sides"),
+        (a_result(seed=1), "copy", "is on both sides"),
+        (with_test(600), "fnet", "a run folder with a result.json, or preset/task/model"),
+        (a_result(denoise=True, test=None), "cpu/listops/fnet@denoise", "`lra-fnet pretrain`"),
     ],
 )
-def test_incomparable_runs_fail_with_one_line(run, other, b, words):
-    code, out, err = run([a_result(), other], "cpu/listops/fnet", b)
+def test_incomparable_runs_fail_with_one_line(run, tmp_path, other, b, words):
+    folder = put(tmp_path / "runs", a_result()).parent
+    shutil.copytree(folder, tmp_path / "copy")
+    code, out, err = run([other], MODELS[0], b)
     assert (code, out) == (2, "")
     assert len(err.splitlines()) == 1
     assert words in err
-
-
-def test_copy_of_a_run_is_on_both_sides(run, tmp_path):
-    run([a_result(), a_result(seed=1)], *MODELS)
-    copy = shutil.copytree(tmp_path / "runs/cpu/listops/fnet/seed1", tmp_path / "copy")
-    code, _, err = run([], str(copy), MODELS[0])
-    assert (code, len(err.splitlines())) == (2, 1)
-    assert "cpu/listops/fnet, seed 1, is on both sides: name two sets of runs" in err
 
 
 def test_importing_statistics_or_report_imports_neither_jax_nor_scipy_stats():
@@ -249,10 +191,3 @@ def test_importing_statistics_or_report_imports_neither_jax_nor_scipy_stats():
     heavy = "{'jax', 'flax', 'tensorflow', 'scipy.stats', 'matplotlib'} & set(sys.modules)"
     code = f"import sys, lra_fnet.significance, lra_fnet.report; assert not {heavy}, {heavy}"
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_speed_of_a_side_is_the_mean_over_its_seeds(run):
-    fast = a_result(seed=1, steps_per_second=17.0)
-    compared = comparison(run, [a_result(), fast, a_result(model="linear")])
-    assert compared["a"]["steps_per_second"] == 12.75
-    assert compared["steps_per_second_ratio"] == 1.5

@@ -22,6 +22,7 @@ _SPECIAL = {
     "→": r"$\rightarrow$",
 }
 _STYLES = {"bold": r"\textbf{%s}", "italic": r"\textit{%s}", "bold italic": r"\textbf{\textit{%s}}"}
+OURS = "% Written by lra-fnet report."  # the first line of every file
 LONGEST = 80  # letters of a file's name
 
 
@@ -57,7 +58,7 @@ def tabular(grid: Grid) -> str:
     about = [f"% {line}" for text in (grid.title, *grid.notes) for line in text.splitlines()]
     begin = rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}"
     lines = [begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", ""]
-    return "\n".join([*about, *lines])
+    return "\n".join([OURS, *about, *lines])
 
 
 def _cell(text: str) -> str:
