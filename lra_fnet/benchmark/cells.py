@@ -135,11 +135,11 @@ class Child:
         Raises:
           UserError: the cell cannot be measured, or the child fails with a traceback.
         """
-        self.facts |= self._ask(self.cell)
+        self.facts |= self.ask(self.cell)
 
     def round(self) -> None:
         """Adds a measurement of each kind."""
-        reply = self._ask(self.cell.seconds)
+        reply = self.ask(self.cell.seconds)
         self.facts["state"] = reply.pop("state", "ok")
         for kind, seconds in reply.items():
             self.rounds[kind].append(seconds)
@@ -160,7 +160,7 @@ class Child:
         self._pipe.close()
         self._process.join()
 
-    def _ask(self, message: Any) -> dict[str, Any]:
+    def ask(self, message: Any) -> dict[str, Any]:
         """Sends a message to the child and returns its answer.
 
         Raises:

@@ -132,7 +132,7 @@ class Fake(cells.Child):
         self.script = script
         self.alive.append(cell)
 
-    def _ask(self, message):
+    def ask(self, message):
         self.order.append((self.cell.model, message))
         ready = message is self.cell
         return self.script(self.cell, len(self.alive)) | (FACTS if ready else {})

@@ -136,7 +136,12 @@ def test_states_counts_and_provenance_are_in_the_page(text):
     words = " ".join(re.sub(r"<[^>]+>", " ", text).split())
     for part in (
         *("OOM", "diverged", "collapsed", "FNet paper", "Majority floor", "34.75 (2)"),
-        *("commit 01234567", "Some CPU", "Required attention span", "Trials of the sweep layers"),
+        *(
+            "0123456789abcdef0123",
+            "Some CPU",
+            "Required attention span",
+            "Trials of the sweep layers",
+        ),
         *("Training, steps/s", "cpu/listops/fnet/seed1"),
     ):
         assert part in words, part

@@ -46,10 +46,10 @@ def accuracy(tables: Sequence[Table]) -> str:
 def _cell(cell: Cell) -> dict[str, Any]:
     values = [f"{value:.4f}" for value in cell.values]
     return {
-        **_fields(cell, _CELL),
+        **fields(cell, _CELL),
         "runs": len(cell.runs),
         "values": values,
-        **_fields(cell, _GAIN),
+        **fields(cell, _GAIN),
     }
 
 
@@ -61,7 +61,7 @@ def runs(records: Sequence[Record], readings: Mapping[str, int]) -> str:
       readings: how often the test split was read, by run folder.
     """
     return _csv(
-        _fields(run, _RUN) | {"test_readings": readings.get(run.folder)} | _fields(run, _MACHINE)
+        fields(run, _RUN) | {"test_readings": readings.get(run.folder)} | fields(run, _MACHINE)
         for run in records
     )
 
@@ -88,7 +88,7 @@ def _csv(rows: Iterable[dict[str, Any]]) -> str:
     return out.getvalue()
 
 
-def _fields(value: Any, paths: str) -> dict[str, Any]:
+def fields(value: Any, paths: str) -> dict[str, Any]:
     """Returns attributes such as `test.best.step` by name, as test_best_step.
 
     Each attribute of None is None.

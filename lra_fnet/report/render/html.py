@@ -3,20 +3,25 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import markupsafe
 
-from lra_fnet import tasks
-from lra_fnet.report.accuracy import names
 from lra_fnet.report.accuracy.table import Table
-from lra_fnet.report.render import figures, markdown, template
-from lra_fnet.report.render.grid import Grid, rounded
+from lra_fnet.report.render import csv, figures, markdown, template
+from lra_fnet.report.render.grid import Grid
 from lra_fnet.report.render.text import accuracy_grid
 from lra_fnet.report.sections import Report
-from lra_fnet.run.result import Record
 
 OPEN = 12  # rows; a longer table is folded behind its title
 CURVES = "Learning curves"
+RUN = {  # the columns of a run
+    **{"Run": "folder", "State": "state", "Test (%)": "test.best.accuracy"},
+    **{"Step": "test.best.step", "Validation (%)": "validation.best.accuracy"},
+    **{"Train (%)": "train.accuracy", "Steps/s": "steps_per_second", "Peak bytes": "peak_bytes"},
+    **{"Seconds": "wall_seconds", "Parameters": "parameters", "Machine": "device.name"},
+    **{"Commit": "commit", "Data": "data_sha256"},
+}
 FIGURES = {  # captions
     "Result": "A point is a model, a bar spans the 95 % intervals of its seeds.",
     "Score against speed": "A point is a model, a bar spans the 95 % intervals of its seeds.",
@@ -77,38 +82,20 @@ def _curves(table: Table, report: Report) -> Iterator[str]:
 
 def _runs(report: Report) -> Grid:
     """Returns a row for each run."""
+
+    def text(value: Any) -> str:
+        kinds = {float: "{:,.4g}", int: "{:,}", str: "{}"}
+        return kinds.get(type(value), "-").format(value)
+
     rows = []
     for run in report.runs:
-        test = run.score("test")
-        rows.append(
-            [
-                *(names.name_of(run), tasks.title(run.task), run.preset, run.state),
-                *(str(run.seed), f"{test.accuracy:.2f}" if test else "-"),
-                f"{test.step:,}" if test else "-",
-                *(_percent(run.score("validation")), _percent(run.train)),
-                rounded(run.steps_per_second) if run.steps_per_second else "-",
-                f"{run.peak_bytes / 1e6:,.0f}" if run.peak_bytes else "-",
-                f"{run.wall_seconds:,.0f}" if run.wall_seconds else "-",
-                f"{run.parameters:,}" if run.parameters else "-",
-                str(report.sources.readings.get(run.folder, "-")),
-                *(_machine(run), run.data_sha256[:8], run.folder),
-            ]
-        )
-    head = ["Model", "Task", "Preset", "State", "Seed", "Test", "Step", "Validation", "Train"]
-    head += ["Steps/s", "Peak MB", "Seconds", "Parameters", "Test read"]
+        values = [*csv.fields(run, " ".join(RUN.values())).values()]
+        rows.append([text(value) for value in (*values, report.sources.readings.get(run.folder))])
     note = (
-        "Accuracy in %. Test read: how often the test split was scored, from the test_log.jsonl of "
-        "the run's root, or else from its result. A run's folder holds its configuration."
+        "Test read: how often the test split was scored, from the test_log.jsonl of the run's "
+        "root, or else from its result. A run's folder holds its configuration."
     )
-    return Grid("Every run", [*head, "Machine", "Data", "Folder"], rows, [note], words=4)
-
-
-def _percent(counts) -> str:
-    return f"{counts.accuracy:.2f}" if counts else "-"
-
-
-def _machine(run: Record) -> str:
-    return f"{run.device.name}, commit {(run.commit or '-')[:8]}"
+    return Grid("Every run", [*RUN, "Test read"], rows, [note], words=2)
 
 
 def _code(words: str) -> markupsafe.Markup:
