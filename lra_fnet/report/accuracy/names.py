@@ -1,6 +1,7 @@
 """Names, selection and order of models, presets and runs in the tables of a report."""
 
 import contextlib
+import functools
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -19,8 +20,17 @@ SOURCES = ("fnet", "lra")  # accuracy tables of published.json that are shown ne
 # Presets so far from the papers' that their numbers are not shown.
 UNCOMPARED = ("cpu", "cpu-pretrain")
 SMOKE = {"cpu": ("pathx",)}  # runs that only show that a task works: no column
-WAYS = ("fnet_mat",)  # not models but ways to compute one: in speed tables only
 _DIGEST = re.compile(r"-[0-9a-f]{8}$")  # ends a name that the user did not give
+
+
+@functools.cache
+def speed_only(model: str) -> bool:
+    """Returns whether a model is only a way to compute another (`Mixer.speed_only`)."""
+    from lra_fnet import experiment  # late: with jax, half of the time of a short command
+
+    if model not in config.known("models"):
+        return False
+    return all(m.speed_only for m in experiment.load("listops", model, "cpu").model.encoder.mixers)
 
 
 def name_of(run: Record | Begun) -> str:

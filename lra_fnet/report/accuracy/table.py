@@ -101,7 +101,7 @@ def tables(runs: Sequence[Record]) -> list[Table]:
     to compute another model. Tables are in the order paper, lra-code, tuned, small, cpu, then
     others by name.
     """
-    tested = [run for run in names.sort(runs) if run.tested and run.model not in names.WAYS]
+    tested = [run for run in names.sort(runs) if run.tested and not names.speed_only(run.model)]
     presets = dict.fromkeys(run.preset for run in tested)
     return [_table(preset, [run for run in tested if run.preset == preset]) for preset in presets]
 
