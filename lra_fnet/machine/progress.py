@@ -68,11 +68,12 @@ class Bar:
     def update(self, done: int, note: str = "") -> None:
         """Shows that `done` of the total are done, with a note next to it."""
         self._done, self._note = done, note
+        self._bar.update(self._row, completed=done)
         left = self._bar.tasks[0].time_remaining
         remaining = f"{duration(left)} left" if left else ""
         count = f"{done:,}{self._of} {self._unit}"
         words = ", ".join(filter(None, (count, note, remaining)))
-        self._bar.update(self._row, completed=done, words=words)
+        self._bar.update(self._row, words=words)
         if self._bar.disable and time.monotonic() - self._printed >= self.seconds_a_line:
             self._printed = time.monotonic()
             say(f"{self._title}: {words}")

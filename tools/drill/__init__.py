@@ -36,7 +36,7 @@ more than a minute."""
 _MODULES = """
     flax optax array_record.python.array_record_data_source tensorboardX
     tensorflow_datasets
-    lra_fnet.report lra_fnet.report.compare lra_fnet.tasks.prepare lra_fnet.training.hosts
+    lra_fnet.report lra_fnet.report.compare lra_fnet.tasks.command lra_fnet.training.hosts
     lra_fnet.run.execute lra_fnet.run.model tools.drill.toy
 """.split()  # noqa: SIM905 (a line is easier to read than a list)
 
