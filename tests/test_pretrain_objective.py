@@ -16,11 +16,11 @@ from lra_fnet import experiment
 from lra_fnet.errors import UserError
 from lra_fnet.models.encoder import deviation
 from lra_fnet.models.heads import encode
-from lra_fnet.report import census
 from lra_fnet.run import result as record
 from lra_fnet.tasks import Arrays
 from lra_fnet.tasks.corpus import CLS, MASK, SEP
 from lra_fnet.training import pipeline, score, step
+from tools.documents import census
 
 SIX = ("transformer", "linear", "fnet", "random", "ff_only", "fnet_hybrid")
 PIECES, LENGTH = 40, 16

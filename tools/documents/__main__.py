@@ -3,7 +3,7 @@
 import argparse
 import importlib
 
-DOCUMENTS = ("models", "results")
+DOCUMENTS = ("census", "models", "presets", "results")
 
 parser = argparse.ArgumentParser("python -m tools.documents", description=__doc__)
 parser.add_argument("names", nargs="*", help=f"of {', '.join(DOCUMENTS)}")
