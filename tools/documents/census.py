@@ -66,7 +66,7 @@ preset lra-code LRA's files give some models other sizes.
   for each id; the output matrix is the embedding table). The authors' attention has biases, ours
   (LRA's) has none, which changes no printed digit.
 - FNet (DFT matrices) takes 2n (n + d) more than the formula: our matrices are real, sine and
-  cosine, and give columns 0 to d / 2; the others follow by symmetry. The FFT has no matrix products.
+  cosine, and give columns 0 to d / 2; the others follow by symmetry. The FFT has none.
 """
 
 
