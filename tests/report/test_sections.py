@@ -1,0 +1,278 @@
+"""The report's tables other than accuracy and speed."""
+
+import json
+
+import pytest
+from made_results import (
+    INIT,
+    RIGHT,
+    a_failure,
+    a_result,
+    a_span,
+    a_trial,
+    put,
+    put_curve,
+    put_sweep,
+    records,
+    scored,
+    with_test,
+)
+
+from lra_fnet import report, significance
+from lra_fnet.machine import typed_json
+from lra_fnet.report import sections
+from lra_fnet.report.accuracy.table import tables
+from lra_fnet.report.render import markdown
+from lra_fnet.run.folder import Span
+from lra_fnet.sweep.files import Entry
+
+
+def table_of(*results):
+    (table,) = tables(records(*results))
+    return table
+
+
+# Pairs
+
+
+def models(*numbers):
+    """Runs of FNet and Linear, as many of each as the numbers say."""
+    return [
+        scored(m, s) for m, n in zip(("fnet", "linear"), numbers, strict=True) for s in range(n)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "verdict"), [((3, 3), "no"), ((3, 2), "few seeds"), ((1, 1), "few seeds")]
+)
+def test_main_models_are_compared_in_pairs(seeds, verdict):
+    grid = sections.pairs(table_of(*models(*seeds)))
+    (row,) = (dict(zip(grid.head, row, strict=True)) for row in grid.rows)
+    want = significance.compare(RIGHT[0, : seeds[0]], RIGHT[1, : seeds[1]])
+    assert (row["Model"], row["Against"]) == ("FNet", "Linear")
+    assert float(row["Difference"]) == pytest.approx(want.mean, abs=0.005)
+    assert row["95 % interval"] == f"{want.low:+.2f} to {want.high:+.2f}"
+    assert row["p"] == significance.p_text(want.p_value)
+    assert (row["Significant"], row["Seeds"]) == (verdict, f"{seeds[0]} / {seeds[1]}")
+    assert (row["p adjusted"] == "-") == (verdict == "few seeds")
+
+
+def test_p_values_of_all_pairs_of_a_preset_are_adjusted_together():
+    """No mixing against two models on two tasks, and those against each other: six pairs."""
+    runs = [
+        run | {"task": task, "model": {"fnet": name, "linear": other}[run["model"]]}
+        for task in ("listops", "text")
+        for name, other in (("fnet", "linear"), ("ff_only", "performer"))
+        for run in models(3, 3)
+        if (name, run["model"]) != ("ff_only", "linear")
+    ]
+    grid = sections.pairs(table_of(*runs))
+    assert [row[:3] for row in grid.rows[:3]] == [
+        ["ListOps", "Linear", "FF-only"],
+        ["ListOps", "FNet", "FF-only"],
+        ["ListOps", "FNet", "Linear"],
+    ]
+    want = significance.crossed(RIGHT[1], RIGHT[0]).p_value
+    adjusted = significance.holm([want, 1.0, want] * 2)
+    column = list(grid.head).index("p adjusted")
+    assert [row[column] for row in grid.rows] == [significance.p_text(p) for p in adjusted]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        [scored("linear", 0, data_sha256="e" * 64)],
+        [with_test(600, model="linear")],  # its rows were not recorded
+        [a_failure("OOM", model="linear")],
+        [scored("linear", 0) | {"model": "dct"}],  # no main model
+    ],
+)
+def test_models_that_cannot_be_compared_have_no_pair(other):
+    assert not sections.pairs(table_of(scored("fnet", 0), *other))
+
+
+# Training and test
+
+
+def test_gap_is_train_minus_test_at_the_last_step():
+    """Means, not medians: train (90 + 80 + 40) / 3, test (25 + 27 + 35) / 3."""
+    numbers = enumerate(((500, 900, 60.0), (540, 800, 120.0), (700, 400, 600.0)))
+    runs = [
+        with_test(600, last=last, seed=s, train={"correct": n, "count": 1000}, wall_seconds=time)
+        for s, (last, n, time) in numbers
+    ]
+    grid = sections.training(table_of(*runs, a_failure("OOM", model="linear")))
+    assert list(grid.head) == [
+        *("Task", "Model", "Training", "Test", "Gap", "Minutes", "Settings tried")
+    ]
+    assert grid.rows == [["ListOps", "FNet", "70.00", "29.00", "+41.00", "2.0", "-"]]
+
+
+def test_minutes_count_the_pre_training():
+    run = a_result(init=INIT | {"wall_seconds": 59.5}, variant="pretrained")
+    (row,) = sections.training(table_of(run)).rows
+    assert row[-2] == "3.0"  # 120.5 s after it
+
+
+# Pre-trained runs
+
+
+STEPS = 400  # of the 1,000 in all
+
+
+def pretrained(result, steps=STEPS, task="listops"):
+    """A run of 1,000 - STEPS steps that began from one of `steps`."""
+    init = {**INIT, "steps": steps, "run": f"cpu/{task}/{result['model']}@denoise/seed0"}
+    for split in ("validation", "test"):
+        result[split]["last"]["step"] = 1000 - STEPS
+        result[split]["best"]["step"] = 500
+    own = result["variant"]
+    return {**result, "init": init, "variant": f"pretrained-{own}" if own else "pretrained"}
+
+
+def test_pretrained_seeds_stand_beside_those_from_scratch_with_the_difference():
+    results = [scored("fnet", seed) for seed in (0, 1, 2)]
+    results += [pretrained(scored("fnet", seed)) for seed in (3, 4)]
+    table = table_of(*results)
+    (row,) = sections.pretrained(table).rows
+    sides = [c.cells["listops"] for c in (*table.variants, *table.own)]
+    want = significance.crossed(*(side.right for side in sides))
+    assert row == [
+        *("ListOps", "FNet"),
+        *(" / ".join(f"{value:.2f}" for value in side.values) for side in sides),
+        *(f"{want.mean:+.2f}", f"{want.low:+.2f} to {want.high:+.2f}"),
+        significance.p_text(want.p_value),
+    ]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pretrained(with_test(600), steps=STEPS - 1),  # fewer steps in all
+        pretrained(with_test(600), task="corpus"),
+        pretrained(with_test(600, data_sha256="b" * 64)),
+        pretrained(with_test(600, model="linear")),  # not trained from scratch
+        pretrained(with_test(600, variant="wide")),
+    ],
+)
+def test_only_equal_steps_on_the_same_rows_are_compared(other):
+    assert not sections.pretrained(table_of(with_test(600), other))
+
+
+def test_variants_are_compared_with_their_own_kind_and_states_are_shown():
+    wide = {"variant": "wide", "overrides": ["Encoder.dim = 256"]}
+    (row,) = sections.pretrained(
+        table_of(with_test(500), with_test(600, **wide), pretrained(with_test(700, **wide)))
+    ).rows
+    assert row[1:5] == ["FNet, wide", "35.00", "30.00", "-"]  # the rows were not recorded
+    constant = pretrained(with_test(360))
+    (row,) = sections.pretrained(table_of(with_test(600), constant)).rows
+    assert row[2:] == ["collapsed", "30.00", "-", "-", "-"]
+
+
+# Runs without a result, spans
+
+
+def test_run_without_a_result_is_in_a_table_of_its_own(tmp_path):
+    put(tmp_path, a_result()).with_name("run.json").write_text(
+        json.dumps({"task": "listops", "model": "fnet"})
+    )
+    folder = tmp_path / "cpu/listops/fnet+x-01234567/seed1"
+    folder.mkdir(parents=True)
+    facts = {
+        "task": "listops",
+        "model": "fnet",
+        "preset": "cpu",
+        "seed": 1,
+        "variant": "x-01234567",
+    }
+    (folder / "run.json").write_text(json.dumps(facts | {"overrides": ["Encoder.num_layers=1"]}))
+    put_curve(folder / "result.json", steps=40)
+    for name in ("fnet/.seed0.moved-1", "linear+num_layers-1/seed0"):  # moved aside; pruned
+        (tmp_path / "cpu/listops" / name).mkdir(parents=True)
+        (tmp_path / "cpu/listops" / name / "run.json").write_text(json.dumps(facts))
+    put_sweep(tmp_path, "s", [a_trial(0, "linear", state="pruned")])
+    built = report.build(report.Sources([tmp_path, tmp_path]))
+    assert built.unfinished.rows == [["ListOps", "cpu", "FNet, 1 layer", "1", "40"]]
+    assert [row.label for row in built.tables[0].ours] == ["FNet"]
+
+
+def test_attention_spans_are_shown_with_equal_weights():
+    runs = records(a_result(model="transformer"), a_result())
+    grid = sections.spans(runs, {runs[0].folder: typed_json.build(Span, a_span(12.0, 40.5))})
+    row = ["ListOps", "cpu", "Transformer", "0", "26.2", "80.0", "12.0, 40.5", "1,000"]
+    assert [list(row) for row in grid.rows] == [row]
+
+
+# Sweeps
+
+
+TRIALS = [
+    a_trial(0, layers=1, seed=0, validation=0.30),
+    a_trial(1, layers=1, seed=1, validation=0.34),
+    a_trial(2, layers=2, seed=0, validation=0.33),
+    a_trial(3, layers=2, seed=1, validation=0.32),
+    a_trial(4, layers=3, seed=0, validation=0.90),
+    a_trial(5, layers=3, seed=1, state="diverged", error="step 41: loss nan | x"),
+    a_trial(6, "linear", layers=2, state="running", validation=0.2),
+]
+SELECTED = {
+    "task": "listops",
+    "model": "fnet",
+    "preset": "cpu",
+    "overrides": ["Encoder.num_layers=2", "Run.num_steps=100"],
+    "seeds": [0, 1],
+    "validation": 0.325,
+}
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    put_sweep(tmp_path, "s", TRIALS, [SELECTED])
+    (sweep,) = report.Sources([tmp_path]).sweeps
+    return sweep
+
+
+def test_trials_show_axis_state_error_and_step_and_what_was_selected(sweep):
+    grid = sections.trials(sweep)
+    head = ["Trial", "Task", "Model", "State", "Encoder.num_layers", "Seed", "Step", "Validation"]
+    assert list(grid.head) == [*head, "Selected"]
+    step = ["100", "33.00", "selected"]
+    assert list(grid.rows[2]) == ["2", "ListOps", "fnet", "complete", "2", "0", *step]
+    state = "diverged: step 41: loss nan | x"
+    assert list(grid.rows[5][3:]) == [state, "3", "1", "40", "-", ""]
+    assert [row[0] for row in grid.rows if row[-1]] == ["2", "3"]  # not 6, another model
+    assert "nan \\| x" in grid.markdown()
+
+
+def test_values_of_an_axis_are_python_literals_or_text():
+    overrides = ["A.b=[1, 2]", "C.d=@Fourier", "E.f = 1e-3", "I.j=None"]
+    trial = typed_json.build(Entry, a_trial(0, overrides=overrides))
+    values = [sections.value_of(trial, axis) for axis in ("A.b", "C.d", "E.f", "G.h", "I.j")]
+    assert values == [[1, 2], "@Fourier", 1e-3, None, "None"]
+
+
+def test_selected_settings_are_a_table_and_count_as_tried(sweep, tmp_path):
+    setting = "Encoder.num_layers=2 Run.num_steps=100"
+    rows = [["ListOps", "fnet", setting, "0, 1", "32.50"]]
+    assert [list(row) for row in sections.selected(sweep).rows] == rows
+    overrides = ["Run.num_steps=100", "Encoder.num_layers=2"]  # in another order
+    (run,) = records(a_result(overrides=overrides, variant="v"))
+    assert sections.settings(run, [sweep]) == 3
+    (other,) = records(a_result(overrides=overrides[:1], variant="v"))
+    assert sections.settings(other, [sweep]) == 0
+    assert report.main([tmp_path], tmp_path / "reports")  # a sweep alone makes a report
+
+
+def test_every_table_is_in_report_md_below_its_heading(tmp_path):
+    put_sweep(tmp_path, "s", TRIALS)
+    for result in models(3, 3):
+        put(tmp_path, result)
+    built = report.build(report.Sources([tmp_path]))
+    headings = ["Significance", "Training and test", "Score against speed", "Sweeps"]
+    assert list(built.sections) == headings
+    text = markdown.everything(built)
+    for heading, listed in built.sections.items():
+        assert f"\n## {heading}\n" in text
+        assert all(grid.markdown().strip() in text for grid in listed)
+    assert "Report(6 runs; presets: cpu)" in repr(built)
