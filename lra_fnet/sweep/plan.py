@@ -56,13 +56,6 @@ class Sweep:
     # Name of an earlier sweep: the bindings of its best points, by task and model, hold here too.
     after: str = ""
 
-    def __post_init__(self):
-        """Checks the type that the command line adds to."""
-        if not isinstance(self.axes, dict):
-            raise UserError(
-                f'Sweep.axes expects {{"Name.parameter": [value, ...]}}, got {self.axes!r:.60}'
-            )
-
     def checked(self) -> "Sweep":
         """Returns this sweep with its lists as tuples and its ranges complete.
 
