@@ -39,11 +39,16 @@ def main(
       render: returns the tables as Markdown.
 
     Raises:
-      UserError: a length is missing, a setting cannot be built, or the folder cannot be written,
+      UserError: a length is missing, the task has no such program, a setting cannot be built, or the folder cannot be written,
         all before anything is measured.
     """
     if not options.lengths and (needy := [what for what in options.what if what != "mixing"]):
         raise UserError(f"--what {','.join(needy)} needs --lengths, for example --lengths 512,1024")
+    if shared.task == "corpus" and options.what != ["pretrain"]:
+        raise UserError(
+            f"the task corpus is for pre-training, got --what {','.join(options.what)}: give "
+            "--what pretrain"
+        )
     measured = [what for what in WHATS if what in options.what]
     plan = cells.plan(
         shared, options.models, measured, options.lengths, cls=options.cls, devices=options.devices
