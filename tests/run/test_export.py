@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 import safetensors.numpy
-from made_runs import change, untrained
+from made_runs import change
 
 import lra_fnet
 from lra_fnet.errors import UserError
@@ -101,19 +101,6 @@ def test_card_has_the_counts_of_the_result(folders, exported):
     assert "\n\n\n" not in text
 
 
-def test_card_of_a_run_without_a_test_score_says_so(tmp_path, export):
-    folder = untrained(tmp_path / "runs", "listops", "transformer")
-    change(folder / "result.json", test=None, validation_is_test=True)
-    assert export(folder, tmp_path / "out")[0] == 0
-    text = (tmp_path / "out/README.md").read_text()
-    assert "| test |" not in text
-    assert "The test split was not read." in text
-    assert "chosen on the test rows" in text
-    assert "sees the padding" not in text
-    assert "Licence of the data: generated here: as this repository." in text
-    assert "# transformer+tiny on ListOps" in text
-
-
 def test_export_replaces_only_an_export_and_only_with_force(folders, export, exported):
     code, err, _ = export(folders["random"], exported)
     assert code == 2
@@ -131,16 +118,6 @@ def test_export_replaces_only_an_export_and_only_with_force(folders, export, exp
     assert "holds other files: choose a folder that does not exist" in err
     assert (exported / "thesis.tex").read_text() == "mine"
     assert [path.name for path in exported.parent.iterdir()] == ["out"]
-
-
-def test_a_link_stays_and_the_folder_that_it_names_is_filled(folders, export, tmp_path):
-    (tmp_path / "large").mkdir()
-    (tmp_path / "out").symlink_to("large")
-    for _ in range(2):
-        assert export(folders["fnet"], tmp_path / "out", "--force")[0] == 0
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["large", "out"]
-    assert (tmp_path / "out").is_symlink()
-    assert (tmp_path / "large/config.json").exists()
 
 
 @pytest.mark.parametrize("force", [(), ("--force",)])

@@ -17,7 +17,6 @@ from made_runs import untrained
 from paths import EXAMPLES, ROOT
 
 import lra_fnet
-from lra_fnet import tasks
 from lra_fnet.tasks import image
 
 LISTOPS = (
@@ -165,21 +164,6 @@ def test_image_becomes_the_gray_values_of_its_task(predict, folders, tmp_path):
     assert piped == [lines[1] | {"input": "standard input"}]
 
 
-def test_pathfinder_takes_images_of_the_size_of_its_data_set(predict, folders, tmp_path):
-    run = lra_fnet.load_run(folders["pathfinder"])
-    gray = np.random.default_rng(0).integers(0, 256, (16, 16), np.uint8)
-    colour = np.repeat(gray[..., None], 3, axis=2)
-    for content in (png(gray), png(colour)):
-        code, err, lines = predict("pathfinder", stdin=content)
-        assert (code, err) == (0, "")
-        assert_is(lines[0], run, [gray.reshape(-1).tolist()])
-        assert lines[0]["class"] == ("two contours", "one contour")[lines[0]["label"]]
-    for task, side in (("pathfinder", 32), ("pathx", 128)):
-        same = np.resize(gray, (side, side))
-        made = tasks.make(task, f"hard_{side}").encode(png(same))
-        np.testing.assert_array_equal(made, same.reshape(-1))
-
-
 def test_predict_reads_texts_tables_and_images_of_the_user(predict, folders, tmp_path):
     run = lra_fnet.load_run(folders["csv"])
     (tmp_path / "new.CSV").write_text('text,label\n"two\nlines, one",?\nsome words,?\n')
@@ -207,15 +191,10 @@ def test_predict_reads_texts_tables_and_images_of_the_user(predict, folders, tmp
     ("task", "stdin"),
     [
         ("listops", "[MAX 1 2"),
-        ("listops", ""),
         ("listops", '{"expression": "1"}'),
         ("text", "   "),
-        ("text", '{"text": 3}'),
-        ("text", '{"text": "a"'),
         ("text", '{"text":' * 50_000),
         ("retrieval", '{"text": "a"}'),
-        ("retrieval", "[1]"),
-        ("retrieval", '{"text1": "a", "text2": ""}'),
     ],
 )
 def test_bad_line_is_named_after_the_answers_to_the_lines_before_it(predict, task, stdin):
@@ -233,12 +212,10 @@ def test_bad_line_is_named_after_the_answers_to_the_lines_before_it(predict, tas
         ("text", "none.txt", "none.txt cannot be read"),
         ("text", ".", ". cannot be read"),
         ("text", "b.jsonl", "b.jsonl, line 1"),
-        ("csv", "none.csv", "none.csv cannot be read"),
         ("csv", "utf16.txt", "utf16.txt"),
         ("listops", "empty.jsonl", "empty.jsonl"),
         ("retrieval", "a.txt", "2 files"),
         ("image", "a.txt", "a.txt: expected a PNG"),
-        ("pathfinder", "c.png", "16 x 16"),
     ],
 )
 def test_bad_file_is_named(predict, tmp_path, task, file, words):
@@ -246,7 +223,6 @@ def test_bad_file_is_named(predict, tmp_path, task, file, words):
     (tmp_path / "b.jsonl").write_text("words\n")
     (tmp_path / "utf16.txt").write_text("words", "utf-16")
     (tmp_path / "empty.jsonl").touch()
-    (tmp_path / "c.png").write_bytes(png(np.zeros((32, 31), np.uint8)))
     code, err, lines = predict(task, file)
     assert (code, lines) == (2, [])
     assert words in err

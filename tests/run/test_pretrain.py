@@ -1,29 +1,25 @@
 """Two stages of one run by the commands: pre-training, and training that begins from it."""
 
-import dataclasses
 import json
 import re
 import shutil
 import signal
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 from made_runs import change
 from made_texts import NAME, SET, prepare_both, reviews
 from paths import OUTSIDE
 
-from lra_fnet import config, objective
+from lra_fnet import config
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.models.mixers.fourier import Fourier
-from lra_fnet.run import evaluate, pretrained, verify
+from lra_fnet.run import evaluate, verify
 from lra_fnet.run import folder as run_files
-from lra_fnet.run import job as jobs
 from lra_fnet.run import model as trained
 from lra_fnet.run import result as record
-from lra_fnet.training import step
 from lra_fnet.training.loop import Loop
 
 FIRST, SECOND = "runs/cpu/parity/fnet@denoise/seed0", "runs/cpu/parity/fnet+pretrained/seed0"
@@ -176,25 +172,6 @@ def test_a_run_that_was_ended_goes_on_bit_for_bit(
         assert after.get(name) == before.get(name), name
 
 
-@pytest.mark.parametrize("length", [20, 40])
-def test_positions_are_taken_over_as_far_as_both_are_long(length, pieces, monkeypatch):
-    monkeypatch.chdir(pieces)
-    job = jobs.read_job(Path(PIECES[1]))
-    more = f"MAX_LEN={length}", "Encoder.pooling=mean"
-    built = dataclasses.replace(job, overrides=(*job.overrides, *more)).load()
-    theirs = pretrained.open_run(job.init, built).variables["params"]["encoder"]
-    shapes = built.shapes()
-    zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
-    state = step.TrainState(0, zeros.pop("params"), zeros, ())
-    ours = step.begin_from(state, {"params": {"encoder": theirs}}).params["encoder"]
-    both, name = min(length, 32), "positions_learned"
-    np.testing.assert_array_equal(ours[name][:both], theirs[name][:both])
-    assert not np.any(ours[name][both:])
-    assert np.any(ours[name][both - 1])
-    np.testing.assert_array_equal(ours["embedding"], theirs["embedding"])
-    assert theirs.keys() - ours.keys() == {"pooler"}
-
-
 def test_texts_are_read_in_the_pieces_of_the_run_also_from_its_export(
     pieces, monkeypatch, tmp_path
 ):
@@ -212,30 +189,6 @@ def test_texts_are_read_in_the_pieces_of_the_run_also_from_its_export(
     vocabulary.write_bytes(vocabulary.read_bytes() + b" ")  # another one would give other answers
     with pytest.raises(UserError, match=r"vocabulary.model is not the file that was exported"):
         trained.load_run(tmp_path / "out")
-
-
-UNFIT = {  # what replaces what in the command, and the line
-    "vocabulary": ("--name=n", "--data=other", r"was trained on data \w{8}"),
-    "width": ("dim=8", "dim=4", r"Encoder.dim: 8 -> 4; Encoder.mlp_dim: 8"),
-    "bytes": (SET, "full", r"was trained on data|source"),
-    "model": ("=fnet", "=linear", "model linear, .* is one of fnet"),
-}
-
-
-@pytest.mark.parametrize("case", UNFIT)
-def test_a_corpus_that_does_not_fit_fails_with_one_line(
-    case, pieces, command, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(pieces)
-    old, new, line = UNFIT[case]
-    if case == "vocabulary":
-        prepare_both(tmp_path / "other", tmp_path, seed=1)
-        new = f"--data={tmp_path / 'other'}"
-    words = [word.replace(old, new) for word in COMMANDS["pieces"][1]]
-    code, err, out = command(*words, "--runs", tmp_path / "runs")
-    assert (code, out) == (2, "")
-    assert re.search(line, err.splitlines()[-1]), err
-    assert "Traceback" not in err
 
 
 def test_both_stages_are_verified_with_their_first_steps(stages, monkeypatch):
@@ -316,13 +269,3 @@ def test_a_pretrained_run_has_no_classes(verb, copied, command):
     code, err, _ = command(verb, "--run", NAMED[0], *more)
     assert code == 2
     assert "no classes" in err
-
-
-def test_a_run_begins_from_the_best_checkpoint_and_not_from_the_last(call, monkeypatch):
-    monkeypatch.setattr(objective.Denoise, "rank", lambda self, sums: (0.0,))  # the first is best
-    words = "--gin", f"{STEPS} Run.eval_every=2", "--name=n"
-    assert call("pretrain", *words)[0] == 0
-    assert call("train", *words, "--init=auto")[0] == 0
-    first, second = (result_of(Path(path)) for path in NAMED)
-    best, last = (first["validation"][kind]["step"] for kind in ("best", "last"))
-    assert second["init"]["step"] == best == 2 < last

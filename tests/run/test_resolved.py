@@ -8,7 +8,6 @@ import pytest
 
 from lra_fnet.models.kernels import fastest
 from lra_fnet.models.mixers import fourier
-from lra_fnet.run import folder as run_files
 from lra_fnet.training.loop import Loop
 
 MORE = ("--set", "Run.steps_per_dispatch=1", "--set", "Run.save_every=1", "--name", "n")
@@ -70,17 +69,3 @@ def test_run_on_another_machine_goes_on_with_the_decisions_of_the_first(
     assert set(want["resolved"].values()) >= {"four_step", 8, 4}
     assert train("--runs", "other", *MORE)[0] == 0
     assert numbers(tmp_path / "other")["parameters_sha256"] != want["parameters_sha256"]
-
-
-def test_decision_that_is_unknown_fails_with_one_line(train, machine, tmp_path):
-    machine("rfft")
-    assert train("--runs", "runs", *MORE)[0] == 0
-    folder = folder_of(tmp_path / "runs")
-    (folder / "result.json").unlink()
-    begun = json.loads((folder / "run.json").read_text())
-    (name,) = [name for name in begun["resolved"] if name.startswith("fourier 8x")]
-    begun["resolved"][name] = "fastest"
-    run_files.write_begun(folder, begun)
-    code, err, _ = train("--runs", "runs", *MORE)
-    assert code == 2
-    assert f"the run's decision about {name} must be one of definition, rfft" in err

@@ -1,8 +1,6 @@
 """Results are checked as a reader can: whole, of their names, scored again and trained again."""
 
-import errno
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -50,24 +48,6 @@ def test_trained_run_is_scored_and_replayed_exactly(check):
     ] * 5
     assert findings["score"].reason == "exactly"
     assert "exactly as recorded" in findings["replay"].reason
-
-
-def test_finished_run_is_only_read(folders, monkeypatch):
-    """Every write of the package goes through `disk`, which refuses here as a read-only disk."""
-
-    def refuse(path, *given, **named):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-
-    folder = folders["fnet"]  # trained here if no test has asked for it before
-    for name in ("partial", "append_line", "try_lock"):
-        monkeypatch.setattr(disk, name, refuse)
-    log = folder.parents[3] / record.TEST_LOG
-    before = log.read_bytes()
-    data = Path(disk.read_json(folder / "run.json")["data"])
-    options = verify.Options(data, (PARITY,), (OUTSIDE,), 6)
-    findings = verify.verify(folder, options).findings
-    assert {findings[name].state for name in ("score", "replay")} == {"ok"}
-    assert log.read_bytes() == before
 
 
 @pytest.mark.slow
