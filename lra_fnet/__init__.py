@@ -17,14 +17,13 @@ import importlib
 import importlib.metadata
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal
 
 from lra_fnet import errors
 
 if TYPE_CHECKING:
     from lra_fnet.run.model import TrainedRun
     from lra_fnet.run.result import Record
-    from lra_fnet.tasks import Arrays
 
 __all__ = [
     "__version__",
@@ -211,42 +210,6 @@ def _known(kind: str, gin_dirs: Sequence[str | Path]) -> list[str]:
     return config.known(kind, [*map(Path, _several(gin_dirs))])
 
 
-@overload
-def load(
-    task: str,
-    split: str,
-    *,
-    config: str | None = None,
-    max_len: int | None = None,
-    data_dir: str | Path = "data",
-    source: str | Path | None = None,
-    as_: Literal["numpy"] = "numpy",
-    batch_size: None = None,
-) -> Arrays: ...
-@overload
-def load(
-    task: str,
-    split: str,
-    *,
-    config: str | None = None,
-    max_len: int | None = None,
-    data_dir: str | Path = "data",
-    source: str | Path | None = None,
-    as_: Literal["numpy"] = "numpy",
-    batch_size: int,
-) -> Sequence[Arrays]: ...
-@overload
-def load(
-    task: str,
-    split: str,
-    *,
-    config: str | None = None,
-    max_len: int | None = None,
-    data_dir: str | Path = "data",
-    source: str | Path | None = None,
-    as_: Literal["tf", "torch"],
-    batch_size: int | None = None,
-) -> Any: ...
 def load(
     task: str,
     split: str,

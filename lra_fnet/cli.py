@@ -552,12 +552,11 @@ def _verify(args) -> int:
       config  the configuration is the one that task, model, preset and overrides give today
       data    the rows are those of data/expected.json, or of the prepared set
       code    the commit is known, no file differed from it, and no other code or machine was used
-      score   the best checkpoint gives the recorded counts again (the test log gets no line)
       replay  the first steps, trained again, give the losses in metrics.jsonl
 
     A check is "ok", "note" (with a remark below the table), "not there" (a file that it needs is
-    missing), "not asked for" (replay without --replay) or "FAILED". 0.5 % of the rows and 1 % of a
-    loss may differ, as they do on another kind of machine.
+    missing), "not asked for" (replay without --replay) or "FAILED". 1 % of a loss may differ,
+    as it does on another kind of machine.
 
     Example:
       lra-fnet verify runs/cpu/listops/fnet/seed0 --replay 100
@@ -565,10 +564,8 @@ def _verify(args) -> int:
     from lra_fnet.run import verify
 
     _existing(args, "data")
-    options = verify.Options(
-        imports=tuple(args.imports), gin_dirs=tuple(args.gin_dirs), replay=args.replay
-    )
-    return verify.main(args.PATH, options, data=args.data)
+    found = tuple(args.imports), tuple(args.gin_dirs)
+    return verify.main(args.PATH, verify.Options(args.data, *found, args.replay))
 
 
 @_verb(

@@ -152,38 +152,20 @@ def score_test(
     data: Prepared,
     folder: Path,
 ) -> dict[str, dict]:
-    """Scores checkpoints on the test split as `score_again` does, and logs each reading.
+    """Scores checkpoints on the test split and logs each reading.
 
     Args:
       score: a scorer, see `score.make_scorer`.
       states: step and variables of the checkpoints "last" and "best".
       data: the prepared task.
       folder: the run folder.
-    """
-    steps = {kind: step for kind, (step, _) in states.items()}
-    _log(folder, kind="intended", steps=steps)  # before the split is opened: a kill may follow
-    scores = score_again(score, states, data)
-    for kind, one in scores.items():
-        _log(
-            folder, kind=kind, **{name: one[name] for name in ("step", "correct", "count", "loss")}
-        )
-    return scores
-
-
-def score_again(
-    score: Callable[..., dict], states: Mapping[str, tuple[int, dict]], data: Prepared
-) -> dict[str, dict]:
-    """Scores checkpoints on the test split, again; writes and logs nothing.
-
-    Args:
-      score: a scorer, see `score.make_scorer`.
-      states: step and variables of the checkpoints "last" and "best".
-      data: the prepared task.
 
     Returns:
       For each checkpoint its step, sums over the rows, which rows are right, and whether all have
       the same answer. Two checkpoints of the same step are scored once.
     """
+    steps = {kind: step for kind, (step, _) in states.items()}
+    _log(folder, kind="intended", steps=steps)  # before the split is opened: a kill may follow
     arrays = data.arrays("test")
     sums: dict[int, dict] = {}
     for step, variables in states.values():
@@ -191,7 +173,10 @@ def score_again(
             with progress.Bar("scoring test", len(arrays.labels)) as bar:
                 sums[step] = {"step": step, **score(variables, arrays, bar.update, bits=True)}
             sums[step]["constant"] = _constant(sums[step], arrays.labels)
-    return {kind: dict(sums[step]) for kind, (step, _) in states.items()}
+    for kind, step in steps.items():
+        shown = {name: sums[step][name] for name in ("step", "correct", "count", "loss")}
+        _log(folder, kind=kind, **shown)
+    return {kind: dict(sums[step]) for kind, step in steps.items()}
 
 
 def _constant(sums: Mapping[str, Any], labels: np.ndarray) -> bool:

@@ -83,18 +83,14 @@ class Job:
         if self.init is None:
             return None
         _, result = finished(self.init)
-        if not result.denoise:
+        if not result.denoise or (result.task, result.model) not in (
+            (self.task, self.model),
+            ("corpus", self.model),
+        ):
             raise UserError(
-                f"--init expects a run of `lra-fnet pretrain`, {self.init} is one of `lra-fnet "
-                "train`: name another"
+                f"--init expects a run of `lra-fnet pretrain` on {self.task} or corpus with model "
+                f"{self.model}, {self.init} is {result.label}: name another"
             )
-        for name, known in (("task", (self.task, "corpus")), ("model", (self.model,))):
-            if (theirs := getattr(result, name)) not in known:
-                own = " or ".join(dict.fromkeys(known))
-                raise UserError(
-                    f"--init expects a run of {name} {own}, {self.init} is one of {theirs}: "
-                    "name another"
-                )
         return result
 
     @property

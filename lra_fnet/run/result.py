@@ -175,13 +175,11 @@ class Record(Process):
     raw: dict[str, Any] = dataclasses.field(default_factory=dict)  # result.json
 
     def __post_init__(self):
-        for name in ("task", "model", "preset", "variant"):
-            text = getattr(self, name)
-            if text is not None and not NAME.fullmatch(text):
-                raise ValueError(f"{name} is no name of a folder: {text!r}")
-        for name in ("validation", "train", "parameters") if self.complete else ():
-            if getattr(self, name) is None:
-                raise ValueError(f"{name!r} is missing")
+        for text in filter(None, (self.task, self.model, self.preset, self.variant)):
+            if not NAME.fullmatch(text):
+                raise ValueError(f"no name of a folder: {text!r}")
+        if self.complete and None in (self.validation, self.train, self.parameters):
+            raise ValueError("validation, train or parameters is missing")
         if self.overrides and self.variant is None:
             raise ValueError("a run with overrides needs a variant")
         for checkpoint in CHECKPOINTS:
@@ -192,9 +190,7 @@ class Record(Process):
                 raise ValueError(f"{checkpoint}: {test.count} test rows, floor {self.floor.count}")
 
     def __repr__(self):
-        scores = {split: self.score(split) for split in typing.get_args(Split)}
-        known = [f"{split} {score.accuracy:.2f} %" for split, score in scores.items() if score]
-        return f"Record({', '.join([f'{self.label}/seed{self.seed}', self.state, *known])})"
+        return f"Record({self.label}/seed{self.seed}, {self.state})"
 
     @property
     def complete(self) -> bool:
@@ -269,14 +265,13 @@ class Record(Process):
         """Commit, device, data and pre-training in one line."""
         earlier = "".join(f", after {one.revision} on {one.device}" for one in self.earlier[::-1])
         data = f"{self.dataset} from {self.data_source}, " if self.dataset else ""
-        return "; ".join(
-            [
-                f"commit {self.revision}; {self.device}{earlier}",
-                *[f"test: {one.revision} on {one.device}" for one in (self.scored_by,) if one],
-                f"data {data}{self.data_sha256[:12]}",
-                *[f"began from {one.setup.partition(',')[0]}" for one in (self.init,) if one],
-            ]
-        )
+        parts = [f"commit {self.revision}; {self.device}{earlier}"]
+        if one := self.scored_by:
+            parts.append(f"test: {one.revision} on {one.device}")
+        parts.append(f"data {data}{self.data_sha256[:12]}")
+        if self.init:
+            parts.append(f"began from {self.init.setup.partition(',')[0]}")
+        return "; ".join(parts)
 
     def score(self, split: Split, checkpoint: Checkpoint = "best") -> Score | None:
         """Returns the sums of an evaluation, or None if the split was not read."""
@@ -286,12 +281,12 @@ class Record(Process):
     def accuracy(self, split: Split, checkpoint: Checkpoint = "best") -> float | None:
         """Returns the accuracy in percent, or None if the split was not read."""
         score = self.score(split, checkpoint)
-        return None if score is None else score.accuracy
+        return score and score.accuracy
 
     def right(self, split: Split, checkpoint: Checkpoint = "best") -> np.ndarray | None:
         """Returns which rows are right, bool [n], or None if that was not recorded."""
         score = self.score(split, checkpoint)
-        return None if score is None else score.right
+        return score and score.right
 
     def constant(self, checkpoint: Checkpoint = "best") -> bool:
         """Whether it gave every test row the same answer, so that it learned nothing.

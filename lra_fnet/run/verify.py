@@ -6,7 +6,6 @@ config  the recorded configuration is the one that task, model, preset and overr
         setting that only one of the two has came or went with the code and is skipped
 data    rows and majority floor are those of data/expected.json or of the prepared set
 code    the commit is known, nothing differed from it, and no other code or machine was used
-score   the checkpoint best on validation, scored again, gives the recorded counts
 replay  the first steps, trained again, give the losses in metrics.jsonl
 """
 
@@ -40,12 +39,10 @@ from lra_fnet.run.result import Record
 from lra_fnet.tasks import Prepared, sets
 from lra_fnet.training.checkpoint import sha256
 from lra_fnet.training.replay import mean_loss, replay
-from lra_fnet.training.score import make_scorer
 
 OK, NOTE, ABSENT, FAILED = "ok", "note", "not there", "FAILED"
 UNASKED = "not asked for"  # the replay without --replay
 TOLERANCE = 0.01  # relative, of losses trained again
-ROWS_OFF = 0.005  # share of the rows that rounding may turn on another machine
 
 
 class Absent(Exception):
@@ -74,46 +71,44 @@ class Verdict(NamedTuple):
 class Options(NamedTuple):
     """What `verify` may use besides the results."""
 
-    data: Path = Path("data")
+    data: Path | None = None  # of the prepared sets; None for the folder that each run names
     imports: tuple[str, ...] = ()
     gin_dirs: tuple[Path, ...] = ()
     replay: int = 0  # steps
 
 
-def main(paths: Sequence[Path], options: Options, *, data: Path | None = None) -> int:
+def main(paths: Sequence[Path], options: Options) -> int:
     """Prints the table of all runs below the paths; returns 1 if a check failed.
 
     Args:
       paths: see `find`.
-      options: see `Options`, whose `data` has no effect.
-      data: of the prepared sets; None for the folder that each run names.
+      options: see `Options`.
 
     Raises:
       UserError: a path holds no result.
     """
+    folders_below = [folder for path in paths for folder in find(path)]
     verdicts = []
-    places = [place for path in paths for place in find(path)]
-    for number, (folder, moved) in enumerate(places, start=1):
-        progress.say(f"{number} of {len(places)}: {folder}")
-        own = options._replace(data=data or _data_of(folder))
-        verdicts.append(verify(folder, own, moved=moved))
+    for number, folder in enumerate(folders_below, start=1):
+        progress.say(f"{number} of {len(folders_below)}: {folder}")
+        verdicts.append(verify(folder, options, moved=folder in paths))
     print(table(verdicts), end="")
     return int(any(one.failed for one in verdicts))
 
 
-def find(path: Path) -> list[tuple[Path, bool]]:
-    """Returns the run folder or export at a path, or else all run folders below it.
+def find(path: Path) -> list[Path]:
+    """Returns a run folder or an export, or else all run folders below a path.
 
-    With each comes whether its path may differ from the run's names. Hidden folders are left out,
-    and results/submitted, whose runs need their authors' modules, unless the path lies in it.
+    Hidden folders are left out, and results/submitted, whose runs need their authors' modules,
+    unless the path lies in it.
 
     Raises:
       UserError: there are none.
     """
     if any((path / name).is_file() for name in ("result.json", model.CONFIG)):
-        return [(path, True)]
+        return [path]
     shown = [
-        (file.parent, False)
+        file.parent
         for file in sorted(path.glob("**/seed*/result.json"))
         if not any(n == "submitted" or n[0] == "." for n in file.relative_to(path).parts)
     ]
@@ -122,14 +117,6 @@ def find(path: Path) -> list[tuple[Path, bool]]:
             f"{path} holds no result: name a run folder, an export, or a folder of runs"
         )
     return shown
-
-
-def _data_of(folder: Path) -> Path:
-    """Returns the folder of prepared sets that a run names; Job's default without a run.json."""
-    with contextlib.suppress(UserError):
-        if job := jobs.read_job(folder):
-            return job.data
-    return jobs.Job.data
 
 
 def verify(folder: Path, options: Options, *, moved: bool = True) -> Verdict:
@@ -150,6 +137,10 @@ def verify(folder: Path, options: Options, *, moved: bool = True) -> Verdict:
             _, result = model.read_export(folder, exported)
     except UserError as error:
         return Verdict(str(folder), findings | {"result": Finding(FAILED, str(error))})
+    if options.data is None:
+        with contextlib.suppress(UserError):
+            job = jobs.read_job(folder)
+            options = options._replace(data=job.data if job else jobs.Job.data)
     for name, check in CHECKS.items():
         try:
             with fastest.decisions(dict(result.resolved)):
@@ -246,12 +237,17 @@ def _config(folder: Path, result: Record, options: Options) -> Finding:
     return Finding()
 
 
+def _open(result: Record, options: Options) -> Prepared:
+    """Opens the prepared set of a run's task."""
+    return sets.open(_of_names(result, options).task, options.data or jobs.Job.data)
+
+
 def _data(folder: Path, result: Record, options: Options) -> Finding:
     """Compares the fingerprint and the floor with the prepared set and with data/expected.json."""
     expected = store.expected().get(result.task, {})
     known = [facts.get("splits") for n, facts in expected.items() if result.dataset in (None, n)]
     with contextlib.suppress(UserError):
-        known.append(sets.open(_of_names(result, options).task, options.data).splits)
+        known.append(_open(result, options).splits)
     known = [splits for splits in known if splits and all("sha256" in s for s in splits.values())]
     name = f"{result.task}/{result.dataset or '?'}"
     if not known:
@@ -294,47 +290,18 @@ def _is_known(commit: str) -> bool:
         return False
 
 
-def _open(result: Record, options: Options) -> Prepared:
-    """Opens the data of a run."""
-    try:
-        data = sets.open(_of_names(result, options).task, options.data)
-        data.check_is_of(result.folder, result.data_sha256, "prepare that set to check it")
-    except UserError as error:
-        raise Absent(str(error)) from None
-    return data
-
-
-def _score(folder: Path, result: Record, options: Options) -> Finding:
-    """Scores a checkpoint on validation, and on test if that was read; writes and logs nothing."""
-    exported = (folder / model.CONFIG).exists()
-    if not exported and not (result.complete and (folder / "checkpoints").is_dir()):
-        raise Absent("no checkpoint")
-    run = model.load_run(folder, imports=options.imports, denoise=True)
-    data = _open(result, options)
-    score = make_scorer(run.experiment.objective, run.experiment.run.eval_batch_size)
-    again = {"validation": score(run.variables, data.arrays(run.task.splits[1]))}
-    if result.test:
-        states = {run.checkpoint: (run.step, run.variables)}
-        again["test"] = evaluate.score_again(score, states, data)[run.checkpoint]
-    off = 0
-    for split, sums in again.items():
-        recorded = getattr(getattr(result, split), run.checkpoint)
-        rows = abs(sums["correct"] - recorded.correct)
-        if (run.step, sums["count"]) != (recorded.step, recorded.count):
-            raise UserError(f"{split}: {sums['count']} rows at step {run.step}, not {recorded}")
-        if rows > ROWS_OFF * recorded.count:
-            raise UserError(f"{split}: {rows} of {recorded.count} rows differ")
-        off += rows
-    return Finding(OK, f"{off} rows differ" if off else "exactly")
-
-
 def _replay(folder: Path, result: Record, options: Options) -> Finding:
     """Trains the first steps again and compares the mean losses with metrics.jsonl."""
     if not options.replay:
         return Finding(UNASKED, "--replay STEPS trains the first steps again")
     if not result.complete:
         raise Absent(f"the run ended as {result.state}")
-    experiment, data = _of_names(result, options), _open(result, options)
+    experiment = _of_names(result, options)
+    try:
+        data = _open(result, options)
+        data.check_is_of(result.folder, result.data_sha256, "prepare that set to check it")
+    except UserError as error:
+        raise Absent(str(error)) from None
     recorded = dict(folders.curve(folder).loss)
     every, last = experiment.run.log_every, experiment.run.num_steps
     steps = min(last, -(-options.replay // every) * every)
@@ -368,7 +335,6 @@ CHECKS = {
     "config": _config,
     "data": _data,
     "code": _code,
-    "score": _score,
     "replay": _replay,
 }
 

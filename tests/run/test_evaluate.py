@@ -99,12 +99,14 @@ def test_evaluate_gives_the_scores_of_training(folders, tmp_path, monkeypatch, m
         ([0, 1, 1, 2, 2], False),  # all right
     ],
 )
-def test_constant_answer_is_recorded(answers, constant):
+def test_constant_answer_is_recorded(tmp_path, answers, constant):
     labels = np.array([0, 1, 1, 2, 2])
     right = np.array(answers) == labels
-    sums = {"correct": int(right.sum()), "count": 5, "correct_bits": counts.encode(right)}
+    sums = {"correct": int(right.sum()), "count": 5, "loss": 1.0}
+    sums["correct_bits"] = counts.encode(right)
     data = SimpleNamespace(arrays=lambda split: SimpleNamespace(labels=labels))
-    scores = evaluate.score_again(lambda *_, **__: sums, {"best": (1, {}), "last": (2, {})}, data)
+    states = {"best": (1, {}), "last": (2, {})}
+    scores = evaluate.score_test(lambda *_, **__: sums, states, data, tmp_path)
     assert [scores[kind]["constant"] for kind in ("best", "last")] == [constant] * 2
 
 
