@@ -392,11 +392,10 @@ def _settings(args) -> None:
       lra-fnet settings --task text --model fnet --preset cpu --set Run.num_steps=500
     """
     from lra_fnet.machine import device, terminal
-    from lra_fnet.run import settings_table
 
     device.require()
     asked = _job(args, denoise=True) if args.pretrain else _beginning(args)
-    terminal.console().print(settings_table.table(asked))
+    terminal.console().print(asked.settings())
 
 
 @_verb(

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import hashlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,12 +69,9 @@ def run(job: Job) -> Record:
     imports = job.imports
     job = dataclasses.replace(job, imports=config.used_imports(imports, experiment.config))
     versions = provenance.of_process().versions
-    facts = {
-        **{name: versions[name] for name in ("jax", "jaxlib", "flax", "optax")},
-        **{name: getattr(job, name) for name in ("force", "test")},
-        "config": hashlib.sha256(experiment.config.encode()).hexdigest()[:8],
-        "init": start and start.facts.sha256[:8],
-    }
+    facts = {name: versions[name] for name in ("jax", "jaxlib", "flax", "optax")}
+    facts |= {"config": experiment.config, "force": job.force, "test": job.test}
+    facts |= {"init": start and start.facts.sha256}
     hosts.same("command, code and set of libraries", job.identity() | facts)
     with jobs.lock(job.folder) if hosts.first() else contextlib.nullcontext():
         asked = Asked(job, imports, experiment, _prepare(job, experiment), start)
@@ -132,10 +128,9 @@ def _held(asked: Asked) -> Record | None:
     if job.force and any(path.name != ".lock" for path in folder.iterdir()):
         progress.say(f"--force: the old run is now {jobs.move_aside(folder)}")
         return None
-    begun, result = folders.read_begun(folder), results.read(folder)
-    complete = result if result and result.complete else None
+    begun, complete = folders.read_begun(folder), _complete(folder)
     started = complete or checkpoint.exists(folder)  # else there is nothing to lose
-    if started and (held := begun or result):
+    if started and (held := begun or complete):
         _check_same(asked, held)
     if complete and (complete.score("test") or not job.test):
         progress.say("complete already; --force (make: FORCE=1) trains it again")
@@ -189,15 +184,16 @@ def _begin(asked: Asked) -> Begun | None:
                 testing.check_padding(mixer)
     with disk.writable(folder):
         disk.replace(folder / "config.gin", asked.experiment.config)
-        if not _holds_complete(folder):  # that has no test score yet
+        if not _complete(folder):  # else it has no test score yet
             (folder / "result.json").unlink(missing_ok=True)
     _write(asked, before.resolved if before else {}, before.processes if before else ())
     return before
 
 
-def _holds_complete(folder: Path) -> bool:
+def _complete(folder: Path) -> Record | None:
+    """Returns the record of a folder if it was trained to its last step."""
     result = results.read(folder)
-    return result is not None and result.complete
+    return result if result and result.complete else None
 
 
 def _write(asked: Asked, resolved: dict[str, Any], processes: Sequence[Process]) -> None:
@@ -258,7 +254,7 @@ def _train(asked: Asked, before: Begun | None) -> dict[str, Any]:
         raise
     except (RunFailed, jax.errors.JaxRuntimeError) as error:
         failure = _failure(error)
-        if not (hosts.first() and _holds_complete(job.folder)):  # else it failed as it was scored
+        if not (hosts.first() and _complete(job.folder)):  # else it failed as it was scored
             facts = evaluate.facts(failure.state, asked.identity, experiment, data)
             _record(job.folder, facts | {"step": failure.step, "closed": not job.test})
         raise failure from None

@@ -16,10 +16,15 @@ from lra_fnet import config, experiment
 from lra_fnet.data import sources
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk, terminal
+from lra_fnet.models.encoder import parameter_count
 from lra_fnet.run import folder as folders
 from lra_fnet.run import result as results
 from lra_fnet.run.result import NAME, Record
 
+_NOTES = (
+    "default: of the class. derived: from the rows of the data or from other settings. scaled: "
+    "the warm-up and the decay follow Run.num_steps, of which pre-training has a share."
+)
 PRETRAINED = "pretrained"  # begins the variant of a run that begins from another one
 
 
@@ -138,6 +143,25 @@ class Job:
         for option, values in lists.items():
             words += [word for value in values for word in (option, str(value))]
         return words + ["--no-test"] * (not (self.test or self.denoise))
+
+    def settings(self) -> terminal.Fitted:
+        """Returns the table of the settings, and what binds each, under folder and size.
+
+        Raises:
+          UserError: see `load`.
+        """
+        built = self.load()
+        names = self.task, self.model, self.preset, self.gin_dirs
+        rows = config.settings(config.texts(*names, denoise=self.denoise), self.overrides)
+        size, run = parameter_count(built.shapes()), built.run
+        return terminal.Fitted(
+            ["setting", "value", "bound in"],
+            [list(row) for row in rows],
+            title=f"{self.folder}: {size:,} parameters; {run.num_steps:,} steps of "
+            f"{run.batch_size} examples of {built.task.max_len:,} tokens",
+            notes=[_NOTES],
+            words=3,
+        )
 
     def identity(self) -> dict[str, Any]:
         """Returns the fields of result.json and run.json that name the run."""

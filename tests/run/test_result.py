@@ -47,7 +47,7 @@ def with_bits(checkpoint, right):
         (with_bits("last", [True] * 601 + [False] * 1399), "601"),
         (a_result(device={"name": "x"}), "device.platform"),
         (a_result(overrides=["Run.num_steps=1"]), "variant"),
-        (a_result(model="../x"), "model"),
+        (a_result(model="../x"), "'../x'"),
         (a_result(versions={"lra_fnet": "1"}), "sha256"),
         (a_result(seed=3), "seed3"),
     ],

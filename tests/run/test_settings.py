@@ -7,7 +7,6 @@ import pytest
 
 from lra_fnet import cli, config
 from lra_fnet.models.encoder import parameter_count
-from lra_fnet.run import settings_table
 from lra_fnet.run.job import Job
 
 ROOT = config.GIN_DIR.parent
@@ -15,7 +14,7 @@ ROOT = config.GIN_DIR.parent
 
 def rows(*names, **fields):
     """The cells of the table, by setting."""
-    table = settings_table.table(Job(*names, **fields))
+    table = Job(*names, **fields).settings()
     return {name: (value, source) for name, value, source in table.rows}
 
 
