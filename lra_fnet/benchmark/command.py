@@ -39,8 +39,8 @@ def main(
       render: returns the tables as Markdown.
 
     Raises:
-      UserError: a length is missing, the task has no such program, a setting cannot be built, or the folder cannot be written,
-        all before anything is measured.
+      UserError: a length is missing, the task has no such program, a setting cannot be built, or
+        the folder cannot be written, all before anything is measured.
     """
     if not options.lengths and (needy := [what for what in options.what if what != "mixing"]):
         raise UserError(f"--what {','.join(needy)} needs --lengths, for example --lengths 512,1024")
