@@ -131,19 +131,16 @@ class Checkpoints:
         Raises:
           UserError: a checkpoint is damaged or lost, and the run can only start from step 0 again.
         """
-        found: dict[str, Saved | None] = {}
-        problems = []
+        found, problems = {}, []
         for kind in ("last", "best"):
             try:
                 found[kind] = load(self.folder, kind)
             except UserError as error:
-                found[kind] = None
                 problems.append(str(error).removesuffix(f": {AGAIN}"))
-        last, best = found["last"], found["best"]
+        last, best = found.get("last"), found.get("best")
         chosen = last if last and last.best_step == (best and best.step) else best
         if last and chosen is best and (best is None or best.step < last.step):
-            there = f"step {best.step} is there" if best else "it is lost"
-            problems.append(f"{last.path} names step {last.best_step} as the best, but {there}")
+            problems.append(f"{last.path} names another step as the best, {last.best_step}")
         if problems and chosen is None:
             raise UserError(f"{problems[0]}: {AGAIN}")
         if problems and chosen:

@@ -23,15 +23,6 @@ def test_epoch_holds_every_row_once_and_differs_by_epoch_and_seed():
     assert len(set(orders)) == 4
 
 
-def test_row_order_ignores_the_global_generator():
-    pipeline.epoch_order.cache_clear()
-    np.random.seed(1)  # noqa: NPY002 (the point of the test)
-    first = pipeline.epoch_order(3, 4, 20).copy()
-    pipeline.epoch_order.cache_clear()
-    np.random.seed(2)  # noqa: NPY002
-    assert np.array_equal(first, pipeline.epoch_order(3, 4, 20))
-
-
 def test_batches_do_not_depend_on_the_steps_per_dispatch():
     """4 steps at once equal 1 + 3 steps, across the end of an epoch (11 rows, 16 taken)."""
     whole = pipeline.train_batches(arrays(), 0, 0, 4, 4, 4)

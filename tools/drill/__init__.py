@@ -84,12 +84,7 @@ def main(seed: int, only: int | None, sample: int | None, jobs: int, out: Path) 
 
 
 def _write(out: Path, table: str) -> None:
-    """Writes the file, with the tables of other seeds that it had."""
-    old = out.read_text() if out.exists() else ""
-    tables = dict(re.findall(r"(?ms)^(## Seed \d+),(.*?)(?=^## )", old))
-    tables |= dict(re.findall(r"(?ms)^(## Seed \d+),(.*)", table))
-    text = "".join(f"{name},{rest.rstrip()}\n\n" for name, rest in sorted(tables.items()))
-    out.write_text(f"# Drill\n\n{ABOUT}\n\n{text}{(HERE / 'found.md').read_text()}")
+    out.write_text(f"# Drill\n\n{ABOUT}\n\n{table}\n{(HERE / 'found.md').read_text()}")
     print(f"wrote {out}")
 
 

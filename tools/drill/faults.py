@@ -41,30 +41,20 @@ SCENES = {
 # path, which one, and how many milliseconds later.
 _EVENTS = """
     import    train fresh r  /jax/__pycache__/__init__               1 0
-    import    train fresh r  /optax/__pycache__/__init__             1 0
     import    train fresh r  lra_fnet/run/__pycache__/job            1 0
     data      data  warm  m  /data                 2 0
     data      data  warm  o  -train.array_record   1 0
-    data      data  warm  w  fingerprint           1 0
     compile   train cold  r  lra-fnet/jax          1 0
-    compile   train cold  r  lra-fnet/jax          6 100
     compile   train cold  r  lra-fnet/jax         12 300
-    compile   train cold  r  lra-fnet/jax         14 30
-    begin     train warm  o  tensorboard/          1 0
     begin     train warm  o  tensorboard/          1 10
-    begin     train warm  o  tensorboard/          1 30
     train     train warm  w  metrics.jsonl         1 0
     train     train warm  w  metrics.jsonl         4 0
-    train     train warm  w  metrics.jsonl         5 0
     save      train warm  o  checkpoints/last      1 0
     save      train warm  w  checkpoints/last      2 0
     save      train warm  n  checkpoints/best      1 0
-    save      train warm  s  checkpoints/last      3 0
     score     train warm  w  metrics.jsonl         2 3
     score     train warm  r  -test.array_record    1 0
-    score     train warm  r  -test.array_record    1 20
     score     train warm  o  test_log.jsonl        1 0
-    result    train warm  o  result.json           1 0
     result    train warm  w  result.json           1 0
     result    train warm  n  result.json           1 0
 """
