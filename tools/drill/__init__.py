@@ -9,7 +9,6 @@ import multiprocessing
 import operator
 import os
 import random
-import re
 import shutil
 import subprocess
 import sys
