@@ -212,10 +212,7 @@ def write_once(folder: Path, exists: Callable[[], bool], write: Callable[[Path],
     waiting = f"waiting for another process that prepares {folder.parent}"
     with disk.writable(folder, "--data"), disk.lock(lock, waiting):
         for leftover in folder.parent.glob(f".{folder.name}.*"):
-            if leftover.suffix == ".old" and not folder.exists():
-                leftover.rename(folder)  # killed between the two renames of `disk.partial`
-            else:
-                disk.remove(leftover)
+            disk.remove(leftover)
         if exists():
             return
         with disk.partial(folder) as part:

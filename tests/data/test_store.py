@@ -114,16 +114,6 @@ def test_fingerprint_holds_the_documented_facts(tmp_path):
 # A set is whole or absent
 
 
-def test_set_that_a_killed_process_had_put_aside_gets_its_name_back(tmp_path):
-    """As between the two renames of --force, where the source may be gone by now."""
-    prepared = tasks.prepare(TOY, tmp_path)
-    aside = prepared.folder.with_name(f".{prepared.folder.name}.host-999999.old")
-    prepared.folder.rename(aside)
-    store.write_once(prepared.folder, prepared.folder.exists, lambda part: pytest.fail("made anew"))
-    assert not aside.exists()
-    assert tasks.open(TOY, tmp_path).fingerprint == prepared.fingerprint
-
-
 def test_killed_preparation_is_not_a_set_and_is_removed_by_the_next_one(tmp_path):
     process = child(tmp_path)
     until((tmp_path / "started").exists, process)
