@@ -17,7 +17,6 @@ from jax import lax
 from lra_fnet.errors import UserError
 from lra_fnet.models.kernels import fastest
 from lra_fnet.models.kernels.pointwise import (
-    PRODUCT,
     BatchNorm,
     Dropout,
     LayerNorm,
@@ -210,12 +209,13 @@ class Block(nn.Module):
         if self.first_only and self.mixer.uses_first_only:
             return x[:, :1], self.mixer(inputs, mask, train=train, first_only=True)[:, :1]
         y = self.mixer(inputs, mask, train=train)
-        held = getattr(y, "shape", None), getattr(y, "dtype", type(y).__name__)
-        if held != (inputs.shape, inputs.dtype):  # else the residual would broadcast it
+        if (y.shape, y.dtype) != (
+            inputs.shape,
+            inputs.dtype,
+        ):  # which a sum would broadcast
             raise UserError(
-                f"{type(self.mixer).__name__} must return {inputs.dtype} {[*inputs.shape]}, "
-                f"its input's type and shape, got {held[1]} {held[0] and [*held[0]]}: "
-                "lra_fnet.testing.check_mixer checks this and more"
+                f"{type(self.mixer).__name__} must return {inputs.dtype} {[*inputs.shape]}, got "
+                f"{y.dtype} {[*y.shape]}: lra_fnet.testing.check_mixer checks this and more"
             )
         return (x[:, :1], y[:, :1]) if self.first_only else (x, y)
 
@@ -252,9 +252,8 @@ class Encoder(nn.Module):
     # (LRA).
     pooling: Literal["cls", "first", "tanh", "mean", "mean_all"]
     dtype: Literal["float32", "bfloat16"]  # of the computation; parameters are float32
-    # What the backward pass computes again, to save memory: False nothing (but the pointwise
-    # parts), True each block, "dots" all of a block but its dense products.
-    remat: Literal[False, True, "dots"]
+    # Whether the backward pass computes each block again, to save memory.
+    remat: Literal[False, True]
     embedding: Literal["lra", "bert"]  # "bert" is FNet's: see `_bert`
     # Kinds of tokens with embedding "bert"; 1 with "lra".
     num_types: Annotated[int, Least(1, suggest=1)]
@@ -392,8 +391,7 @@ class Encoder(nn.Module):
             return block(x, mask, train=train)
 
         if self.remat:
-            dots = jax.checkpoint_policies.save_only_these_names(PRODUCT)
-            run = nn.remat(run, policy=dots if self.remat == "dots" else None)
+            run = nn.remat(run)
         first = pooled is True and self.last_at_first
         for layer, mixer in enumerate(self.mixers):
             block = Block(

@@ -112,9 +112,10 @@ def _frozen(value: Any) -> Any:
 class FixedTransform(Mixer):
     """A linear transform without parameters: every output sees every input, padding too.
 
-    A subclass defines `transform`.
+    A subclass defines `transform`, of x [B, L, D] in float32 or float64 -> [B, L, D].
     """
 
+    transform: ClassVar[Callable[..., jax.Array]]
     uses_mask: ClassVar[bool] = False
     fixed_transform: ClassVar[bool] = True
 
@@ -123,10 +124,6 @@ class FixedTransform(Mixer):
         """Mixes x [B, L, D] in float32 (or wider); mask and train have no effect."""
         wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         return self.transform(wide).astype(x.dtype)
-
-    def transform(self, x) -> jax.Array:
-        """Transforms x [B, L, D] in float32 or float64 -> [B, L, D]."""
-        raise NotImplementedError(f"{type(self).__name__} must define transform")
 
 
 class HeadMixer(Mixer, kw_only=True):

@@ -98,40 +98,12 @@ CASES = {
 }
 
 
-@jax.jit
-def gradients_of_full(query, key, value, mask, pattern, cotangent):
-    """Of softmax attention with all weights; pattern, bool [H, L, L], says who sees whom."""
-    valid = pattern[None] & mask[:, None, None, :]
-
-    def attend(query, key, value):
-        scores = jnp.einsum("bihk,bjhk->bhij", query, key) / np.sqrt(query.shape[3])
-        weights = jnp.where(valid, jnp.exp(scores - scores.max(axis=3, keepdims=True)), 0)
-        total = weights.sum(axis=3, keepdims=True)
-        return jnp.einsum("bhij,bjhk->bihk", weights / jnp.where(total > 0, total, 1), value)
-
-    return jax.vjp(attend, query, key, value)[1](cotangent)
-
-
 @pytest.mark.parametrize(("attend", "keys_of"), CASES.values(), ids=CASES)
-def test_output_and_gradients_are_right_with_holes_in_the_mask_and_an_empty_row(attend, keys_of):
+def test_output_is_right_with_holes_in_the_mask_and_an_empty_row(attend, keys_of):
     inputs, mask = qkv(), holes()
-    cotangent = normal(*inputs[2].shape, seed=9)
-
-    @jax.jit
-    def run(*qkv):
-        out, pull = jax.vjp(lambda *qkv: attend(*qkv, mask), *qkv)
-        return out, pull(cotangent)
-
-    out, gradients = run(*inputs)
+    out = jax.jit(attend)(*inputs, mask)
     assert_close(out, oracle.set_attention(*float64(*inputs), np.asarray(mask), keys_of))
     assert not np.asarray(out[2]).any()
-    pattern = np.zeros((2, LENGTH, LENGTH), bool)
-    for h, i in np.ndindex(2, LENGTH):
-        pattern[h, i, list(keys_of(h, i))] = True
-    for got, want in zip(
-        gradients, gradients_of_full(*inputs, mask, pattern, cotangent), strict=True
-    ):
-        assert_close(got, want)
 
 
 @pytest.mark.parametrize(("window", "num_global"), [(2, 1), (8, 3), (60, 3), (8, LENGTH)])

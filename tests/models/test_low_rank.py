@@ -179,16 +179,6 @@ def synthetic(params, kind, x, head):
     return oracle.factorized_dense_logits(x, first, *pair, length)
 
 
-def test_taps_of_nystromformer_begin_as_the_authors_convolution():
-    mixer = nystrom.Nystrom(
-        landmarks=2, iterations=6, width=25, **(FIELDS | {"num_heads": 200, "qkv_dim": 200})
-    )
-    taps = initial(mixer, normal(1, 4, FIELDS["dim"]), np.ones((1, 4), bool))["params"]["taps"]
-    assert taps.shape == (25, 200)
-    assert 0.19 < np.abs(taps).max() <= 0.2  # 1 / sqrt(25)
-    assert np.std(taps) == pytest.approx(0.2 / 3**0.5, rel=0.05)
-
-
 def test_lists_and_dictionaries_of_a_config_leave_a_model_hashable():
     """A program is compiled once for equal models, which are found by their hash."""
     listed, known = synthesizer_module(kinds=["random"]), synthesizer_module(kinds=("random",))

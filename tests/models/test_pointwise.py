@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from arrays import applied, assert_close, float64, new_key, normal
 
-from lra_fnet.models.gate import Gate
 from lra_fnet.models.kernels import pointwise
 
 keep = jax.jit(pointwise.keep, static_argnums=(1, 2))
@@ -126,14 +125,6 @@ def test_recompute_keeps_only_the_arguments_and_has_the_same_values_and_gradient
     arguments = x.size + kernel.size
     assert kept_by_backward(again, x, kernel) < arguments + 10  # and the key
     assert kept_by_backward(lambda x, k: product(x, k, key), x, kernel) > arguments + 2 * x.size
-
-
-@pytest.mark.parametrize(("kind", "width"), [("full", 8), ("half1", 4), ("half2", 4)])
-def test_gate_keeps_its_input_and_the_product_alone(kind, width):
-    gate, y = Gate(4, kind), normal(2, 30, 4)
-    variables = jax.eval_shape(gate.init, new_key(0), y)
-    arguments = 4 * width + y.size
-    assert kept_by_backward(gate.apply, variables, y) == arguments + 2 * 30 * width
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (2, 3, 4), (2, 3, 5, 4)])

@@ -58,7 +58,7 @@ def assert_same(got, want, tolerance=2e-6):
         *(
             pytest.param(model, changes, marks=pytest.mark.slow)
             for model, changes in (
-                (("transformer",), {"remat": "dots"}),  # draws inside a loop over blocks of queries
+                (("transformer",), {"remat": True}),  # draws inside a loop over blocks of queries
                 (SINKHORN, {"dropout": 0.0}),  # noise for each example
                 (("reformer",), {}),  # rotations for all
                 (LONG_CONV, {}),  # one mask of the kernel for all

@@ -14,9 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.ad_checkpoint import checkpoint_name
 
-PRODUCT = "product"  # the name of dense products in policies of jax.checkpoint
 AVERAGES = "averages"  # the collection of BatchNorm's running averages
 
 
@@ -29,7 +27,7 @@ def flat_product(x, kernel, dimension_numbers=None, precision=None, preferred_el
     """
     del dimension_numbers, preferred_element_type  # Dense contracts the last axis with the first
     y = jnp.asarray(_product(precision, x.reshape(-1, x.shape[-1]), kernel))
-    return checkpoint_name(y.reshape(*x.shape[:-1], kernel.shape[-1]), PRODUCT)
+    return y.reshape(*x.shape[:-1], kernel.shape[-1])
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -229,7 +227,7 @@ def activated_product(rate, key):
     activate = functools.partial(_activated_product, rate)
 
     def product(x, kernel, *_, **__):
-        return checkpoint_name(recompute(activate, x, kernel, key, part()), PRODUCT)
+        return recompute(activate, x, kernel, key, part())
 
     return product
 
