@@ -1,6 +1,7 @@
 """Writes what comes from the committed results: README's table, RESULTS.md, literature, CSV."""
 
 import dataclasses
+import textwrap
 from pathlib import Path
 
 from lra_fnet.report import Report, Sources, build
@@ -74,7 +75,10 @@ def readme(report: Report) -> str:
         f"task ({best}), controls, and two rules without a neural network. All models and tests "
         "of the differences: [RESULTS.md](RESULTS.md)."
     )
-    return dataclasses.replace(grid, rows=rows, notes=[]).markdown() + f"\n{caption}\n"
+    return (
+        dataclasses.replace(grid, rows=rows, notes=[]).markdown()
+        + f"\n{textwrap.fill(caption, 140)}\n"
+    )
 
 
 def _plainer(text: str) -> Marked:
