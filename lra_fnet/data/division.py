@@ -62,8 +62,7 @@ def classes(source: Path, found: Collection[str], given: Sequence[str]) -> tuple
         raise UserError(f"{source}: expected the labels {shown}, got {unknown[0][:40]!r}")
     if not 2 <= len(labels) <= MOST_CLASSES:
         raise UserError(
-            f"{source}: expected 2 to {MOST_CLASSES:,} different labels, got {len(labels):,} or "
-            f"more ({shown}): a label names the class of a row"
+            f"{source}: expected 2 to {MOST_CLASSES:,} labels, got {len(labels):,}: {shown}"
         )
     say(f"{source}: {len(names):,} classes: {shown}{' ...' if len(names) > 10 else ''}")
     return names
@@ -132,8 +131,7 @@ class Division:
         elif None in names or not {SPLITS[0], SPLITS[2]} <= {*names}:
             got = ", ".join(sorted(name or "none" for name in names))
             raise UserError(
-                f"{source}: expected splits train, validation (or none) and test for all rows, or "
-                f"for none of them, got {got}: name the files or folders so"
+                f"{source}: expected train, test and perhaps validation in paths, got {got}"
             )
 
     def split(self, texts: Sequence[np.ndarray], label: int, name: str | None) -> str:
@@ -158,10 +156,7 @@ class Division:
         empty = [split for split, rows in zip(SPLITS, counts.sum(1), strict=True) if not rows]
         empty += [repr(x) for x, rows in zip(self._labels, counts[0], strict=True) if not rows]
         if empty:
-            raise UserError(
-                f"{self._source}: none of its {counts.sum():,} rows is in the split {empty[0]}, or "
-                "none for training has that label: give more rows, or name the split of each"
-            )
+            raise UserError(f"{self._source}: no (training) rows of {empty[0]}: give more rows")
         return {"split_by": "sha256 of the content" if self._by_content else "name", **facts}
 
 

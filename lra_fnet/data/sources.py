@@ -158,7 +158,11 @@ def fetch(remote: Remote, folder: Path, *, force: bool = False) -> Path:
                 _download(remote, part, notes, progress)
                 break
             except _UNREACHABLE as error:
-                hopeless = isinstance(error, urllib.error.HTTPError) and error.code < 500
+                code = getattr(error, "code", 500)  # of an HTTP error
+                if code == 416:  # no byte comes after those that are kept: they may be too many
+                    part.unlink()
+                    continue
+                hopeless = code < 500
                 if pause is None or hopeless or _size(part) == before:
                     raise UserError(
                         f"{remote} cannot be downloaded ({one_line(error, 100)}): run the same "
@@ -337,10 +341,7 @@ class File:
         with readable(self):
             while line := self._stream.readline(_LONGEST_LINE + 1):
                 if len(line) > _LONGEST_LINE:
-                    raise UserError(
-                        f"{self}: expected lines of at most {_LONGEST_LINE} bytes, got a longer "
-                        f"one; get another copy"
-                    )
+                    raise UserError(f"{self}: expected lines of at most {_LONGEST_LINE} bytes")
                 yield line
 
 
@@ -424,8 +425,7 @@ def read_tables(
         split, count = splits[match[1]], 0
         if split in places:
             raise UserError(
-                f"{source}: expected one file for the split {split}, got {places[split]} and "
-                f"{file}; remove one of them"
+                f"{source}: expected one file for {split}, got {places[split]} and {file}"
             )
         places[split] = str(file)
         for number, line in enumerate(file.lines(), start=1):

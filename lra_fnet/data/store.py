@@ -346,11 +346,10 @@ def verify(prepared: Prepared) -> None:
             for texts, label in read(prepared, split):
                 tally.add(texts, label)
                 progress.step()
-            if (actual := tally.summary()) != facts:
+            if tally.summary() != facts:
+                command = again(task, folder.parents[2])
                 raise UserError(
-                    f"{folder}: split {split} holds other rows than were written (expected sha256 "
-                    f"{facts['sha256'][:12]}..., got {actual['sha256'][:12]}...): delete "
-                    f"the folder and prepare the set again with `lra-fnet data --task {task.name}`"
+                    f"{folder}: split {split} has other rows than were written: {command}"
                 )
     for name in (read_fingerprint(folder) or {}).get("contents", {}):
         read_file(prepared, name)
@@ -368,10 +367,8 @@ def read_file(prepared: Prepared, name: str) -> bytes:
         content = path.read_bytes()
     written = (read_fingerprint(prepared.folder) or {}).get("contents", {})
     if hashlib.sha256(content).hexdigest() != written.get(name):
-        raise UserError(
-            f"{path} is not the file that was written: delete the folder and prepare the set again "
-            f"with `lra-fnet data --task {prepared.task.name}`"
-        )
+        command = again(prepared.task, prepared.folder.parents[2])
+        raise UserError(f"{path} is not the file that was written: {command} makes the set anew")
     return content
 
 
@@ -533,8 +530,7 @@ def _check_same(prepared: Prepared) -> None:
     record = read_fingerprint(prepared.folder)
     if record is None or record["fingerprint"] != prepared.fingerprint:
         raise UserError(
-            f"{prepared.folder} was made anew while it was in use (it held rows "
-            f"{prepared.fingerprint[:8]}): prepare the old rows again, or start a new run"
+            f"{prepared.folder} was made anew while rows {prepared.fingerprint[:8]} were in use"
         )
 
 
@@ -599,10 +595,7 @@ def read_fingerprint(folder: Path) -> dict[str, Any] | None:
             return record
     except (KeyError, TypeError, AttributeError):
         pass
-    raise UserError(
-        f"{folder / _FINGERPRINT} is damaged: its fingerprint is not that of its splits: delete "
-        f"{folder} and prepare the set again"
-    )
+    raise UserError(f"{folder / _FINGERPRINT} is damaged: delete the folder and prepare it again")
 
 
 @functools.cache

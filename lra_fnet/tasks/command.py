@@ -76,10 +76,7 @@ def command(
             if drawing:
                 progress.say(f"examples: {drawing}")
     if missing:
-        raise UserError(
-            f"{ready} sets are ready, {len(missing)} are missing for the reasons above: "
-            f"{', '.join(missing)}"
-        )
+        raise UserError(f"{ready} sets are ready, {len(missing)} are missing: {', '.join(missing)}")
 
 
 def describe(task: str, data_dir: Path, gin_dirs: Sequence[Path] = ()) -> None:

@@ -145,10 +145,7 @@ class Corpus(Task):
                         repeats.add(division.content([values]), label, split)
                         yield split, (values, label)
         if read > packed:
-            say(
-                f"{source}: {read - packed:,} of {read:,} pieces are in no row: the last sentence "
-                "of a document, or its only one, where it is left alone"
-            )
+            say(f"{source}: {read - packed:,} of {read:,} pieces are in no row (lone sentences)")
         details |= repeats.finish(source)
 
 
@@ -249,10 +246,7 @@ def read_documents(source: Path) -> Iterator[Document]:
                 count += 1
                 yield hashlib.sha256(text.encode()).digest(), lines
     if not count:
-        raise UserError(
-            f"{source}: expected text in .txt, .jsonl or .json files (each perhaps .gz), found "
-            "none: give --source a folder, an archive or a file with some"
-        )
+        raise UserError(f"{source}: expected text in .txt, .jsonl or .json files, found none")
 
 
 def _texts(file: sources.File, *, table: bool) -> Iterator[str]:

@@ -60,10 +60,7 @@ class Csv(OwnTask):
             UserError: it has others.
         """
         if self.texts not in (0, details["texts"]):
-            raise UserError(
-                f"csv/{self.config}: expected {self.texts} text(s) in a row, the prepared set has "
-                f"{details['texts']}: leave out Csv.texts"
-            )
+            raise UserError(f"csv: expected {self.texts} texts in a row, got {details['texts']}")
         return dataclasses.replace(super().settle(details), texts=details["texts"])
 
     def raw(self, source: Path | None, jobs: int) -> Raw:
@@ -83,10 +80,7 @@ class Csv(OwnTask):
         if len(kinds) != 1:
             raise UserError(f"{source}: expected one text in all rows, or two, got both")
         if broken:
-            say(
-                f"{source}: {len(broken):,} of {raw.total:,} rows have line breaks in a text; if "
-                "they should have none, a quotation mark is not closed"
-            )
+            say(f"{source}: {len(broken):,} texts have line breaks: is a quotation mark open?")
         details["texts"] = kinds.pop()
         return raw
 

@@ -144,10 +144,7 @@ def _read_batch(file: sources.File) -> Rows:
     width = 1 + 3 * _PIXELS
     content = file.read(BATCH_ROWS * width)
     if len(content) != BATCH_ROWS * width:
-        raise UserError(
-            f"{file}: expected {BATCH_ROWS * width} bytes ({BATCH_ROWS} images of {width}), got "
-            f"{len(content)}; get {REMOTE} again"
-        )
+        raise UserError(f"{file}: expected {BATCH_ROWS * width} bytes, got {len(content)}")
     rows = np.frombuffer(content, np.uint8).reshape(BATCH_ROWS, width)
     labels = rows[:, 0].copy()
     if labels.max() >= len(CLASSES):

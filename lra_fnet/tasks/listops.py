@@ -136,10 +136,7 @@ def tokenize(text: str) -> np.ndarray:
     try:
         return np.array([_VALUES[token] for token in tokens], np.uint8)
     except KeyError as error:
-        raise ValueError(
-            "expected 0 to 9, [MIN, [MAX, [MED, [SM or ], separated by spaces, got "
-            f"{error.args[0][:20]!r}"
-        ) from None
+        raise ValueError(f"expected {' '.join(TOKENS)}, got {error.args[0][:20]!r}") from None
 
 
 def detokenize(values: np.ndarray) -> str:

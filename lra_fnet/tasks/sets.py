@@ -42,8 +42,7 @@ def prepare(
     """
     if task.read_whole and task.max_len != (whole := task.configs[task.config]):
         raise UserError(
-            f"{task.name}/{task.config}: expected max_len = {whole}, the length of its rows, got "
-            f"{task.max_len}: set MAX_LEN={whole}"
+            f"{task.name}: expected max_len = {whole}, got {task.max_len}: set MAX_LEN={whole}"
         )
     folder = task.folder(data_dir)
 

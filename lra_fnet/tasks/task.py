@@ -33,7 +33,7 @@ from lra_fnet.baselines import shallow
 from lra_fnet.data import pixels, sources
 from lra_fnet.data.store import SPLITS, Prepared, Raw
 from lra_fnet.errors import UserError, one_line
-from lra_fnet.settings import at_least
+from lra_fnet.settings import at_least, one_of
 
 if TYPE_CHECKING:
     import jax
@@ -104,10 +104,7 @@ class Task(abc.ABC):
             return
         known = REGISTRY.setdefault(cls.name, cls)
         if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise ValueError(
-                f"task name {cls.name!r} is taken by {known.__module__}.{known.__qualname__}; "
-                f"give {cls.__module__}.{cls.__qualname__} another name"
-            )
+            raise ValueError(f"task name {cls.name!r} is taken by {known}; choose another")
         REGISTRY[cls.name] = cls  # a reloaded module replaces its own task
 
     def __post_init__(self):
@@ -122,11 +119,8 @@ class Task(abc.ABC):
         at_least(f"{self.name}: max_len", self.max_len, 1, 1024)
         if not self.finds_classes and len(self.class_names) != self.num_classes:
             raise ValueError(f"{self.name}: expected {self.num_classes} label_names")
-        if self.settled and self.vocab_size > _LARGEST_VOCABULARY:
-            raise UserError(
-                f"{self.name}: expected a vocab_size of at most {_LARGEST_VOCABULARY}, as a value "
-                f"takes two bytes, got {self.vocab_size}: choose a smaller vocabulary"
-            )
+        if self.settled:
+            at_least(f"{self.name}: vocab_size", self.vocab_size, 2, 257, _LARGEST_VOCABULARY + 1)
 
     @property
     def needs_source(self) -> bool:
@@ -208,10 +202,7 @@ class Task(abc.ABC):
             UserError: if the task does not define the method.
         """
         if self.vocab_size != 257:
-            raise UserError(
-                f"task {self.name} does not say how a raw input becomes tokens: define "
-                f"{type(self).__name__}.encode"
-            )
+            raise UserError(f"task {self.name} does not define encode for raw inputs")
         if not content:
             raise ValueError("expected a text, found none")
         return np.frombuffer(content, np.uint8)
@@ -274,11 +265,7 @@ class PixelTask(Task):
 
     def __post_init__(self):
         super().__post_init__()
-        if not isinstance(self.black_is_padding, bool):
-            raise UserError(
-                f"{self.name}: black_is_padding must be True or False, got "
-                f"{self.black_is_padding!r}"
-            )
+        one_of(f"{self.name}: black_is_padding", self.black_is_padding, (False, True))
         if self.side**2 != self.configs[self.config]:
             raise ValueError(f"{self.name}: expected a square number of pixels in configs")
 

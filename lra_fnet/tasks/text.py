@@ -183,18 +183,14 @@ def read_reviews(source: Path) -> tuple[list[Review], list[Review]]:
             split, folder, rating = match.groups()
             text = file.read(_LONGEST).strip()
             if not text or int(rating) not in _RATINGS[folder]:
-                raise UserError(
-                    f"{file}: expected a review with a rating of {[*_RATINGS[folder]]} in {folder}"
-                    f"; get {REMOTE} again"
-                )
+                raise UserError(f"{file}: expected a review rated {[*_RATINGS[folder]]}")
             review = Review(hashlib.sha256(text).digest(), int(folder == "pos"), text)
             reviews[split, folder].append(review)
             progress.step()
     for split, folder in itertools.product(("train", "test"), _RATINGS):
         if (count := len(reviews[split, folder])) != REVIEWS:
             raise UserError(
-                f"{source}: expected {REVIEWS} reviews in {split}/{folder}, got {count}; --source "
-                f"must be all of {REMOTE}, packed or unpacked, once"
+                f"{source}: expected {REVIEWS} reviews in {split}/{folder}, got {count}"
             )
     train, test = (sorted(reviews[s, "pos"] + reviews[s, "neg"]) for s in ("train", "test"))
     return train, test

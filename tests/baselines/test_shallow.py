@@ -60,11 +60,6 @@ def test_first_tokens_equals_a_loop():
             assert label == want
 
 
-def test_ridge_on_equal_rows_gives_the_most_frequent_label():
-    same = Arrays(np.ones((9, 12), np.uint8), np.full(9, 12, np.int32), np.arange(9) // 4)
-    assert (shallow.HISTOGRAM.fit(TOY, same)(same) == 0).all()
-
-
 @pytest.mark.parametrize(("operations", "step"), [(1e9, 1), (7**2 * 100, 3)])
 def test_ridge_is_the_least_squares_solution_with_the_penalty_as_more_rows(operations, step):
     """Also where the work is limited, here to every third row."""

@@ -159,9 +159,7 @@ def test_verify_finds_rows_that_were_exchanged(tmp_path):
     other = tasks.prepare(Other(config="small", max_len=12), tmp_path / "b").folder
     swapped = record_file(folder, "test")
     swapped.write_bytes(record_file(other, "test").read_bytes())
-    with pytest.raises(
-        UserError, match=r": split test holds other rows than were written \(expected sha256"
-    ):
+    with pytest.raises(UserError, match="split test has other rows"):
         tasks.verify(TOY, tmp_path / "a")
 
 
@@ -292,7 +290,7 @@ def test_values_of_two_bytes_are_kept_where_one_does_not_hold_the_vocabulary(tmp
     real = np.arange(12) < arrays.lengths[:, None]
     assert (arrays.values[real] == narrow.values[real] + np.uint16(290)).all()
     assert wide.tokens(arrays.values, arrays.lengths)[0].max() == 296
-    with pytest.raises(UserError, match="vocab_size of at most 65537"):
+    with pytest.raises(UserError, match="below 65538, got 65538"):
         task(vocab_size=65_538)
 
 

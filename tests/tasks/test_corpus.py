@@ -193,7 +193,7 @@ def test_a_mistake_in_texts_fails_with_one_line(files, name, fragment, tmp_path)
     [
         ("full", None, "v8000_128"),
         ("v8000_0128", None, "unknown data set"),
-        ("v70000_128", None, "vocab_size of at most 65537"),
+        ("v70000_128", None, "below 65538, got 70000"),
         ("v8000_128", 64, "max_len = 128, got 64"),
         ("v8000_7", None, "at least 8 pieces"),
     ],

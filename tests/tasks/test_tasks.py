@@ -13,9 +13,7 @@ from lra_fnet.tasks import image, pathfinder
 def test_defining_a_task_registers_it():
     assert tasks.REGISTRY["toy"] is Toy
     assert tasks.make("toy") == TOY
-    with pytest.raises(
-        ValueError, match=r"^task name 'toy' is taken by .*Toy; give .*Toy2 another"
-    ):
+    with pytest.raises(ValueError, match="task name 'toy' is taken"):
 
         class Toy2(tasks.Task):
             name = "toy"

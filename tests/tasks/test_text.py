@@ -167,8 +167,8 @@ ONE = next(name for name in made() if name.startswith("test/neg/0_"))
     ("files", "fragment"),
     [
         ({"test/neg/9_1.txt": b" \r\n\t"}, "9_1.txt: expected a review"),
-        ({"test/neg/9_5.txt": b"x"}, "9_5.txt: .* rating of .1, 2, 3, 4."),
-        ({"train/pos/9_6.txt": b"x"}, "9_6.txt: .* rating of .7, 8, 9, 10."),
+        ({"test/neg/9_5.txt": b"x"}, "9_5.txt: .* rated .1, 2, 3, 4."),
+        ({"train/pos/9_6.txt": b"x"}, "9_6.txt: .* rated .7, 8, 9, 10."),
         ({"train/pos/9_7.txt": b"x" * (2**20 + 1)}, "9_7.txt: expected at most 1048576 bytes"),
         ({"test/neg/9_1.txt": b"x"}, "6 reviews in test/neg, got 7"),
         ({ONE: None}, "6 reviews in test/neg, got 5"),
