@@ -12,14 +12,8 @@ from lra_fnet import config, experiment
 
 TASKS = ("listops", "text", "retrieval", "image", "pathfinder", "pathx")
 PRESETS = ("paper", "lra-code", "tuned", "small", "cpu")
-CORPUS = ("paper-pretrain", "cpu-pretrain")  # tests/test_pretrain_objective.py
 MODELS = config.known("models")
 FOLDER = config.GIN_DIR / "presets"
-
-
-def test_every_preset_and_task_is_tested():
-    assert set(config.known("presets")) == {*PRESETS, *CORPUS}
-    assert set(config.known("tasks")) == {*TASKS, "corpus", "csv", "images"}  # tests/tasks
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -87,83 +81,56 @@ OVERRIDES = {
     ("pathfinder", "bigbird"): (64, 32, 64, 2, 4, 0.2),
 }
 SIZES = ("dim", "qkv_dim", "mlp_dim", "num_heads", "num_layers", "dropout")
-MORE = {  # and other settings
-    ("image", "local"): {"pooling": "mean_all"},
-    ("image", "longformer"): {"pooling": "mean_all"},
-    ("image", "sinkhorn"): {"weight_decay": 0.7},
-    ("pathfinder", "sinkhorn"): {"head_mlp_dim": 0},
-    ("pathx", "sinkhorn"): {"head_mlp_dim": 0},
-}
-NO_WEIGHT_DROPOUT = ("bigbird", "reformer")
-# Models with published recipes at preset tuned, and the tasks of which have a file.
+# The settings that a model may have instead of its preset's.
+MAY_DIFFER = {"learning_rate", "groups", "positions", "initialisation"}
+ORIGINAL = {"norm", "norm_epsilon", "embedding", "num_types"}
+OF_THE_CODE = {*SIZES, "attention_dropout", "head_mlp_dim", "pooling", "weight_decay"}
+# Models with published recipes at preset tuned, and the tasks of which have a scope.
 TASKS_OF_RECIPES = {
     "conv": {"listops", "image", "pathfinder"},
-    "long_conv": {*TASKS},
     "lru": {"listops", "text", "image", "pathfinder", "pathx"},
-    "mamba": set(),
-    "mega": {*TASKS},
-    "s4": {*TASKS},
-    "s4d": {*TASKS},
-    "s5": {*TASKS},
-    "sgconv": set(),
-    "transformer_rotary": {*TASKS},
 }
-# The parameters with their own learning rate.
-GROUPS = {
-    "long_conv": ("kernel",),
-    "lru": ("decay", "gamma", "b"),
-    "mamba": ("a_log", "dt_bias", "skip"),
-    "s4": ("a", "p", "b", "log_dt"),
-    "s4d": ("a", "log_dt"),
-    "s5": ("lambda", "b", "log_dt"),
-    "sgconv": ("kernel",),
-}
-# Presets of our own: models have the same sizes and steps.
-OURS = ("cpu", "small")
-MAY_DIFFER = ("learning_rate", "groups", "positions", "initialisation")
-LEARNED = {("pathfinder", "tuned")}
-ORIGINAL = {"norm": "post", "norm_epsilon": 1e-12, "embedding": "bert", "num_types": 4}
+for _model in ("long_conv", "mega", "s4", "s4d", "s5", "transformer_rotary"):
+    TASKS_OF_RECIPES[_model] = {*TASKS}
+SAME = ("num_ids", "num_classes", "max_len", "inputs", "pooling", "config", "head_interaction")
 
 
-def model_settings(preset, task, model):
-    """The settings that a model has instead of its preset's, except those of its mixer."""
-    if model == "fnet_original":
-        learned = task in ("image", "pathx") or (task, preset) in LEARNED
-        return ORIGINAL | ({} if learned else {"positions": "learned"})
-    if model == "transformer_rotary":
-        return {"positions": "none"}
-    if preset != "lra-code":
-        return {}
-    values = {"attention_dropout": 0.0} if model in NO_WEIGHT_DROPOUT else {}
-    if (task, model) in OVERRIDES:
-        pairs = zip(SIZES, OVERRIDES[task, model], BASE[task], strict=True)
-        values |= {name: value for name, value, base in pairs if value != base}
-    if "mlp_dim" in values:
-        values["head_mlp_dim"] = values["mlp_dim"]
-    return values | MORE.get((task, model), {})
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("preset", PRESETS)
-def test_every_model_builds_and_differs_only_in_its_mixer_and_lras_overrides(preset, task):
+def test_every_model_builds_and_differs_only_where_it_may(preset, task):
     base = settings(preset, task, "ff_only")
     for model in MODELS:
-        if preset in OURS:
-            changed = settings(preset, task, model)
-            names = {name for name in base if changed[name] != base[name]}
-            assert names <= {*MAY_DIFFER, *(ORIGINAL if model == "fnet_original" else ())}
+        got = settings(preset, task, model)
+        differing = {name for name in base if got[name] != base[name]}
+        if preset == "tuned" and (model in TASKS_OF_RECIPES or model in ("mamba", "sgconv")):
+            assert not differing & {*SAME}
+            assert got["positions"] == "none"
             continue
-        changes = model_settings(preset, task, model)
-        if preset == "tuned" and model in TASKS_OF_RECIPES:
-            names = ("num_ids", "num_classes", "max_len", "inputs", "pooling", "config")
-            names += ("head_mlp_dim", "head_interaction")
-            changed = settings(preset, task, model)
-            assert {n: changed[n] for n in names} == {n: base[n] for n in names}
-            assert changed["positions"] == "none"
-            continue
-        assert all(base[name] != value for name, value in changes.items())
-        assert settings(preset, task, model) == base | changes
+        more = OF_THE_CODE if preset == "lra-code" else set()
+        assert differing <= MAY_DIFFER | more | (ORIGINAL if model == "fnet_original" else set())
+        if preset == "lra-code" and task in BASE:
+            want = OVERRIDES.get((task, model), BASE[task])
+            assert tuple(got[name] for name in SIZES) == want
+        if preset == "paper":
+            assert got["learning_rate"] == base["learning_rate"]  # it is never retuned
+
+
+def test_lra_codes_other_settings_of_single_models():
+    for task, size in (("listops", 50), ("image", 64), ("pathfinder", 64)):
+        assert experiment.load(task, "local", "lra-code").model.encoder.mixers[0].block_size == size
+    for model, want in (("local", "mean_all"), ("longformer", "mean_all"), ("fnet", "cls")):
+        assert_settings("lra-code", "image", {"pooling": want}, model)
+    assert_settings("lra-code", "image", {"weight_decay": 0.7}, "sinkhorn")
+    for task in ("pathfinder", "pathx"):
+        assert_settings("lra-code", task, {"head_mlp_dim": 0}, "sinkhorn")
+    for task in TASKS:
+        mixer = experiment.load(task, "performer", "lra-code").model.encoder.mixers[0]
+        want = ("softmax", 2) if task == "listops" else ("relu", 0)
+        assert (mixer.kernel, mixer.num_features) == want
+        mixer = experiment.load(task, "reformer", "lra-code").model.encoder.mixers[0]
+        assert (
+            mixer.chunk_size == (mixer.max_len + 10 - mixer.max_len % 10) / 10
+        )  # as it fills texts
 
 
 def test_lra_code_treats_padding_as_each_model_does_there():
@@ -200,25 +167,6 @@ def test_scopes_are_where_lras_code_and_the_recipes_differ():
     assert found == pairs
 
 
-def test_lras_performer_has_two_softmax_features_on_listops_and_none_elsewhere():
-    for task in TASKS:
-        mixer = experiment.load(task, "performer", "lra-code").model.encoder.mixers[0]
-        want = ("softmax", 2) if task == "listops" else ("relu", 0)
-        assert (mixer.kernel, mixer.num_features) == want
-
-
-def test_lras_reformer_has_ten_chunks():
-    for task in TASKS:
-        mixer = experiment.load(task, "reformer", "lra-code").model.encoder.mixers[0]
-        filled = mixer.max_len + 10 - mixer.max_len % 10  # as its code fills the text
-        assert mixer.chunk_size == filled / 10
-
-
-def test_the_file_of_a_task_and_model_wins_over_that_of_the_model():
-    for task, size in (("listops", 50), ("image", 64), ("pathfinder", 64)):
-        assert experiment.load(task, "local", "lra-code").model.encoder.mixers[0].block_size == size
-
-
 def bindings(preset, file):
     """The bindings of a preset's file: name -> the text after "=", with its comment."""
     text = (FOLDER / f"{preset}/{file}.gin").read_text()
@@ -233,7 +181,6 @@ def test_a_task_of_a_preset_binds_only_what_its_base_does_not(preset, task):
         first, second = (text.partition("#")[0].strip() for text in (base[name], values[name]))
         keeps_its_steps = name == "Optimizer.warmup" and "Run.num_steps" in values
         assert first != second or keeps_its_steps, name
-    assert not {"DATASET", "MAX_LEN"} & base.keys()
     names = base.keys() | values.keys()
     assert names >= {"DATASET", "MAX_LEN", "Encoder.inputs", "Encoder.dropout"}
     assert ("Head.interaction" in names) == (task == "retrieval")
@@ -280,9 +227,6 @@ RECIPES = {
     ("pathfinder", "long_conv"): (6, 256, 64, 200, 0.004, 0.03, "pre", 0.3, 0.001, 1e-3),
     ("pathx", "long_conv"): (6, 256, 16, 50, 5e-4, 0.05, "pre", 0.3, 0.001, 5e-4),
 }
-# The groups of S5 where they are not all three.
-GROUPS_OF_S5 = {"listops": {"lambda", "log_dt"}, "image": {"lambda", "log_dt"}}
-GROUPS_OF_S5 |= {"text": {"lambda", "b"}, "retrieval": {"lambda", "b"}}
 ROWS = {"listops": 96_000, "text": 22_500, "retrieval": 147_086, "image": 45_000}
 ROWS |= {"pathfinder": 160_000, "pathx": 160_000}
 
@@ -295,14 +239,10 @@ def test_preset_tuned_has_the_published_recipes(task, model):
     got["dropout"] = got["attention_dropout"] if model == "long_conv" else got["dropout"]
     got["epochs"] = round(built.run.num_steps * built.run.batch_size / ROWS[task], 2)
     own = {name: rate for name, (rate, _) in got["groups"].items()}
-    steps = (
-        {"log_dt"} if model in ("s4", "s4d") else set()
-    )  # tests/models/test_recipes.py has theirs
+    steps = {"log_dt"} if model in ("s4", "s4d") else set()  # tests/models/test_recipes.py
     got["own_rate"], *others = {rate for name, rate in own.items() if name not in steps}
     assert not others
     assert tuple(got[name] for name in SIZES_OF_RECIPES) == RECIPES[task, model]
-    names = GROUPS_OF_S5.get(task) if model == "s5" else None
-    assert set(got["groups"]) == (names or set(GROUPS[model]))
     decayed = {name: decay for name, (_, decay) in got["groups"].items() if decay}
     assert decayed == ({"b": 0.06} if (task, model) == ("pathx", "s5") else {})
     assert got["mlp_dim"] == 0
@@ -313,20 +253,6 @@ def test_preset_tuned_has_the_published_recipes(task, model):
         assert got["batch_norm"] is not None
     assert got["warmup"] + got["steps_per_cycle"] == got["num_steps"]
     assert got["eval_every"] == round(epoch)
-
-
-@pytest.mark.parametrize(("preset", "count"), [("cpu", 2), ("small", 2), ("tuned", 6)])
-def test_a_task_that_a_preset_does_not_know_needs_few_bindings(tmp_path, preset, count):
-    for folder in ("tasks", f"presets/{preset}"):
-        (tmp_path / folder).mkdir(parents=True)
-    text = (config.GIN_DIR / "tasks/listops.gin").read_text()
-    (tmp_path / "tasks/new.gin").write_text(text)
-    lines = ["Run.num_steps = 100", "Run.eval_every = 50"]
-    lines += ["Optimizer.warmup = 10", "Optimizer.steps_per_cycle = 90"]
-    lines = ['DATASET = "short_128"', "MAX_LEN = 128", *lines][:count]
-    (tmp_path / f"presets/{preset}/new.gin").write_text("\n".join(lines))
-    built = experiment.load("new", "fnet", preset, gin_dirs=[tmp_path])
-    assert built.task.max_len == 128
 
 
 # The settings of the LRA paper's text with the two exceptions of the FNet paper, by hand.
@@ -380,38 +306,25 @@ def test_preset_paper_marks_what_the_papers_leave_open_and_takes_it_from_the_cod
 
 
 # The base configs of LRA's code, by hand.
-CODE = {
-    "listops": {"max_len": 2000, "num_classes": 10, "batch_size": 32, "num_steps": 5_000}
-    | {"eval_every": 50, "factors": RSQRT, "learning_rate": 0.05, "warmup": 1000}
-    | {"weight_decay": 0.1, "clip_norm": None, "dim": 512, "num_heads": 8, "num_layers": 4}
-    | {"qkv_dim": 512, "mlp_dim": 1024, "dropout": 0.1, "attention_dropout": 0.1}
-    | {"pooling": "cls", "positions": "sinusoidal", "config": "full"},
-    "text": {"max_len": 1000, "num_classes": 2, "batch_size": 32, "num_steps": 20_000}
-    | {"eval_every": 100, "factors": RSQRT, "learning_rate": 0.05, "warmup": 8000}
-    | {"weight_decay": 0.1, "clip_norm": None, "dim": 256, "num_heads": 4, "num_layers": 4}
-    | {"qkv_dim": 256, "mlp_dim": 1024, "dropout": 0.1, "attention_dropout": 0.1}
-    | {"pooling": "cls", "positions": "sinusoidal", "config": "lra_code", "num_ids": 257},
-    "retrieval": {"max_len": 4000, "num_classes": 2, "batch_size": 32, "num_steps": 5_000}
-    | {"eval_every": 100, "factors": RSQRT, "learning_rate": 0.05, "warmup": 8000}
-    | {"weight_decay": 0.1, "clip_norm": None, "dim": 128, "num_heads": 4, "num_layers": 4}
-    | {"qkv_dim": 128, "mlp_dim": 512, "dropout": 0.1, "attention_dropout": 0.1}
-    | {"pooling": "first", "positions": "sinusoidal", "config": "aan", "num_ids": 257},
-    "image": {"max_len": 1024, "num_classes": 10, "batch_size": 256, "num_steps": 35_000}
-    | {"eval_every": 175, "factors": COSINE, "learning_rate": 5e-4, "warmup": 175}
-    | {"weight_decay": 0, "clip_norm": None, "dim": 32, "num_heads": 1, "num_layers": 1}
-    | {"qkv_dim": 32, "mlp_dim": 64, "dropout": 0.3, "attention_dropout": 0.2}
-    | {"pooling": "cls", "positions": "learned", "config": "full", "num_ids": 256},
-    "pathfinder": {"max_len": 1024, "num_classes": 2, "batch_size": 512, "num_steps": 62_400}
-    | {"eval_every": 312, "factors": COSINE, "learning_rate": 1e-3, "warmup": 312}
-    | {"weight_decay": 0, "clip_norm": None, "dim": 32, "num_heads": 2, "num_layers": 1}
-    | {"qkv_dim": 16, "mlp_dim": 32, "dropout": 0.1, "attention_dropout": 0.1}
-    | {"pooling": "mean_all", "positions": "sinusoidal", "config": "hard_32", "num_ids": 256},
-    "pathx": {"max_len": 16384, "num_classes": 2, "batch_size": 64, "num_steps": 500_000}
-    | {"eval_every": 2500, "factors": COSINE, "learning_rate": 1e-3, "warmup": 2500}
-    | {"weight_decay": 0, "clip_norm": 1.0, "dim": 32, "num_heads": 2, "num_layers": 1}
-    | {"qkv_dim": 16, "mlp_dim": 32, "dropout": 0.1, "attention_dropout": 0.1}
-    | {"pooling": "mean_all", "positions": "learned", "config": "hard_128", "num_ids": 256},
+RUNS_OF_CODE = {
+    "listops": (2000, 32, 5_000, 50, 0.05, 1000, 0.1, None),
+    "text": (1000, 32, 20_000, 100, 0.05, 8000, 0.1, None),
+    "retrieval": (4000, 32, 5_000, 100, 0.05, 8000, 0.1, None),
+    "image": (1024, 256, 35_000, 175, 5e-4, 175, 0, None),
+    "pathfinder": (1024, 512, 62_400, 312, 1e-3, 312, 0, None),
+    "pathx": (16384, 64, 500_000, 2500, 1e-3, 2500, 0, 1.0),
 }
+MODELS_OF_CODE = {
+    "listops": (512, 8, 4, 512, 1024, 0.1, 0.1, "cls", "sinusoidal", "full", 16),
+    "text": (256, 4, 4, 256, 1024, 0.1, 0.1, "cls", "sinusoidal", "lra_code", 257),
+    "retrieval": (128, 4, 4, 128, 512, 0.1, 0.1, "first", "sinusoidal", "aan", 257),
+    "image": (32, 1, 1, 32, 64, 0.3, 0.2, "cls", "learned", "full", 256),
+    "pathfinder": (32, 2, 1, 16, 32, 0.1, 0.1, "mean_all", "sinusoidal", "hard_32", 256),
+    "pathx": (32, 2, 1, 16, 32, 0.1, 0.1, "mean_all", "learned", "hard_128", 256),
+}
+COLUMNS = "max_len batch_size num_steps eval_every learning_rate warmup weight_decay clip_norm "
+COLUMNS += "dim num_heads num_layers qkv_dim mlp_dim dropout attention_dropout "
+COLUMNS += "pooling positions config num_ids"
 RATES = {  # the largest and the last learning rate of a run in LRA's code
     "listops": (1.58e-3, 7.07e-4),
     "text": (5.59e-4, 3.54e-4),
@@ -425,9 +338,12 @@ RATES = {  # the largest and the last learning rate of a run in LRA's code
 @pytest.mark.parametrize("task", TASKS)
 def test_preset_lra_code_has_the_settings_of_its_configs(task):
     same = {"inputs": "tokens", "norm": "pre", "norm_epsilon": 1e-6, "decay_mask": "all"}
-    same |= {"beta1": 0.9, "beta2": 0.98, "epsilon": 1e-9, "head_mlp_dim": CODE[task]["mlp_dim"]}
+    row = (*RUNS_OF_CODE[task], *MODELS_OF_CODE[task])
+    values = dict(zip(COLUMNS.split(), row, strict=True))
+    same |= {"beta1": 0.9, "beta2": 0.98, "epsilon": 1e-9, "head_mlp_dim": values["mlp_dim"]}
+    same["factors"] = RSQRT if values["learning_rate"] == 0.05 else COSINE
     same["head_interaction"] = "concat" if task == "retrieval" else "none"
-    assert_settings("lra-code", task, CODE[task] | same)
+    assert_settings("lra-code", task, values | same)
     built = experiment.load(task, "fnet", "lra-code")
     rates = built.optimizer.schedule()(jnp.arange(built.run.num_steps))
     largest, last = RATES[task]
