@@ -225,14 +225,6 @@ def test_reading_is_logged_before_the_split_is_opened_and_after_half_a_line(tria
     assert kinds == ["best", "intended", "intended", "last", "best"]
 
 
-def test_a_folder_behind_a_link_logs_where_all_runs_do(trial):
-    root = trial.parents[3]
-    (root / "link").symlink_to(trial)
-    evaluate.evaluate(root / "link")
-    lines = disk.read_lines(root / "test_log.jsonl")
-    assert {line["run"] for line in lines} == {trial.relative_to(root).as_posix()}
-
-
 def test_unfinished_run_fails_with_the_command_that_finishes_it(trial, command):
     (trial / "result.json").unlink()
     before = sorted(trial.rglob("*"))

@@ -342,31 +342,3 @@ def test_job_of_a_run_folder_is_the_one_that_made_it(tmp_path, monkeypatch, job)
     monkeypatch.chdir(tmp_path / "other")
     here = jobs.read_job(tmp_path / job.folder)
     assert here == dataclasses.replace(wanted, runs=".." / job.runs)
-
-
-def test_data_that_were_moved_with_the_runs_are_found(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    BARE.folder.mkdir(parents=True)
-    (BARE.folder / "run.json").write_text(json.dumps(BARE.to_json() | {"data": "/old/data"}))
-    assert jobs.read_job(BARE.folder).data == Path("/old/data")
-    Path("data").mkdir()
-    assert jobs.read_job(BARE.folder).data == Path("data")
-
-
-@pytest.mark.usefixtures("train")
-def test_two_texts_per_row_from_files_to_result(command, tmp_path):
-    folder = tmp_path / "raw"
-    folder.mkdir()
-    for split, count in {"train": 24, "eval": 8, "test": 10}.items():
-        lines = [f"{i % 2}.0\ta\tb\ttext {i % 3}\tother {i % 5} text\n" for i in range(count)]
-        (folder / f"my.{split}.tsv").write_text("".join(lines))
-    small = "MAX_LEN=16 Encoder.dim=8 Encoder.qkv_dim=8 Encoder.mlp_dim=8 Head.mlp_dim=8 "
-    small += (
-        'Encoder.num_layers=1 Run.num_steps=4 Run.batch_size=4 Run.eval_every=2 DATASET="pairs"'
-    )
-    named = ["--task", "retrieval", "--model", "transformer", "--preset", "cpu", "--name", "mine"]
-    code, err, _ = command("train", *named, "--source", folder, "--gin", small)
-    assert code == 0, err
-    result = result_of(tmp_path / "runs/cpu/retrieval/transformer+mine/seed0")
-    assert result["test"]["best"]["count"] == 10
-    assert result["data_source"] == "raw"

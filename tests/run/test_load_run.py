@@ -65,14 +65,6 @@ def test_loading_needs_no_data_and_changes_no_file(copy):
     assert run.folder == copy
 
 
-def test_tokens_are_value_plus_one_before_the_padding(run):
-    arrays = validation(run)
-    real = np.arange(12) < arrays.lengths[:, None]
-    ids, mask = run.tokens(rows_of(arrays))
-    np.testing.assert_array_equal(mask, real)
-    np.testing.assert_array_equal(ids, np.where(real, arrays.values + 1, 0))
-
-
 def test_probabilities_are_the_softmax_of_the_logits(run):
     ids = np.zeros((1, 12), np.int32)
     ids[0, :3] = 2, 1, 2
@@ -93,7 +85,7 @@ def test_prediction_is_independent_of_the_other_inputs(folders, model):
     np.testing.assert_array_equal(run.logits([rows[i] for i in order]), together[order])
     alone = np.concatenate([run.logits([row]) for row in rows])
     np.testing.assert_allclose(alone, together, rtol=1e-5, atol=1e-6)  # other programs: rounding
-    for count in (2, 3, 7, 9, 19):
+    for count in (3, 19):
         np.testing.assert_allclose(run.logits(rows[:count]), together[:count], 1e-5, 1e-6)
 
 

@@ -229,13 +229,6 @@ def test_bad_file_is_named(predict, tmp_path, task, file, words):
     assert err.count("\n") == 1
 
 
-def test_folder_of_seeds_names_the_first(command, tmp_path):
-    for seed in ("seed1", "seed0"):
-        (tmp_path / seed).mkdir()
-        (tmp_path / seed / "run.json").touch()
-    assert str(tmp_path / "seed0") in command("predict", "--run", tmp_path).mistake
-
-
 # As a program
 
 

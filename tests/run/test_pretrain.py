@@ -14,12 +14,9 @@ from paths import OUTSIDE
 
 from lra_fnet import config
 from lra_fnet.errors import UserError
-from lra_fnet.machine import disk
-from lra_fnet.models.mixers.fourier import Fourier
-from lra_fnet.run import evaluate, verify
 from lra_fnet.run import folder as run_files
 from lra_fnet.run import model as trained
-from lra_fnet.run import result as record
+from lra_fnet.run import verify
 from lra_fnet.training.loop import Loop
 
 FIRST, SECOND = "runs/cpu/parity/fnet@denoise/seed0", "runs/cpu/parity/fnet+pretrained/seed0"
@@ -132,7 +129,6 @@ class Killed(BaseException):
     [
         ("parity", 0, "stopped"),
         ("parity", 1, "killed"),
-        pytest.param("pieces", 0, "killed", marks=pytest.mark.slow),
         pytest.param("pieces", 1, "stopped", marks=pytest.mark.slow),
     ],
 )
@@ -204,17 +200,6 @@ def test_both_stages_are_verified_with_their_first_steps(stages, monkeypatch):
         assert "the same parameters" in found["replay"].reason
 
 
-def test_second_stage_is_scored_without_the_folder_of_the_first(copied):
-    second = copied / NAMED[1]
-    result = result_of(second)
-    (second / "result.json").write_text(json.dumps(record.seal(result | {"test": None})))
-    (copied / "runs/test_log.jsonl").unlink()
-    shutil.rmtree(copied / NAMED[0])
-    assert evaluate.evaluate(second).raw == result
-    readings = disk.read_lines(copied / "runs/test_log.jsonl")
-    assert [line["run"] for line in readings] == [NAMED[1].removeprefix("runs/")] * 3
-
-
 def test_a_set_whose_validation_rows_are_its_test_rows_is_refused(command, tmp_path):
     words = "--task=text", "--model=fnet", "--preset=lra-code", f"--data={tmp_path}"
     code, err, _ = command("pretrain", *words)
@@ -244,16 +229,6 @@ def test_a_run_that_does_not_fit_fails_with_one_line(case, copied, call):
     (said,) = err.splitlines()
     assert re.search(line, said), said
     assert sorted(copied.rglob("*")) == before
-
-
-def test_a_mixer_bound_to_its_length_does_not_begin_from_another(copied, call, monkeypatch):
-    words = "--set", "MAX_LEN=20", *LONG, *INIT
-    with monkeypatch.context() as patched:
-        patched.setattr(Fourier, "bound_to_max_len", True)
-        code, err, _ = call("train", *words)
-    assert code == 2
-    assert re.search(r"has another encoder \(made for \d+ -> 20 tokens, see MAX_LEN\)", err), err
-    assert call("train", *words)[0] == 0
 
 
 def test_other_data_is_refused(copied, call):

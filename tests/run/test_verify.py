@@ -4,16 +4,11 @@ import json
 import shutil
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
-import made_runs
 import numpy as np
 import pytest
-import safetensors.numpy
 from made_runs import change, untrained
 from paths import OUTSIDE
 
-from lra_fnet import cli
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.run import model as trained
@@ -45,31 +40,6 @@ def test_trained_run_is_scored_and_replayed_exactly(check):
     findings = check(replay=6)
     assert [findings[name].state for name in ("result", "config", "data", "replay")] == ["ok"] * 4
     assert "exactly as recorded" in findings["replay"].reason
-
-
-@pytest.mark.slow
-def test_run_with_batch_norm_and_groups_is_scored_and_replayed_exactly(tmp_path, capsys):
-    """Averages and groups are in the checkpoint, and in an export the averages."""
-    groups = "Optimizer.groups={'kernel': (0.003, 0.0)}"
-    more = (groups, "Encoder.batch_norm=0.5", "Encoder.mlp_dim=0")
-    folder = made_runs.trained(tmp_path / "runs", "long_conv", *made_runs.STEPS, *more)
-    options = verify.Options(tmp_path / "data", (PARITY,), (OUTSIDE,), replay=12)
-    findings = verify.verify(folder, options).findings
-    assert {findings[name].state for name in ("result", "config", "replay")} == {"ok"}
-    words = [f"--import={PARITY}", "--run", str(folder), "--out", str(tmp_path / "out")]
-    assert cli.main(["export", *words, "--checkpoint=last"]) == 0
-    run, exported = trained.load_run(folder, "last"), trained.load_run(tmp_path / "out")
-    np.testing.assert_array_equal(run.logits(ROWS), exported.logits(ROWS))
-    moments = run.variables["averages"]["encoder"]["norm"]["moments"]
-    assert not np.allclose(moments[0], 0)
-    exported.variables["averages"] = jax.tree.map(jnp.zeros_like, run.variables["averages"])
-    assert not np.allclose(run.logits(ROWS), exported.logits(ROWS))
-    file = tmp_path / "out/model.safetensors"
-    weights = safetensors.numpy.load_file(file)
-    weights["averages/encoder/norm/moments"] += 1
-    safetensors.numpy.save_file(weights, file)
-    with pytest.raises(UserError, match="the parameters differ from those of"):
-        trained.load_run(tmp_path / "out")
 
 
 def edit_score(split="test", kind="best", **changes):
