@@ -80,6 +80,10 @@ class TrainedRun:
     def __repr__(self):
         return f"TrainedRun({self.folder}, {self.checkpoint} step {self.step:,}: {self.result!r})"
 
+    def __getstate__(self) -> dict:
+        """Leaves out what is computed on first use: compiled programs cannot be copied."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
     @property
     def model(self) -> Classifier:
         """The Linen module; a `models.heads.Denoiser` if the run is one of `lra-fnet pretrain`."""
