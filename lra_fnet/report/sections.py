@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from lra_fnet import config, significance, tasks
 from lra_fnet.report import pretraining
@@ -17,10 +16,9 @@ from lra_fnet.report.render.grid import Grid
 from lra_fnet.report.sources import Benchmark, Sources, Sweep
 from lra_fnet.report.speed import papers, points, tables
 from lra_fnet.report.speed.points import Point
-from lra_fnet.run.folder import Begun, Span
+from lra_fnet.run.folder import Span
 from lra_fnet.run.result import Record
 from lra_fnet.significance import LEVEL, SEEDS, Difference, holm, p_text
-from lra_fnet.sweep.files import Entry as Trial
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,13 +40,12 @@ class Report:
     runs: Sequence[Record]  # in the order of the tables
     presets: Sequence[Preset]
     fronts: Sequence[Front]  # pre-training on a corpus, ours and the paper's
-    sweeps: Sequence[tuple[Sweep, Sequence[Grid]]]
+    sweeps: Sequence[Grid]  # the trials of each
     benchmarks: Sequence[tuple[Benchmark, Sequence[Grid]]]
     published: Sequence[Grid]  # speed and memory in the papers
     entries: Sequence[Entry]  # results on LRA: the papers', later ones, ours and submitted ones
     literature: Grid  # their table
     spans: Grid  # the required attention spans
-    unfinished: Grid  # runs without a result
     problems: Grid  # damaged files
 
     def __repr__(self):
@@ -82,9 +79,8 @@ class Report:
                 *(preset.pretrained for preset in self.presets),
                 *(front.grid() for front in self.fronts),
             ],
-            "Sweeps": [grid for _, listed in self.sweeps for grid in listed],
+            "Sweeps": self.sweeps,
             "Required attention span": [self.spans],
-            "Unfinished": [self.unfinished],
             "Left out": [self.problems],
         }
         present = {heading: list(filter(None, listed)) for heading, listed in sections.items()}
@@ -114,13 +110,12 @@ def build(sources: Sources) -> Report:
         runs=runs,
         presets=presets,
         fronts=pretraining.fronts(runs, sources.benchmarks),
-        sweeps=[(s, list(filter(None, (trials(s), selected(s))))) for s in sources.sweeps],
+        sweeps=list(map(trials, sources.sweeps)),
         benchmarks=[(b, tables.grids(b.cells)) for b in sources.benchmarks],
         published=papers.tables(sources.benchmarks),
         entries=entries,
         literature=literature.grid(entries),
         spans=spans(runs, sources.spans),
-        unfinished=unfinished(sources.unfinished),
         problems=Grid("Files that are left out because they are damaged", ["File"], problems),
     )
 
@@ -270,31 +265,8 @@ def spans(runs: Sequence[Record], by_folder: Mapping[str, Span]) -> Grid:
     return Grid("Required attention span", head, rows, [note], words=3)
 
 
-def unfinished(begun: Sequence[tuple[Begun, int]]) -> Grid:
-    """Returns the runs that have begun and have no result, with the newest step of each."""
-    rows = [[*_run(run), f"{step:,}"] for run, step in begun]
-    head = ["Task", "Preset", "Model", "Seed", "Step"]
-    return Grid("Runs that have not ended", head, rows, words=3)
-
-
-def _run(run: Record | Begun) -> list[str]:
+def _run(run: Record) -> list[str]:
     return [tasks.title(run.task), run.preset, names.name_of(run), str(run.seed)]
-
-
-def value_of(trial: Trial, axis: str) -> Any:
-    """Returns the value that a trial binds an axis to, or None if it binds none.
-
-    A text that is not a Python literal, and "None", are returned as they are.
-    """
-    for binding in trial.overrides:
-        name, text = config.split(binding)
-        if name == axis:
-            try:
-                value = config.literal(text)
-                return "None" if value is None else value
-            except ValueError:
-                return text
-    return None
 
 
 def trials(sweep: Sweep) -> Grid:
@@ -302,17 +274,14 @@ def trials(sweep: Sweep) -> Grid:
     axes = list(sweep.about.axes)
     rows = []
     for trial in sweep.trials:
-        values = [value_of(trial, axis) for axis in axes]
+        given = dict(map(config.split, trial.overrides))
         rows.append(
             [
                 str(trial.number),
                 tasks.title(trial.task),
                 trial.model,
                 trial.state + (f": {trial.error}" if trial.error else ""),
-                *(
-                    f"{v:.3g}" if isinstance(v, float) else str("-" if v is None else v)
-                    for v in values
-                ),
+                *(given.get(axis, "-") for axis in axes),
                 str(trial.seed),
                 "-" if trial.step is None else f"{trial.step:,}",
                 "-" if trial.validation is None else f"{100 * trial.validation:.2f}",
@@ -325,19 +294,3 @@ def trials(sweep: Sweep) -> Grid:
         "mean over its seeds when the sweep was finished. Trials never read the test split."
     )
     return Grid(f"Trials of the sweep {sweep.name}", head, rows, [note], words=4)
-
-
-def selected(sweep: Sweep) -> Grid:
-    """Returns the settings that were selected on validation and scored on test."""
-    rows = [
-        [
-            tasks.title(choice.task),
-            choice.model,
-            " ".join(choice.overrides),
-            ", ".join(map(str, choice.seeds)),
-            "-" if choice.validation is None else f"{100 * choice.validation:.2f}",
-        ]
-        for choice in sweep.selected
-    ]
-    head = ["Task", "Model", "Setting", "Seeds", "Validation (%)"]
-    return Grid(f"Selected in the sweep {sweep.name}", head, rows, words=3)

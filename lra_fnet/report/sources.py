@@ -5,7 +5,6 @@ A damaged file is left out, with one line in `Sources.problems`.
 
 import collections
 import dataclasses
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -13,22 +12,13 @@ from typing import TypeVar
 from lra_fnet.benchmark import files
 from lra_fnet.benchmark.files import Result
 from lra_fnet.errors import UserError
-from lra_fnet.machine import typed_json
+from lra_fnet.machine import disk, typed_json
 from lra_fnet.run import folder as run_files
 from lra_fnet.run import result as record
-from lra_fnet.run.folder import Begun
 from lra_fnet.run.result import TEST_LOG
 from lra_fnet.sweep.files import About, Choice, Entry
 
 T = TypeVar("T")
-
-
-@dataclasses.dataclass(frozen=True)
-class Reading:
-    """A line of test_log.jsonl."""
-
-    run: str = ""
-    kind: str | None = None
 
 
 class Sweep:
@@ -58,10 +48,8 @@ class Sources:
       problems: a line about each file that is left out because it is damaged.
       runs: their records.
       curves: their courses, where metrics.jsonl is there.
-      spans, begun: their attention_span.json and run.json.
-      unfinished: the run.json and the newest step of each run without a result that no sweep has
-        pruned.
-      readings: how often the test split was read, of runs whose root has a log.
+      spans: their attention_span.json.
+      readings: how often the test split was read, of runs whose root has a readable log.
       sweeps, benchmarks: one for each folder; a copy under another root counts once.
       submitted: runs by others, by the name of their folder: <root>/submitted/<name>/<preset>/...
     """
@@ -78,7 +66,6 @@ class Sources:
         curves = each(run_files.curve)
         self.curves = {folder: curve for folder, curve in curves.items() if curve.step}
         self.spans = each(run_files.read_span)
-        self.begun = each(run_files.read_begun)
         self.readings = self._readings(roots)
         theirs: dict[str, list[Path]] = {}
         for folder in (f for root in roots for f in sorted(Path(root).glob("submitted/*/"))):
@@ -88,7 +75,6 @@ class Sources:
             self.submitted[who], problems = record.collect(copies)
             self.problems += problems
         self.sweeps: list[Sweep] = []
-        self.unfinished: list[tuple[Begun, int]] = []
         self.benchmarks: list[Benchmark] = []
         for root in map(Path, roots):
             for file in sorted(root.glob("sweeps/*/sweep.json")):
@@ -102,15 +88,6 @@ class Sources:
                 if cells and cells not in [benchmark.cells for benchmark in self.benchmarks]:
                     name = (Path(root.resolve().name) / folder).as_posix()
                     self.benchmarks.append(Benchmark(name, cells))
-        begun: dict[tuple[str, ...], Path] = {}
-        for root in reversed(roots):  # the first wins
-            begun |= _open(Path(root))
-        trials = [trial for sweep in self.sweeps for trial in sweep.trials]
-        pruned = {Path(trial.folder).parts for trial in trials if trial.state == "pruned"}
-        for file in (file for parts, file in begun.items() if parts not in pruned):
-            run = self._try(run_files.read_begun, file.parent)
-            curve = self._try(run_files.curve, file.parent)
-            self.unfinished += [(run, curve.step)] if run and curve else []
 
     def _try(self, read: Callable[[Path], T], path: Path) -> T | None:
         """Returns what `read` makes of a path, or None with a line in `problems`."""
@@ -125,11 +102,11 @@ class Sources:
 
         An evaluation logs one line for each checkpoint that it scores.
         """
-        logged = {
-            root: collections.Counter((line.run, line.kind) for line in self._log(root))
-            for root in map(Path, roots)
-            if (root / TEST_LOG).exists()
-        }
+        logged = {}
+        for root in (root for root in map(Path, roots) if (root / TEST_LOG).exists()):
+            if (lines := self._try(disk.read_lines, root / TEST_LOG)) is not None:
+                kinds = [(line.get("run"), line.get("kind")) for line in lines]
+                logged[root] = collections.Counter(kinds)
         readings = {}
         for run in (run for run in self.runs if run.path.parents[3] in logged):
             root = run.path.parents[3]
@@ -137,24 +114,3 @@ class Sources:
             counts = [count for (path, _), count in logged[root].items() if path == name]
             readings[run.folder] = max([int(run.score("test") is not None), *counts])
         return readings
-
-    def _log(self, root: Path) -> list[Reading]:
-        """Returns the lines of test_log.jsonl; one that is still being written is skipped."""
-        file, readings = root / TEST_LOG, []
-        try:
-            lines = file.read_bytes().split(b"\n")[:-1] if file.exists() else []
-        except OSError as error:
-            lines = []
-            self.problems.append(f"{file} cannot be read ({error.strerror}): move it away")
-        for number, line in enumerate(lines, 1):
-            try:
-                readings.append(typed_json.build(Reading, json.loads(line)))
-            except (TypeError, ValueError, RecursionError) as error:
-                self.problems.append(f"{file}, line {number}: {error}; delete it")
-        return readings
-
-
-def _open(root: Path) -> dict[tuple[str, ...], Path]:
-    """Returns the run.json of each run of a root that has no result."""
-    begun = record.files(root, "run.json")
-    return {parts: f for parts, f in begun.items() if not f.with_name("result.json").exists()}

@@ -1,7 +1,5 @@
 """The report's tables other than accuracy and speed."""
 
-import json
-
 import pytest
 from made_results import (
     INIT,
@@ -11,7 +9,6 @@ from made_results import (
     a_span,
     a_trial,
     put,
-    put_curve,
     put_sweep,
     records,
     scored,
@@ -24,7 +21,6 @@ from lra_fnet.report import sections
 from lra_fnet.report.accuracy.table import tables
 from lra_fnet.report.render import markdown
 from lra_fnet.run.folder import Span
-from lra_fnet.sweep.files import Entry
 
 
 def table_of(*results):
@@ -170,31 +166,7 @@ def test_variants_are_compared_with_their_own_kind_and_states_are_shown():
     assert row[2:] == ["collapsed", "30.00", "-", "-", "-"]
 
 
-# Runs without a result, spans
-
-
-def test_run_without_a_result_is_in_a_table_of_its_own(tmp_path):
-    put(tmp_path, a_result()).with_name("run.json").write_text(
-        json.dumps({"task": "listops", "model": "fnet"})
-    )
-    folder = tmp_path / "cpu/listops/fnet+x-01234567/seed1"
-    folder.mkdir(parents=True)
-    facts = {
-        "task": "listops",
-        "model": "fnet",
-        "preset": "cpu",
-        "seed": 1,
-        "variant": "x-01234567",
-    }
-    (folder / "run.json").write_text(json.dumps(facts | {"overrides": ["Encoder.num_layers=1"]}))
-    put_curve(folder / "result.json", steps=40)
-    for name in ("fnet/.seed0.moved-1", "linear+num_layers-1/seed0"):  # moved aside; pruned
-        (tmp_path / "cpu/listops" / name).mkdir(parents=True)
-        (tmp_path / "cpu/listops" / name / "run.json").write_text(json.dumps(facts))
-    put_sweep(tmp_path, "s", [a_trial(0, "linear", state="pruned")])
-    built = report.build(report.Sources([tmp_path, tmp_path]))
-    assert built.unfinished.rows == [["ListOps", "cpu", "FNet, 1 layer", "1", "40"]]
-    assert [row.label for row in built.tables[0].ours] == ["FNet"]
+# Attention spans
 
 
 def test_attention_spans_are_shown_with_equal_weights():
@@ -245,17 +217,7 @@ def test_trials_show_axis_state_error_and_step_and_what_was_selected(sweep):
     assert "nan \\| x" in grid.markdown()
 
 
-def test_values_of_an_axis_are_python_literals_or_text():
-    overrides = ["A.b=[1, 2]", "C.d=@Fourier", "E.f = 1e-3", "I.j=None"]
-    trial = typed_json.build(Entry, a_trial(0, overrides=overrides))
-    values = [sections.value_of(trial, axis) for axis in ("A.b", "C.d", "E.f", "G.h", "I.j")]
-    assert values == [[1, 2], "@Fourier", 1e-3, None, "None"]
-
-
-def test_selected_settings_are_a_table_and_count_as_tried(sweep, tmp_path):
-    setting = "Encoder.num_layers=2 Run.num_steps=100"
-    rows = [["ListOps", "fnet", setting, "0, 1", "32.50"]]
-    assert [list(row) for row in sections.selected(sweep).rows] == rows
+def test_settings_of_the_sweep_that_selected_a_run_count_as_tried(sweep, tmp_path):
     overrides = ["Run.num_steps=100", "Encoder.num_layers=2"]  # in another order
     (run,) = records(a_result(overrides=overrides, variant="v"))
     assert sections.settings(run, [sweep]) == 3

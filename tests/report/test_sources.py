@@ -83,10 +83,6 @@ DAMAGED = {
         '{"kind": "train", "step": 1, "loss": NaN}\n',
     ),
     "attention_span.json": ("[]", '{"mean": 1}', '{"mean": 1, "uniform": 1, "layers": [1]}'),
-    "run.json": (
-        *("", "[]", '{"model": "fnet", "task": 1}'),
-        '{"model": "fnet", "task": "text", "sha256": "of other content"}',
-    ),
     "result.json": ("", "[]", "{}", b"\xff", "[" * 100_000),
     "trials.json": ("{}", '[{"number": 1}]', json.dumps([a_trial(0) | {"step": "x"}])),
     "selected.json": ("{", "[1]"),
@@ -138,7 +134,7 @@ def test_report_lists_every_damaged_file_and_shows_the_rest(tmp_path, capfd):
     assert len(lines) == 3
     for name in ("index.html", "report.md"):
         text = (tmp_path / "reports" / name).read_text()
-        assert all(text.count(str(file)) == 1 for file in (*bad, f"{LOG}, line 2"))
+        assert all(text.count(str(file)) == 1 for file in (*bad, tmp_path / LOG))
         assert "30.00" in text  # the run that is not damaged
 
 
