@@ -41,26 +41,21 @@ def finish(plan: Plan, *, without_failed: bool = False) -> list[Record]:
     ledger = Ledger(plan)
     with ledger.locked():
         ledger.refresh()
-        trials = ledger.trials
-        count = max(len(trials), plan.sweep.trials * len(plan.pairs) * plan.sweep.seeds)
-        if left := count - sum(trial.state in files.ENDED for trial in trials):
-            raise UserError(
-                f"{left} of {count} trials of sweep {plan.name} have not ended: {plan.again()} "
-                "continues them"
-            )
+        trials, sweep = ledger.trials, plan.sweep
         file = plan.folder / "selected.json"
         earlier = typed_json.entries(file, Choice)
         chosen = {(choice.task, choice.model) for choice in earlier}
         new = [trial for trial in trials if (trial.task, trial.model) not in chosen]
-        open_ = [p for p in files.points(new) if any(t.state not in files.SETTLED for t in p)]
-        if open_ and not without_failed:
+        allowed = files.ENDED if without_failed else files.SETTLED
+        undrawn = max(0, sweep.trials * len(plan.pairs) * sweep.seeds - len(trials))
+        if left := undrawn + sum(trial.state not in allowed for trial in new):
             raise UserError(
-                f"{len(open_)} of the points of sweep {plan.name} have a trial that failed: "
-                f"{plan.again('sweep', '--retry')} runs it again, --without-failed selects among "
-                "the others for good"
+                f"{left} trials of sweep {plan.name} have not ended, or have failed: {plan.again()} "
+                "continues them, with --retry those that failed too; finish --without-failed "
+                "selects among the others for good"
             )
         selected = [*earlier, *files.best(new)]
-        out = sum(any(t.state != "complete" for t in p) for p in files.points(new))
+        out = sum(any(one.state != "complete" for one in point) for point in files.points(new))
         progress.say(f"left out: {out} points with a trial that is not complete")
         if not selected:
             raise UserError(f"no point of sweep {plan.name} is complete: there is none to select")

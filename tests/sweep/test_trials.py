@@ -412,7 +412,9 @@ def test_finish_scores_the_best_mean_with_all_its_seeds_and_keeps_the_selection(
     which = ["--task=parity", "--models=fnet,linear", "--preset=cpu", "--name=mine", "--seeds=2"]
     assert go(*which, *grid)[0] == 1
     planned = plan.load(Path("runs"), "mine")
-    with pytest.raises(UserError, match=r"^4 of the points of .* --retry .*, --without-failed"):
+    with pytest.raises(
+        UserError, match=r"^8 trials of sweep mine have .* --retry .* --without-failed"
+    ):
         finish.finish(planned)
     assert not scored
     for first in (True, False):
@@ -434,7 +436,7 @@ def test_finish_scores_the_best_mean_with_all_its_seeds_and_keeps_the_selection(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, "2 of 2 trials of sweep mine have not ended: lra-fnet sweep --name mine continues"),
+        ({}, "2 trials of sweep mine have not ended, or have failed: lra-fnet sweep --name mine"),
         ({"axes": {}}, "has nothing to select"),
         ({"pretrain": True}, "has nothing to select"),
     ],
