@@ -50,9 +50,9 @@ def finish(plan: Plan, *, without_failed: bool = False) -> list[Record]:
         undrawn = max(0, sweep.trials * len(plan.pairs) * sweep.seeds - len(trials))
         if left := undrawn + sum(trial.state not in allowed for trial in new):
             raise UserError(
-                f"{left} trials of sweep {plan.name} have not ended, or have failed: {plan.again()} "
-                "continues them, with --retry those that failed too; finish --without-failed "
-                "selects among the others for good"
+                f"{left} trials of sweep {plan.name} have not ended, or have failed: "
+                f"{plan.again()} continues them, with --retry those that failed too; finish "
+                "--without-failed selects among the others for good"
             )
         selected = [*earlier, *files.best(new)]
         out = sum(any(one.state != "complete" for one in point) for point in files.points(new))
