@@ -38,7 +38,7 @@ _BUCKETS = 2**11  # features of a histogram with more values than that
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio (Knuth, TAOCP 3, Sec. 6.4)
 _SIDE = 32  # pixels: larger images are averaged over blocks
 _OPERATIONS = 2e12  # of one Gram matrix, a minute on one core: limits the training rows
-_CHUNK = 2**22  # tokens whose features are in memory at once, of at most 256 rows
+_ROWS = 256  # whose features are in memory at once
 
 Predict = Callable[[Arrays], np.ndarray]  # labels int [number of settings, n]
 
@@ -161,9 +161,8 @@ def ridge(
     """
 
     def chunks(task: Any, rows: Arrays) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        size = max(1, min(256, _CHUNK // rows.values.shape[-1]))
-        for start in range(0, len(rows.labels), size):
-            part = rows.take(slice(start, start + size))
+        for start in range(0, len(rows.labels), _ROWS):
+            part = rows.take(slice(start, start + _ROWS))
             yield features(task, part).astype(np.float64), part.labels
 
     def fit(task: Any, train: Arrays) -> Predict:
@@ -353,8 +352,7 @@ def read_all(prepared: Prepared) -> dict[int, list[Shallow]]:
     counts as none: only tables need it, and `lra-fnet data` writes it again. Methods are compared
     by their titles.
     """
-    methods = prepared.task.baselines
-    titles = [{method.words(one) for one in method.settings} for method in methods]
+    titles = [{m.words(one) for one in m.settings} for m in prepared.task.baselines]
     found = {}
     for path in prepared.folder.glob("shallow.*.json"):
         try:

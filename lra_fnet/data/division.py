@@ -95,11 +95,8 @@ class Repeats:
             "texts_in_several_splits": _several(places, splits),
         }
         if facts["repeated_rows"]:
-            say(
-                f"{source}: {facts['repeated_rows']:,} of {len(places):,} rows repeat "
-                f"another one; {facts['texts_with_several_labels']:,} of the repeated ones have "
-                f"several labels, {facts['texts_in_several_splits']:,} lie in several splits"
-            )
+            found = ", ".join(f"{name} {count:,}" for name, count in facts.items())
+            say(f"{source}: of {len(places):,} rows some are equal: {found}")
         return facts
 
     def _columns(self) -> np.ndarray:

@@ -98,9 +98,8 @@ def read_vocabulary(path: Path, size: int) -> bytes:
     actual = model.get_piece_size()
     if (actual, ids, lower, control) != (size, [UNKNOWN, CLS, SEP, MASK], True, True):
         raise UserError(
-            f"{path}: expected {size} pieces in lower case, with {', '.join(SPECIAL)} as control "
-            f"symbols {CLS} to {MASK}, got {actual} pieces or other symbols: take the vocabulary "
-            "of a set of that size, or remove the file to train one"
+            f"{path}: expected {size} pieces in lower case with the control symbols {SPECIAL}, "
+            f"got {actual} pieces or other symbols: remove the file to train a vocabulary"
         )
     return content
 
@@ -135,8 +134,7 @@ def train_vocabulary(sentences: list[str], size: int, source: Path) -> bytes:
         )
     except RuntimeError as error:
         raise UserError(
-            f"{source}: no vocabulary of {size:,} pieces can be trained on its {len(sentences):,} "
-            f"training sentences ({one_line(error, 200)}): give more text, or choose a set "
-            "v<pieces>_<length> with --dataset (make: DATASET=)"
+            f"{source}: no vocabulary of {size:,} pieces ({one_line(error, 200)}): give more text, "
+            "or choose a set v<pieces>_<length> with --dataset"
         ) from None
     return model.getvalue()

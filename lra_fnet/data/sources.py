@@ -73,9 +73,7 @@ def own_url(source: str | Path | None, remote: Remote | None) -> str | None:
         return None
     url, name = _url(source), url_name(source)
     if name in ("", "..") or len(os.fsencode(name)) > LONGEST_FILE_NAME:
-        raise UserError(
-            f"--source expects a URL that ends with the name of a file, got {url[:200]!r}"
-        )
+        raise UserError(f"expected a URL that ends with the name of a file, got {url[:200]!r}")
     return None if remote is not None and remote.name == name else url
 
 
@@ -165,9 +163,8 @@ def fetch(remote: Remote, folder: Path, *, force: bool = False) -> Path:
                 hopeless = code < 500
                 if pause is None or hopeless or _size(part) == before:
                     raise UserError(
-                        f"{remote} cannot be downloaded ({one_line(error, 100)}): run the same "
-                        f"command again, which continues after the {megabytes(_size(part))} that "
-                        f"are kept, or get it in another way and give --source {remote.name}"
+                        f"{remote} cannot be downloaded ({one_line(error, 100)}): the same command "
+                        f"continues after {megabytes(_size(part))}, or name your own with --source"
                     ) from None
                 time.sleep(pause)
     _check(part, remote)

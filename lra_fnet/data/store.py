@@ -295,9 +295,8 @@ def open_set(task: Layout, folder: Path) -> Prepared:
     record = read_fingerprint(folder)
     if record is None:
         raise UserError(
-            f"{task.name}/{task.config} is not prepared in {folder}: run "
-            f"`lra-fnet data --task {task.name} --dataset {task.config}` with the --data of the "
-            "run, or name the folder that has it with --data"
+            f"{task.name}/{task.config} is not prepared in {folder}: run `lra-fnet data --task "
+            f"{task.name} --dataset {task.config}`, or name another folder with --data"
         )
     for name, size in record["files"].items():
         path = folder / name
@@ -315,17 +314,10 @@ def open_set(task: Layout, folder: Path) -> Prepared:
             f"{folder} was prepared for {written}, but the task {task.name} has {layout}: prepare "
             f"the set again with `{again(task, folder.parents[2], record.get('url'))}`"
         )
-    details = record.get("details", {})
-    return Prepared(
-        task,
-        folder,
-        record["source"],
-        record.get("origin"),
-        record["splits"],
-        record["fingerprint"],
-        details.get("corpus"),
-        record.get("url"),
-    )
+    same = {name: record[name] for name in ("source", "splits", "fingerprint")}
+    corpus = record.get("details", {}).get("corpus")
+    origin, url = record.get("origin"), record.get("url")
+    return Prepared(task, folder, digests=origin, corpus=corpus, url=url, **same)
 
 
 def written_at(prepared: Prepared) -> float:
@@ -380,27 +372,20 @@ def _compare_with_expected(
     Generated rows must be the same. For published data, row and label counts must match; a
     different sha256 is only a warning, because a mirror may have fixed typos.
     """
-    wanted = expected().get(task.name, {}).get(task.config)
-    if wanted is None or (wanted.get("source") == "generator" and not generated):
+    wanted = expected().get(task.name, {}).get(task.config, {})
+    if wanted.get("source") == "generator" and not generated:
         return
-    required, remedy = ("rows", "label_counts"), f"get {task.remote or 'the source'} again"
-    if generated:
-        required += ("lengths", "sha256")
-        remedy = "prepare it with the pinned versions of the libraries"
+    required = {"rows", "label_counts"} | ({"lengths", "sha256"} if generated else set())
+    remedy = "the pinned versions of the libraries" if generated else (task.remote or "the source")
     for split, facts in wanted.get("splits", {}).items():
         for key, value in facts.items():
             actual = splits.get(split, {}).get(key)
-            difference = (
-                f"{task.name}/{task.config}, split {split}: {key} is {actual}, "
-                f"data/expected.json says {value}"
-            )
+            line = f"{task.name}/{task.config}, split {split}: {key} is {actual}, "
+            line += f"data/expected.json says {value}"
             if actual != value and key in required:
-                raise UserError(
-                    f"{difference}; results on these rows are not comparable: delete the set if it "
-                    f"is there, and {remedy}"
-                )
+                raise UserError(f"{line}; results are not comparable: get {remedy} again")
             if actual != value and key == "sha256" and warn:
-                say(f"{difference}: rows and labels match in number, but the content differs")
+                say(f"{line}: rows and labels match in number, but the content differs")
 
 
 class Tally:

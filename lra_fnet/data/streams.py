@@ -8,12 +8,10 @@ import collections
 import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any
 
 import numba
 import numpy as np
-
-T = TypeVar("T")
 
 
 @numba.njit(nogil=True)
@@ -42,7 +40,7 @@ def below(bits, n):
     return np.int64((low * np.uint64(n)) >> np.uint64(32))
 
 
-def chunks(draw: Callable[[np.ndarray], T], seed: int, jobs: int) -> Iterator[T]:
+def chunks(draw: Callable[[np.ndarray], Any], seed: int, jobs: int) -> Iterator[Any]:
     """Yields draw(state) of chunk 0, 1, 2 ... without end, in this order.
 
     Chunk k has its own random stream, whose state uint64 [4] comes from SeedSequence([seed, k]).

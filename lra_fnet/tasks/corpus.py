@@ -75,9 +75,8 @@ class Corpus(Task):
         length = self.configs[self.config]
         if length < 8 or self.vocab_size < len(SPECIAL) + 3 or self.max_len != length:
             raise UserError(
-                f"corpus/{self.config}: expected rows of at least 8 pieces, {len(SPECIAL) + 3} or "
-                f"more in the vocabulary, and max_len = {length}, got {self.max_len}: choose a set "
-                "such as v8000_128, and MAX_LEN as its second number"
+                f"corpus/{self.config}: expected at least 8 pieces in a row, {len(SPECIAL) + 3} in "
+                f"the vocabulary, and max_len = {length}, got {self.max_len}: choose v8000_128, say"
             )
 
     @property

@@ -66,8 +66,7 @@ class OwnTask(Task):
         if self.labels and [*self.labels] != details["labels"]:
             raise UserError(
                 f"{self.name}/{self.config}: expected the labels {', '.join(self.labels)}, the "
-                f"prepared set has {', '.join(details['labels'])}: give other labels a set of "
-                "their own, with DATASET and --source"
+                f"prepared set has {', '.join(details['labels'])}: name another with DATASET"
             )
         return dataclasses.replace(self, labels=tuple(details["labels"]))
 

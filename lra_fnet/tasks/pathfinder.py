@@ -232,8 +232,7 @@ def read_official(task: str, config: str, source: Path) -> Raw:
     if listed != wanted or different != len(images) or different < wanted - MOST_EMPTY:
         raise UserError(
             f"{places[0]}: expected {wanted} different images, at most {MOST_EMPTY} of them empty, "
-            f"got {listed} with {different} different ones that are not empty; get the release "
-            f"again"
+            f"got {listed} with {different} different ones that are not empty"
         )
     ends = [round(share * different) for share in (0.0, 0.8, 0.9, 1.0)]
     return Raw(
