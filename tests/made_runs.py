@@ -10,7 +10,7 @@ from paths import OUTSIDE
 from lra_fnet import cli, config
 from lra_fnet.machine import disk
 from lra_fnet.run import provenance
-from lra_fnet.run import result as record
+from lra_fnet.run import result as results
 from lra_fnet.run.job import Job
 from lra_fnet.training.checkpoint import Checkpoints
 from lra_fnet.training.step import initial_state
@@ -75,4 +75,4 @@ def change(file, **changes):
     """Changes some keys of a JSON file; a sealed one is as if it had been written so."""
     value = disk.read_json(file) | changes
     sealed = file.name in ("result.json", "run.json")
-    file.write_text(json.dumps(record.seal(value) if sealed else value))
+    file.write_text(json.dumps(results.seal(value) if sealed else value))

@@ -23,7 +23,7 @@ from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.run import execute, provenance
 from lra_fnet.run import job as jobs
-from lra_fnet.run import result as record
+from lra_fnet.run import result as results
 from lra_fnet.run.job import Job
 from lra_fnet.training import checkpoint, loop
 
@@ -210,7 +210,7 @@ def test_run_resumed_with_other_code_names_both_commits(train, tmp_path, monkeyp
     assert trained("b", loop, "wait_for") == 143
     assert trained("b", loop, "wait_for") == 143
     assert trained("c") == 0
-    done = record.read(folder)
+    done = results.read(folder)
     assert (done.revision, [one.revision for one in done.earlier]) == ("c" * 12, ["b" * 12])
 
 

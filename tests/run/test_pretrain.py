@@ -14,7 +14,7 @@ from paths import OUTSIDE
 
 from lra_fnet import config
 from lra_fnet.errors import UserError
-from lra_fnet.run import folder as run_files
+from lra_fnet.run import folder as folders
 from lra_fnet.run import model as trained
 from lra_fnet.run import verify
 from lra_fnet.training.loop import Loop
@@ -116,7 +116,7 @@ def test_each_stage_has_a_run_folder_and_says_what_it_began_from(stages):
     assert init["step"] == first["validation"]["best"]["step"]
     assert init["wall_seconds"] == first["wall_seconds"]
     assert len(init["sha256"]) == 64
-    losses = [run_files.curve(stages / path).loss for path in NAMED]
+    losses = [folders.curve(stages / path).loss for path in NAMED]
     assert [step for step, _ in losses[0]] == [2, 4, 6]
 
 
