@@ -252,7 +252,7 @@ BROKEN = [  # and words of the fault
     (broken(lambda y, x, mask, train: y / (1 + mask[0].sum())), "mixes the examples"),
     (broken(lambda y, x, mask, train: y - train * y[:1]), "mixes the examples of a batch in train"),
     (SILENT, "has no method __call__(x, mask, *, train)"),
-    (broken(lambda y, x, mask, train: (y, y)), "returns a tuple, not an array"),
+    (broken(lambda y, x, mask, train: (y, y)), "keep the shape"),
     (broken(lambda y, x, mask, train: y * x.shape[0]), "depends on the number of examples"),
     (broken(lambda y, x, mask, train: y + x[:, -1:]), "content of padding changes outputs"),
     (broken(lambda y, x, mask, train: y + train * x[:, -1:]), "padding changes outputs in train"),

@@ -10,7 +10,6 @@ import naive as oracle
 import numpy as np
 import pytest
 from arrays import assert_close, normal
-from jax import lax
 
 from lra_fnet.models.kernels import fastest
 from lra_fnet.models.mixers import fourier
@@ -85,24 +84,6 @@ def test_ortho_divides_transform_and_gradient_by_the_root_of_their_size(method):
     for y, given in ((got, x), (pull(cotangent)[0], cotangent)):  # symmetric: its own transpose
         want = np.fft.fft2(np.asarray(given, np.float64), norm="ortho").real
         assert_close(y, want)
-
-
-def test_fourier_under_vmap_scan_and_remat_with_gradient():
-    x = normal(3, 2, 6, 5)
-
-    def through(f):
-        def loss(x):
-            by_vmap = jax.vmap(jax.vmap(f))(x)
-            _, by_scan = lax.scan(lambda carry, row: (carry, jax.checkpoint(f)(row)), 0, x)
-            return (by_vmap**2).sum() + (by_scan**3).sum(), (by_vmap, by_scan)
-
-        return jax.jit(jax.grad(loss, has_aux=True))(x)
-
-    (want_gradient, (want, _)) = through(fourier.definition)
-    (gradient, outputs) = through(fourier.rfft)
-    for got in outputs:
-        assert_close(got, want)
-    assert_close(gradient / abs(want_gradient).max(), want_gradient / abs(want_gradient).max())
 
 
 @pytest.mark.parametrize("length", [12, 36, 101, 128])

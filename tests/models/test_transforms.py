@@ -9,7 +9,6 @@ import scipy.fft
 import scipy.linalg
 from arrays import assert_close, initial, normal
 
-from lra_fnet import experiment
 from lra_fnet.models.encoder import parameter_count
 from lra_fnet.models.mixers import random, transforms
 from lra_fnet.models.mixers.hybrid import is_attention
@@ -146,11 +145,3 @@ def test_hybrid_has_the_requested_number_of_attention_layers(layout):
             if layout == "MIXED" and 0 < count <= num_layers and num_layers % count == 0:
                 every = num_layers // count  # the authors' rule
                 assert chosen == [layer % every == 0 for layer in range(num_layers)]
-
-
-def test_hybrid_gives_each_class_its_own_bindings():
-    sets = ["Fourier.method=matmul", "Attention.block_size=3", "Encoder.num_layers=2"]
-    encoder = experiment.load("listops", "fnet_hybrid", "cpu", sets).model.encoder
-    fourier, attention = encoder.mixers
-    assert fourier.method == "matmul"
-    assert (attention.implementation, attention.block_size) == ("blockwise", 3)
