@@ -79,6 +79,7 @@ def main(roots: Sequence[str | Path], out_dir: str | Path) -> list[Path]:
         console.print(table)
         console.print()
     kinds = ", ".join(dict.fromkeys(file.suffix.strip(".") for file in files[1:]))
-    console.print(Text(text.left_out(report.tables, str(files[0])), overflow="fold"))
+    variants = sum(len(table.variants) for table in report.tables)
+    console.print(Text(f"everything, {variants} variants too, is in {files[0]}", overflow="fold"))
     console.print(Text(f"also written there: the same as {kinds}", overflow="fold"))
     return files

@@ -17,7 +17,7 @@ from lra_fnet.report.accuracy import notes
 from lra_fnet.report.render.grid import Grid, rounded
 from lra_fnet.report.render.text import fitted
 from lra_fnet.run import result as record
-from lra_fnet.run.result import Device, Record, Split
+from lra_fnet.run.result import Record, Split
 from lra_fnet.significance import Difference, p_text
 
 
@@ -53,10 +53,7 @@ class Side:
 
     model: str  # preset/task/model[+variant]
     seeds: Sequence[int]
-    folders: Sequence[str]
-    overrides: Sequence[str]  # those of the first run, as the next two
-    parameters: int | None
-    device: Device
+    parameters: int | None  # those of the first run
     steps_per_second: float | None  # mean; None unless every run has it
     accuracies: Mapping[str, float]  # means in %
 
@@ -151,10 +148,7 @@ def _side(runs: Sequence[Record]) -> Side:
     return Side(
         model=runs[0].label,
         seeds=[run.seed for run in runs],
-        folders=[run.folder for run in runs],
-        overrides=runs[0].overrides,
         parameters=runs[0].parameters,
-        device=runs[0].device,
         steps_per_second=statistics.fmean(speeds) if len(speeds) == len(runs) else None,
         accuracies={s: statistics.fmean(x) for s, x in scores.items() if len(x) == len(runs)},
     )

@@ -30,14 +30,6 @@ class Grid:
         """Whether the table has a row."""
         return bool(self.rows)
 
-    @property
-    def filled(self) -> "Grid":
-        """The table without columns of numbers that hold only `-`."""
-        columns = zip(*self.rows, strict=True)
-        kept = [n for n, column in enumerate(columns) if n < self.words or {*column} != {"-"}]
-        head, *rows = ([row[n] for n in kept] for row in (self.head, *self.rows))
-        return dataclasses.replace(self, head=head, rows=rows)
-
     def markdown(self) -> str:
         """Returns the title in bold, the table, then the notes."""
         rule = "|" + "---|" * self.words + "---:|" * (len(self.head) - self.words)

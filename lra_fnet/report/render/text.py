@@ -11,14 +11,9 @@ from lra_fnet.report.accuracy import names
 from lra_fnet.report.accuracy.cell import Cell, cell
 from lra_fnet.report.accuracy.notes import legend
 from lra_fnet.report.accuracy.published import published, published_cells
-from lra_fnet.report.accuracy.table import Row, Table
+from lra_fnet.report.accuracy.table import Row, Table, tables
 from lra_fnet.report.render.grid import Grid, Marked, rounded
 from lra_fnet.run.result import Record
-
-
-def plural(number: int, noun: str) -> str:
-    """Returns a number with its noun: "1 row", "1,234 rows"."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def marked(cell: Cell) -> Marked:
@@ -55,17 +50,10 @@ def fitted(grid: Grid) -> Fitted:
     return Fitted(grid.head, grid.rows, title=grid.title, notes=grid.notes, words=grid.words)
 
 
-def compact(tables: Sequence[Table]) -> list[Fitted]:
+def compact(listed: Sequence[Table]) -> list[Fitted]:
     """Returns a table per preset: its own models and the references."""
-    shown = [(table, [row for row in table.rows if not row.published]) for table in tables]
+    shown = [(table, [row for row in table.rows if not row.published]) for table in listed]
     return [fitted(accuracy_grid(t, rows)) for t, rows in shown if any(r.ours for r in rows)]
-
-
-def left_out(tables: Sequence[Table], page: str) -> str:
-    """Returns a line that says what `compact` leaves out, and where all of it is."""
-    count = sum(len(table.variants) for table in tables)
-    words = f"{plural(count, 'variant')} left out; " if count else ""
-    return f"{words}everything is in {page}"
 
 
 def run_lines(run: Record) -> list[str]:
@@ -101,28 +89,8 @@ def print_run(run: Record) -> None:
         terminal.console().print(Text(line, overflow="fold"))
 
 
-def runs_grid(runs: Sequence[Record]) -> Grid:
-    """Returns a row for each run that was scored on test, with its validation accuracy."""
-    rows = []
-    for run in runs:
-        shown, chosen, test = cell([run]), run.score("validation"), run.score("test")
-        assert test is not None
-        low, high = test.interval
-        rows.append(
-            [
-                tasks.title(run.task),
-                names.name_of(run),
-                str(run.seed),
-                f"{chosen.accuracy:.2f}" if chosen else "-",
-                f"{test.accuracy:.2f}" + f", {shown.state}" * (shown.mean is None),
-                f"{low:.2f} to {high:.2f}",
-                f"{run.baseline.test.accuracy:.2f}" if run.baseline else "-",
-            ]
-        )
-    head = ["Task", "Model", "Seed", "Validation", "Test", "95 %", "Shallow baseline"]
-    return Grid("Scored on test", head, rows, ["Accuracy in %."], words=3)
-
-
 def print_runs(runs: Sequence[Record]) -> None:
-    """Prints `runs_grid`."""
-    terminal.console().print(fitted(runs_grid(runs)))
+    """Prints the accuracies of runs that were scored on test, variants too."""
+    for table in tables(runs):
+        rows = [*table.ours, *table.references]
+        terminal.console().print(fitted(accuracy_grid(table, rows)))
