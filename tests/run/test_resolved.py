@@ -6,7 +6,6 @@ import signal
 
 import pytest
 
-from lra_fnet.models.kernels import fastest
 from lra_fnet.models.mixers import fourier
 from lra_fnet.training.loop import Loop
 
@@ -14,20 +13,9 @@ MORE = ("--set", "Run.steps_per_dispatch=1", "--set", "Run.save_every=1", "--nam
 
 
 @pytest.fixture
-def machine(tmp_path, monkeypatch):
-    """Acts as a machine with its own cache, on which one method of the transform is the fastest."""
-    monkeypatch.setattr(fourier, "MEASURED_MIN_SIZE", 0)
-
-    def become(winner):
-        def measure(candidates, shape):
-            return {name: 1.0 if name == winner else 9.0 for name in candidates}
-
-        monkeypatch.setattr(fastest, "_measure", measure)
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"cache-{winner}"))
-        fastest._kept.cache_clear()
-
-    yield become
-    fastest._kept.cache_clear()
+def machine(monkeypatch):
+    """Acts as a machine on which one method of the transform is the fastest."""
+    return lambda winner: monkeypatch.setattr(fourier, "fastest_method", lambda _: winner)
 
 
 def folder_of(root):
