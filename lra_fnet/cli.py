@@ -701,13 +701,13 @@ def _benchmark(args) -> None:
     Example:
       lra-fnet benchmark --task text --models fnet,transformer --preset cpu --lengths 512,1024
     """
-    from lra_fnet.benchmark import cells, command
+    from lra_fnet.benchmark import case, command
     from lra_fnet.report.speed import tables
 
     names = ("lengths", "what", "cls", "devices", "rounds", "name")
     given = {name: getattr(args, name) for name in names}
-    options = command.Options(models=_names(args, "models", "models") or [], **given)
-    shared = cells.Cell(
+    options = command.Request(models=_names(args, "models", "models") or [], **given)
+    shared = case.Case(
         what="train",
         side="ours",
         task=args.task,

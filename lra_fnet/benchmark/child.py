@@ -1,6 +1,6 @@
-"""The child process that measures a cell, and how it answers its parent (`cells.Child`).
+"""The child process that measures a cell, and how it answers its parent (`turns.Child`).
 
-The first message is a Cell, the answer its facts: {"state": "ok", ...}, or {"state": "OOM"}. Each
+The first message is a Case, the answer its facts: {"state": "ok", ...}, or {"state": "OOM"}. Each
 further message is a number of seconds; the answer has the mean seconds of a call, measured for that
 long: {"seconds"}, for a mixing sublayer (forward and backward) also "forward_seconds", and
 "floor_seconds" if the products fit next to the program. A mistake of the user is {"mistake": line}.
@@ -42,7 +42,7 @@ def main(pipe: Connection, environment: Mapping[str, str], make: Callable | None
     if make is None:
         from lra_fnet.benchmark import programs
 
-        make = programs.Side
+        make = programs.Measured
     with contextlib.suppress(EOFError, BrokenPipeError):
         serve(pipe, make)
 

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from lra_fnet.benchmark import WHATS, cells
-from lra_fnet.benchmark.cells import Cell
+from lra_fnet.benchmark import WHATS, case, turns
+from lra_fnet.benchmark.case import Case
 from lra_fnet.benchmark.files import Result
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
@@ -15,7 +15,7 @@ from lra_fnet.run import job as jobs
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class Request:
     """The options of `lra-fnet benchmark` that are not settings of every cell."""
 
     models: Sequence[str]
@@ -28,7 +28,7 @@ class Options:
 
 
 def main(
-    options: Options, shared: Cell, runs: Path, render: Callable[[Sequence[Result]], str]
+    options: Request, shared: Case, runs: Path, render: Callable[[Sequence[Result]], str]
 ) -> None:
     """Measures and prints; the tables are written into a new folder below RUNS/benchmark.
 
@@ -50,7 +50,7 @@ def main(
             "--what pretrain"
         )
     measured = [what for what in WHATS if what in options.what]
-    plan = cells.plan(
+    plan = case.plan(
         shared, options.models, measured, options.lengths, cls=options.cls, devices=options.devices
     )
     folder = _folder(runs / "benchmark", plan, options.name)
@@ -61,14 +61,14 @@ def main(
             disk.replace(folder / "benchmark.md", render(results))
 
     try:
-        print(render(cells.run(plan, options.rounds, save)), end="")
+        print(render(turns.run(plan, options.rounds, save)), end="")
     finally:
         with contextlib.suppress(OSError):
             folder.rmdir()  # nothing was measured
     print(f"wrote {folder}")
 
 
-def _folder(root: Path, plan: Sequence[Cell], name: str | None) -> Path:
+def _folder(root: Path, plan: Sequence[Case], name: str | None) -> Path:
     """Makes a new folder: of this name, or of task, preset and programs with a free number.
 
     Raises:

@@ -13,8 +13,8 @@ from lra_fnet.run.result import Device
 
 
 @dataclasses.dataclass(frozen=True)
-class Setting:
-    """What a cell measures: the fields that `cells.Cell` and its result share.
+class Subject:
+    """What a cell measures: the fields that `case.Case` and its result share.
 
     `what` is "train" (the update of a run), "pretrain" (that of a run of pre-training), "infer"
     (logits of a batch) or "mixing" (the first layer's mixing sublayer alone). `side` is "ours";
@@ -32,7 +32,7 @@ class Setting:
     imports: tuple[str, ...] = ()
     gin_dirs: tuple[str, ...] = ()
     _: dataclasses.KW_ONLY
-    size: str  # for mixing: one of `cells.SIZES`; "" uses the preset's
+    size: str  # for mixing: one of `case.SIZES`; "" uses the preset's
     cls: bool  # whether one of the tokens is CLS
     label: str  # name of the row in the tables
     tokens: int = 0  # per batch, without CLS; 0 uses the preset's number of examples
@@ -40,7 +40,7 @@ class Setting:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Result(Setting):
+class Result(Subject):
     """What came of a cell.
 
     A field that has its default is not known. In the state "ok" all sizes, the memory and the times
@@ -97,7 +97,7 @@ class Result(Setting):
 
     def to_json(self) -> dict[str, Any]:
         """Returns the object of benchmark.json: without the fields that are not known."""
-        kept = {field.name for field in dataclasses.fields(Setting)}
+        kept = {field.name for field in dataclasses.fields(Subject)}
         fields = [f for f in dataclasses.fields(self) if f.name not in kept]
         kept |= {f.name for f in fields if getattr(self, f.name) != f.default}
         return {name: value for name, value in dataclasses.asdict(self).items() if name in kept}

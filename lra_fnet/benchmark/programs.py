@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from lra_fnet.benchmark import child, timing, work
-from lra_fnet.benchmark.cells import Cell, sizes
+from lra_fnet.benchmark.case import Case, sizes
 from lra_fnet.benchmark.work import Product
 from lra_fnet.errors import RunFailed, UserError
 from lra_fnet.experiment import Experiment
@@ -141,14 +141,14 @@ def _counted(function, inputs) -> tuple[float, Counter[Product]]:
     return work.count(jax.make_jaxpr(function)(*shapes).jaxpr)
 
 
-class Side:
+class Measured:
     """A cell that is ready to be timed.
 
     Attributes:
       facts: state, sizes, memory, operations, provenance.
     """
 
-    def __init__(self, cell: Cell):
+    def __init__(self, cell: Case):
         device.require()
         if cell.devices > jax.device_count():
             raise UserError(f"--devices {cell.devices}: this machine has {jax.device_count()}")

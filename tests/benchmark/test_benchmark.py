@@ -10,18 +10,18 @@ import pytest
 from paths import OUTSIDE
 
 from lra_fnet import cli
-from lra_fnet.benchmark import cells, command, files
+from lra_fnet.benchmark import case, command, files, turns
 from lra_fnet.errors import UserError
 from lra_fnet.machine import typed_json
 
 SMALL = ("Encoder.dim=8", "Encoder.num_layers=1", "Encoder.mlp_dim=8", "Run.batch_size=2")
-CELL = cells.Cell("train", "ours", "text", "fnet", "cpu", 16, label="fnet", seconds=0.01)
+CELL = case.Case("train", "ours", "text", "fnet", "cpu", 16, label="fnet", seconds=0.01)
 FACTS = {"parameters": 9, "batch_size": 4, "dim": 8, "num_layers": 1, "dtype": "float32"}
 FACTS |= {"threads": 2, "peak_bytes": 1e6}
 
 
 def plan(models, whats=("train",), lengths=(16,), **options):
-    return cells.plan(CELL, models, whats, lengths, **options)
+    return case.plan(CELL, models, whats, lengths, **options)
 
 
 # Cells
@@ -122,7 +122,7 @@ def test_a_mistake_is_refused_before_anything_is_measured(words, fragment, comma
 # Groups that take turns
 
 
-class Fake(cells.Child):
+class Fake(turns.Child):
     """A child whose answers are `script(cell, messages)`, without a process."""
 
     alive: ClassVar = []
@@ -145,12 +145,12 @@ class Fake(cells.Child):
 @pytest.fixture
 def measure(monkeypatch):
     """Measures cells with a script instead of processes."""
-    monkeypatch.setattr(cells, "PAUSE", 0)
+    monkeypatch.setattr(turns, "PAUSE", 0)
     monkeypatch.setattr(Fake, "order", [])
 
     def measured(script, models="abc", rounds=2):
         group = [dataclasses.replace(CELL, model=m, label=m, side="eager") for m in models]
-        return cells.run(group, rounds, lambda _: None, lambda cell: Fake(cell, script))
+        return turns.run(group, rounds, lambda _: None, lambda cell: Fake(cell, script))
 
     return measured
 
@@ -204,7 +204,7 @@ def refuse(cell):
 
 def test_end_of_a_child_is_oom_or_a_mistake():
     for make, outcome in ((kill, "OOM"), (fail, "cannot be measured"), (refuse, "no such thing")):
-        child = cells.Child(CELL, make)
+        child = turns.Child(CELL, make)
         if outcome == "OOM":
             child.ready()
             assert child.result({}).state == "OOM"
@@ -247,7 +247,7 @@ def test_a_number_that_cannot_have_been_measured_is_refused(changes):
 
 
 def test_command_measures_in_processes_writes_and_prints(tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr(cells, "ATTEMPTS", 1)  # two short rounds always differ
+    monkeypatch.setattr(turns, "ATTEMPTS", 1)  # two short rounds always differ
     words = "benchmark --task text --models fnet --preset cpu --lengths 16 --what infer --rounds 2"
     sets = [word for size in SMALL for word in ("--set", size)]
     more = ["--seconds", "0.01", "--runs", str(tmp_path)]
@@ -263,16 +263,16 @@ def test_command_measures_in_processes_writes_and_prints(tmp_path, capfd, monkey
 
 def test_a_folder_holds_one_benchmark_and_one_without_results_goes(tmp_path, monkeypatch):
     def options(name):
-        return command.Options(["fnet"], [16], ["infer"], False, [], 1, name)
+        return command.Request(["fnet"], [16], ["infer"], False, [], 1, name)
 
-    monkeypatch.setattr(cells, "run", lambda cells, rounds, save: save([]) or [])
+    monkeypatch.setattr(turns, "run", lambda cells, rounds, save: save([]) or [])
     for name in (None, None, "mine"):
         command.main(options(name), CELL, tmp_path, lambda _: "")
     names = sorted(path.name for path in (tmp_path / "benchmark").iterdir())
     assert names == ["mine", "text-cpu-infer", "text-cpu-infer-2"]
     with pytest.raises(UserError, match="--name"):
         command.main(options("mine"), CELL, tmp_path, lambda _: "")
-    monkeypatch.setattr(cells, "run", refuse)
+    monkeypatch.setattr(turns, "run", refuse)
     with pytest.raises(TypeError):
         command.main(options("none"), CELL, tmp_path, lambda _: "")
     assert not (tmp_path / "benchmark" / "none").exists()

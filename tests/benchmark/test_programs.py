@@ -5,12 +5,12 @@ import dataclasses
 import jax
 import pytest
 
-from lra_fnet.benchmark import WHATS, cells, child, programs
+from lra_fnet.benchmark import WHATS, case, child, programs
 from lra_fnet.errors import UserError
 
 FEW = ("Encoder.dim=8", "Encoder.num_layers=1", "Run.batch_size=2")
 FEW += ("Encoder.mlp_dim=0", "Head.mlp_dim=0")  # each product is compiled and measured
-CELL = cells.Cell("train", "ours", "text", "fnet", "cpu", 16, FEW, label="fnet", seconds=0.01)
+CELL = case.Case("train", "ours", "text", "fnet", "cpu", 16, FEW, label="fnet", seconds=0.01)
 
 
 class Pipe:
@@ -42,7 +42,7 @@ def answers(make, *messages):
 )
 def test_child_answers_with_facts_and_rounds(what):
     cell = dataclasses.replace(CELL, what=what)
-    facts, timed = answers(programs.Side, cell, 0.001)
+    facts, timed = answers(programs.Measured, cell, 0.001)
     assert facts["state"] == "ok"
     assert (facts["batch_size"], facts["dim"], facts["num_layers"]) == (2, 8, 1)
     assert facts["planned_bytes"] > 0
@@ -90,5 +90,7 @@ def test_a_round_that_does_not_fit_is_oom_and_other_errors_end_the_child():
 
 
 def test_more_devices_than_the_machine_has_are_a_mistake():
-    (answer,) = answers(programs.Side, dataclasses.replace(CELL, devices=jax.device_count() + 1))
+    (answer,) = answers(
+        programs.Measured, dataclasses.replace(CELL, devices=jax.device_count() + 1)
+    )
     assert "--devices" in answer["mistake"]

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 import transformers
 
-from lra_fnet.benchmark import cells, timing
+from lra_fnet.benchmark import case, timing, turns
 from lra_fnet.machine import allocator, disk, memory
 
 LEARNING_RATE = 5e-4  # constant, about as large as the peaks of the presets
@@ -57,7 +57,7 @@ class Side:
         self.facts: dict[str, Any] = {
             "state": "ok",
             "parameters": sum(p.numel() for p in self.model.parameters()),
-            **cells.sizes(self.built),
+            **case.sizes(self.built),
             "versions": {
                 "python": platform.python_version(),
                 "torch": torch.__version__,
@@ -191,16 +191,16 @@ def _autocast(built, device: str):
 
 def main(task: str, model: str, preset: str, length: str, file: str) -> None:
     """Measures training in turn and writes the results."""
-    ours = cells.Cell("train", "ours", task, model, preset, int(length), label=model)
+    ours = case.Case("train", "ours", task, model, preset, int(length), label=model)
     group = [dataclasses.replace(ours, side=side) for side in ("ours", "eager", "compiled")]
 
     def start(cell):
-        return cells.Child(cell, None if cell.side == "ours" else Side)
+        return turns.Child(cell, None if cell.side == "ours" else Side)
 
     def save(results):
         disk.write_json(Path(file), [result.to_json() for result in results])
 
-    cells.run(group, rounds=5, save=save, start=start)
+    turns.run(group, rounds=5, save=save, start=start)
 
 
 if __name__ == "__main__":

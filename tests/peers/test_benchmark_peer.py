@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from lra_fnet.benchmark import cells  # noqa: E402
+from lra_fnet.benchmark import case  # noqa: E402
 from peers import pytorch as peer  # noqa: E402 (after the skips)
 
 SIZES = {
@@ -23,7 +23,7 @@ L = 12
 
 def a_cell(what, side, model, *bindings, **fields):
     bindings = (*(f"{name}={value}" for name, value in SIZES.items()), *bindings)
-    return cells.Cell(what, side, "text", model, "tuned", L, bindings, seconds=0.01, **fields)
+    return case.Case(what, side, "text", model, "tuned", L, bindings, seconds=0.01, **fields)
 
 
 @pytest.mark.parametrize("model", ["fnet", "transformer"])
