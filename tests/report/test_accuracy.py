@@ -122,14 +122,11 @@ def test_italics_are_of_the_paired_test_on_rows_and_not_of_an_interval():
     assert cell_of(run_of(below, shallow=baseline(RIGHT))).italic  # significantly below
 
 
-def test_italics_of_several_seeds_cover_other_seeds():
-    """31, 36 and 41 % are above 30.5 for these rows, and not for any seed."""
+def test_one_seed_that_is_not_above_the_baseline_is_enough_for_italics():
     rule = baseline(np.arange(2000) < 610)
-    seeds = [
-        run_of(np.arange(2000) < n, seed, shallow=rule) for seed, n in enumerate((620, 720, 820))
-    ]
-    assert all(not cell_of(run).italic for run in seeds)
-    assert cell_of(*seeds).italic
+    above = [run_of(np.arange(2000) < n, n, shallow=rule) for n in (620, 720)]
+    assert not cell_of(*above).italic
+    assert cell_of(*above, run_of(np.roll(RIGHT, 500), shallow=rule)).italic
 
 
 @pytest.mark.parametrize(("correct", "italic"), [(640, True), (641, False)])

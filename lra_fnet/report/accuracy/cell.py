@@ -40,7 +40,7 @@ class Cell:
     runs: tuple[Record, ...] = ()  # all of them, by seed
     majority: float | None = None  # the highest majority floor of the runs, %
     baseline: float | None = None  # the highest shallow baseline of the runs, %
-    above: bool | None = None  # significantly above that baseline; None without one
+    above: bool | None = None  # every run significantly above that baseline; None without one
     gain: Difference | None = None  # from `ff_only` of the same table: what mixing buys
     bold: bool = False  # not significantly below the best of its column, see `table.tables`
 
@@ -82,7 +82,7 @@ class Cell:
 
     @property
     def italic(self) -> bool:
-        """Whether it is not above the shallow baseline."""
+        """Whether some run is not significantly above the shallow baseline."""
         return self.mean is not None and self.above is False
 
     @property
@@ -126,20 +126,24 @@ def cell(runs: Sequence[Record]) -> Cell:
     values = tuple(score.accuracy for score in trained)
     mean = statistics.fmean(values)
     lows, highs = zip(*(score.interval for score in trained), strict=True)
-    above = _above(known, mean, rule) if rule else None
+    above = _above(known, rule) if rule else None
     facts: dict[str, Any] = {"low": min(lows), "high": max(highs), "above": above}
     return dataclasses.replace(known, mean=mean, values=values, **facts)
 
 
-def _above(cell: Cell, mean: float, rule: Shallow) -> bool:
-    """Returns whether a cell is significantly above a shallow baseline, row by row.
+def _above(cell: Cell, rule: Shallow) -> bool:
+    """Returns whether every run of a cell is significantly above a shallow baseline, row by row.
 
-    Where the baseline's or a run's rows were not recorded, a higher mean is enough.
+    Where the baseline's or a run's rows were not recorded, a higher accuracy is enough.
     """
-    right = rule.right if len(cell.data) == 1 else None
-    difference = significance.compare(cell.right, [right])
-    sure = difference is None or difference.p_value <= significance.LEVEL
-    return mean > rule.test.accuracy and sure
+    baseline = rule.right if len(cell.data) == 1 else None
+    for run, right in zip(cell.trained, cell.right, strict=True):
+        difference = significance.compare([right], [baseline])
+        if (run.accuracy("test") or 0.0) <= rule.test.accuracy:
+            return False
+        if difference and difference.p_value > significance.LEVEL:
+            return False
+    return True
 
 
 def averages(cells: Mapping[str, Cell]) -> dict[str, Cell]:

@@ -35,7 +35,7 @@ def legend(cells: Sequence[Cell]) -> str:
     listed = [words, *(meaning for state, meaning in _STATES.items() if state in states)]
     text = "; ".join(listed) + "."
     if any(cell.italic for cell in cells):
-        text += " *Italics*: not significantly above the shallow baseline (5 % level)."
+        text += " *Italics*: a seed is not significantly above the shallow baseline (5 % level)."
     return text
 
 
