@@ -22,7 +22,8 @@ import psutil
 from lra_fnet.errors import UserError, unreadable
 from lra_fnet.machine.progress import say
 
-_REFUSALS = tuple(os.strerror(e) for e in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO))
+_NAMES = ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "EIO", "EMFILE")
+_REFUSALS = tuple(os.strerror(getattr(errno, name)) for name in _NAMES)
 
 
 def replace(path: Path, content: str | bytes) -> None:
