@@ -27,7 +27,6 @@ from lra_fnet.machine import disk
 from lra_fnet.machine.progress import Bar
 
 _BLOCK = 2**20  # bytes per read
-_TIMEOUT = 30.0  # seconds without a byte
 _PAUSES = (1, 5, 20)  # seconds before each retry, as long as bytes come
 _LONGEST_LINE = 2**26  # bytes
 LONGEST_FILE_NAME = 200  # bytes; most file systems take 255, and an ending is added
@@ -186,7 +185,7 @@ def _download(remote: Remote, part: Path, notes: Path, progress: Bar) -> None:
     if size and known.get("same"):
         request.add_header("Range", f"bytes={size}-")
         request.add_header("If-Range", known["same"])
-    with urllib.request.urlopen(request, timeout=_TIMEOUT) as reply:
+    with urllib.request.urlopen(request, timeout=30) as reply:  # seconds without a byte
         if reply.status == 206:
             if not reply.headers.get("Content-Range", "").startswith(f"bytes {size}-"):
                 raise ConnectionError(f"the server did not continue at byte {size}")
@@ -233,7 +232,7 @@ def readable(path: object, *more: type[Exception]) -> Iterator[None]:
 
 
 def _refuse(error: OSError) -> None:
-    raise UserError(unreadable(error, error.filename))
+    raise UserError(f"{error.filename} cannot be read ({error.strerror})")
 
 
 def _paths(folder: Path) -> list[Path]:

@@ -90,9 +90,9 @@ class OwnTask(Task):
 
         def stream() -> Iterator[tuple[str, Row]]:
             for row in read():
-                texts, label = tuple(row.values()), names.index(row.label)
+                texts, label = [*row.values()], names.index(row.label)
                 split = parts.split(texts, label, row.split)
-                yield split, (texts if len(texts) > 1 else texts[0], label)
+                yield split, (tuple(texts) if len(texts) > 1 else texts[0], label)
             details.update(parts.finish())
 
         return Raw(stream=stream(), source=source.name, details=details, total=count)

@@ -8,7 +8,7 @@ from lra_fnet.data.store import Prepared
 from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.machine.progress import say
-from lra_fnet.tasks.task import PixelTask, Sets, Task, make
+from lra_fnet.tasks.task import PixelTask, Task, make
 
 SHEET = "contact_sheet.png"  # examples of a set of images, in the folder above the set's
 
@@ -48,12 +48,7 @@ def prepare(
 
     def write(part: Path) -> None:
         other = open(make(*task.beside), data_dir) if task.beside else None
-        try:
-            path = sources.locate(source, task.remote, Path(data_dir) / "downloads", force=force)
-        except UserError as error:
-            if source is not None or folder.exists():
-                raise
-            raise UserError(f"{task.name}/{task.config} is not prepared, and {error}") from None
+        path = sources.locate(source, task.remote, Path(data_dir) / "downloads", force=force)
         if path is None and task.reads:
             raise UserError(
                 f"{task.name}/{task.config} reads your own files: give --source {task.reads}"
@@ -71,13 +66,10 @@ def prepare(
     prepared = open(task, data_dir)
     if source is not None and not prepared.is_from(source):
         sources.check_exists(source)
-        both = ""
-        if isinstance(task.configs, Sets):
-            both = f"; to keep both, name another set with DATASET=NAME, {task.configs.rule}"
         raise UserError(
             f"{folder} does not hold the rows of {source} as it is now (made from: "
             f"{prepared.url or prepared.source}): `{store.again(task, data_dir, source)}` prepares "
-            f"the set anew; without a source, the set is used as it is{both}"
+            "the set anew; without a source, it is used as it is, and DATASET=NAME keeps both"
         )
     return prepared
 
