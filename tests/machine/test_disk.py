@@ -99,7 +99,7 @@ def read_only():
 
 @pytest.mark.parametrize("write", [full, wrapped, quoted, read_only])
 def test_disk_error_becomes_one_line_that_names_the_option(tmp_path, write):
-    line = r"a cannot be written \((No space left|Read-only|File too large).*\): .* folder with --out"
+    line = r"a cannot be written \((No space|Read-only|File too large).*\): .* folder with --out"
     with pytest.raises(UserError, match=line), disk.writable(tmp_path / "a", "--out"):
         write()
 
