@@ -132,7 +132,7 @@ def append_line(path: Path, value: dict[str, Any]) -> None:
     Raises:
       UserError: the file cannot be written.
     """
-    with writable(path.parent), open(path, "a+b") as file:
+    with writable(path.parent), open(path, "a+b", opener=_no_links) as file:
         half = file.tell() and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n"
         file.write(b"\n" * half + json.dumps(value).encode() + b"\n")
         file.flush()
@@ -201,6 +201,11 @@ def _refusal(error: BaseException | None) -> str | None:
     return None
 
 
+def _no_links(name: str, flags: int) -> int:
+    """Opens a file, but no link: in a stranger's folder it could name a file of the user."""
+    return os.open(name, flags | os.O_NOFOLLOW, 0o666)
+
+
 def try_lock(path: Path, *, seconds: float = 0) -> IO[str] | None:
     """Locks a file for this process; returns None if another process (or this one) holds it.
 
@@ -211,7 +216,7 @@ def try_lock(path: Path, *, seconds: float = 0) -> IO[str] | None:
       seconds: how long to try again before returning None: a process that only asks whether the
         lock is held has it for a moment.
     """
-    handle = open(path, "a+")  # noqa: SIM115 (held open by the caller)
+    handle = open(path, "a+", opener=_no_links)  # noqa: SIM115 (held open by the caller)
     end = time.monotonic() + seconds
     while True:
         try:
