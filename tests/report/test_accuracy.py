@@ -504,6 +504,12 @@ def test_bold_is_the_best_of_three_seeds_and_what_is_not_below_it(others, expect
     assert bold(*shares("fnet", 794, 800, 806), *others) == expected
 
 
+def test_variants_are_not_bold():
+    other = {"variant": "v", "overrides": ["A.b=1"]}
+    (table,) = tables_of(*shares("fnet", 794, 800, 806, **other), *shares("dct", 7, 8, 9, **other))
+    assert not any(row.cells["listops"].bold for row in table.ours)
+
+
 def test_number_of_rows_changes_what_is_bold():
     """Holm: a difference with p just below .05 is none among twenty."""
     first, other = shares("fnet", 768, 800, 832), shares("linear", 690, 722, 754)

@@ -122,15 +122,16 @@ def _table(preset: str, runs: Sequence[Record]) -> Table:
             apart = variant and any(run.task in TASKS or run.init for run in same)
             (variants if apart else rows).append(_our_row(same, every))
         rows += [] if preset in names.UNCOMPARED else _published_rows(model, every)
-    rows, variants = _finished(rows, every), _finished(variants, every, rows)
+    rows, variants = _finished(rows, every, rows), _finished(variants, every, rows)
+    for column in every:
+        _embolden(rows, column)
     baselines: dict[str, str] = {}
     rows += _references(rows, variants, every, baselines)
+    ours = [row for row in [*rows, *variants] if row.ours]
     columns = {
         column: title
         for column, title in (TASKS | AVERAGES | {t: tasks.title(t) for t in own_tasks}).items()
-        if any(
-            r.ours and (r.cells[column].runs or r.cells[column].mean) for r in [*rows, *variants]
-        )
+        if any(row.cells[column].runs or row.cells[column].mean for row in ours)
     }
     rows = [row for row in rows if row.ours or any(row.cells[c].state != "n/a" for c in columns)]
     table = Table(preset, columns, rows, variants, baselines)
@@ -155,24 +156,21 @@ def _published_rows(model: str, columns: Sequence[str]) -> Iterator[Row]:
             yield Row(config.title(model), paper, cells, model=model)
 
 
-def _finished(rows: Sequence[Row], columns: Sequence[str], of: Sequence[Row] = ()) -> list[Row]:
+def _finished(rows: Sequence[Row], columns: Sequence[str], of: Sequence[Row]) -> list[Row]:
     """Returns rows with distinct labels, controls last, and with what their cells say of others.
 
     Args:
       rows: ours and published.
       columns: tasks.
-      of: the rows of the table, if these are its variants.
+      of: the rows of the table, with its controls.
     """
     labels = Counter(row.label for row in rows if row.ours)
     found = []
     for row in sorted(rows, key=lambda row: row.model in names.CONTROLS):
         twice = row.ours and row.variant and labels[row.label] > 1
         label = f"{row.label} ({row.variant})" if twice else row.label
-        cells = {name: _gained(row, name, of or rows) for name in columns} if row.ours else {}
+        cells = {name: _gained(row, name, of) for name in columns} if row.ours else {}
         found.append(dataclasses.replace(row, label=label, cells={**row.cells, **cells}))
-    if not of:
-        for column in columns:
-            _embolden(found, column)
     return found
 
 
