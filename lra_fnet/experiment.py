@@ -355,9 +355,4 @@ def _unbound(name: str, parameters: list[str]) -> str:
             f"{name} is a mixer, which the encoder builds for each layer: write @{name} without ()"
         )
     settings = " and ".join(f"{name}.{parameter}" for parameter in parameters)
-    shipped = sorted((config.GIN_DIR / "models").glob("*.gin"))
-    of_mixer = re.compile(rf"^MIXERS = @{name}\b", re.MULTILINE)
-    like = [path.name for path in shipped if of_mixer.search(path.read_text("utf-8"))]
-    them = "it" if len(parameters) == 1 else "them"
-    remedy = f": bind {them}, as gin/models/{like[0]} does" if like else ""
-    return f"{name} needs {settings}, which nothing binds{remedy}"
+    return f"{name} needs {settings}, which nothing binds: bind it, as the files in gin/models do"

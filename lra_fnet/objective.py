@@ -196,15 +196,15 @@ class Denoising:
 
     def __post_init__(self):
         check_settings(self)
-        if self.share > 1:
-            raise UserError(f"Denoising.share must be at most 1, got {self.share}: set it to 0.5")
+        if not (self.rate > 0 and 0 < self.share <= 1):
+            raise UserError(
+                "Denoising.rate and Denoising.share must be above 0, and share at most 1, got "
+                f"{self.rate} and {self.share}: set them to 0.15 and 0.5, say"
+            )
         if self.head == "bert" and self.loss != "cross_entropy":
             raise UserError(
                 f"Denoising.loss must be cross_entropy with head bert, got {self.loss!r}: set it so"
             )
-        for name, usual in (("rate", 0.15), ("share", 0.5)):
-            if not getattr(self, name):
-                raise UserError(f"Denoising.{name} must be above 0, got 0: set it to {usual}, say")
 
 
 class Hidden(NamedTuple):

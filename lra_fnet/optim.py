@@ -111,19 +111,15 @@ class Optimizer:
         self._check_groups()
 
     def _check_groups(self):
-        groups = self.groups or {}
-        if not isinstance(groups, dict):
-            raise UserError(f"Optimizer.groups expects None or a dictionary, got {groups!r}")
-        for name, pair in groups.items():
-            if not isinstance(name, str):
-                raise UserError(f"Optimizer.groups expects names of parameters, got {name!r}")
-            numbers = pair if isinstance(pair, tuple | list) else ()
-            if len(numbers) != 2 or not all(
-                type(n) in (int, float) and 0 <= n < math.inf for n in numbers
-            ):
+        groups = {} if self.groups is None else self.groups
+        pairs = groups.items() if isinstance(groups, dict) else [(None, groups)]
+        for name, pair in pairs:
+            numbers = pair if isinstance(pair, tuple | list) and isinstance(name, str) else ()
+            fit = [type(n) in (int, float) and 0 <= n < math.inf for n in numbers]
+            if fit != [True, True]:
                 raise UserError(
-                    "Optimizer.groups expects a learning rate and a weight decay for each name, "
-                    f"got {pair!r} for {name!r}: write (0.001, 0.0), say"
+                    "Optimizer.groups expects None, or a learning rate and a weight decay for each "
+                    f"name, such as {{'log_dt': (0.001, 0.0)}}, got {groups!r}"
                 )
         if groups and "constant" not in self.factor_names():
             raise UserError(

@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import naive as oracle
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from arrays import assert_close, random_variables
 from tiny import TINY
 
 from lra_fnet import experiment
-from lra_fnet.errors import UserError
 from lra_fnet.models.encoder import deviation
 from lra_fnet.models.heads import encode
 from lra_fnet.run import result as record
@@ -65,11 +63,6 @@ def test_special_pieces_are_never_hidden_or_drawn():
     np.testing.assert_array_equal(
         hidden.chosen.sum(1), np.round(0.6 * (arrays.lengths - 3)).astype(int)
     )
-
-
-def test_types_are_of_the_first_and_the_second_part():
-    types = built().task.types(jnp.array([[CLS, 9, SEP, 8, 7, SEP, 0]]), jnp.arange(7)[None] < 6)
-    assert types.tolist() == [[0, 0, 0, 1, 1, 1, 0]]
 
 
 def test_sums_and_metrics_are_those_of_float64():
@@ -129,23 +122,6 @@ def test_gradient_is_that_of_the_sum_of_both_mean_losses(microbatch):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6 * largest), got, want)
 
 
-@pytest.mark.slow
-def test_training_learns_both():
-    """150 steps on the same four rows, each of which repeats one piece."""
-    made = built("fnet", "Run.num_steps=150")
-    arrays = rows(4)
-    values = np.where(arrays.values > MASK, arrays.values[:, 1:2], arrays.values)
-    arrays = arrays._replace(values=values)
-    batches = pipeline.train_batches(arrays, 0, 0, 150, 4, 150)
-    program = step.Program.compile(made, pipeline.make_mesh(1), batches)
-    state, logs = program.steps(program.initial_state(0), program.place(batches), 150)
-    assert logs.loss[-20:].mean() < 0.6 * logs.loss[0]
-    assert 0 <= logs.correct.min() <= logs.correct.max() <= 4
-    variables = state.variables
-    after = score.make_scorer(made.objective, 4)(variables, arrays)
-    assert after["order_correct"] == 4
-
-
 @pytest.mark.parametrize("model", SIX)
 @pytest.mark.parametrize("preset", ["cpu-pretrain", "paper-pretrain"])
 def test_presets_have_the_papers_block_and_heads(preset, model):
@@ -167,15 +143,6 @@ def test_presets_have_the_papers_block_and_heads(preset, model):
         assert sum(x.size for x in jax.tree.leaves(shapes["encoder"])) == want
     rates = made.optimizer.schedule()(np.array([0, made.optimizer.warmup, made.run.num_steps]))
     np.testing.assert_allclose(rates, [0, made.optimizer.learning_rate, 0], atol=1e-9)
-
-
-def test_heads_of_bert_need_a_task_of_pieces():
-    with pytest.raises(UserError, match=r"Denoising.head = bert needs a task of pieces .* listops"):
-        experiment.load("listops", "fnet", "cpu", ("Denoising.head=bert",), denoise=True)
-    with pytest.raises(UserError, match=r"Denoising.loss must be cross_entropy with head bert"):
-        built("fnet", "Denoising.loss=l1")
-    with pytest.raises(UserError, match=r"Denoising.share must be at most 1, got 1.5"):
-        built("fnet", "Denoising.share=1.5")
 
 
 @pytest.mark.slow
@@ -202,33 +169,6 @@ def test_the_command_records_both_metrics(command, tmp_path, monkeypatch):
     assert last["order_accuracy"] == counts.order_correct / counts.rows
     assert last["order_loss"] == counts.order_loss / counts.rows
     assert "score ok: exactly" in (checked := command("verify", folder).out), checked
-
-
-def test_the_accuracy_of_a_step_of_both_is_that_of_masked_pieces():
-    made = built("fnet", "Denoising.rate=0.6")
-    goal, key = made.objective, step.keys(0)[1]
-    batches = pipeline.train_batches(rows(64), 0, 0, 1, 16, 1)
-    state = step.initial_state(made, 0)
-    batch = jax.tree.map(lambda x: x[0], batches)
-    out, _ = goal.outputs(state.variables, batch, jax.random.fold_in(key, 0))
-    sums, _ = goal.sums(out, batch)
-    assert int(sums.count) > 60
-    assert int(sums.correct) > 0
-    update = step.make_update(made, pipeline.make_mesh(16))
-    _, logs = update(state, batches, np.int32(1), key)
-    assert logs.correct[0] == pytest.approx(16 * int(sums.correct) / int(sums.count))
-
-
-def test_dropout_acts_in_training_alone():
-    made = built("fnet", "Encoder.dropout=0.5")
-    variables, ids = made.init(0), jnp.full((2, LENGTH), 9)
-
-    def pieces(train, seed):
-        rngs, mask = {"dropout": jax.random.key(seed)}, jnp.ones(ids.shape, bool)
-        return made.model.apply(variables, ids, mask, train=train, rngs=rngs)[0]
-
-    assert (pieces(False, 0) == pieces(False, 1)).all()
-    assert (pieces(True, 0) != pieces(True, 1)).any()
 
 
 def test_heads_begin_with_the_deviation_of_the_encoder():

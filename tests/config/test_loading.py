@@ -61,6 +61,14 @@ REFUSED = {  # binding -> fragments of the message
     "Encoder.inputs=pixels": ["Encoder.inputs", "tokens"],
     "Head.interaction=concat": ["Head.interaction", "none", "'concat'"],
 }
+PRETRAINING = {
+    "Denoising.rate=0": ["Denoising.rate", "above 0"],
+    "Denoising.rate=1.0": ["Denoising.rate", "below 1", "1.0"],
+    "Denoising.share=1.5": ["Denoising.share", "at most 1", "1.5"],
+    "Denoising.replacement=noise": ["Denoising.replacement", "bert, mask", "'noise'"],
+    "Denoising.loss=l1": ["Denoising.loss", "images", "listops"],
+    "Denoising.head=bert": ["Denoising.head", "pieces", "listops"],
+}
 REFUSED_ON = [
     ("image", "Image.black_is_padding=True", ["black_is_padding", "Encoder.inputs"]),
     ("retrieval", "Head.interaction=none", ["Head.interaction", "concat or nli", "'none'"]),
@@ -80,6 +88,13 @@ def test_a_wrong_override_fails_with_one_line(task, override, words):
     text = str(caught.value)
     assert "\n" not in text
     assert all(word in text for word in words), text
+
+
+@pytest.mark.parametrize(("override", "words"), PRETRAINING.items())
+def test_a_wrong_setting_of_pretraining_fails_with_one_line(override, words):
+    with pytest.raises(UserError) as caught:
+        load(override, denoise=True)
+    assert all(word in str(caught.value) for word in words), caught.value
 
 
 @pytest.mark.parametrize(
