@@ -116,7 +116,7 @@ def texts(
         names = known(f"{what}s", dirs)
         if name not in names:
             raise UserError(f"{unknown(what, name, names)}; {YOURS}")
-    if _find(f"presets/{preset}/{task}.gin", dirs) is None:
+    if not _find(f"presets/{preset}/{task}.gin", dirs):
         tasks = [t for t in known("tasks", dirs) if _find(f"presets/{preset}/{t}.gin", dirs)]
         raise UserError(
             f"preset {preset!r} has no task {task!r}; it has: {', '.join(tasks)}; to add it, write "
@@ -136,15 +136,13 @@ def changes(task: str, model: str, preset: str, dirs: Sequence[Path]) -> dict[st
     They are those that replace a shipped file and, if task, model and preset are all shipped, those
     that come to them. Arguments are as in `texts`.
     """
-    shipped = all(
-        (GIN_DIR / name).exists()
-        for name in (f"tasks/{task}.gin", f"models/{model}.gin", f"presets/{preset}/{task}.gin")
-    )
-    found = {name: _find(name, dirs) for name in _order(task, model, preset)}
+    names = _order(task, model, preset)
+    shipped = all((GIN_DIR / names[i]).exists() for i in (1, 2, 4))
+    found = {name: path for name in names if (path := _find(name, dirs))}
     return {
         name: disk.read_text(path)
         for name, path in found.items()
-        if path and path != GIN_DIR / name and (shipped or (GIN_DIR / name).is_file())
+        if path != GIN_DIR / name and (shipped or (GIN_DIR / name).is_file())
     }
 
 
@@ -175,9 +173,8 @@ def _split(text: str, run: set[str], scopes: set[str]) -> tuple[str, str]:
 
 
 def _presets(task: str, dirs: Sequence[Path]) -> list[str]:
-    """Returns the texts of the presets' files for a task."""
-    found = (_read(f"presets/{preset}/{task}.gin", dirs) for preset in known("presets", dirs))
-    return list(filter(None, found))
+    """Returns the texts of the presets' files for a task; "" where there is none."""
+    return [_read(f"presets/{preset}/{task}.gin", dirs) for preset in known("presets", dirs)]
 
 
 def _read(relative: str, dirs: Sequence[Path]) -> str:

@@ -44,12 +44,9 @@ def settings(texts: Sequence[Text], bindings: Sequence[str] = ()) -> list[Settin
       bindings: the same.
     """
     bound: dict[str, tuple[object, str]] = {}
-    for where, text in texts:
-        bound |= {
-            name: (value, f"{where}:{line}") for name, (value, line) in bound_in(text).items()
-        }
-    overrides = "\n".join(map(normalise, bindings))
-    bound |= {name: (value, "--set") for name, (value, _) in bound_in(overrides).items()}
+    for where, text in (*texts, Text("--set", "\n".join(map(normalise, bindings)))):
+        for name, (value, line) in bound_in(text).items():
+            bound[name] = value, where if where == "--set" else f"{where}:{line}"
     given = set(map(short, bound_names()))
     found = []
     for name, text in sorted((short(name), text) for name, text in values(operative()).items()):
