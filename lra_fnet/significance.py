@@ -28,7 +28,7 @@ _Z = statistics.NormalDist().inv_cdf(1 - LEVEL / 2)
 _LEAST = 1e-15  # the smallest p-value over seeds
 
 
-class Difference(NamedTuple):
+class Comparison(NamedTuple):
     """Accuracy of a minus accuracy of b in percentage points, with a 95 % interval."""
 
     mean: float
@@ -38,7 +38,7 @@ class Difference(NamedTuple):
     test: str  # ROWS or SEEDS_AND_ROWS
 
 
-def compare(a_right: Sequence, b_right: Sequence) -> Difference | None:
+def compare(a_right: Sequence, b_right: Sequence) -> Comparison | None:
     """Compares two sets of runs: `paired` for one run each, `crossed` if a side has several.
 
     Args:
@@ -56,7 +56,7 @@ def compare(a_right: Sequence, b_right: Sequence) -> Difference | None:
     return crossed(np.stack(a_right), np.stack(b_right))
 
 
-def paired(a_right, b_right) -> Difference:
+def paired(a_right, b_right) -> Comparison:
     """Compares two runs on the same rows: McNemar's exact test and Tango's score interval.
 
     Of n rows, let b be those that only the first run answers correctly and c those that only the
@@ -82,10 +82,10 @@ def paired(a_right, b_right) -> Difference:
     low, high = (_last(accepted, mean, end) for end in (-1.0, 1.0))
     # At 1/2 both tails are equal. (scipy.stats would take half a second to import.)
     p_value = min(1.0, 2 * float(special.bdtr(min(only_a, only_b), only_a + only_b, 0.5)))
-    return Difference(100 * mean, 100 * low, 100 * high, p_value, ROWS)
+    return Comparison(100 * mean, 100 * low, 100 * high, p_value, ROWS)
 
 
-def crossed(a_right, b_right) -> Difference:
+def crossed(a_right, b_right) -> Comparison:
     """Compares two models over seeds and rows: both are samples, and every seed meets every row.
 
     This is the analysis of several readers and cases (Obuchowski and Rockette 1995, Commun Stat
@@ -110,7 +110,7 @@ def crossed(a_right, b_right) -> Difference:
     half = _half(parts, rows, pooled)
     low, high = max(-1.0, mean - half(LEVEL)), min(1.0, mean + half(LEVEL))
     p_value = _p_value(half, abs(mean))
-    return Difference(100 * mean, 100 * low, 100 * high, p_value, SEEDS_AND_ROWS)
+    return Comparison(100 * mean, 100 * low, 100 * high, p_value, SEEDS_AND_ROWS)
 
 
 def over_tasks(right: Sequence) -> tuple[float, float, float]:

@@ -18,7 +18,7 @@ from lra_fnet.report.render.grid import Grid, rounded
 from lra_fnet.report.render.text import fitted
 from lra_fnet.run import result as record
 from lra_fnet.run.result import Record, Split
-from lra_fnet.significance import Difference, p_text
+from lra_fnet.significance import Comparison, p_text
 
 
 def find(text: str, roots: Sequence[str | Path]) -> list[Record]:
@@ -66,7 +66,7 @@ class RunComparison:
     data_sha256: str
     a: Side
     b: Side
-    test: Difference | None  # None unless every run recorded which test rows it got right
+    test: Comparison | None  # None unless every run recorded which test rows it got right
     steps_per_second_ratio: float | None  # a over b; None unless all runs had the same device
     config: Sequence[str]  # a line for each setting that differs
     notes: Sequence[str]

@@ -25,7 +25,7 @@ NOTE = "Validation at the best checkpoint, mean over seeds. Transformer is the p
 
 
 @dataclasses.dataclass(frozen=True)
-class Point:
+class FrontPoint:
     """A model at a size: means over its seeds."""
 
     model: str
@@ -52,20 +52,20 @@ class Front:
 
     name: str  # in a few words, for the figure
     title: str
-    points: Sequence[Point]
+    points: Sequence[FrontPoint]
     batch_size: int
     floor: float | None  # the best shallow baseline on masked pieces of validation, %
     notes: Sequence[str]
 
     @property
-    def timed(self) -> list[Point]:
+    def timed(self) -> list[FrontPoint]:
         """The points that have a speed."""
         return [point for point in self.points if math.isfinite(point.milliseconds)]
 
     @property
-    def best(self) -> list[Point]:
+    def best(self) -> list[FrontPoint]:
         """The points that no other beats in accuracy without being slower, the fastest first."""
-        kept: list[Point] = []
+        kept: list[FrontPoint] = []
         for point in sorted(self.timed, key=lambda p: (p.milliseconds, -p.accuracy)):
             if not kept or point.accuracy > kept[-1].accuracy:
                 kept.append(point)
@@ -143,9 +143,9 @@ def _timed(run: Record, measured: Sequence[Benchmark]) -> tuple[Result, str] | N
     return None
 
 
-def _point(runs: Sequence[Record], milliseconds: float, where: str) -> Point:
+def _point(runs: Sequence[Record], milliseconds: float, where: str) -> FrontPoint:
     scores, run = [_score(run) for run in runs], runs[0]
-    return Point(
+    return FrontPoint(
         model=run.model,
         size=f"{run.setting('Encoder.dim')} x {run.setting('Encoder.num_layers')}",
         run=run.name,
@@ -174,7 +174,7 @@ def paper() -> Front:
             time = speed["rows"][size][model][0]  # "OOM" where it does not fit
             given = math.inf if isinstance(time, str) else float(time)
             where = metrics["sizes"][size], PAPER, 0
-            points.append(Point(model, *where, 100 * accuracy, loss, 100 * order, given))
+            points.append(FrontPoint(model, *where, 100 * accuracy, loss, 100 * order, given))
     title = (
         f"Published: pre-training on C4, {speed['hardware']}, arXiv:{metrics['arxiv']}, "
         f"Tables {metrics['table']} and {speed['table']}"

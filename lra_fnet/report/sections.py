@@ -8,17 +8,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from lra_fnet import config, significance, tasks
 from lra_fnet.report import pretraining
 from lra_fnet.report.accuracy import literature, names
-from lra_fnet.report.accuracy import table as accuracy
-from lra_fnet.report.accuracy.literature import Entry
+from lra_fnet.report.accuracy.build import tables as accuracies
+from lra_fnet.report.accuracy.literature import Standing
 from lra_fnet.report.accuracy.table import Row, Table
 from lra_fnet.report.pretraining import Front
 from lra_fnet.report.render.grid import Grid
-from lra_fnet.report.sources import Benchmark, Sources, Sweep
+from lra_fnet.report.sources import Benchmark, Sources, SweepFiles
 from lra_fnet.report.speed import papers, points, tables
 from lra_fnet.report.speed.points import Point
 from lra_fnet.run.folder import Span
 from lra_fnet.run.result import Record
-from lra_fnet.significance import LEVEL, SEEDS, Difference, holm, p_text
+from lra_fnet.significance import LEVEL, SEEDS, Comparison, holm, p_text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Report:
     sweeps: Sequence[Grid]  # the trials of each
     benchmarks: Sequence[tuple[Benchmark, Sequence[Grid]]]
     published: Sequence[Grid]  # speed and memory in the papers
-    entries: Sequence[Entry]  # results on LRA: the papers', later ones, ours and submitted ones
+    entries: Sequence[Standing]  # results on LRA: the papers', later ones, ours and submitted ones
     literature: Grid  # their table
     spans: Grid  # the required attention spans
     problems: Grid  # damaged files
@@ -98,11 +98,11 @@ def build(sources: Sources) -> Report:
             pretrained=pretrained(table),
             points=points.points(table, sources.benchmarks),
         )
-        for table in accuracy.tables(runs)
+        for table in accuracies(runs)
     ]
     entries = literature.entries(
         [preset.table for preset in presets],
-        {who: accuracy.tables(theirs) for who, theirs in sources.submitted.items()},
+        {who: accuracies(theirs) for who, theirs in sources.submitted.items()},
     )
     problems = [[problem] for problem in sources.problems]
     return Report(
@@ -128,7 +128,7 @@ def pairs(table: Table) -> Grid:
     """
     models = (names.NO_MIXING, *names.MAIN)
     own = [row for model in models for row in table.own if row.model == model]
-    found: list[tuple[str, Row, Row, Difference]] = []
+    found: list[tuple[str, Row, Row, Comparison]] = []
     for task, (b, a) in itertools.product(table.tasks, itertools.combinations(own, 2)):
         first, second = a.cells[task], b.cells[task]
         difference = None
@@ -158,14 +158,14 @@ def pairs(table: Table) -> Grid:
     return Grid(title, [*head, "p", "p adjusted", "Seeds"], rows, [note], words=4)
 
 
-def _points(difference: Difference | None) -> list[str]:
+def _points(difference: Comparison | None) -> list[str]:
     """Returns a difference and its interval as texts."""
     if difference is None:
         return ["-", "-"]
     return [f"{difference.mean:+.2f}", f"{difference.low:+.2f} to {difference.high:+.2f}"]
 
 
-def training(table: Table, sweeps: Sequence[Sweep] = ()) -> Grid:
+def training(table: Table, sweeps: Sequence[SweepFiles] = ()) -> Grid:
     """Returns accuracies on training and test rows at the last step, and what they cost.
 
     See arXiv:2011.04006, Table 3.
@@ -193,7 +193,7 @@ def training(table: Table, sweeps: Sequence[Sweep] = ()) -> Grid:
     return Grid(title, head, rows, [note], words=2)
 
 
-def settings(run: Record, sweeps: Sequence[Sweep]) -> int:
+def settings(run: Record, sweeps: Sequence[SweepFiles]) -> int:
     """Returns how many settings the sweeps tried that selected this run's; 0 if none did."""
     tried = {
         tuple(sorted(trial.overrides))
@@ -269,7 +269,7 @@ def _run(run: Record) -> list[str]:
     return [tasks.title(run.task), run.preset, names.name_of(run), str(run.seed)]
 
 
-def trials(sweep: Sweep) -> Grid:
+def trials(sweep: SweepFiles) -> Grid:
     """Returns every trial of a sweep with its state; those of selected settings are marked."""
     axes = list(sweep.about.axes)
     rows = []

@@ -21,7 +21,7 @@ from lra_fnet.sweep.files import About, Choice, Entry
 T = TypeVar("T")
 
 
-class Sweep:
+class SweepFiles:
     """The files of a sweep: sweep.json, trials.json, selected.json."""
 
     def __init__(self, file: Path):
@@ -74,11 +74,11 @@ class Sources:
         for who, copies in theirs.items():
             self.submitted[who], problems = record.collect(copies)
             self.problems += problems
-        self.sweeps: list[Sweep] = []
+        self.sweeps: list[SweepFiles] = []
         self.benchmarks: list[Benchmark] = []
         for root in map(Path, roots):
             for file in sorted(root.glob("sweeps/*/sweep.json")):
-                sweep = self._try(Sweep, file)
+                sweep = self._try(SweepFiles, file)
                 known = [(other.name, other.about.created) for other in self.sweeps]
                 if sweep and (sweep.name, sweep.about.created) not in known:  # the first root's
                     self.sweeps.append(sweep)

@@ -7,8 +7,8 @@ from made_results import FIVE_SEEDS, INIT, a_failure, a_result, records, scored,
 from lra_fnet import counts, significance
 from lra_fnet.counts import wilson
 from lra_fnet.data import store
+from lra_fnet.report.accuracy import build as accuracy
 from lra_fnet.report.accuracy import names
-from lra_fnet.report.accuracy import table as accuracy
 from lra_fnet.report.accuracy.cell import TASKS, Cell, averages, cell
 from lra_fnet.report.accuracy.notes import legend
 from lra_fnet.report.accuracy.published import published_cells

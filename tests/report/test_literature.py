@@ -5,8 +5,8 @@ import statistics
 import pytest
 from made_results import a_result, put, records
 
+from lra_fnet.report.accuracy import build as accuracy
 from lra_fnet.report.accuracy import literature
-from lra_fnet.report.accuracy import table as accuracy
 from lra_fnet.report.accuracy.cell import TASKS
 from lra_fnet.report.accuracy.published import corrected, published
 from lra_fnet.report.sections import build

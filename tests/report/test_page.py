@@ -26,7 +26,7 @@ from made_results import (
 )
 
 from lra_fnet import report
-from lra_fnet.report.accuracy.table import tables
+from lra_fnet.report.accuracy.build import tables
 from lra_fnet.report.render import figures, svg
 from lra_fnet.report.render import html as page
 from lra_fnet.report.render.svg import Panel, Series

@@ -15,7 +15,7 @@ from rich.console import Console
 from lra_fnet import counts, report
 from lra_fnet.counts import wilson
 from lra_fnet.errors import UserError
-from lra_fnet.report.accuracy import table as accuracy
+from lra_fnet.report.accuracy import build as accuracy
 from lra_fnet.report.render import csv, latex, markdown, text
 from lra_fnet.report.render.grid import Grid, Marked
 from tools.documents import results as documents

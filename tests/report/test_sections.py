@@ -18,7 +18,7 @@ from made_results import (
 from lra_fnet import report, significance
 from lra_fnet.machine import typed_json
 from lra_fnet.report import sections
-from lra_fnet.report.accuracy.table import tables
+from lra_fnet.report.accuracy.build import tables
 from lra_fnet.report.render import markdown
 from lra_fnet.run.folder import Span
 

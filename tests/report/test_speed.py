@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 from made_results import a_result, measured, records, with_test
 
+from lra_fnet.report.accuracy.build import tables as accuracies
 from lra_fnet.report.accuracy.cell import TASKS
-from lra_fnet.report.accuracy.table import tables as accuracies
 from lra_fnet.report.sources import Benchmark
 from lra_fnet.report.speed import papers, tables
 from lra_fnet.report.speed import points as speed

@@ -16,7 +16,7 @@ import numpy as np
 from lra_fnet import significance, tasks
 from lra_fnet.baselines.shallow import Shallow
 from lra_fnet.run.result import Record
-from lra_fnet.significance import Difference
+from lra_fnet.significance import Comparison
 
 TASKS = {name: tasks.title(name) for name in tasks.BUILT_IN}
 AVERAGES = {"average5": "Mean of 5", "average6": "Mean of 6"}
@@ -41,7 +41,7 @@ class Cell:
     majority: float | None = None  # the highest majority floor of the runs, %
     baseline: float | None = None  # the highest shallow baseline of the runs, %
     above: bool | None = None  # every run significantly above that baseline; None without one
-    gain: Difference | None = None  # from `ff_only` of the same table: what mixing buys
+    gain: Comparison | None = None  # from `ff_only` of the same table: what mixing buys
     bold: bool = False  # not significantly below the best of its column, see `table.tables`
 
     @property

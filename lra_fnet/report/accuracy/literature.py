@@ -14,7 +14,7 @@ OWN = (("fnet", "fnet"), ("fnet", "linear"))  # models of their paper's authors
 PROTOCOLS = {"paper": "lra", "lra-code": "lra", "tuned": "pixels"}  # of our presets
 
 
-class Entry(NamedTuple):
+class Standing(NamedTuple):
     """A result on LRA: a row of the table."""
 
     model: str  # title, or the label of a row of ours
@@ -30,7 +30,9 @@ class Entry(NamedTuple):
         return next((m for name in AVERAGES if (m := self.cells[name].mean) is not None), 0.0)
 
 
-def entries(tables: Sequence[Table], submitted: Mapping[str, Sequence[Table]] = {}) -> list[Entry]:
+def entries(
+    tables: Sequence[Table], submitted: Mapping[str, Sequence[Table]] = {}
+) -> list[Standing]:
     """Returns all results, the highest mean of five first.
 
     Args:
@@ -44,7 +46,7 @@ def entries(tables: Sequence[Table], submitted: Mapping[str, Sequence[Table]] = 
     return sorted(found, key=lambda entry: entry.height, reverse=True)
 
 
-def grid(listed: Sequence[Entry]) -> Grid:
+def grid(listed: Sequence[Standing]) -> Grid:
     """Returns the table of the results in this order."""
     columns = TASKS | AVERAGES
     body = [
@@ -69,7 +71,7 @@ def grid(listed: Sequence[Entry]) -> Grid:
     return Grid(f"Results on LRA (test accuracy, %), {order}", head, body, notes)
 
 
-def _papers() -> Iterator[Entry]:
+def _papers() -> Iterator[Standing]:
     """Yields the rows of the papers' accuracy tables."""
     for source in SOURCES:
         table = published()["accuracy"][source]
@@ -77,10 +79,10 @@ def _papers() -> Iterator[Entry]:
             cells = published_cells(model, source) or {}
             printed = f"arXiv:{table['arxiv']}, Table {table['table']}"
             tier = "self" if (source, model) in OWN else "others"
-            yield Entry(config.title(model), cells, "lra", "?", tier, printed)
+            yield Standing(config.title(model), cells, "lra", "?", tier, printed)
 
 
-def _later(rows: Sequence[Mapping[str, Any]]) -> Iterator[Entry]:
+def _later(rows: Sequence[Mapping[str, Any]]) -> Iterator[Standing]:
     """Yields the rows of published.json's literature; a mean is ours, or else the printed one."""
     for row in rows:
         cells = {task: printed_cell(row[task]) for task in TASKS}
@@ -90,10 +92,10 @@ def _later(rows: Sequence[Mapping[str, Any]]) -> Iterator[Entry]:
                 means[name] = printed_cell(row.get(name, "n/a"))
         seeds = "?" if row["seeds"] is None else str(row["seeds"])
         printed = f"arXiv:{row['arxiv']}, {row['printed_in']}"
-        yield Entry(row["model"], cells | means, row["protocol"], seeds, row["tier"], printed)
+        yield Standing(row["model"], cells | means, row["protocol"], seeds, row["tier"], printed)
 
 
-def _runs(tables: Sequence[Table], tier: str, where: str = "") -> Iterator[Entry]:
+def _runs(tables: Sequence[Table], tier: str, where: str = "") -> Iterator[Standing]:
     """Yields the rows of runs that have a result, without those of presets far from the papers'."""
     for table in (table for table in tables if table.preset not in UNCOMPARED):
         for row in table.own if tier == "here" else table.ours:  # of others, variants too
@@ -104,4 +106,4 @@ def _runs(tables: Sequence[Table], tier: str, where: str = "") -> Iterator[Entry
                 if row.variant:  # other settings than the preset's, or a pre-trained encoder
                     protocol = f"preset {table.preset}, changed"
                 source = f"{where}preset {table.preset}"
-                yield Entry(row.label, row.cells, protocol, seeds, tier, source)
+                yield Standing(row.label, row.cells, protocol, seeds, tier, source)

@@ -4,16 +4,13 @@ import itertools
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from lra_fnet import config, tasks
 from lra_fnet.report.accuracy import names
 from lra_fnet.report.accuracy.cell import Cell
 from lra_fnet.report.accuracy.published import published
+from lra_fnet.report.accuracy.table import Row, Table
 from lra_fnet.run.result import Record
-
-if TYPE_CHECKING:
-    from lra_fnet.report.accuracy.table import Row, Table
 
 _STATES = {
     "-": "`-`: not run",
@@ -39,7 +36,7 @@ def legend(cells: Sequence[Cell]) -> str:
     return text
 
 
-def below(table: "Table", runs: Sequence[Record], smoked: Sequence[str]) -> list[str]:
+def below(table: Table, runs: Sequence[Record], smoked: Sequence[str]) -> list[str]:
     """Returns the lines below a table.
 
     Args:
@@ -73,14 +70,14 @@ def below(table: "Table", runs: Sequence[Record], smoked: Sequence[str]) -> list
     return notes
 
 
-def methods(table: "Table") -> list[str]:
+def methods(table: Table) -> list[str]:
     """Returns a line that names the shallow baseline of each task, if there are any."""
     listed = [(task, table.baselines[task]) for task in table.tasks if task in table.baselines]
     words = "; ".join(f"{tasks.title(task)}: {method}" for task, method in listed)
     return [f"Shallow baseline, chosen on validation: {words}."] if words else []
 
 
-def _setting(preset: str, rows: Sequence["Row"]) -> list[str]:
+def _setting(preset: str, rows: Sequence[Row]) -> list[str]:
     """Returns how a preset differs from the papers, and where the published numbers are from."""
     if preset in names.UNCOMPARED:
         return [f"Preset {preset} is far from the papers' settings: their results are not shown."]
@@ -99,7 +96,7 @@ def _setting(preset: str, rows: Sequence["Row"]) -> list[str]:
     return [setting, f"Published numbers: {'; '.join(words)}."]
 
 
-def _selected_on_test(table: "Table") -> list[str]:
+def _selected_on_test(table: Table) -> list[str]:
     """Returns a line that names the tasks whose checkpoints were selected on the test rows."""
     named = [
         table.columns[task]
@@ -110,7 +107,7 @@ def _selected_on_test(table: "Table") -> list[str]:
     return [f"On {' and '.join(named)}, {words}."] if named else []
 
 
-def _fixed_draws(rows: Sequence["Row"]) -> list[str]:
+def _fixed_draws(rows: Sequence[Row]) -> list[str]:
     """Returns a line if all seeds of a row share a draw, such as that of fixed features."""
     several = [cell.runs for row in rows for cell in row.cells.values() if cell.seeds > 1]
     found = {name for runs in several for name in filter(_OWN_SEED.fullmatch, runs[0].bound)}

@@ -8,10 +8,11 @@ from lra_fnet import tasks
 from lra_fnet.machine import progress, terminal
 from lra_fnet.machine.terminal import Fitted
 from lra_fnet.report.accuracy import names
+from lra_fnet.report.accuracy.build import tables
 from lra_fnet.report.accuracy.cell import Cell, cell
 from lra_fnet.report.accuracy.notes import legend
 from lra_fnet.report.accuracy.published import published, published_cells
-from lra_fnet.report.accuracy.table import Row, Table, tables
+from lra_fnet.report.accuracy.table import Row, Table
 from lra_fnet.report.render.grid import Grid, Marked, rounded
 from lra_fnet.run.result import Record
 
