@@ -15,7 +15,6 @@ from lra_fnet.errors import UserError
 from lra_fnet.machine import disk
 from lra_fnet.run import evaluate
 
-MODELS = ("fnet", "random")  # random has constants
 ROWS = [np.array([0, 1, 1], np.uint8), np.array([1], np.uint8)]
 
 
@@ -50,8 +49,7 @@ def by_hand(file):
     return arrays
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("kind", ["best", "last"])
+@pytest.mark.parametrize(("model", "kind"), [("fnet", "best"), ("random", "last")])
 def test_exported_run_gives_the_same_bits(folders, export, tmp_path, model, kind):
     out = tmp_path / "a/new/folder"
     code, err, output = export(folders[model], out, "--checkpoint", kind)
