@@ -46,11 +46,6 @@ def assert_close(got, want, tolerance=2e-5):
     np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=tolerance, atol=tolerance)
 
 
-def largest_array(function, *shapes):
-    """Entries of the largest array in the program of `function` at these inputs or shapes."""
-    return largest(jax.make_jaxpr(function)(*shapes).jaxpr)
-
-
 def largest(jaxpr):
     """Entries of the largest array of a program."""
     found = [0]
