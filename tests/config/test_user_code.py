@@ -20,25 +20,6 @@ def test_file_that_changed_since_it_was_imported_is_refused(tmp_path):
         config.import_modules([str(file)])
 
 
-def test_a_user_registers_a_mixer_from_outside(tmp_path):
-    module = tmp_path / "halving.py"
-    module.write_text(
-        "import gin\n"
-        "from lra_fnet.models.mixer import Mixer\n"
-        "@gin.configurable\n"
-        "class Halving(Mixer):\n"
-        "    uses_mask = True\n"
-        "    factor: float\n"
-        "    def __call__(self, x, mask, *, train):\n"
-        "        return self.factor * x\n"
-    )
-    (tmp_path / "models").mkdir()
-    (tmp_path / "models" / "halving.gin").write_text("MIXERS = @Halving\nHalving.factor = 0.5\n")
-    built = experiment.load("listops", "halving", "cpu", imports=[str(module)], gin_dirs=[tmp_path])
-    assert built.model.encoder.uses_mask
-    assert "Halving.factor = 0.5" in built.config
-
-
 def test_a_run_uses_the_modules_of_its_configurables_or_those_without_any(tmp_path):
     """One of these mixers is made by a function, which only a reference in the config names."""
     module, patch = tmp_path / "doubling.py", tmp_path / "patching.py"
