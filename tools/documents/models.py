@@ -8,9 +8,9 @@ from lra_fnet import config, experiment
 TARGET = Path(__file__).parents[2] / "docs/models.md"
 HEAD = """# Models
 
-`make lra TASK=text MODEL=fnet PRESET=cpu` trains one. A line for each file in gin/models, written by
-`make documents` from that file's first comment and from what its mixer declares. Time is in powers
-of the length L, without logarithms. Padding that is mixed in changes the outputs at real tokens.
+`make lra TASK=text MODEL=fnet PRESET=cpu` trains one. A line for each file in gin/models, written
+by `make documents` from that file's first comment and from what its mixer declares. Time is in
+powers of the length L, without logarithms. Padding that is mixed in changes outputs at real tokens.
 
 | MODEL | title | mixes positions by | time | padding | paper |
 |---|---|---|---|---|---|
