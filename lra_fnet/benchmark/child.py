@@ -13,15 +13,9 @@ from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
+from lra_fnet.benchmark import timing
 from lra_fnet.errors import RunFailed, UserError
 from lra_fnet.machine import allocator, signals
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Returns whether XLA, PyTorch, NumPy or one of our checks says that memory is too small."""
-    signs = ("OutOfMemory", "out of memory", "allocate memory", "RESOURCE_EXHAUSTED")
-    text = f"{type(error).__name__}: {error}"
-    return isinstance(error, MemoryError) or any(sign in text for sign in signs)
 
 
 def main(pipe: Connection, environment: Mapping[str, str], make: Callable | None) -> None:
@@ -66,7 +60,7 @@ def serve(pipe: Connection, make: Callable[[Any], Any]) -> None:
         except UserError as error:
             answer = {"mistake": str(error)}
         except (RunFailed, RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
+            if not timing.is_out_of_memory(error):
                 raise
             answer = {"state": "OOM"}
         pipe.send(answer)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
-from lra_fnet.benchmark import child, timing, work
+from lra_fnet.benchmark import timing, work
 from lra_fnet.benchmark.case import Case, sizes
 from lra_fnet.benchmark.work import Product
 from lra_fnet.errors import RunFailed, UserError
@@ -192,6 +192,6 @@ class Measured:
             try:
                 times["floor_seconds"] = work.floor_seconds(self.programs[0].products, seconds)
             except (RuntimeError, MemoryError) as error:
-                if not child.is_out_of_memory(error):
+                if not timing.is_out_of_memory(error):
                     raise
         return times
