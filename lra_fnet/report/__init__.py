@@ -25,8 +25,6 @@ _OURS = re.compile("<title>.*Long-Range Arena.*: results</title>")  # in the pag
 def write(report: Report, out_dir: str | Path) -> list[Path]:
     """Writes every form of the report; each file replaces its old version in one step.
 
-    The tables of an earlier report in latex/ that this one does not have are deleted.
-
     Raises:
       UserError: the folder cannot be written.
     """
@@ -45,10 +43,6 @@ def write(report: Report, out_dir: str | Path) -> list[Path]:
         with disk.writable(file, "--out"):
             file.parent.mkdir(parents=True, exist_ok=True)
             disk.replace(file, content)
-    for file in set(Path(out_dir).glob("latex/*.tex")) - files.keys():
-        if disk.read_text(file).startswith(latex.OURS):
-            with disk.writable(file, "--out"):
-                file.unlink(missing_ok=True)
     return list(files)
 
 
@@ -78,8 +72,6 @@ def main(roots: Sequence[str | Path], out_dir: str | Path) -> list[Path]:
     for table in text.compact(report.tables):
         console.print(table)
         console.print()
-    kinds = ", ".join(dict.fromkeys(file.suffix.strip(".") for file in files[1:]))
-    variants = sum(len(table.variants) for table in report.tables)
-    console.print(Text(f"everything, {variants} variants too, is in {files[0]}", overflow="fold"))
-    console.print(Text(f"also written there: the same as {kinds}", overflow="fold"))
+    words = f"everything, variants too, is in {files[0]}, and beside it as md, csv and tex"
+    console.print(Text(words, overflow="fold"))
     return files

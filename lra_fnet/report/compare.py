@@ -67,7 +67,6 @@ class RunComparison:
     a: Side
     b: Side
     test: Comparison | None  # None unless every run recorded which test rows it got right
-    steps_per_second_ratio: float | None  # a over b; None unless all runs had the same device
     config: Sequence[str]  # a line for each setting that differs
     notes: Sequence[str]
 
@@ -80,15 +79,10 @@ def compare(first: Sequence[Record], second: Sequence[Record]) -> RunComparison:
     """Compares two sets of runs on the same rows, at the checkpoints best on validation.
 
     Raises:
-      UserError: the tasks or the rows differ, a side has no complete run or one of pre-training, or
-        a run is on both sides.
+      UserError: the tasks or the rows differ, a side has no complete run, or a run is on
+        both sides.
     """
     a, b = (_complete(runs) for runs in (first, second))
-    if pretrained := [run.label for run in (*a, *b) if run.denoise]:
-        raise UserError(
-            f"{pretrained[0]} is a run of `lra-fnet pretrain`: masked tokens of one row depend on "
-            "each other, so no test applies; name runs that began from it (`lra-fnet train --init`)"
-        )
     for what, of in (("task", lambda run: run.task), ("data", lambda run: run.data_sha256[:12])):
         sides = [" and ".join(sorted({of(run) for run in runs})) for runs in (a, b)]
         if sides[0] != sides[1] or " and " in sides[0]:
@@ -103,17 +97,12 @@ def compare(first: Sequence[Record], second: Sequence[Record]) -> RunComparison:
         )
     right = [[run.right("test") for run in runs] for runs in (a, b)]
     sides = _side(a), _side(b)
-    one_device = len({device for run in (*a, *b) for device in run.devices}) == 1
-    ratio = None
-    if one_device and sides[0].steps_per_second and sides[1].steps_per_second:
-        ratio = sides[0].steps_per_second / sides[1].steps_per_second
     return RunComparison(
         task=a[0].task,
         data_sha256=a[0].data_sha256,
         a=sides[0],
         b=sides[1],
         test=significance.compare(*right),
-        steps_per_second_ratio=ratio,
         config=[str(change) for change in _changes(a[0], b[0])],
         notes=_notes(first, second),
     )
@@ -161,6 +150,8 @@ def _notes(first: Sequence[Record], second: Sequence[Record]) -> list[str]:
         if failed:
             lines.append(f"{runs[0].label}: left out {', '.join(failed)}")
         lines += notes.about_seeds(runs[0].label, runs)
+    if len({device for run in (*first, *second) for device in run.devices}) > 1:
+        lines.append("steps/s: not all on one device")
     untested = [run.folder for run in (*first, *second) if not run.tested]
     if untested:
         lines.append(f"No test accuracy: {', '.join(untested)} never read the test split")
@@ -171,7 +162,7 @@ def _notes(first: Sequence[Record], second: Sequence[Record]) -> list[str]:
 
 def render(comparison: RunComparison) -> list[Fitted | Text]:
     """Returns what `lra-fnet compare` prints of a comparison."""
-    a, b, ratio = comparison.a, comparison.b, comparison.steps_per_second_ratio
+    a, b = comparison.a, comparison.b
     rows = []
     for split in (s for s in a.accuracies if s in b.accuracies):
         means = a.accuracies[split], b.accuracies[split]
@@ -181,15 +172,13 @@ def render(comparison: RunComparison) -> list[Fitted | Text]:
         rows.append([split, *(f"{m:.2f} %" for m in means), f"{means[0] - means[1]:+.2f}", *tested])
     rows.append(["parameters", f"{a.parameters:,}", f"{b.parameters:,}", "", "", ""])
     speeds = ["-" if s is None else rounded(s) for s in (a.steps_per_second, b.steps_per_second)]
-    rows.append(["steps/s", *speeds, "" if ratio is None else f"x {ratio:.2f}", "", ""])
+    rows.append(["steps/s", *speeds, "", "", ""])
     table = fitted(Grid("", ["", "A", "B", "A - B", "95 % interval", "p"], rows))
     head = [
         f"{name}  {side.model}, seed {', '.join(map(str, side.seeds))}"
         for name, side in (("A", a), ("B", b))
     ]
     lines = [f"test: {comparison.test.test}"] if comparison.test else []
-    if ratio is None:
-        lines.append("steps/s: no ratio, because the runs were not all timed on one device")
     lines += [*comparison.notes, "Configurations (A -> B):"]
     lines += [f"  {line}" for line in comparison.config or ["equal"]]
     return [Text("\n".join(head)), table, Text("\n".join(lines))]

@@ -9,7 +9,6 @@ from lra_fnet import config, significance, tasks
 from lra_fnet.report import pretraining
 from lra_fnet.report.accuracy import literature, names
 from lra_fnet.report.accuracy.build import tables as accuracies
-from lra_fnet.report.accuracy.literature import Standing
 from lra_fnet.report.accuracy.table import Row, Table
 from lra_fnet.report.pretraining import Front
 from lra_fnet.report.render.grid import Grid
@@ -41,10 +40,8 @@ class Report:
     presets: Sequence[Preset]
     fronts: Sequence[Front]  # pre-training on a corpus, ours and the paper's
     sweeps: Sequence[Grid]  # the trials of each
-    benchmarks: Sequence[tuple[Benchmark, Sequence[Grid]]]
-    published: Sequence[Grid]  # speed and memory in the papers
-    entries: Sequence[Standing]  # results on LRA: the papers', later ones, ours and submitted ones
-    literature: Grid  # their table
+    speed: Sequence[Grid]  # and memory: benchmarks, and the papers
+    literature: Grid  # results on LRA: the papers', later ones, ours and submitted ones
     spans: Grid  # the required attention spans
     problems: Grid  # damaged files
 
@@ -60,21 +57,11 @@ class Report:
     @property
     def sections(self) -> dict[str, list[Grid]]:
         """Every table that is not of accuracy, by heading."""
-        measured = []
-        for benchmark, listed in self.benchmarks:
-            about = [
-                tables.caption(benchmark.cells),
-                *([] if measured else [tables.LEGEND]),
-            ]
-            for grid in listed:
-                notes, about = [*grid.notes, *filter(None, about)], []
-                title = f"{grid.title}, {benchmark.name}"
-                measured.append(dataclasses.replace(grid, title=title, notes=notes))
         sections = {
             "Significance": [preset.pairs for preset in self.presets],
             "Training and test": [preset.training for preset in self.presets],
             "Score against speed": [points.grid(p.table, p.points) for p in self.presets],
-            "Speed and memory": [*measured, *self.published],
+            "Speed and memory": self.speed,
             "Pre-training": [
                 *(preset.pretrained for preset in self.presets),
                 *(front.grid() for front in self.fronts),
@@ -100,7 +87,7 @@ def build(sources: Sources) -> Report:
         )
         for table in accuracies(runs)
     ]
-    entries = literature.entries(
+    standings = literature.standings(
         [preset.table for preset in presets],
         {who: accuracies(theirs) for who, theirs in sources.submitted.items()},
     )
@@ -111,13 +98,21 @@ def build(sources: Sources) -> Report:
         presets=presets,
         fronts=pretraining.fronts(runs, sources.benchmarks),
         sweeps=list(map(trials, sources.sweeps)),
-        benchmarks=[(b, tables.grids(b.cells)) for b in sources.benchmarks],
-        published=papers.tables(sources.benchmarks),
-        entries=entries,
-        literature=literature.grid(entries),
+        speed=speeds(sources.benchmarks),
+        literature=literature.grid(standings),
         spans=spans(runs, sources.spans),
         problems=Grid("Files that are left out because they are damaged", ["File"], problems),
     )
+
+
+def speeds(benchmarks: Sequence[Benchmark]) -> list[Grid]:
+    """Returns the tables of each benchmark, and if there is one those of the papers."""
+    grids = [
+        dataclasses.replace(grid, title=f"{grid.title}, {benchmark.name}")
+        for benchmark in benchmarks
+        for grid in tables.grids(benchmark.cells)
+    ]
+    return grids + papers.tables() if grids else []
 
 
 def pairs(table: Table) -> Grid:

@@ -3,8 +3,8 @@
 A damaged file is left out, with one line in `Sources.problems`.
 """
 
-import collections
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -100,17 +100,13 @@ class Sources:
     def _readings(self, roots: Sequence[str | Path]) -> dict[str, int]:
         """Counts each run's evaluations on test, from its root's log.
 
-        An evaluation logs one line for each checkpoint that it scores.
+        An evaluation logs a line for each checkpoint that it scores, the best one last.
         """
-        logged = {}
+        readings = {}
         for root in (root for root in map(Path, roots) if (root / TEST_LOG).exists()):
             if (lines := self._try(disk.read_lines, root / TEST_LOG)) is not None:
-                kinds = [(line.get("run"), line.get("kind")) for line in lines]
-                logged[root] = collections.Counter(kinds)
-        readings = {}
-        for run in (run for run in self.runs if run.path.parents[3] in logged):
-            root = run.path.parents[3]
-            name = run.path.relative_to(root).as_posix()
-            counts = [count for (path, _), count in logged[root].items() if path == name]
-            readings[run.folder] = max([int(run.score("test") is not None), *counts])
+                read = Counter(line.get("run") for line in lines if line.get("kind") == "best")
+                for run in (run for run in self.runs if run.path.parents[3] == root):
+                    count = read[run.path.relative_to(root).as_posix()]
+                    readings[run.folder] = max(count, int(run.score("test") is not None))
         return readings

@@ -1,7 +1,6 @@
 """Builds the accuracy tables from runs and published numbers."""
 
 import dataclasses
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from lra_fnet import config, significance, tasks
@@ -27,9 +26,7 @@ def tables(runs: Sequence[Record]) -> list[Table]:
 
 
 def _table(preset: str, runs: Sequence[Record]) -> Table:
-    smoke = names.SMOKE.get(preset, ())
-    smoked = [tasks.title(task) for task in smoke if any(run.task == task for run in runs)]
-    runs = [run for run in runs if run.task not in smoke]
+    runs = [run for run in runs if run.task not in names.SMOKE.get(preset, ())]
     own_tasks = sorted({run.task for run in runs}.difference(TASKS))  # those of users
     every = [*TASKS, *own_tasks]
     rows: list[Row] = []
@@ -55,7 +52,7 @@ def _table(preset: str, runs: Sequence[Record]) -> Table:
     }
     rows = [row for row in rows if row.ours or any(row.cells[c].state != "n/a" for c in columns)]
     table = Table(preset, columns, rows, variants, baselines)
-    return dataclasses.replace(table, notes=notes.below(table, runs, smoked))
+    return dataclasses.replace(table, notes=notes.below(table, runs))
 
 
 def _our_row(runs: Sequence[Record], columns: Sequence[str]) -> Row:
@@ -77,20 +74,17 @@ def _published_rows(model: str, columns: Sequence[str]) -> Iterator[Row]:
 
 
 def _finished(rows: Sequence[Row], columns: Sequence[str], of: Sequence[Row]) -> list[Row]:
-    """Returns rows with distinct labels, controls last, and with what their cells say of others.
+    """Returns rows, controls last, with what their cells say of others.
 
     Args:
       rows: ours and published.
       columns: tasks.
       of: the rows of the table, with its controls.
     """
-    labels = Counter(row.label for row in rows if row.ours)
     found = []
     for row in sorted(rows, key=lambda row: row.model in names.CONTROLS):
-        twice = row.ours and row.variant and labels[row.label] > 1
-        label = f"{row.label} ({row.variant})" if twice else row.label
         cells = {name: _gained(row, name, of) for name in columns} if row.ours else {}
-        found.append(dataclasses.replace(row, label=label, cells={**row.cells, **cells}))
+        found.append(dataclasses.replace(row, cells={**row.cells, **cells}))
     return found
 
 

@@ -30,7 +30,7 @@ class Standing(NamedTuple):
         return next((m for name in AVERAGES if (m := self.cells[name].mean) is not None), 0.0)
 
 
-def entries(
+def standings(
     tables: Sequence[Table], submitted: Mapping[str, Sequence[Table]] = {}
 ) -> list[Standing]:
     """Returns all results, the highest mean of five first.

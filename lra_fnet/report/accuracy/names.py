@@ -1,10 +1,8 @@
 """Names, selection and order of models, presets and runs in the tables of a report."""
 
-import contextlib
 import functools
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from lra_fnet import config
 from lra_fnet.report.accuracy.cell import TASKS
@@ -34,15 +32,16 @@ def speed_only(model: str) -> bool:
 
 
 def name_of(run: Record | Begun) -> str:
-    """Returns the label of a run's row: the model's title, and what differs: "FNet, 1 layer".
+    """Returns the label of a run's row, with what differs: "FNet, Encoder.num_layers=1".
 
-    Overrides without a name of the user's are named by their values. A name of the user's stays.
+    A name of the user's stands for the overrides.
     """
     title = config.title(run.model) + ", pre-training" * run.denoise
     if run.variant is None:
         return title
     stage, own = stages(run, run.variant) if run.init else ("", run.variant)
-    values = [own] if not (run.overrides and _DIGEST.search(own)) else map(_value, run.overrides)
+    named = not (run.overrides and _DIGEST.search(own))
+    values = [own] if named else map(config.one_form, run.overrides)
     return ", ".join(filter(None, [title, stage, *values]))
 
 
@@ -53,23 +52,6 @@ def stages(run: Record | Begun, variant: str) -> tuple[str, str]:
     if theirs and (own.startswith(f"{theirs}-") or (own == theirs and not run.overrides)):
         return f"pre-trained ({theirs})", own[len(theirs) + 1 :]
     return "pre-trained", own
-
-
-def _value(binding: str) -> str:
-    """Returns an override in words: "1 layer", "learning rate 0.000316", "Head.pooling mean"."""
-    name, text = config.split(binding)
-    scope, _, short = name.rpartition(".")
-    value: Any = text
-    with contextlib.suppress(ValueError):
-        value = config.literal(text)
-    if isinstance(value, float):
-        value = f"{value:.3g}"
-    if scope not in ("", "Encoder", "Run", "Optimizer"):
-        return f"{name} {value}"
-    if short.startswith("num_"):
-        words = short.removeprefix("num_").replace("_", " ")
-        return f"{value} {words.removesuffix('s') if value == 1 else words}"
-    return f"{short.replace('_', ' ').lower()} {value}"
 
 
 def in_order(names: Iterable[str], known: Sequence[str]) -> list[str]:
@@ -104,13 +86,3 @@ def other_model(run: Record) -> str:
     if not (isinstance(layers, int) and isinstance(attention, int)) or 0 < attention < layers:
         return ""
     return "transformer" if attention else "fnet"
-
-
-def sees_padding(run: Record) -> bool:
-    """Returns whether a run's model mixes padding into its outputs.
-
-    The rows of image tasks have none, unless black counts as padding.
-    """
-    # A setting of tasks of images of one size, and of no other.
-    black = [text for name, text in run.bound.items() if name.endswith(".black_is_padding")]
-    return not run.uses_mask and black != ["False"]

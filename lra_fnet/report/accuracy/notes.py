@@ -36,13 +36,12 @@ def legend(cells: Sequence[Cell]) -> str:
     return text
 
 
-def below(table: Table, runs: Sequence[Record], smoked: Sequence[str]) -> list[str]:
+def below(table: Table, runs: Sequence[Record]) -> list[str]:
     """Returns the lines below a table.
 
     Args:
       table: without notes.
       runs: those of the preset.
-      smoked: titles of the tasks without a column, of which the preset has smoke runs only.
     """
     rows = [*table.rows, *table.variants]
     notes = [*_setting(table.preset, rows), *methods(table), *_selected_on_test(table)]
@@ -59,14 +58,6 @@ def below(table: Table, runs: Sequence[Record], smoked: Sequence[str]) -> list[s
                 f"Runs on {tasks.title(task)} use data with different majority floors; the table "
                 "shows the highest."
             )
-    alike = {(names.name_of(run), run.task): names.other_model(run) for run in runs}
-    notes += [
-        f"{name} on {tasks.title(task)}: n/a, all its layers are alike: {config.title(model)}."
-        for (name, task), model in alike.items()
-        if model
-    ]
-    if smoked:
-        notes.append(f"{', '.join(smoked)}: smoke runs at this preset, without a column.")
     return notes
 
 
@@ -84,16 +75,10 @@ def _setting(preset: str, rows: Sequence[Row]) -> list[str]:
     shown = {row.source for row in rows if row.published}
     papers = [published()["accuracy"][source] for source in names.SOURCES]
     words = [f"{paper['name']}: {paper['note']}" for paper in papers if paper["name"] in shown]
-    if not words:
-        return []
-    setting = f"Preset {preset} differs from the papers' settings: their numbers are a rough guide."
-    if preset == "paper":
-        setting = (
-            "Settings that neither paper gives (marked in gin/presets/paper; on Image: width, "
-            "batch size, dropout, schedule) are those of LRA's code; FNet's authors searched width "
-            "and batch size."
-        )
-    return [setting, f"Published numbers: {'; '.join(words)}."]
+    lines = [f"Published numbers: {'; '.join(words)}."] if words else []
+    if words and preset != "paper":
+        lines.append("They are a rough guide: this preset differs from the papers' settings.")
+    return lines
 
 
 def _selected_on_test(table: Table) -> list[str]:

@@ -8,7 +8,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from lra_fnet.report.accuracy.cell import Cell
 from lra_fnet.report.accuracy.table import Table
 from lra_fnet.run.result import Record
 
@@ -36,21 +35,14 @@ def accuracy(tables: Sequence[Table]) -> str:
             "variant": row.variant,
             "source": row.source or "reference",
             "column": column,
-            **_cell(row.cells[column]),
+            **fields(row.cells[column], _CELL),
+            "runs": len(row.cells[column].runs),
+            "values": [f"{value:.4f}" for value in row.cells[column].values],
+            **fields(row.cells[column], _GAIN),
         }
         for table in tables
         for row, column in itertools.product([*table.rows, *table.variants], table.columns)
     )
-
-
-def _cell(cell: Cell) -> dict[str, Any]:
-    values = [f"{value:.4f}" for value in cell.values]
-    return {
-        **fields(cell, _CELL),
-        "runs": len(cell.runs),
-        "values": values,
-        **fields(cell, _GAIN),
-    }
 
 
 def runs(records: Sequence[Record], readings: Mapping[str, int]) -> str:

@@ -51,11 +51,8 @@ def above_baseline(table: Table, points: Sequence[speed.Point]) -> str:
                     label=point.row.label if point is best else "",
                 )
             )
-        label = "Steps/s of the fastest run"
-        if all(point.benchmark for point in shown):
-            in_turn = all(point.in_turn for point in shown)
-            label = "Training steps/s" + ", not interleaved" * (not in_turn)
-        panels.append(Panel(title, label, "Points above shallow baseline", series, True, level=0.0))
+        axes = "Training steps/s", "Points above shallow baseline"
+        panels.append(Panel(title, *axes, series, True, level=0.0))
     title = f"Accuracy above the shallow baseline against training speed, preset {table.preset}"
     models = [point.row.model for point in rated]
     return svg.plot(panels, title, _legend(models)) if panels else ""
@@ -93,11 +90,11 @@ def measured(cells: Sequence[Result]) -> str:
 
     A quantity with fewer than two lines has no panel; without panels, returns "".
     """
-    panels, (unit, scale) = [], tables.unit_of_memory(cells)
+    panels = []
     for what, value, title, in_unit, one in (
         ("train", "seconds", "Training", "ms", 1e-3),
         ("infer", "seconds", "Inference", "ms", 1e-3),
-        ("train", "peak_bytes", "Peak memory of training", unit, scale),
+        ("train", "peak_bytes", "Peak memory of training", "MB", 1e6),
     ):
         kept = [cell for cell in cells if cell.what == what and cell.side in SIDES]
         lines = {}

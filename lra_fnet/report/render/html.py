@@ -1,31 +1,23 @@
 """The report as one HTML file that needs no network: figures and tables by heading."""
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import markupsafe
 
 from lra_fnet.report.accuracy.table import Table
-from lra_fnet.report.render import csv, figures, markdown, template
+from lra_fnet.report.render import figures, markdown, template
 from lra_fnet.report.render.grid import Grid
 from lra_fnet.report.render.text import accuracy_grid
 from lra_fnet.report.sections import Report
 
 OPEN = 12  # rows; a longer table is folded behind its title
 CURVES = "Learning curves"
-RUN = {  # the columns of a run
-    **{"Run": "folder", "State": "state", "Test (%)": "test.best.accuracy"},
-    **{"Step": "test.best.step", "Validation (%)": "validation.best.accuracy"},
-    **{"Train (%)": "train.accuracy", "Steps/s": "steps_per_second", "Peak bytes": "peak_bytes"},
-    **{"Seconds": "wall_seconds", "Parameters": "parameters", "Machine": "device.name"},
-    **{"Commit": "commit", "Data": "data_sha256"},
-}
-FIGURES = {  # captions
-    "Result": "A point is a model, a bar spans the 95 % intervals of its seeds.",
-    "Score against speed": "A point is a model, a bar spans the 95 % intervals of its seeds.",
-    "Speed and memory": "Time and memory over the length, on logarithmic axes.",
+POINTS = "A point is a model, a bar spans the 95 % intervals of its seeds."
+CAPTIONS = {
+    "Result": POINTS,
+    "Score against speed": POINTS,
     "Pre-training": "A line joins the sizes of a model; dashed: points that no other beats.",
     CURVES: "Validation accuracy, the mean over seeds.",
 }
@@ -33,7 +25,7 @@ FIGURES = {  # captions
 
 def render(report: Report) -> str:
     """Returns the page."""
-    drawn: dict[str, list[str]] = {heading: [] for heading in FIGURES}
+    drawn: dict[str, list[str]] = defaultdict(list)
     tables: dict[str, Sequence[Grid]] = {}
     counted = Counter(run.preset for run in report.runs)
     shown = sorted(report.presets, key=lambda preset: -counted[preset.table.preset])
@@ -45,8 +37,8 @@ def render(report: Report) -> str:
         tables["Result"] = [accuracy_grid(first, markdown.main_rows(first))]
     tables["Accuracy"] = markdown.accuracy(report.tables)
     tables |= report.sections
-    tables |= {"Literature": [report.literature], "Runs": [_runs(report)]}
-    for benchmark, _ in report.benchmarks:
+    tables["Literature"] = [report.literature]
+    for benchmark in report.sources.benchmarks:
         drawn["Speed and memory"].append(figures.measured(benchmark.cells))
     drawn["Pre-training"].append(figures.fronts(report.fronts))
     for table in report.tables:
@@ -59,7 +51,7 @@ def render(report: Report) -> str:
             heading: (list(filter(None, drawn.get(heading, ()))), tables.get(heading, ()))
             for heading in headings
         },
-        captions=FIGURES,
+        captions=CAPTIONS,
         presets=list(counted),
         slug=template.slug,
         code=_code,
@@ -78,24 +70,6 @@ def _curves(table: Table, report: Report) -> Iterator[str]:
                 curves[row.model] = known
         if curves:
             yield figures.learning(f"{table.columns[task]}, preset {table.preset}", curves)
-
-
-def _runs(report: Report) -> Grid:
-    """Returns a row for each run."""
-
-    def text(value: Any) -> str:
-        kinds = {float: "{:,.4g}", int: "{:,}", str: "{}"}
-        return kinds.get(type(value), "-").format(value)
-
-    rows = []
-    for run in report.runs:
-        values = [*csv.fields(run, " ".join(RUN.values())).values()]
-        rows.append([text(value) for value in (*values, report.sources.readings.get(run.folder))])
-    note = (
-        "Test read: how often the test split was scored, from the test_log.jsonl of the run's "
-        "root, or else from its result. A run's folder holds its configuration."
-    )
-    return Grid("Every run", [*RUN, "Test read"], rows, [note], words=2)
 
 
 def _code(words: str) -> markupsafe.Markup:

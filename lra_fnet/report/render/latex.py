@@ -1,7 +1,6 @@
 r"""The report's tables as LaTeX: one booktabs tabular per file, for \input."""
 
 import itertools
-from collections.abc import Container
 
 from lra_fnet.report.render import markdown, template
 from lra_fnet.report.render.grid import Grid
@@ -22,27 +21,12 @@ _SPECIAL = {
     "→": r"$\rightarrow$",
 }
 _STYLES = {"bold": r"\textbf{%s}", "italic": r"\textit{%s}", "bold italic": r"\textbf{\textit{%s}}"}
-OURS = "% Written by lra-fnet report."  # the first line of every file
-LONGEST = 80  # letters of a file's name
 
 
 def files(report: Report) -> dict[str, str]:
-    """Returns the text of each file by name: latex/<table>.tex."""
-    bodies: dict[str, str] = {}
-    for table in report.tables:
-        for grid in markdown.accuracy([table]):
-            words = f"accuracy {table.preset}" + " variants" * grid.title.endswith("variants")
-            bodies[_unused(words, bodies)] = tabular(grid)
-    for grid in itertools.chain(*report.sections.values()):
-        bodies[_unused(grid.title, bodies)] = tabular(grid)
-    return {f"latex/{name}.tex": body for name, body in bodies.items()}
-
-
-def _unused(words: str, taken: Container[str]) -> str:
-    """Returns words as the name of a file, followed by a number if it is taken."""
-    name = template.slug(words)[:LONGEST].lower()
-    numbers = (f"{name}-{number}" if number > 1 else name for number in itertools.count(1))
-    return next(name for name in numbers if name not in taken)
+    """Returns the text of each file by name: latex/<title>.tex."""
+    grids = itertools.chain(markdown.accuracy(report.tables), *report.sections.values())
+    return {f"latex/{template.slug(g.title)[:200].lower()}.tex": tabular(g) for g in grids}
 
 
 def escape(words: str) -> str:
@@ -58,7 +42,7 @@ def tabular(grid: Grid) -> str:
     about = [f"% {line}" for text in (grid.title, *grid.notes) for line in text.splitlines()]
     begin = rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}"
     lines = [begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", ""]
-    return "\n".join([OURS, *about, *lines])
+    return "\n".join([*about, *lines])
 
 
 def _cell(text: str) -> str:

@@ -21,11 +21,10 @@ def render(name: str, **values: Any) -> str:
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
-        autoescape=jinja2.select_autoescape(["html"]),
+        autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        keep_trailing_newline=True,
     )
     environment.filters |= {key: value for key, value in values.items() if callable(value)}
     return environment.get_template(name).render(values)

@@ -6,10 +6,9 @@ number is the median of the rounds with half their range; a speed-up is the medi
 ratios to the Transformer in the same round, computed in the way that is faster at that length.
 """
 
+import dataclasses
 import functools
-import math
 import re
-import statistics
 from collections.abc import Callable, Sequence
 from statistics import median
 
@@ -38,16 +37,18 @@ LEGEND = (
 
 
 def render(cells: Sequence[Result]) -> str:
-    """Returns Markdown: the tables, and where everything was measured."""
-    return "\n".join([*(g.markdown() for g in grids(cells)), f"{caption(cells)}\n\n{LEGEND}\n"])
+    """Returns the tables as Markdown."""
+    return "\n".join(grid.markdown() for grid in grids(cells))
 
 
 def grids(cells: Sequence[Result]) -> list[Grid]:
-    """Returns the tables that have a number: quantities by length, the mixing sublayer, growth."""
-    unit, scale = unit_of_memory(cells)
+    """Returns the tables that have a number: quantities by length, the mixing sublayer.
+
+    Where and how they were measured stands below the first.
+    """
 
     def memory(cell: Result, base: Result | None) -> str:
-        return rounded(cell.peak_bytes / scale)
+        return rounded(cell.peak_bytes / 1e6)
 
     quantities: list[tuple[str, str, Callable]] = [
         ("train", "Training, steps/s", functools.partial(_time, steps=True)),
@@ -56,7 +57,7 @@ def grids(cells: Sequence[Result]) -> list[Grid]:
         ("infer", "Inference, GFLOPs of an example", _operations),
     ]
     titles = {what: title.partition(",")[0] for what, title, _ in quantities}
-    quantities += [(what, f"{title}, peak {unit}", memory) for what, title in titles.items()]
+    quantities += [(what, f"{title}, peak MB", memory) for what, title in titles.items()]
     quantities += [(what, f"{title}, floor", _floor) for what, title in titles.items()]
     lengths = sorted({cell.length for cell in cells if cell.what in titles})
     rows = []
@@ -70,26 +71,14 @@ def grids(cells: Sequence[Result]) -> list[Grid]:
                 rows.append([title, name, *texts])
     head = ["Quantity", "Model", *(f"{length:,}" for length in lengths)]
     speeds = Grid("Speed and memory by length", head, rows, words=2)
-    return list(filter(None, [speeds, _mixing(cells), _exponents(cells)]))
-
-
-def unit_of_memory(cells: Sequence[Result]) -> tuple[str, float]:
-    """Returns the unit that suits the device, and its bytes."""
-    platform = next((cell.device.platform for cell in cells if cell.device), "cpu")
-    return ("MB", 1e6) if platform == "cpu" else ("GB", 1e9)
+    first, *rest = filter(None, [speeds, _mixing(cells), Grid("Nothing was measured", [], [])])
+    about = [text for text in (caption(cells), LEGEND) if text]
+    return [dataclasses.replace(first, notes=about), *rest]
 
 
 def label(cell: Result) -> str:
     """Returns the name of a cell's row."""
     return cell.label if cell.side == "ours" else f"{cell.label}, {SIDES.get(cell.side, cell.side)}"
-
-
-def exponent(lengths: Sequence[float], values: Sequence[float]) -> float | None:
-    """Returns the least-squares slope of log(value) over log(length); None below two points."""
-    if len(lengths) < 2:
-        return None
-    x, y = ([math.log(v) for v in column] for column in (lengths, values))
-    return statistics.linear_regression(x, y).slope
 
 
 def curve(cells: Sequence[Result], value: str) -> tuple[list[int], list[float]]:
@@ -233,26 +222,3 @@ def _mixing(cells: Sequence[Result]) -> Grid:
             rows.append([name, shape, f"{cell.length:,}", *numbers])
     head = ["Sublayer", "width x batch", "length", "training ms/batch", "inference ms/batch"]
     return Grid("Mixing sublayer alone", head, rows)
-
-
-def _exponents(cells: Sequence[Result]) -> Grid:
-    """Returns the growth of time and memory: over all lengths, between the two longest."""
-    kinds = (("train", "seconds"), ("infer", "seconds"), ("train", "planned_bytes"))
-    rows = []
-    for name in dict.fromkeys(label(cell) for cell in cells if cell.what in ("train", "infer")):
-        texts = []
-        for what, value in kinds:
-            row = [c for c in cells if (c.what, label(c)) == (what, name)]
-            if value == "planned_bytes":
-                row = [cell for cell in row if cell.planned_bytes and not cell.tokens]
-            lengths, numbers = curve(row, value)
-            slopes = [exponent(lengths, numbers), exponent(lengths[-2:], numbers[-2:])]
-            texts.append(" / ".join(f"{slope:.2f}" for slope in slopes if slope is not None) or "-")
-        if {*texts} != {"-"}:
-            rows.append([name, *texts])
-    head = ["Model", "training time", "inference time", "planned training memory"]
-    notes = [
-        "Time: of an example. Planned memory: XLA's plan of a step, without what a process takes "
-        "at any length."
-    ]
-    return Grid("Growth exponents over all lengths / between the two longest", head, rows, notes)
