@@ -45,10 +45,6 @@ class Report:
     spans: Grid  # the required attention spans
     problems: Grid  # damaged files
 
-    def __repr__(self):
-        presets = ", ".join(preset.table.preset for preset in self.presets)
-        return f"Report({len(self.runs)} runs; presets: {presets or 'none'})"
-
     @property
     def tables(self) -> list[Table]:
         """The accuracies, one table per preset."""

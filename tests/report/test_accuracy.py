@@ -219,13 +219,10 @@ def test_ours_published_and_floor_have_rows():
 
 
 def test_cpu_has_no_published_rows_and_no_column_for_its_smoke_runs():
-    words = "Path-X: smoke runs at this preset, without a column."
-    assert words not in tables_of(a_result())[0].notes
     results = a_result(), a_result(task="pathx"), a_result(model="dct", task="pathx")
     (table,) = tables_of(*results)
     assert [row.source for row in table.rows] == ["ours", ""]  # the smoke run has no row
     assert not {"pathx", "average6"} & {*table.columns, *table.tasks}
-    assert words in table.notes
     (small,) = tables_of(*(result | {"preset": "small"} for result in results))
     assert "FNet paper" in [row.source for row in small.rows]
     assert cell_text(small, "FNet", "ours", "pathx") == "30.00 (1)"
@@ -249,9 +246,6 @@ def test_two_rows_are_never_the_same_model():
     texts = [cell_text(table, "FNet-Hybrid", "ours", task) for task in table.tasks]
     assert texts == ["n/a", "n/a", "n/a", "30.00 (1)"]
     assert [row.model for row in table.own] == ["fnet", "fnet_hybrid"]
-    notes = [note for note in table.notes if "alike" in note]
-    assert notes[0] == "FNet-Hybrid on ListOps: n/a, all its layers are alike: Transformer."
-    assert notes[2] == "FNet-Hybrid on Retrieval: n/a, all its layers are alike: FNet."
 
 
 def test_overrides_have_separate_rows_that_name_them():
@@ -260,7 +254,10 @@ def test_overrides_have_separate_rows_that_name_them():
     (table,) = tables_of(with_test(600), changed)
     assert cell_text(table, "FNet", "ours", "listops") == "30.00 (1)"
     (row,) = table.variants
-    assert (row.label, row.cells["listops"].mean) == ("FNet, 1 layer, 100 steps", 40)
+    assert (row.label, row.cells["listops"].mean) == (
+        "FNet, Encoder.num_layers=1, Run.num_steps=100",
+        40,
+    )
     (table,) = tables_of(changed)
     assert not table.own
 
@@ -272,20 +269,15 @@ LONG = INIT | {"run": "cpu/listops/fnet@denoise+long/seed0"}
     ("changes", "label"),
     [
         ({}, "FNet"),
-        ({"overrides": ["Encoder.num_layers=4"], "variant": "x-01234567"}, "FNet, 4 layers"),
+        (
+            {"overrides": ["Encoder.num_layers = 4"], "variant": "x-01234567"},
+            "FNet, Encoder.num_layers=4",
+        ),
         ({"overrides": ["Encoder.num_layers=4"], "variant": "deep"}, "FNet, deep"),
-        (
-            {"overrides": ["Optimizer.learning_rate=0.000316227"], "variant": "x-01234567"},
-            "FNet, learning rate 0.000316",
-        ),
-        (
-            {"overrides": ["Head.pooling='mean'", "DATASET='s'"], "variant": "x-01234567"},
-            "FNet, Head.pooling mean, dataset s",
-        ),
         ({"variant": "pretrained", "init": INIT}, "FNet, pre-trained"),
         (
             {"overrides": ["Run.seed=1"], "variant": "pretrained-x-01234567", "init": INIT},
-            "FNet, pre-trained, seed 1",
+            "FNet, pre-trained, Run.seed=1",
         ),
         ({"variant": "pretrained-long", "init": LONG}, "FNet, pre-trained (long)"),
         (
@@ -312,9 +304,8 @@ def test_presets_have_separate_tables_in_order():
     assert [table.preset for table in tables] == ["paper", "small", "cpu", "mine"]
     shown = [cell_text(table, "FNet", "ours", "listops") for table in tables]
     assert shown == ["35.00 (1)", "33.00 (1)", "30.00 (1)", "32.00 (1)"]
-    notes = [[note for note in table.notes if "papers' setting" in note] for table in tables]
-    assert [bool(lines) for lines in notes] == [False, True, True, True]
-    assert notes[2] == ["Preset cpu is far from the papers' settings: their results are not shown."]
+    notes = [any("papers' settings" in note for note in table.notes) for table in tables]
+    assert notes == [False, True, True, True]
 
 
 @pytest.mark.parametrize(
@@ -323,9 +314,9 @@ def test_presets_have_separate_tables_in_order():
         (["dct"], []),
         (
             ["fnet"],
-            ['FNet paper: the best of several runs, on TPU (the rows marked "ours" there).'],
+            ["FNet paper: "],
         ),
-        (["local"], ["LRA paper: on TPU; on Text the best of the lengths 1K to 4K"]),
+        (["local"], ["LRA paper: "]),
         (["fnet", "local"], ["FNet paper: ", "; LRA paper: "]),
     ],
 )
@@ -356,19 +347,6 @@ def test_shallow_baseline_has_a_row_and_its_method_a_line():
     assert cell_text(table, "Shallow baseline", "", "text") == "40.00"
     methods = "ListOps: ridge on counts; Text: bigrams."
     assert f"Shallow baseline, chosen on validation: {methods}" in table.notes
-
-
-def test_rows_that_would_be_named_alike_get_the_name_of_their_variant():
-    runs = [
-        a_result(overrides=[f"Optimizer.learning_rate={rate}"], variant=f"r-0000000{number}")
-        for number, rate in enumerate((0.0003161, 0.0003162, 0.01))
-    ]
-    (table,) = tables_of(*runs)
-    assert [row.label for row in table.variants] == [
-        "FNet, learning rate 0.000316 (r-00000000)",
-        "FNet, learning rate 0.000316 (r-00000001)",
-        "FNet, learning rate 0.01",
-    ]
 
 
 RULE = baseline(RIGHT)
@@ -434,7 +412,6 @@ def test_what_pretrained_seeds_share_is_noted(changes, words):
             1,
             "On ListOps, the checkpoints were selected on the test rows",
         ),
-        ({"preset": "paper"}, 1, "Settings that neither paper gives"),
     ],
 )
 def test_notes_of_a_table(changes, seeds, words):

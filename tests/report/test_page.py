@@ -135,14 +135,8 @@ def test_names_of_users_are_escaped(text):
 def test_states_counts_and_provenance_are_in_the_page(text):
     words = " ".join(re.sub(r"<[^>]+>", " ", text).split())
     for part in (
-        *("OOM", "diverged", "collapsed", "FNet paper", "Majority floor", "34.75 (2)"),
-        *(
-            "0123456789abcdef0123",
-            "Some CPU",
-            "Required attention span",
-            "Trials of the sweep layers",
-        ),
-        *("Training, steps/s", "cpu/listops/fnet/seed1"),
+        *("OOM", "collapsed", "FNet paper", "Majority floor", "34.75 (2)"),
+        *("Some CPU", "Required attention span", "Trials of the sweep layers", "Training, steps/s"),
     ):
         assert part in words, part
 
@@ -153,7 +147,7 @@ def test_every_table_of_the_report_has_a_place_in_the_page(everything, text):
         assert all(grid.title in shown for grid in listed), heading
     headings = [words for _, words in Page(text).all("h2")]
     assert headings[:2] == ["Result", "Accuracy"]
-    assert headings[-3:] == ["Literature", "Runs", "Learning curves"]
+    assert headings[-2:] == ["Literature", "Learning curves"]
 
 
 def test_bold_and_italic_cells_have_a_class(tmp_path):
@@ -170,7 +164,7 @@ def test_bold_and_italic_cells_have_a_class(tmp_path):
 
 def test_page_without_runs_has_its_headings():
     shown = page.render(report.build(report.Sources([])))
-    assert [words for _, words in Page(shown).all("h2")] == ["Accuracy", "Literature", "Runs"]
+    assert [words for _, words in Page(shown).all("h2")] == ["Accuracy", "Literature"]
 
 
 def test_page_of_many_runs_is_small(text):

@@ -237,4 +237,3 @@ def test_every_table_is_in_report_md_below_its_heading(tmp_path):
     for heading, listed in built.sections.items():
         assert f"\n## {heading}\n" in text
         assert all(grid.markdown().strip() in text for grid in listed)
-    assert "Report(6 runs; presets: cpu)" in repr(built)

@@ -21,12 +21,6 @@ def rows_of(cells, quantity):
     return list(grid.head[2:]), rows
 
 
-def test_exponent_is_the_slope_of_the_logarithms():
-    assert tables.exponent([1, 2, 4], [3, 12, 48]) == pytest.approx(2)
-    assert tables.exponent([512, 1024], [7, 7]) == pytest.approx(0)
-    assert tables.exponent([512], [7]) is None
-
-
 def test_speed_up_is_the_median_of_the_ratios_of_the_rounds():
     cells = [
         measured("transformer", 512, [2.0, 8.0, 3.0]),
@@ -88,12 +82,6 @@ def test_missing_and_out_of_memory_cells_show_no_number():
     assert rows_of(cells, "Training, peak MB")[1]["fnet"] == ["-", "1,024", "2,048"]
 
 
-def test_memory_is_in_gigabytes_on_an_accelerator():
-    device = {"name": "chip", "platform": "gpu", "count": 1, "cores": 2}
-    cells = [measured("fnet", 512, [1.0], device=device, peak_bytes=1.5e9)]
-    assert rows_of(cells, "Training, peak GB")[1] == {"fnet": ["1.5"]}
-
-
 def test_operations_are_per_example_and_the_floor_is_a_share_of_the_time():
     cells = [
         measured("fnet", 512, [1.0, 2.0, 1.0], what="infer", flops=128e9, floor_seconds=[0.5] * 3),
@@ -121,46 +109,19 @@ def test_each_pass_of_a_sublayer_is_compared_with_the_transformer_that_is_faster
     assert numbers["transformer (naive) (Base)"] == ["10,000 (0.9x)", "3,000"]
 
 
-def test_growth_is_fitted_to_all_lengths_and_to_the_two_longest_without_cls():
-    cells = [
-        measured("fnet", n, [n**2 / 1e6], planned_bytes=1e6 * n, peak_bytes=1.0)
-        for n in (512, 1024)
-    ]
-    cells.append(measured("fnet", 2048, [1024**2 / 1e6 * 8], planned_bytes=4096e6))
-    cells.append(measured("fnet", 2049, [99.0], cls=True))
-    grid = tables.grids(cells)[-1]
-    assert list(grid.rows[0]) == ["fnet", "2.50 / 3.00", "-", "1.50 / 2.00"]
-
-
-def test_growth_is_that_of_one_example_where_batches_have_as_many_tokens():
-    lengths = (16, 32, 64)
-    cells = [measured("fnet", n, [n / 1e3], tokens=64, batch_size=64 // n) for n in lengths]
-    grid = tables.grids(cells)
-    assert list(grid[-1].rows[0]) == ["fnet", "2.00 / 2.00", "-", "-"]
-    assert "tokens 64;" in tables.caption(cells)
-
-
 def test_caption_names_device_sizes_rounds_and_commit():
     text = tables.render([measured("fnet", 512, [1.0, 1.0], overrides=["Run.x=1"])])
-    for words in ("1 x Some CPU (cpu, 2 cores)", "batch size 4", "with Run.x=1", "2 rounds"):
+    for words in ("Some CPU", "batch size 4", "Run.x=1", "2 rounds", "0.10.2", "0123456789ab"):
         assert words in text
-    assert "jax 0.10.2; commit 0123456789ab." in text
 
 
-def test_published_speeds_are_shown_for_what_was_measured_here():
-    """Hand-copied from arXiv:2105.03824, Tables 4b, 4c and 7."""
-
-    def published(*whats):
-        cells = [measured("fnet", 512, [1.0], what=what) for what in whats]
-        return papers.tables([Benchmark("b", cells)])
-
-    assert published("mixing") == []
-    found = {grid.title: grid for grid in published("train")}
+def test_published_speeds_are_those_of_the_papers():
+    """Hand-copied from arXiv:2105.03824, Tables 4b and 4c."""
+    found = {grid.title: grid for grid in papers.tables()}
     gpu = found["Published: training speed (steps/s) on 8 V100, arXiv:2105.03824, Table 4b"]
     assert gpu.head == ["model", "512", "1,024", "2,048", "4,096", "8,192"]
     assert ["fnet", "43 (2.0x)", "24 (2.3x)", "14 (3.2x)", "7", "4"] in gpu.rows
     assert ["transformer", "21", "10", "4", "OOM", "OOM"] in gpu.rows
-    assert published("infer", "mixing")[-1].head[-1] == "16,384"  # printed as 16386
 
 
 # The speed of a run

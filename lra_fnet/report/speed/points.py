@@ -8,7 +8,6 @@ import dataclasses
 import statistics
 from collections.abc import Sequence
 
-from lra_fnet.benchmark.files import Result
 from lra_fnet.report.accuracy.cell import Cell
 from lra_fnet.report.accuracy.table import Row, Table
 from lra_fnet.report.render.grid import Grid, rounded
@@ -34,12 +33,7 @@ class Point:
     speed: float  # training steps/s
     memory: float | None  # peak, bytes
     benchmark: str = ""  # where the speed was measured; "": in runs
-    timed: Result | None = None  # the cell of the benchmark
-
-    @property
-    def in_turn(self) -> bool:
-        """Whether the models took turns where the speed was measured."""
-        return self.timed is not None and not self.timed.alone
+    alone: bool = False  # measured in a benchmark, but not in turns with the others
 
     @property
     def cell(self) -> Cell:
@@ -76,7 +70,7 @@ def _measured(rows: Sequence[Row], column: str, benchmark: Benchmark) -> list[Po
         if cell := next(filter(None, timed), None):
             speed = 1 / statistics.median(cell.seconds)
             place = row, column, str(cell.device)
-            found.append(Point(*place, speed, cell.peak_bytes, benchmark.name, cell))
+            found.append(Point(*place, speed, cell.peak_bytes, benchmark.name, cell.alone))
     return found
 
 
@@ -111,7 +105,7 @@ def grid(table: Table, points: Sequence[Point]) -> Grid:
     rows = [
         [
             *(table.columns[point.column], point.row.label, point.device),
-            point.benchmark + "*" * bool(point.timed and not point.in_turn) or "runs",
+            point.benchmark + "*" * point.alone or "runs",
             *(point.cell.text, rounded(point.speed)),
             "-" if point.memory is None else f"{point.memory / 1e6:,.0f}",
         ]
