@@ -333,11 +333,9 @@ def _build(*, denoise: bool) -> Experiment:
 
 @contextlib.contextmanager
 def _one_line() -> Iterator[None]:
-    """Reports missing bindings and macros that name themselves as a one-line UserError."""
+    """Reports missing bindings as a one-line UserError."""
     try:
         yield
-    except RecursionError:
-        raise UserError("a macro is bound to itself (NAME = %NAME): give it a value") from None
     except (UserError, RuntimeError, TypeError) as error:
         reason = one_line(error)
         missing = "Required bindings" in reason or "required positional argument" in reason

@@ -1,11 +1,10 @@
 """Says what was read of the loaded configuration, what was not, and what binds each setting."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import gin
 
-from lra_fnet.config.bindings import DURATION, normalise, short, values
+from lra_fnet.config.bindings import normalise, short, values
 from lra_fnet.config.gin_files import Text
 from lra_fnet.config.parsing import bound_in, bound_names
 
@@ -28,16 +27,11 @@ def unread_bindings(overrides: Sequence[str] = ()) -> list[str]:
     return sorted(name for name in bound_names() - read if "." in name or name in overridden)
 
 
-class Setting(NamedTuple):
-    """A setting of a run: its name, its value as gin text, and the file and line that bind it."""
+def settings(texts: Sequence[Text], bindings: Sequence[str] = ()) -> list[list[str]]:
+    """Returns every setting that was read, its value as gin text, and the place that binds it.
 
-    name: str
-    value: str
-    source: str
-
-
-def settings(texts: Sequence[Text], bindings: Sequence[str] = ()) -> list[Setting]:
-    """Returns every setting that was read and what binds it; call it after everything was built.
+    Call it after everything was built. Where the run's length or the rows make steps of what is
+    bound, the place has the bound value too.
 
     Args:
       texts: the gin texts that `load` was given.
@@ -47,29 +41,12 @@ def settings(texts: Sequence[Text], bindings: Sequence[str] = ()) -> list[Settin
     for where, text in (*texts, Text("--set", "\n".join(map(normalise, bindings)))):
         for name, (value, line) in bound_in(text).items():
             bound[name] = value, where if where == "--set" else f"{where}:{line}"
-    given = set(map(short, bound_names()))
     found = []
     for name, text in sorted((short(name), text) for name, text in values(operative()).items()):
         unscoped = name.rpartition("/")[2]  # gin reads Text.max_len as TASK/Text.max_len
-        binding = bound.get(name) or bound.get(unscoped)
+        value, source = bound.get(name) or bound.get(unscoped) or (text, "default")
+        if text.isdecimal() and str(value) != text:
+            source += f": {value}"
         if not name.endswith(".name"):  # Flax's name of a module, which none binds
-            derived = not given.isdisjoint((name, unscoped))
-            found.append(Setting(unscoped, text, _source(text, binding, derived=derived)))
+            found.append([unscoped, text, source])
     return found
-
-
-def _source(text: str, bound: tuple[object, str] | None, *, derived: bool) -> str:
-    """Returns what gave a setting the value in the text.
-
-    Args:
-      text: the value as gin writes it.
-      bound: the value that a file or override bound at last, and its place.
-      derived: whether code bound the setting.
-    """
-    if bound is None:
-        return "derived" if derived else "default"
-    value, where = bound
-    if isinstance(value, str) and DURATION.fullmatch(value):
-        return f"{where}: {value}"
-    counted = type(value) is int and text.isdecimal() and int(text) != value
-    return f"{where}: {value:,}, scaled" if counted else where

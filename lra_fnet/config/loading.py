@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 import gin
 
 from lra_fnet.config import schedule
-from lra_fnet.config.bindings import normalise, short
+from lra_fnet.config.bindings import normalise
 from lra_fnet.config.gin_files import Text
 from lra_fnet.config.parsing import bound_in, bound_names, parse
 from lra_fnet.config.user_code import import_modules
-from lra_fnet.errors import UserError, did_you_mean
+from lra_fnet.errors import UserError, unknown
 
 _lock = threading.RLock()
 
@@ -79,9 +79,7 @@ def load_operative(text: str, imports: Sequence[str] = ()) -> None:
 
 def _check_macros(names: set[str], declared: set[str], where: str) -> None:
     for name in sorted(names - declared):
-        same = sorted(short(given) for given in bound_names() if given.endswith(f".{name}"))
-        hint = f" (did you mean {' or '.join(same)}?)" if same else did_you_mean(name, declared)
         raise UserError(
-            f"{where}: no macro {name}{hint}: expected Name.parameter, or a macro that base.gin "
-            f"declares ({', '.join(sorted(declared))})"
+            f"{where}: {unknown('macro', name, sorted(declared))}; a parameter needs its class, as "
+            "in Run.num_steps"
         )

@@ -1,15 +1,13 @@
 """Imports the user's modules, and knows which a run uses and the hash of each of their files."""
 
 import ast
-import contextlib
 import hashlib
-import importlib
 import importlib.util
 import inspect
 import re
 import sys
 import sysconfig
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +45,7 @@ def import_modules(names: Iterable[str]) -> None:
     """
     for name in names:
         if _key(name) not in _imported:
-            _import(name)
-            files = _files(_module(name))
-            _check_own(name, files)
+            files = _import(name)
             _imported[_key(name)] = {m: (path, _sha256(path)) for m, path in files.items()}
         for path, digest in _imported[_key(name)].values():
             if not path.is_file() or _sha256(path) != digest:
@@ -72,80 +68,61 @@ def used_imports(names: Sequence[str], text: str) -> tuple[str, ...]:
     return tuple(name for name in names if _module(name) in used or not _registers(_module(name)))
 
 
-def _import(name: str) -> None:
-    path, module = Path(name), _module(name)
+def _import(name: str) -> dict[str, Path]:
+    """Imports a module; returns its file and those of the user's that it imports, by module."""
+    path, module = Path(name).resolve(), _module(name)
     is_file = path.suffix == ".py"
     if is_file and not path.is_file():
         raise UserError(f"--import expects a module or a .py file, and {name!r} does not exist")
-    folder = str(path.resolve().parent if is_file else Path.cwd())
+    folder = str(path.parent if is_file else Path.cwd())
     if folder not in sys.path:  # as Python does for a script; others come first
         sys.path.append(folder)
     try:
-        file = getattr(importlib.import_module(module), "__file__", None) or ""
+        importlib.import_module(module)
     except (Exception, SystemExit) as error:  # the user's code may raise anything
         raise UserError(
             f"--import {name}: {one_line(f'{type(error).__name__}: {error}')}"
         ) from None
-    if is_file and Path(file).resolve() != path.resolve():
-        raise UserError(f"--import {name}: another module is named {module}: rename the file")
-
-
-def _check_own(name: str, files: Mapping[str, Path]) -> None:
-    """Refuses an import that got another folder's module in place of one in its own folder."""
-    for module, path in files.items() if name.endswith(".py") else ():
-        own = Path(name).resolve().with_name(f"{module}.py")
-        if own.is_file() and own != path:
-            raise UserError(f"--import {name}: {path} is named {module} too: rename one of them")
-
-
-def _files(module: str) -> dict[str, Path]:
-    """Returns the files of an imported module and of the user's that it may import, by module.
-
-    They do not depend on what else this process has imported.
-    """
-    file = getattr(sys.modules[module], "__file__", None) or ""
-    files: dict[str, Path] = {}
-    todo: list[tuple[str, Path | None]] = [(module, Path(file).resolve())]
-    while todo:
-        name, path = todo.pop()
-        ours = name.partition(".")[0] == "lra_fnet"
-        if name not in files and not ours and path and path.suffix == ".py":
-            files[name] = path
-            todo += [(other, _file(other)) for other in _imports(name, path) if _is_own(path)]
+    files = _files(module)
+    for other, found in files.items() if is_file else ():
+        own = path.with_name(f"{other}.py")
+        if own.is_file() and own != found:  # Python takes the one that it found first for both
+            raise UserError(f"--import {name}: {found} is named {other} too: rename one of them")
     return files
 
 
-def _file(module: str) -> Path | None:
-    """Returns the file of a module of the user; None if there is none."""
-    part, ends = module.replace(".", "/"), ("/__init__.py", ".py")
-    paths = (Path(d, f"{part}{end}").resolve() for d in sys.path for end in ends)
-    return next((path for path in paths if path.is_file() and _is_own(path)), None)
+def _files(module: str) -> dict[str, Path]:
+    """Returns the files of a loaded module and of those of the user that it imports, by module."""
+    files: dict[str, Path] = {}
+    todo = [module]
+    while todo:
+        name = todo.pop()
+        path = Path(getattr(sys.modules.get(name), "__file__", None) or "").resolve()
+        own = _is_own(name, path)
+        if path.suffix == ".py" and name not in files and (own or name == module):
+            files[name] = path
+            todo += _imports(name, path) if own else ()
+    return files
 
 
-def _is_own(path: Path) -> bool:
-    """Returns whether a file belongs neither to Python nor to an installed package."""
-    installed = {"site-packages", "dist-packages"} & {*path.parts}
-    return not installed and not path.is_relative_to(Path(sysconfig.get_path("stdlib")).resolve())
+def _is_own(module: str, path: Path) -> bool:
+    """Returns whether a file belongs neither to Python, to an installed package nor to this one."""
+    if module.partition(".")[0] == "lra_fnet" or {"site-packages", "dist-packages"} & {*path.parts}:
+        return False
+    return not path.is_relative_to(Path(sysconfig.get_path("stdlib")).resolve())
 
 
-def _imports(module: str, path: Path) -> set[str]:
-    """Returns the names of the modules that a file may import, and of their packages."""
-    package = module if path.stem == "__init__" else module.rpartition(".")[0]
-    names = [module]
-    try:
-        tree = ast.parse(path.read_bytes())
-    except SyntaxError:  # whoever imports it must handle that
-        return set()
-    for node in ast.walk(tree):
+def _imports(module: str, path: Path) -> list[str]:
+    """Returns the names that the file of a module imports, and its package."""
+    names = [module.rpartition(".")[0]]
+    for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            with contextlib.suppress(ImportError):  # beyond the package: the file must handle it
-                base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
-                names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
-    parts = (name.split(".") for name in names)
-    prefixes = {".".join(words[:n]) for words in parts for n in range(1, len(words) + 1)}
-    return prefixes - {module}
+            name = "." * node.level + (node.module or "")
+            name = importlib.util.resolve_name(name, sys.modules[module].__package__)
+            names += [name, *(f"{name}.{alias.name}" for alias in node.names)]
+    return names
 
 
 def _key(name: str) -> str:

@@ -22,8 +22,8 @@ from lra_fnet.run import result as results
 from lra_fnet.run.result import NAME, Record
 
 _NOTES = (
-    "default: of the class. derived: from the rows of the data or from other settings. scaled: "
-    "the warm-up and the decay follow Run.num_steps, of which pre-training has a share."
+    "default: bound by no file, of the class or derived from the rows. A number after the place is "
+    "bound there: durations, and warm-up and decay, follow Run.num_steps."
 )
 PRETRAINED = "pretrained"  # begins the variant of a run that begins from another one
 
@@ -156,7 +156,7 @@ class Job:
         size, run = parameter_count(built.shapes()), built.run
         return terminal.Fitted(
             ["setting", "value", "bound in"],
-            [list(row) for row in rows],
+            rows,
             title=f"{self.folder}: {size:,} parameters; {run.num_steps:,} steps of "
             f"{run.batch_size} examples of {built.task.max_len:,} tokens",
             notes=[_NOTES],

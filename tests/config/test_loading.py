@@ -23,8 +23,7 @@ REFUSED = {  # binding -> fragments of the message
     "Runn.num_steps=7": ["Runn"],
     "Run.num_stepz=7": ["num_stepz", "Run"],
     "MAX_LENN=7": ["MAX_LENN", "MAX_LEN?"],
-    "num_steps=7": ["num_steps", "Run.num_steps?", "DATASET, MAX_LEN, MIXERS"],
-    "nothing=7": ["nothing"],
+    "num_steps=7": ["'num_steps'", "DATASET, MAX_LEN, MIXERS", "Run.num_steps"],
     "Run.num_steps=%NOTHING": ["NOTHING"],
     "Performer.num_features=8": ["nothing reads Performer.num_features"],
     "Optimizer.decay_factor=0.9": ["nothing reads Optimizer.decay_factor"],
@@ -32,22 +31,16 @@ REFUSED = {  # binding -> fragments of the message
     "ListOps.config=full": ["ListOps.config", "'full'", "'short_128'", "DATASET"],
     "MIXERS=@Fourier()": ["Fourier", "without ()"],
     "Optimizer.factors=constant * linear_warmup": ["Optimizer.factors", "two kinds of quotes"],
-    "Optimizer.factors='constant * linear_warm'": ["'linear_warm'", "linear_warmup"],
     "Run.num_steps": ["Name.parameter=value"],
     "Run.num_steps=1 A.b=2": ["'1 A.b=2'", "--gin"],
     "Run.num_steps=10,Encoder.num_layers=1": ["Run.num_steps"],
-    "Encoder.norm=post; Encoder.num_layers=1": ["Encoder.norm"],
-    "MIXERS=@Fourier,Encoder.num_layers=1": ["MIXERS"],
     "Run.num_steps=-5": ["Run.num_steps", "at least 1", "-5"],
     "Run.num_steps=2147483648": ["Run.num_steps", "2147483648"],
     "Run.num_steps=ten": ["Run.num_steps", "'ten'"],
     "Run.num_steps=10 %": ["Run.num_steps", "'10 %'", "40 epochs"],
     "Run.num_steps='-1 epochs'": ["Run.num_steps", "'-1 epochs'"],
     "Run.num_steps=0 epochs": ["Run.num_steps", "got 0"],
-    "Run.num_steps=0.00001 epochs": ["Run.num_steps", "got 0"],
     "Run.num_steps=1e3": ["Run.num_steps", "1000.0", "1000"],
-    "Run.num_steps=1.5": ["Run.num_steps", "1.5"],
-    "Run.num_steps=[1,": ["Run.num_steps", "[1,"],
     "Optimizer.warmup=abc": ["Optimizer.warmup", "'abc'", "10 %"],
     "Run.batch_size=2 epochs": ["Run.batch_size", "'2 epochs'"],
     "Run.microbatch=5": ["Run.microbatch", "Run.batch_size (32)"],
@@ -57,7 +50,6 @@ REFUSED = {  # binding -> fragments of the message
     "Encoder.pooling=(%N": ["Encoder.pooling=(%N", "not closed"],
     "MIXERS=(@Fourier,@Attention)": ["Attention.implementation", "Attention.block_size"],
     "MIXERS=(@Fourier,@Fourier,@Fourier)": ["3", "2"],
-    "MAX_LEN=%MAX_LEN": ["%NAME"],
     "Encoder.inputs=pixels": ["Encoder.inputs", "tokens"],
     "Head.interaction=concat": ["Head.interaction", "none", "'concat'"],
 }
@@ -69,32 +61,24 @@ PRETRAINING = {
     "Denoising.loss=l1": ["Denoising.loss", "images", "listops"],
     "Denoising.head=bert": ["Denoising.head", "pieces", "listops"],
 }
-REFUSED_ON = [
-    ("image", "Image.black_is_padding=True", ["black_is_padding", "Encoder.inputs"]),
-    ("retrieval", "Head.interaction=none", ["Head.interaction", "concat or nli", "'none'"]),
-    ("text", "DATASET=5", ["5", "quotation"]),
-    ("retrieval", "Run.num_steps=2 epochs", ["retrieval/", "data/expected.json"]),
-]
 
 
 @pytest.mark.parametrize(
     ("task", "override", "words"),
-    [*(("listops", override, words) for override, words in REFUSED.items()), *REFUSED_ON],
+    [
+        *(("listops", *refused) for refused in (REFUSED | PRETRAINING).items()),
+        ("image", "Image.black_is_padding=True", ["black_is_padding", "Encoder.inputs"]),
+        ("retrieval", "Head.interaction=none", ["Head.interaction", "concat or nli", "'none'"]),
+        ("text", "DATASET=5", ["5", "quotation"]),
+        ("csv", "Run.num_steps=2 epochs", ["csv/", "data/expected.json"]),
+    ],
 )
 def test_a_wrong_override_fails_with_one_line(task, override, words):
-    more = ["DATASET=pairs"] if "epochs" in override and task == "retrieval" else []
     with pytest.raises(UserError) as caught:
-        load(override, *more, task=task)
+        load(override, task=task, denoise=override in PRETRAINING)
     text = str(caught.value)
     assert "\n" not in text
     assert all(word in text for word in words), text
-
-
-@pytest.mark.parametrize(("override", "words"), PRETRAINING.items())
-def test_a_wrong_setting_of_pretraining_fails_with_one_line(override, words):
-    with pytest.raises(UserError) as caught:
-        load(override, denoise=True)
-    assert all(word in str(caught.value) for word in words), caught.value
 
 
 @pytest.mark.parametrize(
@@ -103,7 +87,7 @@ def test_a_wrong_setting_of_pretraining_fails_with_one_line(override, words):
         ("MIXERS = Many", ["odd.gin", "quotation marks"]),
         ("MIXERS = @Nowhere", ["odd.gin", "Nowhere", "--import"]),
         ("Fourier.method = 'fft'", ["MIXERS"]),
-        ("MIXERS = @Fourier\nWIDTH = 3", ["odd.gin", "WIDTH", "base.gin"]),
+        ("MIXERS = @Fourier\nWIDTH = 3", ["odd.gin", "WIDTH"]),
         ("MIXERS = @NoMixing\nNoMixing.identity = True\nlistopz/Run.num_steps = 3", ["listopz/"]),
         ("MIXERS = (@Fourier", ["odd.gin", "not closed"]),
     ],

@@ -48,7 +48,7 @@ def test_the_last_file_wins_and_an_override_over_it(tmp_path):
     assert found["Encoder.num_layers"] == ("1", "--set")
     assert found["Encoder.dim"] == ("32", f"{of_task}:9")
     assert found["Run.eval_every"] == ("50", f"{of_task}:5: 10 %")
-    assert found["Optimizer.warmup"] == ("20", f"{of_task}:6: 40, scaled")
+    assert found["Optimizer.warmup"] == ("20", f"{of_task}:6: 40")
     assert found["Optimizer.beta1"] == ("0.9", "default")
 
 
