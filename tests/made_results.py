@@ -112,12 +112,6 @@ def folder_of(result):
     return f"{result['preset']}/{result['task']}/{name}/seed{result['seed']}"
 
 
-def cell_text(table, label, source, column):
-    """Returns the text of one cell of the table's first part."""
-    (row,) = [r for r in table.rows if (r.label, r.source) == (label, source)]
-    return ", ".join(row.cells[column].lines)
-
-
 def put_curve(file, steps=200, drop=2.0):
     """Writes a metrics.jsonl next to a result: loss every 10 steps, validation every 50."""
     lines = []
