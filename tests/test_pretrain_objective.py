@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import jax
+import made_texts
 import naive as oracle
 import numpy as np
 import pytest
@@ -150,14 +151,10 @@ def test_presets_have_the_papers_block_and_heads(preset, model):
 def test_the_command_records_both_metrics(command, tmp_path, monkeypatch):
     pytest.importorskip("sentencepiece")
     monkeypatch.chdir(tmp_path)
-    words = "one two three four five six seven eight nine ten".split()  # noqa: SIM905
-    rng = np.random.default_rng(0)
-    sentences = [" ".join(rng.choice(words, 6)) + "." for _ in range(1200)]
-    texts = [" ".join(sentences[i : i + 6]) for i in range(0, 1200, 6)]
-    Path("texts.txt").write_text("\n\n".join(texts))
-    settings = [f"DATASET=v30_{LENGTH}", *(text for text in SMALL if "DATASET" not in text)]
+    source = made_texts.write(made_texts.made(), tmp_path / "raw")
+    settings = [*TINY, f"DATASET={made_texts.NAME}", "MAX_LEN=32"]
     names = ["--task", "corpus", "--model", "fnet", "--preset", "cpu-pretrain", "--name", "n"]
-    done = command("pretrain", *names, "--source", "texts.txt", "--gin", " ".join(settings))
+    done = command("pretrain", *names, "--source", source, "--gin", " ".join(settings))
     assert done.code == 0, done.err
     assert "sentence order:" in done.out
     assert "of masked tokens, the piece shown, or the most frequent one" in done.out
@@ -168,7 +165,7 @@ def test_the_command_records_both_metrics(command, tmp_path, monkeypatch):
     assert last["accuracy"] == counts.correct / counts.count
     assert last["order_accuracy"] == counts.order_correct / counts.rows
     assert last["order_loss"] == counts.order_loss / counts.rows
-    assert "score ok: exactly" in (checked := command("verify", folder).out), checked
+    assert command("verify", folder).code == 0
 
 
 def test_heads_begin_with_the_deviation_of_the_encoder():

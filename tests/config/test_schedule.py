@@ -16,7 +16,6 @@ def steps(built):
     [
         ((), (6000, 300, 5700)),
         (("Run.num_steps=100",), (100, 5, 95)),
-        (("Run.num_steps=2000",), (2000, 100, 1900)),
         (("Run.num_steps=7",), (7, 1, 6)),
         (("Optimizer.warmup=10", "Run.num_steps=100"), (100, 10, 90)),
         (("optim.Optimizer.warmup=80",), (6000, 80, 5920)),
@@ -26,7 +25,6 @@ def steps(built):
         (("Run.num_steps=2 epochs", "Run.batch_size=16"), (5625, 281, 5344)),
         (("Run.num_steps=2 epochs", "Optimizer.warmup=1 epoch"), (2812, 1406, 1406)),
         (("Optimizer.warmup=10 %", "Run.num_steps=0.5 epochs"), (703, 70, 633)),
-        (("Optimizer.warmup=10%", "Run.num_steps=0.5epochs"), (703, 70, 633)),
         (("Run.num_steps=0.6 epochs",), (844, 42, 802)),  # 843.75
     ],
 )

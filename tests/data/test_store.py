@@ -177,8 +177,11 @@ def test_load_returns_numpy_arrays(tmp_path):
 
 
 def test_preparing_and_reading_import_neither_tensorflow_nor_jax(tmp_path):
-    command = [sys.executable, TESTS / "prepare_lightly.py", tmp_path]
-    subprocess.run(command, check=True)
+    code = "import sys, toy; print({'jax', 'numba'} & {*sys.modules}); "
+    code += "toy.tasks.prepare(toy.TOY, sys.argv[1]).arrays('train'); "
+    code += "print({'jax', 'tensorflow'} & {*sys.modules})"
+    command = [sys.executable, "-c", code, tmp_path]
+    assert subprocess.check_output(command, text=True, cwd=TESTS) == "set()\nset()\n"
 
 
 # Compared with data/expected.json
